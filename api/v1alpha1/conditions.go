@@ -1,0 +1,50 @@
+package v1alpha1
+
+// Condition types. Ready is always there and is computed from the others; Reconciling and Stalled are there only while
+// they are true, as kstatus expects it.
+const (
+	// ReadyCondition is true when the broker and the cluster are as the spec asks for.
+	ReadyCondition = "Ready"
+	// ReconcilingCondition is true while the operator works towards the spec, or waits to try again by itself.
+	ReconcilingCondition = "Reconciling"
+	// StalledCondition is true when only a change by the user can lead further.
+	StalledCondition = "Stalled"
+	// WarningCondition is true while something works, but not as the user may believe. It never affects Ready.
+	WarningCondition = "Warning"
+)
+
+// Reasons of conditions.
+const (
+	// ReasonSucceeded stands on a Ready condition that is true.
+	ReasonSucceeded = "Succeeded"
+	// ReasonProgressing says that workers are still rolling out or lanes are still to be made.
+	ReasonProgressing = "Progressing"
+	// ReasonInvalid says that the spec contradicts itself: a reference between lists, a name RabbitMQ refuses.
+	ReasonInvalid = "Invalid"
+	// ReasonInvalidExpression says that a CEL expression does not compile; the message holds its position.
+	ReasonInvalidExpression = "InvalidExpression"
+	// ReasonPolicyNotFound says that a referenced RetryPolicy does not exist.
+	ReasonPolicyNotFound = "PolicyNotFound"
+	// ReasonPolicyInvalid says that a referenced RetryPolicy is Stalled.
+	ReasonPolicyInvalid = "PolicyInvalid"
+	// ReasonSecretNotFound says that the broker's Secret does not exist.
+	ReasonSecretNotFound = "SecretNotFound"
+	// ReasonSecretInvalid says that the broker's Secret lacks a key or holds one that cannot be used.
+	ReasonSecretInvalid = "SecretInvalid"
+	// ReasonBrokerUnreachable says that the management API does not answer.
+	ReasonBrokerUnreachable = "BrokerUnreachable"
+	// ReasonBrokerRefused says that the broker refuses the login or a permission.
+	ReasonBrokerRefused = "BrokerRefused"
+	// ReasonBrokerChanged says that the Secret now names another broker or vhost while objects stand on the first.
+	ReasonBrokerChanged = "BrokerChanged"
+	// ReasonConflict says that an object exists whose arguments differ and cannot be changed in place.
+	ReasonConflict = "Conflict"
+	// ReasonWorkloadInvalid says that a worker's Deployment was refused, mostly for its template.
+	ReasonWorkloadInvalid = "WorkloadInvalid"
+	// ReasonDeleting says that the objects are on their way out.
+	ReasonDeleting = "Deleting"
+	// ReasonDeletionBlocked says which queues still hold messages and so are not deleted.
+	ReasonDeletionBlocked = "DeletionBlocked"
+	// ReasonDegraded stands on a Warning condition.
+	ReasonDegraded = "Degraded"
+)

@@ -1,0 +1,226 @@
+package v1alpha1_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+)
+
+// minimal is the least that a Transport needs, in the flow style so that fields can be added to it.
+const minimal = "broker: {secretRef: {name: r}}\nqueues: [{name: a}]\n"
+
+func TestTransportRules(t *testing.T) {
+	const (
+		atMost  = "should be less than or equal to"
+		atLeast = "should be greater than or equal to"
+		enum    = "Unsupported value"
+		length  = "Too long"
+		many    = "Too many"
+		short   = "at least 1 chars"
+		ttl     = "messageTTL is between 1s and 720h"
+		timeout = "timeout is between 100ms and 15m"
+		badURL  = "url must be an absolute http or https URL"
+		secret  = "url must not hold a user name or password"
+	)
+	long := func(n int) string { return strings.Repeat("x", n) }
+	broker := func(fields string) string { return "broker: {" + fields + "}\nqueues: [{name: a}]\n" }
+	queue := func(fields string) string {
+		return "broker: {secretRef: {name: r}}\nqueues: [{name: a, " + fields + "}]\n"
+	}
+	worker := func(fields string) string {
+		return minimal + "workers: [{name: w, handler: {http: {url: 'http://h/'}}, " + fields + "}]\n"
+	}
+	url := func(url string) string {
+		return minimal + fmt.Sprintf("workers: [{name: w, handler: {http: {url: %q}}}]\n", url)
+	}
+	runs(t, "Transport", map[string]verdict{
+		"the least":            {minimal, ""},
+		"no broker":            {"queues: [{name: a}]", "spec.broker: Required value"},
+		"no secretRef":         {broker("vhost: v"), "Required value"},
+		"no name of a Secret":  {broker("secretRef: {}"), "Required value"},
+		"an empty Secret name": {broker(`secretRef: {name: ""}`), short},
+		"a long Secret name":   {broker("secretRef: {name: " + long(254) + "}"), length},
+		"a vhost":              {broker("secretRef: {name: r}, vhost: /"), ""},
+		"an empty vhost":       {broker(`secretRef: {name: r}, vhost: ""`), short},
+		"a long vhost":         {broker("secretRef: {name: r}, vhost: " + long(256)), length},
+
+		"an exchange":                    {minimal + "exchange: {name: e, type: Direct, unroutedTo: a}", ""},
+		"an exchange without type":       {minimal + "exchange: {name: e}", "Required value"},
+		"an exchange without name":       {minimal + "exchange: {type: Topic}", "Required value"},
+		"an exchange with an empty name": {minimal + `exchange: {name: "", type: Topic}`, short},
+		"an exchange with a long name":   {minimal + "exchange: {type: Topic, name: " + long(221) + "}", length},
+		"a headers exchange":             {minimal + "exchange: {name: e, type: Headers}", enum},
+		"an empty unroutedTo":            {minimal + `exchange: {name: e, type: Fanout, unroutedTo: ""}`, short},
+		"a long unroutedTo":              {minimal + "exchange: {name: e, type: Fanout, unroutedTo: " + long(248) + "}", length},
+		"a prefix":                       {minimal + "prefix: p", ""},
+		"an empty prefix":                {minimal + `prefix: ""`, short},
+		"a long prefix":                  {minimal + "prefix: " + long(221), length},
+		"a policy without name":          {minimal + "retryPolicyRef: {}", "Required value"},
+		"a policy with a long name":      {minimal + "retryPolicyRef: {name: " + long(254) + "}", length},
+		"a rule":                         {minimal + "retryPolicies: [{when: x, retryPolicyRef: {name: p}}]", ""},
+		"the same rule twice":            {minimal + "retryPolicies: [" + list(2, "{when: x, retryPolicyRef: {name: p}}") + "]", ""},
+		"a rule without condition":       {minimal + "retryPolicies: [{retryPolicyRef: {name: p}}]", "Required value"},
+		"a rule with an empty condition": {minimal + `retryPolicies: [{when: "", retryPolicyRef: {name: p}}]`, short},
+		"a rule with a long condition":   {minimal + "retryPolicies: [{retryPolicyRef: {name: p}, when: " + long(2049) + "}]", length},
+		"a rule without policy":          {minimal + "retryPolicies: [{when: x}]", "Required value"},
+
+		"no queues":                  {"broker: {secretRef: {name: r}}", "spec.queues: Required value"},
+		"an empty list of queues":    {"broker: {secretRef: {name: r}}\nqueues: []", "at least 1 items"},
+		"a queue twice":              {"broker: {secretRef: {name: r}}\nqueues: [{name: a}, {name: a}]", "Duplicate value"},
+		"a queue without name":       {"broker: {secretRef: {name: r}}\nqueues: [{type: Quorum}]", "Required value"},
+		"a queue with a long name":   {"broker: {secretRef: {name: r}}\nqueues: [{name: " + long(248) + "}]", length},
+		"a queue with an empty name": {"broker: {secretRef: {name: r}}\nqueues: [{name: ''}]", short},
+		"any type of queue":          {queue("type: Classic"), ""},
+		"a stream":                   {queue("type: Stream"), enum},
+		"an empty type":              {queue(`type: ""`), enum},
+		"single active consumer":     {queue("singleActiveConsumer: true"), ""},
+		"a word for a boolean":       {queue(`singleActiveConsumer: "yes"`), "must be of type boolean"},
+		"binding keys":               {queue(`bindingKeys: ["", "#", "a.*"]`), ""},
+		"a binding key twice":        {queue("bindingKeys: [k, k]"), "Duplicate value"},
+		"a long binding key":         {queue("bindingKeys: [" + long(256) + "]"), length},
+		"33 binding keys":            {queue("bindingKeys: [" + numbers(33) + "]"), many},
+		"a binding":                  {queue("bindings: [{exchange: e, keys: [k]}]"), ""},
+		"a binding without keys":     {queue("bindings: [{exchange: e, keys: []}]"), "at least 1 items"},
+		"a binding without exchange": {queue("bindings: [{keys: [k]}]"), "Required value"},
+		"a binding to the default":   {queue(`bindings: [{exchange: "", keys: [k]}]`), short},
+		"an exchange bound twice":    {queue("bindings: [{exchange: e, keys: [k]}, {exchange: e, keys: [l]}]"), "Duplicate value"},
+		"33 keys of a binding":       {queue("bindings: [{exchange: e, keys: [" + numbers(33) + "]}]"), many},
+		"limits":                     {queue("limits: {messageTTL: 24h, dropOldestAfter: 1}"), ""},
+		"limits without any":         {queue("limits: {}"), "at least 1 properties"},
+		"messageTTL at its least":    {queue("limits: {messageTTL: 1s}"), ""},
+		"messageTTL below":           {queue("limits: {messageTTL: 999ms}"), ttl},
+		"messageTTL at its most":     {queue("limits: {messageTTL: 720h}"), ""},
+		"messageTTL over":            {queue("limits: {messageTTL: 720h1ms}"), ttl},
+		"dropOldestAfter 0":          {queue("limits: {dropOldestAfter: 0}"), atLeast},
+		"dropOldestAfter too large":  {queue("limits: {dropOldestAfter: 1000000001}"), atMost},
+		"a queue's policy":           {queue("retryPolicyRef: {name: p}"), ""},
+
+		"a failure queue":                  {minimal + "failure: {queue: f, dropOldestAfter: 1000000000}", ""},
+		"an empty failure":                 {minimal + "failure: {}", ""},
+		"a failure queue without name":     {minimal + `failure: {queue: ""}`, short},
+		"a failure queue with a long name": {minimal + "failure: {queue: " + long(256) + "}", length},
+		"a failure queue that drops all":   {minimal + "failure: {dropOldestAfter: 0}", atLeast},
+		"fine lanes":                       {minimal + "lanes: Fine", ""},
+		"lanes that are none":              {minimal + "lanes: Coarse", enum},
+		"Retain":                           {minimal + "deletionPolicy: Retain", ""},
+		"a deletion policy that is none":   {minimal + "deletionPolicy: Orphan", enum},
+
+		"a worker":                           {worker("replicas: 5, queues: [a], concurrency: 10, timeout: 30s"), ""},
+		"a worker without handler":           {minimal + "workers: [{name: w}]", "Required value"},
+		"a worker without name":              {minimal + "workers: [{handler: {http: {url: 'http://h/'}}}]", "Required value"},
+		"a worker twice":                     {minimal + "workers: [" + list(2, "{name: w, handler: {http: {url: 'http://h/'}}}") + "]", "Duplicate value"},
+		"a worker with a dot":                {minimal + "workers: [{name: a.b, handler: {http: {url: 'http://h/'}}}]", "should match"},
+		"a worker with a long name":          {minimal + "workers: [{name: " + strings.Repeat("w", 64) + ", handler: {http: {url: 'http://h/'}}}]", length},
+		"no replicas at all":                 {worker("replicas: 0"), ""},
+		"replicas below 0":                   {worker("replicas: -1"), atLeast},
+		"too many replicas":                  {worker("replicas: 1001"), atMost},
+		"concurrency 0":                      {worker("concurrency: 0"), atLeast},
+		"too much concurrency":               {worker("concurrency: 1001"), atMost},
+		"an empty list of a worker's queues": {worker("queues: []"), "at least 1 items"},
+		"a worker's queue twice":             {worker("queues: [a, a]"), "Duplicate value"},
+		"a long name in the list":            {worker("queues: [" + long(248) + "]"), length},
+		"timeout at its least":               {worker("timeout: 100ms"), ""},
+		"timeout below":                      {worker("timeout: 99ms"), timeout},
+		"timeout at its most":                {worker("timeout: 15m"), ""},
+		"timeout over":                       {worker("timeout: 15m1ms"), timeout},
+		"a handler without a kind":           {minimal + "workers: [{name: w, handler: {}}]", "a handler needs exactly one of: http"},
+		"a handler of another kind":          {minimal + "workers: [{name: w, handler: {exec: {}}}]", `unknown field "spec.workers[0].handler.exec"`},
+		"a template":                         {worker("template: {spec: {nodeSelector: {a: b}, anything: [goes]}}"), ""},
+		"a template that is a list":          {worker("template: []"), "must be of type object"},
+
+		"https":                       {url("https://handler.shop.svc:8443/messages?a=b"), ""},
+		"an IPv6 address":             {url("http://[::1]:8080/"), ""},
+		"no path":                     {url("http://h"), ""},
+		"a sign in the path":          {url("http://h/a@b"), ""},
+		"a sign in the query":         {url("http://h?a=b@c"), ""},
+		"a URL without scheme":        {url("127.0.0.1:8080/messages"), badURL},
+		"a path":                      {url("/messages"), badURL},
+		"another scheme":              {url("amqp://h/"), badURL},
+		"no host":                     {url("http:///messages"), badURL},
+		"no URL":                      {url(""), short},
+		"a long URL":                  {url("http://h/" + long(2048)), length},
+		"a user and a password in it": {url("http://user:password@h/"), secret},
+		"a user in it":                {url("https://user@h/"), secret},
+		"capitals do not hide a user": {url("HTTP://user@h/"), secret},
+	})
+}
+
+func TestTransportDefaults(t *testing.T) {
+	cluster := server(t)
+	o := object(t, "Transport", minimal)
+	o.SetNamespace(cluster.Namespace(t))
+	if err := cluster.Client.Create(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	spec, _, err := unstructured.NestedMap(o.Object, "spec")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "map[broker:map[secretRef:map[name:r]] deletionPolicy:DeleteIfEmpty lanes:Standard queues:[map[name:a]]]"
+	if got := fmt.Sprint(spec); got != want {
+		t.Errorf("spec is\n%v\nwant\n%v", got, want)
+	}
+	if got := fmt.Sprint(o.Object["status"]); got != "map[observedGeneration:-1]" {
+		t.Errorf("status is %v, want observedGeneration -1: else a fresh object looks healthy", got)
+	}
+}
+
+func TestWhatATransportCannotChange(t *testing.T) {
+	const exchange = "exchange: {name: e, type: Direct}\n"
+	cases := map[string]struct{ before, after, want string }{
+		"another name of the exchange": {minimal + exchange, minimal + "exchange: {name: f, type: Direct}", "name and type of the exchange cannot be changed"},
+		"another type of the exchange": {minimal + exchange, minimal + "exchange: {name: e, type: Topic}", "name and type of the exchange cannot be changed"},
+		"an exchange added":            {minimal, minimal + exchange, "an exchange cannot be added to or removed from a Transport"},
+		"an exchange removed":          {minimal + exchange, minimal, "an exchange cannot be added to or removed from a Transport"},
+		"another prefix":               {minimal + "prefix: p", minimal + "prefix: q", "prefix cannot be changed"},
+		"a prefix added":               {minimal, minimal + "prefix: p", "prefix cannot be changed"},
+		"a prefix removed":             {minimal + "prefix: p", minimal, "prefix cannot be changed"},
+		"another vhost": {
+			"broker: {secretRef: {name: r}, vhost: a}\nqueues: [{name: a}]", "broker: {secretRef: {name: r}, vhost: b}\nqueues: [{name: a}]",
+			"the vhost of a Transport cannot be changed",
+		},
+
+		"a vhost that the Secret had": {minimal, "broker: {secretRef: {name: r}, vhost: a}\nqueues: [{name: a}]", ""},
+		"another Secret":              {minimal, "broker: {secretRef: {name: s}}\nqueues: [{name: a}]", ""},
+		"another unroutedTo":          {minimal + exchange, minimal + "exchange: {name: e, type: Direct, unroutedTo: a}", ""},
+		"another queue":               {minimal, "broker: {secretRef: {name: r}}\nqueues: [{name: b}]", ""},
+		"another deletion policy":     {minimal, minimal + "deletionPolicy: Retain", ""},
+		"a worker":                    {minimal, minimal + "workers: [{name: w, handler: {http: {url: 'http://h/'}}}]", ""},
+	}
+	cluster := server(t)
+	namespace := cluster.Namespace(t)
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			o := object(t, "Transport", tc.before)
+			o.SetNamespace(namespace)
+			if err := cluster.Client.Create(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+			var spec map[string]any
+			if err := yaml.Unmarshal([]byte(tc.after), &spec); err != nil {
+				t.Fatal(err)
+			}
+			o.Object["spec"] = spec
+			err := cluster.Client.Update(t.Context(), o, client.FieldValidation("Strict"))
+			switch {
+			case tc.want == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
+				t.Errorf("error is %v, want %q in it", err, tc.want)
+			}
+		})
+	}
+}
+
+// numbers are n different strings.
+func numbers(n int) string {
+	items := make([]string, n)
+	for i := range items {
+		items[i] = fmt.Sprintf("k%d", i)
+	}
+	return strings.Join(items, ", ")
+}

@@ -1,0 +1,472 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// Finalizer keeps a Transport until its objects on the broker are gone or released.
+const Finalizer = "redrive.dev/transport"
+
+// ExchangeType is the routing of an exchange.
+//
+// +kubebuilder:validation:Enum=Direct;Topic;Fanout
+type ExchangeType string
+
+const (
+	// ExchangeDirect routes by equal keys.
+	ExchangeDirect ExchangeType = "Direct"
+	// ExchangeTopic routes by patterns of words.
+	ExchangeTopic ExchangeType = "Topic"
+	// ExchangeFanout routes to every queue.
+	ExchangeFanout ExchangeType = "Fanout"
+)
+
+// QueueType is the kind of a work queue.
+//
+// +kubebuilder:validation:Enum=Quorum;Classic
+type QueueType string
+
+const (
+	// QueueQuorum is replicated, and dead-letters at least once.
+	QueueQuorum QueueType = "Quorum"
+	// QueueClassic is not replicated, and dead-letters at most once.
+	QueueClassic QueueType = "Classic"
+)
+
+// DeletionPolicy says what becomes of the broker's objects when a Transport is deleted.
+//
+// +kubebuilder:validation:Enum=DeleteIfEmpty;Retain;Delete
+type DeletionPolicy string
+
+const (
+	// DeletionDeleteIfEmpty deletes what holds no messages, and waits for the rest to be emptied.
+	DeletionDeleteIfEmpty DeletionPolicy = "DeleteIfEmpty"
+	// DeletionRetain leaves everything on the broker.
+	DeletionRetain DeletionPolicy = "Retain"
+	// DeletionDelete deletes the queues with the messages in them.
+	DeletionDelete DeletionPolicy = "Delete"
+)
+
+// LaneDensity bounds the number of fallback queues of a Transport.
+//
+// +kubebuilder:validation:Enum=Standard;Fine
+type LaneDensity string
+
+const (
+	// LanesStandard allows 24 lanes.
+	LanesStandard LaneDensity = "Standard"
+	// LanesFine allows 64 lanes, for many policies with long schedules or much jitter.
+	LanesFine LaneDensity = "Fine"
+)
+
+// LocalReference names an object of the same namespace.
+type LocalReference struct {
+	// name of the object.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+}
+
+// Broker says where RabbitMQ is.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.vhost) || !has(oldSelf.vhost) || self.vhost == oldSelf.vhost",message="the vhost of a Transport cannot be changed: make a second Transport on the other vhost, move the producers, and delete this one"
+type Broker struct {
+	// secretRef names a Secret with Service Binding keys: host, port, username and password, or uri; optional are vhost,
+	// management_uri, ca.crt, tls.crt and tls.key.
+	// +required
+	SecretRef LocalReference `json:"secretRef"`
+
+	// vhost of all objects. Left out, it is the Secret's, else "/".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	VHost *string `json:"vhost,omitempty"`
+}
+
+// Exchange is where producers publish. It is declared durable and without arguments, so that a producer's own plain
+// declaration of it goes on working.
+//
+// +kubebuilder:validation:XValidation:rule="self.name == oldSelf.name && self.type == oldSelf.type",message="name and type of the exchange cannot be changed: make a second Transport with the other exchange, move the producers, and delete this one"
+type Exchange struct {
+	// name of the exchange.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=220
+	Name string `json:"name"`
+
+	// type is Direct, Topic or Fanout.
+	// +required
+	Type ExchangeType `json:"type"`
+
+	// unroutedTo names the queue of this Transport that gets the messages no binding matches. Left out, such messages are
+	// RabbitMQ's own affair: returned to a producer that asks for it (mandatory), else gone.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=247
+	UnroutedTo *string `json:"unroutedTo,omitempty"`
+}
+
+// PolicyRule chooses a RetryPolicy by message.
+type PolicyRule struct {
+	// when is a CEL expression over message that gives a bool.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=2048
+	When string `json:"when"`
+
+	// retryPolicyRef names the policy for the messages that match.
+	// +required
+	RetryPolicyRef PolicyReference `json:"retryPolicyRef"`
+}
+
+// Binding binds a queue to an exchange that another team owns: it is bound to, and never made, changed or deleted.
+type Binding struct {
+	// exchange to bind to.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Exchange string `json:"exchange"`
+
+	// keys to bind with.
+	// +required
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=255
+	Keys []string `json:"keys"`
+}
+
+// Limits bounds a work queue. What it removes goes to the failure queue.
+//
+// +kubebuilder:validation:MinProperties=1
+type Limits struct {
+	// messageTTL is how long a message waits to be handled at most, 1s to 720h.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('720h')",message="messageTTL is between 1s and 720h"
+	MessageTTL *Duration `json:"messageTTL,omitempty"`
+
+	// dropOldestAfter is the number of messages over which the oldest leave the queue. They are dead-lettered at most
+	// once: a broker that stops in that moment loses them.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000000
+	DropOldestAfter *int64 `json:"dropOldestAfter,omitempty"`
+}
+
+// Queue is a work queue.
+type Queue struct {
+	// name of the queue on the broker.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=247
+	Name string `json:"name"`
+
+	// bindingKeys bind the queue to the Transport's own exchange. Direct and Topic take any number; Fanout takes none and
+	// binds every queue.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=255
+	BindingKeys []string `json:"bindingKeys,omitempty"`
+
+	// bindings to exchanges of others.
+	// +optional
+	// +listType=map
+	// +listMapKey=exchange
+	// +kubebuilder:validation:MaxItems=16
+	Bindings []Binding `json:"bindings,omitempty"`
+
+	// retryPolicyRef overrides the Transport's for this queue.
+	// +optional
+	RetryPolicyRef *PolicyReference `json:"retryPolicyRef,omitempty"`
+
+	// type is Quorum or Classic. Left out, it is Quorum. Classic queues dead-letter at most once.
+	// +optional
+	Type *QueueType `json:"type,omitempty"`
+
+	// singleActiveConsumer lets one consumer at a time receive, the others stand by.
+	// +optional
+	SingleActiveConsumer *bool `json:"singleActiveConsumer,omitempty"`
+
+	// limits of the queue. Left out, there are none.
+	// +optional
+	Limits *Limits `json:"limits,omitempty"`
+}
+
+// Failure is where messages end that are not retried any more.
+type Failure struct {
+	// queue is the name of the failure queue. Left out, it is the prefix and ".failed".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Queue *string `json:"queue,omitempty"`
+
+	// dropOldestAfter is the number of messages over which the oldest are dropped for good. Left out, nothing ever is.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000000
+	DropOldestAfter *int64 `json:"dropOldestAfter,omitempty"`
+}
+
+// HTTPHandler posts each message to a URL. A status of 200 to 299 is success; everything else, and no answer at all, is
+// a failure that the retry policy decides on.
+type HTTPHandler struct {
+	// url that gets the POST requests.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() in ['http', 'https'] && url(self).getHost() != ''",message="url must be an absolute http or https URL"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^[^/?#]*//[^/?#]*@')",message="url must not hold a user name or password: the handler's credentials do not belong in a spec"
+	URL string `json:"url"`
+}
+
+// Handler is what a worker calls with each message.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.http)",message="a handler needs exactly one of: http"
+type Handler struct {
+	// http posts each message to a URL.
+	// +optional
+	HTTP *HTTPHandler `json:"http,omitempty"`
+}
+
+// Worker is a group of equal pods that consume queues and call a handler.
+type Worker struct {
+	// name of the group.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name"`
+
+	// replicas is the number of pods. Left out, an autoscaler owns it.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000
+	Replicas *int32 `json:"replicas,omitempty"`
+
+	// queues that the group consumes. Left out, it consumes all.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=247
+	Queues []string `json:"queues,omitempty"`
+
+	// concurrency is the number of messages that one pod handles at a time. Left out, it is 10.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	Concurrency *int32 `json:"concurrency,omitempty"`
+
+	// timeout of one attempt, 100ms to 15m. Left out, it is 30s. A pod that is stopped has this and 15 s more to finish.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('100ms') && duration(self) <= duration('15m')",message="timeout is between 100ms and 15m"
+	Timeout *Duration `json:"timeout,omitempty"`
+
+	// handler is what is called with each message.
+	// +required
+	Handler Handler `json:"handler"`
+
+	// template is a strategic merge patch on the pod template; the worker's container is named "worker".
+	// +optional
+	// +kubebuilder:validation:Type=object
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:pruning:PreserveUnknownFields
+	Template *runtime.RawExtension `json:"template,omitempty"`
+}
+
+// TransportSpec is an exchange, its work queues and the workers that consume them.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.exchange) == has(oldSelf.exchange)",message="an exchange cannot be added to or removed from a Transport: make a second Transport"
+// +kubebuilder:validation:XValidation:rule="has(self.prefix) == has(oldSelf.prefix) && (!has(self.prefix) || self.prefix == oldSelf.prefix)",message="prefix cannot be changed: make a second Transport with the other prefix, move the producers, and delete this one"
+type TransportSpec struct {
+	// broker says where RabbitMQ is.
+	// +required
+	Broker Broker `json:"broker"`
+
+	// exchange that producers publish to. Left out, the Transport has none of its own.
+	// +optional
+	Exchange *Exchange `json:"exchange,omitempty"`
+
+	// prefix of the names of the objects that only Redrive uses. Left out, it is the exchange's name, else the Transport's.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=220
+	Prefix *string `json:"prefix,omitempty"`
+
+	// retryPolicyRef names the policy of all queues that name none. Left out, the defaults of RetryPolicy hold.
+	// +optional
+	RetryPolicyRef *PolicyReference `json:"retryPolicyRef,omitempty"`
+
+	// retryPolicies chooses a policy by message: the first match wins, else the queue's policy, else the Transport's.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=256
+	RetryPolicies []PolicyRule `json:"retryPolicies,omitempty"`
+
+	// queues are the work queues.
+	// +required
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	Queues []Queue `json:"queues"`
+
+	// failure is where messages end that are not retried any more.
+	// +optional
+	Failure *Failure `json:"failure,omitempty"`
+
+	// lanes bounds the number of fallback queues: Standard allows 24, Fine 64.
+	// +optional
+	// +kubebuilder:default=Standard
+	Lanes LaneDensity `json:"lanes,omitempty"`
+
+	// deletionPolicy says what becomes of the broker's objects when the Transport is deleted: DeleteIfEmpty, Retain or
+	// Delete.
+	// +optional
+	// +kubebuilder:default=DeleteIfEmpty
+	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
+
+	// workers consume the queues. Left out, nobody does.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	Workers []Worker `json:"workers,omitempty"`
+}
+
+// BrokerIdentity is the broker on which a Transport's objects stand.
+type BrokerIdentity struct {
+	// cluster is the name of the RabbitMQ cluster.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	Cluster string `json:"cluster,omitempty"`
+	// vhost of the objects.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	VHost string `json:"vhost,omitempty"`
+}
+
+// Retirement is a queue on its way out. A queue is deleted in steps, none of which is taken twice or left out when the
+// operator restarts: unbound, twice seen empty with nothing published in between, deleted.
+type Retirement struct {
+	// queue that goes.
+	// +required
+	// +kubebuilder:validation:MaxLength=255
+	Queue string `json:"queue"`
+	// since is when the queue was no longer wanted.
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
+	// unbound is when its bindings were removed.
+	// +optional
+	Unbound *metav1.Time `json:"unbound,omitempty"`
+	// empty is when it was first seen without messages.
+	// +optional
+	Empty *metav1.Time `json:"empty,omitempty"`
+	// published is the broker's count of messages published to it at that time.
+	// +optional
+	Published *int64 `json:"published,omitempty"`
+	// messages that were in it when it was last seen.
+	// +optional
+	Messages *int64 `json:"messages,omitempty"`
+}
+
+// TransportStatus is what the operator made of a Transport.
+type TransportStatus struct {
+	// observedGeneration is the generation that this status describes; -1 before the first look.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// conditions: Ready always; Reconciling, Stalled and Warning while they are true.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// broker on which the objects stand.
+	// +optional
+	Broker *BrokerIdentity `json:"broker,omitempty"`
+
+	// configHash of the workers' configuration in force.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	ConfigHash string `json:"configHash,omitempty"`
+
+	// queues is the number of work queues.
+	// +optional
+	Queues *int32 `json:"queues,omitempty"`
+
+	// workers is the number of ready and of wanted worker pods, such as "5/5".
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Workers string `json:"workers,omitempty"`
+
+	// failed is the number of messages in the failure queue, roughly: it is written when it crosses zero, doubles or halves.
+	// +optional
+	Failed *int64 `json:"failed,omitempty"`
+
+	// lanes are the delays of the fallback queues.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=128
+	// +kubebuilder:validation:items:MaxLength=16
+	Lanes []string `json:"lanes,omitempty"`
+
+	// created are the objects that this Transport made and that carry no owner mark of their own: the producers' exchange
+	// and classic queues. Only what is listed here or carries the mark is ever deleted.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=128
+	// +kubebuilder:validation:items:MaxLength=300
+	Created []string `json:"created,omitempty"`
+
+	// adopted are objects of the spec that existed before; they are used and never deleted.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=128
+	// +kubebuilder:validation:items:MaxLength=300
+	Adopted []string `json:"adopted,omitempty"`
+
+	// retiring are the queues on their way out.
+	// +optional
+	// +listType=map
+	// +listMapKey=queue
+	// +kubebuilder:validation:MaxItems=256
+	Retiring []Retirement `json:"retiring,omitempty"`
+}
+
+// Transport is an exchange, its work queues, and the workers that consume them.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=transp,categories=redrive
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Queues",type=integer,JSONPath=`.status.queues`
+// +kubebuilder:printcolumn:name="Workers",type=string,JSONPath=`.status.workers`
+// +kubebuilder:printcolumn:name="Failed",type=integer,JSONPath=`.status.failed`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type Transport struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec says what is wanted.
+	// +required
+	Spec TransportSpec `json:"spec"`
+	// status is what the operator made of it.
+	// +optional
+	// +kubebuilder:default:={"observedGeneration":-1}
+	Status TransportStatus `json:"status,omitempty"`
+}
+
+// TransportList is a list of Transports.
+//
+// +kubebuilder:object:root=true
+type TransportList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []Transport `json:"items"`
+}

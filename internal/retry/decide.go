@@ -1,0 +1,189 @@
+package retry
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"redrive.dev/redrive/api/v1alpha1"
+)
+
+// Decide gives the verdict on a failure. It never fails: an expression that fails at run time does not match, or gives no
+// delay, and is reported in Verdict.Problems.
+//
+// The verdict's History counts this failure as an attempt, and its retry, if it gets one, against maxRetries unless an
+// unlimited strategy decided. Decide reads rnd only where the backoff has jitter, and keeps none of its arguments.
+func (p *Policy) Decide(f Failure, m Message, h History, now time.Time, rnd Rand) Verdict {
+	h = h.clamped(now)
+	d := decision{policy: p, before: h, age: now.Sub(h.FirstFailure)}
+	d.verdict.History = h
+	d.verdict.History.Attempts = increment(h.Attempts)
+	asked, given := d.ask(f, m, now)
+	d.count()
+	switch {
+	case d.strategy != nil && d.strategy.action != v1alpha1.ActionRetry:
+		d.end(d.strategy.action, ReasonStrategy, "strategy "+strconv.Quote(d.strategy.name)+" decided "+string(d.strategy.action))
+	case d.exhausted():
+		d.end(v1alpha1.ActionFail, ReasonMaxRetries, d.explainExhausted())
+	case d.age > p.maxAge:
+		d.end(v1alpha1.ActionFail, ReasonMaxAge, fmt.Sprintf("%s since the first failure, maxAge is %s", readable(d.age), p.maxAge))
+	default:
+		if !given {
+			asked = d.draw(rnd)
+		}
+		d.retry(asked)
+	}
+	return d.verdict
+}
+
+// decision is the work on one failure.
+type decision struct {
+	policy *Policy
+	// before is the history without this failure, clamped.
+	before History
+	age    time.Duration
+	// strategy that decides; nil where the policy's own fields do.
+	strategy *strategy
+	// streak is the number of decisions of that strategy just before this one.
+	streak  int64
+	verdict Verdict
+}
+
+// ask finds the strategy that decides and the delay that its expression gives, if it gives one.
+func (d *decision) ask(f Failure, m Message, now time.Time) (delay time.Duration, given bool) {
+	if len(d.policy.strategies) == 0 {
+		return 0, false
+	}
+	s := newScope(d.policy.schema, d.policy.decode, m)
+	s.setFailure(f, d.before, d.age, now)
+	for i := range d.policy.strategies {
+		candidate := &d.policy.strategies[i]
+		matches, err := candidate.when.matches(s)
+		if err != nil {
+			d.verdict.Problems = append(d.verdict.Problems, err)
+			continue
+		}
+		if !matches {
+			continue
+		}
+		d.strategy = candidate
+		if candidate.delayFrom == nil {
+			return 0, false
+		}
+		delay, given, err = candidate.delayFrom.duration(s)
+		if err != nil {
+			d.verdict.Problems = append(d.verdict.Problems, err)
+		}
+		return min(max(delay, 0), candidate.maxDelay), given
+	}
+	return 0, false
+}
+
+// count writes down who decided, and for which time in a row.
+func (d *decision) count() {
+	h := &d.verdict.History
+	if d.strategy == nil {
+		h.Strategy, h.Streak = "", 0
+		return
+	}
+	if d.before.Strategy == d.strategy.name {
+		d.streak = d.before.Streak
+	}
+	h.Strategy, h.Streak = d.strategy.name, increment(d.streak)
+	d.verdict.Strategy = d.strategy.name
+}
+
+// limit is the number of retries that are allowed, and the number of those used.
+func (d *decision) limit() (allowed, used int64) {
+	if d.strategy != nil && d.strategy.maxRetries != nil {
+		return *d.strategy.maxRetries, d.streak
+	}
+	return d.policy.maxRetries, d.before.Retries
+}
+
+func (d *decision) unlimited() bool {
+	return d.strategy != nil && d.strategy.unlimited
+}
+
+func (d *decision) exhausted() bool {
+	allowed, used := d.limit()
+	return !d.unlimited() && used >= allowed
+}
+
+// draw takes the delay from the backoff that holds, at the index that it counts by.
+func (d *decision) draw(rnd Rand) time.Duration {
+	b, n := &d.policy.backoff, d.before.Retries
+	if d.unlimited() {
+		n = d.streak
+	}
+	if d.strategy != nil && d.strategy.backoff != nil {
+		b, n = d.strategy.backoff, d.streak
+	}
+	return b.window(n, d.before.LastDelay).draw(rnd)
+}
+
+func (d *decision) end(action v1alpha1.Action, reason Reason, explanation string) {
+	d.verdict.Action, d.verdict.Reason, d.verdict.Explanation = action, reason, explanation
+}
+
+// retry decides for a retry after delay, unless the message would be too old by then.
+func (d *decision) retry(delay time.Duration) {
+	if delay > d.policy.maxAge-d.age {
+		d.end(v1alpha1.ActionFail, ReasonMaxAge, fmt.Sprintf(
+			"the next retry, in %s, would be later than maxAge %s after the first failure", readable(delay), d.policy.maxAge))
+		return
+	}
+	d.end(v1alpha1.ActionRetry, ReasonRetry, d.explainRetry(delay))
+	d.verdict.Delay = delay
+	d.verdict.History.LastDelay = delay
+	if !d.unlimited() {
+		d.verdict.History.Retries = increment(d.before.Retries)
+	}
+}
+
+func (d *decision) explainExhausted() string {
+	allowed, used := d.limit()
+	switch {
+	case allowed == 0 && used == 0:
+		return "maxRetries is 0: the first failure is final"
+	case used == allowed:
+		return fmt.Sprintf("%d of %d retries used", used, allowed)
+	default:
+		return fmt.Sprintf("%d retries used, maxRetries is %d", used, allowed)
+	}
+}
+
+func (d *decision) explainRetry(delay time.Duration) string {
+	if d.unlimited() {
+		return "retry in " + readable(delay) + ", which does not count against maxRetries"
+	}
+	allowed, used := d.limit()
+	return "retry " + strconv.FormatInt(increment(used), 10) + " of " + strconv.FormatInt(allowed, 10) + " in " + readable(delay)
+}
+
+// clamped is the history with every number in range.
+func (h History) clamped(now time.Time) History {
+	h.Attempts = max(h.Attempts, 0)
+	h.Retries = max(h.Retries, 0)
+	h.Streak = max(h.Streak, 0)
+	h.LastDelay = min(max(h.LastDelay, 0), longest)
+	if h.FirstFailure.IsZero() || h.FirstFailure.After(now) {
+		// Without the monotonic clock, which no header carries.
+		h.FirstFailure = now.Round(0)
+	}
+	return h
+}
+
+// increment is n + 1, without overflow.
+func increment(n int64) int64 {
+	if n == math.MaxInt64 {
+		return n
+	}
+	return n + 1
+}
+
+// readable is a delay in words, without digits that nobody reads.
+func readable(d time.Duration) string {
+	return d.Truncate(time.Millisecond).String()
+}

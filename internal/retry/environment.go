@@ -1,0 +1,244 @@
+package retry
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/common/types/ref"
+	"github.com/google/cel-go/ext"
+)
+
+// Names of the variables and of the object types that expressions see.
+const (
+	varMessage = "message"
+	varError   = "error"
+	varAttempt = "attempt"
+	varRetries = "retries"
+	varAge     = "age"
+	varNow     = "now"
+
+	typeMessage = "redrive.Message"
+	typeError   = "redrive.Error"
+)
+
+// stringsVersion is the version of the string functions. It is fixed so that the language does not change with a
+// library.
+const stringsVersion = 5
+
+// environment compiles expressions.
+type environment struct {
+	cel    *cel.Env
+	schema *schema
+}
+
+// messageVariables are the variables of an expression that chooses messages.
+func messageVariables() []cel.EnvOption {
+	return []cel.EnvOption{cel.Variable(varMessage, cel.ObjectType(typeMessage))}
+}
+
+// policyVariables are the variables of a strategy's expressions.
+func policyVariables() []cel.EnvOption {
+	return append(messageVariables(),
+		cel.Variable(varError, cel.ObjectType(typeError)),
+		cel.Variable(varAttempt, cel.IntType),
+		cel.Variable(varRetries, cel.IntType),
+		cel.Variable(varAge, cel.DurationType),
+		cel.Variable(varNow, cel.TimestampType),
+	)
+}
+
+func newEnvironment(variables []cel.EnvOption) (*environment, error) {
+	registry, err := types.NewRegistry()
+	if err != nil {
+		return nil, fmt.Errorf("make the registry of types for expressions: %w", err)
+	}
+	s := newSchema(registry)
+	env, err := cel.NewEnv(append([]cel.EnvOption{
+		cel.CustomTypeProvider(s),
+		cel.CustomTypeAdapter(s),
+		cel.CrossTypeNumericComparisons(true),
+		cel.DefaultUTCTimeZone(true),
+		cel.ASTValidators(cel.ValidateDurationLiterals(), cel.ValidateTimestampLiterals(), cel.ValidateRegexLiterals()),
+		ext.Strings(ext.StringsVersion(stringsVersion)),
+	}, variables...)...)
+	if err != nil {
+		return nil, fmt.Errorf("make the environment of expressions: %w", err)
+	}
+	return &environment{cel: env, schema: s}, nil
+}
+
+// schema tells CEL the types of message and error, and converts Go values for it.
+type schema struct {
+	*types.Registry
+	message, failure *objectType
+}
+
+// objectType is the type of an object with fixed fields.
+type objectType struct {
+	cel    *types.Type
+	fields map[string]field
+}
+
+// field of an object.
+type field struct {
+	cel *types.Type
+	// isSet is what has() says: true where there is a value that is not empty. Only a field that is optional cannot be
+	// read where it is not set.
+	isSet func(*scope) bool
+	get   func(*scope) (any, error)
+}
+
+func newSchema(registry *types.Registry) *schema {
+	return &schema{
+		Registry: registry,
+		message:  &objectType{cel: types.NewObjectType(typeMessage), fields: messageFields()},
+		failure:  &objectType{cel: types.NewObjectType(typeError), fields: errorFields()},
+	}
+}
+
+func messageFields() map[string]field {
+	return map[string]field{
+		"id":          stringField(func(s *scope) string { return s.message.ID }),
+		"type":        stringField(func(s *scope) string { return s.message.Type }),
+		"exchange":    stringField(func(s *scope) string { return s.message.Exchange }),
+		"routingKey":  stringField(func(s *scope) string { return s.message.RoutingKey }),
+		"queue":       stringField(func(s *scope) string { return s.message.Queue }),
+		"contentType": stringField(func(s *scope) string { return s.message.ContentType }),
+		"priority":    intField(func(s *scope) int { return s.message.Priority }),
+		"size":        intField(func(s *scope) int { return len(s.message.Body) }),
+		"headers": {
+			cel:   types.NewMapType(types.StringType, types.DynType),
+			isSet: func(s *scope) bool { return len(s.message.Headers) > 0 },
+			get:   func(s *scope) (any, error) { return s.message.Headers, nil },
+		},
+		"timestamp": {
+			cel:   types.TimestampType,
+			isSet: func(s *scope) bool { return !s.message.Timestamp.IsZero() },
+			get:   func(s *scope) (any, error) { return types.Timestamp{Time: s.message.Timestamp}, nil },
+		},
+		"body": {
+			cel:   types.DynType,
+			isSet: func(s *scope) bool { return len(s.message.Body) > 0 },
+			get:   func(s *scope) (any, error) { return s.readBody() },
+		},
+	}
+}
+
+func errorFields() map[string]field {
+	return map[string]field{
+		"class":   stringField(func(s *scope) string { return s.failure.Class }),
+		"message": stringField(func(s *scope) string { return s.failure.Message }),
+		"source":  stringField(func(s *scope) string { return string(s.failure.Source) }),
+		"status":  intField(func(s *scope) int { return s.failure.Status }),
+		"retryAfter": {
+			cel:   types.DurationType,
+			isSet: func(s *scope) bool { return s.failure.RetryAfter != nil },
+			get: func(s *scope) (any, error) {
+				if s.failure.RetryAfter == nil {
+					return nil, fmt.Errorf("error.retryAfter: %w", errAbsent)
+				}
+				return types.Duration{Duration: *s.failure.RetryAfter}, nil
+			},
+		},
+	}
+}
+
+func stringField(get func(*scope) string) field {
+	return field{
+		cel:   types.StringType,
+		isSet: func(s *scope) bool { return get(s) != "" },
+		get:   func(s *scope) (any, error) { return types.String(get(s)), nil },
+	}
+}
+
+func intField(get func(*scope) int) field {
+	return field{
+		cel:   types.IntType,
+		isSet: func(s *scope) bool { return get(s) != 0 },
+		get:   func(s *scope) (any, error) { return types.Int(get(s)), nil },
+	}
+}
+
+func (s *schema) object(name string) (*objectType, bool) {
+	switch name {
+	case typeMessage:
+		return s.message, true
+	case typeError:
+		return s.failure, true
+	default:
+		return nil, false
+	}
+}
+
+// FindStructType implements types.Provider.
+func (s *schema) FindStructType(name string) (*types.Type, bool) {
+	if found, ok := s.object(name); ok {
+		return types.NewTypeTypeWithParam(found.cel), true
+	}
+	return s.Registry.FindStructType(name)
+}
+
+// FindStructFieldNames implements types.Provider.
+func (s *schema) FindStructFieldNames(name string) ([]string, bool) {
+	if found, ok := s.object(name); ok {
+		return slices.Sorted(maps.Keys(found.fields)), true
+	}
+	return s.Registry.FindStructFieldNames(name)
+}
+
+// FindStructFieldType implements types.Provider.
+func (s *schema) FindStructFieldType(name, fieldName string) (*types.FieldType, bool) {
+	found, ok := s.object(name)
+	if !ok {
+		return s.Registry.FindStructFieldType(name, fieldName)
+	}
+	f, ok := found.fields[fieldName]
+	if !ok {
+		return nil, false
+	}
+	return &types.FieldType{
+		Type: f.cel,
+		IsSet: func(target any) bool {
+			o, ok := target.(*object)
+			return ok && f.isSet(o.scope)
+		},
+		GetFrom: func(target any) (any, error) {
+			o, ok := target.(*object)
+			if !ok {
+				return nil, fmt.Errorf("no such field: %s", fieldName)
+			}
+			return f.get(o.scope)
+		},
+	}, true
+}
+
+// NativeToValue implements types.Adapter. It knows the numbers of decoded JSON, and passes itself on to the values of
+// maps and lists, which are converted only when they are read.
+func (s *schema) NativeToValue(value any) ref.Val {
+	switch v := value.(type) {
+	case json.Number:
+		return number(v)
+	case map[string]any:
+		return types.NewStringInterfaceMap(s, v)
+	case []any:
+		return types.NewDynamicList(s, v)
+	default:
+		return s.Registry.NativeToValue(value)
+	}
+}
+
+// number is an int where it is written as one and fits, else a double.
+func number(n json.Number) ref.Val {
+	if i, err := n.Int64(); err == nil {
+		return types.Int(i)
+	}
+	f, err := n.Float64()
+	if err != nil {
+		return types.NewErr("number out of range: %s", n)
+	}
+	return types.Double(f)
+}

@@ -1,0 +1,204 @@
+package retry
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/cel-go/cel"
+	celast "github.com/google/cel-go/common/ast"
+	"github.com/google/cel-go/common/types"
+)
+
+// costLimit bounds the work of one evaluation in CEL's cost units: about one for each operation and each ten characters
+// of text that one reads. An evaluation that needs more fails. It allows for some 10 ms; what it does not count is the
+// decoding of the body, which happens at most once for each message.
+const costLimit = 100_000
+
+// maxErrorText bounds the text of a run-time error, which may repeat a value of the message.
+const maxErrorText = 256
+
+// errAbsent is what reading an optional field gives where there is none.
+var errAbsent = errors.New("it is absent: ask has() first")
+
+// ExpressionError is a mistake in an expression, found when it was compiled or when it ran.
+type ExpressionError struct {
+	// Policy and Strategy that the expression belongs to; empty where it belongs to none.
+	Policy, Strategy string
+	// Field that holds the expression, such as "when", "delayFrom" or "retryPolicies[2].when".
+	Field string
+	// Line and Column of the mistake, from 1; 0 where they are not known.
+	Line, Column int
+	// Err says what is wrong.
+	Err error
+}
+
+// Error gives the place and CEL's text in one line, the text shortened where it is long.
+func (e *ExpressionError) Error() string {
+	var b strings.Builder
+	if e.Policy != "" {
+		fmt.Fprintf(&b, "policy %q, ", e.Policy)
+	}
+	if e.Strategy != "" {
+		fmt.Fprintf(&b, "strategy %q, ", e.Strategy)
+	}
+	b.WriteString(e.Field)
+	if e.Line > 0 {
+		fmt.Fprintf(&b, ", %d:%d", e.Line, e.Column)
+	}
+	b.WriteString(": ")
+	b.WriteString(shorten(e.Err.Error()))
+	return b.String()
+}
+
+// Unwrap gives Err.
+func (e *ExpressionError) Unwrap() error { return e.Err }
+
+func shorten(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) <= maxErrorText {
+		return text
+	}
+	end := maxErrorText
+	for end > 0 && !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + "…"
+}
+
+// origin is the place of an expression in the configuration.
+type origin struct {
+	policy, strategy, field string
+}
+
+// error places err at line and column, both from 1, where line is 0 if the place is not known.
+func (o origin) error(err error, line, column int) *ExpressionError {
+	e := &ExpressionError{Policy: o.policy, Strategy: o.strategy, Field: o.field, Err: err}
+	if line > 0 {
+		e.Line, e.Column = line, max(column, 1)
+	}
+	return e
+}
+
+// expression is compiled and type-checked. It is immutable and safe for concurrent use.
+type expression struct {
+	origin  origin
+	program cel.Program
+	// source finds the position of what failed at run time.
+	source *celast.SourceInfo
+}
+
+// result is the type that an expression must give.
+type result int
+
+const (
+	// resultBool also allows dyn, the type of headers and body, which is checked at run time.
+	resultBool result = iota
+	// resultDuration does not allow dyn: no header and no JSON value is a duration, so that it would always fail.
+	resultDuration
+)
+
+func (r result) check(t *cel.Type) error {
+	switch {
+	case r == resultBool && !t.IsExactType(cel.BoolType) && !t.IsExactType(cel.DynType):
+		return fmt.Errorf("must give a bool, but gives %s", cel.FormatCELType(t))
+	case r == resultDuration && t.IsExactType(cel.DynType):
+		return errors.New("must give a duration, but gives dyn: wrap it in duration(…)")
+	case r == resultDuration && !t.IsExactType(cel.DurationType):
+		return fmt.Errorf("must give a duration, but gives %s", cel.FormatCELType(t))
+	default:
+		return nil
+	}
+}
+
+// compile checks an expression. The error joins an *ExpressionError for each mistake.
+func (e *environment) compile(o origin, text string, want result) (*expression, error) {
+	ast, issues := e.cel.Compile(text)
+	if issues.Err() != nil {
+		var errs []error
+		for _, issue := range issues.Errors() {
+			errs = append(errs, o.error(errors.New(issue.Message), issue.Location.Line(), issue.Location.Column()+1))
+		}
+		return nil, errors.Join(errs...)
+	}
+	if err := want.check(ast.OutputType()); err != nil {
+		return nil, o.error(err, 1, 1)
+	}
+	program, err := e.cel.Program(ast, cel.CostLimit(costLimit), cel.EvalOptions(cel.OptOptimize))
+	if err != nil {
+		return nil, o.error(err, 0, 0)
+	}
+	return &expression{origin: o, program: program, source: ast.NativeRep().SourceInfo()}, nil
+}
+
+// matches evaluates an expression that gives a bool. The error is an *ExpressionError.
+func (e *expression) matches(s *scope) (bool, error) {
+	value, _, err := e.program.Eval(s)
+	if err != nil {
+		return false, e.failed(err)
+	}
+	matches, ok := value.(types.Bool)
+	if !ok {
+		return false, e.failed(fmt.Errorf("must give a bool, but gave %s", value.Type().TypeName()))
+	}
+	return bool(matches), nil
+}
+
+// duration evaluates an expression that gives a duration. It gives none, and no error, where the expression gives null or
+// reads an optional field that is absent. The error is an *ExpressionError.
+func (e *expression) duration(s *scope) (d time.Duration, given bool, err error) {
+	value, _, err := e.program.Eval(s)
+	switch {
+	case errors.Is(err, errAbsent):
+		return 0, false, nil
+	case err != nil:
+		return 0, false, e.failed(err)
+	}
+	switch value := value.(type) {
+	case types.Duration:
+		return value.Duration, true, nil
+	case types.Null:
+		return 0, false, nil
+	default:
+		return 0, false, e.failed(fmt.Errorf("must give a duration, but gave %s", value.Type().TypeName()))
+	}
+}
+
+// failed adds the place to an error of CEL's run time.
+func (e *expression) failed(err error) error {
+	var at *types.Err
+	if !errors.As(err, &at) {
+		return e.origin.error(err, 0, 0)
+	}
+	place := e.source.GetStartLocation(at.NodeID())
+	return e.origin.error(err, place.Line(), place.Column()+1)
+}
+
+// Match is a compiled expression that chooses messages. It is immutable and safe for concurrent use.
+type Match struct {
+	expression *expression
+	schema     *schema
+	decode     bodyDecoder
+}
+
+// CompileMatch compiles an expression over message alone that gives a bool. Field names the place that it stands in, for
+// errors: "retryPolicies[2].when". The error joins an *ExpressionError for each mistake.
+func CompileMatch(field, expr string) (*Match, error) {
+	env, err := newEnvironment(messageVariables())
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", field, err)
+	}
+	compiled, err := env.compile(origin{field: field}, expr, resultBool)
+	if err != nil {
+		return nil, err
+	}
+	return &Match{expression: compiled, schema: env.schema, decode: decodeJSON}, nil
+}
+
+// Matches says whether the expression chooses the message. The error, an *ExpressionError, says that it failed at run
+// time, which counts as no match.
+func (m *Match) Matches(msg Message) (bool, error) {
+	return m.expression.matches(newScope(m.schema, m.decode, msg))
+}

@@ -1,0 +1,203 @@
+package retry
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"redrive.dev/redrive/api/v1alpha1"
+)
+
+// ladderKeys are the lanes for open-ended delays.
+const ladderKeys = "1s 2s 5s 10s 30s 1m 2m 5m 10m 30m 1h"
+
+func keys(lanes Lanes) string {
+	names := make([]string, len(lanes))
+	for i, lane := range lanes {
+		names[i] = LaneKey(lane)
+	}
+	return strings.Join(names, " ")
+}
+
+// planning is a plan of lanes for policies as users write them.
+type planning struct {
+	name     string
+	policies []string
+	limit    int
+	want     string
+	merged   int
+}
+
+func (p planning) check(t *testing.T) {
+	var policies []*Policy
+	for _, s := range p.policies {
+		policies = append(policies, compile(t, s))
+	}
+	lanes, merged := PlanLanes(policies, p.limit)
+	if got := keys(lanes); got != p.want || merged != p.merged {
+		t.Errorf("lanes = %s, merged %d\n want = %s, merged %d", got, merged, p.want, p.merged)
+	}
+}
+
+func TestPlanLanes(t *testing.T) {
+	tests := []planning{
+		{"the defaults", []string{`{}`}, 24, "1s 2s 4s", 0},
+		{"no policies", nil, 24, "", 0},
+		{"no retries at all", []string{`maxRetries: 0`}, 24, "", 0},
+		{"no retries but an unlimited strategy", []string{`{maxRetries: 0, strategies: [{name: s, when: "true", unlimited: true, backoff: {type: Constant, delay: 5m}}]}`}, 24, "5m", 0},
+		{"no retries, and a strategy that has no limit of its own", []string{`{maxRetries: 0, strategies: [{name: s, when: "true", delayFrom: error.retryAfter}]}`}, 24, "", 0},
+		{"a strategy without retries", []string{`{maxRetries: 1, strategies: [{name: s, when: "true", maxRetries: 0, delayFrom: error.retryAfter}]}`}, 24, "1s", 0},
+		{"strategies that do not retry", []string{`{maxRetries: 1, strategies: [{name: s, when: "true", action: Fail}, {name: t, when: "true", action: Drop}]}`}, 24, "1s", 0},
+		{"several policies share their lanes", []string{`{}`, `{backoff: {type: Constant, delay: 2s}}`, `{backoff: {type: Explicit, delays: [4s, 1m]}}`}, 24, "1s 2s 4s 1m", 0},
+		{"as far as maxRetries reaches", []string{`{maxRetries: 1000000}`}, 24, "1s 2s 4s 8s 16s 32s 1m", 0},
+		{"as far as maxAge reaches", []string{`{maxRetries: 1000, maxAge: 14s}`}, 24, "1s 2s 4s", 0},
+		{"as far as a strategy's own limit reaches", []string{`{maxRetries: 1, strategies: [{name: s, when: "true", maxRetries: 4}]}`}, 24, "1s 2s 4s 8s", 0},
+		{"an unlimited strategy goes to the bound of the policy's backoff", []string{`{maxRetries: 1, strategies: [{name: s, when: "true", unlimited: true}]}`}, 24, "1s 2s 4s 8s 16s 32s 1m", 0},
+		{"a strategy's backoff", []string{`{maxRetries: 2, strategies: [{name: s, when: "true", backoff: {type: Linear, delay: 3s}}]}`}, 24, "1s 2s 3s 6s", 0},
+		{"delays of an expression take the ladder", []string{`{strategies: [{name: s, when: "true", delayFrom: error.retryAfter}]}`}, 24, "1s 2s 4s 5s 10s 30s 1m 2m 5m 10m 30m 1h", 0},
+		{"full jitter takes the ladder", []string{`{backoff: {type: Exponential, jitter: {type: Full}}}`}, 24, ladderKeys, 0},
+		{"decorrelated jitter takes the ladder", []string{`{backoff: {type: Exponential, jitter: {type: Decorrelated}}}`}, 24, ladderKeys, 0},
+		{
+			"jitter takes eight lanes a step",
+			[]string{`{maxRetries: 2, backoff: {type: Exponential, jitter: {type: Proportional, percent: 10}}}`},
+			24,
+			"925ms 950ms 975ms 1s 1025ms 1050ms 1075ms 1100ms 1850ms 1900ms 1950ms 2s 2050ms 2100ms 2150ms 2200ms", 0,
+		},
+		{
+			"jitter's lanes are rounded up to a readable grid",
+			[]string{`{maxRetries: 1, backoff: {type: Constant, delay: 7777ms, jitter: {type: Proportional, percent: 10}}}`},
+			24,
+			"7200ms 7390ms 7590ms 7780ms 7980ms 8170ms 8370ms 8555ms", 0,
+		},
+		{"a narrow window has fewer lanes", []string{`{maxRetries: 1, backoff: {type: Constant, delay: 101ms, jitter: {type: Proportional, percent: 1}}}`}, 24, "101ms 102ms 103ms", 0},
+		{"nothing is under 100ms", []string{`{maxRetries: 1, backoff: {type: Constant, delay: 100ms, jitter: {type: Equal}}}`}, 24, "100ms", 0},
+		{"parts of a millisecond are rounded up", []string{`{maxRetries: 1, backoff: {type: Constant, delay: 100.001ms}}`}, 24, "101ms", 0},
+		{"nothing is over 720h", []string{`{maxRetries: 1, maxAge: 8760h, backoff: {type: Constant, delay: 720h, jitter: {type: Proportional, percent: 100}}}`}, 2, "360h 720h", 6},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, tt.check)
+	}
+}
+
+func TestPlanLanesThinsOutWhatIsTooMuch(t *testing.T) {
+	tests := []planning{
+		{
+			"too much jitter is thinned to four a step",
+			[]string{`{maxRetries: 5, maxAge: 24h, backoff: {type: Explicit, delays: [1s, 10s, 1m, 10m, 1h], jitter: {type: Proportional, percent: 10}}}`},
+			24,
+			"950ms 1s 1050ms 1100ms 9500ms 10s 10500ms 11s 57s 1m 63s 66s 570s 10m 630s 11m 57m 1h 63m 66m", 20,
+		},
+		{
+			"and to the ends of the windows",
+			[]string{`{maxRetries: 5, maxAge: 24h, backoff: {type: Explicit, delays: [1s, 10s, 1m, 10m, 1h], jitter: {type: Proportional, percent: 10}}}`},
+			5,
+			"1100ms 11s 66s 11m 66m", 35,
+		},
+		{"too many exact delays are thinned in proportion", []string{`{maxRetries: 9, backoff: {type: Exponential, maxDelay: 1h}}`}, 5, "1s 4s 16s 64s 256s", 4},
+		{
+			"the ladder stays when others go",
+			[]string{`{maxRetries: 16, strategies: [{name: s, when: "true", delayFrom: error.retryAfter}], backoff: {type: Linear, delay: 1100ms, step: 1100ms, maxDelay: 1h}}`},
+			12,
+			"1s 2s 5s 10s 17600ms 30s 1m 2m 5m 10m 30m 1h", 15,
+		},
+		{"the ladder itself is thinned last", []string{`{backoff: {type: Exponential, jitter: {type: Full}}}`}, 3, "1s 30s 1h", 8},
+		{"a limit of one", []string{`{}`}, 1, "1s", 2},
+		{"a limit of none is one", []string{`{}`}, 0, "1s", 2},
+		{
+			"a schedule longer than is followed takes the ladder",
+			[]string{`{maxRetries: 1000, maxAge: 8760h, backoff: {type: Linear, delay: 1s, step: 1s, maxDelay: 720h}}`},
+			12,
+			"1s 2s 5s 10s 14s 30s 1m 2m 5m 10m 30m 1h", 120,
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, tt.check)
+	}
+}
+
+func TestThousandsOfDelaysAreThinnedInProportion(t *testing.T) {
+	var policies []*Policy
+	for i := range 64 {
+		p := compile(t, `{maxRetries: 100, maxAge: 8760h, backoff: {type: Linear, delay: 1s, step: 10s, maxDelay: 720h}}`)
+		p.backoff.delay += time.Duration(i) * 137 * time.Millisecond
+		policies = append(policies, p)
+	}
+	lanes, merged := PlanLanes(policies, 24)
+	if len(lanes) != 24 || len(lanes)+merged < 6000 {
+		t.Errorf("%d lanes, merged %d", len(lanes), merged)
+	}
+	if first, last := lanes[0], lanes[len(lanes)-1]; first != time.Second || last != 999631*time.Millisecond {
+		t.Errorf("lanes are from %s to %s", first, last)
+	}
+	for i := 1; i < len(lanes); i++ {
+		if gap := float64(lanes[i]) / float64(lanes[i-1]); gap > 1.8 {
+			t.Errorf("gap of %.2f below %s", gap, lanes[i])
+		}
+	}
+}
+
+func TestLaneLimits(t *testing.T) {
+	if got := LaneLimit(v1alpha1.LanesStandard); got != 24 {
+		t.Errorf("Standard allows %d", got)
+	}
+	if got := LaneLimit(v1alpha1.LanesFine); got != 64 {
+		t.Errorf("Fine allows %d", got)
+	}
+	if got := LaneLimit(""); got != 24 {
+		t.Errorf("left out, it allows %d", got)
+	}
+}
+
+func anyPolicy(t *rapid.T) *Policy {
+	p := &Policy{
+		backoff:    *anyBackoff(t),
+		maxRetries: rapid.Int64Range(0, 100).Draw(t, "maxRetries"),
+		maxAge:     time.Duration(rapid.Int64Range(int64(time.Second), int64(8760*time.Hour)).Draw(t, "maxAge")),
+	}
+	for range rapid.IntRange(0, 3).Draw(t, "strategies") {
+		s := strategy{action: v1alpha1.ActionRetry, unlimited: rapid.Bool().Draw(t, "unlimited")}
+		if rapid.Bool().Draw(t, "own") {
+			s.backoff = anyBackoff(t)
+		}
+		p.strategies = append(p.strategies, s)
+	}
+	return p
+}
+
+func TestPlannedLanesAreFewSortedAndTheSameInAnyOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		policies := rapid.SliceOfN(rapid.Custom(anyPolicy), 0, 6).Draw(t, "policies")
+		limit := rapid.SampledFrom([]int{1, 2, 24, 64}).Draw(t, "limit")
+		lanes, merged := PlanLanes(policies, limit)
+		if len(lanes) > limit || merged < 0 {
+			t.Fatalf("%d lanes, merged %d, limit %d", len(lanes), merged, limit)
+		}
+		if err := lanes.validate(); err != nil {
+			t.Fatal(err)
+		}
+		slices.Reverse(policies)
+		if again, mergedAgain := PlanLanes(policies, limit); !slices.Equal(again, lanes) || mergedAgain != merged {
+			t.Fatalf("in another order %v, merged %d, not %v, merged %d", again, mergedAgain, lanes, merged)
+		}
+	})
+}
+
+func TestADrawThatIsRoundedUpTakesEachLaneEquallyOften(t *testing.T) {
+	p := compile(t, `{maxRetries: 1, backoff: {type: Constant, delay: 7777ms, jitter: {type: Proportional, percent: 10}}}`)
+	lanes, _ := PlanLanes([]*Policy{p}, 24)
+	w := p.backoff.window(0, 0)
+	below := w.min
+	for _, lane := range lanes {
+		share := float64(min(lane, w.max)-below) / float64(w.max-w.min)
+		if share < 0.11 || share > 0.14 {
+			t.Errorf("lane %s takes %.3f of the draws", LaneKey(lane), share)
+		}
+		below = lane
+	}
+	if lanes[len(lanes)-1] < w.max {
+		t.Errorf("the last lane, %s, is shorter than the largest draw, %s", lanes[len(lanes)-1], w.max)
+	}
+}

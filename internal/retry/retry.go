@@ -1,0 +1,114 @@
+// Package retry decides what becomes of a failed message: a policy, a failure, the message, its history, the time and a
+// random source go in; a verdict comes out. The package has no side effects and does no input or output.
+//
+// [Compile] turns a RetryPolicy into a [Policy], [Policy.Decide] gives the verdict, and [PlanLanes] says which delays
+// need a fallback queue so that the verdicts can be carried out.
+package retry
+
+import (
+	"time"
+
+	"redrive.dev/redrive/api/v1alpha1"
+)
+
+// Source says where a failure comes from.
+type Source string
+
+const (
+	// SourceHandler is an answer of the handler that is not success.
+	SourceHandler Source = "Handler"
+	// SourceTimeout is a handler that did not answer in time.
+	SourceTimeout Source = "Timeout"
+	// SourceCrash is a handler that ended, or cut the connection, while it had the message.
+	SourceCrash Source = "Crash"
+	// SourceConnection is a handler that could not be reached.
+	SourceConnection Source = "Connection"
+)
+
+// Failure is one failed attempt, as expressions see it in `error`.
+type Failure struct {
+	// Source says where the failure comes from.
+	Source Source
+	// Class names the kind of failure in the handler's own terms, such as the type of an RFC 9457 problem; may be empty.
+	Class string
+	// Message says what happened, for people.
+	Message string
+	// Status is the handler's status code, 0 where there is none.
+	Status int
+	// RetryAfter is the delay that the handler asks for; nil where it asks for none.
+	RetryAfter *time.Duration
+}
+
+// Message is what expressions see of a message in `message`. Their message.size is the length of Body in bytes.
+type Message struct {
+	ID          string
+	Type        string
+	Exchange    string
+	RoutingKey  string
+	Queue       string
+	ContentType string
+	// Headers may hold strings, integers and floats of any width, bool, []byte, time.Time, nil, and maps
+	// (map[string]any) and lists ([]any) of these. Expressions that read a value of any other type fail at run time.
+	Headers   map[string]any
+	Priority  int
+	Timestamp time.Time
+	// Body is decoded as JSON, and only if an expression reads it.
+	Body []byte
+}
+
+// History is what the earlier failures of a message left on it. The zero value is a message that never failed. It comes
+// from headers, which anybody can write: numbers out of range are clamped, and a first failure in the future is now.
+type History struct {
+	// Attempts that were made and failed.
+	Attempts int64
+	// Retries that were decided and count against maxRetries: all but those of unlimited strategies.
+	Retries int64
+	// Strategy that decided last; empty if none did.
+	Strategy string
+	// Streak is the number of consecutive decisions of that strategy, the last one included.
+	Streak int64
+	// FirstFailure is the time of the first failure; zero before it.
+	FirstFailure time.Time
+	// LastDelay is the delay before the last retry, drawn or given by an expression. Decorrelated jitter builds on it,
+	// and Due measures by it how early is early.
+	LastDelay time.Duration
+}
+
+// Reason is the cause of a verdict, in one word, for headers and metrics.
+type Reason string
+
+const (
+	// ReasonRetry says that the message is handled again.
+	ReasonRetry Reason = "Retry"
+	// ReasonMaxRetries says that all retries are used up.
+	ReasonMaxRetries Reason = "MaxRetries"
+	// ReasonMaxAge says that the message, or its next retry, is too long after the first failure.
+	ReasonMaxAge Reason = "MaxAge"
+	// ReasonStrategy says that a strategy decided to fail or to drop it.
+	ReasonStrategy Reason = "Strategy"
+)
+
+// Verdict is the decision on one failure.
+type Verdict struct {
+	// Action to take.
+	Action v1alpha1.Action
+	// Delay before the next attempt; zero unless Action is Retry.
+	Delay time.Duration
+	// Strategy that decided, by name; empty where the policy's own fields did.
+	Strategy string
+	// Reason in one word.
+	Reason Reason
+	// Explanation is the reason in a sentence, such as "3 of 3 retries used".
+	Explanation string
+	// History of the message after this failure.
+	History History
+	// Problems are the expressions that failed at run time, each an *ExpressionError. They decided nothing: the caller
+	// counts and logs them.
+	Problems []error
+}
+
+// Rand is a source of random numbers; *math/rand/v2.Rand is one.
+type Rand interface {
+	// Int64N returns a number in [0, n); n is positive.
+	Int64N(n int64) int64
+}
