@@ -1,0 +1,72 @@
+package compile
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// ErrNewer is the error of Decode for a configuration that a newer operator wrote.
+var ErrNewer = errors.New("the configuration is of a newer version than this worker reads")
+
+// Encode writes a configuration. Equal configurations give equal bytes.
+func Encode(c Config) ([]byte, error) {
+	data, err := json.MarshalIndent(c, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("encode the configuration of worker %s of %s: %w", c.Worker, c.Transport, err)
+	}
+	return append(data, '\n'), nil
+}
+
+// Decode reads a configuration and checks that it is whole. It ignores fields that it does not know: what a worker must
+// understand comes with a higher version.
+func Decode(data []byte) (Config, error) {
+	var head struct {
+		Version int `json:"version"`
+	}
+	if err := json.Unmarshal(data, &head); err != nil {
+		return Config{}, fmt.Errorf("decode the configuration: %w", err)
+	}
+	if head.Version > Version {
+		return Config{}, fmt.Errorf("%w: %d, at most %d", ErrNewer, head.Version, Version)
+	}
+	var c Config
+	if err := json.Unmarshal(data, &c); err != nil {
+		return Config{}, fmt.Errorf("decode the configuration: %w", err)
+	}
+	if err := check(&c); err != nil {
+		return Config{}, fmt.Errorf("configuration: %w", err)
+	}
+	return c, nil
+}
+
+// Hash names the content of an encoded configuration, in 16 hexadecimal digits.
+func Hash(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:8])
+}
+
+func check(c *Config) error {
+	if c.Version < 1 {
+		return errors.New("version is missing")
+	}
+	if c.Exchanges.Fallback == "" || c.Exchanges.Return == "" || c.Exchanges.Failed == "" {
+		return errors.New("exchanges: fallback, return and failed are needed")
+	}
+	if len(c.Queues) == 0 {
+		return errors.New("queues is empty")
+	}
+	for i, queue := range c.Queues {
+		if _, ok := c.Policies[queue.Policy]; !ok {
+			return fmt.Errorf("queues[%d]: policy %q is not in the configuration", i, queue.Policy)
+		}
+	}
+	for i, rule := range c.Rules {
+		if _, ok := c.Policies[rule.Policy]; !ok {
+			return fmt.Errorf("rules[%d]: policy %q is not in the configuration", i, rule.Policy)
+		}
+	}
+	return checkPrefetch(c)
+}

@@ -1,0 +1,64 @@
+package compile
+
+import (
+	"time"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/retry"
+)
+
+// Names gives the broker objects of one Transport their names. All of them but the failure queue derive from the prefix,
+// so that two Transports with different prefixes never meet.
+type Names struct {
+	// Prefix of all names: spec.prefix, else the name of the exchange, else the name of the Transport.
+	Prefix string
+
+	failureQueue string
+}
+
+// NamesOf returns the names of a Transport's objects. It does not judge them; internal/topology does.
+func NamesOf(t *v1alpha1.Transport) Names {
+	names := Names{Prefix: t.Name}
+	switch {
+	case t.Spec.Prefix != nil:
+		names.Prefix = *t.Spec.Prefix
+	case t.Spec.Exchange != nil:
+		names.Prefix = t.Spec.Exchange.Name
+	}
+	if t.Spec.Failure != nil && t.Spec.Failure.Queue != nil {
+		names.failureQueue = *t.Spec.Failure.Queue
+	}
+	return names
+}
+
+// Fallback is the headers exchange that leads into the lanes.
+func (n Names) Fallback() string { return n.Prefix + ".fallback" }
+
+// Return is the direct exchange that leads back to the work queues.
+func (n Names) Return() string { return n.Prefix + ".return" }
+
+// ReturnStandin is the alternate exchange of Return, which leads to Failed.
+func (n Names) ReturnStandin() string { return n.Prefix + ".return.standin" }
+
+// Failed is the fanout exchange that leads to the failure queue.
+func (n Names) Failed() string { return n.Prefix + ".failed" }
+
+// Standin is the alternate exchange of the producers' exchange.
+func (n Names) Standin() string { return n.Prefix + ".standin" }
+
+// Unrouted is the alternate exchange of Standin, which leads to the queue for unroutable messages.
+func (n Names) Unrouted() string { return n.Prefix + ".unrouted" }
+
+// Lane is the fallback queue of one delay.
+func (n Names) Lane(delay time.Duration) string { return n.LanePrefix() + retry.LaneKey(delay) }
+
+// LanePrefix is what the names of all lanes begin with.
+func (n Names) LanePrefix() string { return n.Prefix + ".fallback." }
+
+// FailureQueue is where messages end that are not retried any more.
+func (n Names) FailureQueue() string {
+	if n.failureQueue != "" {
+		return n.failureQueue
+	}
+	return n.Failed()
+}

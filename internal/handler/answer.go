@@ -1,0 +1,112 @@
+package handler
+
+import (
+	"encoding/json"
+	"fmt"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"redrive.dev/redrive/internal/message"
+	"redrive.dev/redrive/internal/retry"
+)
+
+// maxRetryAfter bounds the delay that an answer may ask for.
+const maxRetryAfter = 720 * time.Hour
+
+// excerpt is how much of an answer's text is looked at for a failure's message.
+const excerpt = 2 << 10
+
+// refusal makes a failure out of an answer that is not success. An RFC 9457 problem names its class and message;
+// otherwise the message is the status and the beginning of the body, if that is text.
+func (h *HTTP) refusal(response *http.Response, body []byte) *retry.Failure {
+	failure := &retry.Failure{
+		Source:     retry.SourceHandler,
+		Status:     response.StatusCode,
+		RetryAfter: retryAfter(response.Header.Get("Retry-After"), h.clock()),
+	}
+	mediaType, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
+	if mediaType == "application/problem+json" {
+		failure.Class, failure.Message = problem(body)
+	}
+	if failure.Message == "" {
+		failure.Message = statusLine(response.StatusCode)
+		if text := plainText(response.Header, mediaType, body); failure.Class == "" && text != "" {
+			failure.Message += ": " + text
+		}
+	}
+	failure.Class = message.Text(failure.Class, message.MaxClass)
+	failure.Message = message.Text(failure.Message, message.MaxText)
+	return failure
+}
+
+// retryAfter returns the delay that a Retry-After header asks for, at most maxRetryAfter; nil where it asks for none or
+// makes no sense. A date in the past asks for no wait.
+func retryAfter(value string, now time.Time) *time.Duration {
+	value = strings.TrimSpace(value)
+	if value == "" {
+		return nil
+	}
+	var delay time.Duration
+	if strings.Trim(value, "0123456789") == "" {
+		seconds, err := strconv.ParseInt(value, 10, 64)
+		if err != nil { // more digits than fit
+			seconds = int64(maxRetryAfter / time.Second)
+		}
+		delay = time.Duration(min(seconds, int64(maxRetryAfter/time.Second))) * time.Second
+	} else {
+		date, err := http.ParseTime(value)
+		if err != nil {
+			return nil
+		}
+		delay = min(max(date.Sub(now), 0), maxRetryAfter)
+	}
+	return &delay
+}
+
+// problem returns the type and the title and detail of an RFC 9457 problem; what is not text in it is passed over.
+func problem(body []byte) (class, text string) {
+	var fields struct {
+		Type   any `json:"type"`
+		Title  any `json:"title"`
+		Detail any `json:"detail"`
+	}
+	if err := json.Unmarshal(body, &fields); err != nil {
+		return "", ""
+	}
+	class, _ = fields.Type.(string)
+	if class == "about:blank" {
+		class = ""
+	}
+	title, _ := fields.Title.(string)
+	detail, _ := fields.Detail.(string)
+	switch {
+	case title == "":
+		return class, detail
+	case detail == "":
+		return class, title
+	}
+	return class, title + ": " + detail
+}
+
+// plainText returns the beginning of a body, in one line; empty if it is not text.
+func plainText(header http.Header, mediaType string, body []byte) string {
+	if header.Get("Content-Encoding") != "" {
+		return ""
+	}
+	if mediaType == "" {
+		mediaType, _, _ = mime.ParseMediaType(http.DetectContentType(body))
+	}
+	textual := strings.HasPrefix(mediaType, "text/") ||
+		strings.HasSuffix(mediaType, "json") || strings.HasSuffix(mediaType, "xml")
+	if !textual {
+		return ""
+	}
+	return strings.Join(strings.Fields(message.Text(string(body), excerpt)), " ")
+}
+
+func statusLine(code int) string {
+	return strings.TrimSpace(fmt.Sprintf("HTTP %d %s", code, http.StatusText(code)))
+}

@@ -1,0 +1,51 @@
+// Package handler calls the team's own code with a message and makes a failure out of whatever is not success. There is
+// one contract, Handler, and one conformance suite for it in the package handlertest.
+package handler
+
+import (
+	"context"
+	"time"
+
+	"redrive.dev/redrive/internal/retry"
+)
+
+// Request is one attempt at one message.
+type Request struct {
+	Body            []byte
+	ContentType     string
+	ContentEncoding string
+	// Headers of the message as its producer set them, without Redrive's own.
+	Headers map[string]any
+
+	// ID of the message; the same for every attempt and every copy.
+	ID string
+	// IdempotencyKey is the same for every attempt at this message in this queue.
+	IdempotencyKey string
+	// Attempt is 1 for the first.
+	Attempt int64
+	// Retries that counted against the limit so far.
+	Retries int64
+	// Queue is the work queue.
+	Queue string
+	// Exchange and RoutingKey with which the message was first published.
+	Exchange   string
+	RoutingKey string
+	// Type of the message, as expressions see it; may be empty.
+	Type string
+	// CorrelationID and Timestamp are the properties; may be empty and zero.
+	CorrelationID string
+	Timestamp     time.Time
+	// FirstFailure is zero on the first attempt.
+	FirstFailure time.Time
+}
+
+// Handler hands messages to the code that does the work. Handle is called by many goroutines at a time.
+type Handler interface {
+	// Handle makes one attempt and returns nil on success, or else the failure. It returns soon after ctx ends. When
+	// its deadline has passed, that is a failure of the source Timeout. When ctx was cancelled, the failure has the class
+	// Canceled and says nothing about the message: the work may or may not have been done. Handle neither keeps nor
+	// alters what is in the request.
+	Handle(ctx context.Context, request Request) *retry.Failure
+	// Close frees what the handler holds. No Handle may run or be called from then on.
+	Close() error
+}

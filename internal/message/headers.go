@@ -1,0 +1,83 @@
+package message
+
+import "strings"
+
+// HeaderPrefix starts the name of every header that belongs to Redrive. Bindings with `x-match: all` ignore headers that
+// start with `x-`, so ours do not.
+const HeaderPrefix = "redrive-"
+
+// Headers that a message carries between its attempts. Times are milliseconds since 1970 as a 64-bit integer, spans of
+// time are milliseconds, counts are 64-bit integers, the rest is text.
+const (
+	// HeaderID is the identity of a message that came without the property message-id.
+	HeaderID = HeaderPrefix + "id"
+	// HeaderAttempts counts the attempts that failed.
+	HeaderAttempts = HeaderPrefix + "attempts"
+	// HeaderRetries counts the retries that maxRetries limits.
+	HeaderRetries = HeaderPrefix + "retries"
+	// HeaderStrategy names the strategy that decided last.
+	HeaderStrategy = HeaderPrefix + "strategy"
+	// HeaderStreak counts the consecutive decisions of that strategy.
+	HeaderStreak = HeaderPrefix + "streak"
+	// HeaderFirstFailure is the time of the first failure.
+	HeaderFirstFailure = HeaderPrefix + "first-failure"
+	// HeaderNotBefore is the time before which the message is not handled.
+	HeaderNotBefore = HeaderPrefix + "not-before"
+	// HeaderDelay is the delay that was asked for last; the lanes may take a little longer.
+	HeaderDelay = HeaderPrefix + "delay"
+	// HeaderLane chooses the lane in which the message waits.
+	HeaderLane = HeaderPrefix + "lane"
+	// HeaderExchange is the exchange that the message was first published to.
+	HeaderExchange = HeaderPrefix + "exchange"
+	// HeaderRoutingKey is the routing key that the message was first published with.
+	HeaderRoutingKey = HeaderPrefix + "routing-key"
+	// HeaderDeadline is the time after which the message is not handled any more.
+	HeaderDeadline = HeaderPrefix + "deadline"
+	// HeaderHistory is the bounded list of failed attempts, as JSON.
+	HeaderHistory = HeaderPrefix + "history"
+	// HeaderPublishID belongs to the publisher, which matches returned messages by it. It never outlives one publication.
+	HeaderPublishID = HeaderPrefix + "publish-id"
+)
+
+// Headers that only a failed message carries.
+const (
+	// HeaderReason is the cause of the failure in one word.
+	HeaderReason = HeaderPrefix + "reason"
+	// HeaderExplanation is the cause in a sentence.
+	HeaderExplanation = HeaderPrefix + "explanation"
+	// HeaderFailedAt is the time at which the message was given up.
+	HeaderFailedAt = HeaderPrefix + "failed-at"
+	// HeaderQueue is the work queue in which the message failed.
+	HeaderQueue = HeaderPrefix + "queue"
+	// HeaderErrorSource says where the last failure came from.
+	HeaderErrorSource = HeaderPrefix + "error-source"
+	// HeaderErrorClass is the kind of the last failure.
+	HeaderErrorClass = HeaderPrefix + "error-class"
+	// HeaderErrorMessage says what the last failure was.
+	HeaderErrorMessage = HeaderPrefix + "error-message"
+	// HeaderErrorStatus is the status code of the last failure; absent where there was none.
+	HeaderErrorStatus = HeaderPrefix + "error-status"
+)
+
+// isOwn reports whether Redrive alone writes this header. Other headers with our prefix are somebody else's and kept.
+func isOwn(name string) bool {
+	switch name {
+	case HeaderID, HeaderAttempts, HeaderRetries, HeaderStrategy, HeaderStreak, HeaderFirstFailure, HeaderNotBefore,
+		HeaderDelay, HeaderLane, HeaderExchange, HeaderRoutingKey, HeaderDeadline, HeaderHistory, HeaderPublishID,
+		HeaderReason, HeaderExplanation, HeaderFailedAt, HeaderQueue,
+		HeaderErrorSource, HeaderErrorClass, HeaderErrorMessage, HeaderErrorStatus:
+		return true
+	}
+	return false
+}
+
+// isStale reports whether a header tells of the message's way so far and would do harm on the next one: copied death
+// records stop messages in lanes on RabbitMQ 3, CC and BCC duplicate the message on each pass, and counts of deliveries
+// belong to the queue that the message leaves.
+func isStale(name string) bool {
+	switch name {
+	case "x-death", "x-delivery-count", "x-acquired-count", "CC", "BCC":
+		return true
+	}
+	return strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-")
+}

@@ -1,0 +1,207 @@
+package message
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"redrive.dev/redrive/internal/retry"
+)
+
+// MaxHeaderSize is the most that the headers of a republished message take, in bytes. All properties of a message travel
+// in one frame, which is 128 KiB; the rest is for the other properties.
+const MaxHeaderSize = 120 << 10
+
+// ErrHeadersTooLarge says that a message's own headers leave no room for the indispensable ones of ours. Such a message
+// cannot be published again without a loss. Rejected without requeue it goes to the failure queue by the work queue's
+// dead-letter exchange, whole but without a reason on it.
+var ErrHeadersTooLarge = errors.New("headers too large to be published again")
+
+// persistent is the delivery mode of messages that survive a restart of the broker.
+const persistent = 2
+
+// Final is the end of a message that is given up.
+type Final struct {
+	// Reason in one word and Explanation in a sentence.
+	Reason      retry.Reason
+	Explanation string
+	// Strategy that decided; empty where none did.
+	Strategy string
+	// Failure that was the last; where its Source is empty, the last of the history stands for it.
+	Failure retry.Failure
+	// At is the time at which the message was given up.
+	At time.Time
+}
+
+// Parked returns m as it is published to the fallback exchange, to wait in a lane and come back to the queue: a retry,
+// or a message that came back early. The caller sets Exchange.
+//
+// Parked, Returned and Failed share their rules. The copy is persistent and routed by the queue's name. All properties,
+// headers and their types stay, but for those that would do harm on the way (records of dead-lettering, counts of
+// deliveries, CC, BCC, user-id). An expiration becomes a deadline. The state is written as headers; those of ours that no
+// longer hold are gone. m and its headers are not altered or shared; the body is shared.
+//
+// Headers that would not fit one frame are shed, ours only: first the failure history down to its last entry, then all
+// of it, then the error's message and the explanation, then its class, source and status. The error is
+// ErrHeadersTooLarge where even that does not suffice.
+func Parked(m Message, s State, queue, lane string, now time.Time) (Message, error) {
+	own := stateHeaders(m, s, now)
+	putTime(own, HeaderNotBefore, s.NotBefore)
+	own[HeaderLane] = lane
+	return republished(m, queue, own, historyHeaders(s.Failures))
+}
+
+// Returned returns m as it is published to the return exchange, to go back to its queue at once: a release, which leaves
+// all counts as they are, and the time before which it is not handled, if that is still to come. The rules are those of
+// Parked.
+func Returned(m Message, s State, queue string, now time.Time) (Message, error) {
+	own := stateHeaders(m, s, now)
+	if s.NotBefore.After(now) {
+		putTime(own, HeaderNotBefore, s.NotBefore)
+	}
+	return republished(m, queue, own, historyHeaders(s.Failures))
+}
+
+// Failed returns m as it is published to the failed exchange, with the reason on it. The rules are those of Parked.
+func Failed(m Message, s State, queue string, final Final) (Message, error) {
+	if final.Strategy != "" {
+		s.History.Strategy = final.Strategy
+	}
+	own := stateHeaders(m, s, final.At)
+	own[HeaderReason] = Text(string(final.Reason), maxName)
+	own[HeaderQueue] = queue
+	putTime(own, HeaderFailedAt, final.At)
+
+	optional := errorHeaders(lastFailure(s, final))
+	optional = append(optional, header{HeaderExplanation, Text(final.Explanation, MaxText)})
+	return republished(m, queue, own, append(optional, historyHeaders(s.Failures)...))
+}
+
+// header is one header that may be shed.
+type header struct {
+	name  string
+	value any
+}
+
+// republished puts the copy together: the user's headers, our indispensable ones, and of the optional ones, in their
+// order, those that fit. A later value for the same name is a smaller one: it is taken if the earlier did not fit.
+func republished(m Message, queue string, own map[string]any, optional []header) (Message, error) {
+	headers := make(map[string]any, len(m.Headers)+len(own)+len(optional))
+	for name, value := range m.Headers {
+		if !isOwn(name) && !isStale(name) {
+			headers[name] = clone(value)
+		}
+	}
+	maps.Copy(headers, own)
+	size := HeaderSize(headers)
+	if size > MaxHeaderSize {
+		return Message{}, fmt.Errorf("%w: %d bytes of %d", ErrHeadersTooLarge, size, MaxHeaderSize)
+	}
+	for _, h := range optional {
+		if _, there := headers[h.name]; there || h.value == "" {
+			continue
+		}
+		if more := entrySize(h.name, h.value); size+more <= MaxHeaderSize {
+			headers[h.name] = h.value
+			size += more
+		}
+	}
+	m.Headers = headers
+	m.DeliveryMode = persistent
+	m.Expiration = ""
+	m.UserID = ""
+	m.Exchange, m.RoutingKey = "", queue
+	m.Redelivered = false
+	return m, nil
+}
+
+// stateHeaders returns the headers without which a message would lose its place in the policy.
+func stateHeaders(m Message, s State, now time.Time) map[string]any {
+	own := map[string]any{
+		HeaderExchange:   s.Exchange,
+		HeaderRoutingKey: s.RoutingKey,
+	}
+	if m.MessageID == "" && s.ID != "" {
+		own[HeaderID] = s.ID
+	}
+	putCount(own, HeaderAttempts, s.History.Attempts)
+	putCount(own, HeaderRetries, s.History.Retries)
+	putCount(own, HeaderStreak, s.History.Streak)
+	putCount(own, HeaderDelay, s.History.LastDelay.Milliseconds())
+	putTime(own, HeaderFirstFailure, s.History.FirstFailure)
+	putTime(own, HeaderDeadline, deadline(m, s, now))
+	if s.History.Strategy != "" {
+		own[HeaderStrategy] = s.History.Strategy
+	}
+	return own
+}
+
+// historyHeaders returns the history, and its last entry alone in case the whole does not fit.
+func historyHeaders(failures []Attempt) []header {
+	if len(failures) == 0 {
+		return nil
+	}
+	return []header{
+		{HeaderHistory, encodeFailures(failures)},
+		{HeaderHistory, encodeFailures(failures[len(failures)-1:])},
+	}
+}
+
+// errorHeaders describe a failure, the most telling one first.
+func errorHeaders(f retry.Failure) []header {
+	headers := []header{
+		{HeaderErrorSource, Text(string(f.Source), maxSource)},
+		{HeaderErrorClass, Text(f.Class, MaxClass)},
+		{HeaderErrorMessage, Text(f.Message, MaxText)},
+	}
+	if f.Status != 0 {
+		headers = slices.Insert(headers, 1, header{HeaderErrorStatus, int64(f.Status)})
+	}
+	return headers
+}
+
+func lastFailure(s State, final Final) retry.Failure {
+	if final.Failure.Source != "" || len(s.Failures) == 0 {
+		return final.Failure
+	}
+	last := s.Failures[len(s.Failures)-1]
+	return retry.Failure{Source: last.Source, Class: last.Class, Message: last.Message, Status: last.Status}
+}
+
+// deadline returns the earlier of the message's deadline and its expiration, zero where there is neither.
+//
+// An expiration counts from publication. The timestamp stands for that, to the end of its second, while it can be true:
+// the broker does not deliver what has expired, so a timestamp by which the message would have is not that of its
+// publication, and the expiration then counts from now.
+func deadline(m Message, s State, now time.Time) time.Time {
+	milliseconds, err := strconv.ParseUint(m.Expiration, 10, 63)
+	if err != nil || milliseconds > uint64(horizon.Milliseconds()) {
+		return s.Deadline
+	}
+	expiration := time.Duration(milliseconds) * time.Millisecond
+	expires := now.Add(expiration)
+	if published := m.Timestamp.Add(time.Second); !m.Timestamp.IsZero() && published.Before(now) {
+		if since := published.Add(expiration); since.After(now) {
+			expires = since
+		}
+	}
+	if !s.Deadline.IsZero() && s.Deadline.Before(expires) {
+		return s.Deadline
+	}
+	return expires
+}
+
+func putCount(headers map[string]any, name string, count int64) {
+	if count > 0 {
+		headers[name] = count
+	}
+}
+
+func putTime(headers map[string]any, name string, at time.Time) {
+	if !at.IsZero() {
+		headers[name] = at.UnixMilli()
+	}
+}

@@ -1,0 +1,112 @@
+package message
+
+import (
+	"reflect"
+	"slices"
+	"time"
+)
+
+// unknownSize is counted for values of types that are not known here, such as a client's decimal, which takes 5 bytes.
+const unknownSize = 16
+
+// HeaderSize estimates the bytes that headers take in a frame. It is never below the true size.
+func HeaderSize(headers map[string]any) int {
+	size := 4
+	for name, value := range headers {
+		size += entrySize(name, value)
+	}
+	return size
+}
+
+func entrySize(name string, value any) int {
+	return 1 + len(name) + valueSize(value)
+}
+
+// valueSize includes the byte for the type.
+func valueSize(value any) int {
+	switch v := value.(type) {
+	case nil:
+		return 1
+	case bool, int8, uint8:
+		return 2
+	case int16, uint16:
+		return 3
+	case int32, uint32, float32:
+		return 5
+	case int, uint, int64, uint64, float64, time.Time:
+		return 9
+	case string:
+		return 5 + len(v)
+	case []byte:
+		return 5 + len(v)
+	case map[string]any:
+		return 1 + HeaderSize(v)
+	case []any:
+		size := 5
+		for _, item := range v {
+			size += valueSize(item)
+		}
+		return size
+	}
+	return otherSize(reflect.ValueOf(value))
+}
+
+// otherSize measures a client's own table and array types.
+func otherSize(value reflect.Value) int {
+	size := 5
+	switch value.Kind() {
+	case reflect.Map:
+		for entries := value.MapRange(); entries.Next(); {
+			size += 1 + len(entries.Key().String()) + valueSize(entries.Value().Interface())
+		}
+	case reflect.Slice, reflect.Array:
+		for i := range value.Len() {
+			size += valueSize(value.Index(i).Interface())
+		}
+	case reflect.String:
+		size += value.Len()
+	default:
+		size = unknownSize
+	}
+	return size
+}
+
+// clone returns a deep copy of a header value, of the same type.
+func clone(value any) any {
+	switch v := value.(type) {
+	case []byte:
+		return slices.Clone(v)
+	case map[string]any:
+		copied := make(map[string]any, len(v))
+		for name, item := range v {
+			copied[name] = clone(item)
+		}
+		return copied
+	case []any:
+		copied := make([]any, len(v))
+		for i, item := range v {
+			copied[i] = clone(item)
+		}
+		return copied
+	case nil, bool, string, int8, uint8, int16, uint16, int32, uint32, int64, uint64, int, uint, float32, float64, time.Time:
+		return v
+	}
+	return cloneOther(value)
+}
+
+// cloneOther copies a client's own table type, which is a map by another name. Everything else is a value or unknown.
+func cloneOther(value any) any {
+	original := reflect.ValueOf(value)
+	if original.Kind() != reflect.Map || original.IsNil() || original.Type().Elem().Kind() != reflect.Interface {
+		return value
+	}
+	copied := reflect.MakeMapWithSize(original.Type(), original.Len())
+	for entries := original.MapRange(); entries.Next(); {
+		item := reflect.Zero(original.Type().Elem())
+		if inner := clone(entries.Value().Interface()); inner != nil {
+			item = reflect.ValueOf(inner)
+		}
+		copied.SetMapIndex(entries.Key(), item)
+	}
+	return copied.Interface()
+}

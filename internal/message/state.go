@@ -1,0 +1,238 @@
+package message
+
+import (
+	"slices"
+	"time"
+
+	"redrive.dev/redrive/internal/retry"
+)
+
+const (
+	// MaxCount bounds every count that is read from a header, so that adding to it never overflows.
+	MaxCount = 1_000_000_000
+	// horizon is how far ahead a time, or how long a span, may be before it is taken for garbage.
+	horizon = 10 * 366 * 24 * time.Hour
+	// clockSkew between two workers is not garbage.
+	clockSkew = time.Minute
+	// maxShort is the longest short string of AMQP in bytes: queue, exchange and routing key names, message ids.
+	maxShort = 255
+)
+
+// State is what the headers of a message say about its earlier attempts.
+type State struct {
+	// ID is the property message-id, or else the header redrive-id. Empty where there is neither: the caller then sets
+	// it (NewID) before it handles the message, and it is written on republish.
+	ID string
+	// History that the retry policy decides on. Its LastDelay is the header redrive-delay.
+	History retry.History
+	// NotBefore is the time before which the message is not handled; zero where it is due.
+	NotBefore time.Time
+	// Deadline is the time after which the message is not handled; zero where there is none.
+	Deadline time.Time
+	// Exchange and RoutingKey with which the message was first published.
+	Exchange   string
+	RoutingKey string
+	// Failures are the first and the last failed attempts, oldest first. Record adds to them.
+	Failures []Attempt
+	// Garbage names the headers that could not be used as they were, for logs and metrics.
+	Garbage []string
+}
+
+// LeftOut is the number of failed attempts that Failures does not list.
+func (s State) LeftOut() int64 {
+	return max(0, s.History.Attempts-int64(len(s.Failures)))
+}
+
+// NewID returns a random identity for a message that has none.
+func NewID(random retry.Rand) string {
+	const digits = "0123456789abcdef"
+	var id [32]byte
+	for i := range id {
+		id[i] = digits[random.Int64N(int64(len(digits)))]
+	}
+	return string(id[:])
+}
+
+// Decode reads the state from the headers of a message. It takes whatever a client may have put there: a value that
+// makes no sense counts as absent or is clamped, and its header is named in Garbage. It never fails.
+func Decode(m Message, now time.Time) State {
+	r := reader{headers: m.Headers, now: now}
+	s := State{
+		ID: m.MessageID,
+		History: retry.History{
+			Attempts:     r.count(HeaderAttempts),
+			Retries:      r.count(HeaderRetries),
+			Strategy:     r.text(HeaderStrategy, maxShort),
+			Streak:       r.count(HeaderStreak),
+			FirstFailure: r.past(HeaderFirstFailure),
+			LastDelay:    r.span(HeaderDelay),
+		},
+		NotBefore:  r.time(HeaderNotBefore),
+		Deadline:   r.time(HeaderDeadline),
+		Exchange:   r.textOr(HeaderExchange, m.Exchange),
+		RoutingKey: r.textOr(HeaderRoutingKey, m.RoutingKey),
+		Failures:   r.failures(),
+	}
+	if s.ID == "" {
+		s.ID = r.text(HeaderID, maxShort)
+	}
+	if s.History.Retries > s.History.Attempts { // every retry was an attempt, so attempts got lost
+		s.History.Attempts = s.History.Retries
+		r.reject(HeaderAttempts)
+	}
+	s.Garbage = r.garbage
+	return s
+}
+
+// reader takes typed values out of headers and remembers those that it could not use.
+type reader struct {
+	headers map[string]any
+	now     time.Time
+	garbage []string
+}
+
+func (r *reader) reject(name string) {
+	if !slices.Contains(r.garbage, name) {
+		r.garbage = append(r.garbage, name)
+	}
+}
+
+// number returns the integer in a header. Other types are garbage, also when they look like one: nothing of ours writes
+// them, and a guess could turn a retry into a storm.
+func (r *reader) number(name string) (int64, bool) {
+	value, there := r.headers[name]
+	if !there || value == nil {
+		return 0, false
+	}
+	number, ok := integer(value)
+	if !ok {
+		r.reject(name)
+	}
+	return number, ok
+}
+
+// count returns a number in [0, MaxCount], 0 where there is none.
+func (r *reader) count(name string) int64 {
+	number, ok := r.number(name)
+	if !ok {
+		return 0
+	}
+	if number < 0 || number > MaxCount {
+		r.reject(name)
+	}
+	return min(max(number, 0), MaxCount)
+}
+
+// time returns a time that is not absurdly far ahead, zero where there is none.
+func (r *reader) time(name string) time.Time {
+	number, ok := r.number(name)
+	if !ok {
+		return time.Time{}
+	}
+	if number <= 0 || number > r.now.Add(horizon).UnixMilli() {
+		r.reject(name)
+		return time.Time{}
+	}
+	return time.UnixMilli(number)
+}
+
+// past returns a time that is not after now, zero where there is none.
+func (r *reader) past(name string) time.Time {
+	number, ok := r.number(name)
+	if !ok {
+		return time.Time{}
+	}
+	if number <= 0 {
+		r.reject(name)
+		return time.Time{}
+	}
+	if number > r.now.Add(clockSkew).UnixMilli() {
+		r.reject(name)
+	}
+	return time.UnixMilli(min(number, r.now.UnixMilli()))
+}
+
+// span returns a span of time, zero where there is none.
+func (r *reader) span(name string) time.Duration {
+	number, ok := r.number(name)
+	if !ok {
+		return 0
+	}
+	if number < 0 || number > horizon.Milliseconds() {
+		r.reject(name)
+	}
+	return time.Duration(min(max(number, 0), horizon.Milliseconds())) * time.Millisecond
+}
+
+// text returns a text of at most limit bytes, empty where there is none.
+func (r *reader) text(name string, limit int) string {
+	text, _ := r.lookup(name, limit)
+	return text
+}
+
+// textOr is text with another default.
+func (r *reader) textOr(name, absent string) string {
+	if text, ok := r.lookup(name, maxShort); ok {
+		return text
+	}
+	return absent
+}
+
+func (r *reader) lookup(name string, limit int) (string, bool) {
+	value, there := r.headers[name]
+	if !there || value == nil {
+		return "", false
+	}
+	text, ok := textual(value)
+	if !ok || len(text) > limit {
+		r.reject(name)
+		return "", false
+	}
+	return text, true
+}
+
+func (r *reader) failures() []Attempt {
+	text, ok := r.lookup(HeaderHistory, maxHistorySize)
+	if !ok {
+		return nil
+	}
+	failures, err := decodeFailures(text)
+	if err != nil {
+		r.reject(HeaderHistory)
+	}
+	return failures
+}
+
+// integer returns the value of any integer type of AMQP.
+func integer(value any) (int64, bool) {
+	switch v := value.(type) {
+	case int64:
+		return v, true
+	case int32:
+		return int64(v), true
+	case int16:
+		return int64(v), true
+	case int8:
+		return int64(v), true
+	case int:
+		return int64(v), true
+	case uint8:
+		return int64(v), true
+	case uint16:
+		return int64(v), true
+	case uint32:
+		return int64(v), true
+	}
+	return 0, false
+}
+
+// textual returns the value of either string type of AMQP.
+func textual(value any) (string, bool) {
+	switch v := value.(type) {
+	case string:
+		return v, true
+	case []byte:
+		return string(v), true
+	}
+	return "", false
+}

@@ -1,0 +1,134 @@
+package message
+
+import (
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"redrive.dev/redrive/internal/retry"
+)
+
+// noon is the present of all tests.
+var noon = time.UnixMilli(1_790_000_000_000)
+
+// table is a client's own table type.
+type table map[string]any
+
+func TestDecodeTakesWhatMakesSenseAndNamesTheRest(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		headers map[string]any
+		want    State
+	}{
+		"a message without headers has no history": {nil, State{}},
+		"all integer types of AMQP count": {
+			map[string]any{HeaderAttempts: int32(3), HeaderRetries: int16(2), HeaderStreak: uint8(1)},
+			State{History: retry.History{Attempts: 3, Retries: 2, Streak: 1}},
+		},
+		"byte arrays are texts": {
+			map[string]any{HeaderID: []byte("a"), HeaderStrategy: []byte("throttled"), HeaderExchange: []byte("e"), HeaderRoutingKey: []byte("k")},
+			State{ID: "a", History: retry.History{Strategy: "throttled"}, Exchange: "e", RoutingKey: "k"},
+		},
+		"a negative count is none": {
+			map[string]any{HeaderAttempts: int64(-1), HeaderRetries: int64(math.MinInt64)},
+			State{Garbage: []string{HeaderAttempts, HeaderRetries}},
+		},
+		"a huge count is clamped": {
+			map[string]any{HeaderAttempts: int64(math.MaxInt64), HeaderRetries: int64(MaxCount + 1)},
+			State{History: retry.History{Attempts: MaxCount, Retries: MaxCount}, Garbage: []string{HeaderAttempts, HeaderRetries}},
+		},
+		"counts of other types are none": {
+			map[string]any{HeaderAttempts: "3", HeaderRetries: 3.0, HeaderStreak: true},
+			State{Garbage: []string{HeaderAttempts, HeaderRetries, HeaderStreak}},
+		},
+		"nested tables and arrays are none": {
+			map[string]any{HeaderAttempts: table{"a": int64(1)}, HeaderStrategy: []any{"a"}, HeaderFirstFailure: map[string]any{}, HeaderDelay: []byte("1")},
+			State{Garbage: []string{HeaderAttempts, HeaderStrategy, HeaderFirstFailure, HeaderDelay}},
+		},
+		"a nil is as good as absent": {map[string]any{HeaderAttempts: nil, HeaderID: nil}, State{}},
+		"retries without attempts mean that attempts got lost": {
+			map[string]any{HeaderRetries: int64(4), HeaderAttempts: int64(2)},
+			State{History: retry.History{Attempts: 4, Retries: 4}, Garbage: []string{HeaderAttempts}},
+		},
+		"a not-before in the year 9999 is none": {
+			map[string]any{HeaderNotBefore: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()},
+			State{Garbage: []string{HeaderNotBefore}},
+		},
+		"a time beyond what a time can hold is none": {
+			map[string]any{HeaderNotBefore: int64(math.MaxInt64), HeaderDeadline: int64(math.MinInt64), HeaderFirstFailure: int64(0)},
+			State{Garbage: []string{HeaderFirstFailure, HeaderNotBefore, HeaderDeadline}},
+		},
+		"a time as AMQP timestamp is none": {map[string]any{HeaderNotBefore: noon}, State{Garbage: []string{HeaderNotBefore}}},
+		"a not-before and a deadline in the past stand": {
+			map[string]any{HeaderNotBefore: noon.UnixMilli() - 1, HeaderDeadline: noon.UnixMilli() - 2},
+			State{NotBefore: noon.Add(-time.Millisecond), Deadline: noon.Add(-2 * time.Millisecond)},
+		},
+		"a first failure in the future is clamped to now": {
+			map[string]any{HeaderFirstFailure: noon.Add(time.Hour).UnixMilli()},
+			State{History: retry.History{FirstFailure: noon}, Garbage: []string{HeaderFirstFailure}},
+		},
+		"a first failure by a clock that is a little ahead is no garbage": {
+			map[string]any{HeaderFirstFailure: noon.Add(time.Second).UnixMilli()},
+			State{History: retry.History{FirstFailure: noon}},
+		},
+		"a negative delay is none": {map[string]any{HeaderDelay: int64(-5)}, State{Garbage: []string{HeaderDelay}}},
+		"an absurd delay is clamped": {
+			map[string]any{HeaderDelay: int64(math.MaxInt64)},
+			State{History: retry.History{LastDelay: horizon}, Garbage: []string{HeaderDelay}},
+		},
+		"an id that is too long is none": {
+			map[string]any{HeaderID: strings.Repeat("a", 256)}, State{Garbage: []string{HeaderID}},
+		},
+		"a history that is not JSON is none":          {map[string]any{HeaderHistory: "[{"}, State{Garbage: []string{HeaderHistory}}},
+		"a history of another shape is none":          {map[string]any{HeaderHistory: `{"attempt":1}`}, State{Garbage: []string{HeaderHistory}}},
+		"a history beyond its bound is none":          {map[string]any{HeaderHistory: "[" + strings.Repeat(" ", maxHistorySize) + "]"}, State{Garbage: []string{HeaderHistory}}},
+		"a history as a table is none":                {map[string]any{HeaderHistory: []any{table{"attempt": int64(1)}}}, State{Garbage: []string{HeaderHistory}}},
+		"an empty history is none, and nothing worse": {map[string]any{HeaderHistory: "[]"}, State{}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := Decode(Message{Headers: c.headers}, noon); !reflect.DeepEqual(got, c.want) {
+				t.Errorf("got  %+v\nwant %+v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestTheMessageIDIsThePropertyOrElseTheHeader(t *testing.T) {
+	t.Parallel()
+	headers := map[string]any{HeaderID: "header"}
+	if got := Decode(Message{MessageID: "property", Headers: headers}, noon).ID; got != "property" {
+		t.Errorf("with both: %q", got)
+	}
+	if got := Decode(Message{Headers: headers}, noon).ID; got != "header" {
+		t.Errorf("with the header: %q", got)
+	}
+	if got := Decode(Message{}, noon).ID; got != "" {
+		t.Errorf("with neither: %q", got)
+	}
+}
+
+func TestTheFirstExchangeAndRoutingKeyAreThoseOfTheMessageWhileNoHeaderIsThere(t *testing.T) {
+	t.Parallel()
+	m := Message{Exchange: "async", RoutingKey: "test"}
+	if s := Decode(m, noon); s.Exchange != "async" || s.RoutingKey != "test" {
+		t.Errorf("without headers: %q %q", s.Exchange, s.RoutingKey)
+	}
+	m.Headers = map[string]any{HeaderExchange: "", HeaderRoutingKey: "work"} // published by the default exchange
+	if s := Decode(m, noon); s.Exchange != "" || s.RoutingKey != "work" {
+		t.Errorf("with headers: %q %q", s.Exchange, s.RoutingKey)
+	}
+}
+
+func TestNewIDIsRandomAndHexadecimal(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(1, 2))
+	first, second := NewID(random), NewID(random)
+	if first == second || len(first) != 32 || strings.Trim(first, "0123456789abcdef") != "" {
+		t.Errorf("got %q and %q", first, second)
+	}
+}

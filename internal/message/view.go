@@ -1,0 +1,54 @@
+package message
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	"redrive.dev/redrive/internal/retry"
+)
+
+// headerType is where producers without the AMQP property put a message's type, Symfony Messenger among them.
+const headerType = "type"
+
+// View returns what expressions and handlers see of a message in a queue: with its original exchange and routing key, and
+// without Redrive's headers. Header values and the body are shared with m, and not to be altered.
+func View(m Message, s State, queue string) retry.Message {
+	kind := m.Type
+	if kind == "" {
+		kind, _ = textual(m.Headers[headerType])
+	}
+	return retry.Message{
+		ID:          s.ID,
+		Type:        kind,
+		Exchange:    s.Exchange,
+		RoutingKey:  s.RoutingKey,
+		Queue:       queue,
+		ContentType: m.ContentType,
+		Headers:     userHeaders(m.Headers),
+		Priority:    int(m.Priority),
+		Timestamp:   m.Timestamp,
+		Body:        m.Body,
+	}
+}
+
+func userHeaders(all map[string]any) map[string]any {
+	headers := make(map[string]any, len(all))
+	for name, value := range all {
+		if !strings.HasPrefix(name, HeaderPrefix) {
+			headers[name] = value
+		}
+	}
+	return headers
+}
+
+// IdempotencyKey identifies the work that a message is in one work queue: it is the same for every attempt and differs
+// between queues. It is 32 hexadecimal digits; empty where the id is.
+func IdempotencyKey(queue, id string) string {
+	if id == "" {
+		return ""
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d:%s%s", len(queue), queue, id))
+	return hex.EncodeToString(sum[:16])
+}
