@@ -1,0 +1,306 @@
+package amqp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"redrive.dev/redrive/internal/message"
+)
+
+// ErrSessionEnded says that the session of a delivery is over: the broker has the message again, and delivers it anew.
+var ErrSessionEnded = errors.New("the session of the delivery has ended")
+
+// reopenPause is the time between two tries to consume a queue that cannot be consumed, such as one that is missing.
+const reopenPause = 2 * time.Second
+
+// Subscription is a queue to consume.
+type Subscription struct {
+	Queue string
+	// Prefetch is the number of unacknowledged deliveries, at least 1.
+	Prefetch int
+}
+
+// Delivery is a message on loan from the broker until it is acknowledged or its session ends.
+type Delivery struct {
+	message.Message
+
+	// Queue it came from.
+	Queue string
+
+	tag     uint64
+	session *consuming
+}
+
+// Ack tells the broker that the message is done with. ErrSessionEnded means that it will be delivered again; nil does not
+// mean that the acknowledgement has arrived: if the session ends on its way, the message comes again all the same.
+//
+// There is no way to give a message back: it would look like a crash to the next consumer. Publish it anew instead.
+func (d *Delivery) Ack() error { return d.settle(settlement{tag: d.tag}) }
+
+// DeadLetter leaves the message to the dead-letter exchange of its queue. It is for a message that cannot be published
+// again, and safe only because the work queues dead-letter at least once. Its errors are those of Ack.
+func (d *Delivery) DeadLetter() error { return d.settle(settlement{tag: d.tag, reject: true}) }
+
+func (d *Delivery) settle(s settlement) error {
+	select {
+	case d.session.settlements <- s:
+		return nil
+	case <-d.session.done:
+		return ErrSessionEnded
+	}
+}
+
+// Live tells whether the delivery's session still stands. When it does not, someone else may have the message already.
+func (d *Delivery) Live() bool {
+	select {
+	case <-d.session.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// Consumer receives from queues, over as many sessions as it takes: one connection, and a channel for each queue, so that
+// a queue that is missing does not disturb the others.
+type Consumer struct {
+	options Options
+	demand  watched[demand]
+	active  atomic.Int64
+}
+
+type demand struct {
+	subscriptions []Subscription
+	receiving     bool
+}
+
+// prefetch of a queue, and whether it is subscribed to at all; 0 while nothing is to be received.
+func (d *demand) prefetch(queue string) (prefetch int, subscribed bool) {
+	for _, s := range d.subscriptions {
+		if s.Queue == queue {
+			if !d.receiving {
+				return 0, true
+			}
+			return s.Prefetch, true
+		}
+	}
+	return 0, false
+}
+
+// NewConsumer returns a Consumer that receives nothing before Subscribe and Receive.
+func NewConsumer(options Options) *Consumer {
+	return &Consumer{options: options}
+}
+
+// Subscribe replaces the queues to consume. A queue that is left out is kept open until its deliveries are settled.
+func (c *Consumer) Subscribe(subscriptions []Subscription) {
+	c.demand.update(func(d *demand) { d.subscriptions = subscriptions })
+}
+
+// Receive turns receiving on or off. Off, what was delivered stays on loan and can be acknowledged.
+func (c *Consumer) Receive(on bool) {
+	c.demand.update(func(d *demand) { d.receiving = on })
+}
+
+// Active is the number of queues from which messages are received at this moment.
+func (c *Consumer) Active() int { return int(c.active.Load()) }
+
+// Run keeps a session until ctx ends. deliver is called for each delivery, for those of one queue in order; it must not
+// block. How many are on loan at a time is bounded by the prefetch of the subscriptions alone.
+func (c *Consumer) Run(ctx context.Context, deliver func(*Delivery)) {
+	supervise(ctx, &c.options, func(ctx context.Context, conn *amqp091.Connection) error {
+		return c.session(ctx, conn, deliver)
+	})
+}
+
+func (c *Consumer) session(ctx context.Context, conn *amqp091.Connection, deliver func(*Delivery)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var loops sync.WaitGroup
+	defer loops.Wait()
+	defer cancel()
+	closed := conn.NotifyClose(make(chan *amqp091.Error, 1))
+	running := map[string]bool{}
+	ended := make(chan string)
+	for {
+		want, changed := c.demand.get()
+		for _, s := range want.subscriptions {
+			if running[s.Queue] {
+				continue
+			}
+			running[s.Queue] = true
+			loops.Go(func() {
+				c.consumeQueue(ctx, conn, s.Queue, deliver)
+				select {
+				case ended <- s.Queue:
+				case <-ctx.Done():
+				}
+			})
+		}
+		select {
+		case <-changed:
+		case queue := <-ended:
+			delete(running, queue)
+		case err := <-closed:
+			return closing(err)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// consumeQueue consumes one queue, over as many channels as it takes, until it is not subscribed to any more.
+func (c *Consumer) consumeQueue(ctx context.Context, conn *amqp091.Connection, queue string, deliver func(*Delivery)) {
+	last := repeated{log: c.options.Log.With("queue", queue)}
+	for ctx.Err() == nil && !conn.IsClosed() {
+		channel, err := conn.Channel()
+		if err == nil {
+			s := &consuming{consumer: c, queue: queue, channel: channel, settlements: make(chan settlement), done: make(chan struct{}), log: c.options.Log}
+			err = s.run(ctx, deliver)
+			_ = channel.Close()
+			if err == nil {
+				return
+			}
+		}
+		last.warn("queue cannot be consumed", err, "retryIn", reopenPause)
+		select {
+		case <-ctx.Done():
+		case <-time.After(reopenPause):
+		}
+	}
+}
+
+// settlement is the end of one loan.
+type settlement struct {
+	tag    uint64
+	reject bool
+}
+
+// consuming is one channel of one queue. Only run's goroutine uses the channel.
+type consuming struct {
+	consumer *Consumer
+	queue    string
+	channel  *amqp091.Channel
+	log      *slog.Logger
+	// settlements has no buffer, so that what it took is sent before the channel is closed.
+	settlements chan settlement
+	// done is closed when the session of these deliveries is over.
+	done chan struct{}
+
+	deliveries  <-chan amqp091.Delivery
+	tag         string
+	consumers   int
+	prefetch    int
+	cancelling  bool
+	outstanding int
+}
+
+// run returns nil when the queue is not subscribed to any more or ctx has ended, and the cause when the channel failed.
+func (s *consuming) run(ctx context.Context, deliver func(*Delivery)) error {
+	defer close(s.done)
+	defer s.stopped()
+	closed := s.channel.NotifyClose(make(chan *amqp091.Error, 1))
+	for {
+		want, changed := s.consumer.demand.get()
+		prefetch, subscribed := want.prefetch(s.queue)
+		if !subscribed && s.deliveries == nil && s.outstanding == 0 {
+			return nil
+		}
+		if err := s.adjust(prefetch); err != nil {
+			return err
+		}
+		select {
+		case d, ok := <-s.deliveries:
+			if ok {
+				s.outstanding++
+				deliver(&Delivery{Message: fromDelivery(&d), Queue: s.queue, tag: d.DeliveryTag, session: s})
+				continue
+			}
+			if err := s.ended(ctx, closed); err != nil {
+				return err
+			}
+		case settled := <-s.settlements:
+			if err := s.send(settled); err != nil {
+				return err
+			}
+		case err := <-closed:
+			return closing(err)
+		case <-changed:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (s *consuming) send(settled settlement) error {
+	s.outstanding--
+	if settled.reject {
+		if err := s.channel.Reject(settled.tag, false); err != nil {
+			return fmt.Errorf("reject: %w", err)
+		}
+		return nil
+	}
+	if err := s.channel.Ack(settled.tag, false); err != nil {
+		return fmt.Errorf("acknowledge: %w", err)
+	}
+	return nil
+}
+
+// adjust starts or cancels the broker's consumer as wanted. A consumer starts only when fewer than its prefetch are on
+// loan: the broker does not count what an earlier consumer of the channel still holds.
+func (s *consuming) adjust(prefetch int) error {
+	switch {
+	case s.deliveries != nil && !s.cancelling && prefetch != s.prefetch:
+		s.cancelling = true
+		if err := s.channel.Cancel(s.tag, false); err != nil {
+			return fmt.Errorf("cancel the consumer: %w", err)
+		}
+	case s.deliveries == nil && prefetch > 0 && s.outstanding < prefetch:
+		if err := s.channel.Qos(prefetch, 0, false); err != nil {
+			return fmt.Errorf("set the prefetch: %w", err)
+		}
+		// A tag is used once: RabbitMQ 3.10 ends the channel when a quorum queue sees a cancelled consumer's tag again.
+		s.consumers++
+		s.tag = "redrive-" + strconv.Itoa(s.consumers)
+		deliveries, err := s.channel.Consume(s.queue, s.tag, false, false, false, false, nil)
+		if err != nil {
+			return fmt.Errorf("consume: %w", err)
+		}
+		s.deliveries, s.prefetch = deliveries, prefetch
+		s.consumer.active.Add(1)
+	}
+	return nil
+}
+
+// ended handles the end of a consumer: by our own cancel, by the broker's (the queue is deleted or lost its leader, or a
+// delivery was on loan for too long), or with the channel. After the broker's cancel the channel and the loans stand, so
+// it is consumed again on the same channel, after a pause.
+func (s *consuming) ended(ctx context.Context, closed <-chan *amqp091.Error) error {
+	s.stopped()
+	if s.cancelling {
+		s.cancelling = false
+		return nil
+	}
+	select {
+	case err := <-closed:
+		return closing(err)
+	case <-ctx.Done():
+		return nil
+	case <-time.After(reopenPause / 4):
+	}
+	s.log.Warn("the broker cancelled the consumer", "queue", s.queue)
+	return nil
+}
+
+func (s *consuming) stopped() {
+	if s.deliveries != nil {
+		s.deliveries = nil
+		s.consumer.active.Add(-1)
+	}
+}

@@ -1,0 +1,328 @@
+// Package credentials reads how to reach a broker: from a Secret with Service Binding keys, from the files of a mounted
+// one, or from URLs. Its errors name keys and never values, and what it returns never prints its password.
+package credentials
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Keys of the Secret. Others, such as type, provider and default_user.conf, are ignored.
+const (
+	KeyHost          = "host"
+	KeyPort          = "port"
+	KeyUsername      = "username"
+	KeyPassword      = "password"
+	KeyURI           = "uri"
+	KeyVHost         = "vhost"
+	KeyManagementURI = "management_uri"
+	KeyCA            = "ca.crt"
+	KeyCert          = "tls.crt"
+	KeyKey           = "tls.key"
+)
+
+const (
+	amqpPort          = 5672
+	amqpsPort         = 5671
+	managementPort    = 15672
+	managementTLSPort = 15671
+
+	// maxFile bounds what is read of one file.
+	maxFile = 1 << 20
+)
+
+// Credentials are how to reach a broker and as whom.
+type Credentials struct {
+	Host     string
+	Port     int
+	Username string
+	Password string
+	// VHost is empty where the source names none.
+	VHost string
+	// Secure is true where connections use TLS.
+	Secure bool
+	// CA holds PEM certificates to trust instead of the system's.
+	CA []byte
+	// Cert and Key are the client's own, in PEM; both or neither.
+	Cert, Key []byte
+
+	management managementEnd
+}
+
+// managementEnd is what the source says about the management API; empty where it says nothing.
+type managementEnd struct {
+	url                string
+	username, password string
+}
+
+// FromSecret reads the data of a Secret: host, port, username and password, or uri; optionally vhost, management_uri,
+// ca.crt, tls.crt and tls.key. Where there is a host, uri is not read.
+func FromSecret(data map[string][]byte) (Credentials, error) {
+	text := func(key string) string { return strings.TrimRight(string(data[key]), "\r\n") }
+	credentials := Credentials{
+		Host: text(KeyHost), Username: text(KeyUsername), Password: text(KeyPassword), VHost: text(KeyVHost),
+		CA: data[KeyCA], Cert: data[KeyCert], Key: data[KeyKey],
+	}
+	credentials.Secure = len(credentials.CA) > 0 || len(credentials.Cert) > 0
+	var err error
+	switch {
+	case credentials.Host != "":
+		err = credentials.setPort(text(KeyPort))
+	case text(KeyURI) != "":
+		err = credentials.setURI(KeyURI, text(KeyURI))
+	default:
+		err = fmt.Errorf("key %s: missing, and so is %s", KeyHost, KeyURI)
+	}
+	if err != nil {
+		return Credentials{}, err
+	}
+	if err := credentials.setManagement(KeyManagementURI, text(KeyManagementURI)); err != nil {
+		return Credentials{}, err
+	}
+	return credentials, credentials.check()
+}
+
+// FromFiles reads the same keys from the files of a folder, as a mounted Secret has them.
+func FromFiles(dir string) (Credentials, error) {
+	data := map[string][]byte{}
+	for _, key := range []string{
+		KeyHost, KeyPort, KeyUsername, KeyPassword, KeyURI, KeyVHost, KeyManagementURI, KeyCA, KeyCert, KeyKey,
+	} {
+		path := filepath.Join(dir, key)
+		info, err := os.Stat(path)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return Credentials{}, fmt.Errorf("read key %s: %w", key, err)
+		}
+		if info.Size() > maxFile {
+			return Credentials{}, fmt.Errorf("key %s: file is larger than %d bytes", key, maxFile)
+		}
+		if data[key], err = os.ReadFile(path); err != nil {
+			return Credentials{}, fmt.Errorf("read key %s: %w", key, err)
+		}
+	}
+	return FromSecret(data)
+}
+
+// FromURLs reads an AMQP URL and, if it is not empty, the URL of the management API, which may have a user of its own.
+func FromURLs(amqpURL, managementURL string) (Credentials, error) {
+	var credentials Credentials
+	if err := credentials.setURI("AMQP URL", amqpURL); err != nil {
+		return Credentials{}, err
+	}
+	if err := credentials.setManagement("management URL", managementURL); err != nil {
+		return Credentials{}, err
+	}
+	return credentials, credentials.check()
+}
+
+func (c *Credentials) setPort(text string) error {
+	if text == "" {
+		c.Port = amqpPort
+		if c.Secure {
+			c.Port = amqpsPort
+		}
+		return nil
+	}
+	port, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || port == 0 {
+		return fmt.Errorf("key %s: is not a port number", KeyPort)
+	}
+	c.Port = int(port)
+	c.Secure = c.Secure || c.Port == amqpsPort
+	return nil
+}
+
+// setURI takes what is not set yet from an AMQP URI.
+func (c *Credentials) setURI(key, text string) error {
+	// The error of url.Parse repeats the URL with its password.
+	parsed, err := url.Parse(text)
+	if err != nil || parsed.Hostname() == "" || (parsed.Scheme != "amqp" && parsed.Scheme != "amqps") {
+		return fmt.Errorf("%s: is not a URL such as amqp://user:password@host:5672/vhost", describe(key))
+	}
+	c.Host = parsed.Hostname()
+	c.Secure = parsed.Scheme == "amqps"
+	c.Port = amqpPort
+	if c.Secure {
+		c.Port = amqpsPort
+	}
+	if port := parsed.Port(); port != "" {
+		number, err := strconv.ParseUint(port, 10, 16)
+		if err != nil || number == 0 {
+			return fmt.Errorf("%s: its port is not a port number", describe(key))
+		}
+		c.Port = int(number)
+	}
+	if parsed.User != nil && c.Username == "" && c.Password == "" {
+		c.Username = parsed.User.Username()
+		c.Password, _ = parsed.User.Password()
+	}
+	if c.VHost == "" {
+		c.VHost = strings.TrimPrefix(parsed.Path, "/")
+	}
+	return nil
+}
+
+func (c *Credentials) setManagement(key, text string) error {
+	if text == "" {
+		return nil
+	}
+	parsed, err := url.Parse(text)
+	if err != nil || parsed.Hostname() == "" || (parsed.Scheme != "http" && parsed.Scheme != "https") {
+		return fmt.Errorf("%s: is not an http or https URL", describe(key))
+	}
+	if parsed.RawQuery != "" || parsed.Fragment != "" {
+		return fmt.Errorf("%s: must have no query and no fragment", describe(key))
+	}
+	if parsed.User != nil {
+		c.management.username = parsed.User.Username()
+		c.management.password, _ = parsed.User.Password()
+	}
+	parsed.User = nil
+	c.management.url = strings.TrimRight(parsed.String(), "/")
+	return nil
+}
+
+func describe(key string) string {
+	if strings.Contains(key, "URL") {
+		return key
+	}
+	return "key " + key
+}
+
+func (c Credentials) check() error {
+	if c.Username == "" {
+		return fmt.Errorf("key %s: missing", KeyUsername)
+	}
+	if c.Password == "" {
+		return fmt.Errorf("key %s: missing", KeyPassword)
+	}
+	if strings.ContainsAny(c.Host, "/@?# \t\r\n") {
+		return fmt.Errorf("key %s: is not a host name", KeyHost)
+	}
+	if (len(c.Cert) == 0) != (len(c.Key) == 0) {
+		return fmt.Errorf("keys %s and %s: one of them is missing", KeyCert, KeyKey)
+	}
+	_, err := c.TLS()
+	return err
+}
+
+// TLS returns the settings for secure connections, nil where Secure is false.
+func (c Credentials) TLS() (*tls.Config, error) {
+	if !c.Secure {
+		return nil, nil //nolint:nilnil // nil is the client's own word for a plain connection.
+	}
+	return c.tlsConfig(c.Host)
+}
+
+func (c Credentials) tlsConfig(host string) (*tls.Config, error) {
+	config := &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
+	if len(c.CA) > 0 {
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(c.CA) {
+			return nil, fmt.Errorf("key %s: holds no PEM certificate", KeyCA)
+		}
+	}
+	if len(c.Cert) > 0 {
+		// The library's error is left out: it may quote what it read.
+		pair, err := tls.X509KeyPair(c.Cert, c.Key)
+		if err != nil {
+			return nil, fmt.Errorf("keys %s and %s: are not a PEM certificate and its key", KeyCert, KeyKey)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
+}
+
+// VHostOr returns the vhost to use: the spec's if it names one, else the source's, else "/".
+func (c Credentials) VHostOr(spec *string) string {
+	switch {
+	case spec != nil && *spec != "":
+		return *spec
+	case c.VHost != "":
+		return c.VHost
+	default:
+		return "/"
+	}
+}
+
+// Address is host:port of AMQP.
+func (c Credentials) Address() string { return net.JoinHostPort(c.Host, strconv.Itoa(c.Port)) }
+
+// AMQPURL is the URL for an AMQP client. It holds the password and must not be shown.
+func (c Credentials) AMQPURL(vhost string) string {
+	scheme := "amqp"
+	if c.Secure {
+		scheme = "amqps"
+	}
+	return (&url.URL{
+		Scheme: scheme, User: url.UserPassword(c.Username, c.Password), Host: c.Address(),
+		Path: "/" + vhost, RawPath: "/" + url.PathEscape(vhost),
+	}).String()
+}
+
+// Management is the end of the management API.
+type Management struct {
+	// URL without user and without a slash at its end; it may have a path.
+	URL      string
+	Username string
+	password string
+	TLS      *tls.Config
+}
+
+// Password of the management API's user.
+func (m Management) Password() string { return m.password }
+
+// Format prints no password, whatever the verb.
+func (m Management) Format(state fmt.State, _ rune) { _, _ = fmt.Fprint(state, m.URL) }
+
+// Management returns where the management API is: what the source says, else port 15672 of the same host, or 15671 with
+// TLS.
+func (c Credentials) Management() (Management, error) {
+	end := Management{URL: c.management.url, Username: c.Username, password: c.Password}
+	if c.management.username != "" {
+		end.Username, end.password = c.management.username, c.management.password
+	}
+	if end.URL == "" {
+		end.URL = "http://" + net.JoinHostPort(c.Host, strconv.Itoa(managementPort))
+		if c.Secure {
+			end.URL = "https://" + net.JoinHostPort(c.Host, strconv.Itoa(managementTLSPort))
+		}
+	}
+	parsed, err := url.Parse(end.URL)
+	if err != nil {
+		return Management{}, fmt.Errorf("key %s: is not an http or https URL", KeyManagementURI)
+	}
+	if parsed.Scheme == "https" {
+		if end.TLS, err = c.tlsConfig(parsed.Hostname()); err != nil {
+			return Management{}, err
+		}
+	}
+	return end, nil
+}
+
+// String shows the address and nothing secret.
+func (c Credentials) String() string { return c.Address() }
+
+// GoString shows the address and nothing secret.
+func (c Credentials) GoString() string { return "credentials.Credentials{" + c.Address() + "}" }
+
+// Format shows the address and nothing secret, whatever the verb.
+func (c Credentials) Format(state fmt.State, _ rune) { _, _ = fmt.Fprint(state, c.Address()) }
+
+// LogValue shows the address and nothing secret.
+func (c Credentials) LogValue() slog.Value { return slog.StringValue(c.Address()) }
+
+// MarshalJSON shows the address and nothing secret.
+func (c Credentials) MarshalJSON() ([]byte, error) { return []byte(strconv.Quote(c.Address())), nil }

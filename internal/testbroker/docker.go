@@ -1,0 +1,78 @@
+package testbroker
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+const image = "rabbitmq:4-management"
+
+// docker runs a node in a container.
+type docker struct {
+	settings
+
+	log       io.Writer
+	container string
+}
+
+func dockerAnswers(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	return exec.CommandContext(ctx, "docker", "info").Run() == nil
+}
+
+func (d *docker) start(ctx context.Context) error {
+	if d.container != "" {
+		_, err := d.run(ctx, "start", d.container)
+		return err
+	}
+	_, _ = fmt.Fprintln(d.log, "starting", image, "in Docker")
+	id, err := d.run(ctx, "run", "--detach",
+		"--publish", loopback(d.amqp)+":5672", "--publish", loopback(d.management)+":15672",
+		"--env", "RABBITMQ_DEFAULT_USER="+user, "--env", "RABBITMQ_DEFAULT_PASS="+d.password,
+		"--env", fmt.Sprintf("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-rabbit collect_statistics_interval 1000 max_message_size %d", maxMessageSize),
+		// The node's name, and with it its data, must outlive the container's restarts.
+		"--hostname", "redrive", image)
+	d.container = id
+	return err
+}
+
+func (d *docker) stop(ctx context.Context, graceful bool) error {
+	if d.container == "" {
+		return nil
+	}
+	verb := "kill"
+	if graceful {
+		verb = "stop"
+	}
+	_, err := d.run(ctx, verb, d.container)
+	return err
+}
+
+func (d *docker) remove(ctx context.Context) error {
+	if d.container == "" {
+		return nil
+	}
+	_, err := d.run(ctx, "rm", "--force", "--volumes", d.container)
+	return err
+}
+
+func (d *docker) alive() bool { return d.container != "" }
+
+func (d *docker) problem(ctx context.Context) string {
+	text, _ := d.run(ctx, "logs", "--tail", "20", d.container)
+	return "the end of its log:\n" + text
+}
+
+func (d *docker) run(ctx context.Context, arguments ...string) (string, error) {
+	output, err := exec.CommandContext(ctx, "docker", arguments...).CombinedOutput() //nolint:gosec // arguments of ours
+	text := strings.TrimSpace(string(output))
+	if err != nil {
+		return "", fmt.Errorf("docker %s: %w: %s", arguments[0], err, text)
+	}
+	return text[strings.LastIndex(text, "\n")+1:], nil
+}

@@ -1,0 +1,190 @@
+package testbroker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// ServerVariable names a rabbitmq-server to run, where several are installed.
+const ServerVariable = "REDRIVE_RABBITMQ_SERVER"
+
+const stopWithin = 30 * time.Second
+
+// process runs a node from an installed rabbitmq-server.
+type process struct {
+	server string
+	folder string
+	env    []string
+	epmd   int
+	node   *child
+	mapper *child
+}
+
+func newProcess(server string, s settings, distribution, epmd int) (*process, error) {
+	folder, err := os.MkdirTemp("", "redrive-rabbitmq-")
+	if err != nil {
+		return nil, fmt.Errorf("state folder of RabbitMQ: %w", err)
+	}
+	files := map[string]string{
+		"rabbitmq.conf":   configuration(s),
+		"enabled_plugins": "[rabbitmq_management].\n",
+		"env.conf":        "",
+	}
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(content), 0o600); err != nil {
+			return nil, fmt.Errorf("state folder of RabbitMQ: %w", err)
+		}
+	}
+	in := func(name string) string { return filepath.Join(folder, name) }
+	return &process{server: server, folder: folder, epmd: epmd, env: append(os.Environ(),
+		"HOME="+folder, // the Erlang cookie
+		"RABBITMQ_NODENAME=redrive-"+strconv.Itoa(s.amqp)+"@localhost",
+		"RABBITMQ_CONFIG_FILE="+in("rabbitmq.conf"),
+		"RABBITMQ_CONF_ENV_FILE="+in("env.conf"),
+		"RABBITMQ_ENABLED_PLUGINS_FILE="+in("enabled_plugins"),
+		"RABBITMQ_MNESIA_BASE="+in("data"),
+		"RABBITMQ_LOG_BASE="+in("log"),
+		"RABBITMQ_GENERATED_CONFIG_DIR="+in("generated"),
+		"RABBITMQ_SCHEMA_DIR="+in("schema"),
+		"RABBITMQ_PID_FILE="+in("pid"),
+		"RABBITMQ_DIST_PORT="+strconv.Itoa(distribution),
+		"ERL_EPMD_PORT="+strconv.Itoa(epmd),
+		"ERL_EPMD_ADDRESS=127.0.0.1",
+		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1}",
+	)}, nil
+}
+
+// configuration keeps the node small, and its counts fresh.
+func configuration(s settings) string {
+	return strings.Join([]string{
+		"listeners.tcp.default = " + loopback(s.amqp),
+		"management.tcp.ip = 127.0.0.1",
+		"management.tcp.port = " + strconv.Itoa(s.management),
+		"default_user = " + user,
+		"default_pass = " + s.password,
+		"collect_statistics_interval = 1000",
+		"max_message_size = " + strconv.Itoa(maxMessageSize),
+		"raft.wal_max_size_bytes = 33554432",
+		"disk_free_limit.absolute = 50MB",
+		"vm_memory_high_watermark.relative = 0.3",
+		"",
+	}, "\n")
+}
+
+// maxMessageSize is larger than RabbitMQ 4 allows by default, so that tests can send what older brokers take.
+const maxMessageSize = 32 << 20
+
+func (p *process) start(context.Context) error {
+	if p.mapper == nil {
+		// The node would start a port mapper that outlives it. With one of ours on its port it does not.
+		mapper, err := startChild(exec.Command("epmd", "-port", strconv.Itoa(p.epmd), "-address", "127.0.0.1")) //nolint:gosec,noctx // ended by remove
+		if err != nil {
+			return fmt.Errorf("start epmd: %w", err)
+		}
+		p.mapper = mapper
+	}
+	command := exec.Command(p.server) //nolint:gosec,noctx // ended by stop
+	command.Env, command.Dir = p.env, p.folder
+	node, err := startChild(command)
+	if err != nil {
+		return fmt.Errorf("start %s: %w", p.server, err)
+	}
+	p.node = node
+	return nil
+}
+
+func (p *process) stop(_ context.Context, graceful bool) error {
+	if p.node == nil {
+		return nil
+	}
+	err := p.node.stop(graceful)
+	p.node = nil
+	return err
+}
+
+func (p *process) remove(context.Context) error {
+	var err error
+	if p.mapper != nil {
+		err = p.mapper.stop(false)
+		p.mapper = nil
+	}
+	return errors.Join(err, os.RemoveAll(p.folder))
+}
+
+func (p *process) alive() bool { return p.node != nil && p.node.alive() }
+
+func (p *process) problem(context.Context) string {
+	text := ""
+	if p.node != nil {
+		text = p.node.output.String()
+	}
+	logs, _ := filepath.Glob(filepath.Join(p.folder, "log", "*.log"))
+	for _, name := range logs {
+		content, err := os.ReadFile(name) //nolint:gosec // our own folder
+		if err == nil {
+			text += string(content)
+		}
+	}
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return "the end of its log:\n" + strings.Join(lines[max(0, len(lines)-20):], "\n")
+}
+
+// child is a process in a group of its own.
+type child struct {
+	command *exec.Cmd
+	output  *bytes.Buffer
+	done    chan struct{}
+}
+
+func startChild(command *exec.Cmd) (*child, error) {
+	c := &child{command: command, output: &bytes.Buffer{}, done: make(chan struct{})}
+	// The output is read after the end only.
+	command.Stdout, command.Stderr = io.Discard, c.output
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	if err := command.Start(); err != nil {
+		return nil, err //nolint:wrapcheck // wrapped by the callers
+	}
+	go func() {
+		_ = command.Wait()
+		close(c.done)
+	}()
+	return c, nil
+}
+
+func (c *child) alive() bool {
+	select {
+	case <-c.done:
+		return false
+	default:
+		return true
+	}
+}
+
+func (c *child) stop(graceful bool) error {
+	group := -c.command.Process.Pid
+	if graceful {
+		_ = syscall.Kill(group, syscall.SIGTERM)
+		select {
+		case <-c.done:
+		case <-time.After(stopWithin):
+		}
+	}
+	// Also after a graceful end: what the process started may still be on its way out.
+	_ = syscall.Kill(group, syscall.SIGKILL)
+	select {
+	case <-c.done:
+		return nil
+	case <-time.After(stopWithin):
+		return fmt.Errorf("process %d does not end", c.command.Process.Pid)
+	}
+}

@@ -1,0 +1,83 @@
+package testbroker_test
+
+import (
+	"context"
+	"net"
+	"net/url"
+	"testing"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"redrive.dev/redrive/internal/testbroker"
+)
+
+func connect(t *testing.T, to string) *amqp091.Channel {
+	t.Helper()
+	conn, err := amqp091.Dial(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.CloseDeadline(time.Now().Add(time.Second)) })
+	channel, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return channel
+}
+
+func TestTwoBrokersStandSideBySideAndKeepTheirMessages(t *testing.T) {
+	first, second := testbroker.Private(t), testbroker.Private(t)
+	vhost := first.Vhost(t)
+	channel := connect(t, first.URL(vhost))
+	if _, err := channel.QueueDeclare("q", true, false, false, false, amqp091.Table{"x-queue-type": "quorum"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := channel.Confirm(false); err != nil {
+		t.Fatal(err)
+	}
+	confirm, err := channel.PublishWithDeferredConfirm("", "q", true, false, amqp091.Publishing{DeliveryMode: amqp091.Persistent})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !confirm.Wait() {
+		t.Fatal("not confirmed")
+	}
+
+	if err := first.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Kill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	q, err := connect(t, first.URL(vhost)).QueueDeclarePassive("q", true, false, false, false, nil)
+	if err != nil || q.Messages != 1 {
+		t.Errorf("%d messages after a restart and a kill, %v; want 1", q.Messages, err)
+	}
+	connect(t, second.AMQPURL)
+}
+
+func TestAStoppedBrokerFreesItsPorts(t *testing.T) {
+	b, err := testbroker.Start(t.Context(), t.Output())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Stop(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	for _, address := range []string{b.AMQPURL, b.ManagementURL} {
+		u, err := url.Parse(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		listener, err := net.Listen("tcp", u.Host) //nolint:noctx // closed at once
+		if err != nil {
+			t.Errorf("port of %s: %v", u.Host, err)
+			continue
+		}
+		_ = listener.Close()
+	}
+}

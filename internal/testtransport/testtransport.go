@@ -1,0 +1,213 @@
+// Package testtransport declares a Transport's topology on a real broker and moves messages in and out of it, for the
+// tests of what runs on it.
+package testtransport
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"testing"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/topology"
+)
+
+// Queue is the work queue, and its binding key, of the Transport that New returns.
+const Queue = "test"
+
+// New returns the Transport `async` with the work queue `test` and one worker group that posts to url.
+func New(url string) *v1alpha1.Transport {
+	return &v1alpha1.Transport{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "async"},
+		Spec: v1alpha1.TransportSpec{
+			Broker:         v1alpha1.Broker{SecretRef: v1alpha1.LocalReference{Name: "rabbitmq"}},
+			Exchange:       &v1alpha1.Exchange{Name: "async", Type: v1alpha1.ExchangeDirect},
+			RetryPolicyRef: &v1alpha1.PolicyReference{Name: "policy"},
+			Queues:         []v1alpha1.Queue{{Name: Queue, BindingKeys: []string{Queue}}},
+			Workers:        []v1alpha1.Worker{{Name: "default", Handler: v1alpha1.Handler{HTTP: &v1alpha1.HTTPHandler{URL: url}}}},
+		},
+	}
+}
+
+// Compile compiles the Transport with its one policy, named `policy`.
+func Compile(t testing.TB, transport *v1alpha1.Transport, policy v1alpha1.RetryPolicySpec) *compile.Result {
+	t.Helper()
+	result, err := compile.Compile(transport, map[string]*v1alpha1.RetryPolicy{
+		"policy": {ObjectMeta: metav1.ObjectMeta{Namespace: transport.Namespace, Name: "policy"}, Spec: policy},
+	})
+	if err != nil {
+		t.Fatalf("compile: %v", err)
+	}
+	return result
+}
+
+// Explicit is a policy with these delays, one retry for each.
+func Explicit(delays ...time.Duration) v1alpha1.RetryPolicySpec {
+	retries := int32(len(delays)) //nolint:gosec // a handful
+	if retries == 0 {
+		return v1alpha1.RetryPolicySpec{MaxRetries: &retries}
+	}
+	backoff := &v1alpha1.Backoff{Type: v1alpha1.BackoffExplicit}
+	for _, delay := range delays {
+		backoff.Delays = append(backoff.Delays, *v1alpha1.NewDuration(delay))
+	}
+	return v1alpha1.RetryPolicySpec{MaxRetries: &retries, Backoff: backoff}
+}
+
+// Broker is a vhost with a Transport's topology on it.
+type Broker struct {
+	t       testing.TB
+	channel *amqp091.Channel
+	objects topology.Objects
+}
+
+// Declare makes the topology in the vhost that url names. RabbitMQ policies are left out.
+func Declare(t testing.TB, url string, transport *v1alpha1.Transport, result *compile.Result) *Broker {
+	t.Helper()
+	objects, err := topology.Desired(transport, result.Lanes, "test/default/async")
+	if err != nil {
+		t.Fatalf("desired topology: %v", err)
+	}
+	b := Connect(t, url)
+	b.objects = objects
+	for _, e := range objects.Exchanges {
+		must(t, b.channel.ExchangeDeclare(e.Name, e.Type, e.Durable, e.AutoDelete, e.Internal, false, amqp091.Table(e.Arguments)))
+	}
+	for _, q := range objects.Queues {
+		_, err := b.channel.QueueDeclare(q.Name, q.Durable, q.AutoDelete, q.Exclusive, false, amqp091.Table(q.Arguments))
+		must(t, err)
+	}
+	for _, binding := range objects.Bindings {
+		must(t, b.channel.QueueBind(binding.Destination, binding.RoutingKey, binding.Source, false, amqp091.Table(binding.Arguments)))
+	}
+	return b
+}
+
+// Connect opens a channel with confirms on a vhost on which everything stands already.
+func Connect(t testing.TB, url string) *Broker {
+	t.Helper()
+	conn, err := amqp091.Dial(url)
+	must(t, err)
+	t.Cleanup(func() { _ = conn.CloseDeadline(time.Now().Add(time.Second)) })
+	channel, err := conn.Channel()
+	must(t, err)
+	must(t, channel.Confirm(false))
+	return &Broker{t: t, channel: channel}
+}
+
+// Reconnect returns the same vhost on a new connection, for after the broker was restarted.
+func (b *Broker) Reconnect(url string) *Broker {
+	b.t.Helper()
+	again := Connect(b.t, url)
+	again.objects = b.objects
+	return again
+}
+
+// Publish publishes to an exchange and waits for the confirm.
+func (b *Broker) Publish(exchange, key string, messages ...amqp091.Publishing) {
+	b.t.Helper()
+	confirms := make([]*amqp091.DeferredConfirmation, 0, len(messages))
+	for _, m := range messages {
+		m.DeliveryMode = amqp091.Persistent
+		confirm, err := b.channel.PublishWithDeferredConfirm(exchange, key, true, false, m)
+		must(b.t, err)
+		confirms = append(confirms, confirm)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for _, confirm := range confirms {
+		if acked, err := confirm.WaitContext(ctx); err != nil || !acked {
+			b.t.Fatalf("publish to %q: confirmed %v, %v", exchange, acked, err)
+		}
+	}
+}
+
+// Take waits for one message in a queue and acknowledges it.
+func (b *Broker) Take(queue string) amqp091.Delivery {
+	b.t.Helper()
+	var taken amqp091.Delivery
+	Eventually(b.t, "a message in "+queue, func() bool {
+		d, ok, err := b.channel.Get(queue, true)
+		must(b.t, err)
+		taken = d
+		return ok
+	})
+	return taken
+}
+
+// TakeAll takes what is in a queue now.
+func (b *Broker) TakeAll(queue string) []amqp091.Delivery {
+	b.t.Helper()
+	var all []amqp091.Delivery
+	for {
+		d, ok, err := b.channel.Get(queue, true)
+		must(b.t, err)
+		if !ok {
+			return all
+		}
+		all = append(all, d)
+	}
+}
+
+// Ready is the number of messages in a queue that wait for a consumer.
+func (b *Broker) Ready(queue string) int {
+	b.t.Helper()
+	q, err := b.channel.QueueDeclarePassive(queue, true, false, false, false, nil)
+	must(b.t, err)
+	return q.Messages
+}
+
+// Waiting is the number of messages in all lanes.
+func (b *Broker) Waiting() int {
+	b.t.Helper()
+	total := 0
+	for _, lane := range b.objects.QueuesOf(topology.RoleLane) {
+		total += b.Ready(lane)
+	}
+	return total
+}
+
+// Channel for what has no method here.
+func (b *Broker) Channel() *amqp091.Channel { return b.channel }
+
+// Address is the host:port of an AMQP URL.
+func Address(t testing.TB, url string) string {
+	t.Helper()
+	uri, err := amqp091.ParseURI(url)
+	must(t, err)
+	return net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port))
+}
+
+// Eventually polls until a condition holds, and fails the test after half a minute.
+func Eventually(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	EventuallyWithin(t, 30*time.Second, what, condition)
+}
+
+// EventuallyWithin is Eventually with another limit.
+func EventuallyWithin(t testing.TB, limit time.Duration, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(limit)
+	defer deadline.Stop()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-deadline.C:
+			t.Fatalf("waited %s for %s", limit, what)
+		case <-tick.C:
+		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,70 @@
+package worker
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics of a worker. No label ever holds text of a message.
+type Metrics struct {
+	handled          *prometheus.CounterVec
+	handlerSeconds   *prometheus.HistogramVec
+	retryDelay       *prometheus.HistogramVec
+	inFlight         *prometheus.GaugeVec
+	held             prometheus.Gauge
+	sessionUp        *prometheus.GaugeVec
+	sessions         *prometheus.CounterVec
+	publishProblems  *prometheus.CounterVec
+	lateAcks         prometheus.Counter
+	expressionErrors *prometheus.CounterVec
+	garbageHeaders   *prometheus.CounterVec
+	config           *prometheus.GaugeVec
+	configErrors     prometheus.Counter
+}
+
+// NewMetrics makes the metrics and registers them.
+func NewMetrics(registry prometheus.Registerer) *Metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "redrive", Name: name, Help: help}, labels)
+	}
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "redrive", Name: name, Help: help}, labels)
+	}
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "redrive", Name: name, Help: help, Buckets: buckets}, labels)
+	}
+	lateAcks := counter("late_acks_total", "Messages that were settled after their session had ended, and so are delivered again.")
+	configErrors := counter("config_errors_total", "Configurations that could not be taken over; the one before stays in force.")
+	held := gauge("held_messages", "Messages that have an outcome and wait for the broker to take it.")
+	m := &Metrics{
+		handled: counter("messages_handled_total",
+			"Messages settled, by outcome and by the strategy that decided.", "queue", "outcome", "strategy"),
+		handlerSeconds: histogram("handler_duration_seconds", "Duration of one attempt.",
+			prometheus.ExponentialBuckets(0.001, 2.5, 14), "queue"),
+		retryDelay: histogram("retry_delay_seconds", "Delays that were decided on, before the choice of a lane.",
+			[]float64{.1, .5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 21600, 86400}, "queue"),
+		inFlight:         gauge("in_flight_messages", "Messages at the handler.", "queue"),
+		held:             held.WithLabelValues(),
+		sessionUp:        gauge("session_up", "1 while the broker session stands.", "role"),
+		sessions:         counter("sessions_total", "Broker sessions started.", "role"),
+		publishProblems:  counter("publish_problems_total", "Publishes that were not confirmed and routed, and are tried again.", "problem"),
+		lateAcks:         lateAcks.WithLabelValues(),
+		expressionErrors: counter("expression_errors_total", "Expressions that failed on a message, and so did not match.", "policy"),
+		garbageHeaders:   counter("garbage_headers_total", "Headers of ours with values that cannot be used, and are ignored.", "queue"),
+		config:           gauge("config_info", "1 for the configuration in force, by its hash.", "hash"),
+		configErrors:     configErrors.WithLabelValues(),
+	}
+	registry.MustRegister(m.handled, m.handlerSeconds, m.retryDelay, m.inFlight, held, m.sessionUp, m.sessions, m.publishProblems,
+		lateAcks, m.expressionErrors, m.garbageHeaders, m.config, configErrors)
+	return m
+}
+
+func (m *Metrics) session(role string) func(up bool) {
+	gauge, count := m.sessionUp.WithLabelValues(role), m.sessions.WithLabelValues(role)
+	gauge.Set(0)
+	return func(up bool) {
+		if !up {
+			gauge.Set(0)
+			return
+		}
+		gauge.Set(1)
+		count.Inc()
+	}
+}

@@ -1,0 +1,73 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"redrive.dev/redrive/internal/compile"
+)
+
+// lookAgain is the time after which the file is read even if no change was announced: some file systems announce none.
+const lookAgain = 30 * time.Second
+
+// ReadConfig reads an encoded configuration from a file.
+func ReadConfig(path string) (compile.Config, error) {
+	data, err := os.ReadFile(path) //nolint:gosec // the path is the operator's, by flag
+	if err != nil {
+		return compile.Config{}, fmt.Errorf("read the configuration: %w", err)
+	}
+	config, err := compile.Decode(data)
+	if err != nil {
+		return compile.Config{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return config, nil
+}
+
+// FollowConfig reloads the worker when the file changes, until ctx ends. The folder is watched, not the file: the kubelet
+// swaps a symbolic link beside it. What cannot be read or taken over is logged once, and the configuration in force stays.
+func (w *Worker) FollowConfig(ctx context.Context, path string) error {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch the configuration: %w", err)
+	}
+	defer func() { _ = watcher.Close() }()
+	if err := watcher.Add(filepath.Dir(path)); err != nil {
+		return fmt.Errorf("watch %s: %w", filepath.Dir(path), err)
+	}
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	refused := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-watcher.Errors:
+			w.options.Log.Warn("watching the configuration", "error", err)
+			continue
+		case <-watcher.Events:
+		case <-tick.C:
+		}
+		refused = w.follow(path, refused)
+	}
+}
+
+// follow reads and takes over the configuration once; it returns the text of the failure, "" if there was none.
+func (w *Worker) follow(path, refused string) string {
+	config, err := ReadConfig(path)
+	if err == nil {
+		err = w.Reload(config)
+	}
+	if err == nil {
+		return ""
+	}
+	if err.Error() != refused {
+		w.options.Log.Error("configuration not taken over; the one before stays in force", slog.Any("error", err), "hash", w.ConfigHash())
+	}
+	return err.Error()
+}
