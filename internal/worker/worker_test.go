@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -79,7 +78,7 @@ type rig struct {
 	cancel  context.CancelFunc
 }
 
-// newRig declares the topology and starts the worker.
+// newRig declares the topology and starts the worker, under a login that has no right too many.
 func newRig(t *testing.T, p *partner, policy v1alpha1.RetryPolicySpec, change func(*v1alpha1.Transport)) *rig {
 	t.Helper()
 	transport := testtransport.New(p.URL)
@@ -95,15 +94,14 @@ func newRig(t *testing.T, p *partner, policy v1alpha1.RetryPolicySpec, change fu
 		proxy:  testtransport.NewProxy(t, testtransport.Address(t, shared.AMQPURL)),
 		config: result.Workers[0],
 	}
-	u, err := url.Parse(shared.AMQPURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	password, _ := u.User.Password()
+	// Exactly the rights that a worker needs.
+	username := "worker-" + vhost
+	password := shared.User(t, username, "", vhost, "^$", `^async\.(fallback|return|failed)$`, "^test$")
+	var err error
 	r.worker, err = worker.New(worker.Options{
 		Config: r.config,
 		Source: func() (amqp.Target, error) {
-			return amqp.Target{Address: r.proxy.Address, Username: u.User.Username(), Password: password, VHost: vhost}, nil
+			return amqp.Target{Address: r.proxy.Address, Username: username, Password: password, VHost: vhost}, nil
 		},
 		Handlers: func(spec v1alpha1.Handler, concurrency int) (handler.Handler, error) {
 			return handler.New(spec, concurrency, "test")
