@@ -144,6 +144,8 @@ func checkStored(t *testing.T, cluster *testcluster.Cluster, namespace string, o
 		return
 	}
 	stored.SetNamespace(namespace)
+	stored.SetName("")
+	stored.SetGenerateName("odd-")
 	if err := cluster.Client.Create(t.Context(), &stored, client.FieldValidation("Ignore")); err != nil {
 		t.Errorf("refused, unlike in the dry run: %v\nsent %s", err, odd.body)
 		return
@@ -212,7 +214,7 @@ func decode(kind string, data []byte) (any, error) {
 // encodeSpec writes an object as a Go program does that created it.
 func encodeSpec(object any) ([]byte, error) {
 	var fresh any
-	meta := metav1.ObjectMeta{GenerateName: "odd-"}
+	meta := metav1.ObjectMeta{Name: "odd"}
 	switch object := object.(type) {
 	case *v1alpha1.RetryPolicy:
 		fresh = &v1alpha1.RetryPolicy{TypeMeta: object.TypeMeta, ObjectMeta: meta, Spec: object.Spec}

@@ -98,7 +98,7 @@ func oddObject(r *rand.Rand) oddity {
 		spec = mutate(r, spec)
 	}
 	return oddity{kind: kind, body: fmt.Appendf(nil,
-		`{"apiVersion":"redrive.dev/v1alpha1","kind":%q,"metadata":{"generateName":"odd-"},"spec":%s}`, kind, write(spec))}
+		`{"apiVersion":"redrive.dev/v1alpha1","kind":%q,"metadata":{"name":"odd"},"spec":%s}`, kind, write(spec))}
 }
 
 // raw is a piece of JSON that stands as it is, valid or not.

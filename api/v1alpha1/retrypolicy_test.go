@@ -8,22 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-func TestRetryPolicyRules(t *testing.T) {
-	const (
-		delayRange = "a delay is between 100ms and 720h"
-		maxRange   = "maxDelay is between 100ms and 720h"
-		ageRange   = "maxAge is between 1s and 8760h"
-		percent    = "percent belongs to type Proportional, and to no other"
-		retryOnly  = "unlimited, delayFrom, maxDelay, maxRetries and backoff belong to action Retry"
-		atMost     = "should be less than or equal to"
-		atLeast    = "should be greater than or equal to"
-		enum       = "Unsupported value"
-		length     = "Too long"
-		pattern    = "should match"
-		many       = "Too many"
-	)
-	backoff := func(fields string) string { return "backoff: {" + fields + "}" }
-	strategy := func(fields string) string { return `strategies: [{name: a, when: "true", ` + fields + "}]" }
+func TestLimitsOfARetryPolicy(t *testing.T) {
+	const ageRange = "maxAge is between 1s and 8760h"
 	runs(t, "RetryPolicy", map[string]verdict{
 		"an empty spec": {"{}", ""},
 
@@ -35,7 +21,16 @@ func TestRetryPolicyRules(t *testing.T) {
 		"maxAge below its least":    {"maxAge: 999ms", ageRange},
 		"maxAge at its most":        {"maxAge: 8760h", ""},
 		"maxAge over its most":      {"maxAge: 8760h1ms", ageRange},
+	})
+}
 
+func TestBackoffRules(t *testing.T) {
+	const (
+		delayRange = "a delay is between 100ms and 720h"
+		maxRange   = "maxDelay is between 100ms and 720h"
+	)
+	backoff := func(fields string) string { return "backoff: {" + fields + "}" }
+	runs(t, "RetryPolicy", map[string]verdict{
 		"Constant":                        {backoff("type: Constant, delay: 5s"), ""},
 		"Constant by default":             {backoff("type: Constant"), ""},
 		"Linear":                          {backoff("type: Linear, delay: 5s, step: 1s, maxDelay: 1m"), ""},
@@ -43,14 +38,14 @@ func TestRetryPolicyRules(t *testing.T) {
 		"Exponential":                     {backoff(`type: Exponential, delay: 1s, multiplier: "1.5", maxDelay: 1h`), ""},
 		"Explicit":                        {backoff("type: Explicit, delays: [5s, 1m, 10m]"), ""},
 		"a type that is none":             {backoff("type: Fibonacci"), enum},
-		"no type":                         {backoff("delay: 1s"), "Required value"},
+		"no type":                         {backoff("delay: 1s"), required},
 		"Explicit without delays":         {backoff("type: Explicit"), "delays belongs to type Explicit, which needs it, and to no other"},
-		"Explicit with no delay in it":    {backoff("type: Explicit, delays: []"), "at least 1 items"},
+		"Explicit with no delay in it":    {backoff("type: Explicit, delays: []"), tooFew},
 		"delays on Constant":              {backoff("type: Constant, delays: [1s]"), "delays belongs to type Explicit"},
 		"Explicit with delay":             {backoff("type: Explicit, delays: [1s], delay: 1s"), "type Explicit takes delays, not delay"},
 		"Explicit with maxDelay":          {backoff("type: Explicit, delays: [1s], maxDelay: 1s"), "maxDelay belongs to types Linear and Exponential"},
 		"32 delays":                       {backoff("type: Explicit, delays: [" + list(32, "1s") + "]"), ""},
-		"33 delays":                       {backoff("type: Explicit, delays: [" + list(33, "1s") + "]"), many},
+		"33 delays":                       {backoff("type: Explicit, delays: [" + list(33, "1s") + "]"), tooMany},
 		"a short delay in the list":       {backoff("type: Explicit, delays: [1s, 99ms]"), delayRange},
 		"a long delay in the list":        {backoff("type: Explicit, delays: [1s, 721h]"), delayRange},
 		"step on Exponential":             {backoff("type: Exponential, step: 1s"), "step belongs to type Linear"},
@@ -70,7 +65,13 @@ func TestRetryPolicyRules(t *testing.T) {
 		"maxDelay at its most":            {backoff("type: Linear, maxDelay: 720h"), ""},
 		"maxDelay below its least":        {backoff("type: Linear, maxDelay: 99ms"), maxRange},
 		"maxDelay over its most":          {backoff("type: Linear, maxDelay: 721h"), maxRange},
+	})
+}
 
+func TestJitterRules(t *testing.T) {
+	const percent = "percent belongs to type Proportional, and to no other"
+	backoff := func(fields string) string { return "backoff: {" + fields + "}" }
+	runs(t, "RetryPolicy", map[string]verdict{
 		"no jitter":                    {backoff("type: Constant, jitter: {type: None}"), ""},
 		"Proportional jitter":          {backoff("type: Constant, jitter: {type: Proportional, percent: 1}"), ""},
 		"all of the delay as jitter":   {backoff("type: Constant, jitter: {type: Proportional, percent: 100}"), ""},
@@ -81,27 +82,40 @@ func TestRetryPolicyRules(t *testing.T) {
 		"Full jitter":                  {backoff("type: Constant, jitter: {type: Full}"), ""},
 		"Equal jitter":                 {backoff("type: Explicit, delays: [1s], jitter: {type: Equal}"), ""},
 		"a jitter that is none":        {backoff("type: Constant, jitter: {type: Gaussian}"), enum},
-		"jitter without type":          {backoff("type: Constant, jitter: {}"), "Required value"},
+		"jitter without type":          {backoff("type: Constant, jitter: {}"), required},
+	})
+}
 
+func TestIncludeRules(t *testing.T) {
+	runs(t, "RetryPolicy", map[string]verdict{
 		"an include":              {"includeStrategies: [{name: a}]", ""},
 		"16 includes":             {"includeStrategies: [" + names(16) + "]", ""},
-		"17 includes":             {"includeStrategies: [" + names(17) + "]", many},
-		"the same include twice":  {"includeStrategies: [{name: a}, {name: a}]", "Duplicate value"},
-		"an include without name": {"includeStrategies: [{}]", "Required value"},
-		"an empty include":        {`includeStrategies: [{name: ""}]`, "at least 1 chars"},
+		"17 includes":             {"includeStrategies: [" + names(17) + "]", tooMany},
+		"the same include twice":  {"includeStrategies: [{name: a}, {name: a}]", duplicate},
+		"an include without name": {"includeStrategies: [{}]", required},
+		"an empty include":        {`includeStrategies: [{name: ""}]`, tooShort},
+	})
+}
 
+func TestStrategyRules(t *testing.T) {
+	const (
+		maxRange  = "maxDelay is between 100ms and 720h"
+		retryOnly = "unlimited, delayFrom, maxDelay, maxRetries and backoff belong to action Retry"
+	)
+	strategy := func(fields string) string { return `strategies: [{name: a, when: "true", ` + fields + "}]" }
+	runs(t, "RetryPolicy", map[string]verdict{
 		"a strategy":                     {strategy("priority: 1"), ""},
-		"no condition":                   {"strategies: [{name: a}]", "Required value"},
-		"an empty condition":             {`strategies: [{name: a, when: ""}]`, "at least 1 chars"},
+		"no condition":                   {"strategies: [{name: a}]", required},
+		"an empty condition":             {`strategies: [{name: a, when: ""}]`, tooShort},
 		"a condition of 2048 characters": {"strategies: [{name: a, when: " + strings.Repeat("x", 2048) + "}]", ""},
-		"a condition that is longer":     {"strategies: [{name: a, when: " + strings.Repeat("x", 2049) + "}]", length},
+		"a condition that is longer":     {"strategies: [{name: a, when: " + strings.Repeat("x", 2049) + "}]", tooLong},
 		"a name of 63 characters":        {"strategies: [{when: x, name: " + strings.Repeat("a", 63) + "}]", ""},
-		"a name that is longer":          {"strategies: [{when: x, name: " + strings.Repeat("a", 64) + "}]", length},
+		"a name that is longer":          {"strategies: [{when: x, name: " + strings.Repeat("a", 64) + "}]", tooLong},
 		"a name with capitals":           {"strategies: [{when: x, name: Throttled}]", pattern},
 		"a name that ends in a dash":     {"strategies: [{when: x, name: a-}]", pattern},
 		"a name with a slash":            {"strategies: [{when: x, name: a/b}]", pattern},
 		"a name with a line feed":        {`strategies: [{when: x, name: "a\n"}]`, pattern},
-		"the same name twice":            {"strategies: [{when: x, name: a}, {when: y, name: a}]", "Duplicate value"},
+		"the same name twice":            {"strategies: [{when: x, name: a}, {when: y, name: a}]", duplicate},
 		"priority at its bounds":         {strategy("priority: -1000000"), ""},
 		"priority over its bound":        {strategy("priority: 1000001"), atMost},
 		"priority below its bound":       {strategy("priority: -1000001"), atLeast},
@@ -120,8 +134,8 @@ func TestRetryPolicyRules(t *testing.T) {
 		"maxDelay without delayFrom":      {strategy("maxDelay: 1h"), "maxDelay bounds delayFrom, which is missing"},
 		"a strategy's maxDelay too short": {strategy("delayFrom: x, maxDelay: 99ms"), maxRange},
 		"a strategy's maxDelay too long":  {strategy("delayFrom: x, maxDelay: 721h"), maxRange},
-		"an empty delayFrom":              {strategy(`delayFrom: ""`), "at least 1 chars"},
-		"a long delayFrom":                {strategy("delayFrom: " + strings.Repeat("x", 2049)), length},
+		"an empty delayFrom":              {strategy(`delayFrom: ""`), tooShort},
+		"a long delayFrom":                {strategy("delayFrom: " + strings.Repeat("x", 2049)), tooLong},
 		"unlimited and maxRetries":        {strategy("unlimited: true, maxRetries: 3"), "unlimited and maxRetries exclude each other"},
 		"limited and maxRetries":          {strategy("unlimited: false, maxRetries: 3"), ""},
 		"a strategy's maxRetries":         {strategy("maxRetries: 1000001"), atMost},

@@ -47,3 +47,17 @@ type verdict struct {
 	spec string
 	want string
 }
+
+// The API server's own words.
+const (
+	atMost    = "should be less than or equal to"
+	atLeast   = "should be greater than or equal to"
+	enum      = "Unsupported value"
+	tooLong   = "Too long"
+	tooMany   = "Too many"
+	tooShort  = "at least 1 chars"
+	tooFew    = "at least 1 items"
+	pattern   = "should match"
+	required  = "Required value"
+	duplicate = "Duplicate value"
+)

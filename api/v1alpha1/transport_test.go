@@ -13,82 +13,72 @@ import (
 // minimal is the least that a Transport needs, in the flow style so that fields can be added to it.
 const minimal = "broker: {secretRef: {name: r}}\nqueues: [{name: a}]\n"
 
-func TestTransportRules(t *testing.T) {
-	const (
-		atMost  = "should be less than or equal to"
-		atLeast = "should be greater than or equal to"
-		enum    = "Unsupported value"
-		length  = "Too long"
-		many    = "Too many"
-		short   = "at least 1 chars"
-		ttl     = "messageTTL is between 1s and 720h"
-		timeout = "timeout is between 100ms and 15m"
-		badURL  = "url must be an absolute http or https URL"
-		secret  = "url must not hold a user name or password"
-	)
-	long := func(n int) string { return strings.Repeat("x", n) }
+func TestBrokerRules(t *testing.T) {
 	broker := func(fields string) string { return "broker: {" + fields + "}\nqueues: [{name: a}]\n" }
-	queue := func(fields string) string {
-		return "broker: {secretRef: {name: r}}\nqueues: [{name: a, " + fields + "}]\n"
-	}
-	worker := func(fields string) string {
-		return minimal + "workers: [{name: w, handler: {http: {url: 'http://h/'}}, " + fields + "}]\n"
-	}
-	url := func(url string) string {
-		return minimal + fmt.Sprintf("workers: [{name: w, handler: {http: {url: %q}}}]\n", url)
-	}
 	runs(t, "Transport", map[string]verdict{
 		"the least":            {minimal, ""},
 		"no broker":            {"queues: [{name: a}]", "spec.broker: Required value"},
-		"no secretRef":         {broker("vhost: v"), "Required value"},
-		"no name of a Secret":  {broker("secretRef: {}"), "Required value"},
-		"an empty Secret name": {broker(`secretRef: {name: ""}`), short},
-		"a long Secret name":   {broker("secretRef: {name: " + long(254) + "}"), length},
+		"no secretRef":         {broker("vhost: v"), required},
+		"no name of a Secret":  {broker("secretRef: {}"), required},
+		"an empty Secret name": {broker(`secretRef: {name: ""}`), tooShort},
+		"a long Secret name":   {broker("secretRef: {name: " + long(254) + "}"), tooLong},
 		"a vhost":              {broker("secretRef: {name: r}, vhost: /"), ""},
-		"an empty vhost":       {broker(`secretRef: {name: r}, vhost: ""`), short},
-		"a long vhost":         {broker("secretRef: {name: r}, vhost: " + long(256)), length},
+		"an empty vhost":       {broker(`secretRef: {name: r}, vhost: ""`), tooShort},
+		"a long vhost":         {broker("secretRef: {name: r}, vhost: " + long(256)), tooLong},
+	})
+}
 
+func TestExchangeAndPolicyRules(t *testing.T) {
+	runs(t, "Transport", map[string]verdict{
 		"an exchange":                    {minimal + "exchange: {name: e, type: Direct, unroutedTo: a}", ""},
-		"an exchange without type":       {minimal + "exchange: {name: e}", "Required value"},
-		"an exchange without name":       {minimal + "exchange: {type: Topic}", "Required value"},
-		"an exchange with an empty name": {minimal + `exchange: {name: "", type: Topic}`, short},
-		"an exchange with a long name":   {minimal + "exchange: {type: Topic, name: " + long(221) + "}", length},
+		"an exchange without type":       {minimal + "exchange: {name: e}", required},
+		"an exchange without name":       {minimal + "exchange: {type: Topic}", required},
+		"an exchange with an empty name": {minimal + `exchange: {name: "", type: Topic}`, tooShort},
+		"an exchange with a long name":   {minimal + "exchange: {type: Topic, name: " + long(221) + "}", tooLong},
 		"a headers exchange":             {minimal + "exchange: {name: e, type: Headers}", enum},
-		"an empty unroutedTo":            {minimal + `exchange: {name: e, type: Fanout, unroutedTo: ""}`, short},
-		"a long unroutedTo":              {minimal + "exchange: {name: e, type: Fanout, unroutedTo: " + long(248) + "}", length},
+		"an empty unroutedTo":            {minimal + `exchange: {name: e, type: Fanout, unroutedTo: ""}`, tooShort},
+		"a long unroutedTo":              {minimal + "exchange: {name: e, type: Fanout, unroutedTo: " + long(248) + "}", tooLong},
 		"a prefix":                       {minimal + "prefix: p", ""},
-		"an empty prefix":                {minimal + `prefix: ""`, short},
-		"a long prefix":                  {minimal + "prefix: " + long(221), length},
-		"a policy without name":          {minimal + "retryPolicyRef: {}", "Required value"},
-		"a policy with a long name":      {minimal + "retryPolicyRef: {name: " + long(254) + "}", length},
+		"an empty prefix":                {minimal + `prefix: ""`, tooShort},
+		"a long prefix":                  {minimal + "prefix: " + long(221), tooLong},
+		"a policy without name":          {minimal + "retryPolicyRef: {}", required},
+		"a policy with a long name":      {minimal + "retryPolicyRef: {name: " + long(254) + "}", tooLong},
 		"a rule":                         {minimal + "retryPolicies: [{when: x, retryPolicyRef: {name: p}}]", ""},
 		"the same rule twice":            {minimal + "retryPolicies: [" + list(2, "{when: x, retryPolicyRef: {name: p}}") + "]", ""},
-		"a rule without condition":       {minimal + "retryPolicies: [{retryPolicyRef: {name: p}}]", "Required value"},
-		"a rule with an empty condition": {minimal + `retryPolicies: [{when: "", retryPolicyRef: {name: p}}]`, short},
-		"a rule with a long condition":   {minimal + "retryPolicies: [{retryPolicyRef: {name: p}, when: " + long(2049) + "}]", length},
-		"a rule without policy":          {minimal + "retryPolicies: [{when: x}]", "Required value"},
+		"a rule without condition":       {minimal + "retryPolicies: [{retryPolicyRef: {name: p}}]", required},
+		"a rule with an empty condition": {minimal + `retryPolicies: [{when: "", retryPolicyRef: {name: p}}]`, tooShort},
+		"a rule with a long condition":   {minimal + "retryPolicies: [{retryPolicyRef: {name: p}, when: " + long(2049) + "}]", tooLong},
+		"a rule without policy":          {minimal + "retryPolicies: [{when: x}]", required},
+	})
+}
 
+func TestQueueRules(t *testing.T) {
+	const ttl = "messageTTL is between 1s and 720h"
+	queue := func(fields string) string {
+		return "broker: {secretRef: {name: r}}\nqueues: [{name: a, " + fields + "}]\n"
+	}
+	runs(t, "Transport", map[string]verdict{
 		"no queues":                  {"broker: {secretRef: {name: r}}", "spec.queues: Required value"},
-		"an empty list of queues":    {"broker: {secretRef: {name: r}}\nqueues: []", "at least 1 items"},
-		"a queue twice":              {"broker: {secretRef: {name: r}}\nqueues: [{name: a}, {name: a}]", "Duplicate value"},
-		"a queue without name":       {"broker: {secretRef: {name: r}}\nqueues: [{type: Quorum}]", "Required value"},
-		"a queue with a long name":   {"broker: {secretRef: {name: r}}\nqueues: [{name: " + long(248) + "}]", length},
-		"a queue with an empty name": {"broker: {secretRef: {name: r}}\nqueues: [{name: ''}]", short},
+		"an empty list of queues":    {"broker: {secretRef: {name: r}}\nqueues: []", tooFew},
+		"a queue twice":              {"broker: {secretRef: {name: r}}\nqueues: [{name: a}, {name: a}]", duplicate},
+		"a queue without name":       {"broker: {secretRef: {name: r}}\nqueues: [{type: Quorum}]", required},
+		"a queue with a long name":   {"broker: {secretRef: {name: r}}\nqueues: [{name: " + long(248) + "}]", tooLong},
+		"a queue with an empty name": {"broker: {secretRef: {name: r}}\nqueues: [{name: ''}]", tooShort},
 		"any type of queue":          {queue("type: Classic"), ""},
 		"a stream":                   {queue("type: Stream"), enum},
 		"an empty type":              {queue(`type: ""`), enum},
 		"single active consumer":     {queue("singleActiveConsumer: true"), ""},
 		"a word for a boolean":       {queue(`singleActiveConsumer: "yes"`), "must be of type boolean"},
 		"binding keys":               {queue(`bindingKeys: ["", "#", "a.*"]`), ""},
-		"a binding key twice":        {queue("bindingKeys: [k, k]"), "Duplicate value"},
-		"a long binding key":         {queue("bindingKeys: [" + long(256) + "]"), length},
-		"33 binding keys":            {queue("bindingKeys: [" + numbers(33) + "]"), many},
+		"a binding key twice":        {queue("bindingKeys: [k, k]"), duplicate},
+		"a long binding key":         {queue("bindingKeys: [" + long(256) + "]"), tooLong},
+		"33 binding keys":            {queue("bindingKeys: [" + numbers(33) + "]"), tooMany},
 		"a binding":                  {queue("bindings: [{exchange: e, keys: [k]}]"), ""},
-		"a binding without keys":     {queue("bindings: [{exchange: e, keys: []}]"), "at least 1 items"},
-		"a binding without exchange": {queue("bindings: [{keys: [k]}]"), "Required value"},
-		"a binding to the default":   {queue(`bindings: [{exchange: "", keys: [k]}]`), short},
-		"an exchange bound twice":    {queue("bindings: [{exchange: e, keys: [k]}, {exchange: e, keys: [l]}]"), "Duplicate value"},
-		"33 keys of a binding":       {queue("bindings: [{exchange: e, keys: [" + numbers(33) + "]}]"), many},
+		"a binding without keys":     {queue("bindings: [{exchange: e, keys: []}]"), tooFew},
+		"a binding without exchange": {queue("bindings: [{keys: [k]}]"), required},
+		"a binding to the default":   {queue(`bindings: [{exchange: "", keys: [k]}]`), tooShort},
+		"an exchange bound twice":    {queue("bindings: [{exchange: e, keys: [k]}, {exchange: e, keys: [l]}]"), duplicate},
+		"33 keys of a binding":       {queue("bindings: [{exchange: e, keys: [" + numbers(33) + "]}]"), tooMany},
 		"limits":                     {queue("limits: {messageTTL: 24h, dropOldestAfter: 1}"), ""},
 		"limits without any":         {queue("limits: {}"), "at least 1 properties"},
 		"messageTTL at its least":    {queue("limits: {messageTTL: 1s}"), ""},
@@ -98,31 +88,43 @@ func TestTransportRules(t *testing.T) {
 		"dropOldestAfter 0":          {queue("limits: {dropOldestAfter: 0}"), atLeast},
 		"dropOldestAfter too large":  {queue("limits: {dropOldestAfter: 1000000001}"), atMost},
 		"a queue's policy":           {queue("retryPolicyRef: {name: p}"), ""},
+	})
+}
 
+func TestFailureAndLaneRules(t *testing.T) {
+	runs(t, "Transport", map[string]verdict{
 		"a failure queue":                  {minimal + "failure: {queue: f, dropOldestAfter: 1000000000}", ""},
 		"an empty failure":                 {minimal + "failure: {}", ""},
-		"a failure queue without name":     {minimal + `failure: {queue: ""}`, short},
-		"a failure queue with a long name": {minimal + "failure: {queue: " + long(256) + "}", length},
+		"a failure queue without name":     {minimal + `failure: {queue: ""}`, tooShort},
+		"a failure queue with a long name": {minimal + "failure: {queue: " + long(256) + "}", tooLong},
 		"a failure queue that drops all":   {minimal + "failure: {dropOldestAfter: 0}", atLeast},
 		"fine lanes":                       {minimal + "lanes: Fine", ""},
 		"lanes that are none":              {minimal + "lanes: Coarse", enum},
 		"Retain":                           {minimal + "deletionPolicy: Retain", ""},
 		"a deletion policy that is none":   {minimal + "deletionPolicy: Orphan", enum},
+	})
+}
 
+func TestWorkerRules(t *testing.T) {
+	const timeout = "timeout is between 100ms and 15m"
+	worker := func(fields string) string {
+		return minimal + "workers: [{name: w, handler: {http: {url: 'http://h/'}}, " + fields + "}]\n"
+	}
+	runs(t, "Transport", map[string]verdict{
 		"a worker":                           {worker("replicas: 5, queues: [a], concurrency: 10, timeout: 30s"), ""},
-		"a worker without handler":           {minimal + "workers: [{name: w}]", "Required value"},
-		"a worker without name":              {minimal + "workers: [{handler: {http: {url: 'http://h/'}}}]", "Required value"},
-		"a worker twice":                     {minimal + "workers: [" + list(2, "{name: w, handler: {http: {url: 'http://h/'}}}") + "]", "Duplicate value"},
+		"a worker without handler":           {minimal + "workers: [{name: w}]", required},
+		"a worker without name":              {minimal + "workers: [{handler: {http: {url: 'http://h/'}}}]", required},
+		"a worker twice":                     {minimal + "workers: [" + list(2, "{name: w, handler: {http: {url: 'http://h/'}}}") + "]", duplicate},
 		"a worker with a dot":                {minimal + "workers: [{name: a.b, handler: {http: {url: 'http://h/'}}}]", "should match"},
-		"a worker with a long name":          {minimal + "workers: [{name: " + strings.Repeat("w", 64) + ", handler: {http: {url: 'http://h/'}}}]", length},
+		"a worker with a long name":          {minimal + "workers: [{name: " + strings.Repeat("w", 64) + ", handler: {http: {url: 'http://h/'}}}]", tooLong},
 		"no replicas at all":                 {worker("replicas: 0"), ""},
 		"replicas below 0":                   {worker("replicas: -1"), atLeast},
 		"too many replicas":                  {worker("replicas: 1001"), atMost},
 		"concurrency 0":                      {worker("concurrency: 0"), atLeast},
 		"too much concurrency":               {worker("concurrency: 1001"), atMost},
-		"an empty list of a worker's queues": {worker("queues: []"), "at least 1 items"},
-		"a worker's queue twice":             {worker("queues: [a, a]"), "Duplicate value"},
-		"a long name in the list":            {worker("queues: [" + long(248) + "]"), length},
+		"an empty list of a worker's queues": {worker("queues: []"), tooFew},
+		"a worker's queue twice":             {worker("queues: [a, a]"), duplicate},
+		"a long name in the list":            {worker("queues: [" + long(248) + "]"), tooLong},
 		"timeout at its least":               {worker("timeout: 100ms"), ""},
 		"timeout below":                      {worker("timeout: 99ms"), timeout},
 		"timeout at its most":                {worker("timeout: 15m"), ""},
@@ -131,7 +133,18 @@ func TestTransportRules(t *testing.T) {
 		"a handler of another kind":          {minimal + "workers: [{name: w, handler: {exec: {}}}]", `unknown field "spec.workers[0].handler.exec"`},
 		"a template":                         {worker("template: {spec: {nodeSelector: {a: b}, anything: [goes]}}"), ""},
 		"a template that is a list":          {worker("template: []"), "must be of type object"},
+	})
+}
 
+func TestHandlerURLs(t *testing.T) {
+	const (
+		badURL = "url must be an absolute http or https URL"
+		secret = "url must not hold a user name or password"
+	)
+	url := func(url string) string {
+		return minimal + fmt.Sprintf("workers: [{name: w, handler: {http: {url: %q}}}]\n", url)
+	}
+	runs(t, "Transport", map[string]verdict{
 		"https":                       {url("https://handler.shop.svc:8443/messages?a=b"), ""},
 		"an IPv6 address":             {url("http://[::1]:8080/"), ""},
 		"no path":                     {url("http://h"), ""},
@@ -141,8 +154,8 @@ func TestTransportRules(t *testing.T) {
 		"a path":                      {url("/messages"), badURL},
 		"another scheme":              {url("amqp://h/"), badURL},
 		"no host":                     {url("http:///messages"), badURL},
-		"no URL":                      {url(""), short},
-		"a long URL":                  {url("http://h/" + long(2048)), length},
+		"no URL":                      {url(""), tooShort},
+		"a long URL":                  {url("http://h/" + long(2048)), tooLong},
 		"a user and a password in it": {url("http://user:password@h/"), secret},
 		"a user in it":                {url("https://user@h/"), secret},
 		"capitals do not hide a user": {url("HTTP://user@h/"), secret},
@@ -224,3 +237,5 @@ func numbers(n int) string {
 	}
 	return strings.Join(items, ", ")
 }
+
+func long(n int) string { return strings.Repeat("x", n) }

@@ -1,0 +1,93 @@
+package manifest_test
+
+// refused are objects that the API server refuses, each with a part of its answer. Other tests compare the whole answer.
+var refused = map[string]struct{ yaml, want string }{
+	"a misspelt field": {policy(`maxRetrys: 3`), `strict decoding error: unknown field "spec.maxRetrys"`},
+	"two unknown fields, one in a list": {
+		policy(`nonsense: 1`, `strategies: [{name: a, when: "true", unlimitd: true}]`),
+		`unknown field "spec.nonsense", unknown field "spec.strategies[0].unlimitd"`,
+	},
+	"a field given twice": {policy(`maxRetries: 3`, `maxRetries: 4`), `key "maxRetries" already set in map`},
+	"an unknown field of metadata": {
+		"apiVersion: redrive.dev/v1alpha1\nkind: RetryPolicy\nmetadata: {name: p, lables: {a: b}}\nspec: {}\n",
+		`unknown field "metadata.lables"`,
+	},
+	"a label that is a number": {
+		"apiVersion: redrive.dev/v1alpha1\nkind: RetryPolicy\nmetadata: {name: p, labels: {a: 1}}\nspec: {}\n",
+		`cannot be handled as a RetryPolicy: json: cannot unmarshal number`,
+	},
+	"a label that is none": {
+		"apiVersion: redrive.dev/v1alpha1\nkind: RetryPolicy\nmetadata: {name: p, labels: {a: 'b c'}}\nspec: {}\n",
+		`metadata.labels: Invalid value: "b c"`,
+	},
+	"a name that is none": {
+		"apiVersion: redrive.dev/v1alpha1\nkind: RetryPolicy\nmetadata: {name: Partner_API}\nspec: {}\n",
+		`metadata.name: Invalid value: "Partner_API"`,
+	},
+	"metadata that is a list": {
+		"apiVersion: redrive.dev/v1alpha1\nkind: RetryPolicy\nmetadata: []\nspec: {}\n", `cannot be handled as a RetryPolicy`,
+	},
+	"no spec":                  {"apiVersion: redrive.dev/v1alpha1\nkind: Transport\nmetadata: {name: t}\n", `spec: Required value`},
+	"a spec of null":           {"apiVersion: redrive.dev/v1alpha1\nkind: Transport\nmetadata: {name: t}\nspec:\n", `spec: Required value`},
+	"a wrong type":             {policy(`maxRetries: many`), `spec.maxRetries: Invalid value: "string"`},
+	"a float":                  {policy(`maxRetries: 1.5`), `spec.maxRetries: Invalid value: "float64"`},
+	"a number too large":       {policy(`maxRetries: 1000001`), `should be less than or equal to 1000000`},
+	"a negative number":        {policy(`maxRetries: -1`), `should be greater than or equal to 0`},
+	"a duration without unit":  {policy(`maxAge: "24"`), `spec.maxAge: Invalid value: "24": spec.maxAge in body should match`},
+	"a duration as a number":   {policy(`maxAge: 24`), `spec.maxAge: Invalid value: "integer"`},
+	"an age too short":         {policy(`maxAge: 500ms`), `maxAge is between 1s and 8760h`},
+	"a word for the type":      {policy(`backoff: {type: exponential}`), `Unsupported value: "exponential"`},
+	"no type":                  {policy(`backoff: {delay: 1s}`), `spec.backoff.type: Required value`},
+	"a union broken":           {policy(`backoff: {type: Explicit, delay: 1s}`), `delays belongs to type Explicit`},
+	"two rules broken":         {policy(`backoff: {type: Constant, step: 1s, multiplier: "2"}`), `step belongs to type Linear`},
+	"a multiplier as a number": {policy(`backoff: {type: Exponential, multiplier: 2}`), `spec.backoff.multiplier: Invalid value: "integer"`},
+	"a strategy twice": {
+		policy(`strategies: [{name: a, when: "true"}, {name: a, when: "true"}]`), `spec.strategies[1]: Duplicate value`,
+	},
+	"a broken rule in a list": {
+		policy(`strategies: [{name: a, when: "true"}, {name: b, when: "true", action: Fail, maxRetries: 3}]`), `spec.strategies[1]: Invalid value`,
+	},
+	"a schema error and a rule": {
+		policy(`maxRetries: -1`, `backoff: {type: Explicit}`), `delays belongs to type Explicit`,
+	},
+	"an error that hides the rules": {
+		policy(`maxRetries: x`, `backoff: {type: Explicit}`), `some validation rules were not checked because the object was invalid`,
+	},
+	"no queues": {
+		"apiVersion: redrive.dev/v1alpha1\nkind: Transport\nmetadata: {name: t}\nspec: {broker: {secretRef: {name: r}}, queues: []}\n",
+		`spec.queues: Invalid value: 0: spec.queues in body should have at least 1 items`,
+	},
+	"a queue twice":          {transport(`queues: [{name: a}, {name: a}]`), `spec.queues[1]: Duplicate value: {"name":"a"}`},
+	"a key twice":            {transport(`queues: [{name: a, bindingKeys: [k, k]}]`), `spec.queues[0].bindingKeys[1]: Duplicate value: "k"`},
+	"limits without a limit": {transport(`queues: [{name: a, limits: {}}]`), `should have at least 1 properties`},
+	"no handler": {
+		transport(`queues: [{name: a}]`, `workers: [{name: w, handler: {}}]`), `a handler needs exactly one of: http`,
+	},
+	"a password in a URL": {
+		transport(`queues: [{name: a}]`, `workers: [{name: w, handler: {http: {url: "http://u:p@h/"}}}]`), `must not hold a user name or password`,
+	},
+	"a template that is a string": {
+		transport(`queues: [{name: a}]`, `workers: [{name: w, template: x, handler: {http: {url: "http://h/"}}}]`),
+		`spec.workers[0].template: Invalid value: "string"`,
+	},
+	"an unknown field of the status": {
+		"apiVersion: redrive.dev/v1alpha1\nkind: RetryPolicy\nmetadata: {name: p}\nspec: {}\nstatus: {nonsense: 1}\n",
+		`unknown field "status.nonsense"`,
+	},
+}
+
+// policy is a RetryPolicy with the given lines in its spec.
+func policy(lines ...string) string { return manifestOf("RetryPolicy", lines) }
+
+// transport is a Transport with a broker and the given lines in its spec.
+func transport(lines ...string) string {
+	return manifestOf("Transport", append([]string{"broker: {secretRef: {name: rabbitmq}}"}, lines...))
+}
+
+func manifestOf(kind string, lines []string) string {
+	text := "apiVersion: redrive.dev/v1alpha1\nkind: " + kind + "\nmetadata: {name: subject}\nspec:\n"
+	for _, line := range lines {
+		text += "  " + line + "\n"
+	}
+	return text
+}

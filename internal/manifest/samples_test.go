@@ -1,0 +1,225 @@
+package manifest_test
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/yaml"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	crd "redrive.dev/redrive/config/crd"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/manifest"
+)
+
+const (
+	samples  = "../../config/samples"
+	examples = "../../docs/examples"
+)
+
+func loadDir(t *testing.T, dir string) *manifest.Set {
+	t.Helper()
+	loader, err := newLoader()
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := loader.Load(t.Context(), nil, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+func TestSamplesLoadAndCompile(t *testing.T) {
+	for _, dir := range []string{samples, examples} {
+		set := loadDir(t, dir)
+		if len(set.Transports) != 1 || len(set.Ignored) != 0 {
+			t.Errorf("%s: %d Transports and ignored %v, want one and none", dir, len(set.Transports), set.Ignored)
+		}
+		policies := map[string]*v1alpha1.RetryPolicy{}
+		for name, policy := range set.RetryPolicies {
+			policies[name.Name] = policy
+		}
+		for name, transport := range set.Transports {
+			if _, err := compile.Compile(transport, policies); err != nil {
+				t.Errorf("%s: Transport %s: %v", dir, name, err)
+			}
+			secret := name
+			secret.Name = transport.Spec.Broker.SecretRef.Name
+			if set.Secrets[secret] == nil {
+				t.Errorf("%s: Transport %s refers to the Secret %s, which is not there", dir, name, secret)
+			}
+		}
+	}
+}
+
+func TestEverySampleIsInTheKustomization(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join(samples, "kustomization.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kustomization struct {
+		Resources []string `json:"resources"`
+	}
+	if err := yaml.Unmarshal(data, &kustomization); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(samples, "*.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, file := range files {
+		if base := filepath.Base(file); base != "kustomization.yaml" {
+			names = append(names, base)
+		}
+	}
+	slices.Sort(kustomization.Resources)
+	if !slices.Equal(names, kustomization.Resources) {
+		t.Errorf("kustomization lists %v, the directory holds %v", kustomization.Resources, names)
+	}
+}
+
+func TestSamplesShowEveryTypeOfBackoffAndJitter(t *testing.T) {
+	backoffs, jitters := map[v1alpha1.BackoffType]bool{}, map[v1alpha1.JitterType]bool{}
+	for _, policy := range loadDir(t, samples).RetryPolicies {
+		if backoff := policy.Spec.Backoff; backoff != nil {
+			backoffs[backoff.Type] = true
+			if backoff.Jitter != nil {
+				jitters[backoff.Jitter.Type] = true
+			}
+		}
+	}
+	if len(backoffs) != 4 || len(jitters) != 5 {
+		t.Errorf("samples show the backoffs %v and the jitters %v, want all 4 and all 5", backoffs, jitters)
+	}
+}
+
+// A field that no sample shows is a field that nobody finds, and that nobody has tried.
+func TestEveryFieldOfTheAPIStandsInASample(t *testing.T) {
+	used := map[string]bool{}
+	for _, pattern := range []string{samples + "/*.yaml", examples + "/*.yaml"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %v, %d files", pattern, err, len(files))
+		}
+		for _, file := range files {
+			collectUsed(t, file, used)
+		}
+	}
+	fields := specFields(t)
+	if len(fields) < 50 {
+		t.Fatalf("the schemas have %d fields, which cannot be all", len(fields))
+	}
+	for _, field := range fields {
+		if !used[field] {
+			t.Errorf("no sample uses %s", field)
+		}
+	}
+}
+
+// collectUsed notes the fields that the objects of a file set themselves, before any defaults.
+func collectUsed(t *testing.T, file string, used map[string]bool) {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, document := range strings.Split(string(data), "\n---\n") {
+		var object struct {
+			Kind string `json:"kind"`
+			Spec any    `json:"spec"`
+		}
+		if err := yaml.Unmarshal([]byte(document), &object); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		walkValue(object.Kind+".spec", object.Spec, used)
+	}
+}
+
+func walkValue(path string, value any, used map[string]bool) {
+	used[path] = true
+	switch value := value.(type) {
+	case map[string]any:
+		for key, child := range value {
+			walkValue(path+"."+key, child, used)
+		}
+	case []any:
+		for _, child := range value {
+			walkValue(path+"[]", child, used)
+		}
+	}
+}
+
+// specFields lists the paths of all fields of both specs.
+func specFields(t *testing.T) []string {
+	t.Helper()
+	fields := map[string]bool{}
+	entries, err := crd.FS.ReadDir("bases")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		data, err := crd.FS.ReadFile("bases/" + entry.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var definition apiextensionsv1.CustomResourceDefinition
+		if err := yaml.Unmarshal(data, &definition); err != nil {
+			t.Fatal(err)
+		}
+		spec := definition.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
+		walkSchema(definition.Spec.Names.Kind+".spec", &spec, fields)
+	}
+	return slices.Sorted(maps.Keys(fields))
+}
+
+func walkSchema(path string, schema *apiextensionsv1.JSONSchemaProps, fields map[string]bool) {
+	fields[path] = true
+	if path == "RetryPolicy.spec.strategies[].backoff" {
+		return // the same type as RetryPolicy.spec.backoff, whose fields count once
+	}
+	for name, property := range schema.Properties {
+		walkSchema(path+"."+name, &property, fields)
+	}
+	if schema.Items != nil && schema.Items.Schema != nil {
+		walkSchema(path+"[]", schema.Items.Schema, fields)
+	}
+}
+
+func TestSamplesAreTheFoundingConfiguration(t *testing.T) {
+	set := loadDir(t, samples)
+	transport := set.Transports[name("default", "async")]
+	if transport == nil {
+		t.Fatal("no Transport async")
+	}
+	spec, err := json.Marshal(transport.Spec.Exchange)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(spec) != `{"name":"async","type":"Direct","unroutedTo":"lost"}` {
+		t.Errorf("exchange is %s", spec)
+	}
+	queues := map[string][]string{}
+	for _, queue := range transport.Spec.Queues {
+		queues[queue.Name] = queue.BindingKeys
+	}
+	if !slices.Equal(queues["lost"], []string{"lost"}) || !slices.Equal(queues["test"], []string{"test"}) || len(queues) != 2 {
+		t.Errorf("queues are %v, want lost and test with their own keys", queues)
+	}
+	for _, strategy := range set.RetryPolicies[name("default", transport.Spec.RetryPolicyRef.Name)].Spec.Strategies {
+		if strategy.Name == "throttled" {
+			if strategy.When != "error.status == 429" || !*strategy.Unlimited || *strategy.DelayFrom != "error.retryAfter" {
+				t.Errorf("throttled is %+v", strategy)
+			}
+			return
+		}
+	}
+	t.Error("no strategy for too many requests")
+}

@@ -1,0 +1,208 @@
+package workload
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	kjson "sigs.k8s.io/json"
+
+	"redrive.dev/redrive/api/v1alpha1"
+)
+
+// customise applies a worker's template, a strategic merge patch, to the pod template that the operator made.
+func customise(own *corev1.PodTemplateSpec, worker *v1alpha1.Worker) (*corev1.PodTemplateSpec, error) {
+	if worker.Template == nil || len(worker.Template.Raw) == 0 {
+		return own, nil
+	}
+	path := field.NewPath("spec", "workers").Key(worker.Name).Child("template")
+	if errs := checkPatch(path, worker.Template.Raw); len(errs) > 0 {
+		return nil, errs.ToAggregate()
+	}
+	merged, err := merge(own, worker.Template.Raw)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if errs := checkMerged(path, own, merged); len(errs) > 0 {
+		return nil, errs.ToAggregate()
+	}
+	return merged, nil
+}
+
+// checkPatch decodes a patch as strictly as the API server decodes a Deployment, so that a misspelt field is an error and
+// not silently without effect.
+func checkPatch(path *field.Path, raw []byte) field.ErrorList {
+	var patch any
+	strict, err := kjson.UnmarshalStrict(raw, &patch)
+	if err != nil {
+		return field.ErrorList{field.Invalid(path, "", "is not valid JSON")}
+	}
+	document, ok := withoutDirectives(patch).(map[string]any)
+	if !ok {
+		return field.ErrorList{field.Invalid(path, "", "is not an object")}
+	}
+	unknown, err := decodeTemplate(document)
+	if err != nil {
+		return field.ErrorList{locate(path, document, func(part any) error {
+			_, err := decodeTemplate(part)
+			return err
+		})}
+	}
+	errs := strictErrors(path, append(strict, unknown...))
+	if len(errs) > 0 {
+		return errs
+	}
+	schema, err := strategicpatch.NewPatchMetaFromStruct(corev1.PodTemplateSpec{})
+	if err != nil {
+		return field.ErrorList{field.InternalError(path, err)}
+	}
+	return checkMergeKeys(path, schema, patch)
+}
+
+func merge(own *corev1.PodTemplateSpec, patch []byte) (*corev1.PodTemplateSpec, error) {
+	original, err := json.Marshal(own)
+	if err != nil {
+		return nil, fmt.Errorf("encode the pod template: %w", err)
+	}
+	result, err := strategicpatch.StrategicMergePatch(original, patch, corev1.PodTemplateSpec{})
+	if err != nil {
+		return nil, fmt.Errorf("is not a strategic merge patch: %w", err)
+	}
+	merged := &corev1.PodTemplateSpec{}
+	if err := json.Unmarshal(result, merged); err != nil {
+		return nil, fmt.Errorf("decode the patched pod template: %w", err)
+	}
+	return merged, nil
+}
+
+// decodeTemplate returns the fields that a pod template does not have, or the error of a value that cannot be decoded.
+func decodeTemplate(document any) (unknown []error, err error) {
+	data, err := json.Marshal(document)
+	if err != nil {
+		return nil, fmt.Errorf("encode: %w", err)
+	}
+	unknown, err = kjson.UnmarshalStrict(data, &corev1.PodTemplateSpec{})
+	if err != nil {
+		return nil, err //nolint:wrapcheck // the cause is put beside its path by locate
+	}
+	return unknown, nil
+}
+
+// withoutDirectives copies a patch without the keys that steer a strategic merge, such as $patch: what is left is a part
+// of a pod template. Elements of lists keep their places.
+func withoutDirectives(node any) any {
+	switch node := node.(type) {
+	case map[string]any:
+		rest := make(map[string]any, len(node))
+		for key, value := range node {
+			if !isDirective(key) {
+				rest[key] = withoutDirectives(value)
+			}
+		}
+		return rest
+	case []any:
+		rest := make([]any, len(node))
+		for i, value := range node {
+			rest[i] = withoutDirectives(value)
+		}
+		return rest
+	default:
+		return node
+	}
+}
+
+func isDirective(key string) bool {
+	return key == "$patch" || key == "$retainKeys" ||
+		strings.HasPrefix(key, "$setElementOrder/") || strings.HasPrefix(key, "$deleteFromPrimitiveList/")
+}
+
+// locate finds the smallest part of a document that decode refuses. The decoder itself names no place for most values,
+// such as a quantity that is none.
+func locate(path *field.Path, node any, decode func(part any) error) *field.Error {
+	switch node := node.(type) {
+	case map[string]any:
+		for _, key := range slices.Sorted(maps.Keys(node)) {
+			alone := func(part any) error { return decode(map[string]any{key: part}) }
+			if alone(node[key]) != nil {
+				return locate(path.Child(key), node[key], alone)
+			}
+		}
+	case []any:
+		for i := range node {
+			alone := func(part any) error { return decode([]any{part}) }
+			if alone(node[i]) != nil {
+				return locate(path.Index(i), node[i], alone)
+			}
+		}
+	}
+	return field.TypeInvalid(path, field.OmitValueType{}, reason(decode(node)))
+}
+
+// reason words the error of a decoder without Go's names for types and fields.
+func reason(err error) string {
+	var mismatch *json.UnmarshalTypeError
+	if errors.As(err, &mismatch) {
+		value, _, _ := strings.Cut(mismatch.Value, " ")
+		return fmt.Sprintf("must be of type %s, is %s", mismatch.Type.Kind(), value)
+	}
+	return err.Error()
+}
+
+func strictErrors(path *field.Path, causes []error) field.ErrorList {
+	errs := make(field.ErrorList, 0, len(causes))
+	for _, cause := range causes {
+		var at kjson.FieldError
+		if !errors.As(cause, &at) {
+			errs = append(errs, field.Invalid(path, field.OmitValueType{}, cause.Error()))
+			continue
+		}
+		detail, _, _ := strings.Cut(cause.Error(), " \"")
+		errs = append(errs, field.Invalid(field.NewPath(path.String()+"."+at.FieldPath()), field.OmitValueType{}, detail))
+	}
+	return errs
+}
+
+// checkMergeKeys finds elements of merged lists, such as containers, that do not say which element they mean.
+func checkMergeKeys(path *field.Path, schema strategicpatch.LookupPatchMeta, node any) field.ErrorList {
+	object, ok := node.(map[string]any)
+	if !ok {
+		return nil
+	}
+	var errs field.ErrorList
+	for _, key := range slices.Sorted(maps.Keys(object)) {
+		switch value := object[key].(type) {
+		case map[string]any:
+			// A map without fields of its own, such as labels, has no schema and no lists.
+			if child, _, err := schema.LookupPatchMetadataForStruct(key); err == nil {
+				errs = append(errs, checkMergeKeys(path.Child(key), child, value)...)
+			}
+		case []any:
+			child, meta, err := schema.LookupPatchMetadataForSlice(key)
+			if err != nil {
+				continue
+			}
+			for i, item := range value {
+				errs = append(errs, checkElement(path.Child(key).Index(i), meta, item)...)
+				errs = append(errs, checkMergeKeys(path.Child(key).Index(i), child, item)...)
+			}
+		}
+	}
+	return errs
+}
+
+func checkElement(path *field.Path, meta strategicpatch.PatchMeta, item any) field.ErrorList {
+	element, ok := item.(map[string]any)
+	if !ok || !slices.Contains(meta.GetPatchStrategies(), "merge") || element["$patch"] == "replace" {
+		return nil
+	}
+	if key := meta.GetPatchMergeKey(); key != "" && element[key] == nil {
+		return field.ErrorList{field.Required(path.Child(key), "says which element of the list is meant")}
+	}
+	return nil
+}

@@ -1,0 +1,218 @@
+// Package workload turns a Transport's worker groups into the Deployments and ConfigMaps that run them, ready for
+// server-side apply. It is pure: no client, no clock.
+package workload
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
+)
+
+const (
+	// Container is the name of the worker's container; a handler beside it is free to choose another.
+	Container = "worker"
+	// ConfigKey is the key of the ConfigMap, and so the file, that holds the configuration.
+	ConfigKey = "config.json"
+	// ConfigHashAnnotation stands on the ConfigMap and holds the hash of the configuration. It never stands on the pod
+	// template, where a new hash would restart every pod.
+	ConfigHashAnnotation = "redrive.dev/config-hash"
+)
+
+const (
+	configVolume = "config"
+	configDir    = "/etc/redrive/config"
+	brokerVolume = "broker"
+	brokerDir    = "/etc/redrive/broker"
+
+	// The handler beside the worker shares its address 127.0.0.1, and mostly has port 8080 and the name "http": these must
+	// not meet them.
+	portName = "worker-http"
+	port     = 9095
+
+	// userID is "nonroot" of the distroless images.
+	userID = 65532
+
+	// defaultTimeout is the timeout of an attempt where the spec gives none.
+	defaultTimeout = 30 * time.Second
+	// shutdownGrace is the time to settle what was handled, after the timeout of the last attempt.
+	shutdownGrace = 15 * time.Second
+
+	// maxConfigMap is the API server's own limit.
+	maxConfigMap = 1 << 20
+)
+
+// Options are what the operator knows and the Transport does not.
+type Options struct {
+	// Image of the worker.
+	Image string
+	// ImagePullPolicy of the worker's image. Left empty, Kubernetes decides by the tag.
+	ImagePullPolicy corev1.PullPolicy
+}
+
+// ConfigMap holds the configuration of a worker group. It fails when the configuration is larger than a ConfigMap can be.
+func ConfigMap(t *v1alpha1.Transport, config compile.Config) (*corev1.ConfigMap, error) {
+	data, err := compile.Encode(config)
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxConfigMap {
+		return nil, fmt.Errorf("the configuration of worker %q has %d bytes, and a ConfigMap holds %d: use fewer or shorter policies",
+			config.Worker, len(data), maxConfigMap)
+	}
+	meta := objectMeta(t, config.Worker)
+	meta.Annotations = map[string]string{ConfigHashAnnotation: compile.Hash(data)}
+	return &corev1.ConfigMap{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: meta,
+		Data:       map[string]string{ConfigKey: string(data)},
+	}, nil
+}
+
+// Deployment runs the pods of a worker group. It depends on nothing that a RetryPolicy says, so that a change of a policy
+// restarts no pod. An error names the field of the template that is wrong or that a template must not change.
+func Deployment(t *v1alpha1.Transport, worker *v1alpha1.Worker, opts Options) (*appsv1.Deployment, error) {
+	if opts.Image == "" {
+		return nil, errors.New("the image of the worker is not set")
+	}
+	template, err := customise(podTemplate(t, worker, opts), worker)
+	if err != nil {
+		return nil, err
+	}
+	return &appsv1.Deployment{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
+		ObjectMeta: objectMeta(t, worker.Name),
+		Spec: appsv1.DeploymentSpec{
+			Replicas: worker.Replicas,
+			Selector: &metav1.LabelSelector{MatchLabels: Selector(t, worker.Name)},
+			Template: *template,
+			Strategy: appsv1.DeploymentStrategy{
+				Type: appsv1.RollingUpdateDeploymentStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDeployment{
+					MaxSurge:       ptr.To(intstr.FromString("25%")),
+					MaxUnavailable: ptr.To(intstr.FromInt32(0)),
+				},
+			},
+		},
+	}, nil
+}
+
+// ApplyForm is an object as server-side apply takes it: without the status, which the cluster owns.
+func ApplyForm(object runtime.Object) (*unstructured.Unstructured, error) {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err != nil {
+		return nil, fmt.Errorf("convert %T for apply: %w", object, err)
+	}
+	delete(content, "status")
+	return &unstructured.Unstructured{Object: content}, nil
+}
+
+func objectMeta(t *v1alpha1.Transport, worker string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Name:      Name(t, worker),
+		Namespace: t.Namespace,
+		Labels:    Labels(t, worker),
+		OwnerReferences: []metav1.OwnerReference{
+			*metav1.NewControllerRef(t, v1alpha1.GroupVersion.WithKind("Transport")),
+		},
+	}
+}
+
+func podTemplate(t *v1alpha1.Transport, worker *v1alpha1.Worker, opts Options) *corev1.PodTemplateSpec {
+	return &corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{
+			Labels:      Labels(t, worker.Name),
+			Annotations: map[string]string{"kubectl.kubernetes.io/default-container": Container},
+		},
+		Spec: corev1.PodSpec{
+			Containers: []corev1.Container{workerContainer(opts)},
+			Volumes: []corev1.Volume{
+				{Name: configVolume, VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+					LocalObjectReference: corev1.LocalObjectReference{Name: Name(t, worker.Name)},
+					DefaultMode:          ptr.To[int32](0o440),
+				}}},
+				{Name: brokerVolume, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
+					SecretName:  t.Spec.Broker.SecretRef.Name,
+					DefaultMode: ptr.To[int32](0o440),
+				}}},
+			},
+			AutomountServiceAccountToken:  ptr.To(false),
+			EnableServiceLinks:            ptr.To(false),
+			TerminationGracePeriodSeconds: ptr.To(gracePeriod(worker)),
+			SecurityContext: &corev1.PodSecurityContext{
+				RunAsNonRoot: ptr.To(true),
+				RunAsUser:    ptr.To[int64](userID),
+				RunAsGroup:   ptr.To[int64](userID),
+				// The files of the mounts belong to root and to this group, which is how the worker can read them.
+				FSGroup:        ptr.To[int64](userID),
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			},
+		},
+	}
+}
+
+func workerContainer(opts Options) corev1.Container {
+	return corev1.Container{
+		Name:            Container,
+		Image:           opts.Image,
+		ImagePullPolicy: opts.ImagePullPolicy,
+		Args: []string{
+			"--config=" + configDir + "/" + ConfigKey,
+			"--credentials=" + brokerDir,
+			fmt.Sprintf("--listen=:%d", port),
+		},
+		Env: []corev1.EnvVar{{
+			Name:      "POD_NAME",
+			ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}},
+		}},
+		Ports: []corev1.ContainerPort{{Name: portName, ContainerPort: port, Protocol: corev1.ProtocolTCP}},
+		// Directories, never subPath: a file mounted by subPath is not refreshed when the ConfigMap or the Secret changes.
+		VolumeMounts: []corev1.VolumeMount{
+			{Name: configVolume, MountPath: configDir, ReadOnly: true},
+			{Name: brokerVolume, MountPath: brokerDir, ReadOnly: true},
+		},
+		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+			corev1.ResourceCPU:    resource.MustParse("50m"),
+			corev1.ResourceMemory: resource.MustParse("64Mi"),
+		}},
+		LivenessProbe:  probe("/healthz"),
+		ReadinessProbe: probe("/readyz"),
+		SecurityContext: &corev1.SecurityContext{
+			AllowPrivilegeEscalation: ptr.To(false),
+			ReadOnlyRootFilesystem:   ptr.To(true),
+			RunAsNonRoot:             ptr.To(true),
+			Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		},
+	}
+}
+
+func probe(path string) *corev1.Probe {
+	return &corev1.Probe{
+		ProbeHandler: corev1.ProbeHandler{
+			HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString(portName)},
+		},
+		PeriodSeconds:  10,
+		TimeoutSeconds: 5,
+	}
+}
+
+// gracePeriod is the time in seconds that a pod has to finish the attempts it began.
+func gracePeriod(worker *v1alpha1.Worker) int64 {
+	timeout := defaultTimeout
+	if worker.Timeout != nil {
+		timeout = worker.Timeout.Duration.Duration
+	}
+	return int64((timeout + shutdownGrace + time.Second - 1) / time.Second)
+}
