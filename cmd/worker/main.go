@@ -43,7 +43,7 @@ func parse() options {
 	var o options
 	flag.StringVar(&o.config, "config", "/etc/redrive/config/config.json", "file with the worker's configuration; it is read again when it changes")
 	flag.StringVar(&o.credentials, "credentials", "/etc/redrive/broker", "folder with the keys of the broker's Secret, one file each; read before each session")
-	flag.StringVar(&o.listen, "listen", ":8080", "address of /healthz, /readyz and /metrics")
+	flag.StringVar(&o.listen, "listen", ":9095", "address of /healthz, /readyz and /metrics")
 	flag.TextVar(&o.level, "log-level", slog.LevelInfo, "DEBUG, INFO, WARN or ERROR")
 	flag.Parse()
 	return o
