@@ -5,6 +5,7 @@ package credentials
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -35,6 +36,9 @@ const (
 	amqpsPort         = 5671
 	managementPort    = 15672
 	managementTLSPort = 15671
+
+	schemePlain  = "amqp"
+	schemeSecure = "amqps"
 
 	// maxFile bounds what is read of one file.
 	maxFile = 1 << 20
@@ -76,16 +80,16 @@ func FromSecret(data map[string][]byte) (Credentials, error) {
 	var err error
 	switch {
 	case credentials.Host != "":
-		err = credentials.setPort(text(KeyPort))
+		err = setPort(&credentials, text(KeyPort))
 	case text(KeyURI) != "":
-		err = credentials.setURI(KeyURI, text(KeyURI))
+		err = setURI(&credentials, KeyURI, text(KeyURI))
 	default:
 		err = fmt.Errorf("key %s: missing, and so is %s", KeyHost, KeyURI)
 	}
 	if err != nil {
 		return Credentials{}, err
 	}
-	if err := credentials.setManagement(KeyManagementURI, text(KeyManagementURI)); err != nil {
+	if err := setManagement(&credentials, KeyManagementURI, text(KeyManagementURI)); err != nil {
 		return Credentials{}, err
 	}
 	return credentials, credentials.check()
@@ -108,7 +112,7 @@ func FromFiles(dir string) (Credentials, error) {
 		if info.Size() > maxFile {
 			return Credentials{}, fmt.Errorf("key %s: file is larger than %d bytes", key, maxFile)
 		}
-		if data[key], err = os.ReadFile(path); err != nil {
+		if data[key], err = os.ReadFile(path); err != nil { //nolint:gosec // The folder is the caller's, the keys are fixed.
 			return Credentials{}, fmt.Errorf("read key %s: %w", key, err)
 		}
 	}
@@ -118,16 +122,16 @@ func FromFiles(dir string) (Credentials, error) {
 // FromURLs reads an AMQP URL and, if it is not empty, the URL of the management API, which may have a user of its own.
 func FromURLs(amqpURL, managementURL string) (Credentials, error) {
 	var credentials Credentials
-	if err := credentials.setURI("AMQP URL", amqpURL); err != nil {
+	if err := setURI(&credentials, "AMQP URL", amqpURL); err != nil {
 		return Credentials{}, err
 	}
-	if err := credentials.setManagement("management URL", managementURL); err != nil {
+	if err := setManagement(&credentials, "management URL", managementURL); err != nil {
 		return Credentials{}, err
 	}
 	return credentials, credentials.check()
 }
 
-func (c *Credentials) setPort(text string) error {
+func setPort(c *Credentials, text string) error {
 	if text == "" {
 		c.Port = amqpPort
 		if c.Secure {
@@ -145,14 +149,14 @@ func (c *Credentials) setPort(text string) error {
 }
 
 // setURI takes what is not set yet from an AMQP URI.
-func (c *Credentials) setURI(key, text string) error {
+func setURI(c *Credentials, key, text string) error {
 	// The error of url.Parse repeats the URL with its password.
 	parsed, err := url.Parse(text)
-	if err != nil || parsed.Hostname() == "" || (parsed.Scheme != "amqp" && parsed.Scheme != "amqps") {
+	if err != nil || parsed.Hostname() == "" || (parsed.Scheme != schemePlain && parsed.Scheme != schemeSecure) {
 		return fmt.Errorf("%s: is not a URL such as amqp://user:password@host:5672/vhost", describe(key))
 	}
 	c.Host = parsed.Hostname()
-	c.Secure = parsed.Scheme == "amqps"
+	c.Secure = parsed.Scheme == schemeSecure
 	c.Port = amqpPort
 	if c.Secure {
 		c.Port = amqpsPort
@@ -174,7 +178,7 @@ func (c *Credentials) setURI(key, text string) error {
 	return nil
 }
 
-func (c *Credentials) setManagement(key, text string) error {
+func setManagement(c *Credentials, key, text string) error {
 	if text == "" {
 		return nil
 	}
@@ -262,9 +266,9 @@ func (c Credentials) Address() string { return net.JoinHostPort(c.Host, strconv.
 
 // AMQPURL is the URL for an AMQP client. It holds the password and must not be shown.
 func (c Credentials) AMQPURL(vhost string) string {
-	scheme := "amqp"
+	scheme := schemePlain
 	if c.Secure {
-		scheme = "amqps"
+		scheme = schemeSecure
 	}
 	return (&url.URL{
 		Scheme: scheme, User: url.UserPassword(c.Username, c.Password), Host: c.Address(),
@@ -286,6 +290,14 @@ func (m Management) Password() string { return m.password }
 
 // Format prints no password, whatever the verb.
 func (m Management) Format(state fmt.State, _ rune) { _, _ = fmt.Fprint(state, m.URL) }
+
+// LogValue shows the URL and nothing secret.
+func (m Management) LogValue() slog.Value { return slog.StringValue(m.URL) }
+
+// MarshalJSON shows the URL and nothing secret.
+func (m Management) MarshalJSON() ([]byte, error) {
+	return json.Marshal(m.URL) //nolint:wrapcheck // A string always marshals.
+}
 
 // Management returns where the management API is: what the source says, else port 15672 of the same host, or 15671 with
 // TLS.
@@ -325,4 +337,6 @@ func (c Credentials) Format(state fmt.State, _ rune) { _, _ = fmt.Fprint(state, 
 func (c Credentials) LogValue() slog.Value { return slog.StringValue(c.Address()) }
 
 // MarshalJSON shows the address and nothing secret.
-func (c Credentials) MarshalJSON() ([]byte, error) { return []byte(strconv.Quote(c.Address())), nil }
+func (c Credentials) MarshalJSON() ([]byte, error) {
+	return json.Marshal(c.Address()) //nolint:wrapcheck // A string always marshals.
+}

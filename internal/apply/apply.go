@@ -1,0 +1,196 @@
+// Package apply brings a vhost to what a Transport needs: observe, compare, write down what is about to be made, carry
+// out, report. It also takes a Transport's objects away again. The operator and the command line share it.
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/topology"
+)
+
+// Port is the broker as this package needs it; *broker.Client is one.
+type Port interface {
+	// Observe returns a snapshot of the vhost; it may be some seconds old.
+	Observe(ctx context.Context) (topology.Observed, error)
+	// Apply carries out one step; existed is true where what was to be created was there already.
+	Apply(ctx context.Context, step topology.Step) (existed bool, err error)
+	// Queue and Bindings read one queue, fresh from the broker. Queue gives broker.ErrNotFound where it does not exist.
+	Queue(ctx context.Context, name string) (topology.QueueState, error)
+	Bindings(ctx context.Context, queue string) ([]topology.Binding, error)
+	// DeleteQueue and DeleteExchange take it for success that the object is not there.
+	DeleteQueue(ctx context.Context, name string, ifEmpty, ifUnused bool) error
+	DeleteExchange(ctx context.Context, name string) error
+}
+
+// State is what a Transport's status remembers from one run to the next.
+type State struct {
+	// Created are the objects without an owner mark that the Transport made.
+	Created []string
+	// Retiring are the queues on their way out.
+	Retiring []v1alpha1.Retirement
+	// Broker on which the objects stand; nil before the first run, and where it may change.
+	Broker *v1alpha1.BrokerIdentity
+}
+
+// Input of a run.
+type Input struct {
+	Desired topology.Objects
+	State   State
+	Waits   topology.Waits
+	Now     time.Time
+}
+
+// BrokerChangedError says that the connection leads to another broker or vhost than the objects stand on.
+type BrokerChangedError struct {
+	Want v1alpha1.BrokerIdentity
+	Got  topology.Identity
+}
+
+// Error names both.
+func (e *BrokerChangedError) Error() string {
+	return fmt.Sprintf("the objects stand on cluster %q, vhost %q; the Secret now leads to cluster %q, vhost %q",
+		e.Want.Cluster, e.Want.VHost, e.Got.Cluster, e.Got.VHost)
+}
+
+// Failure is a step that the broker refused; the run went on without it.
+type Failure struct {
+	Step topology.Step
+	Err  error
+}
+
+// Blocked is a queue that is to be deleted and holds messages.
+type Blocked struct {
+	Queue    string
+	Messages int64
+}
+
+// QueueCount is a desired queue with its counts, for status and tables.
+type QueueCount struct {
+	Name string
+	Role topology.Role
+	// Messages in any state; nil while the broker has not counted them.
+	Messages                  *int64
+	Ready, Unacked, Consumers int64
+}
+
+// Report says what a run did and found.
+type Report struct {
+	Identity topology.Identity
+	// Steps that were carried out, in their order; none where nothing differed.
+	Steps []topology.Step
+	// Failures are steps that the broker refused, and Skipped the steps that were not tried because of them.
+	Failures []Failure
+	Skipped  []topology.Step
+	// Conflicts, Withheld, Problems and Warnings are those of the Difference.
+	Conflicts []topology.Conflict
+	Withheld  []topology.Withheld
+	Problems  []topology.Finding
+	Warnings  []topology.Finding
+	// Created and Retiring are the state to keep for the next run, Adopted is to be shown.
+	Created  []string
+	Adopted  []string
+	Retiring []v1alpha1.Retirement
+	// Blocked are queues that are no longer wanted and are not deleted because of their messages.
+	Blocked []Blocked
+	// Queues are the desired queues that exist, with their counts.
+	Queues []QueueCount
+	// RequeueAfter is when the next step of a queue on its way out is due; zero where nothing is.
+	RequeueAfter time.Duration
+}
+
+// Converged is true when everything that can be done is done, and no queue is on its way out.
+func (r Report) Converged() bool {
+	return len(r.Failures)+len(r.Skipped)+len(r.Conflicts)+len(r.Problems)+len(r.Retiring) == 0
+}
+
+// Prepared is a run that is decided and not begun.
+type Prepared struct {
+	Difference topology.Difference
+	// Plan is what will be written at once. Queues on their way out are no part of it.
+	Plan []topology.Step
+	// Created is the state's list with what will be made without an owner mark. It is to be stored before CarryOut.
+	Created []string
+	// Grew is true where Created holds what the state's list did not.
+	Grew bool
+
+	input    Input
+	observed topology.Observed
+}
+
+// Prepare compares and plans; it changes nothing. The error is a *BrokerChangedError.
+func Prepare(input Input, observed topology.Observed) (Prepared, error) {
+	if err := checkIdentity(input.State.Broker, observed.Identity); err != nil {
+		return Prepared{}, err
+	}
+	difference := topology.Diff(input.Desired, observed, input.State.Created)
+	created := stillThere(input, observed)
+	grew := false
+	for _, ref := range difference.Unmarked {
+		if !slices.Contains(created, ref.String()) {
+			created = append(created, ref.String())
+			grew = true
+		}
+	}
+	return Prepared{
+		Difference: difference, Plan: topology.Plan(difference), Created: created, Grew: grew, input: input, observed: observed,
+	}, nil
+}
+
+// stillThere is the list of created objects without those that are neither there nor wanted: whoever makes one of that
+// name later is its owner.
+func stillThere(input Input, observed topology.Observed) []string {
+	names := map[string]bool{}
+	for _, exchange := range input.Desired.Exchanges {
+		names[topology.Ref{Kind: topology.KindExchange, Name: exchange.Name}.String()] = true
+	}
+	for _, queue := range input.Desired.Queues {
+		names[topology.Ref{Kind: topology.KindQueue, Name: queue.Name}.String()] = true
+	}
+	for name := range observed.Exchanges {
+		names[topology.Ref{Kind: topology.KindExchange, Name: name}.String()] = true
+	}
+	for name := range observed.Queues {
+		names[topology.Ref{Kind: topology.KindQueue, Name: name}.String()] = true
+	}
+	return slices.DeleteFunc(slices.Clone(input.State.Created), func(created string) bool { return !names[created] })
+}
+
+// Once runs from the observation to the report. record stores the list of created objects; it is called only where the
+// list grew, before anything is made. Where the error is not nil the run ended early; the report holds what was done
+// until then, and its Created and Retiring are to be kept all the same.
+func Once(ctx context.Context, port Port, input Input, record func(context.Context, []string) error) (Report, error) {
+	observed, err := port.Observe(ctx)
+	if err != nil {
+		return Report{Created: input.State.Created, Retiring: input.State.Retiring}, err //nolint:wrapcheck // It says what it did.
+	}
+	prepared, err := Prepare(input, observed)
+	if err != nil {
+		return Report{Identity: observed.Identity, Created: input.State.Created, Retiring: input.State.Retiring}, err
+	}
+	if prepared.Grew {
+		if err := record(ctx, prepared.Created); err != nil {
+			return Report{Identity: observed.Identity, Created: input.State.Created, Retiring: input.State.Retiring},
+				fmt.Errorf("write down what is to be created: %w", err)
+		}
+	}
+	return prepared.CarryOut(ctx, port)
+}
+
+func checkIdentity(want *v1alpha1.BrokerIdentity, got topology.Identity) error {
+	if want == nil || (want.Cluster == got.Cluster && want.VHost == got.VHost) {
+		return nil
+	}
+	return &BrokerChangedError{Want: *want, Got: got}
+}
+
+// ends is true for errors after which no further step can succeed.
+func ends(err error) bool {
+	return errors.Is(err, broker.ErrUnreachable) || errors.Is(err, broker.ErrUnauthorized) ||
+		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}

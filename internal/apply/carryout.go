@@ -1,0 +1,209 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/topology"
+)
+
+// run carries out what was prepared.
+type run struct {
+	Prepared
+	port   Port
+	report Report
+	// failed objects take no bindings.
+	failed map[topology.Ref]bool
+	// broken is true when something that failed messages leave by could not be made.
+	broken bool
+}
+
+// CarryOut does what was prepared, and takes the queues on their way out one step further. Where the error is not nil the
+// report holds what was done until then.
+func (p Prepared) CarryOut(ctx context.Context, port Port) (Report, error) {
+	r := &run{Prepared: p, port: port, failed: map[topology.Ref]bool{}, report: Report{
+		Identity:  p.observed.Identity,
+		Conflicts: p.Difference.Conflicts,
+		Withheld:  p.Difference.Withheld,
+		Problems:  p.Difference.Problems,
+		Warnings:  p.Difference.Warnings,
+		Created:   slices.Clone(p.Created),
+		Retiring:  p.input.State.Retiring,
+		Queues:    counts(p.input.Desired, p.observed),
+	}}
+	for _, ref := range p.Difference.Adopted {
+		r.report.Adopted = append(r.report.Adopted, ref.String())
+	}
+	for _, step := range p.Plan {
+		if err := r.step(ctx, step); err != nil {
+			return r.report, err
+		}
+	}
+	if err := r.retireAll(ctx); err != nil {
+		return r.report, err
+	}
+	return r.report, r.dropExchanges(ctx)
+}
+
+// step carries out one step of the plan; only an error that ends the run is returned.
+func (r *run) step(ctx context.Context, step topology.Step) error {
+	if r.skipped(step) {
+		r.report.Skipped = append(r.report.Skipped, step)
+		return nil
+	}
+	existed, err := r.port.Apply(ctx, step)
+	switch {
+	case err != nil && ends(err):
+		return err //nolint:wrapcheck // It names its operation.
+	case err != nil:
+		r.report.Failures = append(r.report.Failures, Failure{Step: step, Err: err})
+		r.failed[step.Ref()] = true
+		r.broken = r.broken || wayOut(step, r.input.Desired)
+		return nil
+	}
+	if existed && slices.Contains(r.Difference.Unmarked, step.Ref()) {
+		// Somebody made it since the observation: it is not ours after all.
+		name := step.Ref().String()
+		r.report.Created = slices.DeleteFunc(r.report.Created, func(created string) bool { return created == name })
+		r.report.Adopted = append(r.report.Adopted, name)
+	}
+	r.report.Steps = append(r.report.Steps, step)
+	return nil
+}
+
+// skipped is true for a binding that would lead messages to where they cannot go on.
+func (r *run) skipped(step topology.Step) bool {
+	if step.Action != topology.ActionCreate || step.Binding == nil {
+		return false
+	}
+	source := topology.Ref{Kind: topology.KindExchange, Name: step.Binding.Source}
+	destination := topology.Ref{Kind: topology.KindQueue, Name: step.Binding.Destination}
+	return r.failed[source] || r.failed[destination] || (r.broken && !wayOut(step, r.input.Desired))
+}
+
+// wayOut is true for what failed messages need to leave by.
+func wayOut(step topology.Step, desired topology.Objects) bool {
+	private := []string{
+		desired.ExchangeOf(topology.RoleFailed), desired.ExchangeOf(topology.RoleReturnStandin),
+		desired.ExchangeOf(topology.RoleReturn), desired.ExchangeOf(topology.RoleFallback),
+	}
+	switch {
+	case step.Exchange != nil:
+		return slices.Contains(private, step.Exchange.Name)
+	case step.Queue != nil:
+		return step.Queue.Role == topology.RoleFailure
+	case step.Binding != nil:
+		return slices.Contains(private, step.Binding.Source)
+	default:
+		return false
+	}
+}
+
+// retireAll takes every queue that is no longer wanted one step further.
+func (r *run) retireAll(ctx context.Context) error {
+	states := map[string]v1alpha1.Retirement{}
+	for _, queue := range r.Difference.ExtraQueues {
+		states[queue.Name] = v1alpha1.Retirement{Queue: queue.Name}
+	}
+	for _, state := range r.input.State.Retiring {
+		_, extra := states[state.Queue]
+		_, exists := r.observed.Queues[state.Queue]
+		if extra || (!exists && !desires(r.input.Desired, state.Queue)) {
+			states[state.Queue] = state
+		}
+	}
+	r.report.Retiring = nil
+	retirer := &retirer{port: r.port, prefix: r.input.Desired.Prefix, now: r.input.Now}
+	var ended error
+	for _, name := range slices.Sorted(maps.Keys(states)) {
+		state, gone := states[name], false
+		if ended == nil {
+			state, gone, ended = retirer.step(ctx, state, r.waits(name))
+		}
+		if !gone {
+			r.report.Retiring = append(r.report.Retiring, state)
+		}
+	}
+	r.take(retirer)
+	return ended
+}
+
+// waits for a queue: workers publish into a lane until they have read the new configuration, so it has a grace. A work
+// queue has none, but what waits in lanes may still come back into it.
+func (r *run) waits(queue string) topology.Waits {
+	waits := r.input.Waits
+	if topology.RoleOf(r.observed.Queues[queue].Queue) != topology.RoleLane {
+		waits.Grace = 0
+		waits.Unbound += r.returning()
+	}
+	return waits
+}
+
+// returning is how long messages in lanes may take to come back into their queues; zero where no lane holds any.
+func (r *run) returning() time.Duration {
+	var longest time.Duration
+	for _, queue := range r.observed.Queues {
+		ours := queue.Arguments.Owner() == r.input.Desired.Owner
+		if ours && (queue.Messages == nil || *queue.Messages > 0) {
+			longest = max(longest, topology.LaneDelay(queue.Queue))
+		}
+	}
+	return longest
+}
+
+// dropExchanges deletes exchanges that are no longer wanted, once no queue is left that they may serve.
+func (r *run) dropExchanges(ctx context.Context) error {
+	if len(r.report.Retiring) > 0 {
+		return nil
+	}
+	for _, name := range r.Difference.ExtraExchanges {
+		err := r.port.DeleteExchange(ctx, name)
+		ref := topology.Ref{Kind: topology.KindExchange, Name: name}
+		step := topology.Step{Action: topology.ActionDelete, Exchange: &topology.Exchange{Name: name}}
+		switch {
+		case err == nil:
+			r.report.Steps = append(r.report.Steps, step)
+			r.report.Created = slices.DeleteFunc(r.report.Created, func(created string) bool { return created == ref.String() })
+		case ends(err):
+			return err //nolint:wrapcheck // It names its operation.
+		case errors.Is(err, broker.ErrConflict):
+			r.report.Warnings = append(r.report.Warnings, topology.Finding{
+				Object: ref, Message: "it is no longer wanted, and is kept because others have bound to it",
+			})
+		default:
+			r.report.Failures = append(r.report.Failures, Failure{Step: step, Err: err})
+		}
+	}
+	return nil
+}
+
+// take moves what a retirer did into the report.
+func (r *run) take(retirer *retirer) {
+	r.report.Steps = append(r.report.Steps, retirer.steps...)
+	r.report.Failures = append(r.report.Failures, retirer.failures...)
+	r.report.Blocked = append(r.report.Blocked, retirer.blocked...)
+	r.report.RequeueAfter = soonest(r.report.RequeueAfter, retirer.wait)
+	r.report.Created = without(r.report.Created, retirer.gone)
+}
+
+func desires(desired topology.Objects, queue string) bool {
+	return slices.ContainsFunc(desired.Queues, func(q topology.Queue) bool { return q.Name == queue })
+}
+
+func counts(desired topology.Objects, observed topology.Observed) []QueueCount {
+	var counts []QueueCount
+	for _, queue := range desired.Queues {
+		if got, exists := observed.Queues[queue.Name]; exists {
+			counts = append(counts, QueueCount{
+				Name: queue.Name, Role: queue.Role, Messages: got.Messages,
+				Ready: got.Ready, Unacked: got.Unacked, Consumers: got.Consumers,
+			})
+		}
+	}
+	return counts
+}

@@ -1,0 +1,262 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/topology"
+)
+
+// DeleteInput is what a Transport that goes leaves to clean up. It needs no valid spec: what belongs to the Transport is
+// told by its marks.
+type DeleteInput struct {
+	// Owner is the value of the owner mark, Prefix that of the names.
+	Owner, Prefix string
+	State         State
+	// Force deletes queues with the messages in them, without waiting.
+	Force bool
+	// WorkersGone is true when no worker consumes any more. The caller stops the workers when the report says Drained.
+	WorkersGone bool
+	Waits       topology.Waits
+	Now         time.Time
+}
+
+// DeleteReport says how far the deletion is.
+type DeleteReport struct {
+	Identity topology.Identity
+	// Done is true when nothing is left to do.
+	Done bool
+	// Drained is true when the workers have nothing left to do and are to be stopped.
+	Drained bool
+	// Blocked are queues that hold messages; the deletion goes on when they are empty.
+	Blocked []Blocked
+	// Left are objects that stay, because others use them.
+	Left []topology.Finding
+	// Steps that were carried out, and Failures that the broker refused.
+	Steps    []topology.Step
+	Failures []Failure
+	// Created and Retiring are the state to keep for the next run.
+	Created  []string
+	Retiring []v1alpha1.Retirement
+	// RequeueAfter is when the next step is due; zero where Done, or where the caller has to stop the workers.
+	RequeueAfter time.Duration
+}
+
+// removal is one run of a deletion.
+type removal struct {
+	DeleteInput
+	port   Port
+	found  topology.Belongings
+	report DeleteReport
+}
+
+// Delete takes a Transport's objects away, one stage at a time, and never what is not its own: first the ways in, then,
+// when work queues and lanes are empty and the workers gone, these, then the failure queue, then exchanges and policies.
+// The caller calls it again until it is done.
+func Delete(ctx context.Context, port Port, input DeleteInput) (DeleteReport, error) {
+	r := &removal{DeleteInput: input, port: port, report: DeleteReport{
+		Created: input.State.Created, Retiring: input.State.Retiring,
+	}}
+	observed, err := port.Observe(ctx)
+	if err != nil {
+		return r.report, err //nolint:wrapcheck // It names its operation.
+	}
+	r.report.Identity = observed.Identity
+	if err := checkIdentity(input.State.Broker, observed.Identity); err != nil {
+		return r.report, err
+	}
+	r.found = topology.BelongingsOf(input.Owner, input.Prefix, observed, input.State.Created)
+	cut, err := r.cutInlets(ctx)
+	if err != nil || len(r.report.Failures) > 0 {
+		return r.report, err
+	}
+	if !input.WorkersGone {
+		return r.report, r.drain(ctx, cut)
+	}
+	return r.report, r.takeDown(ctx)
+}
+
+// cutInlets removes what leads new messages in; cut is true where there was something.
+func (r *removal) cutInlets(ctx context.Context) (cut bool, err error) {
+	for _, policy := range r.found.InletPolicies {
+		cut = true
+		if err := r.apply(ctx, topology.Step{Action: topology.ActionDelete, Policy: &policy}); err != nil {
+			return cut, err
+		}
+	}
+	for _, binding := range r.found.Inlets {
+		cut = true
+		if err := r.apply(ctx, topology.Step{Action: topology.ActionDelete, Binding: &binding}); err != nil {
+			return cut, err
+		}
+	}
+	return cut, nil
+}
+
+// apply carries out one step; only an error that ends the run is returned.
+func (r *removal) apply(ctx context.Context, step topology.Step) error {
+	_, err := r.port.Apply(ctx, step)
+	return r.note(step, err)
+}
+
+func (r *removal) note(step topology.Step, err error) error {
+	switch {
+	case err == nil:
+		r.report.Steps = append(r.report.Steps, step)
+	case ends(err):
+		return err
+	default:
+		r.report.Failures = append(r.report.Failures, Failure{Step: step, Err: err})
+	}
+	return nil
+}
+
+// drain waits for the workers to empty work queues and lanes. Lanes stay bound: workers still retry.
+func (r *removal) drain(ctx context.Context, cut bool) error {
+	if r.Force || len(r.found.Work) == 0 {
+		r.report.Drained = true
+		return nil
+	}
+	seen := map[string]topology.Sighting{}
+	for _, queue := range slices.Concat(r.found.Work, r.found.Lanes) {
+		state, err := r.port.Queue(ctx, queue.Name)
+		if errors.Is(err, broker.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return err //nolint:wrapcheck // It names its operation.
+		}
+		seen[queue.Name] = topology.Sighting{Messages: state.Messages, Published: state.Published}
+		if state.Messages != nil && *state.Messages > 0 {
+			r.report.Blocked = append(r.report.Blocked, Blocked{Queue: queue.Name, Messages: *state.Messages})
+		}
+	}
+	var wait time.Duration
+	r.report.Retiring, r.report.Drained, wait = topology.Drain(r.State.Retiring, seen, cut, r.Now, r.Waits)
+	if !r.report.Drained {
+		r.report.RequeueAfter = wait
+	}
+	return nil
+}
+
+// takeDown goes one stage further, now that nobody consumes: lanes, then the work queues that they lead to, then the
+// failure queue, then the rest.
+func (r *removal) takeDown(ctx context.Context) error {
+	r.report.Drained = true
+	r.report.Retiring = nil
+	for _, stage := range [][]topology.QueueState{r.found.Lanes, r.found.Work, r.found.Failure} {
+		if len(stage) == 0 {
+			continue
+		}
+		gone, err := r.retireStage(ctx, stage)
+		if err != nil || !gone {
+			return err
+		}
+	}
+	return r.dropRest(ctx)
+}
+
+// retireStage takes the queues of one stage a step further; gone is true when none of them is left.
+func (r *removal) retireStage(ctx context.Context, stage []topology.QueueState) (gone bool, err error) {
+	if r.Force {
+		return r.dropQueues(ctx, stage)
+	}
+	states := map[string]v1alpha1.Retirement{}
+	for _, state := range r.State.Retiring {
+		states[state.Queue] = state
+	}
+	waits := r.Waits
+	waits.Grace = 0
+	retirer := &retirer{port: r.port, prefix: r.Prefix, now: r.Now}
+	for _, queue := range stage {
+		state, known := states[queue.Name]
+		if !known {
+			state = v1alpha1.Retirement{Queue: queue.Name}
+		}
+		left := false
+		switch {
+		case err != nil:
+		case r.holds(queue):
+			// Its way in stays until somebody has emptied it.
+			r.report.Blocked = append(r.report.Blocked, Blocked{Queue: queue.Name, Messages: *queue.Messages})
+			state = v1alpha1.Retirement{Queue: queue.Name, Since: state.Since, Messages: queue.Messages}
+			retirer.wait = soonest(retirer.wait, waits.Empty)
+		default:
+			state, left, err = retirer.step(ctx, state, waits)
+		}
+		if !left {
+			r.report.Retiring = append(r.report.Retiring, state)
+		}
+	}
+	r.take(retirer)
+	return len(r.report.Retiring) == 0, err
+}
+
+// holds is true for a failure queue with messages in it.
+func (r *removal) holds(queue topology.QueueState) bool {
+	return topology.RoleOf(queue.Queue) == topology.RoleFailure && queue.Messages != nil && *queue.Messages > 0
+}
+
+func (r *removal) take(retirer *retirer) {
+	r.report.Steps = append(r.report.Steps, retirer.steps...)
+	r.report.Failures = append(r.report.Failures, retirer.failures...)
+	r.report.Blocked = append(r.report.Blocked, retirer.blocked...)
+	r.report.RequeueAfter = soonest(r.report.RequeueAfter, retirer.wait)
+	r.report.Created = without(r.report.Created, retirer.gone)
+}
+
+// dropQueues deletes queues with the messages in them.
+func (r *removal) dropQueues(ctx context.Context, queues []topology.QueueState) (gone bool, err error) {
+	gone = true
+	for _, queue := range queues {
+		step := deletion(queue.Name)
+		failures := len(r.report.Failures)
+		if err := r.note(step, r.port.DeleteQueue(ctx, queue.Name, false, false)); err != nil {
+			return false, err
+		}
+		if len(r.report.Failures) > failures {
+			gone = false
+			continue
+		}
+		r.report.Created = without(r.report.Created, []string{step.Ref().String()})
+	}
+	return gone, nil
+}
+
+// dropRest deletes what holds no messages. An exchange that others have bound to stays.
+func (r *removal) dropRest(ctx context.Context) error {
+	for _, binding := range r.found.Bindings {
+		if err := r.apply(ctx, topology.Step{Action: topology.ActionDelete, Binding: &binding}); err != nil {
+			return err
+		}
+	}
+	for _, name := range r.found.Exchanges {
+		if err := r.dropExchange(ctx, name); err != nil {
+			return err
+		}
+	}
+	for _, policy := range r.found.Policies {
+		if err := r.apply(ctx, topology.Step{Action: topology.ActionDelete, Policy: &policy}); err != nil {
+			return err
+		}
+	}
+	r.report.Done = len(r.report.Failures) == 0
+	return nil
+}
+
+func (r *removal) dropExchange(ctx context.Context, name string) error {
+	ref := topology.Ref{Kind: topology.KindExchange, Name: name}
+	err := r.port.DeleteExchange(ctx, name)
+	if errors.Is(err, broker.ErrConflict) {
+		r.report.Left = append(r.report.Left, topology.Finding{Object: ref, Message: "it is kept because others have bound to it"})
+		return nil
+	}
+	if err == nil {
+		r.report.Created = without(r.report.Created, []string{ref.String()})
+	}
+	return r.note(topology.Step{Action: topology.ActionDelete, Exchange: &topology.Exchange{Name: name}}, err)
+}

@@ -1,0 +1,154 @@
+package apply_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/apply"
+)
+
+func TestADeletionWaitsForMessagesAndThenLeavesNothing(t *testing.T) {
+	s := newStage(t)
+	s.spec.Spec.Queues = append(s.spec.Spec.Queues, v1alpha1.Queue{
+		Name: "plain", Type: new(v1alpha1.QueueClassic), BindingKeys: []string{"plain"},
+		Bindings: []v1alpha1.Binding{{Exchange: "amq.topic", Keys: []string{"#"}}},
+	})
+	s.once()
+	s.publish("async", "test", nil)
+	s.counted("test", 1)
+	s.allCounted()
+
+	s.remove(false, false)
+	s.publish("async", "test", nil) // Nobody is bound any more: the message goes nowhere.
+	s.later(16 * time.Second)
+	report := s.remove(false, false)
+	if want := []apply.Blocked{{Queue: "test", Messages: 1}}; report.Drained || !slices.Equal(report.Blocked, want) {
+		t.Fatalf("want %v, got %+v", want, report)
+	}
+
+	// A worker fails it: to the failure queue, then done.
+	delivery := s.get("test")
+	s.publish("async.failed", "test", nil)
+	if err := delivery.Ack(false); err != nil {
+		t.Fatal(err)
+	}
+	s.counted("test", 0)
+	s.counted("async.failed", 1)
+	if s.remove(false, false).Drained {
+		t.Fatal("drained at the first count")
+	}
+	s.later(11 * time.Second)
+	if !s.remove(false, false).Drained {
+		t.Fatal("not drained at the second count")
+	}
+
+	report = s.untilBlocked()
+	if want := []apply.Blocked{{Queue: "async.failed", Messages: 1}}; !slices.Equal(report.Blocked, want) {
+		t.Fatalf("want %v, got %+v", want, report)
+	}
+	observed := s.allCounted()
+	if len(observed.Queues) != 1 || len(observed.Exchanges) < 7+6 {
+		t.Errorf("only the failure queue, and all exchanges, may be left: %v", observed.Queues)
+	}
+
+	s.take("async.failed")
+	s.counted("async.failed", 0)
+	if report := s.untilBlocked(); !report.Done {
+		t.Fatalf("not done: %+v", report)
+	}
+	s.nothingIsLeft()
+}
+
+// untilBlocked goes on with the deletion until it is blocked or done.
+func (s *stage) untilBlocked() apply.DeleteReport {
+	s.t.Helper()
+	for range 20 {
+		report := s.remove(true, false)
+		if report.Done || len(report.Blocked) > 0 {
+			return report
+		}
+		if report.RequeueAfter <= 0 {
+			s.t.Fatalf("it does not say when to go on: %+v", report)
+		}
+		s.later(report.RequeueAfter + time.Second)
+	}
+	s.t.Fatal("neither blocked nor done")
+	return apply.DeleteReport{}
+}
+
+func (s *stage) nothingIsLeft() {
+	s.t.Helper()
+	observed, err := s.client.Observe(context.Background())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for name := range observed.Exchanges {
+		if name != "" && name[:4] != "amq." {
+			s.t.Errorf("exchange %s is left", name)
+		}
+	}
+	if len(observed.Queues)+len(observed.Bindings)+len(observed.Policies) > 0 {
+		s.t.Errorf("left: %v, %v, %v", observed.Queues, observed.Bindings, observed.Policies)
+	}
+	if len(s.state.Created)+len(s.state.Retiring) > 0 {
+		s.t.Errorf("left in the state: %v, %v", s.state.Created, s.state.Retiring)
+	}
+}
+
+func TestRetriesInLanesComeBackWhileTheWorkersDrain(t *testing.T) {
+	s := newStage(t)
+	s.once()
+	s.allCounted()
+	s.publish("async.fallback", "test", amqp091.Table{"redrive-lane": "3s"})
+	s.remove(false, false)
+	s.publish("async.fallback", "test", amqp091.Table{"redrive-lane": "1s"}) // A worker retries while it drains.
+	s.counted("test", 2)
+	s.later(16 * time.Second)
+	if report := s.remove(false, false); report.Drained || !slices.Contains(report.Blocked, apply.Blocked{Queue: "test", Messages: 2}) {
+		t.Errorf("want two messages in test, got %+v", report)
+	}
+}
+
+func TestAForcedDeletionTakesTheMessagesWithIt(t *testing.T) {
+	s := newStage(t)
+	s.once()
+	s.publish("async", "test", nil)
+	s.publish("async.failed", "", nil)
+	if report := s.remove(false, true); !report.Drained || report.Done {
+		t.Errorf("want the workers stopped first, got %+v", report)
+	}
+	if report := s.remove(true, true); !report.Done || len(report.Left) != 0 {
+		t.Errorf("not done: %+v", report)
+	}
+	s.nothingIsLeft()
+}
+
+func TestAnExchangeThatOthersUseIsLeft(t *testing.T) {
+	s := newStage(t)
+	s.once()
+	if _, err := s.amqp.QueueDeclare("audit", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.amqp.QueueBind("audit", "test", "async", false, nil); err != nil {
+		t.Fatal(err)
+	}
+	report := s.remove(true, true)
+	if !report.Done || len(report.Left) != 1 || report.Left[0].Object.String() != "exchange/async" {
+		t.Errorf("want the exchange left and named, got %+v", report)
+	}
+}
+
+func TestATransportThatMadeNothingIsDoneAtOnce(t *testing.T) {
+	s := newStage(t)
+	if report := s.remove(false, false); !report.Drained {
+		t.Errorf("there is nothing to wait for: %+v", report)
+	}
+	if report := s.remove(true, false); !report.Done || s.writes.Load() != 0 {
+		t.Errorf("want it done without a write, got %+v", report)
+	}
+}

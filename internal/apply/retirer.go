@@ -1,0 +1,130 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/topology"
+)
+
+// retirer takes queues one step further on their way out, and gathers what came of it.
+type retirer struct {
+	port   Port
+	prefix string
+	now    time.Time
+
+	steps    []topology.Step
+	failures []Failure
+	blocked  []Blocked
+	// gone are the Ref strings of queues that are no more.
+	gone []string
+	// wait is when the next step is due.
+	wait time.Duration
+}
+
+// step takes one queue further. It returns the state to keep, or that the queue is gone. An error that does not end the
+// run is among the failures, and the state stays as it was.
+func (r *retirer) step(
+	ctx context.Context, state v1alpha1.Retirement, waits topology.Waits,
+) (kept v1alpha1.Retirement, gone bool, err error) {
+	queue, seen, inlets, err := r.look(ctx, state.Queue)
+	if err != nil {
+		return state, false, r.fail(deletion(state.Queue), err)
+	}
+	next, decision, wait := topology.Retire(state, seen, r.now, waits)
+	switch decision {
+	case topology.DecisionDone:
+		r.gone = append(r.gone, topology.Ref{Kind: topology.KindQueue, Name: state.Queue}.String())
+		return state, true, nil
+	case topology.DecisionUnbind:
+		for _, binding := range inlets {
+			step := topology.Step{Action: topology.ActionDelete, Binding: &binding}
+			if _, err := r.port.Apply(ctx, step); err != nil {
+				return state, false, r.fail(step, err)
+			}
+			r.steps = append(r.steps, step)
+		}
+		wait = waits.Unbound
+	case topology.DecisionHold:
+		r.blocked = append(r.blocked, Blocked{Queue: state.Queue, Messages: *seen.Messages})
+	case topology.DecisionDelete:
+		return r.remove(ctx, state, queue, waits)
+	case topology.DecisionWait:
+	}
+	r.wait = soonest(r.wait, wait)
+	return next, false, nil
+}
+
+// remove deletes a queue that was found empty. Only a classic queue can be asked to refuse if it is not.
+func (r *retirer) remove(
+	ctx context.Context, state v1alpha1.Retirement, queue topology.Queue, waits topology.Waits,
+) (kept v1alpha1.Retirement, gone bool, err error) {
+	step := deletion(state.Queue)
+	err = r.port.DeleteQueue(ctx, state.Queue, queue.Type == topology.TypeClassic, false)
+	if errors.Is(err, broker.ErrConflict) {
+		state.Empty, state.Published = nil, nil
+		r.wait = soonest(r.wait, waits.Empty)
+		return state, false, nil
+	}
+	if err != nil {
+		return state, false, r.fail(step, err)
+	}
+	r.steps = append(r.steps, step)
+	r.gone = append(r.gone, topology.Ref{Kind: topology.KindQueue, Name: state.Queue}.String())
+	return state, true, nil
+}
+
+// look reads a queue and what leads into it; seen is nil where it does not exist.
+func (r *retirer) look(
+	ctx context.Context, name string,
+) (queue topology.Queue, seen *topology.Sighting, inlets []topology.Binding, err error) {
+	state, err := r.port.Queue(ctx, name)
+	if errors.Is(err, broker.ErrNotFound) {
+		return topology.Queue{}, nil, nil, nil
+	}
+	if err != nil {
+		return topology.Queue{}, nil, nil, err //nolint:wrapcheck // It names its operation.
+	}
+	bindings, err := r.port.Bindings(ctx, name)
+	if err != nil {
+		return topology.Queue{}, nil, nil, err //nolint:wrapcheck // It names its operation.
+	}
+	for _, binding := range bindings {
+		if topology.LeadsIn(binding, state.Queue, r.prefix) {
+			inlets = append(inlets, binding)
+		}
+	}
+	return state.Queue, &topology.Sighting{
+		Messages: state.Messages, Published: state.Published, Bound: len(inlets) > 0,
+	}, inlets, nil
+}
+
+// fail notes a failed step; it returns the error where it ends the run.
+func (r *retirer) fail(step topology.Step, err error) error {
+	if ends(err) {
+		return err
+	}
+	r.failures = append(r.failures, Failure{Step: step, Err: err})
+	return nil
+}
+
+func deletion(queue string) topology.Step {
+	return topology.Step{Action: topology.ActionDelete, Queue: &topology.Queue{Name: queue}}
+}
+
+// soonest of two waits, of which zero means none.
+func soonest(a, b time.Duration) time.Duration {
+	if a == 0 || (b > 0 && b < a) {
+		return b
+	}
+	return a
+}
+
+// without returns a list without some of its items.
+func without(list, gone []string) []string {
+	return slices.DeleteFunc(slices.Clone(list), func(item string) bool { return slices.Contains(gone, item) })
+}

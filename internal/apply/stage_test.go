@@ -1,0 +1,248 @@
+package apply_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/credentials"
+	"redrive.dev/redrive/internal/retry"
+	"redrive.dev/redrive/internal/testbroker"
+	"redrive.dev/redrive/internal/topology"
+)
+
+func TestMain(m *testing.M) { testbroker.Main(m) }
+
+const owner = "c1/shop/async"
+
+// stage is a vhost of a real broker, with one Transport whose clock the test moves.
+type stage struct {
+	t      *testing.T
+	client *broker.Client
+	writes atomic.Int64
+	amqp   *amqp091.Channel
+	spec   *v1alpha1.Transport
+	lanes  retry.Lanes
+	owner  string
+	state  apply.State
+	now    time.Time
+}
+
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	t.Parallel() // Every stage has its vhost, and much of the time goes into waiting for the broker's late figures.
+	b := testbroker.Shared(t)
+	vhost := b.Vhost(t)
+	found, err := credentials.FromURLs(b.AMQPURL, b.ManagementURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end, err := found.Management()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &stage{t: t, spec: async(), lanes: retry.Lanes{time.Second, 3 * time.Second}, owner: owner, now: time.Now()}
+	s.client, err = broker.New(
+		broker.Config{ManagementURL: end.URL, Username: end.Username, Password: end.Password(), VHost: vhost, TLS: end.TLS},
+		broker.WithTransport(func(next http.RoundTripper) http.RoundTripper {
+			return roundTripper(func(r *http.Request) (*http.Response, error) {
+				if r.Method != http.MethodGet {
+					s.writes.Add(1)
+				}
+				return next.RoundTrip(r)
+			})
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.client.Close)
+	connection, err := amqp091.Dial(b.URL(vhost))
+	if err != nil {
+		t.Fatal("no AMQP connection")
+	}
+	t.Cleanup(func() { _ = connection.Close() })
+	if s.amqp, err = connection.Channel(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.amqp.Confirm(false); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// beside is another Transport in the same vhost.
+func (s *stage) beside(name string) *stage {
+	other := &stage{
+		t: s.t, client: s.client, amqp: s.amqp, lanes: s.lanes, owner: "c1/shop/" + name, now: s.now, spec: async(),
+	}
+	other.spec.Name, other.spec.Spec.Exchange.Name = name, name
+	other.spec.Spec.Exchange.UnroutedTo = nil
+	other.spec.Spec.Queues = []v1alpha1.Queue{{Name: name + "-work", BindingKeys: []string{"work"}}}
+	return other
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func async() *v1alpha1.Transport {
+	return &v1alpha1.Transport{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "async"},
+		Spec: v1alpha1.TransportSpec{
+			Exchange: &v1alpha1.Exchange{Name: "async", Type: v1alpha1.ExchangeDirect, UnroutedTo: new("lost")},
+			Queues: []v1alpha1.Queue{
+				{Name: "lost", BindingKeys: []string{"lost"}},
+				{Name: "test", BindingKeys: []string{"test"}},
+			},
+		},
+	}
+}
+
+func (s *stage) input() apply.Input {
+	s.t.Helper()
+	objects, err := topology.Desired(s.spec, s.lanes, s.owner)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return apply.Input{Desired: objects, State: s.state, Waits: topology.DefaultWaits(), Now: s.now}
+}
+
+// once runs once and keeps the state.
+func (s *stage) once() apply.Report {
+	s.t.Helper()
+	report, err := apply.Once(context.Background(), s.client, s.input(), func(_ context.Context, created []string) error {
+		s.state.Created = created
+		return nil
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, failure := range report.Failures {
+		s.t.Errorf("%s: %v", failure.Step, failure.Err)
+	}
+	s.state.Created, s.state.Retiring = report.Created, report.Retiring
+	return report
+}
+
+// remove takes the deletion one run further.
+func (s *stage) remove(workersGone, force bool) apply.DeleteReport {
+	s.t.Helper()
+	report, err := apply.Delete(context.Background(), s.client, apply.DeleteInput{
+		Owner: s.owner, Prefix: "async", State: s.state, Force: force, WorkersGone: workersGone,
+		Waits: topology.DefaultWaits(), Now: s.now,
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, failure := range report.Failures {
+		s.t.Errorf("%s: %v", failure.Step, failure.Err)
+	}
+	s.state.Created, s.state.Retiring = report.Created, report.Retiring
+	return report
+}
+
+func (s *stage) later(by time.Duration) { s.now = s.now.Add(by) }
+
+// publish publishes and waits for the confirm.
+func (s *stage) publish(exchange, key string, headers amqp091.Table) {
+	s.t.Helper()
+	confirmation, err := s.amqp.PublishWithDeferredConfirm(exchange, key, false, false, amqp091.Publishing{
+		DeliveryMode: amqp091.Persistent, Headers: headers, Body: []byte("hello"),
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if acked, err := confirmation.WaitContext(ctx); err != nil || !acked {
+		s.t.Fatalf("publish to %s: acked %v, %v", exchange, acked, err)
+	}
+}
+
+// take waits for one message, and acknowledges it.
+func (s *stage) take(queue string) amqp091.Delivery {
+	s.t.Helper()
+	var got amqp091.Delivery
+	s.eventually("a message in "+queue, func() bool {
+		delivery, ok, err := s.amqp.Get(queue, true)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		got = delivery
+		return ok
+	})
+	return got
+}
+
+// counted waits until the management API shows a number of messages; its figures are some seconds late.
+func (s *stage) counted(queue string, messages int64) {
+	s.t.Helper()
+	s.eventually("the count of "+queue, func() bool {
+		state, err := s.client.Queue(context.Background(), queue)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		return state.Messages != nil && *state.Messages == messages
+	})
+}
+
+// allCounted waits until the management API has counted all queues.
+func (s *stage) allCounted() topology.Observed {
+	s.t.Helper()
+	var observed topology.Observed
+	s.eventually("the counts of all queues", func() bool {
+		var err error
+		if observed, err = s.client.Observe(context.Background()); err != nil {
+			s.t.Fatal(err)
+		}
+		for _, queue := range observed.Queues {
+			if queue.Messages == nil {
+				return false
+			}
+		}
+		return true
+	})
+	return observed
+}
+
+func (s *stage) eventually(what string, ready func() bool) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 25*time.Second)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for !ready() {
+		select {
+		case <-ctx.Done():
+			s.t.Fatalf("%s: not within 25 s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *stage) exists(queue string) bool {
+	s.t.Helper()
+	observed, err := s.client.Observe(context.Background())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	_, exists := observed.Queues[queue]
+	return exists
+}
+
+func steps(steps []topology.Step) string {
+	texts := make([]string, len(steps))
+	for i, step := range steps {
+		texts[i] = step.String()
+	}
+	return strings.Join(texts, "\n")
+}

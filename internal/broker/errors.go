@@ -1,0 +1,153 @@
+package broker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"unicode"
+)
+
+// What can go wrong, to be told apart with errors.Is.
+var (
+	// ErrUnreachable says that the management API does not answer, or is not able to.
+	ErrUnreachable = errors.New("the management API does not answer")
+	// ErrUnauthorized says that user name or password are refused.
+	ErrUnauthorized = errors.New("the broker refuses the login")
+	// ErrForbidden says that the user lacks a tag or a right.
+	ErrForbidden = errors.New("the user may not do this")
+	// ErrNotFound says that the object or the whole vhost does not exist.
+	ErrNotFound = errors.New("it does not exist")
+	// ErrConflict says that an object exists with other arguments, is in use, or is not empty.
+	ErrConflict = errors.New("the broker refuses, for what is there already")
+	// ErrRefused says that the broker refuses for any other reason, such as a limit on the number of queues.
+	ErrRefused = errors.New("the broker refuses")
+)
+
+// maxReason bounds what is repeated of an error's text.
+const maxReason = 512
+
+// Error is a failed request. It holds neither a URL nor a password.
+type Error struct {
+	// Operation that failed, such as "create queue test".
+	Operation string
+	// Status of HTTP; 0 where there was no answer.
+	Status int
+	// Reason in the broker's words.
+	Reason string
+
+	kind  error
+	cause error
+}
+
+// Error says what failed and why.
+func (e *Error) Error() string {
+	text := e.kind.Error()
+	if e.Operation != "" {
+		text = e.Operation + ": " + text
+	}
+	if e.Status != 0 {
+		text += fmt.Sprintf(" (%d)", e.Status)
+	}
+	if e.Reason != "" {
+		text += ": " + e.Reason
+	}
+	return text
+}
+
+// Unwrap gives the kind, and the context's error where it ended the request.
+func (e *Error) Unwrap() []error {
+	if e.cause != nil {
+		return []error{e.kind, e.cause}
+	}
+	return []error{e.kind}
+}
+
+// describe adds the operation to an error of the transport, and takes away what net/http put around it: the URL.
+func describe(operation string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if known, ok := errors.AsType[*Error](err); ok {
+		copied := *known
+		copied.Operation = operation
+		return &copied
+	}
+	return unreachable(operation, err)
+}
+
+// unreachable is an error without an answer.
+func unreachable(operation string, err error) *Error {
+	failure := &Error{Operation: operation, kind: ErrUnreachable}
+	for _, ended := range []error{context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, ended) {
+			failure.cause = ended
+		}
+	}
+	if wrapped, ok := errors.AsType[*url.Error](err); ok {
+		err = wrapped.Err
+	}
+	failure.Reason = printable(err.Error())
+	return failure
+}
+
+// refusal turns an answer that is not success into an error.
+func refusal(response *http.Response) *Error {
+	body, _ := io.ReadAll(io.LimitReader(response.Body, 16*maxReason))
+	var answer struct {
+		Error  any `json:"error"`
+		Reason any `json:"reason"`
+	}
+	reason := ""
+	if json.Unmarshal(body, &answer) == nil {
+		if text, ok := answer.Reason.(string); ok {
+			reason = printable(text)
+		} else if text, ok := answer.Error.(string); ok {
+			reason = printable(text)
+		}
+	}
+	return &Error{Status: response.StatusCode, Reason: reason, kind: kindOf(response.StatusCode, reason)}
+}
+
+func kindOf(status int, reason string) error {
+	lower := strings.ToLower(reason)
+	switch {
+	case status == http.StatusUnauthorized && (strings.Contains(lower, "access") || strings.Contains(lower, "not ")):
+		// The broker says 401 also to a good login without a tag or without the vhost.
+		return ErrForbidden
+	case status == http.StatusUnauthorized:
+		return ErrUnauthorized
+	case status == http.StatusForbidden || strings.Contains(lower, "access_refused"):
+		return ErrForbidden
+	case status == http.StatusNotFound:
+		return ErrNotFound
+	case status == http.StatusBadRequest && isConflict(lower):
+		return ErrConflict
+	case status == http.StatusTooManyRequests || status >= http.StatusInternalServerError:
+		return ErrUnreachable
+	default:
+		return ErrRefused
+	}
+}
+
+func isConflict(reason string) bool {
+	for _, sign := range []string{"inequivalent", "in use", "not empty", "if-empty", "cannot redeclare"} {
+		if strings.Contains(reason, sign) {
+			return true
+		}
+	}
+	return false
+}
+
+// printable bounds a text of others to one line.
+func printable(text string) string {
+	text = strings.Join(strings.FieldsFunc(text, unicode.IsControl), " ")
+	if len(text) > maxReason {
+		text = strings.ToValidUTF8(text[:maxReason], "") + "…"
+	}
+	return text
+}

@@ -1,0 +1,258 @@
+package broker
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/url"
+
+	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
+
+	"redrive.dev/redrive/internal/topology"
+)
+
+// queueColumns are all that is read of queues: without them the answer is four times as large and slow.
+const queueColumns = "name,type,durable,auto_delete,exclusive,arguments,policy,effective_policy_definition," +
+	"messages,messages_ready,messages_unacknowledged,messages_dlx,consumers,message_stats.publish"
+
+const exchangeColumns = "name,type,durable,auto_delete,internal,arguments,policy"
+
+// Observe reads the whole vhost. Where it does not exist the error is ErrNotFound.
+func (c *Client) Observe(ctx context.Context) (topology.Observed, error) {
+	identity, err := c.Identity(ctx)
+	if err != nil {
+		return topology.Observed{}, err
+	}
+	observed := topology.Observed{
+		Identity:  identity,
+		Exchanges: map[string]topology.ExchangeState{},
+		Queues:    map[string]topology.QueueState{},
+		Policies:  map[string]topology.Policy{},
+	}
+	for _, read := range []func(context.Context, *topology.Observed) error{
+		c.observeExchanges, c.observePolicies, c.observeBindings, c.observeQueues,
+	} {
+		if err := read(ctx, &observed); err != nil {
+			return topology.Observed{}, err
+		}
+	}
+	return observed, nil
+}
+
+func (c *Client) observeExchanges(ctx context.Context, observed *topology.Observed) error {
+	var rows []exchangeRow
+	path := "exchanges/" + url.PathEscape(c.config.VHost) + "?columns=" + exchangeColumns
+	if err := c.get(ctx, fmt.Sprintf("read the exchanges of vhost %q", c.config.VHost), path, &rows); err != nil {
+		return err
+	}
+	for _, row := range rows {
+		observed.Exchanges[row.Name] = row.state()
+	}
+	return nil
+}
+
+func (c *Client) observePolicies(ctx context.Context, observed *topology.Observed) error {
+	var rows []policyRow
+	path := "policies/" + url.PathEscape(c.config.VHost)
+	if err := c.get(ctx, fmt.Sprintf("read the policies of vhost %q", c.config.VHost), path, &rows); err != nil {
+		return err
+	}
+	for _, row := range rows {
+		observed.Policies[row.Name] = topology.Policy{
+			Name: row.Name, Pattern: row.Pattern, ApplyTo: row.ApplyTo, Priority: row.Priority,
+			Definition: topology.Arguments(row.Definition),
+		}
+	}
+	return nil
+}
+
+func (c *Client) observeBindings(ctx context.Context, observed *topology.Observed) error {
+	bindings, err := c.bindings(ctx, fmt.Sprintf("read the bindings of vhost %q", c.config.VHost),
+		"bindings/"+url.PathEscape(c.config.VHost))
+	observed.Bindings = bindings
+	return err
+}
+
+func (c *Client) observeQueues(ctx context.Context, observed *topology.Observed) error {
+	var rows []queueRow
+	path := "queues/" + url.PathEscape(c.config.VHost) + "?columns=" + queueColumns
+	if err := c.get(ctx, fmt.Sprintf("read the queues of vhost %q", c.config.VHost), path, &rows); err != nil {
+		return err
+	}
+	for _, row := range rows {
+		observed.Queues[row.Name] = row.state()
+	}
+	return nil
+}
+
+// Queue reads one queue. Its counts are those of the management API, which are some seconds late and are the only ones
+// that hold unacknowledged and dead-lettering messages too. Where the queue does not exist the error is ErrNotFound.
+func (c *Client) Queue(ctx context.Context, name string) (topology.QueueState, error) {
+	var row queueRow
+	path := "queues/" + url.PathEscape(c.config.VHost) + "/" + url.PathEscape(name) + "?columns=" + queueColumns
+	if err := c.get(ctx, "read queue "+name, path, &row); err != nil {
+		return topology.QueueState{}, err
+	}
+	return row.state(), nil
+}
+
+// Bindings reads what leads into one queue, without the default exchange. A queue that does not exist has none.
+func (c *Client) Bindings(ctx context.Context, queue string) ([]topology.Binding, error) {
+	path := "queues/" + url.PathEscape(c.config.VHost) + "/" + url.PathEscape(queue) + "/bindings"
+	return c.bindings(ctx, "read the bindings of queue "+queue, path)
+}
+
+func (c *Client) bindings(ctx context.Context, what, path string) ([]topology.Binding, error) {
+	var rows []bindingRow
+	if err := c.get(ctx, what, path, &rows); err != nil {
+		return nil, err
+	}
+	bindings := make([]topology.Binding, 0, len(rows))
+	for _, row := range rows {
+		if row.Source == "" {
+			continue
+		}
+		bindings = append(bindings, topology.Binding{
+			Source: row.Source, Destination: row.Destination, ToExchange: row.DestinationType == "exchange",
+			RoutingKey: row.RoutingKey, Arguments: topology.Arguments(row.Arguments), PropertiesKey: row.PropertiesKey,
+		})
+	}
+	return bindings, nil
+}
+
+// table is a JSON object for which Erlang may write an empty list.
+type table map[string]any
+
+// UnmarshalJSON takes anything but an object as empty.
+func (t *table) UnmarshalJSON(text []byte) error {
+	*t = table{}
+	if !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
+		return nil
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	var values map[string]any
+	if err := decoder.Decode(&values); err != nil {
+		return fmt.Errorf("a table: %w", err)
+	}
+	*t = values
+	return nil
+}
+
+type exchangeRow struct {
+	Name       string                `json:"name"`
+	Type       string                `json:"type"`
+	Durable    bool                  `json:"durable"`
+	AutoDelete rabbithole.AutoDelete `json:"auto_delete"`
+	Internal   bool                  `json:"internal"`
+	Arguments  table                 `json:"arguments"`
+	Policy     string                `json:"policy"`
+}
+
+func (r exchangeRow) state() topology.ExchangeState {
+	return topology.ExchangeState{
+		Exchange: topology.Exchange{
+			Name: r.Name, Type: r.Type, Durable: r.Durable, AutoDelete: bool(r.AutoDelete), Internal: r.Internal,
+			Arguments: topology.Arguments(r.Arguments),
+		},
+		Policy: r.Policy,
+	}
+}
+
+type queueRow struct {
+	Name                string                `json:"name"`
+	Type                string                `json:"type"`
+	Durable             bool                  `json:"durable"`
+	AutoDelete          rabbithole.AutoDelete `json:"auto_delete"`
+	Exclusive           bool                  `json:"exclusive"`
+	Arguments           table                 `json:"arguments"`
+	Policy              string                `json:"policy"`
+	EffectiveDefinition table                 `json:"effective_policy_definition"`
+	Messages            *int64                `json:"messages"`
+	MessagesReady       int64                 `json:"messages_ready"`
+	MessagesUnacked     int64                 `json:"messages_unacknowledged"`
+	MessagesDLX         int64                 `json:"messages_dlx"`
+	Consumers           int64                 `json:"consumers"`
+	MessageStats        messageStats          `json:"message_stats"`
+}
+
+// messageStats are counters, for which Erlang may write an empty list too.
+type messageStats struct{ Publish int64 }
+
+// UnmarshalJSON takes anything but an object as nothing counted.
+func (s *messageStats) UnmarshalJSON(text []byte) error {
+	if !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
+		return nil
+	}
+	var counters struct {
+		Publish int64 `json:"publish"`
+	}
+	if err := json.Unmarshal(text, &counters); err != nil {
+		return fmt.Errorf("message_stats: %w", err)
+	}
+	s.Publish = counters.Publish
+	return nil
+}
+
+func (r queueRow) state() topology.QueueState {
+	return topology.QueueState{
+		Queue: topology.Queue{
+			Name: r.Name, Type: r.Type, Durable: r.Durable, AutoDelete: bool(r.AutoDelete), Exclusive: r.Exclusive,
+			Arguments: topology.Arguments(r.Arguments),
+		},
+		Messages: r.Messages, MessagesDLX: r.MessagesDLX, Ready: r.MessagesReady, Unacked: r.MessagesUnacked,
+		Consumers: r.Consumers, Published: r.MessageStats.Publish, Policy: r.Policy,
+		EffectiveDefinition: topology.Arguments(r.EffectiveDefinition),
+	}
+}
+
+type bindingRow struct {
+	Source          string `json:"source"`
+	Destination     string `json:"destination"`
+	DestinationType string `json:"destination_type"`
+	RoutingKey      string `json:"routing_key"`
+	Arguments       table  `json:"arguments"`
+	PropertiesKey   string `json:"properties_key"`
+}
+
+type policyRow struct {
+	Name       string `json:"name"`
+	Pattern    string `json:"pattern"`
+	ApplyTo    string `json:"apply-to"`
+	Priority   int    `json:"priority"`
+	Definition table  `json:"definition"`
+}
+
+// What goes to rabbit-hole is copied: it writes into the maps that it gets.
+
+func exchangeSettings(exchange topology.Exchange) rabbithole.ExchangeSettings {
+	return rabbithole.ExchangeSettings{
+		Type: exchange.Type, Durable: exchange.Durable, AutoDelete: exchange.AutoDelete, Arguments: maps.Clone(exchange.Arguments),
+	}
+}
+
+func queueSettings(queue topology.Queue) rabbithole.QueueSettings {
+	return rabbithole.QueueSettings{
+		Type: queue.Type, Durable: queue.Durable, AutoDelete: queue.AutoDelete, Arguments: maps.Clone(queue.Arguments),
+	}
+}
+
+func bindingInfo(binding topology.Binding) rabbithole.BindingInfo {
+	kind := "queue"
+	if binding.ToExchange {
+		kind = "exchange"
+	}
+	return rabbithole.BindingInfo{
+		Source: binding.Source, Destination: binding.Destination, DestinationType: kind, RoutingKey: binding.RoutingKey,
+		Arguments: maps.Clone(binding.Arguments), PropertiesKey: binding.PropertiesKey,
+	}
+}
+
+func policyInfo(policy topology.Policy) rabbithole.Policy {
+	return rabbithole.Policy{
+		Pattern: policy.Pattern, ApplyTo: policy.ApplyTo, Priority: policy.Priority,
+		Definition: rabbithole.PolicyDefinition(policy.Definition), Name: policy.Name,
+	}
+}

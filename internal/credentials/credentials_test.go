@@ -1,0 +1,210 @@
+package credentials_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"redrive.dev/redrive/internal/credentials"
+)
+
+const secret = "s3cr3t:/@p4ss"
+
+func data(pairs ...string) map[string][]byte {
+	values := map[string][]byte{}
+	for i := 0; i < len(pairs); i += 2 {
+		values[pairs[i]] = []byte(pairs[i+1])
+	}
+	return values
+}
+
+func TestFromSecret(t *testing.T) {
+	certificate, key := pair(t)
+	cases := []struct {
+		name       string
+		data       map[string][]byte
+		amqp       string // with the vhost of VHostOr(nil)
+		management string
+	}{
+		{
+			"the default user of a RabbitmqCluster",
+			data("host", "shop.ns.svc", "port", "5672", "username", "u", "password", secret, "type", "rabbitmq", "provider", "rabbitmq",
+				"default_user.conf", "default_user = u"),
+			"amqp://u:s3cr3t%3A%2F%40p4ss@shop.ns.svc:5672/%2F", "http://shop.ns.svc:15672",
+		},
+		{
+			"the same with TLS",
+			data("host", "shop", "port", "5671", "username", "u", "password", "p"), "amqps://u:p@shop:5671/%2F", "https://shop:15671",
+		},
+		{
+			"a uri", data("uri", "amqp://u:p@[::1]/a%2Fb"), "amqp://u:p@[::1]:5672/a%2Fb", "http://[::1]:15672",
+		},
+		{
+			"a uri with user and password beside it", data("uri", "amqps://h", "username", "u", "password", "p"),
+			"amqps://u:p@h:5671/%2F", "https://h:15671",
+		},
+		{
+			"a vhost and a management_uri with a path and a user of its own",
+			data("host", "h", "username", "u", "password", "p", "vhost", "shop", "management_uri", "https://m:"+`q%2F`+"@x/rabbit/"),
+			"amqp://u:p@h:5672/shop", "https://x/rabbit",
+		},
+		{
+			"line ends of files", data("host", "h\n", "port", "1234\r\n", "username", "u\n", "password", "p\n"),
+			"amqp://u:p@h:1234/%2F", "http://h:15672",
+		},
+		{
+			"certificates",
+			data("host", "h", "username", "u", "password", "p", "ca.crt", certificate, "tls.crt", certificate, "tls.key", key),
+			"amqps://u:p@h:5671/%2F", "https://h:15671",
+		},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := credentials.FromSecret(c.data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if url := got.AMQPURL(got.VHostOr(nil)); url != c.amqp {
+				t.Errorf("want %s, got %s", c.amqp, url)
+			}
+			end, err := got.Management()
+			if err != nil || end.URL != c.management {
+				t.Errorf("want %s, got %s, %v", c.management, end.URL, err)
+			}
+			tls, err := got.TLS()
+			if err != nil || (tls != nil) != strings.HasPrefix(c.amqp, "amqps") {
+				t.Errorf("TLS: %v, %v", tls != nil, err)
+			}
+		})
+	}
+}
+
+func TestTheManagementUserMayDiffer(t *testing.T) {
+	got, err := credentials.FromURLs("amqp://u:p@h/v", "http://m:q@x:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	end, err := got.Management()
+	if err != nil || end.Username != "m" || end.Password() != "q" || got.VHostOr(nil) != "v" {
+		t.Errorf("got %s, %s, %v", end.Username, end.Password(), err)
+	}
+	if spec := "w"; got.VHostOr(&spec) != "w" {
+		t.Error("the spec's vhost wins")
+	}
+}
+
+func TestErrorsNameTheKeyAndNoValue(t *testing.T) {
+	certificate, _ := pair(t)
+	cases := []struct {
+		name string
+		data map[string][]byte
+		want string
+	}{
+		{"nothing", nil, "key host: missing, and so is uri"},
+		{"no user", data("host", "h", "password", secret), "key username: missing"},
+		{"no password", data("host", "h", "username", "u"), "key password: missing"},
+		{"a port that is none", data("host", "h", "port", secret, "username", "u", "password", secret), "key port: is not a port number"},
+		{"port 0", data("host", "h", "port", "0", "username", "u", "password", secret), "key port: is not a port number"},
+		{"a uri that is none", data("uri", "amqp://u:"+secret+"%zz@h"), "key uri: is not a URL"},
+		{"a uri of something else", data("uri", "http://u:p@h"), "key uri: is not a URL"},
+		{"a host that is a URL", data("host", "amqp://"+secret, "username", "u", "password", "p"), "key host: is not a host name"},
+		{
+			"a management_uri that is none", data("host", "h", "username", "u", "password", "p", "management_uri", "x"+secret),
+			"key management_uri: is not an http or https URL",
+		},
+		{
+			"a CA that is none", data("host", "h", "username", "u", "password", "p", "ca.crt", secret),
+			"key ca.crt: holds no PEM certificate",
+		},
+		{
+			"half of a pair", data("host", "h", "username", "u", "password", "p", "tls.crt", certificate),
+			"keys tls.crt and tls.key: one of them is missing",
+		},
+		{
+			"a pair that is none", data("host", "h", "username", "u", "password", "p", "tls.crt", certificate, "tls.key", secret),
+			"keys tls.crt and tls.key: are not",
+		},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := credentials.FromSecret(c.data)
+			if err == nil || !strings.HasPrefix(err.Error(), c.want) || strings.Contains(err.Error(), "s3cr3t") {
+				t.Errorf("want %q, got %v", c.want, err)
+			}
+		})
+	}
+}
+
+func TestFromFiles(t *testing.T) {
+	dir := t.TempDir()
+	for key, value := range map[string]string{"host": "h", "username": "u", "password": "p", "vhost": "v\n"} {
+		if err := os.WriteFile(filepath.Join(dir, key), []byte(value), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := credentials.FromFiles(dir)
+	if err != nil || got.AMQPURL(got.VHostOr(nil)) != "amqp://u:p@h:5672/v" {
+		t.Errorf("got %v", err)
+	}
+	if _, err := credentials.FromFiles(t.TempDir()); err == nil {
+		t.Error("an empty folder holds no credentials")
+	}
+}
+
+func TestNoFormShowsThePassword(t *testing.T) {
+	got, err := credentials.FromSecret(data("host", "h", "username", "u", "password", secret, "management_uri", "http://m:"+"s3cr3t@x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	end, err := got.Management()
+	if err != nil {
+		t.Fatal(err)
+	}
+	asJSON, err := json.Marshal(map[string]any{"a": got, "b": &got, "c": end})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "a", got, "b", &got, "c", end)
+	slog.New(slog.NewTextHandler(&log, nil)).Info("x", "a", got, "b", &got, "c", end)
+	texts := []string{string(asJSON), log.String()}
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%d", "%x"} {
+		texts = append(texts, fmt.Sprintf(verb, got), fmt.Sprintf(verb, &got), fmt.Sprintf(verb, end), fmt.Sprintf(verb, struct{ C any }{got}))
+	}
+	for _, text := range texts {
+		if strings.Contains(text, "s3cr3t") || strings.Contains(text, fmt.Sprintf("%x", "s3cr3t")) {
+			t.Errorf("it shows the password: %s", text)
+		}
+	}
+}
+
+// pair makes a certificate and its key.
+func pair(t *testing.T) (certificate, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	encoded, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})),
+		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}))
+}

@@ -1,0 +1,145 @@
+package topology
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"redrive.dev/redrive/internal/compile"
+)
+
+// Belongings are what of a vhost belongs to one Transport, found by owner marks, by the list of what it created, and by
+// the names of its policies; whatever its spec says by now.
+type Belongings struct {
+	// Inlets are the bindings by which new messages come into its queues.
+	Inlets []Binding
+	// InletPolicies send unroutable messages of the producers' exchange to it.
+	InletPolicies []Policy
+	// Lanes, Work and Failure are its queues.
+	Lanes, Work, Failure []QueueState
+	// Bindings are its bindings to queues that are not its own, without the inlets.
+	Bindings []Binding
+	// Exchanges in the order in which they can be deleted.
+	Exchanges []string
+	// Policies of its prefix, without the inlet policies.
+	Policies []Policy
+}
+
+// BelongingsOf finds what belongs to a Transport. created are the objects, as Ref strings, that it made and that carry no
+// owner mark.
+func BelongingsOf(owner, prefix string, observed Observed, created []string) Belongings {
+	var found Belongings
+	own := map[string]bool{}
+	for _, name := range slices.Sorted(maps.Keys(observed.Queues)) {
+		queue := observed.Queues[name]
+		if !owned(owner, created, Ref{Kind: KindQueue, Name: name}, queue.Arguments) {
+			continue
+		}
+		own[name] = true
+		switch RoleOf(queue.Queue) {
+		case RoleLane:
+			found.Lanes = append(found.Lanes, queue)
+		case RoleFailure:
+			found.Failure = append(found.Failure, queue)
+		default:
+			found.Work = append(found.Work, queue)
+		}
+	}
+	found.addBindings(owner, prefix, observed, own)
+	found.addExchanges(owner, prefix, observed, created)
+	found.addPolicies(owner, prefix, observed)
+	return found
+}
+
+// Empty is true when nothing is left.
+func (b *Belongings) Empty() bool {
+	return len(b.Inlets)+len(b.InletPolicies)+len(b.Lanes)+len(b.Work)+len(b.Failure)+
+		len(b.Bindings)+len(b.Exchanges)+len(b.Policies) == 0
+}
+
+func (b *Belongings) addBindings(owner, prefix string, observed Observed, own map[string]bool) {
+	names := compile.Names{Prefix: prefix}
+	for _, binding := range observed.Bindings {
+		if binding.ToExchange {
+			continue
+		}
+		queue, marked := observed.Queues[binding.Destination].Queue, binding.Arguments.Owner() == owner
+		switch {
+		case own[queue.Name] && RoleOf(queue) == RoleWork && LeadsIn(binding, queue, prefix):
+			b.Inlets = append(b.Inlets, binding)
+		case own[queue.Name] || !marked:
+		case binding.Source == names.Return() || binding.Source == names.Failed():
+			b.Bindings = append(b.Bindings, binding)
+		default:
+			b.Inlets = append(b.Inlets, binding)
+		}
+	}
+}
+
+func (b *Belongings) addExchanges(owner, prefix string, observed Observed, created []string) {
+	names := compile.Names{Prefix: prefix}
+	// What others lead to goes after them.
+	last := []string{
+		names.Standin(), names.Unrouted(), names.Fallback(), names.Return(), names.ReturnStandin(), names.Failed(),
+	}
+	for name, exchange := range observed.Exchanges {
+		if owned(owner, created, Ref{Kind: KindExchange, Name: name}, exchange.Arguments) {
+			b.Exchanges = append(b.Exchanges, name)
+		}
+	}
+	slices.SortFunc(b.Exchanges, func(x, y string) int {
+		return cmp.Or(cmp.Compare(slices.Index(last, x), slices.Index(last, y)), cmp.Compare(x, y))
+	})
+}
+
+func (b *Belongings) addPolicies(owner, prefix string, observed Observed) {
+	names := compile.Names{Prefix: prefix}
+	for _, name := range []string{names.Failed(), names.ReturnStandin(), names.Return(), names.Fallback()} {
+		if other := observed.Exchanges[name].Arguments.Owner(); other != "" && other != owner {
+			// Another Transport uses the same prefix, and the policies of that name are its own.
+			return
+		}
+	}
+	named := policyNamesOf(prefix)
+	for _, name := range slices.Sorted(maps.Keys(observed.Policies)) {
+		switch {
+		case name == named.exchange():
+			b.InletPolicies = append(b.InletPolicies, observed.Policies[name])
+		case strings.HasPrefix(name, named.start):
+			b.Policies = append(b.Policies, observed.Policies[name])
+		}
+	}
+}
+
+// owned is true for what may be deleted one day: it carries the mark, or the Transport wrote down that it made it.
+func owned(owner string, created []string, ref Ref, arguments Arguments) bool {
+	mark := arguments.Owner()
+	return mark == owner || (mark == "" && slices.Contains(created, ref.String()))
+}
+
+// RoleOf tells the role of a queue of ours by its arguments: only lanes have a TTL, only the failure queue has no
+// dead-letter exchange.
+func RoleOf(queue Queue) Role {
+	switch {
+	case queue.Arguments[argMessageTTL] != nil:
+		return RoleLane
+	case queue.Arguments[argDeadLetterExchange] == nil:
+		return RoleFailure
+	default:
+		return RoleWork
+	}
+}
+
+// LeadsIn is true for a binding that must go before its queue is counted. The way back from the lanes into a work queue
+// stays until the queue is deleted: what waits in lanes comes back by it.
+func LeadsIn(binding Binding, queue Queue, prefix string) bool {
+	return RoleOf(queue) != RoleWork || binding.Source != (compile.Names{Prefix: prefix}).Return()
+}
+
+// LaneDelay is how long messages wait in a lane; zero for queues that are none.
+func LaneDelay(queue Queue) time.Duration {
+	milliseconds, _ := normalise(queue.Arguments[argMessageTTL]).(int64)
+	return time.Duration(milliseconds) * time.Millisecond
+}

@@ -1,0 +1,115 @@
+package topology
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// decisive are the arguments that change what becomes of messages. Others that somebody set on an existing queue, such
+// as where its leader lives, are left alone.
+func decisive() []string {
+	return []string{
+		argMessageTTL, "x-expires", "x-max-length", "x-max-length-bytes", argOverflow, argDeadLetterExchange,
+		"x-dead-letter-routing-key", argDeadLetterStrategy, argSingleActive, "x-delivery-limit",
+	}
+}
+
+// defaultOf is what the broker takes where an argument is absent.
+func defaultOf(argument string) any {
+	switch argument {
+	case argSingleActive:
+		return false
+	case argOverflow:
+		return overflowDropHead
+	case argDeadLetterStrategy:
+		return strategyAtMostOnce
+	default:
+		return nil
+	}
+}
+
+func argumentOr(arguments Arguments, name string) any {
+	if value, ok := arguments[name]; ok {
+		return value
+	}
+	return defaultOf(name)
+}
+
+// compareQueue returns what differs and cannot be changed in place, but for the owner mark.
+func compareQueue(want, got Queue) []FieldChange {
+	var changes []FieldChange
+	changes = appendChange(changes, "type", got.Type, want.Type)
+	if got.Type != want.Type {
+		// The arguments of another type are no news beside that.
+		return changes
+	}
+	changes = appendChange(changes, "durable", got.Durable, want.Durable)
+	changes = appendChange(changes, "auto-delete", got.AutoDelete, want.AutoDelete)
+	changes = appendChange(changes, "exclusive", got.Exclusive, want.Exclusive)
+	for _, name := range decisive() {
+		changes = appendChange(changes, name, argumentOr(got.Arguments, name), argumentOr(want.Arguments, name))
+	}
+	return changes
+}
+
+// compareExchange returns what differs and cannot be changed in place, but for the owner mark.
+func compareExchange(want, got Exchange) []FieldChange {
+	var changes []FieldChange
+	changes = appendChange(changes, "type", got.Type, want.Type)
+	changes = appendChange(changes, "durable", got.Durable, want.Durable)
+	changes = appendChange(changes, "auto-delete", got.AutoDelete, want.AutoDelete)
+	changes = appendChange(changes, "internal", got.Internal, want.Internal)
+	if want.Role != RoleProducers {
+		// What the producers' exchange has of this is a warning: it works, only unroutable messages go elsewhere.
+		changes = appendChange(changes, argAlternateExchange, got.Arguments[argAlternateExchange], want.Arguments[argAlternateExchange])
+	}
+	return changes
+}
+
+// comparePolicy returns what a write would change.
+func comparePolicy(want, got Policy) []FieldChange {
+	var changes []FieldChange
+	changes = appendChange(changes, "pattern", got.Pattern, want.Pattern)
+	changes = appendChange(changes, "apply-to", got.ApplyTo, want.ApplyTo)
+	changes = appendChange(changes, "priority", got.Priority, want.Priority)
+	keys := map[string]bool{}
+	for key := range want.Definition {
+		keys[key] = true
+	}
+	for key := range got.Definition {
+		keys[key] = true
+	}
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		changes = appendChange(changes, key, got.Definition[key], want.Definition[key])
+	}
+	return changes
+}
+
+func appendChange(changes []FieldChange, field string, got, want any) []FieldChange {
+	if same(got, want) {
+		return changes
+	}
+	return append(changes, FieldChange{Field: field, From: normalise(got), To: normalise(want)})
+}
+
+// ownerConflict says that an object belongs to somebody else.
+func ownerConflict(ref Ref, got, want string) Conflict {
+	remedy := "it is owned by " + got + ": choose another name or spec.prefix"
+	if name := transportOf(got); name != "" && clusterOf(got) == clusterOf(want) {
+		remedy = "it is owned by the Transport " + name + ": choose another name or spec.prefix"
+	}
+	return Conflict{
+		Object: ref, Fields: []FieldChange{{Field: OwnerArgument, From: got, To: want}}, Remedy: remedy,
+	}
+}
+
+func clusterOf(owner string) string {
+	cluster, _, _ := strings.Cut(owner, "/")
+	return cluster
+}
+
+func transportOf(owner string) string {
+	_, name, _ := strings.Cut(owner, "/")
+	return name
+}

@@ -1,0 +1,168 @@
+package topology
+
+import (
+	"fmt"
+	"strings"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/retry"
+)
+
+// Desired returns the objects that a Transport needs, in the order in which they are made. A spec that RabbitMQ would
+// refuse, or that contradicts itself, gives an *InvalidError that lists every problem.
+func Desired(t *v1alpha1.Transport, lanes retry.Lanes, owner string) (Objects, error) {
+	names := compile.NamesOf(t)
+	objects := Objects{
+		Owner:     owner,
+		Prefix:    names.Prefix,
+		Exchanges: desiredExchanges(t, names, owner),
+		Queues:    desiredQueues(t, names, lanes, owner),
+		Bindings:  desiredBindings(t, names, lanes, owner),
+		Policies:  desiredPolicies(t, names),
+	}
+	if problems := validate(t, names, objects); len(problems) > 0 {
+		return Objects{}, &InvalidError{Problems: problems}
+	}
+	return objects, nil
+}
+
+func desiredExchanges(t *v1alpha1.Transport, names compile.Names, owner string) []Exchange {
+	private := func(role Role, name, kind string, alternate string) Exchange {
+		arguments := Arguments{OwnerArgument: owner}
+		if alternate != "" {
+			arguments[argAlternateExchange] = alternate
+		}
+		return Exchange{Name: name, Type: kind, Durable: true, Arguments: arguments, Role: role}
+	}
+	exchanges := []Exchange{
+		private(RoleFailed, names.Failed(), TypeFanout, ""),
+		private(RoleReturnStandin, names.ReturnStandin(), TypeDirect, names.Failed()),
+		private(RoleReturn, names.Return(), TypeDirect, names.ReturnStandin()),
+		private(RoleFallback, names.Fallback(), TypeHeaders, ""),
+	}
+	if t.Spec.Exchange != nil {
+		exchanges = append(exchanges,
+			private(RoleUnrouted, names.Unrouted(), TypeFanout, ""),
+			private(RoleStandin, names.Standin(), TypeDirect, names.Unrouted()),
+			// Without arguments, so that a producer's own plain declaration goes on working.
+			Exchange{
+				Name: t.Spec.Exchange.Name, Type: strings.ToLower(string(t.Spec.Exchange.Type)), Durable: true,
+				Role: RoleProducers,
+			},
+		)
+	}
+	return exchanges
+}
+
+func desiredQueues(t *v1alpha1.Transport, names compile.Names, lanes retry.Lanes, owner string) []Queue {
+	queues := make([]Queue, 0, 1+len(lanes)+len(t.Spec.Queues))
+	queues = append(queues, Queue{
+		Name: names.FailureQueue(), Type: TypeQuorum, Durable: true, Role: RoleFailure,
+		Arguments: Arguments{argQueueType: TypeQuorum, OwnerArgument: owner},
+	})
+	for _, delay := range lanes {
+		queues = append(queues, Queue{
+			Name: names.Lane(delay), Type: TypeQuorum, Durable: true, Role: RoleLane,
+			Arguments: Arguments{
+				argQueueType:          TypeQuorum,
+				argMessageTTL:         delay.Milliseconds(),
+				argDeadLetterExchange: names.Return(),
+				argDeadLetterStrategy: strategyAtLeastOnce,
+				argOverflow:           overflowRejectPublish,
+				OwnerArgument:         owner,
+			},
+		})
+	}
+	for i := range t.Spec.Queues {
+		queues = append(queues, workQueue(&t.Spec.Queues[i], names, owner))
+	}
+	return queues
+}
+
+func workQueue(queue *v1alpha1.Queue, names compile.Names, owner string) Queue {
+	kind := queueType(queue)
+	arguments := Arguments{argQueueType: kind, argDeadLetterExchange: names.Failed()}
+	if kind == TypeQuorum {
+		arguments[argDeadLetterStrategy] = strategyAtLeastOnce
+		arguments[argOverflow] = overflowRejectPublish
+		arguments[OwnerArgument] = owner
+	}
+	if queue.SingleActiveConsumer != nil && *queue.SingleActiveConsumer {
+		arguments[argSingleActive] = true
+	}
+	return Queue{Name: queue.Name, Type: kind, Durable: true, Arguments: arguments, Role: RoleWork}
+}
+
+func queueType(queue *v1alpha1.Queue) string {
+	if queue.Type != nil && *queue.Type == v1alpha1.QueueClassic {
+		return TypeClassic
+	}
+	return TypeQuorum
+}
+
+// desiredBindings are ordered from the way out to the way in: what leads messages into the topology comes last.
+func desiredBindings(t *v1alpha1.Transport, names compile.Names, lanes retry.Lanes, owner string) []Binding {
+	marked := func(source, queue, key string) Binding {
+		return Binding{Source: source, Destination: queue, RoutingKey: key, Arguments: Arguments{OwnerArgument: owner}}
+	}
+	bindings := []Binding{marked(names.Failed(), names.FailureQueue(), "")}
+	for _, delay := range lanes {
+		lane := names.Lane(delay)
+		bindings = append(bindings, Binding{
+			Source: names.Fallback(), Destination: lane,
+			// No owner mark: a headers exchange would match on it.
+			Arguments: Arguments{argMatch: "all", laneHeader: strings.TrimPrefix(lane, names.LanePrefix())},
+		})
+	}
+	for i := range t.Spec.Queues {
+		name := t.Spec.Queues[i].Name
+		bindings = append(bindings, marked(names.Return(), name, name))
+	}
+	if t.Spec.Exchange != nil && t.Spec.Exchange.UnroutedTo != nil {
+		bindings = append(bindings, marked(names.Unrouted(), *t.Spec.Exchange.UnroutedTo, ""))
+	}
+	for i := range t.Spec.Queues {
+		queue := &t.Spec.Queues[i]
+		for _, key := range ownKeys(t.Spec.Exchange, queue) {
+			bindings = append(bindings, marked(t.Spec.Exchange.Name, queue.Name, key))
+		}
+		for _, foreign := range queue.Bindings {
+			for _, key := range foreign.Keys {
+				bindings = append(bindings, marked(foreign.Exchange, queue.Name, key))
+			}
+		}
+	}
+	return bindings
+}
+
+// ownKeys are the keys that bind a queue to the Transport's own exchange. A fanout exchange binds every queue.
+func ownKeys(exchange *v1alpha1.Exchange, queue *v1alpha1.Queue) []string {
+	switch {
+	case exchange == nil:
+		return nil
+	case exchange.Type == v1alpha1.ExchangeFanout:
+		return []string{""}
+	default:
+		return queue.BindingKeys
+	}
+}
+
+// Advice returns what a valid spec may not mean as its author believes.
+func Advice(t *v1alpha1.Transport) []Finding {
+	var warnings []Finding
+	for i := range t.Spec.Queues {
+		queue := &t.Spec.Queues[i]
+		ref := Ref{Kind: KindQueue, Name: queue.Name}
+		unrouted := t.Spec.Exchange != nil && t.Spec.Exchange.UnroutedTo != nil && *t.Spec.Exchange.UnroutedTo == queue.Name
+		if len(ownKeys(t.Spec.Exchange, queue)) == 0 && len(queue.Bindings) == 0 && !unrouted {
+			warnings = append(warnings, Finding{Object: ref, Message: fmt.Sprintf(
+				"spec.queues[%d] has neither bindingKeys nor bindings: it receives only what is published straight to its name", i)})
+		}
+		if queueType(queue) == TypeClassic {
+			warnings = append(warnings, Finding{Object: ref, Message: "a classic queue dead-letters at most once: " +
+				"messages that expire or are rejected in it are lost if the broker stops in that moment; type Quorum is safe"})
+		}
+	}
+	return warnings
+}

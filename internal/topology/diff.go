@@ -1,0 +1,298 @@
+package topology
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+)
+
+// PolicyChange is a RabbitMQ policy that exists and is to be written again.
+type PolicyChange struct {
+	Policy Policy        `json:"policy"`
+	Fields []FieldChange `json:"fields"`
+}
+
+// Withheld is a binding that is wanted and not made.
+type Withheld struct {
+	Binding Binding `json:"binding"`
+	Reason  string  `json:"reason"`
+}
+
+// Difference is what lies between the desired and the observed objects.
+type Difference struct {
+	// Missing objects, in the order of the desired ones, without bindings that are withheld.
+	Missing Objects
+	// Changed policies; everything else cannot be changed in place.
+	Changed []PolicyChange
+	// Conflicts are objects that only the user can put right.
+	Conflicts []Conflict
+	// Withheld bindings would lead messages into an object that is in conflict, or come from an exchange that cannot serve.
+	Withheld []Withheld
+	// Problems keep a part of the spec from working; the rest goes on.
+	Problems []Finding
+	// Warnings are about what works, but not as the user may believe.
+	Warnings []Finding
+	// Adopted objects are desired, existed before, and are not ours: they are used and never deleted.
+	Adopted []Ref
+	// Unmarked are missing objects that will carry no owner mark. That we make them must be written down before they are
+	// made, or nobody could tell later whose they are.
+	Unmarked []Ref
+
+	// ExtraQueues are ours and not desired any more. They are retired in steps.
+	ExtraQueues []QueueState
+	// ExtraExchanges are ours and not desired any more. They can go when no queue is left that is on its way out.
+	ExtraExchanges []string
+	// ExtraBindings are ours, not desired any more, and lead to no extra queue. They can go at once.
+	ExtraBindings []Binding
+	// ExtraPolicies are ours, not desired any more, and apply to nothing that is still ours. They can go at once.
+	ExtraPolicies []Policy
+}
+
+// Empty is true when there is nothing to write, now or later.
+func (d Difference) Empty() bool {
+	return len(Plan(d)) == 0 && len(d.ExtraQueues) == 0 && len(d.ExtraExchanges) == 0
+}
+
+// differ builds a Difference step by step.
+type differ struct {
+	desired    Objects
+	observed   Observed
+	created    []string
+	roles      map[string]Role // of desired exchanges by name
+	queues     map[string]Role // of desired queues by name
+	conflicted map[Ref]bool
+	// broken is true when an object that messages need to leave by is in conflict.
+	broken bool
+	// taken is true when another Transport uses the same prefix.
+	taken bool
+	out   Difference
+}
+
+// Diff compares the desired with the observed objects. created are the objects, as Ref strings, that this Transport made
+// and that carry no owner mark.
+func Diff(desired Objects, observed Observed, created []string) Difference {
+	d := &differ{
+		desired: desired, observed: observed,
+		created: created, roles: map[string]Role{}, queues: map[string]Role{}, conflicted: map[Ref]bool{},
+		out: Difference{Missing: Objects{Owner: desired.Owner, Prefix: desired.Prefix}},
+	}
+	for _, exchange := range desired.Exchanges {
+		d.roles[exchange.Name] = exchange.Role
+	}
+	for _, queue := range desired.Queues {
+		d.queues[queue.Name] = queue.Role
+	}
+	d.exchangesDiff()
+	d.queuesDiff()
+	d.extraObjects()
+	d.policiesDiff()
+	d.bindingsDiff()
+	d.extraBindings()
+	d.warnings()
+	return d.out
+}
+
+func (d *differ) exchangesDiff() {
+	for _, want := range d.desired.Exchanges {
+		ref := Ref{Kind: KindExchange, Name: want.Name}
+		got, exists := d.observed.Exchanges[want.Name]
+		if !exists {
+			d.out.Missing.Exchanges = append(d.out.Missing.Exchanges, want)
+			d.unmarked(ref, want.Arguments)
+			continue
+		}
+		fields := compareExchange(want, got.Exchange)
+		remedy := "an exchange cannot change it in place: delete the exchange once nobody uses it, or choose another name"
+		d.judge(ref, got.Arguments, fields, remedy, want.Role != RoleProducers)
+	}
+}
+
+func (d *differ) queuesDiff() {
+	for _, want := range d.desired.Queues {
+		ref := Ref{Kind: KindQueue, Name: want.Name}
+		got, exists := d.observed.Queues[want.Name]
+		if !exists {
+			d.out.Missing.Queues = append(d.out.Missing.Queues, want)
+			d.unmarked(ref, want.Arguments)
+			continue
+		}
+		fields := compareQueue(want, got.Queue)
+		remedy := "a queue cannot change it in place: add a queue under another name and let this one run empty, " +
+			"or delete it once it is empty"
+		d.judge(ref, got.Arguments, fields, remedy, want.Role == RoleFailure)
+	}
+}
+
+// unmarked notes an object that is to be made without an owner mark.
+func (d *differ) unmarked(ref Ref, want Arguments) {
+	if want.Owner() == "" {
+		d.out.Unmarked = append(d.out.Unmarked, ref)
+	}
+}
+
+// judge decides whether an existing object is ours, adopted or in conflict.
+func (d *differ) judge(ref Ref, got Arguments, fields []FieldChange, remedy string, wayOut bool) {
+	switch owner := got.Owner(); {
+	case owner != "" && owner != d.desired.Owner:
+		d.taken = d.taken || wayOut
+		d.conflict(ownerConflict(ref, owner, d.desired.Owner), wayOut)
+	case len(fields) > 0:
+		d.conflict(Conflict{Object: ref, Fields: fields, Remedy: remedy}, wayOut)
+	case !d.ours(ref, got):
+		d.out.Adopted = append(d.out.Adopted, ref)
+	}
+}
+
+func (d *differ) conflict(conflict Conflict, wayOut bool) {
+	d.out.Conflicts = append(d.out.Conflicts, conflict)
+	d.conflicted[conflict.Object] = true
+	d.broken = d.broken || wayOut
+}
+
+func (d *differ) ours(ref Ref, got Arguments) bool {
+	return owned(d.desired.Owner, d.created, ref, got)
+}
+
+func (d *differ) policiesDiff() {
+	if d.taken {
+		// They carry the prefix in their names and belong to the other Transport.
+		return
+	}
+	desired := map[string]bool{}
+	for _, want := range d.desired.Policies {
+		desired[want.Name] = true
+		if d.coversConflict(want) {
+			continue
+		}
+		got, exists := d.observed.Policies[want.Name]
+		if !exists {
+			d.out.Missing.Policies = append(d.out.Missing.Policies, want)
+		} else if fields := comparePolicy(want, got); len(fields) > 0 {
+			d.out.Changed = append(d.out.Changed, PolicyChange{Policy: want, Fields: fields})
+		}
+	}
+	named := policyNamesOf(d.desired.Prefix)
+	for _, name := range slices.Sorted(maps.Keys(d.observed.Policies)) {
+		if queue, isQueue := named.queueOf(name); !desired[name] && (name == named.exchange() || isQueue && !d.retiring(queue)) {
+			d.out.ExtraPolicies = append(d.out.ExtraPolicies, d.observed.Policies[name])
+		}
+	}
+}
+
+// coversConflict is true for a policy of an object that is in conflict: it may be somebody else's.
+func (d *differ) coversConflict(policy Policy) bool {
+	for ref := range d.conflicted {
+		if policy.Pattern == exactly(ref.Name) && (policy.ApplyTo == applyToExchanges) == (ref.Kind == KindExchange) {
+			return true
+		}
+	}
+	return false
+}
+
+// retiring is true for a queue that is on its way out; its policy holds until it is gone.
+func (d *differ) retiring(queue string) bool {
+	return slices.ContainsFunc(d.out.ExtraQueues, func(q QueueState) bool { return q.Name == queue })
+}
+
+func (d *differ) bindingsDiff() {
+	present := make(map[string]bool, len(d.observed.Bindings))
+	for _, binding := range d.observed.Bindings {
+		present[binding.identity()] = true
+	}
+	reported := map[string]bool{}
+	for _, want := range d.desired.Bindings {
+		if present[want.identity()] {
+			continue
+		}
+		if reason := d.obstacle(want, reported); reason != "" {
+			d.out.Withheld = append(d.out.Withheld, Withheld{Binding: want, Reason: reason})
+			continue
+		}
+		d.out.Missing.Bindings = append(d.out.Missing.Bindings, want)
+	}
+}
+
+// obstacle says why a binding must not be made, or nothing.
+func (d *differ) obstacle(want Binding, reported map[string]bool) string {
+	role, own := d.roles[want.Source]
+	if !own {
+		if reason := d.foreignObstacle(want.Source); reason != "" {
+			if !reported[want.Source] {
+				reported[want.Source] = true
+				ref := Ref{Kind: KindExchange, Name: want.Source}
+				d.out.Problems = append(d.out.Problems, Finding{Object: ref, Message: reason})
+			}
+			return reason
+		}
+	}
+	leadsIn := !own || role == RoleProducers || role == RoleUnrouted
+	switch {
+	case d.conflicted[Ref{Kind: KindExchange, Name: want.Source}]:
+		return "exchange " + want.Source + " is in conflict"
+	case d.conflicted[Ref{Kind: KindQueue, Name: want.Destination}]:
+		return "queue " + want.Destination + " is in conflict"
+	case leadsIn && d.broken:
+		return "an exchange or queue that failed messages need is in conflict"
+	default:
+		return ""
+	}
+}
+
+// foreignObstacle says why an exchange of others cannot be bound to, or nothing.
+func (d *differ) foreignObstacle(name string) string {
+	exchange, exists := d.observed.Exchanges[name]
+	switch {
+	case !exists:
+		return "it does not exist; spec.queues[].bindings binds to exchanges of others and never makes them"
+	case exchange.Type == TypeHeaders || exchange.Arguments["x-delayed-type"] == TypeHeaders:
+		return "it is a headers exchange, which routes by headers and not by keys"
+	default:
+		return ""
+	}
+}
+
+func (d *differ) extraObjects() {
+	for _, name := range slices.Sorted(maps.Keys(d.observed.Queues)) {
+		queue := d.observed.Queues[name]
+		if _, desired := d.queues[name]; !desired && d.ours(Ref{Kind: KindQueue, Name: name}, queue.Arguments) {
+			d.out.ExtraQueues = append(d.out.ExtraQueues, queue)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.observed.Exchanges)) {
+		exchange := d.observed.Exchanges[name]
+		if _, desired := d.roles[name]; !desired && d.ours(Ref{Kind: KindExchange, Name: name}, exchange.Arguments) {
+			d.out.ExtraExchanges = append(d.out.ExtraExchanges, name)
+		}
+	}
+}
+
+func (d *differ) extraBindings() {
+	desired := make(map[string]bool, len(d.desired.Bindings))
+	for _, binding := range d.desired.Bindings {
+		desired[binding.identity()] = true
+	}
+	for _, binding := range d.observed.Bindings {
+		if desired[binding.identity()] || binding.ToExchange || d.retiring(binding.Destination) {
+			continue
+		}
+		if binding.Arguments.Owner() == d.desired.Owner && !d.stillReturning(binding) {
+			d.out.ExtraBindings = append(d.out.ExtraBindings, binding)
+		}
+	}
+	slices.SortFunc(d.out.ExtraBindings, func(a, b Binding) int { return cmp.Compare(a.identity(), b.identity()) })
+}
+
+// stillReturning is true for the way back into a queue that was adopted and is not desired any more, while messages that
+// may be its own wait in lanes.
+func (d *differ) stillReturning(binding Binding) bool {
+	if d.roles[binding.Source] != RoleReturn {
+		return false
+	}
+	for _, name := range d.desired.QueuesOf(RoleLane) {
+		lane, exists := d.observed.Queues[name]
+		if exists && (lane.Messages == nil || *lane.Messages > 0) {
+			return true
+		}
+	}
+	return false
+}

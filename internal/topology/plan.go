@@ -1,0 +1,215 @@
+package topology
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"redrive.dev/redrive/internal/compile"
+)
+
+// Action is what a step does to its object.
+type Action string
+
+// Actions of steps.
+const (
+	ActionCreate Action = "create"
+	ActionUpdate Action = "update"
+	ActionDelete Action = "delete"
+)
+
+// Step is one write to the broker. Exactly one of the objects is set.
+type Step struct {
+	Action   Action    `json:"action"`
+	Exchange *Exchange `json:"exchange,omitempty"`
+	Queue    *Queue    `json:"queue,omitempty"`
+	Binding  *Binding  `json:"binding,omitempty"`
+	Policy   *Policy   `json:"policy,omitempty"`
+	// Fields that an update changes.
+	Fields []FieldChange `json:"fields,omitempty"`
+}
+
+// Ref names the object of the step.
+func (s Step) Ref() Ref {
+	switch {
+	case s.Exchange != nil:
+		return Ref{Kind: KindExchange, Name: s.Exchange.Name}
+	case s.Queue != nil:
+		return Ref{Kind: KindQueue, Name: s.Queue.Name}
+	case s.Binding != nil:
+		return Ref{Kind: KindBinding, Name: s.Binding.Name()}
+	case s.Policy != nil:
+		return Ref{Kind: KindPolicy, Name: s.Policy.Name}
+	default:
+		return Ref{}
+	}
+}
+
+// String is the line of a plan: "+ queue async.fallback.5s  x-message-ttl=5000, …", "~ policy … message-ttl: 1000 ->
+// 2000", "- binding …".
+func (s Step) String() string {
+	sign := map[Action]string{ActionCreate: "+", ActionUpdate: "~", ActionDelete: "-"}[s.Action]
+	ref := s.Ref()
+	line := fmt.Sprintf("%s %s %s", sign, ref.Kind, ref.Name)
+	if details := s.details(); len(details) > 0 {
+		line += "  " + strings.Join(details, ", ")
+	}
+	return line
+}
+
+func (s Step) details() []string {
+	if s.Action == ActionUpdate {
+		details := make([]string, len(s.Fields))
+		for i, field := range s.Fields {
+			details[i] = field.String()
+		}
+		return details
+	}
+	if s.Action == ActionDelete {
+		return nil
+	}
+	switch {
+	case s.Exchange != nil:
+		return append([]string{"type=" + s.Exchange.Type}, argumentTexts(s.Exchange.Arguments)...)
+	case s.Queue != nil:
+		return argumentTexts(s.Queue.Arguments)
+	case s.Policy != nil:
+		scope := []string{"pattern=" + s.Policy.Pattern, fmt.Sprintf("priority=%d", s.Policy.Priority)}
+		return slices.Concat(scope, argumentTexts(s.Policy.Definition))
+	default:
+		return nil
+	}
+}
+
+// argumentTexts are sorted, without the owner mark, which is the same on all.
+func argumentTexts(arguments Arguments) []string {
+	var texts []string
+	for _, name := range slices.Sorted(maps.Keys(arguments)) {
+		if name != OwnerArgument {
+			texts = append(texts, name+"="+valueText(arguments[name]))
+		}
+	}
+	return texts
+}
+
+// Plan orders what is to be written so that nothing arrives anywhere before its way out exists: policies before what they
+// apply to, the way into the failure queue first, the producers' bindings last. Bindings are added before others are
+// removed: in between a message may be doubled, but none is lost. Queues and exchanges are not removed here.
+func Plan(d Difference) []Step {
+	creations := creations(d.Missing)
+	steps := make([]Step, 0, len(d.Changed)+len(creations)+len(d.ExtraBindings)+len(d.ExtraPolicies))
+	for _, change := range d.Changed {
+		steps = append(steps, Step{Action: ActionUpdate, Policy: &change.Policy, Fields: change.Fields})
+	}
+	steps = append(steps, creations...)
+	for _, binding := range d.ExtraBindings {
+		steps = append(steps, Step{Action: ActionDelete, Binding: &binding})
+	}
+	for _, policy := range d.ExtraPolicies {
+		steps = append(steps, Step{Action: ActionDelete, Policy: &policy})
+	}
+	return steps
+}
+
+// creations orders missing objects by stage; within a stage their own order holds.
+func creations(missing Objects) []Step {
+	type staged struct {
+		stage int
+		step  Step
+	}
+	all := make([]staged, 0, len(missing.Policies)+len(missing.Exchanges)+len(missing.Queues)+len(missing.Bindings))
+	for _, policy := range missing.Policies {
+		all = append(all, staged{policyStage(policy), Step{Action: ActionCreate, Policy: &policy}})
+	}
+	for _, exchange := range missing.Exchanges {
+		all = append(all, staged{exchangeStage(exchange.Role), Step{Action: ActionCreate, Exchange: &exchange}})
+	}
+	for _, queue := range missing.Queues {
+		all = append(all, staged{queueStage(queue.Role), Step{Action: ActionCreate, Queue: &queue}})
+	}
+	for _, binding := range missing.Bindings {
+		all = append(all, staged{bindingStage(binding, missing.Prefix), Step{Action: ActionCreate, Binding: &binding}})
+	}
+	slices.SortStableFunc(all, func(a, b staged) int { return cmp.Compare(a.stage, b.stage) })
+	steps := make([]Step, len(all))
+	for i := range all {
+		steps[i] = all[i].step
+	}
+	return steps
+}
+
+// Stages of creation, from the way out to the way in.
+const (
+	stageQueuePolicies = iota
+	stageFailedExchange
+	stageFailureQueue
+	stageFailedBinding
+	stageReturnStandin
+	stageReturn
+	stageLanes
+	stageFallback
+	stageLaneBindings
+	stageWorkQueues
+	stageReturnBindings
+	stageUnrouted
+	stageStandin
+	stageUnroutedBinding
+	stageExchangePolicy
+	stageProducers
+	stageProducerBindings
+)
+
+func policyStage(policy Policy) int {
+	if policy.ApplyTo == applyToExchanges {
+		return stageExchangePolicy
+	}
+	return stageQueuePolicies
+}
+
+func exchangeStage(role Role) int {
+	switch role {
+	case RoleFailed:
+		return stageFailedExchange
+	case RoleReturnStandin:
+		return stageReturnStandin
+	case RoleReturn:
+		return stageReturn
+	case RoleFallback:
+		return stageFallback
+	case RoleUnrouted:
+		return stageUnrouted
+	case RoleStandin:
+		return stageStandin
+	default:
+		return stageProducers
+	}
+}
+
+func queueStage(role Role) int {
+	switch role {
+	case RoleFailure:
+		return stageFailureQueue
+	case RoleLane:
+		return stageLanes
+	default:
+		return stageWorkQueues
+	}
+}
+
+func bindingStage(binding Binding, prefix string) int {
+	names := compile.Names{Prefix: prefix}
+	switch binding.Source {
+	case names.Failed():
+		return stageFailedBinding
+	case names.Fallback():
+		return stageLaneBindings
+	case names.Return():
+		return stageReturnBindings
+	case names.Unrouted():
+		return stageUnroutedBinding
+	default:
+		return stageProducerBindings
+	}
+}

@@ -1,0 +1,169 @@
+package topology
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"redrive.dev/redrive/api/v1alpha1"
+)
+
+// Waits are the times between the steps by which a queue is deleted.
+type Waits struct {
+	// Grace between the moment when a lane is no longer wanted and its unbinding: workers learn of new lanes at their own
+	// pace.
+	Grace time.Duration
+	// Unbound is how long a queue is unbound before it is first counted: the broker's figures are seconds late.
+	Unbound time.Duration
+	// Empty is the time between the two counts.
+	Empty time.Duration
+}
+
+// DefaultWaits are safe with the intervals at which RabbitMQ counts by default.
+func DefaultWaits() Waits {
+	return Waits{Grace: 10 * time.Minute, Unbound: 15 * time.Second, Empty: 10 * time.Second}
+}
+
+// Sighting is what was seen of a queue that is on its way out.
+type Sighting struct {
+	// Messages in the queue in any state; nil while the broker has not counted them.
+	Messages *int64
+	// Published is the broker's count of messages that were published into the queue.
+	Published int64
+	// Bound is true while a binding leads new messages into the queue.
+	Bound bool
+}
+
+// Decision is what to do about a queue that is on its way out.
+type Decision string
+
+const (
+	// DecisionWait is to look again later.
+	DecisionWait Decision = "Wait"
+	// DecisionUnbind is to remove the bindings that lead into the queue.
+	DecisionUnbind Decision = "Unbind"
+	// DecisionHold is to look again later: the queue holds messages that somebody must take out.
+	DecisionHold Decision = "Hold"
+	// DecisionDelete is to delete the queue: it was empty twice, and nothing arrived in between.
+	DecisionDelete Decision = "Delete"
+	// DecisionDone is to forget the queue: it is gone.
+	DecisionDone Decision = "Done"
+)
+
+// Retire takes one step on the way of a queue out of the broker. RabbitMQ cannot delete a quorum queue only if it is
+// empty, and its figures are late, so a queue is unbound, left alone, counted twice, and deleted if both counts are zero
+// and nothing was published in between; whatever arrives starts the counting again.
+//
+// The returned state is to be kept only if what was decided was carried out. The duration is how long nothing will
+// change by itself; zero where the caller has something to do. seen is nil for a queue that does not exist.
+func Retire(state v1alpha1.Retirement, seen *Sighting, now time.Time, waits Waits) (v1alpha1.Retirement, Decision, time.Duration) {
+	next := *state.DeepCopy()
+	if next.Since == nil {
+		next.Since = timestamp(now)
+	}
+	if seen == nil {
+		return next, DecisionDone, 0
+	}
+	next.Messages = seen.Messages
+	if left := waits.Grace - now.Sub(next.Since.Time); next.Unbound == nil && waits.Grace > 0 && left > 0 {
+		return next, DecisionWait, left
+	}
+	if next.Unbound == nil || seen.Bound {
+		next.Unbound, next.Empty, next.Published = timestamp(now), nil, nil
+		if seen.Bound {
+			return next, DecisionUnbind, 0
+		}
+	}
+	if left := waits.Unbound - now.Sub(next.Unbound.Time); left > 0 {
+		return next, DecisionWait, left
+	}
+	return count(next, seen, now, waits.Empty)
+}
+
+// count reads an unbound queue for the first or the second time.
+func count(next v1alpha1.Retirement, seen *Sighting, now time.Time, between time.Duration) (v1alpha1.Retirement, Decision, time.Duration) {
+	switch {
+	case seen.Messages == nil:
+		next.Empty, next.Published = nil, nil
+		return next, DecisionWait, between
+	case *seen.Messages > 0:
+		next.Empty, next.Published = nil, nil
+		return next, DecisionHold, between
+	case next.Empty == nil || next.Published == nil || *next.Published != seen.Published:
+		next.Empty, next.Published = timestamp(now), &seen.Published
+		return next, DecisionWait, between
+	}
+	if left := between - now.Sub(next.Empty.Time); left > 0 {
+		return next, DecisionWait, left
+	}
+	return next, DecisionDelete, 0
+}
+
+// timestamp keeps whole seconds, as the API server does, and rounds up, so that no wait gets shorter by it.
+func timestamp(now time.Time) *metav1.Time {
+	whole := now.Truncate(time.Second)
+	if whole.Before(now) {
+		whole = whole.Add(time.Second)
+	}
+	return &metav1.Time{Time: whole}
+}
+
+// Drain looks at the queues that messages run through in circles, work queues and lanes, while workers still consume
+// them. They are drained when all of them were empty twice, at least waits.Empty apart and waits.Unbound after the last
+// way in was cut, and nothing was published in between. cut is true when a way in was found and cut just now.
+//
+// It returns the states to keep, whether all is drained, and how long nothing will change by itself.
+func Drain(
+	states []v1alpha1.Retirement, seen map[string]Sighting, cut bool, now time.Time, waits Waits,
+) ([]v1alpha1.Retirement, bool, time.Duration) {
+	known := map[string]v1alpha1.Retirement{}
+	for _, state := range states {
+		known[state.Queue] = state
+	}
+	next := make([]v1alpha1.Retirement, 0, len(seen))
+	for _, name := range slices.Sorted(maps.Keys(seen)) {
+		state := v1alpha1.Retirement{Queue: name}
+		if old, ok := known[name]; ok {
+			state = *old.DeepCopy()
+		}
+		if state.Since == nil || cut {
+			state.Since, state.Empty, state.Published = timestamp(now), nil, nil
+		}
+		state.Messages = seen[name].Messages
+		next = append(next, state)
+	}
+	for _, state := range next {
+		if left := waits.Unbound - now.Sub(state.Since.Time); left > 0 {
+			return next, false, left
+		}
+	}
+	return countTogether(next, seen, now, waits.Empty)
+}
+
+// countTogether reads all queues for the first or the second time: a message that goes from one into another while they
+// are read must not be missed.
+func countTogether(
+	next []v1alpha1.Retirement, seen map[string]Sighting, now time.Time, between time.Duration,
+) ([]v1alpha1.Retirement, bool, time.Duration) {
+	quiet, again, left := true, true, time.Duration(0)
+	for _, state := range next {
+		quiet = quiet && state.Messages != nil && *state.Messages == 0
+		if state.Empty == nil || state.Published == nil || *state.Published != seen[state.Queue].Published {
+			again = false
+			continue
+		}
+		left = max(left, between-now.Sub(state.Empty.Time))
+	}
+	if quiet && again {
+		return next, left <= 0, max(left, 0)
+	}
+	for i := range next {
+		next[i].Empty, next[i].Published = nil, nil
+		if published := seen[next[i].Queue].Published; quiet {
+			next[i].Empty, next[i].Published = timestamp(now), &published
+		}
+	}
+	return next, false, between
+}

@@ -1,0 +1,154 @@
+package topology_test
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/topology"
+)
+
+var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func at(seconds int) time.Time       { return start.Add(time.Duration(seconds) * time.Second) }
+func stamp(seconds int) *metav1.Time { return &metav1.Time{Time: at(seconds)} }
+
+func sighting(messages, published int64) *topology.Sighting {
+	return &topology.Sighting{Messages: &messages, Published: published}
+}
+
+func TestRetire(t *testing.T) {
+	waits := topology.DefaultWaits()
+	noGrace := waits
+	noGrace.Grace = 0
+	bound := sighting(0, 0)
+	bound.Bound = true
+	uncounted := sighting(0, 0)
+	uncounted.Messages = nil
+	cases := []struct {
+		name     string
+		state    v1alpha1.Retirement
+		seen     *topology.Sighting
+		now      int
+		waits    topology.Waits
+		decision topology.Decision
+		wait     time.Duration
+		unbound  *metav1.Time
+		empty    *metav1.Time
+	}{
+		{"a new one waits for its grace", v1alpha1.Retirement{}, bound, 0, waits, topology.DecisionWait, 10 * time.Minute, nil, nil},
+		{"the grace is not over", v1alpha1.Retirement{Since: stamp(0)}, bound, 599, waits, topology.DecisionWait, time.Second, nil, nil},
+		{"the grace is over", v1alpha1.Retirement{Since: stamp(0)}, bound, 600, waits, topology.DecisionUnbind, 0, stamp(600), nil},
+		{"without grace it is unbound at once", v1alpha1.Retirement{}, bound, 0, noGrace, topology.DecisionUnbind, 0, stamp(0), nil},
+		{
+			"what nothing leads to counts as unbound from now",
+			v1alpha1.Retirement{},
+			sighting(0, 0), 0, noGrace,
+			topology.DecisionWait, 15 * time.Second, stamp(0), nil,
+		},
+		{
+			"it is not counted too early",
+			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0)},
+			sighting(0, 0), 14, noGrace,
+			topology.DecisionWait, time.Second, stamp(0), nil,
+		},
+		{
+			"the first count",
+			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0)},
+			sighting(0, 7), 15, noGrace,
+			topology.DecisionWait, 10 * time.Second, stamp(0), stamp(15),
+		},
+		{
+			"the second count comes too early",
+			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0), Empty: stamp(15), Published: new(int64(7))},
+			sighting(0, 7), 24, noGrace, topology.DecisionWait, time.Second, stamp(0), stamp(15),
+		},
+		{
+			"the second count",
+			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0), Empty: stamp(15), Published: new(int64(7))},
+			sighting(0, 7), 25, noGrace, topology.DecisionDelete, 0, stamp(0), stamp(15),
+		},
+		{
+			"something was published in between",
+			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0), Empty: stamp(15), Published: new(int64(7))},
+			sighting(0, 8), 25, noGrace, topology.DecisionWait, 10 * time.Second, stamp(0), stamp(25),
+		},
+		{
+			"the broker's count began again",
+			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0), Empty: stamp(15), Published: new(int64(7))},
+			sighting(0, 0), 25, noGrace, topology.DecisionWait, 10 * time.Second, stamp(0), stamp(25),
+		},
+		{
+			"messages are in it",
+			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0), Empty: stamp(15), Published: new(int64(7))},
+			sighting(3, 7), 25, noGrace, topology.DecisionHold, 10 * time.Second, stamp(0), nil,
+		},
+		{
+			"the broker has not counted",
+			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0), Empty: stamp(15), Published: new(int64(0))},
+			uncounted, 25, noGrace, topology.DecisionWait, 10 * time.Second, stamp(0), nil,
+		},
+		{
+			"somebody bound it again",
+			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0), Empty: stamp(15), Published: new(int64(0))},
+			bound, 25, noGrace, topology.DecisionUnbind, 0, stamp(25), nil,
+		},
+		{"it is gone", v1alpha1.Retirement{Since: stamp(0)}, nil, 25, waits, topology.DecisionDone, 0, nil, nil},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			next, decision, wait := topology.Retire(c.state, c.seen, at(c.now), c.waits)
+			if decision != c.decision || wait != c.wait {
+				t.Errorf("want %s after %s, got %s after %s", c.decision, c.wait, decision, wait)
+			}
+			if !next.Unbound.Equal(c.unbound) || !next.Empty.Equal(c.empty) {
+				t.Errorf("want unbound %v, empty %v; got %v, %v", c.unbound, c.empty, next.Unbound, next.Empty)
+			}
+			if next.Since == nil {
+				t.Error("since is not kept")
+			}
+		})
+	}
+}
+
+func TestTimesInTheStateAreNeverEarlierThanTheyWere(t *testing.T) {
+	next, _, _ := topology.Retire(v1alpha1.Retirement{}, sighting(0, 0), start.Add(time.Millisecond), topology.Waits{})
+	if !next.Unbound.Time.Equal(at(1)) {
+		t.Errorf("whole seconds are rounded up, got %v", next.Unbound)
+	}
+}
+
+func TestQueuesAreDrainedOnlyTogether(t *testing.T) {
+	type look struct {
+		name    string
+		now     int
+		test    topology.Sighting
+		lane    topology.Sighting
+		cut     bool
+		drained bool
+		wait    time.Duration
+	}
+	empty, one := *sighting(0, 1), *sighting(1, 1)
+	looks := []look{
+		{"the ways in were just cut", 0, empty, empty, true, false, 15 * time.Second},
+		{"too early to count", 14, empty, empty, false, false, time.Second},
+		{"a message waits in the lane", 15, empty, one, false, false, 10 * time.Second},
+		{"it is back in its queue while the lane is empty", 25, one, empty, false, false, 10 * time.Second},
+		{"first count", 35, empty, empty, false, false, 10 * time.Second},
+		{"a message ran through in between", 45, *sighting(0, 2), empty, false, false, 10 * time.Second},
+		{"too early for the second count", 50, *sighting(0, 2), empty, false, false, 5 * time.Second},
+		{"second count", 55, *sighting(0, 2), empty, false, true, 0},
+		{"somebody bound a queue again", 56, *sighting(0, 2), empty, true, false, 15 * time.Second},
+	}
+	var states []v1alpha1.Retirement
+	for _, l := range looks {
+		next, drained, wait := topology.Drain(states, map[string]topology.Sighting{"test": l.test, "lane": l.lane}, l.cut, at(l.now),
+			topology.DefaultWaits())
+		if drained != l.drained || wait != l.wait {
+			t.Errorf("%s: want drained %v after %s, got %v after %s", l.name, l.drained, l.wait, drained, wait)
+		}
+		states = next
+	}
+}

@@ -1,0 +1,196 @@
+package topology
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// stallAt is the number of expired messages with nowhere to go that stops a lane for everybody: the broker's default for
+// dead_letter_worker_consumer_prefetch.
+const stallAt = 32
+
+func (d *differ) warnings() {
+	for _, exchange := range d.desired.Exchanges {
+		d.exchangeWarnings(exchange)
+	}
+	for _, queue := range d.desired.Queues {
+		d.queueWarnings(queue)
+	}
+	d.foreignBindings()
+}
+
+func (d *differ) warnf(kind Kind, name, format string, arguments ...any) {
+	d.out.Warnings = append(d.out.Warnings, Finding{
+		Object: Ref{Kind: kind, Name: name}, Message: fmt.Sprintf(format, arguments...),
+	})
+}
+
+func (d *differ) exchangeWarnings(exchange Exchange) {
+	got := d.observed.Exchanges[exchange.Name]
+	ours, hasOurs := d.ownPolicy(KindExchange, exchange.Name)
+	winner, found := d.rival(KindExchange, exchange.Name, got.Policy, ours)
+	if exchange.Role != RoleProducers {
+		_, alternate := winner.Definition[argAlternateExchange]
+		if found && alternate && exchange.Arguments[argAlternateExchange] == nil {
+			d.warnf(KindExchange, exchange.Name, "the RabbitMQ policy %q gives it an alternate exchange: messages that it "+
+				"cannot route would vanish there instead of coming back to the worker", winner.Name)
+		}
+		return
+	}
+	if alternate, ok := got.Arguments[argAlternateExchange]; ok {
+		d.warnf(KindExchange, exchange.Name, "its argument %s=%v wins over spec.exchange.unroutedTo: unroutable messages go there",
+			argAlternateExchange, alternate)
+	}
+	if hasOurs && found {
+		d.rivalry(KindExchange, exchange.Name, ours, winner)
+	}
+}
+
+func (d *differ) queueWarnings(queue Queue) {
+	got := d.observed.Queues[queue.Name]
+	ours, hasOurs := d.ownPolicy(KindQueue, queue.Name)
+	rival, found := d.rival(KindQueue, queue.Name, got.Policy, ours)
+	if found && hasOurs && (queue.Role == RoleWork || wins(rival, ours)) {
+		d.rivalry(KindQueue, queue.Name, ours, rival)
+	}
+	effective := got.EffectiveDefinition
+	source := "an operator policy"
+	switch {
+	case found && (!hasOurs || wins(rival, ours)):
+		effective, source = rival.Definition, fmt.Sprintf("the RabbitMQ policy %q", rival.Name)
+	case !hasOurs || got.Policy != ours.Name:
+		// The broker shows a change of policies some seconds late; until then its figure says nothing.
+		effective = nil
+	}
+	if harm := harmOf(queue, ours.Definition, effective); harm != "" {
+		d.warnf(KindQueue, queue.Name, "%s %s", source, harm)
+	}
+	if queue.Role == RoleLane && got.MessagesDLX >= stallAt {
+		d.warnf(KindQueue, queue.Name, "%d expired messages wait to leave it; if that stays, the lane is stalled: a queue that "+
+			"they return to is full or unavailable", got.MessagesDLX)
+	}
+}
+
+// rivalry names the policy that stops applying, and the one that does.
+func (d *differ) rivalry(kind Kind, name string, ours, rival Policy) {
+	if wins(rival, ours) {
+		d.warnf(kind, name, "the RabbitMQ policy %q (priority %d) applies instead of %q (priority %d), whose settings have no "+
+			"effect: lower its priority or narrow its pattern", rival.Name, rival.Priority, ours.Name, ours.Priority)
+		return
+	}
+	d.warnf(kind, name, "the RabbitMQ policy %q does not apply to it, because %q does: its settings (%s) have no effect here",
+		rival.Name, ours.Name, strings.Join(argumentTexts(rival.Definition), ", "))
+}
+
+// wins is true where another policy applies instead of ours. At equal priority the broker's choice is undefined.
+func wins(rival, ours Policy) bool { return rival.Priority >= ours.Priority }
+
+// ownPolicy returns the desired policy for an object.
+func (d *differ) ownPolicy(kind Kind, name string) (Policy, bool) {
+	for _, policy := range d.desired.Policies {
+		if (policy.ApplyTo == applyToExchanges) == (kind == KindExchange) && matches(policy, name) {
+			return policy, true
+		}
+	}
+	return Policy{}, false
+}
+
+// rival returns the strongest policy of others that would apply to an object if ours did not. Patterns that only the
+// broker's own engine understands count where the broker says that they apply.
+func (d *differ) rival(kind Kind, name, applied string, ours Policy) (Policy, bool) {
+	var strongest Policy
+	found := false
+	for _, id := range slices.Sorted(maps.Keys(d.observed.Policies)) {
+		policy := d.observed.Policies[id]
+		if policy.Name == ours.Name || !d.appliesTo(policy, kind, name) || (!matches(policy, name) && applied != policy.Name) {
+			continue
+		}
+		if !found || policy.Priority > strongest.Priority {
+			strongest, found = policy, true
+		}
+	}
+	return strongest, found
+}
+
+func (d *differ) appliesTo(policy Policy, kind Kind, name string) bool {
+	switch policy.ApplyTo {
+	case "all":
+		return true
+	case applyToExchanges:
+		return kind == KindExchange
+	case applyToQueues:
+		return kind == KindQueue
+	case "quorum_queues", "classic_queues":
+		return kind == KindQueue && strings.HasPrefix(policy.ApplyTo, d.typeOf(name))
+	default:
+		return false
+	}
+}
+
+func (d *differ) typeOf(queue string) string {
+	for _, want := range d.desired.Queues {
+		if want.Name == queue {
+			return want.Type
+		}
+	}
+	return ""
+}
+
+func matches(policy Policy, name string) bool {
+	pattern, err := regexp.Compile(policy.Pattern)
+	return err == nil && pattern.MatchString(name)
+}
+
+// harmOf says what an effective policy does to a queue beside what ours asks for, or nothing.
+func harmOf(queue Queue, ours, effective Arguments) string {
+	foreign := func(key string) bool {
+		value, set := effective[key]
+		return set && !same(value, ours[key])
+	}
+	bounded := foreign("max-length") || foreign("max-length-bytes")
+	overflow := effective["overflow"]
+	if overflow == nil {
+		overflow = argumentOr(queue.Arguments, argOverflow)
+	}
+	rejects := strings.HasPrefix(fmt.Sprint(overflow), overflowRejectPublish)
+	switch {
+	case foreign("expires"):
+		return "sets expires: the broker deletes the queue with its messages when nobody uses it"
+	case queue.Role == RoleLane && foreign("message-ttl"):
+		return "sets message-ttl: retries come back too early"
+	case queue.Role == RoleLane && bounded && !rejects:
+		return "bounds its length: retries come back too early when it is full"
+	case queue.Role == RoleLane && bounded:
+		return "bounds its length: retries are refused when it is full"
+	case queue.Role == RoleFailure && foreign("message-ttl"):
+		return "sets message-ttl: failed messages are dropped when they are that old"
+	case queue.Role == RoleFailure && bounded && !rejects:
+		return "bounds its length: the oldest failed messages are dropped when it is full"
+	case bounded && rejects:
+		return "bounds its length and refuses what is over: a full queue stops the lanes that lead to it"
+	default:
+		return ""
+	}
+}
+
+// foreignBindings reports what others bound to our private exchanges: it takes copies of messages, and may multiply them.
+func (d *differ) foreignBindings() {
+	desired := make(map[string]bool, len(d.desired.Bindings))
+	for _, binding := range d.desired.Bindings {
+		desired[binding.identity()] = true
+	}
+	for _, binding := range d.observed.Bindings {
+		role, own := d.roles[binding.Source]
+		if !own || role == RoleProducers || desired[binding.identity()] || binding.Arguments.Owner() == d.desired.Owner {
+			continue
+		}
+		if !binding.ToExchange && d.retiring(binding.Destination) {
+			continue
+		}
+		d.warnf(KindExchange, binding.Source, "somebody bound %q to this private exchange (key %q): it gets copies of messages",
+			binding.Destination, binding.RoutingKey)
+	}
+}
