@@ -1,0 +1,59 @@
+// Command demo shows Redrive at work, on a machine with nothing but Go: it starts a RabbitMQ, runs the samples as
+// `redrive run` does, publishes 1,000 messages to a partner that fails in every way, and accounts for each of them, from
+// what the partner and the broker say.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"redrive.dev/redrive/internal/cli/terminal"
+)
+
+func main() {
+	samples := flag.String("samples", "config/samples", "folder with the Transport and the RetryPolicy to run")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := demo(ctx, *samples)
+	stop()
+	if err != nil {
+		if !errors.Is(err, errUnsettled) {
+			_, _ = fmt.Fprintf(os.Stderr, "demo: %v\n", err)
+		}
+		os.Exit(1)
+	}
+}
+
+func demo(ctx context.Context, samples string) error {
+	d := &demonstration{out: os.Stdout, screen: terminal.NewScreen(os.Stdout), scenarios: scenarios()}
+	d.messages = shuffled(d.scenarios)
+	d.partner = newPartner(d.scenarios, d.messages)
+	_, _ = fmt.Fprintln(d.out, "Looking for a RabbitMQ ...")
+	place, err := findPlace(ctx, os.Stderr)
+	if err != nil {
+		return err
+	}
+	d.place = place
+	result, err := d.play(ctx, samples)
+	// The sums are the very last line: whatever else is to be said comes before them.
+	left := place.leave(context.WithoutCancel(ctx))
+	if err != nil {
+		return errors.Join(err, left)
+	}
+	if left != nil {
+		_, _ = fmt.Fprintf(os.Stderr, "demo: clean up: %v\n", left)
+	}
+	_, _ = fmt.Fprintln(d.out, result)
+	if !result.good() {
+		return errUnsettled
+	}
+	return nil
+}
+
+// errUnsettled says that messages were lost or duplicated, as the last line of the output tells.
+var errUnsettled = errors.New("messages were lost or duplicated")

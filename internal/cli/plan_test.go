@@ -1,0 +1,192 @@
+package cli
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"redrive.dev/redrive/internal/local"
+	"redrive.dev/redrive/internal/testtransport"
+	"redrive.dev/redrive/internal/topology"
+)
+
+func TestPlanText(t *testing.T) {
+	three := int64(3)
+	plans := []local.Plan{
+		{
+			Transport: "default/async", Broker: "127.0.0.1:5672", Identity: topology.Identity{Cluster: "rabbit", VHost: "/"},
+			Steps: []topology.Step{
+				{
+					Action: topology.ActionUpdate, Policy: &topology.Policy{Name: "redrive.async:queue:test"},
+					Fields: []topology.FieldChange{{Field: "message-ttl", From: 1000, To: 2000}},
+				},
+				{Action: topology.ActionCreate, Exchange: &topology.Exchange{Name: "async", Type: "direct"}},
+				{Action: topology.ActionDelete, Binding: &topology.Binding{Source: "async", Destination: "test", RoutingKey: "old"}},
+			},
+			RetiredQueues: []local.RetiredQueue{{Queue: "async.fallback.7s", Messages: &three}},
+			Conflicts: []topology.Conflict{{
+				Object: topology.Ref{Kind: topology.KindQueue, Name: "test"}, Remedy: "delete it once it is empty",
+				Fields: []topology.FieldChange{{Field: "type", From: "classic", To: "quorum"}},
+			}},
+			Warnings: []topology.Finding{{Object: topology.Ref{Kind: topology.KindQueue, Name: "lost"}, Message: "receives nothing"}},
+			Unmarked: []string{"exchange/async"},
+			Summary:  local.Summary{Add: 1, Change: 1, Remove: 2},
+		},
+		{Transport: "default/mail", Broker: "127.0.0.1:5672", Identity: topology.Identity{VHost: "mail"}},
+	}
+	want := `Transport default/async on 127.0.0.1:5672, vhost /
+  ~ policy redrive.async:queue:test  message-ttl: 1000 -> 2000
+  + exchange async  type=direct
+  - binding async -> test "old"
+  - queue async.fallback.7s  unbound, and deleted once it is empty; messages in it: 3
+  ! conflict: queue "test": type is classic, wanted is quorum; delete it once it is empty
+  warning: queue lost: receives nothing
+  exists without an owner mark, and is used as it is: exchange/async
+1 to add, 1 to change, 2 to remove.
+
+Transport default/mail on 127.0.0.1:5672, vhost mail
+Nothing to do.
+`
+	if got := planText(plans); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestPlanShowsWhatRunWouldDoAndWritesNothing(t *testing.T) {
+	b := newBench(t)
+	code, out, errs := b.command(t, transportYAML+"---\n"+policyYAML, "plan", "-f", "-")
+	if code != exitChanges || errs != "" {
+		t.Fatalf("exit code %d, stderr %q; want %d and nothing", code, errs, exitChanges)
+	}
+	for _, want := range []string{
+		"+ queue async.fallback.200ms", "x-message-ttl=200", "+ exchange async  type=direct", `+ binding async -> test "test"`, " to add, 0 to change, 0 to remove.",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the plan lacks %q:\n%s", want, out)
+		}
+	}
+	if n := b.writes.Load(); n != 0 {
+		t.Errorf("plan made %d writes", n)
+	}
+}
+
+func TestPlanAfterRunFindsNothingThenTheDrift(t *testing.T) {
+	b := newBench(t)
+	dir := folder(t, map[string]string{"all.yaml": transportYAML + "---\n" + policyYAML})
+	run := b.start(t, "run", "-f", dir)
+	testtransport.Eventually(t, "the topology", func() bool { return strings.Contains(run.log.String(), "as it should be") })
+	run.signals <- nil
+	if code := <-run.code; code != exitOK {
+		t.Fatalf("run ended with %d: %s", code, run.log.String())
+	}
+	if code, out, errs := b.command(t, "", "plan", "-f", dir); code != exitOK || !strings.Contains(out, "Nothing to do.") {
+		t.Errorf("exit code %d, want 0 and nothing to do:\n%s%s", code, out, errs)
+	}
+
+	channel := testtransport.Connect(t, b.direct).Channel()
+	if err := channel.QueueUnbind("test", "test", "async", map[string]any{topology.OwnerArgument: "local/default/async"}); err != nil {
+		t.Fatal(err)
+	}
+	b.writes.Store(0)
+	code, out, _ := b.command(t, "", "plan", "-f", dir, "-o", "json")
+	var document struct {
+		Transports []local.Plan `json:"transports"`
+	}
+	if err := json.Unmarshal([]byte(out), &document); err != nil {
+		t.Fatal(err)
+	}
+	if code != exitChanges || len(document.Transports) != 1 || len(document.Transports[0].Steps) != 1 {
+		t.Fatalf("exit code %d, want 2 and the binding alone:\n%s", code, out)
+	}
+	if got, want := document.Transports[0].Steps[0].String(), `+ binding async -> test "test"`; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	_, out, _ = b.command(t, "", "plan", "-f", dir, "-o", "yaml")
+	if err := yaml.Unmarshal([]byte(out), &document); err != nil || document.Transports[0].Summary.Add != 1 {
+		t.Errorf("as YAML: %v\n%s", err, out)
+	}
+	if n := b.writes.Load(); n != 0 {
+		t.Errorf("plan made %d writes", n)
+	}
+}
+
+func TestPlanOfAConflictIsPrintedAndFails(t *testing.T) {
+	b := newBench(t)
+	channel := testtransport.Connect(t, b.direct).Channel()
+	if _, err := channel.QueueDeclare("test", true, false, false, false, map[string]any{"x-queue-type": "classic"}); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs := b.command(t, transportYAML+"---\n"+policyYAML, "plan", "-f", "-")
+	if code != exitError || !strings.Contains(out, `! conflict: queue "test": type is classic, wanted is quorum`) || errs == "" {
+		t.Errorf("exit code %d, stderr %q, want 1 and the conflict:\n%s", code, errs, out)
+	}
+}
+
+func TestAPlanIsMadeAsTheClusterThatOwnsTheObjects(t *testing.T) {
+	b := newBench(t)
+	transport := testtransport.New("http://127.0.0.1:1/messages")
+	testtransport.Declare(t, b.direct, transport, testtransport.Compile(t, transport, testtransport.Explicit(200000000)))
+	text := strings.ReplaceAll(transportYAML, ", unroutedTo: test", "")
+	policy := strings.ReplaceAll(policyYAML, "{type: Constant, delay: 200ms}", "{type: Explicit, delays: [200ms]}")
+	code, out, errs := b.command(t, text+"---\n"+policy, "plan", "-f", "-")
+	if code != exitChanges || strings.Contains(out, "!") || strings.Contains(out, "+ queue") {
+		t.Errorf("exit code %d, want 2 and only the policies missing:\n%s%s", code, out, errs)
+	}
+}
+
+func TestThePictureNeedsNoBroker(t *testing.T) {
+	nowhere := &bench{}
+	code, out, errs := nowhere.command(t, transportYAML+"---\n"+policyYAML, "plan", "-f", "-", "-o", "mermaid")
+	if code != exitOK || !strings.HasPrefix(out, "%% Transport default/async\nflowchart LR\n") || !strings.Contains(out, "async.fallback.200ms") {
+		t.Errorf("exit code %d, %s\n%s", code, errs, out)
+	}
+}
+
+func TestACommandSaysWhatIsWrong(t *testing.T) {
+	nowhere := &bench{amqpURL: "amqp://u:s3cret@127.0.0.1:1", management: "http://127.0.0.1:1"}
+	good := transportYAML + "---\n" + policyYAML
+	tests := map[string]struct {
+		stdin string
+		args  []string
+		want  []string
+	}{
+		"no file": {"", []string{"plan"}, []string{`required flag(s) "filename" not set`}},
+		"a folder that does not exist": {
+			"", []string{"run", "-f", "/nowhere/at/all"}, []string{"/nowhere/at/all", "no such file or directory"},
+		},
+		"a field that does not exist": {
+			strings.Replace(good, "type: Direct", "typ: Direct", 1),
+			[]string{"plan", "-f", "-"},
+			[]string{"stdin, document 1", `unknown field "spec.exchange.typ"`},
+		},
+		"a value that the schema refuses, in the words of the cluster": {
+			good + "---\n" + strings.Replace(strings.Replace(policyYAML, "name: partner", "name: other", 1), "200ms", "20ms", 1),
+			[]string{"run", "-f", "-"},
+			[]string{"stdin, document 3", "spec.backoff.delay", "a delay is between 100ms and 720h"},
+		},
+		"no Transport": {policyYAML, []string{"plan", "-f", "-"}, []string{"stdin: there is no Transport in it"}},
+		"an unknown format": {
+			good, []string{"plan", "-f", "-", "-o", "xml"}, []string{"-o xml", "text, json, yaml and mermaid"},
+		},
+		"a broker that does not answer": {
+			good,
+			[]string{"plan", "-f", "-"},
+			[]string{"stdin, document 1: Transport default/async", "management API at http://127.0.0.1:1", "MANAGEMENT_URL"},
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			code, out, errs := nowhere.command(t, tt.stdin, tt.args...)
+			if code != exitError || strings.Contains(errs+out, "s3cret") {
+				t.Errorf("exit code %d, want 1 and no password: %s", code, errs)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(errs, want) {
+					t.Errorf("stderr %q lacks %q", errs, want)
+				}
+			}
+		})
+	}
+}

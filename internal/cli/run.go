@@ -1,0 +1,187 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"redrive.dev/redrive/internal/cli/terminal"
+	"redrive.dev/redrive/internal/local"
+	"redrive.dev/redrive/internal/manifest"
+	"redrive.dev/redrive/internal/topology"
+)
+
+const (
+	reapplyEvery = 15 * time.Second
+	refreshEvery = time.Second
+	redrawEvery  = 250 * time.Millisecond
+	lineEvery    = 5 * time.Second
+)
+
+// runFlags are the flags of run.
+type runFlags struct {
+	from     string
+	logFile  string
+	logLevel slog.Level
+}
+
+func newRun(env Environment) *cobra.Command {
+	var flags runFlags
+	command := &cobra.Command{
+		Use:   "run -f DIR|FILE|-",
+		Short: "Run Transports and their workers in this process, without Kubernetes",
+		Long: `Run makes the topology of all Transports in the files, keeps it as it should be, and runs their workers in this process. A
+table shows what happens: on a terminal it is redrawn in place, elsewhere a line is printed when something has changed.
+
+When a file changes, everything takes over the change without a restart; a file that is not valid is refused with its
+error, and the last good one stays in force. A Transport that is removed from the files stops, and its objects stay on the
+broker. Lanes that no policy needs any more are emptied and deleted as on Kubernetes, ten minutes later.
+
+Each worker group is one worker here, with the concurrency of one pod; replicas counts only where it is 0, which pauses the
+group. Pod templates do not apply.
+
+` + brokerHelp + `
+
+Ctrl-C or SIGTERM drains: nothing new is received, handlers finish, and what was not begun goes back to its queue. A second
+one stops at once: what is not settled then is delivered again. Exit codes: 0 after everything was drained, else 1.`,
+		Example: `  redrive run -f config/samples
+  AMQP_URL="amqp://$USERNAME:$PASSWORD@rabbitmq" redrive run -f deploy/ --log-file redrive.log`,
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error { return run(command.Context(), env, flags) },
+	}
+	fromFlag(command, &flags.from)
+	command.Flags().StringVar(&flags.logFile, "log-file", "", "append the log to this `path`; left out, it goes to stderr, above the table")
+	command.Flags().TextVar(&flags.logLevel, "log-level", slog.LevelInfo, "`level` from which on is logged: debug, info, warn or error")
+	return command
+}
+
+func run(ctx context.Context, env Environment, flags runFlags) error {
+	source, err := newSource(env, flags.from)
+	if err != nil {
+		return err
+	}
+	loaded, err := source.load(ctx)
+	if err != nil {
+		return err
+	}
+	brokers, err := local.Brokers(loaded.set, env.Getenv)
+	if err != nil {
+		return fmt.Errorf("choose the broker:\n%w", err)
+	}
+	screen := terminal.NewScreen(env.Out)
+	logTo, closeLog, err := logWriter(env, flags.logFile, screen)
+	if err != nil {
+		return err
+	}
+	defer closeLog()
+	log := slog.New(slog.NewTextHandler(logTo, &slog.HandlerOptions{Level: flags.logLevel}))
+	for _, ignored := range loaded.set.Ignored {
+		log.Debug("ignored: not a Transport, RetryPolicy or Secret", "place", ignored.Place, "kind", ignored.Kind, "name", ignored.Name)
+	}
+	advise(log, loaded.units)
+	runner := local.NewRunner(local.Options{
+		Waits: topology.DefaultWaits(), Reapply: reapplyEvery, Refresh: refreshEvery, Log: log,
+	})
+	if err := runner.Take(loaded.units, brokers); err != nil {
+		return err //nolint:wrapcheck // cannot be: it has only begun
+	}
+	return serve(ctx, env, &following{source: source, loaded: loaded, getenv: env.Getenv, runner: runner, log: log}, screen)
+}
+
+// serve shows the table and follows the files until a signal comes, then drains.
+func serve(ctx context.Context, env Environment, files *following, screen *terminal.Screen) error {
+	shown, stopShowing := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		show(shown, env.Out, screen, files.runner)
+	}()
+	defer func() {
+		stopShowing()
+		<-done
+	}()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	if files.source.path != manifest.Stdin {
+		if err := files.start(ctx); err != nil {
+			return err
+		}
+	}
+	select {
+	case <-env.Signals:
+	case <-ctx.Done():
+	}
+	stop()
+	files.log.Info("draining; a second Ctrl-C stops at once")
+	draining, atOnce := context.WithCancel(context.WithoutCancel(ctx))
+	defer atOnce()
+	go func() {
+		select {
+		case <-env.Signals:
+			atOnce()
+		case <-draining.Done():
+		}
+	}()
+	return files.runner.Drain(draining) //nolint:wrapcheck // it says all there is
+}
+
+// show keeps the table up to date until ctx ends, and shows it a last time.
+func show(ctx context.Context, out io.Writer, screen *terminal.Screen, runner *local.Runner) {
+	every := lineEvery
+	last := map[string]string{}
+	draw := func() { printLines(out, runner.Snapshots(), last) }
+	if screen != nil {
+		every = redrawEvery
+		draw = func() { screen.Show(table(runner.Snapshots())) }
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			draw()
+		case <-ctx.Done():
+			draw()
+			return
+		}
+	}
+}
+
+// printLines prints one line for each Transport that has changed since last.
+func printLines(out io.Writer, snapshots []local.Snapshot, last map[string]string) {
+	for _, s := range snapshots {
+		if text := line(s); text != last[s.Transport] {
+			last[s.Transport] = text
+			_, _ = fmt.Fprintln(out, text)
+		}
+	}
+}
+
+// logWriter gives where the log goes: to a file, or above the table where both would share a terminal, or to stderr.
+func logWriter(env Environment, path string, screen *terminal.Screen) (to io.Writer, closing func(), err error) {
+	switch {
+	case path != "":
+		file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600) //nolint:gosec // the user names it
+		if err != nil {
+			return nil, nil, fmt.Errorf("--log-file: %w", err)
+		}
+		return file, func() { _ = file.Close() }, nil
+	case screen != nil && terminal.NewScreen(env.Err) != nil:
+		return screen, func() {}, nil
+	default:
+		return env.Err, func() {}, nil
+	}
+}
+
+func advise(log *slog.Logger, units []local.Unit) {
+	for i := range units {
+		for _, advice := range units[i].Advice {
+			log.Warn(advice.Message, "transport", units[i].Name(), string(advice.Object.Kind), advice.Object.Name)
+		}
+	}
+}

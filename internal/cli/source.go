@@ -1,0 +1,54 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"redrive.dev/redrive/internal/local"
+	"redrive.dev/redrive/internal/manifest"
+)
+
+// source is where the manifests of a command come from.
+type source struct {
+	loader *manifest.Loader
+	in     io.Reader
+	path   string
+}
+
+// loaded is what a source held.
+type loaded struct {
+	set   *manifest.Set
+	units []local.Unit
+}
+
+func newSource(env Environment, path string) (*source, error) {
+	loader, err := manifest.NewLoader()
+	if err != nil {
+		return nil, fmt.Errorf("prepare the validation: %w", err)
+	}
+	return &source{loader: loader, in: env.In, path: path}, nil
+}
+
+// load reads, validates and compiles everything.
+func (s *source) load(ctx context.Context) (loaded, error) {
+	set, err := s.loader.Load(ctx, s.in, s.path)
+	if err != nil {
+		return loaded{}, err //nolint:wrapcheck // it lists files, documents and fields, each on its line
+	}
+	units, err := local.Prepare(set)
+	if err != nil {
+		return loaded{}, err //nolint:wrapcheck // it lists objects and fields, each on its line
+	}
+	if len(units) == 0 {
+		return loaded{}, fmt.Errorf("%s: there is no Transport in it", s.name())
+	}
+	return loaded{set: set, units: units}, nil
+}
+
+func (s *source) name() string {
+	if s.path == manifest.Stdin {
+		return "stdin"
+	}
+	return s.path
+}

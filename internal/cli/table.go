@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"redrive.dev/redrive/internal/cli/terminal"
+	"redrive.dev/redrive/internal/local"
+)
+
+// unknown stands for a number that the broker has not told yet.
+const unknown = "?"
+
+// table shows all Transports, each with its work queues, its lanes and its failure queue.
+func table(snapshots []local.Snapshot) []string {
+	var lines []string
+	for i, s := range snapshots {
+		if i > 0 {
+			lines = append(lines, "")
+		}
+		lines = append(lines, heading(s))
+		rows := [][]string{{"QUEUE", "READY", "IN LANES", "AT HANDLER", "HANDLED", "RETRIED", "FAILED", "DROPPED"}}
+		for _, q := range s.Queues {
+			rows = append(rows, []string{
+				q.Name, count(q.Ready), "", number(q.AtHandler), number(q.Handled), number(q.Retried), number(q.Failed), number(q.Dropped),
+			})
+		}
+		rows = append(rows, []string{"(all lanes)", "", count(s.Waiting)}, []string{s.FailureQueue, count(s.Failures)})
+		lines = append(lines, terminal.Align(rows)...)
+	}
+	return lines
+}
+
+func heading(s local.Snapshot) string {
+	text := "Transport " + s.Transport + " on " + s.Broker
+	if s.Problem != "" {
+		text += ": " + s.Problem
+	}
+	return text
+}
+
+// line shows one Transport in one line, for logs and pipes.
+func line(s local.Snapshot) string {
+	parts := make([]string, 0, len(s.Queues)+2)
+	for _, q := range s.Queues {
+		text := fmt.Sprintf("%s ready=%s handled=%d retried=%d failed=%d", q.Name, count(q.Ready), q.Handled, q.Retried, q.Failed)
+		if q.Dropped > 0 {
+			text += fmt.Sprintf(" dropped=%d", q.Dropped)
+		}
+		parts = append(parts, text)
+	}
+	parts = append(parts, "in lanes "+count(s.Waiting), s.FailureQueue+" "+count(s.Failures))
+	text := s.Transport + ": " + strings.Join(parts, "; ")
+	if s.Problem != "" {
+		text += "; " + s.Problem
+	}
+	return text
+}
+
+func count(n *int64) string {
+	if n == nil {
+		return unknown
+	}
+	return number(*n)
+}
+
+func number(n int64) string { return strconv.FormatInt(n, 10) }

@@ -1,0 +1,140 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/topology"
+)
+
+// Plan is what would change on the broker for one Transport.
+type Plan struct {
+	// Transport as namespace/name.
+	Transport string `json:"transport"`
+	// Broker is the address of AMQP; Identity the cluster's own name and the vhost.
+	Broker   string            `json:"broker"`
+	Identity topology.Identity `json:"identity"`
+	// Steps are the writes that would follow at once, in their order.
+	Steps []topology.Step `json:"steps"`
+	// RetiredQueues would be unbound, and deleted once they are empty; RetiredExchanges go with the last of them.
+	RetiredQueues    []RetiredQueue `json:"retiredQueues,omitempty"`
+	RetiredExchanges []string       `json:"retiredExchanges,omitempty"`
+	// Conflicts are objects that only the user can put right; Withheld bindings follow from them and from Problems, which
+	// keep a part of the Transport from working.
+	Conflicts []topology.Conflict `json:"conflicts,omitempty"`
+	Problems  []topology.Finding  `json:"problems,omitempty"`
+	Withheld  []topology.Withheld `json:"withheld,omitempty"`
+	// Warnings are about what works, but maybe not as its author believes.
+	Warnings []topology.Finding `json:"warnings,omitempty"`
+	// Unmarked objects exist without an owner mark and are used as they are: those that somebody else made, and those that
+	// carry none because others declare them too.
+	Unmarked []string `json:"unmarked,omitempty"`
+	Summary  Summary  `json:"summary"`
+}
+
+// RetiredQueue is a queue that is not wanted any more.
+type RetiredQueue struct {
+	Queue string `json:"queue"`
+	// Messages in it; nil where the broker has not counted them.
+	Messages *int64 `json:"messages,omitempty"`
+}
+
+// Summary counts the objects of a Plan.
+type Summary struct {
+	Add    int `json:"add"`
+	Change int `json:"change"`
+	Remove int `json:"remove"`
+}
+
+// Empty is true when nothing would change.
+func (s Summary) Empty() bool { return s == Summary{} }
+
+// Blocked is true when something stands in the way that only the user can put right.
+func (p *Plan) Blocked() bool { return len(p.Conflicts) > 0 || len(p.Problems) > 0 }
+
+// MakePlan compares a Transport with what is on its broker, and writes nothing.
+func MakePlan(ctx context.Context, unit *Unit, on Broker) (Plan, error) {
+	client, err := on.client()
+	if err != nil {
+		return Plan{}, err
+	}
+	defer client.Close()
+	observed, err := client.Observe(ctx)
+	if err != nil {
+		return Plan{}, explain(err, on)
+	}
+	desired, err := topology.Desired(unit.Transport, unit.Compiled.Lanes, Owner(clusterOf(unit, observed), unit.Transport))
+	if err != nil {
+		return Plan{}, fmt.Errorf("desired objects: %w", err)
+	}
+	plan := planOf(topology.Diff(desired, observed, nil))
+	plan.Transport, plan.Broker, plan.Identity = unit.Name().String(), on.Credentials.Address(), observed.Identity
+	plan.Warnings = append(append([]topology.Finding{}, unit.Advice...), plan.Warnings...)
+	return plan, nil
+}
+
+// clusterOf reads from the owner marks whose Transport stands there already: that of a cluster, or one that was made
+// without. A plan is made as whoever that is.
+func clusterOf(unit *Unit, observed topology.Observed) string {
+	for _, exchange := range unit.Objects.Exchanges {
+		owner := observed.Exchanges[exchange.Name].Arguments.Owner()
+		if cluster, ok := strings.CutSuffix(owner, "/"+unit.Name().String()); ok {
+			return cluster
+		}
+	}
+	return Cluster
+}
+
+func planOf(d topology.Difference) Plan {
+	plan := Plan{
+		Steps: topology.Plan(d), RetiredExchanges: d.ExtraExchanges, Conflicts: d.Conflicts, Problems: d.Problems,
+		Withheld: d.Withheld, Warnings: d.Warnings,
+	}
+	for _, queue := range d.ExtraQueues {
+		plan.RetiredQueues = append(plan.RetiredQueues, RetiredQueue{Queue: queue.Name, Messages: queue.Messages})
+	}
+	for _, ref := range d.Adopted {
+		plan.Unmarked = append(plan.Unmarked, ref.String())
+	}
+	plan.Summary.Remove = len(plan.RetiredQueues) + len(plan.RetiredExchanges)
+	for _, step := range plan.Steps {
+		switch step.Action {
+		case topology.ActionCreate:
+			plan.Summary.Add++
+		case topology.ActionUpdate:
+			plan.Summary.Change++
+		case topology.ActionDelete:
+			plan.Summary.Remove++
+		}
+	}
+	return plan
+}
+
+// client of the broker's management API.
+func (b Broker) client() (*broker.Client, error) {
+	client, err := broker.New(broker.Config{
+		ManagementURL: b.Management.URL, Username: b.Management.Username, Password: b.Management.Password(),
+		VHost: b.VHost, TLS: b.Management.TLS,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("management API: %w", err)
+	}
+	return client, nil
+}
+
+// explain adds to an error of the management API where it is and what can be done.
+func explain(err error, on Broker) error {
+	what := fmt.Errorf("management API at %s: %w", on.Management.URL, err)
+	switch {
+	case errors.Is(err, broker.ErrNotFound):
+		return fmt.Errorf("%w: make the vhost first (rabbitmqctl add_vhost), or name another in spec.broker.vhost", what)
+	case errors.Is(err, broker.ErrUnreachable):
+		return fmt.Errorf("%w: is the broker running, with the management plugin? If it listens elsewhere, set management_uri in the "+
+			"Secret, or %s", what, EnvManagement)
+	default:
+		return what
+	}
+}

@@ -1,0 +1,70 @@
+package local
+
+import (
+	"strings"
+
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/topology"
+)
+
+// Snapshot is what is known about one running Transport at one moment.
+type Snapshot struct {
+	// Transport as namespace/name.
+	Transport string
+	Broker    string
+	// Problem says what the Transport waits for; empty while all is well.
+	Problem string
+	// Queues are the work queues in the order of the spec.
+	Queues []QueueSnapshot
+	// Waiting is the number of messages in all lanes; nil while it is not known.
+	Waiting *int64
+	// FailureQueue by name, and the number of messages in it; nil while it is not known.
+	FailureQueue string
+	Failures     *int64
+}
+
+// QueueSnapshot is a work queue at one moment.
+type QueueSnapshot struct {
+	Name string
+	// Ready is the number of messages that wait for a worker; nil while it is not known.
+	Ready *int64
+	Tally
+}
+
+// snapshotOf puts together what the broker and what the workers know. counted is nil where the broker could not be asked.
+func snapshotOf(unit *Unit, counted counts, done tallies) Snapshot {
+	snapshot := Snapshot{Transport: unit.Name().String(), Waiting: waiting(unit, counted)}
+	for _, queue := range unit.Objects.QueuesOf(topology.RoleWork) {
+		row := QueueSnapshot{Name: queue, Ready: counted.of(queue)}
+		if done[queue] != nil {
+			row.Tally = *done[queue]
+		}
+		snapshot.Queues = append(snapshot.Queues, row)
+	}
+	for _, queue := range unit.Objects.QueuesOf(topology.RoleFailure) {
+		snapshot.FailureQueue, snapshot.Failures = queue, counted.of(queue)
+	}
+	return snapshot
+}
+
+func (c counts) of(queue string) *int64 {
+	count, known := c[queue]
+	if !known {
+		return nil
+	}
+	return &count
+}
+
+// waiting counts the messages in all lanes, those on their way out too.
+func waiting(unit *Unit, counted counts) *int64 {
+	if counted == nil {
+		return nil
+	}
+	total, prefix := int64(0), compile.NamesOf(unit.Transport).LanePrefix()
+	for queue, count := range counted {
+		if strings.HasPrefix(queue, prefix) {
+			total += count
+		}
+	}
+	return &total
+}
