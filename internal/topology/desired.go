@@ -2,6 +2,7 @@ package topology
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"redrive.dev/redrive/api/v1alpha1"
@@ -163,6 +164,15 @@ func Advice(t *v1alpha1.Transport) []Finding {
 			warnings = append(warnings, Finding{Object: ref, Message: "a classic queue dead-letters at most once: " +
 				"messages that expire or are rejected in it are lost if the broker stops in that moment; type Quorum is safe"})
 		}
+		if len(t.Spec.Workers) > 0 && !slices.ContainsFunc(t.Spec.Workers, consumes(queue.Name)) {
+			warnings = append(warnings, Finding{Object: ref, Message: "no worker group consumes this queue: " +
+				"add it to spec.workers[].queues, or leave the field out in one group, which then consumes all"})
+		}
 	}
 	return warnings
+}
+
+// consumes tells whether a worker group consumes a queue.
+func consumes(queue string) func(v1alpha1.Worker) bool {
+	return func(w v1alpha1.Worker) bool { return len(w.Queues) == 0 || slices.Contains(w.Queues, queue) }
 }

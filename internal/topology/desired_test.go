@@ -248,6 +248,11 @@ func TestAdvice(t *testing.T) {
 			"spec.queues[1] has neither bindingKeys nor bindings",
 		},
 		{"a classic queue", func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].Type = new(v1alpha1.QueueClassic) }, "at most once"},
+		{
+			"a queue in no worker group", func(tr *v1alpha1.Transport) {
+				tr.Spec.Workers = []v1alpha1.Worker{{Name: "one", Queues: []string{tr.Spec.Queues[0].Name}}}
+			}, "no worker group consumes",
+		},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

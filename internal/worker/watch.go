@@ -62,6 +62,8 @@ func (w *Worker) follow(path, refused string) string {
 	config, err := ReadConfig(path)
 	if err == nil {
 		err = w.Reload(config)
+	} else {
+		w.options.Metrics.configErrors.Inc()
 	}
 	if err == nil {
 		return ""
