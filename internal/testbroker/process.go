@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -142,15 +143,15 @@ func (p *process) problem(context.Context) string {
 // child is a process in a group of its own.
 type child struct {
 	command *exec.Cmd
-	output  *bytes.Buffer
+	output  *output
 	done    chan struct{}
 }
 
 func startChild(command *exec.Cmd) (*child, error) {
-	c := &child{command: command, output: &bytes.Buffer{}, done: make(chan struct{})}
-	// The output is read after the end only.
+	c := &child{command: command, output: &output{}, done: make(chan struct{})}
 	command.Stdout, command.Stderr = io.Discard, c.output
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	endWithParent(command.SysProcAttr)
 	if err := command.Start(); err != nil {
 		return nil, err //nolint:wrapcheck // wrapped by the callers
 	}
@@ -159,6 +160,24 @@ func startChild(command *exec.Cmd) (*child, error) {
 		close(c.done)
 	}()
 	return c, nil
+}
+
+// output keeps what a process writes, and can be read while it still runs.
+type output struct {
+	mutex sync.Mutex
+	text  bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	return o.text.Write(p) //nolint:wrapcheck // a buffer does not fail
+}
+
+func (o *output) String() string {
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	return o.text.String()
 }
 
 func (c *child) alive() bool {

@@ -1,0 +1,150 @@
+// Command manager is the operator: it reconciles RetryPolicies and Transports.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"redrive.dev/redrive/controllers"
+	"redrive.dev/redrive/internal/topology"
+	"redrive.dev/redrive/internal/version"
+	"redrive.dev/redrive/internal/workload"
+)
+
+// workerImageVariable gives the worker's image where no flag does.
+const workerImageVariable = "REDRIVE_WORKER_IMAGE"
+
+// settings are the values of the flags.
+type settings struct {
+	leaderElect     bool
+	metricsAddress  string
+	probeAddress    string
+	workerImage     string
+	imagePullPolicy string
+	pollInterval    time.Duration
+	waits           topology.Waits
+	concurrency     int
+	logLevel        slog.Level
+	version         bool
+}
+
+func main() {
+	flags := flag.NewFlagSet("manager", flag.ExitOnError)
+	s := parse(flags, os.Args[1:])
+	if s.version {
+		fmt.Println("redrive-manager", version.Long())
+		return
+	}
+	ctrl.SetLogger(logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: s.logLevel})))
+	if err := run(ctrl.SetupSignalHandler(), s); err != nil {
+		ctrl.Log.Error(err, "the manager ends")
+		os.Exit(1)
+	}
+}
+
+func parse(flags *flag.FlagSet, arguments []string) *settings {
+	s := &settings{waits: topology.DefaultWaits()}
+	flags.BoolVar(&s.leaderElect, "leader-elect", false, "Let one of several managers work and the others stand by.")
+	flags.StringVar(&s.metricsAddress, "metrics-bind-address", ":8080", "Address of the metrics; 0 turns them off.")
+	flags.StringVar(&s.probeAddress, "health-probe-bind-address", ":8081", "Address of /healthz and /readyz.")
+	flags.StringVar(&s.workerImage, "worker-image", os.Getenv(workerImageVariable), "Image of the workers.")
+	flags.StringVar(&s.imagePullPolicy, "worker-image-pull-policy", "", "Pull policy of the workers' image; empty leaves it to Kubernetes.")
+	flags.DurationVar(&s.pollInterval, "poll-interval", time.Minute, "How often each Transport is compared with its broker.")
+	flags.DurationVar(&s.waits.Grace, "lane-grace", s.waits.Grace, "How long a fallback queue stays bound after no configuration names it.")
+	flags.DurationVar(&s.waits.Unbound, "unbound-wait", s.waits.Unbound, "How long a queue that goes is unbound before it is first counted.")
+	flags.DurationVar(&s.waits.Empty, "empty-wait", s.waits.Empty, "Time between the two counts of a queue that goes.")
+	flags.IntVar(&s.concurrency, "concurrency", 8, "How many resources of each kind are reconciled at a time.")
+	flags.BoolVar(&s.version, "version", false, "Print the version and exit.")
+	flags.TextVar(&s.logLevel, "log-level", slog.LevelInfo, "DEBUG, INFO, WARN or ERROR.")
+	config.RegisterFlags(flags)
+	_ = flags.Parse(arguments) // With flag.ExitOnError it does not return an error.
+	return s
+}
+
+func (s *settings) check() error {
+	switch {
+	case s.workerImage == "":
+		return errors.New("the image of the workers is missing: set --worker-image or " + workerImageVariable)
+	case s.pollInterval < time.Second:
+		return errors.New("--poll-interval must be at least 1s")
+	case s.waits.Grace < 0 || s.waits.Unbound < 0 || s.waits.Empty < 0:
+		return errors.New("--lane-grace, --unbound-wait and --empty-wait must not be negative")
+	case s.concurrency < 1:
+		return errors.New("--concurrency must be at least 1")
+	}
+	return nil
+}
+
+func run(ctx context.Context, s *settings) error {
+	if err := s.check(); err != nil {
+		return err
+	}
+	mgr, err := newManager(s)
+	if err != nil {
+		return err
+	}
+	uid, err := controllers.ClusterUID(ctx, mgr.GetAPIReader())
+	if err != nil {
+		return fmt.Errorf("identify the cluster: %w", err)
+	}
+	err = controllers.Setup(ctx, mgr, controllers.Options{
+		ClusterUID:   uid,
+		Workers:      workload.Options{Image: s.workerImage, ImagePullPolicy: corev1.PullPolicy(s.imagePullPolicy)},
+		PollInterval: s.pollInterval,
+		Waits:        s.waits,
+		Concurrency:  s.concurrency,
+	})
+	if err != nil {
+		return fmt.Errorf("set up the controllers: %w", err)
+	}
+	ctrl.Log.Info("starting", "version", version.Version(), "workerImage", s.workerImage)
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("run the manager: %w", err)
+	}
+	return nil
+}
+
+func newManager(s *settings) (manager.Manager, error) {
+	cluster, err := ctrl.GetConfig()
+	if err != nil {
+		return nil, fmt.Errorf("find the cluster: %w", err)
+	}
+	cached, err := controllers.CacheOptions()
+	if err != nil {
+		return nil, fmt.Errorf("restrict the cache: %w", err)
+	}
+	mgr, err := ctrl.NewManager(cluster, ctrl.Options{
+		Scheme:                 controllers.NewScheme(),
+		Cache:                  cached,
+		Client:                 controllers.ClientOptions(),
+		Metrics:                metricsserver.Options{BindAddress: s.metricsAddress},
+		HealthProbeBindAddress: s.probeAddress,
+		LeaderElection:         s.leaderElect,
+		LeaderElectionID:       "redrive-manager.redrive.dev",
+		// The process ends when the manager does, so that another may take over at once.
+		LeaderElectionReleaseOnCancel: true,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the manager: %w", err)
+	}
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return nil, fmt.Errorf("add /healthz: %w", err)
+	}
+	if err := mgr.AddReadyzCheck("ping", healthz.Ping); err != nil {
+		return nil, fmt.Errorf("add /readyz: %w", err)
+	}
+	return mgr, nil
+}

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"flag"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestFlagsThatCannotBeAreRefused(t *testing.T) {
+	tests := map[string]struct {
+		arguments string
+		want      string
+	}{
+		"an image is all that is needed":       {"--worker-image=i", ""},
+		"no image":                             {"", "--worker-image or REDRIVE_WORKER_IMAGE"},
+		"a poll that never rests":              {"--worker-image=i --poll-interval=10ms", "--poll-interval"},
+		"a negative wait":                      {"--worker-image=i --empty-wait=-1s", "must not be negative"},
+		"nobody who works":                     {"--worker-image=i --concurrency=0", "--concurrency"},
+		"a log level in small letters is fine": {"--worker-image=i --log-level=debug", ""},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(workerImageVariable, "")
+			err := parse(flag.NewFlagSet("manager", flag.ContinueOnError), strings.Fields(tt.arguments)).check()
+			switch {
+			case tt.want == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)):
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestTheImageMayComeFromTheEnvironment(t *testing.T) {
+	t.Setenv(workerImageVariable, "from-the-environment")
+	s := parse(flag.NewFlagSet("manager", flag.ContinueOnError), nil)
+	if s.workerImage != "from-the-environment" {
+		t.Errorf("image %q", s.workerImage)
+	}
+	if s.pollInterval != time.Minute || s.waits.Grace != 10*time.Minute || s.waits.Unbound != 15*time.Second || s.waits.Empty != 10*time.Second {
+		t.Errorf("poll %s, waits %+v", s.pollInterval, s.waits)
+	}
+}

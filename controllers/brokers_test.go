@@ -1,0 +1,163 @@
+package controllers
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/credentials"
+	"redrive.dev/redrive/internal/topology"
+)
+
+// management is a management API with nothing in it.
+type management struct {
+	*httptest.Server
+	// snapshots that were begun, each told in entered.
+	snapshots atomic.Int64
+	entered   chan struct{}
+	// gate keeps whoever wants a snapshot waiting while it is locked.
+	gate sync.RWMutex
+	// down answers as a proxy before a broker that is down does.
+	down atomic.Bool
+}
+
+func newManagement(t *testing.T) *management {
+	t.Helper()
+	m := &management{entered: make(chan struct{}, 100)}
+	m.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Method != http.MethodGet:
+			w.WriteHeader(http.StatusCreated)
+		case r.URL.Path != "/api/cluster-name":
+			_, _ = w.Write([]byte("[]"))
+		default:
+			m.snapshots.Add(1)
+			m.entered <- struct{}{}
+			m.gate.RLock()
+			defer m.gate.RUnlock()
+			if m.down.Load() {
+				w.WriteHeader(http.StatusBadGateway)
+			}
+			_, _ = w.Write([]byte(`{"name":"rabbit@test"}`))
+		}
+	}))
+	t.Cleanup(m.Close)
+	return m
+}
+
+func (m *management) port(t *testing.T, b *brokers, password string) apply.Port {
+	t.Helper()
+	login, err := credentials.FromSecret(map[string][]byte{
+		"host": []byte("127.0.0.1"), "username": []byte("user"), "password": []byte(password), "management_uri": []byte(m.URL),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := b.port(login, "vhost")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+func TestTransportsOfOneVhostShareASnapshot(t *testing.T) {
+	m, b := newManagement(t), newBrokers(time.Hour)
+	var all sync.WaitGroup
+	for range 8 {
+		port := m.port(t, b, "password")
+		all.Go(func() {
+			if observed, err := port.Observe(t.Context()); err != nil || observed.Cluster != "rabbit@test" {
+				t.Errorf("observed %q, %v", observed.Cluster, err)
+			}
+		})
+	}
+	all.Wait()
+	if got := m.snapshots.Load(); got != 1 {
+		t.Errorf("%d snapshots for 8 Transports", got)
+	}
+}
+
+func TestASnapshotIsTakenAnewWhere(t *testing.T) {
+	tests := map[string]struct {
+		age   time.Duration
+		then  func(*testing.T, *management, *brokers)
+		total int64
+	}{
+		"something was written through the same client": {
+			age: time.Hour,
+			then: func(t *testing.T, m *management, b *brokers) {
+				step := topology.Step{Action: topology.ActionCreate, Exchange: &topology.Exchange{Name: "x", Type: "fanout"}}
+				if _, err := m.port(t, b, "password").Apply(t.Context(), step); err != nil {
+					t.Fatal(err)
+				}
+			},
+			total: 2,
+		},
+		"it is too old":               {age: 0, total: 2},
+		"nothing happened, it is not": {age: time.Hour, total: 1},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			m, b := newManagement(t), newBrokers(tt.age)
+			observe(t, m.port(t, b, "password"))
+			if tt.then != nil {
+				tt.then(t, m, b)
+			}
+			observe(t, m.port(t, b, "password"))
+			if got := m.snapshots.Load(); got != tt.total {
+				t.Errorf("%d snapshots, want %d", got, tt.total)
+			}
+		})
+	}
+}
+
+func TestAnotherPasswordIsAnotherClient(t *testing.T) {
+	m, b := newManagement(t), newBrokers(time.Hour)
+	if m.port(t, b, "old") == m.port(t, b, "new") {
+		t.Error("the client of the old password serves the new one")
+	}
+	b.forget(time.Now().Add(2 * keepBroker))
+	if len(b.ports) > 0 {
+		t.Error("clients that nobody asks for are kept")
+	}
+}
+
+func TestNobodyWaitsForABrokerThatIsKnownToBeSilent(t *testing.T) {
+	m, b := newManagement(t), newBrokers(0)
+	m.down.Store(true)
+	port := m.port(t, b, "password")
+	if _, err := port.Observe(t.Context()); !errors.Is(err, broker.ErrUnreachable) {
+		t.Fatalf("a broker that is down was observed: %v", err)
+	}
+	<-m.entered
+
+	m.gate.Lock()
+	probe := make(chan error)
+	go func() {
+		_, err := port.Observe(t.Context())
+		probe <- err
+	}()
+	<-m.entered
+	if _, err := port.Observe(t.Context()); !errors.Is(err, broker.ErrUnreachable) {
+		t.Errorf("got %v while another one tries", err)
+	}
+	m.down.Store(false)
+	m.gate.Unlock()
+	if err := <-probe; err != nil {
+		t.Errorf("the broker answers again, and still: %v", err)
+	}
+	observe(t, port)
+}
+
+func observe(t *testing.T, port apply.Port) {
+	t.Helper()
+	if _, err := port.Observe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,269 @@
+package controllers_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/testtransport"
+	"redrive.dev/redrive/internal/workload"
+)
+
+func TestATransportFromApplyToDeletion(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	transport := w.ready()
+
+	t.Log("applied: the topology and the workers stand")
+	for _, queue := range []string{"test", "lost", "async.failed", "async.fallback.1s", "async.fallback.2s"} {
+		if !w.hasQueue(queue) {
+			t.Errorf("queue %s is not there", queue)
+		}
+	}
+	checkWorkers(w, transport)
+	checkStatus(w, transport)
+
+	t.Log("another policy: new lanes come, old ones go, no pod restarts")
+	before := w.deployments()[0]
+	policy := w.policy("policy")
+	edit(w, policy, func(p *v1alpha1.RetryPolicy) { p.Spec = testtransport.Explicit(time.Second, 5*time.Second) })
+	testtransport.Eventually(t, "the lane of 5s to be there and that of 2s to be gone", func() bool {
+		return w.hasQueue("async.fallback.5s") && !w.hasQueue("async.fallback.2s")
+	})
+	w.awaitReady(transport)
+	if !slices.Equal(transport.Status.Lanes, []string{"1s", "5s"}) {
+		t.Errorf("status.lanes %v", transport.Status.Lanes)
+	}
+	after := w.deployments()[0]
+	if after.Generation != before.Generation || document(t, before.Spec.Template) != document(t, after.Spec.Template) {
+		t.Errorf("the Deployment has changed:\n%s\n%s", document(t, before.Spec), document(t, after.Spec))
+	}
+
+	t.Log("deleted: what holds a message stays until it is taken out")
+	w.amqp.Publish("async.failed", "", amqp091.Publishing{MessageId: "kept"})
+	w.awaitCount("async.failed", 1)
+	must(t, w.client.Delete(t.Context(), transport))
+	message := w.await(transport, v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonDeletionBlocked)
+	for _, part := range []string{"async.failed (1)", "Retain"} {
+		if !strings.Contains(message, part) {
+			t.Errorf("the condition %q does not say %q", message, part)
+		}
+	}
+	if got := w.amqp.Take("async.failed"); got.MessageId != "kept" {
+		t.Errorf("took message %q", got.MessageId)
+	}
+	w.awaitGone(transport)
+	checkBrokerIsEmpty(w)
+	if len(w.deployments()) > 0 {
+		t.Error("the Deployment is still there")
+	}
+}
+
+func checkWorkers(w *world, transport *v1alpha1.Transport) {
+	w.Helper()
+	deployments, configMaps := w.deployments(), w.configMaps()
+	if len(deployments) != 1 || len(configMaps) != 1 {
+		w.Fatalf("%d Deployments, %d ConfigMaps", len(deployments), len(configMaps))
+	}
+	for _, object := range []client.Object{&deployments[0], &configMaps[0]} {
+		if !metav1.IsControlledBy(object, transport) || object.GetName() != workload.Name(transport, "default") {
+			w.Errorf("%s is owned by %v", object.GetName(), object.GetOwnerReferences())
+		}
+	}
+	pod := deployments[0].Spec.Template.Spec
+	container := pod.Containers[0]
+	if container.Image != workerImage {
+		w.Errorf("image %s", container.Image)
+	}
+	security := container.SecurityContext
+	if !*pod.SecurityContext.RunAsNonRoot || *security.AllowPrivilegeEscalation || !*security.ReadOnlyRootFilesystem ||
+		!slices.Equal(security.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
+		pod.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+		w.Errorf("security contexts %v and %v", pod.SecurityContext, security)
+	}
+	config, err := compile.Decode([]byte(configMaps[0].Data[workload.ConfigKey]))
+	must(w.T, err)
+	if len(config.Queues) != 2 || len(config.Lanes) != 2 || config.Handler.HTTP == nil {
+		w.Errorf("configuration %+v", config)
+	}
+}
+
+func checkStatus(w *world, transport *v1alpha1.Transport) {
+	w.Helper()
+	status := transport.Status
+	if status.Workers != "2/2" || *status.Queues != 2 || !slices.Equal(status.Lanes, []string{"1s", "2s"}) {
+		w.Errorf("status: workers %s, queues %d, lanes %v", status.Workers, *status.Queues, status.Lanes)
+	}
+	if status.Broker == nil || status.Broker.VHost != w.vhost || status.Broker.Cluster == "" {
+		w.Errorf("status.broker %v", status.Broker)
+	}
+	if !slices.Equal(status.Created, []string{"exchange/async"}) {
+		w.Errorf("status.created %v", status.Created)
+	}
+	if hash := w.configMaps()[0].Annotations[workload.ConfigHashAnnotation]; status.ConfigHash != hash {
+		w.Errorf("status.configHash %s, the ConfigMap has %s", status.ConfigHash, hash)
+	}
+}
+
+func checkBrokerIsEmpty(w *world) {
+	w.Helper()
+	observed := w.observed()
+	for name := range observed.Queues {
+		w.Errorf("queue %s is left", name)
+	}
+	for name := range observed.Policies {
+		w.Errorf("policy %s is left", name)
+	}
+	for name := range observed.Exchanges {
+		if name != "" && !strings.HasPrefix(name, "amq.") {
+			w.Errorf("exchange %s is left", name)
+		}
+	}
+}
+
+func TestTheWorkersStayUntilTheirQueuesAreEmpty(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	transport := w.ready()
+	w.amqp.Publish("async", "test", amqp091.Publishing{})
+	w.awaitCount("test", 1)
+	must(t, w.client.Delete(t.Context(), transport))
+	message := w.await(transport, v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonDeletionBlocked)
+	if !strings.Contains(message, "test (1)") {
+		t.Errorf("the condition says %q", message)
+	}
+	if len(w.deployments()) != 1 {
+		t.Error("the worker was stopped before its queue was empty")
+	}
+	w.amqp.Take("test")
+	w.awaitGone(transport)
+	checkBrokerIsEmpty(w)
+}
+
+func TestDeletionGoesOnUnderAnotherOperator(t *testing.T) {
+	w := newWorld(t)
+	transport := w.ready()
+	w.amqp.Publish("async.failed", "", amqp091.Publishing{})
+	w.awaitCount("async.failed", 1)
+	must(t, w.client.Delete(t.Context(), transport))
+	w.await(transport, v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonDeletionBlocked)
+	theOperator.restart(t)
+	w.amqp.Take("async.failed")
+	w.awaitGone(transport)
+	checkBrokerIsEmpty(w)
+}
+
+func TestWhatIsRetainedStaysOnTheBroker(t *testing.T) {
+	tests := map[string]struct {
+		prepare func(*world, *v1alpha1.Transport)
+		// silent is true where the API server takes no events.
+		silent bool
+	}{
+		"by deletionPolicy Retain": {
+			prepare: func(w *world, transport *v1alpha1.Transport) {
+				edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.DeletionPolicy = v1alpha1.DeletionRetain })
+			},
+		},
+		"because the namespace is being deleted": {
+			prepare: func(w *world, _ *v1alpha1.Transport) {
+				must(w.T, w.client.Delete(w.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}))
+			},
+			silent: true,
+		},
+		"because the Secret is gone": {
+			prepare: func(w *world, _ *v1alpha1.Transport) {
+				must(w.T, w.client.Delete(w.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: secretName}}))
+			},
+		},
+		"by deletionPolicy Retain, set while messages block the deletion": {
+			prepare: func(w *world, transport *v1alpha1.Transport) {
+				must(w.T, w.client.Delete(w.Context(), transport))
+				w.await(transport, v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonDeletionBlocked)
+				edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.DeletionPolicy = v1alpha1.DeletionRetain })
+			},
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			transport := w.ready()
+			w.amqp.Publish("async.failed", "", amqp091.Publishing{})
+			w.awaitCount("async.failed", 1)
+			tt.prepare(w, transport)
+			must(t, client.IgnoreNotFound(w.client.Delete(t.Context(), transport)))
+			w.awaitGone(transport)
+			if got := w.amqp.Ready("async.failed"); got != 1 {
+				t.Errorf("%d messages in the failure queue", got)
+			}
+			if !tt.silent {
+				w.awaitEvent("Retained", "async.failed")
+			}
+		})
+	}
+}
+
+func TestDeletionPolicyDeleteTakesTheMessagesToo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	transport := w.ready()
+	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.DeletionPolicy = v1alpha1.DeletionDelete })
+	w.amqp.Publish("async.failed", "", amqp091.Publishing{})
+	must(t, w.client.Delete(t.Context(), transport))
+	w.awaitGone(transport)
+	checkBrokerIsEmpty(w)
+}
+
+func TestATransportThatNeverReachedABrokerGoesAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.proxy.down.Store(true)
+	transport := w.transport()
+	w.create(w.policy("policy"), transport)
+	w.await(transport, v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonBrokerUnreachable)
+	must(t, w.client.Delete(t.Context(), transport))
+	w.awaitGone(transport)
+}
+
+func TestAWorkerThatLeavesTheSpecLosesItsObjects(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	transport := w.ready()
+	edit(w, transport, func(t *v1alpha1.Transport) {
+		second := *t.Spec.Workers[0].DeepCopy()
+		second.Name, second.Queues, t.Spec.Workers[0].Queues = "second", []string{"lost"}, []string{"test"}
+		t.Spec.Workers = append(t.Spec.Workers, second)
+	})
+	w.awaitReady(transport)
+	if got := []int{len(w.deployments()), len(w.configMaps())}; !slices.Equal(got, []int{2, 2}) {
+		t.Fatalf("%d Deployments and %d ConfigMaps for two workers", got[0], got[1])
+	}
+	edit(w, transport, func(t *v1alpha1.Transport) {
+		t.Spec.Workers = t.Spec.Workers[1:]
+		t.Spec.Workers[0].Queues = nil
+	})
+	w.awaitReady(transport)
+	names := func(deployments []appsv1.Deployment, configMaps []corev1.ConfigMap) (names []string) {
+		for i := range deployments {
+			names = append(names, deployments[i].Name)
+		}
+		for i := range configMaps {
+			names = append(names, configMaps[i].Name)
+		}
+		return names
+	}
+	left := workload.Name(transport, "second")
+	if got := names(w.deployments(), w.configMaps()); !slices.Equal(got, []string{left, left}) {
+		t.Errorf("left are %v", got)
+	}
+	w.awaitEvent("Deleted", "Deployment "+workload.Name(transport, "default"))
+}

@@ -1,0 +1,128 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
+)
+
+// Indexes of the cache.
+const (
+	// byPolicy finds the Transports that refer to a RetryPolicy themselves.
+	byPolicy = "spec.retryPolicyRef"
+	// byInclude finds the RetryPolicies that include another.
+	byInclude = "spec.includeStrategies"
+)
+
+// indexReferences makes references findable from their target.
+func indexReferences(ctx context.Context, indexer client.FieldIndexer) error {
+	err := indexer.IndexField(ctx, &v1alpha1.Transport{}, byPolicy, references)
+	if err != nil {
+		return fmt.Errorf("index Transports by policy: %w", err)
+	}
+	err = indexer.IndexField(ctx, &v1alpha1.RetryPolicy{}, byInclude, references)
+	if err != nil {
+		return fmt.Errorf("index RetryPolicies by include: %w", err)
+	}
+	return nil
+}
+
+// references are the names of the RetryPolicies that a resource refers to itself.
+func references(object client.Object) []string {
+	switch o := object.(type) {
+	case *v1alpha1.Transport:
+		return compile.References(o)
+	case *v1alpha1.RetryPolicy:
+		names := make([]string, 0, len(o.Spec.IncludeStrategies))
+		for _, include := range o.Spec.IncludeStrategies {
+			names = append(names, include.Name)
+		}
+		return names
+	default:
+		return nil
+	}
+}
+
+// includers are the RetryPolicies that include one.
+func includers(ctx context.Context, c client.Reader, policy types.NamespacedName) ([]types.NamespacedName, error) {
+	var list v1alpha1.RetryPolicyList
+	err := c.List(ctx, &list, client.InNamespace(policy.Namespace), client.MatchingFields{byInclude: policy.Name})
+	if err != nil {
+		return nil, fmt.Errorf("list the RetryPolicies that include %s: %w", policy.Name, err)
+	}
+	names := make([]types.NamespacedName, len(list.Items))
+	for i := range list.Items {
+		names[i] = client.ObjectKeyFromObject(&list.Items[i])
+	}
+	return names, nil
+}
+
+// users are the Transports whose retries a RetryPolicy has a part in: those that refer to it, and those that refer to a
+// policy that includes it.
+func users(ctx context.Context, c client.Reader, policy types.NamespacedName) ([]types.NamespacedName, error) {
+	policies, err := includers(ctx, c, policy)
+	if err != nil {
+		return nil, err
+	}
+	found := map[types.NamespacedName]struct{}{}
+	for _, name := range append(policies, policy) {
+		var list v1alpha1.TransportList
+		err := c.List(ctx, &list, client.InNamespace(name.Namespace), client.MatchingFields{byPolicy: name.Name})
+		if err != nil {
+			return nil, fmt.Errorf("list the Transports that refer to %s: %w", name.Name, err)
+		}
+		for i := range list.Items {
+			found[client.ObjectKeyFromObject(&list.Items[i])] = struct{}{}
+		}
+	}
+	return slices.Collect(maps.Keys(found)), nil
+}
+
+// requests turns a search into the map function of a watch. What cannot be found in a cache that is there cannot be
+// waited for either, so an error is logged.
+func requests(search func(ctx context.Context, object client.Object) ([]types.NamespacedName, error)) handler.MapFunc {
+	return func(ctx context.Context, object client.Object) []reconcile.Request {
+		names, err := search(ctx, object)
+		if err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "cannot tell what a change concerns", "changed", client.ObjectKeyFromObject(object))
+			return nil
+		}
+		found := make([]reconcile.Request, len(names))
+		for i, name := range names {
+			found[i] = reconcile.Request{NamespacedName: name}
+		}
+		return found
+	}
+}
+
+// gathered is a handler that lets a delay pass, so that many changes cost one reconcile. On an update it maps the object
+// as it was and as it is.
+func gathered(delay time.Duration, mapped handler.MapFunc) handler.EventHandler {
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	add := func(ctx context.Context, object client.Object, q queue) {
+		for _, request := range mapped(ctx, object) {
+			q.AddAfter(request, delay)
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { add(ctx, e.Object, q) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			add(ctx, e.ObjectOld, q)
+			add(ctx, e.ObjectNew, q)
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { add(ctx, e.Object, q) },
+	}
+}

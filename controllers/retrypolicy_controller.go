@@ -1,0 +1,150 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/retry"
+)
+
+// gatherUses is how long changes of who uses a policy are gathered before they are counted.
+const gatherUses = 2 * time.Second
+
+// RetryPolicyReconciler checks RetryPolicies and shows what they come to. It makes nothing: policies take effect through
+// the Transports that refer to them.
+//
+// +kubebuilder:rbac:groups=redrive.dev,resources=retrypolicies,verbs=get;list;watch
+// +kubebuilder:rbac:groups=redrive.dev,resources=retrypolicies/status,verbs=patch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+type RetryPolicyReconciler struct {
+	Client   client.Client
+	Recorder events.EventRecorder
+}
+
+// policyRun is the state of one reconcile of a RetryPolicy.
+type policyRun struct {
+	policy   *v1alpha1.RetryPolicy
+	resolved v1alpha1.RetryPolicySpec
+}
+
+// setup registers the reconciler. Policies also wake those that include them; who uses a policy is counted at leisure.
+func (r *RetryPolicyReconciler) setup(mgr ctrl.Manager, options controller.Options) error {
+	changed := builder.WithPredicates(predicate.GenerationChangedPredicate{})
+	err := ctrl.NewControllerManagedBy(mgr).
+		For(&v1alpha1.RetryPolicy{}, changed).
+		Watches(&v1alpha1.RetryPolicy{}, handler.EnqueueRequestsFromMapFunc(requests(r.includersOf)), changed).
+		Watches(&v1alpha1.RetryPolicy{}, gathered(gatherUses, requests(r.usedBy)), changed).
+		Watches(&v1alpha1.Transport{}, gathered(gatherUses, requests(r.usedBy)), changed).
+		WithOptions(options).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("set up the controller of RetryPolicies: %w", err)
+	}
+	return nil
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (r *RetryPolicyReconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ctrl.Result, err error) {
+	policy := &v1alpha1.RetryPolicy{}
+	if err := r.Client.Get(ctx, req.NamespacedName, policy); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if !policy.DeletionTimestamp.IsZero() {
+		return ctrl.Result{}, nil
+	}
+	s := ofPolicy(policy, r.Recorder)
+	defer func() { result, err = conclude(ctx, r.Client, s, err, nil, 0) }()
+
+	return ctrl.Result{}, runSteps(ctx, &policyRun{policy: policy},
+		r.countUsers,
+		r.resolve,
+		r.compile,
+	)
+}
+
+// countUsers sets status.usedBy.
+func (r *RetryPolicyReconciler) countUsers(ctx context.Context, run *policyRun) error {
+	found, err := users(ctx, r.Client, client.ObjectKeyFromObject(run.policy))
+	if err != nil {
+		return err
+	}
+	run.policy.Status.UsedBy = new(int32(len(found))) //nolint:gosec // nobody has two billion Transports
+	return nil
+}
+
+// resolve adds the strategies of included policies: Stalled with PolicyNotFound where one does not exist.
+func (r *RetryPolicyReconciler) resolve(ctx context.Context, run *policyRun) error {
+	run.policy.Status.Schedule = ""
+	policies, err := policiesOf(ctx, r.Client, run.policy.Namespace)
+	if err != nil {
+		return err
+	}
+	if run.resolved, err = compile.Resolve(run.policy, policies); err != nil {
+		return stall(v1alpha1.ReasonPolicyNotFound, err)
+	}
+	return nil
+}
+
+// compile checks the policy and sets status.schedule: Stalled with InvalidExpression or Invalid where it is wrong.
+func (r *RetryPolicyReconciler) compile(_ context.Context, run *policyRun) error {
+	policy, err := retry.Compile(run.policy.Name, run.resolved)
+	var expression *retry.ExpressionError
+	switch {
+	case errors.As(err, &expression):
+		return stall(v1alpha1.ReasonInvalidExpression, err)
+	case err != nil:
+		return stall(v1alpha1.ReasonInvalid, err)
+	}
+	run.policy.Status.Schedule = policy.Schedule()
+	return nil
+}
+
+func (r *RetryPolicyReconciler) includersOf(ctx context.Context, object client.Object) ([]types.NamespacedName, error) {
+	return includers(ctx, r.Client, client.ObjectKeyFromObject(object))
+}
+
+// usedBy are the policies that a Transport or a policy refers to, and those that these include.
+func (r *RetryPolicyReconciler) usedBy(ctx context.Context, object client.Object) ([]types.NamespacedName, error) {
+	var names []types.NamespacedName
+	for _, name := range references(object) {
+		key := types.NamespacedName{Namespace: object.GetNamespace(), Name: name}
+		names = append(names, key)
+		if _, isPolicy := object.(*v1alpha1.RetryPolicy); isPolicy {
+			continue
+		}
+		policy := &v1alpha1.RetryPolicy{}
+		if err := r.Client.Get(ctx, key, policy); client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("read RetryPolicy %s: %w", key, err)
+		}
+		for _, include := range references(policy) {
+			names = append(names, types.NamespacedName{Namespace: object.GetNamespace(), Name: include})
+		}
+	}
+	return names, nil
+}
+
+// policiesOf reads the RetryPolicies of a namespace.
+func policiesOf(ctx context.Context, c client.Reader, namespace string) (map[string]*v1alpha1.RetryPolicy, error) {
+	var list v1alpha1.RetryPolicyList
+	if err := c.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+		return nil, fmt.Errorf("list the RetryPolicies of namespace %s: %w", namespace, err)
+	}
+	policies := make(map[string]*v1alpha1.RetryPolicy, len(list.Items))
+	for i := range list.Items {
+		policies[list.Items[i].Name] = &list.Items[i]
+	}
+	return policies, nil
+}

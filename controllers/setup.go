@@ -1,0 +1,118 @@
+// Package controllers holds the reconcilers of the two kinds. They are thin: what is wanted is decided by the pure
+// packages below, what is on the broker is changed by internal/apply, and a reconciler puts the two together and tells
+// of it in the status.
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/topology"
+	"redrive.dev/redrive/internal/workload"
+)
+
+const (
+	// firstRetry is the first of the growing delays after errors; the poll interval is the longest.
+	firstRetry = 500 * time.Millisecond
+	// reconcileTimeout bounds one reconcile: a broker that answers slowly must not keep a slot for ever.
+	reconcileTimeout = 2 * time.Minute
+)
+
+// Options of the reconcilers.
+type Options struct {
+	// ClusterUID tells the owner marks of one cluster from those of another; see ClusterUID.
+	ClusterUID string
+	// Workers are the settings of the Deployments that no Transport decides on.
+	Workers workload.Options
+	// PollInterval is how often a Transport is compared with its broker when nothing calls for it; it is jittered.
+	PollInterval time.Duration
+	// Waits between the steps by which a queue is deleted.
+	Waits topology.Waits
+	// Concurrency is the number of reconciles of each kind at a time.
+	Concurrency int
+}
+
+// Setup registers both reconcilers with a manager.
+func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
+	if err := indexReferences(ctx, mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
+	policies := &RetryPolicyReconciler{
+		Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("retrypolicy-controller"),
+	}
+	if err := policies.setup(mgr, controllerOptions(options)); err != nil {
+		return err
+	}
+	transports := &TransportReconciler{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("transport-controller"),
+		Options: options,
+		brokers: newBrokers(min(snapshotAge, options.PollInterval/2)),
+		gauges:  newGauges(),
+		failed:  newFailedCounts(),
+	}
+	if err := transports.gauges.register(metrics.Registry); err != nil {
+		return err
+	}
+	return transports.setup(mgr, controllerOptions(options))
+}
+
+func controllerOptions(options Options) controller.Options {
+	return controller.Options{
+		MaxConcurrentReconciles: options.Concurrency,
+		ReconciliationTimeout:   reconcileTimeout,
+		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](
+			firstRetry, max(options.PollInterval, firstRetry)),
+	}
+}
+
+// NewScheme returns a scheme that knows Redrive's kinds and Kubernetes' own.
+func NewScheme() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
+	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+	return scheme
+}
+
+// CacheOptions keep the cache to Redrive's own kinds and to objects that carry its label.
+func CacheOptions() (cache.Options, error) {
+	ours, err := labels.Parse(workload.TransportLabel)
+	if err != nil {
+		return cache.Options{}, fmt.Errorf("select by label %s: %w", workload.TransportLabel, err)
+	}
+	return cache.Options{ByObject: map[client.Object]cache.ByObject{
+		&appsv1.Deployment{}: {Label: ours},
+		&corev1.ConfigMap{}:  {Label: ours},
+		&corev1.Pod{}:        {Label: ours},
+	}}, nil
+}
+
+// ClientOptions let Secrets and Namespaces be read one by one and never be cached.
+func ClientOptions() client.Options {
+	return client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.Namespace{}}}}
+}
+
+// ClusterUID identifies a cluster by its namespace kube-system, which lives as long as the cluster.
+func ClusterUID(ctx context.Context, reader client.Reader) (string, error) {
+	namespace := &corev1.Namespace{}
+	if err := reader.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, namespace); err != nil {
+		return "", fmt.Errorf("read the UID of the cluster: %w", err)
+	}
+	return string(namespace.UID), nil
+}

@@ -1,0 +1,178 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"redrive.dev/redrive/api/v1alpha1"
+)
+
+const (
+	// maxMessage bounds the message of a condition well below what the API server refuses.
+	maxMessage = 4096
+	// maxNote is the API server's bound on the text of an event.
+	maxNote = 1024
+
+	// actionReconcile is what the operator did when an event came about.
+	actionReconcile = "Reconcile"
+)
+
+// subject is the resource of one reconcile: as it was read, and with the status that it gets.
+type subject struct {
+	object     client.Object
+	conditions *[]metav1.Condition
+	observed   *int64
+	// success is the message of a Ready that is true.
+	success  string
+	recorder events.EventRecorder
+
+	// written is the object as the API server has it.
+	written client.Object
+	// before is Ready as it was read; nil where there was none.
+	before *metav1.Condition
+}
+
+func ofPolicy(p *v1alpha1.RetryPolicy, recorder events.EventRecorder) *subject {
+	return newSubject(&subject{
+		object: p, conditions: &p.Status.Conditions, observed: &p.Status.ObservedGeneration,
+		success: "the policy is valid", recorder: recorder,
+	})
+}
+
+func ofTransport(t *v1alpha1.Transport, recorder events.EventRecorder) *subject {
+	return newSubject(&subject{
+		object: t, conditions: &t.Status.Conditions, observed: &t.Status.ObservedGeneration,
+		success: "the broker and the workers are as the spec asks", recorder: recorder,
+	})
+}
+
+func newSubject(s *subject) *subject {
+	s.written = copyOf(s.object)
+	if ready := meta.FindStatusCondition(*s.conditions, v1alpha1.ReadyCondition); ready != nil {
+		s.before = ready.DeepCopy()
+	}
+	return s
+}
+
+// summarise turns the error of the steps into conditions. Ready follows from the others.
+func (s *subject) summarise(outcome error, warnings []string) {
+	*s.observed = s.object.GetGeneration()
+	ready := metav1.Condition{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonSucceeded, Message: s.success}
+	abnormal := map[string]metav1.Condition{}
+	if outcome != nil {
+		why := interpret(outcome)
+		ready = metav1.Condition{Status: metav1.ConditionFalse, Reason: why.reason, Message: shorten(oneLine(why.Error()), maxMessage)}
+		cause := ready
+		cause.Status = metav1.ConditionTrue
+		abnormal[why.course.condition()] = cause
+	}
+	if len(warnings) > 0 {
+		abnormal[v1alpha1.WarningCondition] = metav1.Condition{
+			Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonDegraded,
+			Message: shorten(strings.Join(warnings, "; "), maxMessage),
+		}
+	}
+	s.set(v1alpha1.ReadyCondition, ready)
+	for _, name := range []string{v1alpha1.ReconcilingCondition, v1alpha1.StalledCondition, v1alpha1.WarningCondition} {
+		if condition, is := abnormal[name]; is {
+			s.set(name, condition)
+		} else {
+			meta.RemoveStatusCondition(s.conditions, name)
+		}
+	}
+}
+
+func (s *subject) set(name string, condition metav1.Condition) {
+	condition.Type = name
+	condition.ObservedGeneration = s.object.GetGeneration()
+	meta.SetStatusCondition(s.conditions, condition)
+}
+
+// writeStatus patches the status if it differs from what the API server has. It fails with a conflict where the copy that
+// was read is outdated: status holds what must not be forgotten, such as which objects are ours.
+func (s *subject) writeStatus(ctx context.Context, c client.Client) error {
+	if equality.Semantic.DeepEqual(s.written, s.object) {
+		return nil
+	}
+	answer := copyOf(s.object)
+	if err := c.Status().Patch(ctx, answer, s.patch()); err != nil {
+		return fmt.Errorf("write the status: %w", err)
+	}
+	s.settle(answer)
+	return nil
+}
+
+// writeMeta patches the metadata, which the API server keeps apart from the status.
+func (s *subject) writeMeta(ctx context.Context, c client.Client) error {
+	answer := copyOf(s.object)
+	if err := c.Patch(ctx, answer, s.patch()); err != nil {
+		return fmt.Errorf("write the finalizer: %w", err)
+	}
+	s.settle(answer)
+	return nil
+}
+
+func (s *subject) patch() client.Patch {
+	return client.MergeFromWithOptions(s.written, client.MergeFromWithOptimisticLock{})
+}
+
+// settle takes over what a write changed in the metadata.
+func (s *subject) settle(answer client.Object) {
+	s.object.SetResourceVersion(answer.GetResourceVersion())
+	s.object.SetManagedFields(answer.GetManagedFields())
+	s.object.SetGeneration(answer.GetGeneration())
+	s.object.SetFinalizers(answer.GetFinalizers())
+	s.written = copyOf(s.object)
+}
+
+// announce tells of a change of Ready by an event.
+func (s *subject) announce() {
+	ready := meta.FindStatusCondition(*s.conditions, v1alpha1.ReadyCondition)
+	if ready == nil || s.before != nil && s.before.Status == ready.Status && s.before.Reason == ready.Reason {
+		return
+	}
+	kind := corev1.EventTypeWarning
+	if ready.Status == metav1.ConditionTrue || ready.Reason == v1alpha1.ReasonProgressing || ready.Reason == v1alpha1.ReasonDeleting {
+		kind = corev1.EventTypeNormal
+	}
+	s.event(kind, ready.Reason, ready.Message)
+}
+
+// event records that something happened.
+func (s *subject) event(kind, reason, note string) {
+	s.recorder.Eventf(s.object, nil, kind, reason, actionReconcile, "%s", shorten(note, maxNote))
+}
+
+// eventAbout records what was done to another object.
+func (s *subject) eventAbout(other client.Object, reason, note string) {
+	s.recorder.Eventf(s.object, other, corev1.EventTypeNormal, reason, actionReconcile, "%s", shorten(note, maxNote))
+}
+
+func copyOf(object client.Object) client.Object {
+	return object.DeepCopyObject().(client.Object) //nolint:forcetypeassert // a copy has the type of its original
+}
+
+// oneLine puts errors that were joined side by side.
+func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }
+
+// shorten cuts a text to at most n bytes.
+func shorten(text string, n int) string {
+	const ellipsis = "…"
+	if len(text) <= n {
+		return text
+	}
+	end := n - len(ellipsis)
+	for end > 0 && !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + ellipsis
+}

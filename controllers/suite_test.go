@@ -1,0 +1,470 @@
+package controllers_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/yaml"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/controllers"
+	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/testbroker"
+	"redrive.dev/redrive/internal/testcluster"
+	"redrive.dev/redrive/internal/testtransport"
+	"redrive.dev/redrive/internal/topology"
+	"redrive.dev/redrive/internal/workload"
+)
+
+const (
+	workerImage  = "registry.example/redrive-worker:test"
+	pollInterval = 500 * time.Millisecond
+	secretName   = "rabbitmq"
+	managerUser  = "redrive-manager"
+)
+
+// shortWaits come to a second or so each, since the status keeps whole seconds.
+func shortWaits() topology.Waits {
+	return topology.Waits{Grace: 100 * time.Millisecond, Unbound: 100 * time.Millisecond, Empty: 100 * time.Millisecond}
+}
+
+func TestMain(m *testing.M) {
+	// The tests wait for the broker's figures, and not for a processor. The command line still decides.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	testbroker.Main(running(func() int {
+		return testcluster.Run(running(func() int {
+			defer theOperator.stop()
+			return m.Run()
+		}))
+	}))
+}
+
+// running is a function that runs tests.
+type running func() int
+
+// Run implements what the Main functions take.
+func (r running) Run() int { return r() }
+
+// operator is the manager that all tests share.
+type operator struct {
+	once   sync.Once
+	cancel context.CancelFunc
+	ended  chan error
+	log    lockedBuffer
+	writes writeCounter
+}
+
+var theOperator operator // the tests of a package share a process, and TestMain ends it
+
+func (o *operator) start(t *testing.T, cluster *testcluster.Cluster) {
+	t.Helper()
+	cfg := rest.CopyConfig(cluster.Config)
+	cfg.Impersonate.UserName = managerUser
+	cfg.Wrap(o.writes.wrap)
+	cached, err := controllers.CacheOptions()
+	must(t, err)
+	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
+		Scheme: controllers.NewScheme(), Cache: cached, Client: controllers.ClientOptions(),
+		Metrics: metricsserver.Options{BindAddress: "0"},
+		// A second manager in the same process has controllers of the same names.
+		Controller: config.Controller{SkipNameValidation: new(true)},
+	})
+	must(t, err)
+	uid := ""
+	testtransport.Eventually(t, "the API server to know the operator's rights", func() bool {
+		uid, err = controllers.ClusterUID(t.Context(), mgr.GetAPIReader())
+		return err == nil
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	o.cancel, o.ended = cancel, make(chan error, 1)
+	must(t, controllers.Setup(ctx, mgr, controllers.Options{
+		ClusterUID: uid, Workers: workload.Options{Image: workerImage},
+		PollInterval: pollInterval, Waits: shortWaits(), Concurrency: 8,
+	}))
+	go func() { o.ended <- mgr.Start(ctx) }()
+}
+
+// grant gives the operator the rights that it is deployed with, and no other.
+func grant(t *testing.T, cluster *testcluster.Cluster) {
+	t.Helper()
+	file, err := os.ReadFile("../config/rbac/role.yaml")
+	must(t, err)
+	role := &rbacv1.ClusterRole{}
+	must(t, yaml.UnmarshalStrict(file, role))
+	must(t, cluster.Client.Create(t.Context(), role))
+	must(t, cluster.Client.Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: role.Name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: managerUser}},
+	}))
+}
+
+// restart ends the operator and starts another, as a new pod would. No other test may run meanwhile.
+func (o *operator) restart(t *testing.T) {
+	t.Helper()
+	o.stop()
+	o.start(t, testcluster.Start(t))
+}
+
+func (o *operator) stop() {
+	if o.cancel != nil {
+		o.cancel()
+		if err := <-o.ended; err != nil {
+			fmt.Fprintln(os.Stderr, "the operator ended:", err)
+		}
+	}
+}
+
+// world is what one test has for itself: a namespace, a vhost, and a proxy before the management API.
+type world struct {
+	*testing.T
+	client    client.Client
+	namespace string
+	vhost     string
+	user      string
+	password  string
+	amqp      *testtransport.Broker
+	broker    *broker.Client
+	proxy     *proxy
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	cluster, server := testcluster.Start(t), testbroker.Shared(t)
+	theOperator.once.Do(func() {
+		logger := logr.FromSlogHandler(slog.NewTextHandler(&theOperator.log, nil))
+		ctrl.SetLogger(logger)
+		klog.SetLogger(logger)
+		grant(t, cluster)
+		theOperator.start(t, cluster)
+	})
+	vhost := server.Vhost(t)
+	management, err := url.Parse(server.ManagementURL)
+	must(t, err)
+	password, _ := management.User.Password()
+	w := &world{
+		T: t, client: cluster.Client, namespace: cluster.Namespace(t), vhost: vhost,
+		user: management.User.Username(), password: password,
+		amqp: testtransport.Connect(t, server.URL(vhost)), proxy: newProxy(t, server.ManagementURL),
+	}
+	w.broker, err = broker.New(broker.Config{
+		ManagementURL: "http://" + management.Host, Username: w.user, Password: w.password, VHost: vhost,
+	})
+	must(t, err)
+	w.create(w.secret())
+	t.Cleanup(w.release)
+	return w
+}
+
+func (w *world) secret() *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: secretName},
+		StringData: map[string]string{
+			"host": "127.0.0.1", "username": w.user, "password": w.password, "management_uri": w.proxy.URL,
+		},
+	}
+}
+
+// release lets go of what a test leaves, so that the operator is not kept busy with it.
+func (w *world) release() {
+	ctx := context.Background()
+	var list v1alpha1.TransportList
+	if err := w.client.List(ctx, &list, client.InNamespace(w.namespace)); err != nil {
+		w.Error(err)
+	}
+	for i := range list.Items {
+		t := &list.Items[i]
+		_ = w.client.Delete(ctx, t)
+		_ = w.client.Patch(ctx, t, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))
+	}
+}
+
+// transport is the Transport of most tests: two queues, one of which takes what is unroutable, and one worker group.
+func (w *world) transport() *v1alpha1.Transport {
+	t := testtransport.New("http://127.0.0.1:8080/messages")
+	t.Namespace = w.namespace
+	t.Spec.Broker = v1alpha1.Broker{SecretRef: v1alpha1.LocalReference{Name: secretName}, VHost: &w.vhost}
+	t.Spec.Exchange.UnroutedTo = new("lost")
+	t.Spec.Queues = append(t.Spec.Queues, v1alpha1.Queue{Name: "lost", BindingKeys: []string{"lost"}})
+	t.Spec.Workers[0].Replicas = ptr.To[int32](2)
+	return t
+}
+
+func (w *world) policy(name string, delays ...time.Duration) *v1alpha1.RetryPolicy {
+	return &v1alpha1.RetryPolicy{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, Spec: testtransport.Explicit(delays...),
+	}
+}
+
+// ready makes the policy and the Transport of most tests and waits until it stands.
+func (w *world) ready() *v1alpha1.Transport {
+	w.Helper()
+	w.create(w.policy("policy", time.Second, 2*time.Second))
+	t := w.transport()
+	w.create(t)
+	w.awaitReady(t)
+	return t
+}
+
+func (w *world) create(objects ...client.Object) {
+	w.Helper()
+	for _, object := range objects {
+		must(w.T, w.client.Create(w.Context(), object))
+	}
+}
+
+// edit changes an object as a user does.
+func edit[T client.Object](w *world, object T, change func(T)) {
+	w.Helper()
+	must(w.T, w.client.Get(w.Context(), client.ObjectKeyFromObject(object), object))
+	before := object.DeepCopyObject().(client.Object)
+	change(object)
+	must(w.T, w.client.Patch(w.Context(), object, client.MergeFrom(before), client.FieldOwner("somebody")))
+}
+
+// get reads an object anew; it returns false where it is gone.
+func (w *world) get(object client.Object) bool {
+	w.Helper()
+	err := w.client.Get(w.Context(), client.ObjectKeyFromObject(object), object)
+	if apierrors.IsNotFound(err) {
+		return false
+	}
+	must(w.T, err)
+	return true
+}
+
+func (w *world) awaitGone(object client.Object) {
+	w.Helper()
+	testtransport.Eventually(w, fmt.Sprintf("%T %s to be gone", object, object.GetName()), func() bool { return !w.get(object) })
+}
+
+// awaitReady plays the part of the Deployment controller, which this cluster lacks, until a Transport is ready.
+func (w *world) awaitReady(t *v1alpha1.Transport) {
+	w.Helper()
+	w.await(t, v1alpha1.ReadyCondition, metav1.ConditionTrue, v1alpha1.ReasonSucceeded)
+}
+
+// await waits for a condition of the current generation and returns its message.
+func (w *world) await(object client.Object, name string, status metav1.ConditionStatus, reason string) string {
+	w.Helper()
+	var seen *metav1.Condition
+	defer func() {
+		if w.Failed() {
+			w.Logf("last seen of %s: %+v", object.GetName(), conditionsOf(object))
+		}
+	}()
+	testtransport.Eventually(w, fmt.Sprintf("%s=%s %s of %s", name, status, reason, object.GetName()), func() bool {
+		w.rollOut()
+		w.get(object)
+		seen = meta.FindStatusCondition(conditionsOf(object), name)
+		return seen != nil && seen.Status == status && seen.Reason == reason && seen.ObservedGeneration == object.GetGeneration()
+	})
+	return seen.Message
+}
+
+func conditionsOf(object client.Object) []metav1.Condition {
+	switch o := object.(type) {
+	case *v1alpha1.Transport:
+		return o.Status.Conditions
+	case *v1alpha1.RetryPolicy:
+		return o.Status.Conditions
+	default:
+		return nil
+	}
+}
+
+func (w *world) rollOut() {
+	w.Helper()
+	for _, deployment := range w.deployments() {
+		wanted := ptr.Deref(deployment.Spec.Replicas, 1)
+		status := appsv1.DeploymentStatus{
+			ObservedGeneration: deployment.Generation, Replicas: wanted, UpdatedReplicas: wanted, ReadyReplicas: wanted, AvailableReplicas: wanted,
+		}
+		if deployment.Status.ObservedGeneration == status.ObservedGeneration && deployment.Status.AvailableReplicas == wanted {
+			continue
+		}
+		before := deployment.DeepCopy()
+		deployment.Status = status
+		must(w.T, client.IgnoreNotFound(w.client.Status().Patch(w.Context(), &deployment, client.MergeFrom(before))))
+	}
+}
+
+func (w *world) deployments() []appsv1.Deployment {
+	w.Helper()
+	var list appsv1.DeploymentList
+	must(w.T, w.client.List(w.Context(), &list, client.InNamespace(w.namespace)))
+	return list.Items
+}
+
+func (w *world) configMaps() []corev1.ConfigMap {
+	w.Helper()
+	var list corev1.ConfigMapList
+	must(w.T, w.client.List(w.Context(), &list, client.InNamespace(w.namespace), client.HasLabels{workload.TransportLabel}))
+	return list.Items
+}
+
+func (w *world) observed() topology.Observed {
+	w.Helper()
+	observed, err := w.broker.Observe(w.Context())
+	must(w.T, err)
+	return observed
+}
+
+// hasQueue asks the broker itself, whose list of queues is never late.
+func (w *world) hasQueue(name string) bool {
+	w.Helper()
+	_, exists := w.observed().Queues[name]
+	return exists
+}
+
+// awaitEvent waits for an event whose text holds a part.
+func (w *world) awaitEvent(reason, part string) {
+	w.Helper()
+	testtransport.Eventually(w, "an event "+reason+" with "+part, func() bool {
+		var list eventsv1.EventList
+		must(w.T, w.client.List(w.Context(), &list, client.InNamespace(w.namespace)))
+		return slices.ContainsFunc(list.Items, func(e eventsv1.Event) bool {
+			return e.Reason == reason && strings.Contains(e.Note, part)
+		})
+	})
+}
+
+// awaitCount waits until the broker's figures, which are seconds late, show the messages in a queue.
+func (w *world) awaitCount(queue string, messages int64) {
+	w.Helper()
+	testtransport.Eventually(w, fmt.Sprintf("%d messages in %s", messages, queue), func() bool {
+		state, err := w.broker.Queue(w.Context(), queue)
+		return err == nil && state.Messages != nil && *state.Messages == messages
+	})
+}
+
+// proxy stands before the management API. It counts, and can fall silent.
+type proxy struct {
+	*httptest.Server
+	reads, writes atomic.Int64
+	down          atomic.Bool
+	// written are the writes as method and path.
+	mu      sync.Mutex
+	written []string
+}
+
+func newProxy(t *testing.T, managementURL string) *proxy {
+	t.Helper()
+	target, err := url.Parse(managementURL)
+	must(t, err)
+	forward := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.Out.URL.Scheme, r.Out.URL.Host = target.Scheme, target.Host
+	}, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
+	p := &proxy{}
+	p.Server = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if p.down.Load() {
+			panic(http.ErrAbortHandler)
+		}
+		if r.Method == http.MethodGet {
+			p.reads.Add(1)
+		} else {
+			p.writes.Add(1)
+			p.mu.Lock()
+			p.written = append(p.written, r.Method+" "+r.URL.Path)
+			p.mu.Unlock()
+		}
+		forward.ServeHTTP(rw, r)
+	}))
+	t.Cleanup(p.Close)
+	return p
+}
+
+// writeCounter counts what the operator writes to the API server, by namespace.
+type writeCounter struct {
+	mu      sync.Mutex
+	written map[string][]string
+}
+
+func (c *writeCounter) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		if parts := strings.Split(r.URL.Path, "/namespaces/"); r.Method != http.MethodGet && len(parts) == 2 {
+			namespace, _, _ := strings.Cut(parts[1], "/")
+			c.mu.Lock()
+			if c.written == nil {
+				c.written = map[string][]string{}
+			}
+			c.written[namespace] = append(c.written[namespace], r.Method+" "+r.URL.Path)
+			c.mu.Unlock()
+		}
+		return next.RoundTrip(r)
+	})
+}
+
+func (c *writeCounter) of(namespace string) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]string(nil), c.written[namespace]...)
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// lockedBuffer is what many goroutines log into.
+type lockedBuffer struct {
+	mu     sync.Mutex
+	buffer bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.String()
+}
+
+func document(t testing.TB, object any) string {
+	t.Helper()
+	text, err := json.Marshal(object)
+	must(t, err)
+	return string(text)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,186 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/workload"
+)
+
+// TransportReconciler brings the broker and the worker Deployments to what a Transport asks for.
+//
+// +kubebuilder:rbac:groups=redrive.dev,resources=transports,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=redrive.dev,resources=transports/status,verbs=patch
+// +kubebuilder:rbac:groups=redrive.dev,resources=transports/finalizers,verbs=update
+// +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch;patch
+// +kubebuilder:rbac:groups="",resources=secrets;namespaces,verbs=get
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+type TransportReconciler struct {
+	Client client.Client
+	// Live reads from the API server itself.
+	Live     client.Reader
+	Recorder events.EventRecorder
+	Options  Options
+
+	brokers *brokers
+	gauges  *gauges
+	failed  *failedCounts
+}
+
+// transportRun is the state of one reconcile of a Transport.
+type transportRun struct {
+	transport *v1alpha1.Transport
+	subject   *subject
+	// live are the workers' objects as the cluster has them.
+	live liveWorkers
+
+	compiled *compile.Result
+	port     apply.Port
+	report   apply.Report
+
+	// warnings are what works, but not as the user may believe.
+	warnings []string
+	// incomplete is the first error of a part without which the others can go on.
+	incomplete error
+	// due is when the next step on the broker is; zero where none is.
+	due time.Duration
+}
+
+// partly notes an error that does not keep the following steps from being taken.
+func (run *transportRun) partly(err error) {
+	if run.incomplete == nil {
+		run.incomplete = err
+	}
+}
+
+// owner is the value of the owner mark of a Transport's objects on the broker.
+func (r *TransportReconciler) owner(t *v1alpha1.Transport) string {
+	return r.Options.ClusterUID + "/" + t.Namespace + "/" + t.Name
+}
+
+// setup registers the reconciler. Of policies, only a change of the spec concerns a Transport.
+func (r *TransportReconciler) setup(mgr ctrl.Manager, options controller.Options) error {
+	changed := builder.WithPredicates(predicate.GenerationChangedPredicate{})
+	err := ctrl.NewControllerManagedBy(mgr).
+		For(&v1alpha1.Transport{}, changed).
+		Owns(&appsv1.Deployment{}).
+		Owns(&corev1.ConfigMap{}).
+		Watches(&v1alpha1.RetryPolicy{}, handler.EnqueueRequestsFromMapFunc(requests(r.usersOf)), changed).
+		WithOptions(options).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("set up the controller of Transports: %w", err)
+	}
+	return nil
+}
+
+func (r *TransportReconciler) usersOf(ctx context.Context, object client.Object) ([]types.NamespacedName, error) {
+	return users(ctx, r.Client, client.ObjectKeyFromObject(object))
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (r *TransportReconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ctrl.Result, err error) {
+	transport := &v1alpha1.Transport{}
+	if err := r.Client.Get(ctx, req.NamespacedName, transport); err != nil {
+		r.forget(req.NamespacedName)
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	deleted := !transport.DeletionTimestamp.IsZero()
+	if deleted && !controllerutil.ContainsFinalizer(transport, v1alpha1.Finalizer) {
+		return ctrl.Result{}, nil
+	}
+	run := &transportRun{transport: transport, subject: ofTransport(transport, r.Recorder)}
+	defer func() {
+		next := sooner(run.due, jitter(r.Options.PollInterval))
+		result, err = conclude(ctx, r.Client, run.subject, err, run.warnings, next)
+	}()
+
+	if deleted {
+		return ctrl.Result{}, r.delete(ctx, run)
+	}
+	return ctrl.Result{}, runSteps(ctx, run,
+		r.addFinalizer,
+		r.readWorkers,
+		r.compile,
+		r.connect,
+		r.applyTopology,
+		r.applyWorkers,
+		r.removeWorkers,
+		r.refreshPods,
+		r.complete,
+	)
+}
+
+// forget drops what is kept in memory about a Transport that is gone.
+func (r *TransportReconciler) forget(name types.NamespacedName) {
+	r.gauges.forget(name)
+	r.failed.forget(name)
+}
+
+// addFinalizer comes before anything is made that it has to clean up.
+func (r *TransportReconciler) addFinalizer(ctx context.Context, run *transportRun) error {
+	if controllerutil.AddFinalizer(run.transport, v1alpha1.Finalizer) {
+		return run.subject.writeMeta(ctx, r.Client)
+	}
+	return nil
+}
+
+// compile turns the spec and the policies into the workers' configuration: Stalled with PolicyNotFound, PolicyInvalid,
+// InvalidExpression or Invalid where that cannot be. Then nothing is touched: the last good configuration stays in force.
+func (r *TransportReconciler) compile(ctx context.Context, run *transportRun) error {
+	policies, err := policiesOf(ctx, r.Client, run.transport.Namespace)
+	if err != nil {
+		return err
+	}
+	run.compiled, err = compile.Compile(run.transport, policies)
+	if refused, ok := errors.AsType[*compile.Error](err); ok {
+		return stall(refused.Reason, err)
+	}
+	if err == nil && run.compiled.MergedDelays > 0 {
+		run.warnings = append(run.warnings, fmt.Sprintf(
+			"%d delays of the retry policies have no fallback queue of their own and are made of shorter ones: set spec.lanes to Fine, or use fewer different delays",
+			run.compiled.MergedDelays))
+	}
+	return err //nolint:wrapcheck // a compile.Error names what it is about
+}
+
+// complete is the last step: Reconciling with Progressing while workers roll out, or what an earlier step could not do.
+func (r *TransportReconciler) complete(_ context.Context, run *transportRun) error {
+	if run.incomplete != nil {
+		return run.incomplete
+	}
+	if rolling := run.live.rolling(); len(rolling) > 0 {
+		slices.Sort(rolling)
+		return wait(v1alpha1.ReasonProgressing, 0, fmt.Errorf("workers are rolling out: %s", joined(rolling)))
+	}
+	return nil
+}
+
+// workerNames are the names of the objects of all worker groups in the spec.
+func workerNames(t *v1alpha1.Transport) map[string]bool {
+	names := make(map[string]bool, len(t.Spec.Workers))
+	for i := range t.Spec.Workers {
+		names[workload.Name(t, t.Spec.Workers[i].Name)] = true
+	}
+	return names
+}
