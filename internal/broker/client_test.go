@@ -76,6 +76,34 @@ func TestAnswersThatAreErrors(t *testing.T) {
 	}
 }
 
+func TestACutConnectionGivesTheSameTextEachTime(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_ = conn.(*net.TCPConn).SetLinger(0) // closes with a reset
+		_ = conn.Close()
+	}))
+	t.Cleanup(server.Close)
+	texts := map[string]bool{}
+	for range 3 {
+		client, err := broker.New(broker.Config{ManagementURL: server.URL, Username: "u", Password: password, VHost: "/"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = client.Observe(context.Background())
+		if !errors.Is(err, broker.ErrUnreachable) {
+			t.Fatalf("want ErrUnreachable, got %v", err)
+		}
+		texts[err.Error()] = true
+	}
+	if len(texts) != 1 {
+		t.Errorf("want one text, got %v", texts)
+	}
+}
+
 func TestNoErrorHoldsAURLOrThePassword(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -90,6 +91,12 @@ func unreachable(operation string, err error) *Error {
 	}
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		err = wrapped.Err
+	}
+	if socket, ok := errors.AsType[*net.OpError](err); ok {
+		// Our own end of the connection has another port each time; a condition would change with it on every try.
+		stable := *socket
+		stable.Source = nil
+		err = &stable
 	}
 	failure.Reason = printable(err.Error())
 	return failure
