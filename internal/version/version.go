@@ -8,7 +8,7 @@ import (
 )
 
 // version is set by the linker: -ldflags "-X redrive.dev/redrive/internal/version.version=v1.2.3".
-var version string //nolint:gochecknoglobals // the linker sets variables only
+var version string
 
 const shortRevision = 12
 

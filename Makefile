@@ -1,0 +1,168 @@
+# Redrive's tasks; `make` alone lists them. Each needs Go, and what it says it needs, nothing else.
+
+SHELL := /usr/bin/env bash -o pipefail -e
+.DEFAULT_GOAL := help
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+IMG_MANAGER ?= redrive-manager:latest
+IMG_WORKER ?= redrive-worker:latest
+KUBECTL ?= kubectl
+DOCKER ?= docker
+# More flags of go test, for instance TEST_FLAGS='-race -run TestKill'.
+TEST_FLAGS ?=
+
+LDFLAGS := -s -w -X redrive.dev/redrive/internal/version.version=$(VERSION)
+BUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
+TOOL := go tool -modfile=hack/tools/go.mod
+LINT := go tool -modfile=hack/tools/lint/go.mod golangci-lint
+# Every module of the repository. Those below hack/ keep the programs that they pin out of the operator's own go.mod.
+MODULES := . hack/tools hack/tools/lint hack/envtest/etcd hack/envtest/kube-apiserver
+# Packages whose tests need neither a RabbitMQ nor an API server, under -short.
+PURE := ./api/... ./internal/compile/... ./internal/handler/... ./internal/manifest/... ./internal/message/... \
+	./internal/retry/... ./internal/topology/... ./internal/version/... ./internal/workload/...
+
+##@ General
+
+.PHONY: help
+help: ## Show this list.
+	@awk 'BEGIN { FS = ":.*## " } \
+		/^##@/ { printf "\n%s\n", substr($$0, 5) } \
+		/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+##@ Development
+
+.PHONY: generate
+generate: ## Write the deep copies of the kinds from their types.
+	$(TOOL) controller-gen object paths=./api/...
+
+.PHONY: manifests
+manifests: ## Write the CRDs and the manager's role from the markers in the code.
+	$(TOOL) controller-gen crd paths=./api/... output:crd:dir=config/crd/bases
+	@# Where no marker counts, controller-gen writes no role and says nothing: an old one must not pass for new.
+	@mkdir -p bin/rbac && rm -f bin/rbac/role.yaml
+	$(TOOL) controller-gen rbac:roleName=redrive-manager paths=./controllers/... output:rbac:dir=bin/rbac
+	@if [[ ! -s bin/rbac/role.yaml ]]; then \
+		echo "manifests: no +kubebuilder:rbac marker counts: they must stand before a function, with an empty line between" >&2; \
+		exit 1; \
+	fi
+	@mv bin/rbac/role.yaml config/rbac/role.yaml
+
+.PHONY: tidy
+tidy: ## Tidy the go.mod of each module.
+	for module in $(MODULES); do go -C $$module mod tidy; done
+
+.PHONY: fmt
+fmt: ## Format the Go code.
+	$(LINT) fmt
+
+.PHONY: vet
+vet: ## Run go vet.
+	go vet ./...
+
+.PHONY: lint
+lint: ## Run golangci-lint.
+	$(LINT) run
+
+.PHONY: vulncheck
+vulncheck: ## Look for known vulnerabilities in what the programs call; needs the network.
+	$(TOOL) govulncheck ./...
+
+# The files as they are, changed and new ones too, but not the ignored ones, make one tree object before and one after.
+# A copy of the index takes them in, so that the user's own keeps what is staged.
+.PHONY: verify
+verify: ## Check that all that is generated or formatted is up to date. What was not is so afterwards.
+	@index=$$(mktemp -u) && trap 'rm -f "$$index"' EXIT; \
+	tree() { GIT_INDEX_FILE=$$index git add --all && GIT_INDEX_FILE=$$index git write-tree; }; \
+	before=$$(tree); \
+	$(MAKE) --no-print-directory generate manifests tidy; \
+	go list -f '{{.Dir}}' ./... | xargs gofmt -w; \
+	after=$$(tree); \
+	if [[ $$before != "$$after" ]]; then \
+		git --no-pager diff --stat "$$before" "$$after"; \
+		echo "verify: these files were out of date; make generate, manifests, tidy and fmt renew them." >&2; \
+		echo "In this folder that is done now: look at them and commit them." >&2; \
+		exit 1; \
+	fi
+	@echo "verify: all up to date"
+
+##@ Tests
+
+.PHONY: test
+test: ## Run all tests, on a RabbitMQ and an API server of their own.
+	@mkdir -p bin
+	@go build -o bin/broker ./hack/broker
+	assets=$$(hack/envtest.sh); \
+	KUBEBUILDER_ASSETS=$$assets bin/broker -- go test -p 2 -timeout 15m $(TEST_FLAGS) ./...
+
+.PHONY: test-unit
+test-unit: ## Run the tests that need nothing but Go.
+	go test -short $(TEST_FLAGS) $(PURE)
+
+.PHONY: bench
+bench: ## Run the benchmarks of the packages that need nothing but Go.
+	go test -short -run '^$$' -bench . -benchmem $(TEST_FLAGS) $(PURE)
+
+.PHONY: demo
+demo: ## Show Redrive at work on a RabbitMQ of its own.
+	go run ./hack/demo
+
+##@ Build
+
+.PHONY: build
+build: ## Build bin/manager, bin/worker and bin/redrive.
+	$(BUILD) -o bin/manager ./cmd/manager
+	$(BUILD) -o bin/worker ./cmd/worker
+	$(BUILD) -o bin/redrive ./cmd/redrive
+
+.PHONY: docker-build
+docker-build: ## Build the images IMG_MANAGER and IMG_WORKER.
+	$(DOCKER) build --build-arg VERSION=$(VERSION) --target manager --tag $(IMG_MANAGER) .
+	$(DOCKER) build --build-arg VERSION=$(VERSION) --target worker --tag $(IMG_WORKER) .
+
+# An overlay beside the output sets the images, so that no file under config/ changes.
+define OVERLAY
+resources: [../config/default]
+patches:
+- target: {kind: Deployment, name: redrive-manager}
+  patch: |
+    - {op: replace, path: /spec/template/spec/containers/0/image, value: "$(IMG_MANAGER)"}
+    - {op: test, path: /spec/template/spec/containers/0/env/0/name, value: REDRIVE_WORKER_IMAGE}
+    - {op: replace, path: /spec/template/spec/containers/0/env/0/value, value: "$(IMG_WORKER)"}
+endef
+export OVERLAY
+
+.PHONY: build-installer
+build-installer: ## Write dist/install.yaml: the CRDs and the manager, with IMG_MANAGER and IMG_WORKER.
+	@mkdir -p dist
+	@echo "$$OVERLAY" > dist/kustomization.yaml
+	$(TOOL) kustomize build dist > dist/install.yaml.new
+	@mv dist/install.yaml.new dist/install.yaml
+
+##@ Cluster (the one that KUBECONFIG or kubectl's context names)
+
+.PHONY: run
+run: ## Run the manager on this machine, against the cluster.
+	REDRIVE_WORKER_IMAGE=$(IMG_WORKER) go run ./cmd/manager
+
+# Server-side, for a client-side apply copies the whole CRD into an annotation, which has a limit.
+.PHONY: install
+install: ## Install the CRDs.
+	$(TOOL) kustomize build config/crd | $(KUBECTL) apply --server-side -f -
+
+# With a CRD go all its objects, and with a Transport, as it says, its queues.
+.PHONY: uninstall
+uninstall: ## Delete the CRDs; refused while there are objects of them.
+	@found=$$($(KUBECTL) get transports.redrive.dev,retrypolicies.redrive.dev --all-namespaces --output name); \
+	if [[ -n $$found ]]; then \
+		echo "uninstall: delete these first, while the manager runs:" >&2; echo "$$found" >&2; exit 1; \
+	fi
+	$(TOOL) kustomize build config/crd | $(KUBECTL) delete --ignore-not-found -f -
+
+.PHONY: deploy
+deploy: build-installer ## Install the CRDs and run the manager in the cluster.
+	$(KUBECTL) apply --server-side -f dist/install.yaml
+
+.PHONY: undeploy
+undeploy: ## Delete the manager and what it needs. CRDs, Transports and their workers stay.
+	$(TOOL) kustomize build config/manager | $(KUBECTL) delete --ignore-not-found -f -
+	$(TOOL) kustomize build config/rbac | $(KUBECTL) delete --ignore-not-found -f -
