@@ -25,10 +25,6 @@ const gatherUses = 2 * time.Second
 
 // RetryPolicyReconciler checks RetryPolicies and shows what they come to. It makes nothing: policies take effect through
 // the Transports that refer to them.
-//
-// +kubebuilder:rbac:groups=redrive.dev,resources=retrypolicies,verbs=get;list;watch
-// +kubebuilder:rbac:groups=redrive.dev,resources=retrypolicies/status,verbs=patch
-// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 type RetryPolicyReconciler struct {
 	Client   client.Client
 	Recorder events.EventRecorder
@@ -55,6 +51,10 @@ func (r *RetryPolicyReconciler) setup(mgr ctrl.Manager, options controller.Optio
 	}
 	return nil
 }
+
+// +kubebuilder:rbac:groups=redrive.dev,resources=retrypolicies,verbs=get;list;watch
+// +kubebuilder:rbac:groups=redrive.dev,resources=retrypolicies/status,verbs=patch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // Reconcile implements reconcile.Reconciler.
 func (r *RetryPolicyReconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ctrl.Result, err error) {

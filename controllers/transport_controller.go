@@ -26,15 +26,6 @@ import (
 )
 
 // TransportReconciler brings the broker and the worker Deployments to what a Transport asks for.
-//
-// +kubebuilder:rbac:groups=redrive.dev,resources=transports,verbs=get;list;watch;patch
-// +kubebuilder:rbac:groups=redrive.dev,resources=transports/status,verbs=patch
-// +kubebuilder:rbac:groups=redrive.dev,resources=transports/finalizers,verbs=update
-// +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;patch;delete
-// +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;list;watch;create;patch;delete
-// +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch;patch
-// +kubebuilder:rbac:groups="",resources=secrets;namespaces,verbs=get
-// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 type TransportReconciler struct {
 	Client client.Client
 	// Live reads from the API server itself.
@@ -97,6 +88,15 @@ func (r *TransportReconciler) setup(mgr ctrl.Manager, options controller.Options
 func (r *TransportReconciler) usersOf(ctx context.Context, object client.Object) ([]types.NamespacedName, error) {
 	return users(ctx, r.Client, client.ObjectKeyFromObject(object))
 }
+
+// +kubebuilder:rbac:groups=redrive.dev,resources=transports,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=redrive.dev,resources=transports/status,verbs=patch
+// +kubebuilder:rbac:groups=redrive.dev,resources=transports/finalizers,verbs=update
+// +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch;patch
+// +kubebuilder:rbac:groups="",resources=secrets;namespaces,verbs=get
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // Reconcile implements reconcile.Reconciler.
 func (r *TransportReconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ctrl.Result, err error) {
