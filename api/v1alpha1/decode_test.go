@@ -194,7 +194,7 @@ func (a *rawAPI) create(t *testing.T, kind string, body []byte) (answer []byte, 
 		return nil, status, fmt.Errorf("create: %w", err)
 	}
 	answer, err = result.Raw()
-	return answer, status, err //nolint:wrapcheck // looked at as it is
+	return answer, status, err
 }
 
 var resources = map[string]string{"RetryPolicy": "retrypolicies", "Transport": "transports"}

@@ -7,7 +7,7 @@ import (
 )
 
 // GroupVersion is the API group and version of this package.
-var GroupVersion = schema.GroupVersion{Group: "redrive.dev", Version: "v1alpha1"}
+var GroupVersion = schema.GroupVersion{Group: "redrive.dev", Version: "v1alpha1"} //nolint:gochecknoglobals // a constant by convention
 
 // AddToScheme registers both kinds with a scheme.
 func AddToScheme(scheme *runtime.Scheme) error {

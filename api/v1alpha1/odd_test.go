@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -59,9 +60,9 @@ var oddValues = []string{
 func plausible(r *rand.Rand) string {
 	switch r.IntN(5) {
 	case 0:
-		return fmt.Sprint(r.IntN(2000))
+		return strconv.Itoa(r.IntN(2000))
 	case 1:
-		return fmt.Sprint(r.Int64N(2_000_000_000))
+		return strconv.FormatInt(r.Int64N(2_000_000_000), 10)
 	case 2, 3:
 		return quote(duration(r))
 	default:

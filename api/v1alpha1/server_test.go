@@ -39,7 +39,7 @@ func object(t *testing.T, kind, spec string) *unstructured.Unstructured {
 // submit asks the server what it says of an object, as kubectl does: strictly. Nothing is stored.
 func submit(t *testing.T, cluster *testcluster.Cluster, o *unstructured.Unstructured) error {
 	t.Helper()
-	return cluster.Client.Create(t.Context(), o, client.DryRunAll, client.FieldValidation("Strict")) //nolint:wrapcheck // looked at as it is
+	return cluster.Client.Create(t.Context(), o, client.DryRunAll, client.FieldValidation("Strict"))
 }
 
 // verdict is a spec and what the server says of it: nothing where it accepts, else a part of its answer.

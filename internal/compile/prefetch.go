@@ -33,7 +33,8 @@ func checkPrefetch(c *Config) error {
 	}
 	rounds := (c.Prefetch()*len(c.Queues) + c.Concurrency - 1) / c.Concurrency
 	if hold := time.Duration(rounds) * timeout; hold > holdAtMost {
-		return fmt.Errorf("%d queues with concurrency %d and timeout %s: a message could wait %s to be settled, the broker's consumer timeout allows for %s; raise concurrency, lower timeout, or spread the queues over more workers",
+		return fmt.Errorf("%d queues with concurrency %d and timeout %s: a message could wait %s to be settled, and the broker's consumer "+
+			"timeout allows for %s; raise concurrency, lower timeout, or spread the queues over more workers",
 			len(c.Queues), c.Concurrency, timeout, hold, holdAtMost)
 	}
 	return nil

@@ -143,7 +143,7 @@ func TestAMessageCannotOverrideWhatTheRequestIs(t *testing.T) {
 func TestALotOfHeadersIsCarriedOverUpToABound(t *testing.T) {
 	t.Parallel()
 	headers := map[string]any{}
-	for _, name := range strings.Split("abcdefghijklmnop", "") {
+	for name := range strings.SplitSeq("abcdefghijklmnop", "") {
 		headers["H-"+name] = strings.Repeat("x", 4000)
 		headers["h-"+name] = strings.Repeat("y", 4000) // the same name to HTTP
 	}

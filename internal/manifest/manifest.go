@@ -79,7 +79,7 @@ func (l *Loader) Load(ctx context.Context, stdin io.Reader, paths ...string) (*S
 		Secrets:       map[types.NamespacedName]*corev1.Secret{},
 		places:        map[key]string{},
 	}
-	var errs []error
+	errs := make([]error, 0, len(paths))
 	for _, path := range paths {
 		errs = append(errs, l.loadPath(ctx, set, stdin, path))
 	}
@@ -99,7 +99,7 @@ func (l *Loader) loadPath(ctx context.Context, set *Set, stdin io.Reader, path s
 	}
 	var errs []error
 	for _, file := range files {
-		data, err := os.ReadFile(file)
+		data, err := os.ReadFile(file) //nolint:gosec // the user names it
 		if err != nil {
 			errs = append(errs, fmt.Errorf("read manifests: %w", err))
 			continue

@@ -131,7 +131,7 @@ func collectUsed(t *testing.T, file string, used map[string]bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, document := range strings.Split(string(data), "\n---\n") {
+	for document := range strings.SplitSeq(string(data), "\n---\n") {
 		var object struct {
 			Kind string `json:"kind"`
 			Spec any    `json:"spec"`

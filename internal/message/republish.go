@@ -177,8 +177,8 @@ func lastFailure(s State, final Final) retry.Failure {
 // the broker does not deliver what has expired, so a timestamp by which the message would have is not that of its
 // publication, and the expiration then counts from now.
 func deadline(m Message, s State, now time.Time) time.Time {
-	milliseconds, err := strconv.ParseUint(m.Expiration, 10, 63)
-	if err != nil || milliseconds > uint64(horizon.Milliseconds()) {
+	milliseconds, err := strconv.ParseInt(m.Expiration, 10, 64)
+	if err != nil || milliseconds < 0 || milliseconds > horizon.Milliseconds() {
 		return s.Deadline
 	}
 	expiration := time.Duration(milliseconds) * time.Millisecond

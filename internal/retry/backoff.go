@@ -1,6 +1,7 @@
 package retry
 
 import (
+	"errors"
 	"fmt"
 	"iter"
 	"math"
@@ -80,10 +81,10 @@ func (b *backoff) validate() error {
 	case v1alpha1.BackoffConstant, v1alpha1.BackoffLinear, v1alpha1.BackoffExponential:
 	case v1alpha1.BackoffExplicit:
 		if len(b.delays) == 0 {
-			return fmt.Errorf("backoff.delays is empty")
+			return errors.New("backoff.delays is empty")
 		}
 		if b.jitter.kind == v1alpha1.JitterDecorrelated {
-			return fmt.Errorf("backoff.jitter Decorrelated does not go with type Explicit")
+			return errors.New("backoff.jitter Decorrelated does not go with type Explicit")
 		}
 	default:
 		return fmt.Errorf("backoff.type is unknown: %q", b.kind)
@@ -103,6 +104,7 @@ func (b *backoff) validate() error {
 func (b *backoff) at(n int64) time.Duration {
 	d := b.delay
 	switch b.kind {
+	case v1alpha1.BackoffConstant:
 	case v1alpha1.BackoffLinear:
 		d = add(b.delay, times(b.step, n))
 	case v1alpha1.BackoffExponential:

@@ -21,6 +21,7 @@ func anyBackoff(t *rapid.T) *backoff {
 	}).Draw(t, "type")}
 	jitters := []v1alpha1.JitterType{v1alpha1.JitterNone, v1alpha1.JitterProportional, v1alpha1.JitterFull, v1alpha1.JitterEqual}
 	switch spec.Type {
+	case v1alpha1.BackoffConstant:
 	case v1alpha1.BackoffExplicit:
 		spec.Delays = rapid.SliceOfN(delay, 1, 32).Draw(t, "delays")
 	case v1alpha1.BackoffLinear:

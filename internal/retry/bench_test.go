@@ -3,6 +3,7 @@ package retry
 import (
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"testing"
 	"time"
 
@@ -70,7 +71,7 @@ func BenchmarkCompile(b *testing.B) {
 	for _, n := range []int{0, 10, 128} {
 		var spec v1alpha1.RetryPolicySpec
 		for i := range n {
-			spec.Strategies = append(spec.Strategies, v1alpha1.Strategy{Name: fmt.Sprint(i), When: `error.status == 429 && message.type.startsWith('App')`})
+			spec.Strategies = append(spec.Strategies, v1alpha1.Strategy{Name: strconv.Itoa(i), When: `error.status == 429 && message.type.startsWith('App')`})
 		}
 		b.Run(fmt.Sprintf("%d strategies", n), func(b *testing.B) {
 			b.ReportAllocs()

@@ -117,7 +117,7 @@ func (r result) check(t *cel.Type) error {
 func (e *environment) compile(o origin, text string, want result) (*expression, error) {
 	ast, issues := e.cel.Compile(text)
 	if issues.Err() != nil {
-		var errs []error
+		errs := make([]error, 0, len(issues.Errors()))
 		for _, issue := range issues.Errors() {
 			errs = append(errs, o.error(errors.New(issue.Message), issue.Location.Line(), issue.Location.Column()+1))
 		}

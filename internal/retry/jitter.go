@@ -47,6 +47,7 @@ func (b *backoff) window(n int64, last time.Duration) window {
 	d := b.at(n)
 	w := window{min: d, max: d}
 	switch b.jitter.kind {
+	case v1alpha1.JitterNone:
 	case v1alpha1.JitterProportional:
 		// In two parts, so that the product does not overflow.
 		spread := d/100*time.Duration(b.jitter.percent) + d%100*time.Duration(b.jitter.percent)/100

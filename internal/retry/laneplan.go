@@ -168,7 +168,7 @@ func lane(d time.Duration) time.Duration {
 
 // thin leaves out lanes until there are at most limit. It leaves out those of kept last, and the smallest never.
 func thin(lanes Lanes, limit int, kept Lanes) Lanes {
-	for percent := time.Duration(1); len(lanes) > max(limit, thinExactly); percent *= 2 {
+	for percent := int64(1); len(lanes) > max(limit, thinExactly); percent *= 2 {
 		lanes = coarsen(lanes, percent, kept)
 	}
 	for len(lanes) > limit {
@@ -185,11 +185,11 @@ func thin(lanes Lanes, limit int, kept Lanes) Lanes {
 }
 
 // coarsen leaves out the lanes with another one less than so many percent above.
-func coarsen(lanes Lanes, percent time.Duration, kept Lanes) Lanes {
+func coarsen(lanes Lanes, percent int64, kept Lanes) Lanes {
 	var above time.Duration
 	var coarse Lanes
 	for i, d := range slices.Backward(lanes) {
-		if above == 0 || i == 0 || above-d > d/100*percent || slices.Contains(kept, d) {
+		if above == 0 || i == 0 || above-d > d/100*time.Duration(percent) || slices.Contains(kept, d) {
 			coarse = append(coarse, d)
 			above = d
 		}

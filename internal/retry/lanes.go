@@ -68,7 +68,7 @@ func (l Lanes) MarshalJSON() ([]byte, error) {
 	for i, lane := range l {
 		keys[i] = LaneKey(lane)
 	}
-	return json.Marshal(keys)
+	return json.Marshal(keys) //nolint:wrapcheck // a list of strings does not fail
 }
 
 // UnmarshalJSON implements json.Unmarshaler. It refuses lanes that are not ascending, that repeat, or that are shorter

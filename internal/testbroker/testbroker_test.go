@@ -73,7 +73,7 @@ func TestAStoppedBrokerFreesItsPorts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		listener, err := net.Listen("tcp", u.Host) //nolint:noctx // closed at once
+		listener, err := net.Listen("tcp", u.Host)
 		if err != nil {
 			t.Errorf("port of %s: %v", u.Host, err)
 			continue

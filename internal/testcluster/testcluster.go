@@ -185,7 +185,7 @@ func findAssets(ctx context.Context, root, given string) (string, error) {
 	dir := given
 	if dir == "" {
 		var out bytes.Buffer
-		script := exec.CommandContext(ctx, filepath.Join(root, "hack", "envtest.sh"))
+		script := exec.CommandContext(ctx, filepath.Join(root, "hack", "envtest.sh")) //nolint:gosec // ours
 		script.Dir = root
 		script.Stdout = &out
 		script.Stderr = os.Stderr // its progress: a first build takes minutes
@@ -196,7 +196,7 @@ func findAssets(ctx context.Context, root, given string) (string, error) {
 		dir = lines[len(lines)-1]
 	}
 	for _, program := range []string{"etcd", "kube-apiserver"} {
-		if _, err := os.Stat(filepath.Join(dir, program)); err != nil {
+		if _, err := os.Stat(filepath.Join(dir, program)); err != nil { //nolint:gosec // only looked at
 			return "", fmt.Errorf("no API server for the tests: %w; %s", err, help)
 		}
 	}

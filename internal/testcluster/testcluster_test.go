@@ -45,7 +45,7 @@ func TestMissingAssetsSayWhatToDo(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(broken, "hack"), 0o750); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(broken, "hack", "envtest.sh"), []byte("#!/bin/sh\nexit 3\n"), 0o700); err != nil { //nolint:gosec // a script
+	if err := os.WriteFile(filepath.Join(broken, "hack", "envtest.sh"), []byte("#!/bin/sh\nexit 3\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	cases := map[string]struct{ root, given, want string }{
@@ -74,7 +74,7 @@ func TestAssetsOfTheScript(t *testing.T) {
 		t.Fatal(err)
 	}
 	script := "#!/bin/sh\necho building\necho " + root + "\n"
-	if err := os.WriteFile(filepath.Join(root, "hack", "envtest.sh"), []byte(script), 0o700); err != nil { //nolint:gosec // a script
+	if err := os.WriteFile(filepath.Join(root, "hack", "envtest.sh"), []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := findAssets(t.Context(), root, ""); err != nil || got != root {

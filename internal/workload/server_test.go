@@ -129,7 +129,7 @@ func TestPodsPassTheRestrictedPodSecurityStandard(t *testing.T) {
 		}
 		pod := &corev1.Pod{ObjectMeta: d.Spec.Template.ObjectMeta, Spec: d.Spec.Template.Spec}
 		pod.Namespace, pod.Name = tr.Namespace, "subject"
-		return cluster.Client.Create(t.Context(), pod, client.DryRunAll) //nolint:wrapcheck // looked at as it is
+		return cluster.Client.Create(t.Context(), pod, client.DryRunAll)
 	}
 	for name, w := range map[string]*v1alpha1.Worker{"plain": worker("default"), "with a handler": withTemplate(handlerBeside)} {
 		if err := create(w); err != nil {

@@ -146,8 +146,7 @@ func locate(path *field.Path, node any, decode func(part any) error) *field.Erro
 
 // reason words the error of a decoder without Go's names for types and fields.
 func reason(err error) string {
-	var mismatch *json.UnmarshalTypeError
-	if errors.As(err, &mismatch) {
+	if mismatch, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		value, _, _ := strings.Cut(mismatch.Value, " ")
 		return fmt.Sprintf("must be of type %s, is %s", mismatch.Type.Kind(), value)
 	}

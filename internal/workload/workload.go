@@ -65,7 +65,7 @@ type Options struct {
 func ConfigMap(t *v1alpha1.Transport, config compile.Config) (*corev1.ConfigMap, error) {
 	data, err := compile.Encode(config)
 	if err != nil {
-		return nil, err
+		return nil, err //nolint:wrapcheck // it names worker and Transport
 	}
 	if len(data) > maxConfigMap {
 		return nil, fmt.Errorf("the configuration of worker %q has %d bytes, and a ConfigMap holds %d: use fewer or shorter policies",
@@ -100,8 +100,8 @@ func Deployment(t *v1alpha1.Transport, worker *v1alpha1.Worker, opts Options) (*
 			Strategy: appsv1.DeploymentStrategy{
 				Type: appsv1.RollingUpdateDeploymentStrategyType,
 				RollingUpdate: &appsv1.RollingUpdateDeployment{
-					MaxSurge:       ptr.To(intstr.FromString("25%")),
-					MaxUnavailable: ptr.To(intstr.FromInt32(0)),
+					MaxSurge:       new(intstr.FromString("25%")),
+					MaxUnavailable: new(intstr.FromInt32(0)),
 				},
 			},
 		},
@@ -147,11 +147,11 @@ func podTemplate(t *v1alpha1.Transport, worker *v1alpha1.Worker, opts Options) *
 					DefaultMode: ptr.To[int32](0o440),
 				}}},
 			},
-			AutomountServiceAccountToken:  ptr.To(false),
-			EnableServiceLinks:            ptr.To(false),
-			TerminationGracePeriodSeconds: ptr.To(gracePeriod(worker)),
+			AutomountServiceAccountToken:  new(false),
+			EnableServiceLinks:            new(false),
+			TerminationGracePeriodSeconds: new(gracePeriod(worker)),
 			SecurityContext: &corev1.PodSecurityContext{
-				RunAsNonRoot: ptr.To(true),
+				RunAsNonRoot: new(true),
 				RunAsUser:    ptr.To[int64](userID),
 				RunAsGroup:   ptr.To[int64](userID),
 				// The files of the mounts belong to root and to this group, which is how the worker can read them.
@@ -189,9 +189,9 @@ func workerContainer(opts Options) corev1.Container {
 		LivenessProbe:  probe("/healthz"),
 		ReadinessProbe: probe("/readyz"),
 		SecurityContext: &corev1.SecurityContext{
-			AllowPrivilegeEscalation: ptr.To(false),
-			ReadOnlyRootFilesystem:   ptr.To(true),
-			RunAsNonRoot:             ptr.To(true),
+			AllowPrivilegeEscalation: new(false),
+			ReadOnlyRootFilesystem:   new(true),
+			RunAsNonRoot:             new(true),
 			Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 			SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -175,7 +176,7 @@ func isRefusal(got *retry.Failure) error {
 	want := Refusal()
 	switch {
 	case got == nil:
-		return fmt.Errorf("got success")
+		return errors.New("got success")
 	case got.Source != want.Source || got.Class != want.Class || !strings.Contains(got.Message, want.Message):
 		return fmt.Errorf("got %+v", got)
 	case got.RetryAfter == nil || *got.RetryAfter != *want.RetryAfter:
