@@ -111,12 +111,13 @@ func TestRunHandlesReloadsAndDrains(t *testing.T) {
 		testtransport.Eventually(t, "the message", func() bool { return p.count() == 50-rejected+8 })
 	})
 
+	testtransport.Eventually(t, "the table to add up", func() bool {
+		out := run.out.String()
+		return strings.Contains(out, "async.failed 7") && strings.Contains(out, "failed=7")
+	})
 	run.signals <- nil
 	if code := <-run.code; code != exitOK {
 		t.Fatalf("exit code %d: %s", code, run.log.String())
-	}
-	if out := run.out.String(); !strings.Contains(out, "async.failed 7") || !strings.Contains(out, "failed=7") {
-		t.Errorf("the table does not add up:\n%s", out)
 	}
 	for id, n := range p.handled {
 		if n != 1 {
