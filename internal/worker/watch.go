@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -69,7 +68,7 @@ func (w *Worker) follow(path, refused string) string {
 		return ""
 	}
 	if err.Error() != refused {
-		w.options.Log.Error("configuration not taken over; the one before stays in force", slog.Any("error", err), "hash", w.ConfigHash())
+		w.options.Log.Error("configuration not taken over; the one before stays in force", "error", err, "hash", w.ConfigHash())
 	}
 	return err.Error()
 }
