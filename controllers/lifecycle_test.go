@@ -14,7 +14,9 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/retry"
 	"redrive.dev/redrive/internal/testtransport"
+	"redrive.dev/redrive/internal/topology"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -29,6 +31,7 @@ func TestATransportFromApplyToDeletion(t *testing.T) {
 			t.Errorf("queue %s is not there", queue)
 		}
 	}
+	checkTopology(w, transport)
 	checkWorkers(w, transport)
 	checkStatus(w, transport)
 
@@ -68,6 +71,22 @@ func TestATransportFromApplyToDeletion(t *testing.T) {
 	}
 }
 
+// checkTopology compares every exchange, queue, binding and policy on the broker with what the Transport needs.
+func checkTopology(w *world, transport *v1alpha1.Transport) {
+	w.Helper()
+	observed := w.observed()
+	owner := observed.Queues["test"].Arguments.Owner()
+	if !strings.HasSuffix(owner, "/"+transport.Namespace+"/"+transport.Name) {
+		w.Errorf("the queue test belongs to %q", owner)
+	}
+	desired, err := topology.Desired(transport, retry.Lanes{time.Second, 2 * time.Second}, owner)
+	must(w.T, err)
+	difference := topology.Diff(desired, observed, transport.Status.Created)
+	if !difference.Empty() || len(difference.Warnings) > 0 || len(difference.Adopted) > 0 {
+		w.Errorf("the broker differs from what is wanted: %+v", difference)
+	}
+}
+
 func checkWorkers(w *world, transport *v1alpha1.Transport) {
 	w.Helper()
 	deployments, configMaps := w.deployments(), w.configMaps()
@@ -92,8 +111,12 @@ func checkWorkers(w *world, transport *v1alpha1.Transport) {
 	}
 	config, err := compile.Decode([]byte(configMaps[0].Data[workload.ConfigKey]))
 	must(w.T, err)
-	if len(config.Queues) != 2 || len(config.Lanes) != 2 || config.Handler.HTTP == nil {
-		w.Errorf("configuration %+v", config)
+	policy := w.policy("policy")
+	w.get(policy)
+	want, err := compile.Compile(transport, map[string]*v1alpha1.RetryPolicy{"policy": policy})
+	must(w.T, err)
+	if got := document(w.T, config); got != document(w.T, want.Workers[0]) {
+		w.Errorf("configuration %s", got)
 	}
 }
 
@@ -182,6 +205,24 @@ func TestWhatIsRetainedStaysOnTheBroker(t *testing.T) {
 		"because the Secret is gone": {
 			prepare: func(w *world, _ *v1alpha1.Transport) {
 				must(w.T, w.client.Delete(w.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: secretName}}))
+			},
+		},
+		"because the namespace is being deleted, while messages block the deletion": {
+			prepare: func(w *world, transport *v1alpha1.Transport) {
+				must(w.T, w.client.Delete(w.Context(), transport))
+				w.await(transport, v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonDeletionBlocked)
+				must(w.T, w.client.Delete(w.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}))
+			},
+			silent: true,
+		},
+		"by deletionPolicy Retain, set while the broker is away": {
+			prepare: func(w *world, transport *v1alpha1.Transport) {
+				w.proxy.down.Store(true)
+				must(w.T, w.client.Delete(w.Context(), transport))
+				testtransport.Eventually(w.T, "the condition to name the way out", func() bool {
+					return strings.Contains(w.await(transport, v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonBrokerUnreachable), "Retain")
+				})
+				edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.DeletionPolicy = v1alpha1.DeletionRetain })
 			},
 		},
 		"by deletionPolicy Retain, set while messages block the deletion": {

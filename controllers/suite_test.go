@@ -2,16 +2,20 @@ package controllers_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -77,22 +81,28 @@ type running func() int
 // Run implements what the Main functions take.
 func (r running) Run() int { return r() }
 
-// operator is the manager that all tests share.
+// operator is a manager with the controllers in it.
 type operator struct {
-	once   sync.Once
+	once sync.Once
+	// poll is how often it looks at each Transport; pollInterval where it is zero.
+	poll   time.Duration
 	cancel context.CancelFunc
 	ended  chan error
 	log    lockedBuffer
 	writes writeCounter
+	// dead is true once it was killed: nothing that it still says reaches the API server.
+	dead atomic.Bool
 }
 
-var theOperator operator // the tests of a package share a process, and TestMain ends it
+// theOperator is the one that all tests share. They share a process, and TestMain ends it.
+var theOperator operator
 
 func (o *operator) start(t *testing.T, cluster *testcluster.Cluster) {
 	t.Helper()
 	cfg := rest.CopyConfig(cluster.Config)
 	cfg.Impersonate.UserName = managerUser
 	cfg.Wrap(o.writes.wrap)
+	cfg.Wrap(o.cutOff)
 	cached, err := controllers.CacheOptions()
 	must(t, err)
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
@@ -104,14 +114,14 @@ func (o *operator) start(t *testing.T, cluster *testcluster.Cluster) {
 	must(t, err)
 	uid := ""
 	testtransport.Eventually(t, "the API server to know the operator's rights", func() bool {
-		uid, err = controllers.ClusterUID(t.Context(), mgr.GetAPIReader())
+		uid, err = controllers.ClusterUID(context.Background(), mgr.GetAPIReader())
 		return err == nil
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	o.cancel, o.ended = cancel, make(chan error, 1)
 	must(t, controllers.Setup(ctx, mgr, controllers.Options{
 		ClusterUID: uid, Workers: workload.Options{Image: workerImage},
-		PollInterval: pollInterval, Waits: shortWaits(), Concurrency: 8,
+		PollInterval: cmp.Or(o.poll, pollInterval), Waits: shortWaits(), Concurrency: 8,
 	}))
 	go func() { o.ended <- mgr.Start(ctx) }()
 }
@@ -136,6 +146,22 @@ func (o *operator) restart(t *testing.T) {
 	t.Helper()
 	o.stop()
 	o.start(t, testcluster.Start(t))
+}
+
+// kill ends the operator as SIGKILL does: it writes nothing more to anybody.
+func (o *operator) kill() {
+	o.dead.Store(true)
+	o.stop()
+	o.dead.Store(false)
+}
+
+func (o *operator) cutOff(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		if o.dead.Load() {
+			return nil, errors.New("the operator is dead")
+		}
+		return next.RoundTrip(r)
+	})
 }
 
 func (o *operator) stop() {
@@ -370,11 +396,12 @@ func (w *world) awaitCount(queue string, messages int64) {
 	})
 }
 
-// proxy stands before the management API. It counts, and can fall silent.
+// proxy stands before the management API. It counts, can fall silent, and can hold a write.
 type proxy struct {
 	*httptest.Server
 	reads, writes atomic.Int64
 	down          atomic.Bool
+	trap          atomic.Pointer[trap]
 	// written are the writes as method and path.
 	mu      sync.Mutex
 	written []string
@@ -399,11 +426,51 @@ func newProxy(t *testing.T, managementURL string) *proxy {
 			p.mu.Lock()
 			p.written = append(p.written, r.Method+" "+r.URL.Path)
 			p.mu.Unlock()
+			p.trapped(r, forward)
 		}
 		forward.ServeHTTP(rw, r)
 	}))
 	t.Cleanup(p.Close)
 	return p
+}
+
+// trap catches one write to the broker.
+type trap struct {
+	method string
+	path   *regexp.Regexp
+	// answered is true where the broker carries the write out, and only its answer is lost.
+	answered bool
+	caught   chan struct{}
+}
+
+// catch holds the next write of a method with a path like a pattern until its client gives up. The channel is closed
+// when it is caught.
+func (p *proxy) catch(method, pattern string, answered bool) <-chan struct{} {
+	caught := make(chan struct{})
+	p.trap.Store(&trap{method: method, path: regexp.MustCompile(pattern), answered: answered, caught: caught})
+	return caught
+}
+
+func (p *proxy) trapped(r *http.Request, forward http.Handler) {
+	trap := p.trap.Load()
+	if trap == nil || r.Method != trap.method || !trap.path.MatchString(r.URL.Path) || !p.trap.CompareAndSwap(trap, nil) {
+		return
+	}
+	if trap.answered {
+		forward.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	// Only once the body is read does the server notice that the client has given up.
+	_, _ = io.Copy(io.Discard, r.Body)
+	close(trap.caught)
+	<-r.Context().Done()
+	panic(http.ErrAbortHandler)
+}
+
+// since are the writes after the first so many.
+func (p *proxy) since(writes int) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.written[writes:])
 }
 
 // writeCounter counts what the operator writes to the API server, by namespace.

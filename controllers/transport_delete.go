@@ -37,10 +37,25 @@ func (r *TransportReconciler) delete(ctx context.Context, run *transportRun) err
 	if errors.As(err, &why) && why.reason == v1alpha1.ReasonSecretNotFound {
 		return r.release(ctx, run, "the Secret of the broker is gone")
 	}
-	if err != nil {
+	if err == nil {
+		err = r.takeDown(ctx, run)
+	}
+	return withWayOut(err)
+}
+
+// withWayOut adds to what keeps a deletion waiting for the broker how it can end without it.
+func withWayOut(err error) error {
+	var why *interruption
+	if !errors.As(err, &why) {
 		return err
 	}
-	return r.takeDown(ctx, run)
+	switch why.reason {
+	case v1alpha1.ReasonBrokerUnreachable, v1alpha1.ReasonBrokerRefused, v1alpha1.ReasonSecretInvalid:
+		told := *why
+		told.err = fmt.Errorf("%w; to let the Transport go without its broker, set spec.deletionPolicy to Retain", why.err)
+		return &told
+	}
+	return err
 }
 
 // retained says why the objects stay on the broker; empty where they do not.

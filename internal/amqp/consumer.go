@@ -34,6 +34,9 @@ type Delivery struct {
 
 	// Queue it came from.
 	Queue string
+	// Unreadable is true when the message has headers that cannot be read. They are not in it, so it must not be published
+	// again; DeadLetter moves it with them.
+	Unreadable bool
 
 	tag     uint64
 	session *consuming
@@ -53,18 +56,22 @@ func (d *Delivery) settle(s settlement) error {
 	select {
 	case d.session.settlements <- s:
 		return nil
-	case <-d.session.done:
+	case <-d.session.life.Done():
 		return ErrSessionEnded
 	}
 }
 
 // Live tells whether the delivery's session still stands. When it does not, someone else may have the message already.
-func (d *Delivery) Live() bool {
-	select {
-	case <-d.session.done:
-		return false
-	default:
-		return true
+func (d *Delivery) Live() bool { return d.session.life.Err() == nil }
+
+// WhileLive returns a context that ends with ctx, or with the delivery's session. It is for what is wrong to do for a
+// message that someone else may have already.
+func (d *Delivery) WhileLive(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(d.session.life, func() { cancel(ErrSessionEnded) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
 	}
 }
 
@@ -74,6 +81,8 @@ type Consumer struct {
 	options Options
 	demand  watched[demand]
 	active  atomic.Int64
+	// begun counts the active ones and those about to be.
+	begun atomic.Int64
 }
 
 type demand struct {
@@ -111,6 +120,9 @@ func (c *Consumer) Receive(on bool) {
 
 // Active is the number of queues from which messages are received at this moment.
 func (c *Consumer) Active() int { return int(c.active.Load()) }
+
+// Quiet tells whether nothing is received at this moment. After Receive(false) it stays so.
+func (c *Consumer) Quiet() bool { return c.begun.Load() == 0 }
 
 // Run keeps a session until ctx ends. deliver is called for each delivery, for those of one queue in order; it must not
 // block. How many are on loan at a time is bounded by the prefetch of the subscriptions alone.
@@ -161,10 +173,7 @@ func (c *Consumer) consumeQueue(ctx context.Context, conn *amqp091.Connection, q
 	for ctx.Err() == nil && !conn.IsClosed() {
 		channel, err := conn.Channel()
 		if err == nil {
-			s := &consuming{consumer: c, queue: queue, channel: channel, settlements: make(chan settlement), done: make(chan struct{}), log: c.options.Log}
-			err = s.run(ctx, deliver)
-			_ = channel.Close()
-			if err == nil {
+			if err = c.consumeOn(ctx, channel, queue, deliver); err == nil {
 				return
 			}
 		}
@@ -174,6 +183,14 @@ func (c *Consumer) consumeQueue(ctx context.Context, conn *amqp091.Connection, q
 		case <-time.After(reopenPause):
 		}
 	}
+}
+
+func (c *Consumer) consumeOn(ctx context.Context, channel *amqp091.Channel, queue string, deliver func(*Delivery)) error {
+	defer func() { _ = channel.Close() }()
+	life, end := context.WithCancel(ctx)
+	defer end()
+	s := &consuming{consumer: c, queue: queue, channel: channel, life: life, settlements: make(chan settlement), log: c.options.Log}
+	return s.run(ctx, deliver)
 }
 
 // settlement is the end of one loan.
@@ -190,8 +207,8 @@ type consuming struct {
 	log      *slog.Logger
 	// settlements has no buffer, so that what it took is sent before the channel is closed.
 	settlements chan settlement
-	// done is closed when the session of these deliveries is over.
-	done chan struct{}
+	// life ends with the session of these deliveries.
+	life context.Context //nolint:containedctx // it bounds the loans, not a call
 
 	deliveries  <-chan amqp091.Delivery
 	tag         string
@@ -203,7 +220,6 @@ type consuming struct {
 
 // run returns nil when the queue is not subscribed to any more or ctx has ended, and the cause when the channel failed.
 func (s *consuming) run(ctx context.Context, deliver func(*Delivery)) error {
-	defer close(s.done)
 	defer s.stopped()
 	closed := s.channel.NotifyClose(make(chan *amqp091.Error, 1))
 	for {
@@ -219,7 +235,8 @@ func (s *consuming) run(ctx context.Context, deliver func(*Delivery)) error {
 		case d, ok := <-s.deliveries:
 			if ok {
 				s.outstanding++
-				deliver(&Delivery{Message: fromDelivery(&d), Queue: s.queue, tag: d.DeliveryTag, session: s})
+				_, unreadable := d.Headers[headerUnreadable]
+				deliver(&Delivery{Message: fromDelivery(&d), Queue: s.queue, Unreadable: unreadable, tag: d.DeliveryTag, session: s})
 				continue
 			}
 			if err := s.ended(ctx, closed); err != nil {
@@ -262,19 +279,34 @@ func (s *consuming) adjust(prefetch int) error {
 			return fmt.Errorf("cancel the consumer: %w", err)
 		}
 	case s.deliveries == nil && prefetch > 0 && s.outstanding < prefetch:
-		if err := s.channel.Qos(prefetch, 0, false); err != nil {
-			return fmt.Errorf("set the prefetch: %w", err)
-		}
-		// A tag is used once: RabbitMQ 3.10 ends the channel when a quorum queue sees a cancelled consumer's tag again.
-		s.consumers++
-		s.tag = "redrive-" + strconv.Itoa(s.consumers)
-		deliveries, err := s.channel.Consume(s.queue, s.tag, false, false, false, false, nil)
-		if err != nil {
-			return fmt.Errorf("consume: %w", err)
-		}
-		s.deliveries, s.prefetch = deliveries, prefetch
-		s.consumer.active.Add(1)
+		return s.start(prefetch)
 	}
+	return nil
+}
+
+func (s *consuming) start(prefetch int) error {
+	s.consumer.begun.Add(1)
+	defer func() {
+		if s.deliveries == nil {
+			s.consumer.begun.Add(-1)
+		}
+	}()
+	// Looked at after begun was raised: who turns receiving off and then finds nothing begun can rely on it.
+	if want, _ := s.consumer.demand.get(); !want.receiving {
+		return nil
+	}
+	if err := s.channel.Qos(prefetch, 0, false); err != nil {
+		return fmt.Errorf("set the prefetch: %w", err)
+	}
+	// A tag is used once: RabbitMQ 3.10 ends the channel when a quorum queue sees a cancelled consumer's tag again.
+	s.consumers++
+	s.tag = "redrive-" + strconv.Itoa(s.consumers)
+	deliveries, err := s.channel.Consume(s.queue, s.tag, false, false, false, false, nil)
+	if err != nil {
+		return fmt.Errorf("consume: %w", err)
+	}
+	s.deliveries, s.prefetch = deliveries, prefetch
+	s.consumer.active.Add(1)
 	return nil
 }
 
@@ -302,5 +334,6 @@ func (s *consuming) stopped() {
 	if s.deliveries != nil {
 		s.deliveries = nil
 		s.consumer.active.Add(-1)
+		s.consumer.begun.Add(-1)
 	}
 }

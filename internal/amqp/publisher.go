@@ -30,6 +30,8 @@ type Publisher struct {
 	options  Options
 	requests chan *request
 	ready    watched[bool]
+	// window is how many publishes may await their confirm in the next session; only Run's goroutine uses it.
+	window int
 }
 
 type request struct {
@@ -42,7 +44,7 @@ type request struct {
 
 // NewPublisher returns a Publisher. It does nothing before Run.
 func NewPublisher(options Options) *Publisher {
-	return &Publisher{options: options, requests: make(chan *request)}
+	return &Publisher{options: options, requests: make(chan *request), window: inFlight}
 }
 
 // Run keeps a session until ctx ends.
@@ -75,7 +77,10 @@ func (p *Publisher) Publish(ctx context.Context, m *message.Message) error {
 
 // publishing is one session: a channel that only session's goroutine uses, and what awaits its confirm on it.
 type publishing struct {
-	channel  *amqp091.Channel
+	channel *amqp091.Channel
+	// window bounds byTag; it grows to inFlight once as many are answered.
+	window   int
+	answered int
 	next     uint64
 	byTag    map[uint64]*request
 	byID     map[string]*request
@@ -93,11 +98,13 @@ func (p *Publisher) session(ctx context.Context, conn *amqp091.Connection) error
 	}
 	s := &publishing{
 		channel:  channel,
+		window:   p.window,
 		byTag:    map[uint64]*request{},
 		byID:     map[string]*request{},
 		returns:  channel.NotifyReturn(make(chan amqp091.Return, inFlight)),
 		confirms: channel.NotifyPublish(make(chan amqp091.Confirmation, inFlight)),
 	}
+	p.window = inFlight
 	defer s.end()
 	closed := channel.NotifyClose(make(chan *amqp091.Error, 1))
 	blocked := conn.NotifyBlocked(make(chan amqp091.Blocking, 8))
@@ -106,7 +113,7 @@ func (p *Publisher) session(ctx context.Context, conn *amqp091.Connection) error
 	requests := p.requests
 	for {
 		open := requests
-		if len(s.byTag) >= inFlight {
+		if len(s.byTag) >= s.window {
 			open = nil
 		}
 		select {
@@ -116,14 +123,14 @@ func (p *Publisher) session(ctx context.Context, conn *amqp091.Connection) error
 			}
 		case c, ok := <-s.confirms:
 			if !ok {
-				return closing(<-closed)
+				return p.closed(s, <-closed)
 			}
 			s.confirm(c)
 		case err := <-closed:
-			return closing(err)
+			return p.closed(s, err)
 		case b, ok := <-blocked:
 			if !ok {
-				return closing(<-closed)
+				return p.closed(s, <-closed)
 			}
 			p.options.Log.Warn("broker blocks publishing", "blocked", b.Active, "reason", b.Reason)
 			requests = p.requests
@@ -135,6 +142,25 @@ func (p *Publisher) session(ctx context.Context, conn *amqp091.Connection) error
 			return nil
 		}
 	}
+}
+
+// closed judges the end of a session by the broker. A message that the broker does not take at all, such as one that is
+// larger than it has come to allow, would end one session after the other, with all that is in flight. The broker does not
+// say which one it was, so the next session publishes one at a time, until it is found.
+func (p *Publisher) closed(s *publishing, cause *amqp091.Error) error {
+	if cause == nil || !cause.Server || cause.Code != amqp091.PreconditionFailed && cause.Code != amqp091.FrameError {
+		return closing(cause)
+	}
+	s.drain()
+	if len(s.byTag) > 1 {
+		p.window = 1
+	}
+	if len(s.byTag) == 1 {
+		for tag := range s.byTag {
+			s.answer(tag, fmt.Errorf("%w: %w", ErrUnpublishable, cause))
+		}
+	}
+	return cause
 }
 
 func (p *Publisher) setReady(ready bool) {
@@ -172,16 +198,38 @@ func (s *publishing) confirm(c amqp091.Confirmation) {
 		}
 	}
 	r := s.byTag[c.DeliveryTag]
-	if r == nil {
-		return
-	}
-	delete(s.byTag, c.DeliveryTag)
-	delete(s.byID, r.id)
 	switch {
+	case r == nil:
 	case !c.Ack:
-		r.result <- fmt.Errorf("%w: the broker refused it", ErrUnconfirmed)
+		s.answer(c.DeliveryTag, fmt.Errorf("%w: the broker refused it", ErrUnconfirmed))
 	default:
-		r.result <- r.returned
+		s.answer(c.DeliveryTag, r.returned)
+	}
+	if s.answered == inFlight {
+		s.window = inFlight
+	}
+}
+
+func (s *publishing) answer(tag uint64, result error) {
+	r := s.byTag[tag]
+	delete(s.byTag, tag)
+	delete(s.byID, r.id)
+	s.answered++
+	r.result <- result
+}
+
+// drain judges what the broker has confirmed already.
+func (s *publishing) drain() {
+	for {
+		select {
+		case c, ok := <-s.confirms:
+			if !ok {
+				return
+			}
+			s.confirm(c)
+		default:
+			return
+		}
 	}
 }
 
@@ -194,7 +242,8 @@ func (s *publishing) noteReturn(returned *amqp091.Return) {
 
 // end answers everyone who still waits: the session is over, and with it the knowledge of what the broker has.
 func (s *publishing) end() {
-	for _, r := range s.byTag {
-		r.result <- fmt.Errorf("%w: the session ended", ErrUnconfirmed)
+	s.drain()
+	for tag := range s.byTag {
+		s.answer(tag, fmt.Errorf("%w: the session ended", ErrUnconfirmed))
 	}
 }

@@ -90,10 +90,13 @@ func once(ctx context.Context, o *Options, session func(context.Context, *amqp09
 	if err != nil {
 		return fmt.Errorf("broker credentials: %w", err)
 	}
-	conn, err := dial(ctx, &target, o.Name)
+	conn, socket, err := dial(ctx, &target, o.Name)
 	if err != nil {
 		return err
 	}
+	// A call that waits for an answer, or a write, may hang for as long as the heartbeat. When ctx has ended it must not.
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(closeTimeout, func() { _ = socket.Close() }) })
+	defer stop()
 	defer func() { _ = conn.CloseDeadline(time.Now().Add(closeTimeout)) }()
 	if o.OnState != nil {
 		o.OnState(true)
@@ -103,39 +106,52 @@ func once(ctx context.Context, o *Options, session func(context.Context, *amqp09
 	return session(ctx, conn)
 }
 
-func dial(ctx context.Context, target *Target, name string) (*amqp091.Connection, error) {
+// dial connects, and returns the socket beside the connection: the library knows no context, and what ends one of its
+// calls is the end of the socket.
+func dial(ctx context.Context, target *Target, name string) (*amqp091.Connection, net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
-	var stop func() bool
+	var socket net.Conn
+	stop := func() bool { return false }
 	properties := amqp091.NewConnectionProperties()
 	properties.SetClientConnectionName(name)
-	scheme := "amqp://"
-	if target.TLS != nil {
-		scheme = "amqps://"
-	}
-	conn, err := amqp091.DialConfig(scheme+target.Address, amqp091.Config{
-		SASL:            []amqp091.Authentication{&amqp091.PlainAuth{Username: target.Username, Password: target.Password}},
-		Vhost:           target.VHost,
-		Heartbeat:       heartbeat,
-		TLSClientConfig: target.TLS,
-		Properties:      properties,
-		Dial: func(network, address string) (net.Conn, error) {
-			socket, err := (&net.Dialer{}).DialContext(ctx, network, address)
-			if err != nil {
+	conn, err := amqp091.DialConfig("amqp://"+target.Address, amqp091.Config{
+		SASL:       []amqp091.Authentication{&amqp091.PlainAuth{Username: target.Username, Password: target.Password}},
+		Vhost:      target.VHost,
+		Heartbeat:  heartbeat,
+		FrameSize:  frameMax,
+		Properties: properties,
+		Dial: func(network, address string) (_ net.Conn, err error) {
+			if socket, err = (&net.Dialer{}).DialContext(ctx, network, address); err != nil {
 				return nil, err //nolint:wrapcheck // wrapped by the caller, behind the library
 			}
-			// The library knows no context: what ends one is the end of its socket.
 			stop = context.AfterFunc(ctx, func() { _ = socket.Close() })
-			return &boundedWrites{Conn: socket}, nil
+			return layers(ctx, socket, target)
 		},
 	})
-	if stop != nil {
-		stop()
-	}
+	stop()
 	if err != nil {
-		return nil, fmt.Errorf("connect to %s, vhost %q, as %q: %w", target.Address, target.VHost, target.Username, err)
+		return nil, nil, fmt.Errorf("connect to %s, vhost %q, as %q: %w", target.Address, target.VHost, target.Username, err)
 	}
-	return conn, nil
+	return conn, socket, nil
+}
+
+// layers puts on the socket what the library reads and writes through.
+func layers(ctx context.Context, socket net.Conn, target *Target) (net.Conn, error) {
+	var conn net.Conn = &boundedWrites{Conn: socket}
+	if target.TLS != nil {
+		config := target.TLS.Clone()
+		if config.ServerName == "" {
+			config.ServerName, _, _ = net.SplitHostPort(target.Address) // it was dialled
+		}
+		secured := tls.Client(conn, config)
+		if err := secured.HandshakeContext(ctx); err != nil {
+			_ = socket.Close()
+			return nil, fmt.Errorf("TLS: %w", err)
+		}
+		conn = secured
+	}
+	return newReadable(conn), nil
 }
 
 // boundedWrites gives each write a deadline, so that a broker that does not read ends the session instead of hanging it.

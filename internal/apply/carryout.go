@@ -66,9 +66,10 @@ func (r *run) step(ctx context.Context, step topology.Step) error {
 		r.broken = r.broken || wayOut(step, r.input.Desired)
 		return nil
 	}
-	if existed && slices.Contains(r.Difference.Unmarked, step.Ref()) {
-		// Somebody made it since the observation: it is not ours after all.
-		name := step.Ref().String()
+	name := step.Ref().String()
+	if existed && slices.Contains(r.Difference.Unmarked, step.Ref()) && !slices.Contains(r.input.State.Created, name) {
+		// Somebody made it since the observation: it is not ours after all. What an earlier run wrote down is: its
+		// answer was lost, or another operator carries it out at the same time.
 		r.report.Created = slices.DeleteFunc(r.report.Created, func(created string) bool { return created == name })
 		r.report.Adopted = append(r.report.Adopted, name)
 	}

@@ -199,3 +199,15 @@ func TestAFailureInOneRetirementKeepsItsState(t *testing.T) {
 		}
 	}
 }
+
+func TestWhatAnEarlierRunWroteDownStaysOursWhereItsAnswerWasLost(t *testing.T) {
+	again := input(t)
+	again.State.Created = []string{"exchange/async"}
+	report, err := apply.Once(context.Background(), &faulty{existed: true}, again, keep)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(report.Created, []string{"exchange/async"}) || len(report.Adopted) != 0 {
+		t.Errorf("created %v, adopted %v", report.Created, report.Adopted)
+	}
+}

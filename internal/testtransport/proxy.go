@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Proxy forwards TCP connections, and can cut them.
+// Proxy forwards TCP connections, and can cut or freeze them.
 type Proxy struct {
 	// Address that clients connect to.
 	Address string
@@ -16,6 +16,7 @@ type Proxy struct {
 	listener net.Listener
 	mu       sync.Mutex
 	refusing bool
+	frozen   bool
 	open     map[net.Conn]bool
 }
 
@@ -50,6 +51,13 @@ func (p *Proxy) Refuse(refuse bool) {
 	p.refusing = refuse
 }
 
+// Freeze drops from now on whatever comes in, on all connections, and leaves them open.
+func (p *Proxy) Freeze() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.frozen = true
+}
+
 func (p *Proxy) accept() {
 	for {
 		client, err := p.listener.Accept()
@@ -82,7 +90,23 @@ func (p *Proxy) register(conns ...net.Conn) bool {
 }
 
 func (p *Proxy) forward(to, from net.Conn) {
-	_, _ = io.Copy(to, from)
+	_, _ = io.Copy(thawed{to: to, proxy: p}, from)
 	_ = to.Close()
 	_ = from.Close()
+}
+
+// thawed writes while the proxy is not frozen.
+type thawed struct {
+	to    io.Writer
+	proxy *Proxy
+}
+
+func (w thawed) Write(data []byte) (int, error) {
+	w.proxy.mu.Lock()
+	frozen := w.proxy.frozen
+	w.proxy.mu.Unlock()
+	if frozen {
+		return len(data), nil
+	}
+	return w.to.Write(data) //nolint:wrapcheck // a writer gives the errors of its socket
 }

@@ -35,6 +35,8 @@ const (
 	dropped kind = "dropped"
 	// released: it goes back to its queue; nothing is counted.
 	released kind = "released"
+	// refused: it cannot be published again, and is left to the queue's dead-letter exchange.
+	refused kind = "refused"
 	// abandoned: it is not ours any more, or there is no time left; the broker delivers it again.
 	abandoned kind = "abandoned"
 )
@@ -64,7 +66,7 @@ type stage func(w *Worker, ctx context.Context, j *job) (o outcome, decided bool
 // pipeline is the way of a delivery to its outcome, and the one place where the order is decided. Whatever sends a message
 // away without an attempt stands before attempt, so that it costs none: first what the session and the message itself say,
 // then what protects the handler.
-var pipeline = []stage{waitForSlot, stale, expired, early, attempt}
+var pipeline = []stage{unreadable, waitForSlot, stale, expired, early, attempt} //nolint:gochecknoglobals // a constant, if Go had lists of those
 
 // process takes one delivery to its settlement.
 func (w *Worker) process(ctx context.Context, d *amqp.Delivery) {
@@ -111,6 +113,11 @@ func (w *Worker) open(j *job) {
 		w.problems.warn("garbage/"+d.Queue, "headers of a message cannot be used and are ignored",
 			"queue", d.Queue, "headers", j.state.Garbage, "message", j.state.ID)
 	}
+}
+
+// unreadable refuses a message of which the headers are not known: neither the handler nor a copy would have them.
+func unreadable(_ *Worker, _ context.Context, j *job) (outcome, bool) {
+	return outcome{kind: refused}, j.delivery.Unreadable
 }
 
 // waitForSlot waits until the concurrency allows for the job, or releases it when the worker stops meanwhile.

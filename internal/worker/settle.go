@@ -16,6 +16,9 @@ const (
 	longestPublishPause = 5 * time.Second
 )
 
+// errUnreadable is why a message is refused.
+var errUnreadable = errors.New("its headers nest too deeply, or are too many or too long, to be read")
+
 // settle carries out an outcome. Whatever goes on living is published first, confirmed and routed; only then is the
 // original acknowledged. A crash in between leaves two copies with the same id and attempt, never none.
 func (w *Worker) settle(ctx context.Context, j *job, o outcome) {
@@ -24,6 +27,8 @@ func (w *Worker) settle(ctx context.Context, j *job, o outcome) {
 		w.options.Metrics.lateAcks.Inc()
 	case succeeded, dropped:
 		w.acknowledge(j)
+	case refused:
+		w.deadLetter(j, errUnreadable)
 	case retried, parked, failed, released:
 		err := w.republish(ctx, j, o)
 		switch {
@@ -46,7 +51,7 @@ func (w *Worker) acknowledge(j *job) {
 // deadLetter leaves a message that cannot be published again to the work queue's dead-letter exchange, which leads to the
 // failure queue too. It arrives whole, but without our reason on it, so the log tells it.
 func (w *Worker) deadLetter(j *job, cause error) {
-	w.problems.warn("deadletter/"+j.delivery.Queue, "message dead-lettered by the broker: it cannot carry headers of ours",
+	w.problems.warn("deadletter/"+j.delivery.Queue, "message dead-lettered by the broker: it cannot be published again",
 		"queue", j.delivery.Queue, "message", j.state.ID, "error", cause)
 	if err := j.delivery.DeadLetter(); err != nil {
 		w.options.Metrics.lateAcks.Inc()
@@ -59,11 +64,14 @@ func (w *Worker) republish(ctx context.Context, j *job, o outcome) error {
 	held := w.options.Metrics.held
 	held.Inc()
 	defer held.Dec()
+	// A copy that is published after the broker has delivered the original anew is one too many.
+	ctx, cancel := j.delivery.WhileLive(ctx)
+	defer cancel()
 	pause := firstPublishPause
 	var gone time.Duration // the lane that was found missing
 	for {
-		if !j.delivery.Live() {
-			return amqp.ErrSessionEnded
+		if ctx.Err() != nil {
+			return context.Cause(ctx) //nolint:wrapcheck // the caller counts it and tells no more
 		}
 		m, lane, err := w.route(j, o, gone)
 		if err != nil {
@@ -99,13 +107,8 @@ func (w *Worker) route(j *job, o outcome, gone time.Duration) (m message.Message
 	d, now := j.delivery, w.options.Now()
 	switch o.kind {
 	case retried, parked:
-		ok := false
-		if gone > 0 {
-			lane, ok = current.Lanes.Next(gone)
-		} else {
-			lane, ok = current.Lanes.Pick(max(0, j.state.NotBefore.Sub(now)))
-		}
-		if ok {
+		var ok bool
+		if lane, ok = chooseLane(current.Lanes, j.state.NotBefore.Sub(now), gone); ok {
 			m, err = message.Parked(d.Message, j.state, d.Queue, retry.LaneKey(lane), now)
 			m.Exchange = current.Exchanges.Fallback
 			break
@@ -124,4 +127,12 @@ func (w *Worker) route(j *job, o outcome, gone time.Duration) (m message.Message
 		return message.Message{}, 0, fmt.Errorf("message %s of queue %s: %w", j.state.ID, d.Queue, err)
 	}
 	return m, lane, nil
+}
+
+// chooseLane takes the lane for what remains of a delay, or the next larger one than a lane that is gone.
+func chooseLane(lanes retry.Lanes, remaining, gone time.Duration) (time.Duration, bool) {
+	if gone > 0 {
+		return lanes.Next(gone)
+	}
+	return lanes.Pick(max(0, remaining))
 }

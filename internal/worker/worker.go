@@ -130,28 +130,21 @@ func (w *Worker) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { w.publisher.Run(sessions) })
 	running.Go(func() { w.consumer.Run(sessions, func(d *amqp.Delivery) { w.accept(sessions, d) }) })
-	running.Go(func() { w.gate(sessions) })
-	<-ctx.Done()
+	w.gate(ctx)
 	close(w.draining)
 	w.drain()
 	stop()
 	running.Wait()
 }
 
-// gate lets messages in only while they can be settled.
+// gate lets messages in while they can be settled, and none from when ctx ends.
 func (w *Worker) gate(ctx context.Context) {
+	defer w.consumer.Receive(false)
 	for {
 		ready, changed := w.publisher.Ready()
-		select {
-		case <-w.draining:
-			w.consumer.Receive(false)
-			return
-		default:
-			w.consumer.Receive(ready)
-		}
+		w.consumer.Receive(ready)
 		select {
 		case <-changed:
-		case <-w.draining:
 		case <-ctx.Done():
 			return
 		}
@@ -163,7 +156,7 @@ func (w *Worker) drain() {
 	deadline := time.After(w.program.Load().config.Timeout.Duration.Duration + drainGrace)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for w.consumer.Active() > 0 || w.onLoan.Load() > 0 {
+	for !w.consumer.Quiet() || w.onLoan.Load() > 0 {
 		select {
 		case <-tick.C:
 		case <-deadline:

@@ -70,12 +70,13 @@ func (p *partner) got() []request {
 type rig struct {
 	*testtransport.Broker
 
-	t       *testing.T
-	proxy   *testtransport.Proxy
-	worker  *worker.Worker
-	config  compile.Config
-	stopped chan struct{}
-	cancel  context.CancelFunc
+	t        *testing.T
+	proxy    *testtransport.Proxy
+	worker   *worker.Worker
+	registry *prometheus.Registry
+	config   compile.Config
+	stopped  chan struct{}
+	cancel   context.CancelFunc
 }
 
 // newRig declares the topology and starts the worker, under a login that has no right too many.
@@ -89,10 +90,11 @@ func newRig(t *testing.T, p *partner, policy v1alpha1.RetryPolicySpec, change fu
 	shared := testbroker.Shared(t)
 	vhost := shared.Vhost(t)
 	r := &rig{
-		t:      t,
-		Broker: testtransport.Declare(t, shared.URL(vhost), transport, result),
-		proxy:  testtransport.NewProxy(t, testtransport.Address(t, shared.AMQPURL)),
-		config: result.Workers[0],
+		t:        t,
+		Broker:   testtransport.Declare(t, shared.URL(vhost), transport, result),
+		proxy:    testtransport.NewProxy(t, testtransport.Address(t, shared.AMQPURL)),
+		registry: prometheus.NewRegistry(),
+		config:   result.Workers[0],
 	}
 	// Exactly the rights that a worker needs.
 	username := "worker-" + vhost
@@ -108,7 +110,7 @@ func newRig(t *testing.T, p *partner, policy v1alpha1.RetryPolicySpec, change fu
 		},
 		Now:     time.Now,
 		Rand:    worker.Random{},
-		Metrics: worker.NewMetrics(prometheus.NewRegistry()),
+		Metrics: worker.NewMetrics(r.registry),
 		Log:     slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if err != nil {

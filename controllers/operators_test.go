@@ -1,0 +1,250 @@
+package controllers_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/message"
+	"redrive.dev/redrive/internal/testcluster"
+	"redrive.dev/redrive/internal/testtransport"
+)
+
+// park puts a message into a lane, as a worker does that has queue test.
+func (w *world) park(lane, id string) {
+	w.Helper()
+	w.amqp.Publish("async.fallback", "test", amqp091.Publishing{MessageId: id, Headers: amqp091.Table{message.HeaderLane: lane}})
+}
+
+// takeIDs waits for a number of messages in a queue and gives their ids in order.
+func (w *world) takeIDs(queue string, messages int) []string {
+	w.Helper()
+	ids := make([]string, messages)
+	for i := range ids {
+		ids[i] = w.amqp.Take(queue).MessageId
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func TestTwoOperatorsAtOnceDoNotFightAndLoseNothing(t *testing.T) {
+	w := newWorld(t)
+	second := &operator{}
+	second.start(t, testcluster.Start(t))
+	t.Cleanup(second.stop)
+	written := func() []int {
+		return []int{len(theOperator.writes.of(w.namespace)) + len(second.writes.of(w.namespace)), int(w.proxy.writes.Load())}
+	}
+	awaitQuiet := func() {
+		t.Helper()
+		before := []int{-1, -1}
+		testtransport.Eventually(t, "both operators to have nothing left to write", func() bool {
+			now := written()
+			quiet := slices.Equal(now, before)
+			before = now
+			w.awaitLooks(4)
+			return quiet
+		})
+	}
+
+	t.Log("apply")
+	transport := w.ready()
+	checkWorkers(w, transport)
+	awaitQuiet()
+
+	t.Log("another policy, with messages in the queue and in the lane that goes")
+	w.amqp.Publish("async", "test", amqp091.Publishing{MessageId: "in the queue"})
+	w.park("2s", "in the lane")
+	deployment, soFar := w.deployments()[0], len(w.proxy.since(0))
+	edit(w, w.policy("policy"), func(p *v1alpha1.RetryPolicy) { p.Spec = testtransport.Explicit(time.Second, 5*time.Second) })
+	testtransport.Eventually(t, "the lane of 5s to be there and that of 2s to be gone", func() bool {
+		return w.hasQueue("async.fallback.5s") && !w.hasQueue("async.fallback.2s")
+	})
+	awaitQuiet()
+	w.awaitReady(transport)
+	for _, write := range w.proxy.since(soFar) {
+		if strings.HasPrefix(write, "PUT") && strings.Contains(write, "async.fallback.2s") {
+			t.Errorf("a lane on its way out was made again: %s", write)
+		}
+	}
+	if now := w.deployments()[0]; now.Generation != deployment.Generation {
+		t.Errorf("the Deployment has changed:\n%s\n%s", document(t, deployment.Spec), document(t, now.Spec))
+	}
+
+	t.Log("deleted with messages in the queue")
+	w.awaitCount("test", 2)
+	must(t, w.client.Delete(t.Context(), transport))
+	w.await(transport, v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonDeletionBlocked)
+	awaitQuiet()
+	if ids := w.takeIDs("test", 2); !slices.Equal(ids, []string{"in the lane", "in the queue"}) {
+		t.Errorf("the queue held %q", ids)
+	}
+	w.awaitGone(transport)
+	// Whoever is still at it comes to its end first.
+	second.stop()
+	second.cancel = nil
+	theOperator.restart(t)
+	// Where one finds that the other has just made the exchange, which carries no mark, it may take it for somebody
+	// else's, and then it stays. Nothing must be bound to it.
+	must(t, w.amqp.Channel().ExchangeDelete("async", true, false))
+	checkBrokerIsEmpty(w)
+	if len(w.deployments()) > 0 {
+		t.Error("the Deployment is still there")
+	}
+}
+
+// killAt kills the operator in the middle of a write to the broker and starts another. answered is true where the
+// broker has carried out the write, and the operator never learns of it.
+func (w *world) killAt(method, pattern string, answered bool, trigger func()) {
+	w.Helper()
+	caught := w.proxy.catch(method, pattern, answered)
+	trigger()
+	testtransport.Eventually(w, method+" of "+pattern, func() bool {
+		w.rollOut()
+		select {
+		case <-caught:
+			return true
+		default:
+			return false
+		}
+	})
+	theOperator.kill()
+	theOperator.start(w.T, testcluster.Start(w.T))
+}
+
+func TestAnOperatorThatIsKilledBetweenTwoStepsGoesOn(t *testing.T) {
+	w := newWorld(t)
+	transport := w.transport()
+	w.create(w.policy("policy", time.Second, 2*time.Second))
+	nothing := func() {}
+
+	t.Log("after it wrote down what it is to make, and before it made anything")
+	w.killAt("PUT", "/api/", false, func() { w.create(transport) })
+	w.killAt("PUT", "/exchanges/[^/]+/async$", false, nothing)
+	t.Log("after it made what carries no mark, before it knew")
+	w.killAt("PUT", "/exchanges/[^/]+/async$", true, nothing)
+	w.awaitReady(transport)
+	checkStatus(w, transport)
+	checkWorkers(w, transport)
+
+	t.Log("between the steps by which a lane goes, with a message in it")
+	w.park("2s", "in the lane")
+	w.killAt("DELETE", "/bindings/.*/async.fallback.2s", true, func() {
+		edit(w, w.policy("policy"), func(p *v1alpha1.RetryPolicy) { p.Spec = testtransport.Explicit(time.Second) })
+	})
+	if !w.hasQueue("async.fallback.2s") {
+		t.Error("the lane went before it was unbound for a while")
+	}
+	w.killAt("DELETE", "/queues/[^/]+/async.fallback.2s", false, nothing)
+	w.killAt("DELETE", "/queues/[^/]+/async.fallback.2s", true, nothing)
+	w.awaitReady(transport)
+	testtransport.Eventually(t, "the lane to be forgotten", func() bool {
+		w.get(transport)
+		return len(transport.Status.Retiring) == 0
+	})
+	if got := w.takeIDs("test", 1); got[0] != "in the lane" {
+		t.Errorf("the queue held %q", got)
+	}
+
+	t.Log("between the stages of its deletion")
+	w.killAt("DELETE", "/bindings/", true, func() { must(t, w.client.Delete(t.Context(), transport)) })
+	w.killAt("DELETE", "/queues/[^/]+/async.fallback.1s", true, nothing)
+	w.killAt("DELETE", "/queues/[^/]+/async.failed", false, nothing)
+	w.killAt("DELETE", "/exchanges/[^/]+/async$", true, nothing)
+	w.awaitGone(transport)
+	checkBrokerIsEmpty(w)
+}
+
+// reconciles is how often a controller of this process has reconciled.
+func reconciles(t *testing.T, controller string) (total int) {
+	t.Helper()
+	families, err := metrics.Registry.Gather()
+	must(t, err)
+	for _, family := range families {
+		if family.GetName() != "controller_runtime_reconcile_total" {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			for _, label := range metric.GetLabel() {
+				if label.GetName() == "controller" && label.GetValue() == controller {
+					total += int(metric.GetCounter().GetValue())
+				}
+			}
+		}
+	}
+	return total
+}
+
+func TestOneChangeOfASharedPolicyCostsEachTransportAFewReconciles(t *testing.T) {
+	w := newWorld(t)
+	theOperator.poll = time.Hour
+	t.Cleanup(func() {
+		theOperator.poll = 0
+		theOperator.restart(t)
+	})
+	theOperator.restart(t)
+	const users = 6
+	w.create(w.policy("policy", time.Second))
+	transports := make([]*v1alpha1.Transport, users)
+	for i := range transports {
+		transport, name := w.transport(), "shared-"+string(rune('a'+i))
+		transport.Name, transport.Spec.Exchange.Name = name, name
+		for q := range transport.Spec.Queues {
+			transport.Spec.Queues[q].Name = name + "." + transport.Spec.Queues[q].Name
+		}
+		*transport.Spec.Exchange.UnroutedTo = name + ".lost"
+		transports[i] = transport
+		w.create(transport)
+	}
+	for _, transport := range transports {
+		w.awaitReady(transport)
+	}
+	awaitCalm := func() (transport, policy int) {
+		t.Helper()
+		seen, since := -1, time.Now()
+		testtransport.Eventually(t, "nobody to reconcile", func() bool {
+			transport, policy = reconciles(t, "transport"), reconciles(t, "retrypolicy")
+			if total := transport + policy; total != seen {
+				seen, since = total, time.Now()
+			}
+			return time.Since(since) > 3*time.Second // longer than the uses of policies are gathered
+		})
+		return transport, policy
+	}
+	transportsBefore, policiesBefore := awaitCalm()
+	hashes := func() map[string]bool {
+		found := map[string]bool{}
+		for _, transport := range transports {
+			w.get(transport)
+			if transport.Status.ConfigHash != "" {
+				found[transport.Status.ConfigHash] = true
+			}
+		}
+		return found
+	}
+	before := hashes()
+	edit(w, w.policy("policy"), func(p *v1alpha1.RetryPolicy) { p.Spec.MaxRetries = new(int32(7)) })
+	testtransport.Eventually(t, "all Transports to have the change", func() bool {
+		for hash := range hashes() {
+			if before[hash] {
+				return false
+			}
+		}
+		return true
+	})
+	transportsAfter, policiesAfter := awaitCalm()
+	// One for the policy, one for the ConfigMap that it changes, and one to spare.
+	if got := transportsAfter - transportsBefore; got < users || got > 3*users {
+		t.Errorf("%d reconciles of %d Transports", got, users)
+	}
+	if got := policiesAfter - policiesBefore; got > 3 {
+		t.Errorf("%d reconciles of the policy", got)
+	}
+	t.Logf("%d reconciles of %d Transports, %d of the policy", transportsAfter-transportsBefore, users, policiesAfter-policiesBefore)
+}

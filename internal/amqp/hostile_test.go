@@ -1,0 +1,241 @@
+package amqp_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"redrive.dev/redrive/internal/amqp"
+	"redrive.dev/redrive/internal/message"
+	"redrive.dev/redrive/internal/testtransport"
+)
+
+// nested is a list in a list, and so on.
+func nested(levels int) any {
+	var value any = "x"
+	for range levels {
+		value = []any{value}
+	}
+	return value
+}
+
+func numbered(entries int) amqp091.Table {
+	table := amqp091.Table{}
+	for i := range entries {
+		table[strconv.Itoa(i)] = nil
+	}
+	return table
+}
+
+func TestHeadersThatTheLibraryCannotReadDoNotEndTheSession(t *testing.T) {
+	cases := []struct {
+		name       string
+		headers    amqp091.Table
+		unreadable bool
+	}{
+		{"lists as deep as can be read", amqp091.Table{"h": nested(32)}, false},
+		{"lists one level deeper", amqp091.Table{"h": nested(33)}, true},
+		{"lists very much deeper", amqp091.Table{"h": nested(2_000)}, true},
+		{"a list as long as can be read", amqp091.Table{"h": make([]any, 8192)}, false},
+		{"a list of one entry more", amqp091.Table{"h": make([]any, 8193)}, true},
+		{"as many headers as can be read", numbered(8192), false},
+		{"one header more", numbered(8193), true},
+		{"all that fits a frame", amqp091.Table{"h": strings.Repeat("x", 130_900)}, false},
+		{"every type", amqp091.Table{
+			"t": true, "b": int8(-1), "B": uint8(1), "s": int16(-1), "u": uint16(1), "I": int32(-1), "i": uint32(1), "l": int64(-1), "f": float32(1),
+			"d": 1.5, "D": amqp091.Decimal{Scale: 2, Value: -5}, "S": "s", "x": []byte{0, 1}, "V": nil, "T": time.Unix(-1, 0),
+			"A": []any{amqp091.Table{"F": []any{}}}, "F": amqp091.Table{"": amqp091.Table{}},
+		}, false},
+	}
+	b := newBroker(t)
+	b.queue(t, "dead", nil)
+	b.queue(t, "q", amqp091.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+	_, in := b.consume(t, amqp.Subscription{Queue: "q", Prefetch: 4})
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			b.Publish("", "q", amqp091.Publishing{ContentType: "a/b", ContentEncoding: "c", Type: "d", MessageId: "m", Headers: c.headers, Body: []byte("body")})
+			d := in.wait(t, 1)[0]
+			if d.Unreadable != c.unreadable || d.Redelivered {
+				t.Errorf("unreadable %v, redelivered %v", d.Unreadable, d.Redelivered)
+			}
+			if !c.unreadable && len(d.Headers) != len(c.headers) {
+				t.Errorf("%d headers, want %d", len(d.Headers), len(c.headers))
+			}
+			if d.ContentType != "a/b" || d.ContentEncoding != "c" || d.Type != "d" || d.MessageID != "m" || string(d.Body) != "body" {
+				t.Errorf("the rest of the message changed: %+v", d.Message)
+			}
+			if err := d.DeadLetter(); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	testtransport.Eventually(t, "all dead-lettered", func() bool { return b.Ready("dead") == len(cases) })
+}
+
+func TestHeadersThatTheBrokerMadeTooLongForAFrameDoNotEndTheSession(t *testing.T) {
+	b := newBroker(t)
+	b.queue(t, "q", nil)
+	b.queue(t, "expiring", amqp091.Table{"x-message-ttl": int32(0), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"})
+	_, in := b.consume(t, amqp.Subscription{Queue: "q", Prefetch: 1})
+	b.Publish("", "expiring", amqp091.Publishing{Headers: amqp091.Table{"h": strings.Repeat("x", 130_900)}})
+	d := in.wait(t, 1)[0]
+	if !d.Unreadable || d.Redelivered {
+		t.Errorf("unreadable %v, redelivered %v", d.Unreadable, d.Redelivered)
+	}
+}
+
+func TestAMessageThatTheBrokerNeverTakesIsFoundAmongTheOthers(t *testing.T) {
+	b := newBroker(t)
+	b.queue(t, "q", nil)
+	publisher := amqp.NewPublisher(b.options(t))
+	run(t, publisher.Run)
+	const messages = 100
+	var refused, confirmed atomic.Int64
+	var all sync.WaitGroup
+	for i := range messages {
+		m := &message.Message{RoutingKey: "q"}
+		if i == messages/2 {
+			m.ReplyTo = "amq.rabbitmq.reply-to" // of a channel that consumes no replies: a precondition that fails
+		}
+		all.Go(func() {
+			for {
+				err := publisher.Publish(t.Context(), m)
+				switch {
+				case errors.Is(err, amqp.ErrUnconfirmed):
+					continue
+				case err == nil && m.ReplyTo == "":
+					confirmed.Add(1)
+				case errors.Is(err, amqp.ErrUnpublishable) && m.ReplyTo != "":
+					refused.Add(1)
+				default:
+					t.Errorf("publish: %v", err)
+				}
+				return
+			}
+		})
+	}
+	all.Wait()
+	if confirmed.Load() != messages-1 || refused.Load() != 1 {
+		t.Errorf("%d confirmed, %d refused; want all but one, and one", confirmed.Load(), refused.Load())
+	}
+}
+
+func TestABrokerThatDoesNotAnswerDoesNotHoldUpTheEnd(t *testing.T) {
+	b := newBroker(t)
+	b.queue(t, "q", nil)
+	b.fill(1)
+	publisher, consumer, in := amqp.NewPublisher(b.options(t)), amqp.NewConsumer(b.options(t)), &inbox{}
+	consumer.Subscribe([]amqp.Subscription{{Queue: "q", Prefetch: 1}})
+	consumer.Receive(true)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { publisher.Run(ctx) })
+	running.Go(func() { consumer.Run(ctx, in.deliver) })
+	in.wait(t, 1)
+	if err := publisher.Publish(t.Context(), &message.Message{RoutingKey: "q"}); err != nil {
+		t.Fatal(err)
+	}
+	b.proxy.Freeze()
+	consumer.Receive(false) // a call to the broker that is never answered
+	held := make(chan error, 1)
+	go func() { held <- publisher.Publish(ctx, &message.Message{RoutingKey: "q"}) }()
+	time.AfterFunc(100*time.Millisecond, cancel)
+	began := time.Now()
+	running.Wait()
+	if took := time.Since(began); took > 6*time.Second {
+		t.Errorf("the end took %s", took)
+	}
+	if err := <-held; err == nil {
+		t.Error("a publish into the void counts as confirmed")
+	}
+}
+
+func TestWhatWaitsForADeliveryEndsWithItsSession(t *testing.T) {
+	b := newBroker(t)
+	b.queue(t, "q", nil)
+	b.fill(1)
+	_, in := b.consume(t, amqp.Subscription{Queue: "q", Prefetch: 1})
+	d := in.wait(t, 1)[0]
+	ctx, cancel := d.WhileLive(t.Context())
+	defer cancel()
+	if ctx.Err() != nil {
+		t.Fatal("over while the delivery is live")
+	}
+	b.proxy.Cut()
+	<-ctx.Done()
+	if !errors.Is(context.Cause(ctx), amqp.ErrSessionEnded) {
+		t.Errorf("cause: %v", context.Cause(ctx))
+	}
+}
+
+func TestNothingIsDeliveredOnceAConsumerIsQuiet(t *testing.T) {
+	b := newBroker(t)
+	b.queue(t, "q", nil)
+	b.fill(200)
+	var quiet atomic.Bool
+	consumer := amqp.NewConsumer(b.options(t))
+	consumer.Subscribe([]amqp.Subscription{{Queue: "q", Prefetch: 1}})
+	run(t, func(ctx context.Context) {
+		consumer.Run(ctx, func(d *amqp.Delivery) {
+			if quiet.Load() {
+				t.Error("delivered while quiet")
+			}
+			go func() { _ = d.Ack() }()
+		})
+	})
+	for range 30 {
+		quiet.Store(false)
+		consumer.Receive(true)
+		testtransport.Eventually(t, "a start", func() bool { return !consumer.Quiet() })
+		consumer.Receive(false)
+		testtransport.Eventually(t, "quiet", consumer.Quiet)
+		quiet.Store(true)
+	}
+}
+
+func TestASessionOverTLS(t *testing.T) {
+	b := newBroker(t)
+	b.queue(t, "q", nil)
+	certified := httptest.NewTLSServer(nil) // for its certificate
+	t.Cleanup(certified.Close)
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", certified.TLS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", b.proxy.Address)
+			if err != nil {
+				_ = client.Close()
+				continue
+			}
+			go func() { _, _ = io.Copy(server, client) }()
+			go func() { _, _ = io.Copy(client, server) }()
+		}
+	}()
+	trusted := x509.NewCertPool()
+	trusted.AddCert(certified.Certificate())
+	b.target.Address, b.target.TLS = listener.Addr().String(), &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}
+	publisher := amqp.NewPublisher(b.options(t))
+	run(t, publisher.Run)
+	if err := publisher.Publish(t.Context(), &message.Message{RoutingKey: "q"}); err != nil {
+		t.Fatal(err)
+	}
+}
