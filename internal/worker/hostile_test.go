@@ -32,17 +32,7 @@ func (r *rig) failureExchange() {
 // held is the number of messages that have an outcome and wait for the broker to take it.
 func (r *rig) held() float64 {
 	r.t.Helper()
-	families, err := r.registry.Gather()
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	for _, family := range families {
-		if family.GetName() == "redrive_held_messages" {
-			return family.GetMetric()[0].GetGauge().GetValue()
-		}
-	}
-	r.t.Fatal("no metric of held messages")
-	return 0
+	return value(r.t, r.registry, "redrive_held_messages")
 }
 
 func TestAMessageThatIsHeldWhenItsSessionEndsIsNotPublishedTwice(t *testing.T) {

@@ -1,0 +1,137 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/amqp"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/handler"
+	"redrive.dev/redrive/internal/testtransport"
+	"redrive.dev/redrive/internal/worker"
+)
+
+// mount is a ConfigMap's folder as the kubelet writes it: the file is a link into a folder that is itself a link, and an
+// update swaps the latter.
+type mount struct {
+	t      *testing.T
+	folder string
+	swaps  int
+}
+
+func newMount(t *testing.T, content string) *mount {
+	t.Helper()
+	m := &mount{t: t, folder: t.TempDir()}
+	m.write(content)
+	if err := os.Symlink(filepath.Join("..data", "config.json"), m.path()); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func (m *mount) path() string { return filepath.Join(m.folder, "config.json") }
+
+func (m *mount) write(content string) {
+	m.t.Helper()
+	m.swaps++
+	version := strings.Repeat("v", m.swaps)
+	next := filepath.Join(m.folder, "..next")
+	for _, err := range []error{
+		os.Mkdir(filepath.Join(m.folder, version), 0o700),
+		os.WriteFile(filepath.Join(m.folder, version, "config.json"), []byte(content), 0o600),
+		os.Symlink(version, next),
+		os.Rename(next, filepath.Join(m.folder, "..data")),
+	} {
+		if err != nil {
+			m.t.Fatal(err)
+		}
+	}
+}
+
+func encoded(t *testing.T, policy v1alpha1.RetryPolicySpec) string {
+	t.Helper()
+	data, err := compile.Encode(testtransport.Compile(t, testtransport.New("http://127.0.0.1:1/"), policy).Workers[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func TestAMountedConfigurationIsTakenOverAndABrokenOneIsNot(t *testing.T) {
+	first, second := encoded(t, testtransport.Explicit(time.Second)), encoded(t, testtransport.Explicit(2*time.Second))
+	m := newMount(t, first)
+	config, err := worker.ReadConfig(m.path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewRegistry()
+	w, err := worker.New(worker.Options{
+		Config: config,
+		Source: func() (amqp.Target, error) { return amqp.Target{}, errors.New("no broker is needed") },
+		Handlers: func(spec v1alpha1.Handler, concurrency int) (handler.Handler, error) {
+			return handler.New(spec, concurrency, "test")
+		},
+		Now: time.Now, Rand: worker.Random{}, Metrics: worker.NewMetrics(registry), Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var following sync.WaitGroup
+	following.Go(func() {
+		if err := w.FollowConfig(ctx, m.path()); err != nil {
+			t.Error(err)
+		}
+	})
+	defer following.Wait()
+	defer cancel()
+	hash := func(content string) func() bool {
+		return func() bool { return w.ConfigHash() == compile.Hash([]byte(content)) }
+	}
+	// Once the watch stands, the first change is seen; until then each try is one more chance.
+	testtransport.Eventually(t, "the second configuration", func() bool {
+		if hash(second)() {
+			return true
+		}
+		m.write(second)
+		return false
+	})
+	broken := func() float64 { return value(t, registry, "redrive_config_errors_total") }
+	for _, content := range []string{"{", strings.Replace(second, `"version": 1`, `"version": 99`, 1)} {
+		before := broken()
+		m.write(content)
+		testtransport.Eventually(t, "the refusal", func() bool { return broken() > before })
+		if !hash(second)() {
+			t.Error("the broken configuration is in force")
+		}
+	}
+	m.write(first)
+	testtransport.Eventually(t, "the first configuration again", hash(first))
+}
+
+// value of a counter or gauge without labels.
+func value(t *testing.T, registry *prometheus.Registry, name string) float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() == name {
+			metric := family.GetMetric()[0]
+			return metric.GetCounter().GetValue() + metric.GetGauge().GetValue()
+		}
+	}
+	t.Fatalf("no metric %s", name)
+	return 0
+}
