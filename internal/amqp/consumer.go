@@ -125,7 +125,8 @@ func (c *Consumer) Active() int { return int(c.active.Load()) }
 func (c *Consumer) Quiet() bool { return c.begun.Load() == 0 }
 
 // Run keeps a session until ctx ends. deliver is called for each delivery, for those of one queue in order; it must not
-// block. How many are on loan at a time is bounded by the prefetch of the subscriptions alone.
+// block. What bounds their number is the prefetch: a queue has at most that many on loan, and less than twice as many
+// after receiving was turned off and on again.
 func (c *Consumer) Run(ctx context.Context, deliver func(*Delivery)) {
 	supervise(ctx, &c.options, func(ctx context.Context, conn *amqp091.Connection) error {
 		return c.session(ctx, conn, deliver)

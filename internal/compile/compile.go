@@ -20,9 +20,6 @@ const (
 
 	defaultConcurrency = 10
 	defaultTimeout     = 30 * time.Second
-
-	standardLanes = 24
-	fineLanes     = 64
 )
 
 // Error says why a Transport has no configuration. Reason is one of the condition reasons of the API.
@@ -55,12 +52,8 @@ func Compile(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy) (
 	if err != nil {
 		return nil, err
 	}
-	limit := standardLanes
-	if t.Spec.Lanes == v1alpha1.LanesFine {
-		limit = fineLanes
-	}
 	result := &Result{}
-	result.Lanes, result.MergedDelays = retry.PlanLanes(compiled, limit)
+	result.Lanes, result.MergedDelays = retry.PlanLanes(compiled, retry.LaneLimit(t.Spec.Lanes))
 	for i := range t.Spec.Workers {
 		config := workerConfig(t, &t.Spec.Workers[i], resolved, result.Lanes)
 		if err := checkPrefetch(&config); err != nil {
