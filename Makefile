@@ -16,7 +16,7 @@ BUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
 TOOL := go tool -modfile=hack/tools/go.mod
 LINT := go tool -modfile=hack/tools/lint/go.mod golangci-lint
 # Every module of the repository. Those below hack/ keep the programs that they pin out of the operator's own go.mod.
-MODULES := . hack/tools hack/tools/lint hack/envtest/etcd hack/envtest/kube-apiserver
+MODULES := . hack/tools hack/tools/lint hack/envtest/etcd hack/envtest/kubernetes hack/cluster/coredns
 # Packages whose tests need neither a RabbitMQ nor an API server, under -short.
 PURE := ./api/... ./internal/compile/... ./internal/handler/... ./internal/manifest/... ./internal/message/... \
 	./internal/retry/... ./internal/topology/... ./internal/version/... ./internal/workload/...

@@ -4,7 +4,7 @@
 #   2. what an earlier run left in ${XDG_CACHE_HOME:-~/.cache}/redrive/envtest/VERSION
 #   3. the release that setup-envtest downloads
 #   4. a build from Go modules, which takes minutes the first time and needs nothing but the module proxy
-# The version is the one that hack/envtest/kube-apiserver/go.mod requires. Progress goes to stderr.
+# The version is the one that hack/envtest/kubernetes/go.mod requires. Progress goes to stderr.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -45,7 +45,7 @@ build() {
 	say "building etcd and kube-apiserver $version from source; the first time this takes some minutes"
 	CGO_ENABLED=0 go -C "$root/hack/envtest/etcd" build -trimpath -ldflags "-s -w" \
 		-o "$1/bin/etcd" go.etcd.io/etcd/server/v3 >&2
-	CGO_ENABLED=0 go -C "$root/hack/envtest/kube-apiserver" build -trimpath -ldflags "$flags" \
+	CGO_ENABLED=0 go -C "$root/hack/envtest/kubernetes" build -trimpath -ldflags "$flags" \
 		-o "$1/bin/kube-apiserver" k8s.io/kubernetes/cmd/kube-apiserver >&2
 }
 
@@ -57,7 +57,7 @@ if [[ -n ${KUBEBUILDER_ASSETS:-} ]]; then
 	say "KUBEBUILDER_ASSETS=$KUBEBUILDER_ASSETS does not hold ${programs[*]}: looking elsewhere"
 fi
 
-version=$(go -C "$root/hack/envtest/kube-apiserver" list -m -f '{{.Version}}' k8s.io/kubernetes)
+version=$(go -C "$root/hack/envtest/kubernetes" list -m -f '{{.Version}}' k8s.io/kubernetes)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/redrive/envtest
 target=$cache/$version
 if ! complete "$target"; then
