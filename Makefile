@@ -10,6 +10,8 @@ KUBECTL ?= kubectl
 DOCKER ?= docker
 # More flags of go test, for instance TEST_FLAGS='-race -run TestKill'.
 TEST_FLAGS ?=
+# The same for the end-to-end suite.
+E2E_FLAGS ?=
 
 LDFLAGS := -s -w -X redrive.dev/redrive/internal/version.version=$(VERSION)
 BUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
@@ -27,7 +29,7 @@ PURE := ./api/... ./internal/compile/... ./internal/handler/... ./internal/manif
 help: ## Show this list.
 	@awk 'BEGIN { FS = ":.*## " } \
 		/^##@/ { printf "\n%s\n", substr($$0, 5) } \
-		/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+		/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 ##@ Development
 
@@ -57,7 +59,7 @@ fmt: ## Format the Go code.
 
 .PHONY: vet
 vet: ## Run go vet.
-	go vet ./...
+	go vet -tags e2e ./...
 
 .PHONY: lint
 lint: ## Run golangci-lint.
@@ -92,11 +94,21 @@ test: ## Run all tests, on a RabbitMQ and an API server of their own.
 	@mkdir -p bin
 	@go build -o bin/broker ./hack/broker
 	assets=$$(hack/envtest.sh); \
-	KUBEBUILDER_ASSETS=$$assets bin/broker -- go test -p 2 -timeout 15m $(TEST_FLAGS) ./...
+	KUBEBUILDER_ASSETS=$$assets bin/broker -- go test -p 3 -timeout 20m $(TEST_FLAGS) ./...
 
 .PHONY: test-unit
 test-unit: ## Run the tests that need nothing but Go.
 	go test -short $(TEST_FLAGS) $(PURE)
+
+# Beside a cluster: the current one with E2E_USE_CURRENT=1, one of kind where Docker answers, else one of plain programs, as root
+# on Linux. hack/cluster/cluster.sh says more.
+.PHONY: e2e
+e2e: ## Run the end-to-end suite in a cluster; E2E_FLAGS are more flags of go test.
+	hack/cluster/cluster.sh hack/e2e.sh $(E2E_FLAGS)
+
+.PHONY: e2e-short
+e2e-short: ## Run the part of it that takes a few minutes.
+	E2E_SHORT=1 $(MAKE) --no-print-directory e2e
 
 .PHONY: bench
 bench: ## Run the benchmarks; bare/ours is the share of a bare loop's speed that Redrive reaches in the same run.
@@ -106,8 +118,8 @@ bench: ## Run the benchmarks; bare/ours is the share of a bare loop's speed that
 	bin/broker -- go test -run '^$$' -bench . -benchtime 5x ./internal/worker
 
 .PHONY: demo
-demo: ## Show Redrive at work on a RabbitMQ of its own.
-	go run ./hack/demo
+demo: ## Show Redrive at work on a RabbitMQ of its own; with CLUSTER=1 in a cluster, found or made as by e2e.
+	$(if $(CLUSTER),hack/cluster/cluster.sh bash -c 'hack/cluster/install.sh && go run ./hack/demo -cluster',go run ./hack/demo)
 
 ##@ Build
 
@@ -122,9 +134,13 @@ docker-build: ## Build the images IMG_MANAGER and IMG_WORKER.
 	$(DOCKER) build --build-arg VERSION=$(VERSION) --target manager --tag $(IMG_MANAGER) .
 	$(DOCKER) build --build-arg VERSION=$(VERSION) --target worker --tag $(IMG_WORKER) .
 
-# An overlay beside the output sets the images, so that no file under config/ changes.
+# An overlay beside the output sets the images, so that no file under config/ changes. DIST is a folder of the repository, and
+# UP the way from there back to its root: kustomize takes no absolute one.
+DIST ?= dist
+EMPTY :=
+UP = $(subst $(EMPTY) $(EMPTY),/,$(patsubst %,..,$(subst /, ,$(DIST))))
 define OVERLAY
-resources: [../config/default]
+resources: [$(UP)/config/default]
 patches:
 - target: {kind: Deployment, name: redrive-manager}
   patch: |
@@ -136,16 +152,16 @@ export OVERLAY
 
 .PHONY: build-installer
 build-installer: ## Write dist/install.yaml: the CRDs and the manager, with IMG_MANAGER and IMG_WORKER.
-	@mkdir -p dist
-	@echo "$$OVERLAY" > dist/kustomization.yaml
-	$(TOOL) kustomize build dist > dist/install.yaml.new
-	@mv dist/install.yaml.new dist/install.yaml
+	@mkdir -p $(DIST)
+	@echo "$$OVERLAY" > $(DIST)/kustomization.yaml
+	$(TOOL) kustomize build $(DIST) > $(DIST)/install.yaml.new
+	@mv $(DIST)/install.yaml.new $(DIST)/install.yaml
 
 ##@ Cluster (the one that KUBECONFIG or kubectl's context names)
 
 .PHONY: run
 run: ## Run the manager on this machine, against the cluster.
-	REDRIVE_WORKER_IMAGE=$(IMG_WORKER) go run ./cmd/manager
+	REDRIVE_WORKER_IMAGE=$(IMG_WORKER) go run ./cmd/manager --metrics-secure=false --metrics-bind-address=127.0.0.1:8080
 
 # Server-side, for a client-side apply copies the whole CRD into an annotation, which has a limit.
 .PHONY: install
@@ -163,7 +179,7 @@ uninstall: ## Delete the CRDs; refused while there are objects of them.
 
 .PHONY: deploy
 deploy: build-installer ## Install the CRDs and run the manager in the cluster.
-	$(KUBECTL) apply --server-side -f dist/install.yaml
+	$(KUBECTL) apply --server-side -f $(DIST)/install.yaml
 
 .PHONY: undeploy
 undeploy: ## Delete the manager and what it needs. CRDs, Transports and their workers stay.

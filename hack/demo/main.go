@@ -1,6 +1,7 @@
 // Command demo shows Redrive at work, on a machine with nothing but Go: it starts a RabbitMQ, runs the samples as
 // `redrive run` does, publishes 1,000 messages to a partner that fails in every way, and accounts for each of them, from
-// what the partner and the broker say.
+// what the partner and the broker say. With -cluster the operator and the workers run in the cluster of kubectl's current
+// context, as `make demo CLUSTER=1` has it.
 package main
 
 import (
@@ -8,6 +9,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -17,9 +19,10 @@ import (
 
 func main() {
 	samples := flag.String("samples", "config/samples", "folder with the Transport and the RetryPolicy to run")
+	inCluster := flag.Bool("cluster", false, "run the samples in the cluster of kubectl's current context; "+hostVariable+" is this machine's address there")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := demo(ctx, *samples)
+	err := demo(ctx, *samples, *inCluster)
 	stop()
 	if err != nil {
 		if !errors.Is(err, errUnsettled) {
@@ -29,7 +32,7 @@ func main() {
 	}
 }
 
-func demo(ctx context.Context, samples string) error {
+func demo(ctx context.Context, samples string, inCluster bool) error {
 	d := &demonstration{out: os.Stdout, screen: terminal.NewScreen(os.Stdout), scenarios: scenarios()}
 	d.messages = shuffled(d.scenarios)
 	d.partner = newPartner(d.scenarios, d.messages)
@@ -39,7 +42,7 @@ func demo(ctx context.Context, samples string) error {
 		return err
 	}
 	d.place = place
-	result, err := d.play(ctx, samples)
+	result, err := d.perform(ctx, samples, inCluster)
 	// The sums are the very last line: whatever else is to be said comes before them.
 	left := place.leave(context.WithoutCancel(ctx))
 	if err != nil {
@@ -53,6 +56,23 @@ func demo(ctx context.Context, samples string) error {
 		return errUnsettled
 	}
 	return nil
+}
+
+// perform plays on the stage that was asked for.
+func (d *demonstration) perform(ctx context.Context, samples string, inCluster bool) (sums, error) {
+	var log io.Writer = os.Stderr
+	if d.screen != nil {
+		log = d.screen
+	}
+	if !inCluster {
+		d.stage = newProcess(d.place, log)
+		return d.play(ctx, samples)
+	}
+	var err error
+	if d.stage, err = newCluster(d.place, log); err != nil {
+		return sums{}, err
+	}
+	return d.play(ctx, samples)
 }
 
 // errUnsettled says that messages were lost or duplicated, as the last line of the output tells.

@@ -48,9 +48,9 @@ func newPartner(all []scenario, messages []message) *partner {
 	return p
 }
 
-// serve listens on a free port of loopback until stop, and gives the URL.
-func (p *partner) serve(ctx context.Context) (string, error) {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+// serve listens on a free port of an address until stop, and gives the URL.
+func (p *partner) serve(ctx context.Context, address string) (string, error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(address, "0"))
 	if err != nil {
 		return "", fmt.Errorf("listen for the partner: %w", err)
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 	"redrive.dev/redrive/internal/local"
 	"redrive.dev/redrive/internal/manifest"
 	"redrive.dev/redrive/internal/retry"
-	"redrive.dev/redrive/internal/topology"
 )
 
 const (
@@ -37,25 +35,24 @@ type demonstration struct {
 	messages  []message
 	partner   *partner
 	place     *place
+	stage     stage
 
-	unit   *local.Unit
-	runner *local.Runner
-	began  time.Time
+	unit  *local.Unit
+	began time.Time
 }
 
 // play runs the samples, publishes, waits until every message is settled, and reports.
 func (d *demonstration) play(ctx context.Context, samples string) (sums, error) {
-	url, err := d.partner.serve(ctx)
+	url, err := d.partner.serve(ctx, d.stage.address())
 	if err != nil {
 		return sums{}, err
 	}
-	if err := d.start(ctx, samples, url); err != nil {
-		return sums{}, err
+	if err = d.start(ctx, samples, url); err == nil {
+		err = d.await(ctx)
 	}
-	err = d.await(ctx)
-	drained := d.runner.Drain(ctx)
+	ended := d.stage.end(ctx)
 	d.partner.stop(ctx)
-	if err := errors.Join(err, drained); err != nil {
+	if err := errors.Join(err, ended); err != nil {
 		return sums{}, err
 	}
 	return d.report()
@@ -83,25 +80,13 @@ func (d *demonstration) start(ctx context.Context, samples, url string) error {
 	if err != nil {
 		return fmt.Errorf("the samples: %w", err)
 	}
-	brokers, err := local.Brokers(set, d.place.getenv)
-	if err != nil {
-		return fmt.Errorf("choose the broker: %w", err)
-	}
-	var log io.Writer = os.Stderr
-	if d.screen != nil {
-		log = d.screen
-	}
-	d.runner = local.NewRunner(local.Options{
-		Waits: topology.DefaultWaits(), Reapply: 15 * time.Second, Refresh: lookEvery,
-		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})),
-	})
 	if len(units) != 1 {
 		return fmt.Errorf("the demo is made for one Transport; %s has %d", samples, len(units))
 	}
 	d.unit = &units[0]
 	_, _ = fmt.Fprintf(d.out, "Running Transport %s on %s, vhost %s, against a partner at %s\n",
-		d.unit.Name(), d.place.credentials.Address(), d.place.vhost, url)
-	return d.runner.Take(units, brokers) //nolint:wrapcheck // cannot be: it has only begun
+		d.unit.Transport.Name, d.place.credentials.Address(), d.place.vhost, url)
+	return d.stage.run(ctx, set, d.unit)
 }
 
 // await publishes as soon as the topology stands, and returns when the broker has had nothing but failures for a while.
@@ -116,7 +101,7 @@ func (d *demonstration) await(ctx context.Context) error {
 			return errors.New("interrupted")
 		case <-tick.C:
 		}
-		snapshot := d.runner.Snapshots()[0]
+		snapshot := d.stage.look(ctx)
 		if !published && snapshot.Problem == "" {
 			d.began = time.Now()
 			if err := d.place.publish(ctx, d.unit.Transport.Spec.Exchange.Name, d.scenarios, d.messages); err != nil {

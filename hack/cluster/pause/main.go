@@ -23,7 +23,7 @@ func main() {
 func reap() {
 	for {
 		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
-		if pid <= 0 && err != syscall.EINTR { //nolint:errorlint // The system call returns the number itself.
+		if pid <= 0 && err != syscall.EINTR {
 			return
 		}
 	}
