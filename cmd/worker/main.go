@@ -18,8 +18,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"redrive.dev/redrive/api/v1alpha1"
-	"redrive.dev/redrive/internal/amqp"
-	"redrive.dev/redrive/internal/credentials"
 	"redrive.dev/redrive/internal/handler"
 	"redrive.dev/redrive/internal/version"
 	"redrive.dev/redrive/internal/worker"
@@ -42,7 +40,7 @@ type options struct {
 func parse() options {
 	var o options
 	flag.StringVar(&o.config, "config", "/etc/redrive/config/config.json", "file with the worker's configuration; it is read again when it changes")
-	flag.StringVar(&o.credentials, "credentials", "/etc/redrive/broker", "folder with the keys of the broker's Secret, one file each; read before each session")
+	flag.StringVar(&o.credentials, "credentials", "/etc/redrive/broker", "folder with the keys of the broker's Secret, one file each; read again when it changes")
 	flag.StringVar(&o.listen, "listen", ":9095", "address of /healthz, /readyz and /metrics")
 	flag.TextVar(&o.level, "log-level", slog.LevelInfo, "DEBUG, INFO, WARN or ERROR")
 	flag.Parse()
@@ -58,15 +56,10 @@ func run() error {
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	login := worker.NewLogin(o.credentials, config.VHost)
 	w, err := worker.New(worker.Options{
 		Config: config,
-		Source: func() (amqp.Target, error) {
-			c, err := credentials.FromFiles(o.credentials)
-			if err != nil {
-				return amqp.Target{}, err //nolint:wrapcheck // it names the file
-			}
-			return amqp.TargetOf(c, config.VHost)
-		},
+		Source: login.Target,
 		Handlers: func(spec v1alpha1.Handler, concurrency int) (handler.Handler, error) {
 			return handler.New(spec, concurrency, version.Version())
 		},
@@ -78,15 +71,15 @@ func run() error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", o.config, err)
 	}
-	return serve(w, &o, registry, log)
+	return serve(w, login, &o, registry, log)
 }
 
 // serve runs the worker until it is told to stop and all is settled.
-func serve(w *worker.Worker, o *options, registry *prometheus.Registry, log *slog.Logger) error {
+func serve(w *worker.Worker, login *worker.Login, o *options, registry *prometheus.Registry, log *slog.Logger) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	server := &http.Server{Addr: o.listen, Handler: w.Endpoints(registry), ReadHeaderTimeout: 10 * time.Second}
-	failed := make(chan error, 2)
+	failed := make(chan error, 3)
 	go func() {
 		if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
 			failed <- fmt.Errorf("listen on %s: %w", o.listen, err)
@@ -95,6 +88,12 @@ func serve(w *worker.Worker, o *options, registry *prometheus.Registry, log *slo
 	}()
 	go func() {
 		if err := w.FollowConfig(ctx, o.config); err != nil {
+			failed <- err
+			stop()
+		}
+	}()
+	go func() {
+		if err := w.FollowLogin(ctx, login); err != nil {
 			failed <- err
 			stop()
 		}

@@ -78,8 +78,11 @@ func (d *Delivery) WhileLive(ctx context.Context) (context.Context, context.Canc
 // Consumer receives from queues, over as many sessions as it takes: one connection, and a channel for each queue, so that
 // a queue that is missing does not disturb the others.
 type Consumer struct {
-	options Options
-	demand  watched[demand]
+	options    Options
+	supervisor *supervisor
+	demand     watched[demand]
+	// deliver takes the deliveries of all sessions.
+	deliver func(*Delivery)
 	active  atomic.Int64
 	// begun counts the active ones and those about to be.
 	begun atomic.Int64
@@ -105,8 +108,17 @@ func (d *demand) prefetch(queue string) (prefetch int, subscribed bool) {
 
 // NewConsumer returns a Consumer that receives nothing before Subscribe and Receive.
 func NewConsumer(options Options) *Consumer {
-	return &Consumer{options: options}
+	c := &Consumer{options: options}
+	c.supervisor = newSupervisor(&c.options, c.session)
+	return c
 }
+
+// Renew makes a session with what the source gives now. The one that stands goes on until that one receives, and then until
+// its deliveries are settled: nothing is given back to the broker.
+func (c *Consumer) Renew() { c.supervisor.renew() }
+
+// Trouble is why there is no session, or none yet with the newest credentials; nil where there is.
+func (c *Consumer) Trouble() error { return c.supervisor.trouble() }
 
 // Subscribe replaces the queues to consume. A queue that is left out is kept open until its deliveries are settled.
 func (c *Consumer) Subscribe(subscriptions []Subscription) {
@@ -125,39 +137,48 @@ func (c *Consumer) Active() int { return int(c.active.Load()) }
 func (c *Consumer) Quiet() bool { return c.begun.Load() == 0 }
 
 // Run keeps a session until ctx ends. deliver is called for each delivery, for those of one queue in order; it must not
-// block. What bounds their number is the prefetch: a queue has at most that many on loan, and less than twice as many
-// after receiving was turned off and on again.
+// block. What bounds their number is the prefetch: a queue has at most that many on loan, and at most twice as many after
+// receiving was turned off and on again, or the session renewed.
 func (c *Consumer) Run(ctx context.Context, deliver func(*Delivery)) {
-	supervise(ctx, &c.options, func(ctx context.Context, conn *amqp091.Connection) error {
-		return c.session(ctx, conn, deliver)
-	})
+	c.deliver = deliver
+	c.supervisor.run(ctx)
 }
 
-func (c *Consumer) session(ctx context.Context, conn *amqp091.Connection, deliver func(*Delivery)) error {
+func (c *Consumer) session(ctx context.Context, l *link) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var loops sync.WaitGroup
 	defer loops.Wait()
 	defer cancel()
-	closed := conn.NotifyClose(make(chan *amqp091.Error, 1))
+	closed := l.conn.NotifyClose(make(chan *amqp091.Error, 1))
 	running := map[string]bool{}
-	ended := make(chan string)
+	ended, verdicts := make(chan string), newVerdicts(l)
+	retired := l.retired
 	for {
 		want, changed := c.demand.get()
+		if retired == nil {
+			want = demand{}
+		}
+		verdicts.expect(want.subscriptions)
 		for _, s := range want.subscriptions {
 			if running[s.Queue] {
 				continue
 			}
 			running[s.Queue] = true
 			loops.Go(func() {
-				c.consumeQueue(ctx, conn, s.Queue, deliver)
+				c.consumeQueue(ctx, l, s.Queue, verdicts)
 				select {
 				case ended <- s.Queue:
 				case <-ctx.Done():
 				}
 			})
 		}
+		if retired == nil && len(running) == 0 {
+			return nil
+		}
 		select {
 		case <-changed:
+		case <-retired:
+			retired = nil
 		case queue := <-ended:
 			delete(running, queue)
 		case err := <-closed:
@@ -168,30 +189,79 @@ func (c *Consumer) session(ctx context.Context, conn *amqp091.Connection, delive
 	}
 }
 
+// verdicts open a link once each queue was tried. A queue that is missing is none of the credentials' business; one that
+// they give no right to is.
+type verdicts struct {
+	link *link
+
+	mu      sync.Mutex
+	tried   map[string]bool
+	refused error
+	queues  []Subscription
+}
+
+func newVerdicts(l *link) *verdicts { return &verdicts{link: l, tried: map[string]bool{}} }
+
+// expect says which queues are to be tried.
+func (v *verdicts) expect(queues []Subscription) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.queues = queues
+	v.judge()
+}
+
+// give says how the first try at a queue went.
+func (v *verdicts) give(queue string, err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if refusal, ok := errors.AsType[*amqp091.Error](err); ok && refusal.Code == amqp091.AccessRefused {
+		v.refused = fmt.Errorf("queue %q: %w", queue, err)
+	}
+	v.tried[queue] = true
+	v.judge()
+}
+
+func (v *verdicts) judge() {
+	for _, s := range v.queues {
+		if !v.tried[s.Queue] {
+			return
+		}
+	}
+	v.link.open(v.refused)
+}
+
 // consumeQueue consumes one queue, over as many channels as it takes, until it is not subscribed to any more.
-func (c *Consumer) consumeQueue(ctx context.Context, conn *amqp091.Connection, queue string, deliver func(*Delivery)) {
+func (c *Consumer) consumeQueue(ctx context.Context, l *link, queue string, verdicts *verdicts) {
 	last := repeated{log: c.options.Log.With("queue", queue)}
-	for ctx.Err() == nil && !conn.IsClosed() {
-		channel, err := conn.Channel()
+	for ctx.Err() == nil && !l.conn.IsClosed() {
+		channel, err := l.conn.Channel()
 		if err == nil {
-			if err = c.consumeOn(ctx, channel, queue, deliver); err == nil {
+			if err = c.consumeOn(ctx, l, channel, queue, verdicts); err == nil {
 				return
 			}
 		}
+		verdicts.give(queue, err)
 		last.warn("queue cannot be consumed", err, "retryIn", reopenPause)
+		if l.isRetired() {
+			return // it holds nothing any more
+		}
 		select {
 		case <-ctx.Done():
+		case <-l.retired:
 		case <-time.After(reopenPause):
 		}
 	}
 }
 
-func (c *Consumer) consumeOn(ctx context.Context, channel *amqp091.Channel, queue string, deliver func(*Delivery)) error {
+func (c *Consumer) consumeOn(ctx context.Context, l *link, channel *amqp091.Channel, queue string, verdicts *verdicts) error {
 	defer func() { _ = channel.Close() }()
 	life, end := context.WithCancel(ctx)
 	defer end()
-	s := &consuming{consumer: c, queue: queue, channel: channel, life: life, settlements: make(chan settlement), log: c.options.Log}
-	return s.run(ctx, deliver)
+	s := &consuming{
+		consumer: c, queue: queue, channel: channel, life: life, retired: l.retired, verdicts: verdicts,
+		settlements: make(chan settlement), log: c.options.Log,
+	}
+	return s.run(ctx)
 }
 
 // settlement is the end of one loan.
@@ -210,6 +280,10 @@ type consuming struct {
 	settlements chan settlement
 	// life ends with the session of these deliveries.
 	life context.Context //nolint:containedctx // it bounds the loans, not a call
+	// retired is closed when another session takes over.
+	retired  <-chan struct{}
+	verdicts *verdicts
+	tried    bool
 
 	deliveries  <-chan amqp091.Delivery
 	tag         string
@@ -220,24 +294,22 @@ type consuming struct {
 }
 
 // run returns nil when the queue is not subscribed to any more or ctx has ended, and the cause when the channel failed.
-func (s *consuming) run(ctx context.Context, deliver func(*Delivery)) error {
+func (s *consuming) run(ctx context.Context) error {
 	defer s.stopped()
 	closed := s.channel.NotifyClose(make(chan *amqp091.Error, 1))
 	for {
-		want, changed := s.consumer.demand.get()
-		prefetch, subscribed := want.prefetch(s.queue)
+		prefetch, subscribed, changed := s.wanted()
 		if !subscribed && s.deliveries == nil && s.outstanding == 0 {
 			return nil
 		}
 		if err := s.adjust(prefetch); err != nil {
 			return err
 		}
+		s.works()
 		select {
 		case d, ok := <-s.deliveries:
 			if ok {
-				s.outstanding++
-				_, unreadable := d.Headers[headerUnreadable]
-				deliver(&Delivery{Message: fromDelivery(&d), Queue: s.queue, Unreadable: unreadable, tag: d.DeliveryTag, session: s})
+				s.take(&d)
 				continue
 			}
 			if err := s.ended(ctx, closed); err != nil {
@@ -250,10 +322,36 @@ func (s *consuming) run(ctx context.Context, deliver func(*Delivery)) error {
 		case err := <-closed:
 			return closing(err)
 		case <-changed:
+		case <-s.retired:
+			s.retired = nil
 		case <-ctx.Done():
 			return nil
 		}
 	}
+}
+
+// wanted is what is asked of this session: nothing more where another one has taken over.
+func (s *consuming) wanted() (prefetch int, subscribed bool, changed <-chan struct{}) {
+	want, changed := s.consumer.demand.get()
+	if s.retired == nil {
+		return 0, false, changed
+	}
+	prefetch, subscribed = want.prefetch(s.queue)
+	return prefetch, subscribed, changed
+}
+
+// works says, once, that the broker lets the queue be consumed.
+func (s *consuming) works() {
+	if !s.tried {
+		s.tried = true
+		s.verdicts.give(s.queue, nil)
+	}
+}
+
+func (s *consuming) take(d *amqp091.Delivery) {
+	s.outstanding++
+	_, unreadable := d.Headers[headerUnreadable]
+	s.consumer.deliver(&Delivery{Message: fromDelivery(d), Queue: s.queue, Unreadable: unreadable, tag: d.DeliveryTag, session: s})
 }
 
 func (s *consuming) send(settled settlement) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync/atomic"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
@@ -27,11 +28,13 @@ var (
 
 // Publisher publishes with confirm and mandatory, over as many sessions as it takes.
 type Publisher struct {
-	options  Options
-	requests chan *request
-	ready    watched[bool]
-	// window is how many publishes may await their confirm in the next session; only Run's goroutine uses it.
-	window int
+	options    Options
+	supervisor *supervisor
+	requests   chan *request
+	// ready counts the sessions that take messages: two while one takes over from another.
+	ready watched[int]
+	// window is how many publishes may await their confirm in the next session.
+	window atomic.Int64
 }
 
 type request struct {
@@ -44,17 +47,26 @@ type request struct {
 
 // NewPublisher returns a Publisher. It does nothing before Run.
 func NewPublisher(options Options) *Publisher {
-	return &Publisher{options: options, requests: make(chan *request), window: inFlight}
+	p := &Publisher{options: options, requests: make(chan *request)}
+	p.window.Store(inFlight)
+	p.supervisor = newSupervisor(&p.options, p.session)
+	return p
 }
 
 // Run keeps a session until ctx ends.
-func (p *Publisher) Run(ctx context.Context) {
-	supervise(ctx, &p.options, p.session)
-}
+func (p *Publisher) Run(ctx context.Context) { p.supervisor.run(ctx) }
+
+// Renew makes a session with what the source gives now. The one that stands goes on until that works, and then until
+// everything that it published is confirmed.
+func (p *Publisher) Renew() { p.supervisor.renew() }
+
+// Trouble is why there is no session, or none yet with the newest credentials; nil where there is.
+func (p *Publisher) Trouble() error { return p.supervisor.trouble() }
 
 // Ready tells whether messages can be published now, and gives a channel that is closed when that changes.
 func (p *Publisher) Ready() (bool, <-chan struct{}) {
-	return p.ready.get()
+	sessions, changed := p.ready.get()
+	return sessions > 0, changed
 }
 
 // Publish returns nil when the broker confirmed the message and had a queue for it; it waits for a session as long as ctx
@@ -78,6 +90,9 @@ func (p *Publisher) Publish(ctx context.Context, m *message.Message) error {
 // publishing is one session: a channel that only session's goroutine uses, and what awaits its confirm on it.
 type publishing struct {
 	channel *amqp091.Channel
+	// requests are those of the publisher while the session takes messages, which is when ready is true; else nil.
+	requests <-chan *request
+	ready    bool
 	// window bounds byTag; it grows to inFlight once as many are answered.
 	window   int
 	answered int
@@ -88,72 +103,84 @@ type publishing struct {
 	confirms chan amqp091.Confirmation
 }
 
-func (p *Publisher) session(ctx context.Context, conn *amqp091.Connection) error {
-	channel, err := conn.Channel()
+func (p *Publisher) session(ctx context.Context, l *link) error {
+	s, err := p.begin(l.conn)
 	if err != nil {
-		return fmt.Errorf("open a channel: %w", err)
+		return err
 	}
-	if err := channel.Confirm(false); err != nil {
-		return fmt.Errorf("switch confirms on: %w", err)
-	}
-	s := &publishing{
-		channel:  channel,
-		window:   p.window,
-		byTag:    map[uint64]*request{},
-		byID:     map[string]*request{},
-		returns:  channel.NotifyReturn(make(chan amqp091.Return, inFlight)),
-		confirms: channel.NotifyPublish(make(chan amqp091.Confirmation, inFlight)),
-	}
-	p.window = inFlight
 	defer s.end()
-	closed := channel.NotifyClose(make(chan *amqp091.Error, 1))
-	blocked := conn.NotifyBlocked(make(chan amqp091.Blocking, 8))
-	p.setReady(true)
-	defer p.setReady(false)
-	requests := p.requests
-	for {
-		open := requests
-		if len(s.byTag) >= s.window {
-			open = nil
-		}
+	closed := s.channel.NotifyClose(make(chan *amqp091.Error, 1))
+	blocked := l.conn.NotifyBlocked(make(chan amqp091.Blocking, 8))
+	p.take(s, true)
+	defer p.take(s, false)
+	l.open(nil)
+	for retired := l.retired; retired != nil || len(s.byTag) > 0; {
 		select {
-		case r := <-open:
+		case r := <-s.open():
 			if err := s.publish(r); err != nil {
 				return err
 			}
 		case c, ok := <-s.confirms:
 			if !ok {
-				return p.closed(s, <-closed)
+				return p.closed(s, <-closed, l)
 			}
 			s.confirm(c)
 		case err := <-closed:
-			return p.closed(s, err)
+			return p.closed(s, err, l)
 		case b, ok := <-blocked:
 			if !ok {
-				return p.closed(s, <-closed)
+				return p.closed(s, <-closed, l)
 			}
 			p.options.Log.Warn("broker blocks publishing", "blocked", b.Active, "reason", b.Reason)
-			requests = p.requests
-			if b.Active {
-				requests = nil
-			}
-			p.setReady(!b.Active)
+			p.take(s, !b.Active && retired != nil)
+		case <-retired:
+			retired = nil
+			p.take(s, false)
 		case <-ctx.Done():
 			return nil
 		}
 	}
+	return nil
+}
+
+// take turns taking messages on or off.
+func (p *Publisher) take(s *publishing, on bool) {
+	s.requests = nil
+	if on {
+		s.requests = p.requests
+	}
+	p.setReady(s, on)
+}
+
+// begin opens a channel with confirms.
+func (p *Publisher) begin(conn *amqp091.Connection) (*publishing, error) {
+	channel, err := conn.Channel()
+	if err != nil {
+		return nil, fmt.Errorf("open a channel: %w", err)
+	}
+	if err := channel.Confirm(false); err != nil {
+		return nil, fmt.Errorf("switch confirms on: %w", err)
+	}
+	return &publishing{
+		channel:  channel,
+		window:   int(p.window.Swap(inFlight)),
+		byTag:    map[uint64]*request{},
+		byID:     map[string]*request{},
+		returns:  channel.NotifyReturn(make(chan amqp091.Return, inFlight)),
+		confirms: channel.NotifyPublish(make(chan amqp091.Confirmation, inFlight)),
+	}, nil
 }
 
 // closed judges the end of a session by the broker. A message that the broker does not take at all, such as one that is
 // larger than it has come to allow, would end one session after the other, with all that is in flight. The broker does not
 // say which one it was, so the next session publishes one at a time, until it is found.
-func (p *Publisher) closed(s *publishing, cause *amqp091.Error) error {
+func (p *Publisher) closed(s *publishing, cause *amqp091.Error, l *link) error {
 	if cause == nil || !cause.Server || cause.Code != amqp091.PreconditionFailed && cause.Code != amqp091.FrameError {
 		return closing(cause)
 	}
 	s.drain()
-	if len(s.byTag) > 1 {
-		p.window = 1
+	if len(s.byTag) > 1 && !l.isRetired() {
+		p.window.Store(1)
 	}
 	if len(s.byTag) == 1 {
 		for tag := range s.byTag {
@@ -163,8 +190,26 @@ func (p *Publisher) closed(s *publishing, cause *amqp091.Error) error {
 	return cause
 }
 
-func (p *Publisher) setReady(ready bool) {
-	p.ready.update(func(v *bool) { *v = ready })
+func (p *Publisher) setReady(s *publishing, ready bool) {
+	if s.ready == ready {
+		return
+	}
+	s.ready = ready
+	p.ready.update(func(sessions *int) {
+		if ready {
+			*sessions++
+		} else {
+			*sessions--
+		}
+	})
+}
+
+// open gives messages to publish while there is room for their confirms.
+func (s *publishing) open() <-chan *request {
+	if len(s.byTag) >= s.window {
+		return nil
+	}
+	return s.requests
 }
 
 func (s *publishing) publish(r *request) error {

@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"time"
 
@@ -46,7 +45,8 @@ type Target struct {
 	TLS *tls.Config
 }
 
-// Source gives the target of the next session. It is asked before each one, so that changed credentials are taken over.
+// Source gives the target of the next session. It is asked before each one, so that changed credentials are taken over; Renew
+// takes them over at once.
 type Source func() (Target, error)
 
 // Options of a Consumer and a Publisher.
@@ -59,51 +59,8 @@ type Options struct {
 	Log *slog.Logger
 	// OnState, if set, is told when a session is up and when it has ended.
 	OnState func(up bool)
-}
-
-// supervise runs one session after the other until ctx ends, with a jittered pause between them.
-func supervise(ctx context.Context, o *Options, session func(ctx context.Context, conn *amqp091.Connection) error) {
-	pause := firstPause
-	last := repeated{log: o.Log}
-	for ctx.Err() == nil {
-		began := time.Now()
-		err := once(ctx, o, session)
-		if ctx.Err() != nil {
-			return
-		}
-		if time.Since(began) > settled {
-			pause = firstPause
-		}
-		wait := pause/2 + time.Duration(rand.Int64N(int64(pause))) //nolint:gosec // jitter needs no secrecy
-		last.warn("broker session ended", err, "retryIn", wait.Round(time.Millisecond))
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
-		}
-		pause = min(2*pause, longestPause)
-	}
-}
-
-// once makes one connection, runs the session on it and closes it.
-func once(ctx context.Context, o *Options, session func(context.Context, *amqp091.Connection) error) error {
-	target, err := o.Source()
-	if err != nil {
-		return fmt.Errorf("broker credentials: %w", err)
-	}
-	conn, socket, err := dial(ctx, &target, o.Name)
-	if err != nil {
-		return err
-	}
-	// A call that waits for an answer, or a write, may hang for as long as the heartbeat. When ctx has ended it must not.
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(closeTimeout, func() { _ = socket.Close() }) })
-	defer stop()
-	defer func() { _ = conn.CloseDeadline(time.Now().Add(closeTimeout)) }()
-	if o.OnState != nil {
-		o.OnState(true)
-		defer o.OnState(false)
-	}
-	o.Log.Info("broker session started", "address", target.Address, "vhost", target.VHost)
-	return session(ctx, conn)
+	// OnRenewal, if set, is told of each try to take over changed credentials: nil, or why the session stays as it is.
+	OnRenewal func(err error)
 }
 
 // dial connects, and returns the socket beside the connection: the library knows no context, and what ends one of its
@@ -112,6 +69,7 @@ func dial(ctx context.Context, target *Target, name string) (*amqp091.Connection
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	var socket net.Conn
+	var over *secured
 	stop := func() bool { return false }
 	properties := amqp091.NewConnectionProperties()
 	properties.SetClientConnectionName(name)
@@ -126,32 +84,25 @@ func dial(ctx context.Context, target *Target, name string) (*amqp091.Connection
 				return nil, err //nolint:wrapcheck // wrapped by the caller, behind the library
 			}
 			stop = context.AfterFunc(ctx, func() { _ = socket.Close() })
-			return layers(ctx, socket, target)
+			var conn net.Conn = &boundedWrites{Conn: socket}
+			if target.TLS != nil {
+				if over, err = secure(ctx, conn, target); err != nil {
+					_ = socket.Close()
+					return nil, err
+				}
+				conn = over
+			}
+			return newReadable(conn), nil
 		},
 	})
 	stop()
 	if err != nil {
+		if refusal := over.refusal(target.Address); refusal != nil {
+			err = refusal
+		}
 		return nil, nil, fmt.Errorf("connect to %s, vhost %q, as %q: %w", target.Address, target.VHost, target.Username, err)
 	}
 	return conn, socket, nil
-}
-
-// layers puts on the socket what the library reads and writes through.
-func layers(ctx context.Context, socket net.Conn, target *Target) (net.Conn, error) {
-	var conn net.Conn = &boundedWrites{Conn: socket}
-	if target.TLS != nil {
-		config := target.TLS.Clone()
-		if config.ServerName == "" {
-			config.ServerName, _, _ = net.SplitHostPort(target.Address) // it was dialled
-		}
-		secured := tls.Client(conn, config)
-		if err := secured.HandshakeContext(ctx); err != nil {
-			_ = socket.Close()
-			return nil, fmt.Errorf("TLS: %w", err)
-		}
-		conn = secured
-	}
-	return newReadable(conn), nil
 }
 
 // boundedWrites gives each write a deadline, so that a broker that does not read ends the session instead of hanging it.

@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -75,17 +79,44 @@ func eventually(t *testing.T, what string, ready func() bool) {
 	}
 }
 
+// long has as many bytes as a name may have, nearly all of which are escaped in a URL.
+var long = strings.Repeat("ü/%*# ", 36) + "xyz"
+
 func TestObjectsWithOddNamesAreMadeSeenAndDeleted(t *testing.T) {
 	b := testbroker.Shared(t)
 	vhost := b.Vhost(t) + "/ü %2F"
 	b.MakeVhost(t, vhost)
-	client := connect(t, config(t, b, vhost))
+	direct := config(t, b, vhost)
+	behind := direct
+	behind.ManagementURL = prefixed(t, direct.ManagementURL, "/rabbit/management")
+	for way, config := range map[string]broker.Config{"directly": direct, "behind a path prefix": behind} {
+		for kind, name := range map[string]string{"odd": odd, "long": long} {
+			t.Run(kind+" "+way, func(t *testing.T) { makesSeesAndDeletes(t, connect(t, config), vhost, name) })
+		}
+	}
+}
+
+// prefixed is the URL of a proxy that shows the management API below a path, as an Ingress does.
+func prefixed(t *testing.T, to, prefix string) string {
+	t.Helper()
+	target, err := url.Parse(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forward := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }}
+	server := httptest.NewServer(http.StripPrefix(prefix, forward))
+	t.Cleanup(server.Close)
+	return server.URL + prefix
+}
+
+func makesSeesAndDeletes(t *testing.T, client *broker.Client, vhost, odd string) {
+	t.Helper()
 	ctx := context.Background()
 
 	exchange := &topology.Exchange{Name: odd, Type: "topic", Durable: true, Arguments: topology.Arguments{"redrive-owner": "o/n s/ü"}}
 	binding := topology.Binding{Source: odd, Destination: odd, RoutingKey: odd, Arguments: topology.Arguments{"redrive-owner": "o/n s/ü"}}
 	policy := &topology.Policy{
-		Name: "redrive." + odd, Pattern: `^a\.b\(c\)\[d\]\{e\}\+\*\?\^\$\|\\#- ü/%2F x'"$`, ApplyTo: "queues", Priority: 1000,
+		Name: odd, Pattern: "^" + regexp.QuoteMeta(odd) + "$", ApplyTo: "queues", Priority: 1000,
 		Definition: topology.Arguments{"overflow": "reject-publish", "delivery-limit": int64(1<<31 - 1)},
 	}
 	for _, step := range []topology.Step{{Policy: policy}, {Exchange: exchange}, {Queue: quorum(odd)}, {Binding: &binding}} {
@@ -104,12 +135,12 @@ func TestObjectsWithOddNamesAreMadeSeenAndDeleted(t *testing.T) {
 		}
 		return state.Policy == policy.Name && state.Messages != nil
 	})
-	binding.PropertiesKey = seesOddNames(t, client, vhost, policy)
+	binding.PropertiesKey = seesOddNames(t, client, vhost, odd, policy)
 	deletesOddNames(t, client, binding, policy)
 }
 
 // seesOddNames compares what is observed, and returns the broker's name of the binding.
-func seesOddNames(t *testing.T, client *broker.Client, vhost string, policy *topology.Policy) string {
+func seesOddNames(t *testing.T, client *broker.Client, vhost, odd string, policy *topology.Policy) string {
 	t.Helper()
 	observed, err := client.Observe(context.Background())
 	if err != nil {
@@ -136,7 +167,7 @@ func seesOddNames(t *testing.T, client *broker.Client, vhost string, policy *top
 // deletesOddNames deletes everything twice: what is gone already is success.
 func deletesOddNames(t *testing.T, client *broker.Client, binding topology.Binding, policy *topology.Policy) {
 	t.Helper()
-	ctx := context.Background()
+	ctx, odd := context.Background(), binding.Source
 	if err := client.DeleteExchange(ctx, odd); !errors.Is(err, broker.ErrConflict) {
 		t.Errorf("an exchange in use: want ErrConflict, got %v", err)
 	}

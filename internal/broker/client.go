@@ -106,6 +106,9 @@ func (c *Client) Identity(ctx context.Context) (topology.Identity, error) {
 	if err := c.get(ctx, "read the cluster's name", "cluster-name", &cluster); err != nil {
 		return topology.Identity{}, err
 	}
+	if cluster.Name == "" {
+		return topology.Identity{}, implausible("read the cluster's name", "it holds no name")
+	}
 	return topology.Identity{Cluster: cluster.Name, VHost: c.config.VHost}, nil
 }
 
@@ -221,5 +224,5 @@ func (c *Client) request(ctx context.Context, what, method, path string, into an
 		return describe(what, err)
 	}
 	defer func() { _ = response.Body.Close() }()
-	return describe(what, decode(response.Body, into))
+	return describe(what, decode(response, into))
 }

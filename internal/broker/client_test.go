@@ -53,7 +53,7 @@ func TestAnswersThatAreErrors(t *testing.T) {
 		},
 		{"a limit of the broker", 400, `{"error":"bad_request","reason":"queue limit is reached"}`, broker.ErrRefused, "queue limit is reached"},
 		{"a broker without quorum", 500, `{"error":"internal","reason":"timeout"}`, broker.ErrUnreachable, "timeout"},
-		{"a redirect", 302, ``, broker.ErrRefused, "(302)"},
+		{"a redirect", 302, ``, broker.ErrGarbled, "it redirects to another path"},
 		{"a proxy's page", 502, "<html>" + strings.Repeat("bad gateway ", 10000), broker.ErrUnreachable, "(502)"},
 		{"a reason over several lines", 400, `{"reason":"Validation failed\n\nnot a limit\n"}`, broker.ErrRefused, "Validation failed not a limit"},
 		{"something else than JSON", 200, "hello", broker.ErrUnreachable, "not what the management API gives"},

@@ -11,12 +11,17 @@ import (
 	"net/url"
 	"strings"
 	"unicode"
+
+	"redrive.dev/redrive/internal/credentials"
 )
 
 // What can go wrong, to be told apart with errors.Is.
 var (
 	// ErrUnreachable says that the management API does not answer, or is not able to.
 	ErrUnreachable = errors.New("the management API does not answer")
+	// ErrGarbled says that what answers is not the management API, or not in its right mind. It is an ErrUnreachable too: what
+	// the broker has and does is not known.
+	ErrGarbled error = garbled{}
 	// ErrUnauthorized says that user name or password are refused.
 	ErrUnauthorized = errors.New("the broker refuses the login")
 	// ErrForbidden says that the user lacks a tag or a right.
@@ -28,6 +33,12 @@ var (
 	// ErrRefused says that the broker refuses for any other reason, such as a limit on the number of queues.
 	ErrRefused = errors.New("the broker refuses")
 )
+
+type garbled struct{}
+
+func (garbled) Error() string { return "the answer is not what the management API gives" }
+
+func (garbled) Is(target error) bool { return target == ErrUnreachable }
 
 // maxReason bounds what is repeated of an error's text.
 const maxReason = 512
@@ -60,7 +71,7 @@ func (e *Error) Error() string {
 	return text
 }
 
-// Unwrap gives the kind, and the context's error where it ended the request.
+// Unwrap gives the kind, and the context's error or that of a certificate where it ended the request.
 func (e *Error) Unwrap() []error {
 	if e.cause != nil {
 		return []error{e.kind, e.cause}
@@ -89,6 +100,14 @@ func unreachable(operation string, err error) *Error {
 			failure.cause = ended
 		}
 	}
+	if certificate, ok := errors.AsType[*credentials.CertificateError](err); ok {
+		failure.cause, failure.Reason = certificate, printable(certificate.Error())
+		return failure
+	}
+	if errors.Is(failure.cause, context.DeadlineExceeded) {
+		failure.Reason = "no answer in time"
+		return failure
+	}
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		err = wrapped.Err
 	}
@@ -110,14 +129,32 @@ func refusal(response *http.Response) *Error {
 		Reason any `json:"reason"`
 	}
 	reason := ""
-	if json.Unmarshal(body, &answer) == nil {
-		if text, ok := answer.Reason.(string); ok {
-			reason = printable(text)
-		} else if text, ok := answer.Error.(string); ok {
-			reason = printable(text)
-		}
+	known := json.Unmarshal(body, &answer) == nil && answer.Error != nil
+	if text, ok := answer.Reason.(string); ok {
+		reason = printable(text)
+	} else if text, ok := answer.Error.(string); ok {
+		reason = printable(text)
 	}
-	return &Error{Status: response.StatusCode, Reason: reason, kind: kindOf(response.StatusCode, reason)}
+	kind := kindOf(response.StatusCode, reason)
+	if errors.Is(kind, ErrNotFound) && !known {
+		// That something does not exist decides on much. A proxy that knows no such path must not be believed.
+		return garbledAnswer(response, "it is "+contentType(response)+", and the management API says in JSON what is not found")
+	}
+	return &Error{Status: response.StatusCode, Reason: reason, kind: kind}
+}
+
+// garbledAnswer is an answer that the management API would not give. What it holds is not repeated.
+func garbledAnswer(response *http.Response, why string) *Error {
+	return &Error{Status: response.StatusCode, Reason: why, kind: ErrGarbled}
+}
+
+// contentType of an answer, in quotes.
+func contentType(response *http.Response) string {
+	kind, _, _ := strings.Cut(response.Header.Get("Content-Type"), ";")
+	if kind == "" {
+		return "of no content type"
+	}
+	return fmt.Sprintf("%.100q", kind)
 }
 
 func kindOf(status int, reason string) error {

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/http"
 	"net/url"
+	"slices"
 
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 
@@ -32,7 +34,7 @@ func (c *Client) Observe(ctx context.Context) (topology.Observed, error) {
 		Policies:  map[string]topology.Policy{},
 	}
 	for _, read := range []func(context.Context, *topology.Observed) error{
-		c.observeExchanges, c.observePolicies, c.observeBindings, c.observeQueues,
+		c.observeExchanges, c.observePolicies, c.observeQueues,
 	} {
 		if err := read(ctx, &observed); err != nil {
 			return topology.Observed{}, err
@@ -41,14 +43,25 @@ func (c *Client) Observe(ctx context.Context) (topology.Observed, error) {
 	return observed, nil
 }
 
+// implausible is the error of an answer that is well formed and cannot be true. A broker that is only half up, or a stand-in
+// of it, may give an empty list for what it does not know, and on an empty list everything would be made anew, or nothing be
+// left to empty before a deletion goes on.
+func implausible(what, why string) error {
+	return &Error{Operation: what, Status: http.StatusOK, Reason: why, kind: ErrGarbled}
+}
+
 func (c *Client) observeExchanges(ctx context.Context, observed *topology.Observed) error {
 	var rows []exchangeRow
 	path := "exchanges/" + url.PathEscape(c.config.VHost) + "?columns=" + exchangeColumns
-	if err := c.get(ctx, fmt.Sprintf("read the exchanges of vhost %q", c.config.VHost), path, &rows); err != nil {
+	what := fmt.Sprintf("read the exchanges of vhost %q", c.config.VHost)
+	if err := c.get(ctx, what, path, &rows); err != nil {
 		return err
 	}
 	for _, row := range rows {
 		observed.Exchanges[row.Name] = row.state()
+	}
+	if observed.Exchanges["amq.direct"].Type != "direct" {
+		return implausible(what, "it lacks the exchange amq.direct, which is in every vhost")
 	}
 	return nil
 }
@@ -56,10 +69,14 @@ func (c *Client) observeExchanges(ctx context.Context, observed *topology.Observ
 func (c *Client) observePolicies(ctx context.Context, observed *topology.Observed) error {
 	var rows []policyRow
 	path := "policies/" + url.PathEscape(c.config.VHost)
-	if err := c.get(ctx, fmt.Sprintf("read the policies of vhost %q", c.config.VHost), path, &rows); err != nil {
+	what := fmt.Sprintf("read the policies of vhost %q", c.config.VHost)
+	if err := c.get(ctx, what, path, &rows); err != nil {
 		return err
 	}
 	for _, row := range rows {
+		if row.Name == "" {
+			return implausible(what, errShape.Error())
+		}
 		observed.Policies[row.Name] = topology.Policy{
 			Name: row.Name, Pattern: row.Pattern, ApplyTo: row.ApplyTo, Priority: row.Priority,
 			Definition: topology.Arguments(row.Definition),
@@ -68,23 +85,35 @@ func (c *Client) observePolicies(ctx context.Context, observed *topology.Observe
 	return nil
 }
 
-func (c *Client) observeBindings(ctx context.Context, observed *topology.Observed) error {
-	bindings, err := c.bindings(ctx, fmt.Sprintf("read the bindings of vhost %q", c.config.VHost),
-		"bindings/"+url.PathEscape(c.config.VHost))
-	observed.Bindings = bindings
-	return err
-}
-
+// observeQueues reads queues and bindings. The default exchange is bound to every queue, so an empty list of the one beside a
+// full one of the other is a lie, or the first queue has come, or the last gone, in between.
 func (c *Client) observeQueues(ctx context.Context, observed *topology.Observed) error {
-	var rows []queueRow
-	path := "queues/" + url.PathEscape(c.config.VHost) + "?columns=" + queueColumns
-	if err := c.get(ctx, fmt.Sprintf("read the queues of vhost %q", c.config.VHost), path, &rows); err != nil {
-		return err
+	for try := 1; ; try++ {
+		bindings, bound, err := c.bindings(ctx, fmt.Sprintf("read the bindings of vhost %q", c.config.VHost),
+			"bindings/"+url.PathEscape(c.config.VHost))
+		if err != nil {
+			return err
+		}
+		var rows []queueRow
+		what := fmt.Sprintf("read the queues of vhost %q", c.config.VHost)
+		if err := c.get(ctx, what, "queues/"+url.PathEscape(c.config.VHost)+"?columns="+queueColumns, &rows); err != nil {
+			return err
+		}
+		if len(rows) == 0 && bound > 0 || bound == 0 && slices.ContainsFunc(rows, func(r queueRow) bool { return r.Durable }) {
+			if try == 1 {
+				continue
+			}
+			return implausible(what, fmt.Sprintf("it names %d queues, and the list of bindings names %d", len(rows), bound))
+		}
+		observed.Bindings = bindings
+		for _, row := range rows {
+			if row.Name == "" {
+				return implausible(what, errShape.Error())
+			}
+			observed.Queues[row.Name] = row.state()
+		}
+		return nil
 	}
-	for _, row := range rows {
-		observed.Queues[row.Name] = row.state()
-	}
-	return nil
 }
 
 // Queue reads one queue. Its counts are those of the management API, which are some seconds late and are the only ones
@@ -92,8 +121,12 @@ func (c *Client) observeQueues(ctx context.Context, observed *topology.Observed)
 func (c *Client) Queue(ctx context.Context, name string) (topology.QueueState, error) {
 	var row queueRow
 	path := "queues/" + url.PathEscape(c.config.VHost) + "/" + url.PathEscape(name) + "?columns=" + queueColumns
-	if err := c.get(ctx, "read queue "+name, path, &row); err != nil {
+	what := "read queue " + name
+	if err := c.get(ctx, what, path, &row); err != nil {
 		return topology.QueueState{}, err
+	}
+	if row.Name != name {
+		return topology.QueueState{}, implausible(what, "it is about something else")
 	}
 	return row.state(), nil
 }
@@ -101,17 +134,23 @@ func (c *Client) Queue(ctx context.Context, name string) (topology.QueueState, e
 // Bindings reads what leads into one queue, without the default exchange. A queue that does not exist has none.
 func (c *Client) Bindings(ctx context.Context, queue string) ([]topology.Binding, error) {
 	path := "queues/" + url.PathEscape(c.config.VHost) + "/" + url.PathEscape(queue) + "/bindings"
-	return c.bindings(ctx, "read the bindings of queue "+queue, path)
+	bindings, _, err := c.bindings(ctx, "read the bindings of queue "+queue, path)
+	return bindings, err
 }
 
-func (c *Client) bindings(ctx context.Context, what, path string) ([]topology.Binding, error) {
+// bindings reads a list of bindings, and counts those of the default exchange, which it leaves out.
+func (c *Client) bindings(ctx context.Context, what, path string) (bindings []topology.Binding, bound int, err error) {
 	var rows []bindingRow
 	if err := c.get(ctx, what, path, &rows); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	bindings := make([]topology.Binding, 0, len(rows))
+	bindings = make([]topology.Binding, 0, len(rows))
 	for _, row := range rows {
+		if row.Destination == "" {
+			return nil, 0, implausible(what, errShape.Error())
+		}
 		if row.Source == "" {
+			bound++
 			continue
 		}
 		bindings = append(bindings, topology.Binding{
@@ -119,7 +158,7 @@ func (c *Client) bindings(ctx context.Context, what, path string) ([]topology.Bi
 			RoutingKey: row.RoutingKey, Arguments: topology.Arguments(row.Arguments), PropertiesKey: row.PropertiesKey,
 		})
 	}
-	return bindings, nil
+	return bindings, bound, nil
 }
 
 // table is a JSON object for which Erlang may write an empty list.

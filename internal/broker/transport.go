@@ -1,11 +1,17 @@
 package broker
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"reflect"
+
+	"redrive.dev/redrive/internal/credentials"
 )
 
 // carrier is the transport of one call: it carries the context, which rabbit-hole does not know, keeps connections alive,
@@ -15,21 +21,56 @@ type carrier struct {
 	next http.RoundTripper
 }
 
-// RoundTrip sends one request.
+// RoundTrip sends one request. It follows no redirect: the login is for the broker that the URL names.
 func (c *carrier) RoundTrip(request *http.Request) (*http.Response, error) {
 	request = request.Clone(c.ctx)
 	request.Close = false
 	response, err := c.next.RoundTrip(request)
 	if err != nil {
-		return nil, unreachable("", err)
+		return nil, unreachable("", credentials.ExplainTLS(request.URL.Host, err))
 	}
 	response.Body = &bounded{ReadCloser: response.Body, left: maxResponse}
-	if response.StatusCode < 200 || response.StatusCode > 299 {
-		defer func() { _ = response.Body.Close() }()
-		return nil, refusal(response)
+	if err := judge(request.Method, response); err != nil {
+		_ = response.Body.Close()
+		return nil, err
 	}
 	return response, nil
 }
+
+// judge is nil for the answers that the management API gives where it did as asked: 200 to what was read, and 201 or 204 to
+// what was written. A page with the status 200 in answer to a write is somebody else's.
+func judge(method string, response *http.Response) error {
+	status := response.StatusCode
+	switch {
+	case method == http.MethodGet && status == http.StatusOK:
+		return nil
+	case method != http.MethodGet && (status == http.StatusCreated || status == http.StatusNoContent):
+		return nil
+	case status >= http.StatusBadRequest:
+		return refusal(response)
+	case status >= http.StatusMultipleChoices:
+		return garbledAnswer(response, "it redirects to "+redirected(response)+", and redirects are not followed: "+
+			"key "+credentials.KeyManagementURI+" must name the management API itself")
+	default:
+		return garbledAnswer(response, "it is "+contentType(response)+", with a status that is none of its own")
+	}
+}
+
+// redirected is the host of a redirect: the rest may hold what must not be shown.
+func redirected(response *http.Response) string {
+	to, err := url.Parse(response.Header.Get("Location"))
+	switch {
+	case err != nil || *to == (url.URL{}):
+		return "nowhere"
+	case to.Host == "":
+		return "another path"
+	default:
+		return fmt.Sprintf("%.100q", to.Host)
+	}
+}
+
+// errTooLarge ends the reading of an answer.
+var errTooLarge = fmt.Errorf("it is larger than %d bytes", maxResponse)
 
 // bounded refuses to read more than a limit.
 type bounded struct {
@@ -39,7 +80,7 @@ type bounded struct {
 
 func (b *bounded) Read(p []byte) (int, error) {
 	if b.left <= 0 {
-		return 0, fmt.Errorf("the answer is larger than %d bytes", maxResponse)
+		return 0, errTooLarge
 	}
 	if int64(len(p)) > b.left {
 		p = p[:b.left]
@@ -50,16 +91,81 @@ func (b *bounded) Read(p []byte) (int, error) {
 }
 
 // decode reads JSON with its numbers as they are; into may be nil.
-func decode(body io.Reader, into any) error {
+func decode(response *http.Response, into any) error {
 	if into == nil {
-		_, _ = io.Copy(io.Discard, body)
+		_, _ = io.Copy(io.Discard, response.Body)
 		return nil
+	}
+	body := bufio.NewReader(response.Body)
+	if err := begins(body, into); err != nil {
+		return unreadable(response, err)
 	}
 	decoder := json.NewDecoder(body)
 	decoder.UseNumber()
 	if err := decoder.Decode(into); err != nil {
-		return fmt.Errorf("the answer is not what the management API gives: %w", err)
+		return unreadable(response, err)
 	}
-	_, _ = io.Copy(io.Discard, body)
+	if _, err := decoder.Token(); err != io.EOF {
+		return unreadable(response, errors.Join(errFollows, err))
+	}
 	return nil
+}
+
+var (
+	errFollows = errors.New("something follows its end")
+	errShape   = errors.New("it is JSON of another shape")
+)
+
+// begins looks whether a list or an object comes, as is wanted. The decoder would take null for either, and for empty.
+func begins(body *bufio.Reader, into any) error {
+	want := byte('{')
+	if reflect.TypeOf(into).Elem().Kind() == reflect.Slice {
+		want = '['
+	}
+	for {
+		first, err := body.Peek(1)
+		if err != nil {
+			return err //nolint:wrapcheck // the caller tells what it means
+		}
+		switch first[0] {
+		case ' ', '\t', '\r', '\n':
+			_, _ = body.Discard(1)
+		case want:
+			return nil
+		case '[', '{', 'n', '"', 't', 'f':
+			return errShape
+		default:
+			return &json.SyntaxError{}
+		}
+	}
+}
+
+// unreadable says why an answer cannot be read, and nothing of what is in it.
+func unreadable(response *http.Response, err error) error {
+	var syntax *json.SyntaxError
+	var shape *json.UnmarshalTypeError
+	switch {
+	case errors.Is(err, errTooLarge):
+		return garbledAnswer(response, errTooLarge.Error())
+	case errors.Is(err, errFollows), errors.Is(err, errShape):
+		return garbledAnswer(response, firstOf(err, errFollows, errShape).Error())
+	case errors.As(err, &shape):
+		return garbledAnswer(response, errShape.Error())
+	case errors.As(err, &syntax):
+		return garbledAnswer(response, "it is "+contentType(response)+" and not JSON")
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return garbledAnswer(response, "it ends too early")
+	default:
+		return err
+	}
+}
+
+// firstOf is the first of some errors that another one is.
+func firstOf(err error, known ...error) error {
+	for _, candidate := range known {
+		if errors.Is(err, candidate) {
+			return candidate
+		}
+	}
+	return err
 }

@@ -17,7 +17,7 @@ import (
 func transport(change func(*v1alpha1.TransportSpec)) *v1alpha1.Transport {
 	t := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders"}}
 	t.Spec = v1alpha1.TransportSpec{
-		Broker:   v1alpha1.Broker{SecretRef: v1alpha1.LocalReference{Name: "rabbitmq"}},
+		Broker:   v1alpha1.Broker{SecretRef: &v1alpha1.LocalReference{Name: "rabbitmq"}},
 		Exchange: &v1alpha1.Exchange{Name: "async", Type: v1alpha1.ExchangeDirect},
 		Queues:   []v1alpha1.Queue{{Name: "lost", BindingKeys: []string{"lost"}}, {Name: "test", BindingKeys: []string{"test"}}},
 		Workers: []v1alpha1.Worker{{

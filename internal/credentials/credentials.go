@@ -3,6 +3,7 @@
 package credentials
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -30,6 +31,11 @@ const (
 	KeyCert          = "tls.crt"
 	KeyKey           = "tls.key"
 )
+
+// WorkerKeys are the keys that a worker reads: all but that of the management API.
+func WorkerKeys() []string {
+	return []string{KeyHost, KeyPort, KeyUsername, KeyPassword, KeyURI, KeyVHost, KeyCA, KeyCert, KeyKey}
+}
 
 const (
 	amqpPort          = 5672
@@ -60,6 +66,8 @@ type Credentials struct {
 	Cert, Key []byte
 
 	management managementEnd
+	// managementPrefix is the path of the management API where the source gives no URL of it.
+	managementPrefix string
 }
 
 // managementEnd is what the source says about the management API; empty where it says nothing.
@@ -264,6 +272,13 @@ func (c Credentials) VHostOr(spec *string) string {
 // Address is host:port of AMQP.
 func (c Credentials) Address() string { return net.JoinHostPort(c.Host, strconv.Itoa(c.Port)) }
 
+// Equal is true where sessions of both lead to the same broker, as the same user, with the same certificates.
+func (c Credentials) Equal(other Credentials) bool {
+	return c.Host == other.Host && c.Port == other.Port && c.Username == other.Username && c.Password == other.Password &&
+		c.VHost == other.VHost && c.Secure == other.Secure &&
+		bytes.Equal(c.CA, other.CA) && bytes.Equal(c.Cert, other.Cert) && bytes.Equal(c.Key, other.Key)
+}
+
 // AMQPURL is the URL for an AMQP client. It holds the password and must not be shown.
 func (c Credentials) AMQPURL(vhost string) string {
 	scheme := schemePlain
@@ -311,6 +326,7 @@ func (c Credentials) Management() (Management, error) {
 		if c.Secure {
 			end.URL = "https://" + net.JoinHostPort(c.Host, strconv.Itoa(managementTLSPort))
 		}
+		end.URL += c.managementPrefix
 	}
 	parsed, err := url.Parse(end.URL)
 	if err != nil {

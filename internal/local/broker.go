@@ -56,20 +56,9 @@ func Brokers(set *manifest.Set, getenv func(string) string) (map[types.Namespace
 }
 
 func chooseBroker(t *v1alpha1.Transport, secrets map[types.NamespacedName]*corev1.Secret, getenv func(string) string) (Broker, error) {
-	name := types.NamespacedName{Namespace: t.Namespace, Name: t.Spec.Broker.SecretRef.Name}
-	var from credentials.Credentials
-	var source string
-	var err error
-	switch secret, ok := secrets[name]; {
-	case ok:
-		source = fmt.Sprintf("Secret %s", name)
-		from, err = credentials.FromSecret(secret.Data)
-	case getenv(EnvAMQP) != "":
-		source = EnvAMQP + " and " + EnvManagement
-		from, err = credentials.FromURLs(getenv(EnvAMQP), getenv(EnvManagement))
-	default:
-		return Broker{}, fmt.Errorf("spec.broker.secretRef: Secret %s is not in the files, and %s is not set: "+
-			"add the Secret, or set %s and, if it is not on the same host, %s", name, EnvAMQP, EnvAMQP, EnvManagement)
+	source, from, err := findLogin(t, secrets, getenv)
+	if source == "" {
+		return Broker{}, err
 	}
 	if err != nil {
 		return Broker{}, fmt.Errorf("broker from %s: %w", source, err)
@@ -79,4 +68,29 @@ func chooseBroker(t *v1alpha1.Transport, secrets map[types.NamespacedName]*corev
 		return Broker{}, fmt.Errorf("broker from %s: %w", source, err)
 	}
 	return Broker{Credentials: from, Management: management, VHost: from.VHostOr(t.Spec.Broker.VHost)}, nil
+}
+
+// findLogin returns where the login is from, and the login. Where there is none, source is empty.
+func findLogin(
+	t *v1alpha1.Transport, secrets map[types.NamespacedName]*corev1.Secret, getenv func(string) string,
+) (source string, from credentials.Credentials, err error) {
+	missing := "spec.broker.clusterRef: a RabbitmqCluster can be read in a cluster only"
+	if ref := t.Spec.Broker.SecretRef; ref != nil {
+		name := types.NamespacedName{Namespace: t.Namespace, Name: ref.Name}
+		if secret, ok := secrets[name]; ok {
+			from, err = credentials.FromSecret(secret.Data)
+			return fmt.Sprintf("Secret %s", name), from, err
+		}
+		missing = fmt.Sprintf("spec.broker.secretRef: Secret %s is not in the files", name)
+	}
+	if getenv(EnvAMQP) != "" {
+		from, err = credentials.FromURLs(getenv(EnvAMQP), getenv(EnvManagement))
+		return EnvAMQP + " and " + EnvManagement, from, err //nolint:wrapcheck // the caller names the source
+	}
+	advice := "set"
+	if t.Spec.Broker.SecretRef != nil {
+		advice = "add the Secret, or set"
+	}
+	return "", credentials.Credentials{}, fmt.Errorf("%s, and %s is not set: %s %s and, if it is not on the same host, %s",
+		missing, EnvAMQP, advice, EnvAMQP, EnvManagement)
 }

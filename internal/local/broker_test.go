@@ -23,6 +23,7 @@ func TestTheBrokerOfATransport(t *testing.T) {
 		want       string
 		management string
 		problem    string
+		cluster    bool
 	}{
 		"is that of its Secret": {
 			secret: secret, env: map[string]string{EnvAMQP: "amqp://a:b@other"},
@@ -50,6 +51,14 @@ func TestTheBrokerOfATransport(t *testing.T) {
 			secret:  map[string]string{"host": "rabbit.shop", "username": "u"},
 			problem: "broker from Secret default/rabbitmq: key password: missing",
 		},
+		"is not that of a cluster, which files cannot tell": {
+			cluster: true, secret: secret,
+			problem: "Transport default/async: spec.broker.clusterRef: a RabbitmqCluster can be read in a cluster only, and AMQP_URL is not set: " +
+				"set AMQP_URL and, if it is not on the same host, MANAGEMENT_URL",
+		},
+		"is that of the environment where the spec names a cluster": {
+			cluster: true, env: map[string]string{EnvAMQP: "amqp://a:b@env/v"}, want: "env:5672, vhost v", management: "http://env:15672",
+		},
 		"is named by a URL that is none": {
 			env: map[string]string{EnvAMQP: "rabbit:s3cret"}, problem: "broker from AMQP_URL and MANAGEMENT_URL",
 		},
@@ -57,6 +66,11 @@ func TestTheBrokerOfATransport(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			set := setOf(tt.vhost)
+			if tt.cluster {
+				for _, transport := range set.Transports {
+					transport.Spec.Broker.SecretRef, transport.Spec.Broker.ClusterRef = nil, &v1alpha1.LocalReference{Name: "rabbitmq"}
+				}
+			}
 			if tt.secret != nil {
 				namespace := cmp.Or(tt.namespace, "default")
 				data := map[string][]byte{}
@@ -83,7 +97,7 @@ func TestTheBrokerOfATransport(t *testing.T) {
 // setOf holds the Transport default/async.
 func setOf(vhost string) *manifest.Set {
 	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "async"}, Spec: v1alpha1.TransportSpec{
-		Broker: v1alpha1.Broker{SecretRef: v1alpha1.LocalReference{Name: "rabbitmq"}},
+		Broker: v1alpha1.Broker{SecretRef: &v1alpha1.LocalReference{Name: "rabbitmq"}},
 		Queues: []v1alpha1.Queue{{Name: "test"}},
 	}}
 	if vhost != "" {

@@ -25,7 +25,7 @@ func (s *site) apply(unit *Unit) (next time.Duration, err error) {
 	report, err := apply.Once(s.ending, client, apply.Input{
 		Desired: unit.Objects, State: s.state, Waits: s.options.Waits, Now: time.Now(),
 	}, record)
-	s.state.Created, s.state.Retiring = report.Created, report.Retiring
+	s.state.Created, s.state.Adopted, s.state.Retiring = report.Created, report.Adopted, report.Retiring
 	s.tell(report)
 	if err != nil {
 		return 0, explain(err, on)

@@ -99,6 +99,9 @@ func planOf(d topology.Difference) Plan {
 	for _, ref := range d.Adopted {
 		plan.Unmarked = append(plan.Unmarked, ref.String())
 	}
+	for _, queue := range d.LetGo {
+		plan.Steps = append(plan.Steps, queue.Steps...)
+	}
 	plan.Summary.Remove = len(plan.RetiredQueues) + len(plan.RetiredExchanges)
 	for _, step := range plan.Steps {
 		switch step.Action {

@@ -28,8 +28,12 @@ type Broker struct {
 	AMQPURL string
 	// ManagementURL with user and password.
 	ManagementURL string
+	// SecureAMQP is host:port of AMQP with TLS, SecureManagement the URL of the management API with TLS, without user and
+	// password; empty but for a broker of PrivateTLS.
+	SecureAMQP, SecureManagement string
 
 	runner runner
+	tls    *tlsPorts
 	log    io.Writer
 }
 
@@ -43,6 +47,8 @@ type runner interface {
 	remove(ctx context.Context) error
 	// problem explains why the node does not answer.
 	problem(ctx context.Context) string
+	// control runs rabbitmqctl against the node.
+	control(ctx context.Context, arguments ...string) error
 	// alive reports whether the node is still coming up.
 	alive() bool
 }
@@ -51,6 +57,8 @@ type runner interface {
 type settings struct {
 	amqp, management int
 	password         string
+	// tls is nil without TLS.
+	tls *tlsPorts
 }
 
 // Start runs a private broker and waits until it answers. Progress goes to log.
@@ -59,8 +67,11 @@ func Start(ctx context.Context, log io.Writer) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := settings{amqp: free[0], management: free[1], password: rand.Text()}
-	run, err := chooseRunner(ctx, s, free[2], free[3], log)
+	return startWith(ctx, log, settings{amqp: free[0], management: free[1], password: rand.Text()}, free[2], free[3])
+}
+
+func startWith(ctx context.Context, log io.Writer, s settings, distribution, epmd int) (*Broker, error) {
+	run, err := chooseRunner(ctx, s, distribution, epmd, log)
 	if err != nil {
 		return nil, err
 	}
@@ -69,6 +80,7 @@ func Start(ctx context.Context, log io.Writer) (*Broker, error) {
 		AMQPURL:       (&url.URL{Scheme: "amqp", User: login, Host: loopback(s.amqp), Path: "/"}).String(),
 		ManagementURL: (&url.URL{Scheme: "http", User: login, Host: loopback(s.management)}).String(),
 		runner:        run,
+		tls:           s.tls,
 		log:           log,
 	}
 	if err := b.Resume(ctx); err != nil {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 )
@@ -31,13 +33,41 @@ func (d *docker) start(ctx context.Context) error {
 		return err
 	}
 	_, _ = fmt.Fprintln(d.log, "starting", image, "in Docker")
-	id, err := d.run(ctx, "run", "--detach",
-		"--publish", loopback(d.amqp)+":5672", "--publish", loopback(d.management)+":15672",
-		"--env", "RABBITMQ_DEFAULT_USER="+user, "--env", "RABBITMQ_DEFAULT_PASS="+d.password,
+	secure, err := d.secure()
+	if err != nil {
+		return err
+	}
+	arguments := append([]string{
+		"run", "--detach",
+		"--publish", loopback(d.amqp) + ":5672", "--publish", loopback(d.management) + ":15672",
+		"--env", "RABBITMQ_DEFAULT_USER=" + user, "--env", "RABBITMQ_DEFAULT_PASS=" + d.password,
 		"--env", fmt.Sprintf("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-rabbit collect_statistics_interval 1000 max_message_size %d", maxMessageSize),
 		// The node's name, and with it its data, must outlive the container's restarts.
-		"--hostname", "redrive", image)
-	d.container = id
+		"--hostname", "redrive",
+	}, secure...)
+	d.container, err = d.run(ctx, append(arguments, image)...)
+	return err
+}
+
+// secure are the arguments that give a container TLS.
+func (d *docker) secure() ([]string, error) {
+	if d.tls == nil {
+		return nil, nil
+	}
+	const folder, config = "/etc/redrive-tls", "tls.conf"
+	content := d.tls.configuration(folder, "5671", "0.0.0.0", 15671) + "management.tcp.port = 15672\n"
+	if err := os.WriteFile(filepath.Join(d.tls.folder, config), []byte(content), 0o644); err != nil { //nolint:gosec // another user reads it
+		return nil, fmt.Errorf("the configuration of TLS: %w", err)
+	}
+	return []string{
+		"--publish", loopback(d.tls.amqp) + ":5671", "--publish", loopback(d.tls.management) + ":15671",
+		"--volume", d.tls.folder + ":" + folder + ":ro",
+		"--volume", filepath.Join(d.tls.folder, config) + ":/etc/rabbitmq/conf.d/90-" + config + ":ro",
+	}, nil
+}
+
+func (d *docker) control(ctx context.Context, arguments ...string) error {
+	_, err := d.run(ctx, append([]string{"exec", d.container, "rabbitmqctl"}, arguments...)...)
 	return err
 }
 

@@ -67,7 +67,11 @@ func newProcess(server string, s settings, distribution, epmd int) (*process, er
 
 // configuration keeps the node small, and its counts fresh.
 func configuration(s settings) string {
-	return strings.Join([]string{
+	secure := ""
+	if s.tls != nil {
+		secure = s.tls.configuration(s.tls.folder, loopback(s.tls.amqp), "127.0.0.1", s.tls.management)
+	}
+	return secure + strings.Join([]string{
 		"listeners.tcp.default = " + loopback(s.amqp),
 		"management.tcp.ip = 127.0.0.1",
 		"management.tcp.port = " + strconv.Itoa(s.management),
@@ -120,6 +124,15 @@ func (p *process) remove(context.Context) error {
 		p.mapper = nil
 	}
 	return errors.Join(err, os.RemoveAll(p.folder))
+}
+
+func (p *process) control(ctx context.Context, arguments ...string) error {
+	command := exec.CommandContext(ctx, filepath.Join(filepath.Dir(p.server), "rabbitmqctl"), arguments...) //nolint:gosec // ours
+	command.Env, command.Dir = p.env, p.folder
+	if output, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("rabbitmqctl %s: %w: %s", arguments[0], err, output)
+	}
+	return nil
 }
 
 func (p *process) alive() bool { return p.node != nil && p.node.alive() }

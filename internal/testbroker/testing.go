@@ -96,7 +96,7 @@ func (b *Broker) MakeVhost(t testing.TB, name string) {
 	if err != nil {
 		t.Fatal("the management URL is not a URL")
 	}
-	b.permit(t, u.User.Username(), name, ".*", ".*", ".*")
+	b.Permit(t, u.User.Username(), name, ".*", ".*", ".*")
 }
 
 // User makes a user with certain rights in a vhost, which is deleted when the test ends. tags are RabbitMQ's, such as
@@ -107,11 +107,12 @@ func (b *Broker) User(t testing.TB, name, tags, vhost, configure, write, read st
 	path := "/api/users/" + url.PathEscape(name)
 	b.must(t, http.MethodPut, path, map[string]string{"password": password, "tags": tags})
 	t.Cleanup(func() { _ = b.manage(context.Background(), http.MethodDelete, path, nil) })
-	b.permit(t, name, vhost, configure, write, read)
+	b.Permit(t, name, vhost, configure, write, read)
 	return password
 }
 
-func (b *Broker) permit(t testing.TB, name, vhost, configure, write, read string) {
+// Permit gives a user rights in a vhost, as patterns of names.
+func (b *Broker) Permit(t testing.TB, name, vhost, configure, write, read string) {
 	t.Helper()
 	b.must(t, http.MethodPut, "/api/permissions/"+url.PathEscape(vhost)+"/"+url.PathEscape(name),
 		map[string]string{"configure": configure, "write": write, "read": read})

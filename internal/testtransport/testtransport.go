@@ -25,7 +25,7 @@ func New(url string) *v1alpha1.Transport {
 	return &v1alpha1.Transport{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "async"},
 		Spec: v1alpha1.TransportSpec{
-			Broker:         v1alpha1.Broker{SecretRef: v1alpha1.LocalReference{Name: "rabbitmq"}},
+			Broker:         v1alpha1.Broker{SecretRef: &v1alpha1.LocalReference{Name: "rabbitmq"}},
 			Exchange:       &v1alpha1.Exchange{Name: "async", Type: v1alpha1.ExchangeDirect},
 			RetryPolicyRef: &v1alpha1.PolicyReference{Name: "policy"},
 			Queues:         []v1alpha1.Queue{{Name: Queue, BindingKeys: []string{Queue}}},

@@ -11,6 +11,7 @@ type Metrics struct {
 	held             prometheus.Gauge
 	sessionUp        *prometheus.GaugeVec
 	sessions         *prometheus.CounterVec
+	refused          *prometheus.GaugeVec
 	publishProblems  *prometheus.CounterVec
 	lateAcks         prometheus.Counter
 	expressionErrors *prometheus.CounterVec
@@ -40,10 +41,12 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			prometheus.ExponentialBuckets(0.001, 2.5, 14), "queue"),
 		retryDelay: histogram("retry_delay_seconds", "Delays that were decided on, before the choice of a lane.",
 			[]float64{.1, .5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 21600, 86400}, "queue"),
-		inFlight:         gauge("in_flight_messages", "Messages at the handler.", "queue"),
-		held:             held.WithLabelValues(),
-		sessionUp:        gauge("session_up", "1 while the broker session stands.", "role"),
-		sessions:         counter("sessions_total", "Broker sessions started.", "role"),
+		inFlight:  gauge("in_flight_messages", "Messages at the handler.", "queue"),
+		held:      held.WithLabelValues(),
+		sessionUp: gauge("session_up", "1 while the broker session stands.", "role"),
+		sessions:  counter("sessions_total", "Broker sessions started.", "role"),
+		refused: gauge("credentials_refused",
+			"1 while changed credentials cannot be taken over, and the session goes on with those before.", "role"),
 		publishProblems:  counter("publish_problems_total", "Publishes that were not confirmed and routed, and are tried again.", "problem"),
 		lateAcks:         lateAcks.WithLabelValues(),
 		expressionErrors: counter("expression_errors_total", "Expressions that failed on a message, and so did not match.", "policy"),
@@ -51,7 +54,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		config:           gauge("config_info", "1 for the configuration in force, by its hash.", "hash"),
 		configErrors:     configErrors.WithLabelValues(),
 	}
-	registry.MustRegister(m.handled, m.handlerSeconds, m.retryDelay, m.inFlight, held, m.sessionUp, m.sessions, m.publishProblems,
+	registry.MustRegister(m.handled, m.handlerSeconds, m.retryDelay, m.inFlight, held, m.sessionUp, m.sessions, m.refused, m.publishProblems,
 		lateAcks, m.expressionErrors, m.garbageHeaders, m.config, configErrors)
 	return m
 }
@@ -66,5 +69,17 @@ func (m *Metrics) session(role string) func(up bool) {
 		}
 		gauge.Set(1)
 		count.Inc()
+	}
+}
+
+func (m *Metrics) renewal(role string) func(err error) {
+	gauge := m.refused.WithLabelValues(role)
+	gauge.Set(0)
+	return func(err error) {
+		if err != nil {
+			gauge.Set(1)
+			return
+		}
+		gauge.Set(0)
 	}
 }

@@ -1,6 +1,8 @@
 package worker
 
 import (
+	"errors"
+	"fmt"
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,6 +20,10 @@ func (w *Worker) Endpoints(gatherer prometheus.Gatherer) http.Handler {
 			return
 		}
 		_, _ = rw.Write([]byte("ok\n"))
+		// The sessions stand, and messages are handled, with the credentials before.
+		if err := errors.Join(w.consumer.Trouble(), w.publisher.Trouble()); err != nil {
+			_, _ = fmt.Fprintf(rw, "changed credentials are not taken over: %v\n", err)
+		}
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{}))
 	return mux

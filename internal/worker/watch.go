@@ -12,7 +12,7 @@ import (
 	"redrive.dev/redrive/internal/compile"
 )
 
-// lookAgain is the time after which the file is read even if no change was announced: some file systems announce none.
+// lookAgain is the time after which a folder is read even if no change was announced: some file systems announce none.
 const lookAgain = 30 * time.Second
 
 // ReadConfig reads an encoded configuration from a file.
@@ -28,31 +28,37 @@ func ReadConfig(path string) (compile.Config, error) {
 	return config, nil
 }
 
-// FollowConfig reloads the worker when the file changes, until ctx ends. The folder is watched, not the file: the kubelet
-// swaps a symbolic link beside it. What cannot be read or taken over is logged once, and the configuration in force stays.
+// FollowConfig reloads the worker when the file changes, until ctx ends. What cannot be read or taken over is logged once, and
+// the configuration in force stays.
 func (w *Worker) FollowConfig(ctx context.Context, path string) error {
+	refused := ""
+	return w.followFolder(ctx, filepath.Dir(path), func() { refused = w.follow(path, refused) })
+}
+
+// followFolder calls look when something in a folder may have changed, until ctx ends. The folder is watched, not its files:
+// the kubelet swaps a symbolic link beside them.
+func (w *Worker) followFolder(ctx context.Context, dir string, look func()) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
-		return fmt.Errorf("watch the configuration: %w", err)
+		return fmt.Errorf("watch %s: %w", dir, err)
 	}
 	defer func() { _ = watcher.Close() }()
-	if err := watcher.Add(filepath.Dir(path)); err != nil {
-		return fmt.Errorf("watch %s: %w", filepath.Dir(path), err)
+	if err := watcher.Add(dir); err != nil {
+		return fmt.Errorf("watch %s: %w", dir, err)
 	}
 	tick := time.NewTicker(lookAgain)
 	defer tick.Stop()
-	refused := ""
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case err := <-watcher.Errors:
-			w.options.Log.Warn("watching the configuration", "error", err)
+			w.options.Log.Warn("watching a folder", "folder", dir, "error", err)
 			continue
 		case <-watcher.Events:
 		case <-tick.C:
 		}
-		refused = w.follow(path, refused)
+		look()
 	}
 }
 

@@ -65,10 +65,11 @@ func New(o Options) (*Worker, error) {
 	name := fmt.Sprintf("redrive %s/%s", o.Config.Transport, o.Config.Worker)
 	session := func(role string) amqp.Options {
 		return amqp.Options{
-			Source:  o.Source,
-			Name:    name + " " + role,
-			Log:     o.Log.With("session", role),
-			OnState: o.Metrics.session(role),
+			Source:    o.Source,
+			Name:      name + " " + role,
+			Log:       o.Log.With("session", role),
+			OnState:   o.Metrics.session(role),
+			OnRenewal: o.Metrics.renewal(role),
 		}
 	}
 	w := &Worker{
@@ -114,12 +115,20 @@ func (w *Worker) ConfigHash() string { return w.program.Load().hash }
 // Ready is nil when messages can be received and settled, and else says what is missing.
 func (w *Worker) Ready() error {
 	if ready, _ := w.publisher.Ready(); !ready {
-		return errors.New("the broker takes no messages at the moment")
+		return waiting("the broker takes no messages at the moment", w.publisher.Trouble())
 	}
 	if active, want := w.consumer.Active(), len(w.program.Load().config.Queues); active < want {
-		return fmt.Errorf("%d of %d queues are consumed", active, want)
+		return waiting(fmt.Sprintf("%d of %d queues are consumed", active, want), w.consumer.Trouble())
 	}
 	return nil
+}
+
+// waiting says what is missing and, where that is known, why.
+func waiting(what string, why error) error {
+	if why == nil {
+		return errors.New(what)
+	}
+	return fmt.Errorf("%s: %w", what, why)
 }
 
 // Run consumes until ctx ends. Then it receives no more, gives back to the queues what it has not begun, lets the handlers

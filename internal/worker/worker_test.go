@@ -77,6 +77,17 @@ type rig struct {
 	config   compile.Config
 	stopped  chan struct{}
 	cancel   context.CancelFunc
+	password string
+
+	mu     sync.Mutex
+	target amqp.Target
+}
+
+// use changes where and as whom the worker's next sessions are made.
+func (r *rig) use(change func(*amqp.Target)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(&r.target)
 }
 
 // newRig declares the topology and starts the worker, under a login that has no right too many.
@@ -98,12 +109,15 @@ func newRig(t *testing.T, p *partner, policy v1alpha1.RetryPolicySpec, change fu
 	}
 	// Exactly the rights that a worker needs.
 	username := "worker-" + vhost
-	password := shared.User(t, username, "", vhost, "^$", `^async\.(fallback|return|failed)$`, "^test$")
+	r.password = shared.User(t, username, "", vhost, "^$", `^async\.(fallback|return|failed)$`, "^test$")
+	r.target = amqp.Target{Address: r.proxy.Address, Username: username, Password: r.password, VHost: vhost}
 	var err error
 	r.worker, err = worker.New(worker.Options{
 		Config: r.config,
 		Source: func() (amqp.Target, error) {
-			return amqp.Target{Address: r.proxy.Address, Username: username, Password: password, VHost: vhost}, nil
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return r.target, nil
 		},
 		Handlers: func(spec v1alpha1.Handler, concurrency int) (handler.Handler, error) {
 			return handler.New(spec, concurrency, "test")

@@ -186,11 +186,35 @@ func checkMergeKeys(path *field.Path, schema strategicpatch.LookupPatchMeta, nod
 			if err != nil {
 				continue
 			}
+			errs = append(errs, checkTwice(path.Child(key), value)...)
 			for i, item := range value {
 				errs = append(errs, checkElement(path.Child(key).Index(i), meta, item)...)
 				errs = append(errs, checkMergeKeys(path.Child(key).Index(i), child, item)...)
 			}
 		}
+	}
+	return errs
+}
+
+// checkTwice finds what a patch adds or changes twice: only the merge of the two would be left of it.
+func checkTwice(path *field.Path, items []any) field.ErrorList {
+	switch path.String()[strings.LastIndex(path.String(), ".")+1:] {
+	case "containers", "initContainers", "volumes":
+	default:
+		return nil // others may hold a name twice, such as env, or are merged by more than it
+	}
+	var errs field.ErrorList
+	seen := map[string]bool{}
+	for i, item := range items {
+		element, _ := item.(map[string]any)
+		name, named := element["name"].(string)
+		if !named || element["$patch"] != nil {
+			continue
+		}
+		if seen[name] {
+			errs = append(errs, field.Duplicate(path.Index(i).Child("name"), name))
+		}
+		seen[name] = true
 	}
 	return errs
 }

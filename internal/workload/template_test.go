@@ -96,6 +96,10 @@ func TestTemplateThatIsApplied(t *testing.T) {
 			  "capabilities":{"add":["NET_BIND_SERVICE"]}}}]}}`,
 			func(p *corev1.PodTemplateSpec) bool { return *find(p, "handler").SecurityContext.RunAsUser == 0 },
 		},
+		"an element of a list replaced as a whole": {
+			`{"spec":{"volumes":[{"name":"tmp","$patch":"delete"},{"name":"tmp","emptyDir":{}}]}}`,
+			func(p *corev1.PodTemplateSpec) bool { return len(p.Spec.Volumes) == 3 },
+		},
 		"nothing": {`{}`, func(p *corev1.PodTemplateSpec) bool { return len(p.Spec.Containers) == 1 }},
 		"an element that no list holds": {
 			`{"spec":{"containers":[{"name":"absent","$patch":"delete"}]}}`,
@@ -163,7 +167,13 @@ func TestTemplateThatIsNoPodTemplate(t *testing.T) {
 			inWorker(`"resources":{"limits":{"memory":"lots"}}`), templatePath + ".spec.containers[0].resources.limits.memory", "quantities must match",
 		},
 		"a container without a name": {`{"spec":{"containers":[{"image":"x"}]}}`, templatePath + ".spec.containers[0].name", "Required value"},
-		"a mount without a path":     {inWorker(`"volumeMounts":[{"name":"tmp"}]`), templatePath + ".spec.containers[0].volumeMounts[0].mountPath", "Required value"},
+		"a container twice": {
+			`{"spec":{"containers":[{"name":"a","image":"x"},{"name":"a","image":"y"}]}}`, templatePath + ".spec.containers[1].name", "Duplicate value",
+		},
+		"a volume twice": {
+			`{"spec":{"volumes":[{"name":"tmp","emptyDir":{}},{"name":"tmp","configMap":{"name":"a"}}]}}`, templatePath + ".spec.volumes[1].name", "Duplicate value",
+		},
+		"a mount without a path": {inWorker(`"volumeMounts":[{"name":"tmp"}]`), templatePath + ".spec.containers[0].volumeMounts[0].mountPath", "Required value"},
 	})
 }
 

@@ -28,14 +28,12 @@ const (
 	// ConfigHashAnnotation stands on the ConfigMap and holds the hash of the configuration. It never stands on the pod
 	// template, where a new hash would restart every pod.
 	ConfigHashAnnotation = "redrive.dev/config-hash"
+	// SecretVersionAnnotation stands on pods and holds the resource versions of the broker's Secrets: unlike a hash, they
+	// tell nothing of a password.
+	SecretVersionAnnotation = "redrive.dev/secret-version" //nolint:gosec // a name
 )
 
 const (
-	configVolume = "config"
-	configDir    = "/etc/redrive/config"
-	brokerVolume = "broker"
-	brokerDir    = "/etc/redrive/broker"
-
 	// The handler beside the worker shares its address 127.0.0.1, and mostly has port 8080 and the name "http": these must
 	// not meet them.
 	portName = "worker-http"
@@ -59,6 +57,8 @@ type Options struct {
 	Image string
 	// ImagePullPolicy of the worker's image. Left empty, Kubernetes decides by the tag.
 	ImagePullPolicy corev1.PullPolicy
+	// Secrets of the broker, for a Transport that names a cluster and no Secret.
+	Secrets Secrets
 }
 
 // ConfigMap holds the configuration of a worker group. It fails when the configuration is larger than a ConfigMap can be.
@@ -86,7 +86,11 @@ func Deployment(t *v1alpha1.Transport, worker *v1alpha1.Worker, opts Options) (*
 	if opts.Image == "" {
 		return nil, errors.New("the image of the worker is not set")
 	}
-	template, err := customise(podTemplate(t, worker, opts), worker)
+	secrets, err := secretsOf(t, opts)
+	if err != nil {
+		return nil, err
+	}
+	template, err := customise(podTemplate(t, worker, secrets, opts), worker)
 	if err != nil {
 		return nil, err
 	}
@@ -129,24 +133,15 @@ func objectMeta(t *v1alpha1.Transport, worker string) metav1.ObjectMeta {
 	}
 }
 
-func podTemplate(t *v1alpha1.Transport, worker *v1alpha1.Worker, opts Options) *corev1.PodTemplateSpec {
+func podTemplate(t *v1alpha1.Transport, worker *v1alpha1.Worker, secrets Secrets, opts Options) *corev1.PodTemplateSpec {
 	return &corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{
 			Labels:      Labels(t, worker.Name),
 			Annotations: map[string]string{"kubectl.kubernetes.io/default-container": Container},
 		},
 		Spec: corev1.PodSpec{
-			Containers: []corev1.Container{workerContainer(opts)},
-			Volumes: []corev1.Volume{
-				{Name: configVolume, VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
-					LocalObjectReference: corev1.LocalObjectReference{Name: Name(t, worker.Name)},
-					DefaultMode:          ptr.To[int32](0o440),
-				}}},
-				{Name: brokerVolume, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
-					SecretName:  t.Spec.Broker.SecretRef.Name,
-					DefaultMode: ptr.To[int32](0o440),
-				}}},
-			},
+			Containers:                    []corev1.Container{workerContainer(opts)},
+			Volumes:                       volumes(t, worker, secrets),
 			AutomountServiceAccountToken:  new(false),
 			EnableServiceLinks:            new(false),
 			TerminationGracePeriodSeconds: new(gracePeriod(worker)),
@@ -177,7 +172,6 @@ func workerContainer(opts Options) corev1.Container {
 			ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}},
 		}},
 		Ports: []corev1.ContainerPort{{Name: portName, ContainerPort: port, Protocol: corev1.ProtocolTCP}},
-		// Directories, never subPath: a file mounted by subPath is not refreshed when the ConfigMap or the Secret changes.
 		VolumeMounts: []corev1.VolumeMount{
 			{Name: configVolume, MountPath: configDir, ReadOnly: true},
 			{Name: brokerVolume, MountPath: brokerDir, ReadOnly: true},

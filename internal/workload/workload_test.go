@@ -24,7 +24,7 @@ func transport(name string) *v1alpha1.Transport {
 	return &v1alpha1.Transport{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID("11111111-2222-3333-4444-555555555555")},
 		Spec: v1alpha1.TransportSpec{
-			Broker: v1alpha1.Broker{SecretRef: v1alpha1.LocalReference{Name: "rabbitmq"}},
+			Broker: v1alpha1.Broker{SecretRef: &v1alpha1.LocalReference{Name: "rabbitmq"}},
 			Queues: []v1alpha1.Queue{{Name: "test"}},
 		},
 	}

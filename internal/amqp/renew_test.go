@@ -1,0 +1,221 @@
+package amqp_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"redrive.dev/redrive/internal/amqp"
+	"redrive.dev/redrive/internal/message"
+	"redrive.dev/redrive/internal/testbroker"
+	"redrive.dev/redrive/internal/testtransport"
+)
+
+// rotation is a source whose credentials change, and what the session makes of that.
+type rotation struct {
+	*broker
+
+	mu       sync.Mutex
+	target   amqp.Target
+	renewals []error
+}
+
+func newRotation(t *testing.T) *rotation {
+	t.Helper()
+	b := newBroker(t)
+	b.queue(t, "q", nil)
+	return &rotation{broker: b, target: b.target}
+}
+
+func (r *rotation) options(t *testing.T) amqp.Options {
+	t.Helper()
+	options := r.broker.options(t)
+	options.Source = func() (amqp.Target, error) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.target, nil
+	}
+	options.OnRenewal = func(err error) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.renewals = append(r.renewals, err)
+	}
+	return options
+}
+
+func (r *rotation) use(username, password string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.target.Username, r.target.Password = username, password
+}
+
+// user makes a user with certain rights to read, and returns its password.
+func (r *rotation) user(t *testing.T, name, read string) string {
+	t.Helper()
+	return testbroker.Shared(t).User(t, name+"-"+r.target.VHost, "", r.target.VHost, "", ".*", read)
+}
+
+// awaitRefusal waits until so many renewals failed.
+func (r *rotation) awaitRefusal(t *testing.T) error {
+	t.Helper()
+	var refusal error
+	testtransport.Eventually(t, "the refusal", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, err := range r.renewals {
+			refusal = errors.Join(refusal, err)
+		}
+		return refusal != nil
+	})
+	return refusal
+}
+
+func (r *rotation) awaitRenewals(t *testing.T, n int) {
+	t.Helper()
+	testtransport.Eventually(t, "the renewals", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		done := 0
+		for _, err := range r.renewals {
+			if err == nil {
+				done++
+			}
+		}
+		return done > n // the first session counts too
+	})
+}
+
+func (r *rotation) start(t *testing.T, prefetch int) (*amqp.Consumer, *inbox) {
+	t.Helper()
+	consumer, in := amqp.NewConsumer(r.options(t)), &inbox{}
+	consumer.Subscribe([]amqp.Subscription{{Queue: "q", Prefetch: prefetch}})
+	consumer.Receive(true)
+	run(t, func(ctx context.Context) { consumer.Run(ctx, in.deliver) })
+	testtransport.Eventually(t, "the consumer", func() bool { return consumer.Active() == 1 })
+	return consumer, in
+}
+
+func TestARenewalFinishesWhatIsInHandAndGivesNothingBack(t *testing.T) {
+	r := newRotation(t)
+	r.fill(3)
+	consumer, in := r.start(t, 3)
+	held := in.wait(t, 3)
+	r.use("second-"+r.target.VHost, r.user(t, "second", ".*"))
+	consumer.Renew()
+	r.awaitRenewals(t, 1)
+	r.fill(3)
+	fresh := in.wait(t, 3)
+	for _, d := range append(held, fresh...) {
+		if d.Redelivered || !d.Live() || d.Ack() != nil {
+			t.Errorf("redelivered %v, live %v", d.Redelivered, d.Live())
+		}
+	}
+	testtransport.Eventually(t, "the end of the session before", func() bool { return !held[0].Live() && consumer.Active() == 1 })
+	if !fresh[0].Live() || r.Ready("q") != 0 || len(in.take()) != 0 {
+		t.Errorf("live %v, %d messages left, want a session that stands and none", fresh[0].Live(), r.Ready("q"))
+	}
+}
+
+func TestCredentialsThatAreRefusedLeaveTheSessionAsItIs(t *testing.T) {
+	cases := map[string]struct {
+		use  func(t *testing.T, r *rotation)
+		want string
+	}{
+		"a wrong password": {
+			use:  func(_ *testing.T, r *rotation) { r.use(r.target.Username, "not-the-password") },
+			want: "not allowed",
+		},
+		"a user without the right to read the queue": {
+			use:  func(t *testing.T, r *rotation) { t.Helper(); r.use("blind-"+r.target.VHost, r.user(t, "blind", "^$")) },
+			want: "ACCESS_REFUSED",
+		},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			r := newRotation(t)
+			right := r.target
+			r.fill(1)
+			consumer, in := r.start(t, 1)
+			held := in.wait(t, 1)[0]
+			c.use(t, r)
+			consumer.Renew()
+			refusal := r.awaitRefusal(t)
+			if !strings.Contains(refusal.Error(), c.want) || strings.Contains(refusal.Error(), "not-the-password") {
+				t.Errorf("refusal %v, want %q and no password", refusal, c.want)
+			}
+			if consumer.Trouble() == nil || !held.Live() || held.Ack() != nil {
+				t.Errorf("trouble %v, live %v", consumer.Trouble(), held.Live())
+			}
+			r.fill(1)
+			if d := in.wait(t, 1)[0]; d.Ack() != nil || d.Redelivered {
+				t.Error("the session does not go on")
+			}
+			r.use(right.Username, right.Password)
+			consumer.Renew()
+			testtransport.Eventually(t, "the next session", func() bool { return consumer.Trouble() == nil && consumer.Active() == 1 })
+		})
+	}
+}
+
+func TestARenewalWhileTheSessionBreaksLeavesOneThatWorks(t *testing.T) {
+	r := newRotation(t)
+	consumer, in := r.start(t, 10)
+	r.fill(5)
+	held := in.wait(t, 5)
+	consumer.Renew()
+	r.proxy.Cut()
+	again := in.wait(t, 5)
+	for _, d := range append(held, again...) {
+		_ = d.Ack()
+	}
+	testtransport.Eventually(t, "one consumer", func() bool { return consumer.Active() == 1 && consumer.Trouble() == nil })
+	r.fill(1)
+	in.wait(t, 1)
+}
+
+func TestPublishingGoesOnThroughRenewals(t *testing.T) {
+	r := newRotation(t)
+	passwords := map[string]string{}
+	for _, name := range []string{"one", "two"} {
+		passwords[name] = r.user(t, name, "")
+	}
+	publisher := amqp.NewPublisher(r.options(t))
+	run(t, publisher.Run)
+	var published atomic.Int64
+	var all sync.WaitGroup
+	done := make(chan struct{})
+	for range 8 {
+		all.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if err := publisher.Publish(t.Context(), &message.Message{RoutingKey: "q"}); err != nil {
+					t.Errorf("publish: %v", err)
+					return
+				}
+				published.Add(1)
+			}
+		})
+	}
+	testtransport.Eventually(t, "the first messages", func() bool { return published.Load() > 0 })
+	for i := range 10 {
+		name := []string{"one", "two"}[i%2]
+		r.use(name+"-"+r.target.VHost, passwords[name])
+		publisher.Renew()
+		r.awaitRenewals(t, i+1)
+		if ready, _ := publisher.Ready(); !ready {
+			t.Error("not ready after a renewal")
+		}
+	}
+	close(done)
+	all.Wait()
+	if got := int64(r.Ready("q")); got != published.Load() {
+		t.Errorf("%d messages in the queue, want the %d that were confirmed", got, published.Load())
+	}
+}

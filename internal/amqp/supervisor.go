@@ -1,0 +1,248 @@
+package amqp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+)
+
+// link is what a session works on.
+type link struct {
+	conn *amqp091.Connection
+	// opened takes one value once the session does its work, or an error where it is not allowed to. It has room for it.
+	opened chan error
+	// retired is closed when another session takes over: this one takes on nothing more, and ends once what it has is settled.
+	retired <-chan struct{}
+}
+
+// isRetired tells whether another session has taken over.
+func (l *link) isRetired() bool {
+	select {
+	case <-l.retired:
+		return true
+	default:
+		return false
+	}
+}
+
+// open says, once, that the session does its work, or why it may not.
+func (l *link) open(err error) {
+	select {
+	case l.opened <- err:
+	default:
+	}
+}
+
+// supervisor keeps a session: one after the other where they end, and one beside the other while changed credentials are
+// taken over. Then the old one is told to finish only when the new one does its work, so that credentials that are refused
+// change nothing.
+type supervisor struct {
+	options *Options
+	session func(ctx context.Context, l *link) error
+	// due has a value when the source has changed.
+	due chan struct{}
+	// problem is why there is no session, or why the newest credentials have none; empty where all is well.
+	problem atomic.Pointer[string]
+}
+
+func newSupervisor(options *Options, session func(ctx context.Context, l *link) error) *supervisor {
+	return &supervisor{options: options, session: session, due: make(chan struct{}, 1)}
+}
+
+// renew asks for a session with what the source gives now.
+func (s *supervisor) renew() {
+	select {
+	case s.due <- struct{}{}:
+	default:
+	}
+}
+
+// trouble is the error of the last try to make a session; nil where that worked.
+func (s *supervisor) trouble() error {
+	if text := s.problem.Load(); text != nil {
+		return errors.New(*text)
+	}
+	return nil
+}
+
+func (s *supervisor) note(err error) {
+	if err == nil {
+		s.problem.Store(nil)
+		return
+	}
+	s.problem.Store(new(err.Error()))
+}
+
+// running is a session on its way.
+type running struct {
+	opened <-chan error
+	// done is closed when it has ended, and err is why.
+	done   chan struct{}
+	err    error
+	retire context.CancelFunc
+	cancel context.CancelFunc
+	began  time.Time
+}
+
+// run keeps a session until ctx ends, with a jittered pause after one that ended. It returns when all sessions have ended.
+func (s *supervisor) run(ctx context.Context) {
+	var retiring sync.WaitGroup
+	defer retiring.Wait()
+	pause := pauses{}
+	last := repeated{log: s.options.Log}
+	for ctx.Err() == nil {
+		what := "broker session ended before it began"
+		current, err := s.start(ctx)
+		if err == nil {
+			what = "broker session ended"
+			began := current.began
+			err = s.keep(ctx, current, &retiring)
+			if time.Since(began) > settled {
+				pause = pauses{}
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		s.note(err)
+		wait := pause.next()
+		last.warn(what, err, "retryIn", wait.Round(time.Millisecond))
+		select {
+		case <-ctx.Done():
+		case <-s.due: // what was refused may be right now
+			pause = pauses{}
+		case <-time.After(wait):
+		}
+	}
+}
+
+// keep waits for the end of the session, and of those that take over from it, and returns why the last of them ended.
+func (s *supervisor) keep(ctx context.Context, current *running, retiring *sync.WaitGroup) error {
+	s.note(nil)
+	s.renewed(nil)
+	s.state(true)
+	defer s.state(false)
+	pause := pauses{}
+	last := repeated{log: s.options.Log}
+	var retry <-chan time.Time
+	for {
+		select {
+		case <-current.done:
+			return current.err
+		case <-s.due:
+			pause = pauses{}
+		case <-retry:
+		}
+		next, err := s.replace(ctx, current)
+		if ctx.Err() != nil {
+			<-current.done
+			return current.err
+		}
+		s.renewed(err)
+		if err != nil {
+			s.note(err)
+			wait := pause.next()
+			retry = time.After(wait)
+			last.warn("changed credentials are not taken over; the session goes on with those before", err, "retryIn", wait.Round(time.Millisecond))
+			continue
+		}
+		s.note(nil)
+		s.state(true)
+		retry = nil
+		s.options.Log.Info("changed credentials taken over; the session before ends when its messages are settled")
+		current.retire()
+		before := current
+		retiring.Go(func() { s.finish(before) })
+		current = next
+	}
+}
+
+// finish waits for the end of a session from which another has taken over.
+func (s *supervisor) finish(session *running) {
+	<-session.done
+	if session.err != nil {
+		s.options.Log.Warn("a session ended before its messages were settled: the broker delivers them again", "error", session.err)
+		return
+	}
+	s.options.Log.Info("the session before has ended")
+}
+
+// replace makes a session beside the one that stands, and returns it once it does its work, or the other does none any more.
+func (s *supervisor) replace(ctx context.Context, current *running) (*running, error) {
+	next, err := s.start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case err = <-next.opened:
+	case <-current.done:
+	case <-next.done:
+		err = fmt.Errorf("the new session ended: %w", next.err)
+	case <-time.After(handshakeTimeout):
+		err = fmt.Errorf("the new session did not begin to work within %s", handshakeTimeout)
+	}
+	if err == nil {
+		return next, nil
+	}
+	next.cancel()
+	<-next.done
+	return nil, err
+}
+
+// start makes one connection and lets a session begin on it.
+func (s *supervisor) start(ctx context.Context) (*running, error) {
+	select {
+	case <-s.due: // this session will have what has changed
+	default:
+	}
+	target, err := s.options.Source()
+	if err != nil {
+		return nil, fmt.Errorf("broker credentials: %w", err)
+	}
+	conn, socket, err := dial(ctx, &target, s.options.Name)
+	if err != nil {
+		return nil, err
+	}
+	life, cancel := context.WithCancel(ctx)
+	retired, retire := context.WithCancel(context.Background())
+	l := &link{conn: conn, opened: make(chan error, 1), retired: retired.Done()}
+	session := &running{opened: l.opened, done: make(chan struct{}), retire: retire, cancel: cancel, began: time.Now()}
+	s.options.Log.Info("broker session started", "address", target.Address, "vhost", target.VHost)
+	go func() {
+		defer close(session.done)
+		defer retire()
+		defer cancel()
+		// A call that waits for an answer, or a write, may hang for as long as the heartbeat. When ctx has ended it must not.
+		stop := context.AfterFunc(life, func() { time.AfterFunc(closeTimeout, func() { _ = socket.Close() }) })
+		defer stop()
+		session.err = s.session(life, l)
+		_ = conn.CloseDeadline(time.Now().Add(closeTimeout))
+	}()
+	return session, nil
+}
+
+func (s *supervisor) state(up bool) {
+	if s.options.OnState != nil {
+		s.options.OnState(up)
+	}
+}
+
+func (s *supervisor) renewed(err error) {
+	if s.options.OnRenewal != nil {
+		s.options.OnRenewal(err)
+	}
+}
+
+// pauses grow from one try to the next, and are jittered.
+type pauses struct{ last time.Duration }
+
+func (p *pauses) next() time.Duration {
+	p.last = min(max(2*p.last, firstPause), longestPause)
+	return p.last/2 + time.Duration(rand.Int64N(int64(p.last))) //nolint:gosec // jitter needs no secrecy
+}

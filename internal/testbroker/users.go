@@ -1,0 +1,22 @@
+package testbroker
+
+import (
+	"crypto/rand"
+	"net/http"
+	"net/url"
+	"testing"
+)
+
+// ChangePassword gives a user another password and returns it. Connections that stand go on.
+func (b *Broker) ChangePassword(t testing.TB, name, tags string) string {
+	t.Helper()
+	password := rand.Text()
+	b.must(t, http.MethodPut, "/api/users/"+url.PathEscape(name), map[string]string{"password": password, "tags": tags})
+	return password
+}
+
+// DeleteUser deletes a user. The broker ends its connections.
+func (b *Broker) DeleteUser(t testing.TB, name string) {
+	t.Helper()
+	b.must(t, http.MethodDelete, "/api/users/"+url.PathEscape(name), nil)
+}

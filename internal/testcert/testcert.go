@@ -1,0 +1,108 @@
+// Package testcert makes certificates for tests.
+package testcert
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"testing"
+	"time"
+)
+
+// Authority signs certificates.
+type Authority struct {
+	// PEM is its own certificate.
+	PEM []byte
+
+	certificate *x509.Certificate
+	key         *ecdsa.PrivateKey
+}
+
+// Pair is a certificate and its key, in PEM.
+type Pair struct{ Cert, Key []byte }
+
+// NewAuthority makes an authority that nobody knows.
+func NewAuthority(t testing.TB, name string) *Authority {
+	t.Helper()
+	template := template(t, name, time.Now().Add(time.Hour))
+	template.IsCA, template.BasicConstraintsValid = true, true
+	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
+	key := newKey(t)
+	der := sign(t, template, template, key, key)
+	certificate, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Authority{PEM: block("CERTIFICATE", der), certificate: certificate, key: key}
+}
+
+// Issue makes a certificate for hosts: names and addresses. It serves servers and clients.
+func (a *Authority) Issue(t testing.TB, hosts ...string) Pair {
+	t.Helper()
+	return a.issue(t, time.Now().Add(time.Hour), hosts)
+}
+
+// IssueExpired makes a certificate that was valid an hour ago.
+func (a *Authority) IssueExpired(t testing.TB, hosts ...string) Pair {
+	t.Helper()
+	return a.issue(t, time.Now().Add(-time.Hour), hosts)
+}
+
+func (a *Authority) issue(t testing.TB, until time.Time, hosts []string) Pair {
+	t.Helper()
+	template := template(t, hosts[0], until)
+	template.KeyUsage = x509.KeyUsageDigitalSignature
+	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	for _, host := range hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, host)
+		}
+	}
+	key := newKey(t)
+	der := sign(t, template, a.certificate, key, a.key)
+	encoded, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Pair{Cert: block("CERTIFICATE", der), Key: block("EC PRIVATE KEY", encoded)}
+}
+
+func template(t testing.TB, name string, until time.Time) *x509.Certificate {
+	t.Helper()
+	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: until,
+	}
+}
+
+func newKey(t testing.TB) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func sign(t testing.TB, template, parent *x509.Certificate, key, by *ecdsa.PrivateKey) []byte {
+	t.Helper()
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return der
+}
+
+func block(kind string, der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+}
