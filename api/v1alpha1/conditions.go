@@ -31,6 +31,8 @@ const (
 	ReasonSecretNotFound = "SecretNotFound"
 	// ReasonSecretInvalid says that the broker's Secret lacks a key or holds one that cannot be used.
 	ReasonSecretInvalid = "SecretInvalid"
+	// ReasonBrokerNotFound says that the RabbitmqCluster that clusterRef names does not exist or has no default user yet.
+	ReasonBrokerNotFound = "BrokerNotFound"
 	// ReasonBrokerUnreachable says that the management API does not answer.
 	ReasonBrokerUnreachable = "BrokerUnreachable"
 	// ReasonBrokerRefused says that the broker refuses the login or a permission.
@@ -45,6 +47,18 @@ const (
 	ReasonDeleting = "Deleting"
 	// ReasonDeletionBlocked says which queues still hold messages and so are not deleted.
 	ReasonDeletionBlocked = "DeletionBlocked"
-	// ReasonDegraded stands on a Warning condition.
+	// ReasonLaneStalled stands on a Warning: expired messages cannot leave a lane, so retries wait in it.
+	ReasonLaneStalled = "LaneStalled"
+	// ReasonDestinationFull stands on a Warning: a queue that lanes lead to is full and refuses messages.
+	ReasonDestinationFull = "DestinationFull"
+	// ReasonHarmfulPolicy stands on a Warning: a RabbitMQ policy of others makes a queue or exchange lose, shorten or
+	// refuse what it must keep.
+	ReasonHarmfulPolicy = "HarmfulPolicy"
+	// ReasonPolicyOverridden stands on a Warning: of a RabbitMQ policy of ours and one of others only one applies.
+	ReasonPolicyOverridden = "PolicyOverridden"
+	// ReasonForeignBinding stands on a Warning: a binding of others leads into our queues or out of our exchanges.
+	ReasonForeignBinding = "ForeignBinding"
+	// ReasonDegraded stands on a Warning of any other cause. Where there are several, the first of this list that holds is
+	// the reason, and the message tells of all.
 	ReasonDegraded = "Degraded"
 )

@@ -236,9 +236,11 @@ type RetryPolicyStatus struct {
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=rpol,categories=redrive
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Schedule",type=string,JSONPath=`.status.schedule`
 // +kubebuilder:printcolumn:name="Used by",type=integer,JSONPath=`.status.usedBy`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 type RetryPolicy struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional

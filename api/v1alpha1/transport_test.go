@@ -18,7 +18,10 @@ func TestBrokerRules(t *testing.T) {
 	runs(t, "Transport", map[string]verdict{
 		"the least":            {minimal, ""},
 		"no broker":            {"queues: [{name: a}]", "spec.broker: Required value"},
-		"no secretRef":         {broker("vhost: v"), required},
+		"no source":            {broker("vhost: v"), "exactly one of: secretRef, clusterRef"},
+		"a cluster":            {broker("clusterRef: {name: r}"), ""},
+		"two sources":          {broker("secretRef: {name: r}, clusterRef: {name: r}"), "exactly one of: secretRef, clusterRef"},
+		"no name of a cluster": {broker("clusterRef: {}"), required},
 		"no name of a Secret":  {broker("secretRef: {}"), required},
 		"an empty Secret name": {broker(`secretRef: {name: ""}`), tooShort},
 		"a long Secret name":   {broker("secretRef: {name: " + long(254) + "}"), tooLong},
@@ -53,7 +56,10 @@ func TestExchangeAndPolicyRules(t *testing.T) {
 }
 
 func TestQueueRules(t *testing.T) {
-	const ttl = "messageTTL is between 1s and 720h"
+	const (
+		ttl   = "messageTTL is between 1s and 720h"
+		adopt = "adopt takes a queue as it is: leave out type and singleActiveConsumer"
+	)
 	queue := func(fields string) string {
 		return "broker: {secretRef: {name: r}}\nqueues: [{name: a, " + fields + "}]\n"
 	}
@@ -69,6 +75,11 @@ func TestQueueRules(t *testing.T) {
 		"an empty type":              {queue(`type: ""`), enum},
 		"single active consumer":     {queue("singleActiveConsumer: true"), ""},
 		"a word for a boolean":       {queue(`singleActiveConsumer: "yes"`), "must be of type boolean"},
+		"adopt":                      {queue("adopt: true, bindingKeys: [k], limits: {messageTTL: 1h}"), ""},
+		"adopt and a type":           {queue("adopt: true, type: Classic"), adopt},
+		"adopt and one consumer":     {queue("adopt: true, singleActiveConsumer: false"), adopt},
+		"no adoption and a type":     {queue("adopt: false, type: Classic, singleActiveConsumer: true"), ""},
+		"a word for adopt":           {queue(`adopt: "yes"`), "must be of type boolean"},
 		"binding keys":               {queue(`bindingKeys: ["", "#", "a.*"]`), ""},
 		"a binding key twice":        {queue("bindingKeys: [k, k]"), duplicate},
 		"a long binding key":         {queue("bindingKeys: [" + long(256) + "]"), tooLong},

@@ -69,14 +69,20 @@ type LocalReference struct {
 	Name string `json:"name"`
 }
 
-// Broker says where RabbitMQ is.
+// Broker says where RabbitMQ is: by a Secret, or by a cluster of the RabbitMQ Cluster Operator.
 //
+// +kubebuilder:validation:XValidation:rule="has(self.secretRef) != has(self.clusterRef)",message="a broker needs exactly one of: secretRef, clusterRef"
 // +kubebuilder:validation:XValidation:rule="!has(self.vhost) || !has(oldSelf.vhost) || self.vhost == oldSelf.vhost",message="the vhost of a Transport cannot be changed: make a second Transport on the other vhost, move the producers, and delete this one"
 type Broker struct {
 	// secretRef names a Secret with Service Binding keys: host, port, username and password, or uri; optional are vhost,
 	// management_uri, ca.crt, tls.crt and tls.key.
-	// +required
-	SecretRef LocalReference `json:"secretRef"`
+	// +optional
+	SecretRef *LocalReference `json:"secretRef,omitempty"`
+
+	// clusterRef names a RabbitmqCluster (rabbitmq.com/v1beta1) of the same namespace: its default user and its TLS settings
+	// are used.
+	// +optional
+	ClusterRef *LocalReference `json:"clusterRef,omitempty"`
 
 	// vhost of all objects. Left out, it is the Secret's, else "/".
 	// +optional
@@ -156,6 +162,8 @@ type Limits struct {
 }
 
 // Queue is a work queue.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.adopt) || !self.adopt || (!has(self.type) && !has(self.singleActiveConsumer))",message="adopt takes a queue as it is: leave out type and singleActiveConsumer"
 type Queue struct {
 	// name of the queue on the broker.
 	// +required
@@ -189,6 +197,12 @@ type Queue struct {
 	// singleActiveConsumer lets one consumer at a time receive, the others stand by.
 	// +optional
 	SingleActiveConsumer *bool `json:"singleActiveConsumer,omitempty"`
+
+	// adopt takes a queue that exists as it is, whatever its type and arguments, with the messages in it and the other
+	// consumers on it. It is never made and never deleted, also where this Transport made it once. Left out, an existing
+	// queue must have the arguments that Redrive would give it.
+	// +optional
+	Adopt *bool `json:"adopt,omitempty"`
 
 	// limits of the queue. Left out, there are none.
 	// +optional
@@ -395,6 +409,12 @@ type TransportStatus struct {
 	// +kubebuilder:validation:MaxLength=64
 	ConfigHash string `json:"configHash,omitempty"`
 
+	// topologyHash names what was last made in full on the broker; empty while it is being made. While it is what the spec
+	// asks for, whatever is missing on the broker is drift.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	TopologyHash string `json:"topologyHash,omitempty"`
+
 	// queues is the number of work queues.
 	// +optional
 	Queues *int32 `json:"queues,omitempty"`
@@ -444,10 +464,13 @@ type TransportStatus struct {
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=transp,categories=redrive
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Queues",type=integer,JSONPath=`.status.queues`
 // +kubebuilder:printcolumn:name="Workers",type=string,JSONPath=`.status.workers`
 // +kubebuilder:printcolumn:name="Failed",type=integer,JSONPath=`.status.failed`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
+// +kubebuilder:printcolumn:name="Warning",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Warning")].message`
 type Transport struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"redrive.dev/redrive/api/v1alpha1"
@@ -32,6 +33,8 @@ type Port interface {
 type State struct {
 	// Created are the objects without an owner mark that the Transport made.
 	Created []string
+	// Adopted are the objects that were there before, as Ref strings. They are never deleted, whatever mark they carry.
+	Adopted []string
 	// Retiring are the queues on their way out.
 	Retiring []v1alpha1.Retirement
 	// Broker on which the objects stand; nil before the first run, and where it may change.
@@ -42,8 +45,19 @@ type State struct {
 type Input struct {
 	Desired topology.Objects
 	State   State
-	Waits   topology.Waits
-	Now     time.Time
+	// Consumed are the queues that a published configuration of the workers still names.
+	Consumed []string
+	Waits    topology.Waits
+	Now      time.Time
+}
+
+// OvertakenError says that somebody makes the same objects at the same time. Whoever that is, another operator for the
+// same Transport or another Transport, shows when the broker is observed again.
+type OvertakenError struct{ Object topology.Ref }
+
+// Error names the object.
+func (e *OvertakenError) Error() string {
+	return fmt.Sprintf("%s %s has just been made by somebody else; the broker is looked at again", e.Object.Kind, e.Object.Name)
 }
 
 // BrokerChangedError says that the connection leads to another broker or vhost than the objects stand on.
@@ -92,7 +106,7 @@ type Report struct {
 	Withheld  []topology.Withheld
 	Problems  []topology.Finding
 	Warnings  []topology.Finding
-	// Created and Retiring are the state to keep for the next run, Adopted is to be shown.
+	// Created, Adopted and Retiring are the state to keep for the next run.
 	Created  []string
 	Adopted  []string
 	Retiring []v1alpha1.Retirement
@@ -121,6 +135,9 @@ type Prepared struct {
 
 	input    Input
 	observed topology.Observed
+	// kept are objects that were adopted and are not desired any more, as Ref strings, with a mark that says otherwise.
+	kept  []string
+	clock clock
 }
 
 // Prepare compares and plans; it changes nothing. The error is a *BrokerChangedError.
@@ -128,8 +145,10 @@ func Prepare(input Input, observed topology.Observed) (Prepared, error) {
 	if err := checkIdentity(input.State.Broker, observed.Identity); err != nil {
 		return Prepared{}, err
 	}
+	kept := keptOf(input, observed)
+	observed = observed.Disown(input.Desired.Owner, kept)
 	difference := topology.Diff(input.Desired, observed, input.State.Created)
-	created := stillThere(input, observed)
+	created := without(stillThere(input, observed), refTexts(difference.Adopted))
 	grew := false
 	for _, ref := range difference.Unmarked {
 		if !slices.Contains(created, ref.String()) {
@@ -138,8 +157,30 @@ func Prepare(input Input, observed topology.Observed) (Prepared, error) {
 		}
 	}
 	return Prepared{
-		Difference: difference, Plan: topology.Plan(difference), Created: created, Grew: grew, input: input, observed: observed,
+		Difference: difference, Plan: topology.Plan(difference), Created: created, Grew: grew,
+		input: input, observed: observed, kept: kept,
+		clock: clockFrom(input.Now),
 	}, nil
+}
+
+// keptOf are the adopted queues that left the spec and carry our mark, because the Transport made them once.
+func keptOf(input Input, observed topology.Observed) []string {
+	var kept []string
+	for _, ref := range input.State.Adopted {
+		name, isQueue := strings.CutPrefix(ref, topology.Ref{Kind: topology.KindQueue}.String())
+		if isQueue && !desires(input.Desired, name) && observed.Queues[name].Arguments.Owner() == input.Desired.Owner {
+			kept = append(kept, ref)
+		}
+	}
+	return kept
+}
+
+func refTexts(refs []topology.Ref) []string {
+	texts := make([]string, len(refs))
+	for i, ref := range refs {
+		texts[i] = ref.String()
+	}
+	return texts
 }
 
 // stillThere is the list of created objects without those that are neither there nor wanted: whoever makes one of that
@@ -163,20 +204,22 @@ func stillThere(input Input, observed topology.Observed) []string {
 
 // Once runs from the observation to the report. record stores the list of created objects; it is called only where the
 // list grew, before anything is made. Where the error is not nil the run ended early; the report holds what was done
-// until then, and its Created and Retiring are to be kept all the same.
+// until then, and its Created, Adopted and Retiring are to be kept all the same.
 func Once(ctx context.Context, port Port, input Input, record func(context.Context, []string) error) (Report, error) {
+	state := input.State
+	unchanged := Report{Created: state.Created, Adopted: state.Adopted, Retiring: state.Retiring}
 	observed, err := port.Observe(ctx)
 	if err != nil {
-		return Report{Created: input.State.Created, Retiring: input.State.Retiring}, err //nolint:wrapcheck // It says what it did.
+		return unchanged, err //nolint:wrapcheck // It says what it did.
 	}
+	unchanged.Identity = observed.Identity
 	prepared, err := Prepare(input, observed)
 	if err != nil {
-		return Report{Identity: observed.Identity, Created: input.State.Created, Retiring: input.State.Retiring}, err
+		return unchanged, err
 	}
 	if prepared.Grew {
 		if err := record(ctx, prepared.Created); err != nil {
-			return Report{Identity: observed.Identity, Created: input.State.Created, Retiring: input.State.Retiring},
-				fmt.Errorf("write down what is to be created: %w", err)
+			return unchanged, fmt.Errorf("write down what is to be created: %w", err)
 		}
 	}
 	return prepared.CarryOut(ctx, port)

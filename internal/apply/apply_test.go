@@ -274,6 +274,10 @@ func TestARemovedWorkQueueIsKeptWhileItHoldsMessages(t *testing.T) {
 	s.take("test")
 	s.counted("test", 0)
 	s.later(time.Second)
+	if got := steps(s.once().Steps); got != `- binding async.return -> test "test"` {
+		t.Errorf("want the way back from the lanes unbound, got %s", got)
+	}
+	s.later(16 * time.Second)
 	s.once()
 	s.later(11 * time.Second)
 	s.once()

@@ -36,11 +36,12 @@ func (p Prepared) CarryOut(ctx context.Context, port Port) (Report, error) {
 		Retiring:  p.input.State.Retiring,
 		Queues:    counts(p.input.Desired, p.observed),
 	}}
-	for _, ref := range p.Difference.Adopted {
-		r.report.Adopted = append(r.report.Adopted, ref.String())
-	}
-	for _, step := range p.Plan {
+	r.report.Adopted = append(refTexts(p.Difference.Adopted), p.kept...)
+	for i, step := range p.Plan {
 		if err := r.step(ctx, step); err != nil {
+			if ends(err) {
+				r.forget(p.Plan[i+1:])
+			}
 			return r.report, err
 		}
 	}
@@ -63,8 +64,12 @@ func (r *run) step(ctx context.Context, step topology.Step) error {
 	case err != nil:
 		r.report.Failures = append(r.report.Failures, Failure{Step: step, Err: err})
 		r.failed[step.Ref()] = true
+		r.forget([]topology.Step{step})
 		r.broken = r.broken || wayOut(step, r.input.Desired)
 		return nil
+	}
+	if existed && step.Owner() == r.input.Desired.Owner {
+		return &OvertakenError{Object: step.Ref()}
 	}
 	name := step.Ref().String()
 	if existed && slices.Contains(r.Difference.Unmarked, step.Ref()) && !slices.Contains(r.input.State.Created, name) {
@@ -75,6 +80,14 @@ func (r *run) step(ctx context.Context, step topology.Step) error {
 	}
 	r.report.Steps = append(r.report.Steps, step)
 	return nil
+}
+
+// forget takes off the list what this run wrote down and did not make: whoever makes it later is its owner.
+func (r *run) forget(steps []topology.Step) {
+	r.report.Created = slices.DeleteFunc(r.report.Created, func(created string) bool {
+		return !slices.Contains(r.input.State.Created, created) &&
+			slices.ContainsFunc(steps, func(step topology.Step) bool { return step.Ref().String() == created })
+	})
 }
 
 // skipped is true for a binding that would lead messages to where they cannot go on.
@@ -111,6 +124,11 @@ func (r *run) retireAll(ctx context.Context) error {
 	for _, queue := range r.Difference.ExtraQueues {
 		states[queue.Name] = v1alpha1.Retirement{Queue: queue.Name}
 	}
+	letGo := map[string]topology.LetGo{}
+	for _, queue := range r.Difference.LetGo {
+		letGo[queue.Queue] = queue
+		states[queue.Queue] = v1alpha1.Retirement{Queue: queue.Queue}
+	}
 	for _, state := range r.input.State.Retiring {
 		_, extra := states[state.Queue]
 		_, exists := r.observed.Queues[state.Queue]
@@ -119,11 +137,16 @@ func (r *run) retireAll(ctx context.Context) error {
 		}
 	}
 	r.report.Retiring = nil
-	retirer := &retirer{port: r.port, prefix: r.input.Desired.Prefix, now: r.input.Now}
+	retirer := &retirer{port: r.port, prefix: r.input.Desired.Prefix, clock: r.clock, keepsReturn: true}
 	var ended error
 	for _, name := range slices.Sorted(maps.Keys(states)) {
 		state, gone := states[name], false
-		if ended == nil {
+		queue, adopted := letGo[name]
+		switch {
+		case ended != nil:
+		case adopted:
+			state, gone, ended = r.letGo(ctx, retirer, queue, state)
+		default:
 			state, gone, ended = retirer.step(ctx, state, r.waits(name))
 		}
 		if !gone {
@@ -134,13 +157,40 @@ func (r *run) retireAll(ctx context.Context) error {
 	return ended
 }
 
+// letGo takes from a queue that was adopted what we added to it, once workers had the time to read that they do not consume
+// it any more, and what they put into lanes until then had the time to come back.
+func (r *run) letGo(
+	ctx context.Context, retirer *retirer, queue topology.LetGo, state v1alpha1.Retirement,
+) (kept v1alpha1.Retirement, gone bool, err error) {
+	now := r.clock()
+	consumed := slices.Contains(r.input.Consumed, queue.Queue)
+	if state.Since == nil || consumed {
+		state = v1alpha1.Retirement{Queue: queue.Queue, Since: topology.Stamp(now)}
+	}
+	left := r.input.Waits.Grace + r.returning() - now.Sub(state.Since.Time)
+	if consumed {
+		state.Since = nil // The wait has not begun.
+	}
+	if left > 0 {
+		retirer.wait = soonest(retirer.wait, left)
+		return state, false, nil
+	}
+	for _, step := range queue.Steps {
+		if _, err := r.port.Apply(ctx, step); err != nil {
+			return state, false, retirer.fail(step, err)
+		}
+		retirer.steps = append(retirer.steps, step)
+	}
+	return state, true, nil
+}
+
 // waits for a queue: workers publish into a lane until they have read the new configuration, so it has a grace. A work
 // queue has none, but what waits in lanes may still come back into it.
 func (r *run) waits(queue string) topology.Waits {
 	waits := r.input.Waits
 	if topology.RoleOf(r.observed.Queues[queue].Queue) != topology.RoleLane {
 		waits.Grace = 0
-		waits.Unbound += r.returning()
+		waits.Return = r.returning()
 	}
 	return waits
 }

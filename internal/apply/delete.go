@@ -34,6 +34,8 @@ type DeleteReport struct {
 	Drained bool
 	// Blocked are queues that hold messages; the deletion goes on when they are empty.
 	Blocked []Blocked
+	// Uncounted are queues whose messages the broker has not counted; the deletion goes on when it has.
+	Uncounted []string
 	// Left are objects that stay, because others use them.
 	Left []topology.Finding
 	// Steps that were carried out, and Failures that the broker refused.
@@ -50,15 +52,19 @@ type DeleteReport struct {
 type removal struct {
 	DeleteInput
 	port   Port
+	clock  clock
 	found  topology.Belongings
 	report DeleteReport
 }
+
+// again is when to go on where nothing has to be waited for, but the state has to be written down first.
+const again = time.Second
 
 // Delete takes a Transport's objects away, one stage at a time, and never what is not its own: first the ways in, then,
 // when work queues and lanes are empty and the workers gone, these, then the failure queue, then exchanges and policies.
 // The caller calls it again until it is done.
 func Delete(ctx context.Context, port Port, input DeleteInput) (DeleteReport, error) {
-	r := &removal{DeleteInput: input, port: port, report: DeleteReport{
+	r := &removal{DeleteInput: input, port: port, clock: clockFrom(input.Now), report: DeleteReport{
 		Created: input.State.Created, Retiring: input.State.Retiring,
 	}}
 	observed, err := port.Observe(ctx)
@@ -69,7 +75,13 @@ func Delete(ctx context.Context, port Port, input DeleteInput) (DeleteReport, er
 	if err := checkIdentity(input.State.Broker, observed.Identity); err != nil {
 		return r.report, err
 	}
-	r.found = topology.BelongingsOf(input.Owner, input.Prefix, observed, input.State.Created)
+	r.found = r.belongings(observed)
+	if len(r.found.Inlets) > 0 && len(input.State.Retiring) > 0 && !input.Force {
+		// Somebody has bound a queue since. What was counted before must be forgotten, and that written down, before the
+		// binding goes: otherwise whoever goes on after a crash would take the counts for valid.
+		r.report.Retiring, r.report.RequeueAfter = nil, again
+		return r.report, nil
+	}
 	cut, err := r.cutInlets(ctx)
 	if err != nil || len(r.report.Failures) > 0 {
 		return r.report, err
@@ -78,6 +90,12 @@ func Delete(ctx context.Context, port Port, input DeleteInput) (DeleteReport, er
 		return r.report, r.drain(ctx, cut)
 	}
 	return r.report, r.takeDown(ctx)
+}
+
+// belongings are what the Transport may delete: what was adopted is not among it, whatever mark it carries.
+func (r *removal) belongings(observed topology.Observed) topology.Belongings {
+	observed = observed.Disown(r.Owner, r.State.Adopted)
+	return topology.BelongingsOf(r.Owner, r.Prefix, observed, without(r.report.Created, r.State.Adopted))
 }
 
 // cutInlets removes what leads new messages in; cut is true where there was something.
@@ -121,7 +139,7 @@ func (r *removal) drain(ctx context.Context, cut bool) error {
 		r.report.Drained = true
 		return nil
 	}
-	seen := map[string]topology.Sighting{}
+	seen, began := map[string]topology.Sighting{}, r.clock()
 	for _, queue := range slices.Concat(r.found.Work, r.found.Lanes) {
 		state, err := r.port.Queue(ctx, queue.Name)
 		if errors.Is(err, broker.ErrNotFound) {
@@ -131,12 +149,16 @@ func (r *removal) drain(ctx context.Context, cut bool) error {
 			return err //nolint:wrapcheck // It names its operation.
 		}
 		seen[queue.Name] = topology.Sighting{Messages: state.Messages, Published: state.Published}
-		if state.Messages != nil && *state.Messages > 0 {
+		switch {
+		case state.Messages == nil:
+			r.report.Uncounted = append(r.report.Uncounted, queue.Name)
+		case *state.Messages > 0:
 			r.report.Blocked = append(r.report.Blocked, Blocked{Queue: queue.Name, Messages: *state.Messages})
 		}
 	}
 	var wait time.Duration
-	r.report.Retiring, r.report.Drained, wait = topology.Drain(r.State.Retiring, seen, cut, r.Now, r.Waits)
+	look := topology.Look{Began: began, Ended: r.clock()}
+	r.report.Retiring, r.report.Drained, wait = topology.Drain(r.State.Retiring, seen, cut, look, r.Waits)
 	if !r.report.Drained {
 		r.report.RequeueAfter = wait
 	}
@@ -148,6 +170,11 @@ func (r *removal) drain(ctx context.Context, cut bool) error {
 func (r *removal) takeDown(ctx context.Context) error {
 	r.report.Drained = true
 	r.report.Retiring = nil
+	for _, policy := range r.found.Released {
+		if err := r.apply(ctx, topology.Step{Action: topology.ActionDelete, Policy: &policy}); err != nil {
+			return err
+		}
+	}
 	for _, stage := range [][]topology.QueueState{r.found.Lanes, r.found.Work, r.found.Failure} {
 		if len(stage) == 0 {
 			continue
@@ -171,7 +198,7 @@ func (r *removal) retireStage(ctx context.Context, stage []topology.QueueState) 
 	}
 	waits := r.Waits
 	waits.Grace = 0
-	retirer := &retirer{port: r.port, prefix: r.Prefix, now: r.Now}
+	retirer := &retirer{port: r.port, prefix: r.Prefix, clock: r.clock}
 	for _, queue := range stage {
 		state, known := states[queue.Name]
 		if !known {
@@ -205,6 +232,7 @@ func (r *removal) take(retirer *retirer) {
 	r.report.Steps = append(r.report.Steps, retirer.steps...)
 	r.report.Failures = append(r.report.Failures, retirer.failures...)
 	r.report.Blocked = append(r.report.Blocked, retirer.blocked...)
+	r.report.Uncounted = append(r.report.Uncounted, retirer.uncounted...)
 	r.report.RequeueAfter = soonest(r.report.RequeueAfter, retirer.wait)
 	r.report.Created = without(r.report.Created, retirer.gone)
 }
@@ -244,7 +272,25 @@ func (r *removal) dropRest(ctx context.Context) error {
 			return err
 		}
 	}
-	r.report.Done = len(r.report.Failures) == 0
+	if len(r.report.Failures) > 0 {
+		return nil
+	}
+	return r.conclude(ctx)
+}
+
+// conclude looks whether really nothing is left: somebody may have made something while the deletion was on its way.
+func (r *removal) conclude(ctx context.Context) error {
+	observed, err := r.port.Observe(ctx)
+	if err != nil {
+		return err //nolint:wrapcheck // It names its operation.
+	}
+	rest := r.belongings(observed)
+	rest.Exchanges = slices.DeleteFunc(rest.Exchanges, func(name string) bool {
+		return slices.ContainsFunc(r.report.Left, func(left topology.Finding) bool { return left.Object.Name == name })
+	})
+	if r.report.Done = rest.Empty(); !r.report.Done {
+		r.report.RequeueAfter = again
+	}
 	return nil
 }
 

@@ -15,13 +15,17 @@ import (
 type retirer struct {
 	port   Port
 	prefix string
-	now    time.Time
+	clock  clock
+	// keepsReturn is true while messages may wait in lanes: the way back from them stays bound until the queue is empty.
+	keepsReturn bool
 
 	steps    []topology.Step
 	failures []Failure
 	blocked  []Blocked
 	// gone are the Ref strings of queues that are no more.
 	gone []string
+	// uncounted are queues whose messages the broker has not counted.
+	uncounted []string
 	// wait is when the next step is due.
 	wait time.Duration
 }
@@ -31,24 +35,28 @@ type retirer struct {
 func (r *retirer) step(
 	ctx context.Context, state v1alpha1.Retirement, waits topology.Waits,
 ) (kept v1alpha1.Retirement, gone bool, err error) {
-	queue, seen, inlets, err := r.look(ctx, state.Queue)
+	began := r.clock()
+	queue, seen, ways, err := r.look(ctx, state.Queue)
 	if err != nil {
 		return state, false, r.fail(deletion(state.Queue), err)
 	}
-	next, decision, wait := topology.Retire(state, seen, r.now, waits)
+	if seen != nil && seen.Messages == nil {
+		r.uncounted = append(r.uncounted, state.Queue)
+	}
+	next, decision, wait := topology.Retire(state, seen, topology.Look{Began: began, Ended: r.clock()}, waits)
 	switch decision {
 	case topology.DecisionDone:
 		r.gone = append(r.gone, topology.Ref{Kind: topology.KindQueue, Name: state.Queue}.String())
 		return state, true, nil
 	case topology.DecisionUnbind:
-		for _, binding := range inlets {
+		for _, binding := range ways {
 			step := topology.Step{Action: topology.ActionDelete, Binding: &binding}
 			if _, err := r.port.Apply(ctx, step); err != nil {
 				return state, false, r.fail(step, err)
 			}
 			r.steps = append(r.steps, step)
 		}
-		wait = waits.Unbound
+		next.Unbound = topology.Stamp(r.clock())
 	case topology.DecisionHold:
 		r.blocked = append(r.blocked, Blocked{Queue: state.Queue, Messages: *seen.Messages})
 	case topology.DecisionDelete:
@@ -78,10 +86,11 @@ func (r *retirer) remove(
 	return state, true, nil
 }
 
-// look reads a queue and what leads into it; seen is nil where it does not exist.
+// look reads a queue and what leads into it, and gives the bindings that are to go next; seen is nil where the queue does
+// not exist.
 func (r *retirer) look(
 	ctx context.Context, name string,
-) (queue topology.Queue, seen *topology.Sighting, inlets []topology.Binding, err error) {
+) (queue topology.Queue, seen *topology.Sighting, ways []topology.Binding, err error) {
 	state, err := r.port.Queue(ctx, name)
 	if errors.Is(err, broker.ErrNotFound) {
 		return topology.Queue{}, nil, nil, nil
@@ -93,14 +102,21 @@ func (r *retirer) look(
 	if err != nil {
 		return topology.Queue{}, nil, nil, err //nolint:wrapcheck // It names its operation.
 	}
+	var inlets, returns []topology.Binding
 	for _, binding := range bindings {
-		if topology.LeadsIn(binding, state.Queue, r.prefix) {
+		if r.keepsReturn && !topology.LeadsIn(binding, state.Queue, r.prefix) {
+			returns = append(returns, binding)
+		} else {
 			inlets = append(inlets, binding)
 		}
 	}
-	return state.Queue, &topology.Sighting{
-		Messages: state.Messages, Published: state.Published, Bound: len(inlets) > 0,
-	}, inlets, nil
+	seen = &topology.Sighting{
+		Messages: state.Messages, Published: state.Published, Bound: len(inlets) > 0, Returning: len(returns) > 0,
+	}
+	if seen.Bound {
+		return state.Queue, seen, inlets, nil
+	}
+	return state.Queue, seen, returns, nil
 }
 
 // fail notes a failed step; it returns the error where it ends the run.
@@ -127,4 +143,13 @@ func soonest(a, b time.Duration) time.Duration {
 // without returns a list without some of its items.
 func without(list, gone []string) []string {
 	return slices.DeleteFunc(slices.Clone(list), func(item string) bool { return slices.Contains(gone, item) })
+}
+
+// clock tells the time as the caller of a run sees it.
+type clock func() time.Time
+
+// clockFrom makes a clock from what the caller's clock says now. A run takes a while where the broker is slow.
+func clockFrom(now time.Time) clock {
+	started := time.Now()
+	return func() time.Time { return now.Add(time.Since(started)) }
 }

@@ -2,6 +2,7 @@ package apply_test
 
 import (
 	"context"
+	"flag"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -20,7 +21,13 @@ import (
 	"redrive.dev/redrive/internal/topology"
 )
 
-func TestMain(m *testing.M) { testbroker.Main(m) }
+func TestMain(m *testing.M) {
+	// The tests wait for the broker's figures, and not for a processor. The command line still decides.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	testbroker.Main(m)
+}
 
 const owner = "c1/shop/async"
 
@@ -34,13 +41,20 @@ type stage struct {
 	lanes  retry.Lanes
 	owner  string
 	state  apply.State
+	waits  topology.Waits
 	now    time.Time
+	// url of the vhost.
+	url string
 }
 
 func newStage(t *testing.T) *stage {
 	t.Helper()
 	t.Parallel() // Every stage has its vhost, and much of the time goes into waiting for the broker's late figures.
-	b := testbroker.Shared(t)
+	return newStageOn(t, testbroker.Shared(t))
+}
+
+func newStageOn(t *testing.T, b *testbroker.Broker) *stage {
+	t.Helper()
 	vhost := b.Vhost(t)
 	found, err := credentials.FromURLs(b.AMQPURL, b.ManagementURL)
 	if err != nil {
@@ -50,7 +64,11 @@ func newStage(t *testing.T) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &stage{t: t, spec: async(), lanes: retry.Lanes{time.Second, 3 * time.Second}, owner: owner, now: time.Now()}
+	s := &stage{
+		t: t, spec: async(), lanes: retry.Lanes{time.Second, 3 * time.Second}, owner: owner, waits: topology.DefaultWaits(),
+		// Times in the state are whole seconds.
+		now: time.Now().Truncate(time.Second), url: b.URL(vhost),
+	}
 	s.client, err = broker.New(
 		broker.Config{ManagementURL: end.URL, Username: end.Username, Password: end.Password(), VHost: vhost, TLS: end.TLS},
 		broker.WithTransport(func(next http.RoundTripper) http.RoundTripper {
@@ -65,24 +83,33 @@ func newStage(t *testing.T) *stage {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.client.Close)
-	connection, err := amqp091.Dial(b.URL(vhost))
-	if err != nil {
-		t.Fatal("no AMQP connection")
-	}
-	t.Cleanup(func() { _ = connection.Close() })
-	if s.amqp, err = connection.Channel(); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.amqp.Confirm(false); err != nil {
-		t.Fatal(err)
-	}
+	s.amqp = s.channel()
 	return s
+}
+
+// channel opens a channel with confirms on a connection of its own.
+func (s *stage) channel() *amqp091.Channel {
+	s.t.Helper()
+	connection, err := amqp091.Dial(s.url)
+	if err != nil {
+		s.t.Fatal("no AMQP connection")
+	}
+	s.t.Cleanup(func() { _ = connection.Close() })
+	channel, err := connection.Channel()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if err := channel.Confirm(false); err != nil {
+		s.t.Fatal(err)
+	}
+	return channel
 }
 
 // beside is another Transport in the same vhost.
 func (s *stage) beside(name string) *stage {
 	other := &stage{
 		t: s.t, client: s.client, amqp: s.amqp, lanes: s.lanes, owner: "c1/shop/" + name, now: s.now, spec: async(),
+		waits: s.waits, url: s.url,
 	}
 	other.spec.Name, other.spec.Spec.Exchange.Name = name, name
 	other.spec.Spec.Exchange.UnroutedTo = nil
@@ -113,7 +140,7 @@ func (s *stage) input() apply.Input {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return apply.Input{Desired: objects, State: s.state, Waits: topology.DefaultWaits(), Now: s.now}
+	return apply.Input{Desired: objects, State: s.state, Waits: s.waits, Now: s.now}
 }
 
 // once runs once and keeps the state.
@@ -129,7 +156,7 @@ func (s *stage) once() apply.Report {
 	for _, failure := range report.Failures {
 		s.t.Errorf("%s: %v", failure.Step, failure.Err)
 	}
-	s.state.Created, s.state.Retiring = report.Created, report.Retiring
+	s.state.Created, s.state.Adopted, s.state.Retiring = report.Created, report.Adopted, report.Retiring
 	return report
 }
 
@@ -138,7 +165,7 @@ func (s *stage) remove(workersGone, force bool) apply.DeleteReport {
 	s.t.Helper()
 	report, err := apply.Delete(context.Background(), s.client, apply.DeleteInput{
 		Owner: s.owner, Prefix: "async", State: s.state, Force: force, WorkersGone: workersGone,
-		Waits: topology.DefaultWaits(), Now: s.now,
+		Waits: s.waits, Now: s.now,
 	})
 	if err != nil {
 		s.t.Fatal(err)
@@ -229,13 +256,18 @@ func (s *stage) eventually(what string, ready func() bool) {
 	}
 }
 
-func (s *stage) exists(queue string) bool {
+func (s *stage) snapshot() topology.Observed {
 	s.t.Helper()
 	observed, err := s.client.Observe(context.Background())
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	_, exists := observed.Queues[queue]
+	return observed
+}
+
+func (s *stage) exists(queue string) bool {
+	s.t.Helper()
+	_, exists := s.snapshot().Queues[queue]
 	return exists
 }
 

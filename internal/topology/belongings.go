@@ -23,7 +23,9 @@ type Belongings struct {
 	Bindings []Binding
 	// Exchanges in the order in which they can be deleted.
 	Exchanges []string
-	// Policies of its prefix, without the inlet policies.
+	// Released are its policies for queues that are not its own. Nobody needs them once its workers are gone.
+	Released []Policy
+	// Policies of its prefix, without the inlet policies and the released ones.
 	Policies []Policy
 }
 
@@ -49,14 +51,14 @@ func BelongingsOf(owner, prefix string, observed Observed, created []string) Bel
 	}
 	found.addBindings(owner, prefix, observed, own)
 	found.addExchanges(owner, prefix, observed, created)
-	found.addPolicies(owner, prefix, observed)
+	found.addPolicies(owner, prefix, observed, own)
 	return found
 }
 
 // Empty is true when nothing is left.
 func (b *Belongings) Empty() bool {
 	return len(b.Inlets)+len(b.InletPolicies)+len(b.Lanes)+len(b.Work)+len(b.Failure)+
-		len(b.Bindings)+len(b.Exchanges)+len(b.Policies) == 0
+		len(b.Bindings)+len(b.Exchanges)+len(b.Released)+len(b.Policies) == 0
 }
 
 func (b *Belongings) addBindings(owner, prefix string, observed Observed, own map[string]bool) {
@@ -94,7 +96,7 @@ func (b *Belongings) addExchanges(owner, prefix string, observed Observed, creat
 	})
 }
 
-func (b *Belongings) addPolicies(owner, prefix string, observed Observed) {
+func (b *Belongings) addPolicies(owner, prefix string, observed Observed, own map[string]bool) {
 	names := compile.Names{Prefix: prefix}
 	for _, name := range []string{names.Failed(), names.ReturnStandin(), names.Return(), names.Fallback()} {
 		if other := observed.Exchanges[name].Arguments.Owner(); other != "" && other != owner {
@@ -104,7 +106,11 @@ func (b *Belongings) addPolicies(owner, prefix string, observed Observed) {
 	}
 	named := policyNamesOf(prefix)
 	for _, name := range slices.Sorted(maps.Keys(observed.Policies)) {
+		queue, ofQueue := named.queueOf(name)
+		_, exists := observed.Queues[queue]
 		switch {
+		case ofQueue && exists && !own[queue]:
+			b.Released = append(b.Released, observed.Policies[name])
 		case name == named.exchange():
 			b.InletPolicies = append(b.InletPolicies, observed.Policies[name])
 		case strings.HasPrefix(name, named.start):

@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -93,14 +94,40 @@ func appendChange(changes []FieldChange, field string, got, want any) []FieldCha
 	return append(changes, FieldChange{Field: field, From: normalise(got), To: normalise(want)})
 }
 
+// remedyFor says what the user can do about an object that differs.
+func remedyFor(role Role) string {
+	switch role {
+	case RoleProducers:
+		return "an exchange cannot change it in place: delete the exchange once nobody uses it, or choose another name"
+	case RoleWork:
+		return "a queue cannot change it in place: set adopt: true to take the queue as it is, or choose another name and let this " +
+			"one run empty, or delete it once it is empty"
+	case RoleFailure:
+		return "a queue cannot change it in place: set spec.failure.queue to another name, or delete the queue once it is empty"
+	case RoleLane:
+		return "a queue cannot change it in place: set spec.prefix to another value, or delete the queue once it is empty"
+	default:
+		return "an exchange cannot change it in place: set spec.prefix to another value, or delete the exchange once nobody uses it"
+	}
+}
+
 // ownerConflict says that an object belongs to somebody else.
 func ownerConflict(ref Ref, got, want string) Conflict {
-	remedy := "it is owned by " + got + ": choose another name or spec.prefix"
-	if name := transportOf(got); name != "" && clusterOf(got) == clusterOf(want) {
-		remedy = "it is owned by the Transport " + name + ": choose another name or spec.prefix"
-	}
 	return Conflict{
-		Object: ref, Fields: []FieldChange{{Field: OwnerArgument, From: got, To: want}}, Remedy: remedy,
+		Object: ref, Fields: []FieldChange{{Field: OwnerArgument, From: got, To: want}},
+		Remedy: "it is owned by " + ownerText(got, want) + ": choose another name or spec.prefix",
+	}
+}
+
+// ownerText names the Transport that a mark belongs to.
+func ownerText(owner, own string) string {
+	switch name := transportOf(owner); {
+	case name == "":
+		return owner
+	case clusterOf(owner) == clusterOf(own):
+		return "the Transport " + name
+	default:
+		return fmt.Sprintf("the Transport %s of another cluster (%s)", name, clusterOf(owner))
 	}
 }
 

@@ -82,6 +82,9 @@ func desiredQueues(t *v1alpha1.Transport, names compile.Names, lanes retry.Lanes
 }
 
 func workQueue(queue *v1alpha1.Queue, names compile.Names, owner string) Queue {
+	if adopts(queue) {
+		return Queue{Name: queue.Name, Role: RoleWork, Adopt: true}
+	}
 	kind := queueType(queue)
 	arguments := Arguments{argQueueType: kind, argDeadLetterExchange: names.Failed()}
 	if kind == TypeQuorum {
@@ -160,9 +163,8 @@ func Advice(t *v1alpha1.Transport) []Finding {
 			warnings = append(warnings, Finding{Object: ref, Message: fmt.Sprintf(
 				"spec.queues[%d] has neither bindingKeys nor bindings: it receives only what is published straight to its name", i)})
 		}
-		if queueType(queue) == TypeClassic {
-			warnings = append(warnings, Finding{Object: ref, Message: "a classic queue dead-letters at most once: " +
-				"messages that expire or are rejected in it are lost if the broker stops in that moment; type Quorum is safe"})
+		if queueType(queue) == TypeClassic && !adopts(queue) {
+			warnings = append(warnings, Finding{Object: ref, Message: atMostOnce + "; type Quorum is safe"})
 		}
 		if len(t.Spec.Workers) > 0 && !slices.ContainsFunc(t.Spec.Workers, consumes(queue.Name)) {
 			warnings = append(warnings, Finding{Object: ref, Message: "no worker group consumes this queue: " +
@@ -171,6 +173,10 @@ func Advice(t *v1alpha1.Transport) []Finding {
 	}
 	return warnings
 }
+
+// atMostOnce is what to know about classic queues.
+const atMostOnce = "a classic queue dead-letters at most once: messages that expire or are rejected in it are lost if the " +
+	"broker stops in that moment"
 
 // consumes tells whether a worker group consumes a queue.
 func consumes(queue string) func(v1alpha1.Worker) bool {

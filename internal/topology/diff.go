@@ -2,6 +2,7 @@ package topology
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 )
@@ -46,11 +47,13 @@ type Difference struct {
 	ExtraBindings []Binding
 	// ExtraPolicies are ours, not desired any more, and apply to nothing that is still ours. They can go at once.
 	ExtraPolicies []Policy
+	// LetGo are queues that were adopted and are not desired any more. They stay as they were.
+	LetGo []LetGo
 }
 
 // Empty is true when there is nothing to write, now or later.
 func (d Difference) Empty() bool {
-	return len(Plan(d)) == 0 && len(d.ExtraQueues) == 0 && len(d.ExtraExchanges) == 0
+	return len(Plan(d)) == 0 && len(d.ExtraQueues) == 0 && len(d.ExtraExchanges) == 0 && len(d.LetGo) == 0
 }
 
 // differ builds a Difference step by step.
@@ -61,6 +64,10 @@ type differ struct {
 	roles      map[string]Role // of desired exchanges by name
 	queues     map[string]Role // of desired queues by name
 	conflicted map[Ref]bool
+	// others are objects that another Transport claims.
+	others map[Ref]bool
+	// absent are queues that are to be adopted and do not exist.
+	absent map[string]bool
 	// broken is true when an object that messages need to leave by is in conflict.
 	broken bool
 	// taken is true when another Transport uses the same prefix.
@@ -73,7 +80,7 @@ type differ struct {
 func Diff(desired Objects, observed Observed, created []string) Difference {
 	d := &differ{
 		desired: desired, observed: observed,
-		created: created, roles: map[string]Role{}, queues: map[string]Role{}, conflicted: map[Ref]bool{},
+		created: created, roles: map[string]Role{}, queues: map[string]Role{}, conflicted: map[Ref]bool{}, others: map[Ref]bool{}, absent: map[string]bool{},
 		out: Difference{Missing: Objects{Owner: desired.Owner, Prefix: desired.Prefix}},
 	}
 	for _, exchange := range desired.Exchanges {
@@ -82,12 +89,16 @@ func Diff(desired Objects, observed Observed, created []string) Difference {
 	for _, queue := range desired.Queues {
 		d.queues[queue.Name] = queue.Role
 	}
+	d.settle()
 	d.exchangesDiff()
 	d.queuesDiff()
+	d.yield()
 	d.extraObjects()
+	d.letGo()
 	d.policiesDiff()
 	d.bindingsDiff()
 	d.extraBindings()
+	d.adoptedWarnings()
 	d.warnings()
 	return d.out
 }
@@ -101,25 +112,47 @@ func (d *differ) exchangesDiff() {
 			d.unmarked(ref, want.Arguments)
 			continue
 		}
-		fields := compareExchange(want, got.Exchange)
-		remedy := "an exchange cannot change it in place: delete the exchange once nobody uses it, or choose another name"
-		d.judge(ref, got.Arguments, fields, remedy, want.Role != RoleProducers)
+		if owner := got.Arguments.Owner(); owner != "" && owner != d.desired.Owner {
+			d.taken = d.taken || want.Role != RoleProducers
+			d.disputed(ownerConflict(ref, owner, d.desired.Owner), want.Role != RoleProducers)
+			continue
+		}
+		d.judge(ref, got.Arguments, compareExchange(want, got.Exchange), remedyFor(want.Role), want.Role != RoleProducers)
 	}
 }
 
 func (d *differ) queuesDiff() {
 	for _, want := range d.desired.Queues {
 		ref := Ref{Kind: KindQueue, Name: want.Name}
+		if want.Adopt {
+			d.adopt(ref)
+			continue
+		}
 		got, exists := d.observed.Queues[want.Name]
 		if !exists {
 			d.out.Missing.Queues = append(d.out.Missing.Queues, want)
 			d.unmarked(ref, want.Arguments)
 			continue
 		}
-		fields := compareQueue(want, got.Queue)
-		remedy := "a queue cannot change it in place: add a queue under another name and let this one run empty, " +
-			"or delete it once it is empty"
-		d.judge(ref, got.Arguments, fields, remedy, want.Role == RoleFailure)
+		fields, remedy := compareQueue(want, got.Queue), remedyFor(want.Role)
+		claim, claimed := d.claimOn(got.Queue)
+		switch {
+		case claimed && got.Arguments.Owner() != "":
+			d.disputed(claim.conflict(ref, d.desired.Owner), want.Role == RoleFailure)
+		case claimed && len(fields) > 0:
+			remedy = fmt.Sprintf("%s seems to use it (by the %s): choose another name", ownerText(claim.owner, d.desired.Owner), claim.sign)
+			fallthrough
+		default:
+			d.judge(ref, got.Arguments, fields, remedy, want.Role == RoleFailure)
+		}
+	}
+}
+
+// yield makes nothing where another Transport uses the same prefix: half a topology among the objects of another serves
+// nobody.
+func (d *differ) yield() {
+	if d.taken {
+		d.out.Missing.Exchanges, d.out.Missing.Queues, d.out.Unmarked = nil, nil, nil
 	}
 }
 
@@ -130,12 +163,9 @@ func (d *differ) unmarked(ref Ref, want Arguments) {
 	}
 }
 
-// judge decides whether an existing object is ours, adopted or in conflict.
+// judge decides whether an existing object that no other Transport owns is ours, adopted or in conflict.
 func (d *differ) judge(ref Ref, got Arguments, fields []FieldChange, remedy string, wayOut bool) {
-	switch owner := got.Owner(); {
-	case owner != "" && owner != d.desired.Owner:
-		d.taken = d.taken || wayOut
-		d.conflict(ownerConflict(ref, owner, d.desired.Owner), wayOut)
+	switch {
 	case len(fields) > 0:
 		d.conflict(Conflict{Object: ref, Fields: fields, Remedy: remedy}, wayOut)
 	case !d.ours(ref, got):
@@ -147,6 +177,12 @@ func (d *differ) conflict(conflict Conflict, wayOut bool) {
 	d.out.Conflicts = append(d.out.Conflicts, conflict)
 	d.conflicted[conflict.Object] = true
 	d.broken = d.broken || wayOut
+}
+
+// disputed notes an object that another Transport claims.
+func (d *differ) disputed(conflict Conflict, wayOut bool) {
+	d.others[conflict.Object] = true
+	d.conflict(conflict, wayOut)
 }
 
 func (d *differ) ours(ref Ref, got Arguments) bool {
@@ -173,7 +209,9 @@ func (d *differ) policiesDiff() {
 	}
 	named := policyNamesOf(d.desired.Prefix)
 	for _, name := range slices.Sorted(maps.Keys(d.observed.Policies)) {
-		if queue, isQueue := named.queueOf(name); !desired[name] && (name == named.exchange() || isQueue && !d.retiring(queue)) {
+		queue, isQueue := named.queueOf(name)
+		stays := d.retiring(queue) || d.lettingGo(queue) || d.absent[queue]
+		if !desired[name] && (name == named.exchange() || isQueue && !stays) {
 			d.out.ExtraPolicies = append(d.out.ExtraPolicies, d.observed.Policies[name])
 		}
 	}
@@ -227,6 +265,10 @@ func (d *differ) obstacle(want Binding, reported map[string]bool) string {
 	}
 	leadsIn := !own || role == RoleProducers || role == RoleUnrouted
 	switch {
+	case d.taken:
+		return "another Transport uses the same prefix"
+	case d.absent[want.Destination]:
+		return "queue " + want.Destination + " does not exist"
 	case d.conflicted[Ref{Kind: KindExchange, Name: want.Source}]:
 		return "exchange " + want.Source + " is in conflict"
 	case d.conflicted[Ref{Kind: KindQueue, Name: want.Destination}]:
@@ -269,30 +311,22 @@ func (d *differ) extraObjects() {
 func (d *differ) extraBindings() {
 	desired := make(map[string]bool, len(d.desired.Bindings))
 	for _, binding := range d.desired.Bindings {
-		desired[binding.identity()] = true
+		desired[binding.identity()] = !d.amongOthers(binding)
 	}
 	for _, binding := range d.observed.Bindings {
-		if desired[binding.identity()] || binding.ToExchange || d.retiring(binding.Destination) {
+		if desired[binding.identity()] || binding.ToExchange || binding.Arguments.Owner() != d.desired.Owner {
 			continue
 		}
-		if binding.Arguments.Owner() == d.desired.Owner && !d.stillReturning(binding) {
+		wayBack := d.roles[binding.Source] == RoleReturn && d.lettingGo(binding.Destination)
+		if !wayBack && !d.retiring(binding.Destination) {
 			d.out.ExtraBindings = append(d.out.ExtraBindings, binding)
 		}
 	}
 	slices.SortFunc(d.out.ExtraBindings, func(a, b Binding) int { return cmp.Compare(a.identity(), b.identity()) })
 }
 
-// stillReturning is true for the way back into a queue that was adopted and is not desired any more, while messages that
-// may be its own wait in lanes.
-func (d *differ) stillReturning(binding Binding) bool {
-	if d.roles[binding.Source] != RoleReturn {
-		return false
-	}
-	for _, name := range d.desired.QueuesOf(RoleLane) {
-		lane, exists := d.observed.Queues[name]
-		if exists && (lane.Messages == nil || *lane.Messages > 0) {
-			return true
-		}
-	}
-	return false
+// amongOthers is true for a binding out of or into an object that another Transport claims. Where both made everything at
+// the same time, ours is there too, and would lead messages on when the other has taken away its own.
+func (d *differ) amongOthers(binding Binding) bool {
+	return d.others[Ref{Kind: KindExchange, Name: binding.Source}] || d.others[Ref{Kind: KindQueue, Name: binding.Destination}]
 }

@@ -7,8 +7,12 @@ import (
 
 // Finding is something to tell people about one object.
 type Finding struct {
-	Object  Ref    `json:"object"`
+	Object Ref `json:"object"`
+	// Reason groups findings that call for the same; empty where none is worth an alert of its own.
+	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message"`
+	// Passing is true for what is normal for a moment, and a matter only if it stays.
+	Passing bool `json:"passing,omitempty"`
 }
 
 // String names the object first.

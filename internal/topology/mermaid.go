@@ -141,7 +141,10 @@ func label(name, note string) string {
 
 func queueNote(queue Queue) string {
 	var notes []string
-	if queue.Type != TypeQuorum {
+	switch {
+	case queue.Adopt:
+		notes = append(notes, "adopted")
+	case queue.Type != TypeQuorum:
 		notes = append(notes, queue.Type)
 	}
 	if queue.Arguments[argSingleActive] == true {

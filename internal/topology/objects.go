@@ -121,6 +121,8 @@ type Queue struct {
 	Arguments  Arguments `json:"arguments,omitempty"`
 	// Role is set on desired queues only.
 	Role Role `json:"role,omitempty"`
+	// Adopt is set on desired queues only: the queue is taken as it is, never made and never deleted.
+	Adopt bool `json:"adopt,omitempty"`
 }
 
 // Binding leads from an exchange to a queue, or, where others made it, to an exchange.

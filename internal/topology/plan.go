@@ -47,6 +47,18 @@ func (s Step) Ref() Ref {
 	}
 }
 
+// Owner is the owner mark of the exchange or queue of the step, empty where it carries none.
+func (s Step) Owner() string {
+	switch {
+	case s.Exchange != nil:
+		return s.Exchange.Arguments.Owner()
+	case s.Queue != nil:
+		return s.Queue.Arguments.Owner()
+	default:
+		return ""
+	}
+}
+
 // String is the line of a plan: "+ queue async.fallback.5s  x-message-ttl=5000, …", "~ policy … message-ttl: 1000 ->
 // 2000", "- binding …".
 func (s Step) String() string {

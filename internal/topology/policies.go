@@ -87,10 +87,11 @@ func desiredPolicies(t *v1alpha1.Transport, names compile.Names) []Policy {
 	return policies
 }
 
-// workPolicy is the policy of one work queue; a classic queue without limits needs none.
+// workPolicy is the policy of one work queue; a classic queue without limits needs none, and of an adopted one nothing is
+// changed but what spec.limits says.
 func workPolicy(queue *v1alpha1.Queue, named policyNames) (Policy, bool) {
 	definition := Arguments{}
-	if queueType(queue) == TypeQuorum {
+	if queueType(queue) == TypeQuorum && !adopts(queue) {
 		definition["delivery-limit"] = deliveryLimit
 	}
 	if limits := queue.Limits; limits != nil {

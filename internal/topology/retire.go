@@ -17,6 +17,9 @@ type Waits struct {
 	Grace time.Duration
 	// Unbound is how long a queue is unbound before it is first counted: the broker's figures are seconds late.
 	Unbound time.Duration
+	// Return is how long messages that wait in lanes may take to come back, on top of Unbound. It counts only while the way
+	// back is still bound.
+	Return time.Duration
 	// Empty is the time between the two counts.
 	Empty time.Duration
 }
@@ -34,7 +37,18 @@ type Sighting struct {
 	Published int64
 	// Bound is true while a binding leads new messages into the queue.
 	Bound bool
+	// Returning is true while what waits in lanes can still come back into the queue.
+	Returning bool
 }
+
+// Look is the time from the first question to the last answer of a look at the broker. Waits begin when a look has ended
+// and are over when another begins: a broker that answers slowly must not shorten them.
+type Look struct {
+	Began, Ended time.Time
+}
+
+// soon is when to go on where nothing but the state has to be written down in between.
+const soon = time.Second
 
 // Decision is what to do about a queue that is on its way out.
 type Decision string
@@ -54,36 +68,57 @@ const (
 
 // Retire takes one step on the way of a queue out of the broker. RabbitMQ cannot delete a quorum queue only if it is
 // empty, and its figures are late, so a queue is unbound, left alone, counted twice, and deleted if both counts are zero
-// and nothing was published in between; whatever arrives starts the counting again.
+// and nothing was published in between; whatever arrives starts the counting again. The way back from the lanes goes
+// when the queue was seen empty, and then it is left alone and counted anew: the broker does not count as published what
+// it dead-letters itself.
 //
-// The returned state is to be kept only if what was decided was carried out. The duration is how long nothing will
-// change by itself; zero where the caller has something to do. seen is nil for a queue that does not exist.
-func Retire(state v1alpha1.Retirement, seen *Sighting, now time.Time, waits Waits) (v1alpha1.Retirement, Decision, time.Duration) {
+// The returned state is to be kept only if what was decided was carried out; after DecisionUnbind with Unbound set to the
+// time when it was. The duration is how long nothing will change by itself. seen is nil for a queue that does not exist.
+func Retire(state v1alpha1.Retirement, seen *Sighting, look Look, waits Waits) (v1alpha1.Retirement, Decision, time.Duration) {
 	next := *state.DeepCopy()
 	if next.Since == nil {
-		next.Since = timestamp(now)
+		next.Since = Stamp(look.Ended)
 	}
 	if seen == nil {
 		return next, DecisionDone, 0
 	}
 	next.Messages = seen.Messages
-	if left := waits.Grace - now.Sub(next.Since.Time); next.Unbound == nil && waits.Grace > 0 && left > 0 {
+	if left := waits.Grace - look.Began.Sub(next.Since.Time); next.Unbound == nil && waits.Grace > 0 && left > 0 {
 		return next, DecisionWait, left
 	}
-	if next.Unbound == nil || seen.Bound {
-		next.Unbound, next.Empty, next.Published = timestamp(now), nil, nil
-		if seen.Bound {
-			return next, DecisionUnbind, 0
-		}
+	if seen.Bound {
+		return unbind(next, next.Unbound == nil, waits)
 	}
-	if left := waits.Unbound - now.Sub(next.Unbound.Time); left > 0 {
+	pause := waits.Unbound
+	if seen.Returning {
+		pause += waits.Return
+	}
+	if next.Unbound == nil {
+		next.Unbound, next.Empty, next.Published = Stamp(look.Ended), nil, nil
+		return next, DecisionWait, max(pause, soon)
+	}
+	if left := pause - look.Began.Sub(next.Unbound.Time); left > 0 {
 		return next, DecisionWait, left
 	}
-	return count(next, seen, now, waits.Empty)
+	if seen.Returning && seen.Messages != nil && *seen.Messages == 0 {
+		return unbind(next, next.Empty == nil, waits)
+	}
+	return count(next, seen, look, waits.Empty)
+}
+
+// unbind decides about a queue that something leads to. If it was taken for unbound, somebody has bound it since: then
+// nothing is done before that is forgotten and written down. Otherwise whoever goes on after a crash would take the
+// counts from before for valid.
+func unbind(next v1alpha1.Retirement, forgotten bool, waits Waits) (v1alpha1.Retirement, Decision, time.Duration) {
+	next.Unbound, next.Empty, next.Published = nil, nil, nil
+	if !forgotten {
+		return next, DecisionWait, soon
+	}
+	return next, DecisionUnbind, waits.Unbound
 }
 
 // count reads an unbound queue for the first or the second time.
-func count(next v1alpha1.Retirement, seen *Sighting, now time.Time, between time.Duration) (v1alpha1.Retirement, Decision, time.Duration) {
+func count(next v1alpha1.Retirement, seen *Sighting, look Look, between time.Duration) (v1alpha1.Retirement, Decision, time.Duration) {
 	switch {
 	case seen.Messages == nil:
 		next.Empty, next.Published = nil, nil
@@ -92,19 +127,19 @@ func count(next v1alpha1.Retirement, seen *Sighting, now time.Time, between time
 		next.Empty, next.Published = nil, nil
 		return next, DecisionHold, between
 	case next.Empty == nil || next.Published == nil || *next.Published != seen.Published:
-		next.Empty, next.Published = timestamp(now), &seen.Published
+		next.Empty, next.Published = Stamp(look.Ended), &seen.Published
 		return next, DecisionWait, between
 	}
-	if left := between - now.Sub(next.Empty.Time); left > 0 {
+	if left := between - look.Began.Sub(next.Empty.Time); left > 0 {
 		return next, DecisionWait, left
 	}
 	return next, DecisionDelete, 0
 }
 
-// timestamp keeps whole seconds, as the API server does, and rounds up, so that no wait gets shorter by it.
-func timestamp(now time.Time) *metav1.Time {
-	whole := now.Truncate(time.Second)
-	if whole.Before(now) {
+// Stamp keeps whole seconds, as the API server does, and rounds up, so that no wait gets shorter by it.
+func Stamp(at time.Time) *metav1.Time {
+	whole := at.Truncate(time.Second)
+	if whole.Before(at) {
 		whole = whole.Add(time.Second)
 	}
 	return &metav1.Time{Time: whole}
@@ -114,9 +149,10 @@ func timestamp(now time.Time) *metav1.Time {
 // them. They are drained when all of them were empty twice, at least waits.Empty apart and waits.Unbound after the last
 // way in was cut, and nothing was published in between. cut is true when a way in was found and cut just now.
 //
-// It returns the states to keep, whether all is drained, and how long nothing will change by itself.
+// It returns the states to keep, whether all is drained, and how long nothing will change by itself. No state counts as
+// unbound: how long the queues are left alone before they are deleted begins when the workers are gone.
 func Drain(
-	states []v1alpha1.Retirement, seen map[string]Sighting, cut bool, now time.Time, waits Waits,
+	states []v1alpha1.Retirement, seen map[string]Sighting, cut bool, look Look, waits Waits,
 ) ([]v1alpha1.Retirement, bool, time.Duration) {
 	known := map[string]v1alpha1.Retirement{}
 	for _, state := range states {
@@ -128,24 +164,24 @@ func Drain(
 		if old, ok := known[name]; ok {
 			state = *old.DeepCopy()
 		}
-		if state.Since == nil || cut {
-			state.Since, state.Empty, state.Published = timestamp(now), nil, nil
+		if state.Since == nil || state.Unbound != nil || cut {
+			state = v1alpha1.Retirement{Queue: name, Since: Stamp(look.Ended)}
 		}
 		state.Messages = seen[name].Messages
 		next = append(next, state)
 	}
 	for _, state := range next {
-		if left := waits.Unbound - now.Sub(state.Since.Time); left > 0 {
+		if left := waits.Unbound - look.Began.Sub(state.Since.Time); left > 0 {
 			return next, false, left
 		}
 	}
-	return countTogether(next, seen, now, waits.Empty)
+	return countTogether(next, seen, look, waits.Empty)
 }
 
 // countTogether reads all queues for the first or the second time: a message that goes from one into another while they
 // are read must not be missed.
 func countTogether(
-	next []v1alpha1.Retirement, seen map[string]Sighting, now time.Time, between time.Duration,
+	next []v1alpha1.Retirement, seen map[string]Sighting, look Look, between time.Duration,
 ) ([]v1alpha1.Retirement, bool, time.Duration) {
 	quiet, again, left := true, true, time.Duration(0)
 	for _, state := range next {
@@ -154,7 +190,7 @@ func countTogether(
 			again = false
 			continue
 		}
-		left = max(left, between-now.Sub(state.Empty.Time))
+		left = max(left, between-look.Began.Sub(state.Empty.Time))
 	}
 	if quiet && again {
 		return next, left <= 0, max(left, 0)
@@ -162,7 +198,7 @@ func countTogether(
 	for i := range next {
 		next[i].Empty, next[i].Published = nil, nil
 		if published := seen[next[i].Queue].Published; quiet {
-			next[i].Empty, next[i].Published = timestamp(now), &published
+			next[i].Empty, next[i].Published = Stamp(look.Ended), &published
 		}
 	}
 	return next, false, between

@@ -15,6 +15,9 @@ var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 func at(seconds int) time.Time       { return start.Add(time.Duration(seconds) * time.Second) }
 func stamp(seconds int) *metav1.Time { return &metav1.Time{Time: at(seconds)} }
 
+// instant is a look at a broker that answers at once.
+func instant(seconds int) topology.Look { return topology.Look{Began: at(seconds), Ended: at(seconds)} }
+
 func sighting(messages, published int64) *topology.Sighting {
 	return &topology.Sighting{Messages: &messages, Published: published}
 }
@@ -27,6 +30,11 @@ func TestRetire(t *testing.T) {
 	bound.Bound = true
 	uncounted := sighting(0, 0)
 	uncounted.Messages = nil
+	returning, returned, uncountedReturning := sighting(0, 0), sighting(2, 0), sighting(0, 0)
+	returning.Returning, returned.Returning, uncountedReturning.Returning = true, true, true
+	uncountedReturning.Messages = nil
+	oneMinuteLane := noGrace
+	oneMinuteLane.Return = time.Minute
 	cases := []struct {
 		name     string
 		state    v1alpha1.Retirement
@@ -40,8 +48,8 @@ func TestRetire(t *testing.T) {
 	}{
 		{"a new one waits for its grace", v1alpha1.Retirement{}, bound, 0, waits, topology.DecisionWait, 10 * time.Minute, nil, nil},
 		{"the grace is not over", v1alpha1.Retirement{Since: stamp(0)}, bound, 599, waits, topology.DecisionWait, time.Second, nil, nil},
-		{"the grace is over", v1alpha1.Retirement{Since: stamp(0)}, bound, 600, waits, topology.DecisionUnbind, 0, stamp(600), nil},
-		{"without grace it is unbound at once", v1alpha1.Retirement{}, bound, 0, noGrace, topology.DecisionUnbind, 0, stamp(0), nil},
+		{"the grace is over", v1alpha1.Retirement{Since: stamp(0)}, bound, 600, waits, topology.DecisionUnbind, 15 * time.Second, nil, nil},
+		{"without grace it is unbound at once", v1alpha1.Retirement{}, bound, 0, noGrace, topology.DecisionUnbind, 15 * time.Second, nil, nil},
 		{
 			"what nothing leads to counts as unbound from now",
 			v1alpha1.Retirement{},
@@ -91,15 +99,50 @@ func TestRetire(t *testing.T) {
 			uncounted, 25, noGrace, topology.DecisionWait, 10 * time.Second, stamp(0), nil,
 		},
 		{
-			"somebody bound it again",
+			"somebody bound it again: what was counted is forgotten before the binding goes",
 			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0), Empty: stamp(15), Published: new(int64(0))},
-			bound, 25, noGrace, topology.DecisionUnbind, 0, stamp(25), nil,
+			bound, 25, noGrace, topology.DecisionWait, time.Second, nil, nil,
+		},
+		{
+			"it is unbound again, now that this is forgotten",
+			v1alpha1.Retirement{Since: stamp(0)},
+			bound, 26, noGrace, topology.DecisionUnbind, 15 * time.Second, nil, nil,
+		},
+		{
+			"lanes hold messages that may come back",
+			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0)},
+			returning, 74, oneMinuteLane, topology.DecisionWait, time.Second, stamp(0), nil,
+		},
+		{
+			"all have come back, and nobody has handled them",
+			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0)},
+			returned, 75, oneMinuteLane, topology.DecisionHold, 10 * time.Second, stamp(0), nil,
+		},
+		{
+			"all have come back and are handled: the way back goes",
+			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0)},
+			returning, 75, oneMinuteLane, topology.DecisionUnbind, 15 * time.Second, nil, nil,
+		},
+		{
+			"what may still come back is not counted before the broker counts it",
+			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0)},
+			uncountedReturning, 75, oneMinuteLane, topology.DecisionWait, 10 * time.Second, stamp(0), nil,
+		},
+		{
+			"lanes hold messages that cannot come back any more",
+			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(80)},
+			sighting(0, 0), 95, oneMinuteLane, topology.DecisionWait, 10 * time.Second, stamp(80), stamp(95),
+		},
+		{
+			"somebody bound the way back again: what was counted is forgotten before it goes",
+			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(80), Empty: stamp(95), Published: new(int64(0))},
+			returning, 160, oneMinuteLane, topology.DecisionWait, time.Second, nil, nil,
 		},
 		{"it is gone", v1alpha1.Retirement{Since: stamp(0)}, nil, 25, waits, topology.DecisionDone, 0, nil, nil},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			next, decision, wait := topology.Retire(c.state, c.seen, at(c.now), c.waits)
+			next, decision, wait := topology.Retire(c.state, c.seen, instant(c.now), c.waits)
 			if decision != c.decision || wait != c.wait {
 				t.Errorf("want %s after %s, got %s after %s", c.decision, c.wait, decision, wait)
 			}
@@ -114,7 +157,8 @@ func TestRetire(t *testing.T) {
 }
 
 func TestTimesInTheStateAreNeverEarlierThanTheyWere(t *testing.T) {
-	next, _, _ := topology.Retire(v1alpha1.Retirement{}, sighting(0, 0), start.Add(time.Millisecond), topology.Waits{})
+	next, _, _ := topology.Retire(v1alpha1.Retirement{}, sighting(0, 0),
+		topology.Look{Began: start, Ended: start.Add(time.Millisecond)}, topology.Waits{})
 	if !next.Unbound.Time.Equal(at(1)) {
 		t.Errorf("whole seconds are rounded up, got %v", next.Unbound)
 	}
@@ -144,11 +188,55 @@ func TestQueuesAreDrainedOnlyTogether(t *testing.T) {
 	}
 	var states []v1alpha1.Retirement
 	for _, l := range looks {
-		next, drained, wait := topology.Drain(states, map[string]topology.Sighting{"test": l.test, "lane": l.lane}, l.cut, at(l.now),
+		next, drained, wait := topology.Drain(states, map[string]topology.Sighting{"test": l.test, "lane": l.lane}, l.cut, instant(l.now),
 			topology.DefaultWaits())
 		if drained != l.drained || wait != l.wait {
 			t.Errorf("%s: want drained %v after %s, got %v after %s", l.name, l.drained, l.wait, drained, wait)
 		}
 		states = next
+	}
+}
+
+func TestASlowBrokerShortensNoWait(t *testing.T) {
+	waits := topology.DefaultWaits()
+	// Each look takes 20 s, and the next begins when the last has ended.
+	look := func(began int) topology.Look { return topology.Look{Began: at(began), Ended: at(began + 20)} }
+	state, decision, wait := topology.Retire(v1alpha1.Retirement{Since: stamp(0)}, sighting(0, 0), look(600), waits)
+	if decision != topology.DecisionWait || wait != waits.Unbound || !state.Unbound.Equal(stamp(620)) {
+		t.Fatalf("%s for %s, unbound %v", decision, wait, state.Unbound)
+	}
+	if _, decision, wait = topology.Retire(state, sighting(0, 0), look(621), waits); decision != topology.DecisionWait || wait != 14*time.Second {
+		t.Errorf("%s for %s, one second after it was seen unbound", decision, wait)
+	}
+	state, _, _ = topology.Retire(state, sighting(0, 0), look(635), waits)
+	if !state.Empty.Equal(stamp(655)) {
+		t.Fatalf("first seen empty at %v", state.Empty)
+	}
+	if _, decision, _ = topology.Retire(state, sighting(0, 0), look(656), waits); decision != topology.DecisionWait {
+		t.Errorf("%s one second after the first count", decision)
+	}
+	if _, decision, _ = topology.Retire(state, sighting(0, 0), look(665), waits); decision != topology.DecisionDelete {
+		t.Errorf("%s ten seconds after the first count", decision)
+	}
+
+	seen := map[string]topology.Sighting{"test": *sighting(0, 0)}
+	states, drained, _ := topology.Drain(nil, seen, true, look(0), waits)
+	states, drained2, _ := topology.Drain(states, seen, false, look(35), waits)
+	_, drained3, _ := topology.Drain(states, seen, false, look(56), waits)
+	if drained || drained2 || drained3 {
+		t.Error("drained one second after the first count")
+	}
+}
+
+func TestWhatWasDrainedDoesNotCountAsUnbound(t *testing.T) {
+	waits := topology.DefaultWaits()
+	old := v1alpha1.Retirement{Queue: "test", Since: stamp(0), Unbound: stamp(0), Empty: stamp(15), Published: new(int64(0))}
+	states, drained, _ := topology.Drain([]v1alpha1.Retirement{old}, map[string]topology.Sighting{"test": *sighting(0, 0)}, false,
+		instant(100), waits)
+	if drained || states[0].Unbound != nil || states[0].Empty != nil {
+		t.Errorf("counts from before the deletion were taken over: %+v", states[0])
+	}
+	if _, decision, _ := topology.Retire(states[0], sighting(0, 0), instant(200), waits); decision != topology.DecisionWait {
+		t.Errorf("%s at the first look without workers", decision)
 	}
 }

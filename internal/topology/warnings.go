@@ -6,11 +6,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-)
 
-// stallAt is the number of expired messages with nowhere to go that stops a lane for everybody: the broker's default for
-// dead_letter_worker_consumer_prefetch.
-const stallAt = 32
+	"redrive.dev/redrive/api/v1alpha1"
+)
 
 func (d *differ) warnings() {
 	for _, exchange := range d.desired.Exchanges {
@@ -19,12 +17,13 @@ func (d *differ) warnings() {
 	for _, queue := range d.desired.Queues {
 		d.queueWarnings(queue)
 	}
+	d.stalls()
 	d.foreignBindings()
 }
 
-func (d *differ) warnf(kind Kind, name, format string, arguments ...any) {
+func (d *differ) warnf(kind Kind, name, reason, format string, arguments ...any) {
 	d.out.Warnings = append(d.out.Warnings, Finding{
-		Object: Ref{Kind: kind, Name: name}, Message: fmt.Sprintf(format, arguments...),
+		Object: Ref{Kind: kind, Name: name}, Reason: reason, Message: fmt.Sprintf(format, arguments...),
 	})
 }
 
@@ -35,13 +34,14 @@ func (d *differ) exchangeWarnings(exchange Exchange) {
 	if exchange.Role != RoleProducers {
 		_, alternate := winner.Definition[argAlternateExchange]
 		if found && alternate && exchange.Arguments[argAlternateExchange] == nil {
-			d.warnf(KindExchange, exchange.Name, "the RabbitMQ policy %q gives it an alternate exchange: messages that it "+
-				"cannot route would vanish there instead of coming back to the worker", winner.Name)
+			d.warnf(KindExchange, exchange.Name, v1alpha1.ReasonHarmfulPolicy, "the RabbitMQ policy %q gives it an alternate "+
+				"exchange: messages that it cannot route would vanish there instead of coming back to the worker: narrow its pattern",
+				winner.Name)
 		}
 		return
 	}
 	if alternate, ok := got.Arguments[argAlternateExchange]; ok {
-		d.warnf(KindExchange, exchange.Name, "its argument %s=%v wins over spec.exchange.unroutedTo: unroutable messages go there",
+		d.warnf(KindExchange, exchange.Name, "", "its argument %s=%v wins over spec.exchange.unroutedTo: unroutable messages go there",
 			argAlternateExchange, alternate)
 	}
 	if hasOurs && found {
@@ -58,30 +58,33 @@ func (d *differ) queueWarnings(queue Queue) {
 	}
 	effective := got.EffectiveDefinition
 	source := "an operator policy"
+	remedy := "narrow its pattern (rabbitmqctl list_operator_policies shows it)"
 	switch {
 	case found && (!hasOurs || wins(rival, ours)):
 		effective, source = rival.Definition, fmt.Sprintf("the RabbitMQ policy %q", rival.Name)
+		remedy = "narrow its pattern"
+		if hasOurs {
+			remedy += fmt.Sprintf(", or give it a priority below %d", ours.Priority)
+		}
 	case !hasOurs || got.Policy != ours.Name:
 		// The broker shows a change of policies some seconds late; until then its figure says nothing.
 		effective = nil
 	}
 	if harm := harmOf(queue, ours.Definition, effective); harm != "" {
-		d.warnf(KindQueue, queue.Name, "%s %s", source, harm)
-	}
-	if queue.Role == RoleLane && got.MessagesDLX >= stallAt {
-		d.warnf(KindQueue, queue.Name, "%d expired messages wait to leave it; if that stays, the lane is stalled: a queue that "+
-			"they return to is full or unavailable", got.MessagesDLX)
+		d.warnf(KindQueue, queue.Name, v1alpha1.ReasonHarmfulPolicy, "%s %s: %s", source, harm, remedy)
 	}
 }
 
 // rivalry names the policy that stops applying, and the one that does.
 func (d *differ) rivalry(kind Kind, name string, ours, rival Policy) {
 	if wins(rival, ours) {
-		d.warnf(kind, name, "the RabbitMQ policy %q (priority %d) applies instead of %q (priority %d), whose settings have no "+
-			"effect: lower its priority or narrow its pattern", rival.Name, rival.Priority, ours.Name, ours.Priority)
+		d.warnf(kind, name, v1alpha1.ReasonPolicyOverridden, "the RabbitMQ policy %q (priority %d) applies instead of %q (priority "+
+			"%d), whose settings have no effect: lower its priority or narrow its pattern",
+			rival.Name, rival.Priority, ours.Name, ours.Priority)
 		return
 	}
-	d.warnf(kind, name, "the RabbitMQ policy %q does not apply to it, because %q does: its settings (%s) have no effect here",
+	d.warnf(kind, name, v1alpha1.ReasonPolicyOverridden, "the RabbitMQ policy %q does not apply to it, because %q does: its settings "+
+		"(%s) have no effect here: narrow its pattern, and set in the Transport what you need of them",
 		rival.Name, ours.Name, strings.Join(argumentTexts(rival.Definition), ", "))
 }
 
@@ -173,24 +176,5 @@ func harmOf(queue Queue, ours, effective Arguments) string {
 		return "bounds its length and refuses what is over: a full queue stops the lanes that lead to it"
 	default:
 		return ""
-	}
-}
-
-// foreignBindings reports what others bound to our private exchanges: it takes copies of messages, and may multiply them.
-func (d *differ) foreignBindings() {
-	desired := make(map[string]bool, len(d.desired.Bindings))
-	for _, binding := range d.desired.Bindings {
-		desired[binding.identity()] = true
-	}
-	for _, binding := range d.observed.Bindings {
-		role, own := d.roles[binding.Source]
-		if !own || role == RoleProducers || desired[binding.identity()] || binding.Arguments.Owner() == d.desired.Owner {
-			continue
-		}
-		if !binding.ToExchange && d.retiring(binding.Destination) {
-			continue
-		}
-		d.warnf(KindExchange, binding.Source, "somebody bound %q to this private exchange (key %q): it gets copies of messages",
-			binding.Destination, binding.RoutingKey)
 	}
 }
