@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -19,6 +20,8 @@ const (
 	snapshotAge = 5 * time.Second
 	// keepBroker is how long a client that nobody asks for is kept.
 	keepBroker = 10 * time.Minute
+	// freshAge is the age of a snapshot that is taken for current where something seems wrong.
+	freshAge = time.Second
 )
 
 // brokers keeps one client for each vhost and login, so that connections and snapshots are shared. It is safe for
@@ -28,17 +31,19 @@ type brokers struct {
 
 	mu    sync.Mutex
 	ports map[brokerKey]*sharedPort
+	// paces of the management APIs, by URL.
+	paces map[string]*pace
 }
 
 // brokerKey is a digest of everything that a client is made from, secrets too.
 type brokerKey [sha256.Size]byte
 
 func newBrokers(age time.Duration) *brokers {
-	return &brokers{age: age, ports: map[brokerKey]*sharedPort{}}
+	return &brokers{age: age, ports: map[brokerKey]*sharedPort{}, paces: map[string]*pace{}}
 }
 
 // port returns the client for a vhost. It makes no connection yet.
-func (b *brokers) port(c credentials.Credentials, vhost string) (apply.Port, error) {
+func (b *brokers) port(c credentials.Credentials, vhost string) (*sharedPort, error) {
 	end, err := c.Management()
 	if err != nil {
 		return nil, err //nolint:wrapcheck // It names the key of the Secret.
@@ -51,25 +56,33 @@ func (b *brokers) port(c credentials.Credentials, vhost string) (apply.Port, err
 		known.asked = time.Now()
 		return known, nil
 	}
+	known, ok := b.paces[end.URL]
+	if !ok {
+		known = &pace{}
+	}
 	client, err := broker.New(broker.Config{
 		ManagementURL: end.URL, Username: end.Username, Password: end.Password(), VHost: vhost, TLS: end.TLS,
-	})
+	}, broker.WithTransport(known.wrap))
 	if err != nil {
 		return nil, fmt.Errorf("key %s: %w", credentials.KeyManagementURI, err)
 	}
-	port := &sharedPort{Client: client, age: b.age, turn: make(chan struct{}, 1), asked: time.Now()}
-	b.ports[key] = port
+	port := &sharedPort{Client: client, age: b.age, pace: known, url: end.URL, turn: make(chan struct{}, 1), asked: time.Now()}
+	b.ports[key], b.paces[end.URL] = port, known
 	return port, nil
 }
 
 // forget drops the clients that nobody asked for in a while, such as those of a password that was changed.
 func (b *brokers) forget(now time.Time) {
+	used := map[string]bool{}
 	for key, port := range b.ports {
 		if now.Sub(port.asked) > keepBroker {
 			port.Close()
 			delete(b.ports, key)
+			continue
 		}
+		used[port.url] = true
 	}
+	maps.DeleteFunc(b.paces, func(url string, _ *pace) bool { return !used[url] })
 }
 
 func keyOf(c credentials.Credentials, end credentials.Management, vhost string) brokerKey {
@@ -84,6 +97,9 @@ func keyOf(c credentials.Credentials, end credentials.Management, vhost string) 
 type sharedPort struct {
 	*broker.Client
 	age time.Duration
+	// pace of the management API at url.
+	pace *pace
+	url  string
 	// asked is when the client was last handed out; the lock of brokers guards it.
 	asked time.Time
 
@@ -99,13 +115,37 @@ type sharedPort struct {
 	silent  time.Time
 }
 
+// enter counts a reconcile among those that are busy with the broker, until it leaves. It fails with errBusy where that many
+// would wait for a slow one.
+func (p *sharedPort) enter() (leave func(), err error) { return p.pace.enter(time.Now()) }
+
+// within is the same port with snapshots that are at most so old.
+func (p *sharedPort) within(age time.Duration) apply.Port {
+	return &freshPort{sharedPort: p, age: min(age, p.age)}
+}
+
+// freshPort is a shared port for one who needs to know how it is now.
+type freshPort struct {
+	*sharedPort
+	age time.Duration
+}
+
+// Observe implements apply.Port.
+func (p *freshPort) Observe(ctx context.Context) (topology.Observed, error) {
+	return p.observe(ctx, p.age)
+}
+
 // Observe implements apply.Port.
 func (p *sharedPort) Observe(ctx context.Context) (topology.Observed, error) {
+	return p.observe(ctx, p.age)
+}
+
+func (p *sharedPort) observe(ctx context.Context, age time.Duration) (topology.Observed, error) {
 	if err := p.await(ctx); err != nil {
 		return topology.Observed{}, err
 	}
 	defer func() { <-p.turn }()
-	snapshot, writes, fresh, err := p.recent(time.Now())
+	snapshot, writes, fresh, err := p.recent(time.Now(), age)
 	if fresh || err != nil {
 		return snapshot, err
 	}
@@ -123,8 +163,8 @@ func (p *sharedPort) Observe(ctx context.Context) (topology.Observed, error) {
 	return snapshot, err //nolint:wrapcheck // It names its operation.
 }
 
-// await takes the turn. While the broker is known to be silent, only one tries and the others do not wait for it: a slow
-// broker must not keep all workers of the operator.
+// await takes the turn. While the broker is known to be silent, only one tries and the others do not wait for it, and few
+// wait for one that is slow: a broker must not keep all workers of the operator.
 func (p *sharedPort) await(ctx context.Context) error {
 	select {
 	case p.turn <- struct{}{}:
@@ -137,22 +177,30 @@ func (p *sharedPort) await(ctx context.Context) error {
 	if silence != nil {
 		return silence
 	}
-	select {
-	case p.turn <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("wait for a snapshot: %w", ctx.Err())
+	tick := time.NewTicker(slowRequest / 4)
+	defer tick.Stop()
+	for {
+		select {
+		case p.turn <- struct{}{}:
+			return nil
+		case <-tick.C:
+			if p.pace.crowded(time.Now()) {
+				return errBusy
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("wait for a snapshot: %w", ctx.Err())
+		}
 	}
 }
 
 // recent is what the last try gave, if it is recent enough to serve again.
-func (p *sharedPort) recent(now time.Time) (snapshot topology.Observed, writes int, fresh bool, err error) {
+func (p *sharedPort) recent(now time.Time, age time.Duration) (snapshot topology.Observed, writes int, fresh bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.silence != nil && now.Sub(p.silent) < p.age {
+	if p.silence != nil && now.Sub(p.silent) < age {
 		return topology.Observed{}, p.writes, false, p.silence
 	}
-	return p.snapshot, p.writes, now.Sub(p.taken) < p.age, nil
+	return p.snapshot, p.writes, now.Sub(p.taken) < age, nil
 }
 
 // Apply implements apply.Port.

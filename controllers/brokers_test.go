@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -34,6 +35,8 @@ func newManagement(t *testing.T) *management {
 		switch {
 		case r.Method != http.MethodGet:
 			w.WriteHeader(http.StatusCreated)
+		case strings.HasPrefix(r.URL.Path, "/api/exchanges/"):
+			_, _ = w.Write([]byte(`[{"name":"amq.direct","type":"direct"}]`))
 		case r.URL.Path != "/api/cluster-name":
 			_, _ = w.Write([]byte("[]"))
 		default:
@@ -153,6 +156,21 @@ func TestNobodyWaitsForABrokerThatIsKnownToBeSilent(t *testing.T) {
 		t.Errorf("the broker answers again, and still: %v", err)
 	}
 	observe(t, port)
+}
+
+func TestWhoNeedsToKnowHowItIsNowGetsAFreshSnapshot(t *testing.T) {
+	m, b := newManagement(t), newBrokers(time.Hour)
+	port, ok := m.port(t, b, "password").(*sharedPort)
+	if !ok {
+		t.Fatal("another port")
+	}
+	observe(t, port)
+	observe(t, port.within(time.Hour))
+	observe(t, port.within(0))
+	observe(t, port)
+	if got := m.snapshots.Load(); got != 2 {
+		t.Errorf("%d snapshots, want the first one and the fresh one", got)
+	}
 }
 
 func observe(t *testing.T, port apply.Port) {

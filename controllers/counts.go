@@ -3,56 +3,111 @@ package controllers
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/topology"
 )
 
-// betweenCounts is the shortest time between two writes of status.failed that only tell how much.
-const betweenCounts = 5 * time.Minute
+const (
+	// betweenCounts is the shortest time between two writes of status.failed that only tell how much.
+	betweenCounts = 5 * time.Minute
+	// betweenDrains is that of status.retiring, where people wait for the numbers to fall.
+	betweenDrains = time.Minute
+)
 
 // reportCounts shows how many messages the queues hold: exactly as metrics, and roughly in status.failed.
 func (r *TransportReconciler) reportCounts(run *transportRun) {
 	name := client.ObjectKeyFromObject(run.transport)
 	r.gauges.set(name, run.report.Queues)
+	for _, step := range run.report.Steps {
+		if step.Action == topology.ActionCreate && step.Queue != nil && step.Queue.Role == topology.RoleFailure {
+			run.transport.Status.Failed = new(int64(0)) // the broker counts it only later, but it has just been made
+		}
+	}
 	for _, queue := range run.report.Queues {
 		if queue.Role == topology.RoleFailure && queue.Messages != nil {
-			run.transport.Status.Failed = r.failed.report(name, run.transport.Status.Failed, *queue.Messages, time.Now())
+			run.transport.Status.Failed = r.counts.failed(name, run.transport.Status.Failed, *queue.Messages, time.Now())
 		}
 	}
 }
 
-// failedCounts remembers when status.failed was last written. It is safe for concurrent use.
-type failedCounts struct {
-	mu      sync.Mutex
-	written map[types.NamespacedName]time.Time
+// statusCounts decides which counts are worth a write of the status, and remembers when each Transport's were last written.
+// It is safe for concurrent use.
+type statusCounts struct {
+	mu              sync.Mutex
+	failures, drain map[types.NamespacedName]time.Time
 }
 
-func newFailedCounts() *failedCounts {
-	return &failedCounts{written: map[types.NamespacedName]time.Time{}}
+func newStatusCounts() *statusCounts {
+	return &statusCounts{failures: map[types.NamespacedName]time.Time{}, drain: map[types.NamespacedName]time.Time{}}
 }
 
-// report gives the number for the status: the new count where it is worth a write, else the old one.
-func (f *failedCounts) report(name types.NamespacedName, old *int64, count int64, now time.Time) *int64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !worthWriting(old, count, now.Sub(f.written[name])) {
+// failed gives the number for status.failed: the new count where it is worth a write, else the old one.
+func (c *statusCounts) failed(name types.NamespacedName, old *int64, count int64, now time.Time) *int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !worthWriting(old, count, now.Sub(c.failures[name])) {
 		return old
 	}
-	f.written[name] = now
+	c.failures[name] = now
 	return &count
 }
 
-func (f *failedCounts) forget(name types.NamespacedName) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.written, name)
+// retiring gives the list for status.retiring: the new one where a queue comes, goes or enters another stage, or where, once
+// a minute at most, a count crosses zero, doubles or halves. Else it is the old one.
+func (c *statusCounts) retiring(name types.NamespacedName, old, next []v1alpha1.Retirement, now time.Time) []v1alpha1.Retirement {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if slices.EqualFunc(old, next, sameStage) && (now.Sub(c.drain[name]) < betweenDrains || slices.EqualFunc(old, next, sameSize)) {
+		return old
+	}
+	c.drain[name] = now
+	return next
+}
+
+// sameSize is true where two counts of a queue tell people the same.
+func sameSize(a, b v1alpha1.Retirement) bool {
+	return b.Messages == nil || !worthWriting(a.Messages, *b.Messages, betweenCounts)
+}
+
+// sameStage is true where two states of a queue differ in its count at most.
+func sameStage(a, b v1alpha1.Retirement) bool {
+	if (a.Messages == nil) != (b.Messages == nil) {
+		return false
+	}
+	a.Messages, b.Messages = nil, nil
+	return equality.Semantic.DeepEqual(a, b)
+}
+
+// holding are the queues with messages as status.retiring tells of them, so that a text with them changes no more often; those
+// that were just seen where it knows of none.
+func holding(retiring []v1alpha1.Retirement, seen []apply.Blocked) []apply.Blocked {
+	var holding []apply.Blocked
+	for _, state := range retiring {
+		if state.Messages != nil && *state.Messages > 0 {
+			holding = append(holding, apply.Blocked{Queue: state.Queue, Messages: *state.Messages})
+		}
+	}
+	if len(holding) == 0 {
+		return seen
+	}
+	return holding
+}
+
+func (c *statusCounts) forget(name types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.failures, name)
+	delete(c.drain, name)
 }
 
 // worthWriting: whether there is anything is told at once; how much only where it doubled or halved, and not often.
@@ -86,15 +141,17 @@ func newGauges() *gauges {
 	}
 }
 
-// register makes a registry collect the gauges. A process that sets up a second manager has the second one's collected.
-func (g *gauges) register(registry prometheus.Registerer) error {
-	err := registry.Register(g)
-	if taken, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
-		registry.Unregister(taken.ExistingCollector)
-		err = registry.Register(g)
-	}
-	if err != nil {
-		return fmt.Errorf("register the metrics: %w", err)
+// register makes a registry collect metrics. A process that sets up a second manager has the second one's collected.
+func register(registry prometheus.Registerer, collectors ...prometheus.Collector) error {
+	for _, collector := range collectors {
+		err := registry.Register(collector)
+		if taken, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
+			registry.Unregister(taken.ExistingCollector)
+			err = registry.Register(collector)
+		}
+		if err != nil {
+			return fmt.Errorf("register the metrics: %w", err)
+		}
 	}
 	return nil
 }

@@ -12,10 +12,11 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/testcluster"
+	"redrive.dev/redrive/internal/testhealth"
 	"redrive.dev/redrive/internal/testtransport"
 )
 
-// computed is what kstatus, and so kubectl, Flux and Argo CD, make of an object.
+// computed is what others make of an object as the API server has it.
 func computed(w *world, object client.Object) status.Status {
 	w.Helper()
 	gvk, err := w.client.GroupVersionKindFor(object)
@@ -23,9 +24,17 @@ func computed(w *world, object client.Object) status.Status {
 	live := &unstructured.Unstructured{}
 	live.SetGroupVersionKind(gvk)
 	must(w.T, w.client.Get(w.Context(), client.ObjectKeyFromObject(object), live))
-	result, err := status.Compute(live)
-	must(w.T, err)
-	return result.Status
+	return judged(w.T, live)
+}
+
+// judged is what kstatus makes of an object, and so Flux and kubectl. Argo CD must agree.
+func judged(t *testing.T, live *unstructured.Unstructured) status.Status {
+	t.Helper()
+	result, why := testhealth.Flux(t, live)
+	if argo, message := testhealth.Argo(t, live); argo != testhealth.Agrees(result) {
+		t.Errorf("%s %s is %s for kstatus (%s) and %s for Argo CD (%s)", live.GetKind(), live.GetName(), result, why, argo, message)
+	}
+	return result
 }
 
 func awaitComputed(w *world, object client.Object, want status.Status) {
@@ -72,6 +81,35 @@ func TestKstatusReadsBothKinds(t *testing.T) {
 	edit(w, policy, func(p *v1alpha1.RetryPolicy) { p.Finalizers = nil })
 }
 
+// The operator may be slow or gone. Until it has looked, a change is not in force, however Ready the object was before.
+func TestKstatusTakesAChangeForUnfinishedUntilTheOperatorHasSeenIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	policy, transport := w.policy("policy", time.Second), w.transport()
+	w.create(policy, transport)
+	w.awaitReady(transport)
+	// The answer to a change has the status from before it.
+	edit(w, policy, func(p *v1alpha1.RetryPolicy) { p.Spec.MaxRetries = new(int32(7)) })
+	unfinished(w, policy)
+	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Workers[0].Concurrency = new(int32(7)) })
+	unfinished(w, transport)
+	awaitComputed(w, policy, status.CurrentStatus)
+	awaitComputed(w, transport, status.CurrentStatus)
+}
+
+// unfinished fails unless an object, as it is in memory, is in progress for others.
+func unfinished(w *world, object client.Object) {
+	w.Helper()
+	gvk, err := w.client.GroupVersionKindFor(object)
+	must(w.T, err)
+	object.GetObjectKind().SetGroupVersionKind(gvk)
+	seen := &unstructured.Unstructured{}
+	must(w.T, w.client.Scheme().Convert(object, seen, nil))
+	if result := judged(w.T, seen); result != status.InProgressStatus {
+		w.Errorf("%s %s is %s", gvk.Kind, object.GetName(), result)
+	}
+}
+
 // Nobody has looked at a fresh object yet. The operator would at once, so what the API server answers to its creation is
 // what counts.
 func TestKstatusTakesAFreshObjectForUnfinished(t *testing.T) {
@@ -79,16 +117,7 @@ func TestKstatusTakesAFreshObjectForUnfinished(t *testing.T) {
 	cluster := testcluster.Start(t)
 	w := &world{T: t, client: cluster.Client, namespace: cluster.Namespace(t), vhost: "none"}
 	for _, object := range []client.Object{w.policy("policy", time.Second), w.transport()} {
-		gvk, err := w.client.GroupVersionKindFor(object)
-		must(t, err)
 		w.create(object)
-		object.GetObjectKind().SetGroupVersionKind(gvk)
-		fresh := &unstructured.Unstructured{}
-		must(t, w.client.Scheme().Convert(object, fresh, nil))
-		result, err := status.Compute(fresh)
-		must(t, err)
-		if result.Status != status.InProgressStatus {
-			t.Errorf("a fresh %s is %s: %s", gvk.Kind, result.Status, result.Message)
-		}
+		unfinished(w, object)
 	}
 }

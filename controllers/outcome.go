@@ -106,6 +106,7 @@ func conclude(ctx context.Context, c client.Client, s *subject, outcome error, w
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
+	s.tell()
 	if stopped {
 		return ctrl.Result{}, nil
 	}

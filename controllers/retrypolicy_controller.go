@@ -52,7 +52,7 @@ func (r *RetryPolicyReconciler) setup(mgr ctrl.Manager, options controller.Optio
 	return nil
 }
 
-// +kubebuilder:rbac:groups=redrive.dev,resources=retrypolicies,verbs=get;list;watch
+// +kubebuilder:rbac:groups=redrive.dev,resources=retrypolicies,verbs=list;watch
 // +kubebuilder:rbac:groups=redrive.dev,resources=retrypolicies/status,verbs=patch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 

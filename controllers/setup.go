@@ -64,10 +64,14 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("transport-controller"),
 		Options: options,
 		brokers: newBrokers(min(snapshotAge, options.PollInterval/2)),
+		polls:   newPolls(),
 		gauges:  newGauges(),
-		failed:  newFailedCounts(),
+		counts:  newStatusCounts(),
+		drift:   newDrift(),
+
+		contests: newContests(options.PollInterval),
 	}
-	if err := transports.gauges.register(metrics.Registry); err != nil {
+	if err := register(metrics.Registry, transports.gauges, transports.drift.repairs); err != nil {
 		return err
 	}
 	return transports.setup(mgr, controllerOptions(options))

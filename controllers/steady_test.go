@@ -181,11 +181,7 @@ func TestPodsAreToldOfANewConfiguration(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "worker", Labels: workload.Labels(transport, "default")},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "worker", Image: workerImage}}},
-	}
-	w.create(pod)
+	pod := w.podOf(transport)
 	told := func() bool {
 		w.get(pod)
 		return pod.Annotations[workload.ConfigHashAnnotation] == w.configMaps()[0].Annotations[workload.ConfigHashAnnotation]

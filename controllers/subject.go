@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -32,8 +33,16 @@ type subject struct {
 	conditions *[]metav1.Condition
 	observed   *int64
 	// success is the message of a Ready that is true.
-	success  string
+	success string
+	// warning is the reason of Warning; Degraded where it is empty.
+	warning  string
 	recorder events.EventRecorder
+
+	// eventsOf is what events are about instead of the object, where the object's namespace takes none any more.
+	eventsOf client.Object
+
+	// news are events that are true only once the status is written.
+	news []func()
 
 	// written is the object as the API server has it.
 	written client.Object
@@ -77,7 +86,7 @@ func (s *subject) summarise(outcome error, warnings []string) {
 	}
 	if len(warnings) > 0 {
 		abnormal[v1alpha1.WarningCondition] = metav1.Condition{
-			Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonDegraded,
+			Status: metav1.ConditionTrue, Reason: cmp.Or(s.warning, v1alpha1.ReasonDegraded),
 			Message: shorten(strings.Join(warnings, "; "), maxMessage),
 		}
 	}
@@ -147,14 +156,39 @@ func (s *subject) announce() {
 	s.event(kind, ready.Reason, ready.Message)
 }
 
+// eventOnceWritten records that something happened which the status remembers, so that it is told once: a reconcile that
+// worked on an outdated copy cannot write its status, and tells nothing.
+func (s *subject) eventOnceWritten(kind, reason, note string) {
+	s.news = append(s.news, func() { s.event(kind, reason, note) })
+}
+
+// tell sends the events that waited for the status.
+func (s *subject) tell() {
+	for _, send := range s.news {
+		send()
+	}
+	s.news = nil
+}
+
 // event records that something happened.
 func (s *subject) event(kind, reason, note string) {
+	if s.eventsOf != nil {
+		s.recorder.Eventf(s.eventsOf, s.object, kind, reason, actionReconcile, "%s", shorten(note, maxNote))
+		return
+	}
 	s.recorder.Eventf(s.object, nil, kind, reason, actionReconcile, "%s", shorten(note, maxNote))
 }
 
 // eventAbout records what was done to another object.
 func (s *subject) eventAbout(other client.Object, reason, note string) {
 	s.recorder.Eventf(s.object, other, corev1.EventTypeNormal, reason, actionReconcile, "%s", shorten(note, maxNote))
+}
+
+// eventOnBroker warns of what happened to an object on the broker. Its name tells the event from those about others, which
+// would be put together with it.
+func (s *subject) eventOnBroker(kind, name, reason, note string) {
+	related := &corev1.ObjectReference{Kind: kind, Name: name}
+	s.recorder.Eventf(s.object, related, corev1.EventTypeWarning, reason, actionReconcile, "%s", shorten(note, maxNote))
 }
 
 func copyOf(object client.Object) client.Object {

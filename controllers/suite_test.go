@@ -35,6 +35,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -85,7 +86,13 @@ func (r running) Run() int { return r() }
 type operator struct {
 	once sync.Once
 	// poll is how often it looks at each Transport; pollInterval where it is zero.
-	poll   time.Duration
+	poll time.Duration
+	// uid is what it takes for its cluster's, and namespace the only one that it sees, where they are set: so it stands for
+	// the operator of another cluster.
+	uid, namespace string
+	// wrap stands between it and the API server, where it is set.
+	wrap func(http.RoundTripper) http.RoundTripper
+
 	cancel context.CancelFunc
 	ended  chan error
 	log    lockedBuffer
@@ -102,9 +109,16 @@ func (o *operator) start(t *testing.T, cluster *testcluster.Cluster) {
 	cfg := rest.CopyConfig(cluster.Config)
 	cfg.Impersonate.UserName = managerUser
 	cfg.Wrap(o.writes.wrap)
+	cfg.Wrap(thePasswords.watch)
 	cfg.Wrap(o.cutOff)
+	if o.wrap != nil {
+		cfg.Wrap(o.wrap)
+	}
 	cached, err := controllers.CacheOptions()
 	must(t, err)
+	if o.namespace != "" {
+		cached.DefaultNamespaces = map[string]cache.Config{o.namespace: {}}
+	}
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme: controllers.NewScheme(), Cache: cached, Client: controllers.ClientOptions(),
 		Metrics: metricsserver.Options{BindAddress: "0"},
@@ -120,7 +134,7 @@ func (o *operator) start(t *testing.T, cluster *testcluster.Cluster) {
 	ctx, cancel := context.WithCancel(context.Background())
 	o.cancel, o.ended = cancel, make(chan error, 1)
 	must(t, controllers.Setup(ctx, mgr, controllers.Options{
-		ClusterUID: uid, Workers: workload.Options{Image: workerImage},
+		ClusterUID: cmp.Or(o.uid, uid), Workers: workload.Options{Image: workerImage},
 		PollInterval: cmp.Or(o.poll, pollInterval), Waits: shortWaits(), Concurrency: 8,
 	}))
 	go func() { o.ended <- mgr.Start(ctx) }()
@@ -199,18 +213,21 @@ func newWorld(t *testing.T) *world {
 	vhost := server.Vhost(t)
 	management, err := url.Parse(server.ManagementURL)
 	must(t, err)
-	password, _ := management.User.Password()
+	administrator, _ := management.User.Password()
 	w := &world{
 		T: t, client: cluster.Client, namespace: cluster.Namespace(t), vhost: vhost,
-		user: management.User.Username(), password: password,
+		user: "operator-" + vhost, password: server.User(t, "operator-"+vhost, "policymaker", vhost, ".*", ".*", ".*"),
 		amqp: testtransport.Connect(t, server.URL(vhost)), proxy: newProxy(t, server.ManagementURL),
 	}
 	w.broker, err = broker.New(broker.Config{
-		ManagementURL: "http://" + management.Host, Username: w.user, Password: w.password, VHost: vhost,
+		ManagementURL: "http://" + management.Host, Username: management.User.Username(), Password: administrator, VHost: vhost,
 	})
 	must(t, err)
+	thePasswords.add(w.user, w.password)
+	thePasswords.add(w.user, wrongPassword)
 	w.create(w.secret())
 	t.Cleanup(w.release)
+	t.Cleanup(func() { checkNoPassword(w) })
 	return w
 }
 
@@ -241,7 +258,7 @@ func (w *world) release() {
 func (w *world) transport() *v1alpha1.Transport {
 	t := testtransport.New("http://127.0.0.1:8080/messages")
 	t.Namespace = w.namespace
-	t.Spec.Broker = v1alpha1.Broker{SecretRef: v1alpha1.LocalReference{Name: secretName}, VHost: &w.vhost}
+	t.Spec.Broker = v1alpha1.Broker{SecretRef: &v1alpha1.LocalReference{Name: secretName}, VHost: &w.vhost}
 	t.Spec.Exchange.UnroutedTo = new("lost")
 	t.Spec.Queues = append(t.Spec.Queues, v1alpha1.Queue{Name: "lost", BindingKeys: []string{"lost"}})
 	t.Spec.Workers[0].Replicas = ptr.To[int32](2)
@@ -268,6 +285,21 @@ func (w *world) create(objects ...client.Object) {
 	w.Helper()
 	for _, object := range objects {
 		must(w.T, w.client.Create(w.Context(), object))
+	}
+}
+
+// podOf makes a pod of the Transport's worker, which nobody starts.
+func (w *world) podOf(transport *v1alpha1.Transport) *corev1.Pod {
+	w.Helper()
+	pod := w.workerPod(transport)
+	w.create(pod)
+	return pod
+}
+
+func (w *world) workerPod(transport *v1alpha1.Transport) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "worker", Labels: workload.Labels(transport, "default")},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "worker", Image: workerImage}}},
 	}
 }
 

@@ -8,43 +8,14 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/broker"
-	"redrive.dev/redrive/internal/credentials"
 	"redrive.dev/redrive/internal/retry"
 	"redrive.dev/redrive/internal/topology"
 )
-
-// connect reads the Secret and finds the broker's client: Reconciling with SecretNotFound where there is no Secret, since
-// those are often made by somebody else and a little later; Stalled with SecretInvalid where it cannot be used.
-func (r *TransportReconciler) connect(ctx context.Context, run *transportRun) error {
-	spec := run.transport.Spec.Broker
-	secret := &corev1.Secret{}
-	key := types.NamespacedName{Namespace: run.transport.Namespace, Name: spec.SecretRef.Name}
-	err := r.Live.Get(ctx, key, secret)
-	if apierrors.IsNotFound(err) {
-		return again(v1alpha1.ReasonSecretNotFound, fmt.Errorf("there is no Secret %q in namespace %q", key.Name, key.Namespace))
-	}
-	if err != nil {
-		return fmt.Errorf("read Secret %s: %w", key.Name, err)
-	}
-	invalid := func(err error) error {
-		return stall(v1alpha1.ReasonSecretInvalid, fmt.Errorf("the Secret %q: %w", key.Name, err))
-	}
-	login, err := credentials.FromSecret(secret.Data)
-	if err != nil {
-		return invalid(err)
-	}
-	if run.port, err = r.brokers.port(login, login.VHostOr(spec.VHost)); err != nil {
-		return invalid(err)
-	}
-	return nil
-}
 
 // applyTopology brings the broker to what the Transport needs. What must not be forgotten is in the status before
 // anything is made: which broker it is, and which of the objects without a mark are ours. It sets Stalled with Invalid,
@@ -60,22 +31,36 @@ func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportR
 		return brokerError(err)
 	}
 	prepared, err := apply.Prepare(apply.Input{
-		Desired: desired, State: stateOf(t), Waits: r.Options.Waits, Now: time.Now(),
+		Desired: desired, State: stateOf(t), Consumed: run.live.consumed(), Waits: r.Options.Waits, Now: time.Now(),
 	}, observed)
 	if err != nil {
 		return brokerError(err)
 	}
 	t.Status.Broker = &v1alpha1.BrokerIdentity{Cluster: observed.Cluster, VHost: observed.VHost}
 	t.Status.Created = prepared.Created
+	wanted := topology.Fingerprint(desired, prepared.Difference.Withheld)
+	unchanged := t.Status.TopologyHash == wanted
 	if len(prepared.Plan) > 0 {
+		if !unchanged {
+			// Until all is made nobody can tell what was never there from what somebody took away.
+			t.Status.TopologyHash = ""
+		}
 		if err := run.subject.writeStatus(ctx, r.Client); err != nil {
 			return err
 		}
 	}
+	if !prepared.Difference.Empty() {
+		if err := r.current(ctx, t); err != nil {
+			return err
+		}
+	}
 	run.report, err = prepared.CarryOut(ctx, run.port)
-	r.reportTopology(run)
+	r.reportTopology(ctx, run, unchanged)
 	if err != nil {
 		return brokerError(err)
+	}
+	if len(run.report.Conflicts)+len(run.report.Failures)+len(run.report.Skipped) == 0 {
+		t.Status.TopologyHash = wanted
 	}
 	return judge(run)
 }
@@ -91,27 +76,27 @@ func (r *TransportReconciler) lanes(run *transportRun) retry.Lanes {
 	return slices.Compact(lanes)
 }
 
-// reportTopology puts into the status what a run on the broker did and found, also one that ended early.
-func (r *TransportReconciler) reportTopology(run *transportRun) {
-	status, report := &run.transport.Status, run.report
-	status.Created, status.Adopted, status.Retiring = report.Created, report.Adopted, report.Retiring
+// reportTopology puts into the status what a run on the broker did and found, also one that ended early. unchanged is true
+// where all that is wanted had been made before.
+func (r *TransportReconciler) reportTopology(ctx context.Context, run *transportRun, unchanged bool) {
+	status, report, name := &run.transport.Status, run.report, client.ObjectKeyFromObject(run.transport)
+	reportAdoption(run)
+	status.Created, status.Adopted = report.Created, report.Adopted
+	status.Retiring = r.counts.retiring(name, status.Retiring, report.Retiring, time.Now())
 	status.Queues = new(int32(len(run.transport.Spec.Queues))) //nolint:gosec // the schema allows 64
 	status.Lanes = nil
 	for _, lane := range run.compiled.Lanes {
 		status.Lanes = append(status.Lanes, retry.LaneKey(lane))
 	}
 	run.due = report.RequeueAfter
-	for _, finding := range slices.Concat(topology.Advice(run.transport), report.Warnings) {
-		run.warnings = append(run.warnings, finding.String())
-	}
-	for _, blocked := range report.Blocked {
+	run.warn(r.drift.staying(name, slices.Concat(topology.Advice(run.transport), report.Warnings), time.Now()))
+	if len(report.Blocked) > 0 {
 		run.warnings = append(run.warnings, fmt.Sprintf(
-			"queue %s is no longer in the spec and is kept, because it holds %d messages: it is deleted when it is empty",
-			blocked.Queue, blocked.Messages))
+			"queues are no longer in the spec and are kept while they hold messages: %s",
+			listed(holding(status.Retiring, report.Blocked), blockedText)))
 	}
-	if len(report.Steps) > 0 {
-		run.subject.event(corev1.EventTypeNormal, "BrokerUpdated", stepsText(report.Steps))
-	}
+	r.reportSteps(ctx, run, unchanged)
+	r.drift.see(name, report.Queues)
 	r.reportCounts(run)
 }
 
@@ -132,7 +117,9 @@ func judge(run *transportRun) error {
 }
 
 func stateOf(t *v1alpha1.Transport) apply.State {
-	return apply.State{Created: t.Status.Created, Retiring: t.Status.Retiring, Broker: t.Status.Broker}
+	return apply.State{
+		Created: t.Status.Created, Adopted: adopted(t), Retiring: t.Status.Retiring, Broker: t.Status.Broker,
+	}
 }
 
 // brokerError tells what an error of the broker means for the Transport.
@@ -142,6 +129,8 @@ func brokerError(err error) error {
 	case errors.As(err, &moved):
 		return stall(v1alpha1.ReasonBrokerChanged, fmt.Errorf(
 			"%w; neither is touched: let the Secret lead to the first again, or delete the Transport with deletionPolicy Retain and make it anew", err))
+	case errors.Is(err, errBusy):
+		return wait(v1alpha1.ReasonBrokerUnreachable, jitter(busyPause), err)
 	case errors.Is(err, broker.ErrUnreachable):
 		return again(v1alpha1.ReasonBrokerUnreachable, err)
 	case errors.Is(err, broker.ErrUnauthorized), errors.Is(err, broker.ErrForbidden), errors.Is(err, broker.ErrNotFound),
@@ -160,15 +149,18 @@ const maxListed = 10
 
 // listed puts items into one line and counts those that do not fit.
 func listed[T any](items []T, text func(T) string) string {
-	texts := make([]string, 0, maxListed+1)
+	texts := make([]string, len(items))
 	for i, item := range items {
-		if i == maxListed {
-			texts = append(texts, fmt.Sprintf("and %d more", len(items)-maxListed))
-			break
-		}
-		texts = append(texts, text(item))
+		texts[i] = text(item)
 	}
-	return strings.Join(texts, "; ")
+	return joinedBy("; ", texts)
+}
+
+func joinedBy(separator string, texts []string) string {
+	if more := len(texts) - maxListed; more > 0 {
+		texts = append(slices.Clone(texts[:maxListed]), fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(texts, separator)
 }
 
 func stepsText(steps []topology.Step) string {
@@ -177,6 +169,4 @@ func stepsText(steps []topology.Step) string {
 	})
 }
 
-func joined(texts []string) string {
-	return listed(texts, func(text string) string { return text })
-}
+func joined(texts []string) string { return joinedBy("; ", texts) }

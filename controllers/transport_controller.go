@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -34,8 +33,12 @@ type TransportReconciler struct {
 	Options  Options
 
 	brokers *brokers
+	polls   *polls
 	gauges  *gauges
-	failed  *failedCounts
+	counts  *statusCounts
+	drift   *drift
+
+	contests *contests
 }
 
 // transportRun is the state of one reconcile of a Transport.
@@ -46,8 +49,12 @@ type transportRun struct {
 	live liveWorkers
 
 	compiled *compile.Result
-	port     apply.Port
-	report   apply.Report
+	// source is where the broker's address and login were found.
+	source brokerSource
+	port   apply.Port
+	// leave gives back the place among those that are busy with the broker; nil where none was taken.
+	leave  func()
+	report apply.Report
 
 	// warnings are what works, but not as the user may believe.
 	warnings []string
@@ -92,10 +99,11 @@ func (r *TransportReconciler) usersOf(ctx context.Context, object client.Object)
 // +kubebuilder:rbac:groups=redrive.dev,resources=transports,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=redrive.dev,resources=transports/status,verbs=patch
 // +kubebuilder:rbac:groups=redrive.dev,resources=transports/finalizers,verbs=update
-// +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;patch;delete
-// +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=apps,resources=deployments,verbs=list;watch;create;patch;delete
+// +kubebuilder:rbac:groups="",resources=configmaps,verbs=list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch;patch
 // +kubebuilder:rbac:groups="",resources=secrets;namespaces,verbs=get
+// +kubebuilder:rbac:groups=rabbitmq.com,resources=rabbitmqclusters,verbs=get
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // Reconcile implements reconcile.Reconciler.
@@ -111,7 +119,14 @@ func (r *TransportReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 	}
 	run := &transportRun{transport: transport, subject: ofTransport(transport, r.Recorder)}
 	defer func() {
-		next := sooner(run.due, jitter(r.Options.PollInterval))
+		if run.leave != nil {
+			run.leave()
+		}
+		if err = run.named(err); run.postponed(err) {
+			result, err = ctrl.Result{RequeueAfter: jitter(busyPause)}, nil
+			return
+		}
+		next := sooner(run.due, r.polls.next(transport.Status.Broker, time.Now(), r.Options.PollInterval))
 		result, err = conclude(ctx, r.Client, run.subject, err, run.warnings, next)
 	}()
 
@@ -134,7 +149,9 @@ func (r *TransportReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 // forget drops what is kept in memory about a Transport that is gone.
 func (r *TransportReconciler) forget(name types.NamespacedName) {
 	r.gauges.forget(name)
-	r.failed.forget(name)
+	r.counts.forget(name)
+	r.drift.forget(name)
+	r.contests.forget(name)
 }
 
 // addFinalizer comes before anything is made that it has to clean up.
@@ -165,13 +182,12 @@ func (r *TransportReconciler) compile(ctx context.Context, run *transportRun) er
 }
 
 // complete is the last step: Reconciling with Progressing while workers roll out, or what an earlier step could not do.
-func (r *TransportReconciler) complete(_ context.Context, run *transportRun) error {
+func (r *TransportReconciler) complete(ctx context.Context, run *transportRun) error {
 	if run.incomplete != nil {
 		return run.incomplete
 	}
 	if rolling := run.live.rolling(); len(rolling) > 0 {
-		slices.Sort(rolling)
-		return wait(v1alpha1.ReasonProgressing, 0, fmt.Errorf("workers are rolling out: %s", joined(rolling)))
+		return wait(v1alpha1.ReasonProgressing, 0, r.rolloutError(ctx, rolling))
 	}
 	return nil
 }

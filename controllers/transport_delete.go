@@ -1,12 +1,18 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -14,6 +20,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/workload"
 )
 
 // untilWorkersStop is how often it is looked whether the last worker pod is gone.
@@ -25,17 +32,20 @@ func (r *TransportReconciler) delete(ctx context.Context, run *transportRun) err
 	if run.transport.Status.Broker == nil {
 		return r.removeFinalizer(ctx, run) // Nothing was ever made.
 	}
-	retain, err := r.retained(ctx, run)
+	if run.transport.Spec.DeletionPolicy == v1alpha1.DeletionRetain {
+		return r.release(ctx, run, "spec.deletionPolicy is Retain")
+	}
+	ends, err := r.endingNamespace(ctx, run)
 	if err != nil {
 		return err
 	}
-	if retain != "" {
-		return r.release(ctx, run, retain)
+	if ends != nil {
+		run.subject.eventsOf = ends
+		return r.release(ctx, run, "its namespace is being deleted")
 	}
 	err = runSteps(ctx, run, r.readWorkers, r.connect)
-	var why *interruption
-	if errors.As(err, &why) && why.reason == v1alpha1.ReasonSecretNotFound {
-		return r.release(ctx, run, "the Secret of the broker is gone")
+	if errors.Is(err, errNoBroker) {
+		return r.release(ctx, run, err.Error())
 	}
 	if err == nil {
 		err = r.takeDown(ctx, run)
@@ -50,7 +60,8 @@ func withWayOut(err error) error {
 		return err
 	}
 	switch why.reason {
-	case v1alpha1.ReasonBrokerUnreachable, v1alpha1.ReasonBrokerRefused, v1alpha1.ReasonSecretInvalid:
+	case v1alpha1.ReasonBrokerUnreachable, v1alpha1.ReasonBrokerRefused, v1alpha1.ReasonBrokerNotFound,
+		v1alpha1.ReasonBrokerChanged, v1alpha1.ReasonSecretInvalid, v1alpha1.ReasonSecretNotFound:
 		told := *why
 		told.err = fmt.Errorf("%w; to let the Transport go without its broker, set spec.deletionPolicy to Retain", why.err)
 		return &told
@@ -58,30 +69,44 @@ func withWayOut(err error) error {
 	return err
 }
 
-// retained says why the objects stay on the broker; empty where they do not.
-func (r *TransportReconciler) retained(ctx context.Context, run *transportRun) (string, error) {
-	if run.transport.Spec.DeletionPolicy == v1alpha1.DeletionRetain {
-		return "spec.deletionPolicy is Retain", nil
-	}
+// endingNamespace returns the Transport's namespace where it is being deleted, or gone already; nil where it is not.
+func (r *TransportReconciler) endingNamespace(ctx context.Context, run *transportRun) (*corev1.Namespace, error) {
 	namespace := &corev1.Namespace{}
-	if err := r.Live.Get(ctx, client.ObjectKey{Name: run.transport.Namespace}, namespace); err != nil {
-		return "", fmt.Errorf("read namespace %s: %w", run.transport.Namespace, err)
+	err := r.Live.Get(ctx, client.ObjectKey{Name: run.transport.Namespace}, namespace)
+	switch {
+	case apierrors.IsNotFound(err):
+		namespace.Name = run.transport.Namespace
+		return namespace, nil
+	case err != nil:
+		return nil, fmt.Errorf("read namespace %s: %w", run.transport.Namespace, err)
+	case namespace.DeletionTimestamp.IsZero():
+		return nil, nil //nolint:nilnil // it is not ending
+	default:
+		return namespace, nil
 	}
-	if !namespace.DeletionTimestamp.IsZero() {
-		return "its namespace is being deleted", nil
-	}
-	return "", nil
 }
 
-// release lets the Transport go and leaves its objects. A namespace that is being deleted takes no events, so the log
-// says it too.
+// release lets the Transport go and leaves its objects. What is left is said by an event, which outlives the Transport and
+// its namespace, and by the log.
 func (r *TransportReconciler) release(ctx context.Context, run *transportRun, why string) error {
-	broker, names := run.transport.Status.Broker, compile.NamesOf(run.transport)
-	note := fmt.Sprintf("left on cluster %q, vhost %q, because %s: the queues %s, %s and %s*, and the exchanges that belong to them",
-		broker.Cluster, broker.VHost, why, joined(queueNames(run.transport)), names.FailureQueue(), names.LanePrefix())
+	note := fmt.Sprintf("the Transport %s/%s goes, because %s; left %s", run.transport.Namespace, run.transport.Name, why, leftText(run.transport))
 	run.subject.event(corev1.EventTypeWarning, "Retained", note)
 	ctrl.LoggerFrom(ctx).Info("the Transport goes and its objects stay", "note", note)
 	return r.removeFinalizer(ctx, run)
+}
+
+// leftText lists what a Transport leaves. Stages that are done have taken some of it away.
+func leftText(t *v1alpha1.Transport) string {
+	names := compile.NamesOf(t)
+	queues := queueNames(t)
+	for _, state := range t.Status.Retiring {
+		if !strings.HasPrefix(state.Queue, names.LanePrefix()) && !slices.Contains(queues, state.Queue) && state.Queue != names.FailureQueue() {
+			queues = append(queues, state.Queue)
+		}
+	}
+	return fmt.Sprintf("on cluster %q, vhost %q, with the messages in them, as far as they are still there: the queues %s, %s and %s*, "+
+		"and the exchanges and policies that belong to them",
+		t.Status.Broker.Cluster, t.Status.Broker.VHost, names.FailureQueue(), joinedBy(", ", queues), names.LanePrefix())
 }
 
 // takeDown goes one stage further.
@@ -91,13 +116,17 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 	if err != nil {
 		return err
 	}
+	if err := r.current(ctx, t); err != nil {
+		return err
+	}
 	workersGone := len(run.live.deployments) == 0 && len(pods) == 0
 	report, err := apply.Delete(ctx, run.port, apply.DeleteInput{
 		Owner: r.owner(t), Prefix: compile.NamesOf(t).Prefix, State: stateOf(t),
 		Force:       t.Spec.DeletionPolicy == v1alpha1.DeletionDelete,
 		WorkersGone: workersGone, Waits: r.Options.Waits, Now: time.Now(),
 	})
-	t.Status.Created, t.Status.Retiring = report.Created, report.Retiring
+	t.Status.Created = report.Created
+	t.Status.Retiring = r.counts.retiring(client.ObjectKeyFromObject(t), t.Status.Retiring, report.Retiring, time.Now())
 	if len(report.Steps) > 0 {
 		run.subject.event(corev1.EventTypeNormal, "BrokerUpdated", stepsText(report.Steps))
 	}
@@ -105,19 +134,68 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 		return brokerError(err)
 	}
 	if report.Drained && !workersGone {
-		return r.stopWorkers(ctx, run)
+		return r.stopWorkers(ctx, run, pods)
 	}
 	return r.afterStage(ctx, run, report)
 }
 
-// stopWorkers deletes the Deployments, now that nothing is left for their pods to do.
-func (r *TransportReconciler) stopWorkers(ctx context.Context, run *transportRun) error {
+// stopWorkers deletes the Deployments, now that nothing is left for their pods to do, and names the pods that are still there.
+func (r *TransportReconciler) stopWorkers(ctx context.Context, run *transportRun, pods []metav1.PartialObjectMetadata) error {
 	for _, deployment := range run.live.deployments {
 		if err := r.remove(ctx, run, "Deployment", deployment); err != nil {
 			return err
 		}
 	}
-	return wait(v1alpha1.ReasonDeleting, untilWorkersStop, errors.New("the queues are empty, and the workers stop"))
+	text := "the queues are empty, and the workers stop"
+	if run.transport.Spec.DeletionPolicy == v1alpha1.DeletionDelete {
+		text = "the workers stop, and then the queues go with what is in them"
+	}
+	if len(pods) > 0 {
+		slices.SortFunc(pods, func(a, b metav1.PartialObjectMetadata) int { return cmp.Compare(a.Name, b.Name) })
+		text += "; still there: " + listed(pods, func(pod metav1.PartialObjectMetadata) string { return podText(run.transport, pod) })
+	}
+	orphans, err := r.orphans(ctx, run.transport)
+	if err != nil {
+		return err
+	}
+	if len(pods) > 0 && len(orphans) > 0 {
+		text += fmt.Sprintf("; Deployment %s was orphaned and is left alone: delete it, or set spec.deletionPolicy to Retain",
+			joinedBy(", ", orphans))
+	}
+	return wait(v1alpha1.ReasonDeleting, untilWorkersStop, errors.New(text))
+}
+
+// orphans are the Deployments that were the Transport's and are nobody's any more, as after a deletion with
+// --cascade=orphan. They are not deleted: whoever deletes so wants to keep them.
+func (r *TransportReconciler) orphans(ctx context.Context, t *v1alpha1.Transport) ([]string, error) {
+	var list appsv1.DeploymentList
+	if err := r.Client.List(ctx, &list, client.InNamespace(t.Namespace), client.MatchingLabels(workload.TransportLabels(t))); err != nil {
+		return nil, fmt.Errorf("list the Deployments: %w", err)
+	}
+	var names []string
+	for i := range list.Items {
+		if metav1.GetControllerOf(&list.Items[i]) == nil {
+			names = append(names, list.Items[i].Name)
+		}
+	}
+	return names, nil
+}
+
+// podText names a pod with the labels of a Transport's workers, and what keeps it.
+func podText(t *v1alpha1.Transport, pod metav1.PartialObjectMetadata) string {
+	maker := "nobody"
+	if controller := metav1.GetControllerOf(&pod); controller != nil {
+		maker = controller.Kind + " " + controller.Name
+	}
+	switch {
+	case !strings.HasPrefix(maker, "ReplicaSet "+t.Name+"-"):
+		return fmt.Sprintf("pod %s, which is no worker's (it belongs to %s): delete it, or take its label %s away",
+			pod.Name, maker, workload.TransportLabel)
+	case pod.DeletionTimestamp != nil:
+		return fmt.Sprintf("pod %s, which has until %s to end", pod.Name, pod.DeletionTimestamp.UTC().Format(time.RFC3339))
+	default:
+		return "pod " + pod.Name
+	}
 }
 
 // afterStage tells how the deletion goes on.
@@ -131,14 +209,31 @@ func (r *TransportReconciler) afterStage(ctx context.Context, run *transportRun,
 	case len(report.Failures) > 0:
 		return again(v1alpha1.ReasonBrokerRefused, errors.New(listed(report.Failures, failureText)))
 	case len(report.Blocked) > 0:
-		return wait(v1alpha1.ReasonDeletionBlocked, report.RequeueAfter, fmt.Errorf(
-			"queues hold messages: %s; let them be handled or take them out, "+
-				"or set spec.deletionPolicy to Retain to leave everything on the broker, or to Delete to lose them",
-			listed(report.Blocked, blockedText)))
+		return wait(v1alpha1.ReasonDeletionBlocked, report.RequeueAfter, fmt.Errorf("queues hold messages: %s; %s, %s",
+			listed(holding(run.transport.Status.Retiring, report.Blocked), blockedText), run.remedy(report), wayOut))
+	case len(report.Uncounted) > 0:
+		return wait(v1alpha1.ReasonDeleting, report.RequeueAfter, fmt.Errorf(
+			"the broker has not counted the messages in %s; if that stays, look whether its statistics are switched off or a node is down, %s",
+			joinedBy(", ", report.Uncounted), wayOut))
 	default:
 		return wait(v1alpha1.ReasonDeleting, report.RequeueAfter, errors.New("the objects are on their way out of the broker"))
 	}
 }
+
+// remedy says whether the workers still empty the queues, or somebody else has to.
+func (run *transportRun) remedy(report apply.DeleteReport) string {
+	switch {
+	case len(run.live.deployments) == 0:
+		return "its workers are gone: take the messages out"
+	case !report.Drained && run.live.ready() > 0:
+		return "the workers go on until they are empty; if that does not end, take the messages out"
+	default:
+		return "let them be handled or take them out"
+	}
+}
+
+// wayOut of a deletion that waits for somebody.
+const wayOut = "or set spec.deletionPolicy to Retain to leave everything on the broker, or to Delete to lose what is in it"
 
 // removeFinalizer lets the API server delete the Transport.
 func (r *TransportReconciler) removeFinalizer(ctx context.Context, run *transportRun) error {

@@ -3,7 +3,10 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -87,7 +90,9 @@ func (r *TransportReconciler) applyWorker(ctx context.Context, run *transportRun
 		return "", err
 	}
 	hash = configMap.Annotations[workload.ConfigHashAnnotation]
-	deployment, err := workload.Deployment(run.transport, worker, r.Options.Workers)
+	options := r.Options.Workers
+	options.Secrets = run.source.forWorkers()
+	deployment, err := workload.Deployment(run.transport, worker, options)
 	if err != nil {
 		return hash, &refusal{err}
 	}
@@ -113,22 +118,27 @@ func (r *TransportReconciler) applyObject(ctx context.Context, run *transportRun
 		return err
 	}
 	same, err := upToDate(current, form)
-	if err != nil || same {
+	if err != nil {
 		return err
+	}
+	name, object := client.ObjectKeyFromObject(run.transport), kind+" "+desired.GetName()
+	r.contests.want(name, object, form.GetAnnotations()[stampAnnotation])
+	if same {
+		return nil
+	}
+	if !r.contests.mayWrite(name, object, time.Now()) {
+		run.partly(wait(v1alpha1.ReasonProgressing, 0, r.contests.contested(object, current)))
+		return nil
 	}
 	err = r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(form), client.FieldOwner(fieldOwner), client.ForceOwnership)
 	if err != nil {
-		err = fmt.Errorf("apply %s %s: %w", kind, desired.GetName(), err)
+		err = fmt.Errorf("apply %s: %w", object, err)
 		if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
 			return &refusal{err}
 		}
 		return err
 	}
-	if current == nil {
-		run.subject.eventAbout(form, "Created", kind+" "+desired.GetName())
-	} else if current.GetResourceVersion() != form.GetResourceVersion() {
-		run.subject.eventAbout(form, "Updated", kind+" "+desired.GetName())
-	}
+	r.reportWrite(run, object, current, form)
 	if result == nil {
 		return nil
 	}
@@ -136,6 +146,21 @@ func (r *TransportReconciler) applyObject(ctx context.Context, run *transportRun
 		return fmt.Errorf("read %s %s: %w", kind, desired.GetName(), err)
 	}
 	return nil
+}
+
+// reportWrite tells of what was written by an event, and whether it undid what somebody else did.
+func (r *TransportReconciler) reportWrite(run *transportRun, object string, before, after client.Object) {
+	switch r.contests.wrote(client.ObjectKeyFromObject(run.transport), object, before, after, time.Now()) {
+	case wroteRepair:
+		run.subject.eventRestored(after, object+" was changed or deleted"+lastManager(before)+" and is put right")
+	case wroteChange:
+		reason := "Updated"
+		if before == nil {
+			reason = "Created"
+		}
+		run.subject.eventAbout(after, reason, object)
+	case wroteNothing:
+	}
 }
 
 // removeWorkers deletes the objects of worker groups that the spec no longer has.
@@ -177,8 +202,9 @@ func (r *TransportReconciler) remove(ctx context.Context, run *transportRun, kin
 	return nil
 }
 
-// refreshPods writes the hash of the configuration onto the pods. The annotation itself does nothing, but a changed pod
-// makes the kubelet look at its volumes at once, and so at the ConfigMap, instead of within a minute or two.
+// refreshPods writes the hash of the configuration and the version of the broker's Secrets onto the pods. The annotations
+// themselves do nothing, but a changed pod makes the kubelet look at its volumes at once, and so at the ConfigMap and the
+// Secrets, instead of within a minute or two.
 func (r *TransportReconciler) refreshPods(ctx context.Context, run *transportRun) error {
 	pods, err := r.pods(ctx, run.transport)
 	if err != nil {
@@ -193,16 +219,30 @@ func (r *TransportReconciler) refreshPods(ctx context.Context, run *transportRun
 		hashes[worker.Name] = compile.Hash(data)
 	}
 	for i := range pods {
-		pod := &pods[i]
-		hash := hashes[pod.Labels[workload.WorkerLabel]]
-		if hash == "" || !pod.DeletionTimestamp.IsZero() || pod.Annotations[workload.ConfigHashAnnotation] == hash {
+		hash := hashes[pods[i].Labels[workload.WorkerLabel]]
+		if hash == "" || !pods[i].DeletionTimestamp.IsZero() {
 			continue
 		}
-		before := pod.DeepCopy()
-		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, workload.ConfigHashAnnotation, hash)
-		if err := r.Client.Patch(ctx, pod, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("refresh pod %s: %w", pod.Name, err)
+		err := r.refreshPod(ctx, &pods[i], map[string]string{
+			workload.ConfigHashAnnotation: hash, workload.SecretVersionAnnotation: run.source.version(),
+		})
+		if err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+func (r *TransportReconciler) refreshPod(ctx context.Context, pod *metav1.PartialObjectMetadata, annotations map[string]string) error {
+	before := pod.DeepCopy()
+	for name, value := range annotations {
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, name, value)
+	}
+	if maps.Equal(before.Annotations, pod.Annotations) {
+		return nil
+	}
+	if err := r.Client.Patch(ctx, pod, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("refresh pod %s: %w", pod.Name, err)
 	}
 	return nil
 }
@@ -218,15 +258,29 @@ func (r *TransportReconciler) pods(ctx context.Context, t *v1alpha1.Transport) (
 	return list.Items, nil
 }
 
-// configs are the configurations that are published. One that cannot be read names no lanes, and is written anew.
+// configs are the configurations that are published. One that cannot be read or that somebody edited is about to be written
+// anew, and the lanes that it names are not made: a worker that has read it takes another for one that is not there.
 func (l liveWorkers) configs() []compile.Config {
 	var configs []compile.Config
 	for _, configMap := range l.configMaps {
-		if config, err := compile.Decode([]byte(configMap.Data[workload.ConfigKey])); err == nil {
+		data := []byte(configMap.Data[workload.ConfigKey])
+		if compile.Hash(data) != configMap.Annotations[workload.ConfigHashAnnotation] {
+			continue
+		}
+		if config, err := compile.Decode(data); err == nil {
 			configs = append(configs, config)
 		}
 	}
 	return configs
+}
+
+// ready is the number of pods that are ready.
+func (l liveWorkers) ready() int32 {
+	var ready int32
+	for _, deployment := range l.deployments {
+		ready += deployment.Status.ReadyReplicas
+	}
+	return ready
 }
 
 // summary is the number of ready and of wanted pods; empty where there are no workers.
@@ -234,26 +288,25 @@ func (l liveWorkers) summary() string {
 	if len(l.deployments) == 0 {
 		return ""
 	}
-	var ready, wanted int32
+	var wanted int32
 	for _, deployment := range l.deployments {
-		ready += deployment.Status.ReadyReplicas
 		wanted += replicas(deployment)
 	}
-	return fmt.Sprintf("%d/%d", ready, wanted)
+	return fmt.Sprintf("%d/%d", l.ready(), wanted)
 }
 
-// rolling names the workers whose Deployment is not there yet.
-func (l liveWorkers) rolling() []string {
-	var names []string
-	for _, deployment := range l.deployments {
+// rolling are the Deployments that are not there yet, by name.
+func (l liveWorkers) rolling() []*appsv1.Deployment {
+	var rolling []*appsv1.Deployment
+	for _, name := range slices.Sorted(maps.Keys(l.deployments)) {
+		deployment := l.deployments[name]
 		wanted, status := replicas(deployment), deployment.Status
 		current := status.ObservedGeneration >= deployment.Generation && status.Replicas <= status.UpdatedReplicas
 		if !current || status.UpdatedReplicas < wanted || status.AvailableReplicas < wanted {
-			names = append(names, fmt.Sprintf("%s (%d of %d available)",
-				deployment.Labels[workload.WorkerLabel], status.AvailableReplicas, wanted))
+			rolling = append(rolling, deployment)
 		}
 	}
-	return names
+	return rolling
 }
 
 func replicas(deployment *appsv1.Deployment) int32 {

@@ -1,0 +1,245 @@
+package controllers_test
+
+import (
+	"crypto/tls"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/testbroker"
+	"redrive.dev/redrive/internal/testcert"
+	"redrive.dev/redrive/internal/testtransport"
+)
+
+// liar stands before the management API and misbehaves as told.
+type liar struct {
+	*httptest.Server
+	// behave takes the place of the broker; nil where it answers itself.
+	behave           atomic.Pointer[http.HandlerFunc]
+	requests, writes atomic.Int64
+}
+
+func newLiar(t *testing.T, managementURL string) *liar {
+	t.Helper()
+	l := &liar{}
+	forward := forwarder(t, managementURL)
+	l.Server = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		l.requests.Add(1)
+		if r.Method != http.MethodGet {
+			l.writes.Add(1)
+		}
+		if behave := l.behave.Load(); behave != nil {
+			(*behave)(rw, r)
+			return
+		}
+		forward.ServeHTTP(rw, r)
+	}))
+	t.Cleanup(l.Close)
+	return l
+}
+
+func (l *liar) be(behave http.HandlerFunc) {
+	if behave == nil {
+		l.behave.Store(nil)
+		return
+	}
+	l.behave.Store(&behave)
+}
+
+func forwarder(t *testing.T, managementURL string) http.Handler {
+	t.Helper()
+	target, err := url.Parse(managementURL)
+	must(t, err)
+	target.User = nil
+	return &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }}
+}
+
+// secureProxy shows the management API with a certificate of an authority that nobody knows.
+type secureProxy struct {
+	*httptest.Server
+	authority []byte
+}
+
+func newSecureProxy(t *testing.T, managementURL string) *secureProxy {
+	t.Helper()
+	authority := testcert.NewAuthority(t, "shop")
+	pair := authority.Issue(t, "127.0.0.1")
+	certificate, err := tls.X509KeyPair(pair.Cert, pair.Key)
+	must(t, err)
+	server := httptest.NewUnstartedServer(forwarder(t, managementURL))
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return &secureProxy{Server: server, authority: authority.PEM}
+}
+
+func answers(status int, contentType, body string) http.HandlerFunc {
+	return func(rw http.ResponseWriter, _ *http.Request) {
+		rw.Header().Set("Content-Type", contentType)
+		rw.Header().Set("Location", "https://login.example/")
+		rw.WriteHeader(status)
+		_, _ = io.WriteString(rw, body)
+	}
+}
+
+func resets(rw http.ResponseWriter, _ *http.Request) {
+	conn, _, err := http.NewResponseController(rw).Hijack()
+	if err != nil {
+		return
+	}
+	_ = conn.(*net.TCPConn).SetLinger(0)
+	_ = conn.Close()
+}
+
+// emptyLists knows of nothing, as a broker that is half up.
+func emptyLists(rw http.ResponseWriter, r *http.Request) {
+	rw.Header().Set("Content-Type", "application/json")
+	if strings.HasSuffix(r.URL.Path, "cluster-name") {
+		_, _ = io.WriteString(rw, `{"name":"rabbit@elsewhere"}`)
+		return
+	}
+	_, _ = io.WriteString(rw, "[]")
+}
+
+func TestABrokerThatMisbehavesIsNamedAndConcernsNobodyElse(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		behave       http.HandlerFunc
+		reason, part string
+	}{
+		"errors":                {answers(500, "text/plain", "oops"), v1alpha1.ReasonBrokerUnreachable, "(500)"},
+		"pages":                 {answers(200, "text/html", "<html>"), v1alpha1.ReasonBrokerUnreachable, `it is "text/html" and not JSON`},
+		"half answers":          {answers(200, "application/json", `{"name":"ra`), v1alpha1.ReasonBrokerUnreachable, "is not what the management API gives (200)"},
+		"empty lists":           {emptyLists, v1alpha1.ReasonBrokerUnreachable, "it lacks the exchange amq.direct"},
+		"redirects":             {answers(302, "text/html", ""), v1alpha1.ReasonBrokerUnreachable, `it redirects to "login.example"`},
+		"refused logins":        {answers(401, "text/html", "<html>"), v1alpha1.ReasonBrokerRefused, "refuses the login (401)"},
+		"connections cut short": {resets, v1alpha1.ReasonBrokerUnreachable, "reset"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			l := newLiar(t, testbroker.Shared(t).ManagementURL)
+			edit(w, w.secret(), func(s *corev1.Secret) { s.StringData = map[string]string{"management_uri": l.URL} })
+			transport := w.ready()
+			before := w.observed()
+			l.be(tt.behave)
+			if message := w.await(transport, v1alpha1.ReadyCondition, metav1.ConditionFalse, tt.reason); !strings.Contains(message, tt.part) {
+				t.Errorf("the condition says %q, not %q", message, tt.part)
+			}
+			// Nothing is written on the strength of it, and it is not asked more often than the poll would.
+			writes, requests, until := l.writes.Load(), l.requests.Load(), time.Now().Add(4*pollInterval)
+			testtransport.Eventually(t, "some more polls", func() bool { return time.Now().After(until) })
+			if l.writes.Load() > writes {
+				t.Errorf("%d writes to a broker that lies", l.writes.Load()-writes)
+			}
+			// A look is at most seven requests.
+			if asked := l.requests.Load() - requests; asked == 0 || asked > 7*6 {
+				t.Errorf("%d requests in 4 polls", asked)
+			}
+			l.be(nil)
+			w.awaitReady(transport)
+			if after := w.observed(); len(after.Queues) != len(before.Queues) || len(after.Bindings) != len(before.Bindings) || len(after.Policies) != len(before.Policies) {
+				t.Errorf("%d queues, %d bindings and %d policies became %d, %d and %d", len(before.Queues), len(before.Bindings),
+					len(before.Policies), len(after.Queues), len(after.Bindings), len(after.Policies))
+			}
+		})
+	}
+}
+
+func TestALoginThatIsRefusedNowAndThenHoldsNothingUpForGood(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	l := newLiar(t, testbroker.Shared(t).ManagementURL)
+	forward, refuse := forwarder(t, testbroker.Shared(t).ManagementURL), answers(401, "application/json", `{"error":"not_authorised","reason":"Login failed"}`)
+	l.be(func(rw http.ResponseWriter, r *http.Request) {
+		if l.requests.Load()%23 == 7 {
+			refuse(rw, r)
+			return
+		}
+		forward.ServeHTTP(rw, r)
+	})
+	edit(w, w.secret(), func(s *corev1.Secret) { s.StringData = map[string]string{"management_uri": l.URL} })
+	transport := w.ready()
+	edit(w, transport, func(tr *v1alpha1.Transport) {
+		tr.Spec.Queues = append(tr.Spec.Queues, v1alpha1.Queue{Name: "more", BindingKeys: []string{"more"}})
+	})
+	w.awaitReady(transport)
+	if !w.hasQueue("more") {
+		t.Error("ready without the queue")
+	}
+}
+
+// Ten Transports on a broker that takes ten seconds for each answer would keep all of the operator's workers for minutes.
+func TestASlowBrokerDoesNotKeepOthersFromTheirs(t *testing.T) {
+	// What it takes without a slow broker, on this machine and now.
+	usual := timeToReady(t)
+	slow := newWorld(t)
+	l := newLiar(t, testbroker.Shared(t).ManagementURL)
+	forward := forwarder(t, testbroker.Shared(t).ManagementURL)
+	l.be(func(rw http.ResponseWriter, r *http.Request) {
+		select {
+		case <-time.After(10 * time.Second):
+			forward.ServeHTTP(rw, r)
+		case <-r.Context().Done():
+		}
+	})
+	edit(slow, slow.secret(), func(s *corev1.Secret) { s.StringData = map[string]string{"management_uri": l.URL} })
+	slow.create(slow.policy("policy", time.Second))
+	names := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"}
+	for _, name := range names {
+		transport := slow.transport()
+		transport.Name, transport.Spec.Exchange.Name = name, name
+		for i := range transport.Spec.Queues {
+			transport.Spec.Queues[i].Name = name + "." + transport.Spec.Queues[i].Name
+		}
+		transport.Spec.Exchange.UnroutedTo = nil
+		slow.create(transport)
+	}
+	told := func(name string) bool {
+		transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: slow.namespace, Name: name}}
+		slow.get(transport)
+		return hasReason(transport, v1alpha1.ReasonBrokerUnreachable)
+	}
+	testtransport.Eventually(t, "most of them to be told of the slow broker", func() bool {
+		n := 0
+		for _, name := range names {
+			if told(name) {
+				n++
+			}
+		}
+		return n >= len(names)-2
+	})
+	for range 3 {
+		if took := timeToReady(t); took > 10*time.Second+3*usual {
+			t.Errorf("a Transport on another broker took %s, and %s before", took, usual)
+		}
+	}
+	if busy := l.requests.Load(); busy == 0 {
+		t.Error("nobody asked the slow broker")
+	}
+}
+
+// timeToReady is how long a new Transport takes to be ready, and ready again after a change.
+func timeToReady(t *testing.T) time.Duration {
+	t.Helper()
+	began := time.Now()
+	quick := newWorld(t)
+	transport := quick.ready()
+	edit(quick, transport, func(tr *v1alpha1.Transport) { tr.Spec.Workers[0].Concurrency = new(int32(7)) })
+	quick.awaitReady(transport)
+	return time.Since(began)
+}

@@ -1,0 +1,197 @@
+package controllers_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/testbroker"
+)
+
+const wrongPassword = "not-the-right-password"
+
+// passwords are all that the suite has put into Secrets, and the places in which they were found.
+type passwords struct {
+	mu     sync.Mutex
+	known  []string
+	leaked []string
+}
+
+// thePasswords are those of all tests: the operator that they share has one log.
+var thePasswords passwords
+
+// add notes a password, also as it stands in the header of a login.
+func (p *passwords) add(user, password string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.known = append(p.known, password, base64.StdEncoding.EncodeToString([]byte(user+":"+password)))
+}
+
+// search notes that a text holds a password.
+func (p *passwords) search(place, text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, password := range p.known {
+		if strings.Contains(text, password) {
+			p.leaked = append(p.leaked, place)
+			return
+		}
+	}
+}
+
+// leaks are the places so far.
+func (p *passwords) leaks() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]string(nil), p.leaked...)
+}
+
+// watch searches all that the operator sends to the API server: each status, event, Deployment and ConfigMap, however soon
+// it is written over.
+func (p *passwords) watch(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		if r.Body != nil {
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				return nil, err
+			}
+			_ = r.Body.Close()
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			p.search(r.Method+" "+r.URL.Path, string(body))
+		}
+		return next.RoundTrip(r)
+	})
+}
+
+// checkNoPassword looks wherever the operator writes for the passwords in use.
+func checkNoPassword(w *world) {
+	w.Helper()
+	ctx := context.Background() // the test's own is over
+	for _, list := range []client.ObjectList{&eventsv1.EventList{}, &v1alpha1.TransportList{}, &v1alpha1.RetryPolicyList{}, &corev1.PodList{}} {
+		if err := w.client.List(ctx, list, client.InNamespace(w.namespace)); err != nil {
+			w.Error(err)
+		}
+		thePasswords.search(fmt.Sprintf("%T", list), document(w, list))
+	}
+	thePasswords.search("the metrics", metricsText(w))
+	thePasswords.search("the arguments of the process", strings.Join(os.Args, " "))
+	thePasswords.search("the log", theOperator.log.String())
+	for _, place := range thePasswords.leaks() {
+		w.Errorf("a password stands in %s", place)
+	}
+}
+
+// metricsText is the operator's metrics as text.
+func metricsText(t testing.TB) string {
+	t.Helper()
+	families, err := metrics.Registry.Gather()
+	must(t, err)
+	var text strings.Builder
+	for _, family := range families {
+		fmt.Fprintln(&text, family)
+	}
+	return text.String()
+}
+
+func TestTheSearchForPasswordsFindsThem(t *testing.T) {
+	t.Parallel()
+	var found passwords
+	found.add("user", "hunter2")
+	send := found.watch(roundTripper(func(r *http.Request) (*http.Response, error) {
+		body, err := io.ReadAll(r.Body)
+		return &http.Response{Body: io.NopCloser(bytes.NewReader(body))}, err
+	}))
+	for body, leaks := range map[string]int{`{"status":"all well"}`: 0, `{"message":"login with hunter2"}`: 1, "Basic dXNlcjpodW50ZXIy": 1} {
+		before := len(found.leaks())
+		request, err := http.NewRequest(http.MethodPost, "http://server/api", strings.NewReader(body))
+		must(t, err)
+		response, err := send.RoundTrip(request)
+		must(t, err)
+		got, err := io.ReadAll(response.Body)
+		if _ = response.Body.Close(); err != nil || string(got) != body {
+			t.Errorf("the server got %q, %v", got, err)
+		}
+		if got := len(found.leaks()) - before; got != leaks {
+			t.Errorf("%d leaks in %s", got, body)
+		}
+	}
+}
+
+// The passwords of this suite are its own and stand where they should: else the search would look for nothing.
+func TestEachTestHasAPasswordOfItsOwn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: secretName}}
+	w.get(secret)
+	if got := string(secret.Data["password"]); got != w.password || len(got) < 20 || newWorld(t).password == got {
+		t.Errorf("the Secret has a password of %d bytes", len(got))
+	}
+}
+
+func TestPasswordsInURIsAreNotShownEither(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		secret func(password string) map[string]string
+		reason string
+	}{
+		"of a management API that does not answer": {
+			func(password string) map[string]string {
+				return map[string]string{"management_uri": "http://somebody:" + password + "@127.0.0.1:1/"}
+			}, v1alpha1.ReasonBrokerUnreachable,
+		},
+		"of a management API that refuses the login": {
+			func(password string) map[string]string {
+				return map[string]string{"management_uri": withLogin(testbroker.Shared(t).ManagementURL, "somebody", password)}
+			}, v1alpha1.ReasonBrokerRefused,
+		},
+		"that are none": {
+			func(password string) map[string]string {
+				return map[string]string{"management_uri": "http://somebody:" + password + "@[not-an-address"}
+			}, v1alpha1.ReasonSecretInvalid,
+		},
+		"of AMQP, that are none": {
+			func(password string) map[string]string {
+				return map[string]string{"uri": "amqp://somebody:" + password + "@host:port/%zz"}
+			}, v1alpha1.ReasonSecretInvalid,
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			password := rand.Text()
+			thePasswords.add("somebody", password)
+			edit(w, w.secret(), func(s *corev1.Secret) {
+				if s.StringData = tt.secret(password); s.StringData["uri"] != "" {
+					delete(s.Data, "host") // which would count before it
+				}
+			})
+			transport := w.transport()
+			w.create(w.policy("policy", time.Second), transport)
+			w.await(transport, v1alpha1.ReadyCondition, metav1.ConditionFalse, tt.reason)
+		})
+	}
+}
+
+// withLogin is a URL with another user and password in it.
+func withLogin(address, user, password string) string {
+	scheme, rest, _ := strings.Cut(address, "://")
+	_, host, _ := strings.Cut(rest, "@")
+	return scheme + "://" + user + ":" + password + "@" + host
+}

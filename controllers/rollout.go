@@ -1,0 +1,93 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"redrive.dev/redrive/internal/workload"
+)
+
+// maxPodsRead bounds how many pods of a worker are looked at for why it is not there yet.
+const maxPodsRead = 20
+
+// rolloutError says how far the workers are that are not there yet, and what keeps them.
+func (r *TransportReconciler) rolloutError(ctx context.Context, rolling []*appsv1.Deployment) error {
+	texts := make([]string, len(rolling))
+	for i, deployment := range rolling {
+		cause, err := r.rolloutCause(ctx, deployment)
+		if err != nil {
+			return err
+		}
+		texts[i] = fmt.Sprintf("%s (%d of %d available)%s",
+			deployment.Labels[workload.WorkerLabel], deployment.Status.AvailableReplicas, replicas(deployment), cause)
+	}
+	return fmt.Errorf("workers are rolling out: %s", joined(texts))
+}
+
+// rolloutCause is empty where nothing is known to be wrong. The pods are read from the API server, since the cache has only
+// their metadata, and only here, while a worker is not there.
+func (r *TransportReconciler) rolloutCause(ctx context.Context, deployment *appsv1.Deployment) (string, error) {
+	for _, condition := range deployment.Status.Conditions {
+		if condition.Type == appsv1.DeploymentReplicaFailure && condition.Status == corev1.ConditionTrue {
+			return ": its pods are refused: " + oneLine(condition.Message), nil
+		}
+	}
+	var pods corev1.PodList
+	err := r.Live.List(ctx, &pods, client.InNamespace(deployment.Namespace),
+		client.MatchingLabels(deployment.Spec.Selector.MatchLabels), client.Limit(maxPodsRead))
+	if err != nil {
+		return "", fmt.Errorf("list the pods of %s: %w", deployment.Name, err)
+	}
+	for i := range pods.Items {
+		if pod := &pods.Items[i]; pod.DeletionTimestamp.IsZero() {
+			if trouble := podTrouble(pod); trouble != "" {
+				return fmt.Sprintf(": pod %s: %s", pod.Name, trouble), nil
+			}
+		}
+	}
+	return "", nil
+}
+
+// podTrouble says why a pod does not start; empty where it may just take its time. Texts that change with each try are left
+// out: the status is written when they change.
+func podTrouble(pod *corev1.Pod) string {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {
+			return "no node takes it: " + oneLine(condition.Message)
+		}
+	}
+	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if trouble := containerTrouble(&status); trouble != "" {
+			return fmt.Sprintf("container %s: %s", status.Name, trouble)
+		}
+	}
+	return ""
+}
+
+func containerTrouble(status *corev1.ContainerStatus) string {
+	waiting := status.State.Waiting
+	if waiting == nil {
+		return ""
+	}
+	switch waiting.Reason {
+	case "", "ContainerCreating", "PodInitializing":
+		return ""
+	case "ErrImagePull", "ImagePullBackOff": // the two take turns
+		return fmt.Sprintf("the image %q cannot be pulled", status.Image)
+	case "InvalidImageName", "ErrImageNeverPull":
+		return fmt.Sprintf("%s: the image %q", waiting.Reason, status.Image)
+	case "CrashLoopBackOff":
+		if last := status.LastTerminationState.Terminated; last != nil {
+			return fmt.Sprintf("it ends again and again: %s, exit code %d", last.Reason, last.ExitCode)
+		}
+		return "it ends again and again"
+	default:
+		return strings.TrimSuffix(waiting.Reason+": "+oneLine(waiting.Message), ": ")
+	}
+}
