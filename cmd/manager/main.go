@@ -12,11 +12,11 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"redrive.dev/redrive/controllers"
 	"redrive.dev/redrive/internal/topology"
@@ -31,6 +31,8 @@ const workerImageVariable = "REDRIVE_WORKER_IMAGE"
 type settings struct {
 	leaderElect     bool
 	metricsAddress  string
+	metricsSecure   bool
+	metricsCertDir  string
 	probeAddress    string
 	workerImage     string
 	imagePullPolicy string
@@ -58,7 +60,11 @@ func main() {
 func parse(flags *flag.FlagSet, arguments []string) *settings {
 	s := &settings{waits: topology.DefaultWaits()}
 	flags.BoolVar(&s.leaderElect, "leader-elect", false, "Let one of several managers work and the others stand by.")
-	flags.StringVar(&s.metricsAddress, "metrics-bind-address", ":8080", "Address of the metrics; 0 turns them off.")
+	flags.StringVar(&s.metricsAddress, "metrics-bind-address", ":8443", "Address of the metrics; 0 turns them off.")
+	flags.BoolVar(&s.metricsSecure, "metrics-secure", true,
+		"Serve the metrics over HTTPS, to those whom the API server lets get /metrics. Else over HTTP, to everybody.")
+	flags.StringVar(&s.metricsCertDir, "metrics-cert-dir", "",
+		"Folder with the certificate of the metrics, tls.crt and tls.key; empty makes a self-signed one.")
 	flags.StringVar(&s.probeAddress, "health-probe-bind-address", ":8081", "Address of /healthz and /readyz.")
 	flags.StringVar(&s.workerImage, "worker-image", os.Getenv(workerImageVariable), "Image of the workers.")
 	flags.StringVar(&s.imagePullPolicy, "worker-image-pull-policy", "", "Pull policy of the workers' image; empty leaves it to Kubernetes.")
@@ -85,14 +91,18 @@ func (s *settings) check() error {
 	case s.concurrency < 1:
 		return errors.New("--concurrency must be at least 1")
 	}
-	return nil
+	return s.checkMetrics()
 }
 
 func run(ctx context.Context, s *settings) error {
 	if err := s.check(); err != nil {
 		return err
 	}
-	mgr, err := newManager(s)
+	cluster, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("find the cluster: %w", err)
+	}
+	mgr, err := newManager(cluster, s)
 	if err != nil {
 		return err
 	}
@@ -117,11 +127,7 @@ func run(ctx context.Context, s *settings) error {
 	return nil
 }
 
-func newManager(s *settings) (manager.Manager, error) {
-	cluster, err := ctrl.GetConfig()
-	if err != nil {
-		return nil, fmt.Errorf("find the cluster: %w", err)
-	}
+func newManager(cluster *rest.Config, s *settings) (manager.Manager, error) {
 	cached, err := controllers.CacheOptions()
 	if err != nil {
 		return nil, fmt.Errorf("restrict the cache: %w", err)
@@ -130,7 +136,7 @@ func newManager(s *settings) (manager.Manager, error) {
 		Scheme:                 controllers.NewScheme(),
 		Cache:                  cached,
 		Client:                 controllers.ClientOptions(),
-		Metrics:                metricsserver.Options{BindAddress: s.metricsAddress},
+		Metrics:                s.metricsOptions(),
 		HealthProbeBindAddress: s.probeAddress,
 		LeaderElection:         s.leaderElect,
 		LeaderElectionID:       "redrive-manager.redrive.dev",

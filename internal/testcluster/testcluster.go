@@ -70,15 +70,25 @@ func Run(m interface{ Run() int }) int {
 	// A closed pipe is what "go test | head" ends with.
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGPIPE)
 	go func() {
-		<-signals
-		stop()
-		os.Exit(1)
+		for received := range signals {
+			// Each socket that its other end has closed gives a SIGPIPE too. Only a write tells which it was.
+			if received == syscall.SIGPIPE && outputIsRead() {
+				continue
+			}
+			stop()
+			os.Exit(1)
+		}
 	}()
 	code := m.Run()
 	if !stop() {
 		code = 1
 	}
 	return code
+}
+
+func outputIsRead() bool {
+	_, err := os.Stdout.WriteString("\n")
+	return err == nil
 }
 
 // stop ends the cluster, if there is one.
@@ -137,6 +147,8 @@ func start(ctx context.Context) (*Cluster, error) {
 		ControlPlaneStartTimeout: startTimeout,
 		ControlPlaneStopTimeout:  stopTimeout,
 	}
+	// As OpenShift does: who marks an object as owned by another must be allowed to set finalizers on that other.
+	environment.ControlPlane.GetAPIServer().Configure().Append("enable-admission-plugins", "OwnerReferencesPermissionEnforcement")
 	config, err := environment.Start()
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start the API server from %s: %w", assets, err), environment.Stop())

@@ -1,0 +1,65 @@
+package docs_test
+
+import (
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// stated are the rights of a table of the page, as verbs by resource.
+func stated(t *testing.T, resource, verb string) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	for _, row := range rows(read(t, "docs/security.md"), resource, verb) {
+		verbs := strings.Split(row[verb], ", ")
+		slices.Sort(verbs)
+		found[strings.Trim(row[resource], "`")] = strings.Join(verbs, ", ")
+	}
+	return found
+}
+
+// granted are the rights of roles in config/rbac.
+func granted(t *testing.T, files ...string) map[string]string {
+	t.Helper()
+	verbs := map[string][]string{}
+	for _, file := range files {
+		role := rbacv1.ClusterRole{}
+		if err := yaml.Unmarshal([]byte(read(t, filepath.Join("config/rbac", file))), &role); err != nil {
+			t.Fatal(err)
+		}
+		for _, rule := range role.Rules {
+			for _, group := range rule.APIGroups {
+				for _, resource := range rule.Resources {
+					name := strings.TrimSuffix(resource+"."+group, ".")
+					verbs[name] = append(verbs[name], rule.Verbs...)
+				}
+			}
+		}
+	}
+	found := map[string]string{}
+	for name, list := range verbs {
+		slices.Sort(list)
+		found[name] = strings.Join(list, ", ")
+	}
+	return found
+}
+
+func TestTheRightsOnThePageAreThoseOfTheRoles(t *testing.T) {
+	for _, table := range []struct {
+		resource, verbs string
+		roles           []string
+	}{
+		{"Resource", "Verbs", []string{"role.yaml", "metrics_auth_role.yaml"}},
+		{"Resource there", "Verbs there", []string{"leader_election_role.yaml"}},
+	} {
+		want, got := granted(t, table.roles...), stated(t, table.resource, table.verbs)
+		if len(want) == 0 || !maps.Equal(got, want) {
+			t.Errorf("docs/security.md states under %q\n%v\nand the roles are\n%v", table.resource, got, want)
+		}
+	}
+}
