@@ -354,6 +354,8 @@ func TestEveryMetricOfTheWorkerIsOnItsPage(t *testing.T) {
 	}
 	mentioned(t, "docs/worker.md", names...)
 	mentioned(t, "docs/worker.md", in(t, "controllers/counts.go", `NewDesc\("(\w+)"`)...)
+	mentioned(t, "docs/worker.md", in(t, "controllers/drift.go", `Name: "(\w+)"`)...)
+	mentioned(t, "docs/transport.md", in(t, "controllers/drift.go", `"(namespace|transport|kind|action)"`)...)
 }
 
 func TestEveryFlagOfWorkerAndManagerIsOnThePageOfTheWorker(t *testing.T) {

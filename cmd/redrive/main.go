@@ -1,4 +1,5 @@
-// Command redrive runs Transports without Kubernetes, and shows what would change on the broker.
+// Command redrive runs Transports without Kubernetes, shows what would change on the broker, and how the Transports of a
+// cluster are. Installed as kubectl-redrive it is the kubectl plugin of that name.
 package main
 
 import (
@@ -14,6 +15,6 @@ func main() {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	os.Exit(cli.Main(context.Background(), cli.Environment{
-		In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv, Signals: signals,
+		In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv, Signals: signals, Program: os.Args[0],
 	}, os.Args[1:]))
 }

@@ -1,5 +1,5 @@
-// Package cli holds the commands of redrive. They do what the operator and its workers do, from the same files, without
-// Kubernetes.
+// Package cli holds the commands of redrive. Most do what the operator and its workers do, from the same files, without
+// Kubernetes; status looks at what the operator of a cluster does.
 package cli
 
 import (
@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -20,7 +21,14 @@ const (
 	exitOK      = 0
 	exitError   = 1
 	exitChanges = 2
+
+	// Those of status.
+	exitNotReady    = 1
+	exitStatusError = 2
 )
+
+// pluginName is the name under which kubectl finds the command as its plugin "redrive".
+const pluginName = "kubectl-redrive"
 
 // errChanges is a plan that has changes. It is no failure, and is not printed.
 var errChanges = errors.New("there are changes")
@@ -32,6 +40,8 @@ type Environment struct {
 	Getenv   func(string) string
 	// Signals asks to stop: the first to drain, the second at once.
 	Signals <-chan os.Signal
+	// Program is the name by which the process was started.
+	Program string
 }
 
 // Main runs a command line and returns its exit code.
@@ -44,10 +54,14 @@ func Main(ctx context.Context, env Environment, args []string) int {
 		return exitOK
 	case errors.Is(err, errChanges):
 		return exitChanges
-	default:
-		_, _ = fmt.Fprintf(env.Err, "redrive: %v\n", err)
-		return exitError
+	case errors.Is(err, errNotReady):
+		return exitNotReady
 	}
+	_, _ = fmt.Fprintf(env.Err, "redrive: %v\n", err)
+	if _, ok := errors.AsType[*statusError](err); ok {
+		return exitStatusError
+	}
+	return exitError
 }
 
 func newRoot(env Environment) *cobra.Command {
@@ -55,14 +69,18 @@ func newRoot(env Environment) *cobra.Command {
 		Use:   "redrive",
 		Short: "Retry topology on RabbitMQ, from two kinds of YAML",
 		Long: `Redrive turns Transports and RetryPolicies into RabbitMQ exchanges, queues and workers. On Kubernetes an operator does
-so; this command does it from the same files on its own, and shows beforehand what would change.`,
+so; this command does it from the same files on its own, shows beforehand what would change, and shows how the Transports of a
+cluster are.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
+	}
+	if filepath.Base(env.Program) == pluginName {
+		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl redrive"}
 	}
 	root.SetIn(env.In)
 	root.SetOut(env.Out)
 	root.SetErr(env.Err)
-	root.AddCommand(newRun(env), newPlan(env), newVersion(env))
+	root.AddCommand(newRun(env), newPlan(env), newStatus(env), newVersion(env))
 	return root
 }
 

@@ -16,10 +16,17 @@ import (
 
 	"redrive.dev/redrive/internal/local"
 	"redrive.dev/redrive/internal/testbroker"
+	"redrive.dev/redrive/internal/testcluster"
 	"redrive.dev/redrive/internal/testtransport"
 )
 
-func TestMain(m *testing.M) { testbroker.Main(m) }
+func TestMain(m *testing.M) { testbroker.Main(running(func() int { return testcluster.Run(m) })) }
+
+// running is a function that runs tests.
+type running func() int
+
+// Run implements what testbroker.Main takes.
+func (r running) Run() int { return r() }
 
 const policyYAML = `apiVersion: redrive.dev/v1alpha1
 kind: RetryPolicy

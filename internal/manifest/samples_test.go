@@ -23,13 +23,13 @@ const (
 	examples = "../../docs/examples"
 )
 
-func loadDir(t *testing.T, dir string) *manifest.Set {
+func loaded(t *testing.T, path string) *manifest.Set {
 	t.Helper()
 	loader, err := newLoader()
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, err := loader.Load(t.Context(), nil, dir)
+	set, err := loader.Load(t.Context(), nil, path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,26 +37,43 @@ func loadDir(t *testing.T, dir string) *manifest.Set {
 }
 
 func TestSamplesLoadAndCompile(t *testing.T) {
-	for _, dir := range []string{samples, examples} {
-		set := loadDir(t, dir)
+	// The samples are one set, and each example is a set of its own; the later steps of one use the policies of the first.
+	policies := map[string]*v1alpha1.RetryPolicy{}
+	for _, path := range append(exampleFiles(t), samples) {
+		set := loaded(t, path)
 		if len(set.Transports) != 1 || len(set.Ignored) != 0 {
-			t.Errorf("%s: %d Transports and ignored %v, want one and none", dir, len(set.Transports), set.Ignored)
+			t.Errorf("%s: %d Transports and ignored %v, want one and none", path, len(set.Transports), set.Ignored)
 		}
-		policies := map[string]*v1alpha1.RetryPolicy{}
 		for name, policy := range set.RetryPolicies {
 			policies[name.Name] = policy
 		}
 		for name, transport := range set.Transports {
 			if _, err := compile.Compile(transport, policies); err != nil {
-				t.Errorf("%s: Transport %s: %v", dir, name, err)
-			}
-			secret := name
-			secret.Name = transport.Spec.Broker.SecretRef.Name
-			if set.Secrets[secret] == nil {
-				t.Errorf("%s: Transport %s refers to the Secret %s, which is not there", dir, name, secret)
+				t.Errorf("%s: Transport %s: %v", path, name, err)
 			}
 		}
 	}
+	set := loaded(t, samples)
+	for name, transport := range set.Transports {
+		secret := name
+		secret.Name = transport.Spec.Broker.SecretRef.Name
+		if set.Secrets[secret] == nil {
+			t.Errorf("Transport %s refers to the Secret %s, which is no sample", name, secret)
+		}
+	}
+}
+
+func exampleFiles(t *testing.T) []string {
+	t.Helper()
+	var all []string
+	for _, pattern := range []string{examples + "/*.yaml", examples + "/*/*.yaml"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %v, %d files", pattern, err, len(files))
+		}
+		all = append(all, files...)
+	}
+	return all
 }
 
 func TestEverySampleIsInTheKustomization(t *testing.T) {
@@ -88,7 +105,7 @@ func TestEverySampleIsInTheKustomization(t *testing.T) {
 
 func TestSamplesShowEveryTypeOfBackoffAndJitter(t *testing.T) {
 	backoffs, jitters := map[v1alpha1.BackoffType]bool{}, map[v1alpha1.JitterType]bool{}
-	for _, policy := range loadDir(t, samples).RetryPolicies {
+	for _, policy := range loaded(t, samples).RetryPolicies {
 		if backoff := policy.Spec.Backoff; backoff != nil {
 			backoffs[backoff.Type] = true
 			if backoff.Jitter != nil {
@@ -104,14 +121,12 @@ func TestSamplesShowEveryTypeOfBackoffAndJitter(t *testing.T) {
 // A field that no sample shows is a field that nobody finds, and that nobody has tried.
 func TestEveryFieldOfTheAPIStandsInASample(t *testing.T) {
 	used := map[string]bool{}
-	for _, pattern := range []string{samples + "/*.yaml", examples + "/*.yaml"} {
-		files, err := filepath.Glob(pattern)
-		if err != nil || len(files) == 0 {
-			t.Fatalf("%s: %v, %d files", pattern, err, len(files))
-		}
-		for _, file := range files {
-			collectUsed(t, file, used)
-		}
+	files, err := filepath.Glob(samples + "/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range append(files, exampleFiles(t)...) {
+		collectUsed(t, file, used)
 	}
 	fields := specFields(t)
 	if len(fields) < 50 {
@@ -194,7 +209,7 @@ func walkSchema(path string, schema *apiextensionsv1.JSONSchemaProps, fields map
 }
 
 func TestSamplesAreTheFoundingConfiguration(t *testing.T) {
-	set := loadDir(t, samples)
+	set := loaded(t, samples)
 	transport := set.Transports[name("default", "async")]
 	if transport == nil {
 		t.Fatal("no Transport async")
