@@ -1,0 +1,231 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"redrive.dev/redrive/api/v1alpha1"
+)
+
+func quantity(text string) resource.Quantity { return resource.MustParse(text) }
+
+func keyOf(object client.Object) client.ObjectKey { return client.ObjectKeyFromObject(object) }
+
+func TestWorkersAreScaledUnderLoad(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, "scale", plan{})
+	flow := s.startLoad(60, slow(s.name, 100*time.Millisecond))
+	steps := []int32{5, 0, 2}
+	if suite.short {
+		steps = []int32{0, 2}
+	}
+	for _, replicas := range steps {
+		s.scale(replicas)
+		s.awaitPods(int(replicas), time.Minute)
+		s.awaitReady(time.Minute)
+		if replicas == 0 {
+			await(t, 30*time.Second, "messages that wait for workers", func() (bool, any) {
+				waiting, err := s.count(ordersQueue)
+				return waiting > 60, fmt.Sprint(waiting, err)
+			})
+		}
+		s.awaitHandled(20)
+	}
+	checkOnce(t, s.tally.settle(flow.stop(), time.Minute))
+}
+
+// checkOnce holds workers that were stopped in peace to handle nothing twice.
+func checkOnce(t *testing.T, total sums) {
+	t.Helper()
+	if total.duplicated > 0 {
+		t.Errorf("sums are %s, want none handled twice", total)
+	}
+}
+
+// awaitHandled waits until some more messages were handled, where there are workers.
+func (s *shop) awaitHandled(more int) {
+	s.t.Helper()
+	if transport, err := s.read(s.t.Context()); err != nil || *transport.Spec.Workers[0].Replicas == 0 {
+		must(s.t, err)
+		return
+	}
+	await(s.t, time.Minute, "the count", func() (bool, any) { // the broker may have just come back
+		err := s.tally.refresh(s.t.Context())
+		return err == nil, err
+	})
+	s.tally.awaitEntries(time.Minute, "more messages to be handled", len(s.tally.attempts)+more, func(string) bool { return true })
+}
+
+func TestRollingUpdateUnderLoad(t *testing.T) {
+	long(t)
+	t.Parallel()
+	s := openShop(t, "rolling", plan{})
+	flow := s.startLoad(60, slow(s.name, 200*time.Millisecond))
+	before := s.awaitPods(2, time.Minute)
+	for _, version := range []string{"2", "3"} {
+		s.update(func(transport *v1alpha1.Transport) {
+			transport.Spec.Workers[0].Template = template(t, corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"shop.example/version": version}},
+			})
+		})
+		await(t, 2*time.Minute, "pods of version "+version+" only", func() (bool, any) {
+			pods, err := s.pods(t.Context())
+			if err != nil || len(pods) != 2 {
+				return false, fmt.Sprint(len(pods), " pods ", err)
+			}
+			ready := func(pod corev1.Pod) bool { return podReady(&pod) && pod.Annotations["shop.example/version"] == version }
+			return ready(pods[0]) && ready(pods[1]), "not all are new and ready"
+		})
+	}
+	s.awaitHandled(20)
+	checkOnce(t, s.tally.settle(flow.stop(), time.Minute))
+	for uid := range restarts(s.awaitPods(2, time.Minute)) {
+		if _, there := restarts(before)[uid]; there {
+			t.Errorf("pod %s was there before", uid)
+		}
+	}
+}
+
+// TestWorkerIsKilledForItsMemory gives the worker less memory than the messages that it holds take.
+func TestWorkerIsKilledForItsMemory(t *testing.T) {
+	long(t)
+	t.Parallel()
+	s := openShop(t, "oom", plan{change: func(transport *v1alpha1.Transport) {
+		worker := &transport.Spec.Workers[0]
+		worker.Replicas, worker.Concurrency = ptr.To[int32](1), ptr.To[int32](100)
+		worker.Template = memoryLimit(t, "48Mi")
+	}})
+	parcels := make([]parcel, 100)
+	for n := range parcels {
+		parcels[n] = parcel{id: numbered("big", n), pause: "1s", body: bytes.Repeat([]byte("x"), 1<<20)}
+	}
+	all := s.publish(parcels...)
+	s.awaitOOMKill("worker", time.Minute)
+	s.update(func(transport *v1alpha1.Transport) { transport.Spec.Workers[0].Template = memoryLimit(t, "1Gi") })
+	s.tally.settle(all, 2*time.Minute)
+}
+
+func memoryLimit(t *testing.T, limit string) *runtime.RawExtension {
+	t.Helper()
+	return template(t, corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{
+		Name: "worker", Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceMemory: quantity("16Mi")},
+			Limits:   corev1.ResourceList{corev1.ResourceMemory: quantity(limit)},
+		},
+	}}}})
+}
+
+// awaitOOMKill waits until the kernel ended a container of a worker pod for its memory.
+func (s *shop) awaitOOMKill(container string, limit time.Duration) {
+	s.t.Helper()
+	await(s.t, limit, "the container "+container+" to be killed for its memory", func() (bool, any) {
+		pods, err := s.pods(s.t.Context())
+		if err != nil {
+			return false, err
+		}
+		var last []string
+		for i := range pods {
+			for _, status := range pods[i].Status.ContainerStatuses {
+				for _, ended := range []*corev1.ContainerStateTerminated{status.State.Terminated, status.LastTerminationState.Terminated} {
+					if status.Name == container && ended != nil {
+						last = append(last, ended.Reason)
+					}
+				}
+			}
+		}
+		return slices.Contains(last, "OOMKilled"), fmt.Sprintf("ended for %q", last)
+	})
+}
+
+// TestHandlerIsKilledForItsMemory lets a handler beside the worker eat what it gets; the worker goes on.
+func TestHandlerIsKilledForItsMemory(t *testing.T) {
+	long(t)
+	t.Parallel()
+	s := openShop(t, "hungry", plan{
+		change: func(transport *v1alpha1.Transport) {
+			beside(t)(transport)
+			worker := &transport.Spec.Workers[0]
+			worker.Replicas, worker.Template = ptr.To[int32](1), handlerBeside(t, "64Mi")
+		},
+		// The handler's container may take a while to come back.
+		policy: &v1alpha1.RetryPolicySpec{MaxRetries: ptr.To[int32](30), Backoff: constant(2 * time.Second)},
+	})
+	parcels := []parcel{{id: "glutton", answer: "eat,200"}}
+	for n := range 50 {
+		parcels = append(parcels, parcel{id: numbered("guest", n), pause: "50ms"})
+	}
+	all := s.publish(parcels...)
+	s.awaitOOMKill("handler", time.Minute)
+	total := s.tally.settle(all, 2*time.Minute)
+	if total.handled != len(all) {
+		t.Errorf("sums are %s, want all handled", total)
+	}
+	for _, pod := range s.awaitPods(1, time.Minute) {
+		for _, status := range pod.Status.ContainerStatuses {
+			if status.Name == "worker" && status.RestartCount > 0 {
+				t.Errorf("the worker restarted %d times with its handler", status.RestartCount)
+			}
+		}
+	}
+}
+
+// TestKubeletIsKilledUnderLoad is not run beside others: no pod starts or ends meanwhile.
+func TestKubeletIsKilledUnderLoad(t *testing.T) {
+	long(t)
+	if suite.kubelet == "" {
+		t.Skip("E2E_KUBELET names no program that stops and starts the node's kubelet")
+	}
+	if suite.hostIP == "" {
+		t.Skip("RabbitMQ runs in the cluster, and the suite reaches it through the kubelet only")
+	}
+	s := openShop(t, "kubelet", plan{})
+	flow := s.startLoad(60, slow(s.name, 100*time.Millisecond))
+	before := s.awaitPods(2, time.Minute)
+	s.awaitHandled(50)
+
+	kubelet(t, "stop")
+	running := false
+	t.Cleanup(func() {
+		if !running {
+			_ = exec.Command(suite.kubelet, "start").Run()
+		}
+	})
+	must(t, suite.kill(t.Context(), s.namespace, before[0].Name))
+	s.scale(3)
+	s.awaitHandled(300)
+	kubelet(t, "start")
+	running = true
+
+	after := s.awaitPods(3, 2*time.Minute)
+	s.awaitReady(time.Minute)
+	s.awaitHandled(20)
+	s.tally.settle(flow.stop(), time.Minute)
+	for container, count := range restarts(before[1:]) {
+		if again, there := restarts(after)[container]; !there || again != count {
+			t.Errorf("container %s has %d restarts, and %d before the kubelet was killed", container, again, count)
+		}
+	}
+}
+
+func kubelet(t *testing.T, verb string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if output, err := exec.CommandContext(ctx, suite.kubelet, verb).CombinedOutput(); err != nil {
+		t.Fatalf("%s the kubelet: %v\n%s", verb, err, output)
+	}
+}
