@@ -126,7 +126,7 @@ func lastManager(object client.Object) string {
 	var name string
 	var at time.Time
 	for _, entry := range object.GetManagedFields() {
-		if entry.Manager == fieldOwner || entry.Subresource != "" || entry.Time == nil || entry.Time.Time.Before(at) {
+		if entry.Manager == fieldOwner || entry.Subresource == "status" || entry.Time == nil || entry.Time.Time.Before(at) {
 			continue
 		}
 		name, at = entry.Manager, entry.Time.Time

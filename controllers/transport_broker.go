@@ -38,7 +38,7 @@ func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportR
 	}
 	t.Status.Broker = &v1alpha1.BrokerIdentity{Cluster: observed.Cluster, VHost: observed.VHost}
 	t.Status.Created = prepared.Created
-	wanted := topology.Fingerprint(desired, prepared.Difference.Withheld)
+	wanted := topology.Fingerprint(prepared.Difference.Wanted, prepared.Difference.Withheld)
 	unchanged := t.Status.TopologyHash == wanted
 	if len(prepared.Plan) > 0 {
 		if !unchanged {

@@ -211,6 +211,9 @@ func (r *TransportReconciler) afterStage(ctx context.Context, run *transportRun,
 	case len(report.Blocked) > 0:
 		return wait(v1alpha1.ReasonDeletionBlocked, report.RequeueAfter, fmt.Errorf("queues hold messages: %s; %s, %s",
 			listed(holding(run.transport.Status.Retiring, report.Blocked), blockedText), run.remedy(report), wayOut))
+	case len(report.Rebound) > 0:
+		return wait(v1alpha1.ReasonDeleting, report.RequeueAfter, fmt.Errorf(
+			"somebody bound queues again: %s; let their owner stop that, %s", joinedBy(", ", report.Rebound), wayOut))
 	case len(report.Uncounted) > 0:
 		return wait(v1alpha1.ReasonDeleting, report.RequeueAfter, fmt.Errorf(
 			"the broker has not counted the messages in %s; if that stays, look whether its statistics are switched off or a node is down, %s",

@@ -90,8 +90,11 @@ func (r *run) forget(steps []topology.Step) {
 	})
 }
 
-// skipped is true for a binding that would lead messages to where they cannot go on.
+// skipped is true for a binding that would lead messages to where they cannot go on, and for a policy that would.
 func (r *run) skipped(step topology.Step) bool {
+	if step.Action != topology.ActionDelete && step.Policy != nil {
+		return r.broken && topology.IsWorkPolicy(step.Policy.Name, r.input.Desired.Prefix)
+	}
 	if step.Action != topology.ActionCreate || step.Binding == nil {
 		return false
 	}

@@ -36,6 +36,8 @@ type DeleteReport struct {
 	Blocked []Blocked
 	// Uncounted are queues whose messages the broker has not counted; the deletion goes on when it has.
 	Uncounted []string
+	// Rebound are bindings that somebody made again; the counting begins anew.
+	Rebound []string
 	// Left are objects that stay, because others use them.
 	Left []topology.Finding
 	// Steps that were carried out, and Failures that the broker refused.
@@ -80,6 +82,9 @@ func Delete(ctx context.Context, port Port, input DeleteInput) (DeleteReport, er
 		// Somebody has bound a queue since. What was counted before must be forgotten, and that written down, before the
 		// binding goes: otherwise whoever goes on after a crash would take the counts for valid.
 		r.report.Retiring, r.report.RequeueAfter = nil, again
+		for _, binding := range r.found.Inlets {
+			r.report.Rebound = append(r.report.Rebound, binding.Name())
+		}
 		return r.report, nil
 	}
 	cut, err := r.cutInlets(ctx)

@@ -76,6 +76,8 @@ func TestARefusedStepStopsWhatBuildsOnIt(t *testing.T) {
 			`+ binding async -> lost "lost"`, `+ binding async -> test "test"`,
 		}},
 		{"the binding of the failure queue", "+ binding async.failed -> ", []string{
+			"+ policy redrive.async:queue:lost  pattern=^lost$, priority=100, delivery-limit=20",
+			"+ policy redrive.async:queue:test  pattern=^test$, priority=100, delivery-limit=20",
 			`+ binding async.unrouted -> lost ""`, `+ binding async -> lost "lost"`, `+ binding async -> test "test"`,
 		}},
 		{"a policy", "+ policy redrive.async:queue:test ", nil},

@@ -43,7 +43,11 @@ func (d *differ) settle() {
 	d.desired.Queues, d.desired.Policies = slices.Clone(d.desired.Queues), slices.Clone(d.desired.Policies)
 	for i, want := range d.desired.Queues {
 		got, exists := d.observed.Queues[want.Name]
-		if !want.Adopt || !exists {
+		if !want.Adopt {
+			continue
+		}
+		if !exists {
+			d.settleAbsent(want.Name)
 			continue
 		}
 		d.desired.Queues[i] = got.Queue
@@ -51,6 +55,19 @@ func (d *differ) settle() {
 		d.settleQueuePolicy(got)
 	}
 	d.settleExchangePolicy()
+}
+
+// settleAbsent gives the limits of a queue that is to be adopted and does not exist yet a way out: its owner may make it at
+// any moment, and what they remove is not to be lost until we see it.
+func (d *differ) settleAbsent(queue string) {
+	name := policyNamesOf(d.desired.Prefix).queue(queue)
+	for i, policy := range d.desired.Policies {
+		if policy.Name == name {
+			policy.Definition = maps.Clone(policy.Definition)
+			policy.Definition[keyDeadLetterExchange] = d.desired.ExchangeOf(RoleFailed)
+			d.desired.Policies[i] = policy
+		}
+	}
 }
 
 // settleQueuePolicy gives an adopted queue without a dead-letter exchange ours, by policy: otherwise what expires in it,
@@ -111,7 +128,10 @@ func (d *differ) settleExchangePolicy() {
 	routed := slices.ContainsFunc(d.desired.Bindings, func(b Binding) bool { return b.Source == d.desired.ExchangeOf(RoleUnrouted) })
 	_, stands := d.observed.Policies[ours.Name]
 	first := d.routesUnrouted(rival) && (!stands || rival.Name < ours.Name)
-	if routed && !first {
+	// Of two Transports that both route nothing only one withdraws, or they would take turns for ever.
+	_, standin := standinOf(rival)
+	idle := !routed && standin && !d.routesUnrouted(rival) && ours.Name < rival.Name
+	if routed && !first || idle {
 		return
 	}
 	d.desired.Policies = slices.DeleteFunc(d.desired.Policies, func(p Policy) bool { return p.Name == ours.Name })
@@ -123,11 +143,16 @@ func (d *differ) settleExchangePolicy() {
 
 // routesUnrouted is true for a policy by which another Transport leads an exchange's unroutable messages to a queue.
 func (d *differ) routesUnrouted(policy Policy) bool {
-	alternate, _ := policy.Definition[argAlternateExchange].(string)
-	prefix, standin := strings.CutSuffix(alternate, (compile.Names{}).Standin())
+	prefix, standin := standinOf(policy)
 	names := compile.Names{Prefix: prefix}
-	return standin && policy.Name == policyNamesOf(prefix).exchange() &&
-		slices.ContainsFunc(d.observed.Bindings, func(b Binding) bool { return b.Source == names.Unrouted() })
+	return standin && slices.ContainsFunc(d.observed.Bindings, func(b Binding) bool { return b.Source == names.Unrouted() })
+}
+
+// standinOf returns the prefix of the Transport whose policy for its producers' exchange this is.
+func standinOf(policy Policy) (prefix string, is bool) {
+	alternate, _ := policy.Definition[argAlternateExchange].(string)
+	prefix, is = strings.CutSuffix(alternate, (compile.Names{}).Standin())
+	return prefix, is && policy.Name == policyNamesOf(prefix).exchange()
 }
 
 // adopt judges a queue that is to be taken as it is.

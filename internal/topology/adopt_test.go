@@ -409,6 +409,21 @@ func TestOneTransportOnlyRoutesWhatASharedExchangeCannot(t *testing.T) {
 			t.Errorf("%v", policies(broker))
 		}
 	})
+	t.Run("neither has a use for it, and both came at the same time", func(t *testing.T) {
+		broker := emptyBroker()
+		none := desired(t, async(func(tr *v1alpha1.Transport) { tr.Spec.Exchange.UnroutedTo = nil }))
+		for range 3 {
+			differences := []topology.Difference{topology.Diff(none, broker.Observed, nil), topology.Diff(second(nil), broker.Observed, nil)}
+			for _, difference := range differences {
+				for _, step := range topology.Plan(difference) {
+					broker.apply(step)
+				}
+			}
+		}
+		if !slices.Equal(policies(broker), []string{"redrive.async:exchange"}) {
+			t.Errorf("%v", policies(broker))
+		}
+	})
 	t.Run("both came at the same time", func(t *testing.T) {
 		broker := emptyBroker()
 		differences := []topology.Difference{

@@ -36,7 +36,7 @@ func BelongingsOf(owner, prefix string, observed Observed, created []string) Bel
 	own := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(observed.Queues)) {
 		queue := observed.Queues[name]
-		if !owned(owner, created, Ref{Kind: KindQueue, Name: name}, queue.Arguments) {
+		if !owned(owner, created, Ref{Kind: KindQueue, Name: name}, queue.Arguments) || observed.serves(owner, queue.Queue) {
 			continue
 		}
 		own[name] = true
@@ -117,6 +117,13 @@ func (b *Belongings) addPolicies(owner, prefix string, observed Observed, own ma
 			b.Policies = append(b.Policies, observed.Policies[name])
 		}
 	}
+}
+
+// serves is true for a queue without a mark that dead-letters to an exchange of another Transport, and so is that one's.
+func (o Observed) serves(owner string, queue Queue) bool {
+	exchange, _ := queue.Arguments[argDeadLetterExchange].(string)
+	other := o.Exchanges[exchange].Arguments.Owner()
+	return queue.Arguments.Owner() == "" && other != "" && other != owner
 }
 
 // owned is true for what may be deleted one day: it carries the mark, or the Transport wrote down that it made it.

@@ -21,6 +21,9 @@ type Withheld struct {
 
 // Difference is what lies between the desired and the observed objects.
 type Difference struct {
+	// Wanted are the desired objects, completed by what only the broker knows: how adopted queues are, and which policies of
+	// ours others make needless.
+	Wanted Objects
 	// Missing objects, in the order of the desired ones, without bindings that are withheld.
 	Missing Objects
 	// Changed policies; everything else cannot be changed in place.
@@ -90,6 +93,7 @@ func Diff(desired Objects, observed Observed, created []string) Difference {
 		d.queues[queue.Name] = queue.Role
 	}
 	d.settle()
+	d.out.Wanted = d.desired
 	d.exchangesDiff()
 	d.queuesDiff()
 	d.yield()
@@ -197,9 +201,10 @@ func (d *differ) policiesDiff() {
 	desired := map[string]bool{}
 	for _, want := range d.desired.Policies {
 		desired[want.Name] = true
-		if d.coversConflict(want) {
+		if d.coversConflict(want) || d.broken && IsWorkPolicy(want.Name, d.desired.Prefix) {
 			continue
 		}
+		want = d.pinned(want)
 		got, exists := d.observed.Policies[want.Name]
 		if !exists {
 			d.out.Missing.Policies = append(d.out.Missing.Policies, want)
@@ -210,11 +215,27 @@ func (d *differ) policiesDiff() {
 	named := policyNamesOf(d.desired.Prefix)
 	for _, name := range slices.Sorted(maps.Keys(d.observed.Policies)) {
 		queue, isQueue := named.queueOf(name)
-		stays := d.retiring(queue) || d.lettingGo(queue) || d.absent[queue]
+		stays := d.retiring(queue) || d.lettingGo(queue) || d.absent[queue] || d.conflicted[Ref{Kind: KindQueue, Name: queue}]
 		if !desired[name] && (name == named.exchange() || isQueue && !stays) {
 			d.out.ExtraPolicies = append(d.out.ExtraPolicies, d.observed.Policies[name])
 		}
 	}
+}
+
+// pinned is the policy of the failure queue, made to hold for earlier ones too until they are empty and gone: without it a
+// broad policy of others would drop what is in them.
+func (d *differ) pinned(policy Policy) Policy {
+	if policy.Name != policyNamesOf(d.desired.Prefix).failure() {
+		return policy
+	}
+	names := d.desired.QueuesOf(RoleFailure)
+	for _, queue := range d.out.ExtraQueues {
+		if RoleOf(queue.Queue) == RoleFailure {
+			names = append(names, queue.Name)
+		}
+	}
+	policy.Pattern = anyOf(names)
+	return policy
 }
 
 // coversConflict is true for a policy of an object that is in conflict: it may be somebody else's.

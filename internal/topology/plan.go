@@ -107,15 +107,11 @@ func argumentTexts(arguments Arguments) []string {
 }
 
 // Plan orders what is to be written so that nothing arrives anywhere before its way out exists: policies before what they
-// apply to, the way into the failure queue first, the producers' bindings last. Bindings are added before others are
-// removed: in between a message may be doubled, but none is lost. Queues and exchanges are not removed here.
+// apply to, the way into the failure queue first, then what may make a queue that is there already dead-letter, the
+// producers' bindings last. Bindings are added before others are removed: in between a message may be doubled, but none is
+// lost. Queues and exchanges are not removed here.
 func Plan(d Difference) []Step {
-	creations := creations(d.Missing)
-	steps := make([]Step, 0, len(d.Changed)+len(creations)+len(d.ExtraBindings)+len(d.ExtraPolicies))
-	for _, change := range d.Changed {
-		steps = append(steps, Step{Action: ActionUpdate, Policy: &change.Policy, Fields: change.Fields})
-	}
-	steps = append(steps, creations...)
+	steps := writes(d)
 	for _, binding := range d.ExtraBindings {
 		steps = append(steps, Step{Action: ActionDelete, Binding: &binding})
 	}
@@ -125,15 +121,20 @@ func Plan(d Difference) []Step {
 	return steps
 }
 
-// creations orders missing objects by stage; within a stage their own order holds.
-func creations(missing Objects) []Step {
+// writes orders what is missing or changed by stage; within a stage their own order holds.
+func writes(d Difference) []Step {
+	missing := d.Missing
 	type staged struct {
 		stage int
 		step  Step
 	}
-	all := make([]staged, 0, len(missing.Policies)+len(missing.Exchanges)+len(missing.Queues)+len(missing.Bindings))
+	all := make([]staged, 0, len(d.Changed)+len(missing.Policies)+len(missing.Exchanges)+len(missing.Queues)+len(missing.Bindings))
+	for _, change := range d.Changed {
+		step := Step{Action: ActionUpdate, Policy: &change.Policy, Fields: change.Fields}
+		all = append(all, staged{policyStage(change.Policy, missing.Prefix), step})
+	}
 	for _, policy := range missing.Policies {
-		all = append(all, staged{policyStage(policy), Step{Action: ActionCreate, Policy: &policy}})
+		all = append(all, staged{policyStage(policy, missing.Prefix), Step{Action: ActionCreate, Policy: &policy}})
 	}
 	for _, exchange := range missing.Exchanges {
 		all = append(all, staged{exchangeStage(exchange.Role), Step{Action: ActionCreate, Exchange: &exchange}})
@@ -145,7 +146,7 @@ func creations(missing Objects) []Step {
 		all = append(all, staged{bindingStage(binding, missing.Prefix), Step{Action: ActionCreate, Binding: &binding}})
 	}
 	slices.SortStableFunc(all, func(a, b staged) int { return cmp.Compare(a.stage, b.stage) })
-	steps := make([]Step, len(all))
+	steps := make([]Step, len(all), len(all)+len(d.ExtraBindings)+len(d.ExtraPolicies))
 	for i := range all {
 		steps[i] = all[i].step
 	}
@@ -154,10 +155,11 @@ func creations(missing Objects) []Step {
 
 // Stages of creation, from the way out to the way in.
 const (
-	stageQueuePolicies = iota
+	stagePins = iota
 	stageFailedExchange
 	stageFailureQueue
 	stageFailedBinding
+	stageWorkPolicies
 	stageReturnStandin
 	stageReturn
 	stageLanes
@@ -173,11 +175,15 @@ const (
 	stageProducerBindings
 )
 
-func policyStage(policy Policy) int {
-	if policy.ApplyTo == applyToExchanges {
+func policyStage(policy Policy, prefix string) int {
+	switch {
+	case policy.ApplyTo == applyToExchanges:
 		return stageExchangePolicy
+	case IsWorkPolicy(policy.Name, prefix):
+		return stageWorkPolicies
+	default:
+		return stagePins
 	}
-	return stageQueuePolicies
 }
 
 func exchangeStage(role Role) int {

@@ -45,9 +45,28 @@ func (n policyNames) queueOf(policy string) (string, bool) {
 	return strings.CutPrefix(policy, n.start+"queue:")
 }
 
+// IsWorkPolicy is true for the RabbitMQ policy of a work queue. What it limits is dead-lettered at once, so it must not be
+// written before the way into the failure queue is there.
+func IsWorkPolicy(policy, prefix string) bool {
+	_, is := policyNamesOf(prefix).queueOf(policy)
+	return is
+}
+
 // exactly is the pattern that matches one name and no other.
 func exactly(name string) string {
 	return "^" + regexp.QuoteMeta(name) + "$"
+}
+
+// anyOf is the pattern that matches some names and no other.
+func anyOf(names []string) string {
+	if len(names) == 1 {
+		return exactly(names[0])
+	}
+	quoted := make([]string, len(names))
+	for i, name := range names {
+		quoted[i] = regexp.QuoteMeta(name)
+	}
+	return "^(" + strings.Join(quoted, "|") + ")$"
 }
 
 // lanesPattern matches all lanes of a prefix, those on their way out too.

@@ -1,0 +1,125 @@
+package topology_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/topology"
+)
+
+// bounded lets the queue test drop what is over.
+func bounded(tr *v1alpha1.Transport) {
+	tr.Spec.Queues[1].Limits = &v1alpha1.Limits{DropOldestAfter: new(int64(10000))}
+}
+
+func position(steps []topology.Step, start string) int {
+	return slices.IndexFunc(lines(steps), func(line string) bool { return strings.HasPrefix(line, start) })
+}
+
+const (
+	limitsOfTest = "policy redrive.async:queue:test"
+	intoFailure  = `+ binding async.failed -> async.failed ""`
+)
+
+func TestAQueueIsNotLimitedBeforeWhatItDropsHasAWayOut(t *testing.T) {
+	full := func(b *simulated) {
+		b.queue("test", func(q *topology.QueueState) { q.Type, q.Durable, q.Messages = topology.TypeClassic, true, new(int64(50000)) })
+	}
+	t.Run("an adopted one", func(t *testing.T) {
+		broker := emptyBroker()
+		full(broker)
+		plan := topology.Plan(topology.Diff(desired(t, async(adopting, bounded)), broker.Observed, nil))
+		limits, way := position(plan, "+ "+limitsOfTest), position(plan, intoFailure)
+		if way < 0 || limits < way {
+			t.Errorf("the limits are step %d, the way out is step %d", limits, way)
+		}
+	})
+	t.Run("one whose limits change while the way out is gone", func(t *testing.T) {
+		broker := emptyBroker()
+		broker.converge(desired(t, async()))
+		broker.Bindings = slices.DeleteFunc(broker.Bindings, func(b topology.Binding) bool { return b.Source == "async.failed" })
+		plan := topology.Plan(topology.Diff(desired(t, async(bounded)), broker.Observed, nil))
+		limits, way := position(plan, "~ "+limitsOfTest), position(plan, intoFailure)
+		if way < 0 || limits < way {
+			t.Errorf("the limits are step %d, the way out is step %d", limits, way)
+		}
+	})
+	t.Run("nor while the failure queue is in conflict", func(t *testing.T) {
+		broker := emptyBroker()
+		full(broker)
+		broker.queue("async.failed", func(q *topology.QueueState) { q.Type, q.Durable = topology.TypeClassic, true })
+		plan := topology.Plan(topology.Diff(desired(t, async(adopting, bounded)), broker.Observed, nil))
+		if limits := position(plan, "+ "+limitsOfTest); limits >= 0 {
+			t.Errorf("the limits are step %d", limits)
+		}
+	})
+	t.Run("nor if its owner makes it only later", func(t *testing.T) {
+		broker := emptyBroker()
+		broker.converge(desired(t, async(adopting, bounded)))
+		if to := broker.Policies["redrive.async:queue:test"].Definition["dead-letter-exchange"]; to != "async.failed" {
+			t.Errorf("what the limits remove goes to %v", to)
+		}
+	})
+}
+
+func TestAFailureQueueThatIsRenamedStaysPinnedWhileItHoldsMessages(t *testing.T) {
+	broker := emptyBroker()
+	broker.converge(desired(t, async()))
+	broker.queue("async.failed", func(q *topology.QueueState) { q.Messages = new(int64(3)) })
+	renamed := desired(t, async(func(tr *v1alpha1.Transport) { tr.Spec.Failure = &v1alpha1.Failure{Queue: new("b.failed")} }))
+	broker.converge(renamed)
+	if got, want := broker.Policies["redrive.async:failure"].Pattern, `^(b\.failed|async\.failed)$`; got != want {
+		t.Errorf("the pattern is %s, want %s", got, want)
+	}
+	delete(broker.Queues, "async.failed")
+	broker.converge(renamed)
+	if got, want := broker.Policies["redrive.async:failure"].Pattern, `^b\.failed$`; got != want {
+		t.Errorf("the pattern is %s, want %s", got, want)
+	}
+}
+
+func TestAQueueThatComesIntoConflictKeepsItsDeadLetterExchange(t *testing.T) {
+	broker := emptyBroker()
+	legacy()(broker)
+	broker.converge(desired(t, async(adopting)))
+	got := broker.converge(desired(t, async(func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].Type = new(v1alpha1.QueueClassic) })))
+	if len(got.Conflicts) != 1 {
+		t.Fatalf("conflicts %v", got.Conflicts)
+	}
+	if _, stands := broker.Policies["redrive.async:queue:test"]; !stands {
+		t.Error("the policy that gives it a dead-letter exchange is gone, and workers still consume it")
+	}
+}
+
+// What follows from others' policies is no drift, so the fingerprint tells that something else is wanted now.
+func TestWhatOthersPoliciesMakeOfOursIsPartOfWhatIsWanted(t *testing.T) {
+	broker := emptyBroker()
+	legacy()(broker)
+	broker.Policies["mine"] = topology.Policy{
+		Name: "mine", Pattern: "^test$", ApplyTo: "queues", Definition: topology.Arguments{"dead-letter-exchange": "mine"},
+	}
+	objects := desired(t, async(adopting))
+	with := broker.converge(objects)
+	delete(broker.Policies, "mine")
+	without := broker.converge(objects)
+	if _, made := broker.Policies["redrive.async:queue:test"]; !made {
+		t.Fatal("no policy of ours takes the place of the user's")
+	}
+	if topology.Fingerprint(with.Wanted, with.Withheld) == topology.Fingerprint(without.Wanted, without.Withheld) {
+		t.Error("a policy that is needed now and was not before would be told as a repair")
+	}
+}
+
+func TestAnUnmarkedQueueThatLeadsToAnotherTransportIsThatOnes(t *testing.T) {
+	broker := emptyBroker()
+	broker.exchange("theirs.failed", func(e *topology.ExchangeState) { e.Arguments = topology.Arguments{topology.OwnerArgument: "c1/shop/theirs"} })
+	broker.queue("work", func(q *topology.QueueState) {
+		q.Type, q.Arguments = topology.TypeClassic, topology.Arguments{"x-dead-letter-exchange": "theirs.failed"}
+	})
+	found := topology.BelongingsOf("c1/shop/ours", "ours", broker.Observed, []string{"queue/work"})
+	if !found.Empty() {
+		t.Errorf("it is among the belongings: %v", found)
+	}
+}
