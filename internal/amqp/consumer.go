@@ -214,8 +214,18 @@ func (v *verdicts) expect(queues []Subscription) {
 func (v *verdicts) give(queue string, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if refusal, ok := errors.AsType[*amqp091.Error](err); ok && refusal.Code == amqp091.AccessRefused {
-		v.refused = fmt.Errorf("queue %q: %w", queue, err)
+	if err != nil {
+		answer, _ := errors.AsType[*amqp091.Error](err)
+		switch {
+		case answer == nil:
+			return
+		case answer.Code == amqp091.AccessRefused:
+			v.refused = fmt.Errorf("queue %q: %w", queue, err)
+		case answer.Code == amqp091.NotFound, answer.Code == amqp091.ResourceLocked, answer.Code == amqp091.PreconditionFailed:
+			// The queue's own trouble, whoever asks.
+		default:
+			return // a connection that breaks says nothing about the queue, or about who may consume it
+		}
 	}
 	v.tried[queue] = true
 	v.judge()

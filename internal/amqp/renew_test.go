@@ -160,6 +160,36 @@ func TestCredentialsThatAreRefusedLeaveTheSessionAsItIs(t *testing.T) {
 	}
 }
 
+func TestWhatASessionTookBeforeItWasRefusedIsSettledAndNotGivenBack(t *testing.T) {
+	r := newRotation(t)
+	r.queue(t, "closed", nil)
+	r.fill(1)
+	consumer, in := amqp.NewConsumer(r.options(t)), &inbox{}
+	consumer.Subscribe([]amqp.Subscription{{Queue: "q", Prefetch: 1}, {Queue: "closed", Prefetch: 1}})
+	consumer.Receive(true)
+	run(t, func(ctx context.Context) { consumer.Run(ctx, in.deliver) })
+	held := in.wait(t, 1)[0]
+	testtransport.Eventually(t, "both queues to be consumed", func() bool { return consumer.Active() == 2 })
+
+	r.use("half-"+r.target.VHost, r.user(t, "half", "^q$"))
+	r.fill(1) // the session that stands has its one message, so this one is for the new session
+	consumer.Renew()
+	taken := in.wait(t, 1)[0]
+	if taken.Redelivered || !taken.Live() || taken.Ack() != nil {
+		t.Errorf("redelivered %v, live %v", taken.Redelivered, taken.Live())
+	}
+	if refusal := r.awaitRefusal(t); !strings.Contains(refusal.Error(), `queue "closed"`) {
+		t.Errorf("refusal %v", refusal)
+	}
+	if !held.Live() || held.Ack() != nil {
+		t.Error("the session that stood has ended")
+	}
+	testtransport.Eventually(t, "the queue to be empty", func() bool { return r.Ready("q") == 0 })
+	if left := in.take(); len(left) > 0 {
+		t.Errorf("%d messages came again", len(left))
+	}
+}
+
 func TestARenewalWhileTheSessionBreaksLeavesOneThatWorks(t *testing.T) {
 	r := newRotation(t)
 	consumer, in := r.start(t, 10)

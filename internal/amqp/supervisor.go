@@ -181,6 +181,16 @@ func (s *supervisor) replace(ctx context.Context, current *running) (*running, e
 	}
 	select {
 	case err = <-next.opened:
+		if err != nil {
+			// It may have taken messages of the queues that it may consume. They are settled and not given back: to the broker
+			// each return counts as a failed delivery.
+			next.retire()
+			select {
+			case <-next.done:
+			case <-current.done:
+			case <-ctx.Done():
+			}
+		}
 	case <-current.done:
 	case <-next.done:
 		err = fmt.Errorf("the new session ended: %w", next.err)

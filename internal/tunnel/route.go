@@ -82,7 +82,7 @@ func Find(ctx context.Context, reader client.Reader, host string, port int, name
 	var service corev1.Service
 	err := reader.Get(ctx, name.NamespacedName, &service)
 	switch {
-	case apierrors.IsNotFound(err) && !name.Qualified && !name.Bare:
+	case apierrors.IsNotFound(err) && !name.Qualified && !name.Bare && name.Namespace != namespace:
 		return Route{}, ErrOutside
 	case apierrors.IsNotFound(err):
 		// Whoever answers to such a name out here is somebody else, and must not get the password.
