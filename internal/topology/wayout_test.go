@@ -25,7 +25,9 @@ const (
 
 func TestAQueueIsNotLimitedBeforeWhatItDropsHasAWayOut(t *testing.T) {
 	full := func(b *simulated) {
-		b.queue("test", func(q *topology.QueueState) { q.Type, q.Durable, q.Messages = topology.TypeClassic, true, new(int64(50000)) })
+		b.queue("test", func(q *topology.QueueState) {
+			q.Type, q.Durable, q.Messages = topology.TypeClassic, true, new(int64(50000))
+		})
 	}
 	t.Run("an adopted one", func(t *testing.T) {
 		broker := emptyBroker()
@@ -114,7 +116,9 @@ func TestWhatOthersPoliciesMakeOfOursIsPartOfWhatIsWanted(t *testing.T) {
 
 func TestAnUnmarkedQueueThatLeadsToAnotherTransportIsThatOnes(t *testing.T) {
 	broker := emptyBroker()
-	broker.exchange("theirs.failed", func(e *topology.ExchangeState) { e.Arguments = topology.Arguments{topology.OwnerArgument: "c1/shop/theirs"} })
+	broker.exchange("theirs.failed", func(e *topology.ExchangeState) {
+		e.Arguments = topology.Arguments{topology.OwnerArgument: "c1/shop/theirs"}
+	})
 	broker.queue("work", func(q *topology.QueueState) {
 		q.Type, q.Arguments = topology.TypeClassic, topology.Arguments{"x-dead-letter-exchange": "theirs.failed"}
 	})
