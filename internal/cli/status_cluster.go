@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -42,6 +43,8 @@ type remoteCluster struct {
 	// inside is true in a pod, where the cluster's names can be used as they are.
 	inside        bool
 	managementURL string
+	// standsFor is the broker that managementURL leads to, by its own URL: that of the first Transport that was read.
+	standsFor string
 
 	// vhosts were read already: many Transports may share one.
 	vhosts  map[vhostKey]vhost
@@ -216,7 +219,7 @@ func (c *remoteCluster) secret(ctx context.Context, namespace, name string) (map
 
 // read observes the Transport's vhost, once for all that share it.
 func (c *remoteCluster) read(ctx context.Context, t *v1alpha1.Transport, login credentials.Credentials) vhost {
-	end, err := c.management(login)
+	end, err := c.management(login, t.Namespace)
 	if err != nil {
 		return vhost{err: err}
 	}
@@ -230,8 +233,9 @@ func (c *remoteCluster) read(ctx context.Context, t *v1alpha1.Transport, login c
 	return read
 }
 
-// management is the end that the login names, or the one of --management-url with the same user.
-func (c *remoteCluster) management(login credentials.Credentials) (credentials.Management, error) {
+// management is the end that the login names, or the one of --management-url with the same user. That one stands for a
+// single broker: the logins of others must not go there.
+func (c *remoteCluster) management(login credentials.Credentials, namespace string) (credentials.Management, error) {
 	end, err := login.Management()
 	if err != nil || c.managementURL == "" {
 		return end, err //nolint:wrapcheck // it names the key of the Secret
@@ -240,6 +244,16 @@ func (c *remoteCluster) management(login credentials.Credentials) (credentials.M
 	if err != nil || given.User != nil {
 		// The error of url.Parse repeats the URL, which may hold a password.
 		return end, errors.New("--management-url is an http or https URL without user: the login is that of the Secret")
+	}
+	own := end.URL
+	if parsed, err := url.Parse(own); err != nil || !strings.Contains(parsed.Hostname(), ".") {
+		own = namespace + " " + own // a bare name is another Service in each namespace
+	}
+	if c.standsFor == "" {
+		c.standsFor = own
+	}
+	if c.standsFor != own {
+		return end, errors.New("--management-url stands for the broker of another Transport: name the Transports of one broker")
 	}
 	end.URL = c.managementURL
 	if given.Scheme != "https" {

@@ -363,6 +363,17 @@ func TestStatusTakesAnotherWayToTheManagementAPI(t *testing.T) {
 	if code != exitOK || errs != "" || !strings.Contains(out, "async.fallback.1h") {
 		t.Errorf("exit code %d, %s\n%s", code, errs, out)
 	}
+
+	other := s.secret("http://elsewhere.shop.svc:15672")
+	other.ResourceVersion, other.UID, other.Name = "", "", "elsewhere"
+	stranger := s.transport.DeepCopy()
+	stranger.ResourceVersion, stranger.UID, stranger.Name = "", "", "stranger"
+	stranger.Spec.Broker.SecretRef = &v1alpha1.LocalReference{Name: other.Name}
+	s.create(other, stranger)
+	_, out, _ = s.status("--management-url", end.String())
+	if !strings.Contains(out, "async.fallback.1h") || !strings.Contains(out, "--management-url stands for the broker of another Transport") {
+		t.Errorf("the login of another broker went there:\n%s", out)
+	}
 }
 
 func TestStatusFindsTheBrokerOfARabbitmqCluster(t *testing.T) {
