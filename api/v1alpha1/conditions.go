@@ -51,9 +51,17 @@ const (
 	ReasonLaneStalled = "LaneStalled"
 	// ReasonDestinationFull stands on a Warning: a queue that lanes lead to is full and refuses messages.
 	ReasonDestinationFull = "DestinationFull"
+	// ReasonQueueBlocked stands on a Warning: a strictly ordered queue stops at a message that was given up.
+	ReasonQueueBlocked = "QueueBlocked"
 	// ReasonHarmfulPolicy stands on a Warning: a RabbitMQ policy of others makes a queue or exchange lose, shorten or
 	// refuse what it must keep.
 	ReasonHarmfulPolicy = "HarmfulPolicy"
+	// ReasonBreakerOpen stands on a Warning: workers leave their handler alone, because its calls fail or are slow.
+	ReasonBreakerOpen = "BreakerOpen"
+	// ReasonBudgetExhausted stands on a Warning: retries wait, because they are more than the budget allows.
+	ReasonBudgetExhausted = "BudgetExhausted"
+	// ReasonSuspects stands on a Warning: messages that came back from a worker that ended are handled one by one.
+	ReasonSuspects = "Suspects"
 	// ReasonPolicyOverridden stands on a Warning: of a RabbitMQ policy of ours and one of others only one applies.
 	ReasonPolicyOverridden = "PolicyOverridden"
 	// ReasonForeignBinding stands on a Warning: a binding of others leads into our queues or out of our exchanges.

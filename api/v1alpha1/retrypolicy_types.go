@@ -50,6 +50,20 @@ const (
 	JitterDecorrelated JitterType = "Decorrelated"
 )
 
+// RetryPriority is the AMQP priority of a message that comes back for a retry.
+//
+// +kubebuilder:validation:Enum=Higher;Same;Lower
+type RetryPriority string
+
+const (
+	// RetryPriorityHigher lets a retry overtake the messages that wait in its queue.
+	RetryPriorityHigher RetryPriority = "Higher"
+	// RetryPrioritySame leaves the priority as the producer set it.
+	RetryPrioritySame RetryPriority = "Same"
+	// RetryPriorityLower lets messages that wait with a priority of their own go first.
+	RetryPriorityLower RetryPriority = "Lower"
+)
+
 // Jitter spreads a delay at random.
 //
 // +kubebuilder:validation:XValidation:rule="(self.type == 'Proportional') == has(self.percent)",message="percent belongs to type Proportional, and to no other"
@@ -187,9 +201,24 @@ type RetryPolicySpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('8760h')",message="maxAge is between 1s and 8760h"
 	MaxAge *Duration `json:"maxAge,omitempty"`
 
+	// immediate is the number of further tries at once, in the worker, before a message waits for its first retry. They are
+	// for failures that no strategy decides on, count as attempts and not as retries, and have the worker's timeout each.
+	// Left out, there are none.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=10
+	Immediate *int32 `json:"immediate,omitempty"`
+
 	// backoff is the sequence of delays. Left out, it is Exponential: 1s, doubled each time, at most 1m, no jitter.
 	// +optional
 	Backoff *Backoff `json:"backoff,omitempty"`
+
+	// retryPriority is Higher (a retry overtakes the messages that wait in its queue), Same, or Lower (messages with a
+	// priority go first). It has an effect on quorum queues of RabbitMQ 4.0 and later. The handler and the failure queue see
+	// the producer's priority.
+	// +optional
+	// +kubebuilder:default=Same
+	RetryPriority RetryPriority `json:"retryPriority,omitempty"`
 
 	// includeStrategies adds the strategies of other policies of this namespace, after the own ones of equal priority.
 	// What those policies include themselves is not added.

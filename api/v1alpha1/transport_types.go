@@ -3,6 +3,7 @@ package v1alpha1
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // Finalizer keeps a Transport until its objects on the broker are gone or released.
@@ -89,6 +90,12 @@ type Broker struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	VHost *string `json:"vhost,omitempty"`
+
+	// consumerTimeout is how long RabbitMQ waits for the acknowledgement of a delivery, as its own consumer_timeout says: 1m
+	// to 720h. A message may be held by a worker for half of it. Left out, it is 30m, RabbitMQ's own default.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m') && duration(self) <= duration('720h')",message="consumerTimeout is between 1m and 720h"
+	ConsumerTimeout *Duration `json:"consumerTimeout,omitempty"`
 }
 
 // Exchange is where producers publish. It is declared durable and without arguments, so that a producer's own plain
@@ -144,6 +151,46 @@ type Binding struct {
 	Keys []string `json:"keys"`
 }
 
+// OrderingType says in which order the messages of a queue are handled.
+//
+// +kubebuilder:validation:Enum=None;Strict
+type OrderingType string
+
+const (
+	// OrderingNone handles messages side by side; a retry comes after the messages that did not fail.
+	OrderingNone OrderingType = "None"
+	// OrderingStrict handles one message after the other, a failed one until it succeeds or is given up.
+	OrderingStrict OrderingType = "Strict"
+)
+
+// OnFailure says what happens to a strictly ordered queue when a message is given up.
+//
+// +kubebuilder:validation:Enum=Continue;Block
+type OnFailure string
+
+const (
+	// OnFailureContinue moves the message to the failure queue and goes on with the next one.
+	OnFailureContinue OnFailure = "Continue"
+	// OnFailureBlock keeps the message at the head of the queue, which stops until somebody acts.
+	OnFailureBlock OnFailure = "Block"
+)
+
+// Ordering is the order in which the messages of a queue are handled.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.onFailure) || self.type == 'Strict'",message="onFailure belongs to type Strict"
+type Ordering struct {
+	// type is None (side by side) or Strict (one after the other, over all pods; a message that fails is tried again in its
+	// place, and those behind it wait).
+	// +required
+	Type OrderingType `json:"type"`
+
+	// onFailure is Continue (a message that is given up goes to the failure queue, and the next one comes) or Block (it
+	// stays at the head, and the queue stops until a changed policy gives it further retries or onFailure is changed).
+	// Left out, it is Continue.
+	// +optional
+	OnFailure OnFailure `json:"onFailure,omitempty"`
+}
+
 // Limits bounds a work queue. What it removes goes to the failure queue.
 //
 // +kubebuilder:validation:MinProperties=1
@@ -164,6 +211,9 @@ type Limits struct {
 // Queue is a work queue.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.adopt) || !self.adopt || (!has(self.type) && !has(self.singleActiveConsumer))",message="adopt takes a queue as it is: leave out type and singleActiveConsumer"
+// +kubebuilder:validation:XValidation:rule="!has(self.ordering) || self.ordering.type != 'Strict' || !has(self.type) || self.type == 'Quorum'",message="Strict ordering needs type Quorum: a classic queue does not count deliveries"
+// +kubebuilder:validation:XValidation:rule="!has(self.ordering) || self.ordering.type != 'Strict' || !has(self.singleActiveConsumer)",message="Strict ordering has a single active consumer of its own: leave out singleActiveConsumer"
+// +kubebuilder:validation:XValidation:rule="!has(self.ordering) || self.ordering.type != 'Strict' || !has(self.adopt) || !self.adopt",message="Strict ordering needs a queue of Redrive's own making: leave out adopt"
 type Queue struct {
 	// name of the queue on the broker.
 	// +required
@@ -204,9 +254,23 @@ type Queue struct {
 	// +optional
 	Adopt *bool `json:"adopt,omitempty"`
 
+	// ordering is the order in which the messages are handled. Left out, there is none.
+	// +optional
+	Ordering *Ordering `json:"ordering,omitempty"`
+
 	// limits of the queue. Left out, there are none.
 	// +optional
 	Limits *Limits `json:"limits,omitempty"`
+}
+
+// Poison says when a message is taken for one that kills its worker.
+type Poison struct {
+	// maxCrashes is the number of workers that a message may bring down, alone with each, before it goes to the failure
+	// queue with the reason PoisonCrash. Left out, it is 3.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	MaxCrashes *int32 `json:"maxCrashes,omitempty"`
 }
 
 // Failure is where messages end that are not retried any more.
@@ -243,6 +307,150 @@ type Handler struct {
 	// http posts each message to a URL.
 	// +optional
 	HTTP *HTTPHandler `json:"http,omitempty"`
+}
+
+// RateLimitType is the shape of a rate limit.
+//
+// +kubebuilder:validation:Enum=TokenBucket;LeakyBucket
+type RateLimitType string
+
+const (
+	// RateLimitTokenBucket allows for bursts after a pause.
+	RateLimitTokenBucket RateLimitType = "TokenBucket"
+	// RateLimitLeakyBucket spaces calls evenly.
+	RateLimitLeakyBucket RateLimitType = "LeakyBucket"
+)
+
+// RateLimitScope says whose calls a rate limit counts.
+//
+// +kubebuilder:validation:Enum=Pod;Workers
+type RateLimitScope string
+
+const (
+	// RateLimitScopePod allows each pod the whole rate.
+	RateLimitScopePod RateLimitScope = "Pod"
+	// RateLimitScopeWorkers divides the rate by the replicas of the worker group.
+	RateLimitScopeWorkers RateLimitScope = "Workers"
+)
+
+// RateLimit bounds how many messages a second reach the handler. A message over the limit waits its turn: no attempt is
+// counted, and messages with other keys pass it by.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.burst) || !has(self.type) || self.type == 'TokenBucket'",message="burst belongs to type TokenBucket: a LeakyBucket has none"
+type RateLimit struct {
+	// name of the limit, in metrics and logs.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name"`
+
+	// type is TokenBucket (up to burst at once after a pause) or LeakyBucket (evenly spaced). Left out, it is TokenBucket.
+	// +optional
+	Type RateLimitType `json:"type,omitempty"`
+
+	// perSecond is the number of messages a second: a whole number from 1, or a decimal in quotes such as "0.5".
+	// +required
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:XValidation:rule="type(self) != int || (self >= 1 && self <= 1000000)",message="perSecond is between 1 and 1000000, or a decimal in quotes from \"0.001\""
+	// +kubebuilder:validation:MaxLength=10
+	// +kubebuilder:validation:Pattern=`^(0\.([1-9][0-9]{0,2}|0[1-9][0-9]?|00[1-9])|[1-9][0-9]{0,5}(\.[0-9]{1,3})?)$`
+	PerSecond intstr.IntOrString `json:"perSecond"`
+
+	// burst of a TokenBucket is the number of messages that pass at once after a pause. Left out, it is perSecond, rounded
+	// up.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000
+	Burst *int32 `json:"burst,omitempty"`
+
+	// scope is Pod (each pod has the whole rate) or Workers (the rate is divided by the replicas, and follows them when
+	// they are scaled). Left out, it is Workers.
+	// +optional
+	Scope RateLimitScope `json:"scope,omitempty"`
+
+	// key is a CEL expression over message that gives a text, such as message.headers.partner: each text has a limit of
+	// its own. A message on which it fails has the key "". Left out, all messages share the limit.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=2048
+	Key *string `json:"key,omitempty"`
+}
+
+// Budget bounds the retries of a worker's pod, so that they never become the larger part of its calls. A retry over the
+// budget waits for its turn in a fallback queue; no attempt is counted.
+type Budget struct {
+	// percent of the first attempts within the window that may be made again.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	Percent int32 `json:"percent"`
+
+	// window over which attempts are counted, 1s to 1h. Left out, it is 1m.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('1h')",message="window is between 1s and 1h"
+	Window *Duration `json:"window,omitempty"`
+
+	// minPerSecond is the number of retries a second that are always allowed. Left out, it is 1.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100000
+	MinPerSecond *int32 `json:"minPerSecond,omitempty"`
+}
+
+// Breaker stops calling a handler that is failing, or too slow, until it works again. While it is open no attempt is
+// counted. Answers of 500 and above, 408 and 429, timeouts, crashes and lost connections are failures; any other answer
+// shows that the handler works.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.slowPercent) || has(self.slowAfter)",message="slowPercent needs slowAfter"
+// +kubebuilder:validation:XValidation:rule="!has(self.openFor) || !has(self.maxOpenFor) || duration(self.openFor) <= duration(self.maxOpenFor)",message="openFor is longer than maxOpenFor"
+type Breaker struct {
+	// failurePercent of the calls within the window that opens the breaker. Left out, it is 50.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	FailurePercent *int32 `json:"failurePercent,omitempty"`
+
+	// slowAfter is the duration from which on a call is slow. Left out, none is.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1ms') && duration(self) <= duration('15m')",message="slowAfter is between 1ms and 15m"
+	SlowAfter *Duration `json:"slowAfter,omitempty"`
+
+	// slowPercent of the calls within the window that opens the breaker when they are slow. Left out, it is 80.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	SlowPercent *int32 `json:"slowPercent,omitempty"`
+
+	// minimumCalls within the window before the breaker judges. Left out, it is 20.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100000
+	MinimumCalls *int32 `json:"minimumCalls,omitempty"`
+
+	// window over which calls are counted, 1s to 1h. Left out, it is 30s.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('1h')",message="window is between 1s and 1h"
+	Window *Duration `json:"window,omitempty"`
+
+	// openFor is how long the handler is left alone before the first probe, 1s to 1h. It doubles with each probe that fails.
+	// Left out, it is 10s, or maxOpenFor where that is shorter.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('1h')",message="openFor is between 1s and 1h"
+	OpenFor *Duration `json:"openFor,omitempty"`
+
+	// maxOpenFor is the longest time between two probes, 1s to 1h. Left out, it is 1m, or openFor where that is longer.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('1h')",message="maxOpenFor is between 1s and 1h"
+	MaxOpenFor *Duration `json:"maxOpenFor,omitempty"`
+
+	// key is a CEL expression over message that gives a text, such as message.headers.partner: each text has a breaker of
+	// its own, and only its messages wait, in fallback queues, while it is open. A message on which it fails has the key
+	// "". Left out, there is one breaker, and the pod consumes nothing while it is open.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=2048
+	Key *string `json:"key,omitempty"`
 }
 
 // Worker is a group of equal pods that consume queues and call a handler.
@@ -282,6 +490,22 @@ type Worker struct {
 	// handler is what is called with each message.
 	// +required
 	Handler Handler `json:"handler"`
+
+	// rateLimits bound how many messages a second reach the handler; a message needs leave of each. Left out, there are
+	// none.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=8
+	RateLimits []RateLimit `json:"rateLimits,omitempty"`
+
+	// budget bounds the retries of each pod. Left out, they are as many as the policies ask for.
+	// +optional
+	Budget *Budget `json:"budget,omitempty"`
+
+	// breaker stops calling a handler that is failing. Left out, there is none.
+	// +optional
+	Breaker *Breaker `json:"breaker,omitempty"`
 
 	// template is a strategic merge patch on the pod template; the worker's container is named "worker".
 	// +optional
@@ -331,6 +555,10 @@ type TransportSpec struct {
 	// failure is where messages end that are not retried any more.
 	// +optional
 	Failure *Failure `json:"failure,omitempty"`
+
+	// poison says when a message is taken for one that kills its worker.
+	// +optional
+	Poison *Poison `json:"poison,omitempty"`
 
 	// lanes bounds the number of fallback queues: Standard allows 24, Fine 64.
 	// +optional
@@ -432,7 +660,7 @@ type TransportStatus struct {
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128
-	// +kubebuilder:validation:items:MaxLength=16
+	// +kubebuilder:validation:items:MaxLength=32
 	Lanes []string `json:"lanes,omitempty"`
 
 	// created are the objects that this Transport made and that carry no owner mark of their own: the producers' exchange
