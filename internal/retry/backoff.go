@@ -169,6 +169,23 @@ func (b *backoff) steps(limit int64, maxAge time.Duration) iter.Seq[step] {
 	}
 }
 
+// longest is the longest delay of the retries that limit and maxAge can reach.
+func (b *backoff) longest(limit int64, maxAge time.Duration) time.Duration {
+	var longest time.Duration
+	for s := range b.steps(limit, maxAge) {
+		longest = max(longest, s.window.max)
+		if s.steady {
+			break
+		}
+		if s.n == maxSteps {
+			// What still grows here grows to the end.
+			longest = max(longest, b.window(limit-1, longest).max)
+			break
+		}
+	}
+	return min(longest, maxAge)
+}
+
 // add is a + b for two delays from 0 to longest, and longest at the most.
 func add(a, b time.Duration) time.Duration {
 	return min(a+b, longest)

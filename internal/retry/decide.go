@@ -9,6 +9,9 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 )
 
+// statusUnsupportedMediaType is HTTP's, RFC 9110, 15.5.16.
+const statusUnsupportedMediaType = 415
+
 // Decide gives the verdict on a failure. It never fails: an expression that fails at run time does not match, or gives no
 // delay, and is reported in Verdict.Problems.
 //
@@ -24,15 +27,23 @@ func (p *Policy) Decide(f Failure, m Message, h History, now time.Time, rnd Rand
 	switch {
 	case d.strategy != nil && d.strategy.action != v1alpha1.ActionRetry:
 		d.end(d.strategy.action, ReasonStrategy, "strategy "+strconv.Quote(d.strategy.name)+" decided "+string(d.strategy.action))
+	case d.strategy == nil && f.Source == SourceHandler && f.Status == statusUnsupportedMediaType:
+		d.end(v1alpha1.ActionFail, ReasonUndecodable, "the handler cannot read messages of this kind: it answered 415")
+	case d.immediate():
+		d.end(v1alpha1.ActionRetry, ReasonImmediate, fmt.Sprintf("try %d of %d at once", d.before.Immediate+1, p.immediate))
+		d.verdict.History.Immediate++
 	case d.exhausted():
 		d.end(v1alpha1.ActionFail, ReasonMaxRetries, d.explainExhausted())
 	case d.age > p.maxAge:
 		d.end(v1alpha1.ActionFail, ReasonMaxAge, fmt.Sprintf("%s since the first failure, maxAge is %s", readable(d.age), p.maxAge))
 	default:
-		if !given {
-			asked = d.draw(rnd)
+		if given {
+			d.retry(asked, DelayRange{Nominal: asked, Min: asked, Max: asked})
+			break
 		}
-		d.retry(asked)
+		b, n := d.backoff()
+		w := b.window(n, d.before.LastDelay)
+		d.retry(w.draw(rnd), DelayRange{Nominal: b.at(n), Min: w.min, Max: w.max})
 	}
 	return d.verdict
 }
@@ -55,7 +66,8 @@ func (d *decision) ask(f Failure, m Message, now time.Time) (delay time.Duration
 	if len(d.policy.strategies) == 0 {
 		return 0, false
 	}
-	s := newScope(d.policy.schema, d.policy.decode, m)
+	s := d.policy.schema.scope(d.policy.decode, m)
+	defer s.release()
 	s.setFailure(f, d.before, d.age, now)
 	for i := range d.policy.strategies {
 		candidate := &d.policy.strategies[i]
@@ -94,6 +106,13 @@ func (d *decision) count() {
 	d.verdict.Strategy = d.strategy.name
 }
 
+// immediate is true where the message is tried again at once: on its first delivery, whose tries at once are all the attempts
+// that were made, and for a failure that no strategy decides on. A strategy that asks for a delay, such as one for throttling,
+// would be ignored by a try at once.
+func (d *decision) immediate() bool {
+	return d.strategy == nil && d.before.Attempts == d.before.Immediate && d.before.Immediate < d.policy.immediate
+}
+
 // limit is the number of retries that are allowed, and the number of those used.
 func (d *decision) limit() (allowed, used int64) {
 	if d.strategy != nil && d.strategy.maxRetries != nil {
@@ -111,16 +130,16 @@ func (d *decision) exhausted() bool {
 	return !d.unlimited() && used >= allowed
 }
 
-// draw takes the delay from the backoff that holds, at the index that it counts by.
-func (d *decision) draw(rnd Rand) time.Duration {
-	b, n := &d.policy.backoff, d.before.Retries
-	if d.unlimited() {
-		n = d.streak
+// backoff is the one that holds, and the index that it counts by.
+func (d *decision) backoff() (b *backoff, n int64) {
+	switch {
+	case d.strategy != nil && d.strategy.backoff != nil:
+		return d.strategy.backoff, d.streak
+	case d.unlimited():
+		return &d.policy.backoff, d.streak
+	default:
+		return &d.policy.backoff, d.before.Retries
 	}
-	if d.strategy != nil && d.strategy.backoff != nil {
-		b, n = d.strategy.backoff, d.streak
-	}
-	return b.window(n, d.before.LastDelay).draw(rnd)
 }
 
 func (d *decision) end(action v1alpha1.Action, reason Reason, explanation string) {
@@ -128,14 +147,14 @@ func (d *decision) end(action v1alpha1.Action, reason Reason, explanation string
 }
 
 // retry decides for a retry after delay, unless the message would be too old by then.
-func (d *decision) retry(delay time.Duration) {
+func (d *decision) retry(delay time.Duration, drawnFrom DelayRange) {
 	if delay > d.policy.maxAge-d.age {
 		d.end(v1alpha1.ActionFail, ReasonMaxAge, fmt.Sprintf(
 			"the next retry, in %s, would be later than maxAge %s after the first failure", readable(delay), d.policy.maxAge))
 		return
 	}
 	d.end(v1alpha1.ActionRetry, ReasonRetry, d.explainRetry(delay))
-	d.verdict.Delay = delay
+	d.verdict.Delay, d.verdict.Range = delay, drawnFrom
 	d.verdict.History.LastDelay = delay
 	if !d.unlimited() {
 		d.verdict.History.Retries = increment(d.before.Retries)
@@ -159,7 +178,11 @@ func (d *decision) explainRetry(delay time.Duration) string {
 		return "retry in " + readable(delay) + ", which does not count against maxRetries"
 	}
 	allowed, used := d.limit()
-	return "retry " + strconv.FormatInt(increment(used), 10) + " of " + strconv.FormatInt(allowed, 10) + " in " + readable(delay)
+	// One allocation instead of four: this is written for every retry.
+	text := append(make([]byte, 0, 96), "retry "...)
+	text = append(strconv.AppendInt(text, increment(used), 10), " of "...)
+	text = append(strconv.AppendInt(text, allowed, 10), " in "...)
+	return string(append(text, delay.Truncate(time.Millisecond).String()...))
 }
 
 // clamped is the history with every number in range.
@@ -167,6 +190,7 @@ func (h History) clamped(now time.Time) History {
 	h.Attempts = max(h.Attempts, 0)
 	h.Retries = max(h.Retries, 0)
 	h.Streak = max(h.Streak, 0)
+	h.Immediate = max(h.Immediate, 0)
 	h.LastDelay = min(max(h.LastDelay, 0), longest)
 	if h.FirstFailure.IsZero() || h.FirstFailure.After(now) {
 		// Without the monotonic clock, which no header carries.

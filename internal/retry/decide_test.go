@@ -482,3 +482,29 @@ func TestDecideStandsGarbageInTheHistory(t *testing.T) {
 		}
 	})
 }
+
+func TestAVerdictTellsWhatItsDelayWasDrawnFrom(t *testing.T) {
+	p := compile(t, `
+backoff: {type: Exponential, delay: 10s, maxDelay: 11s, jitter: {type: Proportional, percent: 20}}
+strategies:
+- {name: asked, when: has(error.retryAfter), delayFrom: error.retryAfter, maxDelay: 1m}
+- {name: never, when: error.status == 400, action: Fail}
+`)
+	tests := []struct {
+		name    string
+		failure Failure
+		want    DelayRange
+	}{
+		{"jitter", Failure{}, DelayRange{Nominal: 10 * time.Second, Min: 8 * time.Second, Max: 11 * time.Second}},
+		{"an expression", Failure{RetryAfter: new(time.Hour)}, DelayRange{Nominal: time.Minute, Min: time.Minute, Max: time.Minute}},
+		{"no retry", Failure{Status: 400}, DelayRange{}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			v := p.Decide(tt.failure, Message{}, History{}, start(), edge(true))
+			if v.Range != tt.want || v.Delay != v.Range.Max {
+				t.Errorf("%s of %+v, want %+v", v.Delay, v.Range, tt.want)
+			}
+		})
+	}
+}

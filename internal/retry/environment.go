@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/types"
@@ -33,6 +34,14 @@ const stringsVersion = 5
 type environment struct {
 	cel    *cel.Env
 	schema *schema
+	// programs that were compiled already: an expression that stands in many policies is compiled once.
+	programs map[knownProgram]*program
+}
+
+// knownProgram identifies a compiled expression.
+type knownProgram struct {
+	text string
+	want result
 }
 
 // messageVariables are the variables of an expression that chooses messages.
@@ -68,13 +77,14 @@ func newEnvironment(variables []cel.EnvOption) (*environment, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the environment of expressions: %w", err)
 	}
-	return &environment{cel: env, schema: s}, nil
+	return &environment{cel: env, schema: s, programs: map[knownProgram]*program{}}, nil
 }
 
 // schema tells CEL the types of message and error, and converts Go values for it.
 type schema struct {
 	*types.Registry
 	message, failure *objectType
+	scopes           sync.Pool
 }
 
 // objectType is the type of an object with fixed fields.
@@ -102,23 +112,23 @@ func newSchema(registry *types.Registry) *schema {
 
 func messageFields() map[string]field {
 	return map[string]field{
-		"id":          stringField(func(s *scope) string { return s.message.ID }),
-		"type":        stringField(func(s *scope) string { return s.message.Type }),
-		"exchange":    stringField(func(s *scope) string { return s.message.Exchange }),
-		"routingKey":  stringField(func(s *scope) string { return s.message.RoutingKey }),
-		"queue":       stringField(func(s *scope) string { return s.message.Queue }),
-		"contentType": stringField(func(s *scope) string { return s.message.ContentType }),
-		"priority":    intField(func(s *scope) int { return s.message.Priority }),
-		"size":        intField(func(s *scope) int { return len(s.message.Body) }),
+		"id":          stringField(slotID, func(s *scope) string { return s.message.ID }),
+		"type":        stringField(slotType, func(s *scope) string { return s.message.Type }),
+		"exchange":    stringField(slotExchange, func(s *scope) string { return s.message.Exchange }),
+		"routingKey":  stringField(slotRoutingKey, func(s *scope) string { return s.message.RoutingKey }),
+		"queue":       stringField(slotQueue, func(s *scope) string { return s.message.Queue }),
+		"contentType": stringField(slotContentType, func(s *scope) string { return s.message.ContentType }),
+		"priority":    intField(slotPriority, func(s *scope) int { return s.message.Priority }),
+		"size":        intField(slotSize, func(s *scope) int { return len(s.message.Body) }),
 		"headers": {
 			cel:   types.NewMapType(types.StringType, types.DynType),
 			isSet: func(s *scope) bool { return len(s.message.Headers) > 0 },
-			get:   func(s *scope) (any, error) { return s.message.Headers, nil },
+			get:   func(s *scope) (any, error) { return &s.headers, nil },
 		},
 		"timestamp": {
 			cel:   types.TimestampType,
 			isSet: func(s *scope) bool { return !s.message.Timestamp.IsZero() },
-			get:   func(s *scope) (any, error) { return types.Timestamp{Time: s.message.Timestamp}, nil },
+			get:   func(s *scope) (any, error) { return s.time(slotTimestamp, s.message.Timestamp), nil },
 		},
 		"body": {
 			cel:   types.DynType,
@@ -130,36 +140,36 @@ func messageFields() map[string]field {
 
 func errorFields() map[string]field {
 	return map[string]field{
-		"class":   stringField(func(s *scope) string { return s.failure.Class }),
-		"message": stringField(func(s *scope) string { return s.failure.Message }),
-		"source":  stringField(func(s *scope) string { return string(s.failure.Source) }),
-		"status":  intField(func(s *scope) int { return s.failure.Status }),
+		"class":   stringField(slotClass, func(s *scope) string { return s.failure.Class }),
+		"message": stringField(slotMessage, func(s *scope) string { return s.failure.Message }),
+		"source":  stringField(slotSource, func(s *scope) string { return string(s.failure.Source) }),
+		"status":  intField(slotStatus, func(s *scope) int { return s.failure.Status }),
 		"retryAfter": {
 			cel:   types.DurationType,
 			isSet: func(s *scope) bool { return s.failure.RetryAfter != nil },
 			get: func(s *scope) (any, error) {
 				if s.failure.RetryAfter == nil {
-					return nil, fmt.Errorf("error.retryAfter: %w", errAbsent)
+					return nil, errAbsent
 				}
-				return types.Duration{Duration: *s.failure.RetryAfter}, nil
+				return s.duration(slotRetryAfter, *s.failure.RetryAfter), nil
 			},
 		},
 	}
 }
 
-func stringField(get func(*scope) string) field {
+func stringField(at slot, get func(*scope) string) field {
 	return field{
 		cel:   types.StringType,
 		isSet: func(s *scope) bool { return get(s) != "" },
-		get:   func(s *scope) (any, error) { return types.String(get(s)), nil },
+		get:   func(s *scope) (any, error) { return s.text(at, get(s)), nil },
 	}
 }
 
-func intField(get func(*scope) int) field {
+func intField(at slot, get func(*scope) int) field {
 	return field{
 		cel:   types.IntType,
 		isSet: func(s *scope) bool { return get(s) != 0 },
-		get:   func(s *scope) (any, error) { return types.Int(get(s)), nil },
+		get:   func(s *scope) (any, error) { return s.number(at, int64(get(s))), nil },
 	}
 }
 
@@ -220,6 +230,8 @@ func (s *schema) FindStructFieldType(name, fieldName string) (*types.FieldType, 
 // maps and lists, which are converted only when they are read.
 func (s *schema) NativeToValue(value any) ref.Val {
 	switch v := value.(type) {
+	case ref.Val:
+		return v
 	case json.Number:
 		return number(v)
 	case map[string]any:

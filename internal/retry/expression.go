@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
 	"github.com/google/cel-go/cel"
 	celast "github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/common/types/ref"
 )
 
 // costLimit bounds the work of one evaluation in CEL's cost units: about one for each operation and each ten characters
@@ -20,8 +22,8 @@ const costLimit = 100_000
 // maxErrorText bounds the text of a run-time error, which may repeat a value of the message.
 const maxErrorText = 256
 
-// errAbsent is what reading an optional field gives where there is none.
-var errAbsent = errors.New("it is absent: ask has() first")
+// errAbsent is what reading the only optional field gives where there is none.
+var errAbsent = errors.New("error.retryAfter: it is absent: ask has() first")
 
 // ExpressionError is a mistake in an expression, found when it was compiled or when it ran.
 type ExpressionError struct {
@@ -61,11 +63,18 @@ func shorten(text string) string {
 	if len(text) <= maxErrorText {
 		return text
 	}
-	end := maxErrorText
-	for end > 0 && !utf8.RuneStart(text[end]) {
-		end--
+	return cut(text, maxErrorText) + "…"
+}
+
+// cut is the beginning of a text, at most limit bytes of it, and no half of a character.
+func cut(text string, limit int) string {
+	if len(text) <= limit {
+		return text
 	}
-	return text[:end] + "…"
+	for limit > 0 && !utf8.RuneStart(text[limit]) {
+		limit--
+	}
+	return text[:limit]
 }
 
 // origin is the place of an expression in the configuration.
@@ -82,10 +91,22 @@ func (o origin) error(err error, line, column int) *ExpressionError {
 	return e
 }
 
-// expression is compiled and type-checked. It is immutable and safe for concurrent use.
+// expression is a compiled expression in its place. It is immutable and safe for concurrent use.
 type expression struct {
-	origin  origin
-	program cel.Program
+	*program
+
+	origin origin
+}
+
+// program is an expression that is compiled and type-checked, wherever it stands.
+type program struct {
+	// text as it was written.
+	text string
+	// run is what evaluates it. It counts what that costs, unless it is light: then it cannot cost much.
+	run   cel.Program
+	light bool
+	// limited counts in any case. It is rarely needed, and not small.
+	limited func() (cel.Program, error)
 	// source finds the position of what failed at run time.
 	source *celast.SourceInfo
 }
@@ -98,6 +119,8 @@ const (
 	resultBool result = iota
 	// resultDuration does not allow dyn: no header and no JSON value is a duration, so that it would always fail.
 	resultDuration
+	// resultText also allows dyn, the type of headers and body, whose texts, numbers and bools are all taken as text.
+	resultText
 )
 
 func (r result) check(t *cel.Type) error {
@@ -108,6 +131,8 @@ func (r result) check(t *cel.Type) error {
 		return errors.New("must give a duration, but gives dyn: wrap it in duration(…)")
 	case r == resultDuration && !t.IsExactType(cel.DurationType):
 		return fmt.Errorf("must give a duration, but gives %s", cel.FormatCELType(t))
+	case r == resultText && !t.IsExactType(cel.StringType) && !t.IsExactType(cel.DynType):
+		return fmt.Errorf("must give a string, but gives %s: wrap it in string(…)", cel.FormatCELType(t))
 	default:
 		return nil
 	}
@@ -115,6 +140,10 @@ func (r result) check(t *cel.Type) error {
 
 // compile checks an expression. The error joins an *ExpressionError for each mistake.
 func (e *environment) compile(o origin, text string, want result) (*expression, error) {
+	known := knownProgram{text, want}
+	if p, ok := e.programs[known]; ok {
+		return &expression{program: p, origin: o}, nil
+	}
 	ast, issues := e.cel.Compile(text)
 	if issues.Err() != nil {
 		errs := make([]error, 0, len(issues.Errors()))
@@ -126,16 +155,45 @@ func (e *environment) compile(o origin, text string, want result) (*expression, 
 	if err := want.check(ast.OutputType()); err != nil {
 		return nil, o.error(err, 1, 1)
 	}
-	program, err := e.cel.Program(ast, cel.CostLimit(costLimit), cel.EvalOptions(cel.OptOptimize))
+	p, err := e.plan(text, ast)
 	if err != nil {
 		return nil, o.error(err, 0, 0)
 	}
-	return &expression{origin: o, program: program, source: ast.NativeRep().SourceInfo()}, nil
+	e.programs[known] = p
+	return &expression{program: p, origin: o}, nil
+}
+
+// plan makes a program of a checked expression.
+func (e *environment) plan(text string, ast *cel.Ast) (*program, error) {
+	p := &program{text: text, light: e.isLight(ast), source: ast.NativeRep().SourceInfo()}
+	p.limited = sync.OnceValues(func() (cel.Program, error) {
+		return e.cel.Program(ast, cel.CostLimit(costLimit), cel.EvalOptions(cel.OptOptimize))
+	})
+	var err error
+	if p.light {
+		p.run, err = e.cel.Program(ast, cel.EvalOptions(cel.OptOptimize))
+	} else {
+		p.run, err = p.limited()
+	}
+	return p, err
+}
+
+// eval evaluates the expression, and counts what it costs only where that could be too much.
+func (p *program) eval(s *scope) (ref.Val, error) {
+	run := p.run
+	if p.light && !s.short {
+		var err error
+		if run, err = p.limited(); err != nil {
+			return nil, err
+		}
+	}
+	value, _, err := run.Eval(s)
+	return value, err //nolint:wrapcheck // the callers give it its place
 }
 
 // matches evaluates an expression that gives a bool. The error is an *ExpressionError.
 func (e *expression) matches(s *scope) (bool, error) {
-	value, _, err := e.program.Eval(s)
+	value, err := e.eval(s)
 	if err != nil {
 		return false, e.failed(err)
 	}
@@ -149,7 +207,7 @@ func (e *expression) matches(s *scope) (bool, error) {
 // duration evaluates an expression that gives a duration. It gives none, and no error, where the expression gives null or
 // reads an optional field that is absent. The error is an *ExpressionError.
 func (e *expression) duration(s *scope) (d time.Duration, given bool, err error) {
-	value, _, err := e.program.Eval(s)
+	value, err := e.eval(s)
 	switch {
 	case errors.Is(err, errAbsent):
 		return 0, false, nil
@@ -200,5 +258,48 @@ func CompileMatch(field, expr string) (*Match, error) {
 // Matches says whether the expression chooses the message. The error, an *ExpressionError, says that it failed at run
 // time, which counts as no match.
 func (m *Match) Matches(msg Message) (bool, error) {
-	return m.expression.matches(newScope(m.schema, m.decode, msg))
+	s := m.schema.scope(m.decode, msg)
+	defer s.release()
+	return m.expression.matches(s)
+}
+
+// Key is a compiled expression that sorts messages by a text, such as the partner that they are for. It is immutable and
+// safe for concurrent use.
+type Key struct{ match Match }
+
+// CompileKey compiles an expression over message alone that gives a text. Field names the place that it stands in, for
+// errors. The error joins an *ExpressionError for each mistake.
+func CompileKey(field, expr string) (*Key, error) {
+	env, err := newEnvironment(messageVariables())
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", field, err)
+	}
+	compiled, err := env.compile(origin{field: field}, expr, resultText)
+	if err != nil {
+		return nil, err
+	}
+	return &Key{match: Match{expression: compiled, schema: env.schema, decode: decodeJSON}}, nil
+}
+
+// maxKey bounds a key in bytes.
+const maxKey = 255
+
+// Of gives the key of a message, at most 255 bytes of it. It is empty, and the error an *ExpressionError, where the expression
+// fails at run time, such as on a header that is missing.
+func (k *Key) Of(msg Message) (string, error) {
+	e := k.match.expression
+	s := k.match.schema.scope(k.match.decode, msg)
+	defer s.release()
+	value, err := e.eval(s)
+	if err != nil {
+		return "", e.failed(err)
+	}
+	switch value.(type) {
+	case types.String, types.Int, types.Uint, types.Double, types.Bool, types.Bytes:
+		text, ok := value.ConvertToType(types.StringType).(types.String)
+		if ok {
+			return cut(string(text), maxKey), nil
+		}
+	}
+	return "", e.failed(fmt.Errorf("must give a text, but gave %s", value.Type().TypeName()))
 }

@@ -380,7 +380,7 @@ strategies:
 					t.Errorf("match = %v, %v", ok, err)
 				}
 				p.Schedule()
-				PlanLanes([]*Policy{p}, 24)
+				PlanLanes([]*Policy{p}, 24, false)
 			}
 		})
 	}

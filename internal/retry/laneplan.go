@@ -41,15 +41,16 @@ func Ladder() Lanes {
 //   - the exact delays of all schedules, as far as maxRetries and maxAge reach;
 //   - for each jittered step up to eight lanes spread evenly across its window, rounded up to a readable number within a
 //     tenth of their distance, the last one the window's end, so that a draw that is rounded up takes each equally often;
-//   - the Ladder, if a delay is open-ended: delayFrom, Full and Decorrelated jitter, schedules of more than 128 steps.
+//   - the Ladder, if a delay is open-ended: delayFrom, Full and Decorrelated jitter, schedules of more than 128 steps; or if
+//     open says that others than the policies ask for delays too.
 //
 // Where these are more than limit, the jittered steps are thinned out first, to four, two and one lane each; then the
 // lanes that leave the smallest gap in proportion, but not those of the Ladder if it is needed, nor the smallest or the
 // largest. merged is the number of wanted lanes that were left out: their delays round up to a lane within a tenth, or
 // hop, and are never early.
-func PlanLanes(policies []*Policy, limit int) (lanes Lanes, merged int) {
+func PlanLanes(policies []*Policy, limit int, open bool) (lanes Lanes, merged int) {
 	limit = max(limit, 1)
-	w := wanted{exact: map[time.Duration]bool{}, windows: map[window]bool{}}
+	w := wanted{exact: map[time.Duration]bool{}, windows: map[window]bool{}, open: open}
 	for _, p := range policies {
 		w.addPolicy(p)
 	}
@@ -78,19 +79,10 @@ func (w *wanted) addPolicy(p *Policy) {
 	w.addSchedule(&p.backoff, p.maxRetries, p.maxAge)
 	for i := range p.strategies {
 		s := &p.strategies[i]
-		limit := p.maxRetries
-		switch {
-		case s.action != v1alpha1.ActionRetry:
+		if s.action != v1alpha1.ActionRetry {
 			continue
-		case s.unlimited:
-			limit = math.MaxInt64
-		case s.maxRetries != nil:
-			limit = *s.maxRetries
 		}
-		b := &p.backoff
-		if s.backoff != nil {
-			b = s.backoff
-		}
+		b, limit := p.backoffOf(s)
 		w.addSchedule(b, limit, p.maxAge)
 		w.open = w.open || s.delayFrom != nil && limit > 0
 	}

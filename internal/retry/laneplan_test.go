@@ -36,7 +36,7 @@ func (p planning) check(t *testing.T) {
 	for _, s := range p.policies {
 		policies = append(policies, compile(t, s))
 	}
-	lanes, merged := PlanLanes(policies, p.limit)
+	lanes, merged := PlanLanes(policies, p.limit, false)
 	if got := keys(lanes); got != p.want || merged != p.merged {
 		t.Errorf("lanes = %s, merged %d\n want = %s, merged %d", got, merged, p.want, p.merged)
 	}
@@ -125,7 +125,7 @@ func TestThousandsOfDelaysAreThinnedInProportion(t *testing.T) {
 		p.backoff.delay += time.Duration(i) * 137 * time.Millisecond
 		policies = append(policies, p)
 	}
-	lanes, merged := PlanLanes(policies, 24)
+	lanes, merged := PlanLanes(policies, 24, false)
 	if len(lanes) != 24 || len(lanes)+merged < 6000 {
 		t.Errorf("%d lanes, merged %d", len(lanes), merged)
 	}
@@ -171,7 +171,7 @@ func TestPlannedLanesAreFewSortedAndTheSameInAnyOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		policies := rapid.SliceOfN(rapid.Custom(anyPolicy), 0, 6).Draw(t, "policies")
 		limit := rapid.SampledFrom([]int{1, 2, 24, 64}).Draw(t, "limit")
-		lanes, merged := PlanLanes(policies, limit)
+		lanes, merged := PlanLanes(policies, limit, false)
 		if len(lanes) > limit || merged < 0 {
 			t.Fatalf("%d lanes, merged %d, limit %d", len(lanes), merged, limit)
 		}
@@ -179,7 +179,7 @@ func TestPlannedLanesAreFewSortedAndTheSameInAnyOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 		slices.Reverse(policies)
-		if again, mergedAgain := PlanLanes(policies, limit); !slices.Equal(again, lanes) || mergedAgain != merged {
+		if again, mergedAgain := PlanLanes(policies, limit, false); !slices.Equal(again, lanes) || mergedAgain != merged {
 			t.Fatalf("in another order %v, merged %d, not %v, merged %d", again, mergedAgain, lanes, merged)
 		}
 	})
@@ -187,7 +187,7 @@ func TestPlannedLanesAreFewSortedAndTheSameInAnyOrder(t *testing.T) {
 
 func TestADrawThatIsRoundedUpTakesEachLaneEquallyOften(t *testing.T) {
 	p := compile(t, `{maxRetries: 1, backoff: {type: Constant, delay: 7777ms, jitter: {type: Proportional, percent: 10}}}`)
-	lanes, _ := PlanLanes([]*Policy{p}, 24)
+	lanes, _ := PlanLanes([]*Policy{p}, 24, false)
 	w := p.backoff.window(0, 0)
 	below := w.min
 	for _, lane := range lanes {

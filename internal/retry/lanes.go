@@ -119,6 +119,12 @@ func LaneKey(d time.Duration) string {
 	return "0ms"
 }
 
+// HighSuffix marks the lane keys of messages of high priority.
+const HighSuffix = ".high"
+
+// HighLaneKey is the LaneKey of the twin of a lane for messages of high priority.
+func HighLaneKey(d time.Duration) string { return LaneKey(d) + HighSuffix }
+
 // ParseLaneKey gives the delay of a lane key. It refuses what LaneKey does not write, such as "60s" for "1m": keys are
 // compared as text.
 func ParseLaneKey(key string) (time.Duration, error) {

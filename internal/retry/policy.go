@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -17,12 +18,17 @@ const (
 	defaultDelayFromMax = time.Hour
 )
 
+// unlimitedRetries is the limit of what has none.
+const unlimitedRetries = math.MaxInt64
+
 // Policy is a compiled RetryPolicy. It is immutable and safe for concurrent use.
 type Policy struct {
 	name       string
 	maxRetries int64
 	maxAge     time.Duration
 	backoff    backoff
+	immediate  int64
+	priority   v1alpha1.RetryPriority
 	// strategies in the order in which they are asked.
 	strategies []strategy
 	schema     *schema
@@ -31,9 +37,10 @@ type Policy struct {
 
 // strategy is a compiled strategy of a policy.
 type strategy struct {
-	name   string
-	action v1alpha1.Action
-	when   *expression
+	name     string
+	priority int32
+	action   v1alpha1.Action
+	when     *expression
 	// delayFrom is nil where the backoff alone decides; maxDelay bounds what it gives.
 	delayFrom *expression
 	maxDelay  time.Duration
@@ -50,14 +57,34 @@ type strategy struct {
 // The error joins everything that is wrong: an *ExpressionError for each mistake in an expression, and a plain error for
 // each value that the API's validation would have refused.
 func Compile(name string, spec v1alpha1.RetryPolicySpec) (*Policy, error) {
-	env, err := newEnvironment(policyVariables())
+	c, err := NewCompiler()
 	if err != nil {
 		return nil, fmt.Errorf("policy %q: %w", name, err)
 	}
+	return c.Compile(name, spec)
+}
+
+// Compiler compiles policies that belong together. An expression that several of them have is compiled, and kept in memory,
+// once. It is not safe for concurrent use; what it compiles is.
+type Compiler struct{ environment *environment }
+
+// NewCompiler makes a compiler that knows no expression yet.
+func NewCompiler() (*Compiler, error) {
+	env, err := newEnvironment(policyVariables())
+	if err != nil {
+		return nil, err
+	}
+	return &Compiler{env}, nil
+}
+
+// Compile does what the function Compile does.
+func (c *Compiler) Compile(name string, spec v1alpha1.RetryPolicySpec) (*Policy, error) {
+	env := c.environment
 	p := &Policy{
 		name:       name,
 		maxRetries: defaultMaxRetries,
 		maxAge:     defaultMaxAge,
+		priority:   cmp.Or(spec.RetryPriority, v1alpha1.RetryPrioritySame),
 		schema:     env.schema,
 		decode:     decodeJSON,
 	}
@@ -73,12 +100,19 @@ func Compile(name string, spec v1alpha1.RetryPolicySpec) (*Policy, error) {
 	if spec.MaxAge != nil {
 		p.maxAge = spec.MaxAge.Duration.Duration
 	}
+	if spec.Immediate != nil {
+		p.immediate = int64(*spec.Immediate)
+	}
+	if p.immediate < 0 {
+		invalid(fmt.Errorf("immediate is negative: %d", p.immediate))
+	}
 	if p.maxRetries < 0 {
 		invalid(fmt.Errorf("maxRetries is negative: %d", p.maxRetries))
 	}
 	if p.maxAge <= 0 {
 		invalid(fmt.Errorf("maxAge is not positive: %s", p.maxAge))
 	}
+	var err error
 	p.backoff, err = compileBackoff(spec.Backoff)
 	invalid(err)
 
@@ -103,6 +137,80 @@ func (p *Policy) Name() string { return p.name }
 // MaxAge is the longest time from a message's first failure to its last retry.
 func (p *Policy) MaxAge() time.Duration { return p.maxAge }
 
+// MaxRetries is the number of retries that the policy allows where no strategy says otherwise.
+func (p *Policy) MaxRetries() int64 { return p.maxRetries }
+
+// Immediate is the number of tries at once before the first retry.
+func (p *Policy) Immediate() int64 { return p.immediate }
+
+// RetryPriority is the AMQP priority of a message that comes back for a retry, beside the producer's.
+func (p *Policy) RetryPriority() v1alpha1.RetryPriority { return p.priority }
+
+// StrategyNames are the names of the strategies in the order in which they are asked.
+func (p *Policy) StrategyNames() []string {
+	names := make([]string, len(p.strategies))
+	for i := range p.strategies {
+		names[i] = p.strategies[i].name
+	}
+	return names
+}
+
+// Unlimited names a strategy that retries without a limit; empty where there is none.
+func (p *Policy) Unlimited() string {
+	for i := range p.strategies {
+		if p.strategies[i].unlimited {
+			return p.strategies[i].name
+		}
+	}
+	return ""
+}
+
+// MostRetries is the number of retries that a message needs to use up the limits of the policy and of every strategy that
+// has one of its own: those count for themselves, so that they add up. Only failures that go back and forth between such
+// strategies, whose streaks begin anew each time, could ask for more. It says nothing of unlimited strategies.
+func (p *Policy) MostRetries() int64 {
+	most := p.maxRetries
+	for i := range p.strategies {
+		if s := &p.strategies[i]; s.action == v1alpha1.ActionRetry && s.maxRetries != nil {
+			most = min(most, unlimitedRetries-*s.maxRetries) + *s.maxRetries
+		}
+	}
+	return most
+}
+
+// LongestDelay is the longest delay that the policy can ask for; of schedules with more than 128 different delays, and
+// only there, it may be one that maxAge does not let happen.
+func (p *Policy) LongestDelay() time.Duration {
+	longest := p.backoff.longest(p.maxRetries, p.maxAge)
+	for i := range p.strategies {
+		s := &p.strategies[i]
+		if s.action != v1alpha1.ActionRetry {
+			continue
+		}
+		b, limit := p.backoffOf(s)
+		longest = max(longest, b.longest(limit, p.maxAge))
+		if s.delayFrom != nil && limit > 0 {
+			longest = max(longest, min(s.maxDelay, p.maxAge))
+		}
+	}
+	return longest
+}
+
+// backoffOf gives the backoff that holds for a strategy that retries, and how often it may.
+func (p *Policy) backoffOf(s *strategy) (b *backoff, limit int64) {
+	b, limit = &p.backoff, p.maxRetries
+	if s.backoff != nil {
+		b = s.backoff
+	}
+	switch {
+	case s.unlimited:
+		limit = unlimitedRetries
+	case s.maxRetries != nil:
+		limit = *s.maxRetries
+	}
+	return b, limit
+}
+
 func priority(s v1alpha1.Strategy) int32 {
 	if s.Priority == nil {
 		return 0
@@ -113,6 +221,7 @@ func priority(s v1alpha1.Strategy) int32 {
 func compileStrategy(env *environment, policy string, spec *v1alpha1.Strategy) (strategy, error) {
 	s := strategy{
 		name:      spec.Name,
+		priority:  priority(*spec),
 		action:    cmp.Or(spec.Action, v1alpha1.ActionRetry),
 		maxDelay:  defaultDelayFromMax,
 		unlimited: spec.Unlimited != nil && *spec.Unlimited,

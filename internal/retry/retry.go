@@ -72,6 +72,9 @@ type History struct {
 	// LastDelay is the delay before the last retry, drawn or given by an expression. Decorrelated jitter builds on it,
 	// and Due measures by it how early is early.
 	LastDelay time.Duration
+	// Immediate counts the tries at once that were made before the first retry. It belongs to the process that makes
+	// them: no header carries it.
+	Immediate int64
 }
 
 // Reason is the cause of a verdict, in one word, for headers and metrics.
@@ -86,14 +89,20 @@ const (
 	ReasonMaxAge Reason = "MaxAge"
 	// ReasonStrategy says that a strategy decided to fail or to drop it.
 	ReasonStrategy Reason = "Strategy"
+	// ReasonImmediate says that the message is tried again at once, without a retry being counted.
+	ReasonImmediate Reason = "Immediate"
+	// ReasonUndecodable says that the handler cannot read messages of this kind (status 415), so that no retry would help.
+	ReasonUndecodable Reason = "Undecodable"
 )
 
 // Verdict is the decision on one failure.
 type Verdict struct {
 	// Action to take.
 	Action v1alpha1.Action
-	// Delay before the next attempt; zero unless Action is Retry.
+	// Delay before the next attempt; zero unless Action is Retry, and where Reason is ReasonImmediate.
 	Delay time.Duration
+	// Range that Delay was drawn from.
+	Range DelayRange
 	// Strategy that decided, by name; empty where the policy's own fields did.
 	Strategy string
 	// Reason in one word.
@@ -105,6 +114,14 @@ type Verdict struct {
 	// Problems are the expressions that failed at run time, each an *ExpressionError. They decided nothing: the caller
 	// counts and logs them.
 	Problems []error
+}
+
+// DelayRange is what a delay is drawn from, both ends included.
+type DelayRange struct {
+	// Nominal is the delay before jitter. Decorrelated jitter pays no heed to it.
+	Nominal time.Duration
+	// Min and Max are the shortest and the longest delay that jitter makes of it.
+	Min, Max time.Duration
 }
 
 // Rand is a source of random numbers; *math/rand/v2.Rand is one.

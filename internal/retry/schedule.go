@@ -15,34 +15,50 @@ const (
 	headRuns = 3
 )
 
-// Schedule shows the delays of the policy's own backoff in words: "1s, 2s, 4s, then failed". Equal delays in a row are
-// counted, long schedules are shortened, and jitter is shown as the range that the delay is drawn from. Where maxAge ends
-// the retries before maxRetries does, however the draws fall, it says so.
+// manyRetries is the largest maxRetries of the API. What goes further is unlimited.
+const manyRetries = 1_000_000
+
+// Schedule shows the tries at once and the delays of the policy's own backoff in words: "2 at once, then 1s, 2s, 4s, then
+// failed". Equal delays in a row are counted, long schedules are shortened, and jitter is shown as the range that the delay
+// is drawn from. Where maxAge ends the retries before maxRetries does, however the draws fall, it says so.
 func (p *Policy) Schedule() string {
-	if p.maxRetries == 0 {
-		return "none: the first failure is final"
+	schedule, retries := p.backoff.schedule(p.maxRetries, p.maxAge)
+	if p.immediate == 0 {
+		return schedule
 	}
+	if retries == 0 {
+		schedule = "failed"
+	}
+	return fmt.Sprintf("%d at once, then %s", p.immediate, schedule)
+}
+
+// schedule shows the delays of a backoff in words, and counts the retries.
+func (b *backoff) schedule(limit int64, maxAge time.Duration) (text string, retries int64) {
+	if limit == 0 {
+		return "none: the first failure is final", 0
+	}
+	unlimited := limit > manyRetries
+	limit = min(limit, manyRetries)
 	var runs []run
-	var total int64
-	for s := range p.backoff.steps(p.maxRetries, p.maxAge) {
+	for s := range b.steps(limit, maxAge) {
 		count := int64(1)
 		if s.steady {
-			count = min(p.maxRetries-s.n, fitting(p.maxAge-s.age, s.window.min))
+			count = min(limit-s.n, fitting(maxAge-s.age, s.window.min))
 		}
-		runs = appendRun(runs, run{text: p.backoff.describe(s), count: count})
-		total += count
+		runs = appendRun(runs, run{text: b.describe(s), count: count})
+		retries += count
 		if s.steady {
 			break
 		}
 	}
-	if total == 0 {
-		return fmt.Sprintf("none: the first delay is longer than maxAge %s", short(p.maxAge))
+	if retries == 0 {
+		return "none: the first delay is longer than maxAge " + short(maxAge), 0
 	}
 	end := ", then failed"
-	if total < p.maxRetries {
-		end = fmt.Sprintf(", then failed (maxAge %s)", short(p.maxAge))
+	if retries < limit || unlimited {
+		end = fmt.Sprintf(", then failed (maxAge %s)", short(maxAge))
 	}
-	return join(runs) + end
+	return join(runs) + end, retries
 }
 
 // fitting is how often a delay fits into a span of time.
@@ -100,7 +116,10 @@ func (b *backoff) describe(s step) string {
 	}
 }
 
-// short is a delay without its zero parts: "1h", not "1h0m0s".
+// Readable is a span of time for people, without its zero parts: "1h", not "1h0m0s".
+func Readable(d time.Duration) string { return short(d) }
+
+// short is a delay without its zero parts.
 func short(d time.Duration) string {
 	text := readable(d)
 	if strings.HasSuffix(text, "m0s") {

@@ -30,6 +30,9 @@ func TestSchedule(t *testing.T) {
 		{"proportional jitter, cut at the bound", `{backoff: {type: Exponential, delay: 30s, jitter: {type: Proportional, percent: 10}}}`, "30s ±10%, 54s to 1m (×2), then failed"},
 		{"full jitter", `{backoff: {type: Exponential, jitter: {type: Full}}}`, "0s to 1s, 0s to 2s, 0s to 4s, then failed"},
 		{"equal jitter", `{backoff: {type: Constant, jitter: {type: Equal}}}`, "500ms to 1s (×3), then failed"},
+		{"tries at once", `immediate: 2`, "2 at once, then 1s, 2s, 4s, then failed"},
+		{"tries at once and no retries", `{immediate: 1, maxRetries: 0}`, "1 at once, then failed"},
+		{"tries at once and no time for retries", `{immediate: 1, maxAge: 1h, backoff: {type: Constant, delay: 2h}}`, "1 at once, then failed"},
 		{"decorrelated jitter", `{maxRetries: 10, backoff: {type: Exponential, jitter: {type: Decorrelated}}}`, "1s to 3s, 1s to 9s, 1s to 27s, 1s to 1m (×7), then failed"},
 	}
 	for _, tt := range tests {

@@ -17,7 +17,35 @@ import (
 // bodyDecoder turns a body into maps, lists, strings, json.Numbers, bools and nil.
 type bodyDecoder func([]byte) (any, error)
 
+// slot is the place of a value of a scope.
+type slot int
+
+const (
+	slotID slot = iota
+	slotType
+	slotExchange
+	slotRoutingKey
+	slotQueue
+	slotContentType
+	slotPriority
+	slotSize
+	slotTimestamp
+	slotClass
+	slotMessage
+	slotSource
+	slotStatus
+	slotRetryAfter
+	slotAttempt
+	slotRetries
+	slotAge
+	slotNow
+	slots
+)
+
 // scope holds the values of the variables for one decision. It is not safe for concurrent use.
+//
+// Scopes are used again, and with them the values that they made for CEL: most messages of a worker have the same type
+// and fail in the same way.
 type scope struct {
 	schema  *schema
 	message Message
@@ -26,23 +54,43 @@ type scope struct {
 	retries int64
 	age     time.Duration
 	now     time.Time
+	// short is true where every text that lightSizes knows is as short as it says.
+	short bool
 
 	decode  bodyDecoder
 	decoded bool
 	body    any
 	bodyErr error
 
+	values  [slots]ref.Val
+	headers headers
+
 	messageObject, errorObject object
 }
 
 var _ cel.Activation = (*scope)(nil)
 
-// newScope is a scope in which only message is set.
-func newScope(schema *schema, decode bodyDecoder, m Message) *scope {
-	s := &scope{schema: schema, message: m, decode: decode}
-	s.messageObject = object{objectType: schema.message, scope: s}
-	s.errorObject = object{objectType: schema.failure, scope: s}
-	return s
+// scope gives a scope in which only message is set. The caller releases it when nothing of it is in use any more.
+func (s *schema) scope(decode bodyDecoder, m Message) *scope {
+	made, ok := s.scopes.Get().(*scope)
+	if !ok {
+		made = &scope{schema: s}
+		made.messageObject = object{objectType: s.message, scope: made}
+		made.errorObject = object{objectType: s.failure, scope: made}
+		made.headers.schema = s
+	}
+	made.message, made.decode = m, decode
+	made.headers.all = m.Headers
+	made.short = max(len(m.ID), len(m.Type), len(m.Exchange), len(m.RoutingKey), len(m.Queue), len(m.ContentType)) <= maxShortText
+	return made
+}
+
+// release gives the scope back. What belongs to the message alone is let go, its body above all.
+func (s *scope) release() {
+	s.message, s.failure = Message{}, Failure{}
+	s.decoded, s.body, s.bodyErr = false, nil, nil
+	s.headers.all = nil
+	s.schema.scopes.Put(s)
 }
 
 // setFailure sets the other variables. h is the history before this failure.
@@ -52,6 +100,7 @@ func (s *scope) setFailure(f Failure, h History, age time.Duration, now time.Tim
 	s.retries = h.Retries
 	s.age = age
 	s.now = now
+	s.short = s.short && max(len(f.Class), len(f.Message), len(f.Source)) <= maxFailureText
 }
 
 // ResolveName implements cel.Activation.
@@ -62,13 +111,13 @@ func (s *scope) ResolveName(name string) (any, bool) {
 	case varError:
 		return &s.errorObject, true
 	case varAttempt:
-		return types.Int(s.attempt), true
+		return s.number(slotAttempt, s.attempt), true
 	case varRetries:
-		return types.Int(s.retries), true
+		return s.number(slotRetries, s.retries), true
 	case varAge:
-		return types.Duration{Duration: s.age}, true
+		return s.duration(slotAge, s.age), true
 	case varNow:
-		return types.Timestamp{Time: s.now}, true
+		return s.time(slotNow, s.now), true
 	default:
 		return nil, false
 	}
@@ -76,6 +125,35 @@ func (s *scope) ResolveName(name string) (any, bool) {
 
 // Parent implements cel.Activation.
 func (s *scope) Parent() cel.Activation { return nil }
+
+// text is a value for CEL; the last one of the slot, where that is equal.
+func (s *scope) text(at slot, value string) ref.Val {
+	if last, ok := s.values[at].(types.String); !ok || string(last) != value {
+		s.values[at] = types.String(value)
+	}
+	return s.values[at]
+}
+
+func (s *scope) number(at slot, value int64) ref.Val {
+	if last, ok := s.values[at].(types.Int); !ok || int64(last) != value {
+		s.values[at] = types.Int(value)
+	}
+	return s.values[at]
+}
+
+func (s *scope) duration(at slot, value time.Duration) ref.Val {
+	if last, ok := s.values[at].(types.Duration); !ok || last.Duration != value {
+		s.values[at] = types.Duration{Duration: value}
+	}
+	return s.values[at]
+}
+
+func (s *scope) time(at slot, value time.Time) ref.Val {
+	if last, ok := s.values[at].(types.Timestamp); !ok || last.Time != value {
+		s.values[at] = types.Timestamp{Time: value}
+	}
+	return s.values[at]
+}
 
 // readBody decodes the body when it is read for the first time.
 func (s *scope) readBody() (any, error) {

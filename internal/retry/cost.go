@@ -1,0 +1,48 @@
+package retry
+
+import (
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/checker"
+)
+
+// Counting what an evaluation costs takes longer than most evaluations. So an expression that cannot cost much, whatever the
+// message, runs without. The worst case is CEL's own estimate for texts of these sizes, in bytes; a scope says whether
+// those of its message are as short. Nothing is known of the sizes of headers and of the body.
+const (
+	// maxShortText bounds the texts of a message; it is AMQP's own bound, but for a type that stands in a header.
+	maxShortText = 255
+	// maxFailureText bounds those of a failure.
+	maxFailureText = 1024
+	// lightCost is far below costLimit, because the estimate leaves out some steps through values of any type.
+	lightCost = costLimit / 10
+)
+
+// isLight is true for an expression that costs little on every message with short texts.
+func (e *environment) isLight(ast *cel.Ast) bool {
+	estimate, err := e.cel.EstimateCost(ast, lightSizes{})
+	return err == nil && estimate.Max <= lightCost
+}
+
+// lightSizes tells CEL's estimate how long the texts are.
+type lightSizes struct{}
+
+// EstimateSize implements checker.CostEstimator. It knows the fields of message and error that are texts.
+func (lightSizes) EstimateSize(node checker.AstNode) *checker.SizeEstimate {
+	path := node.Path()
+	if len(path) != 2 || !node.Type().IsExactType(cel.StringType) {
+		return nil
+	}
+	switch path[0] {
+	case varMessage:
+		return &checker.SizeEstimate{Max: maxShortText}
+	case varError:
+		return &checker.SizeEstimate{Max: maxFailureText}
+	default:
+		return nil
+	}
+}
+
+// EstimateCallCost implements checker.CostEstimator. CEL knows the cost of its functions.
+func (lightSizes) EstimateCallCost(_, _ string, _ *checker.AstNode, _ []checker.AstNode) *checker.CallEstimate {
+	return nil
+}

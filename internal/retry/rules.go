@@ -1,0 +1,55 @@
+package retry
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Rules choose by message: each is an expression over message alone that gives a bool, and the first that matches counts.
+// They are immutable and safe for concurrent use.
+type Rules struct {
+	expressions []*expression
+	schema      *schema
+	decode      bodyDecoder
+}
+
+// CompileRules compiles expressions in the order in which they are asked. Field names the list that they stand in, for
+// errors: "spec.retryPolicies". The error joins an *ExpressionError for each mistake.
+func CompileRules(field string, whens []string) (*Rules, error) {
+	env, err := newEnvironment(messageVariables())
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", field, err)
+	}
+	r := &Rules{expressions: make([]*expression, len(whens)), schema: env.schema, decode: decodeJSON}
+	var errs []error
+	for i, when := range whens {
+		if r.expressions[i], err = env.compile(origin{field: fmt.Sprintf("%s[%d].when", field, i)}, when, resultBool); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// First gives the index of the first expression that matches the message, -1 where none does. The problems, each an
+// *ExpressionError, are of those before it that failed at run time, which counts as no match. The body is decoded once at
+// most, however many expressions read it.
+func (r *Rules) First(m Message) (index int, problems []error) {
+	if len(r.expressions) == 0 {
+		return -1, nil
+	}
+	s := r.schema.scope(r.decode, m)
+	defer s.release()
+	for i, e := range r.expressions {
+		matches, err := e.matches(s)
+		if err != nil {
+			problems = append(problems, err)
+		}
+		if matches {
+			return i, problems
+		}
+	}
+	return -1, problems
+}
