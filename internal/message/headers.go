@@ -35,6 +35,10 @@ const (
 	HeaderDeadline = HeaderPrefix + "deadline"
 	// HeaderHistory is the bounded list of failed attempts, as JSON.
 	HeaderHistory = HeaderPrefix + "history"
+	// HeaderCrashes counts the processes that the message has brought down on its own.
+	HeaderCrashes = HeaderPrefix + "crashes"
+	// HeaderPriority is the producer's priority of a message that is retried with another one.
+	HeaderPriority = HeaderPrefix + "priority"
 	// HeaderPublishID belongs to the publisher, which matches returned messages by it. It never outlives one publication.
 	HeaderPublishID = HeaderPrefix + "publish-id"
 )
@@ -57,6 +61,10 @@ const (
 	HeaderErrorMessage = HeaderPrefix + "error-message"
 	// HeaderErrorStatus is the status code of the last failure; absent where there was none.
 	HeaderErrorStatus = HeaderPrefix + "error-status"
+	// HeaderCrashExit says how the last process ended that the message brought down, such as "signal: killed".
+	HeaderCrashExit = HeaderPrefix + "crash-exit"
+	// HeaderWorker names the worker that gave up a message that brings down workers.
+	HeaderWorker = HeaderPrefix + "worker"
 )
 
 // isOwn reports whether Redrive alone writes this header. Other headers with our prefix are somebody else's and kept.
@@ -65,7 +73,8 @@ func isOwn(name string) bool {
 	case HeaderID, HeaderAttempts, HeaderRetries, HeaderStrategy, HeaderStreak, HeaderFirstFailure, HeaderNotBefore,
 		HeaderDelay, HeaderLane, HeaderExchange, HeaderRoutingKey, HeaderDeadline, HeaderHistory, HeaderPublishID,
 		HeaderReason, HeaderExplanation, HeaderFailedAt, HeaderQueue,
-		HeaderErrorSource, HeaderErrorClass, HeaderErrorMessage, HeaderErrorStatus:
+		HeaderErrorSource, HeaderErrorClass, HeaderErrorMessage, HeaderErrorStatus,
+		HeaderCrashes, HeaderPriority, HeaderCrashExit, HeaderWorker:
 		return true
 	}
 	return false

@@ -34,10 +34,14 @@ type Final struct {
 	Failure retry.Failure
 	// At is the time at which the message was given up.
 	At time.Time
+	// Exit says how the last process ended that the message brought down, and Worker which worker gave it up; empty where
+	// that is not why.
+	Exit, Worker string
 }
 
 // Parked returns m as it is published to the fallback exchange, to wait in a lane and come back to the queue: a retry,
-// or a message that came back early. The caller sets Exchange.
+// or a message that came back early. The caller sets Exchange. A priority of m that is not the producer's is kept on the
+// way, until the message fails.
 //
 // Parked, Returned and Failed share their rules. The copy is persistent and routed by the queue's name. All properties,
 // headers and their types stay, but for those that would do harm on the way (records of dead-lettering, counts of
@@ -70,12 +74,14 @@ func Failed(m Message, s State, queue string, final Final) (Message, error) {
 	if final.Strategy != "" {
 		s.History.Strategy = final.Strategy
 	}
+	m.Priority = s.Priority
 	own := stateHeaders(m, s, final.At)
 	own[HeaderReason] = Text(string(final.Reason), maxName)
 	own[HeaderQueue] = queue
 	putTime(own, HeaderFailedAt, final.At)
 
 	optional := errorHeaders(lastFailure(s, final))
+	optional = append(optional, header{HeaderCrashExit, Text(final.Exit, maxName)}, header{HeaderWorker, Text(final.Worker, maxShort)})
 	optional = append(optional, header{HeaderExplanation, Text(final.Explanation, MaxText)})
 	return republished(m, queue, own, append(optional, historyHeaders(s.Failures)...))
 }
@@ -130,9 +136,13 @@ func stateHeaders(m Message, s State, now time.Time) map[string]any {
 	putCount(own, HeaderAttempts, s.History.Attempts)
 	putCount(own, HeaderRetries, s.History.Retries)
 	putCount(own, HeaderStreak, s.History.Streak)
+	putCount(own, HeaderCrashes, s.Crashes)
 	putCount(own, HeaderDelay, s.History.LastDelay.Milliseconds())
 	putTime(own, HeaderFirstFailure, s.History.FirstFailure)
 	putTime(own, HeaderDeadline, deadline(m, s, now))
+	if m.Priority != s.Priority {
+		own[HeaderPriority] = int64(s.Priority)
+	}
 	if s.History.Strategy != "" {
 		own[HeaderStrategy] = s.History.Strategy
 	}

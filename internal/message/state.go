@@ -1,6 +1,7 @@
 package message
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -29,6 +30,10 @@ type State struct {
 	NotBefore time.Time
 	// Deadline is the time after which the message is not handled; zero where there is none.
 	Deadline time.Time
+	// Crashes is the number of processes that the message has brought down on its own.
+	Crashes int64
+	// Priority that the producer gave the message. A retry may be published with another one.
+	Priority uint8
 	// Exchange and RoutingKey with which the message was first published.
 	Exchange   string
 	RoutingKey string
@@ -69,6 +74,8 @@ func Decode(m Message, now time.Time) State {
 		},
 		NotBefore:  r.time(HeaderNotBefore),
 		Deadline:   r.time(HeaderDeadline),
+		Crashes:    r.count(HeaderCrashes),
+		Priority:   r.priority(m.Priority),
 		Exchange:   r.textOr(HeaderExchange, m.Exchange),
 		RoutingKey: r.textOr(HeaderRoutingKey, m.RoutingKey),
 		Failures:   r.failures(),
@@ -162,6 +169,19 @@ func (r *reader) span(name string) time.Duration {
 		r.reject(name)
 	}
 	return time.Duration(min(max(number, 0), horizon.Milliseconds())) * time.Millisecond
+}
+
+// priority returns the producer's priority where a header keeps it, else the message's own.
+func (r *reader) priority(own uint8) uint8 {
+	number, ok := r.number(HeaderPriority)
+	if !ok {
+		return own
+	}
+	if number < 0 || number > math.MaxUint8 {
+		r.reject(HeaderPriority)
+		return own
+	}
+	return uint8(number)
 }
 
 // text returns a text of at most limit bytes, empty where there is none.

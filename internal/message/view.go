@@ -27,7 +27,7 @@ func View(m Message, s State, queue string) retry.Message {
 		Queue:       queue,
 		ContentType: m.ContentType,
 		Headers:     userHeaders(m.Headers),
-		Priority:    int(m.Priority),
+		Priority:    int(s.Priority),
 		Timestamp:   m.Timestamp,
 		Body:        m.Body,
 	}
