@@ -4,11 +4,14 @@
 package compile
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
+
+	"k8s.io/utils/ptr"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/retry"
@@ -31,10 +34,20 @@ type Error struct {
 func (e *Error) Error() string { return e.Err.Error() }
 func (e *Error) Unwrap() error { return e.Err }
 
-// Result is what a Transport and its policies come to.
-type Result struct {
+// Needs are what a Transport's policies ask of its topology.
+type Needs struct {
 	// Lanes of the Transport.
 	Lanes retry.Lanes
+	// HighLanes are those of them that have a twin for messages of high priority: all, or none.
+	HighLanes retry.Lanes
+	// Deliveries of a message that a strictly ordered queue must allow for, by the queue's name.
+	Deliveries map[string]int64
+}
+
+// Result is what a Transport and its policies come to.
+type Result struct {
+	Needs
+
 	// MergedDelays counts the delays of the schedules that found no lane of their own and share others'.
 	MergedDelays int
 	// Workers holds the configuration of each worker group, in the order of the spec.
@@ -52,10 +65,23 @@ func Compile(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy) (
 	if err != nil {
 		return nil, err
 	}
-	result := &Result{}
-	result.Lanes, result.MergedDelays = retry.PlanLanes(compiled, retry.LaneLimit(t.Spec.Lanes))
+	if err := checkStrict(t, compiled); err != nil {
+		return nil, &Error{Reason: v1alpha1.ReasonInvalid, Err: err}
+	}
+	result := &Result{Needs: Needs{Deliveries: deliveries(t, compiled)}}
+	limit, high := retry.LaneLimit(t.Spec.Lanes), anyHigher(compiled)
+	if high {
+		limit /= 2 // each has a twin
+	}
+	result.Lanes, result.MergedDelays = retry.PlanLanes(sorted(compiled), limit, releases(t))
+	if high {
+		result.HighLanes = result.Lanes
+	}
 	for i := range t.Spec.Workers {
-		config := workerConfig(t, &t.Spec.Workers[i], resolved, result.Lanes)
+		config, err := workerConfig(t, &t.Spec.Workers[i], resolved, result.Needs)
+		if err != nil {
+			return nil, &Error{Reason: v1alpha1.ReasonInvalidExpression, Err: fmt.Errorf("spec.workers[%d].%w", i, err)}
+		}
 		if err := checkPrefetch(&config); err != nil {
 			return nil, &Error{Reason: v1alpha1.ReasonInvalid, Err: fmt.Errorf("spec.workers[%d]: %w", i, err)}
 		}
@@ -135,16 +161,20 @@ func usesDefaults(t *v1alpha1.Transport) bool {
 		slices.ContainsFunc(t.Spec.Queues, func(q v1alpha1.Queue) bool { return q.RetryPolicyRef == nil })
 }
 
-func compileAll(t *v1alpha1.Transport, specs map[string]v1alpha1.RetryPolicySpec) ([]*retry.Policy, error) {
+func compileAll(t *v1alpha1.Transport, specs map[string]v1alpha1.RetryPolicySpec) (map[string]*retry.Policy, error) {
+	compiler, err := retry.NewCompiler()
+	if err != nil {
+		return nil, &Error{Reason: v1alpha1.ReasonPolicyInvalid, Err: err}
+	}
 	var invalid []error
-	compiled := make([]*retry.Policy, 0, len(specs))
+	compiled := make(map[string]*retry.Policy, len(specs))
 	for _, name := range sortedKeys(specs) {
-		policy, err := retry.Compile(name, specs[name])
+		policy, err := compiler.Compile(name, specs[name])
 		if err != nil {
 			invalid = append(invalid, err)
 			continue
 		}
-		compiled = append(compiled, policy)
+		compiled[name] = policy
 	}
 	if len(invalid) > 0 {
 		return nil, &Error{Reason: v1alpha1.ReasonPolicyInvalid, Err: join(invalid)}
@@ -160,42 +190,47 @@ func compileAll(t *v1alpha1.Transport, specs map[string]v1alpha1.RetryPolicySpec
 	return compiled, nil
 }
 
-func workerConfig(t *v1alpha1.Transport, w *v1alpha1.Worker, policies map[string]v1alpha1.RetryPolicySpec, lanes retry.Lanes) Config {
+func workerConfig(t *v1alpha1.Transport, w *v1alpha1.Worker, policies map[string]v1alpha1.RetryPolicySpec, needs Needs) (Config, error) {
 	names := NamesOf(t)
 	config := Config{
 		Version:     Version,
 		Transport:   t.Namespace + "/" + t.Name,
 		Worker:      w.Name,
 		Exchanges:   Exchanges{Fallback: names.Fallback(), Return: names.Return(), Failed: names.Failed()},
-		Lanes:       lanes,
+		Lanes:       needs.Lanes,
+		HighLanes:   len(needs.HighLanes) > 0,
 		Policies:    policies,
-		Concurrency: defaultConcurrency,
-		Timeout:     *v1alpha1.NewDuration(defaultTimeout),
+		Concurrency: int(ptr.Deref(w.Concurrency, defaultConcurrency)),
+		Timeout:     ptr.Deref(w.Timeout, *v1alpha1.NewDuration(defaultTimeout)),
 		Handler:     w.Handler,
+		VHost:       ptr.Deref(t.Spec.Broker.VHost, ""),
+		MaxCrashes:  maxCrashes(t),
 	}
-	if t.Spec.Broker.VHost != nil {
-		config.VHost = *t.Spec.Broker.VHost
-	}
-	if w.Concurrency != nil {
-		config.Concurrency = int(*w.Concurrency)
-	}
-	if w.Timeout != nil {
-		config.Timeout = *w.Timeout
-	}
+	config.ConsumerTimeout = ptr.Deref(t.Spec.Broker.ConsumerTimeout, *v1alpha1.NewDuration(defaultConsumerTimeout))
 	for i := range t.Spec.Queues {
-		queue := &t.Spec.Queues[i]
-		if len(w.Queues) == 0 || slices.Contains(w.Queues, queue.Name) {
-			config.Queues = append(config.Queues, Queue{
-				Name:                 queue.Name,
-				Policy:               policyOf(t, queue),
-				SingleActiveConsumer: queue.SingleActiveConsumer != nil && *queue.SingleActiveConsumer,
-			})
+		if queue := &t.Spec.Queues[i]; len(w.Queues) == 0 || slices.Contains(w.Queues, queue.Name) {
+			config.Queues = append(config.Queues, workQueue(t, queue, names))
 		}
 	}
 	for _, rule := range t.Spec.RetryPolicies {
 		config.Rules = append(config.Rules, Rule{When: rule.When, Policy: rule.RetryPolicyRef.Name})
 	}
-	return config
+	return config, protect(&config, w)
+}
+
+func workQueue(t *v1alpha1.Transport, queue *v1alpha1.Queue, names Names) Queue {
+	q := Queue{
+		Name:                 queue.Name,
+		Policy:               policyOf(t, queue),
+		SingleActiveConsumer: ptr.Deref(queue.SingleActiveConsumer, false),
+	}
+	if IsStrict(queue) {
+		q.Strict = cmp.Or(queue.Ordering.OnFailure, v1alpha1.OnFailureContinue)
+	} else {
+		// In a strictly ordered queue each message runs alone anyway.
+		q.Suspects = names.Suspects(queue.Name)
+	}
+	return q
 }
 
 func policyOf(t *v1alpha1.Transport, queue *v1alpha1.Queue) string {
@@ -207,6 +242,45 @@ func policyOf(t *v1alpha1.Transport, queue *v1alpha1.Queue) string {
 	default:
 		return Defaults
 	}
+}
+
+// anyHigher is true where a policy lets retries overtake. A quorum queue of RabbitMQ 4.0 to 4.2 gives out what has expired in
+// the order of two priorities, high ones twice as often: a message of low priority would wait in a lane behind those of
+// high priority that have not expired, so that these need lanes of their own.
+func anyHigher(policies map[string]*retry.Policy) bool {
+	for _, p := range policies {
+		if p.RetryPriority() == v1alpha1.RetryPriorityHigher {
+			return true
+		}
+	}
+	return false
+}
+
+// LaneKeys are the values of the header redrive-lane, each with the delay of its lane, the shortest first.
+func (n Needs) LaneKeys() []LaneKey {
+	keys := make([]LaneKey, 0, len(n.Lanes)+len(n.HighLanes))
+	for _, delay := range n.Lanes {
+		keys = append(keys, LaneKey{Key: retry.LaneKey(delay), Delay: delay})
+		if slices.Contains(n.HighLanes, delay) {
+			keys = append(keys, LaneKey{Key: retry.HighLaneKey(delay), Delay: delay})
+		}
+	}
+	return keys
+}
+
+// LaneKey is a lane by its header and its delay.
+type LaneKey struct {
+	Key   string
+	Delay time.Duration
+}
+
+// sorted are the policies in the order of their names.
+func sorted(policies map[string]*retry.Policy) []*retry.Policy {
+	all := make([]*retry.Policy, 0, len(policies))
+	for _, name := range sortedKeys(policies) {
+		all = append(all, policies[name])
+	}
+	return all
 }
 
 func sortedKeys[V any](m map[string]V) []string {

@@ -157,7 +157,7 @@ func TestWhatIsWrongIsNamedWithItsReason(t *testing.T) {
 				one := int32(1)
 				s.Workers[0].Concurrency, s.Workers[0].Timeout = &one, v1alpha1.NewDuration(15*time.Minute)
 			},
-			reason: v1alpha1.ReasonInvalid, says: []string{"spec.workers[0]", "30m0s", "20m0s"},
+			reason: v1alpha1.ReasonInvalid, says: []string{"spec.workers[0]", "30m", "15m"},
 		},
 	}
 	for _, c := range cases {
@@ -187,7 +187,7 @@ func TestPrefetchStaysBelowTwiceTheConcurrencyAndTheConsumerTimeout(t *testing.T
 		{"one queue gets twice the concurrency", 10, 1, 30 * time.Second, 20},
 		{"two queues share it", 10, 2, 30 * time.Second, 10},
 		{"many queues get one each", 2, 64, time.Second, 1},
-		{"slow handlers prefetch no second round", 10, 1, 15 * time.Minute, 10},
+		{"slow handlers prefetch no second round", 10, 1, 14 * time.Minute, 10},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

@@ -5,8 +5,9 @@ import (
 	"redrive.dev/redrive/internal/retry"
 )
 
-// Version of the configuration that this build writes, and the newest that it reads.
-const Version = 1
+// Version of the configuration that this build writes, and the newest that it reads. Version 1 knew neither suspects nor
+// strict order nor limits.
+const Version = 2
 
 // Config is everything that a worker needs to know. The operator writes it as JSON into a ConfigMap, each policy in it
 // once and with its included strategies resolved.
@@ -23,6 +24,8 @@ type Config struct {
 	Exchanges Exchanges `json:"exchanges"`
 	// Lanes are the delays that fallback queues exist for, ascending.
 	Lanes retry.Lanes `json:"lanes"`
+	// HighLanes is true where each lane has a twin for messages of high priority.
+	HighLanes bool `json:"highLanes,omitempty"`
 	// Queues to consume.
 	Queues []Queue `json:"queues"`
 	// Rules choose a policy by message; the first match wins, else the queue's policy.
@@ -33,6 +36,18 @@ type Config struct {
 	Concurrency int `json:"concurrency"`
 	// Timeout of one attempt.
 	Timeout v1alpha1.Duration `json:"timeout"`
+	// ConsumerTimeout of the broker; zero stands for 30 minutes.
+	ConsumerTimeout v1alpha1.Duration `json:"consumerTimeout,omitzero"`
+	// MaxCrashes is the number of processes that a message may bring down on its own.
+	MaxCrashes int `json:"maxCrashes,omitempty"`
+	// RateLimits that a message needs leave of before the handler is called.
+	RateLimits []RateLimit `json:"rateLimits,omitempty"`
+	// Replicas is the number of pods that share the rate limits with scope Workers; 0 where there is none of these.
+	Replicas int `json:"replicas,omitempty"`
+	// Budget of retries; nil where there is none.
+	Budget *Budget `json:"budget,omitempty"`
+	// Breaker of the handler; nil where there is none.
+	Breaker *Breaker `json:"breaker,omitempty"`
 	// Handler that is called with each message.
 	Handler v1alpha1.Handler `json:"handler"`
 }
@@ -54,6 +69,45 @@ type Queue struct {
 	Policy string `json:"policy"`
 	// SingleActiveConsumer is true where only one consumer at a time receives.
 	SingleActiveConsumer bool `json:"singleActiveConsumer,omitempty"`
+	// Suspects is the queue of the messages that may have brought down a worker; empty where there is none.
+	Suspects string `json:"suspects,omitempty"`
+	// Strict says what happens to a strictly ordered queue when a message is given up; empty where the queue has no order.
+	Strict v1alpha1.OnFailure `json:"strict,omitempty"`
+}
+
+// RateLimit is a rate limit with all its defaults filled in.
+type RateLimit struct {
+	Name string `json:"name"`
+	// Smooth is true for a leaky bucket.
+	Smooth bool `json:"smooth,omitempty"`
+	// PerSecond of one pod, or, where Shared, of all replicas together.
+	PerSecond float64 `json:"perSecond"`
+	// Burst of one pod, or, where Shared, of all replicas together; a leaky bucket has none.
+	Burst  int  `json:"burst,omitempty"`
+	Shared bool `json:"shared,omitempty"`
+	// Key is an expression over message; empty where all messages share the limit.
+	Key string `json:"key,omitempty"`
+}
+
+// Budget of retries with all its defaults filled in.
+type Budget struct {
+	Percent      int               `json:"percent"`
+	Window       v1alpha1.Duration `json:"window"`
+	MinPerSecond int               `json:"minPerSecond"`
+}
+
+// Breaker with all its defaults filled in.
+type Breaker struct {
+	FailurePercent int `json:"failurePercent"`
+	// SlowAfter is zero where no call is slow.
+	SlowAfter    v1alpha1.Duration `json:"slowAfter,omitzero"`
+	SlowPercent  int               `json:"slowPercent,omitempty"`
+	MinimumCalls int               `json:"minimumCalls"`
+	Window       v1alpha1.Duration `json:"window"`
+	OpenFor      v1alpha1.Duration `json:"openFor"`
+	MaxOpenFor   v1alpha1.Duration `json:"maxOpenFor"`
+	// Key is an expression over message; empty where there is one breaker for all.
+	Key string `json:"key,omitempty"`
 }
 
 // Rule chooses a policy by message.

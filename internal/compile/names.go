@@ -1,11 +1,9 @@
 package compile
 
-import (
-	"time"
+import "redrive.dev/redrive/api/v1alpha1"
 
-	"redrive.dev/redrive/api/v1alpha1"
-	"redrive.dev/redrive/internal/retry"
-)
+// SuspectsSuffix ends the name of every suspects' queue; the rest is the name of its work queue.
+const SuspectsSuffix = ".suspect"
 
 // Names gives the broker objects of one Transport their names. All of them but the failure queue derive from the prefix,
 // so that two Transports with different prefixes never meet.
@@ -49,11 +47,14 @@ func (n Names) Standin() string { return n.Prefix + ".standin" }
 // Unrouted is the alternate exchange of Standin, which leads to the queue for unroutable messages.
 func (n Names) Unrouted() string { return n.Prefix + ".unrouted" }
 
-// Lane is the fallback queue of one delay.
-func (n Names) Lane(delay time.Duration) string { return n.LanePrefix() + retry.LaneKey(delay) }
+// Lane is the fallback queue of one value of the header redrive-lane, such as "5s".
+func (n Names) Lane(key string) string { return n.LanePrefix() + key }
 
 // LanePrefix is what the names of all lanes begin with.
 func (n Names) LanePrefix() string { return n.Prefix + ".fallback." }
+
+// Suspects is the queue of the messages of a work queue that may have brought down a worker.
+func (n Names) Suspects(queue string) string { return queue + SuspectsSuffix }
 
 // FailureQueue is where messages end that are not retried any more.
 func (n Names) FailureQueue() string {

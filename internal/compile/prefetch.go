@@ -4,38 +4,66 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"redrive.dev/redrive/internal/retry"
 )
 
-// consumerTimeout is how long RabbitMQ waits for the acknowledgement of a delivery unless told otherwise.
+// defaultConsumerTimeout is how long RabbitMQ waits for the acknowledgement of a delivery unless told otherwise.
 // See https://www.rabbitmq.com/docs/consumers#acknowledgement-timeout.
-const consumerTimeout = 30 * time.Minute
+const defaultConsumerTimeout = 30 * time.Minute
 
-// holdAtMost is how long a delivery may wait and be handled: well within consumerTimeout, so that settling has time too.
-const holdAtMost = consumerTimeout * 2 / 3
+// HoldLimit is how long a delivery may wait in a worker and be handled: half of the broker's consumer timeout, so that
+// settling it has time too.
+func (c *Config) HoldLimit() time.Duration {
+	if timeout := c.ConsumerTimeout.Duration.Duration; timeout > 0 {
+		return timeout / 2
+	}
+	return defaultConsumerTimeout / 2
+}
 
 // Prefetch is the number of unacknowledged messages for the consumer of each queue. Together they are at most twice the
 // concurrency, or one for each queue, and never more than can be handled well within the broker's consumer timeout.
 func (c *Config) Prefetch() int {
 	rounds := 2
-	if c.Timeout.Duration.Duration > 0 {
-		rounds = min(rounds, int(holdAtMost/c.Timeout.Duration.Duration))
+	if longest := c.longestRun(); longest > 0 {
+		rounds = min(rounds, int((c.HoldLimit()-1)/longest))
 	}
 	return max(1, rounds*c.Concurrency/max(1, len(c.Queues)))
+}
+
+// longestRun is how long the handler may have a message: each try at once has a timeout of its own.
+func (c *Config) longestRun() time.Duration {
+	var immediate int64
+	for _, spec := range c.Policies {
+		if spec.Immediate != nil {
+			immediate = max(immediate, int64(*spec.Immediate))
+		}
+	}
+	return c.Timeout.Duration.Duration * time.Duration(1+immediate)
 }
 
 func checkPrefetch(c *Config) error {
 	if c.Concurrency < 1 {
 		return errors.New("concurrency is less than 1")
 	}
-	timeout := c.Timeout.Duration.Duration
-	if timeout <= 0 {
+	if c.Timeout.Duration.Duration <= 0 {
 		return errors.New("timeout is not positive")
 	}
-	rounds := (c.Prefetch()*len(c.Queues) + c.Concurrency - 1) / c.Concurrency
-	if hold := time.Duration(rounds) * timeout; hold > holdAtMost {
-		return fmt.Errorf("%d queues with concurrency %d and timeout %s: a message could wait %s to be settled, and the broker's consumer "+
-			"timeout allows for %s; raise concurrency, lower timeout, or spread the queues over more workers",
-			len(c.Queues), c.Concurrency, timeout, hold, holdAtMost)
+	prefetch := c.Prefetch() * len(c.Queues)
+	rounds := (prefetch + c.Concurrency - 1) / c.Concurrency
+	hold := time.Duration(rounds) * c.longestRun()
+	if hold < c.HoldLimit() {
+		return nil
 	}
-	return nil
+	tries := ""
+	if immediate := c.longestRun() / c.Timeout.Duration.Duration; immediate > 1 {
+		tries = fmt.Sprintf(" (%d tries at once of %s each)", immediate, retry.Readable(c.Timeout.Duration.Duration))
+	}
+	remedy := "lower timeout, or the policies' immediate"
+	if rounds > 1 {
+		remedy = "raise concurrency, lower timeout or the policies' immediate, spread the queues over more worker groups"
+	}
+	return fmt.Errorf("a message could be held for %s: %d prefetched for the %d queue(s), %d at a time, %s each%s; less than %s is allowed, half of "+
+		"the broker's consumer timeout: %s, or, where RabbitMQ has a longer consumer_timeout, set broker.consumerTimeout",
+		retry.Readable(hold), prefetch, len(c.Queues), c.Concurrency, retry.Readable(c.longestRun()), tries, retry.Readable(c.HoldLimit()), remedy)
 }

@@ -1,0 +1,23 @@
+package compile
+
+import "time"
+
+// WorkerStatus is what a worker says of itself at /status, as JSON; the operator reads it and shows it as conditions.
+type WorkerStatus struct {
+	// ConfigHash of the configuration in force.
+	ConfigHash string `json:"configHash"`
+	// Troubles are what holds messages back at the moment, in a steady order.
+	Troubles []Trouble `json:"troubles,omitempty"`
+}
+
+// Trouble is one thing that holds messages back.
+type Trouble struct {
+	// Reason is a reason of the Warning condition: BreakerOpen, BudgetExhausted or QueueBlocked.
+	Reason string `json:"reason"`
+	// Subject is what it is about: a queue, or the key of a breaker; may be empty.
+	Subject string `json:"subject,omitempty"`
+	// Message says what holds back what, in a sentence without a figure that changes while the trouble lasts.
+	Message string `json:"message"`
+	// Since is when it began.
+	Since time.Time `json:"since"`
+}
