@@ -160,6 +160,37 @@ func TestCredentialsThatAreRefusedLeaveTheSessionAsItIs(t *testing.T) {
 	}
 }
 
+func TestARefusalStandsWhenTheRefusedCredentialsAreAllThatIsLeft(t *testing.T) {
+	r := newRotation(t)
+	blind := "blind-" + r.target.VHost
+	password := r.user(t, "blind", "^$")
+	var consumer *amqp.Consumer
+	var sessions atomic.Int64
+	options := r.options(t)
+	options.OnState = func(up bool) {
+		if up && sessions.Add(1) > 1 && consumer.Trouble() == nil {
+			t.Error("the refusal is forgotten before the credentials are accepted")
+		}
+	}
+	consumer = amqp.NewConsumer(options)
+	consumer.Subscribe([]amqp.Subscription{{Queue: "q", Prefetch: 1}})
+	consumer.Receive(true)
+	run(t, func(ctx context.Context) { consumer.Run(ctx, func(*amqp.Delivery) {}) })
+	testtransport.Eventually(t, "the consumer", func() bool { return consumer.Active() == 1 })
+	r.use(blind, password)
+	consumer.Renew()
+	if err := r.awaitRefusal(t); !strings.Contains(err.Error(), "ACCESS_REFUSED") {
+		t.Errorf("refusal %v", err)
+	}
+	r.proxy.Cut()
+	testtransport.Eventually(t, "the refusal of the session that is left", func() bool {
+		err := consumer.Trouble()
+		return sessions.Load() == 2 && err != nil && strings.Contains(err.Error(), "ACCESS_REFUSED")
+	})
+	testbroker.Shared(t).Permit(t, blind, r.target.VHost, "", ".*", ".*")
+	testtransport.Eventually(t, "the end of the trouble", func() bool { return consumer.Trouble() == nil && consumer.Active() == 1 })
+}
+
 func TestWhatASessionTookBeforeItWasRefusedIsSettledAndNotGivenBack(t *testing.T) {
 	r := newRotation(t)
 	r.queue(t, "closed", nil)

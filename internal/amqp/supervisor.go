@@ -15,7 +15,7 @@ import (
 // link is what a session works on.
 type link struct {
 	conn *amqp091.Connection
-	// opened takes one value once the session does its work, or an error where it is not allowed to. It has room for it.
+	// opened holds the newest verdict on the session: nil when it does its work, an error when it is not allowed to.
 	opened chan error
 	// retired is closed when another session takes over: this one takes on nothing more, and ends once what it has is settled.
 	retired <-chan struct{}
@@ -31,12 +31,13 @@ func (l *link) isRetired() bool {
 	}
 }
 
-// open says, once, that the session does its work, or why it may not.
+// open says that the session does its work, or why it may not. It is not called by two at once.
 func (l *link) open(err error) {
 	select {
-	case l.opened <- err:
+	case <-l.opened: //nolint:errcheck // an older verdict
 	default:
 	}
+	l.opened <- err
 }
 
 // supervisor keeps a session: one after the other where they end, and one beside the other while changed credentials are
@@ -49,6 +50,9 @@ type supervisor struct {
 	due chan struct{}
 	// problem is why there is no session, or why the newest credentials have none; empty where all is well.
 	problem atomic.Pointer[string]
+	// refused is true from when changed credentials were refused until a session with the newest ones does its work. Only
+	// run's goroutine uses it.
+	refused bool
 }
 
 func newSupervisor(options *Options, session func(ctx context.Context, l *link) error) *supervisor {
@@ -79,9 +83,18 @@ func (s *supervisor) note(err error) {
 	s.problem.Store(new(err.Error()))
 }
 
+// judge takes note of whether the newest credentials do.
+func (s *supervisor) judge(err error) {
+	s.refused = err != nil
+	s.note(err)
+	s.renewed(err)
+}
+
 // running is a session on its way.
 type running struct {
 	opened <-chan error
+	// accepted is true when it took over because it does its work, and not because the one before had ended.
+	accepted bool
 	// done is closed when it has ended, and err is why.
 	done   chan struct{}
 	err    error
@@ -124,8 +137,11 @@ func (s *supervisor) run(ctx context.Context) {
 
 // keep waits for the end of the session, and of those that take over from it, and returns why the last of them ended.
 func (s *supervisor) keep(ctx context.Context, current *running, retiring *sync.WaitGroup) error {
-	s.note(nil)
-	s.renewed(nil)
+	verdict := current.opened
+	if !s.refused {
+		s.judge(nil)
+		verdict = nil
+	}
 	s.state(true)
 	defer s.state(false)
 	pause := pauses{}
@@ -135,6 +151,12 @@ func (s *supervisor) keep(ctx context.Context, current *running, retiring *sync.
 		select {
 		case <-current.done:
 			return current.err
+		case err := <-verdict:
+			s.judge(err)
+			if err == nil {
+				verdict = nil
+			}
+			continue
 		case <-s.due:
 			pause = pauses{}
 		case <-retry:
@@ -144,17 +166,19 @@ func (s *supervisor) keep(ctx context.Context, current *running, retiring *sync.
 			<-current.done
 			return current.err
 		}
-		s.renewed(err)
 		if err != nil {
-			s.note(err)
+			s.judge(err)
 			wait := pause.next()
 			retry = time.After(wait)
 			last.warn("changed credentials are not taken over; the session goes on with those before", err, "retryIn", wait.Round(time.Millisecond))
 			continue
 		}
-		s.note(nil)
+		verdict, retry = next.opened, nil
+		if next.accepted {
+			s.judge(nil)
+			verdict = nil
+		}
 		s.state(true)
-		retry = nil
 		s.options.Log.Info("changed credentials taken over; the session before ends when its messages are settled")
 		current.retire()
 		before := current
@@ -181,6 +205,7 @@ func (s *supervisor) replace(ctx context.Context, current *running) (*running, e
 	}
 	select {
 	case err = <-next.opened:
+		next.accepted = err == nil
 		if err != nil {
 			// It may have taken messages of the queues that it may consume. They are settled and not given back: to the broker
 			// each return counts as a failed delivery.

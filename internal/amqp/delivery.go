@@ -1,0 +1,98 @@
+package amqp
+
+import (
+	"context"
+	"errors"
+
+	"redrive.dev/redrive/internal/message"
+)
+
+var (
+	// ErrSessionEnded says that the session of a delivery is over: the broker has the message again, and delivers it anew.
+	ErrSessionEnded = errors.New("the session of the delivery has ended")
+	// ErrNotStrict says that a delivery cannot be given back, for its subscription was not strict.
+	ErrNotStrict = errors.New("only a strict subscription gives messages back")
+)
+
+// headerDeliveryCount is where a quorum queue says how often a message came back to it.
+const headerDeliveryCount = "x-delivery-count"
+
+// Delivery is a message on loan from the broker until it is settled or its session ends.
+type Delivery struct {
+	message.Message
+
+	// Queue it came from.
+	Queue string
+	// Unreadable is true when the message has headers that cannot be read. They are not in it, so it must not be published
+	// again; DeadLetter moves it with them.
+	Unreadable bool
+
+	tag     uint64
+	stream  *stream
+	session *consuming
+}
+
+// Ack tells the broker that the message is done with. ErrSessionEnded means that it will be delivered again; nil does not
+// mean that the acknowledgement has arrived: if the session ends on its way, the message comes again all the same.
+//
+// Only a strict subscription gives a message back: elsewhere that would look like a crash to the next consumer. Publish it
+// anew instead.
+func (d *Delivery) Ack() error { return d.settle(acknowledge) }
+
+// DeadLetter leaves the message to the dead-letter exchange of its queue. It is for a message that cannot be published
+// again, and safe only because the work queues dead-letter at least once. Its errors are those of Ack.
+func (d *Delivery) DeadLetter() error { return d.settle(deadLetter) }
+
+// Requeue gives the message of a strict subscription back to its place at the head of the queue, with its delivery count
+// raised. Before RabbitMQ 4.0 the queue must have a delivery limit, or the message goes to the tail. Its errors are those
+// of Ack, and ErrNotStrict.
+func (d *Delivery) Requeue() error { return d.giveBack(requeue) }
+
+// Abandon gives the message of a strict subscription back as a worker's death would: its channel ends, and the message is
+// at its place again on every version, with its delivery count raised. Whichever consumer is active then gets it. Its
+// errors are those of Ack, and ErrNotStrict.
+func (d *Delivery) Abandon() error { return d.giveBack(abandon) }
+
+func (d *Delivery) giveBack(end ending) error {
+	if !d.stream.strict {
+		return ErrNotStrict
+	}
+	return d.settle(end)
+}
+
+func (d *Delivery) settle(end ending) error {
+	select {
+	case d.session.settlements <- settlement{tag: d.tag, stream: d.stream, end: end}:
+		return nil
+	case <-d.session.life.Done():
+		return ErrSessionEnded
+	}
+}
+
+// DeliveryCount is how often the message was delivered before and came back, as its quorum queue counts: by Requeue, by
+// Abandon, and with each session that ended while it was on loan. It is 0 for a message that never came back, whatever its
+// publisher wrote into the header. Classic queues do not count, and leave the publisher's header as it is.
+func (d *Delivery) DeliveryCount() int64 {
+	if !d.Redelivered {
+		return 0
+	}
+	count, _ := d.Headers[headerDeliveryCount].(int64)
+	return max(count, 0)
+}
+
+// Strict tells whether the delivery is of a strict subscription.
+func (d *Delivery) Strict() bool { return d.stream.strict }
+
+// Live tells whether the delivery's session still stands. When it does not, someone else may have the message already.
+func (d *Delivery) Live() bool { return d.session.life.Err() == nil }
+
+// WhileLive returns a context that ends with ctx, or with the delivery's session. It is for what is wrong to do for a
+// message that someone else may have already.
+func (d *Delivery) WhileLive(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(d.session.life, func() { cancel(ErrSessionEnded) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
+}
