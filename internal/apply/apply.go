@@ -45,7 +45,7 @@ type State struct {
 type Input struct {
 	Desired topology.Objects
 	State   State
-	// Consumed are the queues that a published configuration of the workers still names.
+	// Consumed are the queues, those of suspects too, that a published configuration of the workers still names.
 	Consumed []string
 	Waits    topology.Waits
 	Now      time.Time

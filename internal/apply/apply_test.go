@@ -35,8 +35,8 @@ func TestASecondRunWritesNothing(t *testing.T) {
 	if s.writes.Load() != 0 || len(second.Steps) != 0 || !second.Converged() || len(second.Warnings) != 0 {
 		t.Errorf("%d writes: %+v", s.writes.Load(), second)
 	}
-	if len(second.Queues) != 6 || second.Identity.Cluster == "" || len(second.Adopted) != 0 {
-		t.Errorf("counts of 6 queues, an identity and nothing adopted: %+v", second)
+	if len(second.Queues) != 9 || second.Identity.Cluster == "" || len(second.Adopted) != 0 {
+		t.Errorf("counts of 9 queues, an identity and nothing adopted: %+v", second)
 	}
 	s.allCounted()
 	if third := s.once(); s.writes.Load() != 0 || len(third.Warnings) != 0 {
@@ -284,9 +284,12 @@ func TestARemovedWorkQueueIsKeptWhileItHoldsMessages(t *testing.T) {
 	if s.exists("test") {
 		t.Error("it is still there")
 	}
-	s.writes.Store(0)
-	if report := s.once(); steps(report.Steps) != "- policy redrive.async:queue:test" || !report.Converged() {
-		t.Errorf("its policy goes last: %+v", report)
+	if got := steps(s.once().Steps); got != "- policy redrive.async:queue:test" {
+		t.Errorf("its policy goes last: %s", got)
+	}
+	s.untilRetired()
+	if report := s.once(); s.exists("test.suspect") || !report.Converged() {
+		t.Errorf("the queue for its suspects goes after it: %+v", report)
 	}
 }
 

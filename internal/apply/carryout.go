@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -9,6 +10,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -100,7 +102,9 @@ func (r *run) skipped(step topology.Step) bool {
 	}
 	source := topology.Ref{Kind: topology.KindExchange, Name: step.Binding.Source}
 	destination := topology.Ref{Kind: topology.KindQueue, Name: step.Binding.Destination}
-	return r.failed[source] || r.failed[destination] || (r.broken && !wayOut(step, r.input.Desired))
+	suspects := topology.Ref{Kind: topology.KindQueue, Name: compile.Names{}.Suspects(destination.Name)}
+	leadsIn := !wayOut(step, r.input.Desired)
+	return r.failed[source] || r.failed[destination] || leadsIn && (r.broken || r.failed[suspects])
 }
 
 // wayOut is true for what failed messages need to leave by.
@@ -142,22 +146,62 @@ func (r *run) retireAll(ctx context.Context) error {
 	r.report.Retiring = nil
 	retirer := &retirer{port: r.port, prefix: r.input.Desired.Prefix, clock: r.clock, keepsReturn: true}
 	var ended error
-	for _, name := range slices.Sorted(maps.Keys(states)) {
+	left := map[string]bool{}
+	for _, name := range r.retiringOrder(states) {
 		state, gone := states[name], false
 		queue, adopted := letGo[name]
 		switch {
 		case ended != nil:
 		case adopted:
 			state, gone, ended = r.letGo(ctx, retirer, queue, state)
+		case r.stillNeeded(name, left):
+			state = r.hold(name)
 		default:
 			state, gone, ended = retirer.step(ctx, state, r.waits(name))
 		}
 		if !gone {
+			left[name] = true
 			r.report.Retiring = append(r.report.Retiring, state)
 		}
 	}
+	slices.SortFunc(r.report.Retiring, func(a, b v1alpha1.Retirement) int { return cmp.Compare(a.Queue, b.Queue) })
 	r.take(retirer)
 	return ended
+}
+
+// suspectsOf names the work queue of a suspects' queue; empty for other queues.
+func (r *run) suspectsOf(name string) string {
+	return topology.SuspectsOf(r.observed.Queues[name].Queue)
+}
+
+// retiringOrder has suspects' queues last, so that one begins when its work queue has ended.
+func (r *run) retiringOrder(states map[string]v1alpha1.Retirement) []string {
+	names := slices.Sorted(maps.Keys(states))
+	slices.SortStableFunc(names, func(a, b string) int {
+		return cmp.Compare(min(1, len(r.suspectsOf(a))), min(1, len(r.suspectsOf(b))))
+	})
+	return names
+}
+
+// stillNeeded is true for a suspects' queue into which workers may publish: its work queue is not gone yet, or is in
+// conflict, which leaves the workers as they are, or a configuration names it.
+func (r *run) stillNeeded(name string, left map[string]bool) bool {
+	work := r.suspectsOf(name)
+	if work == "" {
+		return false
+	}
+	return left[work] || slices.Contains(r.input.Consumed, name) || slices.ContainsFunc(r.Difference.Conflicts, func(c topology.Conflict) bool {
+		return c.Object == topology.Ref{Kind: topology.KindQueue, Name: work}
+	})
+}
+
+// hold leaves a queue as it is for now, and tells what is in it.
+func (r *run) hold(name string) v1alpha1.Retirement {
+	messages := r.observed.Queues[name].Messages
+	if messages != nil && *messages > 0 {
+		r.report.Blocked = append(r.report.Blocked, Blocked{Queue: name, Messages: *messages})
+	}
+	return v1alpha1.Retirement{Queue: name, Messages: messages}
 }
 
 // letGo takes from a queue that was adopted what we added to it, once workers had the time to read that they do not consume
@@ -187,14 +231,18 @@ func (r *run) letGo(
 	return state, true, nil
 }
 
-// waits for a queue: workers publish into a lane until they have read the new configuration, so it has a grace. A work
-// queue has none, but what waits in lanes may still come back into it.
+// waits for a queue: workers publish into a lane until they have read the new configuration, so it has a grace. So has the
+// suspects' queue of a work queue that goes on without one. Others have none, but what waits in lanes may still come back
+// into them.
 func (r *run) waits(queue string) topology.Waits {
 	waits := r.input.Waits
-	if topology.RoleOf(r.observed.Queues[queue].Queue) != topology.RoleLane {
-		waits.Grace = 0
-		waits.Return = r.returning()
+	if topology.RoleOf(r.observed.Queues[queue].Queue) == topology.RoleLane {
+		return waits
 	}
+	if !desires(r.input.Desired, r.suspectsOf(queue)) {
+		waits.Grace = 0
+	}
+	waits.Return = r.returning()
 	return waits
 }
 

@@ -63,7 +63,8 @@ type removal struct {
 const again = time.Second
 
 // Delete takes a Transport's objects away, one stage at a time, and never what is not its own: first the ways in, then,
-// when work queues and lanes are empty and the workers gone, these, then the failure queue, then exchanges and policies.
+// when work queues, suspects' queues and lanes are empty and the workers gone, these, then the failure queue, then
+// exchanges and policies.
 // The caller calls it again until it is done.
 func Delete(ctx context.Context, port Port, input DeleteInput) (DeleteReport, error) {
 	r := &removal{DeleteInput: input, port: port, clock: clockFrom(input.Now), report: DeleteReport{
@@ -138,14 +139,19 @@ func (r *removal) note(step topology.Step, err error) error {
 	return nil
 }
 
-// drain waits for the workers to empty work queues and lanes. Lanes stay bound: workers still retry.
+// drain waits for the workers to empty work queues, suspects' queues and lanes. Lanes stay bound: workers still retry.
 func (r *removal) drain(ctx context.Context, cut bool) error {
-	if r.Force || len(r.found.Work) == 0 {
+	queues := slices.Concat(r.found.Work, r.found.Suspects)
+	if len(r.found.Work) > 0 {
+		// Without, others publish into all work queues, and lanes may never be empty.
+		queues = append(queues, r.found.Lanes...)
+	}
+	if r.Force || len(queues) == 0 {
 		r.report.Drained = true
 		return nil
 	}
 	seen, began := map[string]topology.Sighting{}, r.clock()
-	for _, queue := range slices.Concat(r.found.Work, r.found.Lanes) {
+	for _, queue := range queues {
 		state, err := r.port.Queue(ctx, queue.Name)
 		if errors.Is(err, broker.ErrNotFound) {
 			continue
@@ -170,8 +176,8 @@ func (r *removal) drain(ctx context.Context, cut bool) error {
 	return nil
 }
 
-// takeDown goes one stage further, now that nobody consumes: lanes, then the work queues that they lead to, then the
-// failure queue, then the rest.
+// takeDown goes one stage further, now that nobody consumes: lanes, then the work queues that they lead to, then those of
+// the suspects, which come from both, then the failure queue, then the rest.
 func (r *removal) takeDown(ctx context.Context) error {
 	r.report.Drained = true
 	r.report.Retiring = nil
@@ -180,7 +186,7 @@ func (r *removal) takeDown(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, stage := range [][]topology.QueueState{r.found.Lanes, r.found.Work, r.found.Failure} {
+	for _, stage := range [][]topology.QueueState{r.found.Lanes, r.found.Work, r.found.Suspects, r.found.Failure} {
 		if len(stage) == 0 {
 			continue
 		}

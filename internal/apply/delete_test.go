@@ -102,15 +102,19 @@ func (s *stage) nothingIsLeft() {
 
 func TestRetriesInLanesComeBackWhileTheWorkersDrain(t *testing.T) {
 	s := newStage(t)
+	s.lanes = append(s.lanes, time.Hour)
 	s.once()
 	s.allCounted()
 	s.publish("async.fallback", "test", amqp091.Table{"redrive-lane": "3s"})
+	s.publish("async.fallback", "test", amqp091.Table{"redrive-lane": "1h"})
 	s.remove(false, false)
 	s.publish("async.fallback", "test", amqp091.Table{"redrive-lane": "1s"}) // A worker retries while it drains.
 	s.counted("test", 2)
+	s.counted("async.fallback.1h", 1)
 	s.later(16 * time.Second)
-	if report := s.remove(false, false); report.Drained || !slices.Contains(report.Blocked, apply.Blocked{Queue: "test", Messages: 2}) {
-		t.Errorf("want two messages in test, got %+v", report)
+	want := []apply.Blocked{{Queue: "test", Messages: 2}, {Queue: "async.fallback.1h", Messages: 1}}
+	if report := s.remove(false, false); report.Drained || !slices.Equal(report.Blocked, want) {
+		t.Errorf("want %v, got %+v", want, report)
 	}
 }
 

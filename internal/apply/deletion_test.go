@@ -14,6 +14,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/testbroker"
 	"redrive.dev/redrive/internal/topology"
 )
@@ -25,7 +26,7 @@ func (s *stage) betweenCounts() {
 	s.allCounted()
 	s.spec.Spec.Queues = s.spec.Spec.Queues[:1]
 	s.once()
-	for s.later(16 * time.Second); len(s.state.Retiring) != 1 || s.state.Retiring[0].Empty == nil; s.later(16 * time.Second) {
+	for s.later(16 * time.Second); s.retiring("test").Empty == nil; s.later(16 * time.Second) {
 		s.once()
 		if !s.exists("test") {
 			s.t.Fatal("it is gone too early")
@@ -223,7 +224,11 @@ func TestQueuesThatLeaveTheSpecUnderAPublisherLoseNothing(t *testing.T) {
 	for i := range 4 {
 		tr.publisher(fmt.Sprintf("p%d", i), "async", slices.Concat(going, []string{kept})...)
 	}
-	tr.worker(t.Context(), slices.Concat(going, []string{kept})...)
+	consumed := slices.Concat(going, []string{kept})
+	for _, queue := range slices.Clone(consumed) {
+		consumed = append(consumed, queue+compile.SuspectsSuffix)
+	}
+	tr.worker(t.Context(), consumed...)
 	s.eventually("messages to be handled", func() bool { return tr.count(handled) > 1000 })
 
 	s.spec.Spec.Queues = s.spec.Spec.Queues[:1]
@@ -235,8 +240,8 @@ func TestQueuesThatLeaveTheSpecUnderAPublisherLoseNothing(t *testing.T) {
 		}
 		s.pass(max(report.RequeueAfter, 100*time.Millisecond))
 	}
-	for _, name := range going {
-		if s.exists(name) {
+	for _, name := range consumed[:len(going)] {
+		if s.exists(name) || s.exists(name+compile.SuspectsSuffix) {
 			t.Errorf("queue %s is still there", name)
 		}
 	}
@@ -254,7 +259,7 @@ func TestATransportThatIsDeletedUnderAPublisherLosesNothing(t *testing.T) {
 	working, stopWorkers := context.WithCancel(t.Context())
 	defer stopWorkers()
 	for range 2 {
-		tr.worker(working, "test", "lost")
+		tr.worker(working, "test", "lost", "test.suspect", "lost.suspect")
 	}
 	s.eventually("messages to be handled", func() bool { return tr.count(handled) > 1000 })
 

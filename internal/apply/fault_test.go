@@ -13,6 +13,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -55,7 +56,7 @@ func (f *faulty) DeleteExchange(context.Context, string) error { return nil }
 
 func input(t *testing.T) apply.Input {
 	t.Helper()
-	objects, err := topology.Desired(async(), nil, owner)
+	objects, err := topology.Desired(async(), compile.Needs{}, owner)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,11 +72,17 @@ func TestARefusedStepStopsWhatBuildsOnIt(t *testing.T) {
 		skipped []string
 	}{
 		{"a work queue", "+ queue test ", []string{`+ binding async.return -> test "test"`, `+ binding async -> test "test"`}},
+		{"a queue for suspects", "+ queue test.suspect ", []string{
+			`+ binding async.return -> test.suspect "test.suspect"`, `+ binding async -> test "test"`,
+		}},
 		{"a way out", "+ exchange async.return ", []string{
+			`+ binding async.return -> lost.suspect "lost.suspect"`, `+ binding async.return -> test.suspect "test.suspect"`,
 			`+ binding async.return -> lost "lost"`, `+ binding async.return -> test "test"`, `+ binding async.unrouted -> lost ""`,
 			`+ binding async -> lost "lost"`, `+ binding async -> test "test"`,
 		}},
 		{"the binding of the failure queue", "+ binding async.failed -> ", []string{
+			`+ policy redrive.async:queue:lost.suspect  pattern=^lost\.suspect$, priority=1000, delivery-limit=20, overflow=reject-publish`,
+			`+ policy redrive.async:queue:test.suspect  pattern=^test\.suspect$, priority=1000, delivery-limit=20, overflow=reject-publish`,
 			"+ policy redrive.async:queue:lost  pattern=^lost$, priority=100, delivery-limit=20",
 			"+ policy redrive.async:queue:test  pattern=^test$, priority=100, delivery-limit=20",
 			`+ binding async.unrouted -> lost ""`, `+ binding async -> lost "lost"`, `+ binding async -> test "test"`,

@@ -15,6 +15,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/credentials"
 	"redrive.dev/redrive/internal/retry"
 	"redrive.dev/redrive/internal/testbroker"
@@ -39,10 +40,14 @@ type stage struct {
 	amqp   *amqp091.Channel
 	spec   *v1alpha1.Transport
 	lanes  retry.Lanes
-	owner  string
-	state  apply.State
-	waits  topology.Waits
-	now    time.Time
+	// deliveries that strictly ordered queues need.
+	deliveries map[string]int64
+	// consumed are the queues that a published configuration names.
+	consumed []string
+	owner    string
+	state    apply.State
+	waits    topology.Waits
+	now      time.Time
 	// url of the vhost.
 	url string
 }
@@ -136,11 +141,11 @@ func async() *v1alpha1.Transport {
 
 func (s *stage) input() apply.Input {
 	s.t.Helper()
-	objects, err := topology.Desired(s.spec, s.lanes, s.owner)
+	objects, err := topology.Desired(s.spec, compile.Needs{Lanes: s.lanes, Deliveries: s.deliveries}, s.owner)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return apply.Input{Desired: objects, State: s.state, Waits: s.waits, Now: s.now}
+	return apply.Input{Desired: objects, State: s.state, Consumed: s.consumed, Waits: s.waits, Now: s.now}
 }
 
 // once runs once and keeps the state.
@@ -175,6 +180,34 @@ func (s *stage) remove(workersGone, force bool) apply.DeleteReport {
 	}
 	s.state.Created, s.state.Retiring = report.Created, report.Retiring
 	return report
+}
+
+// retiring is the state of a queue on its way out.
+func (s *stage) retiring(queue string) v1alpha1.Retirement {
+	for _, state := range s.state.Retiring {
+		if state.Queue == queue {
+			return state
+		}
+	}
+	return v1alpha1.Retirement{}
+}
+
+// untilRetired goes on until no queue is on its way out any more.
+func (s *stage) untilRetired() apply.Report {
+	s.t.Helper()
+	s.allCounted() // The clock runs ahead of the broker's figures.
+	for range 20 {
+		report := s.once()
+		if len(report.Retiring) == 0 {
+			return report
+		}
+		if report.RequeueAfter <= 0 {
+			s.t.Fatalf("it does not say when to go on: %+v", report)
+		}
+		s.later(report.RequeueAfter + time.Second)
+	}
+	s.t.Fatalf("still on their way out: %+v", s.state.Retiring)
+	return apply.Report{}
 }
 
 func (s *stage) later(by time.Duration) { s.now = s.now.Add(by) }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/message"
 )
 
@@ -98,6 +100,10 @@ func (tr *traffic) lost() []string {
 // takeOut takes all messages out of a queue, as a person does.
 func (tr *traffic) takeOut(queue string) {
 	tr.s.t.Helper()
+	if strings.HasSuffix(queue, compile.SuspectsSuffix) {
+		tr.takeOutSuspects(queue)
+		return
+	}
 	for {
 		delivery, ok, err := tr.s.amqp.Get(queue, true)
 		if err != nil {
@@ -108,6 +114,29 @@ func (tr *traffic) takeOut(queue string) {
 		}
 		tr.note(delivery.MessageId, handled)
 	}
+}
+
+// takeOutSuspects takes them as the only consumer, or lets the worker that is it come to an end.
+func (tr *traffic) takeOutSuspects(queue string) {
+	tr.s.t.Helper()
+	state := tr.passive(queue)
+	if state.Consumers > 0 {
+		tr.s.eventually("the workers to handle the suspects", func() bool { return tr.passive(queue).Messages == 0 })
+		return
+	}
+	tr.s.handle(queue, state.Messages, func(d amqp091.Delivery) error {
+		tr.note(d.MessageId, handled)
+		return d.Ack(false)
+	})
+}
+
+func (tr *traffic) passive(queue string) amqp091.Queue {
+	tr.s.t.Helper()
+	state, err := tr.s.amqp.QueueDeclarePassive(queue, true, false, false, false, nil)
+	if err != nil {
+		tr.s.t.Fatal(err)
+	}
+	return state
 }
 
 // publisher publishes to an exchange with each of the keys in turn, with confirms and mandatory, as fast as the broker
@@ -177,7 +206,8 @@ func (tr *traffic) publish(channel *amqp091.Channel, name, exchange string, keys
 	}
 }
 
-// worker consumes queues as Redrive's does: of its messages some are parked in a lane first, and some fail.
+// worker consumes queues as Redrive's does: of its messages some are parked in a lane first, some are suspects, and some
+// fail.
 func (tr *traffic) worker(ctx context.Context, queues ...string) {
 	tr.s.t.Helper()
 	deliveries, out := tr.s.channel(), tr.s.channel()
@@ -233,6 +263,10 @@ func (tr *traffic) settle(ctx context.Context, d amqp091.Delivery, out *amqp091.
 	switch {
 	case !parked && n%40 == 0:
 		if !publish("async.fallback", d.ConsumerTag, amqp091.Table{message.HeaderLane: "1s"}) {
+			return
+		}
+	case n%30 == 2 && !strings.HasSuffix(d.ConsumerTag, compile.SuspectsSuffix):
+		if !publish("async.return", d.ConsumerTag+compile.SuspectsSuffix, nil) {
 			return
 		}
 	case n%50 == 1:

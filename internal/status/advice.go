@@ -52,6 +52,14 @@ func whatToDoOnWarning(reason string) string {
 		return "Narrow the pattern of your RabbitMQ policy, and set in the Transport what you need of it."
 	case v1alpha1.ReasonForeignBinding:
 		return "Add the binding to the spec, or remove it."
+	case v1alpha1.ReasonSuspects:
+		return "Wait: they are handled one by one. If they do not become fewer, look at the pod of the suspects' worker."
+	case v1alpha1.ReasonQueueBlocked:
+		return "Raise maxRetries of the policy that decides on the message at the head, or set onFailure to Continue until it is in the failure queue."
+	case v1alpha1.ReasonBreakerOpen:
+		return "Bring what the handler calls back. Calls begin again by themselves, a few at first."
+	case v1alpha1.ReasonBudgetExhausted:
+		return "Find out why so many messages fail. Retries wait for their turn, and none is lost."
 	case v1alpha1.ReasonDegraded:
 		return "Read the message."
 	default:

@@ -38,7 +38,8 @@ type Report struct {
 	Workers string `json:"workers,omitempty"`
 	// Failed messages in the failure queue: counted where the broker was read, else roughly, as the status has them.
 	Failed *int64 `json:"failed,omitempty"`
-	// Queues are the work queues, the lanes, the queues on their way out and the failure queue, with the broker's counts.
+	// Queues are the work queues, those of their suspects, the lanes, the queues on their way out and the failure queue, with
+	// the broker's counts.
 	Queues []Queue `json:"queues,omitempty"`
 	// NotRead says why the broker was not read; empty where it was.
 	NotRead string `json:"notRead,omitempty"`
@@ -117,15 +118,15 @@ func (r *Report) judge(t *v1alpha1.Transport) {
 	}
 }
 
-// queues puts the work queues first, in the order of the spec, then the lanes by their delay, then what is on its way out,
-// and the failure queue last.
+// queues puts the work queues first, in the order of the spec, then those of their suspects, then the lanes by their delay,
+// then what is on its way out, and the failure queue last.
 func queues(t *v1alpha1.Transport, observed topology.Observed) []Queue {
 	names := compile.NamesOf(t)
 	retiring := map[string]*v1alpha1.Retirement{}
 	for i := range t.Status.Retiring {
 		retiring[t.Status.Retiring[i].Queue] = &t.Status.Retiring[i]
 	}
-	rows := make([]Queue, 0, len(t.Spec.Queues)+len(t.Status.Lanes)+len(retiring)+1)
+	rows := make([]Queue, 0, 2*len(t.Spec.Queues)+len(t.Status.Lanes)+len(retiring)+1)
 	listed := map[string]bool{}
 	add := func(role topology.Role, name string) {
 		if _, exists := observed.Queues[name]; !exists && !t.DeletionTimestamp.IsZero() {
@@ -140,6 +141,11 @@ func queues(t *v1alpha1.Transport, observed topology.Observed) []Queue {
 	}
 	for i := range t.Spec.Queues {
 		add(topology.RoleWork, t.Spec.Queues[i].Name)
+	}
+	for i := range t.Spec.Queues {
+		if queue := &t.Spec.Queues[i]; !compile.IsStrict(queue) {
+			add(topology.RoleSuspects, names.Suspects(queue.Name))
+		}
 	}
 	for _, lane := range lanes(t, names, observed) {
 		add(topology.RoleLane, lane)
@@ -165,7 +171,7 @@ func lanes(t *v1alpha1.Transport, names compile.Names, observed topology.Observe
 		}
 	}
 	delay := func(name string) time.Duration {
-		parsed, err := retry.ParseLaneKey(strings.TrimPrefix(name, names.LanePrefix()))
+		parsed, err := retry.ParseLaneKey(strings.TrimSuffix(strings.TrimPrefix(name, names.LanePrefix()), retry.HighSuffix))
 		if err != nil {
 			return 1<<63 - 1 // not of our making: last
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -343,7 +344,7 @@ func TestConflictsNameObjectArgumentValuesAndRemedy(t *testing.T) {
 
 func TestATransportWithATakenPrefixMakesNothing(t *testing.T) {
 	broker := emptyBroker()
-	theirs, err := topology.Desired(async(), lanes()[:1], "c1/blog/async")
+	theirs, err := topology.Desired(async(), compile.Needs{Lanes: lanes()[:1]}, "c1/blog/async")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -366,7 +367,7 @@ func TestOneTransportOnlyRoutesWhatASharedExchangeCannot(t *testing.T) {
 			tr.Name, tr.Spec.Prefix, tr.Spec.Exchange.UnroutedTo = "second", new("second"), unrouted
 			tr.Spec.Queues = []v1alpha1.Queue{{Name: "second", BindingKeys: []string{"second"}}}
 		})
-		objects, err := topology.Desired(transport, nil, "c1/shop/second")
+		objects, err := topology.Desired(transport, compile.Needs{}, "c1/shop/second")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,8 +17,8 @@ type Belongings struct {
 	Inlets []Binding
 	// InletPolicies send unroutable messages of the producers' exchange to it.
 	InletPolicies []Policy
-	// Lanes, Work and Failure are its queues.
-	Lanes, Work, Failure []QueueState
+	// Lanes, Work, Suspects and Failure are its queues.
+	Lanes, Work, Suspects, Failure []QueueState
 	// Bindings are its bindings to queues that are not its own, without the inlets.
 	Bindings []Binding
 	// Exchanges in the order in which they can be deleted.
@@ -45,6 +45,8 @@ func BelongingsOf(owner, prefix string, observed Observed, created []string) Bel
 			found.Lanes = append(found.Lanes, queue)
 		case RoleFailure:
 			found.Failure = append(found.Failure, queue)
+		case RoleSuspects:
+			found.Suspects = append(found.Suspects, queue)
 		default:
 			found.Work = append(found.Work, queue)
 		}
@@ -57,7 +59,7 @@ func BelongingsOf(owner, prefix string, observed Observed, created []string) Bel
 
 // Empty is true when nothing is left.
 func (b *Belongings) Empty() bool {
-	return len(b.Inlets)+len(b.InletPolicies)+len(b.Lanes)+len(b.Work)+len(b.Failure)+
+	return len(b.Inlets)+len(b.InletPolicies)+len(b.Lanes)+len(b.Work)+len(b.Suspects)+len(b.Failure)+
 		len(b.Bindings)+len(b.Exchanges)+len(b.Released)+len(b.Policies) == 0
 }
 
@@ -69,7 +71,7 @@ func (b *Belongings) addBindings(owner, prefix string, observed Observed, own ma
 		}
 		queue, marked := observed.Queues[binding.Destination].Queue, binding.Arguments.Owner() == owner
 		switch {
-		case own[queue.Name] && RoleOf(queue) == RoleWork && LeadsIn(binding, queue, prefix):
+		case own[queue.Name] && comesBack(queue) && LeadsIn(binding, queue, prefix):
 			b.Inlets = append(b.Inlets, binding)
 		case own[queue.Name] || !marked:
 		case binding.Source == names.Return() || binding.Source == names.Failed():
@@ -133,11 +135,13 @@ func owned(owner string, created []string, ref Ref, arguments Arguments) bool {
 }
 
 // RoleOf tells the role of a queue of ours by its arguments: only lanes have a TTL, only the failure queue has no
-// dead-letter exchange.
+// dead-letter exchange, and suspects' queues name their work queue.
 func RoleOf(queue Queue) Role {
 	switch {
 	case queue.Arguments[argMessageTTL] != nil:
 		return RoleLane
+	case SuspectsOf(queue) != "":
+		return RoleSuspects
 	case queue.Arguments[argDeadLetterExchange] == nil:
 		return RoleFailure
 	default:
@@ -145,10 +149,22 @@ func RoleOf(queue Queue) Role {
 	}
 }
 
-// LeadsIn is true for a binding that must go before its queue is counted. The way back from the lanes into a work queue
-// stays until the queue is deleted: what waits in lanes comes back by it.
+// SuspectsOf names the work queue of a suspects' queue of ours; empty for queues that are none.
+func SuspectsOf(queue Queue) string {
+	work, _ := queue.Arguments[argSuspectsOf].(string)
+	return work
+}
+
+// LeadsIn is true for a binding that must go before its queue is counted. The way back from the lanes into a work queue or
+// to its suspects stays until the queue is deleted: what waits in lanes comes back by it.
 func LeadsIn(binding Binding, queue Queue, prefix string) bool {
-	return RoleOf(queue) != RoleWork || binding.Source != (compile.Names{Prefix: prefix}).Return()
+	return !comesBack(queue) || binding.Source != (compile.Names{Prefix: prefix}).Return()
+}
+
+// comesBack is true for a queue into which lanes bring back messages.
+func comesBack(queue Queue) bool {
+	role := RoleOf(queue)
+	return role == RoleWork || role == RoleSuspects
 }
 
 // LaneDelay is how long messages wait in a lane; zero for queues that are none.

@@ -99,6 +99,8 @@ func remedyFor(role Role) string {
 	switch role {
 	case RoleProducers:
 		return "an exchange cannot change it in place: delete the exchange once nobody uses it, or choose another name"
+	case RoleSuspects:
+		return "a queue cannot change it in place: give the work queue another name, or delete this one once it is empty"
 	case RoleWork:
 		return "a queue cannot change it in place: set adopt: true to take the queue as it is, or choose another name and let this " +
 			"one run empty, or delete it once it is empty"
@@ -109,6 +111,15 @@ func remedyFor(role Role) string {
 	default:
 		return "an exchange cannot change it in place: set spec.prefix to another value, or delete the exchange once nobody uses it"
 	}
+}
+
+// remedyForQueue says what the user can do about a queue that differs.
+func remedyForQueue(want, got Queue) string {
+	if want.Strict && got.Arguments[argSingleActive] != true {
+		return "Strict ordering needs a queue that has been made for it: choose another name and let this one run empty, delete it " +
+			"once it is empty, or leave ordering out"
+	}
+	return remedyFor(want.Role)
 }
 
 // ownerConflict says that an object belongs to somebody else.

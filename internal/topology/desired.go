@@ -7,20 +7,19 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
-	"redrive.dev/redrive/internal/retry"
 )
 
-// Desired returns the objects that a Transport needs, in the order in which they are made. A spec that RabbitMQ would
-// refuse, or that contradicts itself, gives an *InvalidError that lists every problem.
-func Desired(t *v1alpha1.Transport, lanes retry.Lanes, owner string) (Objects, error) {
-	names := compile.NamesOf(t)
+// Desired returns the objects that a Transport needs, in the order in which they are made. needs are what its policies ask
+// for. A spec that RabbitMQ would refuse, or that contradicts itself, gives an *InvalidError that lists every problem.
+func Desired(t *v1alpha1.Transport, needs compile.Needs, owner string) (Objects, error) {
+	names, lanes := compile.NamesOf(t), needs.LaneKeys()
 	objects := Objects{
 		Owner:     owner,
 		Prefix:    names.Prefix,
 		Exchanges: desiredExchanges(t, names, owner),
 		Queues:    desiredQueues(t, names, lanes, owner),
 		Bindings:  desiredBindings(t, names, lanes, owner),
-		Policies:  desiredPolicies(t, names),
+		Policies:  desiredPolicies(t, needs, names),
 	}
 	if problems := validate(t, names, objects); len(problems) > 0 {
 		return Objects{}, &InvalidError{Problems: problems}
@@ -56,18 +55,19 @@ func desiredExchanges(t *v1alpha1.Transport, names compile.Names, owner string) 
 	return exchanges
 }
 
-func desiredQueues(t *v1alpha1.Transport, names compile.Names, lanes retry.Lanes, owner string) []Queue {
-	queues := make([]Queue, 0, 1+len(lanes)+len(t.Spec.Queues))
+// desiredQueues has suspects' queues before work queues, since messages go from these to those.
+func desiredQueues(t *v1alpha1.Transport, names compile.Names, lanes []compile.LaneKey, owner string) []Queue {
+	queues := make([]Queue, 0, 1+len(lanes)+2*len(t.Spec.Queues))
 	queues = append(queues, Queue{
 		Name: names.FailureQueue(), Type: TypeQuorum, Durable: true, Role: RoleFailure,
 		Arguments: Arguments{argQueueType: TypeQuorum, OwnerArgument: owner},
 	})
-	for _, delay := range lanes {
+	for _, lane := range lanes {
 		queues = append(queues, Queue{
-			Name: names.Lane(delay), Type: TypeQuorum, Durable: true, Role: RoleLane,
+			Name: names.Lane(lane.Key), Type: TypeQuorum, Durable: true, Role: RoleLane,
 			Arguments: Arguments{
 				argQueueType:          TypeQuorum,
-				argMessageTTL:         delay.Milliseconds(),
+				argMessageTTL:         lane.Delay.Milliseconds(),
 				argDeadLetterExchange: names.Return(),
 				argDeadLetterStrategy: strategyAtLeastOnce,
 				argOverflow:           overflowRejectPublish,
@@ -75,27 +75,58 @@ func desiredQueues(t *v1alpha1.Transport, names compile.Names, lanes retry.Lanes
 			},
 		})
 	}
+	for _, work := range suspected(t) {
+		queues = append(queues, suspectsQueue(work, names, owner))
+	}
 	for i := range t.Spec.Queues {
 		queues = append(queues, workQueue(&t.Spec.Queues[i], names, owner))
 	}
 	return queues
 }
 
+// suspected are the work queues that have a suspects' queue. In a strictly ordered one each message runs alone anyway.
+func suspected(t *v1alpha1.Transport) []string {
+	work := make([]string, 0, len(t.Spec.Queues))
+	for i := range t.Spec.Queues {
+		if queue := &t.Spec.Queues[i]; !compile.IsStrict(queue) {
+			work = append(work, queue.Name)
+		}
+	}
+	return work
+}
+
+// suspectsQueue holds what may have brought down a worker, whatever its work queue is: one consumer has one message at a
+// time, so that the next crash has one culprit.
+func suspectsQueue(work string, names compile.Names, owner string) Queue {
+	return Queue{
+		Name: names.Suspects(work), Type: TypeQuorum, Durable: true, Role: RoleSuspects,
+		Arguments: Arguments{
+			argQueueType:          TypeQuorum,
+			argSingleActive:       true,
+			argDeadLetterExchange: names.Failed(),
+			argDeadLetterStrategy: strategyAtLeastOnce,
+			argOverflow:           overflowRejectPublish,
+			argSuspectsOf:         work,
+			OwnerArgument:         owner,
+		},
+	}
+}
+
 func workQueue(queue *v1alpha1.Queue, names compile.Names, owner string) Queue {
 	if adopts(queue) {
 		return Queue{Name: queue.Name, Role: RoleWork, Adopt: true}
 	}
-	kind := queueType(queue)
+	kind, strict := queueType(queue), compile.IsStrict(queue)
 	arguments := Arguments{argQueueType: kind, argDeadLetterExchange: names.Failed()}
 	if kind == TypeQuorum {
 		arguments[argDeadLetterStrategy] = strategyAtLeastOnce
 		arguments[argOverflow] = overflowRejectPublish
 		arguments[OwnerArgument] = owner
 	}
-	if queue.SingleActiveConsumer != nil && *queue.SingleActiveConsumer {
+	if strict || queue.SingleActiveConsumer != nil && *queue.SingleActiveConsumer {
 		arguments[argSingleActive] = true
 	}
-	return Queue{Name: queue.Name, Type: kind, Durable: true, Arguments: arguments, Role: RoleWork}
+	return Queue{Name: queue.Name, Type: kind, Durable: true, Arguments: arguments, Role: RoleWork, Strict: strict}
 }
 
 func queueType(queue *v1alpha1.Queue) string {
@@ -106,18 +137,20 @@ func queueType(queue *v1alpha1.Queue) string {
 }
 
 // desiredBindings are ordered from the way out to the way in: what leads messages into the topology comes last.
-func desiredBindings(t *v1alpha1.Transport, names compile.Names, lanes retry.Lanes, owner string) []Binding {
+func desiredBindings(t *v1alpha1.Transport, names compile.Names, lanes []compile.LaneKey, owner string) []Binding {
 	marked := func(source, queue, key string) Binding {
 		return Binding{Source: source, Destination: queue, RoutingKey: key, Arguments: Arguments{OwnerArgument: owner}}
 	}
 	bindings := []Binding{marked(names.Failed(), names.FailureQueue(), "")}
-	for _, delay := range lanes {
-		lane := names.Lane(delay)
+	for _, lane := range lanes {
 		bindings = append(bindings, Binding{
-			Source: names.Fallback(), Destination: lane,
+			Source: names.Fallback(), Destination: names.Lane(lane.Key),
 			// No owner mark: a headers exchange would match on it.
-			Arguments: Arguments{argMatch: "all", laneHeader: strings.TrimPrefix(lane, names.LanePrefix())},
+			Arguments: Arguments{argMatch: "all", laneHeader: lane.Key},
 		})
+	}
+	for _, work := range suspected(t) {
+		bindings = append(bindings, marked(names.Return(), names.Suspects(work), names.Suspects(work)))
 	}
 	for i := range t.Spec.Queues {
 		name := t.Spec.Queues[i].Name

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/retry"
 	"redrive.dev/redrive/internal/topology"
 )
@@ -52,7 +55,7 @@ func TestDesired(t *testing.T) {
 			lines: []string{
 				"+ queue test  x-dead-letter-exchange=async.failed, x-queue-type=classic, x-single-active-consumer=true",
 			},
-			absent: "policy redrive.async:queue:test",
+			absent: "policy redrive.async:queue:test ",
 		},
 		{
 			name: "limits and the delivery limit stand in one policy with an exact pattern",
@@ -207,7 +210,7 @@ func TestSpecsThatRabbitMQWouldRefuseAreRefusedWithTheField(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := topology.Desired(async(c.change), lanes(), owner)
+			_, err := topology.Desired(async(c.change), compile.Needs{Lanes: lanes()}, owner)
 			var invalid *topology.InvalidError
 			if !errors.As(err, &invalid) {
 				t.Fatalf("want an InvalidError, got %v", err)
@@ -229,7 +232,7 @@ func TestEveryProblemOfASpecIsListed(t *testing.T) {
 		tr.Spec.Exchange.UnroutedTo = new("nowhere")
 		tr.Spec.Queues[0].Name = "amq.x"
 		tr.Spec.Queues[1].Name = "async.failed"
-	}), nil, owner)
+	}), compile.Needs{}, owner)
 	var invalid *topology.InvalidError
 	if !errors.As(err, &invalid) || len(invalid.Problems) != 3 {
 		t.Fatalf("want three problems, got %v", err)
@@ -288,12 +291,37 @@ func TestStepsMarshal(t *testing.T) {
 }
 
 func TestLanesOfAnyNumberGiveOneQueueEach(t *testing.T) {
-	objects, err := topology.Desired(async(), retry.Lanes{100 * time.Millisecond, 90 * time.Second, time.Hour}, owner)
+	objects, err := topology.Desired(async(), compile.Needs{Lanes: retry.Lanes{100 * time.Millisecond, 90 * time.Second, time.Hour}}, owner)
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := strings.Join(objects.QueuesOf(topology.RoleLane), " ")
 	if got != "async.fallback.100ms async.fallback.90s async.fallback.1h" {
 		t.Errorf("got %s", got)
+	}
+}
+
+func TestMessagesOfHighPriorityHaveLanesOfTheirOwnWhereTheyAreAskedFor(t *testing.T) {
+	objects, err := topology.Desired(async(), compile.Needs{Lanes: retry.Lanes{time.Second, time.Minute}, HighLanes: retry.Lanes{time.Second, time.Minute}}, owner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"async.fallback.1s", "async.fallback.1s.high", "async.fallback.1m", "async.fallback.1m.high"}
+	if got := objects.QueuesOf(topology.RoleLane); !slices.Equal(got, want) {
+		t.Errorf("lanes %v, want %v", got, want)
+	}
+	text := strings.Join(lines(topology.Plan(topology.Diff(objects, emptyBroker().Observed, nil))), "\n")
+	for _, part := range []string{"+ binding async.fallback -> async.fallback.1m.high redrive-lane=1m.high", "+ queue async.fallback.1m.high"} {
+		if !strings.Contains(text, part) {
+			t.Errorf("the plan has no %q:\n%s", part, text)
+		}
+	}
+	pin := regexp.MustCompile(objects.Policies[slices.IndexFunc(objects.Policies, func(p topology.Policy) bool {
+		return strings.HasSuffix(p.Name, ":lanes")
+	})].Pattern)
+	for _, lane := range append(want, "async.fallback.250ms") {
+		if !pin.MatchString(lane) {
+			t.Errorf("nothing keeps others' policies from %s", lane)
+		}
 	}
 }

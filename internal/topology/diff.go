@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
+
+	"redrive.dev/redrive/internal/compile"
 )
 
 // PolicyChange is a RabbitMQ policy that exists and is to be written again.
@@ -75,7 +78,9 @@ type differ struct {
 	broken bool
 	// taken is true when another Transport uses the same prefix.
 	taken bool
-	out   Difference
+	// patterns of policies, compiled; nil where Go does not understand one.
+	patterns map[string]*regexp.Regexp
+	out      Difference
 }
 
 // Diff compares the desired with the observed objects. created are the objects, as Ref strings, that this Transport made
@@ -84,7 +89,8 @@ func Diff(desired Objects, observed Observed, created []string) Difference {
 	d := &differ{
 		desired: desired, observed: observed,
 		created: created, roles: map[string]Role{}, queues: map[string]Role{}, conflicted: map[Ref]bool{}, others: map[Ref]bool{}, absent: map[string]bool{},
-		out: Difference{Missing: Objects{Owner: desired.Owner, Prefix: desired.Prefix}},
+		patterns: map[string]*regexp.Regexp{},
+		out:      Difference{Missing: Objects{Owner: desired.Owner, Prefix: desired.Prefix}},
 	}
 	for _, exchange := range desired.Exchanges {
 		d.roles[exchange.Name] = exchange.Role
@@ -138,7 +144,7 @@ func (d *differ) queuesDiff() {
 			d.unmarked(ref, want.Arguments)
 			continue
 		}
-		fields, remedy := compareQueue(want, got.Queue), remedyFor(want.Role)
+		fields, remedy := compareQueue(want, got.Queue), remedyForQueue(want, got.Queue)
 		claim, claimed := d.claimOn(got.Queue)
 		switch {
 		case claimed && got.Arguments.Owner() != "":
@@ -296,9 +302,18 @@ func (d *differ) obstacle(want Binding, reported map[string]bool) string {
 		return "queue " + want.Destination + " is in conflict"
 	case leadsIn && d.broken:
 		return "an exchange or queue that failed messages need is in conflict"
+	case leadsIn && d.lacksSuspects(want.Destination):
+		return "the queue for its suspects is in conflict"
 	default:
 		return ""
 	}
+}
+
+// lacksSuspects is true for a work queue whose suspects' queue is in conflict: what a worker publishes there would end in
+// the failure queue.
+func (d *differ) lacksSuspects(work string) bool {
+	name := compile.Names{}.Suspects(work)
+	return d.queues[name] == RoleSuspects && d.conflicted[Ref{Kind: KindQueue, Name: name}]
 }
 
 // foreignObstacle says why an exchange of others cannot be bound to, or nothing.

@@ -54,7 +54,7 @@ func TestDiff(t *testing.T) {
 				delete(b.Policies, "redrive.async:lanes")
 			},
 			want: expectation{plan: []string{
-				`+ policy redrive.async:lanes  pattern=^async\.fallback\.[0-9]+[a-z]+$, priority=1000, overflow=reject-publish`,
+				`+ policy redrive.async:lanes  pattern=^async\.fallback\.[0-9]+[a-z]+(\.high)?$, priority=1000, overflow=reject-publish`,
 				"+ queue async.fallback.5s  x-dead-letter-exchange=async.return, x-dead-letter-strategy=at-least-once, " +
 					"x-message-ttl=5000, x-overflow=reject-publish, x-queue-type=quorum",
 				"+ binding async.fallback -> async.fallback.5s redrive-lane=5s",
@@ -116,6 +116,8 @@ func TestDiff(t *testing.T) {
 				plan: []string{
 					"+ binding async.fallback -> async.fallback.1s redrive-lane=1s",
 					"+ binding async.fallback -> async.fallback.5s redrive-lane=5s",
+					`+ binding async.return -> lost.suspect "lost.suspect"`,
+					`+ binding async.return -> test.suspect "test.suspect"`,
 					`+ binding async.return -> lost "lost"`,
 					`+ binding async.return -> test "test"`,
 				},
@@ -140,7 +142,7 @@ func TestDiff(t *testing.T) {
 				conflicts: []string{"it is owned by the Transport blog/async", "blog/async", "blog/async", "blog/async"},
 				withheld: []string{
 					"async.failed -> async.failed", "async.fallback -> async.fallback.1s", "async.fallback -> async.fallback.5s",
-					"async.return -> lost", "async.return -> test", "async.unrouted -> lost", "async -> lost", "async -> test",
+					"async.return -> lost.suspect", "async.return -> test.suspect", "async.return -> lost", "async.return -> test", "async.unrouted -> lost", "async -> lost", "async -> test",
 				},
 			},
 		},
@@ -345,7 +347,9 @@ func TestWhatIsOursAndNoLongerWantedIsExtra(t *testing.T) {
 	for _, queue := range got.ExtraQueues {
 		queues = append(queues, queue.Name+" "+string(topology.RoleOf(queue.Queue)))
 	}
-	contains(t, "queues", queues, []string{"async.fallback.2s lane", "old work", "plain work"})
+	contains(t, "queues", queues, []string{
+		"async.fallback.2s lane", "old work", "old.suspect suspects", "plain work", "plain.suspect suspects", "theirs.suspect suspects",
+	})
 	// The bindings and policies of what is ours stay until it is deleted. What was adopted gets no more messages by us, and
 	// is let go when no worker consumes it any more.
 	want := []string{`- binding async -> theirs "theirs"`}
@@ -384,6 +388,7 @@ func TestBelongingsNeedNoSpec(t *testing.T) {
 	}
 	contains(t, "lanes", names(got.Lanes), []string{"async.fallback.1s", "async.fallback.5s"})
 	contains(t, "work", names(got.Work), []string{"lost", "test"})
+	contains(t, "suspects", names(got.Suspects), []string{"lost.suspect", "test.suspect", "theirs.suspect"})
 	contains(t, "failure", names(got.Failure), []string{"async.failed"})
 	var inlets []string
 	for _, binding := range got.Inlets {
@@ -397,7 +402,9 @@ func TestBelongingsNeedNoSpec(t *testing.T) {
 		"async", "async.standin", "async.unrouted", "async.fallback", "async.return", "async.return.standin", "async.failed",
 	})
 	contains(t, "inlet policies", got.InletPolicies, []string{"redrive.async:exchange"})
-	contains(t, "policies", got.Policies, []string{"failure", "lanes", "queue:lost", "queue:test"})
+	contains(t, "policies", got.Policies, []string{
+		"failure", "lanes", "queue:lost", "queue:lost.suspect", "queue:test", "queue:test.suspect", "queue:theirs.suspect",
+	})
 
 	adopted := topology.BelongingsOf(owner, "async", broker.Observed, nil)
 	if slices.Contains(adopted.Exchanges, "async") {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/retry"
 	"redrive.dev/redrive/internal/topology"
 )
@@ -285,7 +286,7 @@ func TestTheFingerprintTellsWhetherTheSameIsWanted(t *testing.T) {
 	if topology.Fingerprint(desired(t, async()), withheld("async.return")) != plain {
 		t.Error("a binding that waits for an object of ours does not count as wanted")
 	}
-	more, err := topology.Desired(async(), retry.Lanes{time.Second}, owner)
+	more, err := topology.Desired(async(), compile.Needs{Lanes: retry.Lanes{time.Second}}, owner)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,7 @@ func Mermaid(objects Objects) string {
 	drawing.alternates(objects)
 	drawing.worker(objects)
 	drawing.linef("  classDef work fill:#e3f2fd,stroke:#1565c0")
+	drawing.linef("  classDef suspects fill:#f3e5f5,stroke:#6a1b9a")
 	drawing.linef("  classDef lane fill:#fff8e1,stroke:#f9a825")
 	drawing.linef("  classDef failure fill:#ffebee,stroke:#c62828")
 	drawing.linef("  classDef exchange fill:#f5f5f5,stroke:#616161")
@@ -89,11 +90,19 @@ func (d *drawing) deadLetters(objects Objects) {
 		if !ok {
 			continue
 		}
-		reason := "expired, rejected"
-		if queue.Role == RoleLane {
-			reason = "TTL"
-		}
-		d.linef("  %s", arrow(d.id(KindQueue, queue.Name), "-.->", reason, d.id(KindExchange, target)))
+		d.linef("  %s", arrow(d.id(KindQueue, queue.Name), "-.->", deadLettering(queue.Role), d.id(KindExchange, target)))
+	}
+}
+
+// deadLettering says why messages leave a queue by themselves.
+func deadLettering(role Role) string {
+	switch role {
+	case RoleLane:
+		return "TTL"
+	case RoleSuspects:
+		return "delivery limit"
+	default:
+		return "expired, rejected"
 	}
 }
 
@@ -117,11 +126,24 @@ func (d *drawing) worker(objects Objects) {
 	for _, queue := range queues {
 		d.linef("  %s ==> worker([worker])", d.id(KindQueue, queue))
 	}
+	d.published("worker", objects, "release, redelivered")
+	suspects := objects.QueuesOf(RoleSuspects)
+	if len(suspects) == 0 {
+		return
+	}
+	for _, queue := range suspects {
+		d.linef("  %s ==> suspects([\"suspects' worker\"])", d.id(KindQueue, queue))
+	}
+	d.published("suspects", objects, "release, crash")
+}
+
+// published draws where a worker publishes to.
+func (d *drawing) published(worker string, objects Objects, returned string) {
 	for _, way := range []struct {
 		role Role
 		text string
-	}{{RoleFallback, "retry"}, {RoleReturn, "release"}, {RoleFailed, "fail"}} {
-		d.linef("  %s", arrow("worker", "==>", way.text, d.id(KindExchange, objects.ExchangeOf(way.role))))
+	}{{RoleFallback, "retry"}, {RoleReturn, returned}, {RoleFailed, "fail"}} {
+		d.linef("  %s", arrow(worker, "==>", way.text, d.id(KindExchange, objects.ExchangeOf(way.role))))
 	}
 }
 
@@ -159,7 +181,7 @@ func quoted(text string) string {
 }
 
 func class(role Role) string {
-	if slices.Contains([]Role{RoleWork, RoleLane, RoleFailure}, role) {
+	if slices.Contains([]Role{RoleWork, RoleSuspects, RoleLane, RoleFailure}, role) {
 		return string(role)
 	}
 	return "exchange"

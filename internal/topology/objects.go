@@ -23,7 +23,9 @@ const (
 	argDeadLetterStrategy = "x-dead-letter-strategy"
 	argSingleActive       = "x-single-active-consumer"
 	argAlternateExchange  = "alternate-exchange"
-	argMatch              = "x-match"
+	// argSuspectsOf names the work queue of a suspects' queue. RabbitMQ stores it and ignores it.
+	argSuspectsOf = "redrive-suspects-of"
+	argMatch      = "x-match"
 
 	// laneHeader is the header by which the fallback exchange finds the lane.
 	laneHeader = "redrive-lane"
@@ -63,7 +65,7 @@ const (
 	RoleUnrouted Role = "unrouted"
 	// RoleFallback is the exchange that leads into the lanes.
 	RoleFallback Role = "fallback"
-	// RoleReturn is the exchange that leads back to the work queues.
+	// RoleReturn is the exchange that leads back to the work queues, and to those of their suspects.
 	RoleReturn Role = "return"
 	// RoleReturnStandin is the alternate exchange of the return exchange; it leads to the failure exchange.
 	RoleReturnStandin Role = "return-standin"
@@ -71,6 +73,8 @@ const (
 	RoleFailed Role = "failed"
 	// RoleWork is a queue that workers consume.
 	RoleWork Role = "work"
+	// RoleSuspects is a queue of the messages of one work queue that may have brought down a worker.
+	RoleSuspects Role = "suspects"
 	// RoleLane is a fallback queue: messages wait in it until its TTL sends them back.
 	RoleLane Role = "lane"
 	// RoleFailure is the failure queue.
@@ -123,6 +127,9 @@ type Queue struct {
 	Role Role `json:"role,omitempty"`
 	// Adopt is set on desired queues only: the queue is taken as it is, never made and never deleted.
 	Adopt bool `json:"adopt,omitempty"`
+	// Strict is set on desired queues only: a worker rejects a failed message back to its place, which takes a delivery limit
+	// that is high enough.
+	Strict bool `json:"strict,omitempty"`
 }
 
 // Binding leads from an exchange to a queue, or, where others made it, to an exchange.

@@ -13,7 +13,8 @@ const (
 	workPriority = 100
 	// pinPriority is above what users give their own policies.
 	pinPriority = 1000
-	// deliveryLimit is how often a message may come back unsettled before the broker moves it to the failure queue.
+	// deliveryLimit is how often a message may come back unsettled before the broker moves it to the failure queue. Of
+	// suspects it stops those whose worker vanishes together with its journal.
 	deliveryLimit int64 = 20
 	// unlimitedDeliveries stands for no limit: brokers before 4.0 refuse -1, those since 4.0 fall back to 20 without one.
 	unlimitedDeliveries int64 = 1<<31 - 1
@@ -40,13 +41,13 @@ func (n policyNames) lanes() string            { return n.start + "lanes" }
 func (n policyNames) failure() string          { return n.start + "failure" }
 func (n policyNames) queue(name string) string { return n.start + "queue:" + name }
 
-// queueOf returns the work queue that a policy of this prefix is for.
+// queueOf returns the work or suspects' queue that a policy of this prefix is for.
 func (n policyNames) queueOf(policy string) (string, bool) {
 	return strings.CutPrefix(policy, n.start+"queue:")
 }
 
-// IsWorkPolicy is true for the RabbitMQ policy of a work queue. What it limits is dead-lettered at once, so it must not be
-// written before the way into the failure queue is there.
+// IsWorkPolicy is true for the RabbitMQ policy of a work queue or of its suspects. What it limits is dead-lettered at
+// once, so it must not be written before the way into the failure queue is there.
 func IsWorkPolicy(policy, prefix string) bool {
 	_, is := policyNamesOf(prefix).queueOf(policy)
 	return is
@@ -71,13 +72,13 @@ func anyOf(names []string) string {
 
 // lanesPattern matches all lanes of a prefix, those on their way out too.
 func lanesPattern(names compile.Names) string {
-	return "^" + regexp.QuoteMeta(names.LanePrefix()) + "[0-9]+[a-z]+$"
+	return "^" + regexp.QuoteMeta(names.LanePrefix()) + `[0-9]+[a-z]+(\.high)?$`
 }
 
 // desiredPolicies hold what may change; arguments hold what never does.
-func desiredPolicies(t *v1alpha1.Transport, names compile.Names) []Policy {
+func desiredPolicies(t *v1alpha1.Transport, needs compile.Needs, names compile.Names) []Policy {
 	named := policyNamesOf(names.Prefix)
-	failure := Arguments{"delivery-limit": unlimitedDeliveries}
+	failure := Arguments{keyDeliveryLimit: unlimitedDeliveries}
 	if t.Spec.Failure != nil && t.Spec.Failure.DropOldestAfter != nil {
 		failure["max-length"] = *t.Spec.Failure.DropOldestAfter
 		failure["overflow"] = overflowDropHead
@@ -92,8 +93,11 @@ func desiredPolicies(t *v1alpha1.Transport, names compile.Names) []Policy {
 			Definition: Arguments{"overflow": overflowRejectPublish},
 		},
 	}
+	for _, work := range suspected(t) {
+		policies = append(policies, suspectsPolicy(names.Suspects(work), named))
+	}
 	for i := range t.Spec.Queues {
-		if policy, ok := workPolicy(&t.Spec.Queues[i], named); ok {
+		if policy, ok := workPolicy(&t.Spec.Queues[i], needs, named); ok {
 			policies = append(policies, policy)
 		}
 	}
@@ -106,12 +110,24 @@ func desiredPolicies(t *v1alpha1.Transport, names compile.Names) []Policy {
 	return policies
 }
 
+// suspectsPolicy pins one suspects' queue. Each has its own, because RabbitMQ 4.3 takes patterns of at most 1,024 bytes, and
+// a pattern by their common ending would match queues of others.
+func suspectsPolicy(queue string, named policyNames) Policy {
+	return Policy{
+		Name: named.queue(queue), Pattern: exactly(queue), ApplyTo: applyToQueues, Priority: pinPriority,
+		Definition: Arguments{keyDeliveryLimit: deliveryLimit, keyOverflow: overflowRejectPublish},
+	}
+}
+
 // workPolicy is the policy of one work queue; a classic queue without limits needs none, and of an adopted one nothing is
 // changed but what spec.limits says.
-func workPolicy(queue *v1alpha1.Queue, named policyNames) (Policy, bool) {
+func workPolicy(queue *v1alpha1.Queue, needs compile.Needs, named policyNames) (Policy, bool) {
 	definition := Arguments{}
-	if queueType(queue) == TypeQuorum && !adopts(queue) {
-		definition["delivery-limit"] = deliveryLimit
+	switch {
+	case compile.IsStrict(queue):
+		definition[keyDeliveryLimit] = strictLimit(queue, needs)
+	case queueType(queue) == TypeQuorum && !adopts(queue):
+		definition[keyDeliveryLimit] = deliveryLimit
 	}
 	if limits := queue.Limits; limits != nil {
 		if limits.MessageTTL != nil {
@@ -126,4 +142,14 @@ func workPolicy(queue *v1alpha1.Queue, named policyNames) (Policy, bool) {
 		Name: named.queue(queue.Name), Pattern: exactly(queue.Name), ApplyTo: applyToQueues, Priority: workPriority,
 		Definition: definition,
 	}, len(definition) > 0
+}
+
+// strictLimit is the delivery limit of a strictly ordered queue. Its messages come back unsettled for each retry, and keep
+// their place only under a limit: RabbitMQ 3.10 without one, and 4.0 with -1, put them behind all others. A message that
+// blocks its queue is never to be moved away.
+func strictLimit(queue *v1alpha1.Queue, needs compile.Needs) int64 {
+	if needed, known := needs.Deliveries[queue.Name]; known && queue.Ordering.OnFailure != v1alpha1.OnFailureBlock {
+		return needed
+	}
+	return unlimitedDeliveries
 }

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/retry"
 	"redrive.dev/redrive/internal/topology"
 )
@@ -23,8 +24,11 @@ func randomTransport(t *rapid.T, label string) (*v1alpha1.Transport, retry.Lanes
 	names := rapid.SliceOfNDistinct(rapid.IntRange(0, 9), 1, 6, rapid.ID[int]).Draw(t, label+" queues")
 	for _, n := range names {
 		queue := v1alpha1.Queue{Name: fmt.Sprintf("q %d/ü", n)}
-		if n%3 == 0 {
+		switch {
+		case n%3 == 0:
 			queue.Type = new(v1alpha1.QueueClassic)
+		case n%4 == 1:
+			queue.Ordering = &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}
 		}
 		queue.BindingKeys = rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"", "a", "#", "b.*"}), 0, 3, rapid.ID[string]).Draw(t, label+" keys")
 		if rapid.Bool().Draw(t, label+" limited") {
@@ -53,7 +57,7 @@ func TestAPlanCarriedOutLeavesNoDifference(t *testing.T) {
 		var created []string
 		for _, label := range []string{"first", "second"} {
 			transport, lanes := randomTransport(t, label)
-			objects, err := topology.Desired(transport, lanes, owner)
+			objects, err := topology.Desired(transport, compile.Needs{Lanes: lanes}, owner)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -90,7 +94,7 @@ func convergesFully(t *rapid.T, broker *simulated, objects topology.Objects, cre
 func TestNoStepOfAPlanLeadsToWhatIsNotThereYet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		transport, lanes := randomTransport(t, "spec")
-		objects, err := topology.Desired(transport, lanes, owner)
+		objects, err := topology.Desired(transport, compile.Needs{Lanes: lanes}, owner)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,9 +21,12 @@ func (d *differ) stalls() {
 		}
 		if limit := d.reached(d.observed.Queues[queue.Name]); limit != "" {
 			full = append(full, fmt.Sprintf("queue %s is full", queue.Name))
+			instead := "; spec.queues[].limits.dropOldestAfter bounds a queue without stopping lanes"
+			if queue.Role == RoleSuspects {
+				instead = ""
+			}
 			d.warnf(KindQueue, queue.Name, v1alpha1.ReasonDestinationFull, "it is full and refuses messages, which stops the lanes "+
-				"that lead to it (%s): take messages out, and take the limit away; spec.queues[].limits.dropOldestAfter bounds a "+
-				"queue without stopping lanes", limit)
+				"that lead to it (%s): take messages out, and take the limit away%s", limit, instead)
 		}
 	}
 	for _, lane := range d.desired.QueuesOf(RoleLane) {

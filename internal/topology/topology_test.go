@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/retry"
 	"redrive.dev/redrive/internal/topology"
 )
@@ -39,7 +40,7 @@ func lanes() retry.Lanes { return retry.Lanes{time.Second, 5 * time.Second} }
 
 func desired(t *testing.T, transport *v1alpha1.Transport) topology.Objects {
 	t.Helper()
-	objects, err := topology.Desired(transport, lanes(), owner)
+	objects, err := topology.Desired(transport, compile.Needs{Lanes: lanes()}, owner)
 	if err != nil {
 		t.Fatalf("Desired: %v", err)
 	}

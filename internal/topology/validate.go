@@ -103,11 +103,27 @@ func (v *validator) queue(i int) {
 		v.addf(field+".name", "%q is the failure queue: choose another name, or set spec.failure.queue", queue.Name)
 	case strings.HasPrefix(queue.Name, v.names.LanePrefix()):
 		v.addf(field+".name", "%q: names that begin with %q belong to the fallback queues", queue.Name, v.names.LanePrefix())
+	case !compile.IsStrict(queue):
+		v.suspects(field+".name", v.names.Suspects(queue.Name))
 	}
 	v.bindingKeys(field+".bindingKeys", queue)
 	for j, foreign := range queue.Bindings {
 		v.binding(fmt.Sprintf("%s.bindings[%d]", field, j), foreign)
 	}
+}
+
+// suspects checks the name of a suspects' queue, which is made of that of its work queue.
+func (v *validator) suspects(field, name string) {
+	const what = "%q would be the queue for its suspects, and "
+	switch also := slices.IndexFunc(v.transport.Spec.Queues, func(q v1alpha1.Queue) bool { return q.Name == name }); {
+	case also >= 0:
+		v.addf(field, what+"is the name of spec.queues[%d]: rename one of the two", name, also)
+	case name == v.names.FailureQueue():
+		v.addf(field, what+"is the failure queue: choose another name, or set spec.failure.queue", name)
+	case strings.HasPrefix(name, v.names.LanePrefix()):
+		v.addf(field, what+"names that begin with %q belong to the fallback queues: choose another name", name, v.names.LanePrefix())
+	}
+	v.composedLength(field, name)
 }
 
 func (v *validator) bindingKeys(field string, queue *v1alpha1.Queue) {

@@ -66,12 +66,32 @@ func (d *differ) queueWarnings(queue Queue) {
 		if hasOurs {
 			remedy += fmt.Sprintf(", or give it a priority below %d", ours.Priority)
 		}
-	case !hasOurs || got.Policy != ours.Name:
+	case !hasOurs || got.Policy != ours.Name || len(comparePolicy(ours, d.observed.Policies[ours.Name])) > 0:
 		// The broker shows a change of policies some seconds late; until then its figure says nothing.
 		effective = nil
 	}
 	if harm := harmOf(queue, ours.Definition, effective); harm != "" {
 		d.warnf(KindQueue, queue.Name, v1alpha1.ReasonHarmfulPolicy, "%s %s: %s", source, harm, remedy)
+	}
+	if harm := strictHarm(ours.Definition, effective); queue.Strict && effective != nil && harm != "" {
+		d.warnf(KindQueue, queue.Name, v1alpha1.ReasonHarmfulPolicy, "%s %s: %s", source, harm, remedy)
+		// Where ours has just been raised, the broker's figure may still be the one from before.
+		d.out.Warnings[len(d.out.Warnings)-1].Passing = got.Policy == ours.Name
+	}
+}
+
+// strictHarm says what an effective policy does to a strictly ordered queue, whose messages come back to it unsettled for
+// each retry, or nothing.
+func strictHarm(ours, effective Arguments) string {
+	needed, _ := wholeNumber(ours[keyDeliveryLimit])
+	limit, set := wholeNumber(effective[keyDeliveryLimit])
+	switch {
+	case !set || limit < 0:
+		return "leaves it without a delivery limit: a message that fails goes behind all others, or to the failure queue before its last retry"
+	case limit < needed:
+		return fmt.Sprintf("sets delivery-limit %d where %d is needed: messages go to the failure queue before their last retry", limit, needed)
+	default:
+		return ""
 	}
 }
 
@@ -94,7 +114,7 @@ func wins(rival, ours Policy) bool { return rival.Priority >= ours.Priority }
 // ownPolicy returns the desired policy for an object.
 func (d *differ) ownPolicy(kind Kind, name string) (Policy, bool) {
 	for _, policy := range d.desired.Policies {
-		if (policy.ApplyTo == applyToExchanges) == (kind == KindExchange) && matches(policy, name) {
+		if (policy.ApplyTo == applyToExchanges) == (kind == KindExchange) && d.matches(policy, name) {
 			return policy, true
 		}
 	}
@@ -108,7 +128,7 @@ func (d *differ) rival(kind Kind, name, applied string, ours Policy) (Policy, bo
 	found := false
 	for _, id := range slices.Sorted(maps.Keys(d.observed.Policies)) {
 		policy := d.observed.Policies[id]
-		if policy.Name == ours.Name || !d.appliesTo(policy, kind, name) || (!matches(policy, name) && applied != policy.Name) {
+		if policy.Name == ours.Name || !d.appliesTo(policy, kind, name) || (!d.matches(policy, name) && applied != policy.Name) {
 			continue
 		}
 		if !found || policy.Priority > strongest.Priority {
@@ -142,9 +162,14 @@ func (d *differ) typeOf(queue string) string {
 	return ""
 }
 
-func matches(policy Policy, name string) bool {
-	pattern, err := regexp.Compile(policy.Pattern)
-	return err == nil && pattern.MatchString(name)
+func (d *differ) matches(policy Policy, name string) bool {
+	pattern, known := d.patterns[policy.Pattern]
+	if !known {
+		// One that Go does not understand is judged by what the broker says.
+		pattern, _ = regexp.Compile(policy.Pattern)
+		d.patterns[policy.Pattern] = pattern
+	}
+	return pattern != nil && pattern.MatchString(name)
 }
 
 // harmOf says what an effective policy does to a queue beside what ours asks for, or nothing.
@@ -168,6 +193,10 @@ func harmOf(queue Queue, ours, effective Arguments) string {
 		return "bounds its length: retries come back too early when it is full"
 	case queue.Role == RoleLane && bounded:
 		return "bounds its length: retries are refused when it is full"
+	case queue.Role == RoleSuspects && foreign("message-ttl"):
+		return "sets message-ttl: messages go to the failure queue when they are that old, and are not tried"
+	case queue.Role == RoleSuspects && bounded && !rejects:
+		return "bounds its length: the oldest messages go to the failure queue when it is full, and are not tried"
 	case queue.Role == RoleFailure && foreign("message-ttl"):
 		return "sets message-ttl: failed messages are dropped when they are that old"
 	case queue.Role == RoleFailure && bounded && !rejects:

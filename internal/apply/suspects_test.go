@@ -1,0 +1,313 @@
+package apply_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/retry"
+	"redrive.dev/redrive/internal/topology"
+)
+
+// withoutSuspects is what a Transport had before there were queues for suspects.
+func (s *stage) withoutSuspects() apply.Input {
+	s.t.Helper()
+	of := func(name string) bool { return strings.HasSuffix(name, ".suspect") }
+	in := s.input()
+	in.Desired.Queues = slices.DeleteFunc(in.Desired.Queues, func(q topology.Queue) bool { return of(q.Name) })
+	in.Desired.Bindings = slices.DeleteFunc(in.Desired.Bindings, func(b topology.Binding) bool { return of(b.Destination) })
+	in.Desired.Policies = slices.DeleteFunc(in.Desired.Policies, func(p topology.Policy) bool { return of(p.Name) })
+	return in
+}
+
+func TestAnExistingTransportGetsItsSuspectsQueuesWithMessagesInAllOthers(t *testing.T) {
+	s := newStage(t)
+	plain := v1alpha1.Queue{Name: "plain", Type: new(v1alpha1.QueueClassic), BindingKeys: []string{"plain"}}
+	s.spec.Spec.Queues = append(s.spec.Spec.Queues, plain)
+	s.legacy(nil)
+	before, err := apply.Once(context.Background(), s.client, s.withoutSuspects(), keep)
+	if err != nil || !before.Converged() {
+		t.Fatalf("%+v, %v", before, err)
+	}
+	s.state.Created, s.state.Adopted = before.Created, before.Adopted
+	for _, queue := range []string{"test", "plain"} {
+		s.publish("async", queue, nil)
+	}
+	s.publish("async.fallback", "test", amqp091.Table{"redrive-lane": "3s"})
+
+	report := s.once()
+	if !report.Converged() || !slices.Equal(report.Created, before.Created) || !slices.Equal(report.Adopted, before.Adopted) {
+		t.Errorf("after the upgrade: %+v", report)
+	}
+	if len(report.Steps) != 4*3 {
+		t.Errorf("a queue, a binding and a policy for each of the four, got\n%s", steps(report.Steps))
+	}
+	s.writes.Store(0)
+	if s.once(); s.writes.Load() > 0 {
+		t.Errorf("%d writes in the second run", s.writes.Load())
+	}
+	for _, queue := range []string{"test", "plain", "lost", "legacy"} {
+		s.publish("async.return", queue+".suspect", nil)
+		s.handle(queue+".suspect", 1, func(d amqp091.Delivery) error {
+			if d.RoutingKey != queue+".suspect" {
+				t.Errorf("%s: key %q", queue, d.RoutingKey)
+			}
+			return d.Ack(false)
+		})
+	}
+	for _, queue := range []string{"test", "test", "plain", "legacy"} {
+		s.take(queue)
+	}
+}
+
+func TestASuspectThatVanishesWithItsWorkersAgainAndAgainFails(t *testing.T) {
+	s := newStage(t)
+	s.once()
+	s.eventually("the pin to hold", func() bool {
+		state, err := s.client.Queue(context.Background(), "test.suspect")
+		return err == nil && state.Policy == "redrive.async:queue:test.suspect"
+	})
+	s.publish("async.return", "test.suspect", nil)
+	s.handle("test.suspect", 21, func(d amqp091.Delivery) error { return d.Reject(true) })
+	s.take("async.failed")
+}
+
+func TestAQueueThatLeavesTheSpecKeepsItsSuspectsUntilTheyAreGone(t *testing.T) {
+	s := newStage(t)
+	s.once()
+	s.allCounted()
+	s.publish("async.return", "test.suspect", nil)
+	s.publish("async", "test", nil)
+	s.counted("test", 1)
+	s.counted("test.suspect", 1)
+	s.spec.Spec.Queues = s.spec.Spec.Queues[:1]
+
+	s.once()
+	s.later(16 * time.Second)
+	report := s.once()
+	if want := []apply.Blocked{{Queue: "test.suspect", Messages: 1}, {Queue: "test", Messages: 1}}; !sameBlocked(report.Blocked, want) {
+		t.Fatalf("want %v, got %v", want, report.Blocked)
+	}
+	t.Log("the work queue goes first: a worker may still move what it has of it")
+	suspect := s.get("test")
+	s.publish("async.return", "test.suspect", nil)
+	if err := suspect.Ack(false); err != nil {
+		t.Fatal(err)
+	}
+	s.counted("test", 0)
+	for step := 0; s.exists("test"); step++ {
+		if state := s.retiring("test.suspect"); state.Since != nil || step > 10 {
+			t.Fatalf("the suspects' queue does not wait for test: %+v", state)
+		}
+		s.later(s.once().RequeueAfter + time.Second)
+	}
+	t.Log("what waits in a lane still comes back")
+	s.publish("async.fallback", "test.suspect", amqp091.Table{"redrive-lane": "1s"})
+	s.counted("test.suspect", 3)
+	s.later(time.Minute)
+	if report = s.once(); !slices.Equal(report.Blocked, []apply.Blocked{{Queue: "test.suspect", Messages: 3}}) {
+		t.Fatalf("got %v", report.Blocked)
+	}
+	s.handle("test.suspect", 3, acknowledge)
+	s.counted("test.suspect", 0)
+	s.untilRetired()
+	if rest := s.once(); s.exists("test.suspect") || !rest.Converged() || len(s.snapshot().Policies) != 5 {
+		t.Errorf("left: %+v, %v", rest, s.snapshot().Policies)
+	}
+}
+
+// handle consumes messages one by one, each time settling the one that comes. RabbitMQ does not let anybody get from a queue
+// with a single active consumer in another way.
+func (s *stage) handle(queue string, times int, settle func(amqp091.Delivery) error) {
+	s.t.Helper()
+	channel := s.channel()
+	if err := channel.Qos(1, 0, false); err != nil {
+		s.t.Fatal(err)
+	}
+	deliveries, err := channel.Consume(queue, "", false, false, false, false, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	limit := time.NewTimer(25 * time.Second)
+	defer limit.Stop()
+	for i := range times {
+		select {
+		case delivery := <-deliveries:
+			if err := settle(delivery); err != nil {
+				s.t.Fatal(err)
+			}
+		case <-limit.C:
+			s.t.Fatalf("%d of %d messages in %s within 25 s", i, times, queue)
+		}
+	}
+	if err := channel.Close(); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func acknowledge(d amqp091.Delivery) error { return d.Ack(false) }
+
+// sameBlocked compares without order.
+func sameBlocked(got, want []apply.Blocked) bool {
+	return len(got) == len(want) && !slices.ContainsFunc(want, func(b apply.Blocked) bool { return !slices.Contains(got, b) })
+}
+
+func TestASuspectsQueueStaysWhileAConfigurationNamesIt(t *testing.T) {
+	s := newStage(t)
+	s.once()
+	s.allCounted()
+	t.Log("the queue is made again as a strict one")
+	if err := s.client.DeleteQueue(t.Context(), "test", false, false); err != nil {
+		t.Fatal(err)
+	}
+	s.spec.Spec.Queues[1].Ordering = &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}
+	s.consumed = []string{"test", "test.suspect"}
+	for range 3 {
+		s.later(time.Hour)
+		if report := s.once(); len(report.Conflicts) > 0 || s.retiring("test.suspect").Since != nil || s.retiring("test.suspect").Queue == "" {
+			t.Fatalf("%v, %+v", report.Conflicts, s.state.Retiring)
+		}
+	}
+	s.consumed = []string{"test"}
+	if report := s.once(); report.RequeueAfter < 9*time.Minute {
+		t.Errorf("workers have not read it yet: %+v", report)
+	}
+	s.later(11 * time.Minute)
+	s.untilRetired()
+	if s.exists("test.suspect") || !s.exists("test") {
+		t.Errorf("left: %v", s.snapshot().Queues)
+	}
+}
+
+func TestAQueueThatIsToBecomeStrictStaysAsItIs(t *testing.T) {
+	s := newStage(t)
+	s.once()
+	s.allCounted()
+	s.spec.Spec.Queues[1].Ordering = &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}
+	for range 3 {
+		s.later(time.Hour)
+		report := s.once()
+		if len(report.Conflicts) != 1 || !strings.Contains(report.Conflicts[0].Remedy, "Strict ordering needs a queue") {
+			t.Fatalf("conflicts: %v", report.Conflicts)
+		}
+	}
+	s.publish("async", "test", nil)
+	s.publish("async.return", "test.suspect", nil)
+	s.take("test")
+	s.handle("test.suspect", 1, acknowledge)
+}
+
+func TestADeletionWaitsForSuspects(t *testing.T) {
+	s := newStage(t)
+	s.once()
+	s.publish("async.return", "test.suspect", nil)
+	s.counted("test.suspect", 1)
+	s.allCounted()
+	s.remove(false, false)
+	s.later(16 * time.Second)
+	if report := s.remove(false, false); report.Drained || !slices.Equal(report.Blocked, []apply.Blocked{{Queue: "test.suspect", Messages: 1}}) {
+		t.Fatalf("the suspects' worker is stopped with a message to handle: %+v", report)
+	}
+	s.handle("test.suspect", 1, acknowledge)
+	s.counted("test.suspect", 0)
+	s.remove(false, false)
+	s.later(11 * time.Second)
+	if report := s.remove(false, false); !report.Drained {
+		t.Fatalf("not drained: %+v", report)
+	}
+	for report := s.remove(true, false); !report.Done; report = s.remove(true, false) {
+		if queues := s.snapshot().Queues; queues["test"].Name != "" && queues["test.suspect"].Name == "" {
+			t.Fatal("the suspects' queue goes before its work queue")
+		}
+		s.later(report.RequeueAfter + time.Second)
+	}
+	s.nothingIsLeft()
+}
+
+func TestADeletionWithAdoptedQueuesAloneWaitsForTheirSuspects(t *testing.T) {
+	s := newStage(t)
+	s.legacy(nil)
+	s.spec.Spec.Exchange.UnroutedTo = nil
+	s.spec.Spec.Queues = s.spec.Spec.Queues[2:]
+	s.lanes = retry.Lanes{time.Hour}
+	s.once()
+	s.publish("async.fallback", "legacy", amqp091.Table{"redrive-lane": "1h"}) // While others publish, lanes may never be empty.
+	s.publish("async.return", "legacy.suspect", nil)
+	s.counted("legacy.suspect", 1)
+	s.allCounted()
+	s.remove(false, false)
+	s.later(16 * time.Second)
+	if report := s.remove(false, false); report.Drained || !slices.Equal(report.Blocked, []apply.Blocked{{Queue: "legacy.suspect", Messages: 1}}) {
+		t.Fatalf("the suspects' worker is stopped with a message to handle: %+v", report)
+	}
+	s.handle("legacy.suspect", 1, acknowledge)
+	s.counted("legacy.suspect", 0)
+	s.remove(false, false)
+	s.later(11 * time.Second)
+	if report := s.remove(false, false); !report.Drained {
+		t.Fatalf("not drained: %+v", report)
+	}
+	if report := s.untilBlocked(); !slices.Equal(report.Blocked, []apply.Blocked{{Queue: "async.fallback.1h", Messages: 1}}) {
+		t.Fatalf("want the lane to come back first, got %+v", report)
+	}
+	s.take("async.fallback.1h")
+	s.counted("async.fallback.1h", 0)
+	if report := s.untilBlocked(); !report.Done || !s.exists("legacy") || s.exists("legacy.suspect") {
+		t.Fatalf("not done: %+v", report)
+	}
+}
+
+func TestAStrictQueueKeepsTheOrderForAllRetriesThatItNeeds(t *testing.T) {
+	s := newStage(t)
+	s.spec.Spec.Queues[1].Ordering = &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}
+	s.deliveries = map[string]int64{"test": 4}
+	s.once()
+	if s.exists("test.suspect") {
+		t.Error("a strict queue has no suspects")
+	}
+	s.limited("test", 4)
+	s.publish("async", "test", amqp091.Table{"n": "first"})
+	s.publish("async", "test", amqp091.Table{"n": "second"})
+	reject := func(times int) {
+		t.Helper()
+		s.handle("test", times, func(d amqp091.Delivery) error {
+			if got := fmt.Sprint(d.Headers["n"]); got != "first" {
+				t.Errorf("it has lost its place to the %s", got)
+			}
+			return d.Reject(true)
+		})
+	}
+	reject(3)
+	t.Log("more retries are allowed, in place")
+	s.deliveries["test"] = 30
+	if got := steps(s.once().Steps); got != "~ policy redrive.async:queue:test  delivery-limit: 4 -> 30" {
+		t.Fatalf("got %s", got)
+	}
+	s.limited("test", 30)
+	reject(22)
+	var order []any
+	s.handle("test", 2, func(d amqp091.Delivery) error {
+		order = append(order, d.Headers["n"])
+		return d.Ack(false)
+	})
+	if !slices.Equal(order, []any{"first", "second"}) {
+		t.Errorf("handled %v", order)
+	}
+}
+
+// limited waits until a delivery limit is in force.
+func (s *stage) limited(queue string, limit int64) {
+	s.t.Helper()
+	s.eventually("the delivery limit", func() bool {
+		state, err := s.client.Queue(context.Background(), queue)
+		return err == nil && fmt.Sprint(state.EffectiveDefinition["delivery-limit"]) == strconv.FormatInt(limit, 10)
+	})
+}
