@@ -47,6 +47,7 @@ func TestAMessageThatIsHeldWhenItsSessionEndsIsNotPublishedTwice(t *testing.T) {
 		return 422
 	})
 	r := newRig(t, p, rejecting(), nil)
+	r.handleSuspects()
 	if err := r.Channel().ExchangeDelete("async.failed", false, false); err != nil {
 		t.Fatal(err)
 	}

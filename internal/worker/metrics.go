@@ -18,6 +18,12 @@ type Metrics struct {
 	garbageHeaders   *prometheus.CounterVec
 	config           *prometheus.GaugeVec
 	configErrors     prometheus.Counter
+	rateLimited      *prometheus.CounterVec
+	budgetExhausted  prometheus.Gauge
+	breakers         *prometheus.GaugeVec
+	breakerChanges   *prometheus.CounterVec
+	crashes          *prometheus.CounterVec
+	blocked          *prometheus.GaugeVec
 }
 
 // NewMetrics makes the metrics and registers them.
@@ -33,6 +39,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	}
 	lateAcks := counter("late_acks_total", "Messages that were settled after their session had ended, and so are delivered again.")
 	configErrors := counter("config_errors_total", "Configurations that could not be taken over; the one before stays in force.")
+	exhausted := gauge("retry_budget_exhausted", "1 while retries wait because the budget allows for no more.")
 	held := gauge("held_messages", "Messages that have an outcome and wait for the broker to take it.")
 	m := &Metrics{
 		handled: counter("messages_handled_total",
@@ -53,9 +60,15 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		garbageHeaders:   counter("garbage_headers_total", "Headers of ours with values that cannot be used, and are ignored.", "queue"),
 		config:           gauge("config_info", "1 for the configuration in force, by its hash.", "hash"),
 		configErrors:     configErrors.WithLabelValues(),
+		rateLimited:      counter("rate_limited_total", "Times that a message was turned away by a rate limit.", "limit"),
+		budgetExhausted:  exhausted.WithLabelValues(),
+		breakers:         gauge("breakers", "Breakers that are not closed, by state.", "state"),
+		breakerChanges:   counter("breaker_changes_total", "Changes of a breaker's state, by the new state.", "state"),
+		crashes:          counter("crashes_total", "Processes that a message has brought down on its own.", "queue"),
+		blocked:          gauge("queue_blocked", "1 while a strictly ordered queue stops at a message that was given up.", "queue"),
 	}
 	registry.MustRegister(m.handled, m.handlerSeconds, m.retryDelay, m.inFlight, held, m.sessionUp, m.sessions, m.refused, m.publishProblems,
-		lateAcks, m.expressionErrors, m.garbageHeaders, m.config, configErrors)
+		lateAcks, m.expressionErrors, m.garbageHeaders, m.config, configErrors, m.rateLimited, exhausted, m.breakers, m.breakerChanges, m.crashes, m.blocked)
 	return m
 }
 

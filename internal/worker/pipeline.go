@@ -8,6 +8,8 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/amqp"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/guard"
 	"redrive.dev/redrive/internal/handler"
 	"redrive.dev/redrive/internal/message"
 	"redrive.dev/redrive/internal/retry"
@@ -29,6 +31,10 @@ const (
 	retried kind = "retried"
 	// parked: it came back too early and waits on; nothing is counted.
 	parked kind = "parked"
+	// postponed: it waits in a lane for its turn at the handler; nothing is counted.
+	postponed kind = "postponed"
+	// moved: it may have brought down its worker, and goes to the suspects' queue; no attempt is counted.
+	moved kind = "suspected"
 	// failed: it goes to the failure queue with the reason on it.
 	failed kind = "failed"
 	// dropped: its policy says to forget it.
@@ -37,6 +43,8 @@ const (
 	released kind = "released"
 	// refused: it cannot be published again, and is left to the queue's dead-letter exchange.
 	refused kind = "refused"
+	// returned: it goes back to its place at the head of a strictly ordered queue, after a failed attempt and its delay.
+	returned kind = "returned"
 	// abandoned: it is not ours any more, or there is no time left; the broker delivers it again.
 	abandoned kind = "abandoned"
 )
@@ -54,11 +62,25 @@ type outcome struct {
 type job struct {
 	delivery *amqp.Delivery
 	program  *program
+	// queue is the work queue that the message belongs to, also where it came from its suspects' queue.
+	queue    compile.Queue
+	received time.Time
 	state    message.State
 	view     retry.Message
+	// priority with which it is published again, and whether it takes a lane of ordinary priority all the same.
+	priority uint8
+	ordinary bool
 	// hasSlot is true while the job counts against the concurrency.
 	hasSlot bool
+	grant   grant
+	// attempted is true once the handler was called.
+	attempted bool
+	// charged is true where the journal knows of crashes that the state has taken over.
+	charged bool
 }
+
+// isStrict is true for a message that must keep its place in its queue.
+func (j *job) isStrict() bool { return j.delivery.Strict() }
 
 // stage looks at a job and either decides what becomes of it or passes it on.
 type stage func(w *Worker, ctx context.Context, j *job) (o outcome, decided bool)
@@ -66,22 +88,39 @@ type stage func(w *Worker, ctx context.Context, j *job) (o outcome, decided bool
 // pipeline is the way of a delivery to its outcome, and the one place where the order is decided. Whatever sends a message
 // away without an attempt stands before attempt, so that it costs none: first what the session and the message itself say,
 // then what protects the handler.
-var pipeline = []stage{unreadable, waitForSlot, stale, expired, early, attempt} //nolint:gochecknoglobals // a constant, if Go had lists of those
+var pipeline = []stage{ //nolint:gochecknoglobals // a constant, if Go had lists of those
+	unreadable, suspected, waitForSlot, stale, expired, early, resting, overBudget, limited, tripped, attempt,
+}
 
 // process takes one delivery to its settlement.
 func (w *Worker) process(ctx context.Context, d *amqp.Delivery) {
-	j := &job{delivery: d, program: w.program.Load()}
-	o := w.decide(ctx, j)
-	w.settle(ctx, j, o)
-	w.options.Metrics.handled.WithLabelValues(d.Queue, string(o.kind), o.strategy).Inc()
+	j := w.open(d)
+	if j.isStrict() {
+		w.strictly(ctx, j)
+		return
+	}
+	o := w.decide(ctx, j, pipeline)
+	w.finish(ctx, j, o)
 }
 
-// decide runs the pipeline. A defect of ours must cost neither the process nor the message: it fails, with the reason on it.
-func (w *Worker) decide(ctx context.Context, j *job) (o outcome) {
+// finish settles a job and counts what became of it.
+func (w *Worker) finish(ctx context.Context, j *job, o outcome) {
+	if !w.settle(ctx, j, o) {
+		w.options.Metrics.lateAcks.Inc()
+		o = outcome{kind: abandoned}
+	}
+	w.count(j, o)
+}
+
+func (w *Worker) count(j *job, o outcome) {
+	w.options.Metrics.handled.WithLabelValues(j.queue.Name, string(o.kind), o.strategy).Inc()
+}
+
+// decide runs a pipeline. A defect of ours must cost neither the process nor the message: it fails, with the reason on it.
+func (w *Worker) decide(ctx context.Context, j *job, stages []stage) (o outcome) {
 	defer func() {
-		if j.hasSlot {
-			<-j.program.slots
-		}
+		j.grant.giveBack(w.options.Now())
+		w.leaveSlot(j)
 	}()
 	defer func() {
 		if defect := recover(); defect != nil {
@@ -91,8 +130,7 @@ func (w *Worker) decide(ctx context.Context, j *job) (o outcome) {
 			}}
 		}
 	}()
-	w.open(j)
-	for _, step := range pipeline {
+	for _, step := range stages {
 		if o, decided := step(w, ctx, j); decided {
 			return o
 		}
@@ -101,18 +139,20 @@ func (w *Worker) decide(ctx context.Context, j *job) (o outcome) {
 }
 
 // open reads what the message says of itself.
-func (w *Worker) open(j *job) {
-	d := j.delivery
+func (w *Worker) open(d *amqp.Delivery) *job {
+	p := w.program.Load()
+	j := &job{delivery: d, program: p, queue: p.queueOf(d.Queue), received: time.Now(), priority: d.Priority}
 	j.state = message.Decode(d.Message, w.options.Now())
 	if j.state.ID == "" {
 		j.state.ID = message.NewID(w.options.Rand)
 	}
-	j.view = message.View(d.Message, j.state, d.Queue)
+	j.view = message.View(d.Message, j.state, j.queue.Name)
 	if len(j.state.Garbage) > 0 {
 		w.options.Metrics.garbageHeaders.WithLabelValues(d.Queue).Inc()
 		w.problems.warn("garbage/"+d.Queue, "headers of a message cannot be used and are ignored",
 			"queue", d.Queue, "headers", j.state.Garbage, "message", j.state.ID)
 	}
+	return j
 }
 
 // unreadable refuses a message of which the headers are not known: neither the handler nor a copy would have them.
@@ -120,21 +160,43 @@ func unreadable(_ *Worker, _ context.Context, j *job) (outcome, bool) {
 	return outcome{kind: refused}, j.delivery.Unreadable
 }
 
-// waitForSlot waits until the concurrency allows for the job, or releases it when the worker stops meanwhile.
+// waitForSlot waits until the concurrency allows for the job. It is released when the worker stops meanwhile, or when the broker
+// would soon take it away.
 func waitForSlot(w *Worker, ctx context.Context, j *job) (outcome, bool) {
-	select {
-	case <-w.draining:
+	if w.stopping() {
 		return outcome{kind: released}, true
-	default:
 	}
 	select {
 	case j.program.slots <- struct{}{}:
 		j.hasSlot = true
 		return outcome{}, false
+	default:
+	}
+	ctx, cancel := j.delivery.WhileLive(ctx)
+	defer cancel()
+	timer := time.NewTimer(j.held())
+	defer timer.Stop()
+	select {
+	case j.program.slots <- struct{}{}:
+		j.hasSlot = true
+		return outcome{}, false
+	case <-timer.C:
+		if j.isStrict() {
+			return outcome{kind: returned}, true
+		}
+		return outcome{kind: released}, true
 	case <-w.draining:
 		return outcome{kind: released}, true
 	case <-ctx.Done():
 		return outcome{kind: abandoned}, true
+	}
+}
+
+// leaveSlot makes room for another job at the handler.
+func (w *Worker) leaveSlot(j *job) {
+	if j.hasSlot {
+		j.hasSlot = false
+		<-j.program.slots
 	}
 }
 
@@ -178,20 +240,39 @@ func early(w *Worker, _ context.Context, j *job) (outcome, bool) {
 	return outcome{kind: parked}, true
 }
 
-// attempt calls the handler and asks the policy about a failure.
+// attempt calls the handler and asks the policy about a failure: once, or again at once where the policy says so.
 func attempt(w *Worker, ctx context.Context, j *job) (outcome, bool) {
-	failure := w.call(ctx, j)
-	if failure == nil {
-		return outcome{kind: succeeded}, true
+	for {
+		if budget := j.program.protection.budget; budget != nil && j.state.History.Attempts == 0 {
+			budget.First(w.options.Now())
+		}
+		permit := j.grant.permit
+		j.grant, j.attempted = grant{}, true
+		began := time.Now()
+		failure := w.watched(j, func() *retry.Failure { return w.call(ctx, j) })
+		if ctx.Err() != nil && failure != nil {
+			permit.Done(w.options.Now(), 0, guard.Neither)
+			return outcome{kind: abandoned}, true
+		}
+		permit.Done(w.options.Now(), time.Since(began), health(failure))
+		w.regulate()
+		if failure == nil {
+			return outcome{kind: succeeded}, true
+		}
+		o, atOnce := w.judge(j, *failure)
+		if !atOnce {
+			return o, true
+		}
+		for _, step := range []stage{stale, resting, overBudget, limited, tripped} {
+			if o, decided := step(w, ctx, j); decided {
+				return o, true
+			}
+		}
 	}
-	if ctx.Err() != nil {
-		return outcome{kind: abandoned}, true
-	}
-	return w.judge(j, *failure), true
 }
 
 func (w *Worker) call(ctx context.Context, j *job) *retry.Failure {
-	d, queue := j.delivery, j.delivery.Queue
+	d, queue := j.delivery, j.queue.Name
 	inFlight := w.options.Metrics.inFlight.WithLabelValues(queue)
 	inFlight.Inc()
 	defer inFlight.Dec()
@@ -219,33 +300,62 @@ func (w *Worker) call(ctx context.Context, j *job) *retry.Failure {
 	return failure
 }
 
-// judge asks the policy about a failure and writes the answer into the job's state.
-func (w *Worker) judge(j *job, failure retry.Failure) outcome {
+// judge asks the policy about a failure and writes the answer into the job's state. atOnce is true where the message is to be
+// tried again here and now; a worker that stops does not.
+func (w *Worker) judge(j *job, failure retry.Failure) (o outcome, atOnce bool) {
 	now := w.options.Now()
+	if w.stopping() {
+		j.state.History.Immediate = message.MaxCount
+	}
 	policy, problems := j.program.policyFor(j.view)
 	verdict := policy.Decide(failure, j.view, j.state.History, now, w.options.Rand)
 	w.reportExpressions(policy.Name(), append(problems, verdict.Problems...))
 	j.state.History = verdict.History
 	j.state.NotBefore = now.Add(verdict.Delay)
+	j.priority = retryPriority(policy.RetryPriority(), j.state.Priority)
 	j.state = message.Record(j.state, message.Attempt{
 		Number: verdict.History.Attempts, At: now, Source: failure.Source, Status: failure.Status, Class: failure.Class,
 		Message: failure.Message, Strategy: verdict.Strategy, Delay: verdict.Delay,
 	})
-	w.options.Log.Info("attempt failed", "queue", j.delivery.Queue, "message", j.state.ID, "attempt", verdict.History.Attempts,
+	w.options.Log.Info("attempt failed", "queue", j.queue.Name, "message", j.state.ID, "attempt", verdict.History.Attempts,
 		"source", failure.Source, "status", failure.Status, "class", failure.Class, "action", verdict.Action,
 		"delay", verdict.Delay, "strategy", verdict.Strategy, "reason", verdict.Reason)
 	switch verdict.Action {
 	case v1alpha1.ActionRetry:
-		w.options.Metrics.retryDelay.WithLabelValues(j.delivery.Queue).Observe(verdict.Delay.Seconds())
-		return outcome{kind: retried, strategy: verdict.Strategy}
+		if verdict.Reason == retry.ReasonImmediate {
+			return outcome{kind: retried}, true
+		}
+		w.options.Metrics.retryDelay.WithLabelValues(j.queue.Name).Observe(verdict.Delay.Seconds())
+		return outcome{kind: retried, strategy: verdict.Strategy}, false
 	case v1alpha1.ActionDrop:
-		return outcome{kind: dropped, strategy: verdict.Strategy}
+		return outcome{kind: dropped, strategy: verdict.Strategy}, false
 	default:
 		return outcome{kind: failed, strategy: verdict.Strategy, final: message.Final{
 			Reason: verdict.Reason, Explanation: verdict.Explanation, Strategy: verdict.Strategy, Failure: failure, At: now,
-		}}
+		}}, false
 	}
 }
+
+// retryPriority is the AMQP priority of a retry. Quorum queues since RabbitMQ 4.0 take 5 and above before the rest.
+func retryPriority(wanted v1alpha1.RetryPriority, producers uint8) uint8 {
+	switch wanted {
+	case v1alpha1.RetryPriorityHigher:
+		return max(producers, highPriority)
+	case v1alpha1.RetryPriorityLower:
+		return lowPriority
+	default:
+		return producers
+	}
+}
+
+const (
+	// ordinaryPriority is the highest of those that RabbitMQ 4.0 takes for ordinary ones.
+	ordinaryPriority = 4
+	// highPriority is above the priorities that RabbitMQ takes for ordinary ones.
+	highPriority = 9
+	// lowPriority is below them: RabbitMQ 4.3 takes 0 for an ordinary one, the same as none.
+	lowPriority = 1
+)
 
 func (w *Worker) reportExpressions(policy string, problems []error) {
 	for _, problem := range problems {

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,7 +11,7 @@ import (
 )
 
 // Endpoints serves /healthz, which only says that the process answers (a broker that is away is no reason to restart a
-// worker), /readyz, which says what the worker waits for, and /metrics.
+// worker), /readyz, which says what the worker waits for, /status, which says what holds messages back, and /metrics.
 func (w *Worker) Endpoints(gatherer prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write([]byte("ok\n")) })
@@ -24,6 +25,10 @@ func (w *Worker) Endpoints(gatherer prometheus.Gatherer) http.Handler {
 		if err := errors.Join(w.consumer.Trouble(), w.publisher.Trouble()); err != nil {
 			_, _ = fmt.Fprintf(rw, "changed credentials are not taken over: %v\n", err)
 		}
+	})
+	mux.HandleFunc("GET /status", func(rw http.ResponseWriter, _ *http.Request) {
+		rw.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(rw).Encode(w.Status())
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{}))
 	return mux

@@ -107,7 +107,7 @@ func TestAMountedConfigurationIsTakenOverAndABrokenOneIsNot(t *testing.T) {
 		return false
 	})
 	broken := func() float64 { return value(t, registry, "redrive_config_errors_total") }
-	for _, content := range []string{"{", strings.Replace(second, `"version": 1`, `"version": 99`, 1)} {
+	for _, content := range []string{"{", strings.Replace(second, `"version": 2`, `"version": 99`, 1)} {
 		before := broken()
 		m.write(content)
 		testtransport.Eventually(t, "the refusal", func() bool { return broken() > before })

@@ -26,7 +26,7 @@ const drainGrace = 10 * time.Second
 // HandlerFactory makes the handler that a configuration names.
 type HandlerFactory func(spec v1alpha1.Handler, concurrency int) (handler.Handler, error)
 
-// Options of a Worker. All are needed.
+// Options of a Worker. All are needed but Journal and Name.
 type Options struct {
 	// Config to begin with.
 	Config compile.Config
@@ -41,6 +41,11 @@ type Options struct {
 	// Metrics to count on; workers of several Transports may share them.
 	Metrics *Metrics
 	Log     *slog.Logger
+	// Journal makes this the suspects' worker: it consumes the suspects' queues alone, one message at a time. nil is an
+	// ordinary worker.
+	Journal Journal
+	// Name of this worker for people, such as its pod's.
+	Name string
 }
 
 // Worker consumes queues and calls a handler.
@@ -54,15 +59,22 @@ type Worker struct {
 	onLoan   atomic.Int64
 	draining chan struct{}
 	problems *sampled
+	troubles *troubles
+	heads    *heads
+	// aside is the number of messages that wait for their turn without a place at the handler.
+	aside atomic.Int64
+	// receiving is what gate decided last.
+	receiving atomic.Bool
+	// regulation wakes gate where a breaker may let another number of messages through.
+	regulation chan struct{}
 }
 
 // New makes a worker, or says what is wrong with its configuration. It does nothing before Run.
 func New(o Options) (*Worker, error) {
-	p, err := newProgram(o.Config, o.Handlers, nil)
-	if err != nil {
-		return nil, err
-	}
 	name := fmt.Sprintf("redrive %s/%s", o.Config.Transport, o.Config.Worker)
+	if o.Journal != nil {
+		name += " suspects"
+	}
 	session := func(role string) amqp.Options {
 		return amqp.Options{
 			Source:    o.Source,
@@ -78,6 +90,14 @@ func New(o Options) (*Worker, error) {
 		publisher: amqp.NewPublisher(session("publish")),
 		draining:  make(chan struct{}),
 		problems:  newSampled(o.Log, o.Now),
+		troubles:  newTroubles(),
+		heads:     newHeads(),
+
+		regulation: make(chan struct{}, 1),
+	}
+	p, err := w.newProgram(o.Config, nil)
+	if err != nil {
+		return nil, err
 	}
 	w.activate(p)
 	return w, nil
@@ -89,7 +109,7 @@ func (w *Worker) Reload(config compile.Config) error {
 	w.reload.Lock()
 	defer w.reload.Unlock()
 	before := w.program.Load()
-	p, err := newProgram(config, w.options.Handlers, before)
+	p, err := w.newProgram(config, before)
 	if err != nil {
 		w.options.Metrics.configErrors.Inc()
 		return err
@@ -104,9 +124,12 @@ func (w *Worker) Reload(config compile.Config) error {
 }
 
 func (w *Worker) activate(p *program) {
-	w.program.Store(p)
+	if before := w.program.Swap(p); before != nil {
+		p.protection.replaced(&before.protection)
+	}
 	w.options.Metrics.config.WithLabelValues(p.hash).Set(1)
-	w.consumer.Subscribe(p.subscriptions())
+	w.heads.wake()
+	w.regulate()
 }
 
 // ConfigHash names the configuration in force.
@@ -117,7 +140,11 @@ func (w *Worker) Ready() error {
 	if ready, _ := w.publisher.Ready(); !ready {
 		return waiting("the broker takes no messages at the moment", w.publisher.Trouble())
 	}
-	if active, want := w.consumer.Active(), len(w.program.Load().config.Queues); active < want {
+	p := w.program.Load()
+	if p.protection.allowed(p.config.Concurrency, w.options.Now()) == 0 {
+		return nil // nothing is received while the breaker is open, and that is as it should be
+	}
+	if active, want := w.consumer.Active(), len(p.consumed); active < want {
 		return waiting(fmt.Sprintf("%d of %d queues are consumed", active, want), w.consumer.Trouble())
 	}
 	return nil
@@ -146,17 +173,51 @@ func (w *Worker) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// gate lets messages in while they can be settled, and none from when ctx ends.
+// gate lets messages in while they can be settled, as many as the breaker allows for, and none from when ctx ends.
 func (w *Worker) gate(ctx context.Context) {
 	defer w.consumer.Receive(false)
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	var applied struct {
+		program *program
+		allowed int
+	}
 	for {
 		ready, changed := w.publisher.Ready()
-		w.consumer.Receive(ready)
+		p := w.program.Load()
+		allowed := p.protection.allowed(p.config.Concurrency, w.options.Now())
+		if p != applied.program || allowed > 0 && allowed != applied.allowed {
+			applied.program, applied.allowed = p, allowed
+			w.consumer.Subscribe(p.subscriptions(max(1, allowed)))
+		}
+		w.receiving.Store(ready && allowed > 0)
+		w.consumer.Receive(ready && allowed > 0)
 		select {
 		case <-changed:
+		case <-w.regulation:
+		case <-tick.C: // an open breaker begins to probe, an exhausted budget fills again
+			w.Status()
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// regulate lets gate look again.
+func (w *Worker) regulate() {
+	select {
+	case w.regulation <- struct{}{}:
+	default:
+	}
+}
+
+// stopping is true from when the worker has been told to end.
+func (w *Worker) stopping() bool {
+	select {
+	case <-w.draining:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"redrive.dev/redrive/internal/handler"
 	"redrive.dev/redrive/internal/testbroker"
 	"redrive.dev/redrive/internal/testtransport"
+	"redrive.dev/redrive/internal/topology"
 	"redrive.dev/redrive/internal/worker"
 )
 
@@ -75,9 +76,10 @@ type rig struct {
 	worker   *worker.Worker
 	registry *prometheus.Registry
 	config   compile.Config
-	stopped  chan struct{}
-	cancel   context.CancelFunc
+	stop     func()
 	password string
+	// url of the vhost for a user with all rights.
+	url string
 
 	mu     sync.Mutex
 	target amqp.Target
@@ -101,18 +103,51 @@ func newRig(t *testing.T, p *partner, policy v1alpha1.RetryPolicySpec, change fu
 	shared := testbroker.Shared(t)
 	vhost := shared.Vhost(t)
 	r := &rig{
-		t:        t,
-		Broker:   testtransport.Declare(t, shared.URL(vhost), transport, result),
-		proxy:    testtransport.NewProxy(t, testtransport.Address(t, shared.AMQPURL)),
-		registry: prometheus.NewRegistry(),
-		config:   result.Workers[0],
+		t:      t,
+		Broker: testtransport.Declare(t, shared.URL(vhost), transport, result),
+		proxy:  testtransport.NewProxy(t, testtransport.Address(t, shared.AMQPURL)),
+		config: result.Workers[0],
 	}
 	// Exactly the rights that a worker needs.
 	username := "worker-" + vhost
-	r.password = shared.User(t, username, "", vhost, "^$", `^async\.(fallback|return|failed)$`, "^test$")
+	r.password = shared.User(t, username, "", vhost, "^$", `^async\.(fallback|return|failed)$`, `^(test|free)(\.suspect)?$`)
+	r.url = shared.URL(vhost)
+	for _, policy := range r.policies(transport, result) {
+		shared.SetPolicy(t, vhost, policy.Name, policy.Pattern, policy.ApplyTo, policy.Priority, policy.Definition)
+	}
 	r.target = amqp.Target{Address: r.proxy.Address, Username: username, Password: r.password, VHost: vhost}
-	var err error
-	r.worker, err = worker.New(worker.Options{
+	r.start(nil)
+	return r
+}
+
+// policies are the RabbitMQ policies of the work queues.
+func (r *rig) policies(transport *v1alpha1.Transport, result *compile.Result) []topology.Policy {
+	r.t.Helper()
+	objects, err := topology.Desired(transport, result.Needs, "test/default/async")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return objects.Policies
+}
+
+// start runs the rig's worker: the suspects' one where there is a journal.
+func (r *rig) start(journal worker.Journal) {
+	r.t.Helper()
+	r.registry = prometheus.NewRegistry()
+	r.worker, r.stop = r.run(r.registry, journal)
+}
+
+// handleSuspects runs a suspects' worker beside the rig's own until the test ends.
+func (r *rig) handleSuspects() {
+	r.t.Helper()
+	r.run(prometheus.NewRegistry(), &notebook{})
+}
+
+// run runs a worker until stop is called or the test ends.
+func (r *rig) run(registry *prometheus.Registry, journal worker.Journal) (w *worker.Worker, stop func()) {
+	t := r.t
+	t.Helper()
+	w, err := worker.New(worker.Options{
 		Config: r.config,
 		Source: func() (amqp.Target, error) {
 			r.mu.Lock()
@@ -124,26 +159,27 @@ func newRig(t *testing.T, p *partner, policy v1alpha1.RetryPolicySpec, change fu
 		},
 		Now:     time.Now,
 		Rand:    worker.Random{},
-		Metrics: worker.NewMetrics(r.registry),
+		Metrics: worker.NewMetrics(registry),
 		Log:     slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Journal: journal,
+		Name:    "worker-0",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	r.cancel, r.stopped = cancel, make(chan struct{})
+	stopped := make(chan struct{})
 	go func() {
-		defer close(r.stopped)
-		r.worker.Run(ctx)
+		defer close(stopped)
+		w.Run(ctx)
 	}()
-	t.Cleanup(r.stop)
-	testtransport.Eventually(t, "the worker", func() bool { return r.worker.Ready() == nil })
-	return r
-}
-
-func (r *rig) stop() {
-	r.cancel()
-	<-r.stopped
+	stop = func() {
+		cancel()
+		<-stopped
+	}
+	t.Cleanup(stop)
+	testtransport.Eventually(t, "the worker", func() bool { return w.Ready() == nil })
+	return w, stop
 }
 
 func (r *rig) publish(messages ...amqp091.Publishing) {
@@ -401,10 +437,14 @@ func TestAStoppingWorkerGivesBackWhatItHasNotBegun(t *testing.T) {
 	})
 	r.publish(make([]amqp091.Publishing, 5)...)
 	testtransport.Eventually(t, "the first attempt", func() bool { return len(p.got()) == 1 })
-	r.cancel()
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		r.stop()
+	}()
 	testtransport.Eventually(t, "the others in their queue", func() bool { return r.Ready(testtransport.Queue) == 4 })
 	close(release)
-	<-r.stopped
+	<-stopped
 	for _, d := range r.TakeAll(testtransport.Queue) {
 		if d.Redelivered || d.Headers["redrive-attempts"] != nil {
 			t.Errorf("a message that was given back counts as redelivered (%v) or attempted (%v)", d.Redelivered, d.Headers["redrive-attempts"])
@@ -466,6 +506,7 @@ func TestACutConnectionLosesNothing(t *testing.T) {
 		return 200
 	}
 	r := newRig(t, p, testtransport.Explicit(200*time.Millisecond), nil)
+	r.handleSuspects()
 	all := make([]amqp091.Publishing, messages)
 	for i := range all {
 		all[i].MessageId = strconv.Itoa(i)
@@ -480,7 +521,7 @@ func TestACutConnectionLosesNothing(t *testing.T) {
 		return n
 	}
 	testtransport.EventuallyWithin(t, time.Minute, "every message handled or failed", func() bool {
-		return r.Ready(testtransport.Queue) == 0 && r.Waiting() == 0 && count()+r.Ready("async.failed") >= messages
+		return r.Stored() == 0 && count()+r.Ready("async.failed") >= messages
 	})
 	for _, d := range r.TakeAll("async.failed") {
 		handled.Store(d.MessageId, true)

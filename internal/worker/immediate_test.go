@@ -1,0 +1,117 @@
+package worker_test
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/testtransport"
+)
+
+func TestTriesAtOnceComeBeforeTheFirstLane(t *testing.T) {
+	p := newPartner(t, func(_ *http.Request, attempt int) int {
+		if attempt < 5 {
+			return 502
+		}
+		return 200
+	})
+	policy := testtransport.Explicit(300*time.Millisecond, 300*time.Millisecond)
+	policy.Immediate = new(int32(2))
+	r := newRig(t, p, policy, nil)
+	r.publish(amqp091.Publishing{MessageId: "m-1"})
+	testtransport.Eventually(t, "five attempts", func() bool { return len(p.got()) == 5 })
+	for i, want := range []string{"0", "0", "0", "1", "2"} {
+		if got := p.got()[i]; got.header.Get("Redrive-Retries") != want {
+			t.Errorf("attempt %d says %s retries, want %s", i+1, got.header.Get("Redrive-Retries"), want)
+		}
+	}
+	if got := p.got(); got[3].at.Sub(got[2].at) < 300*time.Millisecond {
+		t.Errorf("the fourth attempt came %s after the third: not by a lane", got[3].at.Sub(got[2].at))
+	}
+}
+
+func TestAFailureThatAStrategyDecidesOnIsNotTriedAtOnce(t *testing.T) {
+	p := newPartner(t, func(_ *http.Request, attempt int) int {
+		if attempt == 1 {
+			return 429
+		}
+		return 200
+	})
+	policy := testtransport.Explicit(100 * time.Millisecond)
+	policy.Immediate = new(int32(5))
+	policy.Strategies = []v1alpha1.Strategy{{
+		Name: "throttled", When: "error.status == 429",
+		Backoff: &v1alpha1.Backoff{Type: v1alpha1.BackoffConstant, Delay: v1alpha1.NewDuration(500 * time.Millisecond)},
+	}}
+	r := newRig(t, p, policy, nil)
+	r.publish(amqp091.Publishing{})
+	testtransport.Eventually(t, "two attempts", func() bool { return len(p.got()) == 2 })
+	if got := p.got(); got[1].at.Sub(got[0].at) < 500*time.Millisecond {
+		t.Errorf("tried again after %s", got[1].at.Sub(got[0].at))
+	}
+}
+
+func TestAHandlerThatCannotReadAMessageFailsItAtOnce(t *testing.T) {
+	p := newPartner(t, always(http.StatusUnsupportedMediaType))
+	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
+	r.publish(amqp091.Publishing{})
+	if reason := text(t, r.Take("async.failed").Headers, "redrive-reason"); reason != "Undecodable" || len(p.got()) != 1 {
+		t.Errorf("reason %s after %d attempts, want Undecodable after one", reason, len(p.got()))
+	}
+}
+
+func TestARetryHasThePriorityOfItsPolicyAndTheHandlerSeesTheProducers(t *testing.T) {
+	cases := []struct {
+		name      string
+		policy    v1alpha1.RetryPriority
+		producers uint8
+		lane      string
+		want      uint8
+	}{
+		{"higher", v1alpha1.RetryPriorityHigher, 3, "async.fallback.1h.high", 9},
+		{"the same", v1alpha1.RetryPrioritySame, 3, "async.fallback.1h", 3},
+		{"lower", v1alpha1.RetryPriorityLower, 3, "async.fallback.1h", 1},
+		{"the same as far as one lane has one priority", v1alpha1.RetryPrioritySame, 8, "async.fallback.1h", 4},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			p := newPartner(t, always(502))
+			policy := testtransport.Explicit(time.Hour, 100*time.Millisecond)
+			policy.RetryPriority = c.policy
+			policy.Strategies = []v1alpha1.Strategy{{Name: "last", When: fmt.Sprintf("message.priority == %d && attempt == 2", c.producers), Action: v1alpha1.ActionFail}}
+			r := newRig(t, p, policy, nil)
+			r.publish(amqp091.Publishing{MessageId: "m-1", Priority: c.producers})
+			waiting := r.Take(c.lane)
+			if waiting.Priority != c.want {
+				t.Errorf("priority %d in the lane, want %d", waiting.Priority, c.want)
+			}
+			delete(waiting.Headers, "redrive-not-before")
+			r.Publish("async.return", testtransport.Queue, amqp091.Publishing{MessageId: "m-1", Headers: waiting.Headers, Priority: waiting.Priority})
+			failed := r.Take("async.failed")
+			if failed.Priority != c.producers || text(t, failed.Headers, "redrive-strategy") != "last" {
+				t.Errorf("priority %d in the failure queue, strategy %v; want the producer's %d in both", failed.Priority, failed.Headers["redrive-strategy"], c.producers)
+			}
+		})
+	}
+}
+
+func TestARetryOfHighPriorityTakesAnOrdinaryLaneWhereThereAreNoOthersAnyMore(t *testing.T) {
+	p := newPartner(t, func(_ *http.Request, attempt int) int {
+		if attempt == 1 {
+			return 502
+		}
+		return 200
+	})
+	policy := testtransport.Explicit(200 * time.Millisecond)
+	policy.RetryPriority = v1alpha1.RetryPriorityHigher
+	r := newRig(t, p, policy, nil)
+	if _, err := r.Channel().QueueDelete("async.fallback.200ms.high", false, false, false); err != nil {
+		t.Fatal(err)
+	}
+	r.publish(amqp091.Publishing{})
+	testtransport.Eventually(t, "the second attempt", func() bool { return len(p.got()) == 2 })
+}

@@ -1,0 +1,458 @@
+package worker
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"net/http"
+	"time"
+
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/guard"
+	"redrive.dev/redrive/internal/message"
+	"redrive.dev/redrive/internal/retry"
+)
+
+const (
+	// longestKeyedTurn is how long a message may wait in the worker for its turn at a limit of its key: the shortest lane of
+	// the ladder, and how early a message may come back from one. So those that come back together go on one after the other.
+	longestKeyedTurn = time.Second + 250*time.Millisecond
+	// longestQuiet is how long a message waits for its worker to stop receiving.
+	longestQuiet = 5 * time.Second
+	// nextLook is how often it is looked whether what a message waits for in the worker has come about.
+	nextLook = 50 * time.Millisecond
+)
+
+// protection is what stands between the queues and the handler.
+type protection struct {
+	limits []limit
+	budget *guard.Budget
+	// breaker of all messages, or breakers by key; nil where there is none.
+	breaker  *guard.Breaker
+	breakers *guard.Breakers
+	key      *retry.Key
+	keyText  string
+	observe  breakerObserver
+}
+
+// noKey is how logs and status name the empty key.
+const noKey = "(no key)"
+
+type limit struct {
+	spec    compile.RateLimit
+	key     *retry.Key
+	limiter *guard.Limiter
+}
+
+// breakerObserver is told when a breaker changes its state.
+type breakerObserver func(key string, from, to guard.State, why string)
+
+// newProtection prepares what a configuration asks for. What was counted so far is taken over, so that a reload is no way
+// around a limit.
+func newProtection(config *compile.Config, last *protection, observe breakerObserver, now time.Time) (protection, error) {
+	p := protection{observe: observe}
+	// Nothing that is in force is touched before all is known to be right.
+	for i, spec := range config.RateLimits {
+		key, err := compileKey(fmt.Sprintf("rateLimits[%d].key", i), spec.Key)
+		if err != nil {
+			return protection{}, err
+		}
+		p.limits = append(p.limits, limit{spec: spec, key: key})
+	}
+	if config.Breaker != nil {
+		var err error
+		if p.key, err = compileKey("breaker.key", config.Breaker.Key); err != nil {
+			return protection{}, err
+		}
+		p.keyText = config.Breaker.Key
+	}
+	for i := range p.limits {
+		p.limits[i].take(config, last.limits, now)
+	}
+	if spec := config.Budget; spec != nil {
+		settings := guard.BudgetConfig{Percent: spec.Percent, Window: spec.Window.Duration.Duration, MinPerSecond: float64(spec.MinPerSecond)}
+		if p.budget = last.budget; p.budget != nil {
+			p.budget.Reconfigure(settings, now)
+		} else {
+			p.budget = guard.NewBudget(settings, Random{})
+		}
+	}
+	p.takeBreaker(config, last, now)
+	return p, nil
+}
+
+// takeBreaker continues the breaker before, or makes one. One that is not continued is ended when the configuration is in force.
+func (p *protection) takeBreaker(config *compile.Config, last *protection, now time.Time) {
+	if config.Breaker == nil {
+		return
+	}
+	settings := breakerSettings(config)
+	switch {
+	case p.key == nil && last.breaker != nil:
+		p.breaker = last.breaker
+		p.breaker.Reconfigure(settings, now)
+	case p.key == nil:
+		p.breaker = guard.NewBreaker(settings, Random{}, func(from, to guard.State, why string) { p.observe("", from, to, why) })
+	case last.breakers != nil && last.keyText == p.keyText:
+		p.breakers = last.breakers
+		p.breakers.Reconfigure(settings, now)
+	default:
+		p.breakers = guard.NewBreakers(settings, Random{}, func(key string, from, to guard.State, why string) {
+			p.observe(cmp.Or(key, noKey), from, to, why)
+		})
+	}
+}
+
+// replaced ends what the protection before had and this one does not continue.
+func (p *protection) replaced(last *protection) {
+	const why = "it is not configured any more"
+	if last.breaker != nil && last.breaker != p.breaker {
+		last.breaker.End(why)
+	}
+	if last.breakers != nil && last.breakers != p.breakers {
+		last.breakers.End(why)
+	}
+}
+
+func compileKey(field, expression string) (*retry.Key, error) {
+	if expression == "" {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	return retry.CompileKey(field, expression) //nolint:wrapcheck // it names the field
+}
+
+// take continues the limit of the same name, or makes one.
+func (l *limit) take(config *compile.Config, before []limit, now time.Time) {
+	settings := guard.LimiterConfig{Smooth: l.spec.Smooth, PerSecond: l.spec.PerSecond, Burst: l.spec.Burst}
+	if l.spec.Smooth {
+		settings.Burst = math.MaxInt32 // as many may wait as patience allows for
+	}
+	if l.spec.Shared && config.Replicas > 1 {
+		settings.PerSecond /= float64(config.Replicas)
+		settings.Burst = max(1, settings.Burst/config.Replicas)
+	}
+	for _, old := range before {
+		if old.spec.Name == l.spec.Name && old.spec.Key == l.spec.Key && old.spec.Smooth == l.spec.Smooth {
+			l.limiter = old.limiter
+			l.limiter.Reconfigure(settings, now)
+			return
+		}
+	}
+	// All messages share a limit without a key: nobody is held up by one that waits here, and the queue keeps the rest.
+	patience := config.HoldLimit() / 4
+	if l.key != nil {
+		patience = longestKeyedTurn
+	}
+	l.limiter = guard.NewLimiter(settings, patience, Random{})
+}
+
+func breakerSettings(config *compile.Config) guard.BreakerConfig {
+	b := config.Breaker
+	return guard.BreakerConfig{
+		FailurePercent: b.FailurePercent,
+		SlowAfter:      b.SlowAfter.Duration.Duration,
+		SlowPercent:    b.SlowPercent,
+		MinimumCalls:   b.MinimumCalls,
+		Window:         b.Window.Duration.Duration,
+		OpenFor:        b.OpenFor.Duration.Duration,
+		MaxOpenFor:     b.MaxOpenFor.Duration.Duration,
+		Concurrency:    config.Concurrency,
+	}
+}
+
+// allowed is the number of messages at a time that the breaker of all messages lets to the handler.
+func (p *protection) allowed(concurrency int, now time.Time) int {
+	if p.breaker == nil {
+		return concurrency
+	}
+	return p.breaker.Allowed(now)
+}
+
+// grant is leave for one call of the handler. What is not used is given back.
+type grant struct {
+	turns  []func()
+	permit guard.Permit
+	budget *guard.Budget
+}
+
+// giveBack returns what a job was granted and did not use.
+func (g *grant) giveBack(now time.Time) {
+	for _, cancel := range g.turns {
+		cancel()
+	}
+	if g.budget != nil {
+		g.budget.Cancel(now)
+	}
+	g.permit.Done(now, 0, guard.Neither)
+	*g = grant{}
+}
+
+// breakerOf is the breaker of a job; nil where there is none.
+func (w *Worker) breakerOf(j *job) *guard.Breaker {
+	p := &j.program.protection
+	if p.breakers != nil {
+		return p.breakers.For(w.keyOf(p.key, j), w.options.Now())
+	}
+	return p.breaker
+}
+
+// resting keeps a job from a handler that is left alone, before it takes anything that another one could use.
+func resting(w *Worker, ctx context.Context, j *job) (outcome, bool) {
+	for {
+		breaker := w.breakerOf(j)
+		if breaker == nil || breaker.State(w.options.Now()) != guard.Open {
+			return outcome{}, false
+		}
+		permit, wait, ok := breaker.Admit(w.options.Now(), j.patience())
+		if ok { // it has just begun to probe
+			permit.Done(w.options.Now(), 0, guard.Neither)
+			return outcome{}, false
+		}
+		if o, decided := w.leftAlone(ctx, j, wait); decided {
+			return o, true
+		}
+	}
+}
+
+// leftAlone sends a job away from an open breaker. Where the breaker is that of all messages, nothing more is received
+// meanwhile, and the job goes back to its queue; where it is that of a key, the job waits in a lane.
+func (w *Worker) leftAlone(ctx context.Context, j *job, wait time.Duration) (outcome, bool) {
+	if j.program.protection.breakers != nil {
+		return w.denied(ctx, j, wait)
+	}
+	// Before the worker has stopped to receive, it would come back at once.
+	for range longestQuiet / nextLook {
+		if w.consumer.Quiet() || j.isStrict() && !w.receiving.Load() {
+			break
+		}
+		if o, ended := w.pause(ctx, j, nextLook); ended {
+			return o, true
+		}
+	}
+	return outcome{kind: released}, true
+}
+
+// overBudget sends a retry away for which the budget has nothing left. First attempts pass.
+func overBudget(w *Worker, ctx context.Context, j *job) (outcome, bool) {
+	budget := j.program.protection.budget
+	if budget == nil || j.state.History.Attempts == 0 {
+		return outcome{}, false
+	}
+	for {
+		wait, ok := budget.Retry(w.options.Now())
+		w.options.Metrics.budgetExhausted.Set(truth(budget.Exhausted(w.options.Now())))
+		if ok {
+			j.grant.budget = budget
+			return outcome{}, false
+		}
+		if w.troubles.begin(troubleBudget, "", w.options.Now()) {
+			w.options.Log.Warn("retries wait: they are more than the budget allows")
+		}
+		if o, decided := w.denied(ctx, j, wait); decided {
+			return o, true
+		}
+	}
+}
+
+// limited gives a job its turn at each rate limit, which may be a little later, or sends it away.
+func limited(w *Worker, ctx context.Context, j *job) (outcome, bool) {
+	for i := range j.program.protection.limits {
+		if o, decided := w.turnAt(ctx, j, &j.program.protection.limits[i]); decided {
+			return o, true
+		}
+	}
+	return outcome{}, false
+}
+
+func (w *Worker) turnAt(ctx context.Context, j *job, l *limit) (outcome, bool) {
+	key := w.keyOf(l.key, j)
+	for {
+		turn := l.limiter.Take(key, w.options.Now())
+		if turn.OK {
+			j.grant.turns = append(j.grant.turns, func() { l.limiter.Cancel(turn) })
+			if l.key == nil || j.isStrict() {
+				return w.pause(ctx, j, turn.Wait)
+			}
+			if o, ended, waited := w.waitAside(ctx, j, turn.Wait); waited {
+				return o, ended
+			}
+			j.grant.giveBack(w.options.Now())
+		}
+		w.options.Metrics.rateLimited.WithLabelValues(l.spec.Name).Inc()
+		if o, decided := w.denied(ctx, j, turn.Wait); decided {
+			return o, true
+		}
+	}
+}
+
+// waitAside waits for a turn at a limit that others do not share, without a place at the handler, unless as many do so already
+// that no others would be received.
+func (w *Worker) waitAside(ctx context.Context, j *job, wait time.Duration) (o outcome, ended, waited bool) {
+	if wait <= 0 {
+		return outcome{}, false, true
+	}
+	defer w.aside.Add(-1)
+	if w.aside.Add(1) > int64(j.program.config.Prefetch()/2) {
+		return outcome{}, false, false
+	}
+	o, ended = w.pauseAside(ctx, j, wait)
+	return o, ended, true
+}
+
+// tripped waits for the breaker's leave: while it probes or ramps up there are few at a time.
+func tripped(w *Worker, ctx context.Context, j *job) (outcome, bool) {
+	for {
+		breaker := w.breakerOf(j)
+		if breaker == nil {
+			return outcome{}, false
+		}
+		permit, wait, ok := breaker.Admit(w.options.Now(), j.patience())
+		if ok {
+			j.grant.permit = permit
+			return outcome{}, false
+		}
+		var o outcome
+		var decided bool
+		switch {
+		case breaker.State(w.options.Now()) == guard.Open:
+			o, decided = w.leftAlone(ctx, j, wait)
+		case j.program.protection.breakers != nil:
+			o, decided = w.denied(ctx, j, wait)
+		default:
+			// Its turn comes as soon as one before it has shown how the handler is.
+			o, decided = w.pause(ctx, j, min(wait, nextLook))
+		}
+		if decided {
+			return o, true
+		}
+	}
+}
+
+// patience is how long a call may take at most, with all that belongs to it.
+func (j *job) patience() time.Duration {
+	return j.program.config.Timeout.Duration.Duration + drainGrace
+}
+
+// denied sends a job to a lane, where it waits without an attempt being counted. One that has to keep its place waits where it is.
+func (w *Worker) denied(ctx context.Context, j *job, wait time.Duration) (outcome, bool) {
+	if j.isStrict() {
+		return w.pause(ctx, j, wait)
+	}
+	j.state.NotBefore = w.options.Now().Add(wait)
+	return outcome{kind: postponed}, true
+}
+
+// pause waits in the worker. It ends early, with an outcome, where the job can or must not go on. A message of a strictly
+// ordered queue, which has nowhere else to wait, makes room at the handler meanwhile, and goes back to its place before the
+// broker takes it away.
+func (w *Worker) pause(ctx context.Context, j *job, wait time.Duration) (outcome, bool) {
+	if wait <= 0 {
+		return outcome{}, false
+	}
+	if !j.isStrict() {
+		return w.await(ctx, j, wait)
+	}
+	if left := j.held(); wait >= left {
+		w.leaveSlot(j)
+		o, ended := w.await(ctx, j, left)
+		if !ended {
+			o = outcome{kind: returned}
+		}
+		return o, true
+	}
+	return w.pauseAside(ctx, j, wait)
+}
+
+// pauseAside waits in the worker and makes room at the handler meanwhile.
+func (w *Worker) pauseAside(ctx context.Context, j *job, wait time.Duration) (outcome, bool) {
+	w.leaveSlot(j)
+	if o, ended := w.await(ctx, j, wait); ended {
+		return o, true
+	}
+	return waitForSlot(w, ctx, j)
+}
+
+// await waits, unless the worker stops or the session of the delivery ends first.
+func (w *Worker) await(ctx context.Context, j *job, wait time.Duration) (outcome, bool) {
+	ctx, cancel := j.delivery.WhileLive(ctx)
+	defer cancel()
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return outcome{}, false
+	case <-w.draining:
+		return outcome{kind: released}, true
+	case <-ctx.Done():
+		return outcome{kind: abandoned}, true
+	}
+}
+
+// held is how long a job may still be held before the broker takes it away.
+func (j *job) held() time.Duration {
+	return max(0, j.program.config.HoldLimit()-time.Since(j.received))
+}
+
+// keyOf sorts a message by a key; "" where it has none, or the expression fails on it.
+func (w *Worker) keyOf(key *retry.Key, j *job) string {
+	if key == nil {
+		return ""
+	}
+	text, err := key.Of(j.view)
+	if err != nil {
+		w.reportExpressions("(keys)", []error{err})
+	}
+	return text
+}
+
+// health is what a call says of the handler: an answer is a sign of life unless it is the server's own error or a refusal
+// for being too much.
+func health(failure *retry.Failure) guard.Outcome {
+	if failure == nil {
+		return guard.Success
+	}
+	if failure.Source != retry.SourceHandler || failure.Status >= http.StatusInternalServerError ||
+		failure.Status == http.StatusTooManyRequests || failure.Status == http.StatusRequestTimeout {
+		return guard.Failure
+	}
+	return guard.Success
+}
+
+// breakerChanged tells of a breaker's change of state, and lets gate look at it.
+func (w *Worker) breakerChanged(key string, from, to guard.State, why string) {
+	key = message.Text(key, maxSubject)
+	args := []any{"from", from.String(), "to", to.String(), "why", why}
+	if key != "" {
+		args = append(args, "key", key)
+	}
+	switch {
+	case to == guard.Closed:
+		w.options.Log.Info("breaker closes", args...)
+	case from == guard.Closed:
+		w.options.Log.Warn("breaker opens", args...)
+	default: // probes come and go, for each key
+		w.options.Log.Debug("breaker changes", args...)
+	}
+	m := w.options.Metrics
+	m.breakerChanges.WithLabelValues(to.String()).Inc()
+	if from != guard.Closed {
+		m.breakers.WithLabelValues(from.String()).Dec()
+	}
+	if to != guard.Closed {
+		m.breakers.WithLabelValues(to.String()).Inc()
+	}
+	if to == guard.Closed {
+		w.troubles.end(troubleBreaker, key)
+	} else {
+		w.troubles.begin(troubleBreaker, key, w.options.Now())
+	}
+	w.regulate()
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

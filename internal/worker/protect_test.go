@@ -1,0 +1,299 @@
+package worker_test
+
+import (
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/testtransport"
+)
+
+func numbered(n int, header, value string) []amqp091.Publishing {
+	all := make([]amqp091.Publishing, n)
+	for i := range all {
+		all[i] = amqp091.Publishing{MessageId: value + strconv.Itoa(i), Headers: amqp091.Table{header: value}}
+	}
+	return all
+}
+
+func limitedTo(limits ...v1alpha1.RateLimit) func(*v1alpha1.Transport) {
+	return func(t *v1alpha1.Transport) { t.Spec.Workers[0].RateLimits = limits }
+}
+
+func TestARateLimitOfAKeyHoldsBackNeitherOtherKeysNorCountsAnAttempt(t *testing.T) {
+	p := newPartner(t, always(200))
+	r := newRig(t, p, testtransport.Explicit(time.Second), limitedTo(v1alpha1.RateLimit{
+		Name: "partner", PerSecond: intstr.FromInt32(2), Burst: new(int32(1)), Key: new("message.headers.partner"),
+	}))
+	r.publish(numbered(8, "partner", "slow")...)
+	r.publish(numbered(1, "partner", "other")...)
+	testtransport.Eventually(t, "the other partner's message", func() bool {
+		for _, got := range p.got() {
+			if got.header.Get("Partner") == "other" {
+				return true
+			}
+		}
+		return false
+	})
+	if n := len(p.got()); n == 9 {
+		t.Error("all messages of the limited partner came before the other's")
+	}
+	testtransport.Eventually(t, "all handled", func() bool { return len(p.got()) == 9 })
+	got := p.got()
+	if span := got[8].at.Sub(got[0].at); span < 3*time.Second {
+		t.Errorf("8 messages within %s, want 2 a second at most", span)
+	}
+	for _, request := range got {
+		if request.header.Get("Redrive-Attempt") != "1" {
+			t.Errorf("a message was attempted %s times", request.header.Get("Redrive-Attempt"))
+		}
+	}
+	if r.counted("redrive_rate_limited_total") == 0 {
+		t.Error("nothing was counted as turned away")
+	}
+}
+
+func TestALeakyBucketSpacesTheCallsEvenly(t *testing.T) {
+	p := newPartner(t, always(200))
+	r := newRig(t, p, testtransport.Explicit(time.Second), limitedTo(v1alpha1.RateLimit{
+		Name: "all", Type: v1alpha1.RateLimitLeakyBucket, PerSecond: intstr.FromString("10"),
+	}))
+	r.publish(numbered(10, "a", "b")...)
+	testtransport.Eventually(t, "all handled", func() bool { return len(p.got()) == 10 })
+	got := p.got()
+	if span := got[9].at.Sub(got[0].at); span < 800*time.Millisecond {
+		t.Errorf("10 calls within %s: a burst", span)
+	}
+	if r.counted("redrive_rate_limited_total") != 0 {
+		t.Error("a message was turned away although it could wait")
+	}
+}
+
+func TestRetriesOverTheBudgetWaitWithoutAnAttemptBeingCounted(t *testing.T) {
+	const messages = 40
+	p := newPartner(t, func(_ *http.Request, attempt int) int {
+		if attempt == 1 {
+			return 502
+		}
+		return 200
+	})
+	r := newRig(t, p, testtransport.Explicit(100*time.Millisecond, 100*time.Millisecond), func(tr *v1alpha1.Transport) {
+		tr.Spec.Workers[0].Budget = &v1alpha1.Budget{Percent: 10, Window: v1alpha1.NewDuration(2 * time.Second), MinPerSecond: new(int32(8))}
+	})
+	r.publish(numbered(messages, "a", "b")...)
+	exhausted := false
+	testtransport.Eventually(t, "all handled", func() bool {
+		for _, trouble := range r.worker.Status().Troubles {
+			exhausted = exhausted || trouble.Reason == v1alpha1.ReasonBudgetExhausted
+		}
+		return len(p.got()) == 2*messages
+	})
+	r.empty()
+	if !exhausted {
+		t.Error("the worker never said that the budget is exhausted")
+	}
+	if failed := r.Ready("async.failed"); failed != 0 {
+		t.Errorf("%d messages failed", failed)
+	}
+	got := p.got()
+	if span := got[2*messages-1].at.Sub(got[0].at); span < 2*time.Second {
+		t.Errorf("%d retries within %s, want 8 a second or so", messages, span)
+	}
+	testtransport.Eventually(t, "the end of the trouble", func() bool { return len(r.worker.Status().Troubles) == 0 })
+}
+
+// broken is a partner that fails while down is true.
+func broken(t *testing.T, down *atomic.Bool) *partner {
+	t.Helper()
+	return newPartner(t, func(*http.Request, int) int {
+		if down.Load() {
+			return 503
+		}
+		return 200
+	})
+}
+
+func withBreaker(breaker v1alpha1.Breaker) func(*v1alpha1.Transport) {
+	return func(t *v1alpha1.Transport) { t.Spec.Workers[0].Breaker = &breaker }
+}
+
+func TestABrokenPartnerIsLeftAloneAndNothingFailsMeanwhile(t *testing.T) {
+	const messages = 500
+	var down atomic.Bool
+	down.Store(true)
+	p := broken(t, &down)
+	r := newRig(t, p, testtransport.Explicit(200*time.Millisecond, 200*time.Millisecond), withBreaker(v1alpha1.Breaker{
+		MinimumCalls: new(int32(10)), OpenFor: v1alpha1.NewDuration(time.Second), MaxOpenFor: v1alpha1.NewDuration(time.Second),
+	}))
+	r.publish(numbered(messages, "a", "b")...)
+	open := func() bool {
+		troubles := r.worker.Status().Troubles
+		return len(troubles) == 1 && troubles[0].Reason == v1alpha1.ReasonBreakerOpen
+	}
+	testtransport.Eventually(t, "the breaker to open", open)
+	testtransport.Eventually(t, "nothing on loan", func() bool { return r.Ready(testtransport.Queue)+r.Waiting() == messages })
+	if err := r.worker.Ready(); err != nil {
+		t.Errorf("not ready while the breaker is open: %v", err)
+	}
+	testtransport.Eventually(t, "a probe or two", func() bool { return r.counted("redrive_breaker_changes_total") >= 5 })
+	if calls := len(p.got()); calls > 50 {
+		t.Errorf("%d calls of a partner that is down", calls)
+	}
+	down.Store(false)
+	testtransport.Eventually(t, "all handled", func() bool { return r.handled() == messages })
+	if failed := r.Ready("async.failed"); failed != 0 {
+		t.Errorf("%d messages failed", failed)
+	}
+	testtransport.Eventually(t, "the breaker to close", func() bool { return len(r.worker.Status().Troubles) == 0 })
+}
+
+func TestABreakerOfAKeyHoldsBackItsMessagesAlone(t *testing.T) {
+	const messages = 60
+	var down atomic.Bool
+	down.Store(true)
+	p := newPartner(t, func(r *http.Request, _ int) int {
+		if r.Header.Get("Partner") == "sick" && down.Load() {
+			return 503
+		}
+		return 200
+	})
+	r := newRig(t, p, testtransport.Explicit(200*time.Millisecond, 200*time.Millisecond), withBreaker(v1alpha1.Breaker{
+		MinimumCalls: new(int32(5)), OpenFor: v1alpha1.NewDuration(time.Second), MaxOpenFor: v1alpha1.NewDuration(time.Second),
+		Key: new("message.headers.partner"),
+	}))
+	r.publish(numbered(messages, "partner", "sick")...)
+	testtransport.Eventually(t, "the breaker to open", func() bool {
+		troubles := r.worker.Status().Troubles
+		return len(troubles) == 1 && troubles[0].Subject == "sick"
+	})
+	r.publish(numbered(messages, "partner", "well")...)
+	testtransport.Eventually(t, "the other partner's messages", func() bool { return r.handled() == messages })
+	down.Store(false)
+	testtransport.Eventually(t, "all handled", func() bool { return r.handled() == 2*messages })
+	if failed := r.Ready("async.failed"); failed != 0 {
+		t.Errorf("%d messages failed", failed)
+	}
+}
+
+// handled is the number of messages that left the topology by success.
+func (r *rig) handled() int {
+	r.t.Helper()
+	return int(r.counted("redrive_messages_handled_total", "outcome", "succeeded"))
+}
+
+// counted sums up a counter over its labels, or over those with one of a value.
+func (r *rig) counted(name string, label ...string) float64 {
+	r.t.Helper()
+	families, err := r.registry.Gather()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var sum float64
+	for _, family := range families {
+		if family.GetName() != name {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			matches := len(label) == 0
+			for _, pair := range metric.GetLabel() {
+				matches = matches || pair.GetName() == label[0] && pair.GetValue() == label[1]
+			}
+			if matches {
+				sum += metric.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
+}
+
+func TestAPartnerThatIsDownForAMinuteIsCalledLessThanAHundredthAsOften(t *testing.T) {
+	t.Parallel()
+	const messages, outage = 10_000, time.Minute
+	var down atomic.Bool
+	down.Store(true)
+	p := broken(t, &down)
+	delays := []time.Duration{time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 30 * time.Second}
+	r := newRig(t, p, testtransport.Explicit(delays...), withBreaker(v1alpha1.Breaker{}))
+	second := prometheus.NewRegistry()
+	r.run(second, nil)
+	r.publish(numbered(messages, "a", "b")...)
+	testtransport.EventuallyWithin(t, outage+time.Minute, "the first call", func() bool { return len(p.got()) > 0 })
+	began := p.got()[0].at
+	testtransport.EventuallyWithin(t, 2*outage, "the end of the outage", func() bool { return time.Since(began) > outage })
+	calls := len(p.got())
+	down.Store(false)
+	// By its delays alone each message would have been tried once at the beginning and once after each delay.
+	plain := messages
+	var at time.Duration
+	for _, delay := range delays {
+		if at += delay; at < outage {
+			plain += messages
+		}
+	}
+	t.Logf("%d calls within %s, plain retries make %d: %.2f %%", calls, outage, plain, 100*float64(calls)/float64(plain))
+	if calls*100 >= plain {
+		t.Errorf("%d calls, want less than 1 %% of %d", calls, plain)
+	}
+	testtransport.EventuallyWithin(t, 3*time.Minute, "all handled", func() bool { return r.Stored() == 0 && len(p.got()) >= calls+messages })
+	r.stop()
+	if failed := r.Ready("async.failed"); failed != 0 {
+		t.Errorf("%d messages failed", failed)
+	}
+	handled := map[string]bool{}
+	for _, got := range p.got()[calls:] {
+		handled[got.header.Get("Redrive-Message-Id")] = true
+	}
+	if len(handled) != messages {
+		t.Errorf("%d of %d messages handled", len(handled), messages)
+	}
+}
+
+func TestABreakerThatIsNotConfiguredAnyMoreHoldsNothingBackAndSaysNothing(t *testing.T) {
+	var down atomic.Bool
+	down.Store(true)
+	p := broken(t, &down)
+	r := newRig(t, p, testtransport.Explicit(200*time.Millisecond, 200*time.Millisecond, 200*time.Millisecond), withBreaker(v1alpha1.Breaker{
+		MinimumCalls: new(int32(5)), OpenFor: v1alpha1.NewDuration(time.Hour),
+	}))
+	r.publish(numbered(50, "a", "b")...)
+	testtransport.Eventually(t, "the breaker to open", func() bool { return len(r.worker.Status().Troubles) == 1 })
+	down.Store(false)
+	config := r.config
+	config.Breaker = nil
+	if err := r.worker.Reload(config); err != nil {
+		t.Fatal(err)
+	}
+	testtransport.Eventually(t, "all handled", func() bool { return r.handled() == 50 })
+	if troubles := r.worker.Status().Troubles; len(troubles) != 0 {
+		t.Errorf("the worker still says %v", troubles)
+	}
+}
+
+func TestAPartnerThatIsLeftAloneTakesNoTurnsOfALimitThatAllShare(t *testing.T) {
+	var down atomic.Bool
+	down.Store(true)
+	p := newPartner(t, func(r *http.Request, _ int) int {
+		if r.Header.Get("Partner") == "sick" && down.Load() {
+			return 503
+		}
+		return 200
+	})
+	r := newRig(t, p, testtransport.Explicit(time.Hour), func(tr *v1alpha1.Transport) {
+		withBreaker(v1alpha1.Breaker{
+			MinimumCalls: new(int32(5)), OpenFor: v1alpha1.NewDuration(time.Minute), Key: new("message.headers.partner"),
+		})(tr)
+		limitedTo(v1alpha1.RateLimit{Name: "all", Type: v1alpha1.RateLimitLeakyBucket, PerSecond: intstr.FromInt32(10)})(tr)
+	})
+	r.publish(numbered(500, "partner", "sick")...)
+	testtransport.Eventually(t, "the breaker to open", func() bool { return len(r.worker.Status().Troubles) == 1 })
+	r.publish(numbered(20, "partner", "well")...)
+	// At 10 a second these take 2 s; behind the turns of 500 others they would take 50.
+	testtransport.Eventually(t, "the other partner's messages", func() bool { return r.handled() == 20 })
+}

@@ -1,0 +1,215 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/message"
+	"redrive.dev/redrive/internal/retry"
+)
+
+// strictPipeline is that of a message that must keep its place: nothing that would send it away stands in it.
+var strictPipeline = []stage{ //nolint:gochecknoglobals // a constant, if Go had lists of those
+	unreadable, waitForSlot, stale, expired, crashed, resting, overBudget, limited, tripped, attempt,
+}
+
+// strictly handles the message at the head of a strictly ordered queue. It is given back to its place, and never published
+// anew, until it is done with: the broker's count of its deliveries is what is known of its past after a restart.
+func (w *Worker) strictly(ctx context.Context, j *job) {
+	live, cancel := j.delivery.WhileLive(ctx)
+	defer cancel()
+	h := w.heads.of(j.queue.Name)
+	if !h.enter(live) {
+		w.finish(ctx, j, outcome{kind: abandoned})
+		return
+	}
+	defer h.leave()
+	h.recall(j)
+	o := outcome{kind: failed, final: h.givenUp}
+	if h.judged == nil {
+		o = w.decide(ctx, j, strictPipeline)
+	}
+	if o.kind == failed && (h.judged != nil || j.queue.Strict == v1alpha1.OnFailureBlock) {
+		o = w.block(live, j, h, o)
+	}
+	if o.kind == retried {
+		o = w.waitInPlace(ctx, j, o)
+	}
+	h.remember(j, o)
+	if o.kind == released || o.kind == abandoned {
+		// A session that ends gives the message back to its place. To reject it would only have it delivered here again.
+		_ = j.delivery.Abandon()
+		w.count(j, o)
+		return
+	}
+	w.finish(ctx, j, o)
+}
+
+// waitInPlace holds a message that failed until its retry is due. The attempt took less than half of the broker's consumer
+// timeout, and the delay is less than the other half.
+func (w *Worker) waitInPlace(ctx context.Context, j *job, o outcome) outcome {
+	wait := min(j.state.NotBefore.Sub(w.options.Now()), j.held()+j.program.config.HoldLimit())
+	if ended, early := w.await(ctx, j, max(wait, 0)); early {
+		return ended
+	}
+	return outcome{kind: returned, strategy: o.strategy}
+}
+
+// crashed gives up a message that was delivered far more often than its retries and crashes account for, without running it
+// again: it ends whatever runs it. Up to then it is run, so that one that was only interrupted can show what it is.
+func crashed(w *Worker, _ context.Context, j *job) (outcome, bool) {
+	policy, _ := j.program.policyFor(j.view)
+	used, allowed := j.state.History.Retries, policy.MostRetries()+int64(j.program.maxCrashes())
+	spare := int64(compile.SpareDeliveries)
+	if j.queue.Strict == v1alpha1.OnFailureBlock {
+		spare = 0 // nothing is lost by stopping here
+	}
+	if used < allowed+spare {
+		return outcome{}, false
+	}
+	return outcome{kind: failed, final: message.Final{
+		Reason: reasonPoison, At: w.options.Now(), Worker: w.options.Name,
+		Explanation: fmt.Sprintf("delivered %d times and never finished; its retries and crashes account for %d", used, allowed),
+		Failure:     retry.Failure{Source: retry.SourceCrash, Class: "WorkerCrash", Message: "the worker ended while it handled the message"},
+	}}, true
+}
+
+// block keeps a message that was given up at the head of its queue, which so stops. A changed configuration may give it
+// further retries, or let it go.
+func (w *Worker) block(ctx context.Context, j *job, h *head, o outcome) outcome {
+	if h.judged == nil {
+		h.judged, h.givenUp = j.program, o.final
+		w.options.Log.Error("a strictly ordered queue stops: its first message was given up", "queue", j.queue.Name, "message", j.state.ID,
+			"reason", o.final.Reason, "explanation", o.final.Explanation)
+	}
+	gauge := w.options.Metrics.blocked.WithLabelValues(j.queue.Name)
+	gauge.Set(1)
+	defer gauge.Set(0)
+	w.troubles.begin(troubleBlocked, j.queue.Name, w.options.Now())
+	defer w.troubles.end(troubleBlocked, j.queue.Name)
+	// Before the broker's consumer timeout the message goes back, and comes again.
+	hold := time.NewTimer(j.held())
+	defer hold.Stop()
+	for {
+		changed := w.heads.changed()
+		if p := w.program.Load(); p != h.judged {
+			h.judged, j.program = p, p
+			if o, decided := w.reconsider(j, o); decided {
+				w.options.Log.Info("the queue goes on", "queue", j.queue.Name, "message", j.state.ID, "outcome", o.kind)
+				h.judged = nil
+				return o
+			}
+		}
+		select {
+		case <-changed:
+		case <-hold.C:
+			return outcome{kind: returned}
+		case <-w.draining:
+			return outcome{kind: released}
+		case <-ctx.Done():
+			return outcome{kind: abandoned}
+		}
+	}
+}
+
+// reconsider asks a changed configuration about a message that was given up.
+func (w *Worker) reconsider(j *job, o outcome) (outcome, bool) {
+	queue, ours := j.program.queues[j.delivery.Queue]
+	if !ours {
+		return outcome{kind: released}, true // another group goes on with it
+	}
+	j.queue = queue
+	if queue.Strict != v1alpha1.OnFailureBlock {
+		return o, true
+	}
+	policy, _ := j.program.policyFor(j.view)
+	if o.final.Reason != retry.ReasonMaxRetries && o.final.Reason != reasonPoison || j.state.History.Retries >= policy.MostRetries() {
+		w.options.Log.Warn("the changed configuration gives the first message of the queue no further retry", "queue", queue.Name,
+			"message", j.state.ID, "reason", o.final.Reason, "retriesUsed", j.state.History.Retries, "maxRetries", policy.MostRetries())
+		return o, false
+	}
+	j.state.NotBefore = w.options.Now()
+	return outcome{kind: retried}, true
+}
+
+// heads remember of each strictly ordered queue what the message at its head has gone through in this process.
+type heads struct {
+	mu    sync.Mutex
+	known map[string]*head
+	woken chan struct{}
+}
+
+// head is that of one queue. One message at a time is worked on, also when a session has ended in between.
+type head struct {
+	turn chan struct{}
+
+	id      string
+	history retry.History
+	// idle deliveries were no attempts.
+	idle int64
+	// judged is the configuration that gave the message up; nil while none has. givenUp is why.
+	judged  *program
+	givenUp message.Final
+}
+
+func newHeads() *heads { return &heads{known: map[string]*head{}, woken: make(chan struct{})} }
+
+func (s *heads) of(queue string) *head {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.known[queue] == nil {
+		s.known[queue] = &head{turn: make(chan struct{}, 1)}
+	}
+	return s.known[queue]
+}
+
+// wake lets blocked messages look at a changed configuration.
+func (s *heads) wake() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.woken)
+	s.woken = make(chan struct{})
+}
+
+func (s *heads) changed() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.woken
+}
+
+// enter waits until the delivery before is done with. It is false where ctx ends first.
+func (h *head) enter(ctx context.Context) bool {
+	select {
+	case h.turn <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (h *head) leave() { <-h.turn }
+
+// recall fills in the history of a message: what this process remembers, and how often the broker delivered it. A message
+// that has been elsewhere in the meantime, such as the failure queue, brings a history of its own, which is over.
+func (h *head) recall(j *job) {
+	if j.state.ID != h.id || !j.delivery.Redelivered {
+		*h = head{turn: h.turn, id: j.state.ID}
+	}
+	attempts := min(max(0, j.delivery.DeliveryCount()-h.idle), message.MaxCount)
+	j.state.History = h.history
+	j.state.History.Attempts, j.state.History.Retries = attempts, attempts
+}
+
+// remember keeps what a message has gone through in case that it is delivered again. Whatever became of it here, it is when its
+// settlement does not arrive.
+func (h *head) remember(j *job, o outcome) {
+	h.history = j.state.History
+	h.history.Immediate = 0
+	if !j.attempted && (o.kind == returned || o.kind == released || o.kind == abandoned) {
+		h.idle++
+	}
+}

@@ -1,0 +1,181 @@
+package worker_test
+
+import (
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/testtransport"
+)
+
+// leaveUnsettled receives what is in a queue and ends the session, as a worker that is killed does.
+func (r *rig) leaveUnsettled(queue string, n int) {
+	r.t.Helper()
+	conn, err := amqp091.Dial(r.url)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	channel, err := conn.Channel()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for range n {
+		testtransport.Eventually(r.t, "a message in "+queue, func() bool {
+			_, ok, err := channel.Get(queue, false)
+			if err != nil {
+				r.t.Fatal(err)
+			}
+			return ok
+		})
+	}
+	_ = conn.CloseDeadline(time.Now().Add(time.Second))
+}
+
+func TestAMessageThatASessionLeftUnsettledMovesToTheSuspects(t *testing.T) {
+	p := newPartner(t, always(200))
+	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
+	r.stop()
+	r.publish(amqp091.Publishing{MessageId: "m-1", Body: []byte("x"), Headers: amqp091.Table{"tenant": "acme"}})
+	r.leaveUnsettled(testtransport.Queue, 1)
+	r.start(nil)
+	suspect := r.next("test.suspect")
+	if suspect.MessageId != "m-1" || string(suspect.Body) != "x" || suspect.Headers["tenant"] != "acme" {
+		t.Errorf("the message changed: %+v", suspect)
+	}
+	if suspect.Headers["redrive-attempts"] != nil || suspect.Headers["redrive-crashes"] != nil {
+		t.Errorf("headers %v: want nothing charged", suspect.Headers)
+	}
+	if got := p.got(); len(got) != 0 {
+		t.Errorf("%d calls, want none", len(got))
+	}
+}
+
+// next takes one message as a consumer; queues with a single active consumer allow for nothing else.
+func (r *rig) next(queue string) amqp091.Delivery {
+	r.t.Helper()
+	deliveries, err := r.Channel().Consume(queue, "next", true, false, false, false, nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer func() { _ = r.Channel().Cancel("next", false) }()
+	select {
+	case d := <-deliveries:
+		return d
+	case <-time.After(30 * time.Second):
+		r.t.Fatalf("waited for a message in %s", queue)
+		return amqp091.Delivery{}
+	}
+}
+
+// notebook is a journal in memory, for which crashes are made up.
+type notebook struct {
+	mu      sync.Mutex
+	crashes map[string]int64
+	running string
+	seen    []string
+}
+
+func (n *notebook) Begin(id, _ string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.running = id
+	n.seen = append(n.seen, id)
+	return nil
+}
+
+func (n *notebook) End() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.running = ""
+	return nil
+}
+
+func (n *notebook) Crashes(id, _ string) (int64, string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.crashes[id], "signal: killed"
+}
+
+func (n *notebook) Charged(id, _ string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.crashes, id)
+	return nil
+}
+
+func TestTheSuspectsWorkerHandlesOneAtATimeAndWritesItDown(t *testing.T) {
+	p := newPartner(t, always(200))
+	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
+	r.stop()
+	journal := &notebook{crashes: map[string]int64{"twice": 2}}
+	for _, id := range []string{"a", "twice", "b"} {
+		r.Publish("async.return", "test.suspect", amqp091.Publishing{MessageId: id})
+	}
+	r.start(journal)
+	testtransport.Eventually(t, "all three handled", func() bool { return len(p.got()) == 3 })
+	if got := p.got(); got[0].header.Get("Redrive-Queue") != testtransport.Queue || got[2].header.Get("Redrive-Message-Id") != "twice" {
+		t.Errorf("requests %+v: want those of the work queue, the charged one last", got)
+	}
+	r.stop()
+	if journal.running != "" || strings.Join(journal.seen, " ") != "a b twice" || len(journal.crashes) != 0 {
+		t.Errorf("journal %+v: want each run written down, and the crashes on the message", journal)
+	}
+}
+
+func TestAMessageThatBringsDownTooManyWorkersFails(t *testing.T) {
+	p := newPartner(t, always(200))
+	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
+	r.stop()
+	r.Publish("async.return", "test.suspect", amqp091.Publishing{MessageId: "poison", Headers: amqp091.Table{"redrive-crashes": int64(2)}})
+	r.start(&notebook{crashes: map[string]int64{"poison": 1}})
+	failed := r.Take("async.failed")
+	for name, want := range map[string]string{
+		"redrive-reason": "PoisonCrash", "redrive-queue": testtransport.Queue, "redrive-crash-exit": "signal: killed",
+		"redrive-worker": "worker-0", "redrive-error-source": "Crash",
+	} {
+		if got := text(t, failed.Headers, name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	if failed.Headers["redrive-crashes"] != int64(3) || len(p.got()) != 0 {
+		t.Errorf("crashes %v, %d calls; want 3 and none", failed.Headers["redrive-crashes"], len(p.got()))
+	}
+}
+
+func TestARetryOfAMessageWithACrashStaysAmongTheSuspects(t *testing.T) {
+	p := newPartner(t, func(_ *http.Request, attempt int) int {
+		if attempt < 2 {
+			return 502
+		}
+		return 200
+	})
+	r := newRig(t, p, testtransport.Explicit(200*time.Millisecond), nil)
+	r.stop()
+	r.Publish("async.return", "test.suspect",
+		amqp091.Publishing{MessageId: "crashed", Headers: amqp091.Table{"redrive-crashes": int64(1)}}, amqp091.Publishing{MessageId: "innocent"})
+	r.start(&notebook{})
+	testtransport.Eventually(t, "three calls", func() bool { return len(p.got()) == 3 })
+	if back := r.Take(testtransport.Queue); back.MessageId != "innocent" {
+		t.Errorf("%s came back to its work queue", back.MessageId)
+	}
+}
+
+func TestASuspectThatHasToWaitForItsTurnStaysOne(t *testing.T) {
+	p := newPartner(t, always(200))
+	r := newRig(t, p, testtransport.Explicit(time.Second), limitedTo(v1alpha1.RateLimit{
+		Name: "partner", PerSecond: intstr.FromString("0.5"), Key: new("message.headers.partner"),
+	}))
+	r.stop() // whatever comes into the work queue stays there
+	r.Publish("async.return", "test.suspect", numbered(3, "partner", "a")...)
+	r.start(&notebook{})
+	testtransport.Eventually(t, "all handled", func() bool { return r.handled() == 3 })
+	if r.counted("redrive_rate_limited_total") == 0 || r.Ready(testtransport.Queue) != 0 {
+		t.Errorf("%v turned away, %d in the work queue", r.counted("redrive_rate_limited_total"), r.Ready(testtransport.Queue))
+	}
+}

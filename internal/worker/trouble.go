@@ -1,0 +1,99 @@
+package worker
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
+)
+
+const (
+	troubleBreaker = v1alpha1.ReasonBreakerOpen
+	troubleBudget  = v1alpha1.ReasonBudgetExhausted
+	troubleBlocked = v1alpha1.ReasonQueueBlocked
+
+	// maxTroubles bounds what a worker says of itself for each reason, and maxSubject each name in it.
+	maxTroubles = 100
+	maxSubject  = 100
+)
+
+// troubles are what holds messages back at the moment.
+type troubles struct {
+	mu    sync.Mutex
+	since map[[2]string]time.Time
+}
+
+func newTroubles() *troubles { return &troubles{since: map[[2]string]time.Time{}} }
+
+// begin is true where it is new.
+func (t *troubles) begin(reason, subject string, now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	id := [2]string{reason, subject}
+	if _, known := t.since[id]; known {
+		return false
+	}
+	alike := 0
+	for other := range t.since {
+		if other[0] == reason {
+			alike++
+		}
+	}
+	if alike < maxTroubles {
+		t.since[id] = now
+	}
+	return alike < maxTroubles
+}
+
+// end is true where it had begun.
+func (t *troubles) end(reason, subject string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	id := [2]string{reason, subject}
+	_, known := t.since[id]
+	delete(t.since, id)
+	return known
+}
+
+func (t *troubles) list() []compile.Trouble {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	list := make([]compile.Trouble, 0, len(t.since))
+	for id, since := range t.since {
+		list = append(list, compile.Trouble{Reason: id[0], Subject: id[1], Message: sentence(id[0], id[1]), Since: since.UTC().Round(time.Second)})
+	}
+	slices.SortFunc(list, func(a, b compile.Trouble) int {
+		return cmp.Or(cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Subject, b.Subject))
+	})
+	return list
+}
+
+func sentence(reason, subject string) string {
+	switch {
+	case reason == troubleBreaker && subject == "":
+		return "calls of the handler fail or are slow: nothing is consumed until it works again"
+	case reason == troubleBreaker:
+		return fmt.Sprintf("calls for %q fail or are slow: its messages wait until they work again", subject)
+	case reason == troubleBudget:
+		return "retries are more than the budget allows: they wait for their turn"
+	default:
+		return fmt.Sprintf("queue %q stops at a message that was given up: give its policy more retries, or set onFailure to Continue", subject)
+	}
+}
+
+// Status is what holds messages back at the moment. It is safe for concurrent use.
+func (w *Worker) Status() compile.WorkerStatus {
+	p := w.program.Load()
+	now := w.options.Now()
+	if budget := p.protection.budget; budget == nil || !budget.Exhausted(now) {
+		w.options.Metrics.budgetExhausted.Set(0)
+		if w.troubles.end(troubleBudget, "") {
+			w.options.Log.Info("the budget allows for all retries again")
+		}
+	}
+	return compile.WorkerStatus{ConfigHash: p.hash, Troubles: w.troubles.list()}
+}
