@@ -1,6 +1,6 @@
-// Package testbroker runs a real RabbitMQ for tests, benchmarks and the demo: in Docker where an engine answers, else from
-// an installed rabbitmq-server, else from the system's packages. Each broker is private: free ports on loopback, a name
-// and a state folder of its own, and stopped by its process id.
+// Package testbroker runs a real RabbitMQ for tests, benchmarks and the demo: in the system that RootVariable names, else in
+// Docker where an engine answers, else from an installed rabbitmq-server, else from the system's packages. Each broker is
+// private: free ports on loopback, a name and a state folder of its own, and stopped by its process id.
 package testbroker
 
 import (
@@ -90,6 +90,13 @@ func startWith(ctx context.Context, log io.Writer, s settings, distribution, epm
 }
 
 func chooseRunner(ctx context.Context, s settings, distribution, epmd int, log io.Writer) (runner, error) {
+	if on := systemOfEnvironment(); on != "" {
+		server := on.server()
+		if server == "" {
+			return nil, fmt.Errorf("%s: no rabbitmq-server in %s", RootVariable, on)
+		}
+		return newProcess(server, on, s, distribution, epmd)
+	}
 	if dockerAnswers(ctx) {
 		return &docker{settings: s, log: log}, nil
 	}
@@ -97,7 +104,7 @@ func chooseRunner(ctx context.Context, s settings, distribution, epmd int, log i
 	if err != nil {
 		return nil, err
 	}
-	return newProcess(server, s, distribution, epmd)
+	return newProcess(server, "", s, distribution, epmd)
 }
 
 // Stop ends the broker and removes its state.
@@ -107,10 +114,15 @@ func (b *Broker) Stop(ctx context.Context) error {
 
 // Restart ends the broker gracefully and starts it again, on the same ports and with the same data.
 func (b *Broker) Restart(ctx context.Context) error {
-	if err := b.runner.stop(ctx, true); err != nil {
+	if err := b.Halt(ctx); err != nil {
 		return err
 	}
 	return b.Resume(ctx)
+}
+
+// Halt ends the broker gracefully. Resume starts it again.
+func (b *Broker) Halt(ctx context.Context) error {
+	return b.runner.stop(ctx, true)
 }
 
 // Kill ends the broker as a power cut does.
@@ -118,12 +130,17 @@ func (b *Broker) Kill(ctx context.Context) error {
 	return b.runner.stop(ctx, false)
 }
 
-// Resume starts a broker that was killed, with its data.
+// Resume starts a broker that was halted or killed, with its data.
 func (b *Broker) Resume(ctx context.Context) error {
 	if err := b.runner.start(ctx); err != nil {
 		return err
 	}
 	return b.wait(ctx)
+}
+
+// Control runs rabbitmqctl against the broker.
+func (b *Broker) Control(ctx context.Context, arguments ...string) error {
+	return b.runner.control(ctx, arguments...)
 }
 
 // URL is the AMQP URL of a vhost.

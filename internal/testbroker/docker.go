@@ -1,6 +1,7 @@
 package testbroker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -11,7 +12,10 @@ import (
 	"time"
 )
 
-const image = "rabbitmq:4-management"
+// ImageVariable names the image for brokers in Docker, where it is not to be defaultImage.
+const ImageVariable = "REDRIVE_RABBITMQ_IMAGE"
+
+const defaultImage = "rabbitmq:4-management"
 
 // docker runs a node in a container.
 type docker struct {
@@ -32,6 +36,7 @@ func (d *docker) start(ctx context.Context) error {
 		_, err := d.run(ctx, "start", d.container)
 		return err
 	}
+	image := cmp.Or(os.Getenv(ImageVariable), defaultImage)
 	_, _ = fmt.Fprintln(d.log, "starting", image, "in Docker")
 	secure, err := d.secure()
 	if err != nil {

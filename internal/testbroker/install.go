@@ -27,13 +27,16 @@ func installedServer(ctx context.Context, log io.Writer) (string, error) {
 	return "", errors.New("the package rabbitmq-server is installed, but holds no rabbitmq-server that can be run")
 }
 
+// packaged is the script of Debian's package.
+const packaged = "/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server"
+
 // findServer prefers the script of the package's library folder: the one on the path changes to the user rabbitmq first,
 // which cannot read a state folder of ours.
 func findServer() string {
 	if server := os.Getenv(ServerVariable); server != "" {
 		return server
 	}
-	candidates, _ := filepath.Glob("/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server")
+	candidates, _ := filepath.Glob(packaged)
 	candidates = append(candidates, "/usr/lib/rabbitmq/bin/rabbitmq-server", "/opt/homebrew/sbin/rabbitmq-server", "/usr/local/sbin/rabbitmq-server")
 	for _, candidate := range candidates {
 		if info, err := os.Stat(candidate); err == nil && info.Mode()&0o111 != 0 {

@@ -24,6 +24,7 @@ const stopWithin = 30 * time.Second
 // process runs a node from an installed rabbitmq-server.
 type process struct {
 	server string
+	system system
 	folder string
 	env    []string
 	epmd   int
@@ -31,13 +32,13 @@ type process struct {
 	mapper *child
 }
 
-func newProcess(server string, s settings, distribution, epmd int) (*process, error) {
-	folder, err := os.MkdirTemp("", "redrive-rabbitmq-")
+func newProcess(server string, on system, s settings, distribution, epmd int) (*process, error) {
+	folder, err := os.MkdirTemp(on.temporary(), "redrive-rabbitmq-")
 	if err != nil {
 		return nil, fmt.Errorf("state folder of RabbitMQ: %w", err)
 	}
 	files := map[string]string{
-		"rabbitmq.conf":   configuration(s),
+		"rabbitmq.conf":   configuration(on, s),
 		"enabled_plugins": "[rabbitmq_management].\n",
 		"env.conf":        "",
 	}
@@ -46,9 +47,10 @@ func newProcess(server string, s settings, distribution, epmd int) (*process, er
 			return nil, fmt.Errorf("state folder of RabbitMQ: %w", err)
 		}
 	}
-	in := func(name string) string { return filepath.Join(folder, name) }
-	return &process{server: server, folder: folder, epmd: epmd, env: append(os.Environ(),
-		"HOME="+folder, // the Erlang cookie
+	in := func(name string) string { return filepath.Join(on.inside(folder), name) }
+	return &process{server: server, system: on, folder: folder, epmd: epmd, env: append(os.Environ(),
+		"HOME="+on.inside(folder), // the Erlang cookie
+		"TMPDIR="+on.inside(folder),
 		"RABBITMQ_NODENAME=redrive-"+strconv.Itoa(s.amqp)+"@localhost",
 		"RABBITMQ_CONFIG_FILE="+in("rabbitmq.conf"),
 		"RABBITMQ_CONF_ENV_FILE="+in("env.conf"),
@@ -66,10 +68,10 @@ func newProcess(server string, s settings, distribution, epmd int) (*process, er
 }
 
 // configuration keeps the node small, and its counts fresh.
-func configuration(s settings) string {
+func configuration(on system, s settings) string {
 	secure := ""
 	if s.tls != nil {
-		secure = s.tls.configuration(s.tls.folder, loopback(s.tls.amqp), "127.0.0.1", s.tls.management)
+		secure = s.tls.configuration(on.inside(s.tls.folder), loopback(s.tls.amqp), "127.0.0.1", s.tls.management)
 	}
 	return secure + strings.Join([]string{
 		"listeners.tcp.default = " + loopback(s.amqp),
@@ -89,23 +91,30 @@ func configuration(s settings) string {
 // maxMessageSize is larger than RabbitMQ 4 allows by default, so that tests can send what older brokers take.
 const maxMessageSize = 32 << 20
 
-func (p *process) start(context.Context) error {
+func (p *process) start(ctx context.Context) error {
 	if p.mapper == nil {
 		// The node would start a port mapper that outlives it. With one of ours on its port it does not.
-		mapper, err := startChild(exec.Command("epmd", "-port", strconv.Itoa(p.epmd), "-address", "127.0.0.1")) //nolint:gosec,noctx // ended by remove
+		// It outlives the context, and is ended by remove.
+		command := p.command(context.WithoutCancel(ctx), "epmd", "-port", strconv.Itoa(p.epmd), "-address", "127.0.0.1")
+		mapper, err := startChild(command)
 		if err != nil {
 			return fmt.Errorf("start epmd: %w", err)
 		}
 		p.mapper = mapper
 	}
-	command := exec.Command(p.server) //nolint:gosec,noctx // ended by stop
-	command.Env, command.Dir = p.env, p.folder
-	node, err := startChild(command)
+	node, err := startChild(p.command(context.WithoutCancel(ctx), p.server)) // ended by stop
 	if err != nil {
 		return fmt.Errorf("start %s: %w", p.server, err)
 	}
 	p.node = node
 	return nil
+}
+
+// command of the node's system, in the node's environment.
+func (p *process) command(ctx context.Context, name string, arguments ...string) *exec.Cmd {
+	command := p.system.command(ctx, name, arguments...)
+	command.Env, command.Dir = p.env, p.folder
+	return command
 }
 
 func (p *process) stop(_ context.Context, graceful bool) error {
@@ -127,8 +136,7 @@ func (p *process) remove(context.Context) error {
 }
 
 func (p *process) control(ctx context.Context, arguments ...string) error {
-	command := exec.CommandContext(ctx, filepath.Join(filepath.Dir(p.server), "rabbitmqctl"), arguments...) //nolint:gosec // ours
-	command.Env, command.Dir = p.env, p.folder
+	command := p.command(ctx, filepath.Join(filepath.Dir(p.server), "rabbitmqctl"), arguments...)
 	if output, err := command.CombinedOutput(); err != nil {
 		return fmt.Errorf("rabbitmqctl %s: %w: %s", arguments[0], err, output)
 	}

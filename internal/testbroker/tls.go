@@ -40,7 +40,11 @@ func PrivateTLS(t testing.TB, show TLS) *Broker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	folder := t.TempDir()
+	folder, err := os.MkdirTemp(systemOfEnvironment().temporary(), "redrive-tls-") //nolint:usetesting // where the node can read it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(folder) })
 	ports := &tlsPorts{amqp: free[4], management: free[5], folder: folder, clients: len(show.ClientCA) > 0}
 	if err := ports.write(show); err != nil {
 		t.Fatal(err)

@@ -20,3 +20,11 @@ func (b *Broker) DeleteUser(t testing.TB, name string) {
 	t.Helper()
 	b.must(t, http.MethodDelete, "/api/users/"+url.PathEscape(name), nil)
 }
+
+// SetPolicy makes or replaces a RabbitMQ policy.
+func (b *Broker) SetPolicy(t testing.TB, vhost, name, pattern, applyTo string, priority int, definition map[string]any) {
+	t.Helper()
+	b.must(t, http.MethodPut, "/api/policies/"+url.PathEscape(vhost)+"/"+url.PathEscape(name), map[string]any{
+		"pattern": pattern, "apply-to": applyTo, "priority": priority, "definition": definition,
+	})
+}

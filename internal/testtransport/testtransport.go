@@ -69,23 +69,36 @@ type Broker struct {
 // Declare makes the topology in the vhost that url names. RabbitMQ policies are left out.
 func Declare(t testing.TB, url string, transport *v1alpha1.Transport, result *compile.Result) *Broker {
 	t.Helper()
-	objects, err := topology.Desired(transport, result.Lanes, "test/default/async")
+	b := Expect(t, url, transport, result)
+	b.Restore()
+	return b
+}
+
+// Expect is Declare for a topology that someone else makes.
+func Expect(t testing.TB, url string, transport *v1alpha1.Transport, result *compile.Result) *Broker {
+	t.Helper()
+	objects, err := topology.Desired(transport, result.Needs, "test/default/async")
 	if err != nil {
 		t.Fatalf("desired topology: %v", err)
 	}
 	b := Connect(t, url)
 	b.objects = objects
-	for _, e := range objects.Exchanges {
-		must(t, b.channel.ExchangeDeclare(e.Name, e.Type, e.Durable, e.AutoDelete, e.Internal, false, amqp091.Table(e.Arguments)))
-	}
-	for _, q := range objects.Queues {
-		_, err := b.channel.QueueDeclare(q.Name, q.Durable, q.AutoDelete, q.Exclusive, false, amqp091.Table(q.Arguments))
-		must(t, err)
-	}
-	for _, binding := range objects.Bindings {
-		must(t, b.channel.QueueBind(binding.Destination, binding.RoutingKey, binding.Source, false, amqp091.Table(binding.Arguments)))
-	}
 	return b
+}
+
+// Restore makes again what was deleted of the topology.
+func (b *Broker) Restore() {
+	b.t.Helper()
+	for _, e := range b.objects.Exchanges {
+		must(b.t, b.channel.ExchangeDeclare(e.Name, e.Type, e.Durable, e.AutoDelete, e.Internal, false, amqp091.Table(e.Arguments)))
+	}
+	for _, q := range b.objects.Queues {
+		_, err := b.channel.QueueDeclare(q.Name, q.Durable, q.AutoDelete, q.Exclusive, false, amqp091.Table(q.Arguments))
+		must(b.t, err)
+	}
+	for _, binding := range b.objects.Bindings {
+		must(b.t, b.channel.QueueBind(binding.Destination, binding.RoutingKey, binding.Source, false, amqp091.Table(binding.Arguments)))
+	}
 }
 
 // Connect opens a channel with confirms on a vhost on which everything stands already.
@@ -166,8 +179,23 @@ func (b *Broker) Ready(queue string) int {
 func (b *Broker) Waiting() int {
 	b.t.Helper()
 	total := 0
-	for _, lane := range b.objects.QueuesOf(topology.RoleLane) {
+	for _, lane := range b.Lanes() {
 		total += b.Ready(lane)
+	}
+	return total
+}
+
+// Lanes are the queues of the lanes, the shortest first.
+func (b *Broker) Lanes() []string { return b.objects.QueuesOf(topology.RoleLane) }
+
+// Stored is the number of messages that wait in any queue but the failure queue.
+func (b *Broker) Stored() int {
+	b.t.Helper()
+	total := 0
+	for _, q := range b.objects.Queues {
+		if q.Role != topology.RoleFailure {
+			total += b.Ready(q.Name)
+		}
 	}
 	return total
 }
