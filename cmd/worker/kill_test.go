@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -21,6 +22,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	main "redrive.dev/redrive/cmd/worker"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/testbroker"
 	"redrive.dev/redrive/internal/testtransport"
@@ -28,7 +30,12 @@ import (
 
 const messages = 5000
 
-func TestMain(m *testing.M) { testbroker.Main(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(podVariable) != "" {
+		os.Exit(main.Run(mortal))
+	}
+	testbroker.Main(m)
+}
 
 // build makes the worker's binary as it is shipped.
 func build(t *testing.T) string {
@@ -105,7 +112,9 @@ type scene struct {
 
 	partner *partner
 	process *process
-	url     string
+	// suspects is the process that handles what a worker left when it ended.
+	suspects *process
+	url      string
 }
 
 func newScene(t *testing.T, broker *testbroker.Broker) *scene {
@@ -135,13 +144,16 @@ func newScene(t *testing.T, broker *testbroker.Broker) *scene {
 	} {
 		write(t, filepath.Join(folder, "broker", key), value)
 	}
+	worker := process{t: t, binary: build(t), args: []string{
+		"--config", filepath.Join(folder, "config.json"), "--credentials", filepath.Join(folder, "broker"), "--listen", "127.0.0.1:0", "--log-level", "WARN",
+	}}
 	return &scene{
 		Broker:  testtransport.Declare(t, broker.URL(vhost), transport, result),
 		partner: p,
 		url:     broker.URL(vhost),
-		process: &process{t: t, binary: build(t), args: []string{
-			"--config", filepath.Join(folder, "config.json"), "--credentials", filepath.Join(folder, "broker"), "--listen", "127.0.0.1:0", "--log-level", "WARN",
-		}},
+		process: &worker,
+		suspects: &process{t: t, binary: worker.binary, args: append(slices.Clone(worker.args),
+			"--suspects", "--journal", filepath.Join(folder, "journal"))},
 	}
 }
 
@@ -178,8 +190,10 @@ func (s *scene) settle(t *testing.T) (ended, repeated int) {
 		defer s.partner.mu.Unlock()
 		return len(ends)+len(s.partner.handled) >= messages && s.Ready(testtransport.Queue) == 0 && s.Waiting() == 0
 	})
-	if err := s.process.end(syscall.SIGTERM); err != nil {
-		t.Errorf("the worker did not stop cleanly: %v\n%s", err, s.process.log)
+	for _, p := range []*process{s.process, s.suspects} {
+		if err := p.end(syscall.SIGTERM); err != nil {
+			t.Errorf("a worker did not stop cleanly: %v\n%s", err, p.log)
+		}
 	}
 	for id, times := range s.partner.handled {
 		ends[id] += times
@@ -196,6 +210,7 @@ func TestAKilledWorkerLosesNoMessage(t *testing.T) {
 	s := newScene(t, testbroker.Shared(t))
 	s.fill()
 	s.process.start()
+	s.suspects.start()
 	kills := 0
 	for _, at := range []int64{500, 2500, 5000, 8000} {
 		testtransport.EventuallyWithin(t, time.Minute, fmt.Sprint(at, " requests"), func() bool { return s.partner.requests.Load() >= at })
@@ -217,6 +232,7 @@ func TestABrokerRestartLosesNoMessage(t *testing.T) {
 	s := newScene(t, broker)
 	s.fill()
 	s.process.start()
+	s.suspects.start()
 	for i, restart := range []func(context.Context) error{
 		broker.Restart,
 		func(ctx context.Context) error {
