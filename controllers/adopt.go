@@ -32,12 +32,15 @@ func adopted(t *v1alpha1.Transport) []string {
 	return refs
 }
 
-// consumed are the queues that a published configuration names.
+// consumed are the queues that a published configuration names, those of the suspects too.
 func (l liveWorkers) consumed() []string {
 	var queues []string
 	for _, config := range l.configs() {
 		for _, queue := range config.Queues {
 			queues = append(queues, queue.Name)
+			if queue.Suspects != "" {
+				queues = append(queues, queue.Suspects)
+			}
 		}
 	}
 	return queues

@@ -175,6 +175,9 @@ var badInputs = map[string]struct {
 		v1alpha1.ReasonWorkloadInvalid,
 		[]string{"handler"},
 	},
+	"workers-label-on-suspects": {
+		withTemplate(`{"metadata":{"labels":{"redrive.dev/worker":"default"}}}`), v1alpha1.ReasonWorkloadInvalid, []string{"labels[redrive.dev/worker]", "find the pods"},
+	},
 	"container-of-no-name": {withTemplate(`{"spec":{"containers":[{"image":"x"}]}}`), v1alpha1.ReasonWorkloadInvalid, []string{"containers[0].name"}},
 	"name-of-rabbitmq": {
 		func(t *v1alpha1.Transport) { t.Spec.Queues[0].Name = "amq.mine" }, v1alpha1.ReasonInvalid, []string{"spec.queues[0].name", "amq."},

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -112,9 +113,19 @@ func (s *subject) eventRestored(other client.Object, note string) {
 	s.recorder.Eventf(s.object, other, corev1.EventTypeWarning, eventRepaired, actionReconcile, "%s", shorten(note, maxNote))
 }
 
+// drop forgets an object that is not wanted any more: when it is again, making it puts nothing right.
+func (c *contests) drop(transport types.NamespacedName, object string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.all[transport], object)
+}
+
+// errContested is in the error of an object that others change as often as it is put right.
+var errContested = errors.New("contested")
+
 // contested says who changes an object as often as it is put right.
 func (c *contests) contested(object string, current client.Object) error {
-	return fmt.Errorf("%s is changed%s as often as it is put right, at least %d times within %s: let only one of the two manage it",
+	return meaning(errContested, "%s is changed%s as often as it is put right, at least %d times within %s: let only one of the two manage it",
 		object, lastManager(current), maxRepairs, c.window)
 }
 

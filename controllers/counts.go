@@ -45,10 +45,46 @@ func (r *TransportReconciler) reportCounts(run *transportRun) {
 type statusCounts struct {
 	mu              sync.Mutex
 	failures, drain map[types.NamespacedName]time.Time
+	// suspected are the messages in suspects' queues as the condition tells of them.
+	suspected map[types.NamespacedName]map[string]figure
 }
 
 func newStatusCounts() *statusCounts {
-	return &statusCounts{failures: map[types.NamespacedName]time.Time{}, drain: map[types.NamespacedName]time.Time{}}
+	return &statusCounts{
+		failures: map[types.NamespacedName]time.Time{}, drain: map[types.NamespacedName]time.Time{},
+		suspected: map[types.NamespacedName]map[string]figure{},
+	}
+}
+
+// figure is a number in a text of the status, and since when it stands there.
+type figure struct {
+	n  int64
+	at time.Time
+}
+
+// roughly gives the figures for numbers that are not zero, so that a text with them is seldom written: those before, but
+// where, once a minute at most, a number doubles or halves.
+func roughly[K comparable](before map[K]figure, numbers map[K]int64, now time.Time) map[K]figure {
+	figures := make(map[K]figure, len(numbers))
+	for key, n := range numbers {
+		old, known := before[key]
+		if !known || now.Sub(old.at) >= betweenDrains && worthWriting(&old.n, n, betweenCounts) {
+			old = figure{n: n, at: now}
+		}
+		figures[key] = old
+	}
+	return figures
+}
+
+// suspects gives the figures for the messages in the suspects' queues that hold any.
+func (c *statusCounts) suspects(name types.NamespacedName, held map[string]int64, now time.Time) map[string]figure {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	figures := roughly(c.suspected[name], held, now)
+	if c.suspected[name] = figures; len(figures) == 0 {
+		delete(c.suspected, name)
+	}
+	return figures
 }
 
 // failed gives the number for status.failed: the new count where it is worth a write, else the old one.
@@ -107,6 +143,7 @@ func (c *statusCounts) forget(name types.NamespacedName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.failures, name)
+	delete(c.suspected, name)
 	delete(c.drain, name)
 }
 

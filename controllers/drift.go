@@ -174,7 +174,8 @@ func repairText(repairs []topology.Step, lost []string) string {
 // severity orders the reasons of Warning, the worst first.
 func severity(reason string) int {
 	order := []string{
-		v1alpha1.ReasonLaneStalled, v1alpha1.ReasonDestinationFull, v1alpha1.ReasonHarmfulPolicy,
+		v1alpha1.ReasonLaneStalled, v1alpha1.ReasonDestinationFull, v1alpha1.ReasonQueueBlocked, v1alpha1.ReasonHarmfulPolicy,
+		v1alpha1.ReasonBreakerOpen, v1alpha1.ReasonBudgetExhausted, v1alpha1.ReasonSuspects,
 		v1alpha1.ReasonPolicyOverridden, v1alpha1.ReasonForeignBinding,
 	}
 	if i := slices.Index(order, reason); i >= 0 {
@@ -183,10 +184,15 @@ func severity(reason string) int {
 	return len(order)
 }
 
-// warn adds findings to the warnings, the worst first and a bounded number for each reason; the worst one's reason is that
-// of the condition.
+// warn adds findings to what is told.
 func (run *transportRun) warn(findings []topology.Finding) {
-	ordered := slices.Clone(findings)
+	run.findings = append(run.findings, findings...)
+}
+
+// told is the texts of the warnings: of the findings the worst first and a bounded number for each reason, then the others.
+// The worst one's reason is that of the condition.
+func (run *transportRun) told() []string {
+	ordered := slices.Clone(run.findings)
 	slices.SortStableFunc(ordered, func(a, b topology.Finding) int { return cmp.Compare(severity(a.Reason), severity(b.Reason)) })
 	if len(ordered) > 0 {
 		run.subject.warning = ordered[0].Reason
@@ -201,5 +207,5 @@ func (run *transportRun) warn(findings []topology.Finding) {
 	if more := len(ordered) - len(texts); more > 0 {
 		texts = append(texts, fmt.Sprintf("and %d more", more))
 	}
-	run.warnings = append(texts, run.warnings...)
+	return append(texts, run.warnings...)
 }

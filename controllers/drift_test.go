@@ -171,8 +171,9 @@ func TestWhatSomebodyDeletesOrChangesIsRepairedWithinOnePoll(t *testing.T) {
 		},
 		"a private exchange": {
 			breaks: deleteExchange("async.return"),
-			event:  `created again: exchange async.return, binding async.return -> test "test", binding async.return -> lost "lost"`,
-			counts: map[string]float64{"exchange" + create: 1, "binding" + create: 2},
+			event: `created again: exchange async.return, binding async.return -> test.suspect "test.suspect", ` +
+				`binding async.return -> lost.suspect "lost.suspect", binding async.return -> test "test", binding async.return -> lost "lost"`,
+			counts: map[string]float64{"exchange" + create: 1, "binding" + create: 4},
 		},
 		"the exchange of the lanes": {
 			breaks: deleteExchange("async.fallback"),

@@ -79,7 +79,7 @@ func checkTopology(w *world, transport *v1alpha1.Transport) {
 	if !strings.HasSuffix(owner, "/"+transport.Namespace+"/"+transport.Name) {
 		w.Errorf("the queue test belongs to %q", owner)
 	}
-	desired, err := topology.Desired(transport, retry.Lanes{time.Second, 2 * time.Second}, owner)
+	desired, err := topology.Desired(transport, compile.Needs{Lanes: retry.Lanes{time.Second, 2 * time.Second}}, owner)
 	must(w.T, err)
 	difference := topology.Diff(desired, observed, transport.Status.Created)
 	if !difference.Empty() || len(difference.Warnings) > 0 || len(difference.Adopted) > 0 {

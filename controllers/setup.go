@@ -4,6 +4,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -45,6 +46,8 @@ type Options struct {
 	PollInterval time.Duration
 	// Waits between the steps by which a queue is deleted.
 	Waits topology.Waits
+	// SuspectsStay is how old a suspects' pod becomes at least; zero is 5 minutes.
+	SuspectsStay time.Duration
 	// Concurrency is the number of reconciles of each kind at a time.
 	Concurrency int
 }
@@ -60,14 +63,18 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if err := policies.setup(mgr, controllerOptions(options)); err != nil {
 		return err
 	}
+	options.SuspectsStay = cmp.Or(options.SuspectsStay, suspectsStay)
+	age := min(snapshotAge, options.PollInterval/2)
 	transports := &TransportReconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("transport-controller"),
 		Options: options,
-		brokers: newBrokers(min(snapshotAge, options.PollInterval/2)),
+		brokers: newBrokers(age),
 		polls:   newPolls(),
 		gauges:  newGauges(),
 		counts:  newStatusCounts(),
 		drift:   newDrift(),
+		voices:  newVoices(age),
+		vigil:   newVigil(),
 
 		contests: newContests(options.PollInterval),
 	}

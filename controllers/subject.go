@@ -41,7 +41,7 @@ type subject struct {
 	// eventsOf is what events are about instead of the object, where the object's namespace takes none any more.
 	eventsOf client.Object
 
-	// news are events that are true only once the status is written.
+	// news are what is to be done once the status is written: events mostly, which are true only then.
 	news []func()
 
 	// written is the object as the API server has it.
@@ -159,10 +159,13 @@ func (s *subject) announce() {
 // eventOnceWritten records that something happened which the status remembers, so that it is told once: a reconcile that
 // worked on an outdated copy cannot write its status, and tells nothing.
 func (s *subject) eventOnceWritten(kind, reason, note string) {
-	s.news = append(s.news, func() { s.event(kind, reason, note) })
+	s.onceWritten(func() { s.event(kind, reason, note) })
 }
 
-// tell sends the events that waited for the status.
+// onceWritten has something done once the status is written.
+func (s *subject) onceWritten(do func()) { s.news = append(s.news, do) }
+
+// tell does what waited for the status.
 func (s *subject) tell() {
 	for _, send := range s.news {
 		send()

@@ -135,7 +135,7 @@ func (o *operator) start(t *testing.T, cluster *testcluster.Cluster) {
 	o.cancel, o.ended = cancel, make(chan error, 1)
 	must(t, controllers.Setup(ctx, mgr, controllers.Options{
 		ClusterUID: cmp.Or(o.uid, uid), Workers: workload.Options{Image: workerImage},
-		PollInterval: cmp.Or(o.poll, pollInterval), Waits: shortWaits(), Concurrency: 8,
+		PollInterval: cmp.Or(o.poll, pollInterval), Waits: shortWaits(), SuspectsStay: time.Second, Concurrency: 8,
 	}))
 	go func() { o.ended <- mgr.Start(ctx) }()
 }
@@ -363,9 +363,13 @@ func conditionsOf(object client.Object) []metav1.Condition {
 	}
 }
 
+// rollOut has the pods of the workers there. Those of suspects never are: nothing may wait for them.
 func (w *world) rollOut() {
 	w.Helper()
 	for _, deployment := range w.deployments() {
+		if deployment.Labels[workload.SuspectsLabel] != "" {
+			continue
+		}
 		wanted := ptr.Deref(deployment.Spec.Replicas, 1)
 		status := appsv1.DeploymentStatus{
 			ObservedGeneration: deployment.Generation, Replicas: wanted, UpdatedReplicas: wanted, ReadyReplicas: wanted, AvailableReplicas: wanted,

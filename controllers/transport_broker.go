@@ -13,7 +13,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/broker"
-	"redrive.dev/redrive/internal/retry"
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -22,7 +22,7 @@ import (
 // BrokerChanged or Conflict, or Reconciling with BrokerUnreachable or BrokerRefused.
 func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportRun) error {
 	t := run.transport
-	desired, err := topology.Desired(t, r.lanes(run), r.owner(t))
+	desired, err := topology.Desired(t, r.needs(run), r.owner(t))
 	if err != nil {
 		return stall(v1alpha1.ReasonInvalid, err)
 	}
@@ -62,18 +62,25 @@ func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportR
 	if len(run.report.Conflicts)+len(run.report.Failures)+len(run.report.Skipped) == 0 {
 		t.Status.TopologyHash = wanted
 	}
+	run.observed = &observed
 	return judge(run)
 }
 
-// lanes that have to be on the broker: those of the new configuration, and those that a published one still names. So the
+// needs of the topology, with all lanes that have to be on the broker: those of the new configuration, and those that a published one still names. So the
 // way out of a lane begins when no configuration names it any more, however long publishing takes.
-func (r *TransportReconciler) lanes(run *transportRun) retry.Lanes {
-	lanes := slices.Clone(run.compiled.Lanes)
+func (r *TransportReconciler) needs(run *transportRun) compile.Needs {
+	needs := run.compiled.Needs
+	lanes, high := slices.Clone(needs.Lanes), slices.Clone(needs.HighLanes)
 	for _, config := range run.live.configs() {
 		lanes = append(lanes, config.Lanes...)
+		if config.HighLanes {
+			high = append(high, config.Lanes...)
+		}
 	}
 	slices.Sort(lanes)
-	return slices.Compact(lanes)
+	slices.Sort(high)
+	needs.Lanes, needs.HighLanes = slices.Compact(lanes), slices.Compact(high)
+	return needs
 }
 
 // reportTopology puts into the status what a run on the broker did and found, also one that ended early. unchanged is true
@@ -85,10 +92,10 @@ func (r *TransportReconciler) reportTopology(ctx context.Context, run *transport
 	status.Retiring = r.counts.retiring(name, status.Retiring, report.Retiring, time.Now())
 	status.Queues = new(int32(len(run.transport.Spec.Queues))) //nolint:gosec // the schema allows 64
 	status.Lanes = nil
-	for _, lane := range run.compiled.Lanes {
-		status.Lanes = append(status.Lanes, retry.LaneKey(lane))
+	for _, lane := range run.compiled.LaneKeys() {
+		status.Lanes = append(status.Lanes, lane.Key)
 	}
-	run.due = report.RequeueAfter
+	run.due = sooner(run.due, report.RequeueAfter)
 	run.warn(r.drift.staying(name, slices.Concat(topology.Advice(run.transport), report.Warnings), time.Now()))
 	if len(report.Blocked) > 0 {
 		run.warnings = append(run.warnings, fmt.Sprintf(

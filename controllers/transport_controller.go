@@ -21,6 +21,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/topology"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -37,6 +38,8 @@ type TransportReconciler struct {
 	gauges  *gauges
 	counts  *statusCounts
 	drift   *drift
+	voices  *voices
+	vigil   *vigil
 
 	contests *contests
 }
@@ -53,10 +56,13 @@ type transportRun struct {
 	source brokerSource
 	port   apply.Port
 	// leave gives back the place among those that are busy with the broker; nil where none was taken.
-	leave  func()
-	report apply.Report
+	leave func()
+	// observed is what the broker had where the look at it came to its end; nil where it did not.
+	observed *topology.Observed
+	report   apply.Report
 
-	// warnings are what works, but not as the user may believe.
+	// findings and warnings are what works, but not as the user may believe.
+	findings []topology.Finding
 	warnings []string
 	// incomplete is the first error of a part without which the others can go on.
 	incomplete error
@@ -126,8 +132,9 @@ func (r *TransportReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 			result, err = ctrl.Result{RequeueAfter: jitter(busyPause)}, nil
 			return
 		}
-		next := sooner(run.due, r.polls.next(transport.Status.Broker, time.Now(), r.Options.PollInterval))
-		result, err = conclude(ctx, r.Client, run.subject, err, run.warnings, next)
+		soon := sooner(run.due, r.vigil.next(req.NamespacedName, len(run.live.rolling()) > 0, time.Now()))
+		next := sooner(soon, r.polls.next(transport.Status.Broker, time.Now(), r.Options.PollInterval))
+		result, err = conclude(ctx, r.Client, run.subject, err, run.told(), next)
 	}()
 
 	if deleted {
@@ -136,10 +143,12 @@ func (r *TransportReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 	return ctrl.Result{}, runSteps(ctx, run,
 		r.addFinalizer,
 		r.readWorkers,
-		r.compile,
+		r.orSuspects(r.compile),
+		r.askWorkers,
 		r.connect,
-		r.applyTopology,
-		r.applyWorkers,
+		r.orSuspects(r.applyTopology),
+		r.orSuspects(r.applyWorkers),
+		r.applySuspects,
 		r.removeWorkers,
 		r.refreshPods,
 		r.complete,
@@ -152,6 +161,8 @@ func (r *TransportReconciler) forget(name types.NamespacedName) {
 	r.counts.forget(name)
 	r.drift.forget(name)
 	r.contests.forget(name)
+	r.voices.forget(name)
+	r.vigil.forget(name)
 }
 
 // addFinalizer comes before anything is made that it has to clean up.
@@ -163,7 +174,7 @@ func (r *TransportReconciler) addFinalizer(ctx context.Context, run *transportRu
 }
 
 // compile turns the spec and the policies into the workers' configuration: Stalled with PolicyNotFound, PolicyInvalid,
-// InvalidExpression or Invalid where that cannot be. Then nothing is touched: the last good configuration stays in force.
+// InvalidExpression or Invalid where that cannot be. Then nothing but the suspects' pods is touched: the last good configuration stays in force.
 func (r *TransportReconciler) compile(ctx context.Context, run *transportRun) error {
 	policies, err := policiesOf(ctx, r.Client, run.transport.Namespace)
 	if err != nil {
@@ -178,7 +189,21 @@ func (r *TransportReconciler) compile(ctx context.Context, run *transportRun) er
 			"%d delays of the retry policies have no fallback queue of their own and are made of shorter ones: set spec.lanes to Fine, or use fewer different delays",
 			run.compiled.MergedDelays))
 	}
+	if err == nil {
+		run.followReplicas()
+	}
 	return err //nolint:wrapcheck // a compile.Error names what it is about
+}
+
+// followReplicas lets the workers divide what they share by the pods that an autoscaler wants at the moment.
+func (run *transportRun) followReplicas() {
+	for i := range run.compiled.Workers {
+		worker, config := &run.transport.Spec.Workers[i], &run.compiled.Workers[i]
+		live := run.live.deployments[workload.Name(run.transport, worker.Name)]
+		if config.Replicas > 0 && worker.Replicas == nil && live != nil {
+			config.Replicas = max(1, int(replicas(live)))
+		}
+	}
 }
 
 // complete is the last step: Reconciling with Progressing while workers roll out, or what an earlier step could not do.
@@ -192,11 +217,12 @@ func (r *TransportReconciler) complete(ctx context.Context, run *transportRun) e
 	return nil
 }
 
-// workerNames are the names of the objects of all worker groups in the spec.
+// workerNames are the names that the objects of all worker groups in the spec may have.
 func workerNames(t *v1alpha1.Transport) map[string]bool {
-	names := make(map[string]bool, len(t.Spec.Workers))
+	names := make(map[string]bool, 2*len(t.Spec.Workers))
 	for i := range t.Spec.Workers {
 		names[workload.Name(t, t.Spec.Workers[i].Name)] = true
+		names[workload.SuspectsName(t, t.Spec.Workers[i].Name)] = true
 	}
 	return names
 }

@@ -104,9 +104,9 @@ func leftText(t *v1alpha1.Transport) string {
 			queues = append(queues, state.Queue)
 		}
 	}
-	return fmt.Sprintf("on cluster %q, vhost %q, with the messages in them, as far as they are still there: the queues %s, %s and %s*, "+
-		"and the exchanges and policies that belong to them",
-		t.Status.Broker.Cluster, t.Status.Broker.VHost, names.FailureQueue(), joinedBy(", ", queues), names.LanePrefix())
+	return fmt.Sprintf("on cluster %q, vhost %q, with the messages in them, as far as they are still there: the queues %s, %s, "+
+		"those of their suspects (*%s) and %s*, and the exchanges and policies that belong to them",
+		t.Status.Broker.Cluster, t.Status.Broker.VHost, names.FailureQueue(), joinedBy(", ", queues), compile.SuspectsSuffix, names.LanePrefix())
 }
 
 // takeDown goes one stage further.
@@ -119,7 +119,7 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 	if err := r.current(ctx, t); err != nil {
 		return err
 	}
-	workersGone := len(run.live.deployments) == 0 && len(pods) == 0
+	workersGone := len(run.live.all()) == 0 && len(pods) == 0
 	report, err := apply.Delete(ctx, run.port, apply.DeleteInput{
 		Owner: r.owner(t), Prefix: compile.NamesOf(t).Prefix, State: stateOf(t),
 		Force:       t.Spec.DeletionPolicy == v1alpha1.DeletionDelete,
@@ -136,12 +136,18 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 	if report.Drained && !workersGone {
 		return r.stopWorkers(ctx, run, pods)
 	}
+	if !workersGone {
+		// Suspects are left for their pod, as all else is for the workers, and it goes with them.
+		if err := r.runSuspects(ctx, run, censusOfBlocked(report.Blocked)); err != nil {
+			return err
+		}
+	}
 	return r.afterStage(ctx, run, report)
 }
 
 // stopWorkers deletes the Deployments, now that nothing is left for their pods to do, and names the pods that are still there.
 func (r *TransportReconciler) stopWorkers(ctx context.Context, run *transportRun, pods []metav1.PartialObjectMetadata) error {
-	for _, deployment := range run.live.deployments {
+	for _, deployment := range run.live.all() {
 		if err := r.remove(ctx, run, "Deployment", deployment); err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,8 +24,9 @@ import (
 
 // liveWorkers are the workers' objects of one Transport as the cluster has them, by name.
 type liveWorkers struct {
-	deployments map[string]*appsv1.Deployment
-	configMaps  map[string]*corev1.ConfigMap
+	// deployments of the workers, and those of the suspects, which count for nothing else.
+	deployments, suspects map[string]*appsv1.Deployment
+	configMaps            map[string]*corev1.ConfigMap
 }
 
 // readWorkers finds the workers' objects and sets status.workers.
@@ -39,9 +41,14 @@ func (r *TransportReconciler) readWorkers(ctx context.Context, run *transportRun
 	if err := r.Client.List(ctx, &configMaps, ours...); err != nil {
 		return fmt.Errorf("list the ConfigMaps: %w", err)
 	}
-	run.live = liveWorkers{map[string]*appsv1.Deployment{}, map[string]*corev1.ConfigMap{}}
+	run.live = liveWorkers{map[string]*appsv1.Deployment{}, map[string]*appsv1.Deployment{}, map[string]*corev1.ConfigMap{}}
 	for i := range deployments.Items {
-		if deployment := &deployments.Items[i]; metav1.IsControlledBy(deployment, t) {
+		deployment := &deployments.Items[i]
+		switch {
+		case !metav1.IsControlledBy(deployment, t):
+		case deployment.Labels[workload.SuspectsLabel] != "":
+			run.live.suspects[deployment.Name] = deployment
+		default:
 			run.live.deployments[deployment.Name] = deployment
 		}
 	}
@@ -85,14 +92,21 @@ func (r *TransportReconciler) applyWorker(ctx context.Context, run *transportRun
 	if err != nil {
 		return "", &refusal{err}
 	}
-	current := run.live.configMaps[configMap.Name]
-	if err := r.applyObject(ctx, run, configMap, asObject(current), nil); err != nil {
+	published := &corev1.ConfigMap{}
+	if err := r.applyObject(ctx, run, configMap, asObject(run.live.configMaps[configMap.Name]), published); err != nil {
 		return "", err
+	}
+	if published.Name != "" {
+		run.live.configMaps[configMap.Name] = published
 	}
 	hash = configMap.Annotations[workload.ConfigHashAnnotation]
 	options := r.Options.Workers
 	options.Secrets = run.source.forWorkers()
 	deployment, err := workload.Deployment(run.transport, worker, options)
+	if err == nil {
+		// A template that the suspects' pod cannot have is told of now, and not when there are suspects.
+		_, err = workload.SuspectsDeployment(run.transport, worker, options)
+	}
 	if err != nil {
 		return hash, &refusal{err}
 	}
@@ -106,9 +120,19 @@ func (r *TransportReconciler) applyWorker(ctx context.Context, run *transportRun
 	return hash, nil
 }
 
-// applyObject applies an object unless the cluster has it so already. result takes what the API server made of it; it
-// stays empty where nothing was written.
+// applyObject writes an object of the workers. One that others change as often keeps the Transport from being ready.
 func (r *TransportReconciler) applyObject(ctx context.Context, run *transportRun, desired, current, result client.Object) error {
+	err := r.write(ctx, run, desired, current, result)
+	if errors.Is(err, errContested) {
+		run.partly(wait(v1alpha1.ReasonProgressing, 0, err))
+		return nil
+	}
+	return err
+}
+
+// write applies an object unless the cluster has it so already. result takes what the API server made of it; it stays empty
+// where nothing was written. The error is a *refusal, or errContested, where trying again does not help.
+func (r *TransportReconciler) write(ctx context.Context, run *transportRun, desired, current, result client.Object) error {
 	kind := desired.GetObjectKind().GroupVersionKind().Kind
 	form, err := workload.ApplyForm(desired)
 	if err != nil {
@@ -127,8 +151,7 @@ func (r *TransportReconciler) applyObject(ctx context.Context, run *transportRun
 		return nil
 	}
 	if !r.contests.mayWrite(name, object, time.Now()) {
-		run.partly(wait(v1alpha1.ReasonProgressing, 0, r.contests.contested(object, current)))
-		return nil
+		return r.contests.contested(object, current)
 	}
 	err = r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(form), client.FieldOwner(fieldOwner), client.ForceOwnership)
 	if err != nil {
@@ -166,12 +189,14 @@ func (r *TransportReconciler) reportWrite(run *transportRun, object string, befo
 // removeWorkers deletes the objects of worker groups that the spec no longer has.
 func (r *TransportReconciler) removeWorkers(ctx context.Context, run *transportRun) error {
 	wanted := workerNames(run.transport)
-	for name, deployment := range run.live.deployments {
-		if !wanted[name] {
-			if err := r.remove(ctx, run, "Deployment", deployment); err != nil {
-				return err
+	for _, deployments := range []map[string]*appsv1.Deployment{run.live.deployments, run.live.suspects} {
+		for name, deployment := range deployments {
+			if !wanted[name] {
+				if err := r.remove(ctx, run, "Deployment", deployment); err != nil {
+					return err
+				}
+				delete(deployments, name)
 			}
-			delete(run.live.deployments, name)
 		}
 	}
 	for name, configMap := range run.live.configMaps {
@@ -187,6 +212,7 @@ func (r *TransportReconciler) removeWorkers(ctx context.Context, run *transportR
 }
 
 func (r *TransportReconciler) remove(ctx context.Context, run *transportRun, kind string, object client.Object) error {
+	r.contests.drop(client.ObjectKeyFromObject(run.transport), kind+" "+object.GetName())
 	if !object.GetDeletionTimestamp().IsZero() {
 		return nil
 	}
@@ -219,7 +245,7 @@ func (r *TransportReconciler) refreshPods(ctx context.Context, run *transportRun
 		hashes[worker.Name] = compile.Hash(data)
 	}
 	for i := range pods {
-		hash := hashes[pods[i].Labels[workload.WorkerLabel]]
+		hash := hashes[workload.GroupOf(pods[i].Labels)]
 		if hash == "" || !pods[i].DeletionTimestamp.IsZero() {
 			continue
 		}
@@ -247,7 +273,7 @@ func (r *TransportReconciler) refreshPod(ctx context.Context, pod *metav1.Partia
 	return nil
 }
 
-// pods of all workers. Only their metadata is read and kept.
+// pods of all workers and of the suspects. Only their metadata is read and kept.
 func (r *TransportReconciler) pods(ctx context.Context, t *v1alpha1.Transport) ([]metav1.PartialObjectMetadata, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
@@ -258,20 +284,35 @@ func (r *TransportReconciler) pods(ctx context.Context, t *v1alpha1.Transport) (
 	return list.Items, nil
 }
 
-// configs are the configurations that are published. One that cannot be read or that somebody edited is about to be written
-// anew, and the lanes that it names are not made: a worker that has read it takes another for one that is not there.
+// configs are the configurations that are published.
 func (l liveWorkers) configs() []compile.Config {
 	var configs []compile.Config
-	for _, configMap := range l.configMaps {
-		data := []byte(configMap.Data[workload.ConfigKey])
-		if compile.Hash(data) != configMap.Annotations[workload.ConfigHashAnnotation] {
-			continue
-		}
-		if config, err := compile.Decode(data); err == nil {
+	for name := range l.configMaps {
+		if config, ok := l.config(name); ok {
 			configs = append(configs, config)
 		}
 	}
 	return configs
+}
+
+// config is the configuration that is published under a name. One that cannot be read or that somebody edited is about to be
+// written anew, and the lanes that it names are not made: a worker that has read it takes another for one that is not there.
+func (l liveWorkers) config(name string) (config compile.Config, ok bool) {
+	configMap := l.configMaps[name]
+	if configMap == nil {
+		return config, false
+	}
+	data := []byte(configMap.Data[workload.ConfigKey])
+	if compile.Hash(data) != configMap.Annotations[workload.ConfigHashAnnotation] {
+		return config, false
+	}
+	config, err := compile.Decode(data)
+	return config, err == nil
+}
+
+// all are the Deployments of the workers and of the suspects.
+func (l liveWorkers) all() []*appsv1.Deployment {
+	return slices.AppendSeq(slices.Collect(maps.Values(l.deployments)), maps.Values(l.suspects))
 }
 
 // ready is the number of pods that are ready.

@@ -27,7 +27,7 @@ func (g *guard) refuseIf(broken bool, path *field.Path, detail string) {
 // of the Pod Security Standards. Everything else is the user's choice.
 func checkMerged(path *field.Path, own, merged *corev1.PodTemplateSpec) field.ErrorList {
 	g := &guard{}
-	for _, label := range slices.Sorted(maps.Keys(own.Labels)) {
+	for _, label := range identifying(own.Labels) {
 		g.refuseIf(merged.Labels[label] != own.Labels[label], path.Child("metadata", "labels").Key(label),
 			"the Deployment and Redrive find the pods by this label")
 	}
@@ -50,6 +50,13 @@ func checkMerged(path *field.Path, own, merged *corev1.PodTemplateSpec) field.Er
 	}
 	g.refuseIf(!found, spec.Child("containers").Key(Container), "the worker's container cannot be removed")
 	return g.errs
+}
+
+// identifying are the labels by which pods are found: those that they have, and those of the other pods of their group.
+func identifying(own map[string]string) []string {
+	labels := slices.AppendSeq([]string{WorkerLabel, SuspectsLabel}, maps.Keys(own))
+	slices.Sort(labels)
+	return slices.Compact(labels)
 }
 
 func (g *guard) checkPod(path *field.Path, pod *corev1.PodSpec) {

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/base32"
 	"strings"
@@ -14,6 +15,9 @@ const (
 	TransportLabel = "redrive.dev/transport"
 	// WorkerLabel holds the name of the worker group.
 	WorkerLabel = "redrive.dev/worker"
+	// SuspectsLabel holds the name of the worker group on its suspects' Deployment and pod, which have no WorkerLabel: by
+	// that the group's own Deployment would take them for its own.
+	SuspectsLabel = "redrive.dev/suspects"
 
 	nameLabel      = "app.kubernetes.io/name"
 	instanceLabel  = "app.kubernetes.io/instance"
@@ -25,18 +29,26 @@ const (
 const (
 	maxName    = 63
 	hashLength = 5
-	// halfName is what the transport's and the worker's part of a name may each claim, come what may.
-	halfName = (maxName - hashLength - 2) / 2
 )
 
 // Name is the name of the Deployment and of the ConfigMap of a worker group: <transport>-<worker>-<hash>, at most 63
 // characters. The hash is over the full names, so that neither a shortened name nor a dash in one lets two groups meet.
 func Name(t *v1alpha1.Transport, worker string) string {
-	suffix := hash(t.Namespace, t.Name, worker)
+	return nameWith(t, worker, hash(t.Namespace, t.Name, worker))
+}
+
+// SuspectsName is the name of the suspects' Deployment of a worker group: <transport>-<worker>-suspects-<hash>.
+func SuspectsName(t *v1alpha1.Transport, worker string) string {
+	return nameWith(t, worker, "suspects-"+hash(t.Namespace, t.Name, worker, "suspects"))
+}
+
+func nameWith(t *v1alpha1.Transport, worker, suffix string) string {
+	// What the transport's and the worker's part of a name may each claim, come what may.
+	half := (maxName - len(suffix) - 2) / 2
 	transport := strings.ReplaceAll(t.Name, ".", "-")
-	if excess := len(transport) + len(worker) - 2*halfName; excess > 0 {
-		transport = cut(transport, max(halfName, len(transport)-excess))
-		worker = cut(worker, 2*halfName-len(transport))
+	if excess := len(transport) + len(worker) - 2*half; excess > 0 {
+		transport = cut(transport, max(half, len(transport)-excess))
+		worker = cut(worker, 2*half-len(transport))
 	}
 	return transport + "-" + worker + "-" + suffix
 }
@@ -66,6 +78,30 @@ func Selector(t *v1alpha1.Transport, worker string) map[string]string {
 		TransportLabel: labelValue(t.Name),
 		WorkerLabel:    worker,
 	}
+}
+
+// SuspectsLabels of the suspects' Deployment of a worker group and of its pod.
+func SuspectsLabels(t *v1alpha1.Transport, worker string) map[string]string {
+	labels := TransportLabels(t)
+	labels[instanceLabel] = labelValue(t.Name)
+	labels[componentLabel] = "suspects"
+	labels[partOfLabel] = "redrive"
+	labels[SuspectsLabel] = worker
+	return labels
+}
+
+// SuspectsSelector of the suspects' pod of a worker group. It cannot be changed either.
+func SuspectsSelector(t *v1alpha1.Transport, worker string) map[string]string {
+	return map[string]string{
+		TransportLabel: labelValue(t.Name),
+		SuspectsLabel:  worker,
+	}
+}
+
+// GroupOf is the name of the worker group to which an object with these labels belongs, as one of its workers' or as one of
+// its suspects'; empty where it belongs to none.
+func GroupOf(labels map[string]string) string {
+	return cmp.Or(labels[WorkerLabel], labels[SuspectsLabel])
 }
 
 // labelValue fits the name of an object, which may have 253 characters, into the 63 of a label.

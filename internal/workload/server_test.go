@@ -57,7 +57,11 @@ func TestASecondApplyChangesNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, object := range []runtime.Object{cm, d} {
+			s, err := workload.SuspectsDeployment(tr, w, options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, object := range []runtime.Object{cm, d, s} {
 				first := applied(t, cluster, object)
 				second := applied(t, cluster, object)
 				if first.GetResourceVersion() != second.GetResourceVersion() || second.GetGeneration() > 1 {
@@ -122,8 +126,8 @@ func TestPodsPassTheRestrictedPodSecurityStandard(t *testing.T) {
 	if err := cluster.Client.Update(t.Context(), &namespace); err != nil {
 		t.Fatal(err)
 	}
-	create := func(w *v1alpha1.Worker) error {
-		d, err := workload.Deployment(tr, w, options)
+	create := func(build func(*v1alpha1.Transport, *v1alpha1.Worker, workload.Options) (*appsv1.Deployment, error), w *v1alpha1.Worker) error {
+		d, err := build(tr, w, options)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,12 +136,15 @@ func TestPodsPassTheRestrictedPodSecurityStandard(t *testing.T) {
 		return cluster.Client.Create(t.Context(), pod, client.DryRunAll)
 	}
 	for name, w := range map[string]*v1alpha1.Worker{"plain": worker("default"), "with a handler": withTemplate(handlerBeside)} {
-		if err := create(w); err != nil {
+		if err := create(workload.Deployment, w); err != nil {
 			t.Errorf("%s: %v", name, err)
+		}
+		if err := create(workload.SuspectsDeployment, w); err != nil {
+			t.Errorf("suspects, %s: %v", name, err)
 		}
 	}
 	// The namespace does enforce it: a handler at baseline, which is its team's choice, is refused here.
-	if err := create(withTemplate(`{"spec":{"containers":[{"name":"handler","image":"shop:v1"}]}}`)); err == nil {
+	if err := create(workload.Deployment, withTemplate(`{"spec":{"containers":[{"name":"handler","image":"shop:v1"}]}}`)); err == nil {
 		t.Error("the namespace accepts a container that is not restricted")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
 	"redrive.dev/redrive/api/v1alpha1"
@@ -16,6 +17,11 @@ const (
 	configDir    = "/etc/redrive/config"
 	brokerVolume = "broker"
 	brokerDir    = "/etc/redrive/broker"
+	// The journal has a name that a volume of the template hardly has.
+	journalVolume = "redrive-journal"
+	journalDir    = "/var/lib/redrive"
+	// journalSize is far more than the note of one message.
+	journalSize = "16Mi"
 )
 
 // Secrets are those from which worker pods get the broker's address, login and certificates.
@@ -49,6 +55,13 @@ func volumes(t *v1alpha1.Transport, worker *v1alpha1.Worker, secrets Secrets) []
 			DefaultMode: ptr.To[int32](0o440),
 		}}},
 	}
+}
+
+// journal survives a container that ends, and goes with its pod.
+func journal() corev1.Volume {
+	return corev1.Volume{Name: journalVolume, VolumeSource: corev1.VolumeSource{
+		EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: new(resource.MustParse(journalSize))},
+	}}
 }
 
 // projections show a pod the keys that a worker reads, and no other: the login for the management API stays away from it.

@@ -36,7 +36,9 @@ const (
 const (
 	// The handler beside the worker shares its address 127.0.0.1, and mostly has port 8080 and the name "http": these must
 	// not meet them.
-	portName = "worker-http"
+
+	// PortName is the name of the port on which a worker has its probes, its metrics and its status.
+	PortName = "worker-http"
 	port     = 9095
 
 	// userID is "nonroot" of the distroless images.
@@ -83,32 +85,55 @@ func ConfigMap(t *v1alpha1.Transport, config compile.Config) (*corev1.ConfigMap,
 // Deployment runs the pods of a worker group. It depends on nothing that a RetryPolicy says, so that a change of a policy
 // restarts no pod. An error names the field of the template that is wrong or that a template must not change.
 func Deployment(t *v1alpha1.Transport, worker *v1alpha1.Worker, opts Options) (*appsv1.Deployment, error) {
-	if opts.Image == "" {
-		return nil, errors.New("the image of the worker is not set")
-	}
-	secrets, err := secretsOf(t, opts)
+	own, err := podTemplate(t, worker, Labels(t, worker.Name), opts)
 	if err != nil {
 		return nil, err
 	}
-	template, err := customise(podTemplate(t, worker, secrets, opts), worker)
-	if err != nil {
-		return nil, err
-	}
-	return &appsv1.Deployment{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
-		ObjectMeta: objectMeta(t, worker.Name),
-		Spec: appsv1.DeploymentSpec{
-			Replicas: worker.Replicas,
-			Selector: &metav1.LabelSelector{MatchLabels: Selector(t, worker.Name)},
-			Template: *template,
-			Strategy: appsv1.DeploymentStrategy{
-				Type: appsv1.RollingUpdateDeploymentStrategyType,
-				RollingUpdate: &appsv1.RollingUpdateDeployment{
-					MaxSurge:       new(intstr.FromString("25%")),
-					MaxUnavailable: new(intstr.FromInt32(0)),
-				},
+	return deployment(objectMeta(t, worker.Name), worker, own, appsv1.DeploymentSpec{
+		Replicas: worker.Replicas,
+		Selector: &metav1.LabelSelector{MatchLabels: Selector(t, worker.Name)},
+		Strategy: appsv1.DeploymentStrategy{
+			Type: appsv1.RollingUpdateDeploymentStrategyType,
+			RollingUpdate: &appsv1.RollingUpdateDeployment{
+				MaxSurge:       new(intstr.FromString("25%")),
+				MaxUnavailable: new(intstr.FromInt32(0)),
 			},
 		},
+	})
+}
+
+// SuspectsDeployment runs the one pod of a worker group that handles the messages of its suspects' queues, one at a time.
+// The pod is as those of the group, and has a directory besides for the journal of what it has in hand. There are never two
+// of them at a time. Its template is refused where it is refused for the group's own.
+func SuspectsDeployment(t *v1alpha1.Transport, worker *v1alpha1.Worker, opts Options) (*appsv1.Deployment, error) {
+	own, err := podTemplate(t, worker, SuspectsLabels(t, worker.Name), opts)
+	if err != nil {
+		return nil, err
+	}
+	own.Spec.Volumes = append(own.Spec.Volumes, journal())
+	container := &own.Spec.Containers[0]
+	container.Args = append(container.Args, "--suspects", "--journal="+journalDir+"/journal")
+	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: journalVolume, MountPath: journalDir})
+	meta := objectMeta(t, worker.Name)
+	meta.Name, meta.Labels = SuspectsName(t, worker.Name), SuspectsLabels(t, worker.Name)
+	return deployment(meta, worker, own, appsv1.DeploymentSpec{
+		Replicas: ptr.To[int32](1),
+		Selector: &metav1.LabelSelector{MatchLabels: SuspectsSelector(t, worker.Name)},
+		Strategy: appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType},
+	})
+}
+
+// deployment completes a Deployment by the pod template, as the worker's own template changes it.
+func deployment(meta metav1.ObjectMeta, worker *v1alpha1.Worker, own *corev1.PodTemplateSpec, spec appsv1.DeploymentSpec) (*appsv1.Deployment, error) {
+	template, err := customise(own, worker)
+	if err != nil {
+		return nil, err
+	}
+	spec.Template = *template
+	return &appsv1.Deployment{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
+		ObjectMeta: meta,
+		Spec:       spec,
 	}, nil
 }
 
@@ -133,10 +158,17 @@ func objectMeta(t *v1alpha1.Transport, worker string) metav1.ObjectMeta {
 	}
 }
 
-func podTemplate(t *v1alpha1.Transport, worker *v1alpha1.Worker, secrets Secrets, opts Options) *corev1.PodTemplateSpec {
+func podTemplate(t *v1alpha1.Transport, worker *v1alpha1.Worker, labels map[string]string, opts Options) (*corev1.PodTemplateSpec, error) {
+	if opts.Image == "" {
+		return nil, errors.New("the image of the worker is not set")
+	}
+	secrets, err := secretsOf(t, opts)
+	if err != nil {
+		return nil, err
+	}
 	return &corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{
-			Labels:      Labels(t, worker.Name),
+			Labels:      labels,
 			Annotations: map[string]string{"kubectl.kubernetes.io/default-container": Container},
 		},
 		Spec: corev1.PodSpec{
@@ -154,7 +186,7 @@ func podTemplate(t *v1alpha1.Transport, worker *v1alpha1.Worker, secrets Secrets
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			},
 		},
-	}
+	}, nil
 }
 
 func workerContainer(opts Options) corev1.Container {
@@ -171,7 +203,7 @@ func workerContainer(opts Options) corev1.Container {
 			Name:      "POD_NAME",
 			ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}},
 		}},
-		Ports: []corev1.ContainerPort{{Name: portName, ContainerPort: port, Protocol: corev1.ProtocolTCP}},
+		Ports: []corev1.ContainerPort{{Name: PortName, ContainerPort: port, Protocol: corev1.ProtocolTCP}},
 		VolumeMounts: []corev1.VolumeMount{
 			{Name: configVolume, MountPath: configDir, ReadOnly: true},
 			{Name: brokerVolume, MountPath: brokerDir, ReadOnly: true},
@@ -195,7 +227,7 @@ func workerContainer(opts Options) corev1.Container {
 func probe(path string) *corev1.Probe {
 	return &corev1.Probe{
 		ProbeHandler: corev1.ProbeHandler{
-			HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString(portName)},
+			HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString(PortName)},
 		},
 		PeriodSeconds:  10,
 		TimeoutSeconds: 5,

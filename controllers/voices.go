@@ -1,0 +1,248 @@
+package controllers
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/workload"
+)
+
+const (
+	// askTimeout bounds the time in which all pods of a Transport have to answer.
+	askTimeout = 2 * time.Second
+	// maxPodsAsked bounds how many pods of a Transport are asked, and askedAtOnce how many at a time.
+	maxPodsAsked = 50
+	askedAtOnce  = 10
+	// silentFor is how long the pods of a Transport are left alone where none of them answered in time, mostly because a
+	// NetworkPolicy is in the way.
+	silentFor = 5 * time.Minute
+
+	// What a pod says is bounded: anybody's image may run in it.
+	maxAnswer      = 64 << 10
+	maxTroubles    = 100
+	maxTroubleText = 300
+	maxSubjectText = 100
+)
+
+// trouble is what pods of a worker group say that holds messages back.
+type trouble struct{ worker, reason, text string }
+
+func (t trouble) String() string { return string(kindWorker) + " " + t.worker + ": " + t.text }
+
+// voices asks worker pods what they say of themselves, and remembers it. It is safe for concurrent use.
+type voices struct {
+	// age is how long an answer counts as of now.
+	age    time.Duration
+	client *http.Client
+
+	mu  sync.Mutex
+	all map[types.NamespacedName]voice
+}
+
+// voice is what the pods of one Transport said.
+type voice struct {
+	// asked is when they were last asked, and silent when none answered in time.
+	asked, silent time.Time
+	// heard is by how many pods each trouble is told, and changed when the troubles last became others.
+	heard   map[trouble]int64
+	changed time.Time
+	// told are the troubles that events and the condition tell of; nil where that is not known.
+	told map[trouble]figure
+}
+
+func newVoices(age time.Duration) *voices {
+	return &voices{
+		age: age,
+		// Pods are spoken to directly, and must not send the operator elsewhere.
+		client: &http.Client{
+			Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 16 << 10},
+			CheckRedirect: func(*http.Request, []*http.Request) error {
+				return http.ErrUseLastResponse
+			},
+		},
+		all: map[types.NamespacedName]voice{},
+	}
+}
+
+// of is what is remembered of a Transport. recent is true where its pods need not, or should not, be asked again yet.
+func (v *voices) of(name types.NamespacedName, now time.Time) (last voice, recent bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	last = v.all[name]
+	return last, now.Sub(last.asked) < v.age || now.Sub(last.silent) < silentFor
+}
+
+func (v *voices) change(name types.NamespacedName, change func(*voice)) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	known := v.all[name]
+	change(&known)
+	v.all[name] = known
+}
+
+func (v *voices) forget(name types.NamespacedName) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.all, name)
+}
+
+// hearing is what the pods of a Transport say at one time.
+type hearing struct {
+	// heard is by how many pods each trouble is told.
+	heard map[trouble]int64
+	// answered are the worker groups of which a worker answered. A suspects' pod does not speak for the workers.
+	answered map[string]bool
+	// silent is true where not one pod answered in time.
+	silent bool
+}
+
+// ask asks each pod for its troubles. One that does not answer tells of none.
+func (v *voices) ask(ctx context.Context, pods []*corev1.Pod) hearing {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	type reply struct {
+		worker   string
+		troubles []trouble
+	}
+	answers := make(chan reply, len(pods))
+	seats := make(chan struct{}, askedAtOnce)
+	var asking sync.WaitGroup
+	for _, pod := range pods {
+		asking.Go(func() {
+			seats <- struct{}{}
+			defer func() { <-seats }()
+			if answer := v.status(ctx, pod); answer != nil {
+				answers <- reply{pod.Labels[workload.WorkerLabel], troublesIn(answer, workload.GroupOf(pod.Labels))}
+			}
+		})
+	}
+	asking.Wait()
+	close(answers)
+	h := hearing{
+		heard: map[trouble]int64{}, answered: map[string]bool{}, silent: len(pods) > 0 && len(answers) == 0 && ctx.Err() != nil,
+	}
+	for answer := range answers {
+		h.answered[answer.worker] = true
+		for _, one := range answer.troubles {
+			h.heard[one]++
+		}
+	}
+	return h
+}
+
+// keep lets what was heard last stand for the worker groups that have pods, of which none answered now.
+func (h hearing) keep(last map[trouble]int64, replicas map[string]int32) {
+	for one, pods := range last {
+		if _, heard := h.heard[one]; !heard && !h.answered[one.worker] && replicas[one.worker] > 0 {
+			h.heard[one] = pods
+		}
+	}
+}
+
+// hear remembers what pods say.
+func (v *voice) hear(h hearing, now time.Time) {
+	same := func(int64, int64) bool { return true }
+	if !maps.EqualFunc(v.heard, h.heard, same) {
+		v.changed = now
+	}
+	v.asked, v.heard, v.silent = now, h.heard, time.Time{}
+	if h.silent {
+		v.silent = now
+	}
+}
+
+// next is how long it is until pods with troubles are asked again; zero where there is no hurry. A trouble that stays is no
+// reason to look all the time.
+func (v *voice) next(now time.Time) time.Duration {
+	if len(v.heard) == 0 || now.Sub(v.changed) >= vigilFor {
+		return 0
+	}
+	return jitter(soonLook)
+}
+
+// status asks one pod; nil where it gives no answer that can be read.
+func (v *voices) status(ctx context.Context, pod *corev1.Pod) *compile.WorkerStatus {
+	address := net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(int(statusPort(pod))))
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/status", nil)
+	if err != nil {
+		return nil
+	}
+	response, err := v.client.Do(request)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = response.Body.Close() }()
+	status := &compile.WorkerStatus{}
+	if response.StatusCode != http.StatusOK || json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(status) != nil {
+		return nil
+	}
+	return status
+}
+
+// canAnswer is true for a pod that is ready and has an address of its own.
+func canAnswer(pod *corev1.Pod) bool {
+	ready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+	return ready && pod.DeletionTimestamp.IsZero() && pod.Status.PodIP != "" && !pod.Spec.HostNetwork && statusPort(pod) != 0
+}
+
+func statusPort(pod *corev1.Pod) int32 {
+	for i := range pod.Spec.Containers {
+		for _, port := range pod.Spec.Containers[i].Ports {
+			if port.Name == workload.PortName {
+				return port.ContainerPort
+			}
+		}
+	}
+	return 0
+}
+
+// troublesIn are the troubles in the answer of a pod, each once. Reasons that are not known are left out.
+func troublesIn(answer *compile.WorkerStatus, worker string) []trouble {
+	var found []trouble
+	for _, told := range answer.Troubles[:min(len(answer.Troubles), maxTroubles)] {
+		switch told.Reason {
+		case v1alpha1.ReasonQueueBlocked, v1alpha1.ReasonBreakerOpen, v1alpha1.ReasonBudgetExhausted:
+		default:
+			continue
+		}
+		text := cmp.Or(clean(told.Message, maxTroubleText), told.Reason)
+		subject := clean(told.Subject, maxSubjectText)
+		if !strings.Contains(text, subject) {
+			text += " (" + subject + ")"
+		}
+		one := trouble{worker: worker, reason: told.Reason, text: text}
+		if !slices.Contains(found, one) {
+			found = append(found, one)
+		}
+	}
+	return found
+}
+
+// clean makes a text of others one line of at most n bytes, of characters that can be seen.
+func clean(text string, n int) string {
+	visible := strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) || r == unicode.ReplacementChar {
+			return ' '
+		}
+		return r
+	}, text)
+	return shorten(strings.Join(strings.Fields(visible), " "), n)
+}

@@ -1,0 +1,226 @@
+package controllers
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/workload"
+)
+
+// talking is a pod that answers as a server does.
+func talking(t *testing.T, answer http.HandlerFunc) *corev1.Pod {
+	t.Helper()
+	server := httptest.NewServer(answer)
+	t.Cleanup(server.Close)
+	address, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := strconv.ParseInt(address.Port(), 10, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{workload.WorkerLabel: "default"}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{
+			{Name: "handler", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}}},
+			{Name: "worker", Ports: []corev1.ContainerPort{{Name: workload.PortName, ContainerPort: int32(port)}}},
+		}},
+		Status: corev1.PodStatus{PodIP: "127.0.0.1", Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+	}
+}
+
+func saysOnly(body string) http.HandlerFunc {
+	return func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write([]byte(body)) }
+}
+
+const (
+	open      = `{"troubles":[{"reason":"BreakerOpen","message":"calls fail"}]}`
+	openHeard = "worker default: calls fail"
+)
+
+func TestWhatAPodSaysIsNotTrustedBlindly(t *testing.T) {
+	elsewhere := httptest.NewServer(saysOnly(open))
+	t.Cleanup(elsewhere.Close)
+	tests := map[string]struct {
+		answer http.HandlerFunc
+		want   []string
+	}{
+		"a trouble":                          {saysOnly(open), []string{openHeard}},
+		"one with its subject in the text":   {saysOnly(`{"troubles":[{"reason":"QueueBlocked","subject":"q","message":"queue q stops"}]}`), []string{"worker default: queue q stops"}},
+		"one with its subject beside it":     {saysOnly(`{"troubles":[{"reason":"QueueBlocked","subject":"q","message":"stops"}]}`), []string{"worker default: stops (q)"}},
+		"one without a text":                 {saysOnly(`{"troubles":[{"reason":"QueueBlocked"}]}`), []string{"worker default: QueueBlocked"}},
+		"one that it tells twice":            {saysOnly(`{"troubles":[{"reason":"BreakerOpen","message":"a"},{"reason":"BreakerOpen","message":"a"}]}`), []string{"worker default: a"}},
+		"a reason that is not known":         {saysOnly(`{"troubles":[{"reason":"LaneStalled","message":"a"},{"reason":"","message":"b"}]}`), nil},
+		"fields that are not known":          {saysOnly(`{"more":1,"troubles":[{"reason":"BreakerOpen","message":"a","more":2}]}`), []string{"worker default: a"}},
+		"control characters":                 {saysOnly(`{"troubles":[{"reason":"BreakerOpen","message":"a\n\u001b[31mb\u202e\u0000c"}]}`), []string{"worker default: a [31mb c"}},
+		"no troubles":                        {saysOnly(`{}`), nil},
+		"no JSON":                            {saysOnly(`<html>`), nil},
+		"a trouble, and an endless text":     {saysOnly(`{"troubles":[{"reason":"BreakerOpen","message":"` + strings.Repeat("a", maxAnswer) + `"}]}`), nil},
+		"nothing but an error":               {func(rw http.ResponseWriter, _ *http.Request) { http.Error(rw, open, http.StatusInternalServerError) }, nil},
+		"that somebody else is to be asked":  {func(rw http.ResponseWriter, r *http.Request) { http.Redirect(rw, r, elsewhere.URL, http.StatusFound) }, nil},
+		"a line that breaks off":             {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, nil},
+		"a subject and a text without bound": {saysOnly(`{"troubles":[{"reason":"BreakerOpen","subject":"` + strings.Repeat("s", 200) + `","message":"` + strings.Repeat("ä", 400) + `"}]}`), []string{"worker default: " + strings.Repeat("ä", 148) + "… (" + strings.Repeat("s", 97) + "…)"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			said := newVoices(0).ask(t.Context(), []*corev1.Pod{talking(t, tt.answer)})
+			var got []string
+			for one := range said.heard {
+				got = append(got, one.String())
+			}
+			if !slices.Equal(got, tt.want) || said.silent {
+				t.Errorf("heard %q, want %q, silent %v", got, tt.want, said.silent)
+			}
+		})
+	}
+	many := &compile.WorkerStatus{}
+	for i := range 2 * maxTroubles {
+		many.Troubles = append(many.Troubles, compile.Trouble{Reason: v1alpha1.ReasonBreakerOpen, Message: strconv.Itoa(i)})
+	}
+	if got := len(troublesIn(many, "default")); got != maxTroubles {
+		t.Errorf("one pod tells of %d troubles", got)
+	}
+}
+
+func TestManyPodsAreAskedAndThoseThatDoNotAnswerHaveNoTrouble(t *testing.T) {
+	pods := make([]*corev1.Pod, 0, 3*askedAtOnce+2)
+	for range 3 * askedAtOnce {
+		pods = append(pods, talking(t, saysOnly(open)))
+	}
+	unheard := talking(t, saysOnly(open))
+	unheard.Status.PodIP = "not an address"
+	hanging := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+	pods = append(pods, unheard, talking(t, hanging))
+	said := newVoices(0).ask(t.Context(), pods)
+	want := trouble{worker: "default", reason: v1alpha1.ReasonBreakerOpen, text: "calls fail"}
+	if len(said.heard) != 1 || said.heard[want] != 3*askedAtOnce || said.silent || !said.answered["default"] {
+		t.Errorf("heard %+v", said)
+	}
+	suspects := talking(t, saysOnly(open))
+	suspects.Labels = map[string]string{workload.SuspectsLabel: "default"}
+	if said := newVoices(0).ask(t.Context(), []*corev1.Pod{unheard, suspects}); said.heard[want] != 1 || said.answered["default"] {
+		t.Errorf("heard %+v of the suspects' pod alone", said)
+	}
+	// The time for all of them is over.
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if said := newVoices(0).ask(ctx, pods[:3]); len(said.heard)+len(said.answered) > 0 || !said.silent {
+		t.Errorf("heard %+v, where nobody can answer", said)
+	}
+	if newVoices(0).ask(ctx, nil).silent {
+		t.Error("nobody was asked, and nobody answered")
+	}
+}
+
+func TestPodsThatCannotAnswerAreNotAsked(t *testing.T) {
+	for name, change := range map[string]func(*corev1.Pod){
+		"one that is not ready":              func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionFalse },
+		"one without an address":             func(p *corev1.Pod) { p.Status.PodIP = "" },
+		"one with the address of its node":   func(p *corev1.Pod) { p.Spec.HostNetwork = true },
+		"one without the port":               func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[:1] },
+		"one that is on its way to the end ": func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := talking(t, saysOnly(open))
+			if !canAnswer(pod) {
+				t.Fatal("a pod that is ready cannot answer")
+			}
+			if change(pod); canAnswer(pod) {
+				t.Error("it can answer")
+			}
+		})
+	}
+}
+
+func TestWhatAGroupSaidStandsWhileNobodyOfItCanAnswer(t *testing.T) {
+	one, other := trouble{worker: "default", text: "one"}, trouble{worker: "default", text: "other"}
+	last := map[trouble]int64{one: 2}
+	tests := map[string]struct {
+		heard    map[trouble]int64
+		answered bool
+		replicas map[string]int32
+		want     map[trouble]int64
+	}{
+		"nobody answers":                         {replicas: map[string]int32{"default": 2}, want: last},
+		"nobody answers, and there are no pods":  {replicas: map[string]int32{"default": 0}},
+		"nobody is asked any more":               {},
+		"a worker has nothing to tell":           {answered: true, replicas: map[string]int32{"default": 2}},
+		"a worker tells of another":              {heard: map[trouble]int64{other: 1}, answered: true, replicas: map[string]int32{"default": 2}, want: map[trouble]int64{other: 1}},
+		"only the suspects' pod tells of it":     {heard: map[trouble]int64{one: 1}, replicas: map[string]int32{"default": 2}, want: map[trouble]int64{one: 1}},
+		"only the suspects' pod tells of others": {heard: map[trouble]int64{other: 1}, replicas: map[string]int32{"default": 2}, want: map[trouble]int64{one: 2, other: 1}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			said := hearing{heard: map[trouble]int64{}, answered: map[string]bool{"default": tt.answered}}
+			maps.Copy(said.heard, tt.heard)
+			if said.keep(last, tt.replicas); !maps.Equal(said.heard, tt.want) {
+				t.Errorf("heard %v, want %v", said.heard, tt.want)
+			}
+		})
+	}
+}
+
+func TestATroubleThatStaysIsNoReasonToHurryForEver(t *testing.T) {
+	one, other := trouble{worker: "default", text: "one"}, trouble{worker: "default", text: "other"}
+	var v voice
+	start := time.Now()
+	for i, look := range []struct {
+		after time.Duration
+		heard map[trouble]int64
+		soon  bool
+	}{
+		{0, map[trouble]int64{}, false},
+		{time.Hour, map[trouble]int64{one: 1}, true},
+		{time.Hour + vigilFor - time.Second, map[trouble]int64{one: 1}, true},
+		{time.Hour + vigilFor, map[trouble]int64{one: 2}, false},
+		{2 * time.Hour, map[trouble]int64{one: 2}, false},
+		{3 * time.Hour, map[trouble]int64{one: 2, other: 1}, true},
+		{3*time.Hour + vigilFor, map[trouble]int64{one: 2, other: 1}, false},
+		{4 * time.Hour, map[trouble]int64{other: 1}, true},
+		{4*time.Hour + time.Second, map[trouble]int64{}, false},
+	} {
+		now := start.Add(look.after)
+		v.hear(hearing{heard: look.heard}, now)
+		if next := v.next(now); (next != 0) != look.soon || next > soonLook*11/10 {
+			t.Errorf("after look %d the next is in %s", i+1, next)
+		}
+	}
+}
+
+func TestPodsAreNotAskedAgainAtOnce(t *testing.T) {
+	v, name, now := newVoices(5*time.Second), types.NamespacedName{Name: "async"}, time.Now()
+	recent := func(after time.Duration) bool {
+		_, recent := v.of(name, now.Add(after))
+		return recent
+	}
+	if recent(0) {
+		t.Error("what nobody has said yet is taken for recent")
+	}
+	v.change(name, func(known *voice) { known.asked = now })
+	if !recent(4*time.Second) || recent(5*time.Second) {
+		t.Error("what was said does not hold for its time")
+	}
+	v.change(name, func(known *voice) { known.silent = now })
+	if !recent(silentFor-time.Second) || recent(silentFor) {
+		t.Error("pods that stayed silent are not left alone for their time")
+	}
+	v.forget(name)
+	if recent(0) {
+		t.Error("a Transport that is gone is remembered")
+	}
+}
