@@ -15,6 +15,7 @@ import (
 	"syscall"
 
 	"redrive.dev/redrive/internal/cli/terminal"
+	"redrive.dev/redrive/internal/local"
 )
 
 func main() {
@@ -22,7 +23,12 @@ func main() {
 	inCluster := flag.Bool("cluster", false, "run the samples in the cluster of kubectl's current context; "+hostVariable+" is this machine's address there")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := demo(ctx, *samples, *inCluster)
+	var err error
+	if flag.Arg(0) == local.SuspectsArgument {
+		err = local.SuspectsWorker(ctx, os.Stdin, os.Stdout, os.Stderr)
+	} else {
+		err = demo(ctx, *samples, *inCluster)
+	}
 	stop()
 	if err != nil {
 		if !errors.Is(err, errUnsettled) {

@@ -198,7 +198,7 @@ func TestBrokerIsKilledAndRestartedUnderLoad(t *testing.T) {
 	s.awaitHandled(60)
 	must(t, b.node.Restart(t.Context()))
 	s.awaitHandled(60)
-	s.tally.settle(flow.stop(), 2*time.Minute)
+	s.tally.settle(flow.stop(), 4*time.Minute)
 	s.awaitReady(2 * time.Minute)
 	if after := s.awaitPods(2, time.Minute); !sameRestarts(before, after) {
 		t.Errorf("pods and restarts are %v, before the broker was killed %v", restarts(after), restarts(before))

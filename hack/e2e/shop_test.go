@@ -207,7 +207,7 @@ func (s *shop) queueNames() string {
 	for i, q := range s.transport.Spec.Queues {
 		names[i] = q.Name
 	}
-	return "^(" + strings.Join(names, "|") + ")$"
+	return "^(" + strings.Join(names, "|") + `)(\.suspect)?$`
 }
 
 func (s *shop) objectNames() string {
@@ -324,8 +324,14 @@ func (s *shop) scale(replicas int32) {
 
 // pods of the workers.
 func (s *shop) pods(ctx context.Context) ([]corev1.Pod, error) {
+	return s.podsWith(ctx, "redrive.dev/worker")
+}
+
+// podsWith are the Transport's pods that have a label.
+func (s *shop) podsWith(ctx context.Context, label string) ([]corev1.Pod, error) {
 	var pods corev1.PodList
-	err := suite.client.List(ctx, &pods, client.InNamespace(s.namespace), client.MatchingLabels{"redrive.dev/transport": transportName})
+	err := suite.client.List(ctx, &pods, client.InNamespace(s.namespace),
+		client.MatchingLabels{"redrive.dev/transport": transportName}, client.HasLabels{label})
 	if err != nil {
 		return nil, fmt.Errorf("list the pods of %s: %w", s.namespace, err)
 	}
