@@ -25,6 +25,10 @@ const (
 	// Those of status.
 	exitNotReady    = 1
 	exitStatusError = 2
+
+	// Those of policy.
+	exitCasesDiffer = 1
+	exitFileError   = 2
 )
 
 // pluginName is the name under which kubectl finds the command as its plugin "redrive".
@@ -56,10 +60,15 @@ func Main(ctx context.Context, env Environment, args []string) int {
 		return exitChanges
 	case errors.Is(err, errNotReady):
 		return exitNotReady
+	case errors.Is(err, errCasesDiffer):
+		return exitCasesDiffer
 	}
 	_, _ = fmt.Fprintf(env.Err, "redrive: %v\n", err)
 	if _, ok := errors.AsType[*statusError](err); ok {
 		return exitStatusError
+	}
+	if _, ok := errors.AsType[*fileError](err); ok {
+		return exitFileError
 	}
 	return exitError
 }
@@ -80,7 +89,7 @@ cluster are.`,
 	root.SetIn(env.In)
 	root.SetOut(env.Out)
 	root.SetErr(env.Err)
-	root.AddCommand(newRun(env), newPlan(env), newStatus(env), newVersion(env))
+	root.AddCommand(newRun(env), newSuspects(env), newPlan(env), newPolicy(env), newStatus(env), newVersion(env))
 	return root
 }
 

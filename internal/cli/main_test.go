@@ -20,7 +20,12 @@ import (
 	"redrive.dev/redrive/internal/testtransport"
 )
 
-func TestMain(m *testing.M) { testbroker.Main(running(func() int { return testcluster.Run(m) })) }
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == local.SuspectsArgument {
+		os.Exit(Main(context.Background(), Environment{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, os.Args[1:]))
+	}
+	testbroker.Main(running(func() int { return testcluster.Run(m) }))
+}
 
 // running is a function that runs tests.
 type running func() int

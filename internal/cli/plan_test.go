@@ -124,6 +124,29 @@ func TestPlanOfAConflictIsPrintedAndFails(t *testing.T) {
 	}
 }
 
+func TestPlanRemovesNoSuspectsQueueWhileItsWorkQueueIsInConflict(t *testing.T) {
+	b := newBench(t)
+	dir := folder(t, map[string]string{"transport.yaml": transportYAML, "policy.yaml": policyYAML})
+	run := b.start(t, "run", "-f", dir)
+	testtransport.Eventually(t, "the topology", func() bool { return strings.Contains(run.log.String(), "as it should be") })
+	run.signals <- nil
+	if code := <-run.code; code != exitOK {
+		t.Fatalf("run ended with %d: %s", code, run.log.String())
+	}
+	put(t, dir, "transport.yaml", strings.Replace(transportYAML, "{name: test, ", "{name: test, ordering: {type: Strict}, ", 1))
+	code, out, errs := b.command(t, "", "plan", "-f", dir)
+	if code != exitError || !strings.Contains(out, `! conflict: queue "test": x-single-active-consumer is false`) {
+		t.Errorf("exit code %d, stderr %q, want 1 and the conflict:\n%s", code, errs, out)
+	}
+	if strings.Contains(out, "test.suspect") || strings.Contains(out, "to remove") && !strings.Contains(out, " 0 to remove") {
+		t.Errorf("something is to be removed:\n%s", out)
+	}
+	put(t, dir, "transport.yaml", strings.Replace(strings.Replace(transportYAML, "{name: test, ", "{name: other, ", 1), ", unroutedTo: test", "", 1))
+	if _, out, errs := b.command(t, "", "plan", "-f", dir); !strings.Contains(out, "- queue test.suspect") {
+		t.Errorf("%s, want the suspects' queue to go with its work queue:\n%s", errs, out)
+	}
+}
+
 func TestAPlanIsMadeAsTheClusterThatOwnsTheObjects(t *testing.T) {
 	b := newBench(t)
 	transport := testtransport.New("http://127.0.0.1:1/messages")

@@ -21,6 +21,7 @@ const (
 	refreshEvery = time.Second
 	redrawEvery  = 250 * time.Millisecond
 	lineEvery    = 5 * time.Second
+	suspectsStay = time.Minute
 )
 
 // runFlags are the flags of run.
@@ -40,7 +41,11 @@ table shows what happens: on a terminal it is redrawn in place, elsewhere a line
 
 When a file changes, everything takes over the change without a restart; a file that is not valid is refused with its
 error, and the last good one stays in force. A Transport that is removed from the files stops, and its objects stay on the
-broker. Lanes that no policy needs any more are emptied and deleted as on Kubernetes, ten minutes later.
+broker. While an object on the broker is in conflict with the files, the workers stay as they are, and none is started. Lanes
+that no policy needs any more are emptied and deleted as on Kubernetes, ten minutes later.
+
+Messages that were with a worker when it ended are handled one by one in a process of its own for each worker group, which runs
+only while there are some.
 
 Each worker group is one worker here, with the concurrency of one pod; replicas counts only where it is 0, which pauses the
 group. Pod templates do not apply.
@@ -86,6 +91,7 @@ func run(ctx context.Context, env Environment, flags runFlags) error {
 	advise(log, loaded.units)
 	runner := local.NewRunner(local.Options{
 		Waits: topology.DefaultWaits(), Reapply: reapplyEvery, Refresh: refreshEvery, Log: log,
+		Suspects: local.Suspects{Stay: suspectsStay, LogTo: logTo, LogLevel: flags.logLevel},
 	})
 	if err := runner.Take(loaded.units, brokers); err != nil {
 		return err //nolint:wrapcheck // cannot be: it has only begun

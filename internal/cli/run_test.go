@@ -147,3 +147,86 @@ func TestASecondSignalStopsAtOnce(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, run.log.String())
 	}
 }
+
+func TestAConflictLeavesTheWorkersAsTheyAre(t *testing.T) {
+	b := newBench(t)
+	p := &partner{attempts: map[string]int{}, handled: map[string]int{}}
+	server := httptest.NewServer(p)
+	defer server.Close()
+	transport := strings.ReplaceAll(transportYAML, "http://127.0.0.1:1", server.URL)
+	dir := folder(t, map[string]string{"transport.yaml": transport, "policy.yaml": policyYAML})
+	run := b.start(t, "run", "-f", dir)
+	logged := func(text string) func() bool {
+		return func() bool { return strings.Contains(run.log.String(), text) }
+	}
+	testtransport.Eventually(t, "the topology", logged("as it should be"))
+
+	strict := strings.Replace(transport, "{name: test, ", "{name: test, ordering: {type: Strict}, ", 1)
+	strict += fmt.Sprintf("  - {name: second, handler: {http: {url: %q}}}\n", server.URL)
+	strict = strings.Replace(strict, "name: default,", "name: default, queues: [test],", 1)
+	strict = strings.Replace(strict, "bindingKeys: [test]}", "bindingKeys: [test]}, {name: more, bindingKeys: [more]}", 1)
+	put(t, dir, "transport.yaml", strings.Replace(strict, "name: second,", "name: second, queues: [more],", 1))
+	testtransport.Eventually(t, "the conflict", logged(
+		`conflict: queue \"test\": x-single-active-consumer is false`))
+	if !logged("until that is put right the workers stay as they are, not started: second")() {
+		t.Errorf("the log does not say what becomes of the workers:\n%s", run.log.String())
+	}
+	broker := testtransport.Connect(t, b.direct)
+	publish(broker, "test", 5, 5)
+	testtransport.Eventually(t, "a message to be handled as before, at the second attempt", func() bool { return p.count() == 1 })
+	if logged("configuration taken over")() || logged("worker=second")() {
+		t.Errorf("the workers are not as they were:\n%s", run.log.String())
+	}
+
+	put(t, dir, "transport.yaml", strings.Replace(transport, "timeout: 5s", "timeout: 6s", 1))
+	testtransport.Eventually(t, "the worker to go on with the files", logged("configuration taken over"))
+	run.signals <- nil
+	if code := <-run.code; code != exitOK {
+		t.Errorf("exit code %d: %s", code, run.log.String())
+	}
+}
+
+func TestAWorkerIsNotStartedIntoAConflict(t *testing.T) {
+	b := newBench(t)
+	channel := testtransport.Connect(t, b.direct).Channel()
+	if _, err := channel.QueueDeclare("test", true, false, false, false, map[string]any{"x-queue-type": "classic"}); err != nil {
+		t.Fatal(err)
+	}
+	dir := folder(t, map[string]string{"transport.yaml": transportYAML, "policy.yaml": policyYAML})
+	run := b.start(t, "run", "-f", dir)
+	logged := func(text string) func() bool {
+		return func() bool { return strings.Contains(run.log.String(), text) }
+	}
+	testtransport.Eventually(t, "the conflict", logged("not started: default"))
+	if logged("worker=default")() {
+		t.Errorf("the worker was started:\n%s", run.log.String())
+	}
+	if _, err := channel.QueueDelete("test", false, false, false); err != nil {
+		t.Fatal(err)
+	}
+	put(t, dir, "transport.yaml", strings.Replace(transportYAML, "timeout: 5s", "timeout: 6s", 1))
+	testtransport.Eventually(t, "the worker", logged("worker=default"))
+	run.signals <- nil
+	if code := <-run.code; code != exitOK {
+		t.Errorf("exit code %d: %s", code, run.log.String())
+	}
+}
+
+func TestRunShowsWhatHoldsMessagesBack(t *testing.T) {
+	b := newBench(t)
+	p := &partner{attempts: map[string]int{}, handled: map[string]int{}}
+	server := httptest.NewServer(p)
+	defer server.Close()
+	transport := strings.ReplaceAll(transportYAML, "http://127.0.0.1:1", server.URL)
+	transport = strings.Replace(transport, "{name: test, ", "{name: test, ordering: {type: Strict, onFailure: Block}, ", 1)
+	run := b.start(t, "run", "-f", folder(t, map[string]string{"transport.yaml": transport, "policy.yaml": policyYAML}))
+	testtransport.Eventually(t, "the topology", func() bool { return strings.Contains(run.log.String(), "as it should be") })
+	publish(testtransport.Connect(t, b.direct), "test", 7, 7) // which is rejected
+	testtransport.Eventually(t, "the trouble to show", func() bool {
+		return strings.Contains(run.out.String(), `; worker default: queue "test" stops at a message that was given up`)
+	})
+	run.signals <- nil
+	if code := <-run.code; code != exitOK {
+		t.Errorf("exit code %d: %s", code, run.log.String())
+	}
+}

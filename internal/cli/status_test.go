@@ -201,12 +201,14 @@ func (s *shop) fill() {
 
 const filled = `Transport shop/async: Ready, workers 2/2, failed 3, on rabbit@shop, vhost vhost-1
   Adopted, and never deleted: queue/lost
-  QUEUE              ROLE     WAITING  IN HAND  OLDEST  CONSUMERS  NOTES
-  test               work           4        1       -          1
-  lost               work           0        0                  1  adopted, and never deleted
-  async.fallback.1h  lane           2        0     <1h          0
-  async.fallback.2h  lane           0        0                  0
-  async.failed       failure        3        0       -          0
+  QUEUE              ROLE      WAITING  IN HAND  OLDEST  CONSUMERS  NOTES
+  test               work            4        1       -          1
+  lost               work            0        0                  1  adopted, and never deleted
+  test.suspect       suspects        0        0                  0
+  lost.suspect       suspects        0        0                  0
+  async.fallback.1h  lane            2        0     <1h          0
+  async.fallback.2h  lane            0        0                  0
+  async.failed       failure         3        0       -          0
 `
 
 func TestStatusShowsEachQueueAndLane(t *testing.T) {
@@ -240,7 +242,7 @@ func TestStatusShowsEachQueueAndLane(t *testing.T) {
 		t.Errorf("exit code %d:\n%s", code, out)
 	}
 	var document struct{ Transports []status.Report }
-	if err := json.Unmarshal([]byte(out), &document); err != nil || len(document.Transports) != 1 || len(document.Transports[0].Queues) != 5 {
+	if err := json.Unmarshal([]byte(out), &document); err != nil || len(document.Transports) != 1 || len(document.Transports[0].Queues) != 7 {
 		t.Errorf("%v: %s", err, out)
 	}
 }

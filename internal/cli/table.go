@@ -12,7 +12,8 @@ import (
 // unknown stands for a number that the broker has not told yet.
 const unknown = "?"
 
-// table shows all Transports, each with its work queues, its lanes and its failure queue.
+// table shows all Transports, each with its work queues, its lanes, its failure queue and what holds
+// messages back.
 func table(snapshots []local.Snapshot) []string {
 	var lines []string
 	for i, s := range snapshots {
@@ -26,10 +27,31 @@ func table(snapshots []local.Snapshot) []string {
 				q.Name, count(q.Ready), "", number(q.AtHandler), number(q.Handled), number(q.Retried), number(q.Failed), number(q.Dropped),
 			})
 		}
-		rows = append(rows, []string{"(all lanes)", "", count(s.Waiting)}, []string{s.FailureQueue, count(s.Failures)})
+		rows = append(rows, []string{"(all lanes)", "", count(s.Waiting)})
+		if hasSuspects(s) {
+			rows = append(rows, []string{"(suspects)", count(s.Suspects)})
+		}
+		rows = append(rows, []string{s.FailureQueue, count(s.Failures)})
 		lines = append(lines, terminal.Align(rows)...)
+		for _, text := range troubleTexts(s) {
+			lines = append(lines, "! "+text)
+		}
 	}
 	return lines
+}
+
+// maxTroubles bounds what is shown of each Transport: a breaker with a key may have very many.
+const maxTroubles = 10
+
+func troubleTexts(s local.Snapshot) []string {
+	var texts []string
+	for _, trouble := range s.Troubles[:min(len(s.Troubles), maxTroubles)] {
+		texts = append(texts, "worker "+trouble.Worker+": "+trouble.Message)
+	}
+	if more := len(s.Troubles) - maxTroubles; more > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more", more))
+	}
+	return texts
 }
 
 func heading(s local.Snapshot) string {
@@ -50,13 +72,20 @@ func line(s local.Snapshot) string {
 		}
 		parts = append(parts, text)
 	}
-	parts = append(parts, "in lanes "+count(s.Waiting), s.FailureQueue+" "+count(s.Failures))
+	parts = append(parts, "in lanes "+count(s.Waiting))
+	if hasSuspects(s) {
+		parts = append(parts, "suspects "+count(s.Suspects))
+	}
+	parts = append(parts, s.FailureQueue+" "+count(s.Failures))
 	text := s.Transport + ": " + strings.Join(parts, "; ")
 	if s.Problem != "" {
 		text += "; " + s.Problem
 	}
-	return text
+	return strings.Join(append([]string{text}, troubleTexts(s)...), "; ")
 }
+
+// hasSuspects is true while messages wait to be handled apart from others, which is rare.
+func hasSuspects(s local.Snapshot) bool { return s.Suspects != nil && *s.Suspects > 0 }
 
 func count(n *int64) string {
 	if n == nil {

@@ -3,14 +3,62 @@ package local
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/topology"
 )
 
-// apply makes the broker's objects what the unit asks for, and takes queues that are not wanted any more a step further.
+// desired are the objects that the broker needs for the unit and for the workers in force: a lane's way out begins when no
+// worker knows it any more.
+func (s *site) desired(unit *Unit) topology.Objects {
+	needs := unit.Compiled.Needs
+	lanes, high := slices.Clone(needs.Lanes), slices.Clone(needs.HighLanes)
+	for _, config := range s.inForce {
+		lanes = append(lanes, config.Lanes...)
+		if config.HighLanes {
+			high = append(high, config.Lanes...)
+		}
+	}
+	slices.Sort(lanes)
+	slices.Sort(high)
+	needs.Lanes, needs.HighLanes = slices.Compact(lanes), slices.Compact(high)
+	desired, err := topology.Desired(unit.Transport, needs, unit.Objects.Owner)
+	if err != nil {
+		return unit.Objects // which are valid; only with an old lane among them they are not
+	}
+	return desired
+}
+
+// consumed are the queues that the workers in force consume, and those of suspects into which they publish.
+func (s *site) consumed() []string {
+	var queues []string
+	for _, config := range s.inForce {
+		for _, queue := range config.Queues {
+			queues = append(queues, queue.Name)
+			if queue.Suspects != "" {
+				queues = append(queues, queue.Suspects)
+			}
+		}
+	}
+	return queues
+}
+
+// named is all on the broker that the workers in force name and others may not need.
+func (s *site) named() []string {
+	names := s.consumed()
+	for _, config := range s.inForce {
+		for _, lane := range config.Lanes {
+			names = append(names, fmt.Sprintf("%s %t", lane, config.HighLanes))
+		}
+	}
+	return names
+}
+
+// apply makes the broker's objects what is desired, and takes queues that are not wanted any more a step further.
 // It gives the time until the next step is due.
-func (s *site) apply(unit *Unit) (next time.Duration, err error) {
+func (s *site) apply(desired topology.Objects) (next time.Duration, err error) {
 	on := *s.on.Load()
 	client, err := on.client()
 	if err != nil {
@@ -23,14 +71,14 @@ func (s *site) apply(unit *Unit) (next time.Duration, err error) {
 		return nil
 	}
 	report, err := apply.Once(s.ending, client, apply.Input{
-		Desired: unit.Objects, State: s.state, Waits: s.options.Waits, Now: time.Now(),
+		Desired: desired, State: s.state, Consumed: s.consumed(), Waits: s.options.Waits, Now: time.Now(),
 	}, record)
 	s.state.Created, s.state.Adopted, s.state.Retiring = report.Created, report.Adopted, report.Retiring
 	s.tell(report)
 	if err != nil {
 		return 0, explain(err, on)
 	}
-	s.hindrance = hindrance(report)
+	s.hindrance, s.conflict = hindrance(report), len(report.Conflicts) > 0
 	if report.RequeueAfter > 0 {
 		return report.RequeueAfter, nil
 	}

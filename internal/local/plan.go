@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"redrive.dev/redrive/internal/broker"
@@ -66,7 +67,7 @@ func MakePlan(ctx context.Context, unit *Unit, on Broker) (Plan, error) {
 	if err != nil {
 		return Plan{}, explain(err, on)
 	}
-	desired, err := topology.Desired(unit.Transport, unit.Compiled.Lanes, Owner(clusterOf(unit, observed), unit.Transport))
+	desired, err := topology.Desired(unit.Transport, unit.Compiled.Needs, Owner(clusterOf(unit, observed), unit.Transport))
 	if err != nil {
 		return Plan{}, fmt.Errorf("desired objects: %w", err)
 	}
@@ -94,6 +95,9 @@ func planOf(d topology.Difference) Plan {
 		Withheld: d.Withheld, Warnings: d.Warnings,
 	}
 	for _, queue := range d.ExtraQueues {
+		if inConflict(d.Conflicts, topology.SuspectsOf(queue.Queue)) {
+			continue // workers may publish into it as long as the conflict stands
+		}
 		plan.RetiredQueues = append(plan.RetiredQueues, RetiredQueue{Queue: queue.Name, Messages: queue.Messages})
 	}
 	for _, ref := range d.Adopted {
@@ -114,6 +118,13 @@ func planOf(d topology.Difference) Plan {
 		}
 	}
 	return plan
+}
+
+// inConflict is true for a queue that only the user can put right.
+func inConflict(conflicts []topology.Conflict, queue string) bool {
+	return slices.ContainsFunc(conflicts, func(c topology.Conflict) bool {
+		return c.Object == topology.Ref{Kind: topology.KindQueue, Name: queue}
+	})
 }
 
 // client of the broker's management API.

@@ -20,7 +20,9 @@ type Options struct {
 	Reapply time.Duration
 	// Refresh is how often the broker's counts are read for Snapshots.
 	Refresh time.Duration
-	Log     *slog.Logger
+	// Suspects are handled in processes of their own.
+	Suspects Suspects
+	Log      *slog.Logger
 }
 
 // Runner runs Transports in this process.
@@ -102,6 +104,13 @@ func (r *Runner) Drain(ctx context.Context) error {
 	case <-drained:
 		return nil
 	case <-ctx.Done():
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, site := range r.sites {
+			for _, g := range site.allGroups() {
+				g.keeper.forget()
+			}
+		}
 		return errors.New("stopped before all messages were settled: the broker delivers the rest again")
 	}
 }

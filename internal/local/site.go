@@ -14,6 +14,7 @@ import (
 
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/topology"
 )
 
 const (
@@ -32,19 +33,30 @@ type site struct {
 	ending  context.Context //nolint:containedctx // the site is a process of its own; end ends it
 	end     context.CancelFunc
 
-	// state is what one run of apply leaves to the next, and hindrance what only the user can put right.
+	// state is what one run of apply leaves to the next, and hindrance what only the user can put right; conflict is true where
+	// that concerns an object which is not as the unit needs it.
 	state     apply.State
 	hindrance string
+	conflict  bool
 	retry     time.Duration
-	groups    map[string]*group
+	// groups that run, and the configuration that each has in force.
+	groups  map[string]*group
+	inForce map[string]compile.Config
 
 	mu sync.Mutex
 	// staffed are all groups that ever ran.
-	staffed []*group
+	staffed []staffed
 	// queues to count, and what was counted last; nil where the broker could not be asked.
 	queues  []string
 	counts  counts
 	problem string
+}
+
+// staffed is a group with the name of its workers.
+type staffed struct {
+	*group
+
+	worker string
 }
 
 func newSite(options *Options, unit *Unit, on Broker) *site {
@@ -53,6 +65,7 @@ func newSite(options *Options, unit *Unit, on Broker) *site {
 		log:     options.Log.With("transport", unit.Name().String()),
 		changed: make(chan struct{}, 1),
 		groups:  map[string]*group{},
+		inForce: map[string]compile.Config{},
 		problem: "is being made ready",
 	}
 	s.ending, s.end = context.WithCancel(context.Background())
@@ -98,8 +111,9 @@ func (s *site) run() {
 // converge makes the broker's objects and the workers what the unit asks for, and gives the time until the next look. The
 // objects come first: a worker that knows a lane needs it.
 func (s *site) converge() time.Duration {
-	unit := s.unit.Load()
-	next, err := s.apply(unit)
+	unit, named := s.unit.Load(), s.named()
+	desired := s.desired(unit)
+	next, err := s.apply(desired)
 	if err != nil {
 		if s.ending.Err() != nil {
 			return 0
@@ -109,31 +123,66 @@ func (s *site) converge() time.Duration {
 		return jittered(s.retry)
 	}
 	s.retry = 0
-	s.made(unit)
+	s.made(desired)
+	if s.conflict {
+		s.report(join(s.hindrance, s.hold(unit)))
+		return min(next, jittered(s.options.Reapply))
+	}
 	problem := s.hindrance
 	if err := s.staff(unit); err != nil {
 		problem = join(problem, strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
 	s.report(problem)
+	if now := s.named(); slices.ContainsFunc(named, func(name string) bool { return !slices.Contains(now, name) }) {
+		return 0 // what no worker names any more can go
+	}
 	return min(next, jittered(s.options.Reapply))
 }
 
-// staff starts, reloads and stops workers. A group with no replicas is stopped.
-func (s *site) staff(unit *Unit) error {
-	var problems []error
-	wanted := map[string]bool{}
-	for i, config := range unit.Compiled.Workers {
-		if replicas := unit.Transport.Spec.Workers[i].Replicas; replicas != nil && *replicas == 0 {
-			continue
+// hold leaves the workers as they are while there is a conflict, and says so: whoever owns the object in question must not get
+// their messages, and they would not find it as they believe. Their logins are those of now.
+func (s *site) hold(unit *Unit) string {
+	for _, g := range s.groups {
+		g.keeper.takeLogin(*s.on.Load())
+	}
+	text := "until that is put right the workers stay as they are"
+	var waiting []string
+	for _, config := range wanted(unit) {
+		if s.groups[config.Worker] == nil {
+			waiting = append(waiting, config.Worker)
 		}
-		wanted[config.Worker] = true
+	}
+	if len(waiting) > 0 {
+		text += ", not started: " + strings.Join(waiting, ", ")
+	}
+	return text
+}
+
+// wanted are the worker groups that are to run: not those with no replicas.
+func wanted(unit *Unit) []compile.Config {
+	var configs []compile.Config
+	for i, config := range unit.Compiled.Workers {
+		if replicas := unit.Transport.Spec.Workers[i].Replicas; replicas == nil || *replicas > 0 {
+			configs = append(configs, config)
+		}
+	}
+	return configs
+}
+
+// staff starts, reloads and stops workers.
+func (s *site) staff(unit *Unit) error {
+	configs, stays := wanted(unit), map[string]bool{}
+	problems := make([]error, 0, len(configs))
+	for _, config := range configs {
+		stays[config.Worker] = true
 		problems = append(problems, s.staffGroup(config))
 	}
 	for name, g := range s.groups {
-		if !wanted[name] {
+		if !stays[name] {
 			s.log.Info("worker group stops", "worker", name)
 			g.drain()
 			delete(s.groups, name)
+			delete(s.inForce, name)
 		}
 	}
 	return errors.Join(problems...)
@@ -141,29 +190,30 @@ func (s *site) staff(unit *Unit) error {
 
 func (s *site) staffGroup(config compile.Config) error {
 	if g := s.groups[config.Worker]; g != nil {
-		if err := g.worker.Reload(config); err != nil {
+		if err := g.take(config, *s.on.Load()); err != nil {
 			return fmt.Errorf("worker %s keeps its configuration: %w", config.Worker, err)
 		}
+		s.inForce[config.Worker] = config
 		return nil
 	}
-	g, err := startGroup(config, &s.on, s.log)
+	g, err := startGroup(config, &s.on, s.options, s.log)
 	if err != nil {
 		return err
 	}
-	s.groups[config.Worker] = g
+	s.groups[config.Worker], s.inForce[config.Worker] = g, config
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.staffed = append(s.staffed, g)
+	s.staffed = append(s.staffed, staffed{group: g, worker: config.Worker})
 	return nil
 }
 
-func (s *site) allGroups() []*group {
+func (s *site) allGroups() []staffed {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clip(s.staffed)
 }
 
-// watch counts the messages in the queues, as often as the table asks for.
+// watch counts the messages in the queues, as often as the table asks for, and lets the suspects' workers run by that.
 func (s *site) watch() {
 	tick := time.NewTicker(s.options.Refresh)
 	defer tick.Stop()
@@ -189,21 +239,27 @@ func (s *site) watch() {
 		s.mu.Lock()
 		s.counts = counted
 		s.mu.Unlock()
+		for _, g := range s.allGroups() {
+			if err := g.keeper.look(counted, time.Now()); err != nil {
+				s.log.Error("suspects wait: their worker cannot be started", "error", err)
+			}
+		}
 	}
 }
 
-// made remembers which queues there are to count.
-func (s *site) made(unit *Unit) {
-	queues := make([]string, 0, len(unit.Objects.Queues)+len(s.state.Retiring))
-	for _, queue := range unit.Objects.Queues {
+// made remembers which queues there are to count: those of suspects, too, that a worker has while the spec has none any more.
+func (s *site) made(desired topology.Objects) {
+	queues := s.consumed()
+	for _, queue := range desired.Queues {
 		queues = append(queues, queue.Name)
 	}
 	for _, retiring := range s.state.Retiring {
 		queues = append(queues, retiring.Queue)
 	}
+	slices.Sort(queues)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.queues = queues
+	s.queues = slices.Compact(queues)
 }
 
 // report shows what the Transport waits for, and logs it when it changes.
@@ -223,16 +279,33 @@ func (s *site) report(problem string) {
 
 func (s *site) snapshot() Snapshot {
 	done := tallies{}
+	var troubles []Trouble
 	for _, g := range s.allGroups() {
 		if err := done.add(g.metrics); err != nil {
 			s.log.Error("the table is incomplete", "error", err)
 		}
+		g.keeper.addTo(done)
+		troubles = append(troubles, g.troubles()...)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	snapshot := snapshotOf(s.unit.Load(), s.counts, done)
-	snapshot.Broker, snapshot.Problem = s.on.Load().String(), s.problem
+	snapshot.Broker, snapshot.Problem, snapshot.Troubles = s.on.Load().String(), s.problem, troubles
 	return snapshot
+}
+
+// troubles are those of a worker that runs.
+func (g staffed) troubles() []Trouble {
+	select {
+	case <-g.drained:
+		return nil
+	default:
+	}
+	var all []Trouble
+	for _, trouble := range g.group.worker.Status().Troubles {
+		all = append(all, Trouble{Worker: g.worker, Message: trouble.Message})
+	}
+	return all
 }
 
 // jittered keeps many sites from asking one broker all at once.

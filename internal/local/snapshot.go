@@ -3,6 +3,8 @@ package local
 import (
 	"strings"
 
+	"k8s.io/utils/ptr"
+
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/topology"
 )
@@ -18,9 +20,21 @@ type Snapshot struct {
 	Queues []QueueSnapshot
 	// Waiting is the number of messages in all lanes; nil while it is not known.
 	Waiting *int64
+	// Suspects is the number of messages that wait to be handled apart from others; nil while it is not known.
+	Suspects *int64
 	// FailureQueue by name, and the number of messages in it; nil while it is not known.
 	FailureQueue string
 	Failures     *int64
+	// Troubles are what holds messages back in the workers, by worker group.
+	Troubles []Trouble
+}
+
+// Trouble is something that holds messages back in a worker.
+type Trouble struct {
+	// Worker group.
+	Worker string
+	// Message says what holds back what, in a sentence.
+	Message string
 }
 
 // QueueSnapshot is a work queue at one moment.
@@ -40,6 +54,11 @@ func snapshotOf(unit *Unit, counted counts, done tallies) Snapshot {
 			row.Tally = *done[queue]
 		}
 		snapshot.Queues = append(snapshot.Queues, row)
+	}
+	for _, queue := range unit.Objects.QueuesOf(topology.RoleSuspects) {
+		if count := counted.of(queue); count != nil {
+			snapshot.Suspects = new(*count + ptr.Deref(snapshot.Suspects, 0))
+		}
 	}
 	for _, queue := range unit.Objects.QueuesOf(topology.RoleFailure) {
 		snapshot.FailureQueue, snapshot.Failures = queue, counted.of(queue)

@@ -1,24 +1,29 @@
 package local
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
 	"fmt"
+	"io"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Tally is what the workers of this process did with the messages of one queue since they started.
+// Tally is what the workers of a Transport did with the messages of one queue since they started.
 type Tally struct {
 	// AtHandler is the number of messages that the handler has now.
-	AtHandler int64
+	AtHandler int64 `json:"-"`
 	// Handled messages were a success.
-	Handled int64
+	Handled int64 `json:"handled"`
 	// Retried counts the retries that were decided on.
-	Retried int64
+	Retried int64 `json:"retried"`
 	// Failed messages went to the failure queue.
-	Failed int64
+	Failed int64 `json:"failed"`
 	// Dropped messages were forgotten, as their policy says.
-	Dropped int64
+	Dropped int64 `json:"dropped"`
 }
 
 // Names of the worker's metrics that the table is made of.
@@ -77,4 +82,65 @@ func label(metric *dto.Metric, name string) string {
 		}
 	}
 	return ""
+}
+
+// plus adds other tallies, times their sign.
+func (t tallies) plus(others tallies, sign int64) {
+	for queue, other := range others {
+		tally := t.of(queue)
+		tally.Handled += sign * other.Handled
+		tally.Retried += sign * other.Retried
+		tally.Failed += sign * other.Failed
+		tally.Dropped += sign * other.Dropped
+	}
+}
+
+// reportEvery is how often another process tells what it has done.
+const reportEvery = time.Second
+
+// reportTallies writes what a worker has done since the last report, one JSON document on a line, until ctx ends, and then a
+// last time. What a process did in the second before it is killed is not told.
+func reportTallies(ctx context.Context, to io.Writer, worker prometheus.Gatherer) {
+	tick := time.NewTicker(reportEvery)
+	defer tick.Stop()
+	told, encoder := tallies{}, json.NewEncoder(to)
+	for ended := false; !ended; {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			ended = true
+		}
+		now, news := tallies{}, tallies{}
+		if now.add(worker) != nil {
+			continue
+		}
+		news.plus(now, 1)
+		news.plus(told, -1)
+		told = now
+		if err := encoder.Encode(news); err != nil {
+			return // who listened is gone, and soon is this process
+		}
+	}
+}
+
+// tallyReader takes what reportTallies writes.
+type tallyReader struct {
+	add  func(tallies)
+	rest []byte
+}
+
+// Write implements io.Writer. What is no report is ignored.
+func (r *tallyReader) Write(p []byte) (int, error) {
+	r.rest = append(r.rest, p...)
+	for {
+		line, rest, whole := bytes.Cut(r.rest, []byte("\n"))
+		if !whole {
+			return len(p), nil
+		}
+		r.rest = rest
+		news := tallies{}
+		if json.Unmarshal(line, &news) == nil {
+			r.add(news)
+		}
+	}
 }

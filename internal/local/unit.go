@@ -86,7 +86,7 @@ func prepare(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy) (
 	if err != nil {
 		return Unit{}, err //nolint:wrapcheck // the caller names the Transport
 	}
-	objects, err := topology.Desired(t, compiled.Lanes, Owner(Cluster, t))
+	objects, err := topology.Desired(t, compiled.Needs, Owner(Cluster, t))
 	if err != nil {
 		return Unit{}, err //nolint:wrapcheck // the caller names the Transport
 	}

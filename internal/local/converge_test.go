@@ -1,0 +1,37 @@
+package local
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/manifest"
+	"redrive.dev/redrive/internal/topology"
+)
+
+func TestWhatAWorkerInForceNeedsStaysOnTheBroker(t *testing.T) {
+	units, err := Prepare(&manifest.Set{Transports: setOf("").Transports})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &site{}
+	lanes := func() []string { return s.desired(&units[0]).QueuesOf(topology.RoleLane) }
+	alone := lanes()
+	if slices.Contains(alone, "async.fallback.7s") || !slices.Equal(alone, units[0].Objects.QueuesOf(topology.RoleLane)) {
+		t.Fatalf("lanes %v, want those of the unit", alone)
+	}
+	s.inForce = map[string]compile.Config{"default": {
+		Lanes: []time.Duration{7 * time.Second}, Queues: []compile.Queue{{Name: "old", Suspects: "old.suspect"}, {Name: "ordered"}},
+	}}
+	if both := lanes(); len(both) != len(alone)+1 || !slices.Contains(both, "async.fallback.7s") {
+		t.Errorf("lanes %v, want the worker's too", both)
+	}
+	if consumed := s.consumed(); !slices.Equal(consumed, []string{"old", "old.suspect", "ordered"}) {
+		t.Errorf("consumed are %v", consumed)
+	}
+	s.made(s.desired(&units[0]))
+	if !slices.Contains(s.queues, "old.suspect") {
+		t.Errorf("counted are %v, want the suspects of the worker in force too", s.queues)
+	}
+}

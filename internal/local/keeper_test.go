@@ -1,0 +1,287 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/credentials"
+	"redrive.dev/redrive/internal/testtransport"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == SuspectsArgument {
+		if err := SuspectsWorker(context.Background(), os.Stdin, os.Stdout, os.Stderr); err != nil {
+			_, _ = os.Stderr.WriteString(err.Error() + "\n")
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+const secret = "p@ss/w:rd"
+
+// nowhere is a broker that nobody runs.
+func nowhere() Broker {
+	return Broker{VHost: "/", Credentials: credentials.Credentials{Host: "127.0.0.1", Port: 1, Username: "user", Password: secret}}
+}
+
+func configOf(t *testing.T, delays ...time.Duration) compile.Config {
+	t.Helper()
+	return testtransport.Compile(t, testtransport.New("http://127.0.0.1:1"), testtransport.Explicit(delays...)).Workers[0]
+}
+
+// kept is a keeper and what it and its processes log.
+type kept struct {
+	*keeper
+
+	// temporary is the system's temporary folder.
+	temporary string
+
+	mu  sync.Mutex
+	log bytes.Buffer
+}
+
+// Write takes the log.
+func (k *kept) Write(p []byte) (int, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.log.Write(p)
+}
+
+func (k *kept) logged(text string) int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return strings.Count(k.log.String(), text)
+}
+
+func (k *kept) awaitLogged(t *testing.T, text string, times int) {
+	t.Helper()
+	testtransport.Eventually(t, text, func() bool { return k.logged(text) >= times })
+}
+
+func keep(t *testing.T) *kept {
+	t.Helper()
+	k := &kept{}
+	k.temporary = t.TempDir()
+	t.Setenv("TMPDIR", k.temporary)
+	options := &Suspects{Stay: time.Minute, LogTo: k, LogLevel: slog.LevelInfo}
+	k.keeper = newKeeper(options, slog.New(slog.NewTextHandler(k, nil)))
+	if err := k.take(configOf(t, time.Second), nowhere()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		k.drain()
+		k.wait()
+	})
+	return k
+}
+
+// runs is true while there is a process.
+func (k *kept) runs() bool {
+	k.keeper.mu.Lock()
+	defer k.keeper.mu.Unlock()
+	select {
+	case <-k.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+func TestAProcessRunsOnlyWhileThereAreSuspects(t *testing.T) {
+	const (
+		starts = "the suspects' worker starts"
+	)
+	queue := testtransport.Queue + compile.SuspectsSuffix
+	k := keep(t)
+	now := time.Unix(0, 0)
+	for _, step := range []struct {
+		after   time.Duration
+		counted counts
+		runs    bool
+	}{
+		{0, nil, false},
+		{0, counts{queue: 0}, false},
+		{0, counts{queue: 1}, true},
+		{time.Hour, nil, true}, // a broker that does not answer says nothing
+		{0, counts{queue: 7}, true},
+		{time.Minute - 1, counts{queue: 0}, true},
+		{1, counts{queue: 0}, false},
+		{0, counts{testtransport.Queue: 9}, true}, // it was asked for and not told
+		{time.Minute, counts{queue: 0}, false},
+	} {
+		now = now.Add(step.after)
+		if err := k.look(step.counted, now); err != nil {
+			t.Fatal(err)
+		}
+		testtransport.Eventually(t, "the process to be as it should", func() bool { return k.runs() == step.runs })
+	}
+	if n := k.logged(starts); n != 2 {
+		t.Errorf("%d processes were started, want 2", n)
+	}
+	k.drain()
+	if err := k.look(counts{queue: 1}, now); err != nil || k.runs() {
+		t.Errorf("it runs after the end: %v", err)
+	}
+}
+
+func TestAProcessLearnsOfChangesAndNoSecretShows(t *testing.T) {
+	k := keep(t)
+	if err := k.look(counts{}, time.Unix(0, 0)); err != nil {
+		t.Fatal(err)
+	}
+	k.awaitLogged(t, "process=suspects", 1)
+	if err := errors.Join(k.take(configOf(t, time.Minute), nowhere()), k.take(configOf(t, time.Minute), nowhere())); err != nil {
+		t.Fatal(err)
+	}
+	k.awaitLogged(t, "configuration taken over", 1)
+	k.drain()
+	k.wait()
+	if n := k.logged("configuration taken over"); n != 1 {
+		t.Errorf("one change was told %d times", n)
+	}
+	if k.logged(secret) > 0 {
+		t.Errorf("the log shows the password: %s", &k.log)
+	}
+	if left, err := os.ReadDir(k.temporary); err != nil || len(left) > 0 {
+		t.Errorf("journals are left: %v, %v", left, err)
+	}
+}
+
+func TestAConfigurationThatTheWorkerRefusesIsNotGivenToItsSuspects(t *testing.T) {
+	k := keep(t)
+	var broker atomic.Pointer[Broker]
+	first := nowhere()
+	broker.Store(&first)
+	g, err := startGroup(configOf(t, time.Second), &broker, &Options{Suspects: *k.options}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		g.drain()
+		<-g.drained
+	})
+	config := g.keeper.orders.Config
+	expect := func(change string, want json.RawMessage, password string) {
+		t.Helper()
+		got := g.keeper.orders
+		if !bytes.Equal(got.Config, want) {
+			t.Errorf("%s: configuration %s, want %s", change, got.Config, want)
+		}
+		if !strings.Contains(string(got.Broker[credentials.KeyURI]), password) {
+			t.Errorf("%s: the password is not %s", change, password)
+		}
+	}
+
+	second, third := nowhere(), nowhere()
+	second.Credentials.Password, third.Credentials.Password = "second", "third"
+	refused := configOf(t, time.Minute)
+	refused.Handler = v1alpha1.Handler{}
+	if err := g.take(refused, second); err == nil {
+		t.Fatal("a configuration without a handler was taken over")
+	}
+	expect("refused", config, "second")
+
+	taken := configOf(t, time.Minute)
+	config, err = compile.Encode(taken)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.take(taken, third); err != nil {
+		t.Fatal(err)
+	}
+	expect("taken", config, "third")
+}
+
+func TestOrdersArriveAsTheyWereGiven(t *testing.T) {
+	ca := []byte("no certificate")
+	on := nowhere()
+	on.Credentials.Host, on.VHost = "::1", "a/b %2f"
+	config := configOf(t, time.Second)
+	encoded, err := compile.Encode(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	give := func(on Broker) (settings, error) {
+		data, err := json.Marshal(orders{Config: encoded, Broker: secretOf(on), Journal: "/j", LogLevel: slog.LevelWarn})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return receive(json.NewDecoder(bytes.NewReader(data)))
+	}
+	got, err := give(on)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := on.target()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if target, err := got.broker.target(); err != nil || !reflect.DeepEqual(target, want) {
+		t.Errorf("target %s %s %q, %v", target.Address, target.Username, target.VHost, err)
+	}
+	if again, err := compile.Encode(got.config); err != nil || !bytes.Equal(again, encoded) || got.Journal != "/j" || got.LogLevel != slog.LevelWarn {
+		t.Errorf("got %+v, %v", got.orders, err)
+	}
+	on.Credentials.Secure, on.Credentials.CA = true, ca
+	if _, err := give(on); err == nil || !strings.Contains(err.Error(), credentials.KeyCA) || strings.Contains(err.Error(), string(ca)) {
+		t.Errorf("error %v, want the key and not its value", err)
+	}
+}
+
+func TestOrdersThatAreNoneShowNothingOfThem(t *testing.T) {
+	for text, want := range map[string]string{"": io.EOF.Error(), `{"broker": {"uri": "c2Vj`: io.EOF.Error(), `{"broker": "s3cret"}`: "not a JSON document as expected"} {
+		_, err := receive(json.NewDecoder(strings.NewReader(text)))
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: error %v, want %s", text, err, want)
+		}
+	}
+}
+
+func TestTalliesOfAnotherProcessAddUp(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	handled := prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricHandled}, []string{"queue", "outcome"})
+	registry.MustRegister(handled)
+	sum := tallies{}
+	reader := &tallyReader{add: func(more tallies) { sum.plus(more, 1) }}
+	report := func(n float64) {
+		handled.WithLabelValues("test", "succeeded").Add(n)
+		handled.WithLabelValues("test", "failed").Add(1)
+		ended, end := context.WithCancel(t.Context())
+		var out bytes.Buffer
+		var reporting sync.WaitGroup
+		reporting.Go(func() { reportTallies(ended, &out, registry) })
+		end()
+		reporting.Wait()
+		for _, b := range out.Bytes() { // in pieces, as a pipe may give it
+			if _, err := reader.Write([]byte{b}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, err := reader.Write([]byte("a line of something else\n")); err != nil {
+		t.Fatal(err)
+	}
+	report(3)
+	handled.Reset() // the next process begins anew
+	report(4)
+	if got := *sum["test"]; got != (Tally{Handled: 7, Failed: 2}) {
+		t.Errorf("got %+v", got)
+	}
+}

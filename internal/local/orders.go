@@ -1,0 +1,152 @@
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"redrive.dev/redrive/internal/amqp"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/credentials"
+	"redrive.dev/redrive/internal/suspects"
+	"redrive.dev/redrive/internal/worker"
+)
+
+// orders are what the suspects' worker of a group is told on its standard input: one JSON document at its start, and one after
+// each change. So no secret is in its arguments, its environment or a file.
+type orders struct {
+	Config json.RawMessage `json:"config"`
+	// Broker has the keys of a Secret.
+	Broker map[string][]byte `json:"broker"`
+	// Journal is the folder of its journal. It and LogLevel hold from the start to the end.
+	Journal  string     `json:"journal"`
+	LogLevel slog.Level `json:"logLevel"`
+}
+
+// secretOf is a Secret for a broker. The vhost of the spec is in it.
+func secretOf(on Broker) map[string][]byte {
+	return map[string][]byte{
+		credentials.KeyURI:  []byte(on.Credentials.AMQPURL(on.VHost)),
+		credentials.KeyCA:   on.Credentials.CA,
+		credentials.KeyCert: on.Credentials.Cert,
+		credentials.KeyKey:  on.Credentials.Key,
+	}
+}
+
+// settings are orders that can be followed.
+type settings struct {
+	orders
+
+	config compile.Config
+	broker Broker
+}
+
+// receive reads the next orders; io.EOF where there are none any more. What a decoder says of a broken document is left out, as it
+// may hold a password.
+func receive(from *json.Decoder) (settings, error) {
+	var s settings
+	err := from.Decode(&s.orders)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return settings{}, io.EOF
+	}
+	if err != nil {
+		return settings{}, errors.New("orders: not a JSON document as expected")
+	}
+	if s.config, err = compile.Decode(s.Config); err != nil {
+		return settings{}, fmt.Errorf("orders: %w", err)
+	}
+	login, err := credentials.FromSecret(s.Broker)
+	if err != nil {
+		return settings{}, fmt.Errorf("orders: broker: %w", err)
+	}
+	s.broker = Broker{Credentials: login, VHost: login.VHostOr(nil)}
+	return s, nil
+}
+
+// SuspectsWorker is the process that a Runner starts with SuspectsArgument, called with its standard streams. It handles the
+// messages of a group's suspects' queues until in or ctx ends.
+func SuspectsWorker(ctx context.Context, in io.Reader, out, logTo io.Writer) error {
+	from := json.NewDecoder(in)
+	s, err := receive(from)
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(logTo, &slog.HandlerOptions{Level: s.LogLevel})).
+		With("transport", s.config.Transport, "worker", s.config.Worker, "process", "suspects")
+	journal, err := suspects.Open(s.Journal, time.Now, log)
+	if err != nil {
+		return err //nolint:wrapcheck // it says of what
+	}
+	var broker atomic.Pointer[Broker]
+	broker.Store(&s.broker)
+	registry := prometheus.NewRegistry()
+	w, err := newWorker(s.config, &broker, registry, log, journal)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() {
+		defer stop()
+		follow(from, w, &broker, log)
+	}()
+	var reporting sync.WaitGroup
+	running, ended := context.WithCancel(context.WithoutCancel(ctx))
+	reporting.Go(func() { reportTallies(running, out, registry) })
+	w.Run(ctx)
+	ended()
+	reporting.Wait()
+	return nil
+}
+
+// follow takes over changed orders until there are none any more.
+func follow(from *json.Decoder, w *worker.Worker, broker *atomic.Pointer[Broker], log *slog.Logger) {
+	for {
+		s, err := receive(from)
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				log.Error("the suspects' worker stops", "error", err)
+			}
+			return
+		}
+		broker.Store(&s.broker)
+		if err := w.Reload(s.config); err != nil {
+			log.Error("the suspects' worker keeps its configuration", "error", err)
+		}
+	}
+}
+
+// newWorker makes a worker. It logs in as broker says at the start of each session.
+func newWorker(
+	config compile.Config, broker *atomic.Pointer[Broker], registry *prometheus.Registry, log *slog.Logger, journal worker.Journal,
+) (*worker.Worker, error) {
+	host, _ := os.Hostname() // without one the process id has to do
+	w, err := worker.New(worker.Options{
+		Config:   config,
+		Source:   func() (amqp.Target, error) { return broker.Load().target() },
+		Handlers: makeHandler,
+		Now:      time.Now,
+		Rand:     worker.Random{},
+		Metrics:  worker.NewMetrics(registry),
+		Log:      log,
+		Journal:  journal,
+		Name:     host + "/" + strconv.Itoa(os.Getpid()),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("worker %s: %w", config.Worker, err)
+	}
+	return w, nil
+}
