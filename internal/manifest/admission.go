@@ -39,6 +39,8 @@ type admission struct {
 	structural *structuralschema.Structural
 	schema     validation.SchemaValidator
 	rules      *cel.Validator
+	// verbatim leaves the errors as the API server words them.
+	verbatim bool
 }
 
 // compileCRDs returns an admission for each kind in the embedded CustomResourceDefinitions.
@@ -104,6 +106,9 @@ func (a *admission) admit(ctx context.Context, o object, into metav1.Object) err
 	// A new object's status is the operator's, whatever the file says.
 	delete(content, "status")
 	if errs := a.validate(ctx, content, meta); len(errs) > 0 {
+		if !a.verbatim {
+			errs = readable(errs)
+		}
 		return apierrors.NewInvalid(a.gvk.GroupKind(), meta.Name, errs)
 	}
 	if meta.Name == "" {
@@ -172,14 +177,13 @@ func (a *admission) validate(ctx context.Context, content map[string]any, meta *
 // sorted puts errors in the order of their fields, which the libraries visit in a random one. Those without a field go to
 // the end, as they follow from others.
 func sorted(errs field.ErrorList) field.ErrorList {
-	nowhere := field.Invalid(nil, nil, "").Field
 	slices.SortStableFunc(errs, func(a, b *field.Error) int {
 		switch {
 		case a.Field == b.Field:
 			return 0
-		case a.Field == nowhere:
+		case a.Field == nowhere():
 			return 1
-		case b.Field == nowhere:
+		case b.Field == nowhere():
 			return -1
 		default:
 			return strings.Compare(a.Field, b.Field)

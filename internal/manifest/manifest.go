@@ -1,6 +1,6 @@
 // Package manifest reads the YAML that a cluster would be given: RetryPolicies, Transports and Secrets. It defaults and
 // validates what it reads with the embedded CustomResourceDefinitions and the API server's own code, so that a file that
-// the cluster refuses is refused here, with the same words.
+// the cluster refuses is refused here, with the same words, or shorter ones where the cluster's are hard to read.
 package manifest
 
 import (

@@ -1,6 +1,6 @@
 package manifest_test
 
-// refused are objects that the API server refuses, each with a part of its answer. Other tests compare the whole answer.
+// refused are objects that the API server refuses, each with a part of our answer.
 var refused = map[string]struct{ yaml, want string }{
 	"a misspelt field": {policy(`maxRetrys: 3`), `strict decoding error: unknown field "spec.maxRetrys"`},
 	"two unknown fields, one in a list": {
@@ -33,7 +33,7 @@ var refused = map[string]struct{ yaml, want string }{
 	"a float":                  {policy(`maxRetries: 1.5`), `spec.maxRetries: Invalid value: "float64"`},
 	"a number too large":       {policy(`maxRetries: 1000001`), `should be less than or equal to 1000000`},
 	"a negative number":        {policy(`maxRetries: -1`), `should be greater than or equal to 0`},
-	"a duration without unit":  {policy(`maxAge: "24"`), `spec.maxAge: Invalid value: "24": spec.maxAge in body should match`},
+	"a duration without unit":  {policy(`maxAge: "24"`), `"subject" is invalid: spec.maxAge: Invalid value: "24": no duration: write 500ms, 5s, 1h30m`},
 	"a duration as a number":   {policy(`maxAge: 24`), `spec.maxAge: Invalid value: "integer"`},
 	"an age too short":         {policy(`maxAge: 500ms`), `maxAge is between 1s and 8760h`},
 	"a word for the type":      {policy(`backoff: {type: exponential}`), `Unsupported value: "exponential"`},
@@ -51,8 +51,19 @@ var refused = map[string]struct{ yaml, want string }{
 		policy(`maxRetries: -1`, `backoff: {type: Explicit}`), `delays belongs to type Explicit`,
 	},
 	"an error that hides the rules": {
-		policy(`maxRetries: x`, `backoff: {type: Explicit}`), `some validation rules were not checked because the object was invalid`,
+		policy(`maxRetries: x`, `backoff: {type: Explicit}`), `is invalid: spec.maxRetries: Invalid value: "string": spec.maxRetries in body must be of type integer: "string"`,
 	},
+	"a duration in days, in a list": {
+		policy(`backoff: {type: Explicit, delays: [1s, 1d]}`), `is invalid: spec.backoff.delays[1]: Invalid value: "1d": no duration: write 500ms, 5s, 1h30m`,
+	},
+	"a decimal without quotes": {
+		rate("0.5"), `is invalid: spec.workers[0].rateLimits[0].perSecond: Invalid value: must be a whole number, or a decimal in quotes, such as "0.5"`,
+	},
+	"a word for a rate": {
+		rate("many"),
+		`is invalid: spec.workers[0].rateLimits[0].perSecond: Invalid value: "many": must be a whole number from 1, or a decimal in quotes from "0.001", such as "0.5"`,
+	},
+	"a rate of nothing": {rate("0"), `perSecond is between 1 and 1000000, or a decimal in quotes from "0.001"`},
 	"no queues": {
 		"apiVersion: redrive.dev/v1alpha1\nkind: Transport\nmetadata: {name: t}\nspec: {broker: {secretRef: {name: r}}, queues: []}\n",
 		`spec.queues: Invalid value: 0: spec.queues in body should have at least 1 items`,
@@ -82,6 +93,12 @@ func policy(lines ...string) string { return manifestOf("RetryPolicy", lines) }
 // transport is a Transport with a broker and the given lines in its spec.
 func transport(lines ...string) string {
 	return manifestOf("Transport", append([]string{"broker: {secretRef: {name: rabbitmq}}"}, lines...))
+}
+
+// rate is a Transport with a rate limit.
+func rate(perSecond string) string {
+	return transport(`queues: [{name: a}]`,
+		`workers: [{name: w, rateLimits: [{name: l, perSecond: `+perSecond+`}], handler: {http: {url: "http://h/"}}}]`)
 }
 
 func manifestOf(kind string, lines []string) string {

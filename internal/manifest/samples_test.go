@@ -73,7 +73,8 @@ func exampleFiles(t *testing.T) []string {
 		}
 		all = append(all, files...)
 	}
-	return all
+	// What `redrive policy test` compares with is no manifest.
+	return slices.DeleteFunc(all, func(file string) bool { return filepath.Base(file) == "cases.yaml" })
 }
 
 func TestEverySampleIsInTheKustomization(t *testing.T) {

@@ -3,6 +3,7 @@ package manifest_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
+	"redrive.dev/redrive/internal/manifest"
 	"redrive.dev/redrive/internal/testcluster"
 )
 
@@ -42,17 +44,29 @@ func submit(t *testing.T, server *rest.RESTClient, document string) error {
 	return result.Error()
 }
 
-// The point of this package: what it says of an object is what the API server says, word for word.
+// errorsIn splits an answer at its commas and sorts the parts: in which order errors stand is left to chance.
+func errorsIn(answer string) []string {
+	parts := strings.Split(strings.NewReplacer("[", "", "]", "").Replace(answer), ", ")
+	slices.Sort(parts)
+	return parts
+}
+
+// The point of this package: what it finds in an object is what the API server finds, word for word, before some of the words
+// are put into shorter ones.
 func TestErrorsAreTheAPIServersOwn(t *testing.T) {
 	server := newServer(t)
+	loader, err := manifest.NewVerbatimLoader()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for title, tc := range refused {
 		t.Run(title, func(t *testing.T) {
 			want := submit(t, server, tc.yaml)
 			if want == nil {
 				t.Fatal("the API server accepted the object")
 			}
-			_, got := load(t, tc.yaml)
-			if got == nil || strings.TrimPrefix(got.Error(), "stdin, document 1: ") != want.Error() {
+			_, got := loader.Load(t.Context(), strings.NewReader(tc.yaml), manifest.Stdin)
+			if got == nil || !slices.Equal(errorsIn(strings.TrimPrefix(got.Error(), "stdin, document 1: ")), errorsIn(want.Error())) {
 				t.Errorf("error is\n%v\nthe API server's is\n%v", got, want)
 			}
 		})
