@@ -20,7 +20,7 @@ LINT := go tool -modfile=hack/tools/lint/go.mod golangci-lint
 # Every module of the repository. Those below hack/ keep the programs that they pin out of the operator's own go.mod.
 MODULES := . hack/tools hack/tools/lint hack/envtest/etcd hack/envtest/kubernetes hack/cluster/coredns
 # Packages whose tests need neither a RabbitMQ nor an API server, under -short.
-PURE := ./api/... ./internal/compile/... ./internal/handler/... ./internal/manifest/... ./internal/message/... \
+PURE := ./api/... ./internal/compile/... ./internal/handler/... ./internal/manifest/... ./internal/message/... ./internal/policytest/... \
 	./internal/retry/... ./internal/topology/... ./internal/version/... ./internal/workload/...
 
 ##@ General
@@ -95,10 +95,39 @@ test: ## Run all tests, on a RabbitMQ and an API server of their own.
 	@go build -o bin/broker ./hack/broker
 	assets=$$(hack/envtest.sh); \
 	KUBEBUILDER_ASSETS=$$assets bin/broker -- go test -p 3 -timeout 20m $(TEST_FLAGS) ./...
+	$(if $(TEST_FLAGS),,$(MAKE) --no-print-directory fuzz FUZZTIME=2s)
+
+# The fuzz targets, each with the package that has it.
+FUZZ := message:FuzzHeaders handler:FuzzAnswers retry:FuzzDecisionsOnAnyMessage retry:FuzzAnyExpression topology:FuzzNames
+FUZZTIME ?= 30s
+
+.PHONY: fuzz
+fuzz: ## Feed made-up input to the fuzz targets, FUZZTIME each; what they fail on is kept in testdata.
+	@for target in $(FUZZ); do \
+		echo "$$target"; \
+		go test -run '^$$' -fuzz "^$${target#*:}\$$" -fuzztime $(FUZZTIME) ./internal/$${target%%:*}; \
+	done
 
 .PHONY: test-unit
 test-unit: ## Run the tests that need nothing but Go.
 	go test -short $(TEST_FLAGS) $(PURE)
+
+# Each case of the fault suite is run so often; in `make test` once.
+FAULT_ROUNDS ?= 20
+
+.PHONY: test-faults
+test-faults: ## Run the fault suite FAULT_ROUNDS times over, on a RabbitMQ of its own.
+	@mkdir -p bin
+	@go build -o bin/broker ./hack/broker
+	FAULT_ROUNDS=$(FAULT_ROUNDS) bin/broker -- go test -count 1 -timeout 4h -v $(TEST_FLAGS) ./hack/faults
+
+# BROKERS has the versions of RabbitMQ, and BROKER_TESTS the packages.
+BROKER_TESTS ?= ./internal/amqp ./internal/worker ./internal/apply ./internal/topology ./internal/local ./internal/cli ./cmd/worker \
+	./hack/faults
+
+.PHONY: test-brokers
+test-brokers: ## Run the tests that speak to a RabbitMQ on one version after the other; hack/brokers.sh says where they come from.
+	hack/brokers.sh go test -p 2 -count 1 -timeout 30m $(TEST_FLAGS) $(BROKER_TESTS)
 
 # Beside a cluster: the current one with E2E_USE_CURRENT=1, one of kind where Docker answers, else one of plain programs, as root
 # on Linux. hack/cluster/cluster.sh says more.

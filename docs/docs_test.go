@@ -128,7 +128,7 @@ func checkTransports(t *testing.T, place string, set *manifest.Set) {
 		}
 		compiled, err := compile.Compile(transport, policies)
 		if err == nil {
-			_, err = topology.Desired(transport, compiled.Lanes, local.Owner(local.Cluster, transport))
+			_, err = topology.Desired(transport, compiled.Needs, local.Owner(local.Cluster, transport))
 		}
 		if err != nil {
 			t.Errorf("%s: Transport %s: %v", place, transport.Name, err)
