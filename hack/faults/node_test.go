@@ -3,6 +3,7 @@ package faults
 import (
 	"context"
 	"testing"
+	"time"
 
 	"redrive.dev/redrive/internal/testbroker"
 )
@@ -27,10 +28,15 @@ func TestTheBrokerFails(t *testing.T) {
 	t.Run("its memory alarm blocks publishers", func(t *testing.T) {
 		rounds(t, func(t *testing.T) {
 			const alarms = 3
-			s := newScene(t, node, retrying())
-			s.publish(500 * alarms)
+			p := retrying()
+			p.answer = func(c call) int { // slowly, for only who publishes is blocked
+				time.Sleep(10 * time.Millisecond)
+				return failsFirst(c)
+			}
+			s := newScene(t, node, p)
 			blocked := point{fromBroker, connectionBlocked}
 			for range alarms {
+				s.publish(1200)
 				before := s.wire.count(blocked)
 				s.watermark("0.000001")
 				s.await(atOnceWithin, "the worker to be blocked", func() bool { return s.wire.count(blocked) > before })

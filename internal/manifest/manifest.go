@@ -60,6 +60,18 @@ type Loader struct {
 	admission map[string]*admission
 }
 
+// NewVerbatimLoader is NewLoader with the API server's own words in the errors, for those who compare the two.
+func NewVerbatimLoader() (*Loader, error) {
+	loader, err := NewLoader()
+	if err != nil {
+		return nil, err
+	}
+	for _, admission := range loader.admission {
+		admission.verbatim = true
+	}
+	return loader, nil
+}
+
 // NewLoader compiles the embedded CustomResourceDefinitions.
 func NewLoader() (*Loader, error) {
 	admissions, err := compileCRDs()
