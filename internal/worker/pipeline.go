@@ -161,9 +161,10 @@ func unreadable(_ *Worker, _ context.Context, j *job) (outcome, bool) {
 }
 
 // waitForSlot waits until the concurrency allows for the job. It is released when the worker stops meanwhile, or when the broker
-// would soon take it away.
+// would soon take it away. One that has to keep its place is begun even then, where there is room: to give it back would
+// cost it one of its deliveries.
 func waitForSlot(w *Worker, ctx context.Context, j *job) (outcome, bool) {
-	if w.stopping() {
+	if w.stopping() && !j.isStrict() {
 		return outcome{kind: released}, true
 	}
 	select {
