@@ -95,6 +95,10 @@ var pipeline = []stage{ //nolint:gochecknoglobals // a constant, if Go had lists
 // process takes one delivery to its settlement.
 func (w *Worker) process(ctx context.Context, d *amqp.Delivery) {
 	j := w.open(d)
+	if j == nil {
+		_ = d.DeadLetter()
+		return
+	}
 	if j.isStrict() {
 		w.strictly(ctx, j)
 		return
@@ -138,10 +142,17 @@ func (w *Worker) decide(ctx context.Context, j *job, stages []stage) (o outcome)
 	panic("the pipeline decided nothing")
 }
 
-// open reads what the message says of itself.
-func (w *Worker) open(d *amqp.Delivery) *job {
+// open reads what the message says of itself. It is nil where a defect of ours keeps it from that: the queue's dead-letter
+// exchange then has the message, and the process lives.
+func (w *Worker) open(d *amqp.Delivery) (j *job) {
+	defer func() {
+		if defect := recover(); defect != nil {
+			w.options.Log.Error("defect while reading a message; please report it", "defect", defect, "stack", string(debug.Stack()))
+			j = nil
+		}
+	}()
 	p := w.program.Load()
-	j := &job{delivery: d, program: p, queue: p.queueOf(d.Queue), received: time.Now(), priority: d.Priority}
+	j = &job{delivery: d, program: p, queue: p.queueOf(d.Queue), received: time.Now(), priority: d.Priority}
 	j.state = message.Decode(d.Message, w.options.Now())
 	if j.state.ID == "" {
 		j.state.ID = message.NewID(w.options.Rand)
