@@ -182,6 +182,19 @@ func (s *stage) remove(workersGone, force bool) apply.DeleteReport {
 	return report
 }
 
+// untilDrained removes until nothing is left for the workers to do. The broker's figures come late, and a queue whose count of
+// published messages has changed between two looks is looked at anew.
+func (s *stage) untilDrained() {
+	s.t.Helper()
+	s.eventually("the queues to be drained", func() bool {
+		if s.remove(false, false).Drained {
+			return true
+		}
+		s.later(11 * time.Second)
+		return false
+	})
+}
+
 // retiring is the state of a queue on its way out.
 func (s *stage) retiring(queue string) v1alpha1.Retirement {
 	for _, state := range s.state.Retiring {

@@ -218,11 +218,7 @@ func TestADeletionWaitsForSuspects(t *testing.T) {
 	}
 	s.handle("test.suspect", 1, acknowledge)
 	s.counted("test.suspect", 0)
-	s.remove(false, false)
-	s.later(11 * time.Second)
-	if report := s.remove(false, false); !report.Drained {
-		t.Fatalf("not drained: %+v", report)
-	}
+	s.untilDrained()
 	for report := s.remove(true, false); !report.Done; report = s.remove(true, false) {
 		if queues := s.snapshot().Queues; queues["test"].Name != "" && queues["test.suspect"].Name == "" {
 			t.Fatal("the suspects' queue goes before its work queue")
@@ -250,11 +246,7 @@ func TestADeletionWithAdoptedQueuesAloneWaitsForTheirSuspects(t *testing.T) {
 	}
 	s.handle("legacy.suspect", 1, acknowledge)
 	s.counted("legacy.suspect", 0)
-	s.remove(false, false)
-	s.later(11 * time.Second)
-	if report := s.remove(false, false); !report.Drained {
-		t.Fatalf("not drained: %+v", report)
-	}
+	s.untilDrained()
 	if report := s.untilBlocked(); !slices.Equal(report.Blocked, []apply.Blocked{{Queue: "async.fallback.1h", Messages: 1}}) {
 		t.Fatalf("want the lane to come back first, got %+v", report)
 	}
