@@ -289,14 +289,14 @@ func (s *stage) allCounted() topology.Observed {
 
 func (s *stage) eventually(what string, ready func() bool) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 25*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for !ready() {
 		select {
 		case <-ctx.Done():
-			s.t.Fatalf("%s: not within 25 s", what)
+			s.t.Fatalf("%s: not within 90 s", what)
 		case <-tick.C:
 		}
 	}
