@@ -27,7 +27,7 @@ const (
 	ReasonPolicyNotFound = "PolicyNotFound"
 	// ReasonPolicyInvalid says that a referenced RetryPolicy is Stalled.
 	ReasonPolicyInvalid = "PolicyInvalid"
-	// ReasonSecretNotFound says that the broker's Secret does not exist.
+	// ReasonSecretNotFound says that the broker's Secret does not exist. On a Warning it is one that a handler names.
 	ReasonSecretNotFound = "SecretNotFound"
 	// ReasonSecretInvalid says that the broker's Secret lacks a key or holds one that cannot be used.
 	ReasonSecretInvalid = "SecretInvalid"
@@ -56,6 +56,9 @@ const (
 	// ReasonHarmfulPolicy stands on a Warning: a RabbitMQ policy of others makes a queue or exchange lose, shorten or
 	// refuse what it must keep.
 	ReasonHarmfulPolicy = "HarmfulPolicy"
+	// ReasonHandlerNotReady stands on a Warning: a handler cannot take messages, and so none are taken from the queues. Its
+	// readiness URL does not answer, or its processes do not start.
+	ReasonHandlerNotReady = "HandlerNotReady"
 	// ReasonBreakerOpen stands on a Warning: workers leave their handler alone, because its calls fail or are slow.
 	ReasonBreakerOpen = "BreakerOpen"
 	// ReasonBudgetExhausted stands on a Warning: retries wait, because they are more than the budget allows.

@@ -162,8 +162,7 @@ func fullTransport(queues, workers, rules int) string {
 	}
 	workerList := make([]string, workers)
 	for i := range workerList {
-		workerList[i] = fmt.Sprintf("{name: w%d, queues: [%s], timeout: 15m, handler: {http: {url: 'http://h/%s'}}}",
-			i, strings.Join(queueNames, ", "), strings.Repeat("u", 2000))
+		workerList[i] = fmt.Sprintf("{name: w%d, queues: [%s], timeout: 15m, handler: %s}", i, strings.Join(queueNames, ", "), fullHandler(i))
 	}
 	ruleList := make([]string, rules)
 	for i := range ruleList {
@@ -171,4 +170,17 @@ func fullTransport(queues, workers, rules int) string {
 	}
 	return fmt.Sprintf("broker: {secretRef: {name: r}}\nqueues: [%s]\nworkers: [%s]\nretryPolicies: [%s]\n",
 		strings.Join(queueList, ", "), strings.Join(workerList, ", "), strings.Join(ruleList, ", "))
+}
+
+// fullHandler has everything that a handler of its kind can have; the kinds take turns.
+func fullHandler(i int) string {
+	command := "command: [" + list(64, strings.Repeat("c", 200)) + "]"
+	kinds := []string{
+		fmt.Sprintf("http: {url: 'https://h/%[1]s', readinessURL: 'https://h/%[1]s', unixSocket: /%[2]s, format: CloudEvents, tls: {caSecretRef: {name: %[3]s, key: %[3]s}}, "+
+			"headersSecretRef: {name: %[3]s}}", strings.Repeat("u", 2000), strings.Repeat("s", 106), strings.Repeat("a", 253)),
+		"exec: {" + command + "}",
+		"process: {" + command + ", processes: 1000, startTimeout: 15m, recycle: {messages: 1000000000, age: 720h, memory: 999999Gi}}",
+		"inProcess: {}",
+	}
+	return "{image: " + strings.Repeat("i", 1024) + ", " + kinds[i%len(kinds)] + "}"
 }

@@ -24,7 +24,7 @@ var seeds = map[string][]string{
 		  "jitter":{"type":"Proportional","percent":10}},"includeStrategies":[{"name":"a"}],
 		  "strategies":[{"name":"s","priority":1,"when":"true","action":"Retry","delayFrom":"error.retryAfter","maxDelay":"1h",
 		  "maxRetries":5,"backoff":{"type":"Constant","delay":"5m"}},{"name":"f","when":"true","action":"Fail"}]}`,
-		`{"immediate":2,"retryPriority":"Higher","backoff":{"type":"Linear","delay":"500ms","step":"1.5s","maxDelay":"1h30m","jitter":{"type":"Full"}}}`,
+		`{"immediate":2,"retryPriority":"Higher","handlerAdvice":"Ignore","backoff":{"type":"Linear","delay":"500ms","step":"1.5s","maxDelay":"1h30m","jitter":{"type":"Full"}}}`,
 		`{"backoff":{"type":"Explicit","delays":["5s","1m","10m"],"jitter":{"type":"Equal"}},
 		  "strategies":[{"name":"u","when":"true","unlimited":true}]}`,
 		`{"backoff":{"type":"Constant","delay":"1s","maxDelay":"1m","jitter":{"type":"Decorrelated"}}}`,
@@ -44,6 +44,13 @@ var seeds = map[string][]string{
 		  "rateLimits":[{"name":"l","type":"TokenBucket","perSecond":5,"burst":10,"scope":"Pod","key":"message.id"},
 		  {"name":"m","perSecond":"0.5"}],"breaker":{"failurePercent":50,"slowAfter":"2s","slowPercent":80,"minimumCalls":20,
 		  "window":"30s","openFor":"10s","maxOpenFor":"1m","key":"message.id"}}]}`,
+		`{"broker":{"secretRef":{"name":"r"}},"queues":[{"name":"a","weight":3}],"workers":[
+		  {"name":"h","handler":{"image":"shop:v1","http":{"url":"https://h/","unixSocket":"/run/shop/http.sock","format":"CloudEvents",
+		  "tls":{"caSecretRef":{"name":"ca","key":"ca.crt"}},"headersSecretRef":{"name":"h"},"readinessURL":"https://h/ready"}}},
+		  {"name":"e","handler":{"image":"shop:v1","exec":{"command":["php","handle.php"]}}},
+		  {"name":"p","handler":{"image":"shop:v1","process":{"command":["php","serve.php"],"processes":4,"startTimeout":"10s",
+		  "recycle":{"messages":1000,"age":"1h","memory":"256Mi"}}}},
+		  {"name":"i","handler":{"image":"shop:v1","inProcess":{}}}]}`,
 	},
 }
 
@@ -58,7 +65,7 @@ var oddValues = []string{
 	`"1"`, `"1.5"`, `"01"`, `"1.500"`, `"99.999"`, `"1e1"`, `"1500m"`, `"１"`,
 	`"Retry"`, `"retry"`, `"Fail"`, `"Drop"`, `"Constant"`, `"Linear"`, `"Exponential"`, `"Explicit"`, `"Full"`, `"Decorrelated"`, `"Proportional"`,
 	`"Higher"`, `"Strict"`, `"Block"`, `"TokenBucket"`, `"Workers"`, `"0.5"`, `"0.000"`, `"5/s"`, `1000000`, `1000001`,
-	`"Direct"`, `"Fanout"`, `"Classic"`, `"Delete"`, `"Standard"`,
+	`"Direct"`, `"Fanout"`, `"Classic"`, `"Delete"`, `"Standard"`, `"Raw"`, `"256Mi"`, `"0Gi"`, `"/run/a.sock"`, `["a"]`, `["", "b"]`,
 	`"\u0000"`, `"\ud800"`, `"\udc00x"`, `"\ud83d\ude00"`, `"🐇"`, `"é"`, `"e\u0301"`, `"\u202eabc"`, `"a\tb"`, `"\u007f"`, `"</script>"`, `"\ufeffa"`,
 	`"http://h"`, `"HTTPS://H:0/?#"`, `"http://[::1]"`, `"http://h:99999/"`, `"http://%zz"`, `"//h"`, `"a/b"`, `"a.b"`, `"A"`, `"-"`, `"a-b"`,
 }
@@ -152,7 +159,10 @@ func mutateMap(r *rand.Rand, node map[string]any) any {
 		delete(node, keys[r.IntN(len(keys))])
 		return node
 	case r.IntN(2) == 0:
-		fields := []string{"maxRetries", "delay", "step", "maxDelay", "percent", "unlimited", "backoff", "limits", "name", "when", "nonsense", "Name", ""}
+		fields := []string{
+			"maxRetries", "delay", "step", "maxDelay", "percent", "unlimited", "backoff", "limits", "name", "when", "image", "exec", "inProcess",
+			"nonsense", "Name", "",
+		}
 		node[fields[r.IntN(len(fields))]] = anyValue(r)
 		return node
 	default:

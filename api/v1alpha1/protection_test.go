@@ -20,7 +20,7 @@ func worker(fields string) string {
 // limit is a Transport with one rate limit.
 func limit(fields string) string { return worker("rateLimits: [{name: l, " + fields + "}]") }
 
-func TestImmediateAndRetryPriority(t *testing.T) {
+func TestImmediateRetryPriorityAndHandlerAdvice(t *testing.T) {
 	runs(t, "RetryPolicy", map[string]verdict{
 		"no tries at once":           {"immediate: 0", ""},
 		"as many as there may be":    {"immediate: 10", ""},
@@ -38,6 +38,12 @@ func TestImmediateAndRetryPriority(t *testing.T) {
 		"a priority of a strategy":   {`strategies: [{name: a, when: "true", retryPriority: Lower}]`, `unknown field "spec.strategies[0].retryPriority"`},
 		"tries at once, no retries":  {"{immediate: 3, maxRetries: 0}", ""},
 		"both, and all of the other": {"{immediate: 3, retryPriority: Lower, maxRetries: 5, maxAge: 1h}", ""},
+		"advice is followed":         {"handlerAdvice: Follow", ""},
+		"advice is ignored":          {"handlerAdvice: Ignore", ""},
+		"advice that is none":        {"handlerAdvice: Always", enum},
+		"empty advice":               {`handlerAdvice: ""`, enum},
+		"advice as a bool":           {"handlerAdvice: true", "must be of type string"},
+		"advice of a strategy":       {`strategies: [{name: a, when: "true", handlerAdvice: Ignore}]`, `unknown field "spec.strategies[0].handlerAdvice"`},
 	})
 }
 

@@ -185,7 +185,7 @@ func TestRetryPolicyDefaults(t *testing.T) {
 	if err := cluster.Client.Create(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]any{"maxRetries": int64(3), "maxAge": "24h", "retryPriority": "Same"}
+	want := map[string]any{"maxRetries": int64(3), "maxAge": "24h", "retryPriority": "Same", "handlerAdvice": "Follow"}
 	if got := fmt.Sprint(o.Object["spec"]); got != fmt.Sprint(want) {
 		t.Errorf("spec is %v, want %v", got, want)
 	}

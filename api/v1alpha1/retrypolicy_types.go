@@ -64,6 +64,18 @@ const (
 	RetryPriorityLower RetryPriority = "Lower"
 )
 
+// HandlerAdvice says whether the handler's word goes before the policy.
+//
+// +kubebuilder:validation:Enum=Follow;Ignore
+type HandlerAdvice string
+
+const (
+	// HandlerAdviceFollow does what the handler asks for with a failed message, and asks the policy where it asks for nothing.
+	HandlerAdviceFollow HandlerAdvice = "Follow"
+	// HandlerAdviceIgnore decides as if the handler had asked for nothing.
+	HandlerAdviceIgnore HandlerAdvice = "Ignore"
+)
+
 // Jitter spreads a delay at random.
 //
 // +kubebuilder:validation:XValidation:rule="(self.type == 'Proportional') == has(self.percent)",message="percent belongs to type Proportional, and to no other"
@@ -219,6 +231,12 @@ type RetryPolicySpec struct {
 	// +optional
 	// +kubebuilder:default=Same
 	RetryPriority RetryPriority `json:"retryPriority,omitempty"`
+
+	// handlerAdvice is Follow (what the handler asks for with a failed message is done, before any strategy is asked: no retry,
+	// a retry that does not count against maxRetries, or to forget it) or Ignore.
+	// +optional
+	// +kubebuilder:default=Follow
+	HandlerAdvice HandlerAdvice `json:"handlerAdvice,omitempty"`
 
 	// includeStrategies adds the strategies of other policies of this namespace, after the own ones of equal priority.
 	// What those policies include themselves is not added.

@@ -99,6 +99,11 @@ func TestQueueRules(t *testing.T) {
 		"dropOldestAfter 0":          {queue("limits: {dropOldestAfter: 0}"), atLeast},
 		"dropOldestAfter too large":  {queue("limits: {dropOldestAfter: 1000000001}"), atMost},
 		"a queue's policy":           {queue("retryPolicyRef: {name: p}"), ""},
+		"weight at its least":        {queue("weight: 1"), ""},
+		"weight below":               {queue("weight: 0"), atLeast},
+		"weight at its most":         {queue("weight: 100"), ""},
+		"weight over":                {queue("weight: 101"), atMost},
+		"half a weight":              {queue("weight: 1.5"), "must be of type integer"},
 	})
 }
 
@@ -140,36 +145,8 @@ func TestWorkerRules(t *testing.T) {
 		"timeout below":                      {worker("timeout: 99ms"), timeout},
 		"timeout at its most":                {worker("timeout: 15m"), ""},
 		"timeout over":                       {worker("timeout: 15m1ms"), timeout},
-		"a handler without a kind":           {minimal + "workers: [{name: w, handler: {}}]", "a handler needs exactly one of: http"},
-		"a handler of another kind":          {minimal + "workers: [{name: w, handler: {exec: {}}}]", `unknown field "spec.workers[0].handler.exec"`},
 		"a template":                         {worker("template: {spec: {nodeSelector: {a: b}, anything: [goes]}}"), ""},
 		"a template that is a list":          {worker("template: []"), "must be of type object"},
-	})
-}
-
-func TestHandlerURLs(t *testing.T) {
-	const (
-		badURL = "url must be an absolute http or https URL"
-		secret = "url must not hold a user name or password"
-	)
-	url := func(url string) string {
-		return minimal + fmt.Sprintf("workers: [{name: w, handler: {http: {url: %q}}}]\n", url)
-	}
-	runs(t, "Transport", map[string]verdict{
-		"https":                       {url("https://handler.shop.svc:8443/messages?a=b"), ""},
-		"an IPv6 address":             {url("http://[::1]:8080/"), ""},
-		"no path":                     {url("http://h"), ""},
-		"a sign in the path":          {url("http://h/a@b"), ""},
-		"a sign in the query":         {url("http://h?a=b@c"), ""},
-		"a URL without scheme":        {url("127.0.0.1:8080/messages"), badURL},
-		"a path":                      {url("/messages"), badURL},
-		"another scheme":              {url("amqp://h/"), badURL},
-		"no host":                     {url("http:///messages"), badURL},
-		"no URL":                      {url(""), tooShort},
-		"a long URL":                  {url("http://h/" + long(2048)), tooLong},
-		"a user and a password in it": {url("http://user:password@h/"), secret},
-		"a user in it":                {url("https://user@h/"), secret},
-		"capitals do not hide a user": {url("HTTP://user@h/"), secret},
 	})
 }
 

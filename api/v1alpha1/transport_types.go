@@ -260,6 +260,13 @@ type Queue struct {
 	// limits of the queue. Left out, there are none.
 	// +optional
 	Limits *Limits `json:"limits,omitempty"`
+
+	// weight is the queue's share of a worker group that has messages of several queues to handle: a queue of weight 3 gets
+	// three times the places at the handler that one of weight 1 gets. Left out, it is 1.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	Weight *int32 `json:"weight,omitempty"`
 }
 
 // Poison says when a message is taken for one that kills its worker.
@@ -285,27 +292,6 @@ type Failure struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000000
 	DropOldestAfter *int64 `json:"dropOldestAfter,omitempty"`
-}
-
-// HTTPHandler posts each message to a URL. A status of 200 to 299 is success; everything else, and no answer at all, is
-// a failure that the retry policy decides on.
-type HTTPHandler struct {
-	// url that gets the POST requests.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=2048
-	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() in ['http', 'https'] && url(self).getHost() != ''",message="url must be an absolute http or https URL"
-	// +kubebuilder:validation:XValidation:rule="!self.matches('^[^/?#]*//[^/?#]*@')",message="url must not hold a user name or password: the handler's credentials do not belong in a spec"
-	URL string `json:"url"`
-}
-
-// Handler is what a worker calls with each message.
-//
-// +kubebuilder:validation:XValidation:rule="has(self.http)",message="a handler needs exactly one of: http"
-type Handler struct {
-	// http posts each message to a URL.
-	// +optional
-	HTTP *HTTPHandler `json:"http,omitempty"`
 }
 
 // Worker is a group of equal pods that consume queues and call a handler.
@@ -362,7 +348,8 @@ type Worker struct {
 	// +optional
 	Breaker *Breaker `json:"breaker,omitempty"`
 
-	// template is a strategic merge patch on the pod template; the worker's container is named "worker".
+	// template is a strategic merge patch on the pod template; the worker's container is named "worker", and that of an http
+	// handler's image "handler".
 	// +optional
 	// +kubebuilder:validation:Type=object
 	// +kubebuilder:validation:Schemaless
