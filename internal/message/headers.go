@@ -39,6 +39,8 @@ const (
 	HeaderCrashes = HeaderPrefix + "crashes"
 	// HeaderPriority is the producer's priority of a message that is retried with another one.
 	HeaderPriority = HeaderPrefix + "priority"
+	// HeaderTraceparent is the span of the last attempt as a W3C traceparent. That of the next attempt links to it.
+	HeaderTraceparent = HeaderPrefix + "traceparent"
 	// HeaderPublishID belongs to the publisher, which matches returned messages by it. It never outlives one publication.
 	HeaderPublishID = HeaderPrefix + "publish-id"
 )
@@ -74,7 +76,7 @@ func isOwn(name string) bool {
 		HeaderDelay, HeaderLane, HeaderExchange, HeaderRoutingKey, HeaderDeadline, HeaderHistory, HeaderPublishID,
 		HeaderReason, HeaderExplanation, HeaderFailedAt, HeaderQueue,
 		HeaderErrorSource, HeaderErrorClass, HeaderErrorMessage, HeaderErrorStatus,
-		HeaderCrashes, HeaderPriority, HeaderCrashExit, HeaderWorker:
+		HeaderCrashes, HeaderPriority, HeaderTraceparent, HeaderCrashExit, HeaderWorker:
 		return true
 	}
 	return false

@@ -80,7 +80,7 @@ func Text(text string, limit int) string {
 
 // bounded returns the entries that are kept, with their texts cut. It does not alter its argument.
 func bounded(failures []Attempt) []Attempt {
-	kept := make([]Attempt, 0, keepFirst+keepLast)
+	kept := make([]Attempt, 0, min(len(failures), keepFirst+keepLast))
 	for i, a := range failures {
 		if i >= keepFirst && i < len(failures)-keepLast {
 			continue
@@ -113,8 +113,9 @@ func encodeFailures(failures []Attempt) string {
 	if len(failures) == 0 {
 		return ""
 	}
-	wire := make([]wireAttempt, 0, keepFirst+keepLast)
-	for _, a := range bounded(failures) {
+	kept := bounded(failures)
+	wire := make([]wireAttempt, 0, len(kept))
+	for _, a := range kept {
 		wire = append(wire, wireAttempt{
 			Number: a.Number, At: a.At.UnixMilli(), Source: a.Source, Status: a.Status, Class: a.Class,
 			Message: a.Message, Strategy: a.Strategy, Delay: a.Delay.Milliseconds(),

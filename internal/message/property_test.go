@@ -19,7 +19,7 @@ func ownNames() []string {
 	return []string{
 		HeaderID, HeaderAttempts, HeaderRetries, HeaderStrategy, HeaderStreak, HeaderFirstFailure, HeaderNotBefore, HeaderDelay,
 		HeaderLane, HeaderExchange, HeaderRoutingKey, HeaderDeadline, HeaderHistory, HeaderReason, HeaderErrorStatus,
-		HeaderPublishID, "x-death", "CC", "type", "x-first-death-queue",
+		HeaderPublishID, HeaderTraceparent, traceparentHeader, tracestateHeader, "x-death", "CC", "type", "x-first-death-queue",
 	}
 }
 
@@ -57,6 +57,12 @@ func TestWhateverTheHeadersStateIsUsable(t *testing.T) {
 		}
 		if len(s.Failures) > keepFirst+keepLast || s.LeftOut() < 0 {
 			t.Fatalf("history: %d", len(s.Failures))
+		}
+		if s.Traceparent != "" && !isTraceparent(s.Traceparent) {
+			t.Fatalf("traceparent %q", s.Traceparent)
+		}
+		if parent, state := TraceContext(m.Headers); !isPrintable(parent+state) || len(parent) > maxTraceparent || len(state) > maxTracestate {
+			t.Fatalf("trace context %q, %q", parent, state)
 		}
 		View(m, s, "work")
 	})

@@ -48,14 +48,14 @@ type Final struct {
 // deliveries, CC, BCC, user-id). An expiration becomes a deadline. The state is written as headers; those of ours that no
 // longer hold are gone. m and its headers are not altered or shared; the body is shared.
 //
-// Headers that would not fit one frame are shed, ours only: first the failure history down to its last entry, then all
-// of it, then the error's message and the explanation, then its class, source and status. The error is
+// Headers that would not fit one frame are shed, ours only: first the span of the last attempt and the failure history down
+// to its last entry, then all of it, then the error's message and the explanation, then its class, source and status. The error is
 // ErrHeadersTooLarge where even that does not suffice.
 func Parked(m Message, s State, queue, lane string, now time.Time) (Message, error) {
 	own := stateHeaders(m, s, now)
 	putTime(own, HeaderNotBefore, s.NotBefore)
 	own[HeaderLane] = lane
-	return republished(m, queue, own, historyHeaders(s.Failures))
+	return republished(m, queue, own, pastHeaders(s))
 }
 
 // Returned returns m as it is published to the return exchange, to go back to its queue at once: a release, which leaves
@@ -66,7 +66,7 @@ func Returned(m Message, s State, queue string, now time.Time) (Message, error) 
 	if s.NotBefore.After(now) {
 		putTime(own, HeaderNotBefore, s.NotBefore)
 	}
-	return republished(m, queue, own, historyHeaders(s.Failures))
+	return republished(m, queue, own, pastHeaders(s))
 }
 
 // Failed returns m as it is published to the failed exchange, with the reason on it. The rules are those of Parked.
@@ -83,7 +83,7 @@ func Failed(m Message, s State, queue string, final Final) (Message, error) {
 	optional := errorHeaders(lastFailure(s, final))
 	optional = append(optional, header{HeaderCrashExit, Text(final.Exit, maxName)}, header{HeaderWorker, Text(final.Worker, maxShort)})
 	optional = append(optional, header{HeaderExplanation, Text(final.Explanation, MaxText)})
-	return republished(m, queue, own, append(optional, historyHeaders(s.Failures)...))
+	return republished(m, queue, own, append(optional, pastHeaders(s)...))
 }
 
 // header is one header that may be shed.
@@ -149,15 +149,19 @@ func stateHeaders(m Message, s State, now time.Time) map[string]any {
 	return own
 }
 
-// historyHeaders returns the history, and its last entry alone in case the whole does not fit.
-func historyHeaders(failures []Attempt) []header {
-	if len(failures) == 0 {
-		return nil
+// pastHeaders returns the history, its last entry alone in case the whole does not fit, and the span of the last attempt.
+func pastHeaders(s State) []header {
+	headers := make([]header, 0, 3)
+	if n := len(s.Failures); n > 0 {
+		headers = append(headers, header{HeaderHistory, encodeFailures(s.Failures)})
+		if n > 1 {
+			headers = append(headers, header{HeaderHistory, encodeFailures(s.Failures[n-1:])})
+		}
 	}
-	return []header{
-		{HeaderHistory, encodeFailures(failures)},
-		{HeaderHistory, encodeFailures(failures[len(failures)-1:])},
+	if s.Traceparent != "" {
+		headers = append(headers, header{HeaderTraceparent, s.Traceparent})
 	}
+	return headers
 }
 
 // errorHeaders describe a failure, the most telling one first.

@@ -37,6 +37,8 @@ type State struct {
 	// Exchange and RoutingKey with which the message was first published.
 	Exchange   string
 	RoutingKey string
+	// Traceparent is the span of the last attempt; empty where there was none, or it was not traced.
+	Traceparent string
 	// Failures are the first and the last failed attempts, oldest first. Record adds to them.
 	Failures []Attempt
 	// Garbage names the headers that could not be used as they were, for logs and metrics.
@@ -79,6 +81,8 @@ func Decode(m Message, now time.Time) State {
 		Exchange:   r.textOr(HeaderExchange, m.Exchange),
 		RoutingKey: r.textOr(HeaderRoutingKey, m.RoutingKey),
 		Failures:   r.failures(),
+
+		Traceparent: r.traceparent(),
 	}
 	if s.ID == "" {
 		s.ID = r.text(HeaderID, maxShort)

@@ -3,7 +3,7 @@ package message
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
+	"strconv"
 	"strings"
 
 	"redrive.dev/redrive/internal/retry"
@@ -49,6 +49,11 @@ func IdempotencyKey(queue, id string) string {
 	if id == "" {
 		return ""
 	}
-	sum := sha256.Sum256(fmt.Appendf(nil, "%d:%s%s", len(queue), queue, id))
-	return hex.EncodeToString(sum[:16])
+	var space [256]byte // most need no more
+	text := strconv.AppendInt(space[:0], int64(len(queue)), 10)
+	text = append(append(append(text, ':'), queue...), id...)
+	sum := sha256.Sum256(text)
+	var digits [32]byte
+	hex.Encode(digits[:], sum[:16])
+	return string(digits[:])
 }

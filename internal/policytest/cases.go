@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"redrive.dev/redrive/api/v1alpha1"
@@ -40,6 +41,9 @@ type Case struct {
 	// File and Line of the case.
 	File string `yaml:"-"`
 	Line int    `yaml:"-"`
+
+	// strict is true where the queue of the message has Strict order.
+	strict bool `yaml:"-"`
 }
 
 // Message is what expressions see of a message.
@@ -67,6 +71,8 @@ type Failure struct {
 	Class      string    `yaml:"class"`
 	Message    string    `yaml:"message"`
 	RetryAfter *duration `yaml:"retryAfter"`
+	// Advice of the handler: Fail, Drop or Retry, in any case. Left out, it gives none.
+	Advice string `yaml:"advice"`
 }
 
 // Streak is a number of decisions of one strategy in a row.
@@ -143,7 +149,25 @@ func (c *Case) failure() retry.Failure {
 	if c.Error.RetryAfter != nil {
 		f.RetryAfter = &c.Error.RetryAfter.Duration
 	}
+	f.Advice, _ = c.Error.advice()
+	if c.strict {
+		return f.InOrder()
+	}
 	return f
+}
+
+// advice of the handler; false where it is none.
+func (f *Failure) advice() (retry.Advice, bool) {
+	for _, advice := range advices() {
+		if strings.EqualFold(f.Advice, string(advice)) {
+			return advice, true
+		}
+	}
+	return "", f.Advice == ""
+}
+
+func advices() []retry.Advice {
+	return []retry.Advice{retry.AdviseFail, retry.AdviseDrop, retry.AdviseRetry}
 }
 
 // message is what the worker would make of it.

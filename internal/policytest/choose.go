@@ -171,9 +171,11 @@ func (s *Suite) byMessage(t *transport, c *Case) (*retry.Policy, []error, error)
 	index, problems := t.rules.First(c.message())
 	ref := t.Spec.RetryPolicyRef
 	for i := range t.Spec.Queues {
-		if queue := &t.Spec.Queues[i]; queue.RetryPolicyRef != nil && (queue.Name == c.Message.Queue || c.Message.Queue == "") {
+		queue := &t.Spec.Queues[i]
+		if queue.RetryPolicyRef != nil && (queue.Name == c.Message.Queue || c.Message.Queue == "") {
 			ref = queue.RetryPolicyRef
 		}
+		c.strict = c.strict || queue.Name == c.Message.Queue && compile.IsStrict(queue)
 	}
 	if index >= 0 {
 		ref = &t.Spec.RetryPolicies[index].RetryPolicyRef

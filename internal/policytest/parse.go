@@ -191,6 +191,8 @@ func (c *Case) validate() []error {
 	}
 	sources := []retry.Source{retry.SourceHandler, retry.SourceTimeout, retry.SourceCrash, retry.SourceConnection}
 	check(c.Error.Source != "" && !slices.Contains(sources, retry.Source(c.Error.Source)), "error.source is %q: it is one of %s", c.Error.Source, list(sources))
+	_, known := c.Error.advice()
+	check(!known, "error.advice is %q: it is one of %s", c.Error.Advice, list(advices()))
 	check(c.Error.Status < 0 || c.Error.Status > 599, "error.status is %d: it is from 0 (none) to 599", c.Error.Status)
 	check(c.Message.Body != nil && c.Message.RawBody != nil, "message has body, which is written as JSON, or rawBody, which is taken as it is, not both")
 	for name := range c.Message.Headers {
@@ -236,6 +238,7 @@ func (e *Expect) validate() []error {
 	}
 	reasons := []retry.Reason{
 		retry.ReasonRetry, retry.ReasonImmediate, retry.ReasonMaxRetries, retry.ReasonMaxAge, retry.ReasonStrategy, retry.ReasonUndecodable,
+		retry.ReasonUnrecoverable, retry.ReasonAdvice,
 	}
 	if e.Reason != nil && !slices.Contains(reasons, *e.Reason) {
 		errs = append(errs, fmt.Errorf("expect.reason is %q: it is one of %s", *e.Reason, list(reasons)))

@@ -33,7 +33,7 @@ spec:
 apiVersion: redrive.dev/v1alpha1
 kind: RetryPolicy
 metadata: {name: acme}
-spec: {maxRetries: 0}
+spec: {maxRetries: 0, handlerAdvice: Ignore}
 `
 
 const transports = `---
@@ -51,7 +51,7 @@ kind: Transport
 metadata: {name: plain}
 spec:
   broker: {secretRef: {name: r}}
-  queues: [{name: plain}]
+  queues: [{name: plain}, {name: ordered, ordering: {type: Strict}}]
 `
 
 func suite(t *testing.T, manifests string) *policytest.Suite {
@@ -117,6 +117,14 @@ func TestCases(t *testing.T) {
 		{"a case knows no night", `error: {status: 500}, immediate: 1, ` + retries + `, strategy: ""}`, ""},
 		{"unless it says so", `error: {status: 500}, now: 2026-03-04T02:30:00Z, expect: {action: Drop, strategy: shared/night}`, ""},
 		{"the handler cannot read it", `error: {status: 415}, expect: {action: Fail, reason: Undecodable}`, ""},
+		{"the handler's advice goes before the policy", `error: {status: 429, advice: Fail}, expect: {action: Fail, reason: Unrecoverable, strategy: (handler)}`, ""},
+		{"in any case", `error: {advice: dRoP}, expect: {action: Drop, reason: Advice, strategy: (handler)}`, ""},
+		{"it may ask for a retry", `error: {advice: retry, retryAfter: 30s}, retries: 3, ` + retries + `, delay: 30s, strategy: (handler)}`, ""},
+		{"without a delay the policy's backoff counts by its streak", `error: {advice: retry}, attempts: 2, streak: {strategy: (handler), count: 2}, ` + retries + `, delay: 4s}`, ""},
+		{"a policy may ignore it", `policy: acme, error: {advice: Retry}, expect: {action: Fail, reason: MaxRetries, strategy: ""}`, ""},
+		{"advice that is not given differs", `error: {status: 502}, immediate: 1, ` + retries + `, strategy: (handler)}`, `strategy is none, not "(handler)"`},
+		{"a strictly ordered queue leaves a retry to the policy", `message: {queue: ordered}, error: {advice: Retry, retryAfter: 1m}, ` + retries + `, delay: 1s, strategy: ""}`, ""},
+		{"but fails as it is asked", `message: {queue: ordered}, error: {advice: Fail}, expect: {action: Fail, reason: Unrecoverable}`, ""},
 		{"jitter within bounds", `policy: shared, error: {status: 500}, ` + retries + `, delay: {min: 9s, max: 11s}}`, ""},
 		{"jitter beyond them", `policy: shared, error: {status: 500}, ` + retries + `, delay: {min: 9500ms, max: 11s}}`, "delay is 9s to 11s, not within 9.5s to 11s"},
 		{"an upper bound alone", `policy: shared, error: {status: 500}, ` + retries + `, delay: {max: 10s}}`, "delay is 9s to 11s, not within 0s to 10s"},
@@ -281,7 +289,7 @@ func TestFilesOfCasesThatAreWrong(t *testing.T) {
 		},
 		{
 			"an unknown field further down", "cases:\n- name: a\n" + strings.Replace(rest, "status", "code", 1),
-			`cases.yaml:3: unknown field "code": the fields here are source, status, class, message, retryAfter`,
+			`cases.yaml:3: unknown field "code": the fields here are source, status, class, message, retryAfter, advice`,
 		},
 		{"an unknown field of a delay", "cases:\n- expect: {action: Retry, delay: {from: 1s}}\n", `cases.yaml:2: unknown field "from": the fields here are min, max`},
 		{"a bad duration", "cases:\n- age: 1 day\n" + rest, `cases.yaml:2: "1 day" is no duration: write 500ms, 5s, 1h30m`},
@@ -294,9 +302,10 @@ func TestFilesOfCasesThatAreWrong(t *testing.T) {
 		{"a list for headers", "cases:\n- message: {headers: [a]}\n" + rest, `cases.yaml:2: a list stands where fields with values should`},
 		{"no action", "cases:\n- name: a\n  error: {status: 500}\n", `cases.yaml:2: case "a": expect.action is "": it is one of Retry, Fail, Drop`},
 		{"an unknown action", "cases:\n- expect: {action: Ignore}\n", `cases.yaml:2: case "case 1": expect.action is "Ignore": it is one of Retry, Fail, Drop`},
-		{"an unknown reason", "cases:\n- expect: {action: Fail, reason: TooOld}\n", `expect.reason is "TooOld": it is one of Retry, Immediate, MaxRetries, MaxAge, Strategy, Undecodable`},
+		{"an unknown reason", "cases:\n- expect: {action: Fail, reason: TooOld}\n", `expect.reason is "TooOld": it is one of Retry, Immediate, MaxRetries, MaxAge, Strategy, Undecodable, Unrecoverable, Advice`},
 		{"a delay of what is not retried", "cases:\n- expect: {action: Fail, delay: 1s}\n", `expect.delay belongs to action Retry, not to Fail`},
 		{"an unknown source", "cases:\n- error: {source: Network}\n  expect: {action: Fail}\n", `error.source is "Network": it is one of Handler, Timeout, Crash, Connection`},
+		{"advice that is none", "cases:\n- error: {advice: ignore}\n  expect: {action: Fail}\n", `error.advice is "ignore": it is one of Fail, Drop, Retry`},
 		{"a status that is none", "cases:\n- error: {status: 1000}\n  expect: {action: Fail}\n", `error.status is 1000: it is from 0 (none) to 599`},
 		{"a negative count", "cases:\n- retries: -1\n" + rest, `retries is -1: it is from 0 to 1000000000`},
 		{"fewer attempts than retries", "cases:\n- {retries: 3, attempts: 2, expect: {action: Fail}}\n", `attempts is 2: every retry and every try at once was an attempt, so it is 3 at least`},
@@ -327,7 +336,7 @@ func TestEveryMistakeInAFileIsToldWithItsPlaceAndOnce(t *testing.T) {
 	want := `cases.yaml:2: "soon" is no duration: write 500ms, 5s, 1h30m
 cases.yaml:3: case "case 2": retries is -1: it is from 0 to 1000000000
 cases.yaml:3: case "case 2": expect.action is "Ignore": it is one of Retry, Fail, Drop
-cases.yaml:3: case "case 2": expect.reason is "None": it is one of Retry, Immediate, MaxRetries, MaxAge, Strategy, Undecodable
+cases.yaml:3: case "case 2": expect.reason is "None": it is one of Retry, Immediate, MaxRetries, MaxAge, Strategy, Undecodable, Unrecoverable, Advice
 cases.yaml:4: unknown field "title": the fields here are name, transport, policy, message, error, retries, immediate, attempts, streak, age, lastDelay, now, expect
 cases.yaml:5: case "case 4": retries is -2: it is from 0 to 1000000000`
 	if fmt.Sprint(err) != want {

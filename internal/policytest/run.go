@@ -109,7 +109,7 @@ func (s *Suite) Run(cases []Case, forced string, seed uint64) ([]Result, error) 
 // it, and a case that expects such a name could never hold.
 func (s *Suite) unknown(c *Case, asked *retry.Policy, forced string) []error {
 	var errs []error
-	if name := c.Streak.Strategy; name != "" && !slices.Contains(asked.StrategyNames(), name) {
+	if name := c.Streak.Strategy; name != "" && !decides(asked, name) {
 		errs = append(errs, unknownStrategy("streak.strategy", name, asked))
 	}
 	expected := []*retry.Policy{asked}
@@ -123,11 +123,16 @@ func (s *Suite) unknown(c *Case, asked *retry.Policy, forced string) []error {
 		expected = slices.AppendSeq(expected, maps.Values(s.policies))
 	}
 	if name := c.Expect.Strategy; name != nil && *name != "" && !slices.ContainsFunc(expected, func(p *retry.Policy) bool {
-		return slices.Contains(p.StrategyNames(), *name)
+		return decides(p, *name)
 	}) {
 		errs = append(errs, unknownStrategy("expect.strategy", *name, expected[0]))
 	}
 	return errs
+}
+
+// decides is true where a policy has a strategy of that name; the handler decides under any policy.
+func decides(policy *retry.Policy, name string) bool {
+	return name == retry.ByHandler || slices.Contains(policy.StrategyNames(), name)
 }
 
 func unknownStrategy(field, name string, policy *retry.Policy) error {

@@ -15,13 +15,18 @@ const statusUnsupportedMediaType = 415
 // Decide gives the verdict on a failure. It never fails: an expression that fails at run time does not match, or gives no
 // delay, and is reported in Verdict.Problems.
 //
+// What the handler advises comes first, where the policy follows it; then the strategies, then the policy's own fields.
+//
 // The verdict's History counts this failure as an attempt, and its retry, if it gets one, against maxRetries unless an
-// unlimited strategy decided. Decide reads rnd only where the backoff has jitter, and keeps none of its arguments.
+// unlimited strategy or the handler's advice decided. Decide reads rnd only where the backoff has jitter, and keeps none of its arguments.
 func (p *Policy) Decide(f Failure, m Message, h History, now time.Time, rnd Rand) Verdict {
 	h = h.clamped(now)
 	d := decision{policy: p, before: h, age: now.Sub(h.FirstFailure)}
 	d.verdict.History = h
 	d.verdict.History.Attempts = increment(h.Attempts)
+	if d.advised(f, rnd) {
+		return d.verdict
+	}
 	asked, given := d.ask(f, m, now)
 	d.count()
 	switch {
@@ -34,16 +39,10 @@ func (p *Policy) Decide(f Failure, m Message, h History, now time.Time, rnd Rand
 		d.verdict.History.Immediate++
 	case d.exhausted():
 		d.end(v1alpha1.ActionFail, ReasonMaxRetries, d.explainExhausted())
-	case d.age > p.maxAge:
-		d.end(v1alpha1.ActionFail, ReasonMaxAge, fmt.Sprintf("%s since the first failure, maxAge is %s", readable(d.age), p.maxAge))
+	case given:
+		d.retryAfter(asked)
 	default:
-		if given {
-			d.retry(asked, DelayRange{Nominal: asked, Min: asked, Max: asked})
-			break
-		}
-		b, n := d.backoff()
-		w := b.window(n, d.before.LastDelay)
-		d.retry(w.draw(rnd), DelayRange{Nominal: b.at(n), Min: w.min, Max: w.max})
+		d.retryByBackoff(rnd)
 	}
 	return d.verdict
 }
@@ -54,9 +53,11 @@ type decision struct {
 	// before is the history without this failure, clamped.
 	before History
 	age    time.Duration
-	// strategy that decides; nil where the policy's own fields do.
+	// byHandler is true where the handler's advice decides.
+	byHandler bool
+	// strategy that decides; nil where the handler's advice or the policy's own fields do.
 	strategy *strategy
-	// streak is the number of decisions of that strategy just before this one.
+	// streak is the number of decisions of that strategy, or of the handler, just before this one.
 	streak  int64
 	verdict Verdict
 }
@@ -95,15 +96,21 @@ func (d *decision) ask(f Failure, m Message, now time.Time) (delay time.Duration
 // count writes down who decided, and for which time in a row.
 func (d *decision) count() {
 	h := &d.verdict.History
-	if d.strategy == nil {
+	var name string
+	switch {
+	case d.byHandler:
+		name = ByHandler
+	case d.strategy != nil:
+		name = d.strategy.name
+	default:
 		h.Strategy, h.Streak = "", 0
 		return
 	}
-	if d.before.Strategy == d.strategy.name {
+	if d.before.Strategy == name {
 		d.streak = d.before.Streak
 	}
-	h.Strategy, h.Streak = d.strategy.name, increment(d.streak)
-	d.verdict.Strategy = d.strategy.name
+	h.Strategy, h.Streak = name, increment(d.streak)
+	d.verdict.Strategy = name
 }
 
 // immediate is true where the message is tried again at once: on its first delivery, whose tries at once are all the attempts
@@ -122,7 +129,7 @@ func (d *decision) limit() (allowed, used int64) {
 }
 
 func (d *decision) unlimited() bool {
-	return d.strategy != nil && d.strategy.unlimited
+	return d.byHandler || d.strategy != nil && d.strategy.unlimited
 }
 
 func (d *decision) exhausted() bool {
@@ -146,8 +153,24 @@ func (d *decision) end(action v1alpha1.Action, reason Reason, explanation string
 	d.verdict.Action, d.verdict.Reason, d.verdict.Explanation = action, reason, explanation
 }
 
-// retry decides for a retry after delay, unless the message would be too old by then.
+// retryAfter decides for a retry after a delay that is not the backoff's.
+func (d *decision) retryAfter(delay time.Duration) {
+	d.retry(delay, DelayRange{Nominal: delay, Min: delay, Max: delay})
+}
+
+// retryByBackoff decides for a retry after the delay of the backoff that holds.
+func (d *decision) retryByBackoff(rnd Rand) {
+	b, n := d.backoff()
+	w := b.window(n, d.before.LastDelay)
+	d.retry(w.draw(rnd), DelayRange{Nominal: b.at(n), Min: w.min, Max: w.max})
+}
+
+// retry decides for a retry after delay, unless the message is too old, or would be by then.
 func (d *decision) retry(delay time.Duration, drawnFrom DelayRange) {
+	if d.age > d.policy.maxAge {
+		d.end(v1alpha1.ActionFail, ReasonMaxAge, fmt.Sprintf("%s since the first failure, maxAge is %s", readable(d.age), d.policy.maxAge))
+		return
+	}
 	if delay > d.policy.maxAge-d.age {
 		d.end(v1alpha1.ActionFail, ReasonMaxAge, fmt.Sprintf(
 			"the next retry, in %s, would be later than maxAge %s after the first failure", readable(delay), d.policy.maxAge))
@@ -174,7 +197,10 @@ func (d *decision) explainExhausted() string {
 }
 
 func (d *decision) explainRetry(delay time.Duration) string {
-	if d.unlimited() {
+	switch {
+	case d.byHandler:
+		return "retry in " + readable(delay) + ", which the handler asked for and does not count against maxRetries"
+	case d.unlimited():
 		return "retry in " + readable(delay) + ", which does not count against maxRetries"
 	}
 	allowed, used := d.limit()

@@ -460,6 +460,7 @@ func TestDecideStandsGarbageInTheHistory(t *testing.T) {
 			LastDelay:    time.Duration(number.Draw(t, "last delay")),
 		}
 		f := Failure{Status: rapid.IntRange(0, 9).Draw(t, "status")}
+		f.Advice = rapid.SampledFrom([]Advice{"", AdviseFail, AdviseDrop, AdviseRetry, "?"}).Draw(t, "advice")
 		if rapid.Bool().Draw(t, "asked") {
 			f.RetryAfter = new(time.Duration(number.Draw(t, "retry after")))
 		}

@@ -106,6 +106,7 @@ func FuzzDecisionsOnAnyMessage(f *testing.F) {
 	f.Fuzz(func(t *testing.T, id, kind, partner, raw string, body []byte, count, status int64) {
 		m := anything(id, kind, partner, raw, body)
 		failure := Failure{Source: Source(kind), Class: id, Message: raw, Status: int(status), RetryAfter: new(time.Duration(count))}
+		failure.Advice = []Advice{"", AdviseFail, AdviseDrop, AdviseRetry}[uint64(status)%4]
 		checkVerdict(t, p, p.Decide(failure, m, history(count), start(), edge(count&1 == 0)), history(count))
 		if index, problems := rules.First(m); index < -1 || index > 2 || len(problems) > 3 {
 			t.Errorf("rule %d, problems %v", index, problems)

@@ -48,6 +48,9 @@ func Ladder() Lanes {
 // lanes that leave the smallest gap in proportion, but not those of the Ladder if it is needed, nor the smallest or the
 // largest. merged is the number of wanted lanes that were left out: their delays round up to a lane within a tenth, or
 // hop, and are never early.
+//
+// Then come 1s, 10s, 1m and 10m, as far as maxAge reaches, if a policy follows a handler's advice. They may take the place of
+// lanes of jittered steps, but of no others.
 func PlanLanes(policies []*Policy, limit int, open bool) (lanes Lanes, merged int) {
 	limit = max(limit, 1)
 	w := wanted{exact: map[time.Duration]bool{}, windows: map[window]bool{}, open: open}
@@ -64,7 +67,36 @@ func PlanLanes(policies []*Policy, limit int, open bool) (lanes Lanes, merged in
 		kept = Ladder()
 	}
 	lanes = thin(lanes, limit, kept)
-	return lanes, all - len(lanes)
+	merged = all - len(lanes)
+	return w.withAdvised(lanes, limit), merged
+}
+
+// withAdvised adds the lanes by which a delay that a handler asks for takes few hops.
+func (w *wanted) withAdvised(lanes Lanes, limit int) Lanes {
+	if w.open {
+		return lanes // the Ladder does that
+	}
+	advised := advisedLanes(w.advisedWithin)
+	kept := slices.Clone(advised)
+	for d := range w.exact {
+		kept = append(kept, lane(d))
+	}
+	for _, d := range slices.Backward(advised) { // the longest one saves most hops
+		place, there := slices.BinarySearch(lanes, d)
+		if there {
+			continue
+		}
+		if len(lanes) >= limit {
+			i := leastMissed(lanes, kept)
+			if i < 0 {
+				return lanes
+			}
+			lanes = slices.Delete(lanes, i, i+1)
+			place, _ = slices.BinarySearch(lanes, d)
+		}
+		lanes = slices.Insert(lanes, place, d)
+	}
+	return lanes
 }
 
 // wanted are the delays that need lanes.
@@ -73,9 +105,14 @@ type wanted struct {
 	windows map[window]bool
 	// open is true where some delay is not known beforehand.
 	open bool
+	// advisedWithin is the longest maxAge of the policies that follow a handler's advice; 0 where none does.
+	advisedWithin time.Duration
 }
 
 func (w *wanted) addPolicy(p *Policy) {
+	if p.followsAdvice {
+		w.advisedWithin = max(w.advisedWithin, p.maxAge)
+	}
 	w.addSchedule(&p.backoff, p.maxRetries, p.maxAge)
 	for i := range p.strategies {
 		s := &p.strategies[i]

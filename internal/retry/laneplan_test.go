@@ -31,10 +31,15 @@ type planning struct {
 	merged   int
 }
 
-func (p planning) check(t *testing.T) {
+// check plans for policies that do not follow advice.
+func (p planning) check(t *testing.T) { p.checkWith(t, false) }
+
+func (p planning) checkWith(t *testing.T, advice bool) {
 	var policies []*Policy
 	for _, s := range p.policies {
-		policies = append(policies, compile(t, s))
+		policy := compile(t, s)
+		policy.followsAdvice = policy.followsAdvice && advice
+		policies = append(policies, policy)
 	}
 	lanes, merged := PlanLanes(policies, p.limit, false)
 	if got := keys(lanes); got != p.want || merged != p.merged {
@@ -82,6 +87,48 @@ func TestPlanLanes(t *testing.T) {
 	}
 }
 
+func TestAPolicyThatFollowsAdviceHasLanesForAnyDelay(t *testing.T) {
+	const jittered = `{backoff: {type: Exponential, jitter: {type: Proportional, percent: 10}}}`
+	tests := []planning{
+		{"the defaults", []string{`{}`}, 24, "1s 2s 4s 10s 1m 10m", 0},
+		{"no retries of its own", []string{`maxRetries: 0`}, 24, "1s 10s 1m 10m", 0},
+		{"as far as maxAge reaches", []string{`maxAge: 30s`}, 24, "1s 2s 4s 10s", 0},
+		{"the longest maxAge of those that follow", []string{`maxAge: 30s`, `{maxAge: 5m}`, `{handlerAdvice: Ignore}`}, 24, "1s 2s 4s 10s 1m", 0},
+		{"none that follows", []string{`{handlerAdvice: Ignore}`}, 24, "1s 2s 4s", 0},
+		{"the ladder has them", []string{`{backoff: {type: Exponential, jitter: {type: Full}}}`}, 24, ladderKeys, 0},
+		{"they take the place of lanes of jitter", []string{jittered}, 24, "925ms 950ms 975ms 1s 1025ms 1050ms 1100ms 1850ms 1900ms 1950ms 2s " +
+			"2050ms 2100ms 2200ms 3700ms 3800ms 3900ms 4s 4100ms 4200ms 4400ms 10s 1m 10m", 0},
+		{"but of no exact delay", []string{`{backoff: {type: Exponential}}`}, 3, "1s 2s 4s", 0},
+		{"the longest first", []string{`{backoff: {type: Exponential}}`}, 5, "1s 2s 4s 1m 10m", 0},
+		{"what was merged without them is what is merged", []string{`{maxRetries: 9, backoff: {type: Exponential, maxDelay: 1h}}`}, 5, "1s 4s 16s 64s 256s", 4},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { tt.checkWith(t, true) })
+	}
+}
+
+// What a handler asks for is not known beforehand, so every such delay must be made of few hops.
+func TestADelayThatAHandlerAsksForTakesFewHops(t *testing.T) {
+	for _, spec := range []string{
+		`{}`, `maxRetries: 0`, `{backoff: {type: Constant, delay: 5s}}`, `{backoff: {type: Exponential, jitter: {type: Proportional, percent: 10}}}`,
+	} {
+		lanes, _ := PlanLanes([]*Policy{compile(t, spec)}, LaneLimit(v1alpha1.LanesStandard), false)
+		most, all := 0, 0
+		for asked := time.Second; asked <= maxAdvisedDelay; asked += time.Second {
+			hops := 0
+			for remaining := asked; hops == 0 || !Due(start().Add(remaining), start(), asked); hops++ {
+				lane, _ := lanes.Pick(remaining)
+				remaining -= lane
+			}
+			most, all = max(most, hops), all+hops
+		}
+		t.Logf("%s: lanes %s: %d hops at most, %.1f on average", spec, keys(lanes), most, float64(all)/3600)
+		if most > 13 {
+			t.Errorf("%s: lanes %s: a delay takes %d hops", spec, keys(lanes), most)
+		}
+	}
+}
+
 func TestPlanLanesThinsOutWhatIsTooMuch(t *testing.T) {
 	tests := []planning{
 		{
@@ -121,7 +168,7 @@ func TestPlanLanesThinsOutWhatIsTooMuch(t *testing.T) {
 func TestThousandsOfDelaysAreThinnedInProportion(t *testing.T) {
 	var policies []*Policy
 	for i := range 64 {
-		p := compile(t, `{maxRetries: 100, maxAge: 8760h, backoff: {type: Linear, delay: 1s, step: 10s, maxDelay: 720h}}`)
+		p := compile(t, `{handlerAdvice: Ignore, maxRetries: 100, maxAge: 8760h, backoff: {type: Linear, delay: 1s, step: 10s, maxDelay: 720h}}`)
 		p.backoff.delay += time.Duration(i) * 137 * time.Millisecond
 		policies = append(policies, p)
 	}
@@ -156,6 +203,8 @@ func anyPolicy(t *rapid.T) *Policy {
 		backoff:    *anyBackoff(t),
 		maxRetries: rapid.Int64Range(0, 100).Draw(t, "maxRetries"),
 		maxAge:     time.Duration(rapid.Int64Range(int64(time.Second), int64(8760*time.Hour)).Draw(t, "maxAge")),
+
+		followsAdvice: rapid.Bool().Draw(t, "follows advice"),
 	}
 	for range rapid.IntRange(0, 3).Draw(t, "strategies") {
 		s := strategy{action: v1alpha1.ActionRetry, unlimited: rapid.Bool().Draw(t, "unlimited")}
@@ -186,7 +235,7 @@ func TestPlannedLanesAreFewSortedAndTheSameInAnyOrder(t *testing.T) {
 }
 
 func TestADrawThatIsRoundedUpTakesEachLaneEquallyOften(t *testing.T) {
-	p := compile(t, `{maxRetries: 1, backoff: {type: Constant, delay: 7777ms, jitter: {type: Proportional, percent: 10}}}`)
+	p := compile(t, `{handlerAdvice: Ignore, maxRetries: 1, backoff: {type: Constant, delay: 7777ms, jitter: {type: Proportional, percent: 10}}}`)
 	lanes, _ := PlanLanes([]*Policy{p}, 24, false)
 	w := p.backoff.window(0, 0)
 	below := w.min

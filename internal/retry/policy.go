@@ -29,6 +29,8 @@ type Policy struct {
 	backoff    backoff
 	immediate  int64
 	priority   v1alpha1.RetryPriority
+	// followsAdvice is true where the handler's advice is asked before the strategies.
+	followsAdvice bool
 	// strategies in the order in which they are asked.
 	strategies []strategy
 	schema     *schema
@@ -88,6 +90,7 @@ func (c *Compiler) Compile(name string, spec v1alpha1.RetryPolicySpec) (*Policy,
 		schema:     env.schema,
 		decode:     decodeJSON,
 	}
+	p.followsAdvice = spec.HandlerAdvice != v1alpha1.HandlerAdviceIgnore
 	var errs []error
 	invalid := func(err error) {
 		if err != nil {
@@ -102,6 +105,9 @@ func (c *Compiler) Compile(name string, spec v1alpha1.RetryPolicySpec) (*Policy,
 	}
 	if spec.Immediate != nil {
 		p.immediate = int64(*spec.Immediate)
+	}
+	if !slices.Contains([]v1alpha1.HandlerAdvice{"", v1alpha1.HandlerAdviceFollow, v1alpha1.HandlerAdviceIgnore}, spec.HandlerAdvice) {
+		invalid(fmt.Errorf("handlerAdvice is unknown: %q", spec.HandlerAdvice))
 	}
 	if p.immediate < 0 {
 		invalid(fmt.Errorf("immediate is negative: %d", p.immediate))
@@ -145,6 +151,14 @@ func (p *Policy) Immediate() int64 { return p.immediate }
 
 // RetryPriority is the AMQP priority of a message that comes back for a retry, beside the producer's.
 func (p *Policy) RetryPriority() v1alpha1.RetryPriority { return p.priority }
+
+// HandlerAdvice says whether the handler's advice decides before the strategies.
+func (p *Policy) HandlerAdvice() v1alpha1.HandlerAdvice {
+	if p.followsAdvice {
+		return v1alpha1.HandlerAdviceFollow
+	}
+	return v1alpha1.HandlerAdviceIgnore
+}
 
 // StrategyNames are the names of the strategies in the order in which they are asked.
 func (p *Policy) StrategyNames() []string {

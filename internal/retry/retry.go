@@ -37,7 +37,21 @@ type Failure struct {
 	Status int
 	// RetryAfter is the delay that the handler asks for; nil where it asks for none.
 	RetryAfter *time.Duration
+	// Advice is what the handler asks for to become of the message; empty where it leaves that to the policy.
+	Advice Advice
 }
+
+// Advice of a handler on a failed attempt.
+type Advice string
+
+const (
+	// AdviseFail asks for no more retries: the message is bad, however often it is tried.
+	AdviseFail Advice = "Fail"
+	// AdviseDrop asks for the message to be forgotten.
+	AdviseDrop Advice = "Drop"
+	// AdviseRetry asks for a retry that does not count against maxRetries, after RetryAfter where that is set.
+	AdviseRetry Advice = "Retry"
+)
 
 // Message is what expressions see of a message in `message`. Their message.size is the length of Body in bytes.
 type Message struct {
@@ -61,11 +75,11 @@ type Message struct {
 type History struct {
 	// Attempts that were made and failed.
 	Attempts int64
-	// Retries that were decided and count against maxRetries: all but those of unlimited strategies.
+	// Retries that were decided and count against maxRetries: all but those of unlimited strategies and of the handler's advice.
 	Retries int64
-	// Strategy that decided last; empty if none did.
+	// Strategy that decided last; ByHandler where the handler's advice did, empty where neither did.
 	Strategy string
-	// Streak is the number of consecutive decisions of that strategy, the last one included.
+	// Streak is the number of consecutive decisions of that strategy, or of the handler, the last one included.
 	Streak int64
 	// FirstFailure is the time of the first failure; zero before it.
 	FirstFailure time.Time
@@ -91,6 +105,10 @@ const (
 	ReasonStrategy Reason = "Strategy"
 	// ReasonImmediate says that the message is tried again at once, without a retry being counted.
 	ReasonImmediate Reason = "Immediate"
+	// ReasonUnrecoverable says that the handler asked for no retry.
+	ReasonUnrecoverable Reason = "Unrecoverable"
+	// ReasonAdvice says that the handler asked for the message to be dropped.
+	ReasonAdvice Reason = "Advice"
 	// ReasonUndecodable says that the handler cannot read messages of this kind (status 415), so that no retry would help.
 	ReasonUndecodable Reason = "Undecodable"
 )
@@ -103,7 +121,7 @@ type Verdict struct {
 	Delay time.Duration
 	// Range that Delay was drawn from.
 	Range DelayRange
-	// Strategy that decided, by name; empty where the policy's own fields did.
+	// Strategy that decided, by name; ByHandler where the handler's advice did, empty where the policy's own fields did.
 	Strategy string
 	// Reason in one word.
 	Reason Reason

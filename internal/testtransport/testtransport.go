@@ -46,17 +46,19 @@ func Compile(t testing.TB, transport *v1alpha1.Transport, policy v1alpha1.RetryP
 	return result
 }
 
-// Explicit is a policy with these delays, one retry for each.
+// Explicit is a policy with these delays, one retry for each, and with no lanes but theirs: what the handler asks for is ignored.
+// A test of that sets HandlerAdvice to Follow.
 func Explicit(delays ...time.Duration) v1alpha1.RetryPolicySpec {
 	retries := int32(len(delays)) //nolint:gosec // a handful
+	policy := v1alpha1.RetryPolicySpec{MaxRetries: &retries, HandlerAdvice: v1alpha1.HandlerAdviceIgnore}
 	if retries == 0 {
-		return v1alpha1.RetryPolicySpec{MaxRetries: &retries}
+		return policy
 	}
-	backoff := &v1alpha1.Backoff{Type: v1alpha1.BackoffExplicit}
+	policy.Backoff = &v1alpha1.Backoff{Type: v1alpha1.BackoffExplicit}
 	for _, delay := range delays {
-		backoff.Delays = append(backoff.Delays, *v1alpha1.NewDuration(delay))
+		policy.Backoff.Delays = append(policy.Backoff.Delays, *v1alpha1.NewDuration(delay))
 	}
-	return v1alpha1.RetryPolicySpec{MaxRetries: &retries, Backoff: backoff}
+	return policy
 }
 
 // Broker is a vhost with a Transport's topology on it.
