@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"runtime"
 	"time"
+
+	"redrive.dev/redrive/internal/child"
 )
 
 const (
@@ -70,7 +72,7 @@ type end struct {
 // runChild runs one child to its end.
 func (s *Supervisor) runChild(ctx context.Context) end {
 	command := s.Command(context.WithoutCancel(ctx))
-	endWithParent(command)
+	command.SysProcAttr = child.EndWithParent() // two of them must not share a journal
 	input, err := command.StdinPipe()
 	if err == nil {
 		err = command.Start()

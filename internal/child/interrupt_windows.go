@@ -1,0 +1,3 @@
+package child
+
+func interruptGroup(int) {}
