@@ -26,6 +26,7 @@ func (h *HTTP) refusal(response *http.Response, body []byte) *retry.Failure {
 		Source:     retry.SourceHandler,
 		Status:     response.StatusCode,
 		RetryAfter: retryAfter(response.Header.Get("Retry-After"), h.clock()),
+		Advice:     advice(response.Header.Get("Redrive-Advice")),
 	}
 	mediaType, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	if mediaType == "application/problem+json" {
@@ -40,6 +41,16 @@ func (h *HTTP) refusal(response *http.Response, body []byte) *retry.Failure {
 	failure.Class = message.Text(failure.Class, message.MaxClass)
 	failure.Message = message.Text(failure.Message, message.MaxText)
 	return failure
+}
+
+// advice returns what a Redrive-Advice header asks for; nothing where it makes no sense.
+func advice(value string) retry.Advice {
+	for _, known := range []retry.Advice{retry.AdviseFail, retry.AdviseDrop, retry.AdviseRetry} {
+		if strings.EqualFold(strings.TrimSpace(value), string(known)) {
+			return known
+		}
+	}
+	return ""
 }
 
 // retryAfter returns the delay that a Retry-After header asks for, at most maxRetryAfter; nil where it asks for none or

@@ -1,16 +1,22 @@
 package handler
 
 import (
-	"crypto/tls"
-	"crypto/x509"
+	"time"
+
+	"redrive.dev/redrive/api/v1alpha1"
 )
 
-// Trust makes a handler accept a test server's certificate, if there is one.
-func Trust(h *HTTP, certificate *x509.Certificate) {
-	if certificate == nil {
-		return
-	}
-	roots := x509.NewCertPool()
-	roots.AddCert(certificate)
-	h.transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+// NewBriskHTTP is NewHTTP, for tests that cannot wait as long as a worker: it asks and looks more often.
+func NewBriskHTTP(spec v1alpha1.HTTPHandler, options Options) (*HTTP, error) {
+	return newHTTP(spec, options, pace{
+		ready: 20 * time.Millisecond, notReady: 10 * time.Millisecond, doubted: time.Millisecond, files: 10 * time.Millisecond,
+		silence: 20 * time.Millisecond, pong: 20 * time.Millisecond, idle: 20 * time.Millisecond,
+	})
+}
+
+// NewIdleHTTP is NewHTTP, for tests of what is done at once: it asks and looks on its own only once in an hour.
+func NewIdleHTTP(spec v1alpha1.HTTPHandler, options Options) (*HTTP, error) {
+	return newHTTP(spec, options, pace{
+		ready: time.Hour, notReady: 10 * time.Millisecond, doubted: time.Millisecond, files: time.Hour, idle: time.Hour,
+	})
 }

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"net"
 	"net/http/httptrace"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"redrive.dev/redrive/internal/message"
 	"redrive.dev/redrive/internal/retry"
@@ -36,37 +38,68 @@ const (
 // progress is how far a request came. The transport tells it from goroutines of its own.
 type progress struct {
 	handshake, connected, answered atomic.Bool
+	// framed says that a broken-off body cannot be told from one that is malformed, as in HTTP/2.
+	framed bool
 }
 
-func (p *progress) trace() *httptrace.ClientTrace {
-	return &httptrace.ClientTrace{
+// newProgress returns one, and the context for its request.
+func newProgress(ctx context.Context) (context.Context, *progress) {
+	p := &progress{}
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GetConn: func(string) { // again, where the connection taken first was closed before a byte was written
+			p.handshake.Store(false)
+			p.connected.Store(false)
+		},
 		TLSHandshakeStart:    func() { p.handshake.Store(true) },
 		GotConn:              func(httptrace.GotConnInfo) { p.connected.Store(true) },
 		GotFirstResponseByte: func() { p.answered.Store(true) },
-	}
+	}), p
 }
 
 // failure makes a failure out of an error of the transport. Before there was a connection the handler has not seen the
 // message (Connection); afterwards it may have, and may have done the work (Crash).
 func (p *progress) failure(ctx context.Context, err error) *retry.Failure {
-	failed := func(source retry.Source, class string) *retry.Failure {
-		return &retry.Failure{Source: source, Class: class, Message: message.Text(err.Error(), message.MaxText)}
-	}
 	switch {
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return &retry.Failure{Source: retry.SourceTimeout, Class: ClassTimeout, Message: "no complete answer in time"}
-	case ctx.Err() != nil:
-		return &retry.Failure{Source: retry.SourceConnection, Class: ClassCanceled, Message: "the attempt was broken off"}
+	case hasEnded(ctx):
+		return outOfTime(ctx)
 	case !p.connected.Load():
-		return failed(retry.SourceConnection, p.connectionClass(err))
-	case p.answered.Load() && !isCut(err):
+		return unconnected(err, p.handshake.Load())
+	case p.answered.Load() && !p.framed && !isCut(err):
 		return malformed(err.Error())
 	}
-	return failed(retry.SourceCrash, ClassConnectionReset)
+	return lost(err)
+}
+
+// hasEnded reports whether a context has ended, or is about to: a dialer gives up at its deadline, maybe a moment before it.
+func hasEnded(ctx context.Context) bool {
+	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
+		<-ctx.Done()
+	}
+	return ctx.Err() != nil
+}
+
+// outOfTime is the failure of an attempt whose context has ended.
+func outOfTime(ctx context.Context) *retry.Failure {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return &retry.Failure{Source: retry.SourceTimeout, Class: ClassTimeout, Message: "no complete answer in time"}
+	}
+	return &retry.Failure{Source: retry.SourceConnection, Class: ClassCanceled, Message: "the attempt was broken off"}
+}
+
+// unconnected is the failure of one for which no connection came about.
+func unconnected(err error, handshake bool) *retry.Failure {
+	return &retry.Failure{
+		Source: retry.SourceConnection, Class: connectionClass(err, handshake), Message: message.Text(err.Error(), message.MaxText),
+	}
+}
+
+// lost is the failure of one whose connection ended.
+func lost(err error) *retry.Failure {
+	return &retry.Failure{Source: retry.SourceCrash, Class: ClassConnectionReset, Message: message.Text(err.Error(), message.MaxText)}
 }
 
 // connectionClass says why no connection came about.
-func (p *progress) connectionClass(err error) string {
+func connectionClass(err error, handshake bool) string {
 	var (
 		dns     *net.DNSError
 		network net.Error
@@ -74,9 +107,9 @@ func (p *progress) connectionClass(err error) string {
 	switch {
 	case errors.As(err, &dns):
 		return ClassDNS
-	case p.handshake.Load():
+	case handshake:
 		return ClassTLS
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist): // the latter is a unix socket's
 		return ClassConnectionRefused
 	case errors.As(err, &network) && network.Timeout():
 		return ClassTimeout

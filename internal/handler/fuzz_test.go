@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/message"
 	"redrive.dev/redrive/internal/retry"
 )
@@ -52,16 +53,17 @@ func FuzzAnswers(f *testing.F) {
 	f.Add([]byte("HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"))
 	f.Add([]byte("HTTP/1.1 999 What\r\n\r\n"))
 	f.Add([]byte("HTTP/1.1 301 Moved\r\nLocation: http://elsewhere/\r\nRetry-After: 99999999999999999999\r\n\r\n"))
+	f.Add([]byte("HTTP/1.1 400 No\r\nRedrive-Advice:  FAIL \r\nContent-Length: 0\r\n\r\n"))
+	f.Add([]byte("HTTP/1.1 503 No\r\nRedrive-Advice: retry\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"))
 	f.Add([]byte("SSH-2.0-OpenSSH\r\n"))
 	f.Add([]byte(""))
 	f.Fuzz(func(t *testing.T, answer []byte) {
-		h, err := NewHTTP("http://handler.test/", HTTPOptions{Clock: func() time.Time { return time.Unix(1_700_000_000, 0) }})
+		h, err := NewHTTP(v1alpha1.HTTPHandler{URL: "http://handler.test/"}, Options{Clock: func() time.Time { return time.Unix(1_700_000_000, 0) }})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer func() { _ = h.Close() }()
-		h.transport.Proxy = nil
-		h.transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
+		h.wire.dial = func(context.Context) (net.Conn, error) {
 			return &scriptedPeer{answer: bytes.NewReader(answer), asked: make(chan struct{})}, nil
 		}
 		failure := h.Handle(t.Context(), Request{ID: "i", Body: []byte("body")})
@@ -86,6 +88,9 @@ func checkFailure(t *testing.T, f *retry.Failure) {
 	}
 	if len(f.Class) > message.MaxClass || len(f.Message) > message.MaxText || !utf8.ValidString(f.Class) || !utf8.ValidString(f.Message) || f.Message == "" {
 		t.Errorf("class %q, message %q", f.Class, f.Message)
+	}
+	if !slices.Contains([]retry.Advice{"", retry.AdviseFail, retry.AdviseDrop, retry.AdviseRetry}, f.Advice) {
+		t.Errorf("advice %q", f.Advice)
 	}
 	if f.RetryAfter != nil && (*f.RetryAfter < 0 || *f.RetryAfter > maxRetryAfter) {
 		t.Errorf("retry after %s", *f.RetryAfter)

@@ -37,6 +37,8 @@ type Request struct {
 	Timestamp     time.Time
 	// FirstFailure is zero on the first attempt.
 	FirstFailure time.Time
+	// Traceparent and Tracestate are the W3C trace context of this attempt; empty where there is none.
+	Traceparent, Tracestate string
 }
 
 // Handler hands messages to the code that does the work. Handle is called by many goroutines at a time.
@@ -46,6 +48,10 @@ type Handler interface {
 	// Canceled and says nothing about the message: the work may or may not have been done. Handle neither keeps nor
 	// alters what is in the request.
 	Handle(ctx context.Context, request Request) *retry.Failure
+	// Ready is nil while messages may be handed over, and else says why not; that text is for people and holds no secret.
+	// changed is closed when the answer may have become another one. A handler that is not ready costs no message an attempt:
+	// nothing is handed to it. One that stops being ready while it has messages ends their attempts as usual.
+	Ready() (why error, changed <-chan struct{})
 	// Close frees what the handler holds. No Handle may run or be called from then on.
 	Close() error
 }

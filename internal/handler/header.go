@@ -1,7 +1,6 @@
 package handler
 
 import (
-	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -24,35 +23,76 @@ const (
 // connection breaks.
 const idempotencyKey = "idempotency-key"
 
-// requestHeader returns the headers of the request: the message's own ones that may be carried over, then ours, which
-// always win.
-func requestHeader(r Request, userAgent string) http.Header {
-	header := make(http.Header, len(r.Headers)+16)
-	carry(header, r.Headers)
+// fields are the headers of a request, each name once.
+type fields struct{ list []field }
 
-	contentType := fieldValue(r.ContentType)
-	if contentType == "" || len(contentType) > maxMeta {
-		contentType = "application/octet-stream"
+type field struct{ name, value string }
+
+// add adds a valid value under a name in its canonical spelling.
+func (f *fields) add(name, value string) {
+	f.list = append(f.list, field{name, value})
+}
+
+func (f *fields) has(name string) bool {
+	for i := range f.list {
+		if f.list[i].name == name {
+			return true
+		}
 	}
-	header["Content-Type"] = []string{contentType}
-	if isContentCoding(r.ContentEncoding) {
-		header["Content-Encoding"] = []string{fieldValue(r.ContentEncoding)}
+	return false
+}
+
+// header returns them as http.Transport wants them.
+func (f *fields) header() http.Header {
+	header, values := make(http.Header, len(f.list)), make([]string, len(f.list))
+	for i, field := range f.list {
+		values[i] = field.value
+		header[field.name] = values[i : i+1 : i+1]
 	}
-	header["User-Agent"] = []string{userAgent}
-	if r.IdempotencyKey != "" {
-		header[idempotencyKey] = []string{fieldValue(r.IdempotencyKey)}
-	}
-	describe(header, r)
 	return header
 }
 
-// describe adds what is known about the message and the attempt. What is empty is left out.
-func describe(header http.Header, r Request) {
-	set := func(name, value string) {
-		if value = fieldValue(value); value != "" && len(value) <= maxMeta {
-			header[name] = []string{value}
-		}
+// describe fills in the headers of the request: the message's own ones that may be carried over, those of the team's Secret,
+// and ours.
+func (h *HTTP) describe(f *fields, r Request, secret secretHeaders) {
+	carry := carrier{
+		fields: f, left: maxCarried, secret: secret.names, traced: r.Traceparent != "",
+		event: h.cloudEvents && !isStructured(r.ContentType),
 	}
+	carry.all(r.Headers)
+	contentType := fieldValue(r.ContentType)
+	if carry.event {
+		contentType = f.completeEvent(r, contentType)
+	}
+	if contentType == "" || len(contentType) > maxMeta {
+		contentType = "application/octet-stream"
+	}
+	f.list = append(f.list, secret.list...)
+	if !secret.names["user-agent"] {
+		f.add("User-Agent", h.userAgent)
+	}
+	f.add("Content-Type", contentType)
+	if isContentCoding(r.ContentEncoding) {
+		f.add("Content-Encoding", fieldValue(r.ContentEncoding))
+	}
+	f.addMeta(idempotencyKey, r.IdempotencyKey)
+	f.addMeta("Traceparent", r.Traceparent)
+	if r.Traceparent != "" {
+		f.addMeta("Tracestate", r.Tracestate)
+	}
+	f.tell(r)
+}
+
+// addMeta adds what is known about the message, unless it is empty.
+func (f *fields) addMeta(name, value string) {
+	if value = fieldValue(value); value != "" && len(value) <= maxMeta {
+		f.add(name, value)
+	}
+}
+
+// tell adds what Redrive knows about the message and the attempt.
+func (f *fields) tell(r Request) {
+	set := f.addMeta
 	set("Redrive-Message-Id", r.ID)
 	set("Redrive-Idempotency-Key", r.IdempotencyKey)
 	set("Redrive-Attempt", strconv.FormatInt(r.Attempt, 10))
@@ -70,48 +110,101 @@ func describe(header http.Header, r Request) {
 	}
 }
 
-// carry copies the message's headers that are valid and harmless over HTTP, in the order of their names so that the same
+// carrier carries headers of a message over to a request.
+type carrier struct {
+	*fields
+
+	// left is how many bytes may still be carried over.
+	left int
+	// there are the names of many; a few are looked for in the list.
+	there map[string]bool
+	// secret are the names of headers of the team's Secret, as plainName spells them.
+	secret map[string]bool
+	// traced says that the attempt has a trace context of its own, which stands in place of the producer's, whole.
+	traced bool
+	// event says that those which are attributes of an event become such.
+	event bool
+}
+
+// all copies the message's headers that are valid and harmless over HTTP, in the order of their names so that the same
 // ones are left out at every attempt. A value that is too long is left out whole: half a value misleads.
-func carry(header http.Header, own map[string]any) {
-	left := maxCarried
-	for _, name := range slices.Sorted(maps.Keys(own)) {
-		canonical := http.CanonicalHeaderKey(name)
-		if _, there := header[canonical]; there || !mayCarry(name) {
-			continue
+func (c *carrier) all(own map[string]any) {
+	if len(own) == 0 {
+		return
+	}
+	if len(own) > 32 {
+		c.there = make(map[string]bool, len(own))
+	}
+	names := make([]string, 0, len(own))
+	for name := range own {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		if c.event {
+			if attribute, ok := attributeOf(name); ok {
+				if value := attributeValue(own[name]); value != "" {
+					c.carry(attribute, value)
+				}
+				continue
+			}
 		}
-		text, ok := scalar(own[name])
-		if !ok || len(text) > maxCarriedValue || len(canonical)+len(text) > left {
-			continue
+		if c.mayCarry(name) {
+			if text, ok := scalar(own[name]); ok {
+				c.carry(http.CanonicalHeaderKey(name), fieldValue(text))
+			}
 		}
-		left -= len(canonical) + len(text)
-		header[canonical] = []string{fieldValue(text)}
 	}
 }
 
+func (c *carrier) carry(canonical, value string) {
+	if len(value) > maxCarriedValue || len(canonical)+len(value) > c.left || c.there[canonical] || c.there == nil && c.has(canonical) {
+		return
+	}
+	if c.there != nil {
+		c.there[canonical] = true
+	}
+	c.left -= len(canonical) + len(value)
+	c.add(canonical, value)
+}
+
 // mayCarry reports whether a message may set an HTTP header. A message is data from a producer: it does not frame the
-// request, does not log in, does not say where the request comes from, and does not speak for Redrive. Names are compared
-// with '-' for '_', since CGI and its kin cannot tell them apart.
-func mayCarry(name string) bool {
+// request, does not log in, does not say where the request comes from, and does not speak for Redrive nor for the team's
+// Secret. In an event, it does not name attributes in the spelling of HTTP.
+func (c *carrier) mayCarry(name string) bool {
 	if !httpguts.ValidHeaderFieldName(name) {
 		return false
 	}
-	lower := strings.ReplaceAll(strings.ToLower(name), "_", "-")
-	switch lower {
+	plain := plainName(name)
+	switch plain {
+	case "authorization", "cookie", "cookie2", "proxy", "forwarded", "x-real-ip", "x-http-method", "x-http-method-override",
+		"x-method-override", "user-agent": // who asks, from where, and for what
+		return false
+	}
+	if c.traced && (plain == "traceparent" || plain == "tracestate") {
+		return false
+	}
+	if c.event && (strings.HasPrefix(plain, "ce-") || strings.HasPrefix(plain, "cloudevents-")) {
+		return false
+	}
+	return !isReserved(plain) && !strings.HasPrefix(plain, "x-forwarded-") && !c.secret[plain]
+}
+
+// plainName is a header's name in small letters, with '-' for '_', since CGI and its kin cannot tell these apart.
+func plainName(name string) string {
+	return strings.ReplaceAll(strings.ToLower(name), "_", "-")
+}
+
+// isReserved reports whether only Redrive, or the HTTP client, sets the header with a plain name.
+func isReserved(plain string) bool {
+	switch plain {
 	case "connection", "content-length", "expect", "host", "http2-settings", "keep-alive", "te", "trailer",
 		"transfer-encoding", "upgrade": // framing, and hop by hop
-		return false
-	case "content-type", "content-encoding", "user-agent", "accept-encoding", "idempotency-key", "x-idempotency-key": // ours
-		return false
-	case "authorization", "cookie", "cookie2", "proxy", "forwarded", "x-real-ip", "x-http-method", "x-http-method-override",
-		"x-method-override": // who asks, from where, and for what
-		return false
+		return true
+	case "content-type", "content-encoding", "accept-encoding", "idempotency-key", "x-idempotency-key": // ours
+		return true
 	}
-	for _, prefix := range []string{"redrive-", "proxy-", "x-forwarded-"} {
-		if strings.HasPrefix(lower, prefix) {
-			return false
-		}
-	}
-	return true
+	return strings.HasPrefix(plain, "redrive-") || strings.HasPrefix(plain, "proxy-")
 }
 
 // scalar returns the text of a header value that is neither a table nor an array.

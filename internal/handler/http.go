@@ -6,78 +6,88 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
+	"log/slog"
 	"net/http"
-	"net/http/httptrace"
 	"net/url"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/retry"
 )
 
-const (
-	// maxAnswer is how much of an answer's body is read. The connection is closed when there is more.
-	maxAnswer = 64 << 10
-	// maxAnswerHeaders bounds the status line and the headers of an answer.
-	maxAnswerHeaders = 64 << 10
-	// dialTimeout bounds the wait for a connection and, separately, for the TLS handshake, within the attempt's deadline.
-	dialTimeout = 10 * time.Second
-	// idleTimeout is shorter than the 5 s after which common servers close an idle connection, for a POST that meets the
-	// closing one is lost: nobody can tell whether it was handled, and it costs an attempt.
-	idleTimeout = 4 * time.Second
-)
-
-// HTTPOptions of NewHTTP.
-type HTTPOptions struct {
-	// Concurrency is the number of requests at a time for which connections are kept open; at least 1.
-	Concurrency int
-	// Version of the worker, for the User-Agent.
-	Version string
-	// Clock that a Retry-After date is compared with; time.Now if nil.
-	Clock func() time.Time
-}
+// maxAnswer is how much of an answer's body is read. The connection is closed when there is more.
+const maxAnswer = 64 << 10
 
 // HTTP posts each message to one URL. A status of 200 to 299 is success. It follows no redirects, keeps no cookies, and
 // sends no request twice: a request of which any byte was written may have been handled.
 type HTTP struct {
-	url       *url.URL
-	userAgent string
-	clock     func() time.Time
-	transport *http.Transport
+	url         *url.URL
+	cloudEvents bool
+	userAgent   string
+	clock       func() time.Time
+	log         *slog.Logger
+	dialer      *dialer
+	wire        *wire // nil where there is more to it than plain HTTP/1.1
+	files       files
+	readiness   readiness
+	pace        pace
+
+	// link is nil until what the spec takes from files was read.
+	link atomic.Pointer[link]
+	gate gate
+
+	stop       context.CancelFunc
+	background sync.WaitGroup
 }
 
 // NewHTTP returns a handler that posts to an absolute http or https URL without user name and password. A proxy is taken
-// from the environment.
-func NewHTTP(rawURL string, options HTTPOptions) (*HTTP, error) {
-	target, err := parseURL(rawURL)
+// from the environment, but not for a unix socket. What is wrong with the files that the spec needs is no error: it makes
+// the handler not ready, until they are there.
+func NewHTTP(spec v1alpha1.HTTPHandler, options Options) (*HTTP, error) {
+	return newHTTP(spec, options, usualPace())
+}
+
+func newHTTP(spec v1alpha1.HTTPHandler, options Options, pace pace) (*HTTP, error) {
+	target, err := parseURL(spec.URL)
 	if err != nil {
 		return nil, fmt.Errorf("url of the http handler: %w", err)
 	}
-	proxy, err := http.ProxyFromEnvironment(&http.Request{URL: target})
-	if err != nil { // the error shows the proxy's password
-		return nil, errors.New("the proxy that the environment names for the http handler is not a valid URL")
+	dialer, err := newDialer(target, spec.UnixSocket, options.Concurrency, pace)
+	if err != nil {
+		return nil, fmt.Errorf("url of the http handler: %w", err)
 	}
 	clock := options.Clock
 	if clock == nil {
 		clock = time.Now
 	}
-	connections := max(1, options.Concurrency)
-	return &HTTP{
-		url:       target,
-		userAgent: fieldValue("redrive-worker/" + options.Version),
-		clock:     clock,
-		transport: &http.Transport{
-			Proxy:                  http.ProxyURL(proxy),
-			DialContext:            (&net.Dialer{Timeout: dialTimeout}).DialContext,
-			TLSHandshakeTimeout:    dialTimeout,
-			MaxIdleConns:           connections,
-			MaxIdleConnsPerHost:    connections,
-			IdleConnTimeout:        idleTimeout,
-			MaxResponseHeaderBytes: maxAnswerHeaders,
-			DisableCompression:     true, // an answer must not grow after its bound was checked
-			ForceAttemptHTTP2:      true,
-		},
-	}, nil
+	ctx, stop := context.WithCancel(context.Background())
+	h := &HTTP{
+		url:         target,
+		cloudEvents: spec.Format != nil && *spec.Format == v1alpha1.HTTPFormatCloudEvents,
+		userAgent:   fieldValue("redrive-worker/" + options.Version),
+		clock:       clock,
+		log:         options.logger(),
+		dialer:      dialer,
+		wire:        dialer.wire(target),
+		files:       files{folder: options.Files, headers: spec.HeadersSecretRef != nil, ca: spec.TLS != nil},
+		pace:        pace,
+		gate:        gate{changed: make(chan struct{})},
+		stop:        stop,
+	}
+	if spec.ReadinessURL != nil {
+		if err := h.readiness.prepare(*spec.ReadinessURL, target, pace); err != nil {
+			stop()
+			return nil, fmt.Errorf("readinessURL of the http handler: %w", err)
+		}
+		h.gate.answer = errNotAsked
+	}
+	h.followFiles(ctx)
+	if h.readiness.url != nil {
+		h.background.Go(func() { h.watchReadiness(ctx) })
+	}
+	return h, nil
 }
 
 // parseURL's errors do not show the URL, which may hold secrets.
@@ -100,39 +110,45 @@ func parseURL(rawURL string) (*url.URL, error) {
 	return target, nil
 }
 
-// Close closes the idle connections.
+// Close ends what runs in the background, and closes the idle connections.
 func (h *HTTP) Close() error {
-	h.transport.CloseIdleConnections()
+	h.stop()
+	h.background.Wait()
+	if link := h.link.Load(); link != nil {
+		link.transport.CloseIdleConnections()
+	}
+	if h.wire != nil {
+		h.wire.close()
+	}
+	h.readiness.close()
 	return nil
 }
 
 // Handle posts the message. The answer to a success must be complete, or exceed what is read of it, before the deadline:
 // one that breaks off may be that of a handler that died over it.
 func (h *HTTP) Handle(ctx context.Context, request Request) *retry.Failure {
-	progress := &progress{}
-	response, err := h.transport.RoundTrip(h.post(httptrace.WithClientTrace(ctx, progress.trace()), request))
-	if err != nil {
-		return progress.failure(ctx, err)
+	link := h.link.Load()
+	var failure *retry.Failure
+	switch {
+	case link == nil: // whoever asks Ready first does not come here
+		why, _ := h.Ready()
+		failure = &retry.Failure{Source: retry.SourceConnection, Class: ClassUnreachable, Message: fmt.Sprint("not ready: ", why)}
+	case h.wire != nil:
+		failure = h.send(ctx, link, request)
+	default:
+		failure = h.post(ctx, link, request)
 	}
-	defer func() { _ = response.Body.Close() }() // there is nothing left to lose
-
-	switch code := response.StatusCode; {
-	case code < 100 || code > 599:
-		return malformed(fmt.Sprintf("the status is %d", code))
-	case code >= 200 && code <= 299:
-		if _, err := io.CopyN(io.Discard, response.Body, maxAnswer); err != nil && !errors.Is(err, io.EOF) {
-			return progress.failure(ctx, err)
-		}
-		return nil
-	case code < 200: // a final 101: the body is a connection that speaks another protocol
-		return h.refusal(response, nil)
+	if failure != nil && failure.Source == retry.SourceConnection && failure.Class != ClassCanceled {
+		h.readiness.doubt()
 	}
-	body, _ := io.ReadAll(io.LimitReader(response.Body, maxAnswer)) // what there is of it
-	return h.refusal(response, body)
+	return failure
 }
 
-// post returns the request for one attempt.
-func (h *HTTP) post(ctx context.Context, request Request) *http.Request {
+// post makes an attempt by net/http: with TLS, HTTP/2, and by way of a proxy.
+func (h *HTTP) post(ctx context.Context, link *link, request Request) *retry.Failure {
+	var fields fields
+	h.describe(&fields, request, link.headers)
+	// The transport sends small bodies together with the headers if their type is one of those that it knows to need no wait.
 	body := func() (io.ReadCloser, error) {
 		if len(request.Body) == 0 {
 			return http.NoBody, nil
@@ -140,13 +156,42 @@ func (h *HTTP) post(ctx context.Context, request Request) *http.Request {
 		return io.NopCloser(bytes.NewReader(request.Body)), nil
 	}
 	first, _ := body()
-	return (&http.Request{
+	traced, progress := newProgress(ctx)
+	response, err := link.transport.RoundTrip((&http.Request{
 		Method:        http.MethodPost,
 		URL:           h.url,
 		Host:          h.url.Host,
-		Header:        requestHeader(request, h.userAgent),
+		Header:        fields.header(),
 		Body:          first,
 		GetBody:       body, // lets the transport take another connection while not a byte was written
 		ContentLength: int64(len(request.Body)),
-	}).WithContext(ctx)
+	}).WithContext(traced))
+	if err != nil {
+		return progress.failure(ctx, err)
+	}
+	defer func() { _ = response.Body.Close() }() // there is nothing left to lose
+	failure, _ := h.judge(response, func(err error) *retry.Failure {
+		progress.framed = response.ProtoMajor > 1
+		return progress.failure(ctx, err)
+	})
+	return failure
+}
+
+// judge says what an answer means, and whether all of it was read. cut makes a failure of a success that breaks off.
+func (h *HTTP) judge(response *http.Response, cut func(error) *retry.Failure) (failure *retry.Failure, whole bool) {
+	start := io.LimitReader(response.Body, maxAnswer)
+	switch code := response.StatusCode; {
+	case code < 100 || code > 599:
+		return malformed(fmt.Sprintf("the status is %d", code)), false
+	case code < 200: // a final 101: the body is a connection that speaks another protocol
+		return h.refusal(response, nil), false
+	case code <= 299:
+		n, err := io.Copy(io.Discard, start)
+		if err != nil {
+			return cut(err), false
+		}
+		return nil, n < maxAnswer
+	}
+	body, err := io.ReadAll(start) // what there is of it
+	return h.refusal(response, body), err == nil && len(body) < maxAnswer
 }

@@ -2,14 +2,52 @@ package handler
 
 import (
 	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	public "redrive.dev/redrive/handler"
 )
 
-// New makes the handler that a spec names, for a number of messages at a time. version is the worker's.
-func New(spec v1alpha1.Handler, concurrency int, version string) (Handler, error) {
-	if spec.HTTP == nil {
-		return nil, errors.New("the configuration names no handler that this worker knows: it needs http")
+// Options of New. What is left out has a sensible value.
+type Options struct {
+	// Concurrency is the number of messages at a time.
+	Concurrency int
+	// Version of the worker.
+	Version string
+	// Files is the folder of what the spec takes from Secrets: headers/ with a file for each header, and ca.crt. They are read
+	// again when they change.
+	Files string
+	// Program is the team's own, for a spec that says inProcess; nil where there is none.
+	Program public.Handler
+	Clock   func() time.Time
+	Log     *slog.Logger
+	// Metrics is where the handler registers its own; nil for none.
+	Metrics prometheus.Registerer
+}
+
+// logger is where the handler logs to: nowhere, if nothing is said.
+func (o Options) logger() *slog.Logger {
+	if o.Log == nil {
+		return slog.New(slog.DiscardHandler)
 	}
-	return NewHTTP(spec.HTTP.URL, HTTPOptions{Concurrency: concurrency, Version: version})
+	return o.Log
+}
+
+// New makes the handler that a spec names.
+func New(spec v1alpha1.Handler, options Options) (Handler, error) {
+	switch {
+	case spec.HTTP != nil:
+		return NewHTTP(*spec.HTTP, options)
+	case spec.Process != nil:
+		return NewProcess(*spec.Process, options)
+	case spec.Exec != nil:
+		return NewExec(*spec.Exec, options)
+	case spec.InProcess != nil:
+		return NewInProcess(options.Program, options)
+	default:
+		return nil, errors.New("the configuration names no handler that this worker knows")
+	}
 }

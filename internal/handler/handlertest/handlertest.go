@@ -1,14 +1,17 @@
 // Package handlertest is the conformance suite of handlers: what the worker relies on, whatever the handler does with a
 // message. A handler's own tests start a program behind it that obeys the orders in this package, and call Run.
+//
+// The program may be a server, a process for each message, one that stays, or a Go function. It passes what it sees of a
+// message to Obey and does what the Answer says. A test binary can be its own program: it starts itself, with an argument
+// that its TestMain knows.
 package handlertest
 
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,91 +22,41 @@ import (
 	"redrive.dev/redrive/internal/retry"
 )
 
-// The headers of a message by which the suite talks to the program.
 const (
-	// OrderHeader holds the Order.
-	OrderHeader = "test-order"
-	// SumHeader holds the SHA-256 of the body in hexadecimal digits.
-	SumHeader = "test-sum"
-)
-
-// Order is what the program does with a message, after it has read the body whole.
-type Order string
-
-const (
-	// Succeed compares the body with the sum and answers success, or else a failure of the class "Mismatch".
-	Succeed Order = "succeed"
-	// Refuse answers the failure that Refusal returns.
-	Refuse Order = "refuse"
-	// Describe answers a failure of the class "Described" whose message is what Description returns for the request
-	// that the program sees.
-	Describe Order = "describe"
-	// Hang reports on Subject.Hanging and does not answer before the attempt is over.
-	Hang Order = "hang"
-	// Crash ends without an answer.
-	Crash Order = "crash"
-	// FloodSuccess answers success, and with it FloodSize bytes.
-	FloodSuccess Order = "flood success"
-	// FloodFailure answers a failure of the class "Flood" or of none, and with it FloodSize bytes.
-	FloodFailure Order = "flood failure"
-)
-
-const (
-	// FloodSize is how much a flooding program tries to answer, in bytes.
-	FloodSize = 64 << 20
-
 	bigBody  = 20 << 20
-	patience = 20 * time.Second
+	patience = 30 * time.Second
 	brief    = 50 * time.Millisecond
 )
 
-// Refusal is the failure that the order Refuse stands for. The status is the handler's affair.
-func Refusal() retry.Failure {
-	delay := 7 * time.Second
-	return retry.Failure{Source: retry.SourceHandler, Class: "OutOfStock", Message: "no flour left", RetryAfter: &delay}
-}
-
-// Description puts what a program is told about a message into a line.
-func Description(r handler.Request) string {
-	return strings.Join([]string{
-		r.ID, r.IdempotencyKey, strconv.FormatInt(r.Attempt, 10), strconv.FormatInt(r.Retries, 10), r.Queue, r.RoutingKey,
-		r.ContentType, r.FirstFailure.UTC().Format(time.RFC3339),
-	}, "|")
-}
-
-// Matches reports whether a body has the sum.
-func Matches(body []byte, sum string) bool {
-	return Sum(body) == sum
-}
-
-// Sum of a body, as SumHeader holds it.
-func Sum(body []byte) string {
-	sum := sha256.Sum256(body)
-	return hex.EncodeToString(sum[:])
-}
-
-// Subject is a handler under test with its program.
+// Subject is a handler under test with its program. There is nothing in it by which a subject leaves out a case: each order
+// can be obeyed by a server, by a process and by a Go function, and the worker treats them alike.
 type Subject struct {
+	// Handler for at least four messages at a time. It may take a moment until it is ready.
 	Handler handler.Handler
-	// Hanging gets a value each time that the program begins to hang.
-	Hanging <-chan struct{}
 }
 
 // Run runs the suite. start is called for each case; it ends the program, and closes the handler, with the test.
 func Run(t *testing.T, start func(t *testing.T) Subject) {
 	t.Helper()
 	cases := map[string]func(t *testing.T, s Subject){
+		"a handler that is ready says so and handles":       getsReady,
 		"success is no failure":                             succeeds("{}"),
 		"an empty body arrives":                             succeeds(""),
 		"a body of all bytes arrives":                       succeeds(allBytes()),
 		"a body of 20 MiB arrives":                          succeeds(strings.Repeat("0123456789abcdef", bigBody/16)),
+		"a body that nobody reads is no failure":            succeedsUnread,
 		"a failure tells its class, message and delay":      refuses,
+		"advice to fail arrives":                            advises(AdviseFail),
+		"advice to drop arrives":                            advises(AdviseDrop),
+		"advice to retry arrives":                           advises(AdviseRetry),
 		"the program is told about the message":             describes,
+		"odd words about the message arrive":                describesOddly,
+		"the trace context is the attempt's":                traces,
 		"a program that hangs is a timeout":                 hangs,
 		"a program that ends without an answer is a crash":  crashes,
 		"a success with a flood is a success":               floodsSuccess,
 		"a failure with a flood is a bounded failure":       floodsFailure,
-		"a cancelled attempt returns":                       cancels,
+		"a cancelled attempt returns, and the program ends": cancels,
 		"an attempt whose context has ended returns":        ended,
 		"calls at the same time each get their own outcome": concurrent,
 		"after each bad outcome the next message succeeds":  recovers,
@@ -120,18 +73,39 @@ func Run(t *testing.T, start func(t *testing.T) Subject) {
 func Message(order Order, body string) handler.Request {
 	return handler.Request{
 		Body: []byte(body), ContentType: "application/json", ID: "id-1", IdempotencyKey: "key-1", Attempt: 3, Retries: 2,
-		Queue: "work", Exchange: "async", RoutingKey: "order.created", Type: "order",
+		Queue: "work", Exchange: "async", RoutingKey: "order.created", Type: "order", CorrelationID: "correlation-1",
+		Timestamp:    time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC),
 		FirstFailure: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 		Headers:      map[string]any{OrderHeader: string(order), SumHeader: Sum([]byte(body))},
 	}
 }
 
-// call makes an attempt that has all the time it needs, and fails the test if it does not return.
+// order returns an order to hang whose report goes to a witness.
+func (w *witness) order() handler.Request {
+	request := Message(Hang, "{}")
+	request.Headers[ReportHeader] = w.address
+	return request
+}
+
+// call makes an attempt that has all the time it needs.
 func call(t *testing.T, s Subject, request handler.Request) *retry.Failure {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	return attempt(t, s, patience, request)
+}
+
+// attempt does what a worker does: it waits until the handler is ready, and gives it a message for some time. It fails the
+// test if that does not return, or alters the message.
+func attempt(t *testing.T, s Subject, timeout time.Duration, request handler.Request) *retry.Failure {
+	t.Helper()
+	awaitReady(t, s.Handler)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
-	return within(t, func() *retry.Failure { return s.Handler.Handle(ctx, request) })
+	body, headers := bytes.Clone(request.Body), maps.Clone(request.Headers)
+	failure := within(t, func() *retry.Failure { return s.Handler.Handle(ctx, request) })
+	if !bytes.Equal(body, request.Body) || !maps.Equal(headers, request.Headers) {
+		t.Error("the handler altered the message")
+	}
+	return failure
 }
 
 // within fails the test if an attempt outlives its context by far.
@@ -142,9 +116,47 @@ func within(t *testing.T, attempt func() *retry.Failure) *retry.Failure {
 	select {
 	case failure := <-done:
 		return failure
-	case <-time.After(patience + patience/2):
+	case <-time.After(2 * patience):
 		t.Fatal("the attempt does not return")
 		return nil
+	}
+}
+
+// awaitReady looks again only when the handler announces a change, as the worker does.
+func awaitReady(t *testing.T, h handler.Handler) {
+	t.Helper()
+	deadline := time.After(patience)
+	for {
+		why, changed := h.Ready()
+		if why == nil {
+			return
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			t.Fatalf("the handler does not get ready: %v", why)
+		}
+	}
+}
+
+func getsReady(t *testing.T, s Subject) {
+	t.Helper()
+	awaitReady(t, s.Handler)
+	// A change may come at any time, but a handler that announces one whenever it is asked keeps the worker busy.
+	changes := 0
+	for range 100 {
+		_, changed := s.Handler.Ready()
+		select {
+		case <-changed:
+			changes++
+		default:
+		}
+	}
+	if changes > 10 {
+		t.Errorf("%d of 100 times a change was announced", changes)
+	}
+	if failure := call(t, s, Message(Succeed, "{}")); failure != nil {
+		t.Errorf("got %+v", failure)
 	}
 }
 
@@ -165,40 +177,79 @@ func allBytes() string {
 	return string(bytes.Repeat(all, 3))
 }
 
+func succeedsUnread(t *testing.T, s Subject) {
+	t.Helper()
+	for range 3 {
+		if failure := call(t, s, Message(SucceedUnread, strings.Repeat("x", bigBody))); failure != nil {
+			t.Errorf("got %+v", failure)
+		}
+	}
+}
+
 func refuses(t *testing.T, s Subject) {
 	t.Helper()
-	if err := isRefusal(call(t, s, Message(Refuse, "{}"))); err != nil {
+	if err := differs(call(t, s, Message(Refuse, "{}")), Refusal()); err != nil {
 		t.Error(err)
 	}
 }
 
-func isRefusal(got *retry.Failure) error {
-	want := Refusal()
+func advises(order Order) func(*testing.T, Subject) {
+	return func(t *testing.T, s Subject) {
+		t.Helper()
+		if err := differs(call(t, s, Message(order, "{}")), Advised(order)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// differs says in what a failure is not what the program answered.
+func differs(got, want *retry.Failure) error {
 	switch {
 	case got == nil:
 		return errors.New("got success")
 	case got.Source != want.Source || got.Class != want.Class || !strings.Contains(got.Message, want.Message):
 		return fmt.Errorf("got %+v", got)
-	case got.RetryAfter == nil || *got.RetryAfter != *want.RetryAfter:
-		return fmt.Errorf("got the delay %v", got.RetryAfter)
+	case got.Advice != want.Advice:
+		return fmt.Errorf("got the advice %q, want %q", got.Advice, want.Advice)
+	case (got.RetryAfter == nil) != (want.RetryAfter == nil), got.RetryAfter != nil && *got.RetryAfter != *want.RetryAfter:
+		return fmt.Errorf("got the delay %v, want %v", got.RetryAfter, want.RetryAfter)
 	}
 	return nil
 }
 
 func describes(t *testing.T, s Subject) {
 	t.Helper()
+	isDescribed(t, s, Message(Describe, "{}"))
+}
+
+func describesOddly(t *testing.T, s Subject) {
+	t.Helper()
 	request := Message(Describe, "{}")
+	request.Queue, request.RoutingKey, request.Type = "zürich/ab & zu", "заказ.#", `App\Message\Order`
+	request.CorrelationID, request.ContentEncoding = `{"a": "b=c;d"}`, "gzip"
+	isDescribed(t, s, request)
+}
+
+// traces expects that a program learns the context of this attempt, not the one that the producer left in the headers.
+func traces(t *testing.T, s Subject) {
+	t.Helper()
+	request := Message(Describe, "{}")
+	request.Traceparent, request.Tracestate = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "vendor=1"
+	request.Headers["traceparent"], request.Headers["tracestate"] = "00-11111111111111111111111111111111-2222222222222222-00", "other=2"
+	isDescribed(t, s, request)
+}
+
+func isDescribed(t *testing.T, s Subject, request handler.Request) {
+	t.Helper()
 	got := call(t, s, request)
 	if got == nil || got.Class != "Described" || !strings.Contains(got.Message, Description(request)) {
-		t.Errorf("got %+v, want %q", got, Description(request))
+		t.Errorf("got  %+v\nwant %q", got, Description(request))
 	}
 }
 
 func hangs(t *testing.T, s Subject) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), brief)
-	defer cancel()
-	got := within(t, func() *retry.Failure { return s.Handler.Handle(ctx, Message(Hang, "{}")) })
+	got := attempt(t, s, brief, Message(Hang, "{}"))
 	if got == nil || got.Source != retry.SourceTimeout || got.Message == "" {
 		t.Errorf("got %+v", got)
 	}
@@ -232,17 +283,21 @@ func floodsFailure(t *testing.T, s Subject) {
 
 func cancels(t *testing.T, s Subject) {
 	t.Helper()
+	awaitReady(t, s.Handler)
+	program := newWitness(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	go func() {
-		<-s.Hanging
-		cancel()
-	}()
-	isCanceled(t, within(t, func() *retry.Failure { return s.Handler.Handle(ctx, Message(Hang, "{}")) }))
+	outcome := make(chan *retry.Failure, 1)
+	go func() { outcome <- s.Handler.Handle(ctx, program.order()) }()
+	await(t, "the program hangs", program.hanging)
+	cancel()
+	isCanceled(t, within(t, func() *retry.Failure { return <-outcome }))
+	await(t, "the program ends", program.ended)
 }
 
 func ended(t *testing.T, s Subject) {
 	t.Helper()
+	awaitReady(t, s.Handler)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	isCanceled(t, within(t, func() *retry.Failure { return s.Handler.Handle(ctx, Message(Succeed, "{}")) }))
@@ -255,17 +310,22 @@ func isCanceled(t *testing.T, got *retry.Failure) {
 	}
 }
 
+// concurrent hands over as many messages at a time as the handler is for.
 func concurrent(t *testing.T, s Subject) {
 	t.Helper()
 	var calls sync.WaitGroup
+	places := make(chan struct{}, 4)
 	for i := range 48 {
+		places <- struct{}{}
+		awaitReady(t, s.Handler)
 		calls.Go(func() {
+			defer func() { <-places }()
 			body := strings.Repeat(strconv.Itoa(i), 1000+i)
 			order := []Order{Succeed, Refuse, Crash}[i%3]
 			got := s.Handler.Handle(t.Context(), Message(order, body))
 			switch {
 			case order == Succeed && got != nil,
-				order == Refuse && isRefusal(got) != nil,
+				order == Refuse && differs(got, Refusal()) != nil,
 				order == Crash && (got == nil || got.Source != retry.SourceCrash):
 				t.Errorf("%s: got %+v", order, got)
 			}
@@ -277,12 +337,14 @@ func concurrent(t *testing.T, s Subject) {
 func recovers(t *testing.T, s Subject) {
 	t.Helper()
 	for _, bad := range []Order{Refuse, Crash, FloodFailure, FloodSuccess, Hang} {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		timeout := patience
 		if bad == Hang {
-			ctx, cancel = context.WithTimeout(t.Context(), brief)
+			timeout = brief
 		}
-		within(t, func() *retry.Failure { return s.Handler.Handle(ctx, Message(bad, "{}")) })
-		cancel()
+		got := attempt(t, s, timeout, Message(bad, "{}"))
+		if (got == nil) != (bad == FloodSuccess) {
+			t.Errorf("%s: got %+v", bad, got)
+		}
 		if got := call(t, s, Message(Succeed, "{}")); got != nil {
 			t.Errorf("after %s: got %+v", bad, got)
 		}

@@ -1,0 +1,309 @@
+package handler_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/handler"
+	"redrive.dev/redrive/internal/retry"
+	"redrive.dev/redrive/internal/testtransport"
+)
+
+// A server may hang up between two requests, while one is written, and while it is read. No request is handled twice, and a
+// success is one that was handled.
+func TestAServerThatHangsUpAtAnyTimeHandlesNoRequestTwice(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	handled := map[string]int{}
+	var served atomic.Int64
+	h := post(t, "http://"+listen(t, func(c net.Conn) {
+		in := bufio.NewReader(c)
+		for {
+			request, err := http.ReadRequest(in)
+			if err != nil {
+				return
+			}
+			_, _ = io.Copy(io.Discard, request.Body)
+			mu.Lock()
+			handled[request.Header.Get("Redrive-Message-Id")]++
+			mu.Unlock()
+			n := served.Add(1)
+			if n%7 == 0 {
+				return // handled, and not answered
+			}
+			say("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")(c)
+			if n%3 == 0 {
+				return // without a word that it would
+			}
+		}
+	}))
+	var calls sync.WaitGroup
+	for worker := range 2 {
+		calls.Go(func() {
+			for i := range 300 {
+				id := fmt.Sprint(worker, "-", i)
+				got := h.Handle(t.Context(), handler.Request{ID: id, IdempotencyKey: id, Body: []byte("body")})
+				mu.Lock()
+				n := handled[id]
+				mu.Unlock()
+				if n > 1 || got == nil && n != 1 || got != nil && got.Source != retry.SourceCrash {
+					t.Errorf("handled %d times, got %s", n, show(got))
+				}
+			}
+		})
+	}
+	calls.Wait()
+}
+
+func TestManyAttemptsAtAServerThatTricklesAllEndInTime(t *testing.T) {
+	t.Parallel()
+	stopped := make(chan struct{})
+	t.Cleanup(func() { close(stopped) })
+	h := speak(t, func(c net.Conn) {
+		_, err := io.WriteString(c, "HTTP/1.1 200 OK\r\n")
+		for err == nil {
+			select {
+			case <-stopped:
+				return
+			case <-time.After(5 * time.Millisecond): // the point of a trickle
+				_, err = io.WriteString(c, "A: b\r\n")
+			}
+		}
+	})
+	var calls sync.WaitGroup
+	for range 50 {
+		calls.Go(func() {
+			if got := attempt(t, h, 200*time.Millisecond, strings.Repeat("x", 100_000)); got == nil || got.Source != retry.SourceTimeout {
+				t.Errorf("got %s", show(got))
+			}
+		})
+	}
+	calls.Wait()
+}
+
+func TestAServerThatReadsNothingIsATimeout(t *testing.T) {
+	t.Parallel()
+	stopped := make(chan struct{})
+	t.Cleanup(func() { close(stopped) })
+	h := post(t, "http://"+listen(t, func(net.Conn) { <-stopped }))
+	if got := attempt(t, h, 100*time.Millisecond, strings.Repeat("x", 20<<20)); got == nil || got.Source != retry.SourceTimeout {
+		t.Errorf("got %s", show(got))
+	}
+}
+
+func TestTheURLNamesTheHostForAUnixSocket(t *testing.T) {
+	t.Parallel()
+	path := socketPath(t)
+	var host, uri string
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		host, uri = r.Host, r.URL.RequestURI()
+	}))
+	_ = server.Listener.Close()
+	server.Listener = listenAt(t, path)
+	server.Start()
+	t.Cleanup(server.Close)
+	h := open(t, handler.NewHTTP, v1alpha1.HTTPHandler{URL: "http://shop.example:8080/messages?a=b", UnixSocket: &path}, options())
+	if got := attempt(t, h, 10*time.Second, "body"); got != nil || host != "shop.example:8080" || uri != "/messages?a=b" {
+		t.Errorf("got %s for %s of %s", show(got), uri, host)
+	}
+}
+
+func TestASocketThatIsNoneIsAFailureToConnect(t *testing.T) {
+	t.Parallel()
+	file := socketPath(t)
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	missing := socketPath(t)
+	for name, path := range map[string]string{"a file": file, "nothing": missing, "a path through a file": file + "/h"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := open(t, handler.NewHTTP, v1alpha1.HTTPHandler{URL: "http://handler", UnixSocket: &path}, options())
+			if got := attempt(t, h, 10*time.Second, "body"); got == nil || got.Source != retry.SourceConnection || !strings.Contains(got.Message, path) {
+				t.Errorf("got %s", show(got))
+			}
+		})
+	}
+}
+
+// proxied posts a message with the proxy of its environment, to the unix socket that is its argument, if there is one.
+var proxied = program("http-with-a-proxy", func() int {
+	spec := v1alpha1.HTTPHandler{URL: "http://handler.test/messages"}
+	if len(os.Args) > 2 {
+		spec.UnixSocket = &os.Args[2]
+	}
+	h, err := handler.NewHTTP(spec, handler.Options{})
+	if err != nil {
+		_, _ = fmt.Fprintln(os.Stdout, err)
+		return 1
+	}
+	_, _ = fmt.Fprintln(os.Stdout, show(h.Handle(context.Background(), handler.Request{Body: []byte("body")})))
+	return 0
+})
+
+func TestTheProxyOfTheEnvironmentIsUsedButNotForAUnixSocket(t *testing.T) {
+	t.Parallel()
+	serve := func(listener net.Listener) *atomic.Pointer[string] {
+		last := &atomic.Pointer[string]{}
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { last.Store(&r.RequestURI) }))
+		if listener != nil {
+			_ = server.Listener.Close()
+			server.Listener = listener
+		}
+		server.Start()
+		t.Cleanup(server.Close)
+		return last
+	}
+	path := socketPath(t)
+	inside := serve(listenAt(t, path))
+	proxy := httptest.NewUnstartedServer(nil)
+	address := proxy.Listener.Addr().String()
+	outside := serve(proxy.Listener)
+	run := func(args ...string) {
+		command := exec.Command(proxied[0], append(proxied[1:], args...)...)
+		command.Env = append(os.Environ(), "HTTP_PROXY=http://"+address, "NO_PROXY=", "no_proxy=", "REQUEST_METHOD=")
+		out, err := command.CombinedOutput()
+		if err != nil || string(bytes.TrimSpace(out)) != "success" {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	run(path)
+	if uri := inside.Load(); uri == nil || *uri != "/messages" || outside.Load() != nil {
+		t.Errorf("at the socket %v, at the proxy %v", inside.Load(), outside.Load())
+	}
+	run()
+	if uri := outside.Load(); uri == nil || *uri != "http://handler.test/messages" {
+		t.Errorf("at the proxy %v", uri)
+	}
+}
+
+func TestAnAnswerOfAnySizeOfHeadersIsBounded(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int{1 << 10, 60 << 10, 70 << 10, 10 << 20} {
+		t.Run(strconv.Itoa(size), func(t *testing.T) {
+			t.Parallel()
+			got := attempt(t, speak(t, func(c net.Conn) {
+				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n")
+				for range size / 1024 {
+					_, _ = io.WriteString(c, "A: "+strings.Repeat("b", 1024-5)+"\r\n")
+				}
+				_, _ = io.WriteString(c, "\r\n")
+			}), 10*time.Second, "body")
+			if want := size > 64<<10; (got != nil) != want || want && got.Class != handler.ClassMalformedResponse {
+				t.Errorf("got %s", show(got))
+			}
+		})
+	}
+}
+
+// A server that closes an idle connection has not seen what is sent next.
+func TestAConnectionThatWasClosedWhileIdleCostsNoAttempt(t *testing.T) {
+	t.Parallel()
+	closed := make(chan struct{})
+	h := post(t, "http://"+listen(t, func(c net.Conn) {
+		asked(say("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"))(c)
+		_ = c.Close()
+		closed <- struct{}{}
+	}))
+	for range 50 {
+		if got := attempt(t, h, 10*time.Second, "body"); got != nil {
+			t.Fatal(show(got))
+		}
+		<-closed
+	}
+}
+
+func TestWhatComesAfterAnAnswerIsNotTheNextAnswer(t *testing.T) {
+	t.Parallel()
+	h := speak(t, say("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nHTTP/1.1 500 Forged\r\nContent-Length: 0\r\n\r\n"))
+	for range 20 {
+		if got := attempt(t, h, 10*time.Second, "body"); got != nil {
+			t.Fatal(show(got))
+		}
+	}
+}
+
+func TestIdleConnectionsAreClosed(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	states := map[net.Conn]http.ConnState{}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+	server.Config.ConnState = func(c net.Conn, state http.ConnState) {
+		mu.Lock()
+		defer mu.Unlock()
+		states[c] = state
+	}
+	server.Start()
+	t.Cleanup(server.Close)
+	h := open(t, handler.NewBriskHTTP, v1alpha1.HTTPHandler{URL: server.URL}, options())
+	for range 2 { // also those that come after all were closed
+		var calls sync.WaitGroup
+		for range 10 {
+			calls.Go(func() {
+				if got := attempt(t, h, 10*time.Second, "body"); got != nil {
+					t.Error(show(got))
+				}
+			})
+		}
+		calls.Wait()
+		testtransport.Eventually(t, "the end of all connections", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, state := range states {
+				if state != http.StateClosed {
+					return false
+				}
+			}
+			return len(states) > 0
+		})
+	}
+}
+
+// Bodies around the sizes at which they are sent in another way, to servers that read, that do not, and that hang up meanwhile.
+func TestBodiesOfAllSizesArriveWholeOrAreAFailure(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int{0, 1, 4 << 10, 16<<10 - 1, 16 << 10, 16<<10 + 1, 64 << 10, 1 << 20, 5<<20 + 1} {
+		t.Run(strconv.Itoa(size), func(t *testing.T) {
+			t.Parallel()
+			body := strings.Repeat("x", size)
+			var arrived atomic.Int64
+			whole := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+				n, _ := io.Copy(io.Discard, r.Body)
+				arrived.Store(n)
+			})
+			for range 3 {
+				if got := attempt(t, whole, 10*time.Second, body); got != nil || arrived.Load() != int64(size) {
+					t.Errorf("%d bytes arrive, %s", arrived.Load(), show(got))
+				}
+			}
+			deaf := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
+			for range 3 {
+				if got := attempt(t, deaf, 10*time.Second, body); got == nil || got.Status != http.StatusForbidden {
+					t.Errorf("without being read: %s", show(got))
+				}
+			}
+			gone := post(t, "http://"+listen(t, func(c net.Conn) { _, _ = io.CopyN(io.Discard, c, int64(size/2+100)) }))
+			for range 3 {
+				if got := attempt(t, gone, 10*time.Second, body); got == nil || got.Source != retry.SourceCrash {
+					t.Errorf("hung up on: %s", show(got))
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,227 @@
+package handler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	public "redrive.dev/redrive/handler"
+	"redrive.dev/redrive/internal/message"
+	"redrive.dev/redrive/internal/retry"
+)
+
+const (
+	// returnGrace is how long a program may take to return once its time is over, before its call counts as a runaway. It is
+	// what a program needs that heeds its context.
+	returnGrace = 250 * time.Millisecond
+	// stuckAfter is how long runaways may hold all places before the process is beyond help.
+	stuckAfter = time.Minute
+)
+
+// errNoProgram is the error of a worker that is to call a program and has none in it.
+var errNoProgram = errors.New("the configuration says inProcess, and this program has no handler in it: " +
+	"the image has to be that of a Go program made with redrive.dev/redrive/handler/run, with its own entrypoint")
+
+// InProcess calls the team's Go code in this process. A panic ends the attempt only.
+//
+// Nothing can stop a call that goes on after its time is over. Handle returns nevertheless, and the message goes its way; the
+// call is a runaway from then on. Its place goes to the next message, for otherwise one message could hold up a queue, but not
+// without an end: when there are as many runaways as messages at a time, Ready is an error until one of them returns. So there
+// are never as many as twice that number of calls. Where none returns for a minute, Stuck tells that only a new process helps.
+type InProcess struct {
+	program public.Handler
+	places  int
+	log     *slog.Logger
+	metrics runawayMetrics
+
+	mu       sync.Mutex
+	runaways int
+	// changed is closed when Ready's answer changes.
+	changed chan struct{}
+	// stuck is closed when patience ends, which runs while all places are held by runaways.
+	stuck      chan struct{}
+	stuckAfter time.Duration
+	patience   *time.Timer
+}
+
+// NewInProcess returns a handler that calls a program. It is an error where there is none.
+func NewInProcess(program public.Handler, o Options) (*InProcess, error) {
+	if program == nil {
+		return nil, errNoProgram
+	}
+	metrics, err := newRunawayMetrics(o.Metrics)
+	if err != nil {
+		return nil, err
+	}
+	return &InProcess{
+		program: program, places: max(1, o.Concurrency), log: o.logger(), metrics: metrics,
+		changed: make(chan struct{}), stuck: make(chan struct{}), stuckAfter: stuckAfter,
+	}, nil
+}
+
+// Handle calls the program with a copy of the message.
+func (h *InProcess) Handle(ctx context.Context, request Request) *retry.Failure {
+	if err := ctx.Err(); err != nil {
+		return brokenOff(err, "")
+	}
+	done := make(chan *retry.Failure, 1)
+	go h.call(ctx, messageOf(&request), done)
+	select {
+	case failure := <-done:
+		return failure
+	case <-ctx.Done():
+	}
+	grace := time.NewTimer(returnGrace)
+	defer grace.Stop()
+	select {
+	case failure := <-done:
+		return failure // success too: the work is done
+	case <-grace.C:
+	}
+	h.leave(&request, done)
+	return brokenOff(ctx.Err(), "its call of the handler still runs")
+}
+
+// Ready is an error while runaways hold all places.
+func (h *InProcess) Ready() (why error, changed <-chan struct{}) { //nolint:revive,staticcheck // the interface has this order
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.runaways >= h.places {
+		why = fmt.Errorf("%d calls of the handler still run although their time is over: it has to return when its context ends", h.runaways)
+	}
+	return why, h.changed
+}
+
+// Stuck is closed when all places were held by runaways for a minute. They keep what they hold until the process ends.
+func (h *InProcess) Stuck() <-chan struct{} { return h.stuck }
+
+// Close leaves runaways alone.
+func (h *InProcess) Close() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stuckAfter = 0
+	if h.patience != nil {
+		h.patience.Stop()
+	}
+	return nil
+}
+
+// call calls the program and tells what became of the attempt, whatever the program does.
+func (h *InProcess) call(ctx context.Context, m *public.Message, done chan<- *retry.Failure) {
+	var failure *retry.Failure
+	returned := false
+	defer func() { done <- failure }()
+	defer func() {
+		switch value := recover(); {
+		case value != nil:
+			failure = h.panicked(m, value)
+		case !returned:
+			failure = crash(classGoexit, "the handler ended its goroutine with runtime.Goexit")
+		}
+	}()
+	failure = failureOf(ctx, h.program.Handle(ctx, m))
+	returned = true
+}
+
+// failureOf reads a program's error. The program's own methods are called for that, which may panic.
+func failureOf(ctx context.Context, err error) *retry.Failure {
+	if err == nil {
+		return nil
+	}
+	told := public.FailureOf(err)
+	// An error from after the end is most likely about the end, however it is worded.
+	if end := ctx.Err(); end != nil && (told.Advice == public.AdviceNone || errors.Is(err, end)) {
+		return brokenOff(end, told.Message)
+	}
+	return &retry.Failure{
+		Source:     retry.SourceHandler,
+		Class:      bounded(told.Class, message.MaxClass),
+		Message:    bounded(told.Message, message.MaxText),
+		Status:     told.Status,
+		RetryAfter: told.RetryAfter,
+		Advice:     adviceOf(told.Advice),
+	}
+}
+
+func adviceOf(advice public.Advice) retry.Advice {
+	switch advice {
+	case public.AdviceFail:
+		return retry.AdviseFail
+	case public.AdviceDrop:
+		return retry.AdviseDrop
+	case public.AdviceRetry:
+		return retry.AdviseRetry
+	default:
+		return ""
+	}
+}
+
+// brokenOff is the failure of an attempt whose context has ended. text is what the program says, if anything.
+func brokenOff(end error, text string) *retry.Failure {
+	failure := &retry.Failure{Source: retry.SourceTimeout, Class: ClassTimeout, Message: "no result in time"}
+	if !errors.Is(end, context.DeadlineExceeded) {
+		failure = &retry.Failure{Source: retry.SourceConnection, Class: ClassCanceled, Message: "the attempt was broken off"}
+	}
+	if text != "" {
+		failure.Message = bounded(failure.Message+": "+text, message.MaxText)
+	}
+	return failure
+}
+
+// bounded is a text of a program as it may be kept. It keeps no more of it in memory.
+func bounded(text string, limit int) string { return strings.Clone(message.Text(text, limit)) }
+
+// leave lets a call run on that nobody waits for any more.
+func (h *InProcess) leave(request *Request, done <-chan *retry.Failure) {
+	log := h.log.With("queue", request.Queue, "message", request.ID, "attempt", request.Attempt)
+	now := h.count(1)
+	log.Warn("a call of the handler runs on although its time is over: it has to return when its context ends", "runaways", now)
+	began := time.Now()
+	go func() {
+		<-done
+		now := h.count(-1)
+		log.Info("a call of the handler has returned after its time was over", "late", time.Since(began), "runaways", now)
+	}()
+}
+
+// count changes the number of runaways, and returns it.
+func (h *InProcess) count(change int) int {
+	h.metrics.count(change)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	before := h.runaways >= h.places
+	h.runaways += change
+	if full := h.runaways >= h.places; full != before {
+		close(h.changed)
+		h.changed = make(chan struct{})
+		h.wait(full)
+	}
+	return h.runaways
+}
+
+// wait begins or ends the time after which the process is stuck. h.mu is held.
+func (h *InProcess) wait(full bool) {
+	if h.patience != nil {
+		h.patience.Stop()
+	}
+	if full && h.stuckAfter > 0 {
+		h.patience = time.AfterFunc(h.stuckAfter, h.giveUp)
+	}
+}
+
+func (h *InProcess) giveUp() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.runaways < h.places || h.stuckAfter == 0 {
+		return // one came back, or the handler was closed, at the last moment
+	}
+	select {
+	case <-h.stuck:
+	default:
+		close(h.stuck)
+	}
+}

@@ -1,0 +1,103 @@
+package handler
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"redrive.dev/redrive/internal/message"
+	"redrive.dev/redrive/internal/retry"
+)
+
+// ClassNotBegun is a message that no code of the team has begun to handle, for there was no process for it. It is no attempt.
+const ClassNotBegun = "NotBegun"
+
+// IsNotBegun reports whether a failure is of ClassNotBegun. A program's own words are never taken for it.
+func IsNotBegun(failure *retry.Failure) bool {
+	return failure != nil && failure.Source == retry.SourceTimeout && failure.Class == ClassNotBegun
+}
+
+// call is a message on its way to an answer.
+type call struct {
+	messageID string
+	// ctx and cancel are of the goroutine that handles the message.
+	ctx    context.Context //nolint:containedctx // it changes while the call goes on
+	cancel context.CancelFunc
+	// alone says that the message was in hand with others when their process ended, and is to be run alone in a fresh one. remaining
+	// is what was left of its time then.
+	alone     bool
+	remaining time.Duration
+
+	// placed, progress and ended tell the goroutine of it: there is a process, it works on it, there is an end.
+	placed   chan struct{}
+	progress chan struct{}
+	ended    chan ending
+
+	// peer has the message in hand, by the id; nil while it waits. They are guarded by the mutex of the handler.
+	peer *peer
+	id   uint64
+	// start is where its frame begins in all that was written to the peer, -1 while it is not written. It is guarded by the
+	// peer's writing.
+	start int64
+}
+
+// ending is how a message left the hand of a process.
+type ending struct {
+	kind    endKind
+	failure *retry.Failure
+}
+
+type endKind int
+
+const (
+	// endAnswered: the attempt is over.
+	endAnswered endKind = iota
+	// endUntouched: the process ended before it read of it.
+	endUntouched
+	// endSuspect: the process ended with several messages in hand, or for the sake of another one.
+	endSuspect
+)
+
+func newCall(ctx context.Context, messageID string) *call {
+	return &call{
+		messageID: messageID, ctx: ctx, cancel: func() {},
+		placed: make(chan struct{}, 1), progress: make(chan struct{}, 1), ended: make(chan ending, 1),
+	}
+}
+
+// extend gives the attempt more time; see Extended.
+func (c *call) extend(remaining time.Duration) {
+	ctx, cancel := Extended(c.ctx, remaining)
+	c.cancel()
+	c.ctx, c.cancel = ctx, cancel
+}
+
+// left is what is left of the attempt's time.
+func (c *call) left() time.Duration {
+	deadline, ok := c.ctx.Deadline()
+	if !ok {
+		return 0
+	}
+	return time.Until(deadline)
+}
+
+// end tells the call's goroutine. Each placement has one end.
+func (c *call) end(e ending) {
+	c.peer = nil
+	c.ended <- e
+}
+
+// notBegun is the failure of a call that waited for a process in vain.
+func (c *call) notBegun(why error) *retry.Failure {
+	if !errors.Is(c.ctx.Err(), context.DeadlineExceeded) {
+		return unanswered(c.ctx, "")
+	}
+	text := "no process was free in time"
+	switch {
+	case why != nil:
+		text = why.Error()
+	case c.alone:
+		text = "its process ended with several messages in hand, and there was none in time to run it again alone"
+	}
+	return &retry.Failure{Source: retry.SourceTimeout, Class: ClassNotBegun, Message: message.Text(text, message.MaxText)}
+}

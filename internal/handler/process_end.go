@@ -1,0 +1,151 @@
+package handler
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"redrive.dev/redrive/internal/child"
+	"redrive.dev/redrive/internal/message"
+	"redrive.dev/redrive/internal/retry"
+)
+
+// Classes of messages that are convicted of the end of their process.
+const (
+	// ClassExitStatus is a process that ended by itself; the status is its exit code.
+	ClassExitStatus = "ExitStatus"
+	// ClassOutputClosed is a process that closed its standard output and went on.
+	ClassOutputClosed = "OutputClosed"
+)
+
+// maxReason is how much of a standard error stands in an error, in bytes.
+const maxReason = 320
+
+// failed takes leave of a process that could not be started.
+func (p *Process) failed(q *peer, cause error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if q.state == stateStarting {
+		p.leave(q)
+	}
+	p.remove(q, exitCrashed)
+	p.distrust(fmt.Errorf("the command of the process handler cannot be started: %w", cause))
+}
+
+// bury takes leave of a process that has ended. read is how much it read of what was written to it.
+func (p *Process) bury(q *peer, exit child.Exit, read int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if q.state != stateStopping {
+		p.leave(q)
+	}
+	reason := q.reason
+	planned := reason == exitStopped || reason == exitRecycled && len(q.calls) == 0
+	switch {
+	case planned, q.condemned:
+	case exit == (child.Exit{}) && len(q.calls) == 0:
+		reason = exitRecycled // by itself, which is unplanned all the same
+	default:
+		reason = exitCrashed
+	}
+	p.remove(q, reason)
+	why := q.obituary(exit)
+	p.blame(q, exit, read, why)
+	switch {
+	case p.pool.closed, planned:
+		p.grow()
+	case q.places == 0:
+		p.distrust(fmt.Errorf("a process of %s gets no messages: %w", p.settings.program(), why))
+	case q.reason == exitTimeout:
+		p.grow()
+	default:
+		p.log.warn("end", "a process of the handler ended", "program", p.settings.program(), "pid", q.child.Pid(), "error", why)
+		p.pool.crashes++
+		if p.pool.crashes > freeCrashes {
+			p.pool.trouble = fmt.Errorf("processes of %s end one after the other, with no answer between: %w", p.settings.program(), why)
+		}
+		p.backOff()
+		p.review()
+		p.grow()
+	}
+}
+
+// distrust notes that a process failed before its hello. The next one starts after a pause.
+func (p *Process) distrust(why error) {
+	if p.pool.closed {
+		return
+	}
+	p.log.warn("start", "a process of the handler does not start; it is tried again", "error", why)
+	p.pool.failures++
+	p.pool.trouble = why
+	p.backOff()
+	p.review()
+	p.grow()
+}
+
+// remove forgets a process.
+func (p *Process) remove(q *peer, reason exitReason) {
+	delete(p.pool.all, q)
+	p.metrics.moved(q.state, "")
+	p.metrics.exits.WithLabelValues(string(reason)).Inc()
+	for _, timer := range []*time.Timer{q.aging, q.reaper} {
+		if timer != nil {
+			timer.Stop()
+		}
+	}
+}
+
+// obituary says how a process ended.
+func (q *peer) obituary(exit child.Exit) error {
+	text := "it ended: " + exit.String()
+	if q.fault != nil {
+		text = q.fault.Error() + ", and was killed"
+	}
+	if q.places == 0 {
+		text += ", before it said hello"
+		if q.stray != "" {
+			text += "; its standard output: " + q.stray
+		}
+	}
+	if last, cut := q.tail.Bytes(); len(last) > 0 {
+		text += "; its standard error: " + child.Text(last, cut, maxReason)
+	}
+	return errors.New(message.Text(text, message.MaxText))
+}
+
+// blame decides about the messages that a process had in hand when it ended. What it had not read is not its affair. The
+// one that it had is convicted, unless the process was killed for another one's sake; of several nobody can tell which it was.
+func (p *Process) blame(q *peer, exit child.Exit, read int64, why error) {
+	var touched []*call
+	for id, c := range q.calls {
+		delete(q.calls, id)
+		if c.start < 0 || c.start >= read {
+			c.end(ending{kind: endUntouched})
+			continue
+		}
+		touched = append(touched, c)
+	}
+	if convicted := len(touched) == 1 && (!q.condemned || q.fault != nil); convicted {
+		touched[0].end(ending{kind: endAnswered, failure: conviction(q.fault, exit, why)})
+		return
+	}
+	for _, c := range touched {
+		c.end(ending{kind: endSuspect})
+	}
+}
+
+// conviction is the failure of the message that ended its process.
+func conviction(fault error, exit child.Exit, why error) *retry.Failure {
+	failure := &retry.Failure{Source: retry.SourceCrash, Message: message.Text("the process had the message in hand: "+why.Error(), message.MaxText)}
+	switch {
+	case errors.Is(fault, errOutputClosed):
+		failure.Class = ClassOutputClosed
+	case fault != nil:
+		failure.Source, failure.Class = retry.SourceHandler, ClassMalformedResponse
+	case exit.Signal != 0:
+		failure.Class, failure.Status = exit.SignalName(), 128+int(exit.Signal)
+	default:
+		failure.Class, failure.Status = ClassExitStatus, exit.Code
+	}
+	return failure
+}

@@ -1,0 +1,17 @@
+package handler
+
+import "time"
+
+// InHand is how many messages the processes have.
+func InHand(p *Process) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for q := range p.pool.all {
+		n += len(q.calls)
+	}
+	return n
+}
+
+// SetCloseGrace is for tests that cannot wait as long as a worker.
+func SetCloseGrace(p *Process, grace time.Duration) { p.settings.closeGrace = grace }

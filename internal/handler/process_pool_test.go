@@ -1,0 +1,356 @@
+package handler_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/utils/ptr"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/handler"
+	"redrive.dev/redrive/internal/retry"
+)
+
+func duration(d time.Duration) *v1alpha1.Duration {
+	made := &v1alpha1.Duration{}
+	made.Duration.Duration = d
+	return made
+}
+
+// innocents hands over three messages that a process keeps in hand the first time, and answers the second time. It returns when a
+// process has them, and a function that waits for their outcome and says by which processes they were answered.
+func innocents(t *testing.T, p *handler.Process) (await func() (failures []*retry.Failure, answeredBy []string)) {
+	t.Helper()
+	dir := t.TempDir()
+	var calls sync.WaitGroup
+	failures := make([]*retry.Failure, 3)
+	for i := range failures {
+		file := filepath.Join(dir, fmt.Sprintf("message-%d", i))
+		calls.Go(func() { failures[i] = give(t, p, patience, "unless "+file) })
+		eventually(t, "a process has the message", func() bool { return exists(file) })
+	}
+	return func() ([]*retry.Failure, []string) {
+		calls.Wait()
+		answered, err := filepath.Glob(filepath.Join(dir, "message-*.*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, file := range answered {
+			answered[i] = filepath.Ext(file)
+		}
+		return failures, answered
+	}
+}
+
+func TestAProcessThatDiesConvictsOneMessageOfSeveral(t *testing.T) {
+	t.Parallel()
+	endings := map[string]struct {
+		script []string
+		class  string
+	}{
+		"it exits":               {[]string{"exit 3"}, "ExitStatus"},
+		"it breaks the protocol": {[]string{"say " + hello}, "MalformedResponse"},
+		"it closes its output":   {[]string{"close stdout", "hang"}, "OutputClosed"},
+	}
+	for name, ending := range endings {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			registry := prometheus.NewRegistry()
+			p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello4)}, handler.Options{Metrics: registry})
+			await := innocents(t, p)
+			if got := give(t, p, patience, ending.script...); got == nil || got.Class != ending.class {
+				t.Errorf("the one that ended it: got %+v", got)
+			}
+			failures, by := await()
+			for _, failure := range failures {
+				if failure != nil {
+					t.Errorf("one that had no part in it: got %+v", failure)
+				}
+			}
+			// Each of the four got a process that was never used before.
+			if different := distinct(by); len(different) != 3 {
+				t.Errorf("answered by %v", by)
+			}
+			if got := starts(registry); got < 5 {
+				t.Errorf("%v starts", got)
+			}
+		})
+	}
+}
+
+func distinct(values []string) map[string]bool {
+	found := map[string]bool{}
+	for _, value := range values {
+		found[value] = true
+	}
+	return found
+}
+
+func TestATimeoutChargesNoOtherMessageOfItsProcess(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello4)}, handler.Options{})
+	await := innocents(t, p)
+	if got := give(t, p, 200*time.Millisecond, "hang"); got == nil || got.Source != retry.SourceTimeout || got.Class != handler.ClassTimeout {
+		t.Errorf("the one that hangs: got %+v", got)
+	}
+	if failures, _ := await(); failures[0] != nil || failures[1] != nil || failures[2] != nil {
+		t.Errorf("got %+v", failures)
+	}
+}
+
+func TestACancelledMessageChargesNoOtherOfItsProcess(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello4)}, handler.Options{})
+	await := innocents(t, p)
+	begun := filepath.Join(t.TempDir(), "begun")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	outcome := make(chan *retry.Failure, 1)
+	go func() { outcome <- p.Handle(ctx, handler.Request{Body: []byte(script("touch "+begun, "hang"))}) }()
+	eventually(t, "it has begun", func() bool { return exists(begun) })
+	cancel()
+	if got := <-outcome; got == nil || got.Class != handler.ClassCanceled {
+		t.Errorf("the one that was cancelled: got %+v", got)
+	}
+	if failures, _ := await(); failures[0] != nil || failures[1] != nil || failures[2] != nil {
+		t.Errorf("got %+v", failures)
+	}
+}
+
+func TestAMessageThatRanOutOfTimeWhileItWaitedToRunAloneIsNoAttempt(t *testing.T) {
+	t.Parallel()
+	// The second process never says hello, so there is none for the suspect.
+	marker := filepath.Join(t.TempDir(), "started")
+	command := scripted("say " + hello4)
+	command = append([]string{"sh", "-c", fmt.Sprintf(`test -e %q && exec sleep 60; touch %q; exec "$0" "$@"`, marker, marker)}, command...)
+	p := startProcess(t, v1alpha1.ProcessHandler{Command: command, StartTimeout: duration(time.Minute)}, handler.Options{})
+	awaitReady(t, p)
+	kept := filepath.Join(t.TempDir(), "kept")
+	suspect := make(chan *retry.Failure, 1)
+	go func() { suspect <- give(t, p, time.Second, "unless "+kept) }()
+	eventually(t, "the process has it", func() bool { return exists(kept) })
+	if got := give(t, p, 100*time.Millisecond, "hang"); got == nil || got.Source != retry.SourceTimeout {
+		t.Errorf("got %+v", got)
+	}
+	if got := <-suspect; got == nil || got.Class != handler.ClassNotBegun {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestWhatAProcessHadNotReadWhenItEndedIsGivenToAnother(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello4)}, handler.Options{Metrics: registry})
+	dir := t.TempDir()
+	begun, end := filepath.Join(dir, "begun"), filepath.Join(dir, "end")
+	guilty := make(chan *retry.Failure, 1)
+	go func() { guilty <- give(t, p, patience, "touch "+begun, "await "+end, "exit 3") }()
+	eventually(t, "it has begun", func() bool { return exists(begun) })
+	unread := make(chan *retry.Failure, 3)
+	for range 3 {
+		go func() { unread <- give(t, p, patience, "ack") }()
+	}
+	eventually(t, "it has all four", func() bool { return handler.InHand(p) == 4 })
+	touch(end)
+	// It alone was read, so it needs no second run to be convicted.
+	if got := <-guilty; got == nil || got.Class != "ExitStatus" {
+		t.Errorf("got %+v", got)
+	}
+	for range 3 {
+		if got := <-unread; got != nil {
+			t.Errorf("got %+v", got)
+		}
+	}
+	if got := starts(registry); got != 2 {
+		t.Errorf("%v starts", got)
+	}
+}
+
+func TestAProcessThatEndsAfterItsAnswerCostsNoMessage(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello)}, handler.Options{})
+	for i := range 60 {
+		if got := give(t, p, patience, "ack", fmt.Sprint("exit ", i%2)); got != nil {
+			t.Fatalf("message %d: got %+v", i, got)
+		}
+	}
+}
+
+func TestAProcessThatClosesItsInputCostsNoMessage(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello)}, handler.Options{})
+	for i := range 3 {
+		if got := give(t, p, patience, "close stdin", "ack", "sleep 60000"); got != nil {
+			t.Fatalf("message %d: got %+v", i, got)
+		}
+	}
+}
+
+func TestAProcessThatDoesNotReadHoldsUpNobodyForLongerThanTheTimeout(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say "+hello4, "hang")}, handler.Options{})
+	body := []byte(strings.Repeat("x", 4<<20))
+	awaitReady(t, p)
+	var calls sync.WaitGroup
+	for range 4 {
+		calls.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			if got := p.Handle(ctx, handler.Request{Body: body}); got == nil || got.Source != retry.SourceTimeout {
+				t.Errorf("got %+v", got)
+			}
+		})
+	}
+	calls.Wait()
+}
+
+func TestProcessesThatSayHelloAndDieOverEachMessageArePausedAndDoNotHoldUpTheLiving(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello)}, handler.Options{Metrics: registry, Concurrency: 2})
+	stop := make(chan struct{})
+	living := make(chan *retry.Failure, 1)
+	begun, end := filepath.Join(t.TempDir(), "begun"), filepath.Join(t.TempDir(), "end")
+	go func() { living <- give(t, p, patience, "touch "+begun, "await "+end, "ack") }()
+	eventually(t, "it has begun", func() bool { return exists(begun) })
+	var deadly sync.WaitGroup
+	deadly.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				if got := give(t, p, patience, "exit 3"); got == nil || got.Source != retry.SourceCrash {
+					t.Errorf("got %+v", got)
+				}
+			}
+		}
+	})
+	eventually(t, "ten of them died", func() bool { return exits(registry, "crashed") >= 10 })
+	// There is a pause now, in which the living one serves on.
+	touch(end)
+	if got := <-living; got != nil {
+		t.Errorf("got %+v", got)
+	}
+	close(stop)
+	deadly.Wait()
+	if got := give(t, p, patience, "ack"); got != nil {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestWhenAllProcessesDieTheHandlerIsNotReadyUntilOneIsBack(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say "+hello, "complain out of memory", "exit 9")}, handler.Options{})
+	awaitTrouble(t, p, "end one after the other, with no answer between", "exit status 9", "out of memory")
+}
+
+func TestProgressGivesAnAttemptMoreTimeUpToItsLimit(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello)}, handler.Options{})
+	var slow []string
+	for range 10 {
+		slow = append(slow, "sleep 100", `say {"type":"progress","id":"$ID"}`)
+	}
+	slow = append(slow, "ack")
+	if got := give(t, p, 500*time.Millisecond, slow...); got != nil {
+		t.Errorf("with progress: got %+v", got)
+	}
+	ctx, cancel := handler.WithTimeout(t.Context(), 500*time.Millisecond, 700*time.Millisecond)
+	defer cancel()
+	if got := p.Handle(ctx, handler.Request{Body: []byte(script(slow...))}); got == nil || got.Source != retry.SourceTimeout {
+		t.Errorf("over the limit: got %+v", got)
+	}
+}
+
+func TestTheProcessUsedLastIsUsedAgainAndOthersStartOnlyWhenTheyAreNeeded(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello), Processes: ptr.To[int32](3)}, handler.Options{Metrics: registry, Concurrency: 8})
+	first := pidOf(t, p)
+	for range 20 {
+		if got := pidOf(t, p); got != first {
+			t.Errorf("process %d, not %d", got, first)
+		}
+	}
+	if got := starts(registry); got != 1 {
+		t.Errorf("%v starts for one message at a time", got)
+	}
+	var calls sync.WaitGroup
+	for range 8 {
+		calls.Go(func() {
+			if got := give(t, p, patience, "sleep 50", "ack"); got != nil {
+				t.Errorf("got %+v", got)
+			}
+		})
+	}
+	calls.Wait()
+	if got := starts(registry); got != 3 {
+		t.Errorf("%v starts for eight messages at a time", got)
+	}
+}
+
+func TestTheTimeThatAMessageWaitsForAProcessIsNotItsAttempt(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello), Processes: ptr.To[int32](1)}, handler.Options{})
+	var calls sync.WaitGroup
+	for range 3 {
+		calls.Go(func() {
+			ctx, cancel := handler.WithTimeout(t.Context(), 900*time.Millisecond, patience)
+			defer cancel()
+			got := p.Handle(ctx, handler.Request{Body: []byte(script("sleep 400", "ack"))})
+			if got != nil && got.Class != handler.ClassNotBegun {
+				t.Errorf("got %+v", got)
+			}
+		})
+	}
+	calls.Wait()
+}
+
+func TestCloseLetsProcessesFinishAndKillsThoseThatDoNot(t *testing.T) {
+	t.Parallel()
+	done := filepath.Join(t.TempDir(), "done")
+	polite := []string{"sh", "-c", fmt.Sprintf(`echo '%s'; cat >/dev/null; touch %q`, hello, done)}
+	stubborn := scripted("say "+hello, "hang")
+	for _, command := range [][]string{polite, stubborn} {
+		registry := prometheus.NewRegistry()
+		p, err := handler.NewProcess(v1alpha1.ProcessHandler{Command: command}, handler.Options{Metrics: registry})
+		if err != nil {
+			t.Fatal(err)
+		}
+		handler.SetCloseGrace(p, 200*time.Millisecond)
+		awaitReady(t, p)
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+		if got := exits(registry, "stopped"); got != 1 {
+			t.Errorf("%v stopped", got)
+		}
+	}
+	if !exists(done) {
+		t.Error("the polite one did not finish")
+	}
+}
+
+func TestAProcessIsToldTheVersionOfTheProtocol(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "environment")
+	p := startProcess(t, v1alpha1.ProcessHandler{Command: []string{"sh", "-c", fmt.Sprintf(`echo "$REDRIVE_PROTOCOL" >%q; echo '%s'; cat >/dev/null`, file, hello)}}, handler.Options{})
+	awaitReady(t, p)
+	opened, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opened.Close()
+	if text, err := io.ReadAll(opened); err != nil || string(text) != "1\n" {
+		t.Errorf("%q, %v", text, err)
+	}
+}

@@ -1,0 +1,106 @@
+package handler
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"redrive.dev/redrive/internal/message"
+	"redrive.dev/redrive/internal/retry"
+)
+
+// result is what a program says about a message: exec's last line of standard output, and a part of the process protocol's
+// result frame. Fields that it does not know are passed over.
+type result struct {
+	Outcome string `json:"outcome"`
+	Class   string `json:"class"`
+	Message string `json:"message"`
+	Status  int32  `json:"status"`
+	// RetryAfter is in seconds.
+	RetryAfter *float64 `json:"retryAfter"`
+	Advice     string   `json:"advice"`
+}
+
+// The outcomes of a result.
+const (
+	outcomeAck     = "ack"
+	outcomeFailure = "failure"
+)
+
+// isResult reports whether a line is meant as a result: a JSON object with an outcome, or a broken one. A script that puts an
+// error's text between quotes as it is must not have its failure taken for a success.
+func isResult(line []byte) bool {
+	if !bytes.HasPrefix(line, []byte("{")) || !bytes.Contains(line, []byte(`"outcome"`)) {
+		return false
+	}
+	var fields struct {
+		Outcome json.RawMessage `json:"outcome"`
+	}
+	return json.Unmarshal(line, &fields) != nil || fields.Outcome != nil
+}
+
+// decodeResult returns nil for a result that is a success, and else its failure. One whose values make no sense is of the class
+// MalformedResponse and says which.
+func decodeResult(line []byte) *retry.Failure {
+	var r result
+	if err := json.Unmarshal(line, &r); err != nil {
+		return malformedResult(err)
+	}
+	advice, err := readAdvice(r.Advice)
+	switch {
+	case err != nil:
+		return malformedResult(err)
+	case r.RetryAfter != nil && *r.RetryAfter < 0:
+		return malformedResult(errors.New("retryAfter is negative"))
+	case r.Outcome == outcomeAck:
+		return nil
+	case r.Outcome != outcomeFailure:
+		return malformedResult(fmt.Errorf("outcome %q is neither %q nor %q", message.Text(r.Outcome, 40), outcomeAck, outcomeFailure))
+	}
+	failure := &retry.Failure{
+		Source:  retry.SourceHandler,
+		Class:   message.Text(r.Class, message.MaxClass),
+		Message: message.Text(r.Message, message.MaxText),
+		Status:  int(r.Status),
+		Advice:  advice,
+	}
+	if r.RetryAfter != nil {
+		delay := maxRetryAfter
+		if *r.RetryAfter < maxRetryAfter.Seconds() {
+			delay = time.Duration(*r.RetryAfter * float64(time.Second))
+		}
+		failure.RetryAfter = &delay
+	}
+	return failure
+}
+
+// readAdvice reads the word by which a program asks for what is to become of a message; empty for none.
+func readAdvice(word string) (retry.Advice, error) {
+	switch strings.ToLower(word) {
+	case "":
+		return "", nil
+	case "fail":
+		return retry.AdviseFail, nil
+	case "drop":
+		return retry.AdviseDrop, nil
+	case "retry":
+		return retry.AdviseRetry, nil
+	}
+	return "", fmt.Errorf("advice %q is none of fail, drop and retry", message.Text(word, 40))
+}
+
+// malformedResult is the failure of a result that cannot be used.
+func malformedResult(err error) *retry.Failure {
+	text := err.Error()
+	if kind := new(json.UnmarshalTypeError); errors.As(err, &kind) {
+		text = fmt.Sprintf("%s cannot be a JSON %s", kind.Field, kind.Value)
+	}
+	return &retry.Failure{
+		Source:  retry.SourceHandler,
+		Class:   ClassMalformedResponse,
+		Message: message.Text("the handler's result: "+text, message.MaxText),
+	}
+}
