@@ -1,7 +1,10 @@
 # Two images from one build: `docker build --target manager .` and `docker build --target worker .`
-# Both base images can be replaced, for instance by mirrored ones.
+# All base images can be replaced, for instance by mirrored ones.
 ARG BUILDER_IMAGE=golang:1.26
 ARG BASE_IMAGE=gcr.io/distroless/static:nonroot
+# The worker has its time zones in itself, since it is also copied into images of others (`--install`), and needs no more than
+# certificates besides. So its image is hardly larger than the program.
+ARG WORKER_BASE_IMAGE=scratch
 
 # The compiler runs on the builder's own platform and cross-compiles: emulation would be many times slower.
 FROM --platform=$BUILDPLATFORM ${BUILDER_IMAGE} AS build
@@ -28,7 +31,8 @@ COPY --from=build-manager /manager /manager
 USER 65532:65532
 ENTRYPOINT ["/manager"]
 
-FROM ${BASE_IMAGE} AS worker
+FROM ${WORKER_BASE_IMAGE} AS worker
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=build-worker /worker /worker
 USER 65532:65532
 ENTRYPOINT ["/worker"]

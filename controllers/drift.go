@@ -174,8 +174,8 @@ func repairText(repairs []topology.Step, lost []string) string {
 // severity orders the reasons of Warning, the worst first.
 func severity(reason string) int {
 	order := []string{
-		v1alpha1.ReasonLaneStalled, v1alpha1.ReasonDestinationFull, v1alpha1.ReasonQueueBlocked, v1alpha1.ReasonHarmfulPolicy,
-		v1alpha1.ReasonBreakerOpen, v1alpha1.ReasonBudgetExhausted, v1alpha1.ReasonSuspects,
+		v1alpha1.ReasonSecretNotFound, v1alpha1.ReasonLaneStalled, v1alpha1.ReasonDestinationFull, v1alpha1.ReasonQueueBlocked,
+		v1alpha1.ReasonHarmfulPolicy, v1alpha1.ReasonHandlerNotReady, v1alpha1.ReasonBreakerOpen, v1alpha1.ReasonBudgetExhausted, v1alpha1.ReasonSuspects,
 		v1alpha1.ReasonPolicyOverridden, v1alpha1.ReasonForeignBinding,
 	}
 	if i := slices.Index(order, reason); i >= 0 {

@@ -239,7 +239,7 @@ func (p *workers) start(config compile.Config, number int) *worker.Worker {
 	made, err := worker.New(worker.Options{
 		Config: config, Source: func() (amqp.Target, error) { return target, nil },
 		Handlers: func(spec v1alpha1.Handler, concurrency int) (handler.Handler, error) {
-			return handler.New(spec, concurrency, "test")
+			return handler.New(spec, handler.Options{Concurrency: concurrency, Version: "test"})
 		},
 		Now: time.Now, Rand: worker.Random{}, Metrics: worker.NewMetrics(prometheus.NewRegistry()),
 		Log: slog.New(slog.NewTextHandler(p.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
@@ -538,7 +538,8 @@ func (f *founding) settle() {
 		published, byOld, byNew, len(doubled), len(f.failed))
 	queues := slices.Sorted(maps.Keys(f.observed().Queues))
 	want := []string{
-		"async.redrive.failed", "async.redrive.fallback.1s", "async.redrive.fallback.2s", "async.redrive.fallback.4s",
+		"async.redrive.failed", "async.redrive.fallback.10m", "async.redrive.fallback.10s", "async.redrive.fallback.1m",
+		"async.redrive.fallback.1s", "async.redrive.fallback.2s", "async.redrive.fallback.4s",
 		"lost", "lost.suspect", "test.native", "test.native.suspect", "test_2", "test_2.suspect",
 	}
 	if !slices.Equal(queues, want) {

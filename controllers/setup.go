@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/discovery"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -64,6 +65,10 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		return err
 	}
 	options.SuspectsStay = cmp.Or(options.SuspectsStay, suspectsStay)
+	server, err := discovery.NewDiscoveryClientForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return fmt.Errorf("make a client for the version of the cluster: %w", err)
+	}
 	age := min(snapshotAge, options.PollInterval/2)
 	transports := &TransportReconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("transport-controller"),
@@ -77,6 +82,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		vigil:   newVigil(),
 
 		contests: newContests(options.PollInterval),
+		sidecars: &sidecars{server: server},
 	}
 	if err := register(metrics.Registry, transports.gauges, transports.drift.repairs); err != nil {
 		return err

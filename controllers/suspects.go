@@ -171,8 +171,10 @@ func (r *TransportReconciler) runSuspectsOf(ctx context.Context, run *transportR
 		delete(run.live.suspects, name)
 		return "", r.remove(ctx, run, "Deployment", live)
 	}
-	options := r.Options.Workers
-	options.Secrets = run.source.forWorkers()
+	options, err := r.workerOptions(ctx, run, group.Worker)
+	if err != nil {
+		return "", err
+	}
 	desired, err := workload.SuspectsDeployment(run.transport, group.Worker, options)
 	if err != nil {
 		return "its Deployment cannot be made: " + oneLine(err.Error()), nil

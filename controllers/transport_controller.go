@@ -42,6 +42,7 @@ type TransportReconciler struct {
 	vigil   *vigil
 
 	contests *contests
+	sidecars *sidecars
 }
 
 // transportRun is the state of one reconcile of a Transport.
@@ -54,7 +55,9 @@ type transportRun struct {
 	compiled *compile.Result
 	// source is where the broker's address and login were found.
 	source brokerSource
-	port   apply.Port
+	// handlerSecrets are the versions of the Secrets of handlers, by worker group.
+	handlerSecrets map[string]string
+	port           apply.Port
 	// leave gives back the place among those that are busy with the broker; nil where none was taken.
 	leave func()
 	// observed is what the broker had where the look at it came to its end; nil where it did not.
@@ -145,6 +148,7 @@ func (r *TransportReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 		r.readWorkers,
 		r.orSuspects(r.compile),
 		r.askWorkers,
+		r.lookForSecrets,
 		r.connect,
 		r.orSuspects(r.applyTopology),
 		r.orSuspects(r.applyWorkers),

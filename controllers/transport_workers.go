@@ -100,8 +100,10 @@ func (r *TransportReconciler) applyWorker(ctx context.Context, run *transportRun
 		run.live.configMaps[configMap.Name] = published
 	}
 	hash = configMap.Annotations[workload.ConfigHashAnnotation]
-	options := r.Options.Workers
-	options.Secrets = run.source.forWorkers()
+	options, err := r.workerOptions(ctx, run, worker)
+	if err != nil {
+		return hash, err
+	}
 	deployment, err := workload.Deployment(run.transport, worker, options)
 	if err == nil {
 		// A template that the suspects' pod cannot have is told of now, and not when there are suspects.
@@ -228,7 +230,7 @@ func (r *TransportReconciler) remove(ctx context.Context, run *transportRun, kin
 	return nil
 }
 
-// refreshPods writes the hash of the configuration and the version of the broker's Secrets onto the pods. The annotations
+// refreshPods writes the hash of the configuration and the versions of the Secrets onto the pods. The annotations
 // themselves do nothing, but a changed pod makes the kubelet look at its volumes at once, and so at the ConfigMap and the
 // Secrets, instead of within a minute or two.
 func (r *TransportReconciler) refreshPods(ctx context.Context, run *transportRun) error {
@@ -245,12 +247,13 @@ func (r *TransportReconciler) refreshPods(ctx context.Context, run *transportRun
 		hashes[worker.Name] = compile.Hash(data)
 	}
 	for i := range pods {
-		hash := hashes[workload.GroupOf(pods[i].Labels)]
+		group := workload.GroupOf(pods[i].Labels)
+		hash := hashes[group]
 		if hash == "" || !pods[i].DeletionTimestamp.IsZero() {
 			continue
 		}
 		err := r.refreshPod(ctx, &pods[i], map[string]string{
-			workload.ConfigHashAnnotation: hash, workload.SecretVersionAnnotation: run.source.version(),
+			workload.ConfigHashAnnotation: hash, workload.SecretVersionAnnotation: run.secretVersions(group),
 		})
 		if err != nil {
 			return err

@@ -79,6 +79,7 @@ func (r *TransportReconciler) hear(ctx context.Context, run *transportRun, now t
 	}
 	said := r.voices.ask(ctx, pods)
 	said.keep(last.heard, groups)
+	said.settle(last.told, now)
 	r.voices.change(name, func(v *voice) { v.hear(said, now) })
 	return said.heard, nil
 }
@@ -101,8 +102,14 @@ func (run *transportRun) troubled() map[string]int32 {
 
 // mayHaveTrouble is true for workers that may hold messages back.
 func mayHaveTrouble(config *compile.Config) bool {
-	return config.Breaker != nil || config.Budget != nil ||
+	return mayBeNotReady(&config.Handler) || config.Breaker != nil || config.Budget != nil ||
 		slices.ContainsFunc(config.Queues, func(q compile.Queue) bool { return q.Strict == v1alpha1.OnFailureBlock })
+}
+
+// mayBeNotReady is true for all handlers but those of which nothing is known before a message is handed to them.
+func mayBeNotReady(handler *v1alpha1.Handler) bool {
+	http := handler.HTTP
+	return http == nil || http.ReadinessURL != nil || http.HeadersSecretRef != nil || http.TLS != nil
 }
 
 // toldBefore are the troubles that the condition tells of already, for an operator that has just started.
@@ -136,9 +143,13 @@ func (s *subject) tellTroubles(before, now map[trouble]figure) {
 	for _, reason := range slices.Sorted(maps.Keys(began)) {
 		s.event(corev1.EventTypeWarning, reason, joined(began[reason]))
 	}
+	holds := map[trouble]bool{}
+	for one := range now {
+		holds[one.kind()] = true
+	}
 	var ended []string
 	for _, one := range inOrder(before) {
-		if _, still := now[one]; !still {
+		if !holds[one.kind()] {
 			ended = append(ended, one.reason+" of "+one.String())
 		}
 	}

@@ -207,3 +207,58 @@ func TestWorkersThatCannotHaveTroubleAreNotAsked(t *testing.T) {
 		t.Errorf("the pod was asked %d times", asked)
 	}
 }
+
+// unready makes a worker pod that runs, is not ready, and answers.
+func (w *world) unready(transport *v1alpha1.Transport, name string, talker *talker) *corev1.Pod {
+	w.Helper()
+	pod := w.talks(transport, name, talker)
+	before := pod.DeepCopy()
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+		Name: "worker", Image: "i", ImageID: "i", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}},
+	}}
+	must(w.T, w.client.Status().Patch(w.Context(), pod, client.MergeFrom(before)))
+	return pod
+}
+
+func TestAHandlerThatIsNotReadyIsAWarning(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create(w.policy("policy", time.Second))
+	transport := w.transport()
+	transport.Spec.Workers[0].Handler = v1alpha1.Handler{Image: new("shop:v1"), Process: &v1alpha1.ProcessHandler{Command: []string{"php", "serve.php"}}}
+	w.create(transport)
+	w.awaitReady(transport)
+	one, other := newTalker(t), newTalker(t)
+	w.unready(transport, "one", one)
+	w.unready(transport, "other", other)
+	says := func(text string) *compile.WorkerStatus {
+		return &compile.WorkerStatus{Troubles: []compile.Trouble{{Reason: v1alpha1.ReasonHandlerNotReady, Message: text}}}
+	}
+	const first = "php: exit status 255 before its hello: 10:15:01 Parse error\non line 3"
+	one.says.Store(says(first))
+	w.awaitWarning(transport, v1alpha1.ReasonHandlerNotReady, "worker default: php: exit status 255 before its hello: 10:15:01 Parse error on line 3 (1 pod says so)")
+	w.awaitEvent("HandlerNotReady", "worker default: php: exit status 255")
+
+	t.Log("the next try says something else, and so does the other pod")
+	w.settle()
+	server, asked := theOperator.writes.of(w.namespace), one.asked.Load()
+	one.says.Store(says("php: exit status 255 before its hello: 10:15:07 Parse error on line 3"))
+	other.says.Store(says("php: exit status 255 before its hello: 10:15:08 Parse error on line 3"))
+	testtransport.Eventually(t, "the pod to be asked again", func() bool { return one.asked.Load() >= asked+3 })
+	if now := theOperator.writes.of(w.namespace); len(now) > len(server) {
+		t.Errorf("the operator wrote while nothing changed: %v", now[len(server):])
+	}
+	if events := w.eventsOf("Recovered", ""); len(events) > 0 {
+		t.Errorf("it is over, by the event %q", events[0].Note)
+	}
+
+	t.Log("it is over")
+	one.says.Store(&compile.WorkerStatus{})
+	other.says.Store(&compile.WorkerStatus{})
+	w.awaitNoWarning(transport)
+	w.awaitEvent("Recovered", "HandlerNotReady of worker default: php: exit status 255")
+	if events := w.eventsOf("HandlerNotReady", ""); len(events) != 1 || events[0].Series != nil {
+		t.Errorf("it began more than once: %v", events)
+	}
+}

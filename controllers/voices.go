@@ -45,6 +45,15 @@ type trouble struct{ worker, reason, text string }
 
 func (t trouble) String() string { return string(kindWorker) + " " + t.worker + ": " + t.text }
 
+// kind is what of a trouble tells it from others. Of a handler that is not ready the text does not: it may hold what a process
+// last said, which is another with each pod and each try.
+func (t trouble) kind() trouble {
+	if t.reason == v1alpha1.ReasonHandlerNotReady {
+		t.text = ""
+	}
+	return t
+}
+
 // voices asks worker pods what they say of themselves, and remembers it. It is safe for concurrent use.
 type voices struct {
 	// age is how long an answer counts as of now.
@@ -155,16 +164,45 @@ func (h hearing) keep(last map[trouble]int64, replicas map[string]int32) {
 	}
 }
 
+// settle puts troubles of one kind into one text: that which is told already, as long as pods say so too or it is not old, else
+// one of theirs.
+func (h hearing) settle(told map[trouble]figure, now time.Time) {
+	texts, pods := map[trouble]trouble{}, map[trouble]int64{}
+	for one, n := range h.heard {
+		kind := one.kind()
+		if known, is := texts[kind]; !is || one.text < known.text {
+			texts[kind] = one
+		}
+		pods[kind] += n
+	}
+	for one, figure := range told {
+		if _, said := h.heard[one]; said || pods[one.kind()] > 0 && now.Sub(figure.at) < betweenCounts {
+			texts[one.kind()] = one
+		}
+	}
+	clear(h.heard)
+	for kind, one := range texts {
+		h.heard[one] = pods[kind]
+	}
+}
+
 // hear remembers what pods say.
 func (v *voice) hear(h hearing, now time.Time) {
-	same := func(int64, int64) bool { return true }
-	if !maps.EqualFunc(v.heard, h.heard, same) {
+	if !maps.Equal(kindsOf(v.heard), kindsOf(h.heard)) {
 		v.changed = now
 	}
 	v.asked, v.heard, v.silent = now, h.heard, time.Time{}
 	if h.silent {
 		v.silent = now
 	}
+}
+
+func kindsOf(heard map[trouble]int64) map[trouble]bool {
+	kinds := map[trouble]bool{}
+	for one := range heard {
+		kinds[one.kind()] = true
+	}
+	return kinds
 }
 
 // next is how long it is until pods with troubles are asked again; zero where there is no hurry. A trouble that stays is no
@@ -195,12 +233,16 @@ func (v *voices) status(ctx context.Context, pod *corev1.Pod) *compile.WorkerSta
 	return status
 }
 
-// canAnswer is true for a pod that is ready and has an address of its own.
+// canAnswer is true for a pod whose worker runs and that has an address of its own. One that is not ready may have the most to
+// tell.
 func canAnswer(pod *corev1.Pod) bool {
 	ready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})
-	return ready && pod.DeletionTimestamp.IsZero() && pod.Status.PodIP != "" && !pod.Spec.HostNetwork && statusPort(pod) != 0
+	runs := slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
+		return c.Name == workload.Container && c.State.Running != nil
+	})
+	return (ready || runs) && pod.DeletionTimestamp.IsZero() && pod.Status.PodIP != "" && !pod.Spec.HostNetwork && statusPort(pod) != 0
 }
 
 func statusPort(pod *corev1.Pod) int32 {
@@ -219,7 +261,7 @@ func troublesIn(answer *compile.WorkerStatus, worker string) []trouble {
 	var found []trouble
 	for _, told := range answer.Troubles[:min(len(answer.Troubles), maxTroubles)] {
 		switch told.Reason {
-		case v1alpha1.ReasonQueueBlocked, v1alpha1.ReasonBreakerOpen, v1alpha1.ReasonBudgetExhausted:
+		case v1alpha1.ReasonQueueBlocked, v1alpha1.ReasonHandlerNotReady, v1alpha1.ReasonBreakerOpen, v1alpha1.ReasonBudgetExhausted:
 		default:
 			continue
 		}

@@ -68,6 +68,7 @@ func TestWhatAPodSaysIsNotTrustedBlindly(t *testing.T) {
 		"a reason that is not known":         {saysOnly(`{"troubles":[{"reason":"LaneStalled","message":"a"},{"reason":"","message":"b"}]}`), nil},
 		"fields that are not known":          {saysOnly(`{"more":1,"troubles":[{"reason":"BreakerOpen","message":"a","more":2}]}`), []string{"worker default: a"}},
 		"control characters":                 {saysOnly(`{"troubles":[{"reason":"BreakerOpen","message":"a\n\u001b[31mb\u202e\u0000c"}]}`), []string{"worker default: a [31mb c"}},
+		"a handler that is not ready":        {saysOnly(`{"troubles":[{"reason":"HandlerNotReady","message":"php: exit status 255: PHP Parse error"}]}`), []string{"worker default: php: exit status 255: PHP Parse error"}},
 		"no troubles":                        {saysOnly(`{}`), nil},
 		"no JSON":                            {saysOnly(`<html>`), nil},
 		"a trouble, and an endless text":     {saysOnly(`{"troubles":[{"reason":"BreakerOpen","message":"` + strings.Repeat("a", maxAnswer) + `"}]}`), nil},
@@ -144,6 +145,63 @@ func TestPodsThatCannotAnswerAreNotAsked(t *testing.T) {
 				t.Error("it can answer")
 			}
 		})
+	}
+}
+
+// What keeps a pod from being ready, only the pod can tell.
+func TestAPodThatIsNotReadyIsAskedWhileItsWorkerRuns(t *testing.T) {
+	pod := talking(t, saysOnly(open))
+	pod.Status.Conditions[0].Status = corev1.ConditionFalse
+	running, waiting := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}
+	for name, tt := range map[string]struct {
+		statuses []corev1.ContainerStatus
+		want     bool
+	}{
+		"its worker runs":       {[]corev1.ContainerStatus{{Name: "handler", State: waiting}, {Name: "worker", State: running}}, true},
+		"only its handler runs": {[]corev1.ContainerStatus{{Name: "handler", State: running}, {Name: "worker", State: waiting}}, false},
+		"nothing is known":      {nil, false},
+	} {
+		if pod.Status.ContainerStatuses = tt.statuses; canAnswer(pod) != tt.want {
+			t.Errorf("%s: it can answer is %v", name, !tt.want)
+		}
+	}
+}
+
+// A process that does not start says something else each time, and each pod its own.
+func TestAHandlerThatIsNotReadyIsOneTroubleWhateverItSays(t *testing.T) {
+	now := time.Now()
+	says := func(worker, text string) trouble {
+		return trouble{worker: worker, reason: v1alpha1.ReasonHandlerNotReady, text: text}
+	}
+	breaker := trouble{worker: "a", reason: v1alpha1.ReasonBreakerOpen, text: "x"}
+	other := trouble{worker: "a", reason: v1alpha1.ReasonBreakerOpen, text: "y"}
+	tests := map[string]struct {
+		heard map[trouble]int64
+		told  map[trouble]figure
+		want  map[trouble]int64
+	}{
+		"nothing":                        {map[trouble]int64{}, nil, map[trouble]int64{}},
+		"it begins":                      {map[trouble]int64{says("a", "2"): 1, says("a", "1"): 2, says("b", "3"): 1}, nil, map[trouble]int64{says("a", "1"): 3, says("b", "3"): 1}},
+		"it goes on in other words":      {map[trouble]int64{says("a", "2"): 1}, map[trouble]figure{says("a", "1"): {1, now.Add(-time.Minute)}}, map[trouble]int64{says("a", "1"): 1}},
+		"for long":                       {map[trouble]int64{says("a", "2"): 1}, map[trouble]figure{says("a", "1"): {1, now.Add(-betweenCounts)}}, map[trouble]int64{says("a", "2"): 1}},
+		"for long, and some say it":      {map[trouble]int64{says("a", "0"): 1, says("a", "1"): 1}, map[trouble]figure{says("a", "1"): {1, now.Add(-time.Hour)}}, map[trouble]int64{says("a", "1"): 2}},
+		"it is over":                     {map[trouble]int64{}, map[trouble]figure{says("a", "1"): {1, now}}, map[trouble]int64{}},
+		"it is over there, and not here": {map[trouble]int64{says("b", "1"): 1}, map[trouble]figure{says("a", "1"): {1, now}}, map[trouble]int64{says("b", "1"): 1}},
+		"others have texts that matter":  {map[trouble]int64{breaker: 1, other: 2}, map[trouble]figure{{"a", v1alpha1.ReasonBreakerOpen, "z"}: {1, now}}, map[trouble]int64{breaker: 1, other: 2}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			said := hearing{heard: tt.heard}
+			if said.settle(tt.told, now); !maps.Equal(said.heard, tt.want) {
+				t.Errorf("heard %v, want %v", said.heard, tt.want)
+			}
+		})
+	}
+	var v voice
+	v.hear(hearing{heard: map[trouble]int64{says("a", "1"): 1}}, now)
+	v.hear(hearing{heard: map[trouble]int64{says("a", "2"): 1}}, now.Add(vigilFor))
+	if v.next(now.Add(vigilFor)) != 0 {
+		t.Error("other words are a reason to look again soon")
 	}
 }
 

@@ -23,6 +23,7 @@ const (
 
 	defaultConcurrency = 10
 	defaultTimeout     = 30 * time.Second
+	defaultWeight      = 1
 )
 
 // Error says why a Transport has no configuration. Reason is one of the condition reasons of the API.
@@ -193,7 +194,6 @@ func compileAll(t *v1alpha1.Transport, specs map[string]v1alpha1.RetryPolicySpec
 func workerConfig(t *v1alpha1.Transport, w *v1alpha1.Worker, policies map[string]v1alpha1.RetryPolicySpec, needs Needs) (Config, error) {
 	names := NamesOf(t)
 	config := Config{
-		Version:     Version,
 		Transport:   t.Namespace + "/" + t.Name,
 		Worker:      w.Name,
 		Exchanges:   Exchanges{Fallback: names.Fallback(), Return: names.Return(), Failed: names.Failed()},
@@ -206,6 +206,7 @@ func workerConfig(t *v1alpha1.Transport, w *v1alpha1.Worker, policies map[string
 		VHost:       ptr.Deref(t.Spec.Broker.VHost, ""),
 		MaxCrashes:  maxCrashes(t),
 	}
+	config.Version = config.version()
 	config.ConsumerTimeout = ptr.Deref(t.Spec.Broker.ConsumerTimeout, *v1alpha1.NewDuration(defaultConsumerTimeout))
 	for i := range t.Spec.Queues {
 		if queue := &t.Spec.Queues[i]; len(w.Queues) == 0 || slices.Contains(w.Queues, queue.Name) {
@@ -223,6 +224,7 @@ func workQueue(t *v1alpha1.Transport, queue *v1alpha1.Queue, names Names) Queue 
 		Name:                 queue.Name,
 		Policy:               policyOf(t, queue),
 		SingleActiveConsumer: ptr.Deref(queue.SingleActiveConsumer, false),
+		Weight:               int(ptr.Deref(queue.Weight, defaultWeight)),
 	}
 	if IsStrict(queue) {
 		q.Strict = cmp.Or(queue.Ordering.OnFailure, v1alpha1.OnFailureContinue)

@@ -51,7 +51,7 @@ func TestATransportWithoutPoliciesRunsOnTheDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second}; !slices.Equal(result.Lanes, want) {
+	if want := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 10 * time.Second, time.Minute, 10 * time.Minute}; !slices.Equal(result.Lanes, want) {
 		t.Errorf("lanes %v, want %v", result.Lanes, want)
 	}
 	config := result.Workers[0]

@@ -5,9 +5,13 @@ import (
 	"redrive.dev/redrive/internal/retry"
 )
 
-// Version of the configuration that this build writes, and the newest that it reads. Version 1 knew neither suspects nor
-// strict order nor limits.
-const Version = 2
+// Version is the newest version of the configuration that this build reads. It writes the oldest one by which a worker can
+// carry a configuration out, so that an older worker goes on where it can. Version 1 knew neither suspects nor strict order nor
+// limits. Version 2 knew no handler but http, and of that only the URL: it would post without the headers of a login.
+const Version = 3
+
+// versionOfURLs is the version of a configuration whose handler is an http URL and no more.
+const versionOfURLs = 2
 
 // Config is everything that a worker needs to know. The operator writes it as JSON into a ConfigMap, each policy in it
 // once and with its included strategies resolved.
@@ -48,8 +52,17 @@ type Config struct {
 	Budget *Budget `json:"budget,omitempty"`
 	// Breaker of the handler; nil where there is none.
 	Breaker *Breaker `json:"breaker,omitempty"`
-	// Handler that is called with each message.
+	// Handler that is called with each message. It names Secrets and holds nothing of them. Its image is the one that it is
+	// meant for.
 	Handler v1alpha1.Handler `json:"handler"`
+}
+
+// version is the oldest one by which a worker can carry the configuration out.
+func (c *Config) version() int {
+	if http := c.Handler.HTTP; http != nil && *http == (v1alpha1.HTTPHandler{URL: http.URL}) {
+		return versionOfURLs
+	}
+	return Version
 }
 
 // Exchanges are the exchanges that a worker publishes to.
@@ -73,6 +86,9 @@ type Queue struct {
 	Suspects string `json:"suspects,omitempty"`
 	// Strict says what happens to a strictly ordered queue when a message is given up; empty where the queue has no order.
 	Strict v1alpha1.OnFailure `json:"strict,omitempty"`
+	// Weight is the queue's share of the places at the handler, beside those of the other queues. 0, which older operators
+	// write, stands for 1.
+	Weight int `json:"weight,omitempty"`
 }
 
 // RateLimit is a rate limit with all its defaults filled in.

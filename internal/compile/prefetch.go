@@ -21,15 +21,20 @@ func (c *Config) HoldLimit() time.Duration {
 	return defaultConsumerTimeout / 2
 }
 
-// Prefetch is the number of unacknowledged messages for the consumer of each queue. Together they are at most twice the
-// concurrency, or one for each queue, and never more than can be handled well within the broker's consumer timeout.
-func (c *Config) Prefetch() int {
-	rounds := 2
+// Loans is the number of messages that those queues may hold together that have any: twice the concurrency, or as many as can be
+// handled well within the broker's consumer timeout, with one of each other queue beside them. It is 1 at least.
+func (c *Config) Loans() int {
+	loans := 2 * c.Concurrency
 	if longest := c.longestRun(); longest > 0 {
-		rounds = min(rounds, int((c.HoldLimit()-1)/longest))
+		rounds := int64((c.HoldLimit() - 1) / longest)
+		loans = int(min(int64(loans), rounds*int64(c.Concurrency)-int64(len(c.Queues)-1)))
 	}
-	return max(1, rounds*c.Concurrency/max(1, len(c.Queues)))
+	return max(1, loans)
 }
+
+// Prefetch is the number of unacknowledged messages for the consumer of each queue where all are equally busy: its share of
+// Loans, 1 at least. The worker moves them to where the messages are; then one queue has Loans, and each other one has 1.
+func (c *Config) Prefetch() int { return max(1, c.Loans()/max(1, len(c.Queues))) }
 
 // longestRun is how long the handler may have a message: each try at once has a timeout of its own.
 func (c *Config) longestRun() time.Duration {
@@ -49,7 +54,8 @@ func checkPrefetch(c *Config) error {
 	if c.Timeout.Duration.Duration <= 0 {
 		return errors.New("timeout is not positive")
 	}
-	prefetch := c.Prefetch() * len(c.Queues)
+	// The worst case: all queues get messages at a time when one of them may hold all that are shared out.
+	prefetch := c.Loans() + len(c.Queues) - 1
 	rounds := (prefetch + c.Concurrency - 1) / c.Concurrency
 	hold := time.Duration(rounds) * c.longestRun()
 	if hold < c.HoldLimit() {

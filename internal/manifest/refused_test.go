@@ -74,6 +74,19 @@ var refused = map[string]struct{ yaml, want string }{
 	"no handler": {
 		transport(`queues: [{name: a}]`, `workers: [{name: w, handler: {}}]`), `a handler needs exactly one of: http`,
 	},
+	"two handlers": {
+		handler(`{image: i, exec: {command: [a]}, inProcess: {}}`), `a handler needs exactly one of: http, exec, process, inProcess`,
+	},
+	"exec without an image":  {handler(`{exec: {command: [a]}}`), `exec, process and inProcess run in the team's own image: image names it`},
+	"no program":             {handler(`{image: i, process: {command: [""]}}`), `command must begin with the name of a program`},
+	"a command as a text":    {handler(`{image: i, exec: {command: "php a.php"}}`), `handler.exec.command: Invalid value: "string"`},
+	"a start without unit":   {handler(`{image: i, process: {command: [a], startTimeout: "30"}}`), `process.startTimeout: Invalid value: "30": no duration: write 500ms, 5s, 1h30m`},
+	"a process for ever":     {handler(`{image: i, process: {command: [a], recycle: {}}}`), `recycle needs messages, age or memory`},
+	"too much memory":        {handler(`{image: i, process: {command: [a], recycle: {memory: 1T}}}`), `recycle.memory: Invalid value: "1T"`},
+	"an authority for http":  {handler(`{http: {url: "http://h/", tls: {caSecretRef: {name: ca}}}}`), `tls is for an https URL`},
+	"a socket somewhere":     {handler(`{http: {url: "http://h/", unixSocket: http.sock}}`), `unixSocket must be an absolute path`},
+	"a password for readers": {handler(`{http: {url: "http://h/", readinessURL: "http://u:p@h/"}}`), `readinessURL must not hold a user name or password`},
+	"a weight of nothing":    {transport(`queues: [{name: a, weight: 0}]`), `queues[0].weight: Invalid value: 0`},
 	"a password in a URL": {
 		transport(`queues: [{name: a}]`, `workers: [{name: w, handler: {http: {url: "http://u:p@h/"}}}]`), `must not hold a user name or password`,
 	},
@@ -93,6 +106,11 @@ func policy(lines ...string) string { return manifestOf("RetryPolicy", lines) }
 // transport is a Transport with a broker and the given lines in its spec.
 func transport(lines ...string) string {
 	return manifestOf("Transport", append([]string{"broker: {secretRef: {name: rabbitmq}}"}, lines...))
+}
+
+// handler is a Transport with a handler.
+func handler(fields string) string {
+	return transport(`queues: [{name: a}]`, `workers: [{name: w, handler: `+fields+`}]`)
 }
 
 // rate is a Transport with a rate limit.

@@ -209,6 +209,27 @@ func walkSchema(path string, schema *apiextensionsv1.JSONSchemaProps, fields map
 	}
 }
 
+func TestExamplesShowEveryKindOfHandler(t *testing.T) {
+	shown := map[string]bool{}
+	for _, path := range exampleFiles(t) {
+		for _, transport := range loaded(t, path).Transports {
+			for i := range transport.Spec.Workers {
+				handler := transport.Spec.Workers[i].Handler
+				shown["http"] = shown["http"] || handler.HTTP != nil && handler.Image == nil
+				shown["http with an image"] = shown["http with an image"] || handler.HTTP != nil && handler.Image != nil
+				shown["exec"] = shown["exec"] || handler.Exec != nil
+				shown["process"] = shown["process"] || handler.Process != nil
+				shown["inProcess"] = shown["inProcess"] || handler.InProcess != nil
+			}
+		}
+	}
+	for kind, is := range shown {
+		if !is {
+			t.Errorf("no example has the handler %s", kind)
+		}
+	}
+}
+
 func TestSamplesAreTheFoundingConfiguration(t *testing.T) {
 	set := loaded(t, samples)
 	transport := set.Transports[name("default", "async")]

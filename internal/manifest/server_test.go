@@ -76,7 +76,7 @@ func TestErrorsAreTheAPIServersOwn(t *testing.T) {
 func TestTheAPIServerAcceptsTheSamples(t *testing.T) {
 	server := newServer(t)
 	accepted := 0
-	for _, pattern := range []string{samples + "/*.yaml", examples + "/*.yaml"} {
+	for _, pattern := range []string{samples + "/*.yaml", examples + "/*.yaml", examples + "/*/*.yaml"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)

@@ -17,7 +17,7 @@ func WhatToDo(reason string) string {
 	case v1alpha1.ReasonPolicyInvalid:
 		return "Correct the RetryPolicy; its own conditions say what is wrong."
 	case v1alpha1.ReasonSecretNotFound:
-		return "Make the Secret, or correct spec.broker.secretRef."
+		return "Make the Secret that the message names, or correct the reference to it."
 	case v1alpha1.ReasonSecretInvalid:
 		return "Correct the key of the Secret that the message names."
 	case v1alpha1.ReasonBrokerNotFound:
@@ -48,6 +48,8 @@ func whatToDoOnWarning(reason string) string {
 		return "Take messages out of the queue, or its length limit away, before a lane stalls."
 	case v1alpha1.ReasonHarmfulPolicy:
 		return "Narrow the pattern of the RabbitMQ policy that the message names, or lower its priority."
+	case v1alpha1.ReasonHandlerNotReady:
+		return "Put right what the message says of the handler. No message is taken meanwhile, and none uses up a retry."
 	case v1alpha1.ReasonPolicyOverridden:
 		return "Narrow the pattern of your RabbitMQ policy, and set in the Transport what you need of it."
 	case v1alpha1.ReasonForeignBinding:

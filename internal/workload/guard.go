@@ -9,11 +9,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"redrive.dev/redrive/api/v1alpha1"
 )
 
 // guard collects what a template must not do to a pod.
 type guard struct {
-	errs field.ErrorList
+	handler *v1alpha1.Handler
+	errs    field.ErrorList
+}
+
+// inTeamsImage is true for a worker's container that runs the image of its team.
+func (g *guard) inTeamsImage(container *corev1.Container) bool {
+	return container.Name == Container && g.handler.HTTP == nil
 }
 
 func (g *guard) refuseIf(broken bool, path *field.Path, detail string) {
@@ -25,8 +33,8 @@ func (g *guard) refuseIf(broken bool, path *field.Path, detail string) {
 // checkMerged refuses a template that takes from the worker what it needs to work, or from the pod what keeps it apart
 // from its node: the worker's own container stays restricted, containers beside it stay at least at baseline, in the terms
 // of the Pod Security Standards. Everything else is the user's choice.
-func checkMerged(path *field.Path, own, merged *corev1.PodTemplateSpec) field.ErrorList {
-	g := &guard{}
+func checkMerged(path *field.Path, worker *v1alpha1.Worker, own, merged *corev1.PodTemplateSpec) field.ErrorList {
+	g := &guard{handler: &worker.Handler}
 	for _, label := range identifying(own.Labels) {
 		g.refuseIf(merged.Labels[label] != own.Labels[label], path.Child("metadata", "labels").Key(label),
 			"the Deployment and Redrive find the pods by this label")
@@ -34,22 +42,30 @@ func checkMerged(path *field.Path, own, merged *corev1.PodTemplateSpec) field.Er
 	spec := path.Child("spec")
 	g.checkPod(spec, &merged.Spec)
 	g.checkVolumes(spec.Child("volumes"), own.Spec.Volumes, merged.Spec.Volumes)
-	for i := range merged.Spec.InitContainers {
-		container := &merged.Spec.InitContainers[i]
-		g.checkBaseline(spec.Child("initContainers").Key(container.Name), container)
+	g.checkContainers(spec.Child(initContainers), own.Spec.InitContainers, merged.Spec.InitContainers)
+	g.checkContainers(spec.Child(ordinaryContainers), own.Spec.Containers, merged.Spec.Containers)
+	return g.errs
+}
+
+func (g *guard) checkContainers(path *field.Path, own, merged []corev1.Container) {
+	for i := range merged {
+		g.checkBaseline(path.Key(merged[i].Name), &merged[i])
 	}
-	found := false
-	for i := range merged.Spec.Containers {
-		container := &merged.Spec.Containers[i]
-		at := spec.Child("containers").Key(container.Name)
-		g.checkBaseline(at, container)
-		if container.Name == Container {
-			found = true
-			g.checkWorker(at, &own.Spec.Containers[0], container)
+	for i := range own {
+		at := path.Key(own[i].Name)
+		now := slices.IndexFunc(merged, func(c corev1.Container) bool { return c.Name == own[i].Name })
+		switch {
+		case now < 0 && own[i].Name == HandlerContainer:
+			g.refuseIf(true, at, "the handler's container cannot be removed: leave out handler.image instead")
+		case now < 0:
+			g.refuseIf(true, at, "the worker's container cannot be removed")
+		default:
+			g.refuseIf(!equality.Semantic.DeepEqual(own[i].RestartPolicy, merged[now].RestartPolicy), at.Child("restartPolicy"), "cannot be changed")
+			if own[i].Name != HandlerContainer {
+				g.checkWorker(at, &own[i], &merged[now])
+			}
 		}
 	}
-	g.refuseIf(!found, spec.Child("containers").Key(Container), "the worker's container cannot be removed")
-	return g.errs
 }
 
 // identifying are the labels by which pods are found: those that they have, and those of the other pods of their group.
@@ -82,16 +98,18 @@ func (g *guard) checkPod(path *field.Path, pod *corev1.PodSpec) {
 func (g *guard) checkVolumes(path *field.Path, own, merged []corev1.Volume) {
 	for i := range own {
 		kept := slices.ContainsFunc(merged, func(v corev1.Volume) bool { return equality.Semantic.DeepEqual(own[i], v) })
-		g.refuseIf(!kept, path.Key(own[i].Name), "the worker's own volume cannot be changed or removed")
+		g.refuseIf(!kept && !replaceable(own[i].Name), path.Key(own[i].Name), "the worker's own volume cannot be changed or removed")
 	}
 	for i := range merged {
 		g.refuseIf(merged[i].HostPath != nil, path.Key(merged[i].Name).Child("hostPath"), "the pod must not use the files of its node")
 	}
 }
 
-// checkWorker keeps what the worker's container needs to run as it was written to.
+// checkWorker keeps what a container needs that runs the worker. In the team's image the root file system may be written to,
+// since the restricted Pod Security Standard lets it be, and the command may be another where the team's program is the worker.
 func (g *guard) checkWorker(path *field.Path, own, merged *corev1.Container) {
-	g.refuseIf(len(merged.Command) > 0, path.Child("command"), "the worker's command cannot be changed")
+	g.refuseIf(!slices.Equal(own.Command, merged.Command) && g.handler.InProcess == nil, path.Child("command"),
+		"the worker's command cannot be changed")
 	g.refuseIf(!slices.Equal(own.Args, merged.Args), path.Child("args"), "the worker's arguments cannot be changed")
 	g.checkMounts(path.Child("volumeMounts"), own.VolumeMounts, merged.VolumeMounts)
 
@@ -102,7 +120,7 @@ func (g *guard) checkWorker(path *field.Path, own, merged *corev1.Container) {
 		return
 	}
 	g.refuseIf(!isFalse(security.AllowPrivilegeEscalation), context.Child("allowPrivilegeEscalation"), "must stay false")
-	g.refuseIf(!isTrue(security.ReadOnlyRootFilesystem), context.Child("readOnlyRootFilesystem"), "must stay true")
+	g.refuseIf(!isTrue(security.ReadOnlyRootFilesystem) && !g.inTeamsImage(own), context.Child("readOnlyRootFilesystem"), "must stay true")
 	g.refuseIf(!isTrue(security.RunAsNonRoot), context.Child("runAsNonRoot"), "must stay true")
 	g.refuseIf(isZero(security.RunAsUser), context.Child("runAsUser"), "must not be root")
 	g.refuseIf(!equality.Semantic.DeepEqual(own.SecurityContext.Capabilities, security.Capabilities),
@@ -112,25 +130,28 @@ func (g *guard) checkWorker(path *field.Path, own, merged *corev1.Container) {
 
 // checkMounts also keeps others' mounts from lying over the worker's directories.
 func (g *guard) checkMounts(path *field.Path, own, merged []corev1.VolumeMount) {
+	in := func(mounts []corev1.VolumeMount, mount corev1.VolumeMount) bool {
+		return slices.ContainsFunc(mounts, func(m corev1.VolumeMount) bool { return equality.Semantic.DeepEqual(m, mount) })
+	}
 	for i := range own {
-		kept := false
-		for j := range merged {
-			if equality.Semantic.DeepEqual(own[i], merged[j]) {
-				kept = true
-				continue
-			}
-			g.refuseIf(overlap(own[i].MountPath, merged[j].MountPath), path.Key(merged[j].MountPath),
-				"lies over "+own[i].MountPath+", which the worker reads")
+		if replaceable(own[i].Name) {
+			continue
 		}
-		g.refuseIf(!kept, path.Key(own[i].MountPath), "the worker's own mount cannot be changed or removed")
+		g.refuseIf(!in(merged, own[i]), path.Key(own[i].MountPath), "the worker's own mount cannot be changed or removed")
+		for j := range merged {
+			g.refuseIf(overlap(own[i].MountPath, merged[j].MountPath) && !in(own, merged[j]), path.Key(merged[j].MountPath),
+				"lies over "+own[i].MountPath+", which the worker needs")
+		}
 	}
 }
 
-// overlap is true where one directory is the other or lies in it.
+// overlap is true where one directory is the other or lies in it. A path without a slash before it begins at the root too.
 func overlap(a, b string) bool {
-	a, b = pathpkg.Clean(a)+"/", pathpkg.Clean(b)+"/"
+	a, b = folder(a), folder(b)
 	return strings.HasPrefix(a, b) || strings.HasPrefix(b, a)
 }
+
+func folder(path string) string { return strings.TrimSuffix(pathpkg.Clean("/"+path), "/") + "/" }
 
 // baselineCapabilities may be added by any container under the baseline Pod Security Standard.
 var baselineCapabilities = []corev1.Capability{ //nolint:gochecknoglobals // a constant, if Go had lists of those

@@ -1,6 +1,7 @@
 package workload_test
 
 import (
+	"maps"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -10,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/manifest"
 	"redrive.dev/redrive/internal/testcluster"
 	"redrive.dev/redrive/internal/workload"
 )
@@ -45,19 +47,44 @@ func serverTransport(t *testing.T) (*testcluster.Cluster, *v1alpha1.Transport) {
 	return cluster, tr
 }
 
+// subject is a worker group whose pods the server is shown.
+type subject struct {
+	*v1alpha1.Worker
+
+	options workload.Options
+}
+
+// subjects are worker groups with pods of every shape, with and without a template.
+func subjects() map[string]subject {
+	all := map[string]subject{"plain": {worker("plain"), options}, "with a handler": {withTemplate(handlerBeside), options}}
+	for name, s := range shapes() {
+		all[name] = subject{s.worker(""), s.options()}
+		all[name+", with a template"] = subject{s.worker(`{"spec":{"imagePullSecrets":[{"name":"registry"}],"volumes":[{"name":"data","emptyDir":{}}],
+			"containers":[{"name":"worker","env":[{"name":"A","value":"b"}],"volumeMounts":[{"name":"data","mountPath":"/data"}]}]}}`), s.options()}
+		if s.handler.HTTP == nil {
+			all[name+", that writes"] = subject{s.worker(inWorker(`"securityContext":{"readOnlyRootFilesystem":false,"runAsUser":33}`)), s.options()}
+		} else if s.handler.Image != nil {
+			all[name+", with a port"] = subject{s.worker(beside(`"ports":[{"containerPort":8080}],"securityContext":{"runAsUser":33}`)), s.options()}
+		}
+	}
+	return all
+}
+
 func TestASecondApplyChangesNothing(t *testing.T) {
 	cluster, tr := serverTransport(t)
-	for name, w := range map[string]*v1alpha1.Worker{"plain": worker("plain"), "with a handler": withTemplate(handlerBeside)} {
+	for name, w := range subjects() {
 		t.Run(name, func(t *testing.T) {
+			tr := tr.DeepCopy()
+			tr.Namespace = cluster.Namespace(t)
 			cm, err := workload.ConfigMap(tr, config())
 			if err != nil {
 				t.Fatal(err)
 			}
-			d, err := workload.Deployment(tr, w, options)
+			d, err := workload.Deployment(tr, w.Worker, w.options)
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, err := workload.SuspectsDeployment(tr, w, options)
+			s, err := workload.SuspectsDeployment(tr, w.Worker, w.options)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -116,7 +143,11 @@ func TestWhatATemplateNoLongerAddsIsRemoved(t *testing.T) {
 	}
 }
 
-func TestPodsPassTheRestrictedPodSecurityStandard(t *testing.T) {
+type builder func(*v1alpha1.Transport, *v1alpha1.Worker, workload.Options) (*appsv1.Deployment, error)
+
+// restrictedServer creates a pod of what is built, in a dry run, where the restricted Pod Security Standard is enforced.
+func restrictedServer(t *testing.T) (create func(builder, subject) error) {
+	t.Helper()
 	cluster, tr := serverTransport(t)
 	var namespace corev1.Namespace
 	if err := cluster.Client.Get(t.Context(), client.ObjectKey{Name: tr.Namespace}, &namespace); err != nil {
@@ -126,8 +157,8 @@ func TestPodsPassTheRestrictedPodSecurityStandard(t *testing.T) {
 	if err := cluster.Client.Update(t.Context(), &namespace); err != nil {
 		t.Fatal(err)
 	}
-	create := func(build func(*v1alpha1.Transport, *v1alpha1.Worker, workload.Options) (*appsv1.Deployment, error), w *v1alpha1.Worker) error {
-		d, err := build(tr, w, options)
+	return func(build builder, w subject) error {
+		d, err := build(tr, w.Worker, w.options)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +166,11 @@ func TestPodsPassTheRestrictedPodSecurityStandard(t *testing.T) {
 		pod.Namespace, pod.Name = tr.Namespace, "subject"
 		return cluster.Client.Create(t.Context(), pod, client.DryRunAll)
 	}
-	for name, w := range map[string]*v1alpha1.Worker{"plain": worker("default"), "with a handler": withTemplate(handlerBeside)} {
+}
+
+func TestPodsPassTheRestrictedPodSecurityStandard(t *testing.T) {
+	create := restrictedServer(t)
+	for name, w := range subjects() {
 		if err := create(workload.Deployment, w); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -144,7 +179,56 @@ func TestPodsPassTheRestrictedPodSecurityStandard(t *testing.T) {
 		}
 	}
 	// The namespace does enforce it: a handler at baseline, which is its team's choice, is refused here.
-	if err := create(workload.Deployment, withTemplate(`{"spec":{"containers":[{"name":"handler","image":"shop:v1"}]}}`)); err == nil {
+	baseline := withTemplate(`{"spec":{"containers":[{"name":"handler","image":"shop:v1"}]}}`)
+	if err := create(workload.Deployment, subject{baseline, options}); err == nil {
 		t.Error("the namespace accepts a container that is not restricted")
+	}
+}
+
+func TestTheExamplesOfHandlersMakePodsThatAreTaken(t *testing.T) {
+	create := restrictedServer(t)
+	loader, err := manifest.NewLoader()
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := loader.Load(t.Context(), nil, "../../docs/examples/handlers")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, example := range set.Transports {
+		for i := range example.Spec.Workers {
+			for _, native := range []bool{true, false} {
+				with := options
+				with.NativeSidecars = native
+				for _, build := range []builder{workload.Deployment, workload.SuspectsDeployment} {
+					if err := create(build, subject{&example.Spec.Workers[i], with}); err != nil {
+						t.Errorf("%s, native %v: %v", name, native, err)
+					}
+				}
+			}
+		}
+	}
+	if len(set.Transports) < 5 {
+		t.Errorf("there are only %d examples", len(set.Transports))
+	}
+}
+
+// A cluster may get to know sidecars while Transports run: the handler's container changes its list, and stays one.
+func TestASidecarMovesWithTheClustersVersion(t *testing.T) {
+	cluster, tr := serverTransport(t)
+	for _, native := range []bool{false, true, false} {
+		s := shape{handler: sidecar(), native: native}
+		d, err := workload.Deployment(tr, s.worker(beside(`"ports":[{"containerPort":8080}]`)), s.options())
+		if err != nil {
+			t.Fatal(err)
+		}
+		applied(t, cluster, d)
+		var live appsv1.Deployment
+		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(d), &live); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := places(&live.Spec.Template), places(&d.Spec.Template); !maps.Equal(got, want) {
+			t.Errorf("the containers are %v, want %v", got, want)
+		}
 	}
 }

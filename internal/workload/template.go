@@ -21,18 +21,26 @@ func customise(own *corev1.PodTemplateSpec, worker *v1alpha1.Worker) (*corev1.Po
 	if worker.Template == nil || len(worker.Template.Raw) == 0 {
 		return own, nil
 	}
-	path := field.NewPath("spec", "workers").Key(worker.Name).Child("template")
+	path := workerPath(worker).Child("template")
 	if errs := checkPatch(path, worker.Template.Raw); len(errs) > 0 {
 		return nil, errs.ToAggregate()
 	}
-	merged, err := merge(own, worker.Template.Raw)
+	patch, err := placeHandler(path, own, worker.Template.Raw)
+	if err != nil {
+		return nil, err
+	}
+	merged, err := merge(own, patch)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	if errs := checkMerged(path, own, merged); len(errs) > 0 {
+	if errs := checkMerged(path, worker, own, merged); len(errs) > 0 {
 		return nil, errs.ToAggregate()
 	}
 	return merged, nil
+}
+
+func workerPath(worker *v1alpha1.Worker) *field.Path {
+	return field.NewPath("spec", "workers").Key(worker.Name)
 }
 
 // checkPatch decodes a patch as strictly as the API server decodes a Deployment, so that a misspelt field is an error and

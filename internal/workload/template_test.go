@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"flag"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"redrive.dev/redrive/api/v1alpha1"
@@ -262,14 +262,40 @@ func FuzzTemplate(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
-	f.Fuzz(func(t *testing.T, patch string) {
-		d, err := workload.Deployment(transport("async"), withTemplate(patch), options)
+	for _, seed := range []string{
+		`{"spec":{"containers":[{"name":"handler","env":[{"name":"A","value":"b"}]}]}}`, `{"spec":{"initContainers":[{"name":"handler","$patch":"delete"}]}}`,
+		`{"spec":{"initContainers":[{"name":"handler","$patch":"replace"},{"name":"install"}]}}`, `{"spec":{"initContainers":[{"$patch":"replace"}]}}`,
+		`{"spec":{"$setElementOrder/containers":[{"name":"handler"}],"containers":[{"name":"handler","image":"x"}]}}`,
+		`{"spec":{"containers":[{"name":"worker","volumeMounts":[{"mountPath":"/tmp","$patch":"delete"}]}]}}`,
+		`{"spec":{"volumes":[{"name":"redrive-bin","emptyDir":{"medium":"Memory"}}]}}`, `{"spec":{"initContainers":{"name":"handler"}}}`,
+	} {
+		f.Add(seed)
+	}
+	bare := map[string]*corev1.PodTemplateSpec{}
+	all := shapes()
+	all["plain"] = shape{handler: worker("default").Handler}
+	for name, s := range all {
+		pod, err := s.pod("")
 		if err != nil {
-			return
+			f.Fatal(err)
 		}
-		own := deployment(t, worker("default")).Spec.Template
-		if !equality.Semantic.DeepEqual(find(&own, "worker").Args, find(&d.Spec.Template, "worker").Args) {
-			t.Errorf("%q changed the arguments of the worker", patch)
+		bare[name] = pod
+	}
+	f.Fuzz(func(t *testing.T, patch string) {
+		for name, s := range all {
+			if name == "inprocess" {
+				continue // its command may change
+			}
+			pod, err := s.pod(patch)
+			if err != nil {
+				continue
+			}
+			for _, own := range slices.Concat(bare[name].Spec.InitContainers, bare[name].Spec.Containers) {
+				now := container(pod, own.Name)
+				if now == nil || own.Name != workload.HandlerContainer && (!slices.Equal(own.Args, now.Args) || !slices.Equal(own.Command, now.Command)) {
+					t.Errorf("%s: %q made %+v of container %s", name, patch, now, own.Name)
+				}
+			}
 		}
 	})
 }

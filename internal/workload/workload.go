@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// Container is the name of the worker's container; a handler beside it is free to choose another.
+	// Container is the name of the worker's container.
 	Container = "worker"
 	// ConfigKey is the key of the ConfigMap, and so the file, that holds the configuration.
 	ConfigKey = "config.json"
@@ -61,6 +61,8 @@ type Options struct {
 	ImagePullPolicy corev1.PullPolicy
 	// Secrets of the broker, for a Transport that names a cluster and no Secret.
 	Secrets Secrets
+	// NativeSidecars is true where every node of the cluster knows init containers that go on running.
+	NativeSidecars bool
 }
 
 // ConfigMap holds the configuration of a worker group. It fails when the configuration is larger than a ConfigMap can be.
@@ -82,8 +84,9 @@ func ConfigMap(t *v1alpha1.Transport, config compile.Config) (*corev1.ConfigMap,
 	}, nil
 }
 
-// Deployment runs the pods of a worker group. It depends on nothing that a RetryPolicy says, so that a change of a policy
-// restarts no pod. An error names the field of the template that is wrong or that a template must not change.
+// Deployment runs the pods of a worker group. It depends on nothing that a RetryPolicy says, and on no more of the handler than
+// its kind, its image, its Secrets and its socket, so that a change of the rest restarts no pod. An error names the field of the
+// template that is wrong or that a template must not change.
 func Deployment(t *v1alpha1.Transport, worker *v1alpha1.Worker, opts Options) (*appsv1.Deployment, error) {
 	own, err := podTemplate(t, worker, Labels(t, worker.Name), opts)
 	if err != nil {
@@ -166,7 +169,7 @@ func podTemplate(t *v1alpha1.Transport, worker *v1alpha1.Worker, labels map[stri
 	if err != nil {
 		return nil, err
 	}
-	return &corev1.PodTemplateSpec{
+	template := &corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{
 			Labels:      labels,
 			Annotations: map[string]string{"kubectl.kubernetes.io/default-container": Container},
@@ -186,7 +189,8 @@ func podTemplate(t *v1alpha1.Transport, worker *v1alpha1.Worker, labels map[stri
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			},
 		},
-	}, nil
+	}
+	return template, shape(&template.Spec, worker, opts)
 }
 
 func workerContainer(opts Options) corev1.Container {
@@ -212,15 +216,9 @@ func workerContainer(opts Options) corev1.Container {
 			corev1.ResourceCPU:    resource.MustParse("50m"),
 			corev1.ResourceMemory: resource.MustParse("64Mi"),
 		}},
-		LivenessProbe:  probe("/healthz"),
-		ReadinessProbe: probe("/readyz"),
-		SecurityContext: &corev1.SecurityContext{
-			AllowPrivilegeEscalation: new(false),
-			ReadOnlyRootFilesystem:   new(true),
-			RunAsNonRoot:             new(true),
-			Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-			SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-		},
+		LivenessProbe:   probe("/healthz"),
+		ReadinessProbe:  probe("/readyz"),
+		SecurityContext: restricted(),
 	}
 }
 

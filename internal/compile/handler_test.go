@@ -1,0 +1,96 @@
+package compile_test
+
+import (
+	"encoding/json"
+	"reflect"
+	"testing"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
+)
+
+// configOf is the configuration of a worker group with a handler, as its workers read it.
+func configOf(t *testing.T, handler v1alpha1.Handler) compile.Config {
+	t.Helper()
+	result, err := compile.Compile(transport(func(s *v1alpha1.TransportSpec) { s.Workers[0].Handler = handler }), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := compile.Encode(result.Workers[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := compile.Decode(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(config.Handler, handler) {
+		t.Errorf("the worker reads the handler %+v, the spec has %+v", config.Handler, handler)
+	}
+	return config
+}
+
+// A worker of version 2 reads of a handler nothing but its URL. It would post without a login what must not go without one, and
+// so it must not take such a configuration: it keeps the one before and says so.
+func TestAConfigurationIsOfTheOldestVersionThatCanCarryItOut(t *testing.T) {
+	const url = "https://127.0.0.1:8080/"
+	command := []string{"php", "handle.php"}
+	cases := map[string]struct {
+		handler v1alpha1.Handler
+		want    int
+	}{
+		"a URL":               {v1alpha1.Handler{HTTP: &v1alpha1.HTTPHandler{URL: url}}, 2},
+		"a URL and an image":  {v1alpha1.Handler{Image: new("shop:v1"), HTTP: &v1alpha1.HTTPHandler{URL: url}}, 2},
+		"headers of a Secret": {v1alpha1.Handler{HTTP: &v1alpha1.HTTPHandler{URL: url, HeadersSecretRef: &v1alpha1.LocalReference{Name: "s"}}}, 3},
+		"an authority":        {v1alpha1.Handler{HTTP: &v1alpha1.HTTPHandler{URL: url, TLS: &v1alpha1.HTTPTLS{CASecretRef: v1alpha1.SecretKeyReference{Name: "s"}}}}, 3},
+		"a socket":            {v1alpha1.Handler{HTTP: &v1alpha1.HTTPHandler{URL: url, UnixSocket: new("/run/http.sock")}}, 3},
+		"another format":      {v1alpha1.Handler{HTTP: &v1alpha1.HTTPHandler{URL: url, Format: new(v1alpha1.HTTPFormatCloudEvents)}}, 3},
+		"a readiness URL":     {v1alpha1.Handler{HTTP: &v1alpha1.HTTPHandler{URL: url, ReadinessURL: new(url)}}, 3},
+		"exec":                {v1alpha1.Handler{Image: new("shop:v1"), Exec: &v1alpha1.ExecHandler{Command: command}}, 3},
+		"process": {v1alpha1.Handler{Image: new("shop:v1"), Process: &v1alpha1.ProcessHandler{
+			Command: command, Processes: new(int32(4)), Recycle: &v1alpha1.Recycle{Memory: new("256Mi")},
+		}}, 3},
+		"inProcess": {v1alpha1.Handler{Image: new("shop:v1"), InProcess: &v1alpha1.InProcessHandler{}}, 3},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := configOf(t, tc.handler).Version; got != tc.want {
+				t.Errorf("version %d, want %d", got, tc.want)
+			}
+		})
+	}
+	if compile.Version != 3 {
+		t.Errorf("this build reads version %d, and writes 3", compile.Version)
+	}
+}
+
+func TestEveryQueueHasAWeight(t *testing.T) {
+	result, err := compile.Compile(transport(func(s *v1alpha1.TransportSpec) { s.Queues[1].Weight = new(int32(5)) }), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	queues := result.Workers[0].Queues
+	if queues[0].Weight != 1 || queues[1].Weight != 5 {
+		t.Errorf("the weights are %d and %d, want 1 where it is left out, and 5", queues[0].Weight, queues[1].Weight)
+	}
+}
+
+// What an older operator has written is read as well: it knew no weights.
+func TestAConfigurationWithoutWeightsIsRead(t *testing.T) {
+	result, err := compile.Compile(transport(nil), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := result.Workers[0]
+	for i := range config.Queues {
+		config.Queues[i].Weight = 0
+	}
+	data, err := json.Marshal(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoded, err := compile.Decode(data)
+	if err != nil || decoded.Queues[0].Weight != 0 {
+		t.Errorf("the weight is %d, %v", decoded.Queues[0].Weight, err)
+	}
+}
