@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -77,7 +78,13 @@ func (c *Consumer) Trouble() error { return c.supervisor.trouble() }
 // Subscribe replaces the queues to consume. A queue that is left out is kept open until its deliveries are settled. One whose
 // prefetch changes gets a new consumer in place of the one that stands, when fewer than the new prefetch are on loan.
 func (c *Consumer) Subscribe(subscriptions []Subscription) {
-	c.demand.update(func(d *demand) { d.subscriptions = subscriptions })
+	c.demand.update(func(d *demand) bool {
+		if slices.Equal(d.subscriptions, subscriptions) {
+			return false
+		}
+		d.subscriptions = subscriptions
+		return true
+	})
 }
 
 // Receive turns receiving on or off. Off, what was delivered stays on loan and can be acknowledged. Deliveries go on for up
@@ -85,10 +92,13 @@ func (c *Consumer) Subscribe(subscriptions []Subscription) {
 // redelivered; a strict queue keeps its consumer until the message on loan is settled. Quiet tells when that is over. Until
 // then acknowledgements are kept back: they are sent after the cancel, or when receiving is turned on again or Run ends.
 func (c *Consumer) Receive(on bool) {
-	c.demand.update(func(d *demand) { d.receiving = on })
+	c.demand.update(func(d *demand) (changed bool) {
+		changed, d.receiving = d.receiving != on, on
+		return changed
+	})
 }
 
-// Active is the number of queues from which messages are received at this moment.
+// Active is the number of queues from which messages are received at this moment, or would be if fewer were on loan.
 func (c *Consumer) Active() int { return int(c.active.Load()) }
 
 // Quiet tells whether nothing is received at this moment. After Receive(false) it stays so.
@@ -231,8 +241,8 @@ func (c *Consumer) consumeOn(ctx context.Context, l *link, channel *amqp091.Chan
 	life, end := context.WithCancel(ctx)
 	defer end()
 	s := &consuming{
-		consumer: c, queue: queue, channel: channel, life: life, retired: l.retired, verdicts: verdicts,
-		settlements: make(chan settlement), log: c.options.Log,
+		consumer: c, queue: queue, wire: l.wire, channel: channel, life: life, retired: l.retired, verdicts: verdicts,
+		settlements: newSettlements(), log: c.options.Log,
 	}
 	return s.run(ctx)
 }

@@ -10,34 +10,6 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-const (
-	// quietTime without a delivery, and with room for one, shows that a queue gets few.
-	quietTime = 500 * time.Millisecond
-	// takeTime is enough to take the deliveries that have arrived.
-	takeTime = 50 * time.Millisecond
-	// fillTime bounds the wait for a consumer to be full or quiet; twice that for one which is soon full.
-	fillTime = time.Second
-	// priority of the small consumer that draws a queue's messages away from the one that is cancelled.
-	priority = 1
-)
-
-// ending is how a loan ends.
-type ending int
-
-const (
-	acknowledge ending = iota
-	deadLetter
-	requeue
-	abandon
-)
-
-// settlement is the end of one loan.
-type settlement struct {
-	tag    uint64
-	stream *stream
-	end    ending
-}
-
 // stream is what one consumer, as the broker has it, delivers.
 type stream struct {
 	tag        string
@@ -52,25 +24,28 @@ type stream struct {
 	stirred time.Time
 }
 
-// leave is the time before a consumer is cancelled. What a quorum queue has assigned to a consumer, and what has not reached
-// the channel when that is cancelled, comes back to the queue and counts as redelivered, like what a crashed worker held. So
-// a consumer is cancelled when nothing can be under way to it: when it is full, or when another one gets what comes.
-type leave struct {
-	began time.Time
-	// arrived counts the deliveries since then.
-	arrived int
-	// held are settlements that are not sent yet, for each asks for another message.
-	held []settlement
-}
-
 // consuming is one channel of one queue. Only run's goroutine uses the channel.
 type consuming struct {
 	consumer *Consumer
 	queue    string
 	channel  *amqp091.Channel
 	log      *slog.Logger
-	// settlements has no buffer, so that what it took is sent before the channel is closed.
-	settlements chan settlement
+	wire     *wire
+	// settlements are sent before the channel is closed, all that were taken.
+	settlements *settlements
+	// taken are those at hand, and acknowledged the tags among what is to be sent at the next flush.
+	taken        []settlement
+	acknowledged []uint64
+	tags         openTags
+	// closed gets the end of the channel, and retiring, until that was seen, the end of the session's time.
+	closed   <-chan *amqp091.Error
+	retiring <-chan struct{}
+	// gathering ends the time for which acknowledgements are gathered, and gathered is true when it has.
+	gathering *time.Timer
+	gathered  bool
+	armed     bool
+	// sent is when something was last settled.
+	sent time.Time
 	// life ends with the session of these deliveries.
 	life context.Context //nolint:containedctx // it bounds the loans, not a call
 	// retired is closed when another session takes over.
@@ -78,8 +53,16 @@ type consuming struct {
 	verdicts *verdicts
 	tried    bool
 
+	// known is what was asked of the queue when changed was the newest channel of the demand.
+	known struct {
+		want       Subscription
+		subscribed bool
+		changed    <-chan struct{}
+	}
 	// current is nil while nothing is consumed.
 	current *stream
+	// serving is true where the queue is one of Consumer.Active.
+	serving bool
 	// leaving is nil but while the current consumer is about to be cancelled.
 	leaving *leave
 	// cancelled is true from then until the last delivery of the current consumer was taken.
@@ -97,9 +80,32 @@ type consuming struct {
 // run returns nil when the channel is over: the queue is not subscribed to any more, ctx has ended, or a strict queue is to be
 // left as it is. It returns the cause when the channel failed.
 func (s *consuming) run(ctx context.Context) error {
+	defer s.serve(&Subscription{})
 	defer s.stopped()
-	closed := s.channel.NotifyClose(make(chan *amqp091.Error, 1))
-	retired := s.retired
+	err := s.loop(ctx)
+	rest := s.settlements.end()
+	if err != nil {
+		return err
+	}
+	// The channel is closed next: what was given until now is on its way before that, and what does not arrive is delivered
+	// again.
+	_ = s.stay()
+	for _, settled := range rest {
+		s.sent = time.Now()
+		if settled.end == acknowledge || settled.end == deadLetter {
+			_ = s.send(settled)
+		}
+	}
+	if s.flush() == nil {
+		time.Sleep(arriveTime - time.Since(s.sent))
+	}
+	return nil
+}
+
+func (s *consuming) loop(ctx context.Context) error {
+	s.gathering = time.NewTimer(gatherTime)
+	s.gathering.Stop()
+	s.closed, s.retiring = s.channel.NotifyClose(make(chan *amqp091.Error, 1)), s.retired
 	for {
 		want, subscribed, changed := s.wanted()
 		if !subscribed && s.current == nil && s.outstanding == 0 {
@@ -108,31 +114,75 @@ func (s *consuming) run(ctx context.Context) error {
 		if over, err := s.adjust(&want); over || err != nil {
 			return err
 		}
+		s.serve(&want)
 		s.works()
-		select {
-		case d, ok := <-s.deliveries():
-			if ok {
-				s.take(&d)
-				continue
-			}
-			if err := s.ended(ctx, closed); err != nil {
-				return err
-			}
-		case settled := <-s.settlements:
-			if over, err := s.settle(settled); over || err != nil {
-				return err
-			}
-		case err := <-closed:
-			return closing(err)
-		case <-s.wake:
-		case <-changed:
-		case <-retired:
-			retired = nil
-		case <-ctx.Done():
-			_ = s.stay() // the channel is closed at once; what was kept is on its way before that
-			return nil
+		more, over, err := s.busy(ctx)
+		if !more && !over && err == nil {
+			over, err = s.idle(ctx, changed)
+		}
+		if over || err != nil {
+			return err
 		}
 	}
+}
+
+// idle waits until there is something to do.
+func (s *consuming) idle(ctx context.Context, changed <-chan struct{}) (over bool, err error) {
+	if len(s.acknowledged) > 0 && !s.gathers() {
+		if err := s.flush(); err != nil {
+			return true, err
+		}
+	}
+	select {
+	case d, ok := <-s.deliveries():
+		if !ok {
+			return false, s.ended(ctx)
+		}
+		s.take(&d)
+	case <-s.settlements.due:
+		return s.settleAll()
+	case <-s.gathering.C:
+		s.gathered = true
+	case err := <-s.closed:
+		return true, closing(err)
+	case <-s.wake:
+	case <-changed:
+	case <-s.retiring:
+		s.retiring = nil
+	case <-ctx.Done():
+		return true, nil
+	}
+	return false, nil
+}
+
+// busy takes what is there already, without a wait; more is false when there was nothing.
+func (s *consuming) busy(ctx context.Context) (more, over bool, err error) {
+	if s.wake != nil {
+		return false, false, nil
+	}
+	select {
+	case <-ctx.Done():
+		return false, false, nil
+	default:
+	}
+	select {
+	case d, ok := <-s.deliveries():
+		if !ok {
+			return false, false, nil // idle sees to the end of a consumer
+		}
+		s.take(&d)
+		more = true
+	default:
+	}
+	select {
+	case <-s.settlements.due:
+		more = true
+		if over, err = s.settleAll(); !over && err == nil && !s.gathers() {
+			err = s.flush()
+		}
+	default:
+	}
+	return more, over, err
 }
 
 // wanted is what is asked of this session: nothing more where another one has taken over.
@@ -140,10 +190,14 @@ func (s *consuming) wanted() (want Subscription, subscribed bool, changed <-chan
 	all, changed := s.consumer.demand.get()
 	select {
 	case <-s.retired:
+		return Subscription{}, false, changed
 	default:
-		want, subscribed = all.of(s.queue)
 	}
-	return want, subscribed, changed
+	if s.known.changed != changed {
+		s.known.changed = changed
+		s.known.want, s.known.subscribed = all.of(s.queue)
+	}
+	return s.known.want, s.known.subscribed, changed
 }
 
 // works says, once, that the broker lets the queue be consumed.
@@ -164,6 +218,7 @@ func (s *consuming) deliveries() <-chan amqp091.Delivery {
 
 func (s *consuming) take(d *amqp091.Delivery) {
 	s.outstanding++
+	s.tags.taken(d.DeliveryTag)
 	s.current.unsettled++
 	s.current.stirred = time.Now()
 	if s.leaving != nil {
@@ -173,43 +228,6 @@ func (s *consuming) take(d *amqp091.Delivery) {
 	s.consumer.deliver(&Delivery{
 		Message: fromDelivery(d), Queue: s.queue, Unreadable: unreadable, tag: d.DeliveryTag, stream: s.current, session: s,
 	})
-}
-
-// settle sends a settlement, or keeps it until the consumer that it would ask for another message is cancelled. The channel
-// is over when that must end to give the message back.
-func (s *consuming) settle(settled settlement) (over bool, err error) {
-	// Looked at anew: who turns receiving off and then settles the message of a strict queue gets no other.
-	want, _, _ := s.wanted()
-	if over, err := s.adjust(&want); over || err != nil {
-		return true, err
-	}
-	leaving := s.leaving != nil && settled.stream == s.current
-	switch {
-	case settled.end == abandon, settled.end == requeue && leaving:
-		return true, nil // if it were rejected after a cancel, the message after it would go first
-	case leaving:
-		s.leaving.held = append(s.leaving.held, settled)
-		return false, nil
-	default:
-		return false, s.send(settled)
-	}
-}
-
-func (s *consuming) send(settled settlement) error {
-	s.outstanding--
-	settled.stream.unsettled--
-	settled.stream.stirred = time.Now()
-	switch settled.end {
-	case deadLetter, requeue:
-		if err := s.channel.Reject(settled.tag, settled.end == requeue); err != nil {
-			return fmt.Errorf("reject: %w", err)
-		}
-	default:
-		if err := s.channel.Ack(settled.tag, false); err != nil {
-			return fmt.Errorf("acknowledge: %w", err)
-		}
-	}
-	return nil
 }
 
 // adjust starts the broker's consumer, or cancels it, as wanted. A consumer starts only when fewer than its prefetch are on
@@ -232,76 +250,6 @@ func (s *consuming) adjust(want *Subscription) (over bool, err error) {
 	}
 }
 
-// stay sends what was kept for a cancel.
-func (s *consuming) stay() error {
-	if s.leaving == nil {
-		return nil
-	}
-	held := s.leaving.held
-	s.leaving = nil
-	for _, settled := range held {
-		if err := s.send(settled); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// leave cancels the current consumer once nothing is under way to it. A strict one is not cancelled before its message is
-// settled, for then the broker hands the next one to another consumer. One without a message is not cancelled at all: the
-// channel ends, which gives a message on its way back to its place before another consumer gets any.
-func (s *consuming) leave() (over bool, err error) {
-	if s.leaving == nil {
-		s.leaving = &leave{began: time.Now()}
-	}
-	quiet := quietTime - time.Since(s.current.stirred)
-	fill := fillTime - time.Since(s.leaving.began)
-	if s.current.passing {
-		fill += fillTime
-	}
-	switch {
-	case s.current.strict && s.current.unsettled > len(s.leaving.held):
-		return false, nil
-	case s.current.unsettled >= s.current.prefetch:
-		return false, s.cancel()
-	case quiet > 0 && fill > 0:
-		s.wake = time.After(min(quiet, fill))
-		return false, nil
-	case s.current.strict:
-		return true, nil
-	case s.current.passing && quiet <= 0:
-		return false, s.cancel()
-	default:
-		return false, s.divert()
-	}
-}
-
-// divert cancels a consumer that has room. A small consumer of a higher priority gets the queue's messages from then on; it
-// is cancelled in its turn when it is full, or at once where the queue is quiet. Its prefetch is half of what came while the
-// other one waited: it is not full before that is gone, and soon after.
-func (s *consuming) divert() error {
-	room := s.current.prefetch
-	if !s.current.passing {
-		earlier := s.outstanding - s.current.unsettled
-		room = max(room-earlier, 1)
-	}
-	next := &stream{prefetch: min(1+s.leaving.arrived/2, room), passing: true, stirred: s.current.stirred}
-	if err := s.consume(next); err != nil {
-		return err
-	}
-	s.next = next
-	return s.cancel()
-}
-
-// cancel returns when the broker has cancelled the consumer; what that was sent before is still to be taken.
-func (s *consuming) cancel() error {
-	s.cancelled = true
-	if err := s.channel.Cancel(s.current.tag, false); err != nil {
-		return fmt.Errorf("cancel the consumer: %w", err)
-	}
-	return s.stay()
-}
-
 func (s *consuming) start(want *Subscription) error {
 	s.consumer.begun.Add(1)
 	defer func() {
@@ -318,7 +266,6 @@ func (s *consuming) start(want *Subscription) error {
 		return err
 	}
 	s.current = begun
-	s.consumer.active.Add(1)
 	return nil
 }
 
@@ -344,7 +291,7 @@ func (s *consuming) consume(to *stream) (err error) {
 // ended handles the end of a consumer: by our own cancel, by the broker's (the queue is deleted or lost its leader, or a
 // delivery was on loan for too long), or with the channel. After the broker's cancel the channel and the loans stand, so
 // it is consumed again on the same channel, after a pause.
-func (s *consuming) ended(ctx context.Context, closed <-chan *amqp091.Error) error {
+func (s *consuming) ended(ctx context.Context) error {
 	if s.cancelled && s.next != nil {
 		s.current, s.next, s.cancelled = s.next, nil, false
 		// What it was sent since is in the library's hands: not yet taken, and a sign that the queue is not quiet.
@@ -356,8 +303,9 @@ func (s *consuming) ended(ctx context.Context, closed <-chan *amqp091.Error) err
 		s.cancelled = false
 		return nil
 	}
+	s.serve(&Subscription{})
 	select {
-	case err := <-closed:
+	case err := <-s.closed:
 		return closing(err)
 	case <-ctx.Done():
 		return nil
@@ -370,9 +318,21 @@ func (s *consuming) ended(ctx context.Context, closed <-chan *amqp091.Error) err
 func (s *consuming) stopped() {
 	if s.current != nil {
 		s.current = nil
-		s.consumer.active.Add(-1)
 		s.consumer.begun.Add(-1)
 	}
+}
+
+// serve takes down whether the queue is consumed. It is too where a consumer waits to be replaced by one with a smaller prefetch,
+// because more is on loan.
+func (s *consuming) serve(want *Subscription) {
+	serving := s.current != nil || want.Prefetch > 0 && s.outstanding >= want.Prefetch
+	switch {
+	case serving && !s.serving:
+		s.consumer.active.Add(1)
+	case !serving && s.serving:
+		s.consumer.active.Add(-1)
+	}
+	s.serving = serving
 }
 
 func latest(a, b time.Time) time.Time {

@@ -20,7 +20,7 @@ func fromDelivery(d *amqp091.Delivery) message.Message {
 		Type:            d.Type,
 		UserID:          d.UserId,
 		AppID:           d.AppId,
-		Headers:         plainMap(d.Headers),
+		Headers:         headersOf(d.Headers),
 		Body:            d.Body,
 		Exchange:        d.Exchange,
 		RoutingKey:      d.RoutingKey,
@@ -45,6 +45,17 @@ func toPublishing(m *message.Message) amqp091.Publishing {
 		Headers:         table(m.Headers),
 		Body:            m.Body,
 	}
+}
+
+// headersOf returns a table as a plain map. Most have no other tables in them, and need no copy.
+func headersOf(t amqp091.Table) map[string]any {
+	for _, value := range t {
+		switch value.(type) {
+		case amqp091.Table, []any:
+			return plainMap(t)
+		}
+	}
+	return t
 }
 
 // plainMap and plain replace the library's table type by plain maps, at every depth.

@@ -61,12 +61,10 @@ func (d *Delivery) giveBack(end ending) error {
 }
 
 func (d *Delivery) settle(end ending) error {
-	select {
-	case d.session.settlements <- settlement{tag: d.tag, stream: d.stream, end: end}:
-		return nil
-	case <-d.session.life.Done():
+	if !d.Live() || !d.session.settlements.give(settlement{tag: d.tag, stream: d.stream, end: end}) {
 		return ErrSessionEnded
 	}
+	return nil
 }
 
 // DeliveryCount is how often the message was delivered before and came back, as its quorum queue counts: by Requeue, by

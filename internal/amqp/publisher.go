@@ -117,7 +117,7 @@ func (p *Publisher) session(ctx context.Context, l *link) error {
 	for retired := l.retired; retired != nil || len(s.byTag) > 0; {
 		select {
 		case r := <-s.open():
-			if err := s.publish(r); err != nil {
+			if err := s.publishAll(r, l.wire); err != nil {
 				return err
 			}
 		case c, ok := <-s.confirms:
@@ -195,12 +195,13 @@ func (p *Publisher) setReady(s *publishing, ready bool) {
 		return
 	}
 	s.ready = ready
-	p.ready.update(func(sessions *int) {
+	p.ready.update(func(sessions *int) bool {
 		if ready {
 			*sessions++
 		} else {
 			*sessions--
 		}
+		return true
 	})
 }
 
@@ -210,6 +211,22 @@ func (s *publishing) open() <-chan *request {
 		return nil
 	}
 	return s.requests
+}
+
+// publishAll publishes a message, and all others that wait to be, with as few writes as possible.
+func (s *publishing) publishAll(r *request, wire *wire) (err error) {
+	wire.hold()
+	for err == nil && r != nil {
+		if err = s.publish(r); err != nil {
+			break
+		}
+		select {
+		case r = <-s.open():
+		default:
+			r = nil
+		}
+	}
+	return errors.Join(err, wire.release())
 }
 
 func (s *publishing) publish(r *request) error {

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"encoding/binary"
 	"io"
-	"net"
 	"slices"
 
 	"redrive.dev/redrive/internal/message"
@@ -31,84 +30,134 @@ const (
 	flagHeaders     = 1 << 13
 )
 
-// readable is a connection of which the client library can read every frame. The broker takes messages whose headers
+// readBuffer is as large as nearly all frames are.
+const readBuffer = 32 << 10
+
+// readable is what the broker sends, of which the client library can read every frame. The broker takes messages whose headers
 // nest deeper, or have more entries, than the library reads, and makes headers longer than a frame when it dead-letters.
 // The library ends the connection over such a message, and again over its redelivery: it would stop every queue. Here its
 // headers are replaced by a mark, by which the worker knows to leave the message, whole, to the broker.
 type readable struct {
-	net.Conn
-
 	in *bufio.Reader
-	// ready is read first, then pass bytes of in as they are.
-	ready []byte
-	pass  int
+	// replaced is read first, then pass bytes of in as they are.
+	replaced []byte
+	pass     int
 }
 
-func newReadable(conn net.Conn) *readable {
-	return &readable{Conn: conn, in: bufio.NewReader(conn)}
+func newReadable(conn io.Reader) *readable {
+	return &readable{in: bufio.NewReaderSize(conn, readBuffer)}
 }
 
-// Read implements net.Conn.
-func (r *readable) Read(p []byte) (int, error) {
-	if len(r.ready) == 0 && r.pass == 0 {
-		if err := r.next(); err != nil {
-			return 0, err
+// Read implements io.Reader. It gives as many frames as have arrived, and waits only for the first.
+func (r *readable) Read(p []byte) (n int, err error) {
+	for n < len(p) {
+		if len(r.replaced) == 0 && r.pass == 0 {
+			if n > 0 && !r.arrived() {
+				return n, nil
+			}
+			if err := r.next(); err != nil {
+				return n, err
+			}
+		}
+		if len(r.replaced) > 0 {
+			copied := copy(p[n:], r.replaced)
+			r.replaced = r.replaced[copied:]
+			n += copied
+			continue
+		}
+		if n > 0 && r.in.Buffered() == 0 {
+			return n, nil
+		}
+		passed, err := r.in.Read(p[n:min(len(p), n+r.pass)])
+		r.pass -= passed
+		n += passed
+		if err != nil {
+			return n, err //nolint:wrapcheck // an io.Reader gives the errors of its source
 		}
 	}
-	if len(r.ready) > 0 {
-		n := copy(p, r.ready)
-		r.ready = r.ready[n:]
-		return n, nil
-	}
-	n, err := r.in.Read(p[:min(len(p), r.pass)])
-	r.pass -= n
-	return n, err //nolint:wrapcheck // a net.Conn gives the errors of its socket
+	return n, nil
 }
 
-// next reads the head of a frame, and of a content header all of it.
+// arrived tells whether next has what it needs.
+func (r *readable) arrived() bool {
+	if r.in.Buffered() < frameHead {
+		return false
+	}
+	head, _ := r.in.Peek(frameHead) // it is there
+	return head[0] != contentHeader || r.in.Buffered() >= frameSize(head)
+}
+
+// next looks at the head of a frame, and at all of a content header.
 func (r *readable) next() error {
-	head := make([]byte, frameHead)
-	if _, err := io.ReadFull(r.in, head); err != nil {
+	head, err := r.in.Peek(frameHead)
+	if err != nil {
 		return err //nolint:wrapcheck // as above
 	}
-	r.ready, r.pass = head, int(binary.BigEndian.Uint32(head[3:]))+frameEnd
-	if head[0] != contentHeader || r.pass > 2*frameMax {
+	size := frameSize(head)
+	if head[0] != contentHeader || size > 2*frameMax {
+		r.pass = size
 		return nil
 	}
-	payload := make([]byte, r.pass)
-	if _, err := io.ReadFull(r.in, payload); err != nil {
+	if size <= r.in.Size() {
+		frame, err := r.in.Peek(size)
+		if err != nil {
+			return err //nolint:wrapcheck // as above
+		}
+		if _, _, ok := withoutHeaders(frame[frameHead:]); ok {
+			r.pass = size
+			return nil
+		}
+	}
+	frame := make([]byte, size)
+	if _, err := io.ReadFull(r.in, frame); err != nil {
 		return err //nolint:wrapcheck // as above
 	}
-	payload = withReadableHeaders(payload)
-	binary.BigEndian.PutUint32(head[3:], uint32(len(payload)-frameEnd)) //nolint:gosec // at most what it was
-	r.ready, r.pass = slices.Concat(head, payload), 0
+	r.replaced = withReadableHeaders(frame)
 	return nil
 }
 
-// withReadableHeaders returns the payload of a content header, with its headers replaced if the library could not read it.
-func withReadableHeaders(payload []byte) []byte {
+// frameSize is that of a whole frame.
+func frameSize(head []byte) int {
+	return frameHead + int(binary.BigEndian.Uint32(head[3:])) + frameEnd
+}
+
+// withReadableHeaders returns a content header's frame with its headers replaced by the mark, if the library could not read
+// them.
+func withReadableHeaders(frame []byte) []byte {
+	before, after, ok := withoutHeaders(frame[frameHead:])
+	if ok {
+		return frame
+	}
+	mark := append([]byte{byte(len(headerUnreadable))}, headerUnreadable+"t\x01"...)
+	replaced := append(slices.Clone(frame[:frameHead]), before...)
+	replaced = binary.BigEndian.AppendUint32(replaced, uint32(len(mark))) //nolint:gosec // a few bytes
+	replaced = append(append(replaced, mark...), after...)
+	binary.BigEndian.PutUint32(replaced[3:], uint32(len(replaced)-frameHead-frameEnd)) //nolint:gosec // at most what it was
+	return replaced
+}
+
+// withoutHeaders returns what is before and after the headers of a content header's payload. ok is true where the library
+// can read them, or there are none.
+func withoutHeaders(payload []byte) (before, after []byte, ok bool) {
 	if len(payload) < propertyFlags+2 {
-		return payload
+		return payload, nil, true
 	}
 	flags := binary.BigEndian.Uint16(payload[propertyFlags:])
 	if flags&flagHeaders == 0 {
-		return payload
+		return payload, nil, true
 	}
 	rest := payload[propertyFlags+2:]
-	for _, flag := range []uint16{flagContentType, flagEncoding} {
+	for _, flag := range [...]uint16{flagContentType, flagEncoding} {
 		if flags&flag != 0 {
 			_, rest, _ = cut(rest, 1)
 		}
 	}
-	before := payload[:len(payload)-len(rest)]
-	table, after, ok := cut(rest, 4)
-	if !ok || len(payload)-frameEnd <= frameMax-frameHead-frameEnd && readableFields(table, true, 0) {
-		return payload
+	before = payload[:len(payload)-len(rest)]
+	table, after, whole := cut(rest, 4)
+	if !whole {
+		return payload, nil, true
 	}
-	mark := append([]byte{byte(len(headerUnreadable))}, headerUnreadable+"t\x01"...)
-	replaced := append([]byte(nil), before...)
-	replaced = binary.BigEndian.AppendUint32(replaced, uint32(len(mark))) //nolint:gosec // a few bytes
-	return append(append(replaced, mark...), after...)
+	return before, after, len(payload)-frameEnd <= frameMax-frameHead-frameEnd && readableFields(table, true, 0)
 }
 
 // readableFields tells whether the library reads the fields of a table, or of a list, whose fields have no names.

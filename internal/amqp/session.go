@@ -20,6 +20,8 @@ import (
 
 const (
 	heartbeat = 10 * time.Second
+	// locale of the broker's texts; AMQP requires every broker to have this one.
+	locale = "en_US"
 	// handshakeTimeout bounds connecting, TLS and the AMQP handshake together.
 	handshakeTimeout = 30 * time.Second
 	// writeTimeout bounds one write: a broker that stops reading would else block it, and all behind it, for good.
@@ -63,56 +65,55 @@ type Options struct {
 	OnRenewal func(err error)
 }
 
-// dial connects, and returns the socket beside the connection: the library knows no context, and what ends one of its
-// calls is the end of the socket.
-func dial(ctx context.Context, target *Target, name string) (*amqp091.Connection, net.Conn, error) {
+// dial connects, and returns the wire beside the connection: the library knows no context, and what ends one of its calls is
+// the end of the socket.
+func dial(ctx context.Context, target *Target, name string) (*amqp091.Connection, *wire, error) {
+	conn, wire, err := open(ctx, target, name)
+	if err != nil {
+		return nil, nil, fmt.Errorf("connect to %s, vhost %q, as %q: %w", target.Address, target.VHost, target.Username, err)
+	}
+	return conn, wire, nil
+}
+
+func open(ctx context.Context, target *Target, name string) (*amqp091.Connection, *wire, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
-	var socket net.Conn
+	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", target.Address)
+	if err != nil {
+		return nil, nil, err //nolint:wrapcheck // wrapped by the caller
+	}
+	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
+	defer stop()
+	socket := newBounded(raw)
+	var conn net.Conn = socket
 	var over *secured
-	stop := func() bool { return false }
+	if target.TLS != nil {
+		if over, err = secure(ctx, socket, target); err != nil {
+			_ = raw.Close()
+			return nil, nil, err
+		}
+		conn = over
+	}
+	wire := newWire(conn, socket)
 	properties := amqp091.NewConnectionProperties()
 	properties.SetClientConnectionName(name)
-	conn, err := amqp091.DialConfig("amqp://"+target.Address, amqp091.Config{
+	session, err := amqp091.Open(wire, amqp091.Config{
 		SASL:       []amqp091.Authentication{&amqp091.PlainAuth{Username: target.Username, Password: target.Password}},
 		Vhost:      target.VHost,
 		Heartbeat:  heartbeat,
 		FrameSize:  frameMax,
 		Properties: properties,
-		Dial: func(network, address string) (_ net.Conn, err error) {
-			if socket, err = (&net.Dialer{}).DialContext(ctx, network, address); err != nil {
-				return nil, err //nolint:wrapcheck // wrapped by the caller, behind the library
-			}
-			stop = context.AfterFunc(ctx, func() { _ = socket.Close() })
-			var conn net.Conn = &boundedWrites{Conn: socket}
-			if target.TLS != nil {
-				if over, err = secure(ctx, conn, target); err != nil {
-					_ = socket.Close()
-					return nil, err
-				}
-				conn = over
-			}
-			return newReadable(conn), nil
-		},
+		Locale:     locale,
 	})
-	stop()
 	if err != nil {
+		_ = raw.Close()
 		if refusal := over.refusal(target.Address); refusal != nil {
 			err = refusal
 		}
-		return nil, nil, fmt.Errorf("connect to %s, vhost %q, as %q: %w", target.Address, target.VHost, target.Username, err)
+		return nil, nil, err
 	}
-	return conn, socket, nil
-}
-
-// boundedWrites gives each write a deadline, so that a broker that does not read ends the session instead of hanging it.
-type boundedWrites struct{ net.Conn }
-
-func (c *boundedWrites) Write(p []byte) (int, error) {
-	if err := c.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
-		return 0, err //nolint:wrapcheck // a net.Conn gives the errors of its socket
-	}
-	return c.Conn.Write(p) //nolint:wrapcheck // as above
+	socket.agreed(session.Config.Heartbeat)
+	return session, wire, nil
 }
 
 // closing turns the end of a NotifyClose channel into an error; it is nil when this side closed.

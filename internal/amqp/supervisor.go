@@ -15,6 +15,7 @@ import (
 // link is what a session works on.
 type link struct {
 	conn *amqp091.Connection
+	wire *wire
 	// opened holds the newest verdict on the session: nil when it does its work, an error when it is not allowed to.
 	opened chan error
 	// retired is closed when another session takes over: this one takes on nothing more, and ends once what it has is settled.
@@ -240,13 +241,13 @@ func (s *supervisor) start(ctx context.Context) (*running, error) {
 	if err != nil {
 		return nil, fmt.Errorf("broker credentials: %w", err)
 	}
-	conn, socket, err := dial(ctx, &target, s.options.Name)
+	conn, wire, err := dial(ctx, &target, s.options.Name)
 	if err != nil {
 		return nil, err
 	}
 	life, cancel := context.WithCancel(ctx)
 	retired, retire := context.WithCancel(context.Background())
-	l := &link{conn: conn, opened: make(chan error, 1), retired: retired.Done()}
+	l := &link{conn: conn, wire: wire, opened: make(chan error, 1), retired: retired.Done()}
 	session := &running{opened: l.opened, done: make(chan struct{}), retire: retire, cancel: cancel, began: time.Now()}
 	s.options.Log.Info("broker session started", "address", target.Address, "vhost", target.VHost)
 	go func() {
@@ -254,10 +255,11 @@ func (s *supervisor) start(ctx context.Context) (*running, error) {
 		defer retire()
 		defer cancel()
 		// A call that waits for an answer, or a write, may hang for as long as the heartbeat. When ctx has ended it must not.
-		stop := context.AfterFunc(life, func() { time.AfterFunc(closeTimeout, func() { _ = socket.Close() }) })
+		stop := context.AfterFunc(life, func() { time.AfterFunc(closeTimeout, func() { _ = wire.socket.Close() }) })
 		defer stop()
 		session.err = s.session(life, l)
-		_ = conn.CloseDeadline(time.Now().Add(closeTimeout))
+		wire.socket.finish(closeTimeout)
+		_ = conn.Close()
 	}()
 	return session, nil
 }

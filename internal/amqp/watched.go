@@ -19,12 +19,11 @@ func (w *watched[T]) get() (T, <-chan struct{}) {
 	return w.value, w.changed
 }
 
-// update changes the value and wakes everyone who waits for it.
-func (w *watched[T]) update(change func(*T)) {
+// update changes the value and wakes everyone who waits for it, unless change says that it stays as it is.
+func (w *watched[T]) update(change func(*T) (changed bool)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	change(&w.value)
-	if w.changed != nil {
+	if change(&w.value) && w.changed != nil {
 		close(w.changed)
 		w.changed = nil
 	}
