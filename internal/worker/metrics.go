@@ -1,6 +1,10 @@
 package worker
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // Metrics of a worker. No label ever holds text of a message.
 type Metrics struct {
@@ -24,6 +28,44 @@ type Metrics struct {
 	breakerChanges   *prometheus.CounterVec
 	crashes          *prometheus.CounterVec
 	blocked          *prometheus.GaugeVec
+	handlerReady     prometheus.Gauge
+	prefetch         *prometheus.GaugeVec
+
+	// queues holds what is counted with each message, by queue, so that it is looked up once.
+	queues sync.Map
+	// lenders are the workers whose messages on loan are measured.
+	lenders sync.Map
+}
+
+// queueMetrics are those of one queue.
+type queueMetrics struct {
+	succeeded prometheus.Counter
+	inFlight  prometheus.Gauge
+	seconds   prometheus.Observer
+}
+
+// of is what is counted with each message of a queue.
+func (m *Metrics) of(queue string) *queueMetrics {
+	if known, ok := m.queues.Load(queue); ok {
+		return known.(*queueMetrics) //nolint:forcetypeassert // nothing else is stored
+	}
+	known, _ := m.queues.LoadOrStore(queue, &queueMetrics{
+		succeeded: m.handled.WithLabelValues(queue, string(succeeded), ""),
+		inFlight:  m.inFlight.WithLabelValues(queue),
+		seconds:   m.handlerSeconds.WithLabelValues(queue),
+	})
+	return known.(*queueMetrics) //nolint:forcetypeassert // nothing else is stored
+}
+
+// loanBytes is the size of the messages that all workers have on loan.
+func (m *Metrics) loanBytes() float64 {
+	var sum int64
+	m.lenders.Range(func(lender, _ any) bool {
+		_, bytes := lender.(*loans).sum() //nolint:forcetypeassert // nothing else is stored
+		sum += bytes
+		return true
+	})
+	return float64(sum)
 }
 
 // NewMetrics makes the metrics and registers them.
@@ -40,6 +82,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	lateAcks := counter("late_acks_total", "Messages that were settled after their session had ended, and so are delivered again.")
 	configErrors := counter("config_errors_total", "Configurations that could not be taken over; the one before stays in force.")
 	exhausted := gauge("retry_budget_exhausted", "1 while retries wait because the budget allows for no more.")
+	ready := gauge("handler_ready", "1 while the handler can take messages; none are consumed while it cannot.")
 	held := gauge("held_messages", "Messages that have an outcome and wait for the broker to take it.")
 	m := &Metrics{
 		handled: counter("messages_handled_total",
@@ -66,9 +109,15 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		breakerChanges:   counter("breaker_changes_total", "Changes of a breaker's state, by the new state.", "state"),
 		crashes:          counter("crashes_total", "Processes that a message has brought down on its own.", "queue"),
 		blocked:          gauge("queue_blocked", "1 while a strictly ordered queue stops at a message that was given up.", "queue"),
+		handlerReady:     ready.WithLabelValues(),
+		prefetch:         gauge("prefetch", "Messages that may be on loan from a queue at a time.", "queue"),
 	}
+	lent := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "redrive", Name: "loan_bytes", Help: "Size of the messages on loan, from their delivery to their settlement.",
+	}, m.loanBytes)
 	registry.MustRegister(m.handled, m.handlerSeconds, m.retryDelay, m.inFlight, held, m.sessionUp, m.sessions, m.refused, m.publishProblems,
-		lateAcks, m.expressionErrors, m.garbageHeaders, m.config, configErrors, m.rateLimited, exhausted, m.breakers, m.breakerChanges, m.crashes, m.blocked)
+		lateAcks, m.expressionErrors, m.garbageHeaders, m.config, configErrors, m.rateLimited, exhausted, m.breakers, m.breakerChanges, m.crashes, m.blocked,
+		ready, m.prefetch, lent)
 	return m
 }
 

@@ -3,12 +3,14 @@ package worker
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"time"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/amqp"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/fair"
 	"redrive.dev/redrive/internal/guard"
 	"redrive.dev/redrive/internal/handler"
 	"redrive.dev/redrive/internal/message"
@@ -49,6 +51,16 @@ const (
 	abandoned kind = "abandoned"
 )
 
+// publishes is true where settling takes a confirm of the broker.
+func (k kind) publishes() bool {
+	switch k {
+	case succeeded, dropped, refused, returned, abandoned:
+		return false
+	default:
+		return true
+	}
+}
+
 // outcome is the end of the pipeline.
 type outcome struct {
 	kind kind
@@ -62,6 +74,8 @@ type outcome struct {
 type job struct {
 	delivery *amqp.Delivery
 	program  *program
+	// using is the program's handler, which stays open meanwhile.
+	using *shared
 	// queue is the work queue that the message belongs to, also where it came from its suspects' queue.
 	queue    compile.Queue
 	received time.Time
@@ -70,11 +84,19 @@ type job struct {
 	// priority with which it is published again, and whether it takes a lane of ordinary priority all the same.
 	priority uint8
 	ordinary bool
-	// hasSlot is true while the job counts against the concurrency.
-	hasSlot bool
-	grant   grant
+	// turn is its claim on a place at the handler. woken is closed when it has one; nil where nobody waits for that.
+	turn  fair.Turn[*job]
+	woken chan struct{}
+	// back is true of a job that is given back before it has begun.
+	back  bool
+	grant grant
+	// loan is that of its queue, and took how long the handler had it.
+	loan *loan
+	took time.Duration
 	// attempted is true once the handler was called.
 	attempted bool
+	// traced is what is known of its trace.
+	traced traced
 	// charged is true where the journal knows of crashes that the state has taken over.
 	charged bool
 }
@@ -88,28 +110,30 @@ type stage func(w *Worker, ctx context.Context, j *job) (o outcome, decided bool
 // pipeline is the way of a delivery to its outcome, and the one place where the order is decided. Whatever sends a message
 // away without an attempt stands before attempt, so that it costs none: first what the session and the message itself say,
 // then what protects the handler.
-var pipeline = []stage{ //nolint:gochecknoglobals // a constant, if Go had lists of those
-	unreadable, suspected, waitForSlot, stale, expired, early, resting, overBudget, limited, tripped, attempt,
+func pipeline() []stage {
+	return []stage{unreadable, suspected, waitForPlace, stale, expired, early, resting, overBudget, limited, tripped, unready, attempt}
 }
 
 // process takes one delivery to its settlement.
-func (w *Worker) process(ctx context.Context, d *amqp.Delivery) {
-	j := w.open(d)
-	if j == nil {
-		_ = d.DeadLetter()
+func (w *Worker) process(ctx context.Context, j *job) {
+	if !w.open(j) {
+		_ = j.delivery.DeadLetter()
 		return
 	}
 	if j.isStrict() {
 		w.strictly(ctx, j)
 		return
 	}
-	o := w.decide(ctx, j, pipeline)
+	o := w.decide(ctx, j, pipeline())
 	w.finish(ctx, j, o)
 }
 
-// finish settles a job and counts what became of it.
+// finish settles a job and counts what became of it. Others need not wait at the handler for the broker to take it.
 func (w *Worker) finish(ctx context.Context, j *job, o outcome) {
-	if !w.settle(ctx, j, o) {
+	if o.kind.publishes() {
+		w.leave(ctx, j)
+	}
+	if !w.traceSettling(ctx, j, j.ended(o, nil)) {
 		w.options.Metrics.lateAcks.Inc()
 		o = outcome{kind: abandoned}
 	}
@@ -117,14 +141,19 @@ func (w *Worker) finish(ctx context.Context, j *job, o outcome) {
 }
 
 func (w *Worker) count(j *job, o outcome) {
+	if o.kind == succeeded {
+		w.options.Metrics.of(j.queue.Name).succeeded.Inc()
+		return
+	}
 	w.options.Metrics.handled.WithLabelValues(j.queue.Name, string(o.kind), o.strategy).Inc()
 }
 
 // decide runs a pipeline. A defect of ours must cost neither the process nor the message: it fails, with the reason on it.
 func (w *Worker) decide(ctx context.Context, j *job, stages []stage) (o outcome) {
 	defer func() {
-		j.grant.giveBack(w.options.Now())
-		w.leaveSlot(j)
+		if !j.grant.isEmpty() {
+			j.grant.giveBack(w.options.Now())
+		}
 	}()
 	defer func() {
 		if defect := recover(); defect != nil {
@@ -142,17 +171,18 @@ func (w *Worker) decide(ctx context.Context, j *job, stages []stage) (o outcome)
 	panic("the pipeline decided nothing")
 }
 
-// open reads what the message says of itself. It is nil where a defect of ours keeps it from that: the queue's dead-letter
+// open reads what the message says of itself. It is false where a defect of ours keeps it from that: the queue's dead-letter
 // exchange then has the message, and the process lives.
-func (w *Worker) open(d *amqp.Delivery) (j *job) {
+func (w *Worker) open(j *job) (opened bool) {
 	defer func() {
 		if defect := recover(); defect != nil {
 			w.options.Log.Error("defect while reading a message; please report it", "defect", defect, "stack", string(debug.Stack()))
-			j = nil
+			opened = false
 		}
 	}()
-	p := w.program.Load()
-	j = &job{delivery: d, program: p, queue: p.queueOf(d.Queue), received: time.Now(), priority: d.Priority}
+	d := j.delivery
+	w.use(j)
+	j.queue, j.priority = j.program.queueOf(d.Queue), d.Priority
 	j.state = message.Decode(d.Message, w.options.Now())
 	if j.state.ID == "" {
 		j.state.ID = message.NewID(w.options.Rand)
@@ -163,53 +193,12 @@ func (w *Worker) open(d *amqp.Delivery) (j *job) {
 		w.problems.warn("garbage/"+d.Queue, "headers of a message cannot be used and are ignored",
 			"queue", d.Queue, "headers", j.state.Garbage, "message", j.state.ID)
 	}
-	return j
+	return true
 }
 
 // unreadable refuses a message of which the headers are not known: neither the handler nor a copy would have them.
 func unreadable(_ *Worker, _ context.Context, j *job) (outcome, bool) {
 	return outcome{kind: refused}, j.delivery.Unreadable
-}
-
-// waitForSlot waits until the concurrency allows for the job. It is released when the worker stops meanwhile, or when the broker
-// would soon take it away. One that has to keep its place is begun even then, where there is room: to give it back would
-// cost it one of its deliveries.
-func waitForSlot(w *Worker, ctx context.Context, j *job) (outcome, bool) {
-	if w.stopping() && !j.isStrict() {
-		return outcome{kind: released}, true
-	}
-	select {
-	case j.program.slots <- struct{}{}:
-		j.hasSlot = true
-		return outcome{}, false
-	default:
-	}
-	ctx, cancel := j.delivery.WhileLive(ctx)
-	defer cancel()
-	timer := time.NewTimer(j.held())
-	defer timer.Stop()
-	select {
-	case j.program.slots <- struct{}{}:
-		j.hasSlot = true
-		return outcome{}, false
-	case <-timer.C:
-		if j.isStrict() {
-			return outcome{kind: returned}, true
-		}
-		return outcome{kind: released}, true
-	case <-w.draining:
-		return outcome{kind: released}, true
-	case <-ctx.Done():
-		return outcome{kind: abandoned}, true
-	}
-}
-
-// leaveSlot makes room for another job at the handler.
-func (w *Worker) leaveSlot(j *job) {
-	if j.hasSlot {
-		j.hasSlot = false
-		<-j.program.slots
-	}
 }
 
 // stale leaves alone a delivery whose session has ended: the broker has it again.
@@ -219,8 +208,11 @@ func stale(_ *Worker, _ context.Context, j *job) (outcome, bool) {
 
 // expired fails a message that is past its deadline. The broker's own expiry does not see it in lanes.
 func expired(w *Worker, _ context.Context, j *job) (outcome, bool) {
+	if j.state.Deadline.IsZero() {
+		return outcome{}, false
+	}
 	now := w.options.Now()
-	if j.state.Deadline.IsZero() || now.Before(j.state.Deadline) {
+	if now.Before(j.state.Deadline) {
 		return outcome{}, false
 	}
 	return outcome{kind: failed, final: message.Final{
@@ -233,10 +225,10 @@ func expired(w *Worker, _ context.Context, j *job) (outcome, bool) {
 // early parks a message that is not due yet: no lane had its delay, or someone moved it. A time that lies beyond maxAge is
 // nobody's decision and is clamped to it.
 func early(w *Worker, _ context.Context, j *job) (outcome, bool) {
-	now := w.options.Now()
 	if j.state.NotBefore.IsZero() {
 		return outcome{}, false
 	}
+	now := w.options.Now()
 	policy, _ := j.program.policyFor(j.view)
 	first := j.state.History.FirstFailure
 	if first.IsZero() {
@@ -258,24 +250,29 @@ func attempt(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 		if budget := j.program.protection.budget; budget != nil && j.state.History.Attempts == 0 {
 			budget.First(w.options.Now())
 		}
-		permit := j.grant.permit
+		permit, attempted := j.grant.permit, j.attempted
 		j.grant, j.attempted = grant{}, true
-		began := time.Now()
-		failure := w.watched(j, func() *retry.Failure { return w.call(ctx, j) })
+		failure := w.watched(j, func() *retry.Failure { return w.call(w.trace(ctx, j), j) })
 		if ctx.Err() != nil && failure != nil {
-			permit.Done(w.options.Now(), 0, guard.Neither)
-			return outcome{kind: abandoned}, true
+			w.report(permit, 0, guard.Neither)
+			return j.ended(outcome{kind: abandoned}, failure), true
 		}
-		permit.Done(w.options.Now(), time.Since(began), health(failure))
-		w.regulate()
+		if handler.IsNotBegun(failure) { // it is no attempt
+			w.report(permit, 0, guard.Neither)
+			j.attempted = attempted
+			return j.ended(notBegun(j), failure), true
+		}
+		w.report(permit, j.took, health(failure))
 		if failure == nil {
-			return outcome{kind: succeeded}, true
+			w.logSuccess(ctx, j)
+			return j.ended(outcome{kind: succeeded}, nil), true
 		}
 		o, atOnce := w.judge(j, *failure)
+		j.ended(o, failure)
 		if !atOnce {
 			return o, true
 		}
-		for _, step := range []stage{stale, resting, overBudget, limited, tripped} {
+		for _, step := range []stage{stale, resting, overBudget, limited, tripped, unready} {
 			if o, decided := step(w, ctx, j); decided {
 				return o, true
 			}
@@ -283,12 +280,20 @@ func attempt(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 	}
 }
 
+// notBegun gives back a message that the handler had no room for, or nobody could tell whether it was to blame. Nothing is counted.
+func notBegun(j *job) outcome {
+	if j.isStrict() {
+		return outcome{kind: returned}
+	}
+	return outcome{kind: released}
+}
+
 func (w *Worker) call(ctx context.Context, j *job) *retry.Failure {
 	d, queue := j.delivery, j.queue.Name
-	inFlight := w.options.Metrics.inFlight.WithLabelValues(queue)
-	inFlight.Inc()
-	defer inFlight.Dec()
-	ctx, cancel := context.WithTimeout(ctx, j.program.config.Timeout.Duration.Duration)
+	metrics := w.options.Metrics.of(queue)
+	metrics.inFlight.Inc()
+	defer metrics.inFlight.Dec()
+	ctx, cancel := handler.WithTimeout(ctx, j.program.config.Timeout.Duration.Duration, j.held())
 	defer cancel()
 	began := time.Now()
 	failure := j.program.handler.Handle(ctx, handler.Request{
@@ -307,9 +312,19 @@ func (w *Worker) call(ctx context.Context, j *job) *retry.Failure {
 		CorrelationID:   d.CorrelationID,
 		Timestamp:       d.Timestamp,
 		FirstFailure:    j.state.History.FirstFailure,
+		Traceparent:     j.traced.parent,
+		Tracestate:      j.traced.state,
 	})
-	w.options.Metrics.handlerSeconds.WithLabelValues(queue).Observe(time.Since(began).Seconds())
+	j.took = time.Since(began)
+	metrics.seconds.Observe(j.took.Seconds())
 	return failure
+}
+
+func (w *Worker) logSuccess(ctx context.Context, j *job) {
+	if w.options.Log.Enabled(ctx, slog.LevelDebug) {
+		w.options.Log.DebugContext(ctx, "attempt succeeded", "queue", j.queue.Name, "message", j.state.ID,
+			"attempt", j.state.History.Attempts+1, "took", j.took)
+	}
 }
 
 // judge asks the policy about a failure and writes the answer into the job's state. atOnce is true where the message is to be
@@ -318,6 +333,9 @@ func (w *Worker) judge(j *job, failure retry.Failure) (o outcome, atOnce bool) {
 	now := w.options.Now()
 	if w.stopping() {
 		j.state.History.Immediate = message.MaxCount
+	}
+	if j.isStrict() {
+		failure = failure.InOrder()
 	}
 	policy, problems := j.program.policyFor(j.view)
 	verdict := policy.Decide(failure, j.view, j.state.History, now, w.options.Rand)
@@ -329,8 +347,8 @@ func (w *Worker) judge(j *job, failure retry.Failure) (o outcome, atOnce bool) {
 		Number: verdict.History.Attempts, At: now, Source: failure.Source, Status: failure.Status, Class: failure.Class,
 		Message: failure.Message, Strategy: verdict.Strategy, Delay: verdict.Delay,
 	})
-	w.options.Log.Info("attempt failed", "queue", j.queue.Name, "message", j.state.ID, "attempt", verdict.History.Attempts,
-		"source", failure.Source, "status", failure.Status, "class", failure.Class, "action", verdict.Action,
+	w.logFor(j).Info("attempt failed", "queue", j.queue.Name, "message", j.state.ID, "attempt", verdict.History.Attempts,
+		"source", failure.Source, "status", failure.Status, "class", failure.Class, "took", j.took, "action", verdict.Action,
 		"delay", verdict.Delay, "strategy", verdict.Strategy, "reason", verdict.Reason)
 	switch verdict.Action {
 	case v1alpha1.ActionRetry:

@@ -4,9 +4,10 @@ import (
 	"fmt"
 	"reflect"
 
+	"k8s.io/utils/ptr"
+
 	"redrive.dev/redrive/internal/amqp"
 	"redrive.dev/redrive/internal/compile"
-	"redrive.dev/redrive/internal/handler"
 	"redrive.dev/redrive/internal/retry"
 )
 
@@ -22,10 +23,8 @@ type program struct {
 	// queues by the names that they are consumed by.
 	queues     map[string]compile.Queue
 	consumed   []amqp.Subscription
-	handler    handler.Handler
+	handler    *shared
 	protection protection
-	// slots bounds the messages at the handler.
-	slots chan struct{}
 }
 
 // newProgram prepares a configuration. From the program before it, it takes over what has not changed.
@@ -47,7 +46,7 @@ func (w *Worker) newProgram(config compile.Config, before *program) (*program, e
 		return nil, err
 	}
 	p.consume(w.options.Journal != nil)
-	if err := p.takeHandler(before, w.options.Handlers); err != nil {
+	if err := w.takeHandler(p, before); err != nil {
 		return nil, err
 	}
 	last := &protection{}
@@ -56,26 +55,30 @@ func (w *Worker) newProgram(config compile.Config, before *program) (*program, e
 	}
 	// Last, for it changes what is in force.
 	if p.protection, err = newProtection(&config, last, w.breakerChanged, w.options.Now()); err != nil {
+		if before == nil || p.handler != before.handler {
+			p.handler.release()
+		}
 		return nil, err
 	}
 	return p, nil
 }
 
-// takeHandler continues the handler and the slots before, or makes new ones.
-func (p *program) takeHandler(before *program, makeHandler HandlerFactory) (err error) {
-	if before != nil && before.config.Concurrency == p.config.Concurrency {
-		p.slots = before.slots
-		if reflect.DeepEqual(before.config.Handler, p.config.Handler) {
-			p.handler = before.handler
-			return nil
-		}
+// takeHandler continues the handler before, or makes a new one. While another image rolls out, the pods of the one before keep
+// their handler: a command may not be in their image, or a URL not served by it.
+func (w *Worker) takeHandler(p, before *program) error {
+	if before != nil && w.options.Image != "" && ptr.Deref(p.config.Handler.Image, "") != w.options.Image {
+		w.options.Log.Info("the handler stays as it was: the configuration is meant for another image", "image", w.options.Image)
+		p.config.Handler = before.config.Handler
 	}
-	if p.slots == nil {
-		p.slots = make(chan struct{}, p.config.Concurrency)
+	if before != nil && before.config.Concurrency == p.config.Concurrency && reflect.DeepEqual(before.config.Handler, p.config.Handler) {
+		p.handler = before.handler
+		return nil
 	}
-	if p.handler, err = makeHandler(p.config.Handler, p.config.Concurrency); err != nil {
+	made, err := w.options.Handlers(p.config.Handler, p.config.Concurrency)
+	if err != nil {
 		return fmt.Errorf("handler: %w", err)
 	}
+	p.handler = share(made, func(err error) { w.options.Log.Warn("the handler did not close well", "error", err) })
 	return nil
 }
 
@@ -143,14 +146,16 @@ func (p *program) consume(suspects bool) {
 	}
 }
 
-// subscriptions are what is consumed while so many messages at a time may be at the handler.
-func (p *program) subscriptions(allowed int) []amqp.Subscription {
-	if allowed >= p.config.Concurrency {
-		return p.consumed
-	}
+// subscriptions are what is consumed with these prefetches, while so many messages at a time may be at the handler.
+func (p *program) subscriptions(prefetch map[string]int, allowed int) []amqp.Subscription {
 	subscriptions := make([]amqp.Subscription, len(p.consumed))
 	for i, s := range p.consumed {
-		s.Prefetch = max(1, min(s.Prefetch, allowed/len(p.consumed)))
+		if n, ok := prefetch[s.Queue]; ok {
+			s.Prefetch = n
+		}
+		if allowed < p.config.Concurrency {
+			s.Prefetch = max(1, min(s.Prefetch, allowed/len(p.consumed)))
+		}
 		subscriptions[i] = s
 	}
 	return subscriptions

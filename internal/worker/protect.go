@@ -132,17 +132,17 @@ func (l *limit) take(config *compile.Config, before []limit, now time.Time) {
 		settings.PerSecond /= float64(config.Replicas)
 		settings.Burst = max(1, settings.Burst/config.Replicas)
 	}
-	for _, old := range before {
-		if old.spec.Name == l.spec.Name && old.spec.Key == l.spec.Key && old.spec.Smooth == l.spec.Smooth {
-			l.limiter = old.limiter
-			l.limiter.Reconfigure(settings, now)
-			return
-		}
-	}
 	// All messages share a limit without a key: nobody is held up by one that waits here, and the queue keeps the rest.
 	patience := config.HoldLimit() / 4
 	if l.key != nil {
 		patience = longestKeyedTurn
+	}
+	for _, old := range before {
+		if old.spec.Name == l.spec.Name && old.spec.Key == l.spec.Key && old.spec.Smooth == l.spec.Smooth {
+			l.limiter = old.limiter
+			l.limiter.Reconfigure(settings, patience, now)
+			return
+		}
 	}
 	l.limiter = guard.NewLimiter(settings, patience, Random{})
 }
@@ -174,6 +174,21 @@ type grant struct {
 	turns  []func()
 	permit guard.Permit
 	budget *guard.Budget
+}
+
+// report tells the breaker, if there is one, what came of a call.
+func (w *Worker) report(permit guard.Permit, took time.Duration, outcome guard.Outcome) {
+	if permit == (guard.Permit{}) {
+		return
+	}
+	permit.Done(w.options.Now(), took, outcome)
+	if w.allowed.Load() < int64(w.program.Load().config.Concurrency) {
+		w.regulate() // one that ramps up may let more through
+	}
+}
+
+func (g *grant) isEmpty() bool {
+	return len(g.turns) == 0 && g.budget == nil && g.permit == guard.Permit{}
 }
 
 // giveBack returns what a job was granted and did not use.
@@ -221,16 +236,7 @@ func (w *Worker) leftAlone(ctx context.Context, j *job, wait time.Duration) (out
 	if j.program.protection.breakers != nil {
 		return w.denied(ctx, j, wait)
 	}
-	// Before the worker has stopped to receive, it would come back at once.
-	for range longestQuiet / nextLook {
-		if w.consumer.Quiet() || j.isStrict() && !w.receiving.Load() {
-			break
-		}
-		if o, ended := w.pause(ctx, j, nextLook); ended {
-			return o, true
-		}
-	}
-	return outcome{kind: released}, true
+	return w.withheld(ctx, j, func() bool { return w.breakerOf(j).State(w.options.Now()) == guard.Open })
 }
 
 // overBudget sends a retry away for which the budget has nothing left. First attempts pass.
@@ -271,11 +277,16 @@ func (w *Worker) turnAt(ctx context.Context, j *job, l *limit) (outcome, bool) {
 		turn := l.limiter.Take(key, w.options.Now())
 		if turn.OK {
 			j.grant.turns = append(j.grant.turns, func() { l.limiter.Cancel(turn) })
-			if l.key == nil || j.isStrict() {
+			switch {
+			case turn.Wait <= 0:
+				return outcome{}, false
+			case j.isStrict():
 				return w.pause(ctx, j, turn.Wait)
-			}
-			if o, ended, waited := w.waitAside(ctx, j, turn.Wait); waited {
-				return o, ended
+			case l.key == nil: // others need it too
+				return w.await(ctx, j, turn.Wait, nil)
+			case j.loan.stepAside():
+				defer j.loan.stepBack()
+				return w.pause(ctx, j, turn.Wait)
 			}
 			j.grant.giveBack(w.options.Now())
 		}
@@ -284,20 +295,6 @@ func (w *Worker) turnAt(ctx context.Context, j *job, l *limit) (outcome, bool) {
 			return o, true
 		}
 	}
-}
-
-// waitAside waits for a turn at a limit that others do not share, without a place at the handler, unless as many do so already
-// that no others would be received.
-func (w *Worker) waitAside(ctx context.Context, j *job, wait time.Duration) (o outcome, ended, waited bool) {
-	if wait <= 0 {
-		return outcome{}, false, true
-	}
-	defer w.aside.Add(-1)
-	if w.aside.Add(1) > int64(j.program.config.Prefetch()/2) {
-		return outcome{}, false, false
-	}
-	o, ended = w.pauseAside(ctx, j, wait)
-	return o, ended, true
 }
 
 // tripped waits for the breaker's leave: while it probes or ramps up there are few at a time.
@@ -321,7 +318,7 @@ func tripped(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 			o, decided = w.denied(ctx, j, wait)
 		default:
 			// Its turn comes as soon as one before it has shown how the handler is.
-			o, decided = w.pause(ctx, j, min(wait, nextLook))
+			o, decided = w.await(ctx, j, min(wait, nextLook), nil)
 		}
 		if decided {
 			return o, true
@@ -343,44 +340,36 @@ func (w *Worker) denied(ctx context.Context, j *job, wait time.Duration) (outcom
 	return outcome{kind: postponed}, true
 }
 
-// pause waits in the worker. It ends early, with an outcome, where the job can or must not go on. A message of a strictly
-// ordered queue, which has nowhere else to wait, makes room at the handler meanwhile, and goes back to its place before the
-// broker takes it away.
+// pause waits aside, and makes room for others at the handler meanwhile. A job that cannot be held for as long ends there.
 func (w *Worker) pause(ctx context.Context, j *job, wait time.Duration) (outcome, bool) {
 	if wait <= 0 {
 		return outcome{}, false
 	}
-	if !j.isStrict() {
-		return w.await(ctx, j, wait)
-	}
-	if left := j.held(); wait >= left {
-		w.leaveSlot(j)
-		o, ended := w.await(ctx, j, left)
-		if !ended {
-			o = outcome{kind: returned}
-		}
+	w.leave(ctx, j)
+	left := j.held()
+	if o, ended := w.await(ctx, j, min(wait, left), nil); ended {
 		return o, true
 	}
-	return w.pauseAside(ctx, j, wait)
-}
-
-// pauseAside waits in the worker and makes room at the handler meanwhile.
-func (w *Worker) pauseAside(ctx context.Context, j *job, wait time.Duration) (outcome, bool) {
-	w.leaveSlot(j)
-	if o, ended := w.await(ctx, j, wait); ended {
-		return o, true
+	if wait >= left {
+		return j.overdue(), true
 	}
-	return waitForSlot(w, ctx, j)
+	return waitForPlace(w, ctx, j)
 }
 
-// await waits, unless the worker stops or the session of the delivery ends first.
-func (w *Worker) await(ctx context.Context, j *job, wait time.Duration) (outcome, bool) {
+// await waits for a time, or until woken is closed, and keeps the place that the job has. It ends early, with an outcome, where the
+// worker stops or the session of the delivery ends.
+func (w *Worker) await(ctx context.Context, j *job, wait time.Duration, woken <-chan struct{}) (outcome, bool) {
+	if wait <= 0 {
+		return outcome{}, false
+	}
 	ctx, cancel := j.delivery.WhileLive(ctx)
 	defer cancel()
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+		return outcome{}, false
+	case <-woken:
 		return outcome{}, false
 	case <-w.draining:
 		return outcome{kind: released}, true

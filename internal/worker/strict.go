@@ -13,8 +13,8 @@ import (
 )
 
 // strictPipeline is that of a message that must keep its place: nothing that would send it away stands in it.
-var strictPipeline = []stage{ //nolint:gochecknoglobals // a constant, if Go had lists of those
-	unreadable, waitForSlot, stale, expired, crashed, resting, overBudget, limited, tripped, attempt,
+func strictPipeline() []stage {
+	return []stage{unreadable, waitForPlace, stale, expired, crashed, resting, overBudget, limited, tripped, unready, attempt}
 }
 
 // strictly handles the message at the head of a strictly ordered queue. It is given back to its place, and never published
@@ -31,8 +31,9 @@ func (w *Worker) strictly(ctx context.Context, j *job) {
 	h.recall(j)
 	o := outcome{kind: failed, final: h.givenUp}
 	if h.judged == nil {
-		o = w.decide(ctx, j, strictPipeline)
+		o = w.decide(ctx, j, strictPipeline())
 	}
+	w.leave(ctx, j)
 	if o.kind == failed && (h.judged != nil || j.queue.Strict == v1alpha1.OnFailureBlock) {
 		o = w.block(live, j, h, o)
 	}
@@ -53,7 +54,7 @@ func (w *Worker) strictly(ctx context.Context, j *job) {
 // timeout, and the delay is less than the other half.
 func (w *Worker) waitInPlace(ctx context.Context, j *job, o outcome) outcome {
 	wait := min(j.state.NotBefore.Sub(w.options.Now()), j.held()+j.program.config.HoldLimit())
-	if ended, early := w.await(ctx, j, max(wait, 0)); early {
+	if ended, early := w.await(ctx, j, max(wait, 0), nil); early {
 		return ended
 	}
 	return outcome{kind: returned, strategy: o.strategy}
@@ -97,7 +98,8 @@ func (w *Worker) block(ctx context.Context, j *job, h *head, o outcome) outcome 
 	for {
 		changed := w.heads.changed()
 		if p := w.program.Load(); p != h.judged {
-			h.judged, j.program = p, p
+			w.use(j)
+			h.judged = j.program
 			if o, decided := w.reconsider(j, o); decided {
 				w.options.Log.Info("the queue goes on", "queue", j.queue.Name, "message", j.state.ID, "outcome", o.kind)
 				h.judged = nil
@@ -149,6 +151,8 @@ type head struct {
 
 	id      string
 	history retry.History
+	// traceparent is the span of the last attempt.
+	traceparent string
 	// idle deliveries were no attempts.
 	idle int64
 	// judged is the configuration that gave the message up; nil while none has. givenUp is why.
@@ -200,14 +204,14 @@ func (h *head) recall(j *job) {
 		*h = head{turn: h.turn, id: j.state.ID}
 	}
 	attempts := min(max(0, j.delivery.DeliveryCount()-h.idle), message.MaxCount)
-	j.state.History = h.history
+	j.state.History, j.state.Traceparent = h.history, h.traceparent
 	j.state.History.Attempts, j.state.History.Retries = attempts, attempts
 }
 
 // remember keeps what a message has gone through in case that it is delivered again. Whatever became of it here, it is when its
 // settlement does not arrive.
 func (h *head) remember(j *job, o outcome) {
-	h.history = j.state.History
+	h.history, h.traceparent = j.state.History, j.state.Traceparent
 	h.history.Immediate = 0
 	if !j.attempted && (o.kind == returned || o.kind == released || o.kind == abandoned) {
 		h.idle++

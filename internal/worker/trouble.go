@@ -25,9 +25,18 @@ const (
 type troubles struct {
 	mu    sync.Mutex
 	since map[[2]string]time.Time
+	// why is what the handler says of its trouble.
+	why string
 }
 
 func newTroubles() *troubles { return &troubles{since: map[[2]string]time.Time{}} }
+
+// explain says why the handler is not ready.
+func (t *troubles) explain(why string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.why = why
+}
 
 // begin is true where it is new.
 func (t *troubles) begin(reason, subject string, now time.Time) bool {
@@ -64,7 +73,7 @@ func (t *troubles) list() []compile.Trouble {
 	defer t.mu.Unlock()
 	list := make([]compile.Trouble, 0, len(t.since))
 	for id, since := range t.since {
-		list = append(list, compile.Trouble{Reason: id[0], Subject: id[1], Message: sentence(id[0], id[1]), Since: since.UTC().Round(time.Second)})
+		list = append(list, compile.Trouble{Reason: id[0], Subject: id[1], Message: t.sentence(id[0], id[1]), Since: since.UTC().Round(time.Second)})
 	}
 	slices.SortFunc(list, func(a, b compile.Trouble) int {
 		return cmp.Or(cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Subject, b.Subject))
@@ -72,12 +81,14 @@ func (t *troubles) list() []compile.Trouble {
 	return list
 }
 
-func sentence(reason, subject string) string {
+func (t *troubles) sentence(reason, subject string) string {
 	switch {
 	case reason == troubleBreaker && subject == "":
 		return "calls of the handler fail or are slow: nothing is consumed until it works again"
 	case reason == troubleBreaker:
 		return fmt.Sprintf("calls for %q fail or are slow: its messages wait until they work again", subject)
+	case reason == troubleHandler:
+		return "the handler is not ready, and nothing is consumed until it is: " + t.why
 	case reason == troubleBudget:
 		return "retries are more than the budget allows: they wait for their turn"
 	default:

@@ -79,7 +79,7 @@ func TestAMountedConfigurationIsTakenOverAndABrokenOneIsNot(t *testing.T) {
 		Config: config,
 		Source: func() (amqp.Target, error) { return amqp.Target{}, errors.New("no broker is needed") },
 		Handlers: func(spec v1alpha1.Handler, concurrency int) (handler.Handler, error) {
-			return handler.New(spec, concurrency, "test")
+			return handler.New(spec, handler.Options{Concurrency: concurrency, Version: "test"})
 		},
 		Now: time.Now, Rand: worker.Random{}, Metrics: worker.NewMetrics(registry), Log: slog.New(slog.DiscardHandler),
 	})

@@ -8,13 +8,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/amqp"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/fair"
 	"redrive.dev/redrive/internal/handler"
 	"redrive.dev/redrive/internal/retry"
 )
@@ -26,7 +30,7 @@ const drainGrace = 10 * time.Second
 // HandlerFactory makes the handler that a configuration names.
 type HandlerFactory func(spec v1alpha1.Handler, concurrency int) (handler.Handler, error)
 
-// Options of a Worker. All are needed but Journal and Name.
+// Options of a Worker. All are needed but Journal, Name, Image, Traces and Memory.
 type Options struct {
 	// Config to begin with.
 	Config compile.Config
@@ -46,6 +50,13 @@ type Options struct {
 	Journal Journal
 	// Name of this worker for people, such as its pod's.
 	Name string
+	// Image of the team's program that this worker stands beside or runs in. A configuration that is meant for another one keeps
+	// the handler before. Empty takes every handler.
+	Image string
+	// Traces makes the spans of attempts; nil makes none.
+	Traces trace.TracerProvider
+	// Memory is how many bytes the process may use; 0 is the limit that MemoryLimit finds. A quarter of it may be on loan.
+	Memory int64
 }
 
 // Worker consumes queues and calls a handler.
@@ -55,18 +66,29 @@ type Worker struct {
 	reload    sync.Mutex
 	consumer  *amqp.Consumer
 	publisher *amqp.Publisher
-	// onLoan counts the deliveries that are not settled yet.
-	onLoan   atomic.Int64
+	// places are those at the handler.
+	places *fair.Scheduler[*job]
+	// idle hands jobs to the goroutines that wait for one; waiting is how many do.
+	idle    chan *job
+	waiting atomic.Int64
+	// loans are the deliveries that are not settled yet.
+	loans    *loans
 	draining chan struct{}
 	problems *sampled
 	troubles *troubles
 	heads    *heads
-	// aside is the number of messages that wait for their turn without a place at the handler.
-	aside atomic.Int64
-	// receiving is what gate decided last.
+	// tracer is nil where traces are off.
+	tracer trace.Tracer
+	// receiving is what gate decided last, and allowed how many messages at a time the breaker lets through.
 	receiving atomic.Bool
-	// regulation wakes gate where a breaker may let another number of messages through.
+	allowed   atomic.Int64
+	// regulation wakes gate where it may decide otherwise.
 	regulation chan struct{}
+	// handlerTrouble is why the handler is not ready, empty where it is; nil before it was asked. Only gate uses it.
+	handlerTrouble *string
+	// retired are handlers that were replaced and may not be closed yet, and over is true when Run has ended; both under reload.
+	retired []*shared
+	over    bool
 }
 
 // New makes a worker, or says what is wrong with its configuration. It does nothing before Run.
@@ -90,8 +112,12 @@ func New(o Options) (*Worker, error) {
 		publisher: amqp.NewPublisher(session("publish")),
 		draining:  make(chan struct{}),
 		problems:  newSampled(o.Log, o.Now),
+		places:    fair.NewScheduler[*job](1, time.Now()),
+		idle:      make(chan *job),
+		loans:     newLoans(loanBytes(o.Memory)),
 		troubles:  newTroubles(),
 		heads:     newHeads(),
+		tracer:    newTracer(o.Traces),
 
 		regulation: make(chan struct{}, 1),
 	}
@@ -108,6 +134,9 @@ func New(o Options) (*Worker, error) {
 func (w *Worker) Reload(config compile.Config) error {
 	w.reload.Lock()
 	defer w.reload.Unlock()
+	if w.over {
+		return nil
+	}
 	before := w.program.Load()
 	p, err := w.newProgram(config, before)
 	if err != nil {
@@ -126,6 +155,9 @@ func (w *Worker) Reload(config compile.Config) error {
 func (w *Worker) activate(p *program) {
 	if before := w.program.Swap(p); before != nil {
 		p.protection.replaced(&before.protection)
+		if p.handler != before.handler {
+			w.replaced(before.handler)
+		}
 	}
 	w.options.Metrics.config.WithLabelValues(p.hash).Set(1)
 	w.heads.wake()
@@ -141,6 +173,9 @@ func (w *Worker) Ready() error {
 		return waiting("the broker takes no messages at the moment", w.publisher.Trouble())
 	}
 	p := w.program.Load()
+	if why, _ := p.handler.Ready(); why != nil {
+		return waiting("the handler is not ready", why)
+	}
 	if p.protection.allowed(p.config.Concurrency, w.options.Now()) == 0 {
 		return nil // nothing is received while the breaker is open, and that is as it should be
 	}
@@ -159,47 +194,90 @@ func waiting(what string, why error) error {
 }
 
 // Run consumes until ctx ends. Then it receives no more, gives back to the queues what it has not begun, lets the handlers
-// end within their timeout, and returns when all is settled. What cannot be settled in time is delivered again by the
-// broker.
+// end within their timeout, and returns when all is settled and the handler is closed. What cannot be settled in time is
+// delivered again by the broker. It is called once.
 func (w *Worker) Run(ctx context.Context) {
+	w.options.Metrics.lenders.Store(w.loans, true)
+	defer w.options.Metrics.lenders.Delete(w.loans)
 	sessions, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
 	running.Go(func() { w.publisher.Run(sessions) })
 	running.Go(func() { w.consumer.Run(sessions, func(d *amqp.Delivery) { w.accept(sessions, d) }) })
-	w.gate(ctx)
+	w.gate(ctx, sessions)
 	close(w.draining)
-	w.drain()
+	w.drain(sessions)
 	stop()
 	running.Wait()
+	w.closeHandlers()
 }
 
-// gate lets messages in while they can be settled, as many as the breaker allows for, and none from when ctx ends.
-func (w *Worker) gate(ctx context.Context) {
+// gate lets messages in while they can be settled and the handler is ready, as many as the breaker allows for, and none from when
+// ctx ends.
+func (w *Worker) gate(ctx, sessions context.Context) {
 	defer w.consumer.Receive(false)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	var applied struct {
-		program *program
-		allowed int
-	}
-	for {
-		ready, changed := w.publisher.Ready()
+	var steered steering
+	for look := true; ; look = w.loans.due.Swap(false) {
 		p := w.program.Load()
+		published, publisher := w.publisher.Ready()
+		why, handler := p.handler.Ready()
+		w.noteHandler(why)
 		allowed := p.protection.allowed(p.config.Concurrency, w.options.Now())
-		if p != applied.program || allowed > 0 && allowed != applied.allowed {
-			applied.program, applied.allowed = p, allowed
-			w.consumer.Subscribe(p.subscriptions(max(1, allowed)))
+		w.allowed.Store(int64(allowed))
+		w.steer(sessions, &steered, p, allowed, look)
+		open := allowed > 0 && why == nil
+		w.receiving.Store(published && open)
+		w.consumer.Receive(published && open)
+		var quiet <-chan time.Time
+		if !open && w.places.Waiting() > 0 {
+			// Before the worker has stopped to receive, they would come back at once.
+			if w.consumer.Quiet() {
+				w.sweep(sessions, true)
+			}
+			quiet = time.After(nextLook)
 		}
-		w.receiving.Store(ready && allowed > 0)
-		w.consumer.Receive(ready && allowed > 0)
 		select {
-		case <-changed:
+		case <-publisher:
+		case <-handler:
+		case <-quiet:
 		case <-w.regulation:
 		case <-tick.C: // an open breaker begins to probe, an exhausted budget fills again
 			w.Status()
+			w.sweep(sessions, false)
+			w.loans.due.Store(true)
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// steering is what gate has put in force.
+type steering struct {
+	program       *program
+	subscriptions []amqp.Subscription
+}
+
+// steer subscribes to the queues of a program, with the prefetches that they should have.
+func (w *Worker) steer(sessions context.Context, s *steering, p *program, allowed int, look bool) {
+	changed := p != s.program
+	if changed {
+		w.resize(sessions, p)
+		s.program = p
+	}
+	now := time.Now()
+	if look || changed {
+		if w.loans.look(p, changed || allowed >= p.config.Concurrency && w.receiving.Load(), now) {
+			for name := range w.loans.decided {
+				w.places.Backlog(name, w.loans.prefetch.Backlogged(name))
+			}
+		}
+	}
+	subscriptions := p.subscriptions(w.loans.decided, max(1, allowed))
+	if changed || allowed > 0 && !slices.Equal(subscriptions, s.subscriptions) {
+		s.subscriptions = subscriptions
+		w.loans.allow(subscriptions, w.options.Metrics, now)
+		w.consumer.Subscribe(subscriptions)
 	}
 }
 
@@ -222,25 +300,21 @@ func (w *Worker) stopping() bool {
 }
 
 // drain waits until nothing is received any more and nothing is on loan.
-func (w *Worker) drain() {
+func (w *Worker) drain(ctx context.Context) {
 	deadline := time.After(w.program.Load().config.Timeout.Duration.Duration + drainGrace)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for !w.consumer.Quiet() || w.onLoan.Load() > 0 {
+	for {
+		w.sweep(ctx, true)
+		left, _ := w.loans.sum()
+		if w.consumer.Quiet() && left == 0 {
+			return
+		}
 		select {
 		case <-tick.C:
 		case <-deadline:
-			w.options.Log.Warn("stopped before all messages were settled: the broker delivers the rest again", "messages", w.onLoan.Load())
+			w.options.Log.Warn("stopped before all messages were settled: the broker delivers them again", "messages", left)
 			return
 		}
 	}
-}
-
-// accept takes a delivery. Their number is bounded by the prefetch.
-func (w *Worker) accept(ctx context.Context, d *amqp.Delivery) {
-	w.onLoan.Add(1)
-	go func() {
-		defer w.onLoan.Add(-1)
-		w.process(ctx, d)
-	}()
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	amqp091 "github.com/rabbitmq/amqp091-go"
+	"go.opentelemetry.io/otel/trace"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/amqp"
@@ -81,6 +82,12 @@ type rig struct {
 	// url of the vhost for a user with all rights.
 	url string
 
+	// traces of workers that are started from now on.
+	traces trace.TracerProvider
+	// handlers and memory of workers that are started from now on; nil and 0 for the usual ones.
+	handlers worker.HandlerFactory
+	memory   int64
+
 	mu     sync.Mutex
 	target amqp.Target
 }
@@ -110,7 +117,7 @@ func newRig(t *testing.T, p *partner, policy v1alpha1.RetryPolicySpec, change fu
 	}
 	// Exactly the rights that a worker needs.
 	username := "worker-" + vhost
-	r.password = shared.User(t, username, "", vhost, "^$", `^async\.(fallback|return|failed)$`, `^(test|free)(\.suspect)?$`)
+	r.password = shared.User(t, username, "", vhost, "^$", `^async\.(fallback|return|failed)$`, `^(test|free|q[0-9]+)(\.suspect)?$`)
 	r.url = shared.URL(vhost)
 	for _, policy := range r.policies(transport, result) {
 		shared.SetPolicy(t, vhost, policy.Name, policy.Pattern, policy.ApplyTo, policy.Priority, policy.Definition)
@@ -155,13 +162,18 @@ func (r *rig) run(registry *prometheus.Registry, journal worker.Journal) (w *wor
 			return r.target, nil
 		},
 		Handlers: func(spec v1alpha1.Handler, concurrency int) (handler.Handler, error) {
-			return handler.New(spec, concurrency, "test")
+			if r.handlers != nil {
+				return r.handlers(spec, concurrency)
+			}
+			return handler.New(spec, handler.Options{Concurrency: concurrency, Version: "test"})
 		},
+		Memory:  r.memory,
 		Now:     time.Now,
 		Rand:    worker.Random{},
 		Metrics: worker.NewMetrics(registry),
 		Log:     slog.New(slog.NewTextHandler(t.Output(), nil)),
 		Journal: journal,
+		Traces:  r.traces,
 		Name:    "worker-0",
 	})
 	if err != nil {
@@ -178,7 +190,9 @@ func (r *rig) run(registry *prometheus.Registry, journal worker.Journal) (w *wor
 		<-stopped
 	}
 	t.Cleanup(stop)
-	testtransport.Eventually(t, "the worker", func() bool { return w.Ready() == nil })
+	if r.handlers == nil {
+		testtransport.Eventually(t, "the worker", func() bool { return w.Ready() == nil })
+	}
 	return w, stop
 }
 

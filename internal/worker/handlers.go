@@ -1,0 +1,112 @@
+package worker
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"redrive.dev/redrive/internal/handler"
+)
+
+// closeGrace is how long the handlers may take to close at the end: what drainGrace leaves of the pod's termination grace.
+const closeGrace = 4 * time.Second
+
+// shared is a handler that programs share. It is closed once no program in force names it and no message uses it.
+type shared struct {
+	handler.Handler
+
+	// users are the messages that may yet be handed to it, and one more while it is in force.
+	users atomic.Int64
+	// closed is closed after it was.
+	closed chan struct{}
+	failed func(error)
+}
+
+func share(h handler.Handler, failed func(error)) *shared {
+	s := &shared{Handler: h, closed: make(chan struct{}), failed: failed}
+	s.users.Store(1)
+	return s
+}
+
+// acquire is false where the handler is closed, or about to be.
+func (s *shared) acquire() bool {
+	for {
+		users := s.users.Load()
+		if users == 0 {
+			return false
+		}
+		if s.users.CompareAndSwap(users, users+1) {
+			return true
+		}
+	}
+}
+
+// release closes the handler where that was the last use of it. It does not wait for that.
+func (s *shared) release() {
+	if s.users.Add(-1) > 0 {
+		return
+	}
+	go func() {
+		defer close(s.closed)
+		if err := s.Close(); err != nil {
+			s.failed(err)
+		}
+	}()
+}
+
+func (s *shared) isClosed() bool {
+	select {
+	case <-s.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+// replaced gives up a handler that is not in force any more.
+func (w *Worker) replaced(s *shared) {
+	w.retired = slices.DeleteFunc(w.retired, (*shared).isClosed)
+	w.retired = append(w.retired, s)
+	s.release()
+}
+
+// closeHandlers gives up the handler in force too, and waits for all of them, but not for ever.
+func (w *Worker) closeHandlers() {
+	w.reload.Lock()
+	defer w.reload.Unlock()
+	w.over = true
+	w.replaced(w.program.Load().handler)
+	late := time.After(closeGrace)
+	for _, s := range w.retired {
+		select {
+		case <-s.closed:
+		case <-late:
+			w.options.Log.Warn("stopped before the handler was closed", "after", closeGrace)
+			return
+		}
+	}
+}
+
+// use makes a job one of the program in force, and keeps that one's handler open until the job is done. Where the worker has
+// ended there is none: then the sessions have ended too, and nothing is handled.
+func (w *Worker) use(j *job) {
+	w.unuse(j)
+	for {
+		p := w.program.Load()
+		j.program = p
+		if p.handler.acquire() {
+			j.using = p.handler
+			return
+		}
+		if p == w.program.Load() {
+			return
+		}
+	}
+}
+
+func (w *Worker) unuse(j *job) {
+	if j.using != nil {
+		j.using.release()
+		j.using = nil
+	}
+}

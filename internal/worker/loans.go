@@ -1,0 +1,197 @@
+package worker
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"redrive.dev/redrive/internal/amqp"
+	"redrive.dev/redrive/internal/fair"
+)
+
+const (
+	// meanOf is how many of the last messages make up the means of their sizes and durations.
+	meanOf = 32
+	// largestFor is for how long the largest message is remembered, at least.
+	largestFor = 5 * time.Minute
+	// largeMessage is the size from which on a message may be a reason to look at the prefetches at once.
+	largeMessage = 1 << 20
+)
+
+// loans are the messages that a worker has on loan, by the queues as they are consumed.
+type loans struct {
+	// limit is how many bytes all of them may have.
+	limit int64
+	// due is true where the prefetches are to be looked at now.
+	due    atomic.Bool
+	queues sync.Map
+	// prefetch decides, and decided is what it said last. Both are used by gate only.
+	prefetch *fair.Prefetch
+	decided  map[string]int
+}
+
+// loan is what is on loan of one queue.
+type loan struct {
+	// enough is a number of bytes that is a reason to look at the prefetches.
+	enough int64
+
+	mu    sync.Mutex
+	count int
+	bytes int64
+	// aside are those of them that wait for their turn without a place at the handler.
+	aside int
+	// prefetch in force. The consumer is full, from fullSince on, while as many are on loan.
+	prefetch  int
+	fullSince time.Time
+	// full, peak and arrived are since the last look.
+	full          time.Duration
+	peak, arrived int
+	// seen counts all messages so far. size and took are moving means, in bytes and nanoseconds.
+	seen       int
+	size, took float64
+	// largest message, in bytes, of the present period, which began at since, and of the one before.
+	largest [2]int64
+	since   time.Time
+}
+
+func newLoans(limit int64) *loans { return &loans{limit: limit, prefetch: fair.NewPrefetch()} }
+
+// of is the loan of a queue.
+func (s *loans) of(queue string) *loan {
+	l, ok := s.queues.Load(queue)
+	if !ok {
+		l, _ = s.queues.LoadOrStore(queue, &loan{enough: s.limit / 2})
+	}
+	return l.(*loan) //nolint:forcetypeassert // nothing else is stored
+}
+
+// sum adds up the messages that are not settled, and their bytes.
+func (s *loans) sum() (count int, bytes int64) {
+	s.queues.Range(func(_, value any) bool {
+		l := value.(*loan) //nolint:forcetypeassert // nothing else is stored
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		count, bytes = count+l.count, bytes+l.bytes
+		return true
+	})
+	return count, bytes
+}
+
+// look decides on the prefetches of a program's queues. Where it may not, what it saw is forgotten. It is true where it did.
+func (s *loans) look(p *program, decide bool, now time.Time) bool {
+	found := map[string]fair.Load{}
+	for _, subscription := range p.consumed {
+		queue := p.queues[subscription.Queue]
+		if subscription.Strict || subscription.Queue != queue.Name {
+			continue // it takes one message at a time, as suspects do
+		}
+		load := s.of(queue.Name).look(now)
+		load.Weight, load.Fixed, load.Prefetch = queue.Weight, queue.SingleActiveConsumer, s.decided[queue.Name]
+		found[queue.Name] = load
+	}
+	if decide {
+		limits := fair.Limits{Concurrency: p.config.Concurrency, Loans: p.config.Loans(), Bytes: s.limit}
+		s.decided = s.prefetch.Next(found, limits, now)
+	}
+	return decide
+}
+
+// allow puts the prefetches of subscriptions in force.
+func (s *loans) allow(subscriptions []amqp.Subscription, metrics *Metrics, now time.Time) {
+	s.queues.Range(func(name, value any) bool {
+		i := slices.IndexFunc(subscriptions, func(s amqp.Subscription) bool { return s.Queue == name })
+		if i < 0 {
+			value.(*loan).allow(0, now)                       //nolint:forcetypeassert // nothing else is stored
+			metrics.prefetch.DeleteLabelValues(name.(string)) //nolint:forcetypeassert // as above
+		}
+		return true
+	})
+	for _, subscription := range subscriptions {
+		s.of(subscription.Queue).allow(subscription.Prefetch, now)
+		metrics.prefetch.WithLabelValues(subscription.Queue).Set(float64(subscription.Prefetch))
+	}
+}
+
+// begin counts a message. It is true where the prefetches should be looked at: for the first time the size of some messages is known,
+// or many large ones have come.
+func (l *loan) begin(size int64, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.count++
+	l.bytes += size
+	l.arrived++
+	l.seen++
+	l.peak = max(l.peak, l.count)
+	l.largest[0] = max(l.largest[0], size)
+	l.size += (float64(size) - l.size) / float64(min(l.seen, meanOf))
+	if l.count == l.prefetch {
+		l.fullSince = now
+	}
+	return l.seen == fair.Sampled || size >= largeMessage && l.bytes > l.enough
+}
+
+// end counts a message that is settled. took is how long the handler had it; 0 where it did not.
+func (l *loan) end(size int64, took time.Duration, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.count == l.prefetch {
+		l.settleFull(now)
+	}
+	l.count--
+	l.bytes -= size
+	if took > 0 {
+		l.took += (float64(took) - l.took) / float64(min(l.seen, meanOf))
+	}
+}
+
+// allow puts a prefetch in force.
+func (l *loan) allow(prefetch int, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.settleFull(now)
+	if l.prefetch = prefetch; l.count >= prefetch {
+		l.fullSince = now
+	}
+}
+
+// settleFull counts the time up to now for which the consumer is full. Without a prefetch there is none.
+func (l *loan) settleFull(now time.Time) {
+	if l.prefetch > 0 && l.count >= l.prefetch {
+		l.full += max(0, now.Sub(l.fullSince))
+		l.fullSince = now
+	}
+}
+
+// look tells what happened since the last one.
+func (l *loan) look(now time.Time) fair.Load {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.settleFull(now)
+	if now.Sub(l.since) > largestFor {
+		l.largest[1], l.largest[0], l.since = l.largest[0], 0, now
+	}
+	found := fair.Load{
+		OnLoan: l.count, Bytes: l.bytes, Peak: l.peak, Full: l.full, Arrived: l.arrived, Mean: time.Duration(l.took),
+		Seen: l.seen, Size: int64(l.size), Largest: max(l.largest[0], l.largest[1]),
+	}
+	l.full, l.peak, l.arrived = 0, l.count, 0
+	return found
+}
+
+// stepAside is true where one more may wait without a place: at most half of the prefetch, so that others are received.
+func (l *loan) stepAside() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.aside >= l.prefetch/2 {
+		return false
+	}
+	l.aside++
+	return true
+}
+
+func (l *loan) stepBack() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.aside--
+}

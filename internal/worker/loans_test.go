@@ -1,0 +1,80 @@
+package worker
+
+import (
+	"testing"
+	"time"
+)
+
+func TestALoanKnowsHowLongItsConsumerWasFullAndHowLargeItsMessagesAre(t *testing.T) {
+	l, now := &loan{enough: 10 << 20}, time.Now()
+	l.allow(2, now)
+	at := func(seconds int) time.Time { return now.Add(time.Duration(seconds) * time.Second) }
+	if l.begin(1000, at(0)) || l.begin(3000, at(1)) {
+		t.Error("two small messages are no reason to look")
+	}
+	found := l.look(at(5))
+	if found.Full != 4*time.Second || found.Peak != 2 || found.Arrived != 2 || found.OnLoan != 2 || found.Bytes != 4000 {
+		t.Errorf("%+v: want full for 4 s", found)
+	}
+	if found.Size != 2000 || found.Largest != 3000 || found.Seen != 2 {
+		t.Errorf("%+v: want a mean of 2000", found)
+	}
+	l.allow(3, at(6)) // full until then
+	if found = l.look(at(9)); found.Full != time.Second || found.Arrived != 0 || found.Peak != 2 {
+		t.Errorf("%+v: want full for 1 s", found)
+	}
+	l.allow(1, at(10)) // more than full
+	if found = l.look(at(12)); found.Full != 2*time.Second {
+		t.Errorf("%+v: want full for 2 s", found)
+	}
+	l.end(1000, 40*time.Millisecond, at(12))
+	l.end(3000, 0, at(12))
+	if found = l.look(at(13)); found.OnLoan != 0 || found.Bytes != 0 || found.Mean != 20*time.Millisecond {
+		t.Errorf("%+v: want nothing on loan", found)
+	}
+	for range 5 {
+		l.begin(10, at(14))
+	}
+	if !l.begin(10, at(14)) {
+		t.Error("the eighth message is a reason to look: the size is known")
+	}
+	if !l.begin(11<<20, at(14)) {
+		t.Error("more than enough bytes are a reason to look")
+	}
+	// What was large long ago is forgotten.
+	l.look(at(1000))
+	if found = l.look(at(2000)); found.Largest != 0 {
+		t.Errorf("largest %d", found.Largest)
+	}
+}
+
+func TestOnlyHalfOfThePrefetchWaitsAside(t *testing.T) {
+	l := &loan{}
+	l.allow(5, time.Now())
+	aside := 0
+	for range 5 {
+		if l.stepAside() {
+			aside++
+		}
+	}
+	if aside != 2 {
+		t.Errorf("%d of five aside, want two", aside)
+	}
+	l.stepBack()
+	if !l.stepAside() {
+		t.Error("one has come back")
+	}
+}
+
+func TestAQuarterOfTheMemoryMayBeOnLoan(t *testing.T) {
+	if got := loanBytes(1 << 30); got != 256<<20 {
+		t.Errorf("%d of 1 GiB", got)
+	}
+	want := MemoryLimit() / 4
+	if want == 0 {
+		want = unlimitedLoans
+	}
+	if got := loanBytes(0); got != want {
+		t.Errorf("%d by the process's own limit, want %d", got, want)
+	}
+}

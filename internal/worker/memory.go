@@ -1,0 +1,38 @@
+package worker
+
+import (
+	"math"
+	"runtime/debug"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
+)
+
+// loanShare is the part of the memory that messages on loan may have, and unlimitedLoans what they may have where nothing limits it.
+const (
+	loanShare      = 4
+	unlimitedLoans = 256 << 20
+)
+
+// MemoryLimit is how many bytes this process may use: what GOMEMLIMIT or the control group says, the smaller of both, or 0
+// where neither says anything.
+func MemoryLimit() int64 {
+	limit := debug.SetMemoryLimit(-1) // which only asks
+	if group, err := memlimit.FromCgroup(); err == nil && group > 0 && group < math.MaxInt64 {
+		limit = min(limit, int64(group))
+	}
+	if limit == math.MaxInt64 {
+		return 0
+	}
+	return limit
+}
+
+// loanBytes is how many bytes may be on loan within a memory limit; 0 stands for the process's own.
+func loanBytes(memory int64) int64 {
+	if memory == 0 {
+		memory = MemoryLimit()
+	}
+	if memory == 0 {
+		return unlimitedLoans
+	}
+	return memory / loanShare
+}

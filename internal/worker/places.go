@@ -1,0 +1,172 @@
+package worker
+
+import (
+	"context"
+	"time"
+
+	"redrive.dev/redrive/internal/amqp"
+	"redrive.dev/redrive/internal/fair"
+)
+
+// mostWaiting is how many goroutines are kept for the next jobs. Where the handler takes its time it matters little.
+const mostWaiting = 16
+
+// accept takes a delivery, and does not block: the prefetch bounds how many there are. One that has to wait for a place at the
+// handler does so in the scheduler, and has no goroutine until it has one.
+func (w *Worker) accept(ctx context.Context, d *amqp.Delivery) {
+	j := &job{delivery: d, received: time.Now(), loan: w.loans.of(d.Queue)}
+	j.turn.Value = j
+	if j.loan.begin(int64(len(d.Body)), j.received) {
+		w.loans.due.Store(true)
+		w.regulate()
+	}
+	if w.isApart(d) || w.places.Take(&j.turn, d.Queue, j.received) {
+		w.launch(ctx, j)
+	}
+}
+
+// isApart is true of a message that may not need a place at all, or does more than wait for it.
+func (w *Worker) isApart(d *amqp.Delivery) bool {
+	return d.Strict() || d.Redelivered || d.Unreadable || w.options.Journal != nil || w.stopping()
+}
+
+// launch runs a job beside the caller.
+func (w *Worker) launch(ctx context.Context, j *job) {
+	select {
+	case w.idle <- j:
+	default:
+		go w.run(ctx, j)
+	}
+}
+
+// run takes a job to its settlement, and then goes on with the one that has its place next, or any other one: a new goroutine for
+// each would grow a new stack each time.
+func (w *Worker) run(ctx context.Context, j *job) {
+	for j != nil {
+		w.process(ctx, j)
+		next := w.pass(ctx, j)
+		j.loan.end(int64(len(j.delivery.Body)), j.took, time.Now())
+		w.unuse(j)
+		if j = next; j == nil {
+			j = w.wait()
+		}
+	}
+}
+
+// wait returns the next job that is launched. It is nil where enough others wait already, or the worker stops.
+func (w *Worker) wait() *job {
+	defer w.waiting.Add(-1)
+	if w.waiting.Add(1) > mostWaiting {
+		return nil
+	}
+	select {
+	case j := <-w.idle:
+		return j
+	case <-w.draining:
+		return nil
+	}
+}
+
+// pass gives the place of a job, if it has one, to the job whose turn it is. That is returned where it needs somebody to run it.
+func (w *Worker) pass(ctx context.Context, j *job) *job {
+	if !j.turn.Holds() {
+		return nil
+	}
+	next, again := w.places.Done(&j.turn, time.Now())
+	w.pollAfter(ctx, again)
+	if next == nil {
+		return nil
+	}
+	return w.begun(next)
+}
+
+// pollAfter gives away the places that are kept free for a moment, when that is over.
+func (w *Worker) pollAfter(ctx context.Context, moment time.Duration) {
+	if moment <= 0 {
+		return
+	}
+	time.AfterFunc(moment, func() {
+		begun, again := w.places.Poll(time.Now())
+		w.start(ctx, begun)
+		w.pollAfter(ctx, again)
+	})
+}
+
+// begun wakes who waits for the turn that has come, or else returns its job.
+func (w *Worker) begun(turn *fair.Turn[*job]) *job {
+	if turn.Value.woken == nil {
+		return turn.Value
+	}
+	close(turn.Value.woken)
+	return nil
+}
+
+// start runs those whose turn has come.
+func (w *Worker) start(ctx context.Context, begun []*fair.Turn[*job]) {
+	for _, turn := range begun {
+		if j := w.begun(turn); j != nil {
+			w.launch(ctx, j)
+		}
+	}
+}
+
+// leave makes room for others at the handler.
+func (w *Worker) leave(ctx context.Context, j *job) {
+	if next := w.pass(ctx, j); next != nil {
+		w.launch(ctx, next)
+	}
+}
+
+// resize changes the number of places and the weights of the queues.
+func (w *Worker) resize(ctx context.Context, p *program) {
+	weights := map[string]int{}
+	for name, queue := range p.queues {
+		weights[name] = max(1, queue.Weight)
+	}
+	w.start(ctx, w.places.Configure(p.config.Concurrency, weights, time.Now()))
+}
+
+// sweep gives back to their queues jobs that wait for a place: all, or those that have waited for as long as they may. It leaves
+// alone those whose session has ended: the broker has them again.
+func (w *Worker) sweep(ctx context.Context, all bool) {
+	limit := w.program.Load().config.HoldLimit()
+	for _, turn := range w.places.Withdraw(func(j *job) bool {
+		return j.woken == nil && (all || !j.delivery.Live() || time.Since(j.received) >= limit)
+	}) {
+		turn.Value.back = true
+		w.launch(ctx, turn.Value)
+	}
+}
+
+// waitForPlace waits until there is a place for the job, where it does not have one. It is released when the worker stops
+// meanwhile, or when the broker would soon take it away. One that has to keep its place in its queue is begun even then, where
+// there is room: to give it back would cost it one of its deliveries.
+func waitForPlace(w *Worker, ctx context.Context, j *job) (outcome, bool) {
+	switch {
+	case j.turn.Holds():
+		return outcome{}, false
+	case j.back, w.stopping() && !j.isStrict():
+		return outcome{kind: released}, true
+	}
+	j.woken = make(chan struct{})
+	if w.places.Take(&j.turn, j.delivery.Queue, time.Now()) {
+		return outcome{}, false
+	}
+	o, ended := w.await(ctx, j, j.held(), j.woken)
+	if w.places.Cancel(&j.turn) {
+		if !ended {
+			o = j.overdue()
+		}
+		return o, true
+	}
+	<-j.woken // it has a place now, whatever ended the wait
+	return o, ended
+}
+
+// overdue is what becomes of a job that cannot be held for longer.
+func (j *job) overdue() outcome {
+	if j.isStrict() {
+		return outcome{kind: returned}
+	}
+	return outcome{kind: released}
+}
