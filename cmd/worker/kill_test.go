@@ -22,7 +22,8 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"redrive.dev/redrive/api/v1alpha1"
-	main "redrive.dev/redrive/cmd/worker"
+	"redrive.dev/redrive/handler"
+	"redrive.dev/redrive/handler/run"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/testbroker"
 	"redrive.dev/redrive/internal/testtransport"
@@ -31,8 +32,8 @@ import (
 const messages = 5000
 
 func TestMain(m *testing.M) {
-	if os.Getenv(podVariable) != "" {
-		os.Exit(main.Run(mortal))
+	if os.Getenv(doctorVariable) != "" {
+		run.Main(handler.Func(mortal))
 	}
 	testbroker.Main(m)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"maps"
 	"net/http"
@@ -21,16 +22,15 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/handler"
 	"redrive.dev/redrive/internal/compile"
-	"redrive.dev/redrive/internal/handler"
-	"redrive.dev/redrive/internal/retry"
 	"redrive.dev/redrive/internal/testbroker"
 	"redrive.dev/redrive/internal/testtransport"
 )
 
 const (
-	// podVariable makes a worker of the test's program, with a handler that can bring it down.
-	podVariable = "REDRIVE_TEST_POD"
+	// doctorVariable makes a worker of the test's program, with a handler that can bring it down. It holds the doctor's URL.
+	doctorVariable = "REDRIVE_TEST_DOCTOR"
 
 	// deadly is the doctor's answer that kills the worker which asked.
 	deadly = http.StatusTeapot
@@ -40,21 +40,27 @@ const (
 	movedQueue = "moved"
 )
 
-// mortal calls the doctor by HTTP, and kills its own process when that is the answer.
-func mortal(spec v1alpha1.Handler, concurrency int) (handler.Handler, error) {
-	inner, err := handler.New(spec, concurrency, "test")
-	return suicidal{inner}, err
-}
-
-type suicidal struct{ handler.Handler }
-
-func (s suicidal) Handle(ctx context.Context, request handler.Request) *retry.Failure {
-	failure := s.Handler.Handle(ctx, request)
-	if failure != nil && failure.Status == deadly {
+// mortal is a handler in the worker's own process. It calls the doctor by HTTP, and kills the process when that is the answer.
+func mortal(ctx context.Context, m *handler.Message) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, os.Getenv(doctorVariable), bytes.NewReader(m.Body))
+	if err != nil {
+		return handler.Fail(err)
+	}
+	request.Header.Set("Redrive-Message-Id", m.ID)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	_ = response.Body.Close()
+	switch response.StatusCode {
+	case http.StatusOK:
+		return nil
+	case deadly:
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {} // until the signal comes
+	default:
+		return errors.New(response.Status)
 	}
-	return failure
 }
 
 // doctor answers for each message as a test says, and remembers what it handled.
@@ -169,6 +175,7 @@ func newWard(t *testing.T, broker *testbroker.Broker, o wardOptions) *ward {
 	transport := testtransport.New(d.URL)
 	concurrency := int32(wardConcurrency)
 	group := &transport.Spec.Workers[0]
+	group.Handler = v1alpha1.Handler{Image: new("registry.example/doctor:1"), InProcess: &v1alpha1.InProcessHandler{}}
 	group.Concurrency = &concurrency
 	if o.timeout > 0 {
 		group.Timeout = v1alpha1.NewDuration(o.timeout)
@@ -302,7 +309,7 @@ func tail(text string) string {
 // start starts the process, and what waits for it.
 func (p *pod) start(program string) error {
 	command := exec.CommandContext(context.Background(), program, p.args...)
-	command.Env = append(os.Environ(), podVariable+"=1", "POD_NAME="+p.name)
+	command.Env = append(os.Environ(), doctorVariable+"="+p.ward.URL, "POD_NAME="+p.name)
 	command.Stderr = &p.log
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	p.mu.Lock()

@@ -27,7 +27,7 @@ const (
 type following struct {
 	source *source
 	loaded loaded
-	getenv func(string) string
+	needs  needs
 	runner *local.Runner
 	log    *slog.Logger
 
@@ -94,9 +94,9 @@ func (f *following) take(ctx context.Context) (changed bool, err error) {
 	if f.loaded.sameAs(next) {
 		return false, nil
 	}
-	brokers, err := local.Brokers(next.set, f.getenv)
+	brokers, err := f.needs.of(next)
 	if err != nil {
-		return false, fmt.Errorf("choose the broker: %w", err)
+		return false, err
 	}
 	if err := f.runner.Take(next.units, brokers); err != nil {
 		return false, err //nolint:wrapcheck // it says all there is

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"redrive.dev/redrive/handler"
+	program "redrive.dev/redrive/handler/run"
 	"redrive.dev/redrive/internal/local"
 	"redrive.dev/redrive/internal/testbroker"
 	"redrive.dev/redrive/internal/testcluster"
@@ -23,6 +25,12 @@ import (
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == local.SuspectsArgument {
 		os.Exit(Main(context.Background(), Environment{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, os.Args[1:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == "run" {
+		os.Exit(Main(context.Background(), Environment{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv}, os.Args[1:]))
+	}
+	if os.Getenv(partnerVariable) != "" {
+		program.Main(handler.Func(callPartner))
 	}
 	testbroker.Main(running(func() int { return testcluster.Run(m) }))
 }

@@ -81,6 +81,7 @@ func policyText(name string, policy *retry.Policy) (string, error) {
 		{"  maxAge", retry.Readable(policy.MaxAge())},
 		{"  immediate", number(policy.Immediate())},
 		{"  retryPriority", string(policy.RetryPriority())},
+		{"  handlerAdvice", string(policy.HandlerAdvice())},
 	}
 	lines = append(lines, terminal.Align(summary, 1)...)
 	for _, warning := range policy.Warnings() {

@@ -158,6 +158,7 @@ spec:
   maxAge: 10s
   immediate: 2
   retryPriority: Higher
+  handlerAdvice: Ignore
   includeStrategies: [{name: partner}]
   strategies:
   - {name: throttled, priority: 10, when: error.status == 429, unlimited: true, delayFrom: error.retryAfter}
@@ -170,6 +171,7 @@ spec:
   maxAge         24h
   immediate      0
   retryPriority  Same
+  handlerAdvice  Follow
   strategies, the first that matches decides:
   1. rejected, priority 0: Fail
      when  error.status == 422
@@ -180,6 +182,7 @@ RetryPolicy default/second
   maxAge         10s
   immediate      2
   retryPriority  Higher
+  handlerAdvice  Ignore
   ! at most 3 of 5 retries happen before maxAge 10s
   strategies, the first that matches decides:
   1. throttled, priority 10: Retry

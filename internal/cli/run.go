@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"redrive.dev/redrive/internal/child"
 	"redrive.dev/redrive/internal/cli/terminal"
 	"redrive.dev/redrive/internal/local"
 	"redrive.dev/redrive/internal/manifest"
@@ -29,15 +31,22 @@ type runFlags struct {
 	from     string
 	logFile  string
 	logLevel slog.Level
+	// program and its arguments come after --.
+	program []string
 }
 
 func newRun(env Environment) *cobra.Command {
 	var flags runFlags
 	command := &cobra.Command{
-		Use:   "run -f DIR|FILE|-",
+		Use:   "run -f DIR|FILE|- [-- PROGRAM ARGS...]",
 		Short: "Run Transports and their workers in this process, without Kubernetes",
 		Long: `Run makes the topology of all Transports in the files, keeps it as it should be, and runs their workers in this process. A
 table shows what happens: on a terminal it is redrawn in place, elsewhere a line is printed when something has changed.
+
+Handlers are called as in a pod, but for their image, which is not used: an http handler is called at its URL, with headers and
+certificates of the Secrets in the files; the commands of exec and process handlers are run, relative ones from the working
+directory. Where the handler is inProcess, PROGRAM is the worker: a Go program that is made with redrive.dev/redrive/handler/run. It
+is run as a process of its own for each such worker group, started again when it ends, and what it prints goes to the log.
 
 When a file changes, everything takes over the change without a restart; a file that is not valid is refused with its
 error, and the last good one stays in force. A Transport that is removed from the files stops, and its objects stay on the
@@ -55,14 +64,35 @@ group. Pod templates do not apply.
 Ctrl-C or SIGTERM drains: nothing new is received, handlers finish, and what was not begun goes back to its queue. A second
 one stops at once: what is not settled then is delivered again. Exit codes: 0 after everything was drained, else 1.`,
 		Example: `  redrive run -f config/samples
+  redrive run -f deploy/ -- go run ./cmd/orders
   AMQP_URL="amqp://$USERNAME:$PASSWORD@rabbitmq" redrive run -f deploy/ --log-file redrive.log`,
-		Args: cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error { return run(command.Context(), env, flags) },
+		Args: programOnly,
+		RunE: func(command *cobra.Command, args []string) error {
+			flags.program = args
+			return run(command.Context(), env, flags)
+		},
 	}
 	fromFlag(command, &flags.from)
 	command.Flags().StringVar(&flags.logFile, "log-file", "", "append the log to this `path`; left out, it goes to stderr, above the table")
 	command.Flags().TextVar(&flags.logLevel, "log-level", slog.LevelInfo, "`level` from which on is logged: debug, info, warn or error")
 	return command
+}
+
+// programOnly allows arguments after -- only, and there the command line of a program that can be started.
+func programOnly(command *cobra.Command, args []string) error {
+	dash := command.ArgsLenAtDash()
+	switch {
+	case dash < 0:
+		return cobra.NoArgs(command, args) //nolint:wrapcheck // it names the argument
+	case dash > 0:
+		return cobra.NoArgs(command, args[:dash]) //nolint:wrapcheck // it names the argument
+	case len(args) == 0:
+		return errors.New("there is no program after --")
+	}
+	if _, err := child.Find(child.Command{Args: args}); err != nil {
+		return fmt.Errorf("the program after --: %w", err)
+	}
+	return nil
 }
 
 func run(ctx context.Context, env Environment, flags runFlags) error {
@@ -74,9 +104,10 @@ func run(ctx context.Context, env Environment, flags runFlags) error {
 	if err != nil {
 		return err
 	}
-	brokers, err := local.Brokers(loaded.set, env.Getenv)
+	needs := needs{getenv: env.Getenv, program: flags.program}
+	brokers, err := needs.of(loaded)
 	if err != nil {
-		return fmt.Errorf("choose the broker:\n%w", err)
+		return err
 	}
 	screen := terminal.NewScreen(env.Out)
 	logTo, closeLog, err := logWriter(env, flags.logFile, screen)
@@ -90,13 +121,13 @@ func run(ctx context.Context, env Environment, flags runFlags) error {
 	}
 	advise(log, loaded.units)
 	runner := local.NewRunner(local.Options{
-		Waits: topology.DefaultWaits(), Reapply: reapplyEvery, Refresh: refreshEvery, Log: log,
-		Suspects: local.Suspects{Stay: suspectsStay, LogTo: logTo, LogLevel: flags.logLevel},
+		Waits: topology.DefaultWaits(), Reapply: reapplyEvery, Refresh: refreshEvery, SuspectsStay: suspectsStay, Program: flags.program,
+		Log: log, LogTo: logTo, LogLevel: flags.logLevel,
 	})
 	if err := runner.Take(loaded.units, brokers); err != nil {
 		return err //nolint:wrapcheck // cannot be: it has only begun
 	}
-	return serve(ctx, env, &following{source: source, loaded: loaded, getenv: env.Getenv, runner: runner, log: log}, screen)
+	return serve(ctx, env, &following{source: source, loaded: loaded, needs: needs, runner: runner, log: log}, screen)
 }
 
 // serve shows the table and follows the files until a signal comes, then drains.

@@ -2,8 +2,11 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"redrive.dev/redrive/internal/local"
 	"redrive.dev/redrive/internal/manifest"
@@ -20,6 +23,22 @@ type source struct {
 type loaded struct {
 	set   *manifest.Set
 	units []local.Unit
+}
+
+// needs are what workers need beside the manifests.
+type needs struct {
+	getenv func(string) string
+	// program of the groups whose handler is inProcess.
+	program []string
+}
+
+// of finds what the workers of a source need: the broker of each Transport, what their handlers take from Secrets, and the program.
+func (n needs) of(l loaded) (map[types.NamespacedName]local.Broker, error) {
+	brokers, err := local.Brokers(l.set, n.getenv)
+	if err != nil {
+		return nil, fmt.Errorf("choose the broker:\n%w", err)
+	}
+	return brokers, errors.Join(local.TakeSecrets(l.set, l.units), local.NeedProgram(l.set, l.units, n.program))
 }
 
 func newSource(env Environment, path string) (*source, error) {

@@ -3,63 +3,149 @@ package local
 import (
 	"context"
 	"log/slog"
-	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
-	"redrive.dev/redrive/internal/handler"
-	"redrive.dev/redrive/internal/version"
 	"redrive.dev/redrive/internal/worker"
 )
 
-// group is a worker group: one worker with the concurrency of one pod, however many replicas the spec asks for, and a
-// process for its suspects while there are some.
-type group struct {
-	worker  *worker.Worker
-	metrics *prometheus.Registry
-	keeper  *keeper
-	drain   func()
-	drained chan struct{}
+// group is a worker group: one worker with the concurrency of one pod, however many replicas the spec asks for, and a process
+// for its suspects while there are some. All but drained are called by one goroutine, or with nothing else that changes them.
+type group interface {
+	// take puts a changed configuration, changed credentials and changed files of the handler in force.
+	take(config compile.Config, on Broker, files Files) error
+	// takeLogin is take for credentials alone.
+	takeLogin(on Broker)
+	// look lets the process for suspects run by the messages that were counted.
+	look(counted counts, now time.Time)
+	// addTo counts what the group has done.
+	addTo(all tallies) error
+	// troubles are what holds messages back.
+	troubles() []compile.Trouble
+	// drain lets the group finish what it has and stop. drained is closed when it has.
+	drain()
+	drained() <-chan struct{}
+	// abandon ends at once what is left of the group outside of this process, which is about to end.
+	abandon()
 }
 
-// startGroup runs a group until drain is called. It logs in as broker says at the start of each session.
-func startGroup(config compile.Config, broker *atomic.Pointer[Broker], options *Options, log *slog.Logger) (*group, error) {
-	log = log.With("worker", config.Worker)
-	registry := prometheus.NewRegistry()
-	w, err := newWorker(config, broker, registry, log, nil)
+// inside is a group whose worker is in this process.
+type inside struct {
+	worker   *worker.Worker
+	metrics  *prometheus.Registry
+	given    *given
+	suspects *suspectsChild
+	keeper   *keeper
+	// folder of the handler's files; nil until there are some.
+	folder *folder
+	stop   func()
+	ended  chan struct{}
+}
+
+// startInside runs a group until drain is called.
+func startInside(config compile.Config, on Broker, files Files, options *Options, log *slog.Logger) (_ *inside, err error) {
+	g := &inside{metrics: prometheus.NewRegistry(), given: &given{}, suspects: newSuspectsChild(options, log), ended: make(chan struct{})}
+	g.keeper = newKeeper(options.SuspectsStay, g.suspects.run)
+	defer func() {
+		if err != nil {
+			g.abandon()
+		}
+	}()
+	g.given.broker.Store(&on)
+	if err := g.place(files); err != nil {
+		return nil, err
+	}
+	if err := g.entrust(config, on); err != nil {
+		return nil, err
+	}
+	w, flush, err := newWorker(config, g.given, g.metrics, log, nil)
 	if err != nil {
 		return nil, err
 	}
-	keeper := newKeeper(&options.Suspects, log)
-	if err := keeper.take(config, *broker.Load()); err != nil {
-		return nil, err
-	}
+	g.worker = w
 	ctx, stop := context.WithCancel(context.Background())
-	g := &group{worker: w, metrics: registry, keeper: keeper, drained: make(chan struct{})}
-	g.drain = func() {
-		keeper.drain() // first: who waits for it may do so from when the worker has stopped
-		stop()
-	}
+	g.stop = stop
 	go func() {
-		defer close(g.drained)
+		defer close(g.ended)
 		w.Run(ctx)
-		keeper.wait()
+		flush()
+		g.keeper.wait()
+		g.abandon()
 	}()
 	return g, nil
 }
 
-// take puts a changed configuration or changed credentials in force. A configuration that the worker refuses is none for its
-// suspects either: a process that started with it would fail, while the one before it goes on.
-func (g *group) take(config compile.Config, on Broker) error {
-	if err := g.worker.Reload(config); err != nil {
-		g.keeper.takeLogin(on)
-		return err //nolint:wrapcheck // the caller says of what
+// place puts the files where the handler finds them.
+func (g *inside) place(files Files) error {
+	path := ""
+	if g.folder == nil && len(files) > 0 {
+		made, err := newFolder()
+		if err != nil {
+			return err
+		}
+		g.folder = made
 	}
-	return g.keeper.take(config, on)
+	if g.folder != nil {
+		path = g.folder.at(handlerFolder)
+		if err := g.folder.add(handlerFolder, files); err != nil {
+			return err
+		}
+	}
+	g.given.files.Store(&path)
+	return nil
 }
 
-func makeHandler(spec v1alpha1.Handler, concurrency int) (handler.Handler, error) {
-	return handler.New(spec, concurrency, version.Version()) //nolint:wrapcheck // the caller says of what
+// entrust gives a configuration that the worker takes to the process for its suspects.
+func (g *inside) entrust(config compile.Config, on Broker) error {
+	g.keeper.take(&config)
+	return g.suspects.take(config, on, *g.given.files.Load())
+}
+
+// take hands nothing that the worker refuses to the process for its suspects: that would not start with it, while the worker goes
+// on with the configuration before.
+func (g *inside) take(config compile.Config, on Broker, files Files) error {
+	g.given.broker.Store(&on)
+	if err := g.place(files); err != nil {
+		return err
+	}
+	if err := g.worker.Reload(config); err != nil {
+		g.suspects.takeLogin(on)
+		return err //nolint:wrapcheck // the caller says of what
+	}
+	if g.folder != nil {
+		if err := g.folder.prune(handlerFolder, files); err != nil {
+			return err
+		}
+	}
+	return g.entrust(config, on)
+}
+
+func (g *inside) takeLogin(on Broker) {
+	g.given.broker.Store(&on)
+	g.suspects.takeLogin(on)
+}
+
+func (g *inside) look(counted counts, now time.Time) { g.keeper.look(counted, now) }
+
+func (g *inside) addTo(all tallies) error {
+	g.suspects.addTo(all)
+	return all.add(g.metrics)
+}
+
+func (g *inside) troubles() []compile.Trouble { return g.worker.Status().Troubles }
+
+func (g *inside) drain() {
+	g.keeper.drain() // first: who waits for it may do so from when the worker has stopped
+	g.stop()
+}
+
+func (g *inside) drained() <-chan struct{} { return g.ended }
+
+func (g *inside) abandon() {
+	g.suspects.forget()
+	if g.folder != nil {
+		g.folder.remove()
+	}
 }

@@ -4,14 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"log/slog"
 	"os"
 	"reflect"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -46,10 +44,11 @@ func configOf(t *testing.T, delays ...time.Duration) compile.Config {
 	return testtransport.Compile(t, testtransport.New("http://127.0.0.1:1"), testtransport.Explicit(delays...)).Workers[0]
 }
 
-// kept is a keeper and what it and its processes log.
+// kept is a keeper of the process for suspects, and what both log.
 type kept struct {
 	*keeper
 
+	child *suspectsChild
 	// temporary is the system's temporary folder.
 	temporary string
 
@@ -80,16 +79,25 @@ func keep(t *testing.T) *kept {
 	k := &kept{}
 	k.temporary = t.TempDir()
 	t.Setenv("TMPDIR", k.temporary)
-	options := &Suspects{Stay: time.Minute, LogTo: k, LogLevel: slog.LevelInfo}
-	k.keeper = newKeeper(options, slog.New(slog.NewTextHandler(k, nil)))
-	if err := k.take(configOf(t, time.Second), nowhere()); err != nil {
-		t.Fatal(err)
-	}
+	options := &Options{SuspectsStay: time.Minute, LogTo: k, LogLevel: slog.LevelInfo}
+	k.child = newSuspectsChild(options, slog.New(slog.NewTextHandler(k, nil)))
+	k.keeper = newKeeper(options.SuspectsStay, k.child.run)
+	k.take(t, configOf(t, time.Second))
 	t.Cleanup(func() {
 		k.drain()
 		k.wait()
+		k.child.forget()
 	})
 	return k
+}
+
+// take gives a configuration to both.
+func (k *kept) take(t *testing.T, config compile.Config) {
+	t.Helper()
+	k.keeper.take(&config)
+	if err := k.child.take(config, nowhere(), ""); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // runs is true while there is a process.
@@ -127,32 +135,28 @@ func TestAProcessRunsOnlyWhileThereAreSuspects(t *testing.T) {
 		{time.Minute, counts{queue: 0}, false},
 	} {
 		now = now.Add(step.after)
-		if err := k.look(step.counted, now); err != nil {
-			t.Fatal(err)
-		}
+		k.look(step.counted, now)
 		testtransport.Eventually(t, "the process to be as it should", func() bool { return k.runs() == step.runs })
 	}
 	if n := k.logged(starts); n != 2 {
 		t.Errorf("%d processes were started, want 2", n)
 	}
 	k.drain()
-	if err := k.look(counts{queue: 1}, now); err != nil || k.runs() {
-		t.Errorf("it runs after the end: %v", err)
+	if k.look(counts{queue: 1}, now); k.runs() {
+		t.Error("it runs after the end")
 	}
 }
 
 func TestAProcessLearnsOfChangesAndNoSecretShows(t *testing.T) {
 	k := keep(t)
-	if err := k.look(counts{}, time.Unix(0, 0)); err != nil {
-		t.Fatal(err)
-	}
+	k.look(counts{}, time.Unix(0, 0))
 	k.awaitLogged(t, "process=suspects", 1)
-	if err := errors.Join(k.take(configOf(t, time.Minute), nowhere()), k.take(configOf(t, time.Minute), nowhere())); err != nil {
-		t.Fatal(err)
-	}
+	k.take(t, configOf(t, time.Minute))
+	k.take(t, configOf(t, time.Minute))
 	k.awaitLogged(t, "configuration taken over", 1)
 	k.drain()
 	k.wait()
+	k.child.forget()
 	if n := k.logged("configuration taken over"); n != 1 {
 		t.Errorf("one change was told %d times", n)
 	}
@@ -166,21 +170,18 @@ func TestAProcessLearnsOfChangesAndNoSecretShows(t *testing.T) {
 
 func TestAConfigurationThatTheWorkerRefusesIsNotGivenToItsSuspects(t *testing.T) {
 	k := keep(t)
-	var broker atomic.Pointer[Broker]
-	first := nowhere()
-	broker.Store(&first)
-	g, err := startGroup(configOf(t, time.Second), &broker, &Options{Suspects: *k.options}, slog.New(slog.DiscardHandler))
+	g, err := startInside(configOf(t, time.Second), nowhere(), nil, k.child.options, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		g.drain()
-		<-g.drained
+		<-g.drained()
 	})
-	config := g.keeper.orders.Config
+	config := g.suspects.orders.Config
 	expect := func(change string, want json.RawMessage, password string) {
 		t.Helper()
-		got := g.keeper.orders
+		got := g.suspects.orders
 		if !bytes.Equal(got.Config, want) {
 			t.Errorf("%s: configuration %s, want %s", change, got.Config, want)
 		}
@@ -193,7 +194,7 @@ func TestAConfigurationThatTheWorkerRefusesIsNotGivenToItsSuspects(t *testing.T)
 	second.Credentials.Password, third.Credentials.Password = "second", "third"
 	refused := configOf(t, time.Minute)
 	refused.Handler = v1alpha1.Handler{}
-	if err := g.take(refused, second); err == nil {
+	if err := g.take(refused, second, nil); err == nil {
 		t.Fatal("a configuration without a handler was taken over")
 	}
 	expect("refused", config, "second")
@@ -203,7 +204,7 @@ func TestAConfigurationThatTheWorkerRefusesIsNotGivenToItsSuspects(t *testing.T)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := g.take(taken, third); err != nil {
+	if err := g.take(taken, third, nil); err != nil {
 		t.Fatal(err)
 	}
 	expect("taken", config, "third")

@@ -15,10 +15,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/amqp"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/credentials"
+	"redrive.dev/redrive/internal/handler"
 	"redrive.dev/redrive/internal/suspects"
+	"redrive.dev/redrive/internal/tracing"
+	"redrive.dev/redrive/internal/version"
 	"redrive.dev/redrive/internal/worker"
 )
 
@@ -28,6 +32,8 @@ type orders struct {
 	Config json.RawMessage `json:"config"`
 	// Broker has the keys of a Secret.
 	Broker map[string][]byte `json:"broker"`
+	// Files is the folder of what the handler takes from Secrets; empty where it takes nothing.
+	Files string `json:"files,omitempty"`
 	// Journal is the folder of its journal. It and LogLevel hold from the start to the end.
 	Journal  string     `json:"journal"`
 	LogLevel slog.Level `json:"logLevel"`
@@ -90,18 +96,20 @@ func SuspectsWorker(ctx context.Context, in io.Reader, out, logTo io.Writer) err
 	if err != nil {
 		return err //nolint:wrapcheck // it says of what
 	}
-	var broker atomic.Pointer[Broker]
-	broker.Store(&s.broker)
+	given := &given{}
+	given.broker.Store(&s.broker)
+	given.files.Store(&s.Files)
 	registry := prometheus.NewRegistry()
-	w, err := newWorker(s.config, &broker, registry, log, journal)
+	w, flush, err := newWorker(s.config, given, registry, log, journal) //nolint:contextcheck // its handlers live until it closes them
 	if err != nil {
 		return err
 	}
+	defer flush()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	go func() {
 		defer stop()
-		follow(from, w, &broker, log)
+		follow(from, w, given, log)
 	}()
 	var reporting sync.WaitGroup
 	running, ended := context.WithCancel(context.WithoutCancel(ctx))
@@ -113,7 +121,7 @@ func SuspectsWorker(ctx context.Context, in io.Reader, out, logTo io.Writer) err
 }
 
 // follow takes over changed orders until there are none any more.
-func follow(from *json.Decoder, w *worker.Worker, broker *atomic.Pointer[Broker], log *slog.Logger) {
+func follow(from *json.Decoder, w *worker.Worker, given *given, log *slog.Logger) {
 	for {
 		s, err := receive(from)
 		if err != nil {
@@ -122,31 +130,47 @@ func follow(from *json.Decoder, w *worker.Worker, broker *atomic.Pointer[Broker]
 			}
 			return
 		}
-		broker.Store(&s.broker)
+		given.broker.Store(&s.broker)
+		given.files.Store(&s.Files)
 		if err := w.Reload(s.config); err != nil {
 			log.Error("the suspects' worker keeps its configuration", "error", err)
 		}
 	}
 }
 
-// newWorker makes a worker. It logs in as broker says at the start of each session.
+// given is what a worker in this process looks up whenever it needs it.
+type given struct {
+	// broker to log in to at the start of each session.
+	broker atomic.Pointer[Broker]
+	// files is the folder of what a handler takes from Secrets, when it is made.
+	files atomic.Pointer[string]
+}
+
+// newWorker makes a worker. flush is for when it has stopped: it sends what is left of its traces.
 func newWorker(
-	config compile.Config, broker *atomic.Pointer[Broker], registry *prometheus.Registry, log *slog.Logger, journal worker.Journal,
-) (*worker.Worker, error) {
+	config compile.Config, given *given, registry *prometheus.Registry, log *slog.Logger, journal worker.Journal,
+) (w *worker.Worker, flush func(), err error) {
 	host, _ := os.Hostname() // without one the process id has to do
-	w, err := worker.New(worker.Options{
-		Config:   config,
-		Source:   func() (amqp.Target, error) { return broker.Load().target() },
-		Handlers: makeHandler,
-		Now:      time.Now,
-		Rand:     worker.Random{},
-		Metrics:  worker.NewMetrics(registry),
-		Log:      log,
-		Journal:  journal,
-		Name:     host + "/" + strconv.Itoa(os.Getpid()),
+	traces, flush := tracing.Start(context.Background(), log, tracing.Transport(config.Transport), tracing.Worker(config.Worker))
+	w, err = worker.New(worker.Options{
+		Config: config,
+		Source: func() (amqp.Target, error) { return given.broker.Load().target() },
+		Handlers: func(spec v1alpha1.Handler, concurrency int) (handler.Handler, error) {
+			return handler.New(spec, handler.Options{
+				Concurrency: concurrency, Version: version.Version(), Files: *given.files.Load(), Log: log, Metrics: registry,
+			})
+		},
+		Now:     time.Now,
+		Rand:    worker.Random{},
+		Metrics: worker.NewMetrics(registry),
+		Log:     log,
+		Traces:  traces,
+		Journal: journal,
+		Name:    host + "/" + strconv.Itoa(os.Getpid()),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("worker %s: %w", config.Worker, err)
+		flush()
+		return nil, nil, fmt.Errorf("worker %s: %w", config.Worker, err)
 	}
-	return w, nil
+	return w, flush, nil
 }

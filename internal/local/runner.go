@@ -3,6 +3,7 @@ package local
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -12,7 +13,7 @@ import (
 	"redrive.dev/redrive/internal/topology"
 )
 
-// Options of a Runner. All are needed.
+// Options of a Runner. All but Program are needed.
 type Options struct {
 	// Waits between the steps by which a queue that is not wanted any more is deleted.
 	Waits topology.Waits
@@ -20,17 +21,24 @@ type Options struct {
 	Reapply time.Duration
 	// Refresh is how often the broker's counts are read for Snapshots.
 	Refresh time.Duration
-	// Suspects are handled in processes of their own.
-	Suspects Suspects
-	Log      *slog.Logger
+	// SuspectsStay is how long the process stays that handles suspects, after their queues were last seen with messages in them.
+	SuspectsStay time.Duration
+	// Program and its arguments are the worker of the groups whose handler is inProcess; empty where there is none.
+	Program []string
+	Log     *slog.Logger
+	// LogTo is where other processes log, from LogLevel on. It is written to by many at a time.
+	LogTo    io.Writer
+	LogLevel slog.Level
 }
 
 // Runner runs Transports in this process.
 type Runner struct {
 	options Options
 
-	mu      sync.Mutex
-	sites   map[types.NamespacedName]*site
+	mu    sync.Mutex
+	sites map[types.NamespacedName]*site
+	// all are the sites that ever were.
+	all     []*site
 	order   []types.NamespacedName
 	running sync.WaitGroup
 	ended   bool
@@ -84,6 +92,7 @@ func (r *Runner) Take(units []Unit, brokers map[types.NamespacedName]Broker) err
 func (r *Runner) start(unit *Unit, on Broker) {
 	s := newSite(&r.options, unit, on)
 	r.sites[unit.Name()] = s
+	r.all = append(r.all, s)
 	r.running.Go(s.run)
 }
 
@@ -106,9 +115,9 @@ func (r *Runner) Drain(ctx context.Context) error {
 	case <-ctx.Done():
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		for _, site := range r.sites {
+		for _, site := range r.all {
 			for _, g := range site.allGroups() {
-				g.keeper.forget()
+				g.abandon()
 			}
 		}
 		return errors.New("stopped before all messages were settled: the broker delivers the rest again")

@@ -40,7 +40,7 @@ type site struct {
 	conflict  bool
 	retry     time.Duration
 	// groups that run, and the configuration that each has in force.
-	groups  map[string]*group
+	groups  map[string]group
 	inForce map[string]compile.Config
 
 	mu sync.Mutex
@@ -54,7 +54,7 @@ type site struct {
 
 // staffed is a group with the name of its workers.
 type staffed struct {
-	*group
+	group
 
 	worker string
 }
@@ -64,7 +64,7 @@ func newSite(options *Options, unit *Unit, on Broker) *site {
 		options: options,
 		log:     options.Log.With("transport", unit.Name().String()),
 		changed: make(chan struct{}, 1),
-		groups:  map[string]*group{},
+		groups:  map[string]group{},
 		inForce: map[string]compile.Config{},
 		problem: "is being made ready",
 	}
@@ -103,7 +103,7 @@ func (s *site) run() {
 		g.drain()
 	}
 	for _, g := range s.allGroups() {
-		<-g.drained
+		<-g.drained()
 	}
 	watching.Wait()
 }
@@ -112,6 +112,9 @@ func (s *site) run() {
 // objects come first: a worker that knows a lane needs it.
 func (s *site) converge() time.Duration {
 	unit, named := s.unit.Load(), s.named()
+	for _, g := range s.groups {
+		g.takeLogin(*s.on.Load()) // whatever becomes of the rest
+	}
 	desired := s.desired(unit)
 	next, err := s.apply(desired)
 	if err != nil {
@@ -140,11 +143,8 @@ func (s *site) converge() time.Duration {
 }
 
 // hold leaves the workers as they are while there is a conflict, and says so: whoever owns the object in question must not get
-// their messages, and they would not find it as they believe. Their logins are those of now.
+// their messages, and they would not find it as they believe.
 func (s *site) hold(unit *Unit) string {
-	for _, g := range s.groups {
-		g.keeper.takeLogin(*s.on.Load())
-	}
 	text := "until that is put right the workers stay as they are"
 	var waiting []string
 	for _, config := range wanted(unit) {
@@ -175,36 +175,58 @@ func (s *site) staff(unit *Unit) error {
 	problems := make([]error, 0, len(configs))
 	for _, config := range configs {
 		stays[config.Worker] = true
-		problems = append(problems, s.staffGroup(config))
+		problems = append(problems, s.staffGroup(config, unit.Files[config.Worker]))
 	}
-	for name, g := range s.groups {
+	for name := range s.groups {
 		if !stays[name] {
 			s.log.Info("worker group stops", "worker", name)
-			g.drain()
-			delete(s.groups, name)
-			delete(s.inForce, name)
+			s.dismiss(name)
 		}
 	}
 	return errors.Join(problems...)
 }
 
-func (s *site) staffGroup(config compile.Config) error {
-	if g := s.groups[config.Worker]; g != nil {
-		if err := g.take(config, *s.on.Load()); err != nil {
-			return fmt.Errorf("worker %s keeps its configuration: %w", config.Worker, err)
+// dismiss lets a group drain in the background.
+func (s *site) dismiss(name string) {
+	s.groups[name].drain()
+	delete(s.groups, name)
+	delete(s.inForce, name)
+}
+
+func (s *site) staffGroup(config compile.Config, files Files) error {
+	name, isOutside := config.Worker, config.Handler.InProcess != nil
+	if before, ok := s.inForce[name]; ok && (before.Handler.InProcess != nil) != isOutside {
+		s.log.Info("worker group stops, for another kind of handler", "worker", name)
+		s.dismiss(name)
+	}
+	if g := s.groups[name]; g != nil {
+		if err := g.take(config, *s.on.Load(), files); err != nil {
+			return fmt.Errorf("worker %s keeps its configuration: %w", name, err)
 		}
-		s.inForce[config.Worker] = config
+		s.inForce[name] = config
 		return nil
 	}
-	g, err := startGroup(config, &s.on, s.options, s.log)
+	start := s.startInside
+	if isOutside && len(s.options.Program) > 0 {
+		start = s.startOutside
+	}
+	g, err := start(config, files, s.log.With("worker", name))
 	if err != nil {
 		return err
 	}
-	s.groups[config.Worker], s.inForce[config.Worker] = g, config
+	s.groups[name], s.inForce[name] = g, config
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.staffed = append(s.staffed, staffed{group: g, worker: config.Worker})
+	s.staffed = append(s.staffed, staffed{group: g, worker: name})
 	return nil
+}
+
+func (s *site) startInside(config compile.Config, files Files, log *slog.Logger) (group, error) {
+	return startInside(config, *s.on.Load(), files, s.options, log)
+}
+
+func (s *site) startOutside(config compile.Config, files Files, log *slog.Logger) (group, error) {
+	return startOutside(config, *s.on.Load(), files, s.options, log)
 }
 
 func (s *site) allGroups() []staffed {
@@ -240,9 +262,7 @@ func (s *site) watch() {
 		s.counts = counted
 		s.mu.Unlock()
 		for _, g := range s.allGroups() {
-			if err := g.keeper.look(counted, time.Now()); err != nil {
-				s.log.Error("suspects wait: their worker cannot be started", "error", err)
-			}
+			g.look(counted, time.Now())
 		}
 	}
 }
@@ -281,11 +301,10 @@ func (s *site) snapshot() Snapshot {
 	done := tallies{}
 	var troubles []Trouble
 	for _, g := range s.allGroups() {
-		if err := done.add(g.metrics); err != nil {
+		if err := g.addTo(done); err != nil {
 			s.log.Error("the table is incomplete", "error", err)
 		}
-		g.keeper.addTo(done)
-		troubles = append(troubles, g.troubles()...)
+		troubles = append(troubles, g.current()...)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -294,15 +313,15 @@ func (s *site) snapshot() Snapshot {
 	return snapshot
 }
 
-// troubles are those of a worker that runs.
-func (g staffed) troubles() []Trouble {
+// current are the troubles of a group that runs.
+func (g staffed) current() []Trouble {
 	select {
-	case <-g.drained:
+	case <-g.drained():
 		return nil
 	default:
 	}
 	var all []Trouble
-	for _, trouble := range g.group.worker.Status().Troubles {
+	for _, trouble := range g.troubles() {
 		all = append(all, Trouble{Worker: g.worker, Message: trouble.Message})
 	}
 	return all

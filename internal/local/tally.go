@@ -48,6 +48,11 @@ func (t tallies) add(worker prometheus.Gatherer) error {
 	if err != nil {
 		return fmt.Errorf("gather the worker's metrics: %w", err)
 	}
+	t.addFamilies(families)
+	return nil
+}
+
+func (t tallies) addFamilies(families []*dto.MetricFamily) {
 	for _, family := range families {
 		for _, metric := range family.GetMetric() {
 			switch family.GetName() {
@@ -58,7 +63,6 @@ func (t tallies) add(worker prometheus.Gatherer) error {
 			}
 		}
 	}
-	return nil
 }
 
 func (t tallies) outcome(metric *dto.Metric) {

@@ -28,6 +28,8 @@ type Unit struct {
 	Compiled *compile.Result
 	// Objects that the broker needs, owned by the cluster that Prepare was told.
 	Objects topology.Objects
+	// Files are what the handler of each worker group takes from Secrets; TakeSecrets fills them in.
+	Files map[string]Files
 	// Advice is what a valid Transport may not mean as its author believes.
 	Advice []topology.Finding
 }

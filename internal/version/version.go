@@ -2,15 +2,21 @@
 package version
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"slices"
 )
 
 // version is set by the linker: -ldflags "-X redrive.dev/redrive/internal/version.version=v1.2.3".
 var version string
 
-const shortRevision = 12
+const (
+	shortRevision = 12
+	// module is this one's path. In the program of a team that uses it as a library it is one of those that it was built with.
+	module = "redrive.dev/redrive"
+)
 
 // Version of this build: what the linker was told, else the module's version, else the revision it was built from, else
 // "devel".
@@ -33,6 +39,11 @@ func choose(linked string, info *debug.BuildInfo) string {
 	}
 	if info == nil {
 		return "devel"
+	}
+	if info.Main.Path != module {
+		if library := slices.IndexFunc(info.Deps, func(m *debug.Module) bool { return m.Path == module }); library >= 0 {
+			return cmp.Or(info.Deps[library].Version, "devel")
+		}
 	}
 	if v := info.Main.Version; v != "" && v != "(devel)" {
 		return v

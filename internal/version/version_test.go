@@ -25,6 +25,12 @@ func TestVersionIsTheMostExactThingKnown(t *testing.T) {
 		"a checkout with changes says so": {
 			"", &debug.BuildInfo{Settings: []debug.BuildSetting{revision, modified}}, "devel-0123456789ab+changes",
 		},
+		"a library in another program": {
+			"", &debug.BuildInfo{
+				Main: debug.Module{Path: "example.com/orders", Version: "v9.9.9"}, Settings: []debug.BuildSetting{revision},
+				Deps: []*debug.Module{{Path: "example.com/other", Version: "v8.8.8"}, {Path: "redrive.dev/redrive", Version: "v0.4.0"}},
+			}, "v0.4.0",
+		},
 		"nothing is known": {"", nil, "devel"},
 	}
 	for name, tt := range tests {

@@ -1,0 +1,104 @@
+package local
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"redrive.dev/redrive/internal/compile"
+)
+
+const (
+	// askEvery is how often a program is asked what it has done, and askLast that while it stops, of which nothing is to be missed.
+	askEvery = time.Second
+	askLast  = 100 * time.Millisecond
+	// askTimeout bounds an answer, and maxAnswer its size in bytes.
+	askTimeout = 2 * time.Second
+	maxAnswer  = 16 << 20
+	// maxLine is the longest line that is passed on in one piece, in bytes.
+	maxLine = 64 << 10
+)
+
+// asker asks a worker on loopback what it does.
+type asker struct{ client *http.Client }
+
+func newAsker() *asker {
+	return &asker{&http.Client{Transport: &http.Transport{}, Timeout: askTimeout}} // which knows no proxy
+}
+
+// follow asks until over ends, more often from when stopping is closed. What a program did after the last answer is not known.
+func (u *upkeep) follow(over context.Context, stopping <-chan struct{}, address string) {
+	defer u.ask.client.CloseIdleConnections()
+	every := askEvery
+	for {
+		if now, troubles, err := u.ask.worker(over, address); err == nil {
+			u.mu.Lock()
+			u.now, u.troubles, u.problem = now, troubles, ""
+			u.mu.Unlock()
+		}
+		select {
+		case <-time.After(every):
+		case <-stopping:
+			every, stopping = askLast, nil
+		case <-over.Done():
+			return
+		}
+	}
+}
+
+// worker returns what a worker has done, and what holds messages back there.
+func (a *asker) worker(ctx context.Context, address string) (done tallies, troubles []compile.Trouble, err error) {
+	var status compile.WorkerStatus
+	err = a.get(ctx, "http://"+address+"/status", func(body io.Reader) error { return json.NewDecoder(body).Decode(&status) })
+	if err != nil {
+		return nil, nil, err
+	}
+	done = tallies{}
+	err = a.get(ctx, "http://"+address+"/metrics", func(body io.Reader) error {
+		parser := expfmt.NewTextParser(model.UTF8Validation)
+		families, err := parser.TextToMetricFamilies(body)
+		done.addFamilies(slices.Collect(maps.Values(families)))
+		return err //nolint:wrapcheck // nobody sees it
+	})
+	return done, status.Troubles, err
+}
+
+func (a *asker) get(ctx context.Context, url string, read func(io.Reader) error) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err //nolint:wrapcheck // nobody sees it
+	}
+	response, err := a.client.Do(request)
+	if err != nil {
+		return err //nolint:wrapcheck // nobody sees it
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: status %d", url, response.StatusCode)
+	}
+	return read(io.LimitReader(response.Body, maxAnswer))
+}
+
+// copyLines passes on what a program prints, whole lines at a time, so that those of several programs do not get mixed up.
+func copyLines(to io.Writer, from io.Reader) {
+	lines := bufio.NewReaderSize(from, maxLine)
+	for {
+		line, err := lines.ReadSlice('\n')
+		if len(line) > 0 {
+			_, _ = to.Write(line) // the program goes on, whoever listens
+		}
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return
+		}
+	}
+}

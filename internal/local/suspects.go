@@ -1,0 +1,154 @@
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/suspects"
+)
+
+// SuspectsArgument is the one argument of the process that a Runner starts for the suspects of a worker group: the Runner's own
+// program, which then has to call SuspectsWorker.
+const SuspectsArgument = "suspects-worker"
+
+// suspectsChild is the process for the suspects of a group whose worker is in this one.
+type suspectsChild struct {
+	options *Options
+	log     *slog.Logger
+
+	mu      sync.Mutex
+	orders  orders
+	changed chan struct{} // closed when orders changes
+	done    tallies
+}
+
+func newSuspectsChild(options *Options, log *slog.Logger) *suspectsChild {
+	return &suspectsChild{
+		options: options, log: log, orders: orders{LogLevel: options.LogLevel}, changed: make(chan struct{}), done: tallies{},
+	}
+}
+
+// command of the process. It learns what it must know from its standard input, so the variables that hold logins are kept
+// from it.
+func (c *suspectsChild) command(ctx context.Context) *exec.Cmd {
+	program, err := os.Executable()
+	if err != nil {
+		program = os.Args[0]
+	}
+	command := exec.CommandContext(ctx, program, SuspectsArgument) //nolint:gosec // it is this program
+	command.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool {
+		name, _, _ := strings.Cut(variable, "=")
+		return name == EnvAMQP || name == EnvManagement
+	})
+	command.Stderr = c.options.LogTo
+	command.Stdout = &tallyReader{add: c.add}
+	return command
+}
+
+// take puts a configuration, credentials and the folder of the handler's files in force, for the process that runs and for those
+// to come.
+func (c *suspectsChild) take(config compile.Config, on Broker, files string) error {
+	encoded, err := compile.Encode(config)
+	if err != nil {
+		return err //nolint:wrapcheck // it names the worker
+	}
+	c.order(encoded, on, files)
+	return nil
+}
+
+// takeLogin is take for credentials alone.
+func (c *suspectsChild) takeLogin(on Broker) {
+	c.mu.Lock()
+	config, files := c.orders.Config, c.orders.Files
+	c.mu.Unlock()
+	c.order(config, on, files)
+}
+
+// order changes the orders.
+func (c *suspectsChild) order(config json.RawMessage, on Broker, files string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	next := c.orders
+	next.Config, next.Broker, next.Files = config, secretOf(on), files
+	if reflect.DeepEqual(next, c.orders) {
+		return
+	}
+	c.orders = next
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// run keeps the process running until ctx ends.
+func (c *suspectsChild) run(ctx context.Context) {
+	journal, err := c.journal()
+	if err != nil {
+		c.log.Error("suspects wait: their worker cannot be started", "error", err)
+		return
+	}
+	supervisor := suspects.Supervisor{Command: c.command, Journal: journal, Input: c.feed, Log: c.log}
+	supervisor.Run(ctx)
+}
+
+// journal is its folder, which is made for the first process.
+func (c *suspectsChild) journal() (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.orders.Journal == "" {
+		path, err := os.MkdirTemp("", "redrive-journal-")
+		if err != nil {
+			return "", err //nolint:wrapcheck // it names the folder
+		}
+		c.orders.Journal = path
+	}
+	return c.orders.Journal, nil
+}
+
+// feed writes the orders, and again when they change.
+func (c *suspectsChild) feed(ctx context.Context, to io.Writer) {
+	encoder := json.NewEncoder(to)
+	for {
+		c.mu.Lock()
+		current, changed := c.orders, c.changed
+		c.mu.Unlock()
+		if err := encoder.Encode(current); err != nil {
+			return // it has ended
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// forget removes the journal, when the process has ended, or is about to with this one.
+func (c *suspectsChild) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.orders.Journal != "" {
+		_ = os.RemoveAll(c.orders.Journal) // else it is left to the system
+	}
+}
+
+// add counts what a process has done since it last told.
+func (c *suspectsChild) add(more tallies) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.done.plus(more, 1)
+}
+
+// addTo counts what all processes have done.
+func (c *suspectsChild) addTo(all tallies) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all.plus(c.done, 1)
+}

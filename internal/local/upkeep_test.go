@@ -1,0 +1,175 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"redrive.dev/redrive/internal/testtransport"
+)
+
+// printed is what a program printed, and what was logged about it.
+type printed struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (p *printed) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.Write(b)
+}
+
+func (p *printed) String() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.String()
+}
+
+// script keeps a shell script running; its file "here" is what the test can wait for.
+func script(t *testing.T, limit time.Duration, text string) (u *upkeep, out *printed, here string) {
+	t.Helper()
+	out, here = &printed{}, filepath.Join(t.TempDir(), "here")
+	log := slog.New(slog.NewTextHandler(out, nil))
+	return newUpkeep([]string{"sh", "-c", text, here}, out, func() time.Duration { return limit }, log), out, here
+}
+
+func awaitFile(t *testing.T, path string) {
+	t.Helper()
+	testtransport.Eventually(t, "the script to be there", func() bool {
+		_, err := os.Stat(path)
+		return err == nil
+	})
+}
+
+func TestAProgramIsToldToStopInTwoWays(t *testing.T) {
+	for name, text := range map[string]string{
+		"the end of its input":     `trap '' INT; touch "$0"; cat >/dev/null; echo has stopped`,
+		"what Ctrl-C sends":        `trap 'echo has stopped; exit 0' INT; touch "$0"; while :; do sleep 0.01; done`,
+		"through a program before": `trap : INT; sh -c 'trap "exit 0" INT; touch "$0"; while :; do sleep 0.01; done' "$0"; echo has stopped`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			u, out, here := script(t, time.Hour, text)
+			ctx, stop := context.WithCancel(t.Context())
+			var running sync.WaitGroup
+			running.Go(func() { u.run(ctx) })
+			awaitFile(t, here)
+			stop()
+			running.Wait()
+			if !strings.Contains(out.String(), "has stopped\n") || strings.Contains(out.String(), "killed") {
+				t.Errorf("got %s", out)
+			}
+		})
+	}
+}
+
+func TestAProgramThatDoesNotStopIsKilled(t *testing.T) {
+	u, out, here := script(t, time.Millisecond, `trap '' INT; touch "$0"; while :; do sleep 0.01; done`)
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { u.run(ctx) })
+	awaitFile(t, here)
+	stop()
+	running.Wait()
+	if !strings.Contains(out.String(), "is killed: it has not stopped in time") {
+		t.Errorf("got %s", out)
+	}
+}
+
+func TestWhatAProgramLeavesBehindHoldsNobodyUp(t *testing.T) {
+	u, out, _ := script(t, time.Hour, `setsid sleep 30 & printf 'last words'; exit 7`)
+	if exit := u.once(t.Context()); exit != "exit status 7" {
+		t.Errorf("got %s", exit)
+	}
+	if !strings.HasSuffix(out.String(), "last words") {
+		t.Errorf("got %s", out)
+	}
+}
+
+func TestAProgramThatCannotBeStartedSaysWhy(t *testing.T) {
+	u := newUpkeep([]string{"/nowhere/at/all"}, &printed{}, func() time.Duration { return 0 }, slog.New(slog.DiscardHandler))
+	if exit := u.once(t.Context()); exit != "/nowhere/at/all does not exist" {
+		t.Errorf("got %s", exit)
+	}
+}
+
+func TestAProgramTellsWhatItDoesAndAllCount(t *testing.T) {
+	metrics := "# TYPE redrive_messages_handled_total counter\n" +
+		`redrive_messages_handled_total{queue="test",outcome="succeeded",strategy=""} 3` + "\n" +
+		`redrive_messages_handled_total{queue="test",outcome="failed",strategy="x"} 1` + "\n" +
+		"# TYPE redrive_in_flight_messages gauge\n" + `redrive_in_flight_messages{queue="test"} 2` + "\n"
+	status := `{"troubles": [{"reason": "BreakerOpen", "message": "the breaker is open"}]}`
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write([]byte(map[string]string{"/metrics": metrics, "/status": status}[r.URL.Path]))
+	}))
+	defer server.Close()
+	u, _, _ := script(t, 0, "")
+	ask := func() {
+		t.Helper()
+		now, troubles, err := u.ask.worker(t.Context(), server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.now, u.troubles = now, troubles
+	}
+	expect := func(want Tally, hindrances string) {
+		t.Helper()
+		all := tallies{}
+		u.addTo(all)
+		if got := *all.of("test"); got != want {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+		texts := ""
+		for _, trouble := range u.hindrances() {
+			texts += trouble.Message
+		}
+		if texts != hindrances {
+			t.Errorf("troubles %q, want %q", texts, hindrances)
+		}
+	}
+	ask()
+	expect(Tally{AtHandler: 2, Handled: 3, Failed: 1}, "the breaker is open")
+	u.ended()
+	expect(Tally{Handled: 3, Failed: 1}, "")
+	u.report("it does not run")
+	expect(Tally{Handled: 3, Failed: 1}, "it does not run")
+	u.report("")
+	ask()
+	expect(Tally{AtHandler: 2, Handled: 6, Failed: 2}, "the breaker is open")
+
+	metrics = "no metrics"
+	if _, _, err := u.ask.worker(t.Context(), server.Listener.Addr().String()); err == nil {
+		t.Error("an answer that is none was taken for one")
+	}
+}
+
+func TestLinesArePassedOnWhole(t *testing.T) {
+	var writes []string
+	copyLines(writer(func(p []byte) { writes = append(writes, string(p)) }),
+		strings.NewReader("one\n\ntwo\n"+strings.Repeat("x", maxLine+1)+"\nlast"))
+	want := []string{"one\n", "\n", "two\n", strings.Repeat("x", maxLine), "x\n", "last"}
+	if len(writes) != len(want) {
+		t.Fatalf("%d writes, want %d", len(writes), len(want))
+	}
+	for i := range want {
+		if writes[i] != want[i] {
+			t.Errorf("write %d is of %d bytes, want %d", i, len(writes[i]), len(want[i]))
+		}
+	}
+}
+
+// writer is a function that is written to.
+type writer func(p []byte)
+
+func (w writer) Write(p []byte) (int, error) {
+	w(p)
+	return len(p), nil
+}
