@@ -16,7 +16,6 @@ import (
 	"testing"
 	"unicode"
 
-	"github.com/prometheus/client_golang/prometheus"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
@@ -28,7 +27,6 @@ import (
 	"redrive.dev/redrive/internal/manifest"
 	"redrive.dev/redrive/internal/retry"
 	"redrive.dev/redrive/internal/topology"
-	"redrive.dev/redrive/internal/worker"
 )
 
 const root = ".."
@@ -335,31 +333,18 @@ func TestEveryHeaderIsOnThePageOfMessages(t *testing.T) {
 	mentioned(t, "docs/messages.md", in(t, source, `"(x-[a-z-]*[a-z]|B?CC)"`)...)
 }
 
-func TestEveryRequestHeaderIsOnThePageOfTheTransport(t *testing.T) {
-	mentioned(t, "docs/transport.md", in(t, "internal/handler/header.go", `set\("(Redrive-[A-Za-z-]+)"`)...)
+func TestEveryRequestHeaderIsOnThePageOfTheHandler(t *testing.T) {
+	mentioned(t, "docs/http-handler.md", in(t, "internal/handler/header.go", `set\("(Redrive-[A-Za-z-]+)"`)...)
 }
 
-func TestEveryMetricOfTheWorkerIsOnItsPage(t *testing.T) {
-	registry := prometheus.NewRegistry()
-	worker.NewMetrics(registry)
-	descriptions := make(chan *prometheus.Desc)
-	go func() {
-		registry.Describe(descriptions)
-		close(descriptions)
-	}()
-	var names []string
-	for description := range descriptions {
-		name, _, _ := strings.Cut(strings.TrimPrefix(description.String(), `Desc{fqName: "`), `"`)
-		names = append(names, name)
-	}
-	mentioned(t, "docs/worker.md", names...)
+func TestEveryMetricOfTheOperatorIsOnThePageOfTheWorker(t *testing.T) {
 	mentioned(t, "docs/worker.md", in(t, "controllers/counts.go", `NewDesc\("(\w+)"`)...)
 	mentioned(t, "docs/worker.md", in(t, "controllers/drift.go", `Name: "(\w+)"`)...)
 	mentioned(t, "docs/transport.md", in(t, "controllers/drift.go", `"(namespace|transport|kind|action)"`)...)
 }
 
 func TestEveryFlagOfWorkerAndManagerIsOnThePageOfTheWorker(t *testing.T) {
-	for _, source := range []string{"cmd/worker/main.go", "cmd/manager/main.go"} {
+	for _, source := range []string{"handler/run/options.go", "cmd/manager/main.go"} {
 		for _, flag := range in(t, source, `flags?\.\w+Var\(&[\w.]+, "([a-z-]+)"`) {
 			mentioned(t, "docs/worker.md", "--"+flag)
 		}

@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"time"
+
+	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	envelope "redrive.dev/redrive/internal/message"
+)
+
+const (
+	// nextLook is the time between two looks at the broker.
+	nextLook = 200 * time.Millisecond
+	// late is by how much the figures of the broker's queues may be.
+	late = 6 * time.Second
+)
+
+// place is a vhost of the example's own.
+type place struct {
+	vhost string
+	// url of the vhost.
+	url    string
+	client *rabbithole.Client
+}
+
+func newPlace(vhost string) (*place, error) {
+	address, err := url.Parse(os.Getenv("AMQP_URL"))
+	if err != nil || address.Host == "" || os.Getenv("MANAGEMENT_URL") == "" {
+		return nil, errors.New("AMQP_URL and MANAGEMENT_URL must name a RabbitMQ; run.sh starts one where they are not set")
+	}
+	management, err := url.Parse(os.Getenv("MANAGEMENT_URL"))
+	if err != nil {
+		return nil, errors.New("MANAGEMENT_URL is not a URL")
+	}
+	user := management.User
+	if user == nil {
+		user = address.User
+	}
+	password, _ := user.Password()
+	management.User = nil
+	client, err := rabbithole.NewClient(management.String(), user.Username(), password)
+	if err != nil {
+		return nil, fmt.Errorf("management API: %w", err)
+	}
+	p := &place{vhost: vhost, url: address.JoinPath("/").String() + vhost, client: client}
+	if _, err := client.PutVhost(vhost, rabbithole.VhostSettings{}); err != nil {
+		return nil, fmt.Errorf("make the vhost: %w", err)
+	}
+	all := rabbithole.Permissions{Configure: ".*", Write: ".*", Read: ".*"}
+	if _, err := client.UpdatePermissionsIn(vhost, address.User.Username(), all); err != nil {
+		return nil, errors.Join(fmt.Errorf("rights on the vhost: %w", err), p.leave())
+	}
+	return p, nil
+}
+
+func (p *place) leave() error {
+	if _, err := p.client.DeleteVhost(p.vhost); err != nil {
+		return fmt.Errorf("delete the vhost: %w", err)
+	}
+	return nil
+}
+
+// publish waits for the exchange and publishes each message, confirmed and routed.
+func (p *place) publish(ctx context.Context, all *script, trouble func() error) error {
+	err := wait(ctx, "the exchange "+all.Exchange, trouble, func() bool {
+		_, err := p.client.GetExchange(p.vhost, all.Exchange)
+		return err == nil
+	})
+	if err != nil {
+		return err
+	}
+	conn, err := amqp091.Dial(p.url)
+	if err != nil {
+		return errors.New("connect to the broker of AMQP_URL")
+	}
+	defer func() { _ = conn.Close() }()
+	channel, err := conn.Channel()
+	if err == nil {
+		err = channel.Confirm(false)
+	}
+	if err != nil {
+		return fmt.Errorf("open a channel: %w", err)
+	}
+	for i, m := range all.Messages {
+		headers := amqp091.Table{}
+		for name, value := range m.Headers {
+			headers[name] = value
+		}
+		confirm, err := channel.PublishWithDeferredConfirmWithContext(ctx, all.Exchange, m.RoutingKey, true, false, amqp091.Publishing{
+			DeliveryMode: amqp091.Persistent, ContentType: "application/json", MessageId: fmt.Sprintf("message-%d", i+1),
+			Type: m.Type, Headers: headers, Body: m.Body,
+		})
+		if err != nil {
+			return fmt.Errorf("publish message %d: %w", i+1, err)
+		}
+		if ok, err := confirm.WaitContext(ctx); err != nil || !ok {
+			return fmt.Errorf("the broker did not confirm message %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+// account waits until nothing is in any queue but what was to fail, and says what that is.
+func (p *place) account(ctx context.Context, all *script, trouble func() error) error {
+	failing := 0
+	for _, m := range all.Messages {
+		if m.Fails {
+			failing++
+		}
+	}
+	var since time.Time
+	err := wait(ctx, fmt.Sprintf("%d messages in the failure queue and none elsewhere", failing), trouble, func() bool {
+		queues, err := p.client.ListQueuesIn(p.vhost)
+		if err != nil {
+			return false
+		}
+		failed, elsewhere := 0, 0
+		for i := range queues {
+			if queues[i].Name == all.FailureQueue {
+				failed = queues[i].Messages
+			} else {
+				elsewhere += queues[i].Messages
+			}
+		}
+		if failed != failing || elsewhere != 0 {
+			since = time.Time{}
+			return false
+		}
+		if since.IsZero() {
+			since = time.Now()
+		}
+		return time.Since(since) > late
+	})
+	if err != nil {
+		return err
+	}
+	return p.tell(all, failing)
+}
+
+// tell takes the messages of the failure queue and prints why they are there.
+func (p *place) tell(all *script, failing int) error {
+	conn, err := amqp091.Dial(p.url)
+	if err != nil {
+		return errors.New("connect to the broker of AMQP_URL")
+	}
+	defer func() { _ = conn.Close() }()
+	channel, err := conn.Channel()
+	if err != nil {
+		return fmt.Errorf("open a channel: %w", err)
+	}
+	fmt.Printf("\n%d messages: %d handled, %d in the failure queue\n", len(all.Messages), len(all.Messages)-failing, failing)
+	for range failing {
+		d, ok, err := channel.Get(all.FailureQueue, true)
+		if err != nil || !ok {
+			return fmt.Errorf("read the failure queue: a message is missing: %w", err)
+		}
+		fmt.Printf("  %s: %v, %v: %v\n", d.MessageId,
+			d.Headers[envelope.HeaderReason], d.Headers[envelope.HeaderErrorClass], d.Headers[envelope.HeaderErrorMessage])
+		if !expected(all, d.MessageId) {
+			return fmt.Errorf("%s was to be handled", d.MessageId)
+		}
+	}
+	return nil
+}
+
+func expected(all *script, id string) bool {
+	for i, m := range all.Messages {
+		if fmt.Sprintf("message-%d", i+1) == id {
+			return m.Fails
+		}
+	}
+	return false
+}
+
+// wait looks until it is as expected, a program of the example has ended, or ctx ends.
+func wait(ctx context.Context, what string, trouble func() error, reached func() bool) error {
+	tick := time.NewTicker(nextLook)
+	defer tick.Stop()
+	for !reached() {
+		if err := trouble(); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s: %w", what, ctx.Err())
+		case <-tick.C:
+		}
+	}
+	return nil
+}
