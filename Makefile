@@ -93,12 +93,14 @@ verify: ## Check that all that is generated or formatted is up to date. What was
 test: ## Run all tests, on a RabbitMQ and an API server of their own.
 	@mkdir -p bin
 	@go build -o bin/broker ./hack/broker
+	hack/languages.sh
 	assets=$$(hack/envtest.sh); \
 	KUBEBUILDER_ASSETS=$$assets bin/broker -- go test -p 3 -timeout 20m $(TEST_FLAGS) ./...
 	$(if $(TEST_FLAGS),,$(MAKE) --no-print-directory fuzz FUZZTIME=2s)
 
 # The fuzz targets, each with the package that has it.
-FUZZ := message:FuzzHeaders handler:FuzzAnswers retry:FuzzDecisionsOnAnyMessage retry:FuzzAnyExpression topology:FuzzNames
+FUZZ := message:FuzzHeaders handler:FuzzAnswers handler:FuzzMessageFrames handler:FuzzAcknowledgements \
+	retry:FuzzDecisionsOnAnyMessage retry:FuzzAnyExpression topology:FuzzNames
 FUZZTIME ?= 30s
 
 .PHONY: fuzz
@@ -139,12 +141,22 @@ e2e: ## Run the end-to-end suite in a cluster; E2E_FLAGS are more flags of go te
 e2e-short: ## Run the part of it that takes a few minutes.
 	E2E_SHORT=1 $(MAKE) --no-print-directory e2e
 
+# The packages whose parts are measured one by one; hack/bench measures the worker as a whole.
+BENCHES := ./internal/compile ./internal/fair ./internal/guard ./internal/message ./internal/retry
+# Flags of hack/bench, for instance BENCH_FLAGS='-run http -rounds 9'.
+BENCH_FLAGS ?=
+
+# The broker is a RabbitMQ 4 where there is a way to one; hack/brokers.sh says where from.
 .PHONY: bench
-bench: ## Run the benchmarks; bare/ours is the share of a bare loop's speed that Redrive reaches in the same run.
-	go test -short -run '^$$' -bench . -benchmem $(TEST_FLAGS) $(PURE)
+bench: ## Run the benchmarks: the worker beside bare programs, on a RabbitMQ of its own; with PEERS=1 beside other workers too.
+	go test -short -run '^$$' -bench . -benchmem $(BENCHES)
 	@mkdir -p bin
-	@go build -o bin/broker ./hack/broker
-	bin/broker -- go test -run '^$$' -bench . -benchtime 5x ./internal/worker
+	@go build -o bin/bench ./hack/bench
+	@if [[ -n $$AMQP_URL$$REDRIVE_RABBITMQ_ROOT || $$(id -u) != 0 ]] || ! command -v apt-get >/dev/null || docker info >/dev/null 2>&1; then \
+		bin/bench $(BENCH_FLAGS); \
+	else \
+		BROKERS=4.0 hack/brokers.sh bin/bench $(BENCH_FLAGS); \
+	fi
 
 .PHONY: demo
 demo: ## Show Redrive at work on a RabbitMQ of its own; with CLUSTER=1 in a cluster, found or made as by e2e.

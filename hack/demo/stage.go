@@ -33,8 +33,8 @@ type process struct {
 func newProcess(p *place, log io.Writer) *process {
 	return &process{place: p, runner: local.NewRunner(local.Options{
 		Waits: topology.DefaultWaits(), Reapply: 15 * time.Second, Refresh: lookEvery,
-		Suspects: local.Suspects{Stay: time.Minute, LogTo: log, LogLevel: slog.LevelWarn},
-		Log:      slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		SuspectsStay: time.Minute, LogTo: log, LogLevel: slog.LevelWarn,
+		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})}
 }
 

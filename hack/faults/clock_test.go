@@ -61,7 +61,7 @@ func steppedWorker(clock string) int {
 		Config: config,
 		Source: worker.NewLogin(*credentials, config.VHost).Target,
 		Handlers: func(spec v1alpha1.Handler, concurrency int) (handler.Handler, error) {
-			return handler.New(spec, concurrency, "test")
+			return handler.New(spec, handler.Options{Concurrency: concurrency, Version: "test"})
 		},
 		Now:     steppedClock(clock),
 		Rand:    worker.Random{},

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/binary"
 	"io"
+	"maps"
 	"net"
 	"strings"
 	"sync"
@@ -68,6 +69,18 @@ func (f frame) method() method {
 		return 0
 	}
 	return method(binary.BigEndian.Uint32(f[headerSize:]))
+}
+
+// deliveryTag of a basic.deliver: after the consumer's tag, a short string.
+func (f frame) deliveryTag() uint64 {
+	at := headerSize + 4
+	return binary.BigEndian.Uint64(f[at+1+int(f[at]):])
+}
+
+// settled is the tag of a basic.ack or a basic.reject; multiple is true where all deliveries up to it are acknowledged.
+func (f frame) settled() (tag uint64, multiple bool) {
+	at := headerSize + 4
+	return binary.BigEndian.Uint64(f[at:]), f.method() == basicAck && f[at+8]&1 == 1
 }
 
 // redelivered is the flag of a basic.deliver: after the consumer's tag, a short string, and the delivery tag.
@@ -180,7 +193,7 @@ func (w *wire) accept() {
 			_ = client.Close()
 			continue
 		}
-		c := &cable{wire: w, ends: [2]net.Conn{client, broker}, closing: map[uint16]bool{}, onLoan: map[uint16]int{}}
+		c := &cable{wire: w, ends: [2]net.Conn{client, broker}, closing: map[uint16]bool{}, onLoan: map[uint16]map[uint64]bool{}}
 		w.mu.Lock()
 		w.cables[c] = true
 		w.dialed++
@@ -239,8 +252,8 @@ func (w *wire) onLoan() int {
 	defer w.mu.Unlock()
 	total := 0
 	for c := range w.cables {
-		for _, n := range c.onLoan {
-			total += n
+		for _, tags := range c.onLoan {
+			total += len(tags)
 		}
 	}
 	return total
@@ -252,8 +265,8 @@ type cable struct {
 	ends [2]net.Conn
 	// closing has the channels on which the broker is heard no more, until it closes them.
 	closing map[uint16]bool
-	// onLoan by channel.
-	onLoan map[uint16]int
+	// onLoan are the tags of the deliveries that are not settled, by channel.
+	onLoan map[uint16]map[uint64]bool
 	// whole is held while the frames of one message pass to the broker: nothing may come between them.
 	whole sync.Mutex
 }
@@ -350,7 +363,10 @@ func (c *cable) passes(from side, f frame) bool {
 func (c *cable) count(at point, f frame) {
 	switch at {
 	case point{fromBroker, basicDeliver}:
-		c.onLoan[f.channel()]++
+		if c.onLoan[f.channel()] == nil {
+			c.onLoan[f.channel()] = map[uint64]bool{}
+		}
+		c.onLoan[f.channel()][f.deliveryTag()] = true
 		if f.redelivered() {
 			c.wire.redelivered++
 		}
@@ -359,7 +375,8 @@ func (c *cable) count(at point, f frame) {
 			c.wire.suspected++
 		}
 	case point{fromClient, basicAck}, point{fromClient, basicReject}:
-		c.onLoan[f.channel()]--
+		settled, multiple := f.settled()
+		maps.DeleteFunc(c.onLoan[f.channel()], func(tag uint64, _ bool) bool { return tag == settled || multiple && tag < settled })
 	}
 }
 
