@@ -389,17 +389,6 @@ func (b *Breaker) State(now time.Time) State {
 	return b.state
 }
 
-// Until is when an open breaker begins to probe; the zero time where it is not open. Nothing happens by itself then: it is the
-// next call of a method that finds it probing.
-func (b *Breaker) Until(now time.Time) time.Time {
-	b.mu.Lock()
-	defer b.unlock()
-	if t := b.roll(now); b.state == Open {
-		return now.Add(time.Duration(b.until - t))
-	}
-	return time.Time{}
-}
-
 // Reconfigure changes when the breaker opens and for how long. Its state stays; what was counted too, unless the window is another.
 func (b *Breaker) Reconfigure(c BreakerConfig, now time.Time) {
 	b.reconfigure(c.normal(), now)

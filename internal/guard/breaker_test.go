@@ -36,6 +36,16 @@ func watch(t testing.TB, c BreakerConfig, rnd Random) *watched {
 
 const timeout = 30 * time.Second
 
+// openUntil is when an open breaker begins to probe; the zero time where it is not open.
+func (b *Breaker) openUntil(now time.Time) time.Time {
+	b.mu.Lock()
+	defer b.unlock()
+	if t := b.roll(now); b.state == Open {
+		return now.Add(time.Duration(b.until - t))
+	}
+	return time.Time{}
+}
+
 // call makes a call that takes no time but says that it did.
 func (w *watched) call(now time.Time, took time.Duration, outcome Outcome) {
 	w.t.Helper()
@@ -155,7 +165,7 @@ func TestAnOpenBreakerAdmitsNothingUntilItsTimeIsOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := watch(t, aBreaker(), c.rnd)
 			w.calls(noon, 10, Failure)
-			until := w.Until(after(1))
+			until := w.openUntil(after(1))
 			if got := until.Sub(noon); got != c.want {
 				t.Fatalf("open for %s, want %s", got, c.want)
 			}
@@ -165,8 +175,8 @@ func TestAnOpenBreakerAdmitsNothingUntilItsTimeIsOver(t *testing.T) {
 			}
 			w.want(last, Open, 0)
 			w.want(until, Probing, 1)
-			if !w.Until(until).IsZero() {
-				t.Errorf("probing until %s", w.Until(until))
+			if !w.openUntil(until).IsZero() {
+				t.Errorf("probing until %s", w.openUntil(until))
 			}
 		})
 	}
@@ -177,19 +187,19 @@ func TestABreakerStaysOpenTwiceAsLongAfterEachFailedProbe(t *testing.T) {
 	for _, want := range []float64{20, 40, 60, 60} {
 		w.call(now, 0, Failure)
 		w.want(now, Open, 0)
-		got := w.Until(now).Sub(now).Seconds()
+		got := w.openUntil(now).Sub(now).Seconds()
 		if want == 60 { // No draw makes it longer than the longest.
 			want = 57
 		}
 		if got != want {
 			t.Errorf("open for %v s, want %v", got, want)
 		}
-		now = w.Until(now)
+		now = w.openUntil(now)
 	}
 	w.calls(now, 1+2+4+8, Success)
 	w.want(now, Closed, 10)
 	w.calls(now, 10, Failure)
-	if got := w.Until(now).Sub(now); got != 10*time.Second {
+	if got := w.openUntil(now).Sub(now); got != 10*time.Second {
 		t.Errorf("open for %s after it was closed, want 10s", got)
 	}
 }
@@ -327,7 +337,7 @@ func TestWhenARampOpensAgain(t *testing.T) {
 			if last != "Ramping > Open: "+c.why {
 				t.Errorf("%q, want %q", last, c.why)
 			}
-			if got := w.Until(now).Sub(now); got != 20*time.Second {
+			if got := w.openUntil(now).Sub(now); got != 20*time.Second {
 				t.Errorf("open for %s, want 20s", got)
 			}
 		})
@@ -375,7 +385,7 @@ func TestWhatWasAdmittedInAnEarlierStateDecidesNothing(t *testing.T) {
 	w.mu.Lock()
 	w.open(w.clock.now, "for the test")
 	w.unlock()
-	now := w.Until(after(10))
+	now := w.openUntil(after(10))
 	w.want(now, Probing, 1)
 	old = append(old, ramp...)
 	finish(now, Success)
@@ -434,7 +444,7 @@ func TestTheZeroPermitDoesNothing(*testing.T) {
 func TestThoseWhoAreDeniedAreSpread(t *testing.T) {
 	w := watch(t, aBreaker(), seeded())
 	w.calls(noon, 10, Failure)
-	left := w.Until(noon).Sub(noon)
+	left := w.openUntil(noon).Sub(noon)
 	check := func(now time.Time, from, to time.Duration) {
 		t.Helper()
 		tenths := [10]int{}
@@ -468,7 +478,7 @@ func TestABreakerKeepsItsStateWhenItChanges(t *testing.T) {
 	if w.State(noon) != Open {
 		t.Error("what was counted is forgotten")
 	}
-	if got := w.Until(noon).Sub(noon); got != 2*time.Second {
+	if got := w.openUntil(noon).Sub(noon); got != 2*time.Second {
 		t.Errorf("open for %s, want 2s", got)
 	}
 
@@ -506,10 +516,10 @@ func TestNoConfigurationMakesABreakerFail(t *testing.T) {
 				t.Fatalf("%+v: denied in %s", c, w.State(now))
 			}
 			permit.Done(now, time.Second, Failure)
-			if until := w.Until(now); until.Before(now) || w.State(now) != Open {
+			if until := w.openUntil(now); until.Before(now) || w.State(now) != Open {
 				t.Fatalf("%+v: %s until %s", c, w.State(now), until)
 			}
-			now = w.Until(now)
+			now = w.openUntil(now)
 			w.want(now, Probing, 1)
 		}
 	}
@@ -574,7 +584,7 @@ func TestABreakerNeverAdmitsTooManyAndNeverLocksUp(t *testing.T) {
 			if ok && allowed == 0 || state != Closed && live > allowed {
 				t.Fatalf("%d in flight while %s, %d allowed", live, state, allowed)
 			}
-			if until := b.Until(clock.now); !until.IsZero() && until.Sub(clock.now) > c.MaxOpenFor {
+			if until := b.openUntil(clock.now); !until.IsZero() && until.Sub(clock.now) > c.MaxOpenFor {
 				t.Fatalf("open for another %s", until.Sub(clock.now))
 			}
 		}
@@ -599,7 +609,7 @@ func TestAStepOfTheClockKeepsABreakerOpenNoLongerThanItsTime(t *testing.T) {
 		w.calls(noon, 10, Failure)
 		w.want(after(4), Open, 0)
 		now := after(4 + step)
-		if left := w.Until(now).Sub(now); step < 0 && left != 6*time.Second {
+		if left := w.openUntil(now).Sub(now); step < 0 && left != 6*time.Second {
 			t.Errorf("clock set by %v s: open for another %s", step, left)
 		}
 		w.want(after(10+step), Probing, 1)
@@ -616,7 +626,7 @@ func TestChangesAreToldInOrderAndOutsideOfTheLock(t *testing.T) {
 			t.Error("told of a change while it was told of another")
 		}
 		told = append(told, to)
-		now := b.Until(noon)
+		now := b.openUntil(noon)
 		if to == Open {
 			b.Allowed(now) // It begins to probe.
 		}

@@ -108,17 +108,6 @@ func (b *Breaker) End(why string) {
 	b.retired = true
 }
 
-// NotClosed are the keys whose breaker is not closed, with its state.
-func (b *Breakers) NotClosed(now time.Time) map[string]State {
-	states := map[string]State{}
-	for _, breaker := range b.all() {
-		if s := breaker.State(now); s != Closed {
-			states[breaker.key] = s
-		}
-	}
-	return states
-}
-
 // Reconfigure changes all breakers, as Breaker.Reconfigure does.
 func (b *Breakers) Reconfigure(c BreakerConfig, now time.Time) {
 	config := c.normal()

@@ -37,12 +37,23 @@ func TestEachKeyHasABreakerOfItsOwn(t *testing.T) {
 	if want := []string{`"acme" Closed > Open`, `"" Closed > Open`, `"` + short + `" Closed > Open`}; !slices.Equal(told, want) {
 		t.Errorf("told %q, want %q", told, want)
 	}
-	if got, want := b.NotClosed(noon), (map[string]State{"acme": Open, "": Open, short: Open}); !maps.Equal(got, want) {
+	if got, want := b.notClosed(noon), (map[string]State{"acme": Open, "": Open, short: Open}); !maps.Equal(got, want) {
 		t.Errorf("not closed: %v", got)
 	}
-	if got, want := b.NotClosed(after(10)), (map[string]State{"acme": Probing, "": Probing, short: Probing}); !maps.Equal(got, want) {
+	if got, want := b.notClosed(after(10)), (map[string]State{"acme": Probing, "": Probing, short: Probing}); !maps.Equal(got, want) {
 		t.Errorf("not closed 10 s later: %v", got)
 	}
+}
+
+// notClosed are the keys whose breaker is not closed, with its state.
+func (b *Breakers) notClosed(now time.Time) map[string]State {
+	states := map[string]State{}
+	for _, breaker := range b.all() {
+		if s := breaker.State(now); s != Closed {
+			states[breaker.key] = s
+		}
+	}
+	return states
 }
 
 func TestKeysThatFindNoPlaceShareABreaker(t *testing.T) {
@@ -77,7 +88,7 @@ func crowd(t *testing.T, onChange func(string, State, State, string)) *Breakers 
 		permit, _, _ := b.For(strconv.Itoa(i), noon).Admit(noon, timeout)
 		permit.Done(noon, 0, Failure)
 	}
-	if n := len(b.NotClosed(noon)); n != maxKeys {
+	if n := len(b.notClosed(noon)); n != maxKeys {
 		t.Fatalf("%d are open", n)
 	}
 	return b
@@ -175,7 +186,7 @@ func TestBreakersMayBeUsedByManyAtOnce(*testing.T) {
 				permit, _, _ := b.For(strconv.Itoa(j%50*(i%2)), now).Admit(now, timeout)
 				permit.Done(now, 0, Outcome(j%3))
 				if j%100 == 0 {
-					b.NotClosed(now)
+					b.notClosed(now)
 					b.Reconfigure(aBreaker(), now)
 				}
 			}

@@ -30,10 +30,10 @@ type LimiterConfig struct {
 // Up to 10,000 keys have a bucket of their own. One whose bucket is full again, and that has no promises to keep, is forgotten
 // when its place is needed. While no place is free, further keys share one bucket, so what gets through in all stays bounded.
 type Limiter struct {
-	rnd     Random
-	maxWait int64
+	rnd Random
 
 	mu      sync.Mutex
+	maxWait int64
 	clock   clock
 	config  LimiterConfig
 	pace    pace
@@ -59,11 +59,13 @@ type bucket struct {
 
 // NewLimiter returns a limiter with full buckets. Nobody is asked to wait in place for longer than maxWait, 0 to 1 h.
 func NewLimiter(c LimiterConfig, maxWait time.Duration, rnd Random) *Limiter {
-	l := &Limiter{rnd: rnd, maxWait: min(max(int64(maxWait), 0), horizon), config: c}
+	l := &Limiter{rnd: rnd, maxWait: bounded(maxWait), config: c}
 	l.pace = l.newPace(c)
 	l.buckets = newKeyed(l.idle)
 	return l
 }
+
+func bounded(maxWait time.Duration) int64 { return min(max(int64(maxWait), 0), horizon) }
 
 func (l *Limiter) newPace(c LimiterConfig) pace {
 	step := interval(c.PerSecond)
@@ -116,13 +118,15 @@ func (l *Limiter) Cancel(turn Turn) {
 	}
 }
 
-// Reconfigure changes the rate. Each bucket stays as full as it is, in proportion. Turns and promises that were given stand.
-func (l *Limiter) Reconfigure(c LimiterConfig, now time.Time) {
+// Reconfigure changes the rate, and how long somebody may be asked to wait in place. Each bucket stays as full as it is, in
+// proportion. Turns and promises that were given stand.
+func (l *Limiter) Reconfigure(c LimiterConfig, maxWait time.Duration, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c == l.config {
+	if c == l.config && bounded(maxWait) == l.maxWait {
 		return
 	}
+	l.maxWait = bounded(maxWait)
 	t := l.clock.at(now)
 	before := l.pace
 	l.config, l.pace = c, l.newPace(c)

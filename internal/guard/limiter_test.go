@@ -345,7 +345,7 @@ func TestAfterReconfigurationABucketIsAsFullAsBefore(t *testing.T) {
 					t.Fatalf("%d turns, want %d", got, c.taken)
 				}
 			}
-			l.Reconfigure(c.after, noon)
+			l.Reconfigure(c.after, 0, noon)
 			for _, key := range []string{"", "k"} {
 				if got := grants(l, key, noon, 20); got != c.want {
 					t.Errorf("key %q: %d turns are left, want %d", key, got, c.want)
@@ -368,12 +368,29 @@ func TestTurnsThatWaitStandWhenTheRateChanges(t *testing.T) {
 				turn := l.Take("", noon)
 				last = max(last, turn.Wait)
 			}
-			l.Reconfigure(LimiterConfig{Smooth: smooth, PerSecond: perSecond, Burst: 8}, noon)
+			l.Reconfigure(LimiterConfig{Smooth: smooth, PerSecond: perSecond, Burst: 8}, 10*time.Second, noon)
 			want := last + time.Duration(float64(time.Second)/perSecond)
 			if got := l.Take("", noon); !got.OK || got.Wait != want {
 				t.Errorf("smooth %t: the next waits %s, want %s, after the one who waits %s", smooth, got.Wait, want, last)
 			}
 		}
+	}
+}
+
+func TestHowLongSomebodyMayWaitInPlaceChangesWithTheConfiguration(t *testing.T) {
+	config := LimiterConfig{PerSecond: 1, Burst: 1}
+	l := NewLimiter(config, 0, seeded())
+	l.Take("", noon)
+	if turn := l.Take("", noon); turn.OK {
+		t.Errorf("%+v: want no turn that has to be waited for", turn)
+	}
+	l.Reconfigure(config, time.Minute, noon)
+	if turn := l.Take("", noon); !turn.OK || turn.Wait != time.Second {
+		t.Errorf("%+v: want one in a second", turn)
+	}
+	l.Reconfigure(config, time.Second, noon)
+	if turn := l.Take("", noon); turn.OK {
+		t.Errorf("%+v: want none in two seconds", turn)
 	}
 }
 
@@ -395,7 +412,7 @@ func TestNoConfigurationMakesALimiterFail(t *testing.T) {
 				t.Fatalf("%+v: %+v", c, turn)
 			}
 		}
-		l.Reconfigure(LimiterConfig{PerSecond: 1, Burst: 1}, after(1e6))
+		l.Reconfigure(LimiterConfig{PerSecond: 1, Burst: 1}, 1<<62, after(1e6))
 		if turn := l.Take("", after(1e6+366*86400)); !turn.OK || turn.Wait != 0 {
 			t.Errorf("%+v: after a year as a usual limiter: %+v", c, turn)
 		}
@@ -411,7 +428,7 @@ func TestALimiterMayBeUsedByManyAtOnce(t *testing.T) {
 			for range 200 {
 				given[i] += grants(l, "k", noon, 1)
 				l.Cancel(l.Take("other", noon))
-				l.Reconfigure(LimiterConfig{PerSecond: 1, Burst: 100}, noon)
+				l.Reconfigure(LimiterConfig{PerSecond: 1, Burst: 100}, 0, noon)
 			}
 		})
 	}
