@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"time"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/message"
@@ -11,32 +12,48 @@ const (
 	troubleHandler = v1alpha1.ReasonHandlerNotReady
 	// maxWhy bounds what a handler says of why it is not ready.
 	maxWhy = 1000
+	// startTime is how long a handler may take to start before the log warns of it.
+	startTime = 10 * time.Second
 )
+
+// readiness is what was last seen of the handler's.
+type readiness struct {
+	// why it is not ready; empty where it is.
+	why string
+	// since is when it was first seen not to be; zero where it is.
+	since time.Time
+	// warned is true where the log has a warning of it.
+	warned bool
+}
 
 // noteHandler takes down whether the handler is ready. Only gate calls it.
 func (w *Worker) noteHandler(why error) {
-	text := ""
-	if why != nil {
-		text = message.Text(why.Error(), maxWhy)
-	}
-	before := w.handlerTrouble
-	if before != nil && *before == text {
+	w.options.Metrics.handlerReady.Set(truth(why == nil))
+	if why == nil {
+		w.wasReady.Store(true)
+		if !w.handler.since.IsZero() {
+			w.troubles.end(troubleHandler, "")
+			w.options.Log.Info("the handler is ready")
+			w.handler = readiness{}
+		}
 		return
 	}
-	w.handlerTrouble = &text
-	w.options.Metrics.handlerReady.Set(truth(why == nil))
-	switch {
-	case why == nil && before == nil:
-	case why == nil:
-		w.troubles.end(troubleHandler, "")
-		w.options.Log.Info("the handler is ready")
-	case before == nil || *before == "":
+	now := w.options.Now()
+	if text := message.Text(why.Error(), maxWhy); text != w.handler.why {
+		w.handler.why = text
 		w.troubles.explain(text)
-		w.troubles.begin(troubleHandler, "", w.options.Now())
-		w.options.Log.Warn("the handler is not ready: nothing is consumed until it is", "why", text)
-	default:
-		w.troubles.explain(text)
-		w.problems.warn("handler", "the handler is still not ready, and says something else", "why", text)
+		if w.handler.warned {
+			w.problems.warn("handler", "the handler is still not ready, and says something else", "why", text)
+		}
+	}
+	if w.handler.since.IsZero() {
+		w.handler.since = now
+		w.troubles.begin(troubleHandler, "", now)
+	}
+	// One that is just starting is none to warn of.
+	if !w.handler.warned && (w.wasReady.Load() || now.Sub(w.handler.since) >= startTime) {
+		w.handler.warned = true
+		w.options.Log.Warn("the handler is not ready: nothing is consumed until it is", "why", w.handler.why)
 	}
 }
 

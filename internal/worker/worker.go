@@ -84,8 +84,9 @@ type Worker struct {
 	allowed   atomic.Int64
 	// regulation wakes gate where it may decide otherwise.
 	regulation chan struct{}
-	// handlerTrouble is why the handler is not ready, empty where it is; nil before it was asked. Only gate uses it.
-	handlerTrouble *string
+	// handler is what is known of the handler's readiness. Only gate uses it, but for wasReady: true once it has been.
+	handler  readiness
+	wasReady atomic.Bool
 	// retired are handlers that were replaced and may not be closed yet, and over is true when Run has ended; both under reload.
 	retired []*shared
 	over    bool
@@ -167,17 +168,22 @@ func (w *Worker) activate(p *program) {
 // ConfigHash names the configuration in force.
 func (w *Worker) ConfigHash() string { return w.program.Load().hash }
 
-// Ready is nil when messages can be received and settled, and else says what is missing.
+// Ready is nil when messages can be received and settled, and else says what is missing. It waits for the handler once: a handler
+// that fails from the start stops a rollout, while one that fails later is a trouble that the worker reports, and no reason
+// to take the worker for broken.
 func (w *Worker) Ready() error {
 	if ready, _ := w.publisher.Ready(); !ready {
 		return waiting("the broker takes no messages at the moment", w.publisher.Trouble())
 	}
 	p := w.program.Load()
 	if why, _ := p.handler.Ready(); why != nil {
+		if w.wasReady.Load() {
+			return nil // nothing is received meanwhile, and that is as it should be
+		}
 		return waiting("the handler is not ready", why)
 	}
 	if p.protection.allowed(p.config.Concurrency, w.options.Now()) == 0 {
-		return nil // nothing is received while the breaker is open, and that is as it should be
+		return nil // nothing is received while the breaker is open either
 	}
 	if active, want := w.consumer.Active(), len(p.consumed); active < want {
 		return waiting(fmt.Sprintf("%d of %d queues are consumed", active, want), w.consumer.Trouble())
