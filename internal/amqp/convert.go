@@ -47,42 +47,31 @@ func toPublishing(m *message.Message) amqp091.Publishing {
 	}
 }
 
-// headersOf returns a table as a plain map. Most have no other tables in them, and need no copy.
+// headersOf gives a table as a plain map: the library's table type is replaced in place, at every depth.
 func headersOf(t amqp091.Table) map[string]any {
-	for _, value := range t {
-		switch value.(type) {
-		case amqp091.Table, []any:
-			return plainMap(t)
+	for key, value := range t {
+		switch v := value.(type) {
+		case amqp091.Table:
+			t[key] = headersOf(v)
+		case []any:
+			plainList(v)
 		}
 	}
 	return t
 }
 
-// plainMap and plain replace the library's table type by plain maps, at every depth.
-func plainMap(t amqp091.Table) map[string]any {
-	m := make(map[string]any, len(t))
-	for key, value := range t {
-		m[key] = plain(value)
-	}
-	return m
-}
-
-func plain(value any) any {
-	switch v := value.(type) {
-	case amqp091.Table:
-		return plainMap(v)
-	case []any:
-		list := make([]any, len(v))
-		for i := range v {
-			list[i] = plain(v[i])
+func plainList(list []any) {
+	for i, value := range list {
+		switch v := value.(type) {
+		case amqp091.Table:
+			list[i] = headersOf(v)
+		case []any:
+			plainList(v)
 		}
-		return list
-	default:
-		return value
 	}
 }
 
-// table and field undo what plainMap and plain do.
+// table and field undo in a copy what headersOf does.
 func table(m map[string]any) amqp091.Table {
 	t := make(amqp091.Table, len(m)+1)
 	for key, value := range m {

@@ -20,6 +20,9 @@ const MaxHeaderSize = 120 << 10
 // dead-letter exchange, whole but without a reason on it.
 var ErrHeadersTooLarge = errors.New("headers too large to be published again")
 
+// mostOwn is about how many headers of ours a message has; it only spares the growth of a map.
+const mostOwn = 16
+
 // persistent is the delivery mode of messages that survive a restart of the broker.
 const persistent = 2
 
@@ -126,10 +129,9 @@ func republished(m Message, queue string, own map[string]any, optional []header)
 
 // stateHeaders returns the headers without which a message would lose its place in the policy.
 func stateHeaders(m Message, s State, now time.Time) map[string]any {
-	own := map[string]any{
-		HeaderExchange:   s.Exchange,
-		HeaderRoutingKey: s.RoutingKey,
-	}
+	own := make(map[string]any, mostOwn)
+	own[HeaderExchange] = s.Exchange
+	own[HeaderRoutingKey] = s.RoutingKey
 	if m.MessageID == "" && s.ID != "" {
 		own[HeaderID] = s.ID
 	}

@@ -8,8 +8,9 @@ import (
 	"redrive.dev/redrive/internal/fair"
 )
 
-// mostWaiting is how many goroutines are kept for the next jobs. Where the handler takes its time it matters little.
-const mostWaiting = 16
+// mostWaiting is how many goroutines are kept for the next jobs: about as many as await the broker's confirm at a time where each
+// message is retried. Where the handler takes its time it matters little.
+const mostWaiting = 64
 
 // accept takes a delivery, and does not block: the prefetch bounds how many there are. One that has to wait for a place at the
 // handler does so in the scheduler, and has no goroutine until it has one.

@@ -395,17 +395,25 @@ func (w *Worker) keyOf(key *retry.Key, j *job) string {
 	return text
 }
 
-// health is what a call says of the handler: an answer is a sign of life unless it is the server's own error or a refusal
-// for being too much.
+// health is what a call says of the handler. One that gives its verdict on the message works: it advises to fail or to drop it, or
+// refuses it with an HTTP status that blames the request. All else is a failure, such as an exit code or an exception.
 func health(failure *retry.Failure) guard.Outcome {
-	if failure == nil {
+	switch {
+	case failure == nil:
 		return guard.Success
-	}
-	if failure.Source != retry.SourceHandler || failure.Status >= http.StatusInternalServerError ||
-		failure.Status == http.StatusTooManyRequests || failure.Status == http.StatusRequestTimeout {
+	case failure.Source != retry.SourceHandler:
+		return guard.Failure
+	case failure.Advice == retry.AdviseFail, failure.Advice == retry.AdviseDrop, blamesRequest(failure.Status):
+		return guard.Success
+	default:
 		return guard.Failure
 	}
-	return guard.Success
+}
+
+// blamesRequest is true of an answer that another request might not have got. Exit codes are below those.
+func blamesRequest(status int) bool {
+	return status >= http.StatusMultipleChoices && status < http.StatusInternalServerError &&
+		status != http.StatusRequestTimeout && status != http.StatusTooManyRequests
 }
 
 // breakerChanged tells of a breaker's change of state, and lets gate look at it.
