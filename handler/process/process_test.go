@@ -204,6 +204,23 @@ func TestServeEndsWithItsContextAfterWhatIsInHand(t *testing.T) {
 	}
 }
 
+func TestACancellationWithACauseIsACancellationToTheHandler(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	w := serve(ctx, t, 1, func(ctx context.Context, _ *handler.Message) error {
+		cancel(io.ErrUnexpectedEOF)
+		<-ctx.Done()
+		return fmt.Errorf("%w, for %w", ctx.Err(), context.Cause(ctx))
+	})
+	w.write(message("1", `,"body":""`))
+	if got := w.read()["message"]; got != "context canceled, for unexpected EOF" {
+		t.Errorf("got %v", got)
+	}
+	if err := <-w.outcome; !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestWhatIsNoFrameEndsServeWithAnError(t *testing.T) {
 	for input, want := range map[string]string{
 		"nonsense\n": "read a frame", `{"type":"message"}` + "\n": "a message without an id", `{"type":"mess`: "amid a frame",

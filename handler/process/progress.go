@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 )
@@ -43,10 +44,10 @@ func (a *attempt) Deadline() (time.Time, bool) {
 
 // Err tells a deadline that has passed from another end.
 func (a *attempt) Err() error {
-	if a.Context.Err() == nil {
-		return nil
+	if errors.Is(context.Cause(a.Context), context.DeadlineExceeded) {
+		return context.DeadlineExceeded
 	}
-	return context.Cause(a.Context) //nolint:wrapcheck // it is compared
+	return a.Context.Err() //nolint:wrapcheck // it is compared
 }
 
 // Value finds the attempt itself.

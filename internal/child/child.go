@@ -59,8 +59,7 @@ func (p *Process) Pid() int { return p.pid }
 
 // Wait waits as Done does, and returns how the program ended.
 func (p *Process) Wait() Exit {
-	p.watch.Do(p.await)
-	<-p.done
+	<-p.Done()
 	return p.exit
 }
 
@@ -80,15 +79,6 @@ func (p *Process) Kill() {
 	defer p.mu.Unlock()
 	if !p.reaped {
 		killGroup(p.pid)
-	}
-}
-
-// Terminate asks the program and its group to end. It does nothing where they have ended, and on Windows it is Kill.
-func (p *Process) Terminate() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.reaped {
-		terminateGroup(p.pid)
 	}
 }
 

@@ -6,10 +6,12 @@ import (
 	"bufio"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"redrive.dev/redrive/internal/child"
 )
@@ -86,14 +88,38 @@ func TestAProgramReadsAndWritesAndEnds(t *testing.T) {
 		t.Errorf("got %+v", exit)
 	}
 	p.Kill() // of nothing, and nobody else
-	p.Terminate()
+	p.Interrupt()
+}
+
+func TestWhoWaitsForAProgramHoldsUpNobodyElse(t *testing.T) {
+	t.Parallel()
+	for range 20 {
+		p := begin(t, shell("read word"))
+		waiting, ended := make(chan struct{}), make(chan child.Exit, 1)
+		go func() {
+			close(waiting)
+			ended <- p.Wait()
+		}()
+		<-waiting
+		runtime.Gosched()
+		done := make(chan (<-chan struct{}), 1)
+		go func() { done <- p.Done() }()
+		select {
+		case <-done: // while the program runs
+		case <-time.After(patience):
+			t.Fatal("Done waits")
+		}
+		ok(t, p.input.Close())
+		if exit := <-ended; exit.Code != 1 {
+			t.Errorf("got %+v", exit)
+		}
+	}
 }
 
 func TestTheWholeGroupIsKilled(t *testing.T) {
 	t.Parallel()
 	p := begin(t, shell(`trap "" TERM; sh -c 'trap "" TERM; echo $$; sleep 1000' & wait`))
 	grandchild := p.line(t)
-	p.Terminate()
 	p.Kill()
 	if exit := p.Wait(); exit.Signal != syscall.SIGKILL || exit.String() != "killed by SIGKILL" {
 		t.Errorf("got %+v", exit)
@@ -103,9 +129,9 @@ func TestTheWholeGroupIsKilled(t *testing.T) {
 
 func TestTheWholeGroupIsToldToEnd(t *testing.T) {
 	t.Parallel()
-	p := begin(t, shell(`trap "wait; exit 4" TERM; sh -c 'trap "echo bye; exit" TERM; echo ready; while :; do sleep 0.01; done' & wait`))
+	p := begin(t, shell(`trap "exit 4" INT; sh -c 'trap "echo bye; exit" INT; echo ready; while :; do sleep 0.01; done'`))
 	p.says(t, "ready")
-	p.Terminate()
+	p.Interrupt()
 	p.says(t, "bye")
 	if exit := p.Wait(); exit.Code != 4 {
 		t.Errorf("got %+v", exit)

@@ -18,6 +18,4 @@ func killGroup(leader int) {
 // killRest kills what is left of a group whose leader has ended.
 func killRest(leader int) { _ = syscall.Kill(-leader, syscall.SIGKILL) }
 
-func terminateGroup(leader int) { _ = syscall.Kill(-leader, syscall.SIGTERM) }
-
 func signalName(s syscall.Signal) string { return unix.SignalName(s) }

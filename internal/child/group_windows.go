@@ -16,8 +16,6 @@ func killGroup(leader int) {
 // killRest does nothing: nobody knows what belonged to a leader that has ended.
 func killRest(int) {}
 
-func terminateGroup(leader int) { killGroup(leader) }
-
 func signalName(syscall.Signal) string { return "" }
 
 func ownGroup() *syscall.SysProcAttr {

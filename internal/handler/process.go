@@ -24,6 +24,8 @@ const (
 	closeGrace = 5 * time.Second
 	// recycleGrace is how long a process may take to end that is replaced.
 	recycleGrace = 10 * time.Second
+	// atOnce is how much certainly fits into an empty pipe.
+	atOnce = 4 << 10
 	// maxKeptBuffer is the largest buffer for frames that is kept for the next one.
 	maxKeptBuffer = 1 << 20
 )
@@ -164,13 +166,7 @@ func (p *Process) exchange(c *call, request *Request) ending {
 	stop := watch()
 	defer func() { stop() }()
 
-	buffer, _ := p.buffers.Get().(*[]byte)
-	deadline, _ := c.ctx.Deadline()
-	*buffer = appendMessage((*buffer)[:0], id, deadline, request)
-	q.send(c, *buffer)
-	if cap(*buffer) <= maxKeptBuffer {
-		p.buffers.Put(buffer)
-	}
+	p.hand(c, q, id, request)
 	for {
 		select {
 		case end := <-c.ended:
@@ -183,6 +179,24 @@ func (p *Process) exchange(c *call, request *Request) ending {
 			q.listenFor(c)
 		}
 	}
+}
+
+// hand writes the frame of a message.
+func (p *Process) hand(c *call, q *peer, id uint64, request *Request) {
+	buffer, _ := p.buffers.Get().(*[]byte)
+	deadline, _ := c.ctx.Deadline()
+	*buffer = appendMessage((*buffer)[:0], id, deadline, request)
+	write := func() {
+		q.send(c, *buffer)
+		if cap(*buffer) <= maxKeptBuffer {
+			p.buffers.Put(buffer)
+		}
+	}
+	if len(*buffer) <= atOnce {
+		write()
+		return
+	}
+	go write() // for a process may wait until somebody reads what it writes, before it reads
 }
 
 // abandon ends an attempt of which the context has ended. Nobody can ask a process to let go of a message, so it is killed.

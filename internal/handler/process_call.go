@@ -33,7 +33,7 @@ type call struct {
 	progress chan struct{}
 	ended    chan ending
 
-	// peer has the message in hand, by the id; nil while it waits. They are guarded by the mutex of the handler.
+	// peer is the process that got the message last, by the id. It may have ended since.
 	peer *peer
 	id   uint64
 	// start is where its frame begins in all that was written to the peer, -1 while it is not written. It is guarded by the
@@ -82,10 +82,7 @@ func (c *call) left() time.Duration {
 }
 
 // end tells the call's goroutine. Each placement has one end.
-func (c *call) end(e ending) {
-	c.peer = nil
-	c.ended <- e
-}
+func (c *call) end(e ending) { c.ended <- e }
 
 // notBegun is the failure of a call that waited for a process in vain.
 func (c *call) notBegun(why error) *retry.Failure {

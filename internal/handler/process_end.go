@@ -3,6 +3,7 @@ package handler
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"redrive.dev/redrive/internal/child"
@@ -83,6 +84,20 @@ func (p *Process) distrust(why error) {
 	p.grow()
 }
 
+// backOff sets the pause before the next start, after one that failed or a process that crashed.
+func (p *Process) backOff() {
+	steps := max(p.pool.failures, p.pool.crashes-freeCrashes)
+	if steps <= 0 {
+		return
+	}
+	pause := longestPause
+	if shift := steps - 1; shift < 5 {
+		pause = min(firstPause<<shift, longestPause)
+	}
+	jitter := 0.8 + 0.4*rand.Float64() //nolint:gosec // it is no secret
+	p.pool.notBefore = time.Now().Add(time.Duration(jitter * float64(pause)))
+}
+
 // remove forgets a process.
 func (p *Process) remove(q *peer, reason exitReason) {
 	delete(p.pool.all, q)
@@ -117,6 +132,8 @@ func (q *peer) obituary(exit child.Exit) error {
 // one that it had is convicted, unless the process was killed for another one's sake; of several nobody can tell which it was.
 func (p *Process) blame(q *peer, exit child.Exit, read int64, why error) {
 	var touched []*call
+	// It goes on with what it has in hand when it closes its standard input: that it was killed is for the sake of one that came later.
+	forAnother := q.condemned && (q.fault == nil || errors.Is(q.fault, errInputClosed) && len(q.calls) > 1)
 	for id, c := range q.calls {
 		delete(q.calls, id)
 		if c.start < 0 || c.start >= read {
@@ -125,7 +142,7 @@ func (p *Process) blame(q *peer, exit child.Exit, read int64, why error) {
 		}
 		touched = append(touched, c)
 	}
-	if convicted := len(touched) == 1 && (!q.condemned || q.fault != nil); convicted {
+	if len(touched) == 1 && !forAnother {
 		touched[0].end(ending{kind: endAnswered, failure: conviction(q.fault, exit, why)})
 		return
 	}

@@ -245,7 +245,16 @@ func (q *peer) closeInput() {
 		return
 	}
 	_ = q.stdin.Close() // nothing is left to be written
-	q.reaper = time.AfterFunc(q.grace, q.child.Kill)
+	q.reaper = time.AfterFunc(q.grace, q.expire)
+}
+
+// expire kills a process that has not ended within its grace.
+func (q *peer) expire() {
+	p := q.handler
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	q.kill()
+	p.grow()
 }
 
 // finish waits for the end of a process that writes no more, or ends it.
@@ -256,7 +265,7 @@ func (q *peer) finish(fault error) child.Exit {
 	}
 	if !isWithin(pipeGrace, q.child.Done()) {
 		p.mu.Lock()
-		if q.state != stateStopping { // else its end is near
+		if q.reaper == nil { // else its end is near
 			p.condemn(q, exitProtocol, errOutputClosed)
 		}
 		p.mu.Unlock()

@@ -123,8 +123,7 @@ func (p *Process) withdraw(c *call) {
 	is := func(other *call) bool { return other == c }
 	p.pool.waiting = slices.DeleteFunc(p.pool.waiting, is)
 	p.pool.alone = slices.DeleteFunc(p.pool.alone, is)
-	if q := c.peer; q != nil {
-		c.peer = nil
+	if q := c.peer; q != nil && q.calls[c.id] == c {
 		delete(q.calls, c.id)
 		p.settle(q)
 	}
@@ -312,13 +311,28 @@ func (p *Process) grow() {
 	if len(p.pool.alone) > 0 && p.pool.starting == 0 && len(p.pool.ready) >= p.settings.processes+due {
 		p.makeRoom()
 	}
-	for p.pool.starting < min(needed, maxStarting) && len(p.pool.ready)+p.pool.starting < p.settings.processes+due {
+	for p.pool.starting < min(needed, maxStarting) && p.hasRoom(due) {
 		if wait := time.Until(p.pool.notBefore); wait > 0 {
 			p.growAfter(wait)
 			return
 		}
 		p.start()
 	}
+}
+
+// hasRoom reports whether one more process may be started. Those that are to end count until they have or are killed: they may take
+// their time, with a last message or without.
+func (p *Process) hasRoom(due int) bool {
+	if len(p.pool.ready)+p.pool.starting >= p.settings.processes+due {
+		return false
+	}
+	living := 0
+	for q := range p.pool.all {
+		if !q.muted {
+			living++
+		}
+	}
+	return living <= p.settings.processes
 }
 
 // growAfter calls grow again.
@@ -358,20 +372,6 @@ func (p *Process) start() {
 	p.metrics.moved("", stateStarting)
 	p.metrics.starts.Inc()
 	p.running.Go(q.run)
-}
-
-// backOff sets the pause before the next start, after one that failed or a process that crashed.
-func (p *Process) backOff() {
-	steps := max(p.pool.failures, p.pool.crashes-freeCrashes)
-	if steps <= 0 {
-		return
-	}
-	pause := longestPause
-	if shift := steps - 1; shift < 5 {
-		pause = min(firstPause<<shift, longestPause)
-	}
-	jitter := 0.8 + 0.4*rand.Float64() //nolint:gosec // it is no secret
-	p.pool.notBefore = time.Now().Add(time.Duration(jitter * float64(pause)))
 }
 
 // review brings the answer of Ready up to date.

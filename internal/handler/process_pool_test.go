@@ -194,6 +194,36 @@ func TestAProcessThatClosesItsInputCostsNoMessage(t *testing.T) {
 	}
 }
 
+func TestAProcessThatClosesItsInputConvictsNoMessageThatItHasInHand(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello4)}, handler.Options{})
+	closed, end := filepath.Join(t.TempDir(), "closed"), filepath.Join(t.TempDir(), "end")
+	inHand := make(chan *retry.Failure, 1)
+	go func() { inHand <- give(t, p, patience, "close stdin", "touch "+closed, "await "+end, "ack") }()
+	eventually(t, "the input is closed", func() bool { return exists(closed) })
+	if got := give(t, p, patience, "ack"); got != nil {
+		t.Errorf("the one that could not be written: got %+v", got)
+	}
+	touch(end)
+	if got := <-inHand; got != nil {
+		t.Errorf("the one in hand: got %+v", got)
+	}
+}
+
+func TestAProcessThatWritesBeforeItReadsIsHeard(t *testing.T) {
+	t.Parallel()
+	// Neither what it writes nor the message fits into a pipe.
+	const program = `echo '{"type":"hello","protocol":1}'; yes stray | head -n 100000; head -n 1 >/dev/null
+		echo '{"type":"result","id":"1","outcome":"ack"}'; cat >/dev/null`
+	p := startProcess(t, v1alpha1.ProcessHandler{Command: []string{"sh", "-c", program}}, handler.Options{})
+	awaitReady(t, p)
+	ctx, cancel := handler.WithTimeout(t.Context(), 10*time.Second, patience)
+	defer cancel()
+	if got := p.Handle(ctx, handler.Request{Body: []byte(strings.Repeat("x", 1<<20))}); got != nil {
+		t.Errorf("got %+v", got)
+	}
+}
+
 func TestAProcessThatDoesNotReadHoldsUpNobodyForLongerThanTheTimeout(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say "+hello4, "hang")}, handler.Options{})

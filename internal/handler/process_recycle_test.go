@@ -15,6 +15,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/handler"
+	"redrive.dev/redrive/internal/retry"
 )
 
 func TestAProcessIsReplacedAfterItsNumberOfMessages(t *testing.T) {
@@ -84,6 +85,51 @@ func TestAProcessThatIsToBeReplacedServesUntilItsSuccessorDoes(t *testing.T) {
 	eventually(t, "a successor fails", func() bool { return starts(registry) >= 2 && exits(registry, "crashed") >= 1 })
 	if got := pidOf(t, p); got != first {
 		t.Errorf("process %d, not %d", got, first)
+	}
+}
+
+func TestAProcessThatIsReplacedAndClosesItsOutputIsKilled(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	p := startProcess(t, v1alpha1.ProcessHandler{
+		Command: scripted("say " + hello), Processes: ptr.To[int32](1), Recycle: &v1alpha1.Recycle{Age: duration(time.Second)},
+	}, handler.Options{Metrics: registry})
+	dir := t.TempDir()
+	begun, replaced := filepath.Join(dir, "begun"), filepath.Join(dir, "replaced")
+	outcome := make(chan *retry.Failure, 1)
+	go func() { outcome <- give(t, p, patience, "touch "+begun, "await "+replaced, "close stdout", "hang") }()
+	eventually(t, "it has a message when its successor is there", func() bool {
+		return exists(begun) && sample(registry, "redrive_handler_processes", "state", "stopping") == 1
+	})
+	touch(replaced)
+	if got := <-outcome; got == nil || got.Class != handler.ClassOutputClosed {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestProcessesThatTakeTheirTimeToEndDoNotPileUp(t *testing.T) {
+	t.Parallel()
+	end := filepath.Join(t.TempDir(), "end")
+	program := fmt.Sprintf(`echo '%s'; read -r message || exit 0; echo '{"type":"result","id":"1","outcome":"ack"}'; until test -e %q; do sleep 0.01; done`, hello, end)
+	registry := prometheus.NewRegistry()
+	p := startProcess(t, v1alpha1.ProcessHandler{
+		Command: []string{"sh", "-c", program}, Processes: ptr.To[int32](1), Recycle: &v1alpha1.Recycle{Messages: ptr.To[int64](1)},
+	}, handler.Options{Metrics: registry})
+	outcomes := make(chan *retry.Failure, 3)
+	for range 3 {
+		go func() { outcomes <- give(t, p, patience) }()
+	}
+	for range 2 {
+		if got := <-outcomes; got != nil {
+			t.Errorf("got %+v", got)
+		}
+	}
+	if got := starts(registry); got != 2 {
+		t.Errorf("%v processes live, of which two have not ended yet", got)
+	}
+	touch(end)
+	if got := <-outcomes; got != nil {
+		t.Errorf("got %+v", got)
 	}
 }
 
