@@ -92,8 +92,8 @@ type Budget struct {
 }
 
 // Breaker stops calling a handler that is failing, or too slow, until it works again. While it is open no attempt is
-// counted. Answers of 500 and above, 408 and 429, timeouts, crashes and lost connections are failures; any other answer
-// shows that the handler works.
+// counted. Timeouts, crashes, lost connections, exit codes, exceptions, and answers of 500 and above, 408 and 429 are failures. An
+// answer below 500, and the advice to fail or to drop the message, show that the handler works.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.slowPercent) || has(self.slowAfter)",message="slowPercent needs slowAfter"
 // +kubebuilder:validation:XValidation:rule="!has(self.openFor) || !has(self.maxOpenFor) || duration(self.openFor) <= duration(self.maxOpenFor)",message="openFor is longer than maxOpenFor"
