@@ -57,6 +57,7 @@ func TestHandlerURLs(t *testing.T) {
 	const (
 		badURL = "url must be an absolute http or https URL"
 		secret = "url must not hold a user name or password"
+		port   = "url must have a port of 1 to 65535"
 	)
 	urls := map[string]struct{ url, want string }{
 		"https":                       {"https://handler.shop.svc:8443/messages?a=b", ""},
@@ -68,6 +69,12 @@ func TestHandlerURLs(t *testing.T) {
 		"a path":                      {"/messages", badURL},
 		"another scheme":              {"amqp://h/", badURL},
 		"no host":                     {"http:///messages", badURL},
+		"a port alone":                {"http://:8080/messages", badURL},
+		"the last port":               {"http://h:65535/", ""},
+		"a port over the last":        {"http://h:65536/", port},
+		"a port of many digits":       {"http://[::1]:99999999999999999999/", port},
+		"port 0":                      {"http://h:0/", port},
+		"a colon without a port":      {"http://h:/", ""},
 		"no URL":                      {"", tooShort},
 		"a long URL":                  {"http://h/" + long(2048), tooLong},
 		"a user and a password in it": {"http://user:password@h/", secret},

@@ -52,7 +52,8 @@ type HTTPHandler struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
-	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() in ['http', 'https'] && url(self).getHost() != ''",message="url must be an absolute http or https URL"
+	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() in ['http', 'https'] && url(self).getHostname() != ''",message="url must be an absolute http or https URL"
+	// +kubebuilder:validation:XValidation:rule="!isURL(self) || url(self).getPort() == '' || (url(self).getPort().size() < 6 && int(url(self).getPort()) > 0 && int(url(self).getPort()) < 65536)",message="url must have a port of 1 to 65535"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^[^/?#]*//[^/?#]*@')",message="url must not hold a user name or password: headersSecretRef is for credentials"
 	URL string `json:"url"`
 
@@ -84,7 +85,8 @@ type HTTPHandler struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
-	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() in ['http', 'https'] && url(self).getHost() != ''",message="readinessURL must be an absolute http or https URL"
+	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() in ['http', 'https'] && url(self).getHostname() != ''",message="readinessURL must be an absolute http or https URL"
+	// +kubebuilder:validation:XValidation:rule="!isURL(self) || url(self).getPort() == '' || (url(self).getPort().size() < 6 && int(url(self).getPort()) > 0 && int(url(self).getPort()) < 65536)",message="readinessURL must have a port of 1 to 65535"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^[^/?#]*//[^/?#]*@')",message="readinessURL must not hold a user name or password"
 	ReadinessURL *string `json:"readinessURL,omitempty"` //nolint:tagliatelle // as Kubernetes spells initialisms: clusterIP
 }
@@ -138,8 +140,8 @@ type ProcessHandler struct {
 	// +kubebuilder:validation:XValidation:rule="self[0] != ''",message="command must begin with the name of a program"
 	Command []string `json:"command"`
 
-	// processes is the largest number of them in a pod; they are started as they are needed. Left out, it is the worker's
-	// concurrency.
+	// processes is the largest number of them in a pod, and one more while one is replaced; they are started as they are needed.
+	// Left out, it is the worker's concurrency.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000

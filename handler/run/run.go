@@ -26,7 +26,7 @@ import (
 //
 //	func main() { run.Main(handler.Func(handle)) }
 //
-// The worker's flags are added to those of flag.CommandLine, so that a program can have its own beside them; it must leave it to
+// The worker's flags are added to those of flag.CommandLine, so that a program can have its own, of other names; it must leave it to
 // Main to parse them. The exit code is 0 after a stop, 1 after an error, which is on standard error, and 2 where the command line
 // is wrong. With --suspects it is that of the worker's process, which is then a child of this one.
 //

@@ -1,6 +1,8 @@
 package handler
 
 import (
+	"context"
+	"net"
 	"time"
 
 	"redrive.dev/redrive/api/v1alpha1"
@@ -9,7 +11,7 @@ import (
 // NewBriskHTTP is NewHTTP, for tests that cannot wait as long as a worker: it asks and looks more often.
 func NewBriskHTTP(spec v1alpha1.HTTPHandler, options Options) (*HTTP, error) {
 	return newHTTP(spec, options, pace{
-		ready: 20 * time.Millisecond, notReady: 10 * time.Millisecond, doubted: time.Millisecond, files: 10 * time.Millisecond,
+		ready: 20 * time.Millisecond, notReady: 10 * time.Millisecond, doubted: time.Millisecond, answer: 2 * time.Second, files: 10 * time.Millisecond,
 		silence: 20 * time.Millisecond, pong: 20 * time.Millisecond, idle: 20 * time.Millisecond,
 	})
 }
@@ -17,6 +19,16 @@ func NewBriskHTTP(spec v1alpha1.HTTPHandler, options Options) (*HTTP, error) {
 // NewIdleHTTP is NewHTTP, for tests of what is done at once: it asks and looks on its own only once in an hour.
 func NewIdleHTTP(spec v1alpha1.HTTPHandler, options Options) (*HTTP, error) {
 	return newHTTP(spec, options, pace{
-		ready: time.Hour, notReady: 10 * time.Millisecond, doubted: time.Millisecond, files: time.Hour, idle: time.Hour,
+		ready: time.Hour, notReady: 10 * time.Millisecond, doubted: time.Millisecond, answer: 2 * time.Second, files: time.Hour, idle: time.Hour,
 	})
+}
+
+// AfterDial calls a function between the making of a connection and its first use.
+func (h *HTTP) AfterDial(call func()) {
+	dial := h.wire.dial
+	h.wire.dial = func(ctx context.Context) (net.Conn, error) {
+		c, err := dial(ctx)
+		call()
+		return c, err
+	}
 }

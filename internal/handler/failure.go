@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http/httptrace"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -62,7 +63,7 @@ func (p *progress) failure(ctx context.Context, err error) *retry.Failure {
 	switch {
 	case hasEnded(ctx):
 		return outOfTime(ctx)
-	case !p.connected.Load():
+	case !p.connected.Load(), isUnwelcome(err):
 		return unconnected(err, p.handshake.Load())
 	case p.answered.Load() && !p.framed && !isCut(err):
 		return malformed(err.Error())
@@ -115,6 +116,13 @@ func connectionClass(err error, handshake bool) string {
 		return ClassTimeout
 	}
 	return ClassUnreachable
+}
+
+// isUnwelcome reports whether a server refuses the certificate of this end, or the lack of one. In TLS 1.3 it says so when the handshake
+// is over for the client, which may have sent its request by then.
+func isUnwelcome(err error) bool {
+	network, ok := errors.AsType[*net.OpError](err)
+	return ok && network.Op == "remote error" && strings.Contains(network.Err.Error(), "certificate")
 }
 
 // isCut reports whether the connection ended where more of the answer was to come.

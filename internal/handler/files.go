@@ -54,7 +54,7 @@ func (h *HTTP) followFiles(ctx context.Context) {
 		refused string
 	)
 	look := func() {
-		next, err := h.files.settled()
+		next, err := settled(h.files.read)
 		if err == nil && (h.link.Load() == nil || !next.equal(inForce)) {
 			if err = h.takeOver(next, inForce); err == nil {
 				inForce = next
@@ -120,20 +120,20 @@ func (h *HTTP) takeOver(next, before content) error {
 	return nil
 }
 
-// settled reads the files until two times give the same: they may be in the middle of a change.
-func (f files) settled() (content, error) {
-	before, err := f.read()
+// settled reads the files until two times give the same: they may be in the middle of a change, in which some cannot be read.
+func settled(read func() (content, error)) (content, error) {
+	before, problem := read()
 	for range 10 {
-		if err != nil {
+		again, err := read()
+		switch {
+		case err == nil && problem == nil && again.equal(before):
+			return again, nil
+		case err != nil && problem != nil && err.Error() == problem.Error():
 			return content{}, err
 		}
-		var again content
-		if again, err = f.read(); err == nil && again.equal(before) {
-			return again, nil
-		}
-		before = again
+		before, problem = again, err
 	}
-	return content{}, fmt.Errorf("the files in %s do not stop changing", f.folder)
+	return content{}, errors.New("files of the http handler: they do not stop changing")
 }
 
 func (f files) read() (content, error) {

@@ -149,6 +149,7 @@ func TestHeadersThatNoRequestMayHaveMakeTheHandlerNotReadyAndAreNamed(t *testing
 		"a name with a colon":             {map[string]string{"headers/a:": "hidden"}, nil, `"a:"`},
 		"a line break within a value":     {map[string]string{"headers/X-Evil": "hidden\r\nHost: evil"}, nil, `"X-Evil"`},
 		"a zero byte":                     {map[string]string{"headers/X-Evil": "hid\x00den"}, nil, `"X-Evil"`},
+		"blanks":                          {map[string]string{"headers/X-Empty": "  "}, nil, `"X-Empty"`},
 		"nothing":                         {map[string]string{"headers/X-Empty": "\n"}, nil, `"X-Empty"`},
 		"a length":                        {map[string]string{"headers/Content-Length": "7"}, nil, `"Content-Length"`},
 		"another host":                    {map[string]string{"headers/host": "hidden"}, nil, `"host"`},

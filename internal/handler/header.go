@@ -55,13 +55,13 @@ func (f *fields) header() http.Header {
 // describe fills in the headers of the request: the message's own ones that may be carried over, those of the team's Secret,
 // and ours.
 func (h *HTTP) describe(f *fields, r Request, secret secretHeaders) {
+	contentType := fieldValue(r.ContentType)
 	carry := carrier{
 		fields: f, left: maxCarried, secret: secret.names, traced: r.Traceparent != "",
-		event: h.cloudEvents && !isStructured(r.ContentType),
+		event: h.cloudEvents, structured: isStructured(contentType),
 	}
 	carry.all(r.Headers)
-	contentType := fieldValue(r.ContentType)
-	if carry.event {
+	if carry.event && !carry.structured {
 		contentType = f.completeEvent(r, contentType)
 	}
 	if contentType == "" || len(contentType) > maxMeta {
@@ -122,8 +122,8 @@ type carrier struct {
 	secret map[string]bool
 	// traced says that the attempt has a trace context of its own, which stands in place of the producer's, whole.
 	traced bool
-	// event says that those which are attributes of an event become such.
-	event bool
+	// event says that those which are attributes of an event become such, unless it is structured: then its body has them.
+	event, structured bool
 }
 
 // all copies the message's headers that are valid and harmless over HTTP, in the order of their names so that the same
@@ -143,7 +143,7 @@ func (c *carrier) all(own map[string]any) {
 	for _, name := range names {
 		if c.event {
 			if attribute, ok := attributeOf(name); ok {
-				if value := attributeValue(own[name]); value != "" {
+				if value := attributeValue(own[name]); value != "" && !c.structured {
 					c.carry(attribute, value)
 				}
 				continue
@@ -177,8 +177,10 @@ func (c *carrier) mayCarry(name string) bool {
 	}
 	plain := plainName(name)
 	switch plain {
-	case "authorization", "cookie", "cookie2", "proxy", "forwarded", "x-real-ip", "x-http-method", "x-http-method-override",
-		"x-method-override", "user-agent": // who asks, from where, and for what
+	case "authorization", "cookie", "cookie2", "proxy", "forwarded", "x-forwarded", "x-real-ip", "x-client-ip", "true-client-ip",
+		"user-agent": // who asks, and from where
+		return false
+	case "x-http-method", "x-http-method-override", "x-method-override", "x-original-url", "x-rewrite-url": // and for what
 		return false
 	}
 	if c.traced && (plain == "traceparent" || plain == "tracestate") {

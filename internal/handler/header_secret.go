@@ -48,7 +48,7 @@ func checkSecretHeader(name, value string, event bool) error {
 		return errors.New("is set by the worker itself, remove it")
 	case event && strings.HasPrefix(plain, "ce-"):
 		return errors.New("is an attribute of the event, which comes from the message; remove it")
-	case value == "":
+	case strings.TrimSpace(value) == "":
 		return errors.New("is empty")
 	case !httpguts.ValidHeaderFieldValue(value):
 		return errors.New("has a value with control characters, such as a line break within it")

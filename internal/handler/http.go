@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -106,6 +107,10 @@ func parseURL(rawURL string) (*url.URL, error) {
 		return nil, errors.New("must name a host")
 	case target.User != nil:
 		return nil, errors.New("must not hold a user name or password")
+	case target.Port() != "":
+		if port, err := strconv.ParseUint(target.Port(), 10, 16); err != nil || port == 0 {
+			return nil, errors.New("must have a port of 1 to 65535")
+		}
 	}
 	return target, nil
 }
@@ -138,7 +143,7 @@ func (h *HTTP) Handle(ctx context.Context, request Request) *retry.Failure {
 	default:
 		failure = h.post(ctx, link, request)
 	}
-	if failure != nil && failure.Source == retry.SourceConnection && failure.Class != ClassCanceled {
+	if failure != nil && failure.Class != ClassCanceled && (failure.Source == retry.SourceConnection || failure.Source == retry.SourceCrash) {
 		h.readiness.doubt()
 	}
 	return failure

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -226,6 +227,43 @@ func TestAConnectionThatWasClosedWhileIdleCostsNoAttempt(t *testing.T) {
 			t.Fatal(show(got))
 		}
 		<-closed
+	}
+}
+
+// A socket takes connections before anybody accepts them, and drops them with whoever listened.
+func TestAConnectionThatEndsBeforeAByteIsSentIsAFailureToConnect(t *testing.T) {
+	t.Parallel()
+	path := socketPath(t)
+	listener := listenAt(t, path)
+	t.Cleanup(func() { _ = listener.Close() })
+	h := open(t, handler.NewHTTP, v1alpha1.HTTPHandler{URL: "http://handler", UnixSocket: &path}, options())
+	h.AfterDial(func() {
+		if c, err := listener.Accept(); err == nil {
+			_ = c.Close()
+		}
+	})
+	if got := attempt(t, h, 10*time.Second, "body"); got == nil || got.Source != retry.SourceConnection || got.Class != handler.ClassUnreachable {
+		t.Errorf("got %s", show(got))
+	}
+}
+
+// In TLS 1.3 a client is told so after its handshake.
+func TestAServerThatWantsACertificateIsAFailureToConnect(t *testing.T) {
+	t.Parallel()
+	for name, version := range map[string]uint16{"TLS 1.2": tls.VersionTLS12, "TLS 1.3": tls.VersionTLS13} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewUnstartedServer(http.NotFoundHandler())
+			server.Config.ErrorLog = silent()
+			server.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MinVersion: version, MaxVersion: version}
+			server.StartTLS()
+			t.Cleanup(server.Close)
+			spec, o := trusting(t, server)
+			got := attempt(t, open(t, handler.NewHTTP, spec, o), 10*time.Second, "body")
+			if got == nil || got.Source != retry.SourceConnection || got.Class != handler.ClassTLS {
+				t.Errorf("got %s", show(got))
+			}
+		})
 	}
 }
 

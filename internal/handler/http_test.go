@@ -525,6 +525,8 @@ func TestURLsThatCannotBePostedToAreRefused(t *testing.T) {
 		"a relative one":             "/messages",
 		"another scheme":             "ftp://host/",
 		"no host":                    "http://:80/",
+		"a port over the last":       "http://host:65536/",
+		"port 0":                     "http://host:0/",
 		"one that does not parse":    "http://user:hidden@host:x/",
 		"one with user and password": "http://user:hidden@host/",
 	} {

@@ -176,9 +176,17 @@ func (h *HTTP) send(ctx context.Context, link *link, request Request) *retry.Fai
 		c.compose(h, link, request)
 		failure, sent := h.exchange(ctx, c, request.Body)
 		if sent || !reused {
-			return failure
+			return unseen(failure, sent)
 		}
 	}
+}
+
+// unseen makes a failure to connect out of a connection that ended before a byte was sent.
+func unseen(failure *retry.Failure, sent bool) *retry.Failure {
+	if !sent && failure != nil && failure.Source == retry.SourceCrash {
+		failure.Source, failure.Class = retry.SourceConnection, ClassUnreachable
+	}
+	return failure
 }
 
 // compose writes the request's headers into the connection's buffer.

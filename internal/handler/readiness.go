@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -22,6 +23,8 @@ type pace struct {
 	ready, notReady, doubted time.Duration
 	// files is the time after which files are read anew.
 	files time.Duration
+	// answer is the time that the readiness URL has to answer.
+	answer time.Duration
 	// silence is how long a connection of HTTP/2 may be silent before it is pinged, and pong the time to answer that.
 	silence, pong time.Duration
 	// idle is how long a connection is kept at most that is not used.
@@ -30,19 +33,25 @@ type pace struct {
 
 func usualPace() pace {
 	return pace{
-		ready: 5 * time.Second, notReady: time.Second, doubted: 100 * time.Millisecond, files: time.Second,
+		ready: 5 * time.Second, notReady: time.Second, doubted: 100 * time.Millisecond, answer: 2 * time.Second, files: time.Second,
 		silence: 15 * time.Second, pong: 30 * time.Second, idle: idleTimeout,
 	}
 }
 
 const (
-	// readinessTimeout bounds the wait for an answer of the readiness URL.
-	readinessTimeout = 2 * time.Second
 	// maxReadinessAnswer is how much of its body is read, so that the connection can be used again.
 	maxReadinessAnswer = 4 << 10
+	// maxSilences is after how many questions in a row without an answer in time a handler is no more ready. One that is busy with
+	// its messages may answer late.
+	maxSilences = 3
 )
 
-var errNotAsked = errors.New("the readinessURL has not answered yet")
+var (
+	errNotAsked = errors.New("the readinessURL has not answered yet")
+	errNoAnswer = errors.New("the readinessURL gives no answer")
+	// passing is what differs from one error to the next of the same kind: ports of this end, and the time of day.
+	passing = regexp.MustCompile(`\S+->|: current time .*`)
+)
 
 // gate is what Ready tells.
 type gate struct {
@@ -133,6 +142,7 @@ func (r *readiness) close() {
 
 // watchReadiness asks again and again, until ctx ends.
 func (h *HTTP) watchReadiness(ctx context.Context) {
+	silences := maxSilences // of one that has not been ready, the first counts
 	for {
 		select {
 		case <-h.readiness.doubts: // this question settles them
@@ -143,7 +153,7 @@ func (h *HTTP) watchReadiness(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		h.gate.set(&h.gate.answer, why)
+		silences = h.heed(why, silences)
 		pause := h.pace.ready
 		if why != nil {
 			pause = h.pace.notReady
@@ -161,6 +171,22 @@ func (h *HTTP) watchReadiness(ctx context.Context) {
 		case <-time.After(h.pace.doubted - time.Since(asked)):
 		}
 	}
+}
+
+// heed puts an answer in force, unless it is a silence that may pass. It takes and returns how many there were in a row.
+func (h *HTTP) heed(why error, silences int) int {
+	switch {
+	case why == nil:
+		silences = 0
+	case errors.Is(why, errNoAnswer):
+		silences = min(silences+1, maxSilences)
+	default:
+		silences = maxSilences
+	}
+	if silences == 0 || silences == maxSilences {
+		h.gate.set(&h.gate.answer, why)
+	}
+	return silences
 }
 
 // spread keeps many workers from asking at the same time.
@@ -182,7 +208,7 @@ func (h *HTTP) askReadiness(ctx context.Context) error {
 			header[own.name] = []string{own.value}
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, readinessTimeout)
+	ctx, cancel := context.WithTimeout(ctx, h.pace.answer)
 	defer cancel()
 	traced, progress := newProgress(ctx)
 	response, err := transport.RoundTrip((&http.Request{
@@ -206,9 +232,9 @@ func (h *HTTP) askReadiness(ctx context.Context) error {
 func (h *HTTP) unanswered(failure *retry.Failure) error {
 	switch failure.Source {
 	case retry.SourceTimeout:
-		return fmt.Errorf("the readinessURL gives no answer within %s", readinessTimeout)
+		return fmt.Errorf("%w within %s", errNoAnswer, h.pace.answer)
 	case retry.SourceConnection:
-		return fmt.Errorf("the readinessURL cannot be reached: %s: %s", failure.Class, failure.Message)
+		return fmt.Errorf("the readinessURL cannot be reached: %s: %s", failure.Class, passing.ReplaceAllString(failure.Message, ""))
 	default: // what else is in the text may be another one each time
 		return fmt.Errorf("the readinessURL gives no answer: %s", failure.Class)
 	}

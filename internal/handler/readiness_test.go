@@ -1,6 +1,7 @@
 package handler_test
 
 import (
+	"crypto/tls"
 	"io"
 	"net"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/handler"
 	"redrive.dev/redrive/internal/retry"
+	"redrive.dev/redrive/internal/testcert"
 	"redrive.dev/redrive/internal/testtransport"
 )
 
@@ -177,6 +179,92 @@ func TestAnAttemptThatFindsNobodyMakesTheHandlerAskAtOnce(t *testing.T) {
 	awaitReadiness(t, h, true)
 	if got := attempt(t, h, 10*time.Second, "body"); got != nil {
 		t.Errorf("after it came back: %s", show(got))
+	}
+}
+
+// A server that dies takes several messages with it. The next ones shall wait for its successor.
+func TestAnAttemptThatIsCutOffMakesTheHandlerAskAtOnce(t *testing.T) {
+	t.Parallel()
+	var dead atomic.Bool
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Method == http.MethodPost:
+			dead.Store(true)
+			panic(http.ErrAbortHandler)
+		case dead.Load():
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	t.Cleanup(server.Close)
+	h := open(t, handler.NewIdleHTTP, v1alpha1.HTTPHandler{URL: server.URL, ReadinessURL: &server.URL}, options())
+	awaitReadiness(t, h, true)
+	if got := attempt(t, h, 10*time.Second, "body"); got == nil || got.Source != retry.SourceCrash {
+		t.Fatalf("got %s", show(got))
+	}
+	awaitReadiness(t, h, false)
+}
+
+func TestAHandlerThatFallsSilentIsNoMoreReady(t *testing.T) {
+	t.Parallel()
+	var silent atomic.Bool
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if silent.Load() {
+			<-r.Context().Done()
+		}
+	}))
+	t.Cleanup(server.Close)
+	h := open(t, handler.NewBriskHTTP, v1alpha1.HTTPHandler{URL: "http://handler.test", ReadinessURL: &server.URL}, options())
+	awaitReadiness(t, h, true)
+	silent.Store(true)
+	awaitReadiness(t, h, false)
+	if why, _ := h.Ready(); why == nil || !strings.Contains(why.Error(), "no answer within 2s") {
+		t.Errorf("got %v", why)
+	}
+}
+
+// What differs each time would be a change each time, in the status of the Transport too.
+func TestTheSameTroubleIsSaidInTheSameWords(t *testing.T) {
+	t.Parallel()
+	authority := testcert.NewAuthority(t, "old")
+	pair := authority.IssueExpired(t, "127.0.0.1")
+	certificate, err := tls.X509KeyPair(pair.Cert, pair.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		serve func(net.Conn)
+		says  string
+	}{
+		"a connection that is reset": {func(c net.Conn) {
+			_, _ = c.Read(make([]byte, 1))
+			_ = c.(*net.TCPConn).SetLinger(0)
+		}, "reset by peer"},
+		"a certificate that has expired": {func(c net.Conn) {
+			_ = tls.Server(c, &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}).Handshake()
+		}, "has expired"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var asked atomic.Int64
+			url := "https://" + listen(t, func(conn net.Conn) {
+				asked.Add(1)
+				c.serve(conn)
+			})
+			o := options()
+			o.Files = folder(t, map[string]string{"ca.crt": string(authority.PEM)})
+			h := open(t, handler.NewBriskHTTP, v1alpha1.HTTPHandler{URL: url, ReadinessURL: &url, TLS: &v1alpha1.HTTPTLS{}}, o)
+			if why := answered(t, h); why == nil || !strings.Contains(why.Error(), c.says) {
+				t.Fatalf("got %v, want %q", why, c.says)
+			}
+			_, changed := h.Ready()
+			testtransport.Eventually(t, "more questions", func() bool { return asked.Load() > 3 })
+			select {
+			case <-changed:
+				why, _ := h.Ready()
+				t.Errorf("a change is announced: %v", why)
+			default:
+			}
+		})
 	}
 }
 
