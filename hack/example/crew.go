@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -17,9 +19,12 @@ const stopWithin = 30 * time.Second
 
 // crew are the programs of an example.
 type crew struct {
-	place   *place
-	members []*member
-	folder  string
+	place *place
+	// folder for what is made, and manifest the Transport.
+	folder, manifest string
+	// environment is what the programs get in addition.
+	environment []string
+	members     []*member
 }
 
 type member struct {
@@ -30,19 +35,49 @@ type member struct {
 	mustSucceed bool
 }
 
-// redrive builds the CLI, for `go run` would not pass signals on, and runs it.
+func newCrew(place *place) (*crew, error) {
+	folder, err := os.MkdirTemp("", "redrive-example")
+	if err != nil {
+		return nil, fmt.Errorf("make a folder: %w", err)
+	}
+	return &crew{place: place, folder: folder, manifest: "redrive.yaml", environment: []string{"AMQP_URL=" + place.url}}, nil
+}
+
+// move puts a free port in the place of the one in the manifest, which somebody may have. The programs find it in PORT.
+func (c *crew) move(port string) error {
+	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it does not block
+	if err != nil {
+		return fmt.Errorf("find a free port: %w", err)
+	}
+	_, free, err := net.SplitHostPort(listener.Addr().String())
+	if err := errors.Join(err, listener.Close()); err != nil {
+		return fmt.Errorf("find a free port: %w", err)
+	}
+	before, err := os.ReadFile(c.manifest)
+	if err != nil {
+		return err //nolint:wrapcheck // it names the file
+	}
+	after := strings.ReplaceAll(string(before), ":"+port+"/", ":"+free+"/")
+	if after == string(before) {
+		return fmt.Errorf("%s: no URL has the port %s", c.manifest, port)
+	}
+	c.manifest = filepath.Join(c.folder, c.manifest)
+	c.environment = append(c.environment, "PORT="+free)
+	return os.WriteFile(c.manifest, []byte(after), 0o600) //nolint:gosec,wrapcheck // our own folder; it names the file
+}
+
+// redrive runs the CLI of the variable REDRIVE, or else builds it, for `go run` would not pass signals on.
 func (c *crew) redrive(ctx context.Context, program []string) error {
-	var err error
-	if c.folder, err = os.MkdirTemp("", "redrive-example"); err != nil {
-		return fmt.Errorf("make a folder: %w", err)
+	cli := os.Getenv("REDRIVE")
+	if cli == "" {
+		cli = filepath.Join(c.folder, "redrive")
+		build := exec.CommandContext(ctx, "go", "build", "-o", cli, "redrive.dev/redrive/cmd/redrive") //nolint:gosec // our own program
+		build.Stdout, build.Stderr = os.Stderr, os.Stderr
+		if err := build.Run(); err != nil {
+			return fmt.Errorf("build redrive: %w", err)
+		}
 	}
-	cli := filepath.Join(c.folder, "redrive")
-	build := exec.CommandContext(ctx, "go", "build", "-o", cli, "redrive.dev/redrive/cmd/redrive") //nolint:gosec // our own program
-	build.Stdout, build.Stderr = os.Stderr, os.Stderr
-	if err := build.Run(); err != nil {
-		return fmt.Errorf("build redrive: %w", err)
-	}
-	arguments := []string{cli, "run", "-f", "redrive.yaml"}
+	arguments := []string{cli, "run", "-f", c.manifest}
 	if len(program) > 0 {
 		arguments = append(append(arguments, "--"), program...)
 	}
@@ -50,9 +85,9 @@ func (c *crew) redrive(ctx context.Context, program []string) error {
 }
 
 func (c *crew) start(arguments []string, mustSucceed bool) error {
-	command := exec.Command(arguments[0], arguments[1:]...) //nolint:gosec,noctx // it is the user's, and stopped by a signal
+	command := exec.Command(arguments[0], arguments[1:]...) //nolint:gosec,noctx // it is the example's, and stopped by a signal
 	command.Stdout, command.Stderr = os.Stdout, os.Stderr
-	command.Env = append(os.Environ(), "AMQP_URL="+c.place.url)
+	command.Env = append(os.Environ(), c.environment...)
 	if err := command.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", arguments[0], err)
 	}
@@ -92,8 +127,6 @@ func (c *crew) stop() error {
 			errs = append(errs, fmt.Errorf("%s: %s", m.name, m.command.ProcessState))
 		}
 	}
-	if c.folder != "" {
-		errs = append(errs, os.RemoveAll(c.folder))
-	}
+	c.members = nil
 	return errors.Join(errs...)
 }

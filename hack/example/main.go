@@ -1,9 +1,10 @@
 // Command example runs an example of docs/examples from its folder, on the RabbitMQ of AMQP_URL and MANAGEMENT_URL:
 //
-//	go run ../../../hack/example [-serve "COMMAND"] [PROGRAM ARGS…]
+//	go run ../../../hack/example [-serve "COMMAND" -port PORT] [PROGRAM ARGS…]
 //
-// It makes a vhost of its own, starts COMMAND beside it, runs `redrive run -f redrive.yaml` (with PROGRAM as the worker, where one is given), publishes
-// what messages.json holds, and waits until each message has ended as that file says. The vhost is removed at the end.
+// It makes a vhost of its own, starts COMMAND, which listens on a free port in place of that of redrive.yaml, runs `redrive run -f
+// redrive.yaml` (with PROGRAM as the worker, where one is given), publishes what messages.json holds, and waits until each message has
+// ended as that file says. The vhost is removed at the end.
 package main
 
 import (
@@ -41,11 +42,22 @@ type message struct {
 	Fails bool `json:"fails"`
 }
 
+// failing is how many messages are to fail.
+func (s *script) failing() (n int) {
+	for _, m := range s.Messages {
+		if m.Fails {
+			n++
+		}
+	}
+	return n
+}
+
 func main() {
 	serve := flag.String("serve", "", "command that runs beside, its words separated by blanks")
+	port := flag.String("port", "", "port in redrive.yaml on which that command listens; it finds the one to take in PORT")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := play(ctx, strings.Fields(*serve), flag.Args())
+	err := play(ctx, strings.Fields(*serve), *port, flag.Args())
 	stop()
 	if err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "example:", err)
@@ -53,7 +65,7 @@ func main() {
 	}
 }
 
-func play(ctx context.Context, serve, program []string) (err error) {
+func play(ctx context.Context, serve []string, port string, program []string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var all script
@@ -70,8 +82,16 @@ func play(ctx context.Context, serve, program []string) (err error) {
 	}
 	defer func() { err = errors.Join(err, place.leave()) }()
 
-	crew := &crew{place: place}
-	defer func() { err = errors.Join(err, crew.stop()) }()
+	crew, err := newCrew(place)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, crew.stop(), os.RemoveAll(crew.folder)) }()
+	if port != "" {
+		if err := crew.move(port); err != nil {
+			return err
+		}
+	}
 	if len(serve) > 0 {
 		if err := crew.start(serve, false); err != nil {
 			return err
@@ -83,5 +103,11 @@ func play(ctx context.Context, serve, program []string) (err error) {
 	if err := place.publish(ctx, &all, crew.trouble); err != nil {
 		return err
 	}
-	return place.account(ctx, &all, crew.trouble)
+	if err := place.account(ctx, &all, crew.trouble); err != nil {
+		return err
+	}
+	if err := crew.stop(); err != nil { // what follows is to be the last that is printed
+		return err
+	}
+	return place.tell(&all)
 }

@@ -48,7 +48,9 @@ func newPlace(vhost string) (*place, error) {
 	if err != nil {
 		return nil, fmt.Errorf("management API: %w", err)
 	}
-	p := &place{vhost: vhost, url: address.JoinPath("/").String() + vhost, client: client}
+	own := *address // with a vhost of ours in place of its own
+	own.Path, own.RawPath = "/"+vhost, ""
+	p := &place{vhost: vhost, url: own.String(), client: client}
 	if _, err := client.PutVhost(vhost, rabbithole.VhostSettings{}); err != nil {
 		return nil, fmt.Errorf("make the vhost: %w", err)
 	}
@@ -99,23 +101,22 @@ func (p *place) publish(ctx context.Context, all *script, trouble func() error) 
 		if err != nil {
 			return fmt.Errorf("publish message %d: %w", i+1, err)
 		}
-		if ok, err := confirm.WaitContext(ctx); err != nil || !ok {
+		ok, err := confirm.WaitContext(ctx)
+		if err == nil && !ok {
+			err = errors.New("it refused it")
+		}
+		if err != nil {
 			return fmt.Errorf("the broker did not confirm message %d: %w", i+1, err)
 		}
 	}
 	return nil
 }
 
-// account waits until nothing is in any queue but what was to fail, and says what that is.
+// account waits until nothing is in any queue but what was to fail.
 func (p *place) account(ctx context.Context, all *script, trouble func() error) error {
-	failing := 0
-	for _, m := range all.Messages {
-		if m.Fails {
-			failing++
-		}
-	}
+	failing := all.failing()
 	var since time.Time
-	err := wait(ctx, fmt.Sprintf("%d messages in the failure queue and none elsewhere", failing), trouble, func() bool {
+	return wait(ctx, fmt.Sprintf("%d messages in the failure queue and none elsewhere", failing), trouble, func() bool {
 		queues, err := p.client.ListQueuesIn(p.vhost)
 		if err != nil {
 			return false
@@ -137,14 +138,11 @@ func (p *place) account(ctx context.Context, all *script, trouble func() error) 
 		}
 		return time.Since(since) > late
 	})
-	if err != nil {
-		return err
-	}
-	return p.tell(all, failing)
 }
 
 // tell takes the messages of the failure queue and prints why they are there.
-func (p *place) tell(all *script, failing int) error {
+func (p *place) tell(all *script) error {
+	failing := all.failing()
 	conn, err := amqp091.Dial(p.url)
 	if err != nil {
 		return errors.New("connect to the broker of AMQP_URL")
@@ -157,11 +155,14 @@ func (p *place) tell(all *script, failing int) error {
 	fmt.Printf("\n%d messages: %d handled, %d in the failure queue\n", len(all.Messages), len(all.Messages)-failing, failing)
 	for range failing {
 		d, ok, err := channel.Get(all.FailureQueue, true)
-		if err != nil || !ok {
-			return fmt.Errorf("read the failure queue: a message is missing: %w", err)
+		if err == nil && !ok {
+			err = errors.New("a message is missing")
 		}
-		fmt.Printf("  %s: %v, %v: %v\n", d.MessageId,
-			d.Headers[envelope.HeaderReason], d.Headers[envelope.HeaderErrorClass], d.Headers[envelope.HeaderErrorMessage])
+		if err != nil {
+			return fmt.Errorf("read the failure queue: %w", err)
+		}
+		class, _ := d.Headers[envelope.HeaderErrorClass].(string) // not every error has one
+		fmt.Printf("  %s: %v: %s %v\n", d.MessageId, d.Headers[envelope.HeaderReason], class, d.Headers[envelope.HeaderErrorMessage])
 		if !expected(all, d.MessageId) {
 			return fmt.Errorf("%s was to be handled", d.MessageId)
 		}

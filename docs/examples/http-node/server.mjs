@@ -7,10 +7,7 @@ const problem = (response, status, type, detail, headers = {}) => {
   response.end(JSON.stringify({ type, detail }));
 };
 
-createServer(async (request, response) => {
-  if (request.method === 'GET') {
-    return response.end('ready\n'); // the Transport's readinessURL
-  }
+const store = async (request, response) => {
   const chunks = [];
   for await (const chunk of request) {
     chunks.push(chunk);
@@ -26,4 +23,14 @@ createServer(async (request, response) => {
   }
   console.error(`order of ${order.customer} stored at attempt ${attempt}`);
   response.writeHead(204).end();
-}).listen(8089, '127.0.0.1');
+};
+
+const server = createServer((request, response) => {
+  if (request.method === 'GET') {
+    return response.end('ready\n'); // the Transport's readinessURL
+  }
+  // What is not caught would end the server, and with it all that it has in hand.
+  store(request, response).catch((error) => problem(response, 500, error.name, error.message));
+}).listen(process.env.PORT ?? 8089, '127.0.0.1');
+
+process.on('SIGTERM', () => server.close()); // finishes what it has

@@ -13,7 +13,10 @@ if (is_file(__DIR__ . '/vendor/autoload.php')) {
 } else { // Debian's packages php-symfony-messenger, php-symfony-serializer, php-symfony-property-access and php-xml
     foreach (['Messenger', 'Serializer', 'PropertyAccess'] as $component) {
         $autoload = "/usr/share/php/Symfony/Component/$component/autoload.php";
-        is_file($autoload) || exit("run `composer install` in " . __DIR__ . ", or install Debian's package of Symfony's $component\n");
+        if (!is_file($autoload)) {
+            fwrite(STDERR, "Symfony's $component is missing: run `composer install` in " . __DIR__ . ", or install Debian's package\n");
+            exit(1);
+        }
         require $autoload;
     }
     require __DIR__ . '/src/PlaceOrder.php';

@@ -18,15 +18,17 @@ Redrive\serve(function (Redrive\Message $message) use ($bus, $serializer): void 
     try {
         $envelope = $serializer->decode(['body' => $message->body, 'headers' => $message->about['headers']]);
     } catch (MessageDecodingFailedException $e) {
-        throw new Redrive\Fail($e->getMessage(), 'UnknownType', previous: $e);
+        throw new Redrive\Fail($e->getMessage(), 'NotDecoded', previous: $e);
     }
     try {
         $bus->dispatch($envelope->with(new ReceivedStamp('async'))); // received: it is handled here, not sent again
-    } catch (HandlerFailedException $e) {
-        $cause = $e->getPrevious() ?? $e;
+    } catch (Throwable $e) {
+        $cause = $e instanceof HandlerFailedException ? $e->getPrevious() ?? $e : $e;
+        $delay = method_exists($cause, 'getRetryDelay') ? $cause->getRetryDelay() : null; // in ms, from Symfony 7.2 on
         throw match (true) {
             $cause instanceof UnrecoverableExceptionInterface => new Redrive\Fail($cause->getMessage(), $cause::class, previous: $cause),
-            $cause instanceof RecoverableExceptionInterface => new Redrive\RetryAfter(5, $cause->getMessage(), $cause::class, previous: $cause),
+            $cause instanceof RecoverableExceptionInterface =>
+                new Redrive\RetryAfter(($delay ?? 5000) / 1000, $cause->getMessage(), $cause::class, previous: $cause),
             default => $cause,
         };
     }

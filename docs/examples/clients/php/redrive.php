@@ -18,6 +18,14 @@ declare(strict_types=1);
 
 namespace Redrive;
 
+// What is printed is no frame, from here on: before the first message too, where it says why the program does not start.
+ini_set('display_errors', 'stderr');
+ob_start(static function (string $printed): string {
+    fwrite(STDERR, $printed);
+
+    return '';
+}, 1);
+
 /** A failure with a class and a status for the expressions of a retry policy. */
 class Failure extends \RuntimeException
 {
@@ -87,12 +95,6 @@ final class Message
 /** Calls a function with one message after the other, until the worker has no more. */
 function serve(callable $handle): void
 {
-    ini_set('display_errors', 'stderr');
-    ob_start(static function (string $printed): string { // what is printed is no frame
-        fwrite(STDERR, $printed);
-
-        return '';
-    }, 1);
     stream_set_chunk_size(STDIN, 1 << 16);
     write(['type' => 'hello', 'protocol' => 1, 'concurrency' => 1]);
     while (($line = fgets(STDIN)) !== false) {
