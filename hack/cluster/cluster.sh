@@ -4,14 +4,14 @@
 # The cluster is, in this order:
 #	1. with E2E_USE_CURRENT=1, the one of kubectl's current context. How its nodes come by images must be said: E2E_LOAD is
 #	   a command that takes an archive as its last argument, for instance E2E_LOAD='kind load image-archive --name dev';
-#	   or IMG_MANAGER, IMG_WORKER and IMG_PARTNER name images that are there, or that can be pulled
+#	   or IMG_MANAGER, IMG_WORKER, IMG_PARTNER and IMG_PARTNER_NEXT name images that are there, or that can be pulled
 #	2. a new one of kind, where Docker answers
 #	3. a new one of up.sh, as root on Linux
 # With E2E_KEEP=1 a new cluster stays, and it is said how to use and how to remove it.
 #
 # The command finds these:
 #	KUBECONFIG                    with the right context as the current one
-#	IMG_MANAGER IMG_WORKER IMG_PARTNER   names of the images
+#	IMG_MANAGER IMG_WORKER IMG_PARTNER IMG_PARTNER_NEXT   names of the images
 #	E2E_LOAD                      as above; empty where images are taken as they are
 #	E2E_HOST_IP                   the address of this machine as pods see it; empty where it is not known
 #	E2E_NODE_NAME, E2E_KUBELET    of up.sh only: the node, and what stops and starts its kubelet (`$E2E_KUBELET stop`)
@@ -64,7 +64,7 @@ use_current() {
 	export KUBECONFIG=$work/kubeconfig E2E_LOAD=${E2E_LOAD:-} E2E_HOST_IP=${E2E_HOST_IP:-} \
 		E2E_NODE_NAME=${E2E_NODE_NAME:-} E2E_KUBELET=${E2E_KUBELET:-}
 	if [[ -z $E2E_LOAD && ( -z ${IMG_MANAGER:-} || -z ${IMG_WORKER:-} ) ]]; then
-		die "E2E_USE_CURRENT=1 needs E2E_LOAD, a command that loads an image archive, or IMG_MANAGER and IMG_WORKER (and IMG_PARTNER, for the tests)"
+		die "E2E_USE_CURRENT=1 needs E2E_LOAD, a command that loads an image archive, or IMG_MANAGER and IMG_WORKER (and IMG_PARTNER and IMG_PARTNER_NEXT, for the tests)"
 	fi
 	say "using the current context, $(kubectl config current-context)"
 }
@@ -140,7 +140,7 @@ fi
 command -v kubectl >/dev/null || PATH=$("$here/build.sh"):$PATH
 
 export PATH IMG_MANAGER=${IMG_MANAGER:-localhost/redrive-manager:e2e} IMG_WORKER=${IMG_WORKER:-localhost/redrive-worker:e2e} \
-	IMG_PARTNER=${IMG_PARTNER:-localhost/redrive-partner:e2e}
+	IMG_PARTNER=${IMG_PARTNER:-localhost/redrive-partner:e2e} IMG_PARTNER_NEXT=${IMG_PARTNER_NEXT:-localhost/redrive-partner:e2e-next}
 ended=0
 together "$@" || ended=$?
 if [[ $code = 1 ]]; then code=$ended; fi

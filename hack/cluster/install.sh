@@ -14,20 +14,23 @@ work=$(mktemp -d)
 dist=
 trap 'rm -rf "$work" "$dist"' EXIT
 
-load() { # load IMAGE PACKAGE [BYTES]: at most so many
+load() { # load IMAGE PACKAGE [PROGRAM [BYTES]]: under another name than the package's, and of at most so many bytes
+	local program=$work/${3:-${2##*/}}
 	say "building $1"
-	go build -trimpath -ldflags "-s -w -X redrive.dev/redrive/internal/version.version=e2e" -o "$work/${2##*/}" "$2"
-	GOARCH='' GOOS='' CGO_ENABLED='' go run ./hack/cluster/image -limit "${3:-1000000000}" "$1" "$work/${2##*/}" >"$work/image.tar"
+	go build -trimpath -ldflags "-s -w -X redrive.dev/redrive/internal/version.version=e2e" -o "$program" "$2"
+	GOARCH='' GOOS='' CGO_ENABLED='' go run ./hack/cluster/image -limit "${4:-1000000000}" "$1" "$program" >"$work/image.tar"
 	sh -c "$E2E_LOAD \"\$1\"" load "$work/image.tar" >&2
-	rm "$work/image.tar" "$work/${2##*/}"
+	rm "$work/image.tar" "$program"
 }
 
 if [[ -n ${E2E_LOAD:-} ]]; then
 	CGO_ENABLED=0 GOOS=linux GOARCH=$(kubectl get nodes -o jsonpath='{.items[0].status.nodeInfo.architecture}')
 	export CGO_ENABLED GOOS GOARCH
 	load "$IMG_MANAGER" ./cmd/manager
-	load "$IMG_WORKER" ./cmd/worker "$worker_limit"
+	load "$IMG_WORKER" ./cmd/worker worker "$worker_limit"
 	load "$IMG_PARTNER" ./hack/e2e/partner
+	# The next version of a team's image, as a team may make it: its program stands elsewhere.
+	if [[ ${E2E_SHORT:-} != 1 ]]; then load "$IMG_PARTNER_NEXT" ./hack/e2e/partner next; fi
 	unset CGO_ENABLED GOOS GOARCH
 fi
 

@@ -3,9 +3,11 @@
 // answered and what the failure queue holds on the other. The operator's and the workers' own counts are not believed.
 //
 // `make e2e` runs it, with a cluster of its own. To run it by hand, the operator must be installed from config/default,
-// the image of hack/e2e/partner must be known to the nodes, and kubectl must be in the PATH:
+// the images of hack/e2e/partner, with the program as /partner and as /next, must be known to the nodes, and kubectl must be in
+// the PATH:
 //
-//	KUBECONFIG=... IMG_PARTNER=localhost/redrive-partner:e2e go test -tags e2e -count=1 -timeout 25m ./hack/e2e/ -v
+//	KUBECONFIG=... IMG_PARTNER=localhost/redrive-partner:e2e IMG_PARTNER_NEXT=localhost/redrive-partner:e2e-next \
+//		go test -tags e2e -count=1 -timeout 25m ./hack/e2e/ -v
 //
 // What else it reads from the environment:
 //

@@ -52,7 +52,8 @@ type environment struct {
 
 	// id of this run; namespace holds what is not any scenario's.
 	id, namespace string
-	partnerImage  string
+	// partnerImage has the program of hack/e2e/partner as /partner, and nextImage as /next. The short form does not need the latter.
+	partnerImage, nextImage string
 	// hostIP is this machine as pods see it; empty where RabbitMQ runs in the cluster.
 	hostIP  string
 	kubelet string
@@ -74,6 +75,7 @@ func newEnvironment(ctx context.Context) (*environment, error) {
 	e := &environment{
 		id:           strings.ToLower(rand.Text()[:6]),
 		partnerImage: os.Getenv("IMG_PARTNER"),
+		nextImage:    os.Getenv("IMG_PARTNER_NEXT"),
 		hostIP:       os.Getenv("E2E_HOST_IP"),
 		kubelet:      os.Getenv("E2E_KUBELET"),
 		short:        os.Getenv("E2E_SHORT") == "1",
@@ -82,8 +84,8 @@ func newEnvironment(ctx context.Context) (*environment, error) {
 		stop:         stop,
 	}
 	e.namespace = "e2e-" + e.id
-	if e.partnerImage == "" {
-		return e, errors.New("set IMG_PARTNER to the image of hack/e2e/partner, or use make e2e")
+	if e.partnerImage == "" || e.nextImage == "" && !e.short {
+		return e, errors.New("set IMG_PARTNER and IMG_PARTNER_NEXT to the images of hack/e2e/partner, or use make e2e")
 	}
 	steps := []func(context.Context) error{e.connect, e.checkOperator, e.gatherEvidence, e.makeOwnNamespace, e.allowMetrics, e.startBroker, e.startPartners}
 	for _, step := range steps {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -72,12 +73,17 @@ func (e *evidence) watch(ctx context.Context) {
 }
 
 func (e *evidence) followPod(ctx context.Context, pod *corev1.Pod) {
-	for _, status := range pod.Status.ContainerStatuses {
+	for _, status := range containerStatuses(pod) {
 		if status.ContainerID == "" || !e.first(status.ContainerID) {
 			continue
 		}
 		go e.follow(ctx, pod.Namespace, pod.Name, status.Name, status.ContainerID, fmt.Sprintf("%s_%s.%d.log", pod.Name, status.Name, status.RestartCount))
 	}
+}
+
+// containerStatuses are those of all containers, with the ones that come before the worker's.
+func containerStatuses(pod *corev1.Pod) []corev1.ContainerStatus {
+	return slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
 }
 
 // first tells whether a container is not followed yet.
@@ -120,7 +126,7 @@ func (e *evidence) runs(ctx context.Context, namespace, pod, id string) bool {
 	if err != nil {
 		return !apierrors.IsNotFound(err)
 	}
-	for _, status := range current.Status.ContainerStatuses {
+	for _, status := range containerStatuses(current) {
 		if status.ContainerID == id {
 			return status.State.Running != nil
 		}

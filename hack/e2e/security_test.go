@@ -39,7 +39,7 @@ func TestPodsAreRestricted(t *testing.T) {
 
 func checkRestricted(t *testing.T, pod *corev1.Pod) {
 	t.Helper()
-	for _, c := range pod.Spec.Containers {
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		security := c.SecurityContext
 		switch {
 		case security == nil:

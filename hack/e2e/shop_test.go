@@ -263,7 +263,7 @@ func (s *shop) state(ctx context.Context) string {
 	if pods, err := s.pods(ctx); err == nil {
 		for i := range pods {
 			fmt.Fprintf(&text, "pod %s %s\n", pods[i].Name, pods[i].Status.Phase)
-			for _, c := range pods[i].Status.ContainerStatuses {
+			for _, c := range containerStatuses(&pods[i]) {
 				fmt.Fprintf(&text, "  container %s: ready %t, %d restarts, state %+v, before %+v\n", c.Name, c.Ready, c.RestartCount, c.State, c.LastTerminationState)
 			}
 		}
@@ -371,7 +371,7 @@ func podReady(pod *corev1.Pod) bool {
 func restarts(pods []corev1.Pod) map[string]int32 {
 	counts := map[string]int32{}
 	for i := range pods {
-		for _, c := range pods[i].Status.ContainerStatuses {
+		for _, c := range containerStatuses(&pods[i]) {
 			counts[string(pods[i].UID)+"/"+c.Name] = c.RestartCount
 		}
 	}

@@ -84,14 +84,7 @@ func TestRollingUpdateUnderLoad(t *testing.T) {
 				ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"shop.example/version": version}},
 			})
 		})
-		await(t, 2*time.Minute, "pods of version "+version+" only", func() (bool, any) {
-			pods, err := s.pods(t.Context())
-			if err != nil || len(pods) != 2 {
-				return false, fmt.Sprint(len(pods), " pods ", err)
-			}
-			ready := func(pod corev1.Pod) bool { return podReady(&pod) && pod.Annotations["shop.example/version"] == version }
-			return ready(pods[0]) && ready(pods[1]), "not all are new and ready"
-		})
+		s.awaitRollout("version "+version+" only", func(pod *corev1.Pod) bool { return pod.Annotations["shop.example/version"] == version })
 	}
 	s.awaitHandled(20)
 	checkOnce(t, s.tally.settle(flow.stop(), time.Minute))
@@ -101,6 +94,19 @@ func TestRollingUpdateUnderLoad(t *testing.T) {
 			t.Errorf("pod %s was there before", uid)
 		}
 	}
+}
+
+// awaitRollout waits until there are two ready pods that are as they should be, and no others.
+func (s *shop) awaitRollout(what string, is func(*corev1.Pod) bool) {
+	s.t.Helper()
+	await(s.t, 2*time.Minute, "pods of "+what, func() (bool, any) {
+		pods, err := s.pods(s.t.Context())
+		if err != nil || len(pods) != 2 {
+			return false, fmt.Sprint(len(pods), " pods ", err)
+		}
+		ready := func(pod *corev1.Pod) bool { return podReady(pod) && is(pod) }
+		return ready(&pods[0]) && ready(&pods[1]), "not all are new and ready"
+	})
 }
 
 // checkNothingMoved fails where a message was taken for one that ended its worker.
@@ -120,10 +126,14 @@ func (s *shop) checkNothingMoved() {
 	}
 }
 
-// TestMessagesOfAKilledWorkerAreHandledByASuspectsPod kills a worker and looks what becomes of what it had in hand.
 func TestMessagesOfAKilledWorkerAreHandledByASuspectsPod(t *testing.T) {
 	t.Parallel()
-	s := openShop(t, "suspects", plan{})
+	checkSuspects(t, openShop(t, "suspects", plan{}))
+}
+
+// checkSuspects kills a worker and looks what becomes of what it had in hand.
+func checkSuspects(t *testing.T, s *shop) {
+	t.Helper()
 	parcels := make([]parcel, 60)
 	for n := range parcels {
 		parcels[n] = parcel{id: numbered("held", n), pause: "1s"}
@@ -141,23 +151,45 @@ func TestMessagesOfAKilledWorkerAreHandledByASuspectsPod(t *testing.T) {
 	s.awaitPods(2, time.Minute)
 }
 
-// TestWorkerIsKilledForItsMemory gives the worker less memory than the messages that it holds take.
+// TestLargeMessagesAreHandledInLittleMemory gives the worker less memory than the messages that it might hold take.
+func TestLargeMessagesAreHandledInLittleMemory(t *testing.T) {
+	long(t)
+	t.Parallel()
+	s := openShop(t, "large", plan{change: little(t, "48Mi")})
+	before := s.awaitPods(1, time.Minute)
+	total := s.tally.settle(s.publish(bigParcels(50, 2<<20)...), 4*time.Minute)
+	if after := s.awaitPods(1, time.Minute); total.handled != 50 || !sameRestarts(before, after) {
+		t.Errorf("sums are %s, pods and restarts are %v, before %v", total, restarts(after), restarts(before))
+	}
+}
+
+// TestWorkerIsKilledForItsMemory gives the worker less memory than it needs for a single message.
 func TestWorkerIsKilledForItsMemory(t *testing.T) {
 	long(t)
 	t.Parallel()
-	s := openShop(t, "oom", plan{change: func(transport *v1alpha1.Transport) {
-		worker := &transport.Spec.Workers[0]
-		worker.Replicas, worker.Concurrency = ptr.To[int32](1), ptr.To[int32](100)
-		worker.Template = memoryLimit(t, "48Mi")
-	}})
-	parcels := make([]parcel, 50)
-	for n := range parcels {
-		parcels[n] = parcel{id: numbered("big", n), pause: "1s", body: bytes.Repeat([]byte("x"), 2<<20)}
-	}
-	all := s.publish(parcels...)
+	s := openShop(t, "oom", plan{change: little(t, "32Mi")})
+	all := s.publish(bigParcels(10, 12<<20)...)
 	s.awaitOOMKill("worker", time.Minute)
 	s.update(func(transport *v1alpha1.Transport) { transport.Spec.Workers[0].Template = memoryLimit(t, "1Gi") })
 	s.tally.settle(all, 4*time.Minute)
+}
+
+// little gives the one worker there is so much memory, and as many messages at a time as it likes.
+func little(t *testing.T, limit string) func(*v1alpha1.Transport) {
+	return func(transport *v1alpha1.Transport) {
+		worker := &transport.Spec.Workers[0]
+		worker.Replicas, worker.Concurrency = ptr.To[int32](1), ptr.To[int32](100)
+		worker.Template = memoryLimit(t, limit)
+	}
+}
+
+// bigParcels are messages of so many bytes each.
+func bigParcels(number, size int) []parcel {
+	parcels := make([]parcel, number)
+	for n := range parcels {
+		parcels[n] = parcel{id: numbered("big", n), pause: "1s", body: bytes.Repeat([]byte("x"), size)}
+	}
+	return parcels
 }
 
 func memoryLimit(t *testing.T, limit string) *runtime.RawExtension {

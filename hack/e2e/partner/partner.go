@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,12 +17,13 @@ import (
 // Headers by which a message says what becomes of it. Workers pass a message's headers on.
 const (
 	// answerHeader holds the answer to each attempt, separated by commas; the last one repeats. An answer is a status, or
-	// "eat": take memory until the kernel ends the process.
+	// "eat": take memory until the kernel ends the process, or "die": end it at once.
 	answerHeader = "E2e-Answer"
 	// pauseHeader is how long each answer takes.
 	pauseHeader = "E2e-Pause"
 
 	eat = "eat"
+	die = "die"
 	// mouthful is what is eaten at a time.
 	mouthful = 4 << 20
 )
@@ -36,11 +39,11 @@ type partner struct {
 func newPartner(to *ledger.Reporter) http.Handler {
 	p := &partner{ledger: to}
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /{shop}", p.handle)
+	mux.HandleFunc("POST /{shop}", p.serve)
 	return mux
 }
 
-func (p *partner) handle(w http.ResponseWriter, r *http.Request) {
+func (p *partner) serve(w http.ResponseWriter, r *http.Request) {
 	// To the end, so that the server notices a caller that goes away.
 	_, _ = io.Copy(io.Discard, r.Body)
 	attempt, err := strconv.Atoi(r.Header.Get("Redrive-Attempt"))
@@ -48,30 +51,36 @@ func (p *partner) handle(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no number in Redrive-Attempt", http.StatusBadRequest)
 		return
 	}
-	answer, pause, err := rules(r.Header, attempt)
+	entry := ledger.Entry{Message: r.Header.Get("Redrive-Message-Id"), Attempt: attempt, Queue: r.Header.Get("Redrive-Queue")}
+	status, err := p.answer(r.Context(), r.PathValue("shop"), r.Header, entry)
 	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	select {
-	case <-time.After(pause):
-	case <-r.Context().Done():
-		return // nobody waits for the answer, so the message was not handled
-	}
-	if answer == eat {
-		p.eat()
-	}
-	status, err := strconv.Atoi(answer)
-	if err != nil {
-		http.Error(w, fmt.Sprintf("%q is no answer", answer), http.StatusBadRequest)
-		return
-	}
-	entry := ledger.Entry{Message: r.Header.Get("Redrive-Message-Id"), Attempt: attempt, Status: status, Queue: r.Header.Get("Redrive-Queue")}
-	if err := p.ledger.Report(r.Context(), r.PathValue("shop"), entry); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
 	w.WriteHeader(status)
+}
+
+// answer makes an attempt by the rules of its message, and returns the status that stands in the ledger then.
+func (p *partner) answer(ctx context.Context, shop string, header http.Header, entry ledger.Entry) (status int, err error) {
+	answer, pause, err := rules(header, entry.Attempt)
+	if err != nil {
+		return 0, err
+	}
+	select {
+	case <-time.After(pause):
+	case <-ctx.Done():
+		return 0, fmt.Errorf("nobody waits for the answer: %w", ctx.Err()) // so the message was not handled
+	}
+	switch answer {
+	case eat:
+		p.eat()
+	case die:
+		kill()
+	}
+	if entry.Status, err = strconv.Atoi(answer); err != nil {
+		return 0, fmt.Errorf("%q is no answer", answer)
+	}
+	return entry.Status, p.ledger.Report(ctx, shop, entry) //nolint:wrapcheck // it says of what
 }
 
 // rules of a message for one of its attempts.
@@ -100,4 +109,15 @@ func (p *partner) eat() {
 		}
 		p.eaten = append(p.eaten, food)
 	}
+}
+
+// killed is the exit code of what the kernel killed, in a shell.
+const killed = 137
+
+// kill ends this process as the kernel does.
+func kill() {
+	if self, err := os.FindProcess(os.Getpid()); err == nil {
+		_ = self.Kill()
+	}
+	os.Exit(killed) // the first process of a container cannot kill itself
 }
