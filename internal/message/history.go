@@ -44,9 +44,9 @@ type Attempt struct {
 // Record adds a failed attempt to the history. Of a long history the first three and the last five attempts stay, and
 // texts are cut, so that it never takes more than 16 KiB. The counts are not touched: they are the policy's.
 func Record(s State, a Attempt) State {
-	failures := make([]Attempt, 0, len(s.Failures)+1)
-	failures = append(failures, s.Failures...)
-	s.Failures = bounded(append(failures, a))
+	before := s.Failures()
+	failures := make([]Attempt, 0, len(before)+1)
+	s.past, s.failures = "", bounded(append(append(failures, before...), a))
 	return s
 }
 

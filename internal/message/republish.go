@@ -154,10 +154,11 @@ func stateHeaders(m Message, s State, now time.Time) map[string]any {
 // pastHeaders returns the history, its last entry alone in case the whole does not fit, and the span of the last attempt.
 func pastHeaders(s State) []header {
 	headers := make([]header, 0, 3)
-	if n := len(s.Failures); n > 0 {
-		headers = append(headers, header{HeaderHistory, encodeFailures(s.Failures)})
+	failures := s.Failures()
+	if n := len(failures); n > 0 {
+		headers = append(headers, header{HeaderHistory, encodeFailures(failures)})
 		if n > 1 {
-			headers = append(headers, header{HeaderHistory, encodeFailures(s.Failures[n-1:])})
+			headers = append(headers, header{HeaderHistory, encodeFailures(failures[n-1:])})
 		}
 	}
 	if s.Traceparent != "" {
@@ -180,10 +181,11 @@ func errorHeaders(f retry.Failure) []header {
 }
 
 func lastFailure(s State, final Final) retry.Failure {
-	if final.Failure.Source != "" || len(s.Failures) == 0 {
+	failures := s.Failures()
+	if final.Failure.Source != "" || len(failures) == 0 {
 		return final.Failure
 	}
-	last := s.Failures[len(s.Failures)-1]
+	last := failures[len(failures)-1]
 	return retry.Failure{Source: last.Source, Class: last.Class, Message: last.Message, Status: last.Status}
 }
 

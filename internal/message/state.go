@@ -1,6 +1,7 @@
 package message
 
 import (
+	"encoding/json"
 	"math"
 	"slices"
 	"time"
@@ -39,15 +40,24 @@ type State struct {
 	RoutingKey string
 	// Traceparent is the span of the last attempt; empty where there was none, or it was not traced.
 	Traceparent string
-	// Failures are the first and the last failed attempts, oldest first. Record adds to them.
-	Failures []Attempt
+	// past is the header of the failed attempts as it came: few messages fail again, and need it read. Where it is empty,
+	// failures are the first and the last of them, oldest first. Record adds to them.
+	past     string
+	failures []Attempt
 	// Garbage names the headers that could not be used as they were, for logs and metrics.
 	Garbage []string
 }
 
-// LeftOut is the number of failed attempts that Failures does not list.
-func (s State) LeftOut() int64 {
-	return max(0, s.History.Attempts-int64(len(s.Failures)))
+// Failures are the first and the last failed attempts, oldest first.
+func (s State) Failures() []Attempt {
+	if s.past == "" {
+		return s.failures
+	}
+	failures, err := decodeFailures(s.past)
+	if err != nil {
+		return nil // JSON, but no history: nobody's attempts
+	}
+	return failures
 }
 
 // NewID returns a random identity for a message that has none.
@@ -80,7 +90,7 @@ func Decode(m Message, now time.Time) State {
 		Priority:   r.priority(m.Priority),
 		Exchange:   r.textOr(HeaderExchange, m.Exchange),
 		RoutingKey: r.textOr(HeaderRoutingKey, m.RoutingKey),
-		Failures:   r.failures(),
+		past:       r.history(),
 
 		Traceparent: r.traceparent(),
 	}
@@ -215,16 +225,17 @@ func (r *reader) lookup(name string, limit int) (string, bool) {
 	return text, true
 }
 
-func (r *reader) failures() []Attempt {
+// history returns the header of the failed attempts, empty where there is none. It is JSON, and not read any further yet.
+func (r *reader) history() string {
 	text, ok := r.lookup(HeaderHistory, maxHistorySize)
-	if !ok {
-		return nil
+	if !ok || text == "" {
+		return ""
 	}
-	failures, err := decodeFailures(text)
-	if err != nil {
+	if text[0] != '[' || !json.Valid([]byte(text)) {
 		r.reject(HeaderHistory)
+		return ""
 	}
-	return failures
+	return text
 }
 
 // integer returns the value of any integer type of AMQP.
