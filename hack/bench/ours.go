@@ -50,6 +50,7 @@ func ours(program public.Func) runner {
 		if err != nil {
 			return fmt.Errorf("worker: %w", err)
 		}
+		defer worker.LetHeapGrow()() // as the program does
 		running, stop := context.WithCancel(ctx)
 		defer stop()
 		var ended sync.WaitGroup

@@ -19,6 +19,7 @@ import (
 	"redrive.dev/redrive/handler"
 	"redrive.dev/redrive/internal/child"
 	"redrive.dev/redrive/internal/suspects"
+	"redrive.dev/redrive/internal/worker"
 )
 
 // Main is the whole main function of a worker: it reads the command line and runs until SIGTERM or SIGINT, after which it
@@ -35,6 +36,7 @@ import (
 func Main(h handler.Handler) {
 	o := Flags(flag.CommandLine)
 	flag.Parse()
+	worker.LetHeapGrow()
 	os.Exit(child.Main(func() int {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 		defer stop()

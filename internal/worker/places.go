@@ -10,7 +10,7 @@ import (
 
 // mostWaiting is how many goroutines are kept for the next jobs: about as many as await the broker's confirm at a time where each
 // message is retried. Where the handler takes its time it matters little.
-const mostWaiting = 64
+const mostWaiting = 256
 
 // accept takes a delivery, and does not block: the prefetch bounds how many there are. One that has to wait for a place at the
 // handler does so in the scheduler, and has no goroutine until it has one.

@@ -1,0 +1,62 @@
+package worker
+
+import (
+	"os"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"sync/atomic"
+)
+
+const (
+	// roomyHeap is the size that the heap may always have.
+	roomyHeap = 32 << 20
+	// usualGrowth of the heap from one collection to the next, in percent.
+	usualGrowth = 100
+	liveHeap    = "/gc/heap/live:bytes"
+)
+
+// LetHeapGrow lets the heap of this process always grow to some megabytes before it is collected. A worker keeps little and
+// allocates much: it would collect after every few hundred messages, and spend a fifth of its time on that. A larger heap grows as
+// usual. Where the process may use little memory it is a quarter of that. The variable GOGC goes first. stop ends it.
+func LetHeapGrow() (stop func()) {
+	if os.Getenv("GOGC") != "" {
+		return func() {}
+	}
+	h := &heap{size: roomyHeap}
+	if limit := MemoryLimit(); limit > 0 {
+		h.size = min(h.size, limit/loanShare)
+	}
+	h.adjust()
+	h.watch()
+	return func() {
+		h.ended.Store(true)
+		debug.SetGCPercent(usualGrowth)
+	}
+}
+
+type heap struct {
+	size  int64
+	ended atomic.Bool
+}
+
+// marker dies with the next collection. It has a pointer, for the runtime may keep small objects without one for longer.
+type marker struct{ _ *marker }
+
+// watch adjusts the growth after each collection.
+func (h *heap) watch() {
+	runtime.AddCleanup(&marker{}, func(h *heap) {
+		if !h.ended.Load() {
+			h.adjust()
+			h.watch()
+		}
+	}, h)
+}
+
+// adjust sets the growth so that the next collection comes at the size, or when what is live has doubled.
+func (h *heap) adjust() {
+	sample := []metrics.Sample{{Name: liveHeap}}
+	metrics.Read(sample)
+	live := max(1<<20, int64(sample[0].Value.Uint64())) //nolint:gosec // no heap is as large
+	debug.SetGCPercent(max(usualGrowth, int((h.size-live)*usualGrowth/live)))
+}
