@@ -13,7 +13,7 @@ const (
 	arriveTime = 100 * time.Millisecond
 	// gatherTime is for how long acknowledgements are gathered at most, and gatherShare up to which part of a prefetch: one of
 	// so many. The broker goes on meanwhile with what is left of it.
-	gatherTime  = time.Millisecond
+	gatherTime  = 5 * time.Millisecond
 	gatherShare = 4
 )
 
