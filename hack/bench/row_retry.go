@@ -33,15 +33,26 @@ func failOnce(_ context.Context, message *public.Message) error {
 	return nil
 }
 
-// retried compares with a program that only publishes into the lane, each message with its confirm, and a consumer behind it. The
-// worker has more to do: it receives each message once more, and decides.
+// retried compares with a program that only publishes into the lane, each message with its confirm, and a consumer behind it. Whoever
+// retries has more to do: each message is received, and acknowledged, once more. So there is another baseline, a bare program that
+// does so, and nothing else.
 func retried(ctx context.Context, b *bench) ([]result, error) {
 	scene := play{concurrency: retryConcurrency, handler: inProcess(), delays: []time.Duration{laneDelay}}
-	return versus(ctx, b, &contest{
+	publisher := side{play: scene, unfilled: true, run: bareRetry}
+	whole, err := versus(ctx, b, &contest{
 		name: "retry: each message fails once, lane of 1 s", messages: b.messages / 2,
-		bare: side{play: scene, unfilled: true, run: bareRetry},
+		bare: publisher,
 		ours: side{play: scene, run: ours(failOnce)},
 	}, 0.85)
+	if err != nil {
+		return nil, err
+	}
+	least, err := versus(ctx, b, &contest{
+		name: "retry: the same, beside a bare program that retries", messages: b.messages / 2,
+		bare: side{play: scene, run: bareRetrier},
+		ours: side{play: scene, run: ours(failOnce)},
+	}, 0.85)
+	return append(whole, least...), err
 }
 
 // bareRetry publishes into the lane on one connection, and consumes on another one what comes out of it.
@@ -77,4 +88,91 @@ func bareRetry(ctx context.Context, s *stage, m *meter) error {
 	default:
 		return errors.Join(consumed, failed)
 	}
+}
+
+// bareRetrier is the least that a retry takes: it receives a message, publishes it into the lane, and acknowledges it when that is
+// confirmed. What comes back it acknowledges.
+func bareRetrier(ctx context.Context, s *stage, m *meter) error {
+	m.begin()
+	conn, err := amqp091.Dial(s.url())
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	channel, err := conn.Channel()
+	if err != nil {
+		return fmt.Errorf("open a channel: %w", err)
+	}
+	if err := channel.Confirm(false); err != nil {
+		return fmt.Errorf("switch confirms on: %w", err)
+	}
+	b, err := startBare(s, 2*retryConcurrency)
+	if err != nil {
+		return err
+	}
+	r := &retrier{
+		bare: b, channel: channel, exchange: s.config.Exchanges.Fallback, meter: m,
+		waiting: make(chan published, 2*retryConcurrency),
+	}
+	failed := make(chan error, 3)
+	go func() { failed <- r.settle(ctx) }()
+	go func() { failed <- r.receive(ctx) }()
+	go func() { failed <- m.wait(ctx) }()
+	if err := <-failed; err != nil {
+		return errors.Join(err, b.conn.Close())
+	}
+	// What was handled is acknowledged before the connection is closed.
+	err = b.channel.Cancel(bareTag, false)
+	return errors.Join(err, <-failed, <-failed, b.conn.Close())
+}
+
+type retrier struct {
+	bare     *bareConsumer
+	channel  *amqp091.Channel
+	exchange string
+	meter    *meter
+	waiting  chan published
+}
+
+// published is a message whose copy in the lane is not confirmed yet.
+type published struct {
+	original amqp091.Delivery
+	confirm  *amqp091.DeferredConfirmation
+}
+
+// receive publishes what comes for the first time, until the consumer is cancelled.
+func (r *retrier) receive(ctx context.Context) error {
+	defer close(r.waiting)
+	for d := range r.bare.deliveries {
+		if d.Headers[message.HeaderAttempts] != nil {
+			if err := d.Ack(false); err != nil {
+				return fmt.Errorf("acknowledge: %w", err)
+			}
+			r.meter.tick()
+			continue
+		}
+		copied := amqp091.Publishing{
+			DeliveryMode: d.DeliveryMode, ContentType: d.ContentType, Type: d.Type, MessageId: d.MessageId, Timestamp: d.Timestamp, Body: d.Body,
+			Headers: amqp091.Table{message.HeaderLane: retry.LaneKey(laneDelay), message.HeaderAttempts: int64(1)},
+		}
+		confirm, err := r.channel.PublishWithDeferredConfirmWithContext(ctx, r.exchange, key, true, false, copied)
+		if err != nil {
+			return fmt.Errorf("publish: %w", err)
+		}
+		r.waiting <- published{original: d, confirm: confirm}
+	}
+	return nil
+}
+
+// settle acknowledges what is in the lane.
+func (r *retrier) settle(ctx context.Context) error {
+	for p := range r.waiting {
+		if ok, err := p.confirm.WaitContext(ctx); err != nil || !ok {
+			return errors.Join(errors.New("the broker did not confirm a message"), err)
+		}
+		if err := p.original.Ack(false); err != nil {
+			return fmt.Errorf("acknowledge: %w", err)
+		}
+	}
+	return nil
 }
