@@ -63,7 +63,7 @@ vet: ## Run go vet.
 
 .PHONY: lint
 lint: ## Run golangci-lint.
-	$(LINT) run
+	$(LINT) run --allow-parallel-runners
 
 .PHONY: vulncheck
 vulncheck: ## Look for known vulnerabilities in what the programs call; needs the network.
