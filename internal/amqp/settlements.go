@@ -115,10 +115,11 @@ func (s *consuming) send(settled settlement) error {
 }
 
 // gathers tells whether more acknowledgements may be waited for: one of many costs both sides a part of what many cost. The
-// broker has most of the prefetch to go on with meanwhile; of a small one it needs each message back at once.
+// broker has most of the prefetch to go on with meanwhile; of a small one it needs each message back at once. Where no other message
+// is on loan there is nothing to gather.
 func (s *consuming) gathers() bool {
 	n := len(s.acknowledged)
-	if s.gathered || s.current == nil || s.leaving != nil || n > s.current.prefetch/gatherShare {
+	if s.gathered || s.outstanding == 0 || s.current == nil || s.leaving != nil || n > s.current.prefetch/gatherShare {
 		return false
 	}
 	if !s.armed {
