@@ -14,15 +14,13 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	public "redrive.dev/redrive/handler"
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/handler"
 	"redrive.dev/redrive/internal/suspects"
 	"redrive.dev/redrive/internal/tracing"
 	"redrive.dev/redrive/internal/version"
 	"redrive.dev/redrive/internal/worker"
 )
-
-// imageVariable holds the image of the team's program that the pod was made for.
-const imageVariable = "REDRIVE_HANDLER_IMAGE"
 
 // errStuck ends a worker in which calls of the handler hold all places for good.
 var errStuck = errors.New("calls of the handler still run long after their time was over, and hold all places: " +
@@ -69,7 +67,7 @@ func work(ctx context.Context, program public.Handler, o *Options) error {
 		Log:     j.log,
 		Traces:  traces,
 		Name:    name(),
-		Image:   os.Getenv(imageVariable),
+		Image:   os.Getenv(compile.HandlerImageVariable),
 	}
 	if o.Suspects {
 		if settings.Journal, err = suspects.Open(o.Journal, time.Now, j.log); err != nil {

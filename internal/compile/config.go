@@ -5,6 +5,9 @@ import (
 	"redrive.dev/redrive/internal/retry"
 )
 
+// HandlerImageVariable is the variable of a worker's environment that holds the image of the team's program that its pod was made for.
+const HandlerImageVariable = "REDRIVE_HANDLER_IMAGE"
+
 // Version is the newest version of the configuration that this build reads. It writes the oldest one by which a worker can
 // carry a configuration out, so that an older worker goes on where it can. Version 1 knew neither suspects nor strict order nor
 // limits. Version 2 knew no handler but http, and of that only the URL: it would post without the headers of a login.

@@ -5,7 +5,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
-	"sync/atomic"
+	"sync"
 )
 
 const (
@@ -29,15 +29,14 @@ func LetHeapGrow() (stop func()) {
 	}
 	h.adjust()
 	h.watch()
-	return func() {
-		h.ended.Store(true)
-		debug.SetGCPercent(usualGrowth)
-	}
+	return h.end
 }
 
 type heap struct {
-	size  int64
-	ended atomic.Bool
+	size int64
+
+	mu    sync.Mutex
+	ended bool
 }
 
 // marker dies with the next collection. It has a pointer, for the runtime may keep small objects without one for longer.
@@ -46,17 +45,30 @@ type marker struct{ _ *marker }
 // watch adjusts the growth after each collection.
 func (h *heap) watch() {
 	runtime.AddCleanup(&marker{}, func(h *heap) {
-		if !h.ended.Load() {
-			h.adjust()
+		if h.adjust() {
 			h.watch()
 		}
 	}, h)
 }
 
-// adjust sets the growth so that the next collection comes at the size, or when what is live has doubled.
-func (h *heap) adjust() {
+// end is the last to set the growth.
+func (h *heap) end() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ended = true
+	debug.SetGCPercent(usualGrowth)
+}
+
+// adjust sets the growth so that the next collection comes at the size, or when what is live has doubled. It is false at the end.
+func (h *heap) adjust() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ended {
+		return false
+	}
 	sample := []metrics.Sample{{Name: liveHeap}}
 	metrics.Read(sample)
 	live := max(1<<20, int64(sample[0].Value.Uint64())) //nolint:gosec // no heap is as large
 	debug.SetGCPercent(max(usualGrowth, int((h.size-live)*usualGrowth/live)))
+	return true
 }

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
 )
 
 const (
@@ -19,8 +20,6 @@ const (
 
 	// workerBinary is where it is then.
 	workerBinary = binDir + "/worker"
-	// imageVariable holds the image of the team's program that a pod was made for.
-	imageVariable = "REDRIVE_HANDLER_IMAGE"
 )
 
 // shape gives a pod with the worker's container what its handler needs: the team's image, and what of Secrets an http
@@ -29,7 +28,7 @@ func shape(pod *corev1.PodSpec, worker *v1alpha1.Worker, opts Options) error {
 	handler, container := &worker.Handler, &pod.Containers[0]
 	if image := handler.Image; image != nil {
 		// Which of two configurations is meant for this pod, while another image rolls out.
-		container.Env = append(container.Env, corev1.EnvVar{Name: imageVariable, Value: *image})
+		container.Env = append(container.Env, corev1.EnvVar{Name: compile.HandlerImageVariable, Value: *image})
 	}
 	switch {
 	case handler.HTTP != nil:
