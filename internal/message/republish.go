@@ -3,7 +3,6 @@ package message
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -55,21 +54,21 @@ type Final struct {
 // to its last entry, then all of it, then the error's message and the explanation, then its class, source and status. The error is
 // ErrHeadersTooLarge where even that does not suffice.
 func Parked(m Message, s State, queue, lane string, now time.Time) (Message, error) {
-	own := stateHeaders(m, s, now)
-	putTime(own, HeaderNotBefore, s.NotBefore)
-	own[HeaderLane] = lane
-	return republished(m, queue, own, pastHeaders(s))
+	headers := stateHeaders(m, s, now)
+	putTime(headers, HeaderNotBefore, s.NotBefore)
+	headers[HeaderLane] = lane
+	return republished(m, queue, headers, pastHeaders(s))
 }
 
 // Returned returns m as it is published to the return exchange, to go back to its queue at once: a release, which leaves
 // all counts as they are, and the time before which it is not handled, if that is still to come. The rules are those of
 // Parked.
 func Returned(m Message, s State, queue string, now time.Time) (Message, error) {
-	own := stateHeaders(m, s, now)
+	headers := stateHeaders(m, s, now)
 	if s.NotBefore.After(now) {
-		putTime(own, HeaderNotBefore, s.NotBefore)
+		putTime(headers, HeaderNotBefore, s.NotBefore)
 	}
-	return republished(m, queue, own, pastHeaders(s))
+	return republished(m, queue, headers, pastHeaders(s))
 }
 
 // Failed returns m as it is published to the failed exchange, with the reason on it. The rules are those of Parked.
@@ -78,15 +77,15 @@ func Failed(m Message, s State, queue string, final Final) (Message, error) {
 		s.History.Strategy = final.Strategy
 	}
 	m.Priority = s.Priority
-	own := stateHeaders(m, s, final.At)
-	own[HeaderReason] = Text(string(final.Reason), maxName)
-	own[HeaderQueue] = queue
-	putTime(own, HeaderFailedAt, final.At)
+	headers := stateHeaders(m, s, final.At)
+	headers[HeaderReason] = Text(string(final.Reason), maxName)
+	headers[HeaderQueue] = queue
+	putTime(headers, HeaderFailedAt, final.At)
 
 	optional := errorHeaders(lastFailure(s, final))
 	optional = append(optional, header{HeaderCrashExit, Text(final.Exit, maxName)}, header{HeaderWorker, Text(final.Worker, maxShort)})
 	optional = append(optional, header{HeaderExplanation, Text(final.Explanation, MaxText)})
-	return republished(m, queue, own, append(optional, pastHeaders(s)...))
+	return republished(m, queue, headers, append(optional, pastHeaders(s)...))
 }
 
 // header is one header that may be shed.
@@ -95,16 +94,9 @@ type header struct {
 	value any
 }
 
-// republished puts the copy together: the user's headers, our indispensable ones, and of the optional ones, in their
+// republished puts the copy together: the user's headers with our indispensable ones, and of the optional ones, in their
 // order, those that fit. A later value for the same name is a smaller one: it is taken if the earlier did not fit.
-func republished(m Message, queue string, own map[string]any, optional []header) (Message, error) {
-	headers := make(map[string]any, len(m.Headers)+len(own)+len(optional))
-	for name, value := range m.Headers {
-		if !isOwn(name) && !isStale(name) {
-			headers[name] = clone(value)
-		}
-	}
-	maps.Copy(headers, own)
+func republished(m Message, queue string, headers map[string]any, optional []header) (Message, error) {
 	size := HeaderSize(headers)
 	if size > MaxHeaderSize {
 		return Message{}, fmt.Errorf("%w: %d bytes of %d", ErrHeadersTooLarge, size, MaxHeaderSize)
@@ -127,28 +119,33 @@ func republished(m Message, queue string, own map[string]any, optional []header)
 	return m, nil
 }
 
-// stateHeaders returns the headers without which a message would lose its place in the policy.
+// stateHeaders returns the user's headers, and those without which a message would lose its place in the policy.
 func stateHeaders(m Message, s State, now time.Time) map[string]any {
-	own := make(map[string]any, mostOwn)
-	own[HeaderExchange] = s.Exchange
-	own[HeaderRoutingKey] = s.RoutingKey
-	if m.MessageID == "" && s.ID != "" {
-		own[HeaderID] = s.ID
+	headers := make(map[string]any, len(m.Headers)+mostOwn)
+	for name, value := range m.Headers {
+		if !isOwn(name) && !isStale(name) {
+			headers[name] = clone(value)
+		}
 	}
-	putCount(own, HeaderAttempts, s.History.Attempts)
-	putCount(own, HeaderRetries, s.History.Retries)
-	putCount(own, HeaderStreak, s.History.Streak)
-	putCount(own, HeaderCrashes, s.Crashes)
-	putCount(own, HeaderDelay, s.History.LastDelay.Milliseconds())
-	putTime(own, HeaderFirstFailure, s.History.FirstFailure)
-	putTime(own, HeaderDeadline, deadline(m, s, now))
+	headers[HeaderExchange] = s.Exchange
+	headers[HeaderRoutingKey] = s.RoutingKey
+	if m.MessageID == "" && s.ID != "" {
+		headers[HeaderID] = s.ID
+	}
+	putCount(headers, HeaderAttempts, s.History.Attempts)
+	putCount(headers, HeaderRetries, s.History.Retries)
+	putCount(headers, HeaderStreak, s.History.Streak)
+	putCount(headers, HeaderCrashes, s.Crashes)
+	putCount(headers, HeaderDelay, s.History.LastDelay.Milliseconds())
+	putTime(headers, HeaderFirstFailure, s.History.FirstFailure)
+	putTime(headers, HeaderDeadline, deadline(m, s, now))
 	if m.Priority != s.Priority {
-		own[HeaderPriority] = int64(s.Priority)
+		headers[HeaderPriority] = int64(s.Priority)
 	}
 	if s.History.Strategy != "" {
-		own[HeaderStrategy] = s.History.Strategy
+		headers[HeaderStrategy] = s.History.Strategy
 	}
-	return own
+	return headers
 }
 
 // pastHeaders returns the history, its last entry alone in case the whole does not fit, and the span of the last attempt.

@@ -33,14 +33,33 @@ func View(m Message, s State, queue string) retry.Message {
 	}
 }
 
+// userHeaders are those without our prefix. Mostly these are all, and need no copy.
 func userHeaders(all map[string]any) map[string]any {
-	headers := make(map[string]any, len(all))
+	ours := 0
+	for name := range all {
+		if strings.HasPrefix(name, HeaderPrefix) {
+			ours++
+		}
+	}
+	if ours == 0 {
+		return all
+	}
+	headers := make(map[string]any, len(all)-ours)
 	for name, value := range all {
 		if !strings.HasPrefix(name, HeaderPrefix) {
 			headers[name] = value
 		}
 	}
 	return headers
+}
+
+// Strip takes the headers out that Decode has read. Whatever publishes the message again writes them anew.
+func Strip(headers map[string]any) {
+	for name := range headers {
+		if isOwn(name) {
+			delete(headers, name)
+		}
+	}
 }
 
 // IdempotencyKey identifies the work that a message is in one work queue: it is the same for every attempt and differs

@@ -184,6 +184,7 @@ func (w *Worker) open(j *job) (opened bool) {
 	w.use(j)
 	j.queue, j.priority = j.program.queueOf(d.Queue), d.Priority
 	j.state = message.Decode(d.Message, w.options.Now())
+	message.Strip(d.Headers)
 	if j.state.ID == "" {
 		j.state.ID = message.NewID(w.options.Rand)
 	}
@@ -347,9 +348,7 @@ func (w *Worker) judge(j *job, failure retry.Failure) (o outcome, atOnce bool) {
 		Number: verdict.History.Attempts, At: now, Source: failure.Source, Status: failure.Status, Class: failure.Class,
 		Message: failure.Message, Strategy: verdict.Strategy, Delay: verdict.Delay,
 	})
-	w.logFor(j).Info("attempt failed", "queue", j.queue.Name, "message", j.state.ID, "attempt", verdict.History.Attempts,
-		"source", failure.Source, "status", failure.Status, "class", failure.Class, "took", j.took, "action", verdict.Action,
-		"delay", verdict.Delay, "strategy", verdict.Strategy, "reason", verdict.Reason)
+	w.logFailure(j, &failure, &verdict)
 	switch verdict.Action {
 	case v1alpha1.ActionRetry:
 		if verdict.Reason == retry.ReasonImmediate {
@@ -364,6 +363,14 @@ func (w *Worker) judge(j *job, failure retry.Failure) (o outcome, atOnce bool) {
 			Reason: verdict.Reason, Explanation: verdict.Explanation, Strategy: verdict.Strategy, Failure: failure, At: now,
 		}}, false
 	}
+}
+
+func (w *Worker) logFailure(j *job, failure *retry.Failure, verdict *retry.Verdict) {
+	w.logFor(j).LogAttrs(context.Background(), slog.LevelInfo, "attempt failed",
+		slog.String("queue", j.queue.Name), slog.String("message", j.state.ID), slog.Int64("attempt", verdict.History.Attempts),
+		slog.String("source", string(failure.Source)), slog.Int("status", failure.Status), slog.String("class", failure.Class),
+		slog.Duration("took", j.took), slog.String("action", string(verdict.Action)), slog.Duration("delay", verdict.Delay),
+		slog.String("strategy", verdict.Strategy), slog.String("reason", string(verdict.Reason)))
 }
 
 // retryPriority is the AMQP priority of a retry. Quorum queues since RabbitMQ 4.0 take 5 and above before the rest.
