@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -74,28 +75,39 @@ func run(t *testing.T, f func(ctx context.Context)) {
 	})
 }
 
+// All of them are in flight together, so returns have to be told apart: by the messages' own ids, without one, and where all have the same.
 func TestPublishTellsRoutedFromUnroutable(t *testing.T) {
-	b := newBroker(t)
-	b.queue(t, "q", nil)
-	publisher := amqp.NewPublisher(b.options(t))
-	run(t, publisher.Run)
-	var failures atomic.Int64
-	var all sync.WaitGroup
-	for i := range 200 {
-		key, want := "q", error(nil)
-		if i%2 == 1 {
-			key, want = "nowhere", amqp.ErrUnroutable
-		}
-		all.Go(func() {
-			if err := publisher.Publish(t.Context(), &message.Message{RoutingKey: key, Body: []byte("x")}); !errors.Is(err, want) {
-				failures.Add(1)
-				t.Errorf("publish to %q: %v, want %v", key, err, want)
+	for _, c := range []struct {
+		name string
+		id   func(i int) string
+	}{
+		{name: "Ids", id: strconv.Itoa},
+		{name: "NoId", id: func(int) string { return "" }},
+		{name: "OneIdForAll", id: func(int) string { return "same" }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBroker(t)
+			b.queue(t, "q", nil)
+			publisher := amqp.NewPublisher(b.options(t))
+			run(t, publisher.Run)
+			var all sync.WaitGroup
+			for i := range 200 {
+				key, want := "q", error(nil)
+				if i%2 == 1 {
+					key, want = "nowhere", amqp.ErrUnroutable
+				}
+				all.Go(func() {
+					m := &message.Message{RoutingKey: key, MessageID: c.id(i), Body: []byte("x")}
+					if err := publisher.Publish(t.Context(), m); !errors.Is(err, want) {
+						t.Errorf("publish to %q: %v, want %v", key, err, want)
+					}
+				})
+			}
+			all.Wait()
+			if got := b.Ready("q"); got != 100 {
+				t.Errorf("%d messages in the queue, want 100", got)
 			}
 		})
-	}
-	all.Wait()
-	if got := b.Ready("q"); got != 100 {
-		t.Errorf("%d messages in the queue, want 100", got)
 	}
 }
 

@@ -42,7 +42,7 @@ func toPublishing(m *message.Message) amqp091.Publishing {
 		Type:            m.Type,
 		UserId:          m.UserID,
 		AppId:           m.AppID,
-		Headers:         table(m.Headers),
+		Headers:         ownTable(m.Headers),
 		Body:            m.Body,
 	}
 }
@@ -71,9 +71,23 @@ func plainList(list []any) {
 	}
 }
 
-// table and field undo in a copy what headersOf does.
+// ownTable undoes what headersOf does, in a map that nobody else uses: only what it holds in depth is copied.
+func ownTable(m map[string]any) amqp091.Table {
+	if m == nil {
+		return amqp091.Table{}
+	}
+	for key, value := range m {
+		switch value.(type) {
+		case map[string]any, []any:
+			m[key] = field(value)
+		}
+	}
+	return m
+}
+
+// table and field do the same in a copy.
 func table(m map[string]any) amqp091.Table {
-	t := make(amqp091.Table, len(m)+1)
+	t := make(amqp091.Table, len(m))
 	for key, value := range m {
 		t[key] = field(value)
 	}

@@ -39,7 +39,8 @@ type Publisher struct {
 
 type request struct {
 	message *message.Message
-	id      string
+	// mark is what a return of the message is known by.
+	mark mark
 	// result gets exactly one value, and has room for it: the session never waits for a caller.
 	result   chan error
 	returned error
@@ -70,7 +71,7 @@ func (p *Publisher) Ready() (bool, <-chan struct{}) {
 }
 
 // Publish returns nil when the broker confirmed the message and had a queue for it; it waits for a session as long as ctx
-// allows. Any other outcome is an error: ErrUnroutable, ErrUnconfirmed, ErrUnpublishable, or that of ctx, after which the
+// allows. The map of the message's headers is the publisher's from then on, what it holds in depth is not altered. Any other outcome is an error: ErrUnroutable, ErrUnconfirmed, ErrUnpublishable, or that of ctx, after which the
 // message may still have been published.
 func (p *Publisher) Publish(ctx context.Context, m *message.Message) error {
 	r := &request{message: m, result: make(chan error, 1)}
@@ -87,6 +88,10 @@ func (p *Publisher) Publish(ctx context.Context, m *message.Message) error {
 	}
 }
 
+// mark is the message's own id where no other message in flight has it, or else a header of ours, which costs the broker as much as
+// any header does, on each hop.
+type mark struct{ messageID, header string }
+
 // publishing is one session: a channel that only session's goroutine uses, and what awaits its confirm on it.
 type publishing struct {
 	channel *amqp091.Channel
@@ -98,7 +103,7 @@ type publishing struct {
 	answered int
 	next     uint64
 	byTag    map[uint64]*request
-	byID     map[string]*request
+	byMark   map[mark]*request
 	returns  chan amqp091.Return
 	confirms chan amqp091.Confirmation
 }
@@ -165,7 +170,7 @@ func (p *Publisher) begin(conn *amqp091.Connection) (*publishing, error) {
 		channel:  channel,
 		window:   int(p.window.Swap(inFlight)),
 		byTag:    map[uint64]*request{},
-		byID:     map[string]*request{},
+		byMark:   map[mark]*request{},
 		returns:  channel.NotifyReturn(make(chan amqp091.Return, inFlight)),
 		confirms: channel.NotifyPublish(make(chan amqp091.Confirmation, inFlight)),
 	}, nil
@@ -231,15 +236,18 @@ func (s *publishing) publishAll(r *request, wire *wire) (err error) {
 
 func (s *publishing) publish(r *request) error {
 	s.next++
-	r.id = strconv.FormatUint(s.next, 36)
 	out := toPublishing(r.message)
-	out.Headers[message.HeaderPublishID] = r.id
+	r.mark = mark{messageID: out.MessageId}
+	if out.MessageId == "" || s.byMark[r.mark] != nil {
+		r.mark.header = strconv.FormatUint(s.next, 36)
+		out.Headers[message.HeaderPublishID] = r.mark.header
+	}
 	if err := out.Headers.Validate(); err != nil {
 		s.next--
 		r.result <- fmt.Errorf("%w: %w", ErrUnpublishable, err)
 		return nil
 	}
-	s.byTag[s.next], s.byID[r.id] = r, r
+	s.byTag[s.next], s.byMark[r.mark] = r, r
 	if err := s.channel.Publish(r.message.Exchange, r.message.RoutingKey, true, false, out); err != nil {
 		return fmt.Errorf("publish to exchange %q: %w", r.message.Exchange, err)
 	}
@@ -275,7 +283,7 @@ func (s *publishing) confirm(c amqp091.Confirmation) {
 func (s *publishing) answer(tag uint64, result error) {
 	r := s.byTag[tag]
 	delete(s.byTag, tag)
-	delete(s.byID, r.id)
+	delete(s.byMark, r.mark)
 	s.answered++
 	r.result <- result
 }
@@ -296,8 +304,8 @@ func (s *publishing) drain() {
 }
 
 func (s *publishing) noteReturn(returned *amqp091.Return) {
-	id, _ := returned.Headers[message.HeaderPublishID].(string)
-	if r := s.byID[id]; r != nil {
+	header, _ := returned.Headers[message.HeaderPublishID].(string)
+	if r := s.byMark[mark{messageID: returned.MessageId, header: header}]; r != nil {
 		r.returned = fmt.Errorf("%w: exchange %q, routing key %q: %s", ErrUnroutable, returned.Exchange, returned.RoutingKey, returned.ReplyText)
 	}
 }

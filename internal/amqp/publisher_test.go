@@ -8,10 +8,11 @@ import (
 )
 
 func TestWhatIsConfirmedBeforeTheEndOfASessionCountsAsConfirmed(t *testing.T) {
-	request1, request2 := &request{id: "1", result: make(chan error, 1)}, &request{id: "2", result: make(chan error, 1)}
+	request1 := &request{mark: mark{messageID: "1"}, result: make(chan error, 1)}
+	request2 := &request{mark: mark{messageID: "2"}, result: make(chan error, 1)}
 	s := &publishing{
 		byTag:    map[uint64]*request{1: request1, 2: request2},
-		byID:     map[string]*request{"1": request1, "2": request2},
+		byMark:   map[mark]*request{request1.mark: request1, request2.mark: request2},
 		confirms: make(chan amqp091.Confirmation, 1),
 	}
 	s.confirms <- amqp091.Confirmation{DeliveryTag: 1, Ack: true}
