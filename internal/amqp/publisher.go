@@ -71,8 +71,9 @@ func (p *Publisher) Ready() (bool, <-chan struct{}) {
 }
 
 // Publish returns nil when the broker confirmed the message and had a queue for it; it waits for a session as long as ctx
-// allows. The map of the message's headers is the publisher's from then on, what it holds in depth is not altered. Any other outcome is an error: ErrUnroutable, ErrUnconfirmed, ErrUnpublishable, or that of ctx, after which the
-// message may still have been published.
+// allows. Any other outcome is an error: ErrUnroutable, ErrUnconfirmed, ErrUnpublishable, or that of ctx, after which the
+// message may still have been published. The map of the message's headers is the publisher's from then on; what it holds in
+// depth is not altered.
 func (p *Publisher) Publish(ctx context.Context, m *message.Message) error {
 	r := &request{message: m, result: make(chan error, 1)}
 	select {

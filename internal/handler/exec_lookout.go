@@ -34,6 +34,7 @@ type lookout struct {
 
 	looking sync.WaitGroup
 	closing chan struct{}
+	once    sync.Once
 }
 
 func newLookout(find func() (string, error), log *slog.Logger) *lookout {
@@ -145,7 +146,7 @@ func (l *lookout) announce() {
 }
 
 func (l *lookout) close() {
-	close(l.closing)
+	l.once.Do(func() { close(l.closing) })
 	l.looking.Wait()
 }
 

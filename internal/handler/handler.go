@@ -52,6 +52,6 @@ type Handler interface {
 	// changed is closed when the answer may have become another one. A handler that is not ready costs no message an attempt:
 	// nothing is handed to it. One that stops being ready while it has messages ends their attempts as usual.
 	Ready() (why error, changed <-chan struct{})
-	// Close frees what the handler holds. No Handle may run or be called from then on.
+	// Close frees what the handler holds. No Handle may run or be called from then on; Close itself may be called again.
 	Close() error
 }

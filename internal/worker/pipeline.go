@@ -268,7 +268,7 @@ func attempt(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 			w.logSuccess(ctx, j)
 			return j.ended(outcome{kind: succeeded}, nil), true
 		}
-		o, atOnce := w.judge(j, *failure)
+		o, atOnce := w.judge(ctx, j, *failure)
 		j.ended(o, failure)
 		if !atOnce {
 			return o, true
@@ -330,7 +330,7 @@ func (w *Worker) logSuccess(ctx context.Context, j *job) {
 
 // judge asks the policy about a failure and writes the answer into the job's state. atOnce is true where the message is to be
 // tried again here and now; a worker that stops does not.
-func (w *Worker) judge(j *job, failure retry.Failure) (o outcome, atOnce bool) {
+func (w *Worker) judge(ctx context.Context, j *job, failure retry.Failure) (o outcome, atOnce bool) {
 	now := w.options.Now()
 	if w.stopping() {
 		j.state.History.Immediate = message.MaxCount
@@ -348,7 +348,7 @@ func (w *Worker) judge(j *job, failure retry.Failure) (o outcome, atOnce bool) {
 		Number: verdict.History.Attempts, At: now, Source: failure.Source, Status: failure.Status, Class: failure.Class,
 		Message: failure.Message, Strategy: verdict.Strategy, Delay: verdict.Delay,
 	})
-	w.logFailure(j, &failure, &verdict)
+	w.logFailure(ctx, j, &failure, &verdict)
 	switch verdict.Action {
 	case v1alpha1.ActionRetry:
 		if verdict.Reason == retry.ReasonImmediate {
@@ -365,8 +365,8 @@ func (w *Worker) judge(j *job, failure retry.Failure) (o outcome, atOnce bool) {
 	}
 }
 
-func (w *Worker) logFailure(j *job, failure *retry.Failure, verdict *retry.Verdict) {
-	w.logFor(j).LogAttrs(context.Background(), slog.LevelInfo, "attempt failed",
+func (w *Worker) logFailure(ctx context.Context, j *job, failure *retry.Failure, verdict *retry.Verdict) {
+	w.logFor(j).LogAttrs(ctx, slog.LevelInfo, "attempt failed",
 		slog.String("queue", j.queue.Name), slog.String("message", j.state.ID), slog.Int64("attempt", verdict.History.Attempts),
 		slog.String("source", string(failure.Source)), slog.Int("status", failure.Status), slog.String("class", failure.Class),
 		slog.Duration("took", j.took), slog.String("action", string(verdict.Action)), slog.Duration("delay", verdict.Delay),

@@ -60,6 +60,7 @@ func Run(t *testing.T, start func(t *testing.T) Subject) {
 		"an attempt whose context has ended returns":        ended,
 		"calls at the same time each get their own outcome": concurrent,
 		"after each bad outcome the next message succeeds":  recovers,
+		"a handler may be closed twice":                     closesTwice,
 	}
 	for name, run := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -157,6 +158,16 @@ func getsReady(t *testing.T, s Subject) {
 	}
 	if failure := call(t, s, Message(Succeed, "{}")); failure != nil {
 		t.Errorf("got %+v", failure)
+	}
+}
+
+func closesTwice(t *testing.T, s Subject) {
+	t.Helper()
+	awaitReady(t, s.Handler)
+	for range 2 {
+		if err := s.Handler.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
 	}
 }
 
