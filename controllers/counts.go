@@ -1,13 +1,10 @@
 package controllers
 
 import (
-	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,7 +24,7 @@ const (
 // reportCounts shows how many messages the queues hold: exactly as metrics, and roughly in status.failed.
 func (r *TransportReconciler) reportCounts(run *transportRun) {
 	name := client.ObjectKeyFromObject(run.transport)
-	r.gauges.set(name, run.report.Queues)
+	r.gauges.set(name, run.report.Queues, time.Now())
 	for _, step := range run.report.Steps {
 		if step.Action == topology.ActionCreate && step.Queue != nil && step.Queue.Role == topology.RoleFailure {
 			run.transport.Status.Failed = new(int64(0)) // the broker counts it only later, but it has just been made
@@ -158,70 +155,5 @@ func worthWriting(old *int64, count int64, since time.Duration) bool {
 		return since >= betweenCounts
 	default:
 		return false
-	}
-}
-
-// gauges are the counts of all queues as they were last seen. It is a prometheus.Collector.
-type gauges struct {
-	messages, consumers *prometheus.Desc
-
-	mu     sync.Mutex
-	queues map[types.NamespacedName][]apply.QueueCount
-}
-
-func newGauges() *gauges {
-	labels := []string{"namespace", "transport", "queue", "role"}
-	return &gauges{
-		messages:  prometheus.NewDesc("redrive_queue_messages", "Messages in a queue, in any state, when the operator last looked.", labels, nil),
-		consumers: prometheus.NewDesc("redrive_queue_consumers", "Consumers of a queue when the operator last looked.", labels, nil),
-		queues:    map[types.NamespacedName][]apply.QueueCount{},
-	}
-}
-
-// register makes a registry collect metrics. A process that sets up a second manager has the second one's collected.
-func register(registry prometheus.Registerer, collectors ...prometheus.Collector) error {
-	for _, collector := range collectors {
-		err := registry.Register(collector)
-		if taken, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
-			registry.Unregister(taken.ExistingCollector)
-			err = registry.Register(collector)
-		}
-		if err != nil {
-			return fmt.Errorf("register the metrics: %w", err)
-		}
-	}
-	return nil
-}
-
-func (g *gauges) set(name types.NamespacedName, queues []apply.QueueCount) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.queues[name] = queues
-}
-
-func (g *gauges) forget(name types.NamespacedName) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	delete(g.queues, name)
-}
-
-// Describe implements prometheus.Collector.
-func (g *gauges) Describe(descs chan<- *prometheus.Desc) {
-	descs <- g.messages
-	descs <- g.consumers
-}
-
-// Collect implements prometheus.Collector.
-func (g *gauges) Collect(metrics chan<- prometheus.Metric) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for name, queues := range g.queues {
-		for _, queue := range queues {
-			labels := []string{name.Namespace, name.Name, queue.Name, string(queue.Role)}
-			if queue.Messages != nil {
-				metrics <- prometheus.MustNewConstMetric(g.messages, prometheus.GaugeValue, float64(*queue.Messages), labels...)
-			}
-			metrics <- prometheus.MustNewConstMetric(g.consumers, prometheus.GaugeValue, float64(queue.Consumers), labels...)
-		}
 	}
 }
