@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"redrive.dev/redrive/internal/testbroker"
 	"redrive.dev/redrive/internal/testcluster"
 )
 
@@ -24,7 +25,15 @@ const (
 	systemNamespace = "redrive-system"
 )
 
-func TestMain(m *testing.M) { testcluster.Main(m) }
+func TestMain(m *testing.M) {
+	testbroker.Main(running(func() int { return testcluster.Run(m) }))
+}
+
+// running is a function that runs tests.
+type running func() int
+
+// Run implements what testbroker.Main takes.
+func (r running) Run() int { return r() }
 
 // kustomized are the objects of a folder, as `kubectl apply -k` makes them.
 func kustomized(t *testing.T, folder string) (objects []*unstructured.Unstructured) {
@@ -71,6 +80,8 @@ func deploy(t *testing.T, cluster *testcluster.Cluster, folder, namespace string
 func TestWhatIsInstalledIsTakenByTheAPIServer(t *testing.T) {
 	cluster := testcluster.Start(t)
 	deploy(t, cluster, filepath.Join("config", "default"), "")
+	makeWatchedNamespace(t, cluster)
+	deploy(t, cluster, filepath.Join("config", "namespaced"), "")
 	deploy(t, cluster, filepath.Join("config", "network-policy", "egress"), "")
 	deploy(t, cluster, filepath.Join("config", "network-policy", "workers"), cluster.Namespace(t))
 }

@@ -8,12 +8,15 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -36,6 +39,7 @@ type settings struct {
 	probeAddress    string
 	workerImage     string
 	imagePullPolicy string
+	namespaces      namespaces
 	pollInterval    time.Duration
 	waits           topology.Waits
 	concurrency     int
@@ -68,6 +72,7 @@ func parse(flags *flag.FlagSet, arguments []string) *settings {
 	flags.StringVar(&s.probeAddress, "health-probe-bind-address", ":8081", "Address of /healthz and /readyz.")
 	flags.StringVar(&s.workerImage, "worker-image", os.Getenv(workerImageVariable), "Image of the workers.")
 	flags.StringVar(&s.imagePullPolicy, "worker-image-pull-policy", "", "Pull policy of the workers' image; empty leaves it to Kubernetes.")
+	flags.Var(&s.namespaces, "namespaces", "The only namespaces to look at, with commas between them; empty is all.")
 	flags.DurationVar(&s.pollInterval, "poll-interval", time.Minute, "How often each Transport is compared with its broker.")
 	flags.DurationVar(&s.waits.Grace, "lane-grace", s.waits.Grace, "How long a fallback queue stays bound after no configuration names it.")
 	flags.DurationVar(&s.waits.Unbound, "unbound-wait", s.waits.Unbound, "How long a queue that goes is unbound before it is first counted.")
@@ -94,6 +99,38 @@ func (s *settings) check() error {
 	return s.checkMetrics()
 }
 
+// namespaces is the value of a flag: names with commas between them. None is all namespaces.
+type namespaces []string
+
+// String implements flag.Value.
+func (n *namespaces) String() string { return strings.Join(*n, ",") }
+
+// Set implements flag.Value. Given twice, the flag counts as one list.
+func (n *namespaces) Set(list string) error {
+	if list == "" {
+		return nil
+	}
+	for name := range strings.SplitSeq(list, ",") {
+		if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
+			return fmt.Errorf("%q is not the name of a namespace: %s", name, strings.Join(problems, "; "))
+		}
+		*n = append(*n, name)
+	}
+	return nil
+}
+
+// cached restricts the cache to the namespaces: what lies elsewhere is neither read nor written.
+func (n *namespaces) cached() map[string]cache.Config {
+	if len(*n) == 0 {
+		return nil
+	}
+	only := map[string]cache.Config{}
+	for _, name := range *n {
+		only[name] = cache.Config{}
+	}
+	return only
+}
+
 func run(ctx context.Context, s *settings) error {
 	if err := s.check(); err != nil {
 		return err
@@ -102,6 +139,11 @@ func run(ctx context.Context, s *settings) error {
 	if err != nil {
 		return fmt.Errorf("find the cluster: %w", err)
 	}
+	return runOn(ctx, cluster, s)
+}
+
+// runOn runs a manager for a cluster until the context ends.
+func runOn(ctx context.Context, cluster *rest.Config, s *settings) error {
 	mgr, err := newManager(cluster, s)
 	if err != nil {
 		return err
@@ -120,7 +162,7 @@ func run(ctx context.Context, s *settings) error {
 	if err != nil {
 		return fmt.Errorf("set up the controllers: %w", err)
 	}
-	ctrl.Log.Info("starting", "version", version.Version(), "workerImage", s.workerImage)
+	ctrl.Log.Info("starting", "version", version.Version(), "workerImage", s.workerImage, "namespaces", s.namespaces.String())
 	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("run the manager: %w", err)
 	}
@@ -132,6 +174,7 @@ func newManager(cluster *rest.Config, s *settings) (manager.Manager, error) {
 	if err != nil {
 		return nil, fmt.Errorf("restrict the cache: %w", err)
 	}
+	cached.DefaultNamespaces = s.namespaces.cached()
 	mgr, err := ctrl.NewManager(cluster, ctrl.Options{
 		Scheme:                 controllers.NewScheme(),
 		Cache:                  cached,

@@ -2,6 +2,8 @@ package main
 
 import (
 	"flag"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +32,34 @@ func TestFlagsThatCannotBeAreRefused(t *testing.T) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
 		})
+	}
+}
+
+func TestNamespacesAreNamesWithCommasBetweenThem(t *testing.T) {
+	tests := map[string]struct {
+		arguments string
+		want      []string
+	}{
+		"not given":   {"", nil},
+		"empty":       {"--namespaces=", nil},
+		"one":         {"--namespaces=shop", []string{"shop"}},
+		"some":        {"--namespaces=shop,billing", []string{"shop", "billing"}},
+		"given twice": {"--namespaces=shop --namespaces=billing", []string{"shop", "billing"}},
+		"named twice": {"--namespaces=shop,shop", []string{"shop"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := slices.Sorted(maps.Keys(parse(flag.NewFlagSet("manager", flag.ContinueOnError), strings.Fields(tt.arguments)).namespaces.cached()))
+			want := slices.Sorted(slices.Values(tt.want))
+			if !slices.Equal(got, want) {
+				t.Errorf("the cache has %v, want %v", got, want)
+			}
+		})
+	}
+	for _, wrong := range []string{"shop,,billing", "Shop*", "shop, billing"} {
+		if err := new(namespaces).Set(wrong); err == nil || !strings.Contains(err.Error(), "is not the name of a namespace") {
+			t.Errorf("%q: got %v", wrong, err)
+		}
 	}
 }
 

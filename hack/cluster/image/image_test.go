@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"redrive.dev/redrive/hack/oci"
 )
 
 // build compiles the smallest program here for Linux.
@@ -67,7 +69,7 @@ func TestAnImageHoldsTheProgramAndNothingElseThatRuns(t *testing.T) {
 	if len(manifests) != 1 || !slices.Equal(manifests[0].RepoTags, []string{"localhost/x:e2e"}) {
 		t.Errorf("the archive holds %+v", manifests)
 	}
-	var settings config
+	var settings oci.Config
 	if err := json.Unmarshal(files[configFile], &settings); err != nil {
 		t.Fatal(err)
 	}

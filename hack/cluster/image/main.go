@@ -18,6 +18,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"redrive.dev/redrive/hack/oci"
 )
 
 const certificates = "/etc/ssl/certs/ca-certificates.crt"
@@ -44,13 +46,12 @@ func run(out io.Writer, arguments []string, limit int) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read the CA certificates: %w", err)
 	}
-	i := image{
-		name:       name,
-		entrypoint: append([]string{"/" + filepath.Base(path)}, arguments[2:]...),
-		program:    program,
-		trusted:    trusted,
+	image := oci.Image{
+		Entrypoint: append([]string{"/" + filepath.Base(path)}, arguments[2:]...),
+		Program:    program,
+		Trusted:    trusted,
 	}
-	layer, err := i.layer()
+	layer, err := image.Layer()
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
@@ -60,7 +61,7 @@ func run(out io.Writer, arguments []string, limit int) error {
 		}
 	}
 	buffered := bufio.NewWriter(out)
-	if err := i.write(buffered, layer); err != nil {
+	if err := write(buffered, name, image, layer); err != nil {
 		return fmt.Errorf("write the archive: %w", err)
 	}
 	if err := buffered.Flush(); err != nil {
