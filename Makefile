@@ -18,7 +18,7 @@ BUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
 TOOL := go tool -modfile=hack/tools/go.mod
 LINT := go tool -modfile=hack/tools/lint/go.mod golangci-lint
 # Every module of the repository. Those below hack/ keep the programs that they pin out of the operator's own go.mod.
-MODULES := . hack/tools hack/tools/lint hack/envtest/etcd hack/envtest/kubernetes hack/cluster/coredns
+MODULES := . hack/tools hack/tools/helm hack/tools/lint hack/envtest/etcd hack/envtest/kubernetes hack/cluster/coredns hack/monitoring
 # Packages whose tests need neither a RabbitMQ nor an API server, under -short.
 PURE := ./api/... ./internal/compile/... ./internal/handler/... ./internal/manifest/... ./internal/message/... ./internal/policytest/... \
 	./internal/retry/... ./internal/topology/... ./internal/version/... ./internal/workload/...
@@ -49,6 +49,10 @@ manifests: ## Write the CRDs and the manager's role from the markers in the code
 	fi
 	@mv bin/rbac/role.yaml config/rbac/role.yaml
 
+.PHONY: chart
+chart: ## Write the templates of the Helm chart, config/chart, from config/default.
+	go run ./hack/chart
+
 .PHONY: tidy
 tidy: ## Tidy the go.mod of each module.
 	for module in $(MODULES); do go -C $$module mod tidy; done
@@ -66,8 +70,12 @@ lint: ## Run golangci-lint.
 	$(LINT) run --allow-parallel-runners
 
 .PHONY: vulncheck
-vulncheck: ## Look for known vulnerabilities in what the programs call; needs the network.
-	$(TOOL) govulncheck ./...
+vulncheck: ## Look for known vulnerabilities in what the programs call; where their database cannot be reached, say so.
+	hack/vulncheck.sh ./cmd/... ./handler/...
+
+.PHONY: licenses
+licenses: ## List the modules in the programs with their licences, and fail where one is not allowed.
+	go run ./hack/licenses
 
 # The files as they are, changed and new ones too, but not the ignored ones, make one tree object before and one after.
 # A copy of the index takes them in, so that the user's own keeps what is staged.
@@ -76,12 +84,12 @@ verify: ## Check that all that is generated or formatted is up to date. What was
 	@index=$$(mktemp -u) && trap 'rm -f "$$index"' EXIT; \
 	tree() { GIT_INDEX_FILE=$$index git add --all && GIT_INDEX_FILE=$$index git write-tree; }; \
 	before=$$(tree); \
-	$(MAKE) --no-print-directory generate manifests tidy; \
+	$(MAKE) --no-print-directory generate manifests chart tidy; \
 	go list -f '{{.Dir}}' ./... | xargs gofmt -w; \
 	after=$$(tree); \
 	if [[ $$before != "$$after" ]]; then \
 		git --no-pager diff --stat "$$before" "$$after"; \
-		echo "verify: these files were out of date; make generate, manifests, tidy and fmt renew them." >&2; \
+		echo "verify: these files were out of date; make generate, manifests, chart, tidy and fmt renew them." >&2; \
 		echo "In this folder that is done now: look at them and commit them." >&2; \
 		exit 1; \
 	fi
@@ -96,7 +104,13 @@ test: ## Run all tests, on a RabbitMQ and an API server of their own.
 	hack/languages.sh
 	assets=$$(hack/envtest.sh); \
 	KUBEBUILDER_ASSETS=$$assets bin/broker -- go test -p 3 -timeout 20m $(TEST_FLAGS) ./...
+	$(if $(TEST_FLAGS),,$(MAKE) --no-print-directory test-monitoring)
 	$(if $(TEST_FLAGS),,$(MAKE) --no-print-directory fuzz FUZZTIME=2s)
+
+# Alerts and dashboard, with Prometheus's own packages: a module of its own.
+.PHONY: test-monitoring
+test-monitoring: ## Test that alerts fire when they should, and that alerts and dashboard ask for what there is.
+	go test -C hack/monitoring $(TEST_FLAGS) ./...
 
 # The fuzz targets, each with the package that has it.
 FUZZ := message:FuzzHeaders handler:FuzzAnswers handler:FuzzMessageFrames handler:FuzzAcknowledgements \
@@ -162,6 +176,12 @@ bench: ## Run the benchmarks: the worker beside bare programs, on a RabbitMQ of 
 demo: ## Show Redrive at work on a RabbitMQ of its own; with CLUSTER=1 in a cluster, found or made as by e2e.
 	$(if $(CLUSTER),hack/cluster/cluster.sh bash -c 'hack/cluster/install.sh && go run ./hack/demo -cluster',go run ./hack/demo)
 
+.PHONY: dashboard-picture
+dashboard-picture: ## Run everything for some minutes, and draw what the dashboard shows of it: docs/images/dashboard.svg.
+	@mkdir -p bin
+	assets=$$(hack/envtest.sh); KUBEBUILDER_ASSETS=$$assets go run ./hack/record -out bin/record.jsonl
+	go run -C hack/monitoring .
+
 ##@ Build
 
 .PHONY: build
@@ -179,24 +199,57 @@ docker-build: ## Build the images IMG_MANAGER and IMG_WORKER.
 # UP the way from there back to its root: kustomize takes no absolute one.
 DIST ?= dist
 EMPTY :=
+COMMA := ,
 UP = $(subst $(EMPTY) $(EMPTY),/,$(patsubst %,..,$(subst /, ,$(DIST))))
+# The only namespaces that the manager is to look at, with spaces between them; none is all.
+NAMESPACES ?=
 define OVERLAY
-resources: [$(UP)/config/default]
+resources: [$(if $(NAMESPACES),$(UP)/config/namespaced/manager $(foreach n,$(NAMESPACES),$(COMMA) namespaces/$(n)),$(UP)/config/default)]
 patches:
 - target: {kind: Deployment, name: redrive-manager}
   patch: |
     - {op: replace, path: /spec/template/spec/containers/0/image, value: "$(IMG_MANAGER)"}
     - {op: test, path: /spec/template/spec/containers/0/env/0/name, value: REDRIVE_WORKER_IMAGE}
     - {op: replace, path: /spec/template/spec/containers/0/env/0/value, value: "$(IMG_WORKER)"}
+$(if $(NAMESPACES),$(WATCHED))
+endef
+define WATCHED
+    - {op: test, path: /spec/template/spec/containers/0/args/3, value: --namespaces=shop}
+    - {op: replace, path: /spec/template/spec/containers/0/args/3, value: "--namespaces=$(subst $(EMPTY) $(EMPTY),$(COMMA),$(strip $(NAMESPACES)))"}
 endef
 export OVERLAY
 
 .PHONY: build-installer
-build-installer: ## Write dist/install.yaml: the CRDs and the manager, with IMG_MANAGER and IMG_WORKER.
+build-installer: ## Write dist/install.yaml: the CRDs and the manager, with IMG_MANAGER and IMG_WORKER, perhaps for NAMESPACES only.
 	@mkdir -p $(DIST)
+	@for n in $(NAMESPACES); do \
+		mkdir -p $(DIST)/namespaces/$$n; \
+		printf 'resources: [../../$(UP)/config/namespaced/namespace]\nnamespace: %s\n' $$n > $(DIST)/namespaces/$$n/kustomization.yaml; \
+	done
 	@echo "$$OVERLAY" > $(DIST)/kustomization.yaml
 	$(TOOL) kustomize build $(DIST) > $(DIST)/install.yaml.new
 	@mv $(DIST)/install.yaml.new $(DIST)/install.yaml
+
+# What REGISTRY names goes before the images' names, in the one YAML and in the chart; they are to be pushed there.
+REGISTRY ?=
+RELEASE := dist/release
+
+.PHONY: release-artifacts
+release-artifacts: ## Write dist/release: programs, images, install.yaml, chart, bills of materials, sums, for VERSION and REGISTRY.
+	@rm -rf $(RELEASE)
+	@$(MAKE) --no-print-directory build-installer DIST=$(RELEASE)/work \
+		IMG_MANAGER=$(addsuffix /,$(REGISTRY))redrive-manager:$(VERSION) IMG_WORKER=$(addsuffix /,$(REGISTRY))redrive-worker:$(VERSION)
+	@mv $(RELEASE)/work/install.yaml $(RELEASE) && rm -r $(RELEASE)/work
+	go run ./hack/release -version $(VERSION) -registry '$(REGISTRY)' -to $(RELEASE)
+
+# A second build, from a copy of the files in another folder and with nothing in the compiler's cache, must give the same.
+.PHONY: release-verify
+release-verify: release-artifacts ## Build the release a second time, elsewhere, and compare the sums; takes many minutes.
+	work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \
+	git ls-files --cached --others --exclude-standard -z | tar --create --null --files-from=- | tar --extract --directory="$$work"; \
+	GOCACHE=$$work/cache $(MAKE) --no-print-directory -C "$$work" release-artifacts VERSION=$(VERSION) REGISTRY=$(REGISTRY); \
+	diff $(RELEASE)/SHA256SUMS "$$work/$(RELEASE)/SHA256SUMS"
+	@echo "release-verify: both builds are the same"
 
 ##@ Cluster (the one that KUBECONFIG or kubectl's context names)
 
@@ -223,6 +276,8 @@ deploy: build-installer ## Install the CRDs and run the manager in the cluster.
 	$(KUBECTL) apply --server-side -f $(DIST)/install.yaml
 
 .PHONY: undeploy
-undeploy: ## Delete the manager and what it needs. CRDs, Transports and their workers stay.
+undeploy: ## Delete the manager and what it needs, also in NAMESPACES. CRDs, Transports and their workers stay.
 	$(TOOL) kustomize build config/manager | $(KUBECTL) delete --ignore-not-found -f -
 	$(TOOL) kustomize build config/rbac | $(KUBECTL) delete --ignore-not-found -f -
+	$(KUBECTL) delete --ignore-not-found -f config/namespaced/manager/identity.yaml
+	for n in $(NAMESPACES); do $(KUBECTL) delete --ignore-not-found --namespace $$n rolebinding/redrive-manager role/redrive-manager; done

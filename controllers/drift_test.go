@@ -479,6 +479,13 @@ func TestALaneThatStallsIsReportedWithTheQueueThatIsFull(t *testing.T) {
 		t.Errorf("the condition says %q, not %q", message, part)
 	}
 	w.awaitReady(transport)
+	if expired := w.series("redrive_queue_expired_messages", "queue")["async.fallback.1s"]; expired < 32 {
+		t.Errorf("%v expired messages are told of", expired)
+	}
+	warnings := w.series("redrive_transport_condition", "condition", "reason")
+	if warnings["Warning "+v1alpha1.ReasonLaneStalled] != 1 || warnings["Warning "+v1alpha1.ReasonDestinationFull] != 1 {
+		t.Errorf("the warnings told of are %v", warnings)
+	}
 
 	t.Log("while it lasts nothing is written")
 	// The broker's figures settle.

@@ -81,10 +81,12 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		voices:  newVoices(age),
 		vigil:   newVigil(),
 
+		standings: newStandings(),
+
 		contests: newContests(options.PollInterval),
 		sidecars: &sidecars{server: server},
 	}
-	if err := register(metrics.Registry, transports.gauges, transports.drift.repairs); err != nil {
+	if err := register(metrics.Registry, transports.gauges, transports.standings, transports.drift.repairs); err != nil {
 		return err
 	}
 	return transports.setup(mgr, controllerOptions(options))

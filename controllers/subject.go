@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -143,6 +144,11 @@ func (s *subject) settle(answer client.Object) {
 	s.written = copyOf(s.object)
 }
 
+// ordinary are the reasons of a Transport that is not ready and goes its way.
+func ordinary() []string {
+	return []string{v1alpha1.ReasonProgressing, v1alpha1.ReasonMigrating, v1alpha1.ReasonDeleting}
+}
+
 // announce tells of a change of Ready by an event.
 func (s *subject) announce() {
 	ready := meta.FindStatusCondition(*s.conditions, v1alpha1.ReadyCondition)
@@ -150,7 +156,7 @@ func (s *subject) announce() {
 		return
 	}
 	kind := corev1.EventTypeWarning
-	if ready.Status == metav1.ConditionTrue || ready.Reason == v1alpha1.ReasonProgressing || ready.Reason == v1alpha1.ReasonDeleting {
+	if ready.Status == metav1.ConditionTrue || slices.Contains(ordinary(), ready.Reason) {
 		kind = corev1.EventTypeNormal
 	}
 	s.event(kind, ready.Reason, ready.Message)

@@ -31,7 +31,8 @@ func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportR
 		return brokerError(err)
 	}
 	prepared, err := apply.Prepare(apply.Input{
-		Desired: desired, State: stateOf(t), Consumed: run.live.consumed(), Waits: r.Options.Waits, Now: time.Now(),
+		Desired: desired, State: stateOf(t), Consumed: run.live.consumed(), Follows: r.follows(ctx, run),
+		Waits: r.Options.Waits, Now: time.Now(),
 	}, observed)
 	if err != nil {
 		return brokerError(err)
@@ -56,6 +57,7 @@ func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportR
 	}
 	run.report, err = prepared.CarryOut(ctx, run.port)
 	r.reportTopology(ctx, run, unchanged)
+	reportMigrations(run, run.report.Migrations, prepared.Difference.Migrations)
 	if err != nil {
 		return brokerError(err)
 	}
@@ -63,6 +65,7 @@ func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportR
 		t.Status.TopologyHash = wanted
 	}
 	run.observed = &observed
+	run.compiled.StandIn(run.report.Reads)
 	return judge(run)
 }
 
@@ -120,12 +123,16 @@ func judge(run *transportRun) error {
 	if len(report.Problems) > 0 {
 		run.partly(wait(v1alpha1.ReasonProgressing, 0, errors.New(listed(report.Problems, findingText))))
 	}
+	if err := migrating(report, &run.transport.Status); err != nil {
+		run.partly(err)
+	}
 	return nil
 }
 
 func stateOf(t *v1alpha1.Transport) apply.State {
 	return apply.State{
-		Created: t.Status.Created, Adopted: adopted(t), Retiring: t.Status.Retiring, Broker: t.Status.Broker,
+		Created: t.Status.Created, Adopted: adopted(t), Retiring: t.Status.Retiring, Migrations: t.Status.Migrations,
+		Broker: t.Status.Broker,
 	}
 }
 

@@ -41,6 +41,8 @@ type TransportReconciler struct {
 	voices  *voices
 	vigil   *vigil
 
+	standings *standings
+
 	contests *contests
 	sidecars *sidecars
 }
@@ -138,6 +140,7 @@ func (r *TransportReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 		soon := sooner(run.due, r.vigil.next(req.NamespacedName, len(run.live.rolling()) > 0, time.Now()))
 		next := sooner(soon, r.polls.next(transport.Status.Broker, time.Now(), r.Options.PollInterval))
 		result, err = conclude(ctx, r.Client, run.subject, err, run.told(), next)
+		r.standings.see(run)
 	}()
 
 	if deleted {
@@ -162,6 +165,7 @@ func (r *TransportReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 // forget drops what is kept in memory about a Transport that is gone.
 func (r *TransportReconciler) forget(name types.NamespacedName) {
 	r.gauges.forget(name)
+	r.standings.forget(name)
 	r.counts.forget(name)
 	r.drift.forget(name)
 	r.contests.forget(name)

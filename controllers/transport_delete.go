@@ -104,6 +104,11 @@ func leftText(t *v1alpha1.Transport) string {
 			queues = append(queues, state.Queue)
 		}
 	}
+	for _, m := range t.Status.Migrations {
+		if standin := (compile.Names{}).StandinQueue(m.Queue); !slices.Contains(queues, standin) {
+			queues = append(queues, standin)
+		}
+	}
 	return fmt.Sprintf("on cluster %q, vhost %q, with the messages in them, as far as they are still there: the queues %s, %s, "+
 		"those of their suspects (*%s) and %s*, and the exchanges and policies that belong to them",
 		t.Status.Broker.Cluster, t.Status.Broker.VHost, names.FailureQueue(), joinedBy(", ", queues), compile.SuspectsSuffix, names.LanePrefix())
@@ -139,6 +144,9 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 	if !workersGone {
 		// Suspects are left for their pod, as all else is for the workers, and it goes with them.
 		if err := r.runSuspects(ctx, run, censusOfBlocked(report.Blocked)); err != nil {
+			return err
+		}
+		if err := r.readOn(ctx, run, report.Retiring); err != nil {
 			return err
 		}
 	}

@@ -214,6 +214,32 @@ func (v *voice) next(now time.Time) time.Duration {
 	return jitter(soonLook)
 }
 
+// hashes asks each pod for the configuration that it has in force; empty for those that give no answer.
+func (v *voices) hashes(ctx context.Context, pods []*corev1.Pod) map[*corev1.Pod]string {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	all, seats := make(map[*corev1.Pod]string, len(pods)), make(chan struct{}, askedAtOnce)
+	for _, pod := range pods {
+		asking.Go(func() {
+			seats <- struct{}{}
+			defer func() { <-seats }()
+			hash := ""
+			if canAnswer(pod) {
+				if answer := v.status(ctx, pod); answer != nil {
+					hash = answer.ConfigHash
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			all[pod] = hash
+		})
+	}
+	asking.Wait()
+	return all
+}
+
 // status asks one pod; nil where it gives no answer that can be read.
 func (v *voices) status(ctx context.Context, pod *corev1.Pod) *compile.WorkerStatus {
 	address := net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(int(statusPort(pod))))

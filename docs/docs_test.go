@@ -39,7 +39,11 @@ func pages(t *testing.T) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range files {
+	runbooks, err := filepath.Glob("runbooks/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range append(files, runbooks...) {
 		found["docs/"+file] = read(t, "docs/"+file)
 	}
 	return found
@@ -338,14 +342,15 @@ func TestEveryRequestHeaderIsOnThePageOfTheHandler(t *testing.T) {
 }
 
 func TestEveryMetricOfTheOperatorIsOnThePageOfTheWorker(t *testing.T) {
-	mentioned(t, "docs/worker.md", in(t, "controllers/counts.go", `NewDesc\("(\w+)"`)...)
+	mentioned(t, "docs/worker.md", in(t, "controllers/gauges.go", `desc\("(\w+)"`)...)
+	mentioned(t, "docs/worker.md", in(t, "controllers/standings.go", `NewDesc\("(\w+)"`)...)
 	mentioned(t, "docs/worker.md", in(t, "controllers/drift.go", `Name: "(\w+)"`)...)
 	mentioned(t, "docs/transport.md", in(t, "controllers/drift.go", `"(namespace|transport|kind|action)"`)...)
 }
 
 func TestEveryFlagOfWorkerAndManagerIsOnThePageOfTheWorker(t *testing.T) {
 	for _, source := range []string{"handler/run/options.go", "cmd/manager/main.go"} {
-		for _, flag := range in(t, source, `flags?\.\w+Var\(&[\w.]+, "([a-z-]+)"`) {
+		for _, flag := range in(t, source, `flags?\.\w*Var\(&[\w.]+, "([a-z-]+)"`) {
 			mentioned(t, "docs/worker.md", "--"+flag)
 		}
 	}

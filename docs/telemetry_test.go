@@ -94,21 +94,6 @@ func TestTheTableOfMetricsIsTheWorkers(t *testing.T) {
 	}
 }
 
-// An alert on a metric that is gone would never fire.
-func TestAlertsAreOnMetricsThatThereAre(t *testing.T) {
-	registered := workersMetrics(t)
-	_, alerts, _ := strings.Cut(read(t, telemetryPage), "## Alerts")
-	names := regexp.MustCompile(`redrive_[a-z_]+`).FindAllString(alerts, -1)
-	if len(names) < 10 {
-		t.Fatalf("only %d metrics are read from the alerts", len(names))
-	}
-	for _, name := range names {
-		if _, there := registered[name]; !there {
-			t.Errorf("%s: there is no %s to alert on", telemetryPage, name)
-		}
-	}
-}
-
 func TestEveryVariableOfTracesIsOnThePageOfTelemetry(t *testing.T) {
 	for _, name := range in(t, "internal/tracing/settings.go", `forTraces\("(\w+)"\)`) {
 		mentioned(t, telemetryPage, "OTEL_EXPORTER_OTLP_"+name)

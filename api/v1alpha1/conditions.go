@@ -19,6 +19,8 @@ const (
 	ReasonSucceeded = "Succeeded"
 	// ReasonProgressing says that workers are still rolling out or lanes are still to be made.
 	ReasonProgressing = "Progressing"
+	// ReasonMigrating says that work queues are exchanged for ones with other arguments; status.migrations holds how far that is.
+	ReasonMigrating = "Migrating"
 	// ReasonInvalid says that the spec contradicts itself: a reference between lists, a name RabbitMQ refuses.
 	ReasonInvalid = "Invalid"
 	// ReasonInvalidExpression says that a CEL expression does not compile; the message holds its position.

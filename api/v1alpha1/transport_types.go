@@ -457,6 +457,44 @@ type Retirement struct {
 	Messages *int64 `json:"messages,omitempty"`
 }
 
+// MigrationStep is how far the exchange of a queue is.
+//
+// +kubebuilder:validation:Enum=Prepare;Swap;Drain;Remake;Return;Clear
+type MigrationStep string
+
+const (
+	// MigrationPrepare makes the stand-in and waits until all workers know it.
+	MigrationPrepare MigrationStep = "Prepare"
+	// MigrationSwap lets new messages into the stand-in instead of the queue.
+	MigrationSwap MigrationStep = "Swap"
+	// MigrationDrain waits for the workers to empty the queue, and deletes it.
+	MigrationDrain MigrationStep = "Drain"
+	// MigrationRemake makes the queue again, as the spec asks for.
+	MigrationRemake MigrationStep = "Remake"
+	// MigrationReturn lets new messages into the queue instead of the stand-in.
+	MigrationReturn MigrationStep = "Return"
+	// MigrationClear waits for the workers to empty the stand-in, and deletes it.
+	MigrationClear MigrationStep = "Clear"
+)
+
+// Migration is a work queue that is exchanged for one with other arguments, since RabbitMQ cannot change them in place. A
+// stand-in takes its messages meanwhile, and none is lost.
+type Migration struct {
+	// queue that is exchanged.
+	// +required
+	// +kubebuilder:validation:MaxLength=255
+	Queue string `json:"queue"`
+	// step is what is being done: Prepare, Swap, Drain, Remake, Return or Clear.
+	// +optional
+	Step MigrationStep `json:"step,omitempty"`
+	// since is when the step began.
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
+	// messages that are left in the queue that is drained, roughly.
+	// +optional
+	Messages *int64 `json:"messages,omitempty"`
+}
+
 // TransportStatus is what the operator made of a Transport.
 type TransportStatus struct {
 	// observedGeneration is the generation that this status describes; -1 before the first look.
@@ -526,6 +564,13 @@ type TransportStatus struct {
 	// +listMapKey=queue
 	// +kubebuilder:validation:MaxItems=256
 	Retiring []Retirement `json:"retiring,omitempty"`
+
+	// migrations are the work queues that are exchanged for ones with other arguments.
+	// +optional
+	// +listType=map
+	// +listMapKey=queue
+	// +kubebuilder:validation:MaxItems=64
+	Migrations []Migration `json:"migrations,omitempty"`
 }
 
 // Transport is an exchange, its work queues, and the workers that consume them.

@@ -12,6 +12,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -37,6 +38,8 @@ type State struct {
 	Adopted []string
 	// Retiring are the queues on their way out.
 	Retiring []v1alpha1.Retirement
+	// Migrations are the queues that are being exchanged.
+	Migrations []v1alpha1.Migration
 	// Broker on which the objects stand; nil before the first run, and where it may change.
 	Broker *v1alpha1.BrokerIdentity
 }
@@ -47,8 +50,11 @@ type Input struct {
 	State   State
 	// Consumed are the queues, those of suspects too, that a published configuration of the workers still names.
 	Consumed []string
-	Waits    topology.Waits
-	Now      time.Time
+	// Follows tells whether all workers are known to consume a work queue and its stand-in as they are to. nil stands for
+	// nobody who consumes.
+	Follows func(queue string, reads compile.Reading) bool
+	Waits   topology.Waits
+	Now     time.Time
 }
 
 // OvertakenError says that somebody makes the same objects at the same time. Whoever that is, another operator for the
@@ -91,6 +97,10 @@ type QueueCount struct {
 	// Messages in any state; nil while the broker has not counted them.
 	Messages                  *int64
 	Ready, Unacked, Consumers int64
+	// Expired messages of a lane that wait to leave it.
+	Expired int64
+	// Published and Acked are the broker's counters since it runs: of what clients published, and of what consumers settled.
+	Published, Acked int64
 }
 
 // Report says what a run did and found.
@@ -106,10 +116,13 @@ type Report struct {
 	Withheld  []topology.Withheld
 	Problems  []topology.Finding
 	Warnings  []topology.Finding
-	// Created, Adopted and Retiring are the state to keep for the next run.
-	Created  []string
-	Adopted  []string
-	Retiring []v1alpha1.Retirement
+	// Created, Adopted, Retiring and Migrations are the state to keep for the next run.
+	Created    []string
+	Adopted    []string
+	Retiring   []v1alpha1.Retirement
+	Migrations []v1alpha1.Migration
+	// Reads says of each work queue that is being exchanged how the workers are to consume it and its stand-in from now on.
+	Reads map[string]compile.Reading
 	// Blocked are queues that are no longer wanted and are not deleted because of their messages.
 	Blocked []Blocked
 	// Queues are the desired queues that exist, with their counts.
@@ -120,7 +133,7 @@ type Report struct {
 
 // Converged is true when everything that can be done is done, and no queue is on its way out.
 func (r Report) Converged() bool {
-	return len(r.Failures)+len(r.Skipped)+len(r.Conflicts)+len(r.Problems)+len(r.Retiring) == 0
+	return len(r.Failures)+len(r.Skipped)+len(r.Conflicts)+len(r.Problems)+len(r.Retiring)+len(r.Migrations) == 0
 }
 
 // Prepared is a run that is decided and not begun.
@@ -147,7 +160,9 @@ func Prepare(input Input, observed topology.Observed) (Prepared, error) {
 	}
 	kept := keptOf(input, observed)
 	observed = observed.Disown(input.Desired.Owner, kept)
-	difference := topology.Diff(input.Desired, observed, input.State.Created)
+	difference := topology.DiffSince(input.Desired, observed, topology.Past{
+		Created: input.State.Created, Migrations: input.State.Migrations, Follows: input.Follows,
+	})
 	created := without(stillThere(input, observed), refTexts(difference.Adopted))
 	grew := false
 	for _, ref := range difference.Unmarked {
@@ -207,7 +222,7 @@ func stillThere(input Input, observed topology.Observed) []string {
 // until then, and its Created, Adopted and Retiring are to be kept all the same.
 func Once(ctx context.Context, port Port, input Input, record func(context.Context, []string) error) (Report, error) {
 	state := input.State
-	unchanged := Report{Created: state.Created, Adopted: state.Adopted, Retiring: state.Retiring}
+	unchanged := Report{Created: state.Created, Adopted: state.Adopted, Retiring: state.Retiring, Migrations: state.Migrations}
 	observed, err := port.Observe(ctx)
 	if err != nil {
 		return unchanged, err //nolint:wrapcheck // It says what it did.

@@ -21,6 +21,8 @@ type run struct {
 	report Report
 	// failed objects take no bindings.
 	failed map[topology.Ref]bool
+	// undone are the bindings that were not made or removed.
+	undone map[topology.Ref]bool
 	// broken is true when something that failed messages leave by could not be made.
 	broken bool
 }
@@ -28,7 +30,7 @@ type run struct {
 // CarryOut does what was prepared, and takes the queues on their way out one step further. Where the error is not nil the
 // report holds what was done until then.
 func (p Prepared) CarryOut(ctx context.Context, port Port) (Report, error) {
-	r := &run{Prepared: p, port: port, failed: map[topology.Ref]bool{}, report: Report{
+	r := &run{Prepared: p, port: port, failed: map[topology.Ref]bool{}, undone: map[topology.Ref]bool{}, report: Report{
 		Identity:  p.observed.Identity,
 		Conflicts: p.Difference.Conflicts,
 		Withheld:  p.Difference.Withheld,
@@ -36,7 +38,9 @@ func (p Prepared) CarryOut(ctx context.Context, port Port) (Report, error) {
 		Warnings:  p.Difference.Warnings,
 		Created:   slices.Clone(p.Created),
 		Retiring:  p.input.State.Retiring,
-		Queues:    counts(p.input.Desired, p.observed),
+		// Where it ends early, the steps before are to be taken again.
+		Migrations: p.input.State.Migrations,
+		Queues:     counts(p.input.Desired.Queues, p.Difference.Migrations, p.observed),
 	}}
 	r.report.Adopted = append(refTexts(p.Difference.Adopted), p.kept...)
 	for i, step := range p.Plan {
@@ -50,12 +54,14 @@ func (p Prepared) CarryOut(ctx context.Context, port Port) (Report, error) {
 	if err := r.retireAll(ctx); err != nil {
 		return r.report, err
 	}
+	r.migrated()
 	return r.report, r.dropExchanges(ctx)
 }
 
 // step carries out one step of the plan; only an error that ends the run is returned.
 func (r *run) step(ctx context.Context, step topology.Step) error {
 	if r.skipped(step) {
+		r.undone[step.Ref()] = true
 		r.report.Skipped = append(r.report.Skipped, step)
 		return nil
 	}
@@ -65,7 +71,7 @@ func (r *run) step(ctx context.Context, step topology.Step) error {
 		return err //nolint:wrapcheck // It names its operation.
 	case err != nil:
 		r.report.Failures = append(r.report.Failures, Failure{Step: step, Err: err})
-		r.failed[step.Ref()] = true
+		r.failed[step.Ref()], r.undone[step.Ref()] = true, true
 		r.forget([]topology.Step{step})
 		r.broken = r.broken || wayOut(step, r.input.Desired)
 		return nil
@@ -94,6 +100,9 @@ func (r *run) forget(steps []topology.Step) {
 
 // skipped is true for a binding that would lead messages to where they cannot go on, and for a policy that would.
 func (r *run) skipped(step topology.Step) bool {
+	if r.undone[step.After()] {
+		return true
+	}
 	if step.Action != topology.ActionDelete && step.Policy != nil {
 		return r.broken && topology.IsWorkPolicy(step.Policy.Name, r.input.Desired.Prefix)
 	}
@@ -157,7 +166,7 @@ func (r *run) retireAll(ctx context.Context) error {
 		case r.stillNeeded(name, left):
 			state = r.hold(name)
 		default:
-			state, gone, ended = retirer.step(ctx, state, r.waits(name))
+			state, gone, ended = r.retire(ctx, retirer, state)
 		}
 		if !gone {
 			left[name] = true
@@ -297,13 +306,17 @@ func desires(desired topology.Objects, queue string) bool {
 	return slices.ContainsFunc(desired.Queues, func(q topology.Queue) bool { return q.Name == queue })
 }
 
-func counts(desired topology.Objects, observed topology.Observed) []QueueCount {
+func counts(desired []topology.Queue, migrations []topology.Migration, observed topology.Observed) []QueueCount {
 	var counts []QueueCount
-	for _, queue := range desired.Queues {
+	for _, m := range migrations {
+		desired = append(slices.Clip(desired), topology.Queue{Name: m.Standin, Role: topology.RoleWork})
+	}
+	for _, queue := range desired {
 		if got, exists := observed.Queues[queue.Name]; exists {
 			counts = append(counts, QueueCount{
 				Name: queue.Name, Role: queue.Role, Messages: got.Messages,
 				Ready: got.Ready, Unacked: got.Unacked, Consumers: got.Consumers,
+				Expired: got.MessagesDLX, Published: got.Published, Acked: got.Acked,
 			})
 		}
 	}

@@ -18,6 +18,8 @@ type retirer struct {
 	clock  clock
 	// keepsReturn is true while messages may wait in lanes: the way back from them stays bound until the queue is empty.
 	keepsReturn bool
+	// known is the queue as it was seen when it was decided that it goes; nil where whatever has its name goes.
+	known *topology.Queue
 
 	steps    []topology.Step
 	failures []Failure
@@ -39,6 +41,10 @@ func (r *retirer) step(
 	queue, seen, ways, err := r.look(ctx, state.Queue)
 	if err != nil {
 		return state, false, r.fail(deletion(state.Queue), err)
+	}
+	if seen != nil && r.known != nil && !topology.SameQueue(*r.known, queue) {
+		r.wait = soonest(r.wait, again) // somebody has made it anew
+		return v1alpha1.Retirement{Queue: state.Queue}, false, nil
 	}
 	if seen != nil && seen.Messages == nil {
 		r.uncounted = append(r.uncounted, state.Queue)

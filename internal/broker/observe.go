@@ -17,7 +17,7 @@ import (
 
 // queueColumns are all that is read of queues: without them the answer is four times as large and slow.
 const queueColumns = "name,type,durable,auto_delete,exclusive,arguments,policy,effective_policy_definition," +
-	"messages,messages_ready,messages_unacknowledged,messages_dlx,consumers,message_stats.publish"
+	"messages,messages_ready,messages_unacknowledged,messages_dlx,consumers,message_stats.publish,message_stats.ack"
 
 const exchangeColumns = "name,type,durable,auto_delete,internal,arguments,policy"
 
@@ -218,7 +218,7 @@ type queueRow struct {
 }
 
 // messageStats are counters, for which Erlang may write an empty list too.
-type messageStats struct{ Publish int64 }
+type messageStats struct{ Publish, Ack int64 }
 
 // UnmarshalJSON takes anything but an object as nothing counted.
 func (s *messageStats) UnmarshalJSON(text []byte) error {
@@ -227,11 +227,12 @@ func (s *messageStats) UnmarshalJSON(text []byte) error {
 	}
 	var counters struct {
 		Publish int64 `json:"publish"`
+		Ack     int64 `json:"ack"`
 	}
 	if err := json.Unmarshal(text, &counters); err != nil {
 		return fmt.Errorf("message_stats: %w", err)
 	}
-	s.Publish = counters.Publish
+	s.Publish, s.Ack = counters.Publish, counters.Ack
 	return nil
 }
 
@@ -242,7 +243,7 @@ func (r queueRow) state() topology.QueueState {
 			Arguments: topology.Arguments(r.Arguments),
 		},
 		Messages: r.Messages, MessagesDLX: r.MessagesDLX, Ready: r.MessagesReady, Unacked: r.MessagesUnacked,
-		Consumers: r.Consumers, Published: r.MessageStats.Publish, Policy: r.Policy,
+		Consumers: r.Consumers, Published: r.MessageStats.Publish, Acked: r.MessageStats.Ack, Policy: r.Policy,
 		EffectiveDefinition: topology.Arguments(r.EffectiveDefinition),
 	}
 }

@@ -158,6 +158,9 @@ func describe(text *strings.Builder, p *local.Plan) {
 	for _, step := range p.Steps {
 		line("  %s", step)
 	}
+	for i := range p.Migrations {
+		describeMigration(line, &p.Migrations[i])
+	}
 	for _, queue := range p.RetiredQueues {
 		line("  - queue %s  unbound, and deleted once it is empty; messages in it: %s", queue.Queue, count(queue.Messages))
 	}
@@ -184,6 +187,22 @@ func describe(text *strings.Builder, p *local.Plan) {
 		return
 	}
 	line("%d to add, %d to change, %d to remove.", p.Summary.Add, p.Summary.Change, p.Summary.Remove)
+}
+
+// describeMigration tells the steps that the exchange of a queue still has before it.
+func describeMigration(line func(format string, args ...any), m *topology.Migration) {
+	fields := make([]string, len(m.Fields))
+	for i, field := range m.Fields {
+		fields[i] = field.String()
+	}
+	text := fmt.Sprintf("  ~ queue %s  %s", m.Queue, strings.Join(fields, ", "))
+	line("%s", strings.TrimRight(text, " ")+"; it is exchanged under way, and no message is lost:")
+	for _, left := range m.StepsLeft() {
+		line("      %s", left)
+	}
+	for _, binding := range m.Doubling {
+		line("      messages that come by %s may be doubled while it moves: others get them too", binding.Name())
+	}
 }
 
 func draw(out io.Writer, units []local.Unit) error {

@@ -1,6 +1,8 @@
 package compile
 
 import (
+	"slices"
+
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/retry"
 )
@@ -11,10 +13,14 @@ const HandlerImageVariable = "REDRIVE_HANDLER_IMAGE"
 // Version is the newest version of the configuration that this build reads. It writes the oldest one by which a worker can
 // carry a configuration out, so that an older worker goes on where it can. Version 1 knew neither suspects nor strict order nor
 // limits. Version 2 knew no handler but http, and of that only the URL: it would post without the headers of a login.
-const Version = 3
+// Version 3 knew no stand-ins: it would leave what is in them, and consume a queue before its time.
+const Version = 4
 
 // versionOfURLs is the version of a configuration whose handler is an http URL and no more.
 const versionOfURLs = 2
+
+// versionOfHandlers is the version of a configuration in which no queue has a stand-in.
+const versionOfHandlers = 3
 
 // Config is everything that a worker needs to know. The operator writes it as JSON into a ConfigMap, each policy in it
 // once and with its included strategies resolved.
@@ -62,10 +68,13 @@ type Config struct {
 
 // version is the oldest one by which a worker can carry the configuration out.
 func (c *Config) version() int {
+	if slices.ContainsFunc(c.Queues, func(q Queue) bool { return q.Standin != "" }) {
+		return Version
+	}
 	if http := c.Handler.HTTP; http != nil && *http == (v1alpha1.HTTPHandler{URL: http.URL}) {
 		return versionOfURLs
 	}
-	return Version
+	return versionOfHandlers
 }
 
 // Exchanges are the exchanges that a worker publishes to.
@@ -87,6 +96,10 @@ type Queue struct {
 	SingleActiveConsumer bool `json:"singleActiveConsumer,omitempty"`
 	// Suspects is the queue of the messages that may have brought down a worker; empty where there is none.
 	Suspects string `json:"suspects,omitempty"`
+	// Standin is the queue that takes its messages while it is exchanged for one with other arguments; empty where it is not.
+	Standin string `json:"standin,omitempty"`
+	// Reads says which of the two is consumed where there is a stand-in; empty stands for both.
+	Reads Reading `json:"reads,omitempty"`
 	// Strict says what happens to a strictly ordered queue when a message is given up; empty where the queue has no order.
 	Strict v1alpha1.OnFailure `json:"strict,omitempty"`
 	// Weight is the queue's share of the places at the handler, beside those of the other queues. 0, which older operators

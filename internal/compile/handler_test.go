@@ -59,8 +59,10 @@ func TestAConfigurationIsOfTheOldestVersionThatCanCarryItOut(t *testing.T) {
 			}
 		})
 	}
-	if compile.Version != 3 {
-		t.Errorf("this build reads version %d, and writes 3", compile.Version)
+	config := configOf(t, v1alpha1.Handler{HTTP: &v1alpha1.HTTPHandler{URL: url}})
+	exchanged := config.WithStandIns(map[string]compile.Reading{"test": compile.ReadsBoth})
+	if compile.Version != 4 || exchanged.Version != compile.Version {
+		t.Errorf("this build reads version %d, and writes %d where a queue has a stand-in", compile.Version, exchanged.Version)
 	}
 }
 

@@ -5,6 +5,9 @@ import "redrive.dev/redrive/api/v1alpha1"
 // SuspectsSuffix ends the name of every suspects' queue; the rest is the name of its work queue.
 const SuspectsSuffix = ".suspect"
 
+// standinSuffix ends the name of every stand-in queue; the rest is the name of its work queue.
+const standinSuffix = ".standin"
+
 // Names gives the broker objects of one Transport their names. All of them but the failure queue derive from the prefix,
 // so that two Transports with different prefixes never meet.
 type Names struct {
@@ -55,6 +58,9 @@ func (n Names) LanePrefix() string { return n.Prefix + ".fallback." }
 
 // Suspects is the queue of the messages of a work queue that may have brought down a worker.
 func (n Names) Suspects(queue string) string { return queue + SuspectsSuffix }
+
+// StandinQueue takes the messages of a work queue while that is exchanged for one with other arguments.
+func (n Names) StandinQueue(queue string) string { return queue + standinSuffix }
 
 // FailureQueue is where messages end that are not retried any more.
 func (n Names) FailureQueue() string {

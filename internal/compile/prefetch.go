@@ -34,7 +34,13 @@ func (c *Config) Loans() int {
 
 // Prefetch is the number of unacknowledged messages for the consumer of each queue where all are equally busy: its share of
 // Loans, 1 at least. The worker moves them to where the messages are; then one queue has Loans, and each other one has 1.
-func (c *Config) Prefetch() int { return max(1, c.Loans()/max(1, len(c.Queues))) }
+func (c *Config) Prefetch() int {
+	consumed := 0
+	for _, queue := range c.Queues {
+		consumed += len(queue.Consumed())
+	}
+	return max(1, c.Loans()/max(1, consumed))
+}
 
 // longestRun is how long the handler may have a message: each try at once has a timeout of its own.
 func (c *Config) longestRun() time.Duration {

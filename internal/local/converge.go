@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -71,18 +72,30 @@ func (s *site) apply(desired topology.Objects) (next time.Duration, err error) {
 		return nil
 	}
 	report, err := apply.Once(s.ending, client, apply.Input{
-		Desired: desired, State: s.state, Consumed: s.consumed(), Waits: s.options.Waits, Now: time.Now(),
+		Desired: desired, State: s.state, Consumed: s.consumed(), Follows: s.follows, Waits: s.options.Waits, Now: time.Now(),
 	}, record)
 	s.state.Created, s.state.Adopted, s.state.Retiring = report.Created, report.Adopted, report.Retiring
+	s.state.Migrations = report.Migrations
 	s.tell(report)
 	if err != nil {
 		return 0, explain(err, on)
 	}
+	s.reads = report.Reads
 	s.hindrance, s.conflict = hindrance(report), len(report.Conflicts) > 0
 	if report.RequeueAfter > 0 {
 		return report.RequeueAfter, nil
 	}
 	return s.options.Reapply, nil
+}
+
+// follows is true where all workers in force consume a queue that is exchanged, and its stand-in, as they are to.
+func (s *site) follows(queue string, reads compile.Reading) bool {
+	for _, config := range s.inForce {
+		if !config.Follows(queue, reads) {
+			return false
+		}
+	}
+	return true
 }
 
 // tell logs what was done.

@@ -23,6 +23,8 @@ type Plan struct {
 	// RetiredQueues would be unbound, and deleted once they are empty; RetiredExchanges go with the last of them.
 	RetiredQueues    []RetiredQueue `json:"retiredQueues,omitempty"`
 	RetiredExchanges []string       `json:"retiredExchanges,omitempty"`
+	// Migrations are queues that would be exchanged for ones with other arguments, in the steps that they still have before them.
+	Migrations []topology.Migration `json:"migrations,omitempty"`
 	// Conflicts are objects that only the user can put right; Withheld bindings follow from them and from Problems, which
 	// keep a part of the Transport from working.
 	Conflicts []topology.Conflict `json:"conflicts,omitempty"`
@@ -92,9 +94,12 @@ func clusterOf(unit *Unit, observed topology.Observed) string {
 func planOf(d topology.Difference) Plan {
 	plan := Plan{
 		Steps: topology.Plan(d), RetiredExchanges: d.ExtraExchanges, Conflicts: d.Conflicts, Problems: d.Problems,
-		Withheld: d.Withheld, Warnings: d.Warnings,
+		Withheld: d.Withheld, Warnings: d.Warnings, Migrations: d.Migrations,
 	}
 	for _, queue := range d.ExtraQueues {
+		if isDrained(d.Migrations, queue.Name) {
+			continue // it is told of as a part of its exchange
+		}
 		if inConflict(d.Conflicts, topology.SuspectsOf(queue.Queue)) {
 			continue // workers may publish into it as long as the conflict stands
 		}
@@ -107,6 +112,7 @@ func planOf(d topology.Difference) Plan {
 		plan.Steps = append(plan.Steps, queue.Steps...)
 	}
 	plan.Summary.Remove = len(plan.RetiredQueues) + len(plan.RetiredExchanges)
+	plan.Summary.Change = len(plan.Migrations)
 	for _, step := range plan.Steps {
 		switch step.Action {
 		case topology.ActionCreate:
@@ -118,6 +124,10 @@ func planOf(d topology.Difference) Plan {
 		}
 	}
 	return plan
+}
+
+func isDrained(migrations []topology.Migration, queue string) bool {
+	return slices.ContainsFunc(migrations, func(m topology.Migration) bool { return m.Drains == queue })
 }
 
 // inConflict is true for a queue that only the user can put right.

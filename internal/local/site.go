@@ -37,8 +37,10 @@ type site struct {
 	// that concerns an object which is not as the unit needs it.
 	state     apply.State
 	hindrance string
-	conflict  bool
-	retry     time.Duration
+	// reads says how the workers are to consume the queues that are being exchanged.
+	reads    map[string]compile.Reading
+	conflict bool
+	retry    time.Duration
 	// groups that run, and the configuration that each has in force.
 	groups  map[string]group
 	inForce map[string]compile.Config
@@ -175,7 +177,7 @@ func (s *site) staff(unit *Unit) error {
 	problems := make([]error, 0, len(configs))
 	for _, config := range configs {
 		stays[config.Worker] = true
-		problems = append(problems, s.staffGroup(config, unit.Files[config.Worker]))
+		problems = append(problems, s.staffGroup(config.WithStandIns(s.reads), unit.Files[config.Worker]))
 	}
 	for name := range s.groups {
 		if !stays[name] {

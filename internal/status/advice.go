@@ -8,6 +8,8 @@ func WhatToDo(reason string) string {
 	switch reason {
 	case v1alpha1.ReasonProgressing:
 		return "Wait. If it stays, look at what the message names: the worker pods, or an exchange or a queue that does not exist."
+	case v1alpha1.ReasonMigrating:
+		return "Wait. If it stays, look whether workers empty the queue that the message names."
 	case v1alpha1.ReasonInvalid, v1alpha1.ReasonWorkloadInvalid:
 		return "Correct the fields that the message names."
 	case v1alpha1.ReasonInvalidExpression:

@@ -286,28 +286,36 @@ func TestAQueueThatAnotherTransportUsesIsNotAdopted(t *testing.T) {
 	})
 }
 
+// theirs is a change of a queue that somebody else has made.
+func theirs(change func(*topology.QueueState)) func(*topology.QueueState) {
+	return func(q *topology.QueueState) {
+		delete(q.Arguments, topology.OwnerArgument)
+		change(q)
+	}
+}
+
 func TestConflictsNameObjectArgumentValuesAndRemedy(t *testing.T) {
 	cases := map[string]struct {
 		broker func(*simulated)
 		want   string
 	}{
 		"a work queue of another type": {
-			func(b *simulated) { b.queue("test", func(q *topology.QueueState) { q.Type = "classic" }) },
+			func(b *simulated) { b.queue("test", theirs(func(q *topology.QueueState) { q.Type = "classic" })) },
 			`queue "test": type is classic, wanted is quorum; a queue cannot change it in place: set adopt: true to take the queue as it is, ` +
 				`or choose another name and let this one run empty, or delete it once it is empty`,
 		},
 		"a work queue that is not durable": {
-			func(b *simulated) { b.queue("test", func(q *topology.QueueState) { q.Durable = false }) },
+			func(b *simulated) { b.queue("test", theirs(func(q *topology.QueueState) { q.Durable = false })) },
 			`queue "test": durable is false, wanted is true; `,
 		},
 		"a work queue without a dead-letter exchange": {
 			func(b *simulated) {
-				b.queue("test", func(q *topology.QueueState) { delete(q.Arguments, "x-dead-letter-exchange") })
+				b.queue("test", theirs(func(q *topology.QueueState) { delete(q.Arguments, "x-dead-letter-exchange") }))
 			},
 			`queue "test": x-dead-letter-exchange is none, wanted is async.failed; `,
 		},
 		"a work queue with a length limit": {
-			func(b *simulated) { b.queue("test", argument("x-max-length", 10)) },
+			func(b *simulated) { b.queue("test", theirs(argument("x-max-length", 10))) },
 			`queue "test": x-max-length is 10, wanted is none; `,
 		},
 		"a lane with another TTL": {

@@ -158,7 +158,8 @@ func SuspectsOf(queue Queue) string {
 // LeadsIn is true for a binding that must go before its queue is counted. The way back from the lanes into a work queue or
 // to its suspects stays until the queue is deleted: what waits in lanes comes back by it.
 func LeadsIn(binding Binding, queue Queue, prefix string) bool {
-	return !comesBack(queue) || binding.Source != (compile.Names{Prefix: prefix}).Return()
+	names := compile.Names{Prefix: prefix}
+	return !comesBack(queue) || binding.Source != names.Return() && binding.Source != names.ReturnStandin()
 }
 
 // comesBack is true for a queue into which lanes bring back messages.

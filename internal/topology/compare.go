@@ -54,6 +54,11 @@ func compareQueue(want, got Queue) []FieldChange {
 	return changes
 }
 
+// SameQueue is true for two looks at one queue, as far as arguments tell.
+func SameQueue(a, b Queue) bool {
+	return a.Type == b.Type && a.Arguments.canonical() == b.Arguments.canonical()
+}
+
 // compareExchange returns what differs and cannot be changed in place, but for the owner mark.
 func compareExchange(want, got Exchange) []FieldChange {
 	var changes []FieldChange

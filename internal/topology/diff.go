@@ -53,6 +53,8 @@ type Difference struct {
 	ExtraBindings []Binding
 	// ExtraPolicies are ours, not desired any more, and apply to nothing that is still ours. They can go at once.
 	ExtraPolicies []Policy
+	// Migrations are the work queues that are being exchanged. What is desired is what their steps ask for.
+	Migrations []Migration
 	// LetGo are queues that were adopted and are not desired any more. They stay as they were.
 	LetGo []LetGo
 }
@@ -86,9 +88,14 @@ type differ struct {
 // Diff compares the desired with the observed objects. created are the objects, as Ref strings, that this Transport made
 // and that carry no owner mark.
 func Diff(desired Objects, observed Observed, created []string) Difference {
+	return DiffSince(desired, observed, Past{Created: created})
+}
+
+// DiffSince is Diff by what is remembered of earlier looks.
+func DiffSince(desired Objects, observed Observed, past Past) Difference {
 	d := &differ{
 		desired: desired, observed: observed,
-		created: created, roles: map[string]Role{}, queues: map[string]Role{}, conflicted: map[Ref]bool{}, others: map[Ref]bool{}, absent: map[string]bool{},
+		created: past.Created, roles: map[string]Role{}, queues: map[string]Role{}, conflicted: map[Ref]bool{}, others: map[Ref]bool{}, absent: map[string]bool{},
 		patterns: map[string]*regexp.Regexp{},
 		out:      Difference{Missing: Objects{Owner: desired.Owner, Prefix: desired.Prefix}},
 	}
@@ -99,10 +106,12 @@ func Diff(desired Objects, observed Observed, created []string) Difference {
 		d.queues[queue.Name] = queue.Role
 	}
 	d.settle()
+	d.migrate(past)
 	d.out.Wanted = d.desired
 	d.exchangesDiff()
 	d.queuesDiff()
 	d.yield()
+	d.holdMigrations()
 	d.extraObjects()
 	d.letGo()
 	d.policiesDiff()

@@ -25,6 +25,8 @@ const (
 	argAlternateExchange  = "alternate-exchange"
 	// argSuspectsOf names the work queue of a suspects' queue. RabbitMQ stores it and ignores it.
 	argSuspectsOf = "redrive-suspects-of"
+	// argStandinFor names the work queue that a queue stands in for.
+	argStandinFor = "redrive-standin-for"
 	argMatch      = "x-match"
 
 	// laneHeader is the header by which the fallback exchange finds the lane.

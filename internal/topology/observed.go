@@ -14,6 +14,8 @@ type QueueState struct {
 	Consumers      int64
 	// Published is the broker's count of messages that clients published into the queue since it runs.
 	Published int64
+	// Acked is its count of messages that consumers acknowledged.
+	Acked int64
 	// Policy is the name of the RabbitMQ policy that applies, empty if none does or none is known yet.
 	Policy string
 	// EffectiveDefinition is what the policy and an operator policy give together.

@@ -29,7 +29,13 @@ type Step struct {
 	Policy   *Policy   `json:"policy,omitempty"`
 	// Fields that an update changes.
 	Fields []FieldChange `json:"fields,omitempty"`
+
+	// after is the step without which this one must not be taken.
+	after Ref
 }
+
+// After names the object of the step without which this one must not be taken; zero where there is none.
+func (s Step) After() Ref { return s.after }
 
 // Ref names the object of the step.
 func (s Step) Ref() Ref {
@@ -112,6 +118,9 @@ func argumentTexts(arguments Arguments) []string {
 // lost. Queues and exchanges are not removed here.
 func Plan(d Difference) []Step {
 	steps := writes(d)
+	for _, migration := range d.Migrations {
+		steps = append(steps, migration.swaps...)
+	}
 	for _, binding := range d.ExtraBindings {
 		steps = append(steps, Step{Action: ActionDelete, Binding: &binding})
 	}

@@ -306,9 +306,10 @@ func TestMoreRetriesChangeTheDeliveryLimitInPlace(t *testing.T) {
 	}
 }
 
-func TestAQueueBecomesStrictOnlyAsANewOne(t *testing.T) {
+func TestAQueueOfOthersDoesNotBecomeStrict(t *testing.T) {
 	broker := emptyBroker()
 	broker.converge(desired(t, async()))
+	broker.queue("test", theirs(func(*topology.QueueState) {}))
 	got := broker.converge(deliveries(t, 26, strict("")), createdExchange)
 	contains(t, "conflicts", got.Conflicts, []string{
 		`queue "test": x-single-active-consumer is false, wanted is true; Strict ordering needs a queue that has been made for it: choose another name`,

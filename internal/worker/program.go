@@ -131,19 +131,37 @@ func (p *program) queueOf(name string) compile.Queue {
 // consume chooses what is consumed: the work queues, or their suspects' queues.
 func (p *program) consume(suspects bool) {
 	prefetch := p.config.Prefetch()
-	for _, queue := range p.config.Queues {
-		s := amqp.Subscription{Queue: queue.Name, Prefetch: prefetch}
-		switch {
-		case suspects && queue.Suspects == "":
-			continue
-		case suspects:
-			s = amqp.Subscription{Queue: queue.Suspects, Prefetch: 1}
-		case queue.Strict != "":
-			s.Prefetch, s.Strict = 1, true
-		}
+	add := func(queue compile.Queue, s amqp.Subscription) {
 		p.queues[s.Queue] = queue
 		p.consumed = append(p.consumed, s)
 	}
+	for _, queue := range p.config.Queues {
+		if suspects {
+			if queue.Suspects != "" {
+				add(queue, amqp.Subscription{Queue: queue.Suspects, Prefetch: 1})
+			}
+			continue
+		}
+		for _, name := range queue.Consumed() {
+			s := amqp.Subscription{Queue: name, Prefetch: prefetch}
+			if queue.Strict != "" {
+				s.Prefetch, s.Strict = 1, true
+			}
+			add(queue, s)
+		}
+	}
+}
+
+// needed is the number of queues that must be consumed for the worker to be ready. Of one that is exchanged and its stand-in,
+// either may be missing for a while.
+func (p *program) needed() int {
+	needed := len(p.consumed)
+	for name := range p.queues {
+		if p.queues[name].Standin != "" {
+			needed--
+		}
+	}
+	return needed
 }
 
 // subscriptions are what is consumed with these prefetches, while so many messages at a time may be at the handler.

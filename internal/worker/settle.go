@@ -131,7 +131,7 @@ func (w *Worker) route(j *job, o outcome, gone time.Duration) (m message.Message
 		m, err = message.Returned(original, j.state, j.queue.Suspects, now)
 		m.Exchange = current.Exchanges.Return
 	default:
-		m, err = message.Returned(original, j.state, j.delivery.Queue, now)
+		m, err = message.Returned(original, j.state, j.origin(), now)
 		m.Exchange = current.Exchanges.Return
 	}
 	if err != nil {
@@ -144,9 +144,17 @@ func (w *Worker) route(j *job, o outcome, gone time.Duration) (m message.Message
 // its worker.
 func (j *job) home() string {
 	if !j.attempted {
-		return j.delivery.Queue
+		return j.origin()
 	}
 	if j.state.Crashes > 0 && j.queue.Suspects != "" {
+		return j.queue.Suspects
+	}
+	return j.queue.Name
+}
+
+// origin is the name by which a message comes back to where it was: of a stand-in that is its work queue's.
+func (j *job) origin() string {
+	if j.delivery.Queue == j.queue.Suspects {
 		return j.queue.Suspects
 	}
 	return j.queue.Name

@@ -185,7 +185,7 @@ func (w *Worker) Ready() error {
 	if p.protection.allowed(p.config.Concurrency, w.options.Now()) == 0 {
 		return nil // nothing is received while the breaker is open either
 	}
-	if active, want := w.consumer.Active(), len(p.consumed); active < want {
+	if active, want := w.consumer.Active(), p.needed(); active < want {
 		return waiting(fmt.Sprintf("%d of %d queues are consumed", active, want), w.consumer.Trouble())
 	}
 	return nil

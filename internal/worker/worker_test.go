@@ -117,7 +117,7 @@ func newRig(t *testing.T, p *partner, policy v1alpha1.RetryPolicySpec, change fu
 	}
 	// Exactly the rights that a worker needs.
 	username := "worker-" + vhost
-	r.password = shared.User(t, username, "", vhost, "^$", `^async\.(fallback|return|failed)$`, `^(test|free|q[0-9]+)(\.suspect)?$`)
+	r.password = shared.User(t, username, "", vhost, "^$", `^async\.(fallback|return|failed)$`, `^(test|free|q[0-9]+)(\.(suspect|standin))?$`)
 	r.url = shared.URL(vhost)
 	for _, policy := range r.policies(transport, result) {
 		shared.SetPolicy(t, vhost, policy.Name, policy.Pattern, policy.ApplyTo, policy.Priority, policy.Definition)

@@ -1,0 +1,128 @@
+package controllers
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+
+	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/topology"
+)
+
+// Labels of all that is told of a Transport.
+const (
+	labelNamespace = "namespace"
+	labelTransport = "transport"
+)
+
+// gauges are the counts of all queues as they were last seen. It is a prometheus.Collector.
+type gauges struct {
+	messages, ready, unacked, expired, consumers, oldest *prometheus.Desc
+
+	mu     sync.Mutex
+	queues map[types.NamespacedName][]queueGauge
+}
+
+// queueGauge is a queue at the last look. Its backlog goes on from look to look; a lane has none, for it lets messages go by
+// itself.
+type queueGauge struct {
+	apply.QueueCount
+
+	backlog *backlog
+	oldest  time.Duration
+}
+
+func newGauges() *gauges {
+	desc := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, []string{labelNamespace, labelTransport, "queue", "role"}, nil)
+	}
+	return &gauges{
+		messages:  desc("redrive_queue_messages", "Messages in a queue, in any state, when the operator last looked."),
+		ready:     desc("redrive_queue_ready_messages", "Messages that can be delivered; in a lane, those that wait for its delay to pass."),
+		unacked:   desc("redrive_queue_unacked_messages", "Messages that consumers have and have not settled."),
+		expired:   desc("redrive_queue_expired_messages", "Messages of a lane that have expired and cannot leave it yet."),
+		consumers: desc("redrive_queue_consumers", "Consumers of a queue when the operator last looked."),
+		oldest:    desc("redrive_queue_oldest_seconds", "How long the oldest message of a queue has been there, at least; of lanes it is not told."),
+		queues:    map[types.NamespacedName][]queueGauge{},
+	}
+}
+
+// register makes a registry collect metrics. A process that sets up a second manager has the second one's collected.
+func register(registry prometheus.Registerer, collectors ...prometheus.Collector) error {
+	for _, collector := range collectors {
+		err := registry.Register(collector)
+		if taken, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
+			registry.Unregister(taken.ExistingCollector)
+			err = registry.Register(collector)
+		}
+		if err != nil {
+			return fmt.Errorf("register the metrics: %w", err)
+		}
+	}
+	return nil
+}
+
+// set takes a look at the queues of a Transport.
+func (g *gauges) set(name types.NamespacedName, queues []apply.QueueCount, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	backlogs := map[string]*backlog{}
+	for _, known := range g.queues[name] {
+		backlogs[known.Name] = known.backlog
+	}
+	seen := make([]queueGauge, len(queues))
+	for i, queue := range queues {
+		seen[i] = queueGauge{QueueCount: queue}
+		if queue.Messages == nil || queue.Role == topology.RoleLane {
+			continue
+		}
+		if seen[i].backlog = backlogs[queue.Name]; seen[i].backlog == nil {
+			seen[i].backlog = &backlog{}
+		}
+		seen[i].oldest = seen[i].backlog.see(queue, now)
+	}
+	g.queues[name] = seen
+}
+
+func (g *gauges) forget(name types.NamespacedName) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.queues, name)
+}
+
+// Describe implements prometheus.Collector.
+func (g *gauges) Describe(descs chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{g.messages, g.ready, g.unacked, g.expired, g.consumers, g.oldest} {
+		descs <- desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (g *gauges) Collect(metrics chan<- prometheus.Metric) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for name, queues := range g.queues {
+		for _, queue := range queues {
+			tell := func(desc *prometheus.Desc, value float64) {
+				metrics <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value,
+					name.Namespace, name.Name, queue.Name, string(queue.Role))
+			}
+			tell(g.consumers, float64(queue.Consumers))
+			if queue.Messages == nil {
+				continue
+			}
+			tell(g.messages, float64(*queue.Messages))
+			tell(g.ready, float64(queue.Ready))
+			tell(g.unacked, float64(queue.Unacked))
+			if queue.Role == topology.RoleLane {
+				tell(g.expired, float64(queue.Expired))
+				continue
+			}
+			tell(g.oldest, queue.oldest.Seconds())
+		}
+	}
+}

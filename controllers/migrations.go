@@ -1,0 +1,220 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/topology"
+	"redrive.dev/redrive/internal/workload"
+)
+
+const (
+	// eventMigrating tells that a queue is exchanged, and eventMigrated that it is done.
+	eventMigrating = "MigrationBegan"
+	eventMigrated  = "MigrationEnded"
+)
+
+// followers tells whether all worker pods consume a queue that is exchanged as they are to. The pods are asked once, and only
+// where an exchange waits for them.
+type followers struct {
+	r   *TransportReconciler
+	run *transportRun
+
+	asked bool
+	// dissent is true where a pod says that it has another configuration than its group's, or cannot be asked yet; silent where
+	// one does not answer.
+	dissent, silent bool
+}
+
+// follows returns what apply asks about the workers.
+func (r *TransportReconciler) follows(ctx context.Context, run *transportRun) func(string, compile.Reading) bool {
+	f := &followers{r: r, run: run}
+	return func(queue string, reads compile.Reading) bool { return f.follow(ctx, queue, reads) }
+}
+
+func (f *followers) follow(ctx context.Context, queue string, reads compile.Reading) bool {
+	for _, config := range f.run.live.configs() {
+		if !config.Follows(queue, reads) {
+			return false
+		}
+	}
+	if !f.asked {
+		f.asked = true
+		if err := f.ask(ctx); err != nil {
+			f.run.partly(err)
+			f.dissent = true
+		}
+	}
+	return !f.dissent && (!f.silent || f.longAgo(queue))
+}
+
+// ask asks the pods of the workers for the configuration that is in force there. One that is about to end counts until it is gone.
+func (f *followers) ask(ctx context.Context) error {
+	t := f.run.transport
+	var list corev1.PodList
+	err := f.r.Live.List(ctx, &list, client.InNamespace(t.Namespace), client.MatchingLabels(workload.TransportLabels(t)))
+	if err != nil {
+		return fmt.Errorf("list the pods: %w", err)
+	}
+	var pods []*corev1.Pod
+	for i := range list.Items {
+		pod := &list.Items[i]
+		over := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+		if !over && pod.Labels[workload.WorkerLabel] != "" {
+			pods = append(pods, pod)
+		}
+	}
+	for pod, hash := range f.r.voices.hashes(ctx, pods) {
+		configMap := f.run.live.configMaps[workload.Name(t, pod.Labels[workload.WorkerLabel])]
+		switch {
+		case configMap == nil, !pod.DeletionTimestamp.IsZero():
+			f.dissent = true
+		case hash == "":
+			f.silent = true
+		case hash != configMap.Annotations[workload.ConfigHashAnnotation]:
+			f.dissent = true
+		}
+	}
+	return nil
+}
+
+// longAgo is true where the workers that nobody can ask have had the time in which all take over a configuration, and none is of
+// an older build.
+func (f *followers) longAgo(queue string) bool {
+	for _, known := range f.run.transport.Status.Migrations {
+		if known.Queue == queue && known.Since != nil {
+			return time.Since(known.Since.Time) >= f.r.Options.Waits.Grace && len(f.run.live.rolling()) == 0
+		}
+	}
+	return false
+}
+
+// reportMigrations puts into the status which queues are exchanged and how far that is, and tells of those that begin and end.
+func reportMigrations(run *transportRun, migrations []v1alpha1.Migration, under []topology.Migration) {
+	status := &run.transport.Status
+	names := func(all []v1alpha1.Migration) (queues []string) {
+		for _, m := range all {
+			queues = append(queues, m.Queue)
+		}
+		return queues
+	}
+	before, now := names(status.Migrations), names(migrations)
+	for _, m := range under {
+		if !slices.Contains(before, m.Queue) && slices.Contains(now, m.Queue) {
+			run.subject.eventOnceWritten(corev1.EventTypeNormal, eventMigrating, fmt.Sprintf(
+				"queue %s is exchanged for one with other arguments (%s); %s takes its messages meanwhile",
+				m.Queue, listed(m.Fields, topology.FieldChange.String), m.Standin))
+		}
+	}
+	for _, queue := range before {
+		if !slices.Contains(now, queue) {
+			run.subject.eventOnceWritten(corev1.EventTypeNormal, eventMigrated, "queue "+queue+" is no longer exchanged, and stands alone")
+		}
+	}
+	for i := range migrations {
+		m := &migrations[i]
+		m.Messages = nil
+		// As status.retiring has it, so that it changes no more often.
+		for _, state := range status.Retiring {
+			if state.Queue == drained(*m) {
+				m.Messages = state.Messages
+			}
+		}
+	}
+	status.Migrations = migrations
+}
+
+// drained is the queue that workers empty in a step of an exchange.
+func drained(m v1alpha1.Migration) string {
+	switch m.Step {
+	case v1alpha1.MigrationDrain:
+		return m.Queue
+	case v1alpha1.MigrationClear:
+		return compile.Names{}.StandinQueue(m.Queue)
+	default:
+		return ""
+	}
+}
+
+// migrating is the error of a Transport some of whose queues are exchanged; nil where none is.
+func migrating(report apply.Report, status *v1alpha1.TransportStatus) error {
+	if len(report.Migrations) == 0 {
+		return nil
+	}
+	return wait(v1alpha1.ReasonMigrating, report.RequeueAfter, errors.New(
+		"queues are exchanged for ones with other arguments: "+listed(status.Migrations, migrationText)))
+}
+
+func migrationText(m v1alpha1.Migration) string {
+	standin := compile.Names{}.StandinQueue(m.Queue)
+	switch m.Step {
+	case v1alpha1.MigrationPrepare:
+		return m.Queue + ": workers learn of " + standin
+	case v1alpha1.MigrationSwap:
+		return m.Queue + ": " + standin + " takes over"
+	case v1alpha1.MigrationDrain:
+		return m.Queue + ": workers empty it"
+	case v1alpha1.MigrationRemake:
+		return m.Queue + ": it is made again"
+	case v1alpha1.MigrationReturn:
+		return m.Queue + ": it takes over from " + standin
+	default:
+		return m.Queue + ": workers empty " + standin
+	}
+}
+
+// readOn lets workers that consume a queue and its stand-in one after the other go on to the other one when that which they read
+// is empty. A deletion takes no further step of an exchange, and nothing must be left that nobody reads.
+func (r *TransportReconciler) readOn(ctx context.Context, run *transportRun, states []v1alpha1.Retirement) error {
+	for name, configMap := range run.live.configMaps {
+		config, ok := run.live.config(name)
+		if !ok {
+			continue
+		}
+		reads, changed := map[string]compile.Reading{}, false
+		for _, queue := range config.Queues {
+			if queue.Standin == "" {
+				continue
+			}
+			next := queue.Reads
+			switch {
+			case next == compile.ReadsQueue && r.isLeft(queue.Name, states) && !r.isLeft(queue.Standin, states):
+				next = compile.ReadsStandin
+			case next == compile.ReadsStandin && r.isLeft(queue.Standin, states) && !r.isLeft(queue.Name, states):
+				next = compile.ReadsQueue
+			}
+			reads[queue.Name], changed = next, changed || next != queue.Reads
+		}
+		if !changed {
+			continue
+		}
+		form, err := workload.ConfigMap(run.transport, config.WithStandIns(reads))
+		if err != nil {
+			return fmt.Errorf("worker %q: %w", config.Worker, err)
+		}
+		if err := r.applyObject(ctx, run, form, asObject(configMap), &corev1.ConfigMap{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isLeft is true for a queue without messages, as long as the broker's figures may be late after its ways in were cut.
+func (r *TransportReconciler) isLeft(queue string, states []v1alpha1.Retirement) bool {
+	for _, state := range states {
+		if state.Queue == queue {
+			old := state.Since != nil && time.Since(state.Since.Time) >= r.Options.Waits.Unbound
+			return old && state.Messages != nil && *state.Messages == 0
+		}
+	}
+	return true
+}

@@ -1,0 +1,107 @@
+package controllers
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/workload"
+)
+
+// standings are how the Transports stood at the end of their last reconcile. It is a prometheus.Collector, with a series for
+// each condition that is true and for each reason of Warning that holds: as many as there are reasons, whatever their texts say.
+type standings struct {
+	condition, config *prometheus.Desc
+
+	mu  sync.Mutex
+	all map[types.NamespacedName]standing
+}
+
+type standing struct {
+	// holds are conditions that are true, each with its reason.
+	holds []held
+	// hashes of the configurations that are published, by worker group.
+	hashes map[string]string
+}
+
+type held struct{ condition, reason string }
+
+func newStandings() *standings {
+	return &standings{
+		condition: prometheus.NewDesc("redrive_transport_condition",
+			"1 for each condition of a Transport that is true, and for each reason of its warnings.",
+			[]string{labelNamespace, labelTransport, "condition", "reason"}, nil),
+		config: prometheus.NewDesc("redrive_published_config_info",
+			"1 for the configuration that the operator published last to a worker group, by its hash.",
+			[]string{labelNamespace, labelTransport, "worker", "hash"}, nil),
+		all: map[types.NamespacedName]standing{},
+	}
+}
+
+// see takes over what a reconcile found.
+func (s *standings) see(run *transportRun) {
+	now := standing{hashes: map[string]string{}}
+	for _, condition := range run.transport.Status.Conditions {
+		if condition.Status == metav1.ConditionTrue && condition.Type != v1alpha1.WarningCondition {
+			now.holds = append(now.holds, held{condition.Type, condition.Reason})
+		}
+	}
+	for reason := range run.warningReasons() {
+		now.holds = append(now.holds, held{v1alpha1.WarningCondition, reason})
+	}
+	for _, configMap := range run.live.configMaps {
+		if worker := configMap.Labels[workload.WorkerLabel]; worker != "" {
+			now.hashes[worker] = configMap.Annotations[workload.ConfigHashAnnotation]
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all[client.ObjectKeyFromObject(run.transport)] = now
+}
+
+// warningReasons are all of them, where the condition has only the worst one's.
+func (run *transportRun) warningReasons() map[string]bool {
+	reasons := map[string]bool{}
+	for _, finding := range run.findings {
+		reasons[cmp.Or(finding.Reason, v1alpha1.ReasonDegraded)] = true
+	}
+	if len(run.warnings) > 0 {
+		reasons[v1alpha1.ReasonDegraded] = true
+	}
+	return reasons
+}
+
+func (s *standings) forget(name types.NamespacedName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all, name)
+}
+
+// Describe implements prometheus.Collector.
+func (s *standings) Describe(descs chan<- *prometheus.Desc) {
+	descs <- s.condition
+	descs <- s.config
+}
+
+// Collect implements prometheus.Collector.
+func (s *standings) Collect(metrics chan<- prometheus.Metric) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, now := range s.all {
+		for _, one := range now.holds {
+			metrics <- prometheus.MustNewConstMetric(s.condition, prometheus.GaugeValue, 1,
+				name.Namespace, name.Name, one.condition, one.reason)
+		}
+		for _, worker := range slices.Sorted(maps.Keys(now.hashes)) {
+			metrics <- prometheus.MustNewConstMetric(s.config, prometheus.GaugeValue, 1,
+				name.Namespace, name.Name, worker, now.hashes[worker])
+		}
+	}
+}

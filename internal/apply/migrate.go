@@ -1,0 +1,64 @@
+package apply
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/topology"
+)
+
+// betweenSteps is when to go on with an exchange that waits for nothing but a look at what was done.
+const betweenSteps = time.Second
+
+// exchanged is the migration in which a queue is drained, nil for other queues.
+func (r *run) exchanged(queue string) *topology.Migration {
+	for i := range r.Difference.Migrations {
+		if r.Difference.Migrations[i].Drains == queue {
+			return &r.Difference.Migrations[i]
+		}
+	}
+	return nil
+}
+
+// retire takes a queue one step further on its way out. Into one that is exchanged nothing comes back: another queue has taken
+// over its whole name. Nobody needs to be told to take its messages out, since workers do.
+func (r *run) retire(
+	ctx context.Context, shared *retirer, state v1alpha1.Retirement,
+) (kept v1alpha1.Retirement, gone bool, err error) {
+	if r.exchanged(state.Queue) == nil {
+		return shared.step(ctx, state, r.waits(state.Queue))
+	}
+	known := r.observed.Queues[state.Queue].Queue
+	own := &retirer{port: r.port, prefix: shared.prefix, clock: r.clock, known: &known}
+	waits := r.input.Waits
+	waits.Grace = 0
+	kept, gone, err = own.step(ctx, state, waits)
+	own.blocked = nil
+	r.take(own)
+	return kept, gone, err
+}
+
+// migrated notes how far the exchanges are, and how the workers are to follow.
+func (r *run) migrated() {
+	r.report.Migrations, r.report.Reads = nil, map[string]compile.Reading{}
+	for _, m := range r.Difference.Migrations {
+		next := v1alpha1.Migration{Queue: m.Queue, Step: m.Step, Since: topology.Stamp(r.clock())}
+		for _, last := range r.input.State.Migrations {
+			if last.Queue == m.Queue && last.Step == m.Step && last.Since != nil {
+				next.Since = last.Since
+			}
+		}
+		if m.Drains == "" {
+			r.report.RequeueAfter = soonest(r.report.RequeueAfter, betweenSteps)
+		} else if at := slices.IndexFunc(r.report.Retiring, func(s v1alpha1.Retirement) bool { return s.Queue == m.Drains }); at >= 0 {
+			next.Messages = r.report.Retiring[at].Messages
+		} else {
+			r.report.RequeueAfter = soonest(r.report.RequeueAfter, betweenSteps)
+		}
+		r.report.Migrations = append(r.report.Migrations, next)
+		r.report.Reads[m.Queue] = m.Reads
+	}
+}

@@ -1,0 +1,536 @@
+package apply_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/message"
+	"redrive.dev/redrive/internal/topology"
+)
+
+// flow is a producer that publishes without a pause, and workers that follow what the engine says, with a ledger of both.
+type flow struct {
+	s    *stage
+	keys []string
+	// parks is true where some messages fail once and wait in a lane.
+	parks bool
+	stop  chan struct{}
+	done  sync.WaitGroup
+
+	returned atomic.Int64
+	mu       sync.Mutex
+	// confirmed are the messages that the broker took, and handled how often each was handled, by queue and number; order is that
+	// of the handling.
+	confirmed map[string]bool
+	handled   map[string]int
+	order     map[string][]int
+	consumers map[string]*tap
+}
+
+// tap is a consumer of one queue.
+type tap struct {
+	channel *amqp091.Channel
+	ended   chan struct{}
+}
+
+func newFlow(s *stage, parks bool, keys ...string) *flow {
+	f := &flow{
+		s: s, keys: keys, parks: parks, stop: make(chan struct{}), confirmed: map[string]bool{}, handled: map[string]int{},
+		order: map[string][]int{}, consumers: map[string]*tap{},
+	}
+	s.t.Cleanup(f.end)
+	return f
+}
+
+func (f *flow) end() {
+	select {
+	case <-f.stop:
+	default:
+		close(f.stop)
+	}
+	f.done.Wait()
+}
+
+// publish keeps publishing numbers to the exchange, a hundred a second, each confirmed.
+func (f *flow) publish() {
+	channel := f.s.channel()
+	returns := channel.NotifyReturn(make(chan amqp091.Return, 4096))
+	f.done.Go(func() {
+		for range returns {
+			f.returned.Add(1)
+		}
+	})
+	f.done.Go(func() {
+		defer func() { _ = channel.Close() }()
+		pace := time.NewTicker(8 * time.Millisecond)
+		defer pace.Stop()
+		type pending struct {
+			id      string
+			confirm *amqp091.DeferredConfirmation
+		}
+		window, settled := make(chan pending, 256), make(chan struct{})
+		go func() {
+			defer close(settled)
+			for p := range window {
+				if p.confirm.Wait() {
+					f.mu.Lock()
+					f.confirmed[p.id] = true
+					f.mu.Unlock()
+				}
+			}
+		}()
+		defer func() { close(window); <-settled }()
+		for n := 0; ; n++ {
+			select {
+			case <-f.stop:
+				return
+			case <-pace.C:
+			}
+			id := strconv.Itoa(n)
+			confirm, err := channel.PublishWithDeferredConfirm("async", f.keys[n%len(f.keys)], true, false, amqp091.Publishing{
+				MessageId: id, DeliveryMode: amqp091.Persistent,
+			})
+			if err != nil {
+				return
+			}
+			window <- pending{id, confirm}
+		}
+	})
+}
+
+// follow consumes work queues as the engine says; a queue that is not there yet is tried again the next time.
+func (f *flow) follow(reads map[string]compile.Reading, queues ...string) {
+	f.s.t.Helper()
+	wanted := map[string]string{}
+	for _, queue := range queues {
+		config := compile.Queue{Name: queue}
+		if reading, exchanged := reads[queue]; exchanged {
+			config.Standin, config.Reads = compile.Names{}.StandinQueue(queue), reading
+		}
+		for _, name := range config.Consumed() {
+			wanted[name] = queue
+		}
+	}
+	for name, tap := range f.consumers {
+		select {
+		case <-tap.ended: // The queue is gone.
+			delete(f.consumers, name)
+			continue
+		default:
+		}
+		if wanted[name] == "" {
+			_ = tap.channel.Cancel(name, false)
+			<-tap.ended
+			delete(f.consumers, name)
+		}
+	}
+	present, err := f.s.client.Observe(context.Background())
+	if err != nil {
+		return // it is tried again with the next look
+	}
+	for name, queue := range wanted {
+		if _, exists := present.Queues[name]; exists && f.consumers[name] == nil {
+			f.tap(name, queue)
+		}
+	}
+}
+
+func (f *flow) tap(name, queue string) {
+	channel, out := f.s.channel(), f.s.channel()
+	if err := channel.Qos(10, 0, false); err != nil {
+		f.s.t.Fatal(err)
+	}
+	deliveries, err := channel.Consume(name, name, false, false, false, false, nil)
+	if err != nil {
+		_ = channel.Close() // It has gone since.
+		return
+	}
+	tap := &tap{channel: channel, ended: make(chan struct{})}
+	f.consumers[name] = tap
+	go func() {
+		defer close(tap.ended)
+		for delivery := range deliveries {
+			f.handle(out, queue, delivery)
+		}
+	}()
+}
+
+// handle counts a message, or lets it fail once: then it comes back by the name of its work queue.
+func (f *flow) handle(out *amqp091.Channel, queue string, d amqp091.Delivery) {
+	number, _ := strconv.Atoi(d.MessageId)
+	if _, parked := d.Headers[message.HeaderLane]; f.parks && !parked && number%20 == 0 {
+		confirm, err := out.PublishWithDeferredConfirm("async.fallback", queue, true, false, amqp091.Publishing{
+			MessageId: d.MessageId, DeliveryMode: amqp091.Persistent, Headers: amqp091.Table{message.HeaderLane: "3s"},
+		})
+		if err == nil && confirm.Wait() {
+			_ = d.Ack(false)
+		}
+		return
+	}
+	f.mu.Lock()
+	f.handled[queue+"/"+d.MessageId]++
+	f.order[queue] = append(f.order[queue], number)
+	f.mu.Unlock()
+	_ = d.Ack(false)
+}
+
+// check waits until all is handled, and tells what is lost and what was handled twice by one queue.
+func (f *flow) check(queues ...string) (doubled int) {
+	t := f.s.t
+	t.Helper()
+	f.end()
+	missing := func() (ids []string) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for id := range f.confirmed {
+			for _, queue := range queues {
+				if f.handled[queue+"/"+id] == 0 {
+					ids = append(ids, queue+"/"+id)
+				}
+			}
+		}
+		return ids
+	}
+	deadline := time.Now().Add(90 * time.Second) // a loaded broker takes its time
+	for len(missing()) > 0 && time.Now().Before(deadline) {
+		time.Sleep(50 * time.Millisecond) // polls for what is still on its way
+	}
+	if lost := missing(); len(lost) > 0 {
+		t.Errorf("lost %d of %d: %v", len(lost), len(f.confirmed), lost[:min(len(lost), 20)])
+	}
+	if n := f.returned.Load(); n > 0 {
+		t.Errorf("%d messages were unroutable", n)
+	}
+	for _, times := range f.handled {
+		doubled += times - 1
+	}
+	t.Logf("%d messages were published, %d doubled", len(f.confirmed), doubled)
+	if len(f.confirmed) < 100 {
+		t.Error("hardly anything was published meanwhile")
+	}
+	return doubled
+}
+
+// migrating goes on with the engine, as it is run with the port, until no exchange is under way; look is called after each run.
+func (f *flow) migrating(port apply.Port, queues []string, look func(apply.Report)) (steps []v1alpha1.MigrationStep) {
+	s := f.s
+	s.t.Helper()
+	deadline, idle := time.Now().Add(4*time.Minute), 0
+	for idle < 2 {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("the exchange does not end: %+v, %+v", s.state.Migrations, s.state.Retiring)
+		}
+		report, err := s.onceBy(port)
+		if err == nil {
+			f.follow(report.Reads, queues...)
+			if len(report.Conflicts)+len(report.Failures) > 0 {
+				s.t.Fatalf("conflicts %v, failures %v", report.Conflicts, report.Failures)
+			}
+			if idle++; len(report.Migrations)+len(report.Retiring)+len(report.Steps) > 0 {
+				idle = 0
+			}
+			for _, m := range report.Migrations {
+				if m.Queue == "test" && (len(steps) == 0 || steps[len(steps)-1] != m.Step) {
+					steps = append(steps, m.Step)
+				}
+			}
+		}
+		if look != nil {
+			look(report)
+		}
+		time.Sleep(min(100*time.Millisecond, max(10*time.Millisecond, report.RequeueAfter))) // the engine's own pace
+	}
+	return steps
+}
+
+// onceBy runs once, and keeps the state only where the run came to its end.
+func (s *stage) onceBy(port apply.Port) (apply.Report, error) {
+	s.t.Helper()
+	s.now = time.Now()
+	report, err := apply.Once(context.Background(), port, s.input(), func(_ context.Context, created []string) error {
+		s.state.Created = created
+		return nil
+	})
+	if err != nil && !errors.Is(err, errKilled) && !errors.Is(err, broker.ErrUnreachable) { // a loaded broker is asked again
+		if _, overtaken := errors.AsType[*apply.OvertakenError](err); !overtaken {
+			s.t.Fatal(err)
+		}
+	}
+	if err == nil {
+		s.state.Created, s.state.Adopted, s.state.Retiring, s.state.Migrations = report.Created, report.Adopted, report.Retiring, report.Migrations
+	}
+	return report, err
+}
+
+// errKilled ends a run as a kill does.
+var errKilled = fmt.Errorf("killed: %w", context.Canceled)
+
+// mortal is a broker that carries out one write for each run, and then the run is killed.
+type mortal struct {
+	apply.Port
+
+	written bool
+	kills   int
+}
+
+func (m *mortal) Observe(ctx context.Context) (topology.Observed, error) {
+	m.written = false
+	return m.Port.Observe(ctx)
+}
+
+func (m *mortal) write() error {
+	if m.written {
+		m.kills++
+		return errKilled
+	}
+	m.written = true
+	return nil
+}
+
+func (m *mortal) Apply(ctx context.Context, step topology.Step) (bool, error) {
+	if err := m.write(); err != nil {
+		return false, err
+	}
+	return m.Port.Apply(ctx, step)
+}
+
+func (m *mortal) DeleteQueue(ctx context.Context, name string, ifEmpty, ifUnused bool) error {
+	if err := m.write(); err != nil {
+		return err
+	}
+	return m.Port.DeleteQueue(ctx, name, ifEmpty, ifUnused)
+}
+
+// wholeWay are the steps of every exchange.
+func wholeWay() []v1alpha1.MigrationStep {
+	return []v1alpha1.MigrationStep{
+		v1alpha1.MigrationPrepare, v1alpha1.MigrationSwap, v1alpha1.MigrationDrain, v1alpha1.MigrationRemake, v1alpha1.MigrationReturn,
+		v1alpha1.MigrationClear,
+	}
+}
+
+// settled makes the stage as its spec asks for, with lanes, and begins a flow.
+func (s *stage) settled(parks bool, keys ...string) *flow {
+	s.t.Helper()
+	s.waits = realWaits()
+	s.eventually("the objects", func() bool {
+		_, err := s.onceBy(s.client)
+		return err == nil
+	})
+	s.allCounted()
+	s.eventually("the policy of the exchange to apply", func() bool { return s.snapshot().Exchanges["async"].Policy != "" })
+	f := newFlow(s, parks, keys...)
+	f.follow(nil, "test")
+	f.publish()
+	return f
+}
+
+func (s *stage) queue(name string) *v1alpha1.Queue {
+	for i := range s.spec.Spec.Queues {
+		if s.spec.Spec.Queues[i].Name == name {
+			return &s.spec.Spec.Queues[i]
+		}
+	}
+	s.t.Fatalf("there is no queue %s", name)
+	return nil
+}
+
+func TestAQueueIsExchangedUnderTraffic(t *testing.T) {
+	classic, quorum := v1alpha1.QueueClassic, v1alpha1.QueueQuorum
+	strict := &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}
+	for name, c := range map[string]struct {
+		before, after func(q *v1alpha1.Queue)
+		ordered       bool
+	}{
+		"Classic to Quorum":               {func(q *v1alpha1.Queue) { q.Type = &classic }, func(q *v1alpha1.Queue) { q.Type = &quorum }, false},
+		"Quorum to Classic":               {func(*v1alpha1.Queue) {}, func(q *v1alpha1.Queue) { q.Type = &classic }, false},
+		"single active consumer on":       {func(*v1alpha1.Queue) {}, func(q *v1alpha1.Queue) { q.SingleActiveConsumer = new(true) }, true},
+		"single active consumer off":      {func(q *v1alpha1.Queue) { q.SingleActiveConsumer = new(true) }, func(q *v1alpha1.Queue) { q.SingleActiveConsumer = nil }, true},
+		"Strict order on":                 {func(*v1alpha1.Queue) {}, func(q *v1alpha1.Queue) { q.Ordering = strict }, true},
+		"Classic to Quorum, Strict order": {func(q *v1alpha1.Queue) { q.Type = &classic }, func(q *v1alpha1.Queue) { q.Type, q.Ordering = nil, strict }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			c.before(s.queue("test"))
+			f := s.settled(!c.ordered, "test")
+			c.after(s.queue("test"))
+			steps := f.migrating(s.client, []string{"test"}, nil)
+			if !slices.Equal(steps, wholeWay()) {
+				t.Errorf("it took the steps %v", steps)
+			}
+			if doubled := f.check("test"); doubled > 0 {
+				t.Errorf("%d messages were handled twice", doubled)
+			}
+			if c.ordered && !slices.IsSorted(f.order["test"]) {
+				t.Error("the order is lost")
+			}
+			if s.exists("test.standin") {
+				t.Error("the stand-in is left")
+			}
+			if left := s.snapshot(); topology.Diff(s.input().Desired, left, s.state.Created).Empty() == false {
+				t.Error("something differs at the end")
+			}
+		})
+	}
+}
+
+func TestAQueueIsExchangedBehindExchangesThatRouteToOthersToo(t *testing.T) {
+	classic := v1alpha1.QueueClassic
+	for name, change := range map[string]func(s *stage){
+		"topic": func(s *stage) {
+			s.spec.Spec.Exchange.Type = v1alpha1.ExchangeTopic
+			s.queue("test").BindingKeys = []string{"test.#"}
+		},
+		"fanout": func(s *stage) {
+			s.spec.Spec.Exchange.Type = v1alpha1.ExchangeFanout
+			s.queue("test").BindingKeys, s.queue("lost").BindingKeys = nil, nil
+		},
+		"a second queue with the key": func(s *stage) { s.queue("lost").BindingKeys = []string{"lost", "test"} },
+		"a queue for what is unroutable": func(s *stage) {
+			s.spec.Spec.Exchange.UnroutedTo = new("test")
+			s.queue("test").BindingKeys = nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			change(s)
+			f := s.settled(true, "test")
+			s.queue("test").Type = &classic
+			diff := topology.Diff(s.input().Desired, s.snapshot(), s.state.Created)
+			if len(diff.Migrations) != 1 || len(diff.Migrations[0].Doubling) == 0 {
+				t.Errorf("the plan does not tell that messages may be doubled: %+v", diff.Migrations)
+			}
+			f.migrating(s.client, []string{"test"}, nil)
+			f.check("test")
+		})
+	}
+}
+
+func TestAnExchangeThatIsKilledAfterEachStepGoesOn(t *testing.T) {
+	s := newStage(t)
+	f := s.settled(true, "test")
+	s.queue("test").SingleActiveConsumer = new(true)
+	port := &mortal{Port: s.client}
+	f.migrating(port, []string{"test"}, nil)
+	if doubled := f.check("test"); doubled > 0 {
+		t.Errorf("%d messages were handled twice", doubled)
+	}
+	if port.kills < 10 {
+		t.Errorf("only %d runs were killed", port.kills)
+	}
+}
+
+func TestTwoOperatorsExchangeAQueueTogether(t *testing.T) {
+	s := newStage(t)
+	f := s.settled(true, "test")
+	other := &stage{
+		t: t, client: s.client, amqp: s.amqp, lanes: s.lanes, owner: s.owner, spec: s.spec, waits: s.waits, url: s.url, state: s.state,
+	}
+	s.queue("test").SingleActiveConsumer = new(true)
+	f.migrating(s.client, []string{"test"}, func(apply.Report) {
+		_, _ = other.onceBy(other.client)
+	})
+	if doubled := f.check("test"); doubled > 0 {
+		t.Errorf("%d messages were handled twice", doubled)
+	}
+}
+
+func TestAnExchangeThatIsTakenBackLosesNothing(t *testing.T) {
+	for _, at := range wholeWay() {
+		t.Run(string(at), func(t *testing.T) {
+			s := newStage(t)
+			f := s.settled(true, "test")
+			s.queue("test").Type = new(v1alpha1.QueueClassic)
+			taken := false
+			f.migrating(s.client, []string{"test"}, func(report apply.Report) {
+				if len(report.Migrations) > 0 && report.Migrations[0].Step == at && !taken {
+					taken = true
+					s.queue("test").Type = nil
+				}
+			})
+			if doubled := f.check("test"); doubled > 0 {
+				t.Errorf("%d messages were handled twice", doubled)
+			}
+			if kind := s.snapshot().Queues["test"].Type; !taken || kind != topology.TypeQuorum {
+				t.Errorf("the queue is %q at the end", kind)
+			}
+		})
+	}
+}
+
+func TestOrderHoldsWhereAnExchangeIsTakenBack(t *testing.T) {
+	s := newStage(t)
+	s.queue("test").SingleActiveConsumer = new(true)
+	f := s.settled(false, "test")
+	s.queue("test").SingleActiveConsumer = nil
+	taken := false
+	f.migrating(s.client, []string{"test"}, func(report apply.Report) {
+		if len(report.Migrations) > 0 && report.Migrations[0].Step == v1alpha1.MigrationDrain && !taken {
+			taken = true
+			s.queue("test").SingleActiveConsumer = new(true)
+		}
+	})
+	f.check("test")
+	if !slices.IsSorted(f.order["test"]) {
+		t.Error("the order is lost")
+	}
+}
+
+func TestTheDeletionOfATransportWaitsForItsStandIns(t *testing.T) {
+	s := newStage(t)
+	f := s.settled(true, "test")
+	s.queue("test").Type = new(v1alpha1.QueueClassic)
+	var report apply.Report
+	for len(report.Migrations) == 0 || report.Migrations[0].Step != v1alpha1.MigrationDrain {
+		var err error
+		if report, err = s.onceBy(s.client); err != nil {
+			t.Fatal(err)
+		}
+		f.follow(report.Reads, "test")
+	}
+	f.end()
+	s.state.Retiring = nil
+	gone := false
+	for done := false; !done; {
+		s.now = time.Now()
+		deleted := s.remove(gone, false)
+		done = deleted.Done
+		if deleted.Drained && !gone {
+			gone = true
+			f.follow(nil)
+		}
+		time.Sleep(min(200*time.Millisecond, max(10*time.Millisecond, deleted.RequeueAfter)))
+	}
+	f.check("test")
+	if left := slices.Collect(maps.Keys(s.snapshot().Queues)); len(left) > 0 {
+		t.Errorf("left is %v", left)
+	}
+}
+
+func TestAQueueThatHasTheNameOfAStandInIsAConflict(t *testing.T) {
+	s := newStage(t)
+	s.once()
+	if _, err := s.amqp.QueueDeclare("test.standin", true, false, false, false, amqp091.Table{"x-queue-type": "quorum"}); err != nil {
+		t.Fatal(err)
+	}
+	s.queue("test").SingleActiveConsumer = new(true)
+	report := s.once()
+	if len(report.Conflicts) == 0 || !strings.Contains(report.Conflicts[0].String(), "test.standin") || len(report.Migrations) > 0 {
+		t.Errorf("conflicts %v, migrations %v", report.Conflicts, report.Migrations)
+	}
+}

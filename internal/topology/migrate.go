@@ -1,0 +1,98 @@
+package topology
+
+import (
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
+)
+
+// Likeness is how a work queue on the broker compares with the one that is wanted.
+type Likeness string
+
+const (
+	// LikenessNone is a queue that does not exist.
+	LikenessNone Likeness = ""
+	// LikenessEqual is a queue that is as it is wanted.
+	LikenessEqual Likeness = "Equal"
+	// LikenessOther is one that differs in what cannot be changed.
+	LikenessOther Likeness = "Other"
+)
+
+// Passage is what is seen of a work queue that may be exchanged, and of its stand-in.
+type Passage struct {
+	Queue Likeness
+	// Standin is true where the stand-in exists, and Bridged where it gets what is unroutable while neither of the two is bound.
+	Standin, Bridged bool
+	// Away is true where all ways lead into the stand-in and none into the queue, and Home where it is the other way round.
+	Away, Home bool
+	// Ordered is true where messages of one queue must be done before those of the other are begun.
+	Ordered bool
+	// Follows tells whether all workers are known to consume the two like that.
+	Follows func(compile.Reading) bool
+}
+
+// Migrate takes one step of the exchange of a work queue for one with other arguments. last is the step that was written
+// down before; empty where none was. An empty step says that there is nothing to exchange, or not any more. The steps follow
+// from what is seen, so that whoever goes on after a crash does the same, and a step whose work somebody undoes comes again.
+// Only in which of two queues the older messages are does not show: that takes the last step.
+//
+// Which queues are to be consumed follows from the step. remake is true where the queue is to be made now.
+func Migrate(last v1alpha1.MigrationStep, seen Passage) (step v1alpha1.MigrationStep, reads compile.Reading, remake bool) {
+	step = nextStep(last, seen)
+	reads = readingIn(step, seen.Ordered)
+	if step == v1alpha1.MigrationRemake {
+		// A worker that still consumes by the queue's name would have what is new before what is in the stand-in.
+		remake = !seen.Ordered || last == v1alpha1.MigrationRemake && seen.Follows(reads)
+	}
+	return step, reads, remake
+}
+
+func nextStep(last v1alpha1.MigrationStep, seen Passage) v1alpha1.MigrationStep {
+	switch begun := last != "" && last != v1alpha1.MigrationPrepare; {
+	case !seen.Standin && seen.Queue != LikenessOther:
+		return ""
+	case !seen.Standin:
+		return v1alpha1.MigrationPrepare
+	case seen.Queue == LikenessNone:
+		return v1alpha1.MigrationRemake
+	case seen.remade(last) && seen.Home:
+		return v1alpha1.MigrationClear
+	case seen.remade(last):
+		return v1alpha1.MigrationReturn
+	case seen.Away:
+		return v1alpha1.MigrationDrain
+	case !seen.Bridged || !begun && !seen.Follows(readingIn(v1alpha1.MigrationPrepare, seen.Ordered)):
+		return v1alpha1.MigrationPrepare
+	default:
+		return v1alpha1.MigrationSwap
+	}
+}
+
+// remade is true where the queue is the one that follows the stand-in, and not the one before it. Without an order one that is
+// as it is wanted may stay, whichever it is.
+func (p Passage) remade(last v1alpha1.MigrationStep) bool {
+	if !p.Ordered {
+		return p.Queue == LikenessEqual
+	}
+	switch last {
+	case v1alpha1.MigrationRemake, v1alpha1.MigrationReturn, v1alpha1.MigrationClear:
+		return true
+	case v1alpha1.MigrationSwap, v1alpha1.MigrationDrain:
+		return false
+	default:
+		return p.Queue == LikenessEqual
+	}
+}
+
+func readingIn(step v1alpha1.MigrationStep, ordered bool) compile.Reading {
+	switch step {
+	case v1alpha1.MigrationPrepare, v1alpha1.MigrationSwap, v1alpha1.MigrationDrain:
+		if ordered {
+			return compile.ReadsQueue
+		}
+	case v1alpha1.MigrationRemake, v1alpha1.MigrationReturn, v1alpha1.MigrationClear:
+		if ordered {
+			return compile.ReadsStandin
+		}
+	}
+	return compile.ReadsBoth
+}

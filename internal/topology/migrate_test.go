@@ -1,0 +1,153 @@
+package topology_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/topology"
+)
+
+func TestMigrate(t *testing.T) {
+	const (
+		none, equal, other = topology.LikenessNone, topology.LikenessEqual, topology.LikenessOther
+		prepare, swap      = v1alpha1.MigrationPrepare, v1alpha1.MigrationSwap
+		drain, remake      = v1alpha1.MigrationDrain, v1alpha1.MigrationRemake
+		back, clearing     = v1alpha1.MigrationReturn, v1alpha1.MigrationClear
+	)
+	type passage struct {
+		queue                                        topology.Likeness
+		standin, bridged, away, home, ordered, knows bool
+	}
+	cases := []struct {
+		name string
+		last v1alpha1.MigrationStep
+		seen passage
+		want v1alpha1.MigrationStep
+	}{
+		{"a queue as it is wanted", "", passage{queue: equal, knows: true}, ""},
+		{"a queue that is not there yet", "", passage{knows: true}, ""},
+		{"a queue that differs", "", passage{queue: other, knows: true}, prepare},
+		{"the stand-in is not bound yet", prepare, passage{queue: other, standin: true, knows: true}, prepare},
+		{"a worker does not know the stand-in", prepare, passage{queue: other, standin: true, bridged: true}, prepare},
+		{"all know it", prepare, passage{queue: other, standin: true, bridged: true, knows: true}, swap},
+		{"workers learn of something else meanwhile", swap, passage{queue: other, standin: true, bridged: true}, swap},
+		{"nothing leads into the queue any more", swap, passage{queue: other, standin: true, bridged: true, away: true}, drain},
+		{"somebody has bound it again", drain, passage{queue: other, standin: true, bridged: true, knows: true}, swap},
+		{"the queue is gone", drain, passage{queue: none, standin: true, bridged: true, away: true, knows: true}, remake},
+		{"the queue is there again", remake, passage{queue: equal, standin: true, bridged: true, away: true, knows: true}, back},
+		{"all leads into the queue", back, passage{queue: equal, standin: true, bridged: true, home: true, knows: true}, clearing},
+		{"the stand-in is gone", clearing, passage{queue: equal, home: true, knows: true}, ""},
+		{"the change is taken back before anything moved", prepare, passage{queue: equal, standin: true, bridged: true, home: true}, clearing},
+		{"the change is taken back while the queue is drained", drain, passage{queue: equal, standin: true, bridged: true, away: true}, back},
+		{"the same where there is an order", drain, passage{queue: equal, standin: true, away: true, ordered: true}, drain},
+		{"another change while the stand-in is drained", clearing, passage{queue: other, standin: true, bridged: true, home: true}, swap},
+		{"the same where there is an order: first things first", clearing, passage{queue: other, standin: true, home: true, ordered: true}, clearing},
+		{"an ordered queue that was just made again", remake, passage{queue: equal, standin: true, away: true, ordered: true}, back},
+		{"the stand-in was deleted by hand", drain, passage{queue: other, knows: true}, prepare},
+		{"both were deleted by hand", drain, passage{knows: true}, ""},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			step, reads, remade := topology.Migrate(c.last, topology.Passage{
+				Queue: c.seen.queue, Standin: c.seen.standin, Bridged: c.seen.bridged, Away: c.seen.away, Home: c.seen.home,
+				Ordered: c.seen.ordered, Follows: func(compile.Reading) bool { return c.seen.knows },
+			})
+			if step != c.want {
+				t.Errorf("the step is %q, want %q", step, c.want)
+			}
+			if !c.seen.ordered && reads != compile.ReadsBoth {
+				t.Errorf("without an order both are consumed, not %q", reads)
+			}
+			if remade != (step == remake) {
+				t.Errorf("the queue is made: %v", remade)
+			}
+		})
+	}
+}
+
+func TestAnOrderedQueueIsMadeAgainOnlyWhenNoWorkerConsumesItByItsName(t *testing.T) {
+	for _, c := range []struct {
+		last v1alpha1.MigrationStep
+		sees compile.Reading
+		want bool
+	}{
+		{v1alpha1.MigrationDrain, compile.ReadsStandin, false}, // that it is to be made is not written down yet
+		{v1alpha1.MigrationRemake, compile.ReadsQueue, false},
+		{v1alpha1.MigrationRemake, compile.ReadsStandin, true},
+	} {
+		step, reads, remade := topology.Migrate(c.last, topology.Passage{
+			Standin: true, Bridged: true, Away: true, Ordered: true, Follows: func(reads compile.Reading) bool { return reads == c.sees },
+		})
+		if step != v1alpha1.MigrationRemake || reads != compile.ReadsStandin || remade != c.want {
+			t.Errorf("after %s, where workers consume %q: %s, %q, made %v", c.last, c.sees, step, reads, remade)
+		}
+	}
+}
+
+// A message that is published between any two writes goes to exactly one of the two queues, also where a client has bound the
+// queue by the same way a second time.
+func TestBetweenTwoWritesAMessageHasExactlyOneQueue(t *testing.T) {
+	broker := emptyBroker()
+	broker.converge(desired(t, async()))
+	broker.exchange("async", func(e *topology.ExchangeState) { e.Policy = "redrive.async:exchange" })
+	broker.Bindings = append(broker.Bindings, topology.Binding{Source: "async", Destination: "test", RoutingKey: "test"})
+	single := desired(t, async(func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].SingleActiveConsumer = new(true) }))
+	routes := func(exchange, alternate string) (queues []string) {
+		for _, source := range []string{exchange, alternate} {
+			for _, binding := range broker.Bindings {
+				if binding.Source == source && binding.RoutingKey == "test" && !slices.Contains(queues, binding.Destination) {
+					queues = append(queues, binding.Destination)
+				}
+			}
+			if len(queues) > 0 {
+				break
+			}
+		}
+		return queues
+	}
+	var last []v1alpha1.Migration
+	seen := map[string]bool{}
+	for range 12 {
+		diff := topology.DiffSince(single, broker.Observed, topology.Past{Created: []string{createdExchange}, Migrations: last})
+		for _, step := range topology.Plan(diff) {
+			broker.apply(step)
+			for exchange, alternate := range map[string]string{"async": "async.standin", "async.return": "async.return.standin"} {
+				if queues := routes(exchange, alternate); len(queues) != 1 {
+					t.Fatalf("after %q a message to %s goes to %v", step, exchange, queues)
+				}
+			}
+		}
+		last = nil
+		for _, m := range diff.Migrations {
+			last = append(last, v1alpha1.Migration{Queue: m.Queue, Step: m.Step})
+			seen[string(m.Step)] = true
+			if len(m.Doubling) > 0 {
+				t.Errorf("nothing is doubled: %v", m.Doubling)
+			}
+			if m.Drains != "" {
+				delete(broker.Queues, m.Drains)
+				broker.Bindings = slices.DeleteFunc(broker.Bindings, func(b topology.Binding) bool { return b.Destination == m.Drains })
+			}
+		}
+	}
+	if len(seen) != 6 || len(last) != 0 {
+		t.Errorf("it took the steps %v, and ends with %v", seen, last)
+	}
+	if got := broker.Queues["test"]; got.Arguments["x-single-active-consumer"] != true || len(broker.BindingsTo("test")) != 3 {
+		t.Errorf("at the end it is %+v, bound by %v", got.Queue, broker.BindingsTo("test"))
+	}
+}
+
+func TestAStandInThatSomebodyElseHasMadeIsAConflict(t *testing.T) {
+	broker := emptyBroker()
+	broker.converge(desired(t, async()))
+	broker.Queues["test.standin"] = topology.QueueState{Queue: topology.Queue{Name: "test.standin", Type: "quorum", Durable: true}}
+	single := desired(t, async(func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].SingleActiveConsumer = new(true) }))
+	diff := topology.Diff(single, broker.Observed, []string{createdExchange})
+	if len(diff.Migrations) > 0 || len(diff.Conflicts) == 0 || !strings.Contains(diff.Conflicts[0].String(), "test.standin") {
+		t.Errorf("migrations %v, conflicts %v", diff.Migrations, diff.Conflicts)
+	}
+}
