@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -54,6 +55,7 @@ func TestTheManagerHasEveryRightThatItNeedsAndNoOther(t *testing.T) {
 	newWorld(t) // starts the operator, where no test did before
 	pause(t)
 	installRabbitmqClusters(t, cluster)
+	installKEDA(t, cluster)
 	token := scrapersToken(t, cluster)
 	if denied := liveUnder(t, cluster, granted, token); len(denied) > 0 {
 		t.Fatalf("with all rights of config/rbac, refused were %v", denied)
@@ -241,6 +243,26 @@ func scrapersToken(t *testing.T, cluster *testcluster.Cluster) string {
 type denials struct {
 	mu   sync.Mutex
 	seen []string
+	// keda is false while the manager is not to find KEDA.
+	keda atomic.Bool
+}
+
+// hide has the cluster look as if it had no KEDA.
+func (d *denials) hide(next http.RoundTripper) http.RoundTripper {
+	const nothing = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		if r.URL.Path != "/apis/keda.sh/v1alpha1" || d.keda.Load() {
+			return next.RoundTrip(r)
+		}
+		return answer(r, http.StatusNotFound, nothing), nil
+	})
+}
+
+func answer(r *http.Request, status int, body string) *http.Response {
+	return &http.Response{
+		StatusCode: status, Header: http.Header{"Content-Type": {"application/json"}},
+		Body: io.NopCloser(strings.NewReader(body)), Request: r,
+	}
 }
 
 // wrap notes what is forbidden. A manager that never gets its lists would not even stop, so it gets them in the end, as the
@@ -286,7 +308,7 @@ func liveUnder(t *testing.T, cluster *testcluster.Cluster, rights []right, token
 	grantRights(t, cluster, own, rights)
 	denied := &denials{}
 	address := startAs(w, cluster, own, denied)
-	for _, stage := range stages(w, address, token) {
+	for _, stage := range stages(w, address, token, denied) {
 		if len(denied.all()) > 0 {
 			break
 		}
@@ -307,6 +329,7 @@ func startAs(w *world, cluster *testcluster.Cluster, own string, denied *denials
 	cfg := rest.CopyConfig(cluster.Config)
 	cfg.Impersonate.UserName = own
 	cfg.Wrap(denied.wrap)
+	cfg.Wrap(denied.hide)
 	cfg.Wrap(withoutStreamedLists)
 	cached, err := controllers.CacheOptions()
 	must(w.T, err)
@@ -328,6 +351,7 @@ func startAs(w *world, cluster *testcluster.Cluster, own string, denied *denials
 	must(w.T, controllers.Setup(ctx, mgr, controllers.Options{
 		ClusterUID: uid, Workers: workload.Options{Image: workerImage},
 		PollInterval: pollInterval, Waits: shortWaits(), Concurrency: 2,
+		Scale: controllers.Scale{URL: "http://redrive.example"},
 	}))
 	ended := make(chan struct{})
 	go func() {
@@ -349,15 +373,12 @@ func withoutStreamedLists(next http.RoundTripper) http.RoundTripper {
 		if r.URL.Query().Get("sendInitialEvents") == "" {
 			return next.RoundTrip(r)
 		}
-		return &http.Response{
-			StatusCode: http.StatusUnprocessableEntity, Header: http.Header{"Content-Type": {"application/json"}},
-			Body: io.NopCloser(strings.NewReader(refusal)), Request: r,
-		}, nil
+		return answer(r, http.StatusUnprocessableEntity, refusal), nil
 	})
 }
 
 // stages of a life in which the manager does all that it ever does to the API server.
-func stages(w *world, metricsAddress, token string) []stage {
+func stages(w *world, metricsAddress, token string, denied *denials) []stage {
 	transport, policy := w.transport(), w.policy("policy", time.Second, 2*time.Second)
 	pod := w.workerPod(transport)
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: workload.Name(transport, "default")}}
@@ -383,6 +404,15 @@ func stages(w *world, metricsAddress, token string) []stage {
 			return ready() && len(w.deployments()) == 1 && len(w.configMaps()) == 1
 		}},
 		{"more pods", changes(func(t *v1alpha1.Transport) { t.Spec.Workers[0].Replicas = ptr.To[int32](3) }), ready},
+		{"an autoscaler", func() { scale(w, transport, &v1alpha1.Autoscaling{Max: 3}) }, func() bool {
+			return ready() && w.scaler(transport, workload.AutoscalerKind()) != nil
+		}},
+		{"KEDA in its place", func() { denied.keda.Store(true) }, func() bool {
+			return w.scaler(transport, workload.AutoscalerKind()) == nil && w.scaler(transport, workload.ScaledObjectKind()) != nil && ready()
+		}},
+		{"nothing that scales", func() { scale(w, transport, nil) }, func() bool {
+			return w.scaler(transport, workload.ScaledObjectKind()) == nil && ready()
+		}},
 		{"the Deployment to be put right", func() {
 			edit(w, deployment, func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "registry.example/other" })
 		}, func() bool {

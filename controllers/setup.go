@@ -51,6 +51,8 @@ type Options struct {
 	SuspectsStay time.Duration
 	// Concurrency is the number of reconciles of each kind at a time.
 	Concurrency int
+	// Scale is how KEDA asks for the numbers that it scales workers by.
+	Scale Scale
 }
 
 // Setup registers both reconcilers with a manager.
@@ -85,8 +87,15 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 
 		contests: newContests(options.PollInterval),
 		sidecars: &sidecars{server: server},
+		keda:     &keda{server: server, age: age, off: options.Scale.URL == ""},
+		scalers:  newScalers(),
 	}
-	if err := register(metrics.Registry, transports.gauges, transports.standings, transports.drift.repairs); err != nil {
+	meter := newMeter(transports, age)
+	demands := newDemands(meter, scaleEvery(options.PollInterval))
+	if err := register(metrics.Registry, transports.gauges, transports.standings, transports.drift.repairs, demands); err != nil {
+		return err
+	}
+	if err := addScale(mgr, options.Scale, meter, demands); err != nil {
 		return err
 	}
 	return transports.setup(mgr, controllerOptions(options))

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -93,6 +94,9 @@ type operator struct {
 	// wrap stands between it and the API server, where it is set.
 	wrap func(http.RoundTripper) http.RoundTripper
 
+	// scale is the URL at which it tells how many messages there are.
+	scale string
+
 	cancel context.CancelFunc
 	ended  chan error
 	log    lockedBuffer
@@ -131,11 +135,15 @@ func (o *operator) start(t *testing.T, cluster *testcluster.Cluster) {
 		uid, err = controllers.ClusterUID(context.Background(), mgr.GetAPIReader())
 		return err == nil
 	})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	o.scale = "http://" + listener.Addr().String()
 	ctx, cancel := context.WithCancel(context.Background())
 	o.cancel, o.ended = cancel, make(chan error, 1)
 	must(t, controllers.Setup(ctx, mgr, controllers.Options{
 		ClusterUID: cmp.Or(o.uid, uid), Workers: workload.Options{Image: workerImage},
 		PollInterval: cmp.Or(o.poll, pollInterval), Waits: shortWaits(), SuspectsStay: time.Second, Concurrency: 8,
+		Scale: controllers.Scale{Listener: listener, URL: o.scale},
 	}))
 	go func() { o.ended <- mgr.Start(ctx) }()
 }

@@ -45,6 +45,8 @@ type TransportReconciler struct {
 
 	contests *contests
 	sidecars *sidecars
+	keda     *keda
+	scalers  *scalers
 }
 
 // transportRun is the state of one reconcile of a Transport.
@@ -53,6 +55,8 @@ type transportRun struct {
 	subject   *subject
 	// live are the workers' objects as the cluster has them.
 	live liveWorkers
+	// scaled is what scales the workers; empty where nothing does.
+	scaled liveScalers
 
 	compiled *compile.Result
 	// source is where the broker's address and login were found.
@@ -111,6 +115,8 @@ func (r *TransportReconciler) usersOf(ctx context.Context, object client.Object)
 // +kubebuilder:rbac:groups=redrive.dev,resources=transports/status,verbs=patch
 // +kubebuilder:rbac:groups=redrive.dev,resources=transports/finalizers,verbs=update
 // +kubebuilder:rbac:groups=apps,resources=deployments,verbs=list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=autoscaling,resources=horizontalpodautoscalers,verbs=list;create;patch;delete
+// +kubebuilder:rbac:groups=keda.sh,resources=scaledobjects,verbs=list;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=configmaps,verbs=list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch;patch
 // +kubebuilder:rbac:groups="",resources=secrets;namespaces,verbs=get
@@ -171,6 +177,7 @@ func (r *TransportReconciler) forget(name types.NamespacedName) {
 	r.contests.forget(name)
 	r.voices.forget(name)
 	r.vigil.forget(name)
+	r.scalers.forget(name)
 }
 
 // addFinalizer comes before anything is made that it has to clean up.

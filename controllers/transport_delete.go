@@ -155,6 +155,9 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 
 // stopWorkers deletes the Deployments, now that nothing is left for their pods to do, and names the pods that are still there.
 func (r *TransportReconciler) stopWorkers(ctx context.Context, run *transportRun, pods []metav1.PartialObjectMetadata) error {
+	if err := runSteps(ctx, run, r.readScalers, r.removeAllScalers); err != nil {
+		return err
+	}
 	for _, deployment := range run.live.all() {
 		if err := r.remove(ctx, run, "Deployment", deployment); err != nil {
 			return err

@@ -65,6 +65,9 @@ func (r *TransportReconciler) readWorkers(ctx context.Context, run *transportRun
 // Deployment. It sets Stalled with WorkloadInvalid for a worker that the API server or a check refuses, and goes on with
 // the others.
 func (r *TransportReconciler) applyWorkers(ctx context.Context, run *transportRun) error {
+	if err := r.readScalers(ctx, run); err != nil {
+		return err
+	}
 	hashes := make([]string, 0, len(run.transport.Spec.Workers))
 	for i := range run.transport.Spec.Workers {
 		worker := &run.transport.Spec.Workers[i]
@@ -112,14 +115,19 @@ func (r *TransportReconciler) applyWorker(ctx context.Context, run *transportRun
 	if err != nil {
 		return hash, &refusal{err}
 	}
+	return hash, r.applyScaled(ctx, run, worker, deployment)
+}
+
+// applyDeployment writes the Deployment of a worker group.
+func (r *TransportReconciler) applyDeployment(ctx context.Context, run *transportRun, deployment *appsv1.Deployment) error {
 	result := &appsv1.Deployment{}
 	if err := r.applyObject(ctx, run, deployment, asObject(run.live.deployments[deployment.Name]), result); err != nil {
-		return hash, err
+		return err
 	}
 	if result.Name != "" {
 		run.live.deployments[deployment.Name] = result
 	}
-	return hash, nil
+	return nil
 }
 
 // applyObject writes an object of the workers. One that others change as often keeps the Transport from being ready.
@@ -190,6 +198,9 @@ func (r *TransportReconciler) reportWrite(run *transportRun, object string, befo
 
 // removeWorkers deletes the objects of worker groups that the spec no longer has.
 func (r *TransportReconciler) removeWorkers(ctx context.Context, run *transportRun) error {
+	if err := r.removeScalers(ctx, run, scaledNames(run.transport)); err != nil {
+		return err
+	}
 	wanted := workerNames(run.transport)
 	for _, deployments := range []map[string]*appsv1.Deployment{run.live.deployments, run.live.suspects} {
 		for name, deployment := range deployments {

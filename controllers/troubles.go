@@ -54,19 +54,25 @@ func (r *TransportReconciler) askWorkers(ctx context.Context, run *transportRun)
 // hear gives the number of pods that tell of each trouble. Only those are asked that may have one to tell of. Where nobody can
 // answer, or nobody can be asked, what was heard last stands: silence is no recovery.
 func (r *TransportReconciler) hear(ctx context.Context, run *transportRun, now time.Time) (map[trouble]int64, error) {
-	groups := run.troubled()
+	return r.hearGroups(ctx, r.voices, run.transport, run.troubled(), now)
+}
+
+// hearGroups asks the pods of some worker groups, given with how many pods each is to have.
+func (r *TransportReconciler) hearGroups(
+	ctx context.Context, voices *voices, t *v1alpha1.Transport, groups map[string]int32, now time.Time,
+) (map[trouble]int64, error) {
 	if len(groups) == 0 {
 		return map[trouble]int64{}, nil
 	}
-	name := client.ObjectKeyFromObject(run.transport)
-	last, recent := r.voices.of(name, now)
+	name := client.ObjectKeyFromObject(t)
+	last, recent := voices.of(name, now)
 	if recent {
 		return last.heard, nil
 	}
 	// The cache has only the metadata of pods, and so no addresses.
 	var list corev1.PodList
-	err := r.Live.List(ctx, &list, client.InNamespace(run.transport.Namespace),
-		client.MatchingLabels(workload.TransportLabels(run.transport)), client.Limit(2*maxPodsAsked))
+	err := r.Live.List(ctx, &list, client.InNamespace(t.Namespace),
+		client.MatchingLabels(workload.TransportLabels(t)), client.Limit(2*maxPodsAsked))
 	if err != nil {
 		return last.heard, fmt.Errorf("list the pods: %w", err)
 	}
@@ -77,10 +83,10 @@ func (r *TransportReconciler) hear(ctx context.Context, run *transportRun, now t
 			pods = append(pods, pod)
 		}
 	}
-	said := r.voices.ask(ctx, pods)
+	said := voices.ask(ctx, pods)
 	said.keep(last.heard, groups)
 	said.settle(last.told, now)
-	r.voices.change(name, func(v *voice) { v.hear(said, now) })
+	voices.change(name, func(v *voice) { v.hear(said, now) })
 	return said.heard, nil
 }
 

@@ -20,6 +20,8 @@ const (
 	fieldOwner = "redrive"
 	// stampAnnotation holds the hash of what was applied.
 	stampAnnotation = "redrive.dev/applied-hash"
+	// replicasOwner is the name under which it holds the replicas of a Deployment until an autoscaler changes them.
+	replicasOwner = "redrive-replicas"
 )
 
 // refusal is an error of what the user asked for, and not of carrying it out.
@@ -46,6 +48,9 @@ func upToDate(current client.Object, form *unstructured.Unstructured) (bool, err
 	var owned any
 	var err error
 	switch object := current.(type) {
+	case *unstructured.Unstructured:
+		// Of kinds that need not be known here, nothing tells our fields from others': values are compared, and not who wrote them.
+		return covers(object.Object, form.Object), nil
 	case *appsv1.Deployment:
 		owned, err = appsv1ac.ExtractDeployment(object, fieldOwner)
 	case *corev1.ConfigMap:
@@ -61,6 +66,23 @@ func upToDate(current client.Object, form *unstructured.Unstructured) (bool, err
 		return false, fmt.Errorf("read the fields of %s: %w", current.GetName(), err)
 	}
 	return covers(content, form.Object), nil
+}
+
+// ownsReplicas is true where we decide on the replicas of a Deployment.
+func ownsReplicas(live *appsv1.Deployment) (bool, error) {
+	owned, err := appsv1ac.ExtractDeployment(live, fieldOwner)
+	if err != nil {
+		return false, fmt.Errorf("tell whose the replicas of %s are: %w", live.Name, err)
+	}
+	return owned.Spec != nil && owned.Spec.Replicas != nil, nil
+}
+
+func deploymentOf(object *unstructured.Unstructured) (*appsv1.Deployment, error) {
+	deployment := &appsv1.Deployment{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, deployment); err != nil {
+		return nil, fmt.Errorf("read Deployment %s: %w", object.GetName(), err)
+	}
+	return deployment, nil
 }
 
 // stamp writes the hash of a form into its annotations.

@@ -295,6 +295,8 @@ type Failure struct {
 }
 
 // Worker is a group of equal pods that consume queues and call a handler.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.autoscaling) || !has(self.replicas)",message="replicas and autoscaling exclude each other: leave one of them out"
 type Worker struct {
 	// name of the group.
 	// +required
@@ -308,6 +310,11 @@ type Worker struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	Replicas *int32 `json:"replicas,omitempty"`
+
+	// autoscaling lets the number of pods follow the messages in the queues of the group, by KEDA where the cluster has it, else by a
+	// HorizontalPodAutoscaler. Left out, replicas says how many there are.
+	// +optional
+	Autoscaling *Autoscaling `json:"autoscaling,omitempty"`
 
 	// queues that the group consumes. Left out, it consumes all.
 	// +optional

@@ -37,6 +37,8 @@ type settings struct {
 	metricsSecure   bool
 	metricsCertDir  string
 	probeAddress    string
+	scaleAddress    string
+	scaleURL        string
 	workerImage     string
 	imagePullPolicy string
 	namespaces      namespaces
@@ -70,6 +72,8 @@ func parse(flags *flag.FlagSet, arguments []string) *settings {
 	flags.StringVar(&s.metricsCertDir, "metrics-cert-dir", "",
 		"Folder with the certificate of the metrics, tls.crt and tls.key; empty makes a self-signed one.")
 	flags.StringVar(&s.probeAddress, "health-probe-bind-address", ":8081", "Address of /healthz and /readyz.")
+	flags.StringVar(&s.scaleAddress, "scale-bind-address", off, "Address at which KEDA asks for numbers of messages; 0 turns it off, and KEDA is not used.")
+	flags.StringVar(&s.scaleURL, "scale-url", "http://redrive-manager-scale.redrive-system.svc:8082", "URL under which KEDA reaches that address.")
 	flags.StringVar(&s.workerImage, "worker-image", os.Getenv(workerImageVariable), "Image of the workers.")
 	flags.StringVar(&s.imagePullPolicy, "worker-image-pull-policy", "", "Pull policy of the workers' image; empty leaves it to Kubernetes.")
 	flags.Var(&s.namespaces, "namespaces", "The only namespaces to look at, with commas between them; empty is all.")
@@ -95,6 +99,9 @@ func (s *settings) check() error {
 		return errors.New("--lane-grace, --unbound-wait and --empty-wait must not be negative")
 	case s.concurrency < 1:
 		return errors.New("--concurrency must be at least 1")
+	}
+	if err := s.checkScale(); err != nil {
+		return err
 	}
 	return s.checkMetrics()
 }
@@ -152,12 +159,17 @@ func runOn(ctx context.Context, cluster *rest.Config, s *settings) error {
 	if err != nil {
 		return fmt.Errorf("identify the cluster: %w", err)
 	}
+	scale, err := s.scale(ctx)
+	if err != nil {
+		return err
+	}
 	err = controllers.Setup(ctx, mgr, controllers.Options{
 		ClusterUID:   uid,
 		Workers:      workload.Options{Image: s.workerImage, ImagePullPolicy: corev1.PullPolicy(s.imagePullPolicy)},
 		PollInterval: s.pollInterval,
 		Waits:        s.waits,
 		Concurrency:  s.concurrency,
+		Scale:        scale,
 	})
 	if err != nil {
 		return fmt.Errorf("set up the controllers: %w", err)

@@ -56,6 +56,7 @@ func pages() []page {
 		{object: "Service redrive-manager-metrics", source: everywhere, file: "metrics-service.yaml", under: given(metricsOn), edits: []edit{
 			replace("port: 8443", `port: {{ include "redrive.metricsPort" $ }}`),
 		}},
+		{object: "Service redrive-manager-scale", source: everywhere, file: "scale-service.yaml", under: always},
 		{object: "Deployment redrive-manager", source: everywhere, file: "deployment.yaml", under: always, edits: deployment()},
 		{object: "NetworkPolicy redrive-manager-ingress", source: everywhere, file: "networkpolicy.yaml", under: always, edits: []edit{
 			when(metricsOn, "    - port: metrics\n      protocol: TCP"),
@@ -143,7 +144,8 @@ func deployment() []edit {
 		replace("  replicas: 2\n", "  replicas: {{ $.Values.replicas }}\n"),
 		orElse("$.Values.affinity", "      affinity:"),
 		replace("--metrics-bind-address=:8443", "--metrics-bind-address={{ $.Values.metrics.address }}"),
-		after("        - --health-probe-bind-address=:8081", `{{- include "redrive.arguments" $ | nindent 8 }}`),
+		replace("redrive-manager-scale.redrive-system.svc", "redrive-manager-scale.{{ $.Release.Namespace }}.svc"),
+		after("        - --scale-url=http://redrive-manager-scale.{{ $.Release.Namespace }}.svc:8082", `{{- include "redrive.arguments" $ | nindent 8 }}`),
 		replace("value: redrive-worker:latest", `value: {{ include "redrive.image" (list $ $.Values.image.worker) }}`),
 		replace("image: redrive-manager:latest", `image: {{ include "redrive.image" (list $ $.Values.image.manager) }}`),
 		replace("imagePullPolicy: IfNotPresent", "imagePullPolicy: {{ $.Values.image.pullPolicy }}"),

@@ -69,6 +69,9 @@ func Compile(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy) (
 	if err := checkStrict(t, compiled); err != nil {
 		return nil, &Error{Reason: v1alpha1.ReasonInvalid, Err: err}
 	}
+	if err := checkScaling(t); err != nil {
+		return nil, &Error{Reason: v1alpha1.ReasonInvalid, Err: err}
+	}
 	result := &Result{Needs: Needs{Deliveries: deliveries(t, compiled)}}
 	limit, high := retry.LaneLimit(t.Spec.Lanes), anyHigher(compiled)
 	if high {
@@ -208,10 +211,8 @@ func workerConfig(t *v1alpha1.Transport, w *v1alpha1.Worker, policies map[string
 	}
 	config.Version = config.version()
 	config.ConsumerTimeout = ptr.Deref(t.Spec.Broker.ConsumerTimeout, *v1alpha1.NewDuration(defaultConsumerTimeout))
-	for i := range t.Spec.Queues {
-		if queue := &t.Spec.Queues[i]; len(w.Queues) == 0 || slices.Contains(w.Queues, queue.Name) {
-			config.Queues = append(config.Queues, workQueue(t, queue, names))
-		}
+	for _, queue := range queuesOf(t, w) {
+		config.Queues = append(config.Queues, workQueue(t, queue, names))
 	}
 	for _, rule := range t.Spec.RetryPolicies {
 		config.Rules = append(config.Rules, Rule{When: rule.When, Policy: rule.RetryPolicyRef.Name})

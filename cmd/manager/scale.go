@@ -1,0 +1,41 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+
+	"redrive.dev/redrive/controllers"
+)
+
+// off turns an address off.
+const off = "0"
+
+// checkScale refuses a URL that KEDA could not ask.
+func (s *settings) checkScale() error {
+	if s.scaleAddress == off {
+		return nil
+	}
+	to, err := url.Parse(s.scaleURL)
+	if err != nil {
+		return fmt.Errorf("--scale-url: %w", err)
+	}
+	if to.Scheme != "http" && to.Scheme != "https" || to.Host == "" || to.User != nil || to.RawQuery != "" || to.Fragment != "" {
+		return fmt.Errorf("--scale-url=%s must be http or https with a host, without a user, a query or a fragment", to.Redacted())
+	}
+	return nil
+}
+
+// scale listens where KEDA asks. What takes the address already ends the program now, and not once it leads.
+func (s *settings) scale(ctx context.Context) (controllers.Scale, error) {
+	if s.scaleAddress == off {
+		return controllers.Scale{}, nil
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.scaleAddress)
+	if err != nil {
+		return controllers.Scale{}, fmt.Errorf("--scale-bind-address: %w", err)
+	}
+	return controllers.Scale{Listener: listener, URL: strings.TrimSuffix(s.scaleURL, "/")}, nil
+}

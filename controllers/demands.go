@@ -1,0 +1,163 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/workload"
+)
+
+const (
+	// demandsEvery is how often the numbers are renewed that a HorizontalPodAutoscaler scales by: it looks as often itself.
+	demandsEvery = 15 * time.Second
+	// looksAtOnce is how many Transports of one broker are looked at side by side. Those of others do not wait for them.
+	looksAtOnce = 4
+)
+
+// scaleEvery is how often the numbers are renewed, where a poll is shorter than usual as well.
+func scaleEvery(poll time.Duration) time.Duration { return max(time.Second, min(demandsEvery, poll)) }
+
+// demands exports the number of messages for which each scaled worker group is to have pods. Where there is none at the moment, there
+// is no series, and a HorizontalPodAutoscaler leaves the pods as they are. It is a prometheus.Collector, and runs in the manager that
+// leads.
+type demands struct {
+	meter *meter
+	every time.Duration
+	desc  *prometheus.Desc
+
+	mu  sync.Mutex
+	all map[types.NamespacedName]demanded
+	// busy are the brokers at which a round is under way.
+	busy map[v1alpha1.BrokerIdentity]bool
+}
+
+// demanded are the numbers of one Transport as of a time.
+type demanded struct {
+	numbers []demand
+	at      time.Time
+}
+
+// demand is the number of one worker group.
+type demand struct {
+	labels []string
+	number int64
+}
+
+func newDemands(meter *meter, every time.Duration) *demands {
+	return &demands{
+		meter: meter, every: every,
+		desc: prometheus.NewDesc(workload.MessagesMetric,
+			"Messages for which a worker group with autoscaling is to have pods: those ready and in hand in its queues, not those that wait in lanes.",
+			[]string{labelNamespace, labelTransport, "worker"}, nil),
+		all: map[types.NamespacedName]demanded{}, busy: map[v1alpha1.BrokerIdentity]bool{},
+	}
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (d *demands) NeedLeaderElection() bool { return true }
+
+// Start implements manager.Runnable.
+func (d *demands) Start(ctx context.Context) error {
+	tick := time.NewTicker(d.every)
+	defer tick.Stop()
+	for {
+		if err := d.renew(ctx); err != nil {
+			ctrl.Log.Info("the numbers of messages stay as they are", "cause", err.Error())
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// renew begins a look at all Transports with worker groups that are scaled, broker by broker. A broker that is slow keeps only
+// its own Transports waiting.
+func (d *demands) renew(ctx context.Context) error {
+	var list v1alpha1.TransportList
+	if err := d.meter.r.Client.List(ctx, &list); err != nil {
+		return fmt.Errorf("list the Transports: %w", err)
+	}
+	there, rounds := map[types.NamespacedName]bool{}, map[v1alpha1.BrokerIdentity][]*v1alpha1.Transport{}
+	for i := range list.Items {
+		if t := &list.Items[i]; len(scaledNames(t)) > 0 && t.Status.Broker != nil {
+			there[client.ObjectKeyFromObject(t)] = true
+			rounds[*t.Status.Broker] = append(rounds[*t.Status.Broker], t)
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	maps.DeleteFunc(d.all, func(name types.NamespacedName, _ demanded) bool { return !there[name] })
+	for broker, round := range rounds {
+		if !d.busy[broker] {
+			d.busy[broker] = true
+			go d.round(ctx, broker, round)
+		}
+	}
+	return nil
+}
+
+// round looks at the Transports of one broker.
+func (d *demands) round(ctx context.Context, broker v1alpha1.BrokerIdentity, transports []*v1alpha1.Transport) {
+	var looking sync.WaitGroup
+	seats := make(chan struct{}, looksAtOnce)
+	for _, t := range transports {
+		seats <- struct{}{}
+		looking.Go(func() {
+			defer func() { <-seats }()
+			now := demanded{d.of(ctx, t), time.Now()}
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.all[client.ObjectKeyFromObject(t)] = now
+		})
+	}
+	looking.Wait()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.busy, broker)
+}
+
+func (d *demands) of(ctx context.Context, t *v1alpha1.Transport) []demand {
+	var all []demand
+	for i := range t.Spec.Workers {
+		w := &t.Spec.Workers[i]
+		if w.Autoscaling == nil {
+			continue
+		}
+		number, err := d.meter.demandOf(ctx, t, w)
+		if err != nil {
+			ctrl.Log.V(1).Info("no number of messages", "transport", client.ObjectKeyFromObject(t).String(), "worker", w.Name, "cause", err.Error())
+			continue
+		}
+		labels := workload.MetricLabels(t, w.Name)
+		all = append(all, demand{[]string{labels[labelNamespace], labels[labelTransport], labels["worker"]}, number})
+	}
+	return all
+}
+
+// Describe implements prometheus.Collector.
+func (d *demands) Describe(descs chan<- *prometheus.Desc) { descs <- d.desc }
+
+// Collect implements prometheus.Collector.
+func (d *demands) Collect(metrics chan<- prometheus.Metric) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, known := range d.all {
+		if time.Since(known.at) > lastLook+d.every {
+			continue
+		}
+		for _, one := range known.numbers {
+			metrics <- prometheus.MustNewConstMetric(d.desc, prometheus.GaugeValue, float64(one.number), one.labels...)
+		}
+	}
+}

@@ -1,0 +1,268 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/topology"
+	"redrive.dev/redrive/internal/workload"
+)
+
+const (
+	// lookTimeout bounds one look at the queues of a Transport, also where nobody waits for it any more.
+	lookTimeout = 30 * time.Second
+	// lookPatience is how long somebody waits for a look: KEDA gives up after 3 s.
+	lookPatience = 2 * time.Second
+	// lastLook is how old a look may be that serves where a slow broker does not give a newer one in time.
+	lastLook = 45 * time.Second
+	// keepLook is how long a look that nobody asks for is kept.
+	keepLook = 10 * time.Minute
+)
+
+var (
+	// errNotScaled says that there is no such worker group, or that it is not scaled.
+	errNotScaled = errors.New("no worker group of this name is scaled")
+	// errNoLook says that the broker gives no number in time.
+	errNoLook = errors.New("the broker gives no answer in time")
+)
+
+// meter tells for how many messages worker groups are to have pods. It works in every manager, also in one that does not lead. It is
+// safe for concurrent use.
+type meter struct {
+	r *TransportReconciler
+	// age is how long a look counts as of now.
+	age time.Duration
+	// voices of the pods whose breakers matter here, apart from what reconciles hear and remember.
+	voices *voices
+
+	mu    sync.Mutex
+	looks map[types.NamespacedName]*glance
+}
+
+// glance is the last look at the queues of one Transport.
+type glance struct {
+	sight
+
+	taken, asked time.Time
+	// err of the last look that failed; nil after one that did not.
+	err error
+	// busy is closed when the look that is under way is over; nil where none is.
+	busy chan struct{}
+}
+
+// sight is what a look saw. Nobody changes one.
+type sight struct {
+	// messages that are ready or in hand, by queue; -1 for a queue that the broker has not counted yet.
+	messages map[string]int64
+	// open are the worker groups that leave their handler alone.
+	open map[string]bool
+}
+
+func newMeter(r *TransportReconciler, age time.Duration) *meter {
+	return &meter{r: r, age: age, voices: newVoices(age), looks: map[types.NamespacedName]*glance{}}
+}
+
+// demand is the number of messages for which a worker group is to have pods. The error is errNotScaled where it is not scaled, and
+// any other one where there is no number at the moment.
+func (m *meter) demand(ctx context.Context, name types.NamespacedName, worker string) (int64, error) {
+	t := &v1alpha1.Transport{}
+	if err := m.r.Client.Get(ctx, name, t); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			return 0, errNotScaled
+		}
+		return 0, fmt.Errorf("read the Transport: %w", err)
+	}
+	for i := range t.Spec.Workers {
+		if w := &t.Spec.Workers[i]; w.Name == worker && w.Autoscaling != nil {
+			return m.demandOf(ctx, t, w)
+		}
+	}
+	return 0, errNotScaled
+}
+
+func (m *meter) demandOf(ctx context.Context, t *v1alpha1.Transport, w *v1alpha1.Worker) (int64, error) {
+	seen, err := m.see(ctx, t)
+	if err != nil {
+		return 0, err
+	}
+	scaling, _ := compile.ScalingOf(w)
+	uncounted := ""
+	demand := compile.Demand(t, w, scaling, func(queue string) int64 {
+		if seen.messages[queue] < 0 {
+			uncounted = queue
+		}
+		return max(0, seen.messages[queue])
+	})
+	if uncounted != "" {
+		return 0, fmt.Errorf("the broker has not counted the messages in %s yet", uncounted)
+	}
+	if !seen.open[w.Name] {
+		return demand, nil
+	}
+	pods, err := m.pods(ctx, t, w)
+	if err != nil || pods == 0 {
+		return demand, err // Where there is no pod, no breaker is open.
+	}
+	// More pods would only find out the same.
+	return min(demand, int64(pods)*scaling.MessagesPerPod), nil
+}
+
+// pods is how many a worker group is to have at the moment.
+func (m *meter) pods(ctx context.Context, t *v1alpha1.Transport, w *v1alpha1.Worker) (int32, error) {
+	deployment := &appsv1.Deployment{}
+	err := m.r.Client.Get(ctx, types.NamespacedName{Namespace: t.Namespace, Name: workload.Name(t, w.Name)}, deployment)
+	if err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			return 0, nil
+		}
+		return 0, fmt.Errorf("read the Deployment of worker %q: %w", w.Name, err)
+	}
+	return replicas(deployment), nil
+}
+
+// see returns a look that is recent enough. All who ask for one Transport wait for the same, and it goes on where they give up: a
+// slow broker has its answer ready for the next one.
+func (m *meter) see(ctx context.Context, t *v1alpha1.Transport) (sight, error) {
+	name, now := client.ObjectKeyFromObject(t), time.Now()
+	m.mu.Lock()
+	m.prune(now)
+	known := m.looks[name]
+	if known == nil {
+		known = &glance{}
+		m.looks[name] = known
+	}
+	known.asked = now
+	if now.Sub(known.taken) < m.age {
+		defer m.mu.Unlock()
+		return known.sight, known.err
+	}
+	if known.busy == nil {
+		known.busy = make(chan struct{})
+		go m.refresh(context.WithoutCancel(ctx), t.DeepCopy(), known)
+	}
+	busy := known.busy
+	m.mu.Unlock()
+
+	patience, over := time.NewTimer(lookPatience), false
+	defer patience.Stop()
+	select {
+	case <-busy:
+		over = true
+	case <-patience.C:
+	case <-ctx.Done():
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if over || known.err == nil && time.Since(known.taken) < lastLook {
+		return known.sight, known.err
+	}
+	return sight{}, errNoLook
+}
+
+func (m *meter) refresh(ctx context.Context, t *v1alpha1.Transport, known *glance) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	seen, err := m.look(ctx, t)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	known.sight, known.err, known.taken = seen, err, time.Now()
+	close(known.busy)
+	known.busy = nil
+}
+
+func (m *meter) prune(now time.Time) {
+	maps.DeleteFunc(m.looks, func(_ types.NamespacedName, l *glance) bool { return l.busy == nil && now.Sub(l.asked) > keepLook })
+}
+
+// look counts the messages, and hears of the breakers.
+func (m *meter) look(ctx context.Context, t *v1alpha1.Transport) (sight, error) {
+	observed, err := m.observe(ctx, t)
+	if err != nil {
+		return sight{}, err
+	}
+	open, err := m.breakers(ctx, t)
+	if err != nil {
+		return sight{}, err
+	}
+	seen := sight{messages: map[string]int64{}, open: open}
+	for i := range t.Spec.Queues {
+		queue := t.Spec.Queues[i].Name
+		for _, name := range []string{queue, (compile.Names{}).StandinQueue(queue)} {
+			state, exists := observed.Queues[name]
+			switch {
+			case !exists: // and so holds nothing
+			case state.Messages == nil:
+				seen.messages[name] = -1
+			default:
+				seen.messages[name] = state.Ready + state.Unacked
+			}
+		}
+	}
+	return seen, nil
+}
+
+// observe takes the snapshot that all Transports of the vhost share.
+func (m *meter) observe(ctx context.Context, t *v1alpha1.Transport) (topology.Observed, error) {
+	home := t.Status.Broker
+	if home == nil {
+		return topology.Observed{}, errors.New("nothing of the Transport is on the broker yet")
+	}
+	find := m.r.fromSecret
+	if t.Spec.Broker.ClusterRef != nil {
+		find = m.r.fromCluster
+	}
+	source, err := find(ctx, t)
+	if err != nil {
+		return topology.Observed{}, err
+	}
+	port, err := m.r.brokers.port(source.login, source.login.VHostOr(t.Spec.Broker.VHost))
+	if err != nil {
+		return topology.Observed{}, err
+	}
+	observed, err := port.Observe(ctx)
+	if err == nil && (observed.Cluster != home.Cluster || observed.VHost != home.VHost) {
+		err = errors.New("this is another broker than the one that the Transport is on")
+	}
+	return observed, err
+}
+
+// breakers are the worker groups that leave their handler alone. A breaker with a key does not count: its pods go on with all other
+// messages, and those of the key wait in lanes.
+func (m *meter) breakers(ctx context.Context, t *v1alpha1.Transport) (map[string]bool, error) {
+	groups := map[string]int32{}
+	for i := range t.Spec.Workers {
+		w := &t.Spec.Workers[i]
+		if w.Autoscaling == nil || w.Breaker == nil || ptr.Deref(w.Breaker.Key, "") != "" {
+			continue
+		}
+		pods, err := m.pods(ctx, t, w)
+		if err != nil {
+			return nil, err
+		}
+		if pods > 0 {
+			groups[w.Name] = pods
+		}
+	}
+	heard, err := m.r.hearGroups(ctx, m.voices, t, groups, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	open := map[string]bool{}
+	for one := range heard {
+		if _, asked := groups[one.worker]; asked && one.reason == v1alpha1.ReasonBreakerOpen {
+			open[one.worker] = true
+		}
+	}
+	return open, nil
+}

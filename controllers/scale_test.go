@@ -1,0 +1,215 @@
+package controllers_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/controllers"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/testcluster"
+	"redrive.dev/redrive/internal/testtransport"
+	"redrive.dev/redrive/internal/workload"
+)
+
+// ask asks for the number of messages as KEDA does. It returns the status where there is none, and else the number.
+func (w *world) ask(transport, worker string) string {
+	w.Helper()
+	return w.askAt(theOperator.scale, transport, worker)
+}
+
+func (w *world) askAt(address, transport, worker string) string {
+	w.Helper()
+	request, err := http.NewRequestWithContext(w.Context(), http.MethodGet, address+workload.ScalePath(w.namespace, transport, worker), nil)
+	must(w.T, err)
+	response, err := http.DefaultClient.Do(request)
+	must(w.T, err)
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	must(w.T, err)
+	if response.StatusCode != http.StatusOK {
+		return response.Status
+	}
+	var answer map[string]json.Number
+	must(w.T, json.Unmarshal(body, &answer))
+	return answer["messages"].String()
+}
+
+func (w *world) awaitNumber(what, number string) {
+	w.Helper()
+	last := ""
+	defer func() {
+		if w.Failed() {
+			w.Logf("the last answer was %s", last)
+		}
+	}()
+	testtransport.Eventually(w, what+": "+number, func() bool {
+		last = w.ask("async", "default")
+		return last == number
+	})
+}
+
+// scaled is a Transport whose workers are scaled, and have no pod.
+func (w *world) scaled(worker func(*v1alpha1.Worker)) *v1alpha1.Transport {
+	w.Helper()
+	w.create(w.policy("policy", 3*time.Second))
+	transport := w.transport()
+	transport.Spec.Workers[0].Replicas = nil
+	transport.Spec.Workers[0].Autoscaling = &v1alpha1.Autoscaling{Min: ptr.To[int32](1), Max: 10, MessagesPerPod: ptr.To[int32](2)}
+	worker(&transport.Spec.Workers[0])
+	w.create(transport)
+	w.awaitReady(transport)
+	return transport
+}
+
+func TestTheNumberIsOfMessagesThatWorkersCanHaveNow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	transport := w.scaled(func(*v1alpha1.Worker) {})
+	w.awaitNumber("nothing to do", "0")
+
+	w.amqp.Publish("async", "test", make([]amqp091.Publishing, 3)...)
+	w.awaitNumber("ready", "3")
+	taken, ok, err := w.amqp.Channel().Get("test", false)
+	if err != nil || !ok {
+		t.Fatalf("no message in test: %v", err)
+	}
+	w.awaitCount("test", 3)
+	w.awaitNumber("one of them in hand", "3")
+	must(t, taken.Ack(false))
+	w.amqp.TakeAll("test")
+	w.awaitNumber("all handled", "0")
+
+	// The queue of a lane and the failure queue hold messages that no worker can have.
+	w.amqp.Publish("async.failed", "test", make([]amqp091.Publishing, 4)...)
+	w.awaitCount("async.failed", 4)
+	w.awaitNumber("failed", "0")
+	w.park("3s", "1")
+	testtransport.Eventually(t, "the message that was parked to wake the workers", func() bool { return w.ask("async", "default") == "1" })
+
+	testtransport.Eventually(t, "the same number as a metric", func() bool {
+		return w.series("redrive_worker_messages", "transport", "worker")["async default"] == 1
+	})
+	for _, unknown := range [][2]string{{"async", "other"}, {"other", "default"}} {
+		if got := w.ask(unknown[0], unknown[1]); got != "404 Not Found" {
+			t.Errorf("of %v it says %s", unknown, got)
+		}
+	}
+	w.proxy.down.Store(true)
+	w.awaitNumber("a broker that does not answer", "503 Service Unavailable")
+	testtransport.Eventually(t, "no metric that is no longer known", func() bool { return len(w.series("redrive_worker_messages", "worker")) == 0 })
+	w.proxy.down.Store(false)
+	w.awaitNumber("it answers again", "1")
+	scale(w, transport, nil)
+	w.awaitNumber("a group that is not scaled", "404 Not Found")
+}
+
+func TestAnOpenBreakerAsksForNoMorePods(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	transport := w.scaled(func(worker *v1alpha1.Worker) { worker.Breaker = &v1alpha1.Breaker{} })
+	talker := newTalker(t)
+	w.talks(transport, "one", talker)
+	w.amqp.Publish("async", "test", make([]amqp091.Publishing, 9)...)
+	w.awaitNumber("all is well", "9")
+	talker.says.Store(&compile.WorkerStatus{Troubles: []compile.Trouble{{Reason: v1alpha1.ReasonBreakerOpen, Message: "calls fail"}}})
+	w.awaitNumber("for one pod, which there is", "2")
+	w.scaleTo(transport, 3)
+	w.awaitNumber("for three pods, which there are", "6")
+	w.scaleTo(transport, 0)
+	w.awaitNumber("without a pod no breaker is open", "9")
+	w.scaleTo(transport, 1)
+	talker.says.Store(&compile.WorkerStatus{})
+	w.awaitNumber("the breaker is closed", "9")
+}
+
+func TestABreakerOfOneKeyHoldsNothingBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	transport := w.scaled(func(worker *v1alpha1.Worker) { worker.Breaker = &v1alpha1.Breaker{Key: new("message.type")} })
+	talker := newTalker(t)
+	talker.says.Store(&compile.WorkerStatus{Troubles: []compile.Trouble{{Reason: v1alpha1.ReasonBreakerOpen, Subject: "a", Message: "calls fail"}}})
+	w.talks(transport, "one", talker)
+	w.amqp.Publish("async", "test", make([]amqp091.Publishing, 9)...)
+	w.awaitNumber("the messages of other keys", "9")
+	w.await(transport, v1alpha1.WarningCondition, "True", v1alpha1.ReasonBreakerOpen)
+	if got := w.ask("async", "default"); got != "9" {
+		t.Errorf("with the breaker of one key open it is %s", got)
+	}
+}
+
+// Its broker is asked by a login of its own, and no reconcile has ever run in it.
+func TestAManagerThatStandsByAnswersToo(t *testing.T) {
+	cluster := testcluster.Start(t)
+	w := newWorld(t)
+	w.scaled(func(*v1alpha1.Worker) {})
+	w.amqp.Publish("async", "test", make([]amqp091.Publishing, 3)...)
+	pause(t)
+	now := metav1.NowMicro()
+	w.create(&coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "redrive"},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: new("another"), LeaseDurationSeconds: ptr.To[int32](3600), AcquireTime: &now, RenewTime: &now,
+		},
+	})
+	cached, err := controllers.CacheOptions()
+	must(t, err)
+	mgr, err := ctrl.NewManager(cluster.Config, ctrl.Options{
+		Scheme: controllers.NewScheme(), Cache: cached, Client: controllers.ClientOptions(), Metrics: metricsserver.Options{BindAddress: "0"},
+		LeaderElection: true, LeaderElectionID: "redrive", LeaderElectionNamespace: w.namespace,
+		Controller: config.Controller{SkipNameValidation: new(true)},
+	})
+	must(t, err)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	address := "http://" + listener.Addr().String()
+	ctx, cancel := context.WithCancel(context.Background())
+	must(t, controllers.Setup(ctx, mgr, controllers.Options{
+		ClusterUID: "standby", Workers: workload.Options{Image: workerImage}, PollInterval: pollInterval, Waits: shortWaits(), Concurrency: 1,
+		Scale: controllers.Scale{Listener: listener, URL: address},
+	}))
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	defer func() {
+		cancel()
+		must(t, <-ended)
+	}()
+	testtransport.Eventually(t, "the number", func() bool { return w.askAt(address, "async", "default") == "3" })
+	select {
+	case <-mgr.Elected():
+		t.Error("it leads")
+	default:
+	}
+}
+
+func TestManyQuestionsAreOneLook(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.scaled(func(*v1alpha1.Worker) {})
+	w.awaitNumber("nothing to do", "0")
+	before := w.proxy.reads.Load()
+	const questions = 1000
+	for range questions {
+		if got := w.ask("async", "default"); got != "0" {
+			t.Fatalf("it says %s", got)
+		}
+	}
+	if looks := w.proxy.reads.Load() - before; looks > questions {
+		t.Errorf("%d questions were %d reads of the broker", questions, looks)
+	}
+	fmt.Fprintf(t.Output(), "%d questions were %d reads of the broker\n", questions, w.proxy.reads.Load()-before)
+}
