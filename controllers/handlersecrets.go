@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -79,5 +80,6 @@ func (r *TransportReconciler) secretVersion(ctx context.Context, namespace, name
 
 // secretVersions change with the Secrets that the pods of a worker group see, and tell nothing of them.
 func (run *transportRun) secretVersions(worker string) string {
-	return strings.TrimSuffix(run.source.version()+"."+run.handlerSecrets[worker], ".")
+	broker := cmp.Or(run.userVersion, run.source.version())
+	return strings.TrimSuffix(broker+"."+run.handlerSecrets[worker], ".")
 }

@@ -49,6 +49,8 @@ type Options struct {
 	Waits topology.Waits
 	// SuspectsStay is how old a suspects' pod becomes at least; zero is 5 minutes.
 	SuspectsStay time.Duration
+	// RotateUsers is how old the password of a Transport's own RabbitMQ user becomes; zero is 30 days.
+	RotateUsers time.Duration
 	// Concurrency is the number of reconciles of each kind at a time.
 	Concurrency int
 	// Scale is how KEDA asks for the numbers that it scales workers by.
@@ -67,6 +69,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		return err
 	}
 	options.SuspectsStay = cmp.Or(options.SuspectsStay, suspectsStay)
+	options.RotateUsers = cmp.Or(options.RotateUsers, rotateUsers)
 	server, err := discovery.NewDiscoveryClientForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
 		return fmt.Errorf("make a client for the version of the cluster: %w", err)
@@ -89,6 +92,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		sidecars: &sidecars{server: server},
 		keda:     &keda{server: server, age: age, off: options.Scale.URL == ""},
 		scalers:  newScalers(),
+		grants:   newGrants(),
 	}
 	meter := newMeter(transports, age)
 	demands := newDemands(meter, scaleEvery(options.PollInterval))

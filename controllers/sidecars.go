@@ -66,7 +66,7 @@ func (s *sidecars) unknown(ctx context.Context, now time.Time, err error) (bool,
 // workerOptions are the settings of a worker group's Deployments that the Transport does not decide on.
 func (r *TransportReconciler) workerOptions(ctx context.Context, run *transportRun, worker *v1alpha1.Worker) (workload.Options, error) {
 	options := r.Options.Workers
-	options.Secrets = run.source.forWorkers()
+	options.Secrets = run.forWorkers()
 	if worker.Handler.HTTP == nil || worker.Handler.Image == nil {
 		return options, nil
 	}

@@ -47,6 +47,7 @@ type TransportReconciler struct {
 	sidecars *sidecars
 	keda     *keda
 	scalers  *scalers
+	grants   *grants
 }
 
 // transportRun is the state of one reconcile of a Transport.
@@ -63,7 +64,9 @@ type transportRun struct {
 	source brokerSource
 	// handlerSecrets are the versions of the Secrets of handlers, by worker group.
 	handlerSecrets map[string]string
-	port           apply.Port
+	// userVersion is that of the Secret with the login of the workers' own user; empty where there is none.
+	userVersion string
+	port        apply.Port
 	// leave gives back the place among those that are busy with the broker; nil where none was taken.
 	leave func()
 	// observed is what the broker had where the look at it came to its end; nil where it did not.
@@ -160,10 +163,12 @@ func (r *TransportReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 		r.lookForSecrets,
 		r.connect,
 		r.orSuspects(r.applyTopology),
+		r.orSuspects(r.keepUser),
 		r.orSuspects(r.applyWorkers),
 		r.applySuspects,
 		r.removeWorkers,
 		r.refreshPods,
+		r.leaveUsers,
 		r.complete,
 	)
 }

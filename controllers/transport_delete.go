@@ -89,7 +89,16 @@ func (r *TransportReconciler) endingNamespace(ctx context.Context, run *transpor
 // release lets the Transport go and leaves its objects. What is left is said by an event, which outlives the Transport and
 // its namespace, and by the log.
 func (r *TransportReconciler) release(ctx context.Context, run *transportRun, why string) error {
+	users, err := r.releaseUsers(ctx, run)
+	if err != nil {
+		return err
+	}
 	note := fmt.Sprintf("the Transport %s/%s goes, because %s; left %s", run.transport.Namespace, run.transport.Name, why, leftText(run.transport))
+	if users != "" {
+		// Before all else, since the text may be cut.
+		note = fmt.Sprintf("the Transport %s/%s goes, because %s, and leaves %s; left %s",
+			run.transport.Namespace, run.transport.Name, why, users, leftText(run.transport))
+	}
 	run.subject.event(corev1.EventTypeWarning, "Retained", note)
 	ctrl.LoggerFrom(ctx).Info("the Transport goes and its objects stay", "note", note)
 	return r.removeFinalizer(ctx, run)
@@ -219,6 +228,9 @@ func podText(t *v1alpha1.Transport, pod metav1.PartialObjectMetadata) string {
 func (r *TransportReconciler) afterStage(ctx context.Context, run *transportRun, report apply.DeleteReport) error {
 	switch {
 	case report.Done:
+		if err := r.dropUsers(ctx, run); err != nil {
+			return err
+		}
 		if len(report.Left) > 0 {
 			run.subject.event(corev1.EventTypeNormal, "Retained", listed(report.Left, findingText))
 		}

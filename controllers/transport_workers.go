@@ -103,6 +103,9 @@ func (r *TransportReconciler) applyWorker(ctx context.Context, run *transportRun
 		run.live.configMaps[configMap.Name] = published
 	}
 	hash = configMap.Annotations[workload.ConfigHashAnnotation]
+	if run.awaitsUser() && run.live.deployments[workload.Name(run.transport, worker.Name)] == nil {
+		return hash, nil
+	}
 	options, err := r.workerOptions(ctx, run, worker)
 	if err != nil {
 		return hash, err

@@ -33,6 +33,8 @@ const (
 	ReasonSecretNotFound = "SecretNotFound"
 	// ReasonSecretInvalid says that the broker's Secret lacks a key or holds one that cannot be used.
 	ReasonSecretInvalid = "SecretInvalid"
+	// ReasonSecretForbidden says that the operator may not write the Secret with the login of the workers' own RabbitMQ user.
+	ReasonSecretForbidden = "SecretForbidden"
 	// ReasonBrokerNotFound says that the RabbitmqCluster that clusterRef names does not exist or has no default user yet.
 	ReasonBrokerNotFound = "BrokerNotFound"
 	// ReasonBrokerUnreachable says that the management API does not answer.

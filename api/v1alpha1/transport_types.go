@@ -95,6 +95,13 @@ type Broker struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m') && duration(self) <= duration('720h')",message="consumerTimeout is between 1m and 720h"
 	ConsumerTimeout *Duration `json:"consumerTimeout,omitempty"`
+
+	// scopedUser gives the workers a RabbitMQ user of their own, which may consume their queues, publish retries and failures,
+	// and do nothing else. The operator makes it, changes its password now and then, and deletes it in the end. For that the
+	// operator's login needs the tag administrator, and the operator the right to write Secrets. Left out, the workers
+	// log in as the Secret says.
+	// +optional
+	ScopedUser *bool `json:"scopedUser,omitempty"`
 }
 
 // Exchange is where producers publish. It is declared durable and without arguments, so that a producer's own plain
@@ -502,6 +509,17 @@ type Migration struct {
 	Messages *int64 `json:"messages,omitempty"`
 }
 
+// BrokerUser is a RabbitMQ user that the operator made for the workers of a Transport, or is about to make.
+type BrokerUser struct {
+	// name of the user.
+	// +required
+	// +kubebuilder:validation:MaxLength=255
+	Name string `json:"name"`
+	// since is when the workers got its password; not there before that.
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
+}
+
 // TransportStatus is what the operator made of a Transport.
 type TransportStatus struct {
 	// observedGeneration is the generation that this status describes; -1 before the first look.
@@ -578,6 +596,14 @@ type TransportStatus struct {
 	// +listMapKey=queue
 	// +kubebuilder:validation:MaxItems=64
 	Migrations []Migration `json:"migrations,omitempty"`
+
+	// brokerUsers are the RabbitMQ users that this Transport made for its workers: one, and while they move from one to the
+	// next two. Only what is listed here is ever changed or deleted.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=2
+	BrokerUsers []BrokerUser `json:"brokerUsers,omitempty"`
 }
 
 // Transport is an exchange, its work queues, and the workers that consume them.

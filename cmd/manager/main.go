@@ -44,6 +44,7 @@ type settings struct {
 	namespaces      namespaces
 	pollInterval    time.Duration
 	waits           topology.Waits
+	rotateUsers     time.Duration
 	concurrency     int
 	logLevel        slog.Level
 	version         bool
@@ -81,6 +82,8 @@ func parse(flags *flag.FlagSet, arguments []string) *settings {
 	flags.DurationVar(&s.waits.Grace, "lane-grace", s.waits.Grace, "How long a fallback queue stays bound after no configuration names it.")
 	flags.DurationVar(&s.waits.Unbound, "unbound-wait", s.waits.Unbound, "How long a queue that goes is unbound before it is first counted.")
 	flags.DurationVar(&s.waits.Empty, "empty-wait", s.waits.Empty, "Time between the two counts of a queue that goes.")
+	flags.DurationVar(&s.rotateUsers, "rotate-users", 30*24*time.Hour,
+		"How old the password of a RabbitMQ user becomes that the manager made for workers (spec.broker.scopedUser).")
 	flags.IntVar(&s.concurrency, "concurrency", 8, "How many resources of each kind are reconciled at a time.")
 	flags.BoolVar(&s.version, "version", false, "Print the version and exit.")
 	flags.TextVar(&s.logLevel, "log-level", slog.LevelInfo, "DEBUG, INFO, WARN or ERROR.")
@@ -97,6 +100,8 @@ func (s *settings) check() error {
 		return errors.New("--poll-interval must be at least 1s")
 	case s.waits.Grace < 0 || s.waits.Unbound < 0 || s.waits.Empty < 0:
 		return errors.New("--lane-grace, --unbound-wait and --empty-wait must not be negative")
+	case s.rotateUsers < time.Hour:
+		return errors.New("--rotate-users must be at least 1h")
 	case s.concurrency < 1:
 		return errors.New("--concurrency must be at least 1")
 	}
@@ -168,6 +173,7 @@ func runOn(ctx context.Context, cluster *rest.Config, s *settings) error {
 		Workers:      workload.Options{Image: s.workerImage, ImagePullPolicy: corev1.PullPolicy(s.imagePullPolicy)},
 		PollInterval: s.pollInterval,
 		Waits:        s.waits,
+		RotateUsers:  s.rotateUsers,
 		Concurrency:  s.concurrency,
 		Scale:        scale,
 	})

@@ -294,6 +294,33 @@ func TestWhatIsTurnedOffIsNotThere(t *testing.T) {
 	}
 }
 
+func TestSecretsAreWrittenOnlyWhereThatIsAskedFor(t *testing.T) {
+	const verbs = `"verbs":["create","patch","delete"]`
+	for values, want := range map[string][]string{
+		"": nil,
+		"scopedUsers: {enabled: true}": {
+			"ClusterRole /redrive-scoped-users", "ClusterRoleBinding /redrive-scoped-users",
+		},
+		"scopedUsers: {enabled: true}\nwatchNamespaces: [shop, billing]": {
+			"ClusterRole /redrive-scoped-users-" + system, "RoleBinding billing/redrive-scoped-users-" + system,
+			"RoleBinding shop/redrive-scoped-users-" + system,
+		},
+	} {
+		var got []string
+		for key, object := range rendered(t, values) {
+			if strings.Contains(key, "scoped-users") {
+				got = append(got, key)
+			}
+			if text := document(t, object); strings.Contains(key, "Role ") && strings.Contains(text, verbs) != (key == "ClusterRole /"+object.GetName() && want != nil && key == want[0]) {
+				t.Errorf("%s: %s", key, text)
+			}
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("%q has %q", values, got)
+		}
+	}
+}
+
 func TestDefinitionsGoWithTheReleaseOnlyWhereThatIsAskedFor(t *testing.T) {
 	for key, object := range rendered(t, "crds: {keep: false}") {
 		if policy, there := object.GetAnnotations()["helm.sh/resource-policy"]; there {

@@ -1,5 +1,5 @@
 // Command chart writes the templates of the Helm chart, config/chart/templates, from what kustomize builds of config/default,
-// config/namespaced and config/prometheus:
+// config/namespaced, config/prometheus and config/scoped-users:
 //
 //	go run ./hack/chart
 //
@@ -58,6 +58,8 @@ const (
 	everywhere = "config/default"
 	watched    = "config/namespaced"
 	monitored  = "config/prometheus"
+	scoped     = "config/scoped-users"
+	scopedIn   = "config/scoped-users/namespace"
 )
 
 // objects are documents of YAML by kind and name, such as "Service redrive-manager-metrics".
@@ -66,7 +68,7 @@ type objects map[string]string
 // buildAll returns what kustomize makes of the folders.
 func buildAll(ctx context.Context) (map[string]objects, error) {
 	builds := map[string]objects{}
-	for _, source := range []string{everywhere, watched, monitored} {
+	for _, source := range []string{everywhere, watched, monitored, scoped, scopedIn} {
 		command := exec.CommandContext(ctx, "go", "tool", "-modfile=hack/tools/go.mod", "kustomize", "build", source) //nolint:gosec // ours
 		command.Stderr = os.Stderr
 		output, err := command.Output()

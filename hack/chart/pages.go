@@ -15,6 +15,7 @@ type page struct {
 const (
 	onlySome       = "$.Values.watchNamespaces"
 	metricsOn      = `ne (toString $.Values.metrics.address) "0"`
+	scopedUsers    = "$.Values.scopedUsers.enabled"
 	metricsSecured = "and (" + metricsOn + ") $.Values.metrics.secure"
 )
 
@@ -34,6 +35,19 @@ func pages() []page {
 		{object: "ClusterRoleBinding redrive-manager", source: everywhere, file: "role.yaml", under: given("not " + onlySome)},
 		{object: "Role redrive-manager", source: watched, file: "role.yaml", under: forEachNamespace, edits: inEachNamespace()},
 		{object: "RoleBinding redrive-manager", source: watched, file: "role.yaml", under: forEachNamespace, edits: inEachNamespace()},
+		{
+			object: "ClusterRole redrive-scoped-users", source: scoped, file: "scoped-users.yaml",
+			under: given(scopedUsers), edits: ofRelease("redrive-scoped-users"),
+		},
+		{
+			object: "ClusterRoleBinding redrive-scoped-users", source: scoped, file: "scoped-users.yaml",
+			under: given("and (not " + onlySome + ") " + scopedUsers), edits: ofRelease("redrive-scoped-users"),
+		},
+		{
+			object: "RoleBinding redrive-scoped-users", source: scopedIn, file: "scoped-users.yaml",
+			under: func(text string) string { return given(scopedUsers)(forEachNamespace(text)) },
+			edits: append(ofRelease("redrive-scoped-users"), inEachNamespace()...),
+		},
 		{object: "ClusterRole redrive-identity", source: watched, file: "identity.yaml", under: given(onlySome), edits: ofRelease("redrive-identity")},
 		{
 			object: "ClusterRoleBinding redrive-identity", source: watched, file: "identity.yaml",

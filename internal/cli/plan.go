@@ -176,6 +176,10 @@ func describe(text *strings.Builder, p *local.Plan) {
 	for _, withheld := range p.Withheld {
 		line("  ! not made: binding %s: %s", withheld.Binding.Name(), withheld.Reason)
 	}
+	if p.User != nil {
+		line("  on a cluster the workers log in as a user %s-…: configure %s, write %s, read %s", p.User.Name,
+			p.User.Rights.Configure, p.User.Rights.Write, p.User.Rights.Read)
+	}
 	for _, warning := range p.Warnings {
 		line("  warning: %s", warning)
 	}

@@ -217,6 +217,9 @@ func logWriter(env Environment, path string, screen *terminal.Screen) (to io.Wri
 
 func advise(log *slog.Logger, units []local.Unit) {
 	for i := range units {
+		if scoped := units[i].Transport.Spec.Broker.ScopedUser; scoped != nil && *scoped {
+			log.Warn("spec.broker.scopedUser makes no user here: the workers log in as this command does", "transport", units[i].Name())
+		}
 		for _, advice := range units[i].Advice {
 			log.Warn(advice.Message, "transport", units[i].Name(), string(advice.Object.Kind), advice.Object.Name)
 		}

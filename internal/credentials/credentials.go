@@ -279,6 +279,24 @@ func (c Credentials) Equal(other Credentials) bool {
 		bytes.Equal(c.CA, other.CA) && bytes.Equal(c.Cert, other.Cert) && bytes.Equal(c.Key, other.Key)
 }
 
+// ForUser is the data of a Secret by which workers reach the same broker, with the same certificates, as another user. The
+// URI says whether that is by TLS, which host and port alone do not always; it holds no login.
+func (c Credentials) ForUser(username, password, vhost string) map[string][]byte {
+	end := url.URL{Scheme: schemePlain, Host: c.Address(), Path: "/" + vhost, RawPath: "/" + url.PathEscape(vhost)}
+	if c.Secure {
+		end.Scheme = schemeSecure
+	}
+	data := map[string][]byte{
+		KeyURI: []byte(end.String()), KeyUsername: []byte(username), KeyPassword: []byte(password), KeyVHost: []byte(vhost),
+	}
+	for key, certificate := range map[string][]byte{KeyCA: c.CA, KeyCert: c.Cert, KeyKey: c.Key} {
+		if len(certificate) > 0 {
+			data[key] = certificate
+		}
+	}
+	return data
+}
+
 // AMQPURL is the URL for an AMQP client. It holds the password and must not be shown.
 func (c Credentials) AMQPURL(vhost string) string {
 	scheme := schemePlain

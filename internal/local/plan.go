@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -30,6 +31,8 @@ type Plan struct {
 	Conflicts []topology.Conflict `json:"conflicts,omitempty"`
 	Problems  []topology.Finding  `json:"problems,omitempty"`
 	Withheld  []topology.Withheld `json:"withheld,omitempty"`
+	// User is the one that the operator gives to the workers; nil where they log in as the Secret says.
+	User *User `json:"user,omitempty"`
 	// Warnings are about what works, but maybe not as its author believes.
 	Warnings []topology.Finding `json:"warnings,omitempty"`
 	// Unmarked objects exist without an owner mark and are used as they are: those that somebody else made, and those that
@@ -43,6 +46,30 @@ type RetiredQueue struct {
 	Queue string `json:"queue"`
 	// Messages in it; nil where the broker has not counted them.
 	Messages *int64 `json:"messages,omitempty"`
+}
+
+// User is a RabbitMQ user of the operator's making.
+type User struct {
+	// Name without its end, which only the cluster knows.
+	Name   string          `json:"name"`
+	Rights topology.Rights `json:"rights"`
+}
+
+// userOf is the user of a Transport's workers.
+func userOf(unit *Unit) *User {
+	if scoped := unit.Transport.Spec.Broker.ScopedUser; scoped == nil || !*scoped {
+		return nil
+	}
+	var queues []string
+	for _, config := range unit.Compiled.Workers {
+		for _, queue := range config.Queues {
+			queues = append(queues, queue.Name)
+			if queue.Suspects != "" {
+				queues = append(queues, queue.Suspects)
+			}
+		}
+	}
+	return &User{Name: topology.UserBase(unit.Transport), Rights: topology.WorkerRights(compile.NamesOf(unit.Transport), queues)}
 }
 
 // Summary counts the objects of a Plan.
@@ -75,6 +102,7 @@ func MakePlan(ctx context.Context, unit *Unit, on Broker) (Plan, error) {
 	}
 	plan := planOf(topology.Diff(desired, observed, nil))
 	plan.Transport, plan.Broker, plan.Identity = unit.Name().String(), on.Credentials.Address(), observed.Identity
+	plan.User = userOf(unit)
 	plan.Warnings = append(append([]topology.Finding{}, unit.Advice...), plan.Warnings...)
 	return plan, nil
 }

@@ -22,6 +22,8 @@ func WhatToDo(reason string) string {
 		return "Make the Secret that the message names, or correct the reference to it."
 	case v1alpha1.ReasonSecretInvalid:
 		return "Correct the key of the Secret that the message names."
+	case v1alpha1.ReasonSecretForbidden:
+		return "Let the operator write Secrets, by config/scoped-users or scopedUsers.enabled of the chart, or leave out spec.broker.scopedUser."
 	case v1alpha1.ReasonBrokerNotFound:
 		return "Make the RabbitmqCluster, or wait until it has its default user; or correct spec.broker.clusterRef."
 	case v1alpha1.ReasonBrokerUnreachable:

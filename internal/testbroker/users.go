@@ -1,6 +1,7 @@
 package testbroker
 
 import (
+	"context"
 	"crypto/rand"
 	"net/http"
 	"net/url"
@@ -27,4 +28,9 @@ func (b *Broker) SetPolicy(t testing.TB, vhost, name, pattern, applyTo string, p
 	b.must(t, http.MethodPut, "/api/policies/"+url.PathEscape(vhost)+"/"+url.PathEscape(name), map[string]any{
 		"pattern": pattern, "apply-to": applyTo, "priority": priority, "definition": definition,
 	})
+}
+
+// Forget deletes a user, if there is one.
+func (b *Broker) Forget(name string) {
+	_ = b.manage(context.Background(), http.MethodDelete, "/api/users/"+url.PathEscape(name), nil)
 }

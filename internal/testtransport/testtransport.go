@@ -64,6 +64,7 @@ func Explicit(delays ...time.Duration) v1alpha1.RetryPolicySpec {
 // Broker is a vhost with a Transport's topology on it.
 type Broker struct {
 	t       testing.TB
+	conn    *amqp091.Connection
 	channel *amqp091.Channel
 	objects topology.Objects
 }
@@ -112,7 +113,7 @@ func Connect(t testing.TB, url string) *Broker {
 	channel, err := conn.Channel()
 	must(t, err)
 	must(t, channel.Confirm(false))
-	return &Broker{t: t, channel: channel}
+	return &Broker{t: t, conn: conn, channel: channel}
 }
 
 // Reconnect returns the same vhost on a new connection, for after the broker was restarted.
@@ -201,6 +202,9 @@ func (b *Broker) Stored() int {
 	}
 	return total
 }
+
+// Close ends the connection.
+func (b *Broker) Close() error { return b.conn.Close() } //nolint:wrapcheck // a test says what it did
 
 // Channel for what has no method here.
 func (b *Broker) Channel() *amqp091.Channel { return b.channel }

@@ -42,6 +42,11 @@ func SuspectsName(t *v1alpha1.Transport, worker string) string {
 	return nameWith(t, worker, "suspects-"+hash(t.Namespace, t.Name, worker, "suspects"))
 }
 
+// UserSecretName is the name of the Secret with the login of a Transport's own RabbitMQ user: <transport>-broker-user-<hash>.
+func UserSecretName(t *v1alpha1.Transport) string {
+	return nameWith(t, "broker", "user-"+hash(t.Namespace, t.Name, "broker user"))
+}
+
 func nameWith(t *v1alpha1.Transport, worker, suffix string) string {
 	// What the transport's and the worker's part of a name may each claim, come what may.
 	half := (maxName - len(suffix) - 2) / 2

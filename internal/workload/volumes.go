@@ -44,15 +44,15 @@ type Secrets struct {
 	CA string
 }
 
-// secretsOf are the Secrets of a Transport: the one that its spec names, else those that its cluster was found to have.
+// secretsOf are the Secrets of a Transport: those that its user or its cluster was found to have, else the one that its spec names.
 func secretsOf(t *v1alpha1.Transport, opts Options) (Secrets, error) {
+	if opts.Secrets.Login != "" {
+		return opts.Secrets, nil
+	}
 	if ref := t.Spec.Broker.SecretRef; ref != nil {
 		return Secrets{Login: ref.Name}, nil
 	}
-	if opts.Secrets.Login == "" {
-		return Secrets{}, errors.New("the Secret of the broker is not known")
-	}
-	return opts.Secrets, nil
+	return Secrets{}, errors.New("the Secret of the broker is not known")
 }
 
 // volumes are directories, never single files by subPath: those are not refreshed when the ConfigMap or a Secret changes.

@@ -59,7 +59,7 @@ type Options struct {
 	Image string
 	// ImagePullPolicy of the worker's image. Left empty, Kubernetes decides by the tag.
 	ImagePullPolicy corev1.PullPolicy
-	// Secrets of the broker, for a Transport that names a cluster and no Secret.
+	// Secrets of the broker. Left empty, it is the one that the Transport names.
 	Secrets Secrets
 	// NativeSidecars is true where every node of the cluster knows init containers that go on running.
 	NativeSidecars bool
