@@ -36,12 +36,7 @@ func adopted(t *v1alpha1.Transport) []string {
 func (l liveWorkers) consumed() []string {
 	var queues []string
 	for _, config := range l.configs() {
-		for _, queue := range config.Queues {
-			queues = append(queues, queue.Name)
-			if queue.Suspects != "" {
-				queues = append(queues, queue.Suspects)
-			}
-		}
+		queues = append(queues, config.Named()...)
 	}
 	return queues
 }

@@ -234,7 +234,7 @@ func (p *workers) start(config compile.Config, number int) *worker.Worker {
 	user := fmt.Sprintf("worker-%d-%s", number, p.vhost)
 	target := amqp.Target{
 		Address: testtransport.Address(p, server.AMQPURL), VHost: p.vhost, Username: user,
-		Password: server.User(p.T, user, "", p.vhost, "^$", `^async\.redrive\.(fallback|return|failed)$`, `^(test|test_2|lost|test\.native)(\.suspect)?$`),
+		Password: server.User(p.T, user, "", p.vhost, "^$", `^async\.redrive\.(fallback|return|failed)$`, `^(test|test_2|lost|test\.native)(\.(suspect|standin))?$`),
 	}
 	made, err := worker.New(worker.Options{
 		Config: config, Source: func() (amqp.Target, error) { return target, nil },

@@ -110,9 +110,7 @@ func reportMigrations(run *transportRun, migrations []v1alpha1.Migration, under 
 	before, now := names(status.Migrations), names(migrations)
 	for _, m := range under {
 		if !slices.Contains(before, m.Queue) && slices.Contains(now, m.Queue) {
-			run.subject.eventOnceWritten(corev1.EventTypeNormal, eventMigrating, fmt.Sprintf(
-				"queue %s is exchanged for one with other arguments (%s); %s takes its messages meanwhile",
-				m.Queue, listed(m.Fields, topology.FieldChange.String), m.Standin))
+			run.subject.eventOnceWritten(corev1.EventTypeNormal, eventMigrating, beginning(&m))
 		}
 	}
 	for _, queue := range before {
@@ -133,13 +131,21 @@ func reportMigrations(run *transportRun, migrations []v1alpha1.Migration, under 
 	status.Migrations = migrations
 }
 
+func beginning(m *topology.Migration) string {
+	if m.Renames {
+		return fmt.Sprintf("queue %s takes over from %s, as it was called before", m.Queue, m.Standin)
+	}
+	return fmt.Sprintf("queue %s is exchanged for one with other arguments (%s); %s takes its messages meanwhile",
+		m.Queue, listed(m.Fields, topology.FieldChange.String), m.Standin)
+}
+
 // drained is the queue that workers empty in a step of an exchange.
 func drained(m v1alpha1.Migration) string {
 	switch m.Step {
 	case v1alpha1.MigrationDrain:
 		return m.Queue
 	case v1alpha1.MigrationClear:
-		return compile.Names{}.StandinQueue(m.Queue)
+		return m.Standin
 	default:
 		return ""
 	}
@@ -151,24 +157,23 @@ func migrating(report apply.Report, status *v1alpha1.TransportStatus) error {
 		return nil
 	}
 	return wait(v1alpha1.ReasonMigrating, report.RequeueAfter, errors.New(
-		"queues are exchanged for ones with other arguments: "+listed(status.Migrations, migrationText)))
+		"queues are exchanged for ones with other arguments or names: "+listed(status.Migrations, migrationText)))
 }
 
 func migrationText(m v1alpha1.Migration) string {
-	standin := compile.Names{}.StandinQueue(m.Queue)
 	switch m.Step {
 	case v1alpha1.MigrationPrepare:
-		return m.Queue + ": workers learn of " + standin
+		return m.Queue + ": workers learn of " + m.Standin
 	case v1alpha1.MigrationSwap:
-		return m.Queue + ": " + standin + " takes over"
+		return m.Queue + ": " + m.Standin + " takes over"
 	case v1alpha1.MigrationDrain:
 		return m.Queue + ": workers empty it"
 	case v1alpha1.MigrationRemake:
-		return m.Queue + ": it is made again"
+		return m.Queue + ": it is made"
 	case v1alpha1.MigrationReturn:
-		return m.Queue + ": it takes over from " + standin
+		return m.Queue + ": it takes over from " + m.Standin
 	default:
-		return m.Queue + ": workers empty " + standin
+		return m.Queue + ": workers empty " + m.Standin
 	}
 }
 
@@ -180,7 +185,7 @@ func (r *TransportReconciler) readOn(ctx context.Context, run *transportRun, sta
 		if !ok {
 			continue
 		}
-		reads, changed := map[string]compile.Reading{}, false
+		all, changed := map[string]compile.Standin{}, false
 		for _, queue := range config.Queues {
 			if queue.Standin == "" {
 				continue
@@ -192,12 +197,12 @@ func (r *TransportReconciler) readOn(ctx context.Context, run *transportRun, sta
 			case next == compile.ReadsStandin && r.isLeft(queue.Standin, states) && !r.isLeft(queue.Name, states):
 				next = compile.ReadsQueue
 			}
-			reads[queue.Name], changed = next, changed || next != queue.Reads
+			all[queue.Name], changed = compile.Standin{Queue: queue.Standin, Reads: next}, changed || next != queue.Reads
 		}
 		if !changed {
 			continue
 		}
-		form, err := workload.ConfigMap(run.transport, config.WithStandIns(reads))
+		form, err := workload.ConfigMap(run.transport, config.WithStandIns(all))
 		if err != nil {
 			return fmt.Errorf("worker %q: %w", config.Worker, err)
 		}

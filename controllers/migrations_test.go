@@ -4,8 +4,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
@@ -79,4 +83,132 @@ func TestAnExchangeWaitsForAPodThatSaysNothing(t *testing.T) {
 		w.rollOut()
 		return w.get(transport) && len(transport.Status.Migrations) == 0
 	})
+}
+
+// consumeOne takes a message of a queue as a worker does: of one with a single active consumer nobody else gets anything.
+func (w *world) consumeOne(queue string) {
+	w.Helper()
+	channel := w.amqp.Channel()
+	deliveries, err := channel.Consume(queue, queue, false, false, false, false, nil)
+	must(w.T, err)
+	must(w.T, (<-deliveries).Ack(false))
+	must(w.T, channel.Cancel(queue, false))
+}
+
+// A deletion takes no further step of an exchange. Workers that consume one of the two queues after the other go on to the other
+// all the same, or what is in it would keep the Transport for ever.
+func TestADeletionInTheMiddleOfAnExchangeLeavesNothingThatNobodyConsumes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	transport := w.ready()
+	w.amqp.Publish("async", "test", amqp091.Publishing{MessageId: "older"})
+	w.awaitCount("test", 1)
+	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Queues[0].SingleActiveConsumer = new(true) })
+	testtransport.Eventually(t, "the queue to be emptied", func() bool {
+		return w.get(transport) && len(transport.Status.Migrations) == 1 && transport.Status.Migrations[0].Step == v1alpha1.MigrationDrain
+	})
+	if queue := w.published("test"); queue.Reads != compile.ReadsQueue || queue.Standin != "test.standin" {
+		t.Fatalf("it is published as %+v", queue)
+	}
+	w.amqp.Publish("async", "test", amqp091.Publishing{MessageId: "newer"})
+	w.awaitCount("test.standin", 1)
+	must(t, w.client.Delete(t.Context(), transport))
+	w.blocked(transport)
+	w.awaitLooks(4)
+	if queue := w.published("test"); queue.Reads != compile.ReadsQueue {
+		t.Errorf("while the older message is there, %s is consumed", queue.Reads)
+	}
+	w.consumeOne("test")
+	testtransport.Eventually(t, "the stand-in to be consumed", func() bool { return w.published("test").Reads == compile.ReadsStandin })
+	w.consumeOne("test.standin")
+	w.goneWithin(2*time.Minute, transport)
+	checkBrokerIsEmpty(w)
+}
+
+func TestARenamedQueueTakesOverWithTheStepsInTheStatus(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	transport := w.ready()
+	w.amqp.Publish("async", "test", amqp091.Publishing{MessageId: "older"})
+	w.awaitCount("test", 1)
+	w.suspect()
+	edit(w, transport, func(t *v1alpha1.Transport) {
+		t.Spec.Queues[0].Name, t.Spec.Queues[0].Formerly = "orders", []string{"test"}
+	})
+	testtransport.Eventually(t, "the old queue to be emptied", func() bool {
+		return w.get(transport) && len(transport.Status.Migrations) == 1 && transport.Status.Migrations[0].Step == v1alpha1.MigrationClear
+	})
+	if m := transport.Status.Migrations[0]; m.Queue != "orders" || m.Standin != "test" {
+		t.Errorf("the status has %+v", m)
+	}
+	testtransport.Eventually(t, "the workers to consume both", func() bool {
+		queue, old := w.published("orders"), w.published("test")
+		return slices.Equal(queue.Consumed(), []string{"orders", "test"}) && old.Reads == compile.ReadsSuspects && old.Suspects == "test.suspect"
+	})
+	w.amqp.Publish("async", "test", amqp091.Publishing{MessageId: "newer"})
+	w.awaitCount("orders", 1)
+	w.amqp.Publish("async.return", "test", amqp091.Publishing{MessageId: "from a lane"})
+	w.awaitCount("orders", 2)
+	if id := w.amqp.Take("test").MessageId; id != "older" {
+		t.Errorf("the old queue has %s", id)
+	}
+	must(t, client.IgnoreNotFound(w.client.Delete(t.Context(), w.suspects(transport)))) // it is made again for a queue that goes
+	w.awaitSuspects(transport)
+	w.handleSuspect()
+	testtransport.Eventually(t, "all of the old name to be gone", func() bool {
+		return w.get(transport) && len(transport.Status.Migrations)+len(transport.Status.Retiring) == 0 && w.published("test").Name == ""
+	})
+	if w.hasQueue("test") || w.hasQueue("test.suspect") || w.published("orders").Standin != "" {
+		t.Errorf("left is %+v", w.published("orders"))
+	}
+	w.awaitEvent("MigrationBegan", "queue orders takes over from test, as it was called before")
+	w.awaitReady(transport)
+}
+
+func TestAQueueThatLeavesTheSpecIsEmptiedByTheWorkersThatConsumedIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	transport := w.ready()
+	before := w.published("test")
+	w.amqp.Publish("async", "test", amqp091.Publishing{MessageId: "older"})
+	w.awaitCount("test", 1)
+	edit(w, transport, func(t *v1alpha1.Transport) {
+		t.Spec.Queues[0].Name, t.Spec.Exchange.UnroutedTo = "other", nil
+		t.Spec.Queues[0].BindingKeys = []string{"other"}
+	})
+	testtransport.Eventually(t, "the new queue", func() bool { return w.published("other").Name != "" })
+	w.awaitLooks(4)
+	old := w.published("test")
+	if !old.Leaving || !slices.Equal(old.Consumed(), []string{"test"}) || old.Policy != before.Policy || old.Suspects != before.Suspects {
+		t.Errorf("it is published as %+v", old)
+	}
+	w.awaitReady(transport)
+	w.amqp.Take("test")
+	testtransport.Eventually(t, "it to be gone", func() bool {
+		return !w.hasQueue("test") && !w.hasQueue("test.suspect") && w.published("test").Name == ""
+	})
+	w.awaitReady(transport)
+}
+
+func TestThePodOfSuspectsHasItsShareOfTheLimitsOfItsGroup(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	transport := w.transport()
+	transport.Spec.Workers[0].RateLimits = []v1alpha1.RateLimit{{Name: "partner", PerSecond: intOrString(10)}}
+	w.create(w.policy("policy", time.Second), transport)
+	w.awaitReady(transport)
+	shares := func(want int) func() bool {
+		return func() bool {
+			configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: workload.Name(transport, "default")}}
+			w.get(configMap)
+			config, err := compile.Decode([]byte(configMap.Data[workload.ConfigKey]))
+			return err == nil && config.Replicas == want
+		}
+	}
+	testtransport.Eventually(t, "two pods to share", shares(2))
+	w.suspect()
+	w.awaitSuspects(transport)
+	testtransport.Eventually(t, "three to share", shares(3))
+	w.handleSuspect()
+	testtransport.Eventually(t, "two to share again", shares(2))
 }

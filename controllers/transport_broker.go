@@ -15,6 +15,7 @@ import (
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/topology"
+	"redrive.dev/redrive/internal/workload"
 )
 
 // applyTopology brings the broker to what the Transport needs. What must not be forgotten is in the status before
@@ -65,8 +66,19 @@ func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportR
 		t.Status.TopologyHash = wanted
 	}
 	run.observed = &observed
-	run.compiled.StandIn(run.report.Reads)
+	run.followQueues()
 	return judge(run)
+}
+
+// followQueues lets the workers consume what is exchanged as it is to be, and empty what they consumed and is not wanted any more.
+func (run *transportRun) followQueues() {
+	for i := range run.compiled.Workers {
+		config := &run.compiled.Workers[i]
+		*config = config.WithStandIns(run.report.StandIns)
+		if last, published := run.live.config(workload.Name(run.transport, config.Worker)); published {
+			*config = config.WithLeaving(last, run.report.Leaving)
+		}
+	}
 }
 
 // needs of the topology, with all lanes that have to be on the broker: those of the new configuration, and those that a published one still names. So the

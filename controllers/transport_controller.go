@@ -215,13 +215,19 @@ func (r *TransportReconciler) compile(ctx context.Context, run *transportRun) er
 	return err //nolint:wrapcheck // a compile.Error names what it is about
 }
 
-// followReplicas lets the workers divide what they share by the pods that an autoscaler wants at the moment.
+// followReplicas lets the workers divide what they share by the pods that an autoscaler wants at the moment, and by the one of
+// their suspects, which calls the same handler.
 func (run *transportRun) followReplicas() {
 	for i := range run.compiled.Workers {
 		worker, config := &run.transport.Spec.Workers[i], &run.compiled.Workers[i]
-		live := run.live.deployments[workload.Name(run.transport, worker.Name)]
-		if config.Replicas > 0 && worker.Replicas == nil && live != nil {
+		if config.Replicas == 0 {
+			continue
+		}
+		if live := run.live.deployments[workload.Name(run.transport, worker.Name)]; live != nil && worker.Replicas == nil {
 			config.Replicas = max(1, int(replicas(live)))
+		}
+		if run.live.suspects[workload.SuspectsName(run.transport, worker.Name)] != nil {
+			config.Replicas++
 		}
 	}
 }

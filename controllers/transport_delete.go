@@ -114,8 +114,8 @@ func leftText(t *v1alpha1.Transport) string {
 		}
 	}
 	for _, m := range t.Status.Migrations {
-		if standin := (compile.Names{}).StandinQueue(m.Queue); !slices.Contains(queues, standin) {
-			queues = append(queues, standin)
+		if !slices.Contains(queues, m.Standin) {
+			queues = append(queues, m.Standin)
 		}
 	}
 	return fmt.Sprintf("on cluster %q, vhost %q, with the messages in them, as far as they are still there: the queues %s, %s, "+

@@ -76,6 +76,11 @@ func TestQueueRules(t *testing.T) {
 		"single active consumer":     {queue("singleActiveConsumer: true"), ""},
 		"a word for a boolean":       {queue(`singleActiveConsumer: "yes"`), "must be of type boolean"},
 		"adopt":                      {queue("adopt: true, bindingKeys: [k], limits: {messageTTL: 1h}"), ""},
+		"a former name":              {queue("formerly: [b, c]"), ""},
+		"its own name as a former":   {queue("formerly: [a]"), "formerly holds the names that the queue had before"},
+		"no name as a former":        {queue("formerly: ['']"), "spec.queues[0].formerly[0]"},
+		"a former name twice":        {queue("formerly: [b, b]"), "spec.queues[0].formerly[1]: Duplicate value"},
+		"nine former names":          {queue("formerly: [b, c, d, e, f, g, h, i, j]"), "must have at most 8 items"},
 		"adopt and a type":           {queue("adopt: true, type: Classic"), adopt},
 		"adopt and one consumer":     {queue("adopt: true, singleActiveConsumer: false"), adopt},
 		"no adoption and a type":     {queue("adopt: false, type: Classic, singleActiveConsumer: true"), ""},
@@ -200,6 +205,8 @@ func TestWhatATransportCannotChange(t *testing.T) {
 		"another Secret":              {minimal, "broker: {secretRef: {name: s}}\nqueues: [{name: a}]", ""},
 		"another unroutedTo":          {minimal + exchange, minimal + "exchange: {name: e, type: Direct, unroutedTo: a}", ""},
 		"another queue":               {minimal, "broker: {secretRef: {name: r}}\nqueues: [{name: b}]", ""},
+		"another name of a queue":     {minimal, "broker: {secretRef: {name: r}}\nqueues: [{name: b, formerly: [a]}]", ""},
+		"another type of a queue":     {minimal, "broker: {secretRef: {name: r}}\nqueues: [{name: a, type: Classic}]", ""},
 		"another deletion policy":     {minimal, minimal + "deletionPolicy: Retain", ""},
 		"a worker":                    {minimal, minimal + "workers: [{name: w, handler: {http: {url: 'http://h/'}}}]", ""},
 	}
@@ -223,6 +230,8 @@ func TestWhatATransportCannotChange(t *testing.T) {
 				t.Errorf("refused: %v", err)
 			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
 				t.Errorf("error is %v, want %q in it", err, tc.want)
+			case tc.want != "" && !strings.Contains(err.Error(), "make a second Transport"):
+				t.Errorf("the way out is not in %v", err)
 			}
 		})
 	}

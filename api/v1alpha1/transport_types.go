@@ -220,12 +220,23 @@ type Limits struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.ordering) || self.ordering.type != 'Strict' || !has(self.type) || self.type == 'Quorum'",message="Strict ordering needs type Quorum: a classic queue does not count deliveries"
 // +kubebuilder:validation:XValidation:rule="!has(self.ordering) || self.ordering.type != 'Strict' || !has(self.singleActiveConsumer)",message="Strict ordering has a single active consumer of its own: leave out singleActiveConsumer"
 // +kubebuilder:validation:XValidation:rule="!has(self.ordering) || self.ordering.type != 'Strict' || !has(self.adopt) || !self.adopt",message="Strict ordering needs a queue of Redrive's own making: leave out adopt"
+// +kubebuilder:validation:XValidation:rule="!has(self.formerly) || !(self.name in self.formerly)",message="formerly holds the names that the queue had before, and not the one that it has"
 type Queue struct {
 	// name of the queue on the broker.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=247
 	Name string `json:"name"`
+
+	// formerly are names that the queue had before, in this Transport. A queue of such a name that Redrive made is emptied by the
+	// workers and deleted, and retries that left it come back to this one, for as long as the name stands here: leave it until
+	// the longest delay of the retry policies has passed since the change, or for good.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=247
+	Formerly []string `json:"formerly,omitempty"`
 
 	// bindingKeys bind the queue to the Transport's own exchange. Direct and Topic take any number; Fanout takes none and
 	// binds every queue.
@@ -491,13 +502,17 @@ const (
 	MigrationClear MigrationStep = "Clear"
 )
 
-// Migration is a work queue that is exchanged for one with other arguments, since RabbitMQ cannot change them in place. A
-// stand-in takes its messages meanwhile, and none is lost.
+// Migration is a work queue that is exchanged for one with other arguments or another name, since RabbitMQ cannot change them in
+// place. A second queue takes its messages meanwhile, and none is lost.
 type Migration struct {
 	// queue that is exchanged.
 	// +required
 	// +kubebuilder:validation:MaxLength=255
 	Queue string `json:"queue"`
+	// standin is the queue beside it, which takes its messages meanwhile; where the queue was renamed, the one of its former name.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	Standin string `json:"standin,omitempty"`
 	// step is what is being done: Prepare, Swap, Drain, Remake, Return or Clear.
 	// +optional
 	Step MigrationStep `json:"step,omitempty"`

@@ -118,7 +118,7 @@ func newStage(t testing.TB, node *testbroker.Broker, p plan) (*scene, *v1alpha1.
 // permit makes the workers' user, with exactly the rights that docs/worker.md names, and a new password.
 func (s *scene) permit() {
 	s.t.Helper()
-	s.password = s.node.User(s.t, s.username, "", s.vhost, "^$", `^async\.(fallback|return|failed)$`, `^test(\.suspect)?$`)
+	s.password = s.node.User(s.t, s.username, "", s.vhost, "^$", `^async\.(fallback|return|failed)$`, `^test(\.(suspect|standin))?$`)
 	for _, l := range s.logins {
 		l.write(s)
 	}

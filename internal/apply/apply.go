@@ -90,7 +90,7 @@ type Blocked struct {
 	Messages int64
 }
 
-// QueueCount is a desired queue with its counts, for status and tables.
+// QueueCount is a queue with its counts, for status and tables.
 type QueueCount struct {
 	Name string
 	Role topology.Role
@@ -121,11 +121,13 @@ type Report struct {
 	Adopted    []string
 	Retiring   []v1alpha1.Retirement
 	Migrations []v1alpha1.Migration
-	// Reads says of each work queue that is being exchanged how the workers are to consume it and its stand-in from now on.
-	Reads map[string]compile.Reading
+	// StandIns says of each work queue that is being exchanged how the workers are to consume it and its stand-in from now on.
+	StandIns map[string]compile.Standin
+	// Leaving are the work and suspects' queues that are no longer wanted; who consumes them is to empty them.
+	Leaving []string
 	// Blocked are queues that are no longer wanted and are not deleted because of their messages.
 	Blocked []Blocked
-	// Queues are the desired queues that exist, with their counts.
+	// Queues are the desired queues that exist, stand-ins and suspects' queues that are about to go, with their counts.
 	Queues []QueueCount
 	// RequeueAfter is when the next step of a queue on its way out is due; zero where nothing is.
 	RequeueAfter time.Duration

@@ -40,7 +40,7 @@ func (p Prepared) CarryOut(ctx context.Context, port Port) (Report, error) {
 		Retiring:  p.input.State.Retiring,
 		// Where it ends early, the steps before are to be taken again.
 		Migrations: p.input.State.Migrations,
-		Queues:     counts(p.input.Desired.Queues, p.Difference.Migrations, p.observed),
+		Queues:     counts(&p),
 	}}
 	r.report.Adopted = append(refTexts(p.Difference.Adopted), p.kept...)
 	for i, step := range p.Plan {
@@ -306,10 +306,17 @@ func desires(desired topology.Objects, queue string) bool {
 	return slices.ContainsFunc(desired.Queues, func(q topology.Queue) bool { return q.Name == queue })
 }
 
-func counts(desired []topology.Queue, migrations []topology.Migration, observed topology.Observed) []QueueCount {
+// counts has the desired queues and what belongs to them: stand-ins, and suspects that are still to be handled.
+func counts(p *Prepared) []QueueCount {
 	var counts []QueueCount
-	for _, m := range migrations {
-		desired = append(slices.Clip(desired), topology.Queue{Name: m.Standin, Role: topology.RoleWork})
+	desired, observed := slices.Clone(p.input.Desired.Queues), p.observed
+	for _, m := range p.Difference.Migrations {
+		desired = append(desired, topology.Queue{Name: m.Standin, Role: topology.RoleWork})
+	}
+	for _, queue := range p.Difference.ExtraQueues {
+		if topology.RoleOf(queue.Queue) == topology.RoleSuspects {
+			desired = append(desired, topology.Queue{Name: queue.Name, Role: topology.RoleSuspects})
+		}
 	}
 	for _, queue := range desired {
 		if got, exists := observed.Queues[queue.Name]; exists {

@@ -43,9 +43,9 @@ func (r *run) retire(
 
 // migrated notes how far the exchanges are, and how the workers are to follow.
 func (r *run) migrated() {
-	r.report.Migrations, r.report.Reads = nil, map[string]compile.Reading{}
+	r.report.Migrations, r.report.StandIns = nil, map[string]compile.Standin{}
 	for _, m := range r.Difference.Migrations {
-		next := v1alpha1.Migration{Queue: m.Queue, Step: m.Step, Since: topology.Stamp(r.clock())}
+		next := v1alpha1.Migration{Queue: m.Queue, Standin: m.Standin, Step: m.Step, Since: topology.Stamp(r.clock())}
 		for _, last := range r.input.State.Migrations {
 			if last.Queue == m.Queue && last.Step == m.Step && last.Since != nil {
 				next.Since = last.Since
@@ -59,6 +59,20 @@ func (r *run) migrated() {
 			r.report.RequeueAfter = soonest(r.report.RequeueAfter, betweenSteps)
 		}
 		r.report.Migrations = append(r.report.Migrations, next)
-		r.report.Reads[m.Queue] = m.Reads
+		r.report.StandIns[m.Queue] = compile.Standin{Queue: m.Standin, Reads: m.Reads}
 	}
+	r.report.Leaving = r.leaving()
+}
+
+// leaving are the queues of ours that are not wanted any more and hold messages for workers, as far as they are still there.
+func (r *run) leaving() []string {
+	var names []string
+	for _, queue := range r.Difference.ExtraQueues {
+		role := topology.RoleOf(queue.Queue)
+		stays := slices.ContainsFunc(r.report.Retiring, func(s v1alpha1.Retirement) bool { return s.Queue == queue.Name })
+		if stays && (role == topology.RoleWork || role == topology.RoleSuspects) && r.exchanged(queue.Name) == nil {
+			names = append(names, queue.Name)
+		}
+	}
+	return names
 }

@@ -1,6 +1,7 @@
 package apply_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,6 +35,8 @@ type flow struct {
 
 	returned atomic.Int64
 	mu       sync.Mutex
+	// as are queues whose messages count as those of another one.
+	as map[string]string
 	// confirmed are the messages that the broker took, and handled how often each was handled, by queue and number; order is that
 	// of the handling.
 	confirmed map[string]bool
@@ -114,16 +117,21 @@ func (f *flow) publish() {
 }
 
 // follow consumes work queues as the engine says; a queue that is not there yet is tried again the next time.
-func (f *flow) follow(reads map[string]compile.Reading, queues ...string) {
+func (f *flow) follow(report apply.Report, queues ...string) {
 	f.s.t.Helper()
 	wanted := map[string]string{}
 	for _, queue := range queues {
 		config := compile.Queue{Name: queue}
-		if reading, exchanged := reads[queue]; exchanged {
-			config.Standin, config.Reads = compile.Names{}.StandinQueue(queue), reading
+		if standin, exchanged := report.StandIns[queue]; exchanged {
+			config.Standin, config.Reads = standin.Queue, standin.Reads
 		}
 		for _, name := range config.Consumed() {
 			wanted[name] = queue
+		}
+	}
+	for _, name := range report.Leaving {
+		if !strings.HasSuffix(name, compile.SuspectsSuffix) {
+			wanted[name] = name
 		}
 	}
 	for name, tap := range f.consumers {
@@ -183,6 +191,7 @@ func (f *flow) handle(out *amqp091.Channel, queue string, d amqp091.Delivery) {
 		return
 	}
 	f.mu.Lock()
+	queue = cmp.Or(f.as[queue], queue)
 	f.handled[queue+"/"+d.MessageId]++
 	f.order[queue] = append(f.order[queue], number)
 	f.mu.Unlock()
@@ -237,7 +246,7 @@ func (f *flow) migrating(port apply.Port, queues []string, look func(apply.Repor
 		}
 		report, err := s.onceBy(port)
 		if err == nil {
-			f.follow(report.Reads, queues...)
+			f.follow(report, queues...)
 			if len(report.Conflicts)+len(report.Failures) > 0 {
 				s.t.Fatalf("conflicts %v, failures %v", report.Conflicts, report.Failures)
 			}
@@ -335,7 +344,7 @@ func (s *stage) settled(parks bool, keys ...string) *flow {
 	s.allCounted()
 	s.eventually("the policy of the exchange to apply", func() bool { return s.snapshot().Exchanges["async"].Policy != "" })
 	f := newFlow(s, parks, keys...)
-	f.follow(nil, "test")
+	f.follow(apply.Report{}, "test")
 	f.publish()
 	return f
 }
@@ -501,7 +510,7 @@ func TestTheDeletionOfATransportWaitsForItsStandIns(t *testing.T) {
 		if report, err = s.onceBy(s.client); err != nil {
 			t.Fatal(err)
 		}
-		f.follow(report.Reads, "test")
+		f.follow(report, "test")
 	}
 	f.end()
 	s.state.Retiring = nil
@@ -512,7 +521,7 @@ func TestTheDeletionOfATransportWaitsForItsStandIns(t *testing.T) {
 		done = deleted.Done
 		if deleted.Drained && !gone {
 			gone = true
-			f.follow(nil)
+			f.follow(apply.Report{})
 		}
 		time.Sleep(min(200*time.Millisecond, max(10*time.Millisecond, deleted.RequeueAfter)))
 	}

@@ -187,8 +187,14 @@ func TestASuspectsQueueStaysWhileAConfigurationNamesIt(t *testing.T) {
 	}
 }
 
-func TestAQueueThatIsToBecomeStrictStaysAsItIs(t *testing.T) {
+func TestAQueueOfOthersThatIsToBecomeStrictStaysAsItIs(t *testing.T) {
 	s := newStage(t)
+	if _, err := s.amqp.QueueDeclare("test", true, false, false, false, amqp091.Table{
+		"x-queue-type": "quorum", "x-dead-letter-exchange": "async.failed", "x-dead-letter-strategy": "at-least-once",
+		"x-overflow": "reject-publish",
+	}); err != nil {
+		t.Fatal(err)
+	}
 	s.once()
 	s.allCounted()
 	s.spec.Spec.Queues[1].Ordering = &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}

@@ -199,8 +199,11 @@ func describeMigration(line func(format string, args ...any), m *topology.Migrat
 	for i, field := range m.Fields {
 		fields[i] = field.String()
 	}
-	text := fmt.Sprintf("  ~ queue %s  %s", m.Queue, strings.Join(fields, ", "))
-	line("%s", strings.TrimRight(text, " ")+"; it is exchanged under way, and no message is lost:")
+	text, how := fmt.Sprintf("  ~ queue %s  %s", m.Queue, strings.Join(fields, ", ")), "it is exchanged under way"
+	if m.Renames {
+		how = "it takes over from " + m.Standin
+	}
+	line("%s", strings.TrimRight(text, " ")+"; "+how+", and no message is lost:")
 	for _, left := range m.StepsLeft() {
 		line("      %s", left)
 	}

@@ -126,6 +126,7 @@ func TestPlanOfAConflictIsPrintedAndFails(t *testing.T) {
 
 func TestPlanRemovesNoSuspectsQueueWhileItsWorkQueueIsInConflict(t *testing.T) {
 	b := newBench(t)
+	b.foreign(t, "test")
 	dir := folder(t, map[string]string{"transport.yaml": transportYAML, "policy.yaml": policyYAML})
 	run := b.start(t, "run", "-f", dir)
 	testtransport.Eventually(t, "the topology", func() bool { return strings.Contains(run.log.String(), "as it should be") })
@@ -135,7 +136,7 @@ func TestPlanRemovesNoSuspectsQueueWhileItsWorkQueueIsInConflict(t *testing.T) {
 	}
 	put(t, dir, "transport.yaml", strings.Replace(transportYAML, "{name: test, ", "{name: test, ordering: {type: Strict}, ", 1))
 	code, out, errs := b.command(t, "", "plan", "-f", dir)
-	if code != exitError || !strings.Contains(out, `! conflict: queue "test": x-single-active-consumer is false`) {
+	if code != exitError || !strings.Contains(out, `! conflict: queue "test": `) || !strings.Contains(out, "x-single-active-consumer is false") {
 		t.Errorf("exit code %d, stderr %q, want 1 and the conflict:\n%s", code, errs, out)
 	}
 	if strings.Contains(out, "test.suspect") || strings.Contains(out, "to remove") && !strings.Contains(out, " 0 to remove") {
@@ -144,6 +145,34 @@ func TestPlanRemovesNoSuspectsQueueWhileItsWorkQueueIsInConflict(t *testing.T) {
 	put(t, dir, "transport.yaml", strings.Replace(strings.Replace(transportYAML, "{name: test, ", "{name: other, ", 1), ", unroutedTo: test", "", 1))
 	if _, out, errs := b.command(t, "", "plan", "-f", dir); !strings.Contains(out, "- queue test.suspect") {
 		t.Errorf("%s, want the suspects' queue to go with its work queue:\n%s", errs, out)
+	}
+}
+
+// foreign makes a queue as somebody else would: it has what a work queue of ours has, but no owner mark.
+func (b *bench) foreign(t *testing.T, queue string) {
+	t.Helper()
+	if _, err := testtransport.Connect(t, b.direct).Channel().QueueDeclare(queue, true, false, false, false, map[string]any{
+		"x-queue-type": "quorum", "x-dead-letter-exchange": "async.failed", "x-dead-letter-strategy": "at-least-once",
+		"x-overflow": "reject-publish",
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestThePlanShowsTheStepsOfARenaming(t *testing.T) {
+	b := newBench(t)
+	text := transportYAML
+	dir := folder(t, map[string]string{"transport.yaml": text, "policy.yaml": policyYAML})
+	run := b.start(t, "run", "-f", dir)
+	testtransport.Eventually(t, "the topology", func() bool { return strings.Contains(run.log.String(), "as it should be") })
+	run.signals <- nil
+	<-run.code
+	renamed := strings.Replace(strings.Replace(text, "{name: test, ", "{name: orders, formerly: [test], ", 1), "unroutedTo: test", "unroutedTo: orders", 1)
+	put(t, dir, "transport.yaml", renamed)
+	code, out, errs := b.command(t, "", "plan", "-f", dir)
+	if code != exitChanges || !strings.Contains(out, "~ queue orders; it takes over from test, and no message is lost:\n      Remake: ") ||
+		!strings.Contains(out, "Clear: workers empty test, and it is deleted") {
+		t.Errorf("exit code %d, stderr %q:\n%s", code, errs, out)
 	}
 }
 

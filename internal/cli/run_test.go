@@ -150,6 +150,7 @@ func TestASecondSignalStopsAtOnce(t *testing.T) {
 
 func TestAConflictLeavesTheWorkersAsTheyAre(t *testing.T) {
 	b := newBench(t)
+	b.foreign(t, "test")
 	p := &partner{attempts: map[string]int{}, handled: map[string]int{}}
 	server := httptest.NewServer(p)
 	defer server.Close()

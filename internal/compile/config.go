@@ -55,7 +55,7 @@ type Config struct {
 	MaxCrashes int `json:"maxCrashes,omitempty"`
 	// RateLimits that a message needs leave of before the handler is called.
 	RateLimits []RateLimit `json:"rateLimits,omitempty"`
-	// Replicas is the number of pods that share the rate limits with scope Workers; 0 where there is none of these.
+	// Replicas is the number of pods, with that of the suspects, that share the rate limits with scope Workers; 0 where there is none of these.
 	Replicas int `json:"replicas,omitempty"`
 	// Budget of retries; nil where there is none.
 	Budget *Budget `json:"budget,omitempty"`
@@ -68,7 +68,7 @@ type Config struct {
 
 // version is the oldest one by which a worker can carry the configuration out.
 func (c *Config) version() int {
-	if slices.ContainsFunc(c.Queues, func(q Queue) bool { return q.Standin != "" }) {
+	if slices.ContainsFunc(c.Queues, func(q Queue) bool { return q.Standin != "" || q.Reads != ReadsBoth }) {
 		return Version
 	}
 	if http := c.Handler.HTTP; http != nil && *http == (v1alpha1.HTTPHandler{URL: http.URL}) {
@@ -98,8 +98,10 @@ type Queue struct {
 	Suspects string `json:"suspects,omitempty"`
 	// Standin is the queue that takes its messages while it is exchanged for one with other arguments; empty where it is not.
 	Standin string `json:"standin,omitempty"`
-	// Reads says which of the two is consumed where there is a stand-in; empty stands for both.
+	// Reads says which of its queues are consumed; empty stands for all.
 	Reads Reading `json:"reads,omitempty"`
+	// Leaving is true for a queue that the spec does not have any more, and that is consumed until it is empty and gone.
+	Leaving bool `json:"leaving,omitempty"`
 	// Strict says what happens to a strictly ordered queue when a message is given up; empty where the queue has no order.
 	Strict v1alpha1.OnFailure `json:"strict,omitempty"`
 	// Weight is the queue's share of the places at the handler, beside those of the other queues. 0, which older operators

@@ -60,7 +60,7 @@ func TestAConfigurationIsOfTheOldestVersionThatCanCarryItOut(t *testing.T) {
 		})
 	}
 	config := configOf(t, v1alpha1.Handler{HTTP: &v1alpha1.HTTPHandler{URL: url}})
-	exchanged := config.WithStandIns(map[string]compile.Reading{"test": compile.ReadsBoth})
+	exchanged := config.WithStandIns(map[string]compile.Standin{"test": {Queue: "test.standin"}})
 	if compile.Version != 4 || exchanged.Version != compile.Version {
 		t.Errorf("this build reads version %d, and writes %d where a queue has a stand-in", compile.Version, exchanged.Version)
 	}

@@ -28,7 +28,7 @@ func TestStandInsChangeNothingOfTheConfigurationTheyAreGivenTo(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := result.Workers[0]
-	with := before.WithStandIns(map[string]compile.Reading{before.Queues[0].Name: compile.ReadsQueue})
+	with := before.WithStandIns(map[string]compile.Standin{before.Queues[0].Name: {Queue: before.Queues[0].Name + ".standin", Reads: compile.ReadsQueue}})
 	switch name := before.Queues[0].Name; {
 	case before.Queues[0].Standin != "" || before.Version == with.Version:
 		t.Errorf("it was changed itself: %+v", before.Queues[0])
@@ -41,5 +41,55 @@ func TestStandInsChangeNothingOfTheConfigurationTheyAreGivenTo(t *testing.T) {
 	}
 	if without := with.WithStandIns(nil); without.Version != before.Version || without.Queues[0].Standin != "" {
 		t.Errorf("at the end it is as it was before, not %+v", without.Queues)
+	}
+}
+
+// What a worker consumed it empties, also where the spec does not have the queue any more.
+func TestAQueueThatLeavesIsConsumedUntilNothingOfItIsLeft(t *testing.T) {
+	result, err := compile.Compile(transport(func(*v1alpha1.TransportSpec) {}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := result.Workers[0]
+	last := now
+	old := compile.Queue{Name: "old", Policy: "gone", Suspects: "old.suspect"}
+	last.Queues = append(slices.Clone(now.Queues), old)
+	last.Policies = map[string]v1alpha1.RetryPolicySpec{"gone": {MaxRetries: new(int32(7))}}
+	exchanged := last.WithStandIns(map[string]compile.Standin{"old": {Queue: "old.standin", Reads: compile.ReadsQueue}})
+	for name, c := range map[string]struct {
+		last     compile.Config
+		leaving  []string
+		consumed []string
+		suspects bool
+	}{
+		"all of it is there":                   {last, []string{"old", "old.suspect"}, []string{"old"}, true},
+		"its suspects are left":                {last, []string{"old.suspect"}, nil, true},
+		"nothing is left":                      {last, nil, nil, false},
+		"it is exchanged meanwhile":            {exchanged, []string{"old", "old.standin"}, []string{"old"}, true},
+		"its stand-in is left":                 {exchanged, []string{"old.standin"}, []string{"old.standin"}, true},
+		"its stand-in is gone, and not itself": {exchanged, []string{"old"}, []string{"old"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			with := now.WithLeaving(c.last, c.leaving)
+			if !c.suspects {
+				if len(with.Queues) != len(now.Queues) {
+					t.Errorf("it is still there: %+v", with.Queues)
+				}
+				return
+			}
+			got := with.Queues[len(with.Queues)-1]
+			if got.Name != "old" || !got.Leaving || !slices.Equal(got.Consumed(), c.consumed) || got.Suspects != "old.suspect" {
+				t.Errorf("it is %+v, of which %v is consumed", got, got.Consumed())
+			}
+			if slices.Contains(with.Named(), "old.suspect") != (c.consumed != nil) {
+				t.Errorf("named are %v", with.Named())
+			}
+			if with.Policies["gone"].MaxRetries == nil || now.Policies["gone"].MaxRetries != nil {
+				t.Error("its policy does not go with it, or does so where it must not")
+			}
+			if again := now.WithLeaving(with, c.leaving); !slices.Equal(again.Queues, with.Queues) {
+				t.Errorf("the next time it is %+v", again.Queues)
+			}
+		})
 	}
 }

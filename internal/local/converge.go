@@ -36,12 +36,7 @@ func (s *site) desired(unit *Unit) topology.Objects {
 func (s *site) consumed() []string {
 	var queues []string
 	for _, config := range s.inForce {
-		for _, queue := range config.Queues {
-			queues = append(queues, queue.Name)
-			if queue.Suspects != "" {
-				queues = append(queues, queue.Suspects)
-			}
-		}
+		queues = append(queues, config.Named()...)
 	}
 	return queues
 }
@@ -80,7 +75,7 @@ func (s *site) apply(desired topology.Objects) (next time.Duration, err error) {
 	if err != nil {
 		return 0, explain(err, on)
 	}
-	s.reads = report.Reads
+	s.standIns, s.leaving = report.StandIns, report.Leaving
 	s.hindrance, s.conflict = hindrance(report), len(report.Conflicts) > 0
 	if report.RequeueAfter > 0 {
 		return report.RequeueAfter, nil

@@ -37,9 +37,11 @@ type site struct {
 	// that concerns an object which is not as the unit needs it.
 	state     apply.State
 	hindrance string
-	// reads says how the workers are to consume the queues that are being exchanged.
-	reads    map[string]compile.Reading
-	conflict bool
+	conflict  bool
+	// standIns says how the workers are to consume the queues that are being exchanged, and leaving which they are to empty that
+	// are no longer wanted.
+	standIns map[string]compile.Standin
+	leaving  []string
 	retry    time.Duration
 	// groups that run, and the configuration that each has in force.
 	groups  map[string]group
@@ -177,7 +179,11 @@ func (s *site) staff(unit *Unit) error {
 	problems := make([]error, 0, len(configs))
 	for _, config := range configs {
 		stays[config.Worker] = true
-		problems = append(problems, s.staffGroup(config.WithStandIns(s.reads), unit.Files[config.Worker]))
+		following := config.WithStandIns(s.standIns)
+		if last, runs := s.inForce[config.Worker]; runs {
+			following = following.WithLeaving(last, s.leaving)
+		}
+		problems = append(problems, s.staffGroup(following, unit.Files[config.Worker]))
 	}
 	for name := range s.groups {
 		if !stays[name] {

@@ -74,7 +74,7 @@ func (b *Belongings) addBindings(owner, prefix string, observed Observed, own ma
 		case own[queue.Name] && comesBack(queue) && LeadsIn(binding, queue, prefix):
 			b.Inlets = append(b.Inlets, binding)
 		case own[queue.Name] || !marked:
-		case binding.Source == names.Return() || binding.Source == names.Failed():
+		case slices.Contains([]string{names.Return(), names.ReturnStandin(), names.Failed()}, binding.Source):
 			b.Bindings = append(b.Bindings, binding)
 		default:
 			b.Inlets = append(b.Inlets, binding)

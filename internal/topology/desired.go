@@ -126,7 +126,9 @@ func workQueue(queue *v1alpha1.Queue, names compile.Names, owner string) Queue {
 	if strict || queue.SingleActiveConsumer != nil && *queue.SingleActiveConsumer {
 		arguments[argSingleActive] = true
 	}
-	return Queue{Name: queue.Name, Type: kind, Durable: true, Arguments: arguments, Role: RoleWork, Strict: strict}
+	return Queue{
+		Name: queue.Name, Type: kind, Durable: true, Arguments: arguments, Role: RoleWork, Strict: strict, Formerly: queue.Formerly,
+	}
 }
 
 func queueType(queue *v1alpha1.Queue) string {
@@ -156,6 +158,9 @@ func desiredBindings(t *v1alpha1.Transport, names compile.Names, lanes []compile
 		name := t.Spec.Queues[i].Name
 		bindings = append(bindings, marked(names.Return(), name, name))
 	}
+	for i := range t.Spec.Queues {
+		bindings = append(bindings, formerWays(&t.Spec.Queues[i], names, marked)...)
+	}
 	if t.Spec.Exchange != nil && t.Spec.Exchange.UnroutedTo != nil {
 		bindings = append(bindings, marked(names.Unrouted(), *t.Spec.Exchange.UnroutedTo, ""))
 	}
@@ -171,6 +176,20 @@ func desiredBindings(t *v1alpha1.Transport, names compile.Names, lanes []compile
 		}
 	}
 	return bindings
+}
+
+// formerWays lead home what left a queue, or that of its suspects, under a former name. An alternate exchange gets only what is
+// unroutable: while a queue of the old name has a way back of its own, its messages come back to it and to no other.
+func formerWays(queue *v1alpha1.Queue, names compile.Names, marked func(source, queue, key string) Binding) []Binding {
+	suspects := names.Suspects(queue.Name)
+	if compile.IsStrict(queue) {
+		suspects = queue.Name
+	}
+	ways := make([]Binding, 0, 2*len(queue.Formerly))
+	for _, former := range queue.Formerly {
+		ways = append(ways, marked(names.ReturnStandin(), queue.Name, former), marked(names.ReturnStandin(), suspects, names.Suspects(former)))
+	}
+	return ways
 }
 
 // ownKeys are the keys that bind a queue to the Transport's own exchange. A fanout exchange binds every queue.

@@ -31,6 +31,8 @@ type Migration struct {
 	Fields []FieldChange `json:"fields,omitempty"`
 	// Doubling are the bindings that cannot be swapped without a moment in which both queues get a message.
 	Doubling []Binding `json:"doubling,omitempty"`
+	// Renames is true where the stand-in is the queue of a former name.
+	Renames bool `json:"renames,omitempty"`
 	// Drains is the queue that the workers empty in this step, and that is then deleted; empty in other steps.
 	Drains string `json:"drains,omitempty"`
 	// swaps lead ways from one queue to the other, in their order.
@@ -49,7 +51,7 @@ func (m Migration) StepsLeft() []string {
 		{v1alpha1.MigrationPrepare, "queue " + m.Standin + " is made, and all workers learn of it"},
 		{v1alpha1.MigrationSwap, "new messages and retries go to " + m.Standin},
 		{v1alpha1.MigrationDrain, "workers empty " + m.Queue + ", and it is deleted"},
-		{v1alpha1.MigrationRemake, "queue " + m.Queue + " is made again, as the spec asks for"},
+		{v1alpha1.MigrationRemake, "queue " + m.Queue + " is made, as the spec asks for"},
 		{v1alpha1.MigrationReturn, "new messages and retries go to " + m.Queue},
 		{v1alpha1.MigrationClear, "workers empty " + m.Standin + ", and it is deleted"},
 	}
@@ -103,12 +105,13 @@ type exchanging struct {
 	d *differ
 	// want is the queue as the spec asks for it, and standin the queue beside it.
 	want, standin Queue
-	// made is true where the stand-in exists, and remake where the queue is to be made in this step.
-	made, remake bool
+	// remake is true where the queue is to be made in this step, and bridged where all of the bridge stands.
+	remake, bridged bool
 	// removes and creates swap ways over the bridge, and pairs the others.
 	removes, creates, pairs []Step
-	// ways are the desired bindings into the work queue, and bridge those by which the stand-in gets what is unroutable.
-	ways, bridge []Binding
+	// ways are the desired bindings into the work queue, formers those by its former names, and bridge those by which the stand-in
+	// gets what is unroutable.
+	ways, formers, bridge []Binding
 }
 
 // exchangeOf is nil for a queue that is not exchanged: it is as it is wanted, or not ours to change.
@@ -116,22 +119,22 @@ func (d *differ) exchangeOf(want Queue, past Past) *exchanging {
 	e := &exchanging{d: d, want: want, Migration: Migration{Queue: want.Name, Standin: compile.Names{}.StandinQueue(want.Name)}}
 	got, exists := d.observed.Queues[want.Name]
 	beside, taken := d.observed.Queues[e.Standin]
-	e.made = taken && beside.Arguments.Owner() == d.desired.Owner && StandinFor(beside.Queue) == want.Name
+	made := taken && beside.Arguments.Owner() == d.desired.Owner && StandinFor(beside.Queue) == want.Name
 	if exists {
 		e.Fields = compareQueue(want, got.Queue)
 	}
-	if !e.made && len(e.Fields) == 0 {
-		return nil
+	if former, there := d.formerOf(want); there && !made {
+		e.Standin, e.Renames, beside, made = former.Name, true, former, true
 	}
 	ours := exists && d.ours(Ref{Kind: KindQueue, Name: want.Name}, got.Arguments) && !d.isClaimed(got.Queue)
-	if !e.made && !ours {
+	if !made && (len(e.Fields) == 0 || !ours) {
 		return nil
 	}
-	if taken && !e.made {
+	if taken && !made {
 		d.conflict(standinConflict(e.Standin, want.Name), false)
 		return nil
 	}
-	seen := Passage{Standin: e.made, Follows: func(reads compile.Reading) bool { return past.Follows == nil || past.Follows(want.Name, reads) }}
+	seen := Passage{Standin: made, Follows: func(reads compile.Reading) bool { return past.Follows == nil || past.Follows(want.Name, reads) }}
 	seen.Ordered = isSingle(want) || isSingle(got.Queue) || isSingle(beside.Queue)
 	switch {
 	case len(e.Fields) > 0 && ours:
@@ -140,20 +143,37 @@ func (d *differ) exchangeOf(want Queue, past Past) *exchanging {
 		seen.Queue = LikenessEqual
 	}
 	e.standin = d.standinOf(want, seen.Ordered)
-	if e.made {
-		e.standin.Type, e.standin.Arguments = beside.Type, beside.Arguments
+	if made {
+		e.standin.Name, e.standin.Type, e.standin.Arguments = e.Standin, beside.Type, beside.Arguments
 	}
 	e.findWays()
-	seen.Bridged = !slices.ContainsFunc(e.bridge, func(b Binding) bool { return !d.isObserved(b) })
+	e.bridged = !slices.ContainsFunc(e.bridge, func(b Binding) bool { return !d.isObserved(b) })
+	seen.Bridged = e.bridged
 	seen.Away, seen.Home = e.allLead(want.Name, e.Standin), e.allLead(e.Standin, want.Name)
-	last := v1alpha1.MigrationStep("")
-	for _, known := range past.Migrations {
-		if known.Queue == want.Name {
-			last = known.Step
+	e.Step, e.Reads, e.remake = Migrate(past.stepOf(want.Name), seen)
+	return e
+}
+
+// stepOf is the step of an exchange that was written down before; empty where none was.
+func (p Past) stepOf(queue string) v1alpha1.MigrationStep {
+	for _, known := range p.Migrations {
+		if known.Queue == queue {
+			return known.Step
 		}
 	}
-	e.Step, e.Reads, e.remake = Migrate(last, seen)
-	return e
+	return ""
+}
+
+// formerOf is the queue of a former name that still stands. The queue of the new name takes over from it as from a stand-in.
+func (d *differ) formerOf(want Queue) (QueueState, bool) {
+	for _, name := range want.Formerly {
+		got, exists := d.observed.Queues[name]
+		ours := exists && d.ours(Ref{Kind: KindQueue, Name: name}, got.Arguments) && !d.isClaimed(got.Queue)
+		if ours && d.queues[name] == "" && RoleOf(got.Queue) == RoleWork {
+			return got, true
+		}
+	}
+	return QueueState{}, false
 }
 
 func isSingle(queue Queue) bool { return queue.Arguments[argSingleActive] == true }
@@ -190,73 +210,6 @@ func (d *differ) standinOf(want Queue, single bool) Queue {
 	}
 }
 
-// findWays tells the bindings that bridge from those that lead in.
-func (e *exchanging) findWays() {
-	d := e.d
-	for _, binding := range d.desired.Bindings {
-		if binding.Destination != e.Queue {
-			continue
-		}
-		e.ways = append(e.ways, binding)
-		if bridge, ok := d.bridgeOf(binding); ok {
-			bridge.Destination = e.Standin
-			e.bridge = append(e.bridge, bridge)
-		}
-	}
-}
-
-// bridgeOf is the binding that gets the messages of another one while nothing is bound for them.
-func (d *differ) bridgeOf(binding Binding) (Binding, bool) {
-	switch role := d.roles[binding.Source]; {
-	case role == RoleReturn:
-		binding.Source = d.desired.ExchangeOf(RoleReturnStandin)
-	case role == RoleProducers && d.isDirect(binding.Source):
-		binding.Source = d.desired.ExchangeOf(RoleStandin)
-	default:
-		return Binding{}, false
-	}
-	return binding, true
-}
-
-func (d *differ) isDirect(exchange string) bool {
-	return d.observed.Exchanges[exchange].Type == TypeDirect
-}
-
-func (d *differ) isObserved(want Binding) bool {
-	return slices.ContainsFunc(d.observed.Bindings, func(b Binding) bool { return b.identity() == want.identity() })
-}
-
-// leadingTo is a binding with another end.
-func leadingTo(binding Binding, queue string) Binding {
-	binding.Destination, binding.PropertiesKey = queue, ""
-	return binding
-}
-
-// allLead is true where all ways lead into a queue, and none into the one before it.
-func (e *exchanging) allLead(from, to string) bool {
-	if len(e.waysInto(from)) > 0 {
-		return false
-	}
-	return !slices.ContainsFunc(e.ways, func(way Binding) bool {
-		return e.d.foreignTrouble(way.Source) == "" && !e.d.isObserved(leadingTo(way, to))
-	})
-}
-
-// foreignTrouble says why nothing can be bound to an exchange of others; empty for our own.
-func (d *differ) foreignTrouble(exchange string) string {
-	if _, own := d.roles[exchange]; own {
-		return ""
-	}
-	return d.foreignObstacle(exchange)
-}
-
-// waysInto are the observed bindings into a queue, without the bridge.
-func (e *exchanging) waysInto(queue string) []Binding {
-	return slices.DeleteFunc(e.d.observed.BindingsTo(queue), func(b Binding) bool {
-		return slices.ContainsFunc(e.bridge, func(bridge Binding) bool { return bridge.identity() == b.identity() })
-	})
-}
-
 // enact makes desired what the step asks for.
 func (e *exchanging) enact() {
 	if e.Step == v1alpha1.MigrationClear {
@@ -283,9 +236,13 @@ func (e *exchanging) enact() {
 			e.leave()
 		}
 		e.lead(e.Queue, e.Standin)
+		e.keepHome()
 	case v1alpha1.MigrationReturn:
 		e.takeAsIs()
 		e.lead(e.Standin, e.Queue)
+		if !e.bridged {
+			e.removes, e.creates, e.pairs, e.Doubling = nil, nil, nil, nil // the bridge first
+		}
 	case v1alpha1.MigrationClear:
 	}
 	// All that leads into the one goes before anything leads into the other: clients may have bound a queue by the same way again.
@@ -306,93 +263,6 @@ func (e *exchanging) takeAsIs() {
 // leave lets the queue not be desired for now.
 func (e *exchanging) leave() {
 	e.d.desired.Queues = slices.DeleteFunc(e.d.desired.Queues, func(q Queue) bool { return q.Name == e.Queue })
-}
-
-// lead moves the desired ways from one queue to another. What stands is swapped in pairs; what does not is made where it is to
-// be.
-func (e *exchanging) lead(from, to string) {
-	d, standing := e.d, e.waysInto(from)
-	var ways []Binding
-	for _, way := range e.ways {
-		before, after := leadingTo(way, from), leadingTo(way, to)
-		if d.isObserved(before) {
-			ways = append(ways, before)
-		}
-		if !d.isObserved(before) || d.isObserved(after) {
-			ways = append(ways, after)
-		}
-	}
-	for _, way := range standing {
-		wanted := slices.ContainsFunc(ways, func(b Binding) bool { return b.identity() == way.identity() })
-		if wanted || way.Arguments.Owner() != d.desired.Owner {
-			e.swap(way, leadingTo(way, to))
-		}
-	}
-	// Before those of other queues: where one of them gets the same key, the stand-in must not wait for what is unroutable.
-	d.desired.Bindings = slices.Concat(ways, slices.DeleteFunc(slices.Clone(d.desired.Bindings), func(b Binding) bool {
-		return b.Destination == e.Queue
-	}))
-}
-
-// swap leads one way from a queue to another: over the bridge, so that each message goes to exactly one of the two; or else,
-// where another queue gets the same messages and nothing is unroutable, with a moment in which both get them.
-func (e *exchanging) swap(before, after Binding) {
-	remove, create := Step{Action: ActionDelete, Binding: &before}, Step{Action: ActionCreate, Binding: &after}
-	if e.d.isObserved(after) {
-		e.removes = append(e.removes, remove)
-		return
-	}
-	if e.bridges(before) {
-		create.after = remove.Ref()
-		e.removes, e.creates = append(e.removes, remove), append(e.creates, create)
-		return
-	}
-	e.Doubling = append(e.Doubling, before)
-	remove.after = create.Ref()
-	e.pairs = append(e.pairs, create, remove)
-}
-
-// doubling are the ways that will not be swapped over the bridge.
-func (e *exchanging) doubling() []Binding {
-	var found []Binding
-	for _, way := range e.waysInto(e.Queue) {
-		if !e.spans(way) {
-			found = append(found, way)
-		}
-	}
-	return found
-}
-
-// bridges is true for a way whose messages go to the stand-in while neither queue is bound.
-func (e *exchanging) bridges(way Binding) bool {
-	bridge, _ := e.d.bridgeOf(way)
-	return e.spans(way) && slices.ContainsFunc(e.d.observed.BindingsTo(e.Standin), func(b Binding) bool {
-		return b.Source == bridge.Source && b.RoutingKey == bridge.RoutingKey
-	})
-}
-
-// spans is true for a way whose messages are unroutable while it is not there: its exchange has ours for them, and leads them
-// nowhere else.
-func (e *exchanging) spans(way Binding) bool {
-	bridge, has := e.d.bridgeOf(way)
-	if !has || e.d.alternateOf(way.Source) != bridge.Source {
-		return false
-	}
-	shared := func(b Binding) bool {
-		alone := !b.ToExchange && (b.Destination == e.Queue || b.Destination == e.Standin)
-		return b.Source == way.Source && b.RoutingKey == way.RoutingKey && !alone
-	}
-	return !slices.ContainsFunc(e.d.observed.Bindings, shared) && !slices.ContainsFunc(e.d.desired.Bindings, shared)
-}
-
-// alternateOf is where an exchange leads what it cannot route, as far as the broker shows it.
-func (d *differ) alternateOf(name string) string {
-	exchange := d.observed.Exchanges[name]
-	if alternate, ok := exchange.Arguments[argAlternateExchange].(string); ok {
-		return alternate
-	}
-	alternate, _ := d.observed.Policies[exchange.Policy].Definition[argAlternateExchange].(string)
-	return alternate
 }
 
 // policies give the stand-in what the work queue has, and leave an old queue the higher delivery limit: what is in it may have

@@ -151,3 +151,77 @@ func TestAStandInThatSomebodyElseHasMadeIsAConflict(t *testing.T) {
 		t.Errorf("migrations %v, conflicts %v", diff.Migrations, diff.Conflicts)
 	}
 }
+
+// Between any two writes a message has exactly one queue also where the queue is renamed, by its keys and by both names.
+func TestBetweenTwoWritesOfARenamingAMessageHasExactlyOneQueue(t *testing.T) {
+	broker := emptyBroker()
+	broker.converge(desired(t, async()))
+	broker.exchange("async", func(e *topology.ExchangeState) { e.Policy = "redrive.async:exchange" })
+	renamed := desired(t, async(func(tr *v1alpha1.Transport) {
+		tr.Spec.Queues[1].Name, tr.Spec.Queues[1].Formerly = "orders", []string{"test"}
+	}))
+	routes := func(sources []string, key string) (queues []string) {
+		for _, source := range sources {
+			for _, binding := range broker.Bindings {
+				if binding.Source == source && binding.RoutingKey == key {
+					queues = append(queues, binding.Destination)
+				}
+			}
+			if len(queues) > 0 {
+				break
+			}
+		}
+		return queues
+	}
+	var last []v1alpha1.Migration
+	var steps []v1alpha1.MigrationStep
+	for range 12 {
+		diff := topology.DiffSince(renamed, broker.Observed, topology.Past{Created: []string{createdExchange}, Migrations: last})
+		for _, step := range topology.Plan(diff) {
+			broker.apply(step)
+			ways := []string{"async.return", "async.return.standin"}
+			for what, queues := range map[string][]string{
+				"a new message": routes([]string{"async", "async.standin"}, "test"), "a retry by the old name": routes(ways, "test"),
+				"a suspect by the old name": routes(ways, "test.suspect"),
+			} {
+				if len(queues) != 1 {
+					t.Fatalf("after %q %s goes to %v", step, what, queues)
+				}
+			}
+		}
+		last = nil
+		for _, m := range diff.Migrations {
+			last, steps = append(last, v1alpha1.Migration{Queue: m.Queue, Step: m.Step}), append(steps, m.Step)
+			if !m.Renames || m.Standin != "test" || len(m.Doubling) > 0 {
+				t.Errorf("the exchange is %+v", m)
+			}
+			if m.Drains != "" {
+				delete(broker.Queues, m.Drains)
+				broker.Bindings = slices.DeleteFunc(broker.Bindings, func(b topology.Binding) bool { return b.Destination == m.Drains })
+			}
+		}
+	}
+	want := []v1alpha1.MigrationStep{v1alpha1.MigrationRemake, v1alpha1.MigrationReturn, v1alpha1.MigrationClear}
+	if !slices.Equal(slices.Compact(steps), want) || len(last) != 0 {
+		t.Errorf("it took the steps %v, and ends with %v", steps, last)
+	}
+	if back := routes([]string{"async.return", "async.return.standin"}, "test"); !slices.Equal(back, []string{"orders"}) {
+		t.Errorf("at the end a retry by the old name goes to %v", back)
+	}
+}
+
+func TestAFormerNameIsThatOfNoOtherQueue(t *testing.T) {
+	for name, change := range map[string]func(*v1alpha1.Transport){
+		`spec.queues[1].formerly[0]: "lost" is the name of spec.queues[0]`: func(tr *v1alpha1.Transport) {
+			tr.Spec.Queues[1].Formerly = []string{"lost"}
+		},
+		`spec.queues[1].formerly[0]: "old" is also in spec.queues[0].formerly`: func(tr *v1alpha1.Transport) {
+			tr.Spec.Queues[0].Formerly, tr.Spec.Queues[1].Formerly = []string{"old"}, []string{"old"}
+		},
+	} {
+		_, err := topology.Desired(async(change), compile.Needs{}, owner)
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%v, want %s", err, name)
+		}
+	}
+}

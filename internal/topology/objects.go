@@ -132,6 +132,8 @@ type Queue struct {
 	// Strict is set on desired queues only: a worker rejects a failed message back to its place, which takes a delivery limit
 	// that is high enough.
 	Strict bool `json:"strict,omitempty"`
+	// Formerly is set on desired queues only: names that the queue had before.
+	Formerly []string `json:"-"`
 }
 
 // Binding leads from an exchange to a queue, or, where others made it, to an exchange.

@@ -106,9 +106,26 @@ func (v *validator) queue(i int) {
 	case !compile.IsStrict(queue):
 		v.suspects(field+".name", v.names.Suspects(queue.Name))
 	}
+	v.formerly(field+".formerly", queue)
 	v.bindingKeys(field+".bindingKeys", queue)
 	for j, foreign := range queue.Bindings {
 		v.binding(fmt.Sprintf("%s.bindings[%d]", field, j), foreign)
+	}
+}
+
+// formerly checks that a former name leads to one queue only.
+func (v *validator) formerly(field string, queue *v1alpha1.Queue) {
+	for i, name := range queue.Formerly {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		v.name(at, name)
+		for j := range v.transport.Spec.Queues {
+			switch other := &v.transport.Spec.Queues[j]; {
+			case other.Name == name:
+				v.addf(at, "%q is the name of spec.queues[%d]: a former name is one that no queue has any more", name, j)
+			case other.Name != queue.Name && slices.Contains(other.Formerly, name):
+				v.addf(at, "%q is also in spec.queues[%d].formerly: what left it can come back to one queue only", name, j)
+			}
+		}
 	}
 }
 

@@ -153,11 +153,11 @@ func (p *program) consume(suspects bool) {
 }
 
 // needed is the number of queues that must be consumed for the worker to be ready. Of one that is exchanged and its stand-in,
-// either may be missing for a while.
+// either may be missing for a while, and so may one that is about to go.
 func (p *program) needed() int {
 	needed := len(p.consumed)
 	for name := range p.queues {
-		if p.queues[name].Standin != "" {
+		if queue := p.queues[name]; queue.Standin != "" || queue.Leaving {
 			needed--
 		}
 	}

@@ -24,7 +24,7 @@ func (r *rig) withStandin(reads compile.Reading) {
 
 func (r *rig) read(reads compile.Reading) {
 	r.t.Helper()
-	r.config = r.config.WithStandIns(map[string]compile.Reading{testtransport.Queue: reads})
+	r.config = r.config.WithStandIns(map[string]compile.Standin{testtransport.Queue: {Queue: standin, Reads: reads}})
 	if err := r.worker.Reload(r.config); err != nil {
 		r.t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestAMessageOfAStandInThatASessionLeftUnsettledMovesToTheSuspectsOfItsWorkQ
 	}
 	r.Publish("", standin, amqp091.Publishing{MessageId: "m-1", Body: []byte("x")})
 	r.leaveUnsettled(standin, 1)
-	r.config = r.config.WithStandIns(map[string]compile.Reading{testtransport.Queue: compile.ReadsBoth})
+	r.config = r.config.WithStandIns(map[string]compile.Standin{testtransport.Queue: {Queue: standin}})
 	r.start(nil)
 	if suspect := r.next("test.suspect"); suspect.MessageId != "m-1" {
 		t.Errorf("the suspect is %+v", suspect)

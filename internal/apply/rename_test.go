@@ -1,0 +1,143 @@
+package apply_test
+
+import (
+	"slices"
+	"testing"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/topology"
+)
+
+// rename gives the queue "test" another name in the spec. What is handled of the two counts as of one.
+func (s *stage) rename(f *flow, name string) {
+	queue := s.queue("test")
+	queue.Name, queue.Formerly = name, []string{"test"}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.as = map[string]string{name: "test"}
+}
+
+// home is how messages come back that left a queue.
+func (s *stage) home(key string) (queues []string) {
+	for _, exchange := range []string{"async.return", "async.return.standin"} {
+		for _, binding := range s.snapshot().Bindings {
+			if binding.Source == exchange && binding.RoutingKey == key {
+				queues = append(queues, binding.Destination)
+			}
+		}
+	}
+	return queues
+}
+
+func TestARenamedQueueTakesOverUnderTraffic(t *testing.T) {
+	for name, c := range map[string]struct {
+		change  func(q *v1alpha1.Queue)
+		ordered bool
+	}{
+		"as it is":               {func(*v1alpha1.Queue) {}, false},
+		"Classic":                {func(q *v1alpha1.Queue) { q.Type = new(v1alpha1.QueueClassic) }, false},
+		"single active consumer": {func(q *v1alpha1.Queue) { q.SingleActiveConsumer = new(true) }, true},
+		"Strict order":           {func(q *v1alpha1.Queue) { q.Ordering = &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict} }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			c.change(s.queue("test"))
+			f := s.settled(!c.ordered, "test")
+			s.rename(f, "orders")
+			f.migrating(s.client, []string{"orders"}, nil)
+			if doubled := f.check("test"); doubled > 0 {
+				t.Errorf("%d messages were handled twice", doubled)
+			}
+			if c.ordered && !slices.IsSorted(f.order["test"]) {
+				t.Error("the order is lost")
+			}
+			if s.exists("test") || s.exists("test.suspect") {
+				t.Error("the old queues are left")
+			}
+			if queues := s.home("test"); !slices.Equal(queues, []string{"orders"}) {
+				t.Errorf("what left the queue by its old name comes back to %v", queues)
+			}
+			if !topology.Diff(s.input().Desired, s.snapshot(), s.state.Created).Empty() {
+				t.Error("something differs at the end")
+			}
+			s.queue("orders").Formerly = nil
+			s.eventually("the old name to be forgotten", func() bool {
+				_, err := s.onceBy(s.client)
+				return err == nil && len(s.home("test")) == 0
+			})
+		})
+	}
+}
+
+func TestARenamingThatIsKilledAfterEachStepGoesOn(t *testing.T) {
+	for name, ordered := range map[string]bool{"without an order": false, "in order": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			if ordered {
+				s.queue("test").SingleActiveConsumer = new(true)
+			}
+			f := s.settled(!ordered, "test")
+			s.rename(f, "orders")
+			port := &mortal{Port: s.client}
+			f.migrating(port, []string{"orders"}, nil)
+			if doubled := f.check("test"); doubled > 0 {
+				t.Errorf("%d messages were handled twice", doubled)
+			}
+			if ordered && !slices.IsSorted(f.order["test"]) {
+				t.Error("the order is lost")
+			}
+			if port.kills < 5 {
+				t.Errorf("only %d runs were killed", port.kills)
+			}
+		})
+	}
+}
+
+func TestAQueueIsExchangedAndRenamedAtOnce(t *testing.T) {
+	s := newStage(t)
+	s.queue("test").Type = new(v1alpha1.QueueClassic)
+	f := s.settled(true, "test")
+	s.queue("test").Type = nil
+	s.rename(f, "orders")
+	f.migrating(s.client, []string{"orders"}, nil)
+	if doubled := f.check("test"); doubled > 0 {
+		t.Errorf("%d messages were handled twice", doubled)
+	}
+	if kind := s.snapshot().Queues["orders"].Type; kind != topology.TypeQuorum || s.exists("test") {
+		t.Errorf("the queue is %q at the end", kind)
+	}
+}
+
+// What comes by a former name has a way home while the queue is exchanged, too.
+func TestARenamedQueueIsExchangedLater(t *testing.T) {
+	s := newStage(t)
+	f := s.settled(true, "test")
+	s.queue("test").Formerly = []string{"earlier"}
+	s.queue("test").Type = new(v1alpha1.QueueClassic)
+	f.migrating(s.client, []string{"test"}, func(apply.Report) {
+		if len(s.home("earlier")) == 0 {
+			t.Error("what left the queue by its old name has no way home")
+		}
+	})
+	if doubled := f.check("test"); doubled > 0 {
+		t.Errorf("%d messages were handled twice", doubled)
+	}
+	if queues := s.home("earlier"); !slices.Equal(queues, []string{"test"}) {
+		t.Errorf("what left the queue by its old name comes back to %v", queues)
+	}
+}
+
+// A queue that leaves the spec is emptied by who consumed it; what waited in lanes comes back to it until then.
+func TestARemovedQueueIsEmptiedBeforeItGoes(t *testing.T) {
+	s := newStage(t)
+	f := s.settled(true, "test")
+	f.as = map[string]string{"lost": "test"} // which gets what is unroutable from then on
+	f.follow(apply.Report{}, "test", "lost")
+	s.spec.Spec.Queues = slices.DeleteFunc(s.spec.Spec.Queues, func(q v1alpha1.Queue) bool { return q.Name == "test" })
+	f.migrating(s.client, []string{"lost"}, nil)
+	f.check("test")
+	if s.exists("test") || s.exists("test.suspect") {
+		t.Error("the queues are left")
+	}
+}

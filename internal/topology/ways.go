@@ -1,0 +1,187 @@
+package topology
+
+import "slices"
+
+// findWays tells the bindings that bridge from those that lead in.
+func (e *exchanging) findWays() {
+	d := e.d
+	for _, binding := range d.desired.Bindings {
+		if binding.Destination != e.Queue {
+			continue
+		}
+		if d.roles[binding.Source] == RoleReturnStandin {
+			e.formers = append(e.formers, binding)
+			continue
+		}
+		e.ways = append(e.ways, binding)
+		if bridge, ok := d.bridgeOf(binding); ok {
+			bridge.Destination = e.Standin
+			e.bridge = append(e.bridge, bridge)
+		}
+	}
+}
+
+// bridgeOf is the binding that gets the messages of another one while nothing is bound for them.
+func (d *differ) bridgeOf(binding Binding) (Binding, bool) {
+	switch role := d.roles[binding.Source]; {
+	case role == RoleReturn:
+		binding.Source = d.desired.ExchangeOf(RoleReturnStandin)
+	case role == RoleProducers && d.isDirect(binding.Source):
+		binding.Source = d.desired.ExchangeOf(RoleStandin)
+	default:
+		return Binding{}, false
+	}
+	return binding, true
+}
+
+func (d *differ) isDirect(exchange string) bool {
+	return d.observed.Exchanges[exchange].Type == TypeDirect
+}
+
+func (d *differ) isObserved(want Binding) bool {
+	return slices.ContainsFunc(d.observed.Bindings, func(b Binding) bool { return b.identity() == want.identity() })
+}
+
+// leadingTo is a binding with another end.
+func leadingTo(binding Binding, queue string) Binding {
+	binding.Destination, binding.PropertiesKey = queue, ""
+	return binding
+}
+
+// allLead is true where all ways lead into a queue, and none into the one before it.
+func (e *exchanging) allLead(from, to string) bool {
+	if len(e.waysInto(from)) > 0 {
+		return false
+	}
+	return !slices.ContainsFunc(e.ways, func(way Binding) bool {
+		return e.d.foreignTrouble(way.Source) == "" && !e.d.isObserved(leadingTo(way, to))
+	})
+}
+
+// foreignTrouble says why nothing can be bound to an exchange of others; empty for our own.
+func (d *differ) foreignTrouble(exchange string) string {
+	if _, own := d.roles[exchange]; own {
+		return ""
+	}
+	return d.foreignObstacle(exchange)
+}
+
+// waysInto are the observed bindings into a queue, without the bridge.
+func (e *exchanging) waysInto(queue string) []Binding {
+	return slices.DeleteFunc(e.d.observed.BindingsTo(queue), func(b Binding) bool {
+		return slices.ContainsFunc(e.bridge, func(bridge Binding) bool { return bridge.identity() == b.identity() })
+	})
+}
+
+// lead moves the desired ways from one queue to another. What stands is swapped in pairs; what does not is made where it is to
+// be.
+func (e *exchanging) lead(from, to string) {
+	d, standing := e.d, e.waysInto(from)
+	var ways []Binding
+	for _, way := range e.ways {
+		before, after := leadingTo(way, from), leadingTo(way, to)
+		if d.isObserved(before) {
+			ways = append(ways, before)
+		}
+		if !d.isObserved(before) || d.isObserved(after) {
+			ways = append(ways, after)
+		}
+	}
+	for _, way := range standing {
+		wanted := slices.ContainsFunc(ways, func(b Binding) bool { return b.identity() == way.identity() })
+		if wanted || way.Arguments.Owner() != d.desired.Owner {
+			e.swap(way, leadingTo(way, to))
+		}
+	}
+	// Before those of other queues: where one of them gets the same key, the stand-in must not wait for what is unroutable.
+	d.desired.Bindings = slices.Concat(ways, e.formersTo(to), slices.DeleteFunc(slices.Clone(d.desired.Bindings), func(b Binding) bool {
+		return b.Destination == e.Queue
+	}))
+}
+
+// formersTo are the ways by former names while another queue than before has all else. The queue of a former name needs none: it has
+// a way of its own.
+func (e *exchanging) formersTo(to string) []Binding {
+	switch {
+	case to == e.Queue, e.Renames && e.remake:
+		return e.formers
+	case e.Renames:
+		return nil
+	}
+	var ways []Binding
+	for _, way := range e.formers {
+		ways = append(ways, leadingTo(way, to))
+	}
+	return ways
+}
+
+// keepHome lets what left a queue under its former name come back to it as long as the new one is not there.
+func (e *exchanging) keepHome() {
+	d := e.d
+	for _, way := range d.observed.BindingsTo(e.Standin) {
+		if e.Renames && d.roles[way.Source] == RoleReturn && way.RoutingKey == e.Standin {
+			d.desired.Bindings = append(d.desired.Bindings, way)
+		}
+	}
+}
+
+// swap leads one way from a queue to another: over the bridge, so that each message goes to exactly one of the two; or else,
+// where another queue gets the same messages and nothing is unroutable, with a moment in which both get them.
+func (e *exchanging) swap(before, after Binding) {
+	remove, create := Step{Action: ActionDelete, Binding: &before}, Step{Action: ActionCreate, Binding: &after}
+	if e.d.isObserved(after) {
+		e.removes = append(e.removes, remove)
+		return
+	}
+	if e.bridges(before) {
+		create.after = remove.Ref()
+		e.removes, e.creates = append(e.removes, remove), append(e.creates, create)
+		return
+	}
+	e.Doubling = append(e.Doubling, before)
+	remove.after = create.Ref()
+	e.pairs = append(e.pairs, create, remove)
+}
+
+// doubling are the ways that will not be swapped over the bridge.
+func (e *exchanging) doubling() []Binding {
+	var found []Binding
+	for _, way := range e.waysInto(e.Queue) {
+		if !e.spans(way) {
+			found = append(found, way)
+		}
+	}
+	return found
+}
+
+// bridges is true for a way whose messages go to the stand-in while neither queue is bound.
+func (e *exchanging) bridges(way Binding) bool {
+	bridge, _ := e.d.bridgeOf(way)
+	return e.spans(way) && slices.ContainsFunc(e.d.observed.BindingsTo(e.Standin), func(b Binding) bool {
+		return b.Source == bridge.Source && b.RoutingKey == bridge.RoutingKey
+	})
+}
+
+// spans is true for a way whose messages are unroutable while it is not there: its exchange has ours for them, and leads them
+// nowhere else.
+func (e *exchanging) spans(way Binding) bool {
+	bridge, has := e.d.bridgeOf(way)
+	if !has || e.d.alternateOf(way.Source) != bridge.Source {
+		return false
+	}
+	shared := func(b Binding) bool {
+		alone := !b.ToExchange && (b.Destination == e.Queue || b.Destination == e.Standin)
+		return b.Source == way.Source && b.RoutingKey == way.RoutingKey && !alone
+	}
+	return !slices.ContainsFunc(e.d.observed.Bindings, shared) && !slices.ContainsFunc(e.d.desired.Bindings, shared)
+}
+
+// alternateOf is where an exchange leads what it cannot route, as far as the broker shows it.
+func (d *differ) alternateOf(name string) string {
+	exchange := d.observed.Exchanges[name]
+	if alternate, ok := exchange.Arguments[argAlternateExchange].(string); ok {
+		return alternate
+	}
+	alternate, _ := d.observed.Policies[exchange.Policy].Definition[argAlternateExchange].(string)
+	return alternate
+}
