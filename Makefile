@@ -18,7 +18,7 @@ BUILD := CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)'
 TOOL := go tool -modfile=hack/tools/go.mod
 LINT := go tool -modfile=hack/tools/lint/go.mod golangci-lint
 # Every module of the repository. Those below hack/ keep the programs that they pin out of the operator's own go.mod.
-MODULES := . hack/tools hack/tools/helm hack/tools/lint hack/envtest/etcd hack/envtest/kubernetes hack/cluster/coredns hack/monitoring
+MODULES := . hack/tools hack/tools/helm hack/tools/kwok hack/tools/lint hack/envtest/etcd hack/envtest/kubernetes hack/cluster/coredns hack/monitoring
 # Packages whose tests need neither a RabbitMQ nor an API server, under -short.
 PURE := ./api/... ./internal/compile/... ./internal/handler/... ./internal/manifest/... ./internal/message/... ./internal/policytest/... \
 	./internal/retry/... ./internal/topology/... ./internal/version/... ./internal/workload/...
@@ -170,6 +170,20 @@ bench: ## Run the benchmarks: the worker beside bare programs, on a RabbitMQ of 
 		bin/bench $(BENCH_FLAGS); \
 	else \
 		BROKERS=4.0 hack/brokers.sh bin/bench $(BENCH_FLAGS); \
+	fi
+
+# Flags of hack/benchoperator, for instance BENCH_OPERATOR_FLAGS='-transports 100 -polls 10'. It needs Linux; the API server and its
+# company come from hack/cluster/build.sh, the broker as for bench.
+BENCH_OPERATOR_FLAGS ?=
+
+.PHONY: bench-operator
+bench-operator: ## Measure the operator with a thousand Transports, on a real API server and RabbitMQ, beside a bare loop.
+	@mkdir -p bin
+	@go build -o bin/benchoperator ./hack/benchoperator
+	@if [[ -n $$AMQP_URL$$REDRIVE_RABBITMQ_ROOT || $$(id -u) != 0 ]] || ! command -v apt-get >/dev/null || docker info >/dev/null 2>&1; then \
+		bin/benchoperator $(BENCH_OPERATOR_FLAGS); \
+	else \
+		BROKERS=4.0 hack/brokers.sh bin/benchoperator $(BENCH_OPERATOR_FLAGS); \
 	fi
 
 .PHONY: demo

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/credentials"
 	"redrive.dev/redrive/internal/topology"
@@ -66,7 +65,10 @@ func (b *brokers) port(c credentials.Credentials, vhost string) (*sharedPort, er
 	if err != nil {
 		return nil, fmt.Errorf("key %s: %w", credentials.KeyManagementURI, err)
 	}
-	port := &sharedPort{Client: client, age: b.age, pace: known, url: end.URL, turn: make(chan struct{}, 1), asked: time.Now()}
+	port := &sharedPort{
+		Client: client, age: b.age, pace: known, url: end.URL, turn: make(chan struct{}, 1), asked: time.Now(),
+		wrote: map[string]int{},
+	}
 	b.ports[key], b.paces[end.URL] = port, known
 	return port, nil
 }
@@ -93,7 +95,8 @@ func keyOf(c credentials.Credentials, end credentials.Management, vhost string) 
 	return brokerKey(digest.Sum(nil))
 }
 
-// sharedPort is a client whose snapshots are shared. What is written through it makes the snapshot outdated.
+// sharedPort is a client whose snapshots are shared. What a Transport writes through it makes the snapshot outdated for that
+// Transport only: if it did so for all, hundreds that are applied together would cost a snapshot each, of all that stands by then.
 type sharedPort struct {
 	*broker.Client
 	age time.Duration
@@ -106,9 +109,13 @@ type sharedPort struct {
 	// turn is taken by whoever observes, so that the others wait for the same snapshot.
 	turn chan struct{}
 
-	mu       sync.Mutex
-	writes   int
+	mu sync.Mutex
+	// writes of all Transports are counted; wrote is the count at the last one of each that the snapshot may lack.
+	writes int
+	wrote  map[string]int
+	// snapshot holds all writes up to complete. It was begun at taken.
 	snapshot topology.Observed
+	complete int
 	taken    time.Time
 	// silence is the error of the last try if the broker did not answer, and silent its time.
 	silence error
@@ -119,48 +126,69 @@ type sharedPort struct {
 // would wait for a slow one.
 func (p *sharedPort) enter() (leave func(), err error) { return p.pace.enter(time.Now()) }
 
-// within is the same port with snapshots that are at most so old.
-func (p *sharedPort) within(age time.Duration) apply.Port {
-	return &freshPort{sharedPort: p, age: min(age, p.age)}
+// of is the port for one Transport, whose snapshots are at most so old.
+func (p *sharedPort) of(transport string, age time.Duration) *ownPort {
+	return &ownPort{sharedPort: p, transport: transport, age: min(age, p.age)}
 }
 
-// freshPort is a shared port for one who needs to know how it is now.
-type freshPort struct {
+// ownPort is a shared port as one Transport uses it. It is for one reconcile.
+type ownPort struct {
 	*sharedPort
-	age time.Duration
+	transport string
+	age       time.Duration
+	// behind is true where others have written since the snapshot that Observe gave was begun.
+	behind bool
 }
 
 // Observe implements apply.Port.
-func (p *freshPort) Observe(ctx context.Context) (topology.Observed, error) {
-	return p.observe(ctx, p.age)
+func (p *ownPort) Observe(ctx context.Context) (topology.Observed, error) {
+	observed, behind, err := p.observe(ctx, p.transport, p.age)
+	p.behind = behind
+	return observed, err
 }
 
-// Observe implements apply.Port.
-func (p *sharedPort) Observe(ctx context.Context) (topology.Observed, error) {
-	return p.observe(ctx, p.age)
+// Apply implements apply.Port.
+func (p *ownPort) Apply(ctx context.Context, step topology.Step) (bool, error) {
+	defer p.outdate(p.transport)
+	return p.Client.Apply(ctx, step) //nolint:wrapcheck // It names its operation.
 }
 
-func (p *sharedPort) observe(ctx context.Context, age time.Duration) (topology.Observed, error) {
+// DeleteQueue implements apply.Port.
+func (p *ownPort) DeleteQueue(ctx context.Context, name string, ifEmpty, ifUnused bool) error {
+	defer p.outdate(p.transport)
+	return p.Client.DeleteQueue(ctx, name, ifEmpty, ifUnused) //nolint:wrapcheck // It names its operation.
+}
+
+// DeleteExchange implements apply.Port.
+func (p *ownPort) DeleteExchange(ctx context.Context, name string) error {
+	defer p.outdate(p.transport)
+	return p.Client.DeleteExchange(ctx, name) //nolint:wrapcheck // It names its operation.
+}
+
+// observe gives a snapshot that holds what the Transport wrote itself. behind is true where it may lack what others wrote.
+func (p *sharedPort) observe(ctx context.Context, transport string, age time.Duration) (snapshot topology.Observed, behind bool, err error) {
 	if err := p.await(ctx); err != nil {
-		return topology.Observed{}, err
+		return topology.Observed{}, false, err
 	}
 	defer func() { <-p.turn }()
-	snapshot, writes, fresh, err := p.recent(time.Now(), age)
-	if fresh || err != nil {
-		return snapshot, err
+	recent := p.recent(time.Now(), transport, age)
+	if recent.fresh || recent.err != nil {
+		return recent.snapshot, recent.behind, recent.err
 	}
 	start := time.Now()
-	snapshot, err = p.Client.Observe(ctx)
+	snapshot, err = p.Observe(ctx)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.silence = nil
 	switch {
 	case errors.Is(err, broker.ErrUnreachable):
 		p.silence, p.silent = err, time.Now()
-	case err == nil && p.writes == writes:
-		p.snapshot, p.taken = snapshot, start
+	case err == nil:
+		p.snapshot, p.complete, p.taken = snapshot, recent.writes, start
+		time.AfterFunc(p.age, func() { p.drop(start) })
+		maps.DeleteFunc(p.wrote, func(_ string, write int) bool { return write <= recent.writes })
 	}
-	return snapshot, err //nolint:wrapcheck // It names its operation.
+	return snapshot, p.writes != recent.writes, err //nolint:wrapcheck // It names its operation.
 }
 
 // await takes the turn. While the broker is known to be silent, only one tries and the others do not wait for it, and few
@@ -193,37 +221,42 @@ func (p *sharedPort) await(ctx context.Context) error {
 	}
 }
 
-// recent is what the last try gave, if it is recent enough to serve again.
-func (p *sharedPort) recent(now time.Time, age time.Duration) (snapshot topology.Observed, writes int, fresh bool, err error) {
+// drop lets go of the snapshot that was begun at a time, when it serves nobody any more: those of many vhosts take much memory, and
+// are needed seldom at the same time.
+func (p *sharedPort) drop(taken time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.silence != nil && now.Sub(p.silent) < age {
-		return topology.Observed{}, p.writes, false, p.silence
+	if p.taken.Equal(taken) {
+		p.snapshot, p.taken = topology.Observed{}, time.Time{}
 	}
-	return p.snapshot, p.writes, now.Sub(p.taken) < age, nil
 }
 
-// Apply implements apply.Port.
-func (p *sharedPort) Apply(ctx context.Context, step topology.Step) (bool, error) {
-	defer p.outdate()
-	return p.Client.Apply(ctx, step) //nolint:wrapcheck // It names its operation.
+// lastTry is what the last try to observe gave.
+type lastTry struct {
+	snapshot topology.Observed
+	// fresh is true where the snapshot can serve again, and behind where it may lack what others have written since.
+	fresh, behind bool
+	// err is not nil where the broker was silent just now.
+	err error
+	// writes that have ended by now: a snapshot that begins now holds them.
+	writes int
 }
 
-// DeleteQueue implements apply.Port.
-func (p *sharedPort) DeleteQueue(ctx context.Context, name string, ifEmpty, ifUnused bool) error {
-	defer p.outdate()
-	return p.Client.DeleteQueue(ctx, name, ifEmpty, ifUnused) //nolint:wrapcheck // It names its operation.
+func (p *sharedPort) recent(now time.Time, transport string, age time.Duration) lastTry {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last := lastTry{snapshot: p.snapshot, behind: p.writes != p.complete, writes: p.writes}
+	if p.silence != nil && now.Sub(p.silent) < age {
+		return lastTry{err: p.silence}
+	}
+	last.fresh = now.Sub(p.taken) < age && p.wrote[transport] <= p.complete
+	return last
 }
 
-// DeleteExchange implements apply.Port.
-func (p *sharedPort) DeleteExchange(ctx context.Context, name string) error {
-	defer p.outdate()
-	return p.Client.DeleteExchange(ctx, name) //nolint:wrapcheck // It names its operation.
-}
-
-func (p *sharedPort) outdate() {
+// outdate notes that a Transport has written.
+func (p *sharedPort) outdate(transport string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.writes++
-	p.taken = time.Time{}
+	p.wrote[transport] = p.writes
 }

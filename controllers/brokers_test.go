@@ -54,7 +54,7 @@ func newManagement(t *testing.T) *management {
 	return m
 }
 
-func (m *management) port(t *testing.T, b *brokers, password string) apply.Port {
+func (m *management) port(t *testing.T, b *brokers, password string) *sharedPort {
 	t.Helper()
 	login, err := credentials.FromSecret(map[string][]byte{
 		"host": []byte("127.0.0.1"), "username": []byte("user"), "password": []byte(password), "management_uri": []byte(m.URL),
@@ -73,7 +73,7 @@ func TestTransportsOfOneVhostShareASnapshot(t *testing.T) {
 	m, b := newManagement(t), newBrokers(time.Hour)
 	var all sync.WaitGroup
 	for range 8 {
-		port := m.port(t, b, "password")
+		port := m.port(t, b, "password").of("shop/async", time.Hour)
 		all.Go(func() {
 			if observed, err := port.Observe(t.Context()); err != nil || observed.Cluster != "rabbit@test" {
 				t.Errorf("observed %q, %v", observed.Cluster, err)
@@ -92,15 +92,19 @@ func TestASnapshotIsTakenAnewWhere(t *testing.T) {
 		then  func(*testing.T, *management, *brokers)
 		total int64
 	}{
-		"something was written through the same client": {
+		"the Transport has written": {
 			age: time.Hour,
 			then: func(t *testing.T, m *management, b *brokers) {
-				step := topology.Step{Action: topology.ActionCreate, Exchange: &topology.Exchange{Name: "x", Type: "fanout"}}
-				if _, err := m.port(t, b, "password").Apply(t.Context(), step); err != nil {
-					t.Fatal(err)
-				}
+				write(t, m.port(t, b, "password").of("shop/async", time.Hour))
 			},
 			total: 2,
+		},
+		"another Transport has written, it is not": {
+			age: time.Hour,
+			then: func(t *testing.T, m *management, b *brokers) {
+				write(t, m.port(t, b, "password").of("shop/other", time.Hour))
+			},
+			total: 1,
 		},
 		"it is too old":               {age: 0, total: 2},
 		"nothing happened, it is not": {age: time.Hour, total: 1},
@@ -108,11 +112,11 @@ func TestASnapshotIsTakenAnewWhere(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			m, b := newManagement(t), newBrokers(tt.age)
-			observe(t, m.port(t, b, "password"))
+			observe(t, m.port(t, b, "password").of("shop/async", time.Hour))
 			if tt.then != nil {
 				tt.then(t, m, b)
 			}
-			observe(t, m.port(t, b, "password"))
+			observe(t, m.port(t, b, "password").of("shop/async", time.Hour))
 			if got := m.snapshots.Load(); got != tt.total {
 				t.Errorf("%d snapshots, want %d", got, tt.total)
 			}
@@ -134,7 +138,7 @@ func TestAnotherPasswordIsAnotherClient(t *testing.T) {
 func TestNobodyWaitsForABrokerThatIsKnownToBeSilent(t *testing.T) {
 	m, b := newManagement(t), newBrokers(0)
 	m.down.Store(true)
-	port := m.port(t, b, "password")
+	port := m.port(t, b, "password").of("shop/async", time.Hour)
 	if _, err := port.Observe(t.Context()); !errors.Is(err, broker.ErrUnreachable) {
 		t.Fatalf("a broker that is down was observed: %v", err)
 	}
@@ -160,16 +164,44 @@ func TestNobodyWaitsForABrokerThatIsKnownToBeSilent(t *testing.T) {
 
 func TestWhoNeedsToKnowHowItIsNowGetsAFreshSnapshot(t *testing.T) {
 	m, b := newManagement(t), newBrokers(time.Hour)
-	port, ok := m.port(t, b, "password").(*sharedPort)
-	if !ok {
-		t.Fatal("another port")
-	}
-	observe(t, port)
-	observe(t, port.within(time.Hour))
-	observe(t, port.within(0))
-	observe(t, port)
+	port := m.port(t, b, "password")
+	observe(t, port.of("shop/async", time.Hour))
+	observe(t, port.of("shop/async", 0))
+	observe(t, port.of("shop/async", time.Hour))
 	if got := m.snapshots.Load(); got != 2 {
 		t.Errorf("%d snapshots, want the first one and the fresh one", got)
+	}
+}
+
+// What a Transport does not see yet of what others wrote is told, so that it can look again.
+func TestASnapshotThatMayLackWhatOthersWroteSaysSo(t *testing.T) {
+	m, b := newManagement(t), newBrokers(time.Hour)
+	port := m.port(t, b, "password")
+	own, other := port.of("shop/async", time.Hour), port.of("shop/other", time.Hour)
+	observe(t, own)
+	if own.behind {
+		t.Error("a new snapshot is said to lack something")
+	}
+	write(t, other)
+	observe(t, own)
+	if !own.behind {
+		t.Error("it is not said that another Transport has written since")
+	}
+	observe(t, other)
+	observe(t, own)
+	if own.behind {
+		t.Error("the snapshot that the other one needed is not shared")
+	}
+	if len(port.wrote) > 0 {
+		t.Errorf("writes that the snapshot holds are remembered: %v", port.wrote)
+	}
+}
+
+func write(t *testing.T, port apply.Port) {
+	t.Helper()
+	step := topology.Step{Action: topology.ActionCreate, Exchange: &topology.Exchange{Name: "x", Type: "fanout"}}
+	if _, err := port.Apply(t.Context(), step); err != nil {
+		t.Fatal(err)
 	}
 }
 

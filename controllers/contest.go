@@ -31,6 +31,8 @@ type contest struct {
 	// stamp of what was last wanted, and whether it was wanted before that.
 	stamp string
 	again bool
+	// same is the version of the object that was found to be as it is wanted.
+	same string
 	// version and time of the last write.
 	version string
 	written time.Time
@@ -61,6 +63,22 @@ func (c *contests) want(transport types.NamespacedName, object, stamp string) {
 		return
 	}
 	c.all[transport][object] = &contest{stamp: stamp}
+}
+
+// isSame is true for a version of an object that was found to be as it is wanted, by the stamp of today. Finding that out takes
+// more time than all else of a look at which nothing is to be done.
+func (c *contests) isSame(transport types.NamespacedName, object string, current client.Object) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	version := c.all[transport][object].same
+	return current != nil && version != "" && version == current.GetResourceVersion()
+}
+
+// found notes that a version of an object is as it is wanted.
+func (c *contests) found(transport types.NamespacedName, object string, current client.Object) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all[transport][object].same = current.GetResourceVersion()
 }
 
 // mayWrite is false where an object that is wanted was put right so often of late that it has to wait.

@@ -230,7 +230,7 @@ func (m *meter) observe(ctx context.Context, t *v1alpha1.Transport) (topology.Ob
 	if err != nil {
 		return topology.Observed{}, err
 	}
-	observed, err := port.Observe(ctx)
+	observed, err := port.of(client.ObjectKeyFromObject(t).String(), m.age).Observe(ctx)
 	if err == nil && (observed.Cluster != home.Cluster || observed.VHost != home.VHost) {
 		err = errors.New("this is another broker than the one that the Transport is on")
 	}

@@ -51,10 +51,7 @@ func TestFewAreBusyWithASlowManagementAPI(t *testing.T) {
 
 func TestWhoWaitsForASnapshotOfASlowManagementAPIGoesWhenTooManyDo(t *testing.T) {
 	m, b := newManagement(t), newBrokers(0)
-	port, ok := m.port(t, b, "password").(*sharedPort)
-	if !ok {
-		t.Fatal("another port")
-	}
+	port := m.port(t, b, "password")
 	m.gate.Lock()
 	const reconciles = slowSeats + 3
 	results := make(chan error)
@@ -62,7 +59,7 @@ func TestWhoWaitsForASnapshotOfASlowManagementAPIGoesWhenTooManyDo(t *testing.T)
 		go func() {
 			leave, err := port.enter()
 			if err == nil {
-				_, err = port.Observe(t.Context())
+				_, err = port.of("shop/async", 0).Observe(t.Context())
 				leave()
 			}
 			results <- err

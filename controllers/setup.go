@@ -122,16 +122,20 @@ func NewScheme() *runtime.Scheme {
 	return scheme
 }
 
-// CacheOptions keep the cache to Redrive's own kinds and to objects that carry its label.
+// CacheOptions keep the cache to Redrive's own kinds and to objects that carry its label. Who manages which field is kept of
+// Deployments and ConfigMaps only, where upToDate asks for it: of the others it would be a good part of what they take.
 func CacheOptions() (cache.Options, error) {
 	ours, err := labels.Parse(workload.TransportLabel)
 	if err != nil {
 		return cache.Options{}, fmt.Errorf("select by label %s: %w", workload.TransportLabel, err)
 	}
+	bare := cache.TransformStripManagedFields()
 	return cache.Options{ByObject: map[client.Object]cache.ByObject{
-		&appsv1.Deployment{}: {Label: ours},
-		&corev1.ConfigMap{}:  {Label: ours},
-		&corev1.Pod{}:        {Label: ours},
+		&appsv1.Deployment{}:    {Label: ours},
+		&corev1.ConfigMap{}:     {Label: ours},
+		&corev1.Pod{}:           {Label: ours, Transform: bare},
+		&v1alpha1.Transport{}:   {Transform: bare},
+		&v1alpha1.RetryPolicy{}: {Transform: bare},
 	}}, nil
 }
 

@@ -85,7 +85,7 @@ func (r *TransportReconciler) keepSuspects(ctx context.Context, run *transportRu
 	if observed == nil {
 		seen, err := run.port.Observe(ctx)
 		if err != nil {
-			return err //nolint:wrapcheck // It names its operation.
+			return err
 		}
 		observed = &seen
 	}

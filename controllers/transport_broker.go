@@ -27,14 +27,7 @@ func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportR
 	if err != nil {
 		return stall(v1alpha1.ReasonInvalid, err)
 	}
-	observed, err := run.port.Observe(ctx)
-	if err != nil {
-		return brokerError(err)
-	}
-	prepared, err := apply.Prepare(apply.Input{
-		Desired: desired, State: stateOf(t), Consumed: run.live.consumed(), Follows: r.follows(ctx, run),
-		Waits: r.Options.Waits, Now: time.Now(),
-	}, observed)
+	observed, prepared, err := r.prepare(ctx, run, desired)
 	if err != nil {
 		return brokerError(err)
 	}
@@ -78,6 +71,29 @@ func (run *transportRun) followQueues() {
 		if last, published := run.live.config(workload.Name(run.transport, config.Worker)); published {
 			*config = config.WithLeaving(last, run.report.Leaving)
 		}
+	}
+}
+
+// prepare looks at the broker and decides what is to be done there. Where something is in the way on a snapshot that may lack what
+// other Transports have done since, it looks again.
+func (r *TransportReconciler) prepare(
+	ctx context.Context, run *transportRun, desired topology.Objects,
+) (observed topology.Observed, prepared apply.Prepared, err error) {
+	t := run.transport
+	input := apply.Input{
+		Desired: desired, State: stateOf(t), Consumed: run.live.consumed(), Follows: r.follows(ctx, run),
+		Waits: r.Options.Waits, Now: time.Now(),
+	}
+	for {
+		if observed, err = run.port.Observe(ctx); err != nil {
+			return observed, prepared, err
+		}
+		prepared, err = apply.Prepare(input, observed)
+		difference := prepared.Difference
+		if err != nil || !run.port.behind || len(difference.Conflicts)+len(difference.Problems) == 0 || run.port.age == 0 {
+			return observed, prepared, err //nolint:wrapcheck // It says what differs.
+		}
+		run.port.age = 0
 	}
 }
 

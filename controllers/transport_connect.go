@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/broker"
@@ -77,11 +78,12 @@ func (r *TransportReconciler) connect(ctx context.Context, run *transportRun) er
 	if run.leave, err = port.enter(); err != nil {
 		return brokerError(err)
 	}
-	run.port = port
+	age := snapshotAge
 	if len(run.live.rolling()) > 0 {
 		// Workers that are not available may have lost their login: what the broker said before that does not count.
-		run.port = port.within(freshAge)
+		age = freshAge
 	}
+	run.port = port.of(client.ObjectKeyFromObject(run.transport).String(), age)
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -66,7 +67,7 @@ type transportRun struct {
 	handlerSecrets map[string]string
 	// userVersion is that of the Secret with the login of the workers' own user; empty where there is none.
 	userVersion string
-	port        apply.Port
+	port        *ownPort
 	// leave gives back the place among those that are busy with the broker; nil where none was taken.
 	leave func()
 	// observed is what the broker had where the look at it came to its end; nil where it did not.
@@ -94,13 +95,17 @@ func (r *TransportReconciler) owner(t *v1alpha1.Transport) string {
 	return r.Options.ClusterUID + "/" + t.Namespace + "/" + t.Name
 }
 
+// gatherOwned is how long changes of the workers' objects are gathered. A write of ours comes back as one, and a rollout is a
+// handful: a look at each would often be at a copy of the Transport that lacks what the last look wrote, and be in vain.
+const gatherOwned = 250 * time.Millisecond
+
 // setup registers the reconciler. Of policies, only a change of the spec concerns a Transport.
 func (r *TransportReconciler) setup(mgr ctrl.Manager, options controller.Options) error {
 	changed := builder.WithPredicates(predicate.GenerationChangedPredicate{})
 	err := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Transport{}, changed).
-		Owns(&appsv1.Deployment{}).
-		Owns(&corev1.ConfigMap{}).
+		Watches(&appsv1.Deployment{}, gathered(gatherOwned, requests(ownerOf))).
+		Watches(&corev1.ConfigMap{}, gathered(gatherOwned, requests(ownerOf))).
 		Watches(&v1alpha1.RetryPolicy{}, handler.EnqueueRequestsFromMapFunc(requests(r.usersOf)), changed).
 		WithOptions(options).
 		Complete(r)
@@ -108,6 +113,15 @@ func (r *TransportReconciler) setup(mgr ctrl.Manager, options controller.Options
 		return fmt.Errorf("set up the controller of Transports: %w", err)
 	}
 	return nil
+}
+
+// ownerOf is the Transport that an object of the workers belongs to.
+func ownerOf(_ context.Context, object client.Object) ([]types.NamespacedName, error) {
+	owner := metav1.GetControllerOf(object)
+	if owner == nil || owner.APIVersion != v1alpha1.GroupVersion.String() || owner.Kind != "Transport" {
+		return nil, nil // somebody else's
+	}
+	return []types.NamespacedName{{Namespace: object.GetNamespace(), Name: owner.Name}}, nil
 }
 
 func (r *TransportReconciler) usersOf(ctx context.Context, object client.Object) ([]types.NamespacedName, error) {

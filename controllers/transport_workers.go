@@ -154,13 +154,17 @@ func (r *TransportReconciler) write(ctx context.Context, run *transportRun, desi
 	if err := stamp(form); err != nil {
 		return err
 	}
+	name, object := client.ObjectKeyFromObject(run.transport), kind+" "+desired.GetName()
+	r.contests.want(name, object, form.GetAnnotations()[stampAnnotation])
+	if r.contests.isSame(name, object, current) {
+		return nil
+	}
 	same, err := upToDate(current, form)
 	if err != nil {
 		return err
 	}
-	name, object := client.ObjectKeyFromObject(run.transport), kind+" "+desired.GetName()
-	r.contests.want(name, object, form.GetAnnotations()[stampAnnotation])
 	if same {
+		r.contests.found(name, object, current)
 		return nil
 	}
 	if !r.contests.mayWrite(name, object, time.Now()) {

@@ -32,20 +32,6 @@ const (
 	eventUserDeleted  = "BrokerUserDeleted"
 )
 
-// userPort is the broker with its users.
-type userPort interface {
-	apply.UserPort
-
-	Identity(ctx context.Context) (topology.Identity, error)
-	DeleteUser(ctx context.Context, name string) error
-	Sessions(ctx context.Context, user string) (int, error)
-}
-
-// users of the broker, which every port of ours has.
-func (run *transportRun) users() userPort {
-	return run.port.(userPort) //nolint:forcetypeassert // all that connect gives is made of a *broker.Client
-}
-
 func wantsUser(t *v1alpha1.Transport) bool { return ptr.Deref(t.Spec.Broker.ScopedUser, false) }
 
 // hasUser is true where workers have got the login of a user of their own once.
@@ -131,7 +117,7 @@ func (k *keeping) keep(ctx context.Context) error {
 	if current != "" {
 		var err error
 		password = string(k.secret.Data["password"])
-		if seen, err = apply.LookAtUser(ctx, k.run.users(), k.vhost, current, password); err != nil {
+		if seen, err = apply.LookAtUser(ctx, k.run.port, k.vhost, current, password); err != nil {
 			return err //nolint:wrapcheck // It names its operation.
 		}
 		k.turn.wrong = !seen.Exists || !seen.Knows
@@ -192,7 +178,7 @@ func (k *keeping) intend(ctx context.Context, name string) error {
 		return nil
 	}
 	if known == nil {
-		_, err := k.run.users().User(ctx, name)
+		_, err := k.run.port.User(ctx, name)
 		switch {
 		case err == nil:
 			return stall(v1alpha1.ReasonConflict, fmt.Errorf(
@@ -226,7 +212,7 @@ func (k *keeping) putRight(ctx context.Context, name, password string, seen appl
 	if err := k.r.current(ctx, k.run.transport); err != nil {
 		return outdated(err)
 	}
-	changed, err := apply.PutUserRight(ctx, k.run.users(), k.vhost, name, password, seen, granted)
+	changed, err := apply.PutUserRight(ctx, k.run.port, k.vhost, name, password, seen, granted)
 	if err != nil {
 		return err //nolint:wrapcheck // It names its operation.
 	}
@@ -244,11 +230,11 @@ func (k *keeping) change(ctx context.Context, name string) error {
 		return outdated(err)
 	}
 	password := rand.Text() + rand.Text()
-	seen, err := apply.LookAtUser(ctx, k.run.users(), k.vhost, name, password)
+	seen, err := apply.LookAtUser(ctx, k.run.port, k.vhost, name, password)
 	if err != nil {
 		return err //nolint:wrapcheck // It names its operation.
 	}
-	if _, err := apply.PutUserRight(ctx, k.run.users(), k.vhost, name, password, seen, k.rights); err != nil {
+	if _, err := apply.PutUserRight(ctx, k.run.port, k.vhost, name, password, seen, k.rights); err != nil {
 		return err //nolint:wrapcheck // as above
 	}
 	k.r.grants.note(name, k.rights)
@@ -293,7 +279,7 @@ func userNames(t *v1alpha1.Transport) string {
 func (r *TransportReconciler) leaveIdle(ctx context.Context, run *transportRun) error {
 	t := run.transport
 	for _, user := range r.idle(t, time.Now()) {
-		sessions, err := run.users().Sessions(ctx, user.Name)
+		sessions, err := run.port.Sessions(ctx, user.Name)
 		if err != nil {
 			return err //nolint:wrapcheck // It names its operation.
 		}
@@ -337,7 +323,7 @@ func (r *TransportReconciler) deleteUser(ctx context.Context, run *transportRun,
 	if err := r.current(ctx, run.transport); err != nil {
 		return outdated(err)
 	}
-	if err := run.users().DeleteUser(ctx, name); err != nil {
+	if err := run.port.DeleteUser(ctx, name); err != nil {
 		return err //nolint:wrapcheck // It names its operation.
 	}
 	r.grants.forget(name)

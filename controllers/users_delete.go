@@ -66,7 +66,7 @@ func (r *TransportReconciler) reachUsers(ctx context.Context, run *transportRun)
 			return err
 		}
 	}
-	identity, err := run.users().Identity(ctx)
+	identity, err := run.port.Identity(ctx)
 	if err != nil {
 		return err //nolint:wrapcheck // It names its operation.
 	}

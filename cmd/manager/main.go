@@ -39,6 +39,7 @@ type settings struct {
 	probeAddress    string
 	scaleAddress    string
 	scaleURL        string
+	pprofAddress    string
 	workerImage     string
 	imagePullPolicy string
 	namespaces      namespaces
@@ -75,6 +76,8 @@ func parse(flags *flag.FlagSet, arguments []string) *settings {
 	flags.StringVar(&s.probeAddress, "health-probe-bind-address", ":8081", "Address of /healthz and /readyz.")
 	flags.StringVar(&s.scaleAddress, "scale-bind-address", off, "Address at which KEDA asks for numbers of messages; 0 turns it off, and KEDA is not used.")
 	flags.StringVar(&s.scaleURL, "scale-url", "http://redrive-manager-scale.redrive-system.svc:8082", "URL under which KEDA reaches that address.")
+	flags.StringVar(&s.pprofAddress, "pprof-bind-address", "0",
+		"Address of Go's profiles, for everybody who reaches it: give one on loopback. 0 turns them off.")
 	flags.StringVar(&s.workerImage, "worker-image", os.Getenv(workerImageVariable), "Image of the workers.")
 	flags.StringVar(&s.imagePullPolicy, "worker-image-pull-policy", "", "Pull policy of the workers' image; empty leaves it to Kubernetes.")
 	flags.Var(&s.namespaces, "namespaces", "The only namespaces to look at, with commas between them; empty is all.")
@@ -199,6 +202,7 @@ func newManager(cluster *rest.Config, s *settings) (manager.Manager, error) {
 		Client:                 controllers.ClientOptions(),
 		Metrics:                s.metricsOptions(),
 		HealthProbeBindAddress: s.probeAddress,
+		PprofBindAddress:       s.pprofAddress,
 		LeaderElection:         s.leaderElect,
 		LeaderElectionID:       "redrive-manager.redrive.dev",
 		// The process ends when the manager does, so that another may take over at once.

@@ -80,6 +80,8 @@ type differ struct {
 	broken bool
 	// taken is true when another Transport uses the same prefix.
 	taken bool
+	// policies are the names of those observed, in order; nil until they are needed.
+	policies []string
 	// patterns of policies, compiled; nil where Go does not understand one.
 	patterns map[string]*regexp.Regexp
 	out      Difference

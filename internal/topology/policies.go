@@ -58,6 +58,24 @@ func exactly(name string) string {
 	return "^" + regexp.QuoteMeta(name) + "$"
 }
 
+// exactName is the one name that a pattern matches, where it is one that exactly gives.
+func exactName(pattern string) (name string, exact bool) {
+	quoted, begins := strings.CutPrefix(pattern, "^")
+	quoted, ends := strings.CutSuffix(quoted, "$")
+	if !begins || !ends {
+		return "", false
+	}
+	plain := make([]byte, 0, len(quoted))
+	for i := 0; i < len(quoted); i++ {
+		if quoted[i] == '\\' && i+1 < len(quoted) {
+			i++
+		}
+		plain = append(plain, quoted[i])
+	}
+	name = string(plain)
+	return name, exactly(name) == pattern
+}
+
 // anyOf is the pattern that matches some names and no other.
 func anyOf(names []string) string {
 	if len(names) == 1 {

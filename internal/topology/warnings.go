@@ -126,7 +126,10 @@ func (d *differ) ownPolicy(kind Kind, name string) (Policy, bool) {
 func (d *differ) rival(kind Kind, name, applied string, ours Policy) (Policy, bool) {
 	var strongest Policy
 	found := false
-	for _, id := range slices.Sorted(maps.Keys(d.observed.Policies)) {
+	if d.policies == nil {
+		d.policies = slices.Sorted(maps.Keys(d.observed.Policies))
+	}
+	for _, id := range d.policies {
 		policy := d.observed.Policies[id]
 		if policy.Name == ours.Name || !d.appliesTo(policy, kind, name) || (!d.matches(policy, name) && applied != policy.Name) {
 			continue
@@ -163,6 +166,10 @@ func (d *differ) typeOf(queue string) string {
 }
 
 func (d *differ) matches(policy Policy, name string) bool {
+	// Nearly all policies are those of Transports, each of one queue: a vhost has hundreds, and each is held against all queues.
+	if only, exact := exactName(policy.Pattern); exact {
+		return only == name
+	}
 	pattern, known := d.patterns[policy.Pattern]
 	if !known {
 		// One that Go does not understand is judged by what the broker says.

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/topology"
+)
+
+// bareRun is what the bare loop came to.
+type bareRun struct {
+	took time.Duration
+	// requests, and the objects that stood in the end.
+	requests counts
+	objects  int
+}
+
+// longestBare bounds the baseline: what takes the broker longer says nothing about the operator.
+const longestBare = 15 * time.Minute
+
+// bare declares the objects of all Transports in vhosts of their own, which are deleted afterwards. What is to be declared is known
+// before it begins, nothing is looked at and nothing is reported.
+func (s *settings) bare(ctx context.Context, b *rabbit, l *load) (run bareRun, err error) {
+	const prefix = "bare"
+	all, err := l.resources(ctx, prefix)
+	if err != nil {
+		return run, err
+	}
+	plans := make([][]topology.Step, len(all.transports))
+	for i, t := range all.transports {
+		if plans[i], err = steps(t, all.policies); err != nil {
+			return run, err
+		}
+	}
+	if err := b.makeVHosts(ctx, l, prefix); err != nil {
+		return run, err
+	}
+	clients := make([]*broker.Client, l.vhosts)
+	for i := range clients {
+		if clients[i], err = b.client(l.vhost(prefix, i)); err != nil {
+			return run, err
+		}
+		defer clients[i].Close()
+	}
+	tellf("bare loop: %d objects for each of %d Transports", len(plans[0]), len(plans))
+	before, began := b.proxy.seen(), time.Now()
+	err = each(len(plans), s.concurrency, func(i int) error {
+		for _, step := range plans[i] {
+			if time.Since(began) > longestBare {
+				return fmt.Errorf("the broker itself needs more than %s: use fewer Transports, or more vhosts", longestBare)
+			}
+			if _, err := clients[i%l.vhosts].Apply(ctx, step); err != nil {
+				return err //nolint:wrapcheck // It says what it did.
+			}
+		}
+		return nil
+	})
+	run.took, run.requests = time.Since(began), b.proxy.seen().since(before)
+	if err != nil {
+		return run, err
+	}
+	tellf("bare loop: %.1f s, %v", run.took.Seconds(), run.requests)
+	if run.objects, err = b.census(ctx, l, prefix); err != nil {
+		return run, err
+	}
+	if puts := run.requests[http.MethodPut+" queues"]; puts == 0 {
+		return run, fmt.Errorf("no queue was declared: the proxy saw %v", run.requests)
+	}
+	return run, b.deleteVHosts(ctx, l, prefix)
+}

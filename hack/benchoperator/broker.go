@@ -1,0 +1,160 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"sync"
+	"time"
+
+	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/testbroker"
+)
+
+// rabbit is the RabbitMQ, behind a proxy that counts what is asked of its management API.
+type rabbit struct {
+	running *testbroker.Broker
+	own     bool
+	proxy   *proxy
+
+	management         *url.URL
+	username, password string
+}
+
+func startBroker(ctx context.Context) (*rabbit, error) {
+	b := &rabbit{running: testbroker.FromEnvironment()}
+	if b.running == nil {
+		var err error
+		if b.running, err = testbroker.Start(ctx, os.Stderr); err != nil {
+			return nil, fmt.Errorf("start RabbitMQ: %w", err)
+		}
+		b.own = true
+	}
+	management, err := url.Parse(b.running.ManagementURL)
+	if err != nil || management.User == nil {
+		return nil, errors.Join(errors.New("the management URL is not a URL with a login"), b.stop(ctx)) // the cause would show the password
+	}
+	b.username = management.User.Username()
+	b.password, _ = management.User.Password()
+	management.User = nil
+	b.management = management
+	if b.proxy, err = startProxy(management); err != nil {
+		return nil, errors.Join(err, b.stop(ctx))
+	}
+	return b, nil
+}
+
+func (b *rabbit) stop(ctx context.Context) error {
+	if b.proxy != nil {
+		_ = b.proxy.server.Close()
+	}
+	if !b.own {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	return b.running.Stop(ctx) //nolint:wrapcheck // It says what it did.
+}
+
+// client speaks to the management API about one vhost, through the proxy.
+func (b *rabbit) client(vhost string) (*broker.Client, error) {
+	return broker.New(broker.Config{ //nolint:wrapcheck // It says what is wrong.
+		ManagementURL: b.proxy.url, Username: b.username, Password: b.password, VHost: vhost,
+	})
+}
+
+// eachVHost does something with each of the vhosts of a prefix, a few at a time.
+func (l *load) eachVHost(prefix string, do func(vhost string) error) error {
+	return each(l.vhosts, 4, func(i int) error { return do(l.vhost(prefix, i)) })
+}
+
+// each calls a function with 0 to n-1, so many at a time, and returns its first error.
+func each(n, atOnce int, do func(i int) error) error {
+	next := make(chan int)
+	var group sync.WaitGroup
+	var once sync.Once
+	var first error
+	for range atOnce {
+		group.Go(func() {
+			for i := range next {
+				if err := do(i); err != nil {
+					once.Do(func() { first = err })
+				}
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	group.Wait()
+	return first
+}
+
+func (b *rabbit) makeVHosts(ctx context.Context, l *load, prefix string) error {
+	return l.eachVHost(prefix, func(vhost string) error {
+		if err := b.manage(ctx, http.MethodPut, "/api/vhosts/"+vhost, nil); err != nil {
+			return err
+		}
+		all := map[string]string{"configure": ".*", "write": ".*", "read": ".*"}
+		return b.manage(ctx, http.MethodPut, "/api/permissions/"+vhost+"/"+url.PathEscape(b.username), all)
+	})
+}
+
+func (b *rabbit) deleteVHosts(ctx context.Context, l *load, prefix string) error {
+	return l.eachVHost(prefix, func(vhost string) error { return b.manage(ctx, http.MethodDelete, "/api/vhosts/"+vhost, nil) })
+}
+
+// census counts the objects of all vhosts of a prefix, past the proxy.
+func (b *rabbit) census(ctx context.Context, l *load, prefix string) (objects int, err error) {
+	var mu sync.Mutex
+	err = l.eachVHost(prefix, func(vhost string) error {
+		client, err := broker.New(broker.Config{
+			ManagementURL: b.management.String(), Username: b.username, Password: b.password, VHost: vhost,
+		})
+		if err != nil {
+			return err //nolint:wrapcheck // It says what is wrong.
+		}
+		defer client.Close()
+		seen, err := client.Observe(ctx)
+		mu.Lock()
+		defer mu.Unlock()
+		objects += len(seen.Exchanges) + len(seen.Queues) + len(seen.Bindings) + len(seen.Policies)
+		return err //nolint:wrapcheck // It says what it did.
+	})
+	return objects, err
+}
+
+// manage makes a request of its own, past the proxy.
+func (b *rabbit) manage(ctx context.Context, method, path string, body any) error {
+	var content io.Reader = http.NoBody
+	if body != nil {
+		data, err := json.Marshal(body)
+		if err != nil {
+			return fmt.Errorf("encode: %w", err)
+		}
+		content = bytes.NewReader(data)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, b.management.String()+path, content)
+	if err != nil {
+		return fmt.Errorf("management API: %w", err)
+	}
+	request.SetBasicAuth(b.username, b.password)
+	request.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return fmt.Errorf("management API: %w", err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	_, _ = io.Copy(io.Discard, response.Body)
+	if response.StatusCode >= http.StatusMultipleChoices {
+		return fmt.Errorf("management API: %s %s: %s", method, path, response.Status)
+	}
+	return nil
+}

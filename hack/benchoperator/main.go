@@ -1,0 +1,125 @@
+// Command benchoperator measures the operator with many Transports: a real API server with controller manager and scheduler, nodes of
+// KWOK that say of pods that they run, a real RabbitMQ, and bin/manager as a process of its own. It prints a table, writes it to
+// bin/bench-operator.json, and ends with 1 where a ratio is above its limit:
+//
+//	go run ./hack/benchoperator -transports 100 -polls 10
+//
+// The broker is the one of AMQP_URL and MANAGEMENT_URL, else one of its own; it must have nothing else to do. It runs from the root of
+// the repository, on Linux.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+// settings of a run.
+type settings struct {
+	// transports, the vhosts that they are spread over, and the RetryPolicies that they share.
+	transports, vhosts, policies int
+	// concurrency of the manager and of the bare loop.
+	concurrency int
+	// polls of the steady state, and the time between two of them.
+	polls int
+	poll  time.Duration
+	// output is the file for the results, and profiles a folder for profiles of the manager; empty for none.
+	output, profiles string
+	// bareOnly ends the run after the baseline.
+	bareOnly bool
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	s, err := parse()
+	held := false
+	if err == nil {
+		held, err = s.run(ctx)
+	}
+	stop()
+	switch {
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "bench-operator:", err)
+		os.Exit(2)
+	case !held:
+		fmt.Fprintln(os.Stderr, "bench-operator: not all that has to hold does")
+		os.Exit(1)
+	}
+}
+
+func parse() (*settings, error) {
+	s := &settings{}
+	flag.IntVar(&s.transports, "transports", 1000, "number of Transports, each with four work queues and one worker")
+	flag.IntVar(&s.vhosts, "vhosts", 0, "vhosts that they are spread over; 0 makes one for each 25")
+	flag.IntVar(&s.policies, "policies", 20, "RetryPolicies; the first is used by a fifth of the Transports, the others by the rest")
+	flag.IntVar(&s.concurrency, "concurrency", 8, "reconciles, and requests of the bare loop, at a time")
+	flag.IntVar(&s.polls, "polls", 60, "polls of the steady state; an hour has 60 at the default interval")
+	flag.DurationVar(&s.poll, "poll", 10*time.Second, "time between two polls of the steady state")
+	flag.StringVar(&s.output, "output", "bin/bench-operator.json", "file for the results")
+	flag.StringVar(&s.profiles, "profiles", "", "folder for profiles of the manager; none are made without it")
+	flag.BoolVar(&s.bareOnly, "bare", false, "measure the bare loop only")
+	flag.Parse()
+	if s.transports < 5 || s.policies < 2 || s.concurrency < 1 || s.polls < 1 || s.poll < time.Second {
+		return nil, errors.New("-transports has to be at least 5, -policies 2, -concurrency and -polls 1, and -poll 1s")
+	}
+	if s.vhosts == 0 {
+		s.vhosts = (s.transports + 24) / 25
+	}
+	return s, nil
+}
+
+// run measures, and tells whether all holds that has to.
+func (s *settings) run(ctx context.Context) (held bool, err error) {
+	go watchForStops(ctx)
+	b, err := startBroker(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, b.stop(context.WithoutCancel(ctx))) }()
+	results, failed := s.measure(ctx, b)
+	if err := errors.Join(show(os.Stdout, results), save(s.output, results), failed); err != nil {
+		return false, err
+	}
+	for i := range results {
+		if !results[i].holds() {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// measure returns what was measured, also where a part fails.
+func (s *settings) measure(ctx context.Context, b *rabbit) (results []result, err error) {
+	load := newLoad(s)
+	bare, err := s.bare(ctx, b, load)
+	if err != nil {
+		return nil, fmt.Errorf("the bare loop: %w", err)
+	}
+	if s.bareOnly {
+		return []result{shown(load.title("bare loop (s)"), 0, bare.took.Seconds())}, nil
+	}
+	c, err := startCluster(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, c.stop()) }()
+	run := &operatorRun{settings: s, broker: b, cluster: c, load: load}
+	for _, figure := range []func(context.Context, *bareRun) ([]result, error){run.apply, run.restart, run.steady, run.policy} {
+		more, err := figure(ctx, &bare)
+		results = append(results, more...)
+		if err != nil {
+			return results, errors.Join(err, run.manager.stop())
+		}
+	}
+	return results, run.manager.stop()
+}
+
+// tellf tells how far it is.
+func tellf(format string, arguments ...any) {
+	fmt.Fprintf(os.Stderr, time.Now().Format(time.TimeOnly)+" "+format+"\n", arguments...)
+}
