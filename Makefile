@@ -228,8 +228,8 @@ patches:
 $(if $(NAMESPACES),$(WATCHED))
 endef
 define WATCHED
-    - {op: test, path: /spec/template/spec/containers/0/args/3, value: --namespaces=shop}
-    - {op: replace, path: /spec/template/spec/containers/0/args/3, value: "--namespaces=$(subst $(EMPTY) $(EMPTY),$(COMMA),$(strip $(NAMESPACES)))"}
+    - {op: test, path: /spec/template/spec/containers/0/args/5, value: --namespaces=shop}
+    - {op: replace, path: /spec/template/spec/containers/0/args/5, value: "--namespaces=$(subst $(EMPTY) $(EMPTY),$(COMMA),$(strip $(NAMESPACES)))"}
 endef
 export OVERLAY
 

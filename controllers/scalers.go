@@ -156,7 +156,6 @@ func (r *TransportReconciler) applyScaled(ctx context.Context, run *transportRun
 	if err := r.handOver(ctx, run, deployment); err != nil {
 		return err
 	}
-	isNew := run.live.deployments[name] == nil
 	if err := r.applyDeployment(ctx, run, deployment); err != nil {
 		return err
 	}
@@ -164,8 +163,12 @@ func (r *TransportReconciler) applyScaled(ctx context.Context, run *transportRun
 	if !scaled || live == nil {
 		return nil
 	}
+	decided, err := hasReplicas(live)
+	if err != nil {
+		return err
+	}
 	// A HorizontalPodAutoscaler leaves alone what has no pods, as KEDA may have left it.
-	if asleep := replicas(live) == 0 && keep == workload.AutoscalerKind(); asleep || isNew && replicas(live) < scaling.Min {
+	if asleep := replicas(live) == 0 && keep == workload.AutoscalerKind(); asleep || !decided && replicas(live) < scaling.Min {
 		if err := r.setReplicas(ctx, run, live, max(1, scaling.Min)); err != nil {
 			return err
 		}

@@ -90,7 +90,7 @@ func TestWithoutAVersionNoSidecarIsMade(t *testing.T) {
 	for _, says := range []string{"", "the newest"} {
 		server, s := newAged(t, says)
 		r := &TransportReconciler{sidecars: s}
-		run := &transportRun{source: brokerSource{secrets: []string{"rabbitmq"}}}
+		run := &transportRun{transport: &v1alpha1.Transport{}, source: brokerSource{secrets: []string{"rabbitmq"}}}
 		sidecar := &v1alpha1.Worker{Handler: v1alpha1.Handler{Image: new("shop:v1"), HTTP: &v1alpha1.HTTPHandler{URL: "http://127.0.0.1/"}}}
 		if _, err := r.workerOptions(t.Context(), run, sidecar); err == nil {
 			t.Errorf("version %q: there is no error", says)

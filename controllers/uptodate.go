@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -75,6 +76,25 @@ func ownsReplicas(live *appsv1.Deployment) (bool, error) {
 		return false, fmt.Errorf("tell whose the replicas of %s are: %w", live.Name, err)
 	}
 	return owned.Spec != nil && owned.Spec.Replicas != nil, nil
+}
+
+// hasReplicas is true where somebody has decided on the replicas of a Deployment. Else they are what the API server puts there.
+func hasReplicas(live *appsv1.Deployment) (bool, error) {
+	for _, manager := range live.ManagedFields {
+		if manager.FieldsV1 == nil {
+			continue
+		}
+		var owned struct {
+			Spec map[string]json.RawMessage `json:"f:spec"`
+		}
+		if err := json.Unmarshal(manager.FieldsV1.GetRawBytes(), &owned); err != nil {
+			return false, fmt.Errorf("tell who has decided on the replicas of %s: %w", live.Name, err)
+		}
+		if _, ok := owned.Spec["f:replicas"]; ok {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 func deploymentOf(object *unstructured.Unstructured) (*appsv1.Deployment, error) {

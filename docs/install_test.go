@@ -32,8 +32,9 @@ func TestTheFirstMessageFitsItsBroker(t *testing.T) {
 	if login["RABBITMQ_DEFAULT_USER"] != secret.StringData["username"] || login["RABBITMQ_DEFAULT_PASS"] != secret.StringData["password"] {
 		t.Error("the login in the Secret is not that of the broker")
 	}
-	if secret.StringData["host"] != service.Name {
-		t.Errorf("the Secret names the host %s, and the Service is %s", secret.StringData["host"], service.Name)
+	// The operator looks it up in another namespace than the workers do.
+	if want := service.Name + ".shop.svc"; secret.StringData["host"] != want {
+		t.Errorf("the Secret names the host %s, and the Service is %s", secret.StringData["host"], want)
 	}
 	for _, port := range service.Spec.Ports {
 		if !slices.ContainsFunc(container.Ports, func(p corev1.ContainerPort) bool { return p.ContainerPort == port.Port }) {

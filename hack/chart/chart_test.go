@@ -160,42 +160,6 @@ func TestTheChartInstallsWhatKustomizeDoes(t *testing.T) {
 	compare(t, got, want)
 }
 
-// The names of the cluster's own objects tell releases apart.
-func TestTheChartForSomeNamespacesIsThatOfKustomize(t *testing.T) {
-	got, want := rendered(t, "watchNamespaces: [shop]"), kustomized(t, "config/namespaced")
-	renamed := map[string]*unstructured.Unstructured{}
-	for key, object := range got {
-		text := strings.ReplaceAll(document(t, object), "-"+system+`"`, `"`)
-		object := &unstructured.Unstructured{}
-		if err := json.Unmarshal([]byte(text), object); err != nil {
-			t.Fatal(err)
-		}
-		renamed[strings.TrimSuffix(key, "-"+system)] = object
-	}
-	compare(t, renamed, want)
-}
-
-func TestEachWatchedNamespaceHasARoleAndThereIsNoRightElsewhere(t *testing.T) {
-	objects := rendered(t, "watchNamespaces: [shop, billing]\nmetrics: {secure: false}")
-	for _, key := range []string{"Role shop/redrive-manager", "RoleBinding shop/redrive-manager", "Role billing/redrive-manager", "RoleBinding billing/redrive-manager"} {
-		if objects[key] == nil {
-			t.Errorf("there is no %s", key)
-		}
-	}
-	for key, object := range objects {
-		if object.GetKind() != "ClusterRole" {
-			continue
-		}
-		rules, _, _ := unstructured.NestedSlice(object.Object, "rules")
-		if text := fmt.Sprint(rules); text != "[map[apiGroups:[] resourceNames:[kube-system] resources:[namespaces] verbs:[get]]]" {
-			t.Errorf("%s: %s", key, text)
-		}
-	}
-	if text := document(t, objects["Deployment "+system+"/redrive-manager"]); !strings.Contains(text, `"--namespaces=shop,billing"`) {
-		t.Errorf("the manager is not told: %s", text)
-	}
-}
-
 // Values and what they are to put into the Deployment, or into all objects where none is named.
 func TestValuesGoWhereTheyBelong(t *testing.T) {
 	tests := map[string]struct {

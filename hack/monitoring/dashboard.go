@@ -68,7 +68,12 @@ type panel struct {
 }
 
 // position in Grafana's grid, which is 24 wide.
-type position struct{ X, Y, W, H int }
+type position struct {
+	X int `json:"x"`
+	Y int `json:"y"`
+	W int `json:"w"`
+	H int `json:"h"`
+}
 
 type target struct {
 	RefID        string `json:"refId"`
@@ -92,7 +97,8 @@ func readDashboard() (*dashboard, error) {
 
 // expanded is a query with all namespaces and Transports, as Grafana sends it for "All".
 func (d *dashboard) expanded(expr string, rate, interval time.Duration) string {
-	pairs := []string{"$__rate_interval", rate.String(), "$__interval", interval.String()}
+	pairs := make([]string, 0, 4+2*len(d.Templating.List))
+	pairs = append(pairs, "$__rate_interval", rate.String(), "$__interval", interval.String())
 	for _, v := range d.Templating.List {
 		pairs = append(pairs, "$"+v.Name, v.AllValue)
 	}

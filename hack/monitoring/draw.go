@@ -7,6 +7,7 @@ import (
 	"html"
 	"math"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,7 +41,8 @@ func draw(ctx context.Context, e *evaluation) ([]byte, error) {
 	fmt.Fprintf(&svg, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" font-family="sans-serif" font-size="10">`+"\n",
 		width, height, width, height)
 	fmt.Fprintf(&svg, `<rect width="%d" height="%d" fill="#f4f5f5"/>`+"\n", width, height)
-	fmt.Fprintf(&svg, `<text x="10" y="25" font-size="17">%s</text><text x="%d" y="25" text-anchor="end" fill="#666">all namespaces, all Transports; %s of a run</text>`+"\n",
+	fmt.Fprintf(&svg, `<text x="10" y="25" font-size="17">%s</text>`+
+		`<text x="%d" y="25" text-anchor="end" fill="#666">all namespaces, all Transports; %s of a run</text>`+"\n",
 		html.EscapeString(e.board.Title), width-10, e.end.Sub(e.begin).Round(time.Second))
 	for i := range e.board.Panels {
 		p := &e.board.Panels[i]
@@ -96,8 +98,8 @@ func (p *plot) draw(svg *bytes.Buffer) {
 			left, y, p.width-10, left-4, y+3, figure(value, defaults.Unit))
 	}
 	// The last are drawn first: of a stack they are the highest.
-	for i := len(p.lines) - 1; i >= 0; i-- {
-		p.line(svg, p.lines[i], colours()[i%len(colours())], float64(defaults.Custom.FillOpacity)/100)
+	for i, line := range slices.Backward(p.lines) {
+		p.line(svg, line, colours()[i%len(colours())], float64(defaults.Custom.FillOpacity)/100)
 	}
 	p.legend(svg)
 }

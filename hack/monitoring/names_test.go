@@ -9,7 +9,7 @@ import (
 	"time"
 
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
-	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/promql/parser"
 	"sigs.k8s.io/yaml"
 )
@@ -28,7 +28,7 @@ func exported(t *testing.T) catalogue {
 		if words[0] == "#" {
 			continue
 		}
-		own := map[string]bool{labels.MetricName: true}
+		own := map[string]bool{model.MetricNameLabel: true}
 		for _, label := range append(words[2:], ofTarget[words[0]]...) {
 			own[label] = true
 		}
@@ -195,7 +195,7 @@ func TestEveryValueThatIsAskedForIsOneOfThePrograms(t *testing.T) {
 				return nil
 			}
 			for _, matcher := range selector.LabelMatchers {
-				if matcher.Name == labels.MetricName || matcher.Value == ".*" {
+				if matcher.Name == model.MetricNameLabel || matcher.Value == ".*" {
 					continue
 				}
 				for value := range strings.SplitSeq(matcher.Value, "|") {

@@ -48,9 +48,9 @@ type imageManifest struct {
 	Layers        []descriptor `json:"layers"`
 }
 
-// WriteLayout writes one image for several architectures as an archive of an OCI layout, which `skopeo copy oci-archive:FILE`,
-// `ctr images import` and `docker load` take. The tag is that of the image, and name its reference with it. The result is
-// the digest by which registries and clusters will know the image.
+// WriteLayout writes one image for several architectures as an archive of an OCI layout, which `skopeo copy oci-archive:FILE` and
+// `ctr images import` take, and `docker load` where Docker has containerd's image store. The tag is that of the image, and name its
+// reference with it. The result is the digest by which registries and clusters will know the image.
 func WriteLayout(out io.Writer, name, tag string, images ...Image) (string, error) {
 	blobs := blobs{}
 	all := index{SchemaVersion: 2, MediaType: indexType}
