@@ -111,6 +111,8 @@ func TestRetriesInLanesComeBackWhileTheWorkersDrain(t *testing.T) {
 	s.publish("async.fallback", "test", amqp091.Table{"redrive-lane": "1s"}) // A worker retries while it drains.
 	s.counted("test", 2)
 	s.counted("async.fallback.1h", 1)
+	s.counted("async.fallback.1s", 0) // The broker counts each queue in its own time.
+	s.counted("async.fallback.3s", 0)
 	s.later(16 * time.Second)
 	want := []apply.Blocked{{Queue: "test", Messages: 2}, {Queue: "async.fallback.1h", Messages: 1}}
 	if report := s.remove(false, false); report.Drained || !slices.Equal(report.Blocked, want) {
