@@ -69,20 +69,29 @@ func retried(ctx context.Context, b *bench) ([]result, error) {
 	return results, nil
 }
 
-// bareRetry publishes into the lane on one connection, and consumes on another one what comes out of it.
-func bareRetry(ctx context.Context, s *stage, m *meter) error {
+// confirming opens a connection with a channel on which publications are confirmed.
+func confirming(s *stage) (*amqp091.Connection, *amqp091.Channel, error) {
 	conn, err := amqp091.Dial(s.url())
 	if err != nil {
-		return fmt.Errorf("connect: %w", err)
+		return nil, nil, fmt.Errorf("connect: %w", err)
+	}
+	channel, err := conn.Channel()
+	if err == nil {
+		err = channel.Confirm(false)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("open a channel with confirms: %w", err), conn.Close())
+	}
+	return conn, channel, nil
+}
+
+// bareRetry publishes into the lane on one connection, and consumes on another one what comes out of it.
+func bareRetry(ctx context.Context, s *stage, m *meter) error {
+	conn, channel, err := confirming(s)
+	if err != nil {
+		return err
 	}
 	defer func() { _ = conn.Close() }()
-	channel, err := conn.Channel()
-	if err != nil {
-		return fmt.Errorf("open a channel: %w", err)
-	}
-	if err := channel.Confirm(false); err != nil {
-		return fmt.Errorf("switch confirms on: %w", err)
-	}
 	returns := channel.NotifyReturn(make(chan amqp091.Return, bareWindow))
 	var publishing sync.WaitGroup
 	var failed error
@@ -131,18 +140,11 @@ func bareRetrier(headers func() amqp091.Table) runner {
 
 func retryBare(ctx context.Context, s *stage, m *meter, headers func() amqp091.Table) error {
 	m.begin()
-	conn, err := amqp091.Dial(s.url())
+	conn, channel, err := confirming(s)
 	if err != nil {
-		return fmt.Errorf("connect: %w", err)
+		return err
 	}
 	defer func() { _ = conn.Close() }()
-	channel, err := conn.Channel()
-	if err != nil {
-		return fmt.Errorf("open a channel: %w", err)
-	}
-	if err := channel.Confirm(false); err != nil {
-		return fmt.Errorf("switch confirms on: %w", err)
-	}
 	b, err := startBare(s, 2*retryConcurrency)
 	if err != nil {
 		return err
