@@ -279,6 +279,11 @@ func userNames(t *v1alpha1.Transport) string {
 func (r *TransportReconciler) leaveIdle(ctx context.Context, run *transportRun) error {
 	t := run.transport
 	for _, user := range r.idle(t, time.Now()) {
+		// RabbitMQ answers with 500 where a login without the tag asks for the connections of somebody else. Asked for the user, it
+		// says that it may not.
+		if _, err := run.port.User(ctx, user.Name); err != nil && !errors.Is(err, broker.ErrNotFound) {
+			return err //nolint:wrapcheck // It names its operation.
+		}
 		sessions, err := run.port.Sessions(ctx, user.Name)
 		if err != nil {
 			return err //nolint:wrapcheck // It names its operation.

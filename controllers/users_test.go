@@ -379,6 +379,15 @@ func TestWithoutTheTagWorkersThatHaveAUserGoOnAndAreToldOfNoQueueThatItMayNotCon
 	if now := configured(); now != before || w.loggedInAs(transport) != user {
 		t.Errorf("the workers are told %s", now)
 	}
+
+	t.Log("turned off, the Transport does not wait for the tag")
+	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Broker.ScopedUser = nil })
+	testtransport.Eventually(t, "the user to be forgotten", func() bool { w.rollOut(); w.get(transport); return len(transport.Status.BrokerUsers) == 0 })
+	w.awaitEvent("Retained", user)
+	w.awaitReady(transport)
+	if w.userSecret(transport) != nil || w.mounted() != secretName {
+		t.Errorf("the pods mount %s", w.mounted())
+	}
 }
 
 func TestAnOperatorThatIsKilledWhileItMakesOrChangesAUserGoesOn(t *testing.T) {
