@@ -28,7 +28,6 @@ func TestMetricsTellHowMessagesAndTransportsStand(t *testing.T) {
 	}
 
 	w.amqp.Publish("async", "test", make([]amqp091.Publishing, 3)...)
-	w.park("2s", "1")
 	taken, ok, err := w.amqp.Channel().Get("test", false)
 	if err != nil || !ok {
 		t.Fatalf("no message in test: %v", err)
@@ -38,6 +37,7 @@ func TestMetricsTellHowMessagesAndTransportsStand(t *testing.T) {
 		return of("messages", "test") == 3 && of("ready_messages", "test") == 2 && of("unacked_messages", "test") == 1 &&
 			of("oldest_seconds", "test") > 1
 	})
+	w.park("2s", "1")
 	if _, told := w.series("redrive_queue_oldest_seconds", "role")["lane"]; told {
 		t.Error("lanes have an age")
 	}

@@ -20,6 +20,8 @@ const (
 	user = "redrive"
 
 	readyWithin = 90 * time.Second
+	// A machine that is busy with other tests makes a vhost in many seconds.
+	answersWithin = time.Minute
 )
 
 // Broker is a running RabbitMQ.
@@ -185,12 +187,14 @@ func (b *Broker) answers(ctx context.Context) error {
 		return fmt.Errorf("AMQP port: %w", err)
 	}
 	_ = conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
 	return b.manage(ctx, http.MethodGet, "/api/overview", nil)
 }
 
 // manage makes one request to the management API.
 func (b *Broker) manage(ctx context.Context, method, path string, body io.Reader) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, answersWithin)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, b.ManagementURL+path, body)
 	if err != nil {

@@ -1,6 +1,28 @@
 package testbroker
 
-import "syscall"
+import (
+	"os"
+	"syscall"
+)
 
 // endWithParent lets the kernel end a process when ours is killed, so that a test that times out leaves no node behind.
 func endWithParent(attributes *syscall.SysProcAttr) { attributes.Pdeathsig = syscall.SIGTERM }
+
+const (
+	sharedMemory = "/dev/shm"
+	tmpfsMagic   = 0x01021994 // statfs(2)
+	enoughMemory = 4 << 30
+)
+
+// inMemory is a folder in memory with room for the states of several nodes, so that tests beside each other do not wait for the disk
+// with each declaration; empty where there is none, or TMPDIR names a folder.
+func inMemory() string {
+	var at syscall.Statfs_t
+	if os.Getenv("TMPDIR") != "" || syscall.Statfs(sharedMemory, &at) != nil || at.Type != tmpfsMagic {
+		return ""
+	}
+	if at.Bavail*uint64(at.Bsize) < enoughMemory { //nolint:gosec // a size of blocks is positive
+		return ""
+	}
+	return sharedMemory
+}

@@ -35,7 +35,7 @@ func (s system) server() string {
 // temporary is the parent of folders that the system can see, for os.MkdirTemp.
 func (s system) temporary() string {
 	if s == "" {
-		return ""
+		return inMemory()
 	}
 	return filepath.Join(string(s), "tmp")
 }

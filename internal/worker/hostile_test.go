@@ -37,13 +37,9 @@ func (r *rig) held() float64 {
 
 func TestAMessageThatIsHeldWhenItsSessionEndsIsNotPublishedTwice(t *testing.T) {
 	const messages = 10
-	release, answered := make(chan struct{}), make(chan struct{}, 1)
+	release := make(chan struct{})
 	p := newPartner(t, func(*http.Request, int) int {
-		select {
-		case answered <- struct{}{}: // the first
-		default:
-			<-release
-		}
+		<-release
 		return 422
 	})
 	r := newRig(t, p, rejecting(), nil)
@@ -54,8 +50,9 @@ func TestAMessageThatIsHeldWhenItsSessionEndsIsNotPublishedTwice(t *testing.T) {
 	r.publish(make([]amqp091.Publishing, messages)...)
 	testtransport.Eventually(t, "all at the handler", func() bool { return len(p.got()) == messages })
 	// The first one ends the publisher's session. The others wait for the next one when their own session ends too.
-	testtransport.Eventually(t, "the publisher's end", func() bool { return r.worker.Ready() != nil })
 	r.proxy.Refuse(true)
+	release <- struct{}{}
+	testtransport.Eventually(t, "the publisher's end", func() bool { return r.worker.Ready() != nil })
 	close(release)
 	testtransport.Eventually(t, "all to be held", func() bool { return r.held() == messages })
 	r.proxy.Cut()
