@@ -93,6 +93,7 @@ func (w *world) unseen(do func()) {
 		return time.Since(since) > pollInterval/5
 	})
 	w.proxy.down.Store(true)
+	testtransport.Eventually(w, "the answers under way", func() bool { return w.proxy.open.Load() == 0 })
 	do()
 }
 

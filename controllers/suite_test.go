@@ -444,8 +444,10 @@ func (w *world) awaitCount(queue string, messages int64) {
 type proxy struct {
 	*httptest.Server
 	reads, writes atomic.Int64
-	down          atomic.Bool
-	trap          atomic.Pointer[trap]
+	// open are the requests that are not answered yet.
+	open atomic.Int64
+	down atomic.Bool
+	trap atomic.Pointer[trap]
 	// written are the writes as method and path.
 	mu      sync.Mutex
 	written []string
@@ -460,6 +462,8 @@ func newProxy(t *testing.T, managementURL string) *proxy {
 	}, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
 	p := &proxy{}
 	p.Server = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		p.open.Add(1)
+		defer p.open.Add(-1)
 		if p.down.Load() {
 			panic(http.ErrAbortHandler)
 		}
