@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -229,6 +231,10 @@ func (r *TransportReconciler) applyScaler(ctx context.Context, run *transportRun
 	var current client.Object
 	if live := run.scaled.of(kind, name); live != nil {
 		current = live
+		if reason := cannotScale(live); reason != "" {
+			run.warnings = append(run.warnings, fmt.Sprintf("worker %q: %s %s does not scale it, and its status says why: %s",
+				worker.Name, kind.Kind, name, reason))
+		}
 	}
 	err = r.applyObject(ctx, run, desired, current, nil)
 	switch {
@@ -240,6 +246,27 @@ func (r *TransportReconciler) applyScaler(ctx context.Context, run *transportRun
 		return &refusal{err} // mostly by a webhook of KEDA's, because something else scales the Deployment already
 	}
 	return err
+}
+
+// cannotScale is the reason that a scaler gives in its status for not scaling; empty where it scales, or says nothing yet. Its message
+// has figures that change from moment to moment.
+func cannotScale(scaler *unstructured.Unstructured) string {
+	telling := []string{"Ready"} // of KEDA
+	if scaler.GroupVersionKind() == workload.AutoscalerKind() {
+		telling = []string{string(autoscalingv2.AbleToScale), string(autoscalingv2.ScalingActive)}
+	}
+	conditions, _, _ := unstructured.NestedSlice(scaler.Object, "status", "conditions")
+	for _, condition := range conditions {
+		fields, _ := condition.(map[string]any)
+		kind, _, _ := unstructured.NestedString(fields, "type")
+		status, _, _ := unstructured.NestedString(fields, "status")
+		reason, _, _ := unstructured.NestedString(fields, "reason")
+		// Without pods there is nothing to scale.
+		if slices.Contains(telling, kind) && status == string(metav1.ConditionFalse) && reason != "ScalingDisabled" {
+			return cmp.Or(reason, kind+" is False")
+		}
+	}
+	return ""
 }
 
 // handOver gives the replicas of a Deployment that we no longer decide on to a name of their own. An apply that just left them out

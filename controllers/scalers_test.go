@@ -12,6 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -134,6 +135,17 @@ func TestWithoutKEDAKubernetesOwnAutoscalerIsUsed(t *testing.T) {
 		t.Errorf("where nothing differs, written was %v", now[written:])
 	}
 
+	w.tellOfScaling(hpa, corev1.ConditionFalse, "FailedGetExternalMetric")
+	if text := w.await(transport, v1alpha1.WarningCondition, metav1.ConditionTrue, v1alpha1.ReasonDegraded); !strings.Contains(text,
+		`worker "default": HorizontalPodAutoscaler `+hpa.Name+" does not scale it, and its status says why: FailedGetExternalMetric") {
+		t.Errorf("the warning says %q", text)
+	}
+	w.tellOfScaling(hpa, corev1.ConditionTrue, "ValidMetricFound")
+	testtransport.Eventually(t, "no warning any more", func() bool {
+		w.get(transport)
+		return meta.FindStatusCondition(transport.Status.Conditions, v1alpha1.WarningCondition) == nil
+	})
+
 	sizes := w.watchReplicas(transport)
 	w.scaleTo(transport, 8)
 	must(t, w.client.Delete(t.Context(), hpa))
@@ -206,6 +218,17 @@ func scale(w *world, transport *v1alpha1.Transport, autoscaling *v1alpha1.Autosc
 	edit(w, transport, func(t *v1alpha1.Transport) {
 		t.Spec.Workers[0].Replicas, t.Spec.Workers[0].Autoscaling = nil, autoscaling
 	})
+}
+
+// tellOfScaling writes into the status of an autoscaler what Kubernetes says there.
+func (w *world) tellOfScaling(hpa *autoscalingv2.HorizontalPodAutoscaler, status corev1.ConditionStatus, reason string) {
+	w.Helper()
+	w.get(hpa)
+	hpa.Status.Conditions = []autoscalingv2.HorizontalPodAutoscalerCondition{
+		{Type: autoscalingv2.AbleToScale, Status: corev1.ConditionTrue, Reason: "SucceededGetScale"},
+		{Type: autoscalingv2.ScalingActive, Status: status, Reason: reason},
+	}
+	must(w.T, w.client.Status().Update(w.Context(), hpa))
 }
 
 func patch(w *world, object client.Object, merge string) {
