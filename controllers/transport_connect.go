@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -192,17 +193,23 @@ func (run *transportRun) postponed(err error) bool {
 		ready.ObservedGeneration == run.transport.Generation
 }
 
-// named adds to the error of a certificate, or of a login, which Secret it is from.
+// named adds to the error of a certificate, of a login, or of a host that is not found, where that is from.
 func (run *transportRun) named(err error) error {
 	var why *interruption
 	if len(run.source.secrets) == 0 || !errors.As(err, &why) {
 		return err
 	}
+	told := *why
 	_, certificate := errors.AsType[*credentials.CertificateError](err)
-	if !certificate && !errors.Is(err, broker.ErrUnauthorized) && !errors.Is(err, broker.ErrForbidden) {
+	host, unknown := errors.AsType[*net.DNSError](err)
+	switch {
+	case certificate, errors.Is(err, broker.ErrUnauthorized), errors.Is(err, broker.ErrForbidden):
+		told.err = fmt.Errorf("%w (the login and the certificates are those of %s)", why.err, run.source)
+	case unknown && !strings.Contains(host.Name, "."):
+		told.err = fmt.Errorf("%w (the operator runs in another namespace: for a Service of this one, the host in %s has to be %s.%s)",
+			why.err, run.source, host.Name, run.transport.Namespace)
+	default:
 		return err
 	}
-	told := *why
-	told.err = fmt.Errorf("%w (the login and the certificates are those of %s)", why.err, run.source)
 	return &told
 }

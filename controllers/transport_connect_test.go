@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/testcert"
 )
 
@@ -195,4 +196,19 @@ func TestASecretThatIsGoneLeavesNothingThatNamesTheBroker(t *testing.T) {
 func authority(t *testing.T) string {
 	t.Helper()
 	return string(testcert.NewAuthority(t, "shop").PEM)
+}
+
+func TestAHostThatOnlyItsOwnNamespaceKnowsIsToldWithTheNameThatOthersKnow(t *testing.T) {
+	run := &transportRun{transport: clustered("rabbit"), source: brokerSource{secrets: []string{"rabbitmq"}}}
+	for host, told := range map[string]bool{strings.Repeat("a", 64): true, strings.Repeat("a", 64) + ".test": false} { // too long for any name server
+		port, err := broker.New(broker.Config{ManagementURL: "http://" + host + ":15672", VHost: "/"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = port.Queue(t.Context(), "test")
+		hint := `the host in Secret "rabbitmq" has to be ` + host + ".shop"
+		if got := run.named(brokerError(err)); interpret(got).reason != v1alpha1.ReasonBrokerUnreachable || strings.Contains(got.Error(), hint) != told {
+			t.Errorf("got %v", got)
+		}
+	}
 }

@@ -71,7 +71,7 @@ func (e *Error) Error() string {
 	return text
 }
 
-// Unwrap gives the kind, and the context's error or that of a certificate where it ended the request.
+// Unwrap gives the kind, and what ended the request where that is the context, a certificate, or a name that is not known.
 func (e *Error) Unwrap() []error {
 	if e.cause != nil {
 		return []error{e.kind, e.cause}
@@ -107,6 +107,9 @@ func unreachable(operation string, err error) *Error {
 	if errors.Is(failure.cause, context.DeadlineExceeded) {
 		failure.Reason = "no answer in time"
 		return failure
+	}
+	if unknown, ok := errors.AsType[*net.DNSError](err); ok && unknown.IsNotFound {
+		failure.cause = unknown
 	}
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		err = wrapped.Err
