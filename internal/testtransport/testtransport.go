@@ -223,19 +223,17 @@ func Eventually(t testing.TB, what string, condition func() bool) {
 	EventuallyWithin(t, 2*time.Minute, what, condition)
 }
 
-// EventuallyWithin is Eventually with another limit.
+// EventuallyWithin is Eventually with another limit. The longer it takes, the less often it looks: many tests that wait side by side
+// would else keep the machine from what they wait for.
 func EventuallyWithin(t testing.TB, limit time.Duration, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(limit)
-	defer deadline.Stop()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
-		select {
-		case <-deadline.C:
+	const often, seldom = 20 * time.Millisecond, 100 * time.Millisecond
+	for start := time.Now(); !condition(); {
+		waited := time.Since(start)
+		if waited > limit {
 			t.Fatalf("waited %s for %s", limit, what)
-		case <-tick.C:
 		}
+		time.Sleep(min(max(often, waited/20), seldom))
 	}
 }
 
