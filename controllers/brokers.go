@@ -30,15 +30,15 @@ type brokers struct {
 
 	mu    sync.Mutex
 	ports map[brokerKey]*sharedPort
-	// paces of the management APIs, by URL.
-	paces map[string]*pace
+	paces *paces
 }
 
 // brokerKey is a digest of everything that a client is made from, secrets too.
 type brokerKey [sha256.Size]byte
 
-func newBrokers(age time.Duration) *brokers {
-	return &brokers{age: age, ports: map[brokerKey]*sharedPort{}, paces: map[string]*pace{}}
+// newBrokers makes it for an operator with so many workers, whose snapshots serve so long.
+func newBrokers(age time.Duration, workers int) *brokers {
+	return &brokers{age: age, ports: map[brokerKey]*sharedPort{}, paces: newPaces(workers)}
 }
 
 // port returns the client for a vhost. It makes no connection yet.
@@ -51,14 +51,11 @@ func (b *brokers) port(c credentials.Credentials, vhost string) (*sharedPort, er
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.forget(time.Now())
-	if known, ok := b.ports[key]; ok {
-		known.asked = time.Now()
-		return known, nil
+	if port, ok := b.ports[key]; ok {
+		port.asked = time.Now()
+		return port, nil
 	}
-	known, ok := b.paces[end.URL]
-	if !ok {
-		known = &pace{}
-	}
+	known := b.paces.of(end.URL)
 	client, err := broker.New(broker.Config{
 		ManagementURL: end.URL, Username: end.Username, Password: end.Password(), VHost: vhost, TLS: end.TLS,
 	}, broker.WithTransport(known.wrap))
@@ -69,7 +66,7 @@ func (b *brokers) port(c credentials.Credentials, vhost string) (*sharedPort, er
 		Client: client, age: b.age, pace: known, url: end.URL, turn: make(chan struct{}, 1), asked: time.Now(),
 		wrote: map[string]int{},
 	}
-	b.ports[key], b.paces[end.URL] = port, known
+	b.ports[key] = port
 	return port, nil
 }
 
@@ -84,7 +81,7 @@ func (b *brokers) forget(now time.Time) {
 		}
 		used[port.url] = true
 	}
-	maps.DeleteFunc(b.paces, func(url string, _ *pace) bool { return !used[url] })
+	b.paces.keep(used)
 }
 
 func keyOf(c credentials.Credentials, end credentials.Management, vhost string) brokerKey {
@@ -176,11 +173,14 @@ func (p *sharedPort) observe(ctx context.Context, transport string, age time.Dur
 		return recent.snapshot, recent.behind, recent.err
 	}
 	start := time.Now()
-	snapshot, err = p.Observe(ctx)
+	told, busy := tellBusy(ctx)
+	snapshot, err = p.Observe(told)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.silence = nil
 	switch {
+	case err != nil && busy():
+		return snapshot, false, errBusy
 	case errors.Is(err, broker.ErrUnreachable):
 		p.silence, p.silent = err, time.Now()
 	case err == nil:
@@ -212,8 +212,8 @@ func (p *sharedPort) await(ctx context.Context) error {
 		case p.turn <- struct{}{}:
 			return nil
 		case <-tick.C:
-			if p.pace.crowded(time.Now()) {
-				return errBusy
+			if err := p.pace.crowded(time.Now()); err != nil {
+				return err
 			}
 		case <-ctx.Done():
 			return fmt.Errorf("wait for a snapshot: %w", ctx.Err())

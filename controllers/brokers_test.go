@@ -70,7 +70,7 @@ func (m *management) port(t *testing.T, b *brokers, password string) *sharedPort
 }
 
 func TestTransportsOfOneVhostShareASnapshot(t *testing.T) {
-	m, b := newManagement(t), newBrokers(time.Hour)
+	m, b := newManagement(t), newBrokers(time.Hour, 8)
 	var all sync.WaitGroup
 	for range 8 {
 		port := m.port(t, b, "password").of("shop/async", time.Hour)
@@ -111,7 +111,7 @@ func TestASnapshotIsTakenAnewWhere(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			m, b := newManagement(t), newBrokers(tt.age)
+			m, b := newManagement(t), newBrokers(tt.age, 8)
 			observe(t, m.port(t, b, "password").of("shop/async", time.Hour))
 			if tt.then != nil {
 				tt.then(t, m, b)
@@ -125,7 +125,7 @@ func TestASnapshotIsTakenAnewWhere(t *testing.T) {
 }
 
 func TestAnotherPasswordIsAnotherClient(t *testing.T) {
-	m, b := newManagement(t), newBrokers(time.Hour)
+	m, b := newManagement(t), newBrokers(time.Hour, 8)
 	if m.port(t, b, "old") == m.port(t, b, "new") {
 		t.Error("the client of the old password serves the new one")
 	}
@@ -136,7 +136,7 @@ func TestAnotherPasswordIsAnotherClient(t *testing.T) {
 }
 
 func TestNobodyWaitsForABrokerThatIsKnownToBeSilent(t *testing.T) {
-	m, b := newManagement(t), newBrokers(0)
+	m, b := newManagement(t), newBrokers(0, 8)
 	m.down.Store(true)
 	port := m.port(t, b, "password").of("shop/async", time.Hour)
 	if _, err := port.Observe(t.Context()); !errors.Is(err, broker.ErrUnreachable) {
@@ -163,7 +163,7 @@ func TestNobodyWaitsForABrokerThatIsKnownToBeSilent(t *testing.T) {
 }
 
 func TestWhoNeedsToKnowHowItIsNowGetsAFreshSnapshot(t *testing.T) {
-	m, b := newManagement(t), newBrokers(time.Hour)
+	m, b := newManagement(t), newBrokers(time.Hour, 8)
 	port := m.port(t, b, "password")
 	observe(t, port.of("shop/async", time.Hour))
 	observe(t, port.of("shop/async", 0))
@@ -175,7 +175,7 @@ func TestWhoNeedsToKnowHowItIsNowGetsAFreshSnapshot(t *testing.T) {
 
 // What a Transport does not see yet of what others wrote is told, so that it can look again.
 func TestASnapshotThatMayLackWhatOthersWroteSaysSo(t *testing.T) {
-	m, b := newManagement(t), newBrokers(time.Hour)
+	m, b := newManagement(t), newBrokers(time.Hour, 8)
 	port := m.port(t, b, "password")
 	own, other := port.of("shop/async", time.Hour), port.of("shop/other", time.Hour)
 	observe(t, own)

@@ -78,7 +78,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	transports := &TransportReconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("transport-controller"),
 		Options: options,
-		brokers: newBrokers(age),
+		brokers: newBrokers(age, options.Concurrency),
 		polls:   newPolls(),
 		gauges:  newGauges(),
 		counts:  newStatusCounts(),

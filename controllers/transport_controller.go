@@ -157,7 +157,7 @@ func (r *TransportReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 			run.leave()
 		}
 		if err = run.named(err); run.postponed(err) {
-			result, err = ctrl.Result{RequeueAfter: jitter(busyPause)}, nil
+			result, err = ctrl.Result{RequeueAfter: pauseOf(err)}, nil
 			return
 		}
 		soon := sooner(run.due, r.vigil.next(req.NamespacedName, len(run.live.rolling()) > 0, time.Now()))
