@@ -33,6 +33,7 @@ const workerImageVariable = "REDRIVE_WORKER_IMAGE"
 // settings are the values of the flags.
 type settings struct {
 	leaderElect     bool
+	leaderNamespace string
 	metricsAddress  string
 	metricsSecure   bool
 	metricsCertDir  string
@@ -68,6 +69,7 @@ func main() {
 func parse(flags *flag.FlagSet, arguments []string) *settings {
 	s := &settings{waits: topology.DefaultWaits()}
 	flags.BoolVar(&s.leaderElect, "leader-elect", false, "Let one of several managers work and the others stand by.")
+	flags.StringVar(&s.leaderNamespace, "leader-elect-namespace", "", "Namespace of the Lease by which one leads; empty is the manager's own, in the cluster.")
 	flags.StringVar(&s.metricsAddress, "metrics-bind-address", ":8443", "Address of the metrics; 0 turns them off.")
 	flags.BoolVar(&s.metricsSecure, "metrics-secure", true,
 		"Serve the metrics over HTTPS, to those whom the API server lets get /metrics. Else over HTTP, to everybody.")
@@ -205,6 +207,8 @@ func newManager(cluster *rest.Config, s *settings) (manager.Manager, error) {
 		PprofBindAddress:       s.pprofAddress,
 		LeaderElection:         s.leaderElect,
 		LeaderElectionID:       "redrive-manager.redrive.dev",
+		// A manager that is no pod has no namespace of its own.
+		LeaderElectionNamespace: s.leaderNamespace,
 		// The process ends when the manager does, so that another may take over at once.
 		LeaderElectionReleaseOnCancel: true,
 	})
