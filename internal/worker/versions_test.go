@@ -1,0 +1,49 @@
+package worker_test
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/amqp"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/handler"
+	"redrive.dev/redrive/internal/worker"
+)
+
+// The files are what earlier operators wrote. During an upgrade, and where it was taken back in part, a worker meets them.
+func TestAWorkerRunsWithTheConfigurationOfAnEarlierOperator(t *testing.T) {
+	for version := 1; version < compile.Version; version++ {
+		t.Run(strconv.Itoa(version), func(t *testing.T) {
+			path := filepath.Join("..", "compile", "testdata", fmt.Sprintf("version-%d.json", version))
+			config, err := worker.ReadConfig(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if config.Version != version {
+				t.Fatalf("it is of version %d", config.Version)
+			}
+			w, err := worker.New(worker.Options{
+				Config: config,
+				Source: func() (amqp.Target, error) { return amqp.Target{}, errors.New("no broker is needed") },
+				Handlers: func(spec v1alpha1.Handler, concurrency int) (handler.Handler, error) {
+					return handler.New(spec, handler.Options{Concurrency: concurrency, Version: "test"})
+				},
+				Now: time.Now, Rand: worker.Random{}, Metrics: worker.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if w.ConfigHash() == "" || len(config.Queues) == 0 || config.Handler.HTTP == nil {
+				t.Errorf("it runs with %+v", config)
+			}
+		})
+	}
+}
