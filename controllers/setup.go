@@ -53,6 +53,9 @@ type Options struct {
 	RotateUsers time.Duration
 	// Concurrency is the number of reconciles of each kind at a time.
 	Concurrency int
+	// MaxRollouts is how many Deployments roll at a time for an upgrade of the operator; zero is 10. What a user asks for does
+	// not wait.
+	MaxRollouts int
 	// Scale is how KEDA asks for the numbers that it scales workers by.
 	Scale Scale
 }
@@ -93,6 +96,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		keda:     &keda{server: server, age: age, off: options.Scale.URL == ""},
 		scalers:  newScalers(),
 		grants:   newGrants(),
+		upgrades: newUpgrades(mgr.GetClient(), cmp.Or(options.MaxRollouts, defaultRollouts)),
 	}
 	meter := newMeter(transports, age)
 	demands := newDemands(meter, scaleEvery(options.PollInterval))

@@ -88,6 +88,9 @@ type operator struct {
 	once sync.Once
 	// poll is how often it looks at each Transport; pollInterval where it is zero.
 	poll time.Duration
+	// image of the workers, workerImage where it is empty; maxRollouts is how many Deployments another one rolls at a time.
+	image       string
+	maxRollouts int
 	// uid is what it takes for its cluster's, and namespace the only one that it sees, where they are set: so it stands for
 	// the operator of another cluster.
 	uid, namespace string
@@ -141,7 +144,7 @@ func (o *operator) start(t *testing.T, cluster *testcluster.Cluster) {
 	ctx, cancel := context.WithCancel(context.Background())
 	o.cancel, o.ended = cancel, make(chan error, 1)
 	must(t, controllers.Setup(ctx, mgr, controllers.Options{
-		ClusterUID: cmp.Or(o.uid, uid), Workers: workload.Options{Image: workerImage},
+		ClusterUID: cmp.Or(o.uid, uid), Workers: workload.Options{Image: cmp.Or(o.image, workerImage)}, MaxRollouts: o.maxRollouts,
 		PollInterval: cmp.Or(o.poll, pollInterval), Waits: shortWaits(), SuspectsStay: time.Second, Concurrency: 8,
 		Scale: controllers.Scale{Listener: listener, URL: o.scale},
 	}))

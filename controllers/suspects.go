@@ -182,6 +182,7 @@ func (r *TransportReconciler) runSuspectsOf(ctx context.Context, run *transportR
 	result := &appsv1.Deployment{}
 	err = r.write(ctx, run, desired, asObject(live), result)
 	switch {
+	case errors.Is(err, errTurn): // It goes on as it is.
 	case isRefusal(err), errors.Is(err, errContested), apierrors.IsForbidden(err):
 		return "its Deployment cannot be made: " + oneLine(err.Error()), nil
 	case err != nil:

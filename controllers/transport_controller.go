@@ -49,12 +49,15 @@ type TransportReconciler struct {
 	keda     *keda
 	scalers  *scalers
 	grants   *grants
+	upgrades *upgrades
 }
 
 // transportRun is the state of one reconcile of a Transport.
 type transportRun struct {
 	transport *v1alpha1.Transport
 	subject   *subject
+	// asked is true where the user has changed the Transport since its workers were last brought to what it asks for.
+	asked bool
 	// live are the workers' objects as the cluster has them.
 	live liveWorkers
 	// scaled is what scales the workers; empty where nothing does.
@@ -106,6 +109,7 @@ func (r *TransportReconciler) setup(mgr ctrl.Manager, options controller.Options
 		For(&v1alpha1.Transport{}, changed).
 		Watches(&appsv1.Deployment{}, gathered(gatherOwned, requests(ownerOf))).
 		Watches(&corev1.ConfigMap{}, gathered(gatherOwned, requests(ownerOf))).
+		Watches(&appsv1.Deployment{}, r.upgrades.whenOneEnds()).
 		Watches(&v1alpha1.RetryPolicy{}, handler.EnqueueRequestsFromMapFunc(requests(r.usersOf)), changed).
 		WithOptions(options).
 		Complete(r)
@@ -151,7 +155,7 @@ func (r *TransportReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 	if deleted && !controllerutil.ContainsFinalizer(transport, v1alpha1.Finalizer) {
 		return ctrl.Result{}, nil
 	}
-	run := &transportRun{transport: transport, subject: ofTransport(transport, r.Recorder)}
+	run := &transportRun{transport: transport, subject: ofTransport(transport, r.Recorder), asked: askedAnew(transport)}
 	defer func() {
 		if run.leave != nil {
 			run.leave()
@@ -197,6 +201,7 @@ func (r *TransportReconciler) forget(name types.NamespacedName) {
 	r.voices.forget(name)
 	r.vigil.forget(name)
 	r.scalers.forget(name)
+	r.upgrades.forget(name)
 }
 
 // addFinalizer comes before anything is made that it has to clean up.

@@ -68,7 +68,7 @@ func (r *TransportReconciler) applyWorkers(ctx context.Context, run *transportRu
 	if err := r.readScalers(ctx, run); err != nil {
 		return err
 	}
-	hashes := make([]string, 0, len(run.transport.Spec.Workers))
+	hashes, refused := make([]string, 0, len(run.transport.Spec.Workers)), false
 	for i := range run.transport.Spec.Workers {
 		worker := &run.transport.Spec.Workers[i]
 		hash, err := r.applyWorker(ctx, run, worker, run.compiled.Workers[i])
@@ -77,6 +77,7 @@ func (r *TransportReconciler) applyWorkers(ctx context.Context, run *transportRu
 		}
 		switch {
 		case isRefusal(err):
+			refused = true
 			run.partly(stall(v1alpha1.ReasonWorkloadInvalid, fmt.Errorf("worker %q: %w", worker.Name, err)))
 		case err != nil:
 			return fmt.Errorf("worker %q: %w", worker.Name, err)
@@ -85,6 +86,10 @@ func (r *TransportReconciler) applyWorkers(ctx context.Context, run *transportRu
 	if len(hashes) == len(run.transport.Spec.Workers) {
 		run.transport.Status.ConfigHash = combined(hashes)
 	}
+	if !refused && !run.awaitsUser() {
+		run.transport.Status.WorkersGeneration = run.transport.Generation
+	}
+	run.warnOfUpgrade(r.upgrades.limit)
 	run.transport.Status.Workers = run.live.summary()
 	return nil
 }
@@ -133,10 +138,11 @@ func (r *TransportReconciler) applyDeployment(ctx context.Context, run *transpor
 	return nil
 }
 
-// applyObject writes an object of the workers. One that others change as often keeps the Transport from being ready.
+// applyObject writes an object of the workers. One that others change as often, or that waits for its turn in an upgrade, keeps
+// the Transport from being ready.
 func (r *TransportReconciler) applyObject(ctx context.Context, run *transportRun, desired, current, result client.Object) error {
 	err := r.write(ctx, run, desired, current, result)
-	if errors.Is(err, errContested) {
+	if errors.Is(err, errContested) || errors.Is(err, errTurn) {
 		run.partly(wait(v1alpha1.ReasonProgressing, 0, err))
 		return nil
 	}
@@ -144,7 +150,8 @@ func (r *TransportReconciler) applyObject(ctx context.Context, run *transportRun
 }
 
 // write applies an object unless the cluster has it so already. result takes what the API server made of it; it stays empty
-// where nothing was written. The error is a *refusal, or errContested, where trying again does not help.
+// where nothing was written. The error is a *refusal, or errContested, where trying again does not help, and errTurn where it has
+// to wait.
 func (r *TransportReconciler) write(ctx context.Context, run *transportRun, desired, current, result client.Object) error {
 	kind := desired.GetObjectKind().GroupVersionKind().Kind
 	form, err := workload.ApplyForm(desired)
@@ -170,7 +177,13 @@ func (r *TransportReconciler) write(ctx context.Context, run *transportRun, desi
 	if !r.contests.mayWrite(name, object, time.Now()) {
 		return r.contests.contested(object, current)
 	}
+	done, err := r.upgrades.turn(ctx, run, current, form)
+	if err != nil {
+		r.contests.drop(name, object) // Nobody has changed it meanwhile when it is written later.
+		return fmt.Errorf("%s: %w", object, err)
+	}
 	err = r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(form), client.FieldOwner(fieldOwner), client.ForceOwnership)
+	done(err)
 	if err != nil {
 		err = fmt.Errorf("apply %s: %w", object, err)
 		if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {

@@ -557,6 +557,12 @@ type TransportStatus struct {
 	// +kubebuilder:validation:MaxLength=64
 	ConfigHash string `json:"configHash,omitempty"`
 
+	// workersGeneration is the generation that the workers were last brought to. While it is that of the Transport, a change of
+	// its Deployments comes from an upgrade of the operator, and may have to wait for its turn.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	WorkersGeneration int64 `json:"workersGeneration,omitempty"`
+
 	// topologyHash names what was last made in full on the broker; empty while it is being made. While it is what the spec
 	// asks for, whatever is missing on the broker is drift.
 	// +optional

@@ -48,6 +48,7 @@ type settings struct {
 	waits           topology.Waits
 	rotateUsers     time.Duration
 	concurrency     int
+	maxRollouts     int
 	logLevel        slog.Level
 	version         bool
 }
@@ -90,6 +91,7 @@ func parse(flags *flag.FlagSet, arguments []string) *settings {
 	flags.DurationVar(&s.rotateUsers, "rotate-users", 30*24*time.Hour,
 		"How old the password of a RabbitMQ user becomes that the manager made for workers (spec.broker.scopedUser).")
 	flags.IntVar(&s.concurrency, "concurrency", 8, "How many resources of each kind are reconciled at a time.")
+	flags.IntVar(&s.maxRollouts, "max-worker-rollouts", 10, "How many worker Deployments an upgrade of the operator rolls at a time.")
 	flags.BoolVar(&s.version, "version", false, "Print the version and exit.")
 	flags.TextVar(&s.logLevel, "log-level", slog.LevelInfo, "DEBUG, INFO, WARN or ERROR.")
 	config.RegisterFlags(flags)
@@ -109,6 +111,8 @@ func (s *settings) check() error {
 		return errors.New("--rotate-users must be at least 1h")
 	case s.concurrency < 1:
 		return errors.New("--concurrency must be at least 1")
+	case s.maxRollouts < 1:
+		return errors.New("--max-worker-rollouts must be at least 1")
 	}
 	if err := s.checkScale(); err != nil {
 		return err
@@ -180,6 +184,7 @@ func runOn(ctx context.Context, cluster *rest.Config, s *settings) error {
 		Waits:        s.waits,
 		RotateUsers:  s.rotateUsers,
 		Concurrency:  s.concurrency,
+		MaxRollouts:  s.maxRollouts,
 		Scale:        scale,
 	})
 	if err != nil {

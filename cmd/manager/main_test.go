@@ -19,6 +19,7 @@ func TestFlagsThatCannotBeAreRefused(t *testing.T) {
 		"a poll that never rests":              {"--worker-image=i --poll-interval=10ms", "--poll-interval"},
 		"a negative wait":                      {"--worker-image=i --empty-wait=-1s", "must not be negative"},
 		"nobody who works":                     {"--worker-image=i --concurrency=0", "--concurrency"},
+		"an upgrade of nobody":                 {"--worker-image=i --max-worker-rollouts=0", "--max-worker-rollouts"},
 		"an address for KEDA":                  {"--worker-image=i --scale-bind-address=:8082", ""},
 		"a URL that is none":                   {"--worker-image=i --scale-bind-address=:8082 --scale-url=redrive:8082", "--scale-url"},
 		"a URL with a password":                {"--worker-image=i --scale-bind-address=:8082 --scale-url=http://a:b@c", "--scale-url=http://a:xxxxx@c"},

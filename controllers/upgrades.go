@@ -1,0 +1,282 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/workload"
+)
+
+const (
+	// upgradeAnnotation stands on a Deployment whose last change came from the operator and not from its user. It is no part of
+	// what is wanted, so the next change by the user takes it away.
+	upgradeAnnotation = "redrive.dev/upgrade"
+	// defaultRollouts is how many Deployments an upgrade rolls at a time where nothing else is set.
+	defaultRollouts = 10
+	// settleTime is how soon after their rollout workers that end are taken for broken by it.
+	settleTime = 10 * time.Minute
+)
+
+// errTurn is in the error of a Deployment that waits for its turn in an upgrade.
+var errTurn = errors.New("waits for its turn")
+
+// upgrades lets an upgrade of the operator roll a few Deployments at a time. Which do is read from the Deployments themselves, so
+// that an operator that takes over goes on where the other ended. It is safe for concurrent use.
+type upgrades struct {
+	reader client.Reader
+	limit  int
+
+	mu sync.Mutex
+	// begun are the Deployments that were let go and that the cache may still show as they were.
+	begun map[types.NamespacedName]begun
+	// waiting are the Transports that were not let go, the longest first.
+	waiting []types.NamespacedName
+}
+
+// begun is a change that the cache may not show yet.
+type begun struct {
+	// generation of the Deployment with the change; zero while it is being written.
+	generation int64
+	// until is when the cache shows it for sure.
+	until time.Time
+}
+
+func newUpgrades(reader client.Reader, limit int) *upgrades {
+	return &upgrades{reader: reader, limit: limit, begun: map[types.NamespacedName]begun{}}
+}
+
+// turn lets an object be written, or fails with errTurn. Only a Deployment waits, and only for a change that its user did not
+// ask for; somebody else's changes are undone at once. done is to be called with what became of the write.
+func (u *upgrades) turn(ctx context.Context, run *transportRun, current client.Object, form *unstructured.Unstructured) (done func(error), err error) {
+	live, ok := current.(*appsv1.Deployment)
+	if !ok {
+		return func(error) {}, nil
+	}
+	transport, name := client.ObjectKeyFromObject(run.transport), client.ObjectKeyFromObject(live)
+	marked := live.Annotations[upgradeAnnotation] != ""
+	switch {
+	case run.asked:
+		u.forget(transport)
+		return func(error) {}, nil
+	case live.Annotations[stampAnnotation] == form.GetAnnotations()[stampAnnotation]:
+		if marked { // It is on its way as before.
+			markUpgrade(form)
+		}
+		return func(error) {}, nil
+	}
+	if err := u.enter(ctx, transport, name); err != nil {
+		return nil, err
+	}
+	// One that did not come up before is not held against the upgrade: its user's mistake must not keep others waiting.
+	if marked || !overdue(live) {
+		markUpgrade(form)
+	}
+	return func(err error) { u.wrote(name, live.Generation, form.GetGeneration(), err, time.Now()) }, nil
+}
+
+func markUpgrade(form *unstructured.Unstructured) {
+	annotations := form.GetAnnotations()
+	annotations[upgradeAnnotation] = "true"
+	form.SetAnnotations(annotations)
+}
+
+// enter takes one of the places for a Deployment.
+func (u *upgrades) enter(ctx context.Context, transport, name types.NamespacedName) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	now := time.Now()
+	free, stuck, err := u.free(ctx, name, now)
+	if err != nil {
+		return err
+	}
+	if free > 0 {
+		u.begun[name] = begun{until: now.Add(reconcileTimeout)}
+		u.waiting = slices.DeleteFunc(u.waiting, func(other types.NamespacedName) bool { return other == transport })
+		return nil
+	}
+	if !slices.Contains(u.waiting, transport) {
+		u.waiting = append(u.waiting, transport)
+	}
+	// The texts hold no number that changes while it waits: each would be a write.
+	if stuck >= u.limit {
+		return meaning(errTurn, "it waits for its turn and keeps its present workers: the new ones of %d groups do not come up, "+
+			"and the upgrade goes on with one group at a time", u.limit)
+	}
+	return meaning(errTurn, "it waits for its turn and keeps its present workers: an upgrade of the operator rolls the workers of at most %d groups out at a time",
+		u.limit)
+}
+
+// wrote gives the place back where nothing rolls, and else leaves it to the Deployment's own status once the cache shows it.
+func (u *upgrades) wrote(name types.NamespacedName, before, after int64, err error, now time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch {
+	case err != nil:
+		u.begun[name] = begun{generation: before + 1, until: now.Add(cacheLag)} // it may be written for all that
+	case after == before:
+		delete(u.begun, name)
+	default:
+		u.begun[name] = begun{generation: after, until: now.Add(time.Minute)}
+	}
+}
+
+// free is how many places are left for one Deployment and others, and stuck how many of those that were let go do not come up.
+// These keep their places, so that an image that is broken is not spread; but one place is always left for the others: what is
+// wrong may be wrong with those few only.
+func (u *upgrades) free(ctx context.Context, but types.NamespacedName, now time.Time) (free, stuck int, err error) {
+	var list appsv1.DeploymentList
+	if err := u.reader.List(ctx, &list, client.HasLabels{workload.TransportLabel}, client.UnsafeDisableDeepCopy); err != nil {
+		return 0, 0, fmt.Errorf("list the Deployments: %w", err)
+	}
+	rolling := 0
+	for i := range list.Items {
+		deployment := &list.Items[i]
+		name := client.ObjectKeyFromObject(deployment)
+		if written, ok := u.begun[name]; ok && written.generation > 0 && deployment.Generation >= written.generation {
+			delete(u.begun, name)
+		}
+		if _, ok := u.begun[name]; ok || name == but || !upgrading(deployment) {
+			continue
+		}
+		if overdue(deployment) {
+			stuck++
+		} else {
+			rolling++
+		}
+	}
+	for name, written := range u.begun {
+		switch {
+		case now.After(written.until):
+			delete(u.begun, name)
+		case name != but:
+			rolling++
+		}
+	}
+	return max(u.limit-stuck, 1) - rolling, stuck, nil
+}
+
+// next are the Transports whose turn it may be. One that makes no use of it leaves its place until others look by themselves.
+func (u *upgrades) next(ctx context.Context) []types.NamespacedName {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(u.waiting) == 0 {
+		return nil
+	}
+	free, _, err := u.free(ctx, types.NamespacedName{}, time.Now())
+	if err != nil {
+		return nil // They look by themselves with the poll.
+	}
+	n := min(max(0, free), len(u.waiting))
+	next := slices.Clone(u.waiting[:n])
+	u.waiting = slices.Delete(u.waiting, 0, n)
+	return next
+}
+
+func (u *upgrades) forget(transport types.NamespacedName) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.waiting = slices.DeleteFunc(u.waiting, func(other types.NamespacedName) bool { return other == transport })
+}
+
+// whenOneEnds calls those who wait when a Deployment gives its place back, or is found not to come up.
+func (u *upgrades) whenOneEnds() handler.EventHandler {
+	call := func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		for _, name := range u.next(ctx) {
+			queue.Add(reconcile.Request{NamespacedName: name})
+		}
+	}
+	return handler.Funcs{
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			before, was := e.ObjectOld.(*appsv1.Deployment)
+			after, is := e.ObjectNew.(*appsv1.Deployment)
+			if was && is && upgrading(before) && (!upgrading(after) || overdue(after) && !overdue(before)) {
+				call(ctx, queue)
+			}
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			if gone, ok := e.Object.(*appsv1.Deployment); ok && upgrading(gone) {
+				call(ctx, queue)
+			}
+		},
+	}
+}
+
+// upgrading is true for a Deployment that has one of the places: the operator changed it, and not all of its pods are new ones
+// yet, or they became unavailable soon after they were. New pods take the place of old ones that are ready only when they are
+// ready themselves; of workers that were not ready before, such as those of a broker that is down, nobody waits for that.
+func upgrading(deployment *appsv1.Deployment) bool {
+	if deployment.Annotations[upgradeAnnotation] == "" || deployment.Spec.Paused || !deployment.DeletionTimestamp.IsZero() {
+		return false
+	}
+	status := deployment.Status
+	if status.ObservedGeneration < deployment.Generation || status.UpdatedReplicas < replicas(deployment) || status.Replicas > status.UpdatedReplicas {
+		return true
+	}
+	available, progressing := conditionOf(deployment, appsv1.DeploymentAvailable), conditionOf(deployment, appsv1.DeploymentProgressing)
+	if available == nil || progressing == nil || available.Status == corev1.ConditionTrue {
+		return false
+	}
+	after := available.LastTransitionTime.Sub(progressing.LastUpdateTime.Time)
+	return after > 0 && after < settleTime
+}
+
+// overdue is true for a Deployment whose pods do not come up within its deadline, ten minutes by default, or that went down soon
+// after an upgrade.
+func overdue(deployment *appsv1.Deployment) bool {
+	status := deployment.Status
+	if status.ObservedGeneration < deployment.Generation {
+		return false // What its status says is about what it was before.
+	}
+	progressing, available := conditionOf(deployment, appsv1.DeploymentProgressing), conditionOf(deployment, appsv1.DeploymentAvailable)
+	if progressing != nil && progressing.Status == corev1.ConditionFalse {
+		return true
+	}
+	return upgrading(deployment) && status.UpdatedReplicas >= replicas(deployment) && available != nil && available.Status == corev1.ConditionFalse
+}
+
+func conditionOf(deployment *appsv1.Deployment, kind appsv1.DeploymentConditionType) *appsv1.DeploymentCondition {
+	for i := range deployment.Status.Conditions {
+		if condition := &deployment.Status.Conditions[i]; condition.Type == kind {
+			return condition
+		}
+	}
+	return nil
+}
+
+// askedAnew is true where the user has changed the Transport since its workers were last brought to what it asks for. A status
+// of an earlier build does not say so, and then its last look counts.
+func askedAnew(t *v1alpha1.Transport) bool {
+	carried := t.Status.WorkersGeneration
+	if carried == 0 {
+		carried = t.Status.ObservedGeneration
+	}
+	return carried != t.Generation
+}
+
+// warnOfUpgrade tells of workers that an upgrade has changed and that do not come up.
+func (run *transportRun) warnOfUpgrade(limit int) {
+	for i := range run.transport.Spec.Workers {
+		worker := run.transport.Spec.Workers[i].Name
+		live := run.live.deployments[workload.Name(run.transport, worker)]
+		if live != nil && upgrading(live) && overdue(live) {
+			run.warnings = append(run.warnings, fmt.Sprintf(
+				"worker %q: its workers do not come up since the operator was upgraded; where %d worker groups do not, the upgrade of the others goes on one at a time",
+				worker, limit))
+		}
+	}
+}
