@@ -17,9 +17,9 @@ const (
 	// slowFor is how long a management API counts as slow after two slow requests that came as soon after each other. A single
 	// one may be a hiccup.
 	slowFor = 30 * time.Second
-	// slowSeats is how many reconciles may be busy with a slow management API at a time. The others come back later, so that
-	// the Transports of other brokers find workers of the operator that are free.
-	slowSeats = 2
+	// silentSeats is how many reconciles may be busy with a management API that does not answer at a time. The others come back
+	// later, so that the Transports of other brokers find workers of the operator that are free.
+	silentSeats = 2
 	// busyPause is when they come back, and silentPause where the API does not answer at all: each time costs the API server a
 	// look at the Secret.
 	busyPause   = 3 * time.Second
@@ -105,6 +105,8 @@ type pace struct {
 	seats int
 	// waiting are the beginnings of the requests that have no answer yet.
 	waiting map[*http.Request]time.Time
+	// answeredAt is when a request got its answer last.
+	answeredAt time.Time
 	// slowAt is the end of the last slow request, and slowUntil when it does not count as slow any more.
 	slowAt, slowUntil time.Time
 	// silent is true from a request that got no answer for long until the next that gets one.
@@ -115,7 +117,7 @@ type pace struct {
 func (p *pace) enter(now time.Time) (leave func(), err error) {
 	p.among.mu.Lock()
 	defer p.among.mu.Unlock()
-	if p.isSlow(now) && (p.seats >= slowSeats || p.among.free(p, now) <= 0) {
+	if p.isSlow(now) && (p.seats >= p.places() || p.among.free(p, now) <= 0) {
 		return nil, p.busy()
 	}
 	p.seats++
@@ -130,10 +132,19 @@ func (p *pace) enter(now time.Time) (leave func(), err error) {
 func (p *pace) crowded(now time.Time) error {
 	p.among.mu.Lock()
 	defer p.among.mu.Unlock()
-	if p.isSlow(now) && (p.seats > slowSeats || p.among.free(p, now) < 0) {
+	if p.isSlow(now) && (p.seats > p.places() || p.among.free(p, now) < 0) {
 		return p.busy()
 	}
 	return nil
+}
+
+// places are how many reconciles may be busy with it while it is slow. Where it answers, these are all that the slow ones have but
+// one, which is for another of them: it may be the only broker there is.
+func (p *pace) places() int {
+	if p.silent {
+		return silentSeats
+	}
+	return max(silentSeats, p.among.slow-1)
 }
 
 func (p *pace) busy() error {
@@ -158,7 +169,7 @@ func tellBusy(ctx context.Context) (told context.Context, busy func() bool) {
 }
 
 // wrap lets the pace see a client's requests. A request ends with its headers: the broker makes the whole answer before it
-// sends them. Of those that only read, few wait for a slow API: the others are cancelled.
+// sends them. Of those that only read, few wait for an API that answers nothing: the others are cancelled.
 func (p *pace) wrap(next http.RoundTripper) http.RoundTripper {
 	return tripper(func(r *http.Request) (*http.Response, error) {
 		ctx, cancel := context.WithCancelCause(r.Context())
@@ -182,11 +193,12 @@ func (p *pace) wrap(next http.RoundTripper) http.RoundTripper {
 func (p *pace) relieve(r *http.Request, cancel context.CancelCauseFunc, now time.Time) {
 	p.among.mu.Lock()
 	defer p.among.mu.Unlock()
-	if _, waits := p.waiting[r]; !waits {
+	began, waits := p.waiting[r]
+	if !waits || p.answeredAt.After(began) { // One that answers, if slowly, would only be asked the same again.
 		return
 	}
 	// One that is known to be silent has its seat by right.
-	if p.long(r, now) >= slowSeats || !p.silent && p.among.long(r, now) >= p.among.slow {
+	if p.long(r, now) >= silentSeats || !p.silent && p.among.long(r, now) >= p.among.slow {
 		delete(p.waiting, r)
 		p.silent = true
 		if told, ok := r.Context().Value(toldBusy{}).(*atomic.Bool); ok {
@@ -218,6 +230,9 @@ func (p *pace) end(r *http.Request, answered bool, now time.Time) {
 	defer p.among.mu.Unlock()
 	began, waits := p.waiting[r]
 	delete(p.waiting, r)
+	if answered {
+		p.answeredAt = now
+	}
 	switch {
 	case !waits: // It was relieved.
 	case now.Sub(began) < slowRequest:

@@ -76,7 +76,7 @@ func TestFewAreBusyWithASlowManagementAPI(t *testing.T) {
 	_, second := c.ask("slow")
 	c.now = c.now.Add(slowRequest)
 	second(true)
-	for range 3 {
+	for range 2 {
 		c.leave("slow")
 	}
 	if c.crowded("slow") || c.enter("slow") {
@@ -163,17 +163,40 @@ func TestManySilentBrokersLeaveHalfOfTheWorkersToTheOthers(t *testing.T) {
 			t.Errorf("%s has a seat by right", url)
 		}
 	}
-	for range slowSeats {
+	for range workers/2 - 1 {
 		if !c.enter("slow") {
-			t.Error("a slow broker has two seats")
+			t.Error("a slow broker has all seats of the slow ones but one")
 		}
 	}
 	if c.enter("slow") {
-		t.Error("a slow broker has more than two seats")
+		t.Error("a slow broker has the last seat too")
+	}
+	if !c.enter("small") {
+		t.Error("another one is kept waiting")
 	}
 	for range workers {
 		if !c.enter("well") {
 			t.Error("a broker that is well is kept waiting")
+		}
+	}
+}
+
+func TestASlowAnswerIsWaitedForWhereTheBrokerAnswersOthers(t *testing.T) {
+	c := newClock(t, 8)
+	var requests []*http.Request
+	for range 4 {
+		c.enter("loaded")
+		r, _ := c.ask("loaded")
+		requests = append(requests, r)
+	}
+	c.now = c.now.Add(slowRequest / 2)
+	c.enter("loaded")
+	_, end := c.ask("loaded")
+	end(true)
+	c.now = c.now.Add(slowRequest)
+	for _, r := range requests {
+		if c.relieved("loaded", r) {
+			t.Error("it would only be asked the same again")
 		}
 	}
 }
@@ -222,7 +245,8 @@ func TestWhoWaitsForASnapshotOfASlowManagementAPIGoesWhenTooManyDo(t *testing.T)
 	m, b := newManagement(t), newBrokers(0, 8)
 	port := m.port(t, b, "password")
 	m.gate.Lock()
-	const reconciles = slowSeats + 3
+	const places = 3
+	const reconciles = places + 3
 	results := make(chan error)
 	for range reconciles {
 		go func() {
@@ -234,13 +258,13 @@ func TestWhoWaitsForASnapshotOfASlowManagementAPIGoesWhenTooManyDo(t *testing.T)
 			results <- err
 		}()
 	}
-	for range reconciles - slowSeats {
+	for range reconciles - places {
 		if err := <-results; !errors.Is(err, errBusy) {
 			t.Errorf("got %v before the broker answered", err)
 		}
 	}
 	m.gate.Unlock()
-	for range slowSeats {
+	for range places {
 		if err := <-results; err != nil {
 			t.Errorf("one who has a seat: %v", err)
 		}

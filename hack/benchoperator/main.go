@@ -19,6 +19,9 @@ import (
 	"time"
 )
 
+// leastTransports are so many that one uses the first policy, and others another.
+const leastTransports = usersOfFirst
+
 // settings of a run.
 type settings struct {
 	// transports, the vhosts that they are spread over, and the RetryPolicies that they share.
@@ -30,6 +33,8 @@ type settings struct {
 	poll  time.Duration
 	// output is the file for the results, and profiles a folder for profiles of the manager; empty for none.
 	output, profiles string
+	// bareLimit is how long the baseline may take: what takes the broker itself longer says nothing about the operator.
+	bareLimit time.Duration
 	// bareOnly ends the run after the baseline.
 	bareOnly bool
 }
@@ -62,9 +67,10 @@ func parse() (*settings, error) {
 	flag.DurationVar(&s.poll, "poll", 10*time.Second, "time between two polls of the steady state")
 	flag.StringVar(&s.output, "output", "bin/bench-operator.json", "file for the results")
 	flag.StringVar(&s.profiles, "profiles", "", "folder for profiles of the manager; none are made without it")
+	flag.DurationVar(&s.bareLimit, "bare-limit", 15*time.Minute, "longest time for the bare loop; what it has declared by then is measured")
 	flag.BoolVar(&s.bareOnly, "bare", false, "measure the bare loop only")
 	flag.Parse()
-	if s.transports < 5 || s.policies < 2 || s.concurrency < 1 || s.polls < 1 || s.poll < time.Second {
+	if s.transports < leastTransports || s.policies < 2 || s.concurrency < 1 || s.polls < 1 || s.poll < time.Second {
 		return nil, errors.New("-transports has to be at least 5, -policies 2, -concurrency and -polls 1, and -poll 1s")
 	}
 	if s.vhosts == 0 {
