@@ -47,29 +47,17 @@ func (s *settings) bare(ctx context.Context, b *rabbit, l *load) (run bareRun, e
 	}
 	tellf("bare loop: %d objects for each of %d Transports", len(plans[0]), len(plans))
 	before, began := b.proxy.seen(), time.Now()
-	var declared atomic.Int64
-	err = each(len(plans), s.concurrency, func(i int) error {
-		if time.Since(began) > s.bareLimit {
-			return nil
-		}
-		for _, step := range plans[i] {
-			if _, err := clients[i%l.vhosts].Apply(ctx, step); err != nil {
-				return err //nolint:wrapcheck // It says what it did.
-			}
-		}
-		declared.Add(1)
-		return nil
-	})
+	declared, err := s.declare(ctx, clients, plans)
 	run.took, run.requests = time.Since(began), b.proxy.seen().since(before)
 	if err != nil {
 		return run, err
 	}
-	if n := int(declared.Load()); n < l.transports {
-		tellf("the broker itself needs more than %s: the figures are of the %d Transports that it has declared", s.bareLimit, n)
-		if n < leastTransports {
+	if declared < len(plans) {
+		tellf("the broker itself needs more than %s: the figures are of the %d Transports that it has declared", s.bareLimit, declared)
+		if declared < leastTransports {
 			return run, errors.New("these are too few: use more vhosts, or a higher -bare-limit")
 		}
-		s.transports, l.transports = n, n
+		s.transports, l.transports = declared, declared
 	}
 	tellf("bare loop: %.1f s, %v", run.took.Seconds(), run.requests)
 	if run.objects, err = b.census(ctx, l, prefix); err != nil {
@@ -79,4 +67,23 @@ func (s *settings) bare(ctx context.Context, b *rabbit, l *load) (run bareRun, e
 		return run, fmt.Errorf("no queue was declared: the proxy saw %v", run.requests)
 	}
 	return run, b.deleteVHosts(ctx, l, prefix)
+}
+
+// declare is the loop. It returns how many of the plans, from the first on, were carried out in time.
+func (s *settings) declare(ctx context.Context, clients []*broker.Client, plans [][]topology.Step) (int, error) {
+	began := time.Now()
+	var declared atomic.Int64
+	err := each(len(plans), s.concurrency, func(i int) error {
+		if time.Since(began) > s.bareLimit {
+			return nil
+		}
+		for _, step := range plans[i] {
+			if _, err := clients[i%len(clients)].Apply(ctx, step); err != nil {
+				return err //nolint:wrapcheck // It says what it did.
+			}
+		}
+		declared.Add(1)
+		return nil
+	})
+	return int(declared.Load()), err
 }
