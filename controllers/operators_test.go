@@ -187,21 +187,7 @@ func TestOneChangeOfASharedPolicyCostsEachTransportAFewReconciles(t *testing.T) 
 	})
 	theOperator.restart(t)
 	const users = 6
-	w.create(w.policy("policy", time.Second))
-	transports := make([]*v1alpha1.Transport, users)
-	for i := range transports {
-		transport, name := w.transport(), "shared-"+string(rune('a'+i))
-		transport.Name, transport.Spec.Exchange.Name = name, name
-		for q := range transport.Spec.Queues {
-			transport.Spec.Queues[q].Name = name + "." + transport.Spec.Queues[q].Name
-		}
-		*transport.Spec.Exchange.UnroutedTo = name + ".lost"
-		transports[i] = transport
-		w.create(transport)
-	}
-	for _, transport := range transports {
-		w.awaitReady(transport)
-	}
+	transports := w.fleet(users)
 	awaitCalm := func() (transport, policy int) {
 		t.Helper()
 		seen, since := -1, time.Now()
