@@ -185,7 +185,7 @@ func TestACollectorThatIsAwayIsToldOnceAndHoldsUpNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	provider, shutdown, log := start(t, map[string]string{
-		"OTEL_EXPORTER_OTLP_ENDPOINT": "http://user:s3cr3t@" + address, "OTEL_BSP_SCHEDULE_DELAY": "10", "OTEL_EXPORTER_OTLP_TIMEOUT": "20",
+		"OTEL_EXPORTER_OTLP_ENDPOINT": "http://user:s3cr3t@" + address, "OTEL_BSP_SCHEDULE_DELAY": "10", "OTEL_EXPORTER_OTLP_TIMEOUT": "1000",
 	})
 	eventually(t, "the log to tell", func() bool {
 		spans(provider, 10_000) // more than the queue holds
