@@ -28,17 +28,20 @@ const (
 type brokers struct {
 	age time.Duration
 
+	// seats are those at each management API.
+	seats int
+
 	mu    sync.Mutex
 	ports map[brokerKey]*sharedPort
-	paces *paces
+	lines map[string]*line // by URL
 }
 
 // brokerKey is a digest of everything that a client is made from, secrets too.
 type brokerKey [sha256.Size]byte
 
-// newBrokers makes it for an operator with so many workers, whose snapshots serve so long.
-func newBrokers(age time.Duration, workers int) *brokers {
-	return &brokers{age: age, ports: map[brokerKey]*sharedPort{}, paces: newPaces(workers)}
+// newBrokers makes it for an operator that lets so many be busy with a management API at a time, and whose snapshots serve so long.
+func newBrokers(age time.Duration, seats int) *brokers {
+	return &brokers{age: age, seats: seats, ports: map[brokerKey]*sharedPort{}, lines: map[string]*line{}}
 }
 
 // port returns the client for a vhost. It makes no connection yet.
@@ -55,15 +58,17 @@ func (b *brokers) port(c credentials.Credentials, vhost string) (*sharedPort, er
 		port.asked = time.Now()
 		return port, nil
 	}
-	known := b.paces.of(end.URL)
 	client, err := broker.New(broker.Config{
 		ManagementURL: end.URL, Username: end.Username, Password: end.Password(), VHost: vhost, TLS: end.TLS,
-	}, broker.WithTransport(known.wrap))
+	})
 	if err != nil {
 		return nil, fmt.Errorf("key %s: %w", credentials.KeyManagementURI, err)
 	}
+	if b.lines[end.URL] == nil {
+		b.lines[end.URL] = &line{seats: b.seats}
+	}
 	port := &sharedPort{
-		Client: client, age: b.age, pace: known, url: end.URL, turn: make(chan struct{}, 1), asked: time.Now(),
+		Client: client, age: b.age, line: b.lines[end.URL], url: end.URL, turn: make(chan struct{}, 1), asked: time.Now(),
 		wrote: map[string]int{},
 	}
 	b.ports[key] = port
@@ -81,7 +86,7 @@ func (b *brokers) forget(now time.Time) {
 		}
 		used[port.url] = true
 	}
-	b.paces.keep(used)
+	maps.DeleteFunc(b.lines, func(url string, _ *line) bool { return !used[url] })
 }
 
 func keyOf(c credentials.Credentials, end credentials.Management, vhost string) brokerKey {
@@ -97,8 +102,8 @@ func keyOf(c credentials.Credentials, end credentials.Management, vhost string) 
 type sharedPort struct {
 	*broker.Client
 	age time.Duration
-	// pace of the management API at url.
-	pace *pace
+	// line is that of the management API at url.
+	line *line
 	url  string
 	// asked is when the client was last handed out; the lock of brokers guards it.
 	asked time.Time
@@ -118,10 +123,6 @@ type sharedPort struct {
 	silence error
 	silent  time.Time
 }
-
-// enter counts a reconcile among those that are busy with the broker, until it leaves. It fails with errBusy where that many
-// would wait for a slow one.
-func (p *sharedPort) enter() (leave func(), err error) { return p.pace.enter(time.Now()) }
 
 // of is the port for one Transport, whose snapshots are at most so old.
 func (p *sharedPort) of(transport string, age time.Duration) *ownPort {
@@ -173,14 +174,11 @@ func (p *sharedPort) observe(ctx context.Context, transport string, age time.Dur
 		return recent.snapshot, recent.behind, recent.err
 	}
 	start := time.Now()
-	told, busy := tellBusy(ctx)
-	snapshot, err = p.Observe(told)
+	snapshot, err = p.Observe(ctx)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.silence = nil
 	switch {
-	case err != nil && busy():
-		return snapshot, false, errBusy
 	case errors.Is(err, broker.ErrUnreachable):
 		p.silence, p.silent = err, time.Now()
 	case err == nil:
@@ -191,8 +189,7 @@ func (p *sharedPort) observe(ctx context.Context, transport string, age time.Dur
 	return snapshot, p.writes != recent.writes, err //nolint:wrapcheck // It names its operation.
 }
 
-// await takes the turn. While the broker is known to be silent, only one tries and the others do not wait for it, and few
-// wait for one that is slow: a broker must not keep all workers of the operator.
+// await takes the turn. While the broker is known to be silent, only one tries and the others do not wait for it.
 func (p *sharedPort) await(ctx context.Context) error {
 	select {
 	case p.turn <- struct{}{}:
@@ -205,20 +202,19 @@ func (p *sharedPort) await(ctx context.Context) error {
 	if silence != nil {
 		return silence
 	}
-	tick := time.NewTicker(slowRequest / 4)
-	defer tick.Stop()
-	for {
-		select {
-		case p.turn <- struct{}{}:
-			return nil
-		case <-tick.C:
-			if err := p.pace.crowded(time.Now()); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return fmt.Errorf("wait for a snapshot: %w", ctx.Err())
-		}
+	select {
+	case p.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for a snapshot: %w", ctx.Err())
 	}
+}
+
+// serves is true where there is a snapshot that serves all that have not written since.
+func (p *sharedPort) serves(now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return now.Sub(p.taken) < p.age
 }
 
 // drop lets go of the snapshot that was begun at a time, when it serves nobody any more: those of many vhosts take much memory, and

@@ -218,19 +218,11 @@ func (m *meter) observe(ctx context.Context, t *v1alpha1.Transport) (topology.Ob
 	if home == nil {
 		return topology.Observed{}, errors.New("nothing of the Transport is on the broker yet")
 	}
-	find := m.r.fromSecret
-	if t.Spec.Broker.ClusterRef != nil {
-		find = m.r.fromCluster
+	found := m.r.find(ctx, t)
+	if found.err != nil {
+		return topology.Observed{}, found.err
 	}
-	source, err := find(ctx, t)
-	if err != nil {
-		return topology.Observed{}, err
-	}
-	port, err := m.r.brokers.port(source.login, source.login.VHostOr(t.Spec.Broker.VHost))
-	if err != nil {
-		return topology.Observed{}, err
-	}
-	observed, err := port.of(client.ObjectKeyFromObject(t).String(), m.age).Observe(ctx)
+	observed, err := found.port.of(client.ObjectKeyFromObject(t).String(), m.age).Observe(ctx)
 	if err == nil && (observed.Cluster != home.Cluster || observed.VHost != home.VHost) {
 		err = errors.New("this is another broker than the one that the Transport is on")
 	}

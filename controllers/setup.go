@@ -33,7 +33,7 @@ import (
 const (
 	// firstRetry is the first of the growing delays after errors; the poll interval is the longest.
 	firstRetry = 500 * time.Millisecond
-	// reconcileTimeout bounds one reconcile: a broker that answers slowly must not keep a slot for ever.
+	// reconcileTimeout bounds one reconcile, from its turn on: a broker that answers slowly must not keep a seat for ever.
 	reconcileTimeout = 2 * time.Minute
 )
 
@@ -51,7 +51,7 @@ type Options struct {
 	SuspectsStay time.Duration
 	// RotateUsers is how old the password of a Transport's own RabbitMQ user becomes; zero is 30 days.
 	RotateUsers time.Duration
-	// Concurrency is the number of reconciles of each kind at a time.
+	// Concurrency is the number of RetryPolicies, and of Transports of one broker, that are reconciled at a time.
 	Concurrency int
 	// MaxRollouts is how many Deployments roll at a time for an upgrade of the operator; zero is 10. What a user asks for does
 	// not wait.
@@ -106,7 +106,10 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if err := addScale(mgr, options.Scale, meter, demands); err != nil {
 		return err
 	}
-	return transports.setup(mgr, controllerOptions(options))
+	concurrent := controllerOptions(options)
+	concurrent.MaxConcurrentReconciles = lookers // most of which wait for their turn,
+	concurrent.ReconciliationTimeout = 0         // for as long as it takes
+	return transports.setup(mgr, concurrent)
 }
 
 func controllerOptions(options Options) controller.Options {

@@ -171,8 +171,6 @@ func brokerError(err error) error {
 	case errors.As(err, &moved):
 		return stall(v1alpha1.ReasonBrokerChanged, fmt.Errorf(
 			"%w; neither is touched: let the Secret lead to the first again, or delete the Transport with deletionPolicy Retain and make it anew", err))
-	case errors.Is(err, errBusy):
-		return wait(v1alpha1.ReasonBrokerUnreachable, pauseOf(err), err)
 	case errors.Is(err, broker.ErrUnreachable):
 		return again(v1alpha1.ReasonBrokerUnreachable, err)
 	case errors.Is(err, broker.ErrUnauthorized), errors.Is(err, broker.ErrForbidden), errors.Is(err, broker.ErrNotFound),

@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -59,32 +58,42 @@ func (s brokerSource) forWorkers() workload.Secrets {
 // errNoBroker is in the error of connect where nothing names the broker any more: the Secret or the RabbitmqCluster is gone.
 var errNoBroker = errors.New("nothing names the broker")
 
-// connect finds the broker's address and login and a client for it: Reconciling with SecretNotFound or BrokerNotFound where
+// found is what leads to a Transport's broker, or why nothing does.
+type found struct {
+	source brokerSource
+	port   *sharedPort
+	err    error
+}
+
+// find looks for the broker's address and login and for a client for it: Reconciling with SecretNotFound or BrokerNotFound where
 // there is no Secret or no RabbitmqCluster, since those are often made by somebody else and a little later; Stalled with
 // SecretInvalid where a Secret cannot be used. Nothing of it is kept: each look reads it anew.
-func (r *TransportReconciler) connect(ctx context.Context, run *transportRun) error {
+func (r *TransportReconciler) find(ctx context.Context, t *v1alpha1.Transport) (f found) {
 	find := r.fromSecret
-	if run.transport.Spec.Broker.ClusterRef != nil {
+	if t.Spec.Broker.ClusterRef != nil {
 		find = r.fromCluster
 	}
-	source, err := find(ctx, run.transport)
-	if err != nil {
-		return err
+	if f.source, f.err = find(ctx, t); f.err != nil {
+		return found{err: f.err}
 	}
-	run.source = source
-	port, err := r.brokers.port(source.login, source.login.VHostOr(run.transport.Spec.Broker.VHost))
-	if err != nil {
-		return invalidSecret(source, err)
+	if f.port, f.err = r.brokers.port(f.source.login, f.source.login.VHostOr(t.Spec.Broker.VHost)); f.err != nil {
+		f.err = invalidSecret(f.source, f.err)
 	}
-	if run.leave, err = port.enter(); err != nil {
-		return brokerError(err)
+	return f
+}
+
+// connect is the first step that needs the broker, and fails with what find could not do.
+func (r *TransportReconciler) connect(_ context.Context, run *transportRun) error {
+	run.source = run.found.source
+	if run.found.err != nil {
+		return run.found.err
 	}
 	age := snapshotAge
 	if len(run.live.rolling()) > 0 {
 		// Workers that are not available may have lost their login: what the broker said before that does not count.
 		age = freshAge
 	}
-	run.port = port.of(client.ObjectKeyFromObject(run.transport).String(), age)
+	run.port = run.found.port.of(client.ObjectKeyFromObject(run.transport).String(), age)
 	return nil
 }
 
@@ -183,14 +192,6 @@ func (w *worded) Unwrap() error { return w.is }
 
 func meaning(is error, format string, args ...any) error {
 	return &worded{text: fmt.Sprintf(format, args...), is: is}
-}
-
-// postponed is true where a Transport only waits for its turn at a slow broker, and what its status says still holds. One
-// that is not ready is told what it waits for.
-func (run *transportRun) postponed(err error) bool {
-	ready := run.subject.before
-	return errors.Is(err, errBusy) && ready != nil && ready.Status == metav1.ConditionTrue &&
-		ready.ObservedGeneration == run.transport.Generation
 }
 
 // named adds to the error of a certificate, of a login, or of a host that is not found, where that is from.

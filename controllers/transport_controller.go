@@ -70,9 +70,9 @@ type transportRun struct {
 	handlerSecrets map[string]string
 	// userVersion is that of the Secret with the login of the workers' own user; empty where there is none.
 	userVersion string
-	port        *ownPort
-	// leave gives back the place among those that are busy with the broker; nil where none was taken.
-	leave func()
+	// found leads to the broker, and port to what is on it; nil before connect.
+	found found
+	port  *ownPort
 	// observed is what the broker had where the look at it came to its end; nil where it did not.
 	observed *topology.Observed
 	report   apply.Report
@@ -145,35 +145,95 @@ func (r *TransportReconciler) usersOf(ctx context.Context, object client.Object)
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // Reconcile implements reconcile.Reconciler.
-func (r *TransportReconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ctrl.Result, err error) {
-	transport := &v1alpha1.Transport{}
-	if err := r.Client.Get(ctx, req.NamespacedName, transport); err != nil {
-		r.forget(req.NamespacedName)
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+func (r *TransportReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	run, err := r.begin(ctx, req.NamespacedName)
+	if run == nil {
+		return ctrl.Result{}, err
 	}
-	deleted := !transport.DeletionTimestamp.IsZero()
-	if deleted && !controllerutil.ContainsFinalizer(transport, v1alpha1.Finalizer) {
-		return ctrl.Result{}, nil
+	if run.needsBroker() {
+		place, err := run.found.port.line.join(run.found.port)
+		if err != nil {
+			return ctrl.Result{RequeueAfter: jitter(fullPause)}, r.tellOfLine(ctx, run, err)
+		}
+		defer place.leave()
+		if run, err = r.await(ctx, run, place); run == nil {
+			return ctrl.Result{RequeueAfter: againAfterConflict}, err
+		}
 	}
-	run := &transportRun{transport: transport, subject: ofTransport(transport, r.Recorder), asked: askedAnew(transport)}
-	defer func() {
-		if run.leave != nil {
-			run.leave()
-		}
-		if err = run.named(err); run.postponed(err) {
-			result, err = ctrl.Result{RequeueAfter: pauseOf(err)}, nil
-			return
-		}
-		soon := sooner(run.due, r.vigil.next(req.NamespacedName, len(run.live.rolling()) > 0, time.Now()))
-		next := sooner(soon, r.polls.next(transport.Status.Broker, time.Now(), r.Options.PollInterval))
-		result, err = conclude(ctx, r.Client, run.subject, err, run.told(), next)
-		r.standings.see(run)
-	}()
+	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
+	defer cancel()
+	return r.look(ctx, run)
+}
 
-	if deleted {
-		return ctrl.Result{}, r.delete(ctx, run)
+// begin reads the Transport, and what leads to its broker. There is no run where there is nothing to do.
+func (r *TransportReconciler) begin(ctx context.Context, name types.NamespacedName) (*transportRun, error) {
+	transport := &v1alpha1.Transport{}
+	if err := r.Client.Get(ctx, name, transport); err != nil {
+		r.forget(name)
+		return nil, client.IgnoreNotFound(err)
 	}
-	return ctrl.Result{}, runSteps(ctx, run,
+	if !transport.DeletionTimestamp.IsZero() && !controllerutil.ContainsFinalizer(transport, v1alpha1.Finalizer) {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
+	defer cancel()
+	return &transportRun{
+		transport: transport, subject: ofTransport(transport, r.Recorder), asked: askedAnew(transport), found: r.find(ctx, transport),
+	}, nil
+}
+
+// needsBroker is false where no broker is found, or the Transport goes without it: then it must not wait for others.
+func (run *transportRun) needsBroker() bool {
+	deleted := !run.transport.DeletionTimestamp.IsZero()
+	free := deleted && (run.transport.Status.Broker == nil || run.transport.Spec.DeletionPolicy == v1alpha1.DeletionRetain)
+	return run.found.err == nil && !free
+}
+
+// await waits until it is the Transport's turn. What was read before a longer wait is read again then; there is no run where nothing
+// is to be done any more, where the Transport belongs into another line by now, or where the operator stops.
+func (r *TransportReconciler) await(ctx context.Context, run *transportRun, place *place) (*transportRun, error) {
+	if waitFor(ctx, place.turn, freshAge) {
+		return run, nil
+	}
+	if !waitFor(ctx, place.turn, untold) {
+		waiting := errors.New("waits for its turn: others of its broker came first")
+		if err := r.tellOfLine(ctx, run, waiting); err != nil || !waitFor(ctx, place.turn, 0) {
+			return nil, err
+		}
+	}
+	anew, err := r.begin(ctx, client.ObjectKeyFromObject(run.transport))
+	if anew != nil && anew.needsBroker() && anew.found.port.line != place.line {
+		return nil, nil
+	}
+	return anew, err
+}
+
+// tellOfLine says in the status why nothing is done yet, where that says nothing of the Transport as it is by now.
+func (r *TransportReconciler) tellOfLine(ctx context.Context, run *transportRun, why error) error {
+	if run.transport.Status.ObservedGeneration == run.transport.Generation {
+		return nil
+	}
+	_, err := conclude(ctx, r.Client, run.subject, wait(v1alpha1.ReasonProgressing, 0, why), run.told(), 0)
+	return err
+}
+
+// look does what is to be done.
+func (r *TransportReconciler) look(ctx context.Context, run *transportRun) (ctrl.Result, error) {
+	name := client.ObjectKeyFromObject(run.transport)
+	err := run.named(r.take(ctx, run))
+	soon := sooner(run.due, r.vigil.next(name, len(run.live.rolling()) > 0, time.Now()))
+	next := sooner(soon, r.polls.next(run.transport.Status.Broker, time.Now(), r.Options.PollInterval))
+	result, err := conclude(ctx, r.Client, run.subject, err, run.told(), next)
+	r.standings.see(run)
+	return result, err
+}
+
+// take takes the steps, those of a deletion or all others.
+func (r *TransportReconciler) take(ctx context.Context, run *transportRun) error {
+	if !run.transport.DeletionTimestamp.IsZero() {
+		return r.delete(ctx, run)
+	}
+	return runSteps(ctx, run,
 		r.addFinalizer,
 		r.readWorkers,
 		r.orSuspects(r.compile),

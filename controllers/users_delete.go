@@ -46,9 +46,6 @@ func (r *TransportReconciler) releaseUsers(ctx context.Context, run *transportRu
 		return "", wait(v1alpha1.ReasonDeleting, untilWorkersStop, errors.New("the workers stop, and then their RabbitMQ user goes"))
 	}
 	err = r.reachUsers(ctx, run)
-	if errors.Is(err, errBusy) || errors.Is(err, errOutdated) {
-		return "", err
-	}
 	if err == nil {
 		err = r.dropUsers(ctx, run)
 	}

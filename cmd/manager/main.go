@@ -90,7 +90,7 @@ func parse(flags *flag.FlagSet, arguments []string) *settings {
 	flags.DurationVar(&s.waits.Empty, "empty-wait", s.waits.Empty, "Time between the two counts of a queue that goes.")
 	flags.DurationVar(&s.rotateUsers, "rotate-users", 30*24*time.Hour,
 		"How old the password of a RabbitMQ user becomes that the manager made for workers (spec.broker.scopedUser).")
-	flags.IntVar(&s.concurrency, "concurrency", 8, "How many resources of each kind are reconciled at a time.")
+	flags.IntVar(&s.concurrency, "concurrency", 8, "How many Transports of one broker, and how many RetryPolicies, are reconciled at a time.")
 	flags.IntVar(&s.maxRollouts, "max-worker-rollouts", 10, "How many worker Deployments an upgrade of the operator rolls at a time.")
 	flags.BoolVar(&s.version, "version", false, "Print the version and exit.")
 	flags.TextVar(&s.logLevel, "log-level", slog.LevelInfo, "DEBUG, INFO, WARN or ERROR.")

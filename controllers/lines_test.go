@@ -1,0 +1,141 @@
+package controllers
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+// queue is a line with its places by name.
+type queue struct {
+	*line
+
+	t      *testing.T
+	ports  map[string]*sharedPort
+	places map[string]*place
+}
+
+func newQueue(t *testing.T, seats int) *queue {
+	return &queue{&line{seats: seats}, t, map[string]*sharedPort{}, map[string]*place{}}
+}
+
+// come joins the line with a Transport of a vhost.
+func (q *queue) come(name, vhost string) {
+	q.t.Helper()
+	if q.ports[vhost] == nil {
+		q.ports[vhost] = &sharedPort{age: time.Hour}
+	}
+	place, err := q.join(q.ports[vhost])
+	if err != nil {
+		q.t.Fatal(err)
+	}
+	q.places[name] = place
+}
+
+func (q *queue) leave(name string) {
+	q.places[name].leave()
+	delete(q.places, name)
+}
+
+// seated are the names of those whose turn it is.
+func (q *queue) seated() []string {
+	var names []string
+	for name, place := range q.places {
+		select {
+		case <-place.turn:
+			names = append(names, name)
+		default:
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (q *queue) want(names ...string) {
+	q.t.Helper()
+	if got := q.seated(); !slices.Equal(got, names) {
+		q.t.Fatalf("%v have their turn, want %v", got, names)
+	}
+}
+
+func TestWhoCameFirstHasItsTurnFirst(t *testing.T) {
+	q := newQueue(t, 2)
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		q.come(name, "shop")
+	}
+	q.want("a", "b")
+	q.leave("d") // before its turn
+	q.want("a", "b")
+	q.leave("b")
+	q.want("a", "c")
+	q.leave("a")
+	q.want("c", "e")
+	q.leave("c")
+	q.leave("e")
+	q.come("f", "shop")
+	q.come("g", "shop")
+	q.come("h", "shop")
+	q.want("f", "g")
+}
+
+func TestWhoIsServedByASnapshotGoesBeforeButNotForEver(t *testing.T) {
+	q := newQueue(t, 1)
+	q.come("now", "fresh")
+	q.come("first", "other")
+	q.come("next", "fresh")
+	q.ports["fresh"].taken = time.Now()
+	q.leave("now")
+	q.want("next")
+
+	served := 0
+	for last := "next"; ; served++ {
+		name := fmt.Sprint(served)
+		q.come(name, "fresh")
+		q.leave(last)
+		if last = name; slices.Equal(q.seated(), []string{"first"}) {
+			break
+		}
+	}
+	if served != mostOvertake-1 { // and the one before
+		t.Errorf("%d went before who came first", served)
+	}
+	q.ports["fresh"].taken = time.Time{}
+	q.come("last", "fresh")
+	q.come("later", "other")
+	q.ports["other"].taken = time.Now().Add(-2 * time.Hour)
+	for _, name := range q.seated() {
+		q.leave(name)
+	}
+	if seated := q.seated(); len(seated) != 1 || seated[0] == "later" {
+		t.Errorf("%v goes before by a snapshot that is too old", seated)
+	}
+}
+
+func TestALineIsNotEndless(t *testing.T) {
+	q := newQueue(t, 1)
+	for i := range 1 + lineLength {
+		q.come(fmt.Sprint(i), "shop")
+	}
+	if _, err := q.join(q.ports["shop"]); !errors.Is(err, errFull) {
+		t.Errorf("the line is full, and: %v", err)
+	}
+	q.leave("0")
+	q.come("more", "shop")
+	q.want("1")
+}
+
+func TestEachManagementAPIHasItsOwnLine(t *testing.T) {
+	one, other, b := newManagement(t), newManagement(t), newBrokers(time.Hour, 1)
+	if one.port(t, b, "password").line == other.port(t, b, "password").line {
+		t.Error("two brokers share a line")
+	}
+	if one.port(t, b, "old").line != one.port(t, b, "new").line {
+		t.Error("two logins of a broker have a line each")
+	}
+	b.forget(time.Now().Add(2 * keepBroker))
+	if len(b.lines) > 0 {
+		t.Error("lines of brokers that nobody asks for are kept")
+	}
+}
