@@ -165,11 +165,12 @@ func (p *ownPort) DeleteExchange(ctx context.Context, name string) error {
 
 // observe gives a snapshot that holds what the Transport wrote itself. behind is true where it may lack what others wrote.
 func (p *sharedPort) observe(ctx context.Context, transport string, age time.Duration) (snapshot topology.Observed, behind bool, err error) {
+	arrived := time.Now()
 	if err := p.await(ctx); err != nil {
 		return topology.Observed{}, false, err
 	}
 	defer func() { <-p.turn }()
-	recent := p.recent(time.Now(), transport, age)
+	recent := p.recent(arrived, transport, age)
 	if recent.fresh || recent.err != nil {
 		return recent.snapshot, recent.behind, recent.err
 	}
@@ -238,14 +239,16 @@ type lastTry struct {
 	writes int
 }
 
-func (p *sharedPort) recent(now time.Time, transport string, age time.Duration) lastTry {
+// recent is what serves a Transport that arrived at a time: also a snapshot that was begun since, however long it took.
+func (p *sharedPort) recent(arrived time.Time, transport string, age time.Duration) lastTry {
+	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	last := lastTry{snapshot: p.snapshot, behind: p.writes != p.complete, writes: p.writes}
 	if p.silence != nil && now.Sub(p.silent) < age {
 		return lastTry{err: p.silence}
 	}
-	last.fresh = now.Sub(p.taken) < age && p.wrote[transport] <= p.complete
+	last.fresh = (now.Sub(p.taken) < age || p.taken.After(arrived)) && p.wrote[transport] <= p.complete
 	return last
 }
 

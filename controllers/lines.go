@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	// lookers is how many Transports are looked at at a time, with those that wait in a line: these cost a few kilobytes each. So
-	// brokers that are slow, or do not answer at all, need not be told from others.
+	// lookers is how many Transports are worked on at a time, with those that wait in a line: these cost a few kilobytes each. So
+	// brokers that are slow, or do not answer at all, need not be told from others, unless Transports wait for several such by hundreds.
 	lookers = 1024
 	// lineLength is how many wait at one management API: the Transports of the others have to find lookers, too.
 	lineLength = lookers / 4
-	// untold is how long one waits before its status says so.
-	untold = 5 * time.Second
+	// lookUp is how often one that waits sees whether it still has to, and in this line; the second time its status says that it waits.
+	lookUp = 10 * time.Second
 	// fullPause is when one comes back that found the line full.
 	fullPause = 10 * time.Second
 	// mostOvertake is how many in a row may have their turn before who came first.
@@ -41,18 +41,20 @@ type line struct {
 type place struct {
 	line *line
 	port *sharedPort
+	// settled is true for a Transport that is ready, and only looked at again.
+	settled bool
 	// turn is closed when it has a seat.
 	turn chan struct{}
 }
 
 // join takes a place, which is to be left in any case. It fails with errFull.
-func (l *line) join(port *sharedPort) (*place, error) {
+func (l *line) join(port *sharedPort, settled bool) (*place, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.waiting) >= lineLength {
 		return nil, errFull
 	}
-	p := &place{line: l, port: port, turn: make(chan struct{})}
+	p := &place{line: l, port: port, settled: settled, turn: make(chan struct{})}
 	l.waiting = append(l.waiting, p)
 	l.proceed(time.Now())
 	return p, nil
@@ -81,29 +83,42 @@ func (l *line) proceed(now time.Time) {
 	}
 }
 
-// next is whose turn it is: that of who came first. But who is served by a snapshot that is there already goes before: else hundreds
-// that come at once, from many vhosts, would need a snapshot each, for it serves only a few seconds.
+// next is whose turn it is: that of who came first. But what is new, changed or not ready goes before what is only looked at again; and
+// who is served by a snapshot that is there already before who is not: else hundreds that come at once, from many vhosts, would need a snapshot
+// each, for it serves only a few seconds.
 func (l *line) next(now time.Time) int {
+	best := 0
 	if l.overtaking < mostOvertake {
-		if i := slices.IndexFunc(l.waiting, func(p *place) bool { return p.port.serves(now) }); i > 0 {
-			l.overtaking++
-			return i
+		most := -1
+		for i, p := range l.waiting {
+			if claim := p.claim(now); claim > most {
+				best, most = i, claim
+			}
 		}
 	}
-	l.overtaking = 0
-	return 0
+	if l.overtaking++; best == 0 {
+		l.overtaking = 0
+	}
+	return best
 }
 
-// waitFor waits for a turn, so long at most; zero is for good. It is false where it did not come.
-func waitFor(ctx context.Context, turn <-chan struct{}, most time.Duration) bool {
-	var over <-chan time.Time
-	if most > 0 {
-		over = time.After(most)
+// claim is the larger, the sooner a place has its turn.
+func (p *place) claim(now time.Time) (claim int) {
+	if !p.settled {
+		claim += 2
 	}
+	if p.port.serves(now) {
+		claim++
+	}
+	return claim
+}
+
+// waitFor waits for a turn, so long at most. It is false where the turn did not come, or nobody is to take it any more.
+func waitFor(ctx context.Context, turn <-chan struct{}, most time.Duration) bool {
 	select {
 	case <-turn:
-		return true
-	case <-over:
+		return ctx.Err() == nil
+	case <-time.After(most):
 	case <-ctx.Done():
 	}
 	return false

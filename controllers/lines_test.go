@@ -2,8 +2,8 @@ package controllers
 
 import (
 	"errors"
-	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 )
@@ -22,12 +22,17 @@ func newQueue(t *testing.T, seats int) *queue {
 }
 
 // come joins the line with a Transport of a vhost.
-func (q *queue) come(name, vhost string) {
+func (q *queue) come(name, vhost string) { q.t.Helper(); q.comeAs(name, vhost, true) }
+
+// change joins it with one that its user has changed.
+func (q *queue) change(name, vhost string) { q.t.Helper(); q.comeAs(name, vhost, false) }
+
+func (q *queue) comeAs(name, vhost string, settled bool) {
 	q.t.Helper()
 	if q.ports[vhost] == nil {
 		q.ports[vhost] = &sharedPort{age: time.Hour}
 	}
-	place, err := q.join(q.ports[vhost])
+	place, err := q.join(q.ports[vhost], settled)
 	if err != nil {
 		q.t.Fatal(err)
 	}
@@ -91,7 +96,7 @@ func TestWhoIsServedByASnapshotGoesBeforeButNotForEver(t *testing.T) {
 
 	served := 0
 	for last := "next"; ; served++ {
-		name := fmt.Sprint(served)
+		name := strconv.Itoa(served)
 		q.come(name, "fresh")
 		q.leave(last)
 		if last = name; slices.Equal(q.seated(), []string{"first"}) {
@@ -113,12 +118,26 @@ func TestWhoIsServedByASnapshotGoesBeforeButNotForEver(t *testing.T) {
 	}
 }
 
+func TestWhatAUserHasChangedGoesBeforeWhatIsOnlyLookedAtAgain(t *testing.T) {
+	q := newQueue(t, 1)
+	q.come("now", "fresh")
+	q.come("first", "other")
+	q.come("served", "fresh")
+	q.change("changed", "other")
+	q.change("changed and served", "fresh")
+	q.ports["fresh"].taken = time.Now()
+	for _, next := range []string{"now", "changed and served", "changed", "served", "first"} {
+		q.want(next)
+		q.leave(next)
+	}
+}
+
 func TestALineIsNotEndless(t *testing.T) {
 	q := newQueue(t, 1)
 	for i := range 1 + lineLength {
-		q.come(fmt.Sprint(i), "shop")
+		q.come(strconv.Itoa(i), "shop")
 	}
-	if _, err := q.join(q.ports["shop"]); !errors.Is(err, errFull) {
+	if _, err := q.join(q.ports["shop"], true); !errors.Is(err, errFull) {
 		t.Errorf("the line is full, and: %v", err)
 	}
 	q.leave("0")

@@ -66,6 +66,16 @@ func (s *standings) see(run *transportRun) {
 	s.all[client.ObjectKeyFromObject(run.transport)] = now
 }
 
+// begin takes over what is known of a Transport that had no look yet.
+func (s *standings) begin(run *transportRun) {
+	s.mu.Lock()
+	_, known := s.all[client.ObjectKeyFromObject(run.transport)]
+	s.mu.Unlock()
+	if !known {
+		s.see(run)
+	}
+}
+
 // warningReasons are all of them, where the condition has only the worst one's.
 func (run *transportRun) warningReasons() map[string]bool {
 	reasons := map[string]bool{}

@@ -55,7 +55,7 @@ func (s brokerSource) forWorkers() workload.Secrets {
 	return secrets
 }
 
-// errNoBroker is in the error of connect where nothing names the broker any more: the Secret or the RabbitmqCluster is gone.
+// errNoBroker is in the error of find where nothing names the broker any more: the Secret or the RabbitmqCluster is gone.
 var errNoBroker = errors.New("nothing names the broker")
 
 // found is what leads to a Transport's broker, or why nothing does.

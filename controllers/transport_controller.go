@@ -8,6 +8,8 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -73,6 +75,8 @@ type transportRun struct {
 	// found leads to the broker, and port to what is on it; nil before connect.
 	found found
 	port  *ownPort
+	// goesAnyway is true for a Transport that is deleted, and goes without what is on its broker being taken away.
+	goesAnyway bool
 	// observed is what the broker had where the look at it came to its end; nil where it did not.
 	observed *topology.Observed
 	report   apply.Report
@@ -132,6 +136,13 @@ func (r *TransportReconciler) usersOf(ctx context.Context, object client.Object)
 	return users(ctx, r.Client, client.ObjectKeyFromObject(object))
 }
 
+var (
+	// errNothing ends a reconcile where nothing is to be done: the Transport is gone, or the operator stops.
+	errNothing = errors.New("nothing is to be done")
+	// errMoved ends one that waited in the line of a broker which is not the Transport's any more.
+	errMoved = errors.New("the Transport has another broker by now")
+)
+
 // +kubebuilder:rbac:groups=redrive.dev,resources=transports,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=redrive.dev,resources=transports/status,verbs=patch
 // +kubebuilder:rbac:groups=redrive.dev,resources=transports/finalizers,verbs=update
@@ -146,18 +157,33 @@ func (r *TransportReconciler) usersOf(ctx context.Context, object client.Object)
 
 // Reconcile implements reconcile.Reconciler.
 func (r *TransportReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	run, err := r.begin(ctx, req.NamespacedName)
-	if run == nil {
+	result, err := r.reconcile(ctx, req.NamespacedName)
+	switch {
+	case errors.Is(err, errNothing):
+		return ctrl.Result{}, nil
+	case errors.Is(err, errMoved):
+		return ctrl.Result{RequeueAfter: againAfterConflict}, nil
+	}
+	return result, err
+}
+
+// reconcile looks at a Transport when it is its turn at its broker.
+func (r *TransportReconciler) reconcile(ctx context.Context, name types.NamespacedName) (ctrl.Result, error) {
+	run, err := r.begin(ctx, name)
+	if err != nil {
 		return ctrl.Result{}, err
 	}
 	if run.needsBroker() {
-		place, err := run.found.port.line.join(run.found.port)
+		place, err := run.found.port.line.join(run.found.port, run.settled())
 		if err != nil {
-			return ctrl.Result{RequeueAfter: jitter(fullPause)}, r.tellOfLine(ctx, run, err)
+			if err := r.tellOfLine(ctx, run, err); err != nil {
+				return ctrl.Result{}, err
+			}
+			return ctrl.Result{RequeueAfter: jitter(fullPause)}, nil
 		}
 		defer place.leave()
-		if run, err = r.await(ctx, run, place); run == nil {
-			return ctrl.Result{RequeueAfter: againAfterConflict}, err
+		if run, err = r.await(ctx, run, place); err != nil {
+			return ctrl.Result{}, err
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
@@ -165,55 +191,92 @@ func (r *TransportReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 	return r.look(ctx, run)
 }
 
-// begin reads the Transport, and what leads to its broker. There is no run where there is nothing to do.
+// begin reads the Transport, and what leads to its broker. It fails with errNothing.
 func (r *TransportReconciler) begin(ctx context.Context, name types.NamespacedName) (*transportRun, error) {
 	transport := &v1alpha1.Transport{}
-	if err := r.Client.Get(ctx, name, transport); err != nil {
+	if err := r.Client.Get(ctx, name, transport); apierrors.IsNotFound(err) {
 		r.forget(name)
-		return nil, client.IgnoreNotFound(err)
+		return nil, errNothing
+	} else if err != nil {
+		return nil, fmt.Errorf("read the Transport: %w", err)
 	}
-	if !transport.DeletionTimestamp.IsZero() && !controllerutil.ContainsFinalizer(transport, v1alpha1.Finalizer) {
-		return nil, nil
+	deleted := !transport.DeletionTimestamp.IsZero()
+	if deleted && !controllerutil.ContainsFinalizer(transport, v1alpha1.Finalizer) {
+		return nil, errNothing
 	}
 	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
 	defer cancel()
-	return &transportRun{
+	run := &transportRun{
 		transport: transport, subject: ofTransport(transport, r.Recorder), asked: askedAnew(transport), found: r.find(ctx, transport),
-	}, nil
-}
-
-// needsBroker is false where no broker is found, or the Transport goes without it: then it must not wait for others.
-func (run *transportRun) needsBroker() bool {
-	deleted := !run.transport.DeletionTimestamp.IsZero()
-	free := deleted && (run.transport.Status.Broker == nil || run.transport.Spec.DeletionPolicy == v1alpha1.DeletionRetain)
-	return run.found.err == nil && !free
-}
-
-// await waits until it is the Transport's turn. What was read before a longer wait is read again then; there is no run where nothing
-// is to be done any more, where the Transport belongs into another line by now, or where the operator stops.
-func (r *TransportReconciler) await(ctx context.Context, run *transportRun, place *place) (*transportRun, error) {
-	if waitFor(ctx, place.turn, freshAge) {
-		return run, nil
 	}
-	if !waitFor(ctx, place.turn, untold) {
-		waiting := errors.New("waits for its turn: others of its broker came first")
-		if err := r.tellOfLine(ctx, run, waiting); err != nil || !waitFor(ctx, place.turn, 0) {
+	if deleted {
+		ends, err := r.endingNamespace(ctx, run)
+		if err != nil {
 			return nil, err
 		}
+		run.goesAnyway = ends != nil || transport.Status.Broker == nil || transport.Spec.DeletionPolicy == v1alpha1.DeletionRetain
 	}
-	anew, err := r.begin(ctx, client.ObjectKeyFromObject(run.transport))
-	if anew != nil && anew.needsBroker() && anew.found.port.line != place.line {
-		return nil, nil
+	return run, nil
+}
+
+// needsBroker is false where no broker is found, or the Transport goes whatever is there: it must not wait for others then.
+func (run *transportRun) needsBroker() bool { return run.found.err == nil && !run.goesAnyway }
+
+// changed is true where the status says nothing yet of the Transport as its user wants it.
+func (run *transportRun) changed() bool {
+	return run.transport.Status.ObservedGeneration != run.transport.Generation
+}
+
+// settled is true where the Transport was ready, as its user wants it, at the last look.
+func (run *transportRun) settled() bool {
+	ready := run.subject.before
+	return ready != nil && ready.Status == metav1.ConditionTrue && !run.changed()
+}
+
+// await waits until it is the Transport's turn, and reads it again now and then: it may go without its broker by now, or belong into
+// another line. It fails with errMoved and errNothing.
+func (r *TransportReconciler) await(ctx context.Context, run *transportRun, place *place) (*transportRun, error) {
+	turn := waitFor(ctx, place.turn, freshAge)
+	if turn {
+		return run, nil
 	}
-	return anew, err
+	for first := true; ctx.Err() == nil; first = false {
+		anew, err := r.begin(ctx, client.ObjectKeyFromObject(run.transport))
+		if err != nil {
+			return nil, err
+		}
+		anew.asked = anew.asked || run.asked
+		run = anew
+		switch {
+		case run.needsBroker() && run.found.port.line != place.line:
+			return nil, errMoved
+		case turn || !run.needsBroker():
+			return run, nil
+		case !first:
+			if err := r.tellOfLine(ctx, run, errors.New("waits for its turn: others of its broker came first")); err != nil {
+				return nil, err
+			}
+		}
+		turn = waitFor(ctx, place.turn, lookUp)
+	}
+	return nil, errNothing
 }
 
 // tellOfLine says in the status why nothing is done yet, where that says nothing of the Transport as it is by now.
 func (r *TransportReconciler) tellOfLine(ctx context.Context, run *transportRun, why error) error {
-	if run.transport.Status.ObservedGeneration == run.transport.Generation {
+	if !run.changed() {
 		return nil
 	}
-	_, err := conclude(ctx, r.Client, run.subject, wait(v1alpha1.ReasonProgressing, 0, why), run.told(), 0)
+	reason := v1alpha1.ReasonProgressing
+	if !run.transport.DeletionTimestamp.IsZero() {
+		reason, why = v1alpha1.ReasonDeleting, fmt.Errorf("%w; to let the Transport go without its broker, set spec.deletionPolicy to Retain", why)
+	}
+	var warnings []string
+	if standing := meta.FindStatusCondition(run.transport.Status.Conditions, v1alpha1.WarningCondition); standing != nil {
+		run.subject.warning, warnings = standing.Reason, []string{standing.Message}
+	}
+	_, err := conclude(ctx, r.Client, run.subject, wait(reason, 0, why), warnings, 0)
+	r.standings.begin(run)
 	return err
 }
 

@@ -22,7 +22,7 @@ type managerProcess struct {
 }
 
 // memoryLimit is GOMEMLIMIT as config/manager sets it.
-const memoryLimit = "GOMEMLIMIT=100MiB"
+const memoryLimit = "GOMEMLIMIT=90MiB"
 
 func (c *cluster) startManager(s *settings, poll time.Duration) (*managerProcess, error) {
 	metrics, err := freeAddress()
