@@ -75,8 +75,9 @@ type transportRun struct {
 	// found leads to the broker, and port to what is on it; nil before connect.
 	found found
 	port  *ownPort
-	// goesAnyway is true for a Transport that is deleted, and goes without what is on its broker being taken away.
-	goesAnyway bool
+	// ending is the namespace of a Transport that is deleted, where it is being deleted too; endingErr says that nobody knows.
+	ending    *corev1.Namespace
+	endingErr error
 	// observed is what the broker had where the look at it came to its end; nil where it did not.
 	observed *topology.Observed
 	report   apply.Report
@@ -210,17 +211,19 @@ func (r *TransportReconciler) begin(ctx context.Context, name types.NamespacedNa
 		transport: transport, subject: ofTransport(transport, r.Recorder), asked: askedAnew(transport), found: r.find(ctx, transport),
 	}
 	if deleted {
-		ends, err := r.endingNamespace(ctx, run)
-		if err != nil {
-			return nil, err
-		}
-		run.goesAnyway = ends != nil || transport.Status.Broker == nil || transport.Spec.DeletionPolicy == v1alpha1.DeletionRetain
+		run.ending, run.endingErr = r.endingNamespace(ctx, run)
 	}
 	return run, nil
 }
 
-// needsBroker is false where no broker is found, or the Transport goes whatever is there: it must not wait for others then.
-func (run *transportRun) needsBroker() bool { return run.found.err == nil && !run.goesAnyway }
+// needsBroker is false where no broker is found, or where the Transport goes whatever is on it: it must not wait for others then.
+func (run *transportRun) needsBroker() bool {
+	t := run.transport
+	if t.DeletionTimestamp.IsZero() {
+		return run.found.err == nil
+	}
+	return run.found.err == nil && t.Status.Broker != nil && t.Spec.DeletionPolicy != v1alpha1.DeletionRetain && run.ending == nil
+}
 
 // changed is true where the status says nothing yet of the Transport as its user wants it.
 func (run *transportRun) changed() bool {

@@ -35,15 +35,14 @@ func (r *TransportReconciler) delete(ctx context.Context, run *transportRun) err
 	if run.transport.Spec.DeletionPolicy == v1alpha1.DeletionRetain {
 		return r.release(ctx, run, "spec.deletionPolicy is Retain")
 	}
-	ends, err := r.endingNamespace(ctx, run)
-	if err != nil {
-		return err
+	if run.endingErr != nil {
+		return run.endingErr
 	}
-	if ends != nil {
-		run.subject.eventsOf = ends
+	if run.ending != nil {
+		run.subject.eventsOf = run.ending
 		return r.release(ctx, run, "its namespace is being deleted")
 	}
-	err = runSteps(ctx, run, r.readWorkers, r.connect)
+	err := runSteps(ctx, run, r.readWorkers, r.connect)
 	if errors.Is(err, errNoBroker) {
 		return r.release(ctx, run, err.Error())
 	}
