@@ -97,7 +97,13 @@ func (f *flow) publish() {
 				}
 			}
 		}()
-		defer func() { close(window); <-settled }()
+		defer func() {
+			close(window)
+			select {
+			case <-settled:
+			case <-time.After(patience): // What is not confirmed is not counted.
+			}
+		}()
 		for n := 0; ; n++ {
 			select {
 			case <-f.stop:
@@ -111,7 +117,11 @@ func (f *flow) publish() {
 			if err != nil {
 				return
 			}
-			window <- pending{id, confirm}
+			select {
+			case window <- pending{id, confirm}:
+			case <-f.stop:
+				return
+			}
 		}
 	})
 }

@@ -92,6 +92,9 @@ func newStageOn(t *testing.T, b *testbroker.Broker) *stage {
 	return s
 }
 
+// patience is for a broker that does not end what it began, such as a queue that never gets a leader.
+const patience = 30 * time.Second
+
 // channel opens a channel with confirms on a connection of its own.
 func (s *stage) channel() *amqp091.Channel {
 	s.t.Helper()
@@ -99,7 +102,7 @@ func (s *stage) channel() *amqp091.Channel {
 	if err != nil {
 		s.t.Fatal("no AMQP connection")
 	}
-	s.t.Cleanup(func() { _ = connection.Close() })
+	s.t.Cleanup(func() { _ = connection.CloseDeadline(time.Now().Add(patience)) })
 	channel, err := connection.Channel()
 	if err != nil {
 		s.t.Fatal(err)
