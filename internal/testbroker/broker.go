@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -215,16 +216,23 @@ func (b *Broker) manage(ctx context.Context, method, path string, body io.Reader
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
+// The ports of a broker are below those that systems give to outgoing connections, which come and go in the seconds until it listens.
+const firstPort, lastPort = 15_000, 29_999
+
 // freePorts finds ports that nobody listens on. Someone may take one before the broker does; then it fails to start.
 func freePorts(n int) ([]int, error) {
-	ports := make([]int, n)
-	for i := range ports {
-		listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed at once
+	var ports []int
+	for tries := 0; len(ports) < n; tries++ {
+		port := firstPort + mathrand.IntN(lastPort-firstPort+1) //nolint:gosec // it guards nothing
+		listener, err := net.Listen("tcp", loopback(port))      //nolint:noctx // closed at once
 		if err != nil {
-			return nil, fmt.Errorf("find a free port: %w", err)
+			if tries == 1000 {
+				return nil, fmt.Errorf("find a free port: %w", err)
+			}
+			continue
 		}
 		defer func() { _ = listener.Close() }()
-		ports[i] = listener.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // a TCP listener has a TCP address
+		ports = append(ports, port)
 	}
 	return ports, nil
 }

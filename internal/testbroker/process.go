@@ -81,7 +81,7 @@ func configuration(on system, s settings) string {
 		"default_pass = " + s.password,
 		"collect_statistics_interval = 1000",
 		"max_message_size = " + strconv.Itoa(maxMessageSize),
-		"raft.wal_max_size_bytes = 33554432",
+		"raft.wal_max_size_bytes = 134217728",
 		"disk_free_limit.absolute = 50MB",
 		"vm_memory_high_watermark.relative = 0.3",
 		"",
