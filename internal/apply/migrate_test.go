@@ -60,13 +60,26 @@ func newFlow(s *stage, parks bool, keys ...string) *flow {
 	return f
 }
 
+// enough is how many messages are published at least, on a machine however slow.
+const enough = 100
+
 func (f *flow) end() {
 	select {
 	case <-f.stop:
 	default:
+		for until := time.Now().Add(patience); f.published() < enough && time.Now().Before(until); {
+			time.Sleep(10 * time.Millisecond)
+		}
 		close(f.stop)
 	}
 	f.done.Wait()
+}
+
+// published is how many messages the broker has taken.
+func (f *flow) published() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.confirmed)
 }
 
 // publish keeps publishing numbers to the exchange, a hundred a second, each confirmed.
@@ -239,7 +252,7 @@ func (f *flow) check(queues ...string) (doubled int) {
 		doubled += times - 1
 	}
 	t.Logf("%d messages were published, %d doubled", len(f.confirmed), doubled)
-	if len(f.confirmed) < 100 {
+	if len(f.confirmed) < enough {
 		t.Error("hardly anything was published meanwhile")
 	}
 	return doubled
