@@ -226,7 +226,7 @@ func freePorts(n int) ([]int, error) {
 		port := firstPort + mathrand.IntN(lastPort-firstPort+1) //nolint:gosec // it guards nothing
 		listener, err := net.Listen("tcp", loopback(port))      //nolint:noctx // closed at once
 		if err != nil {
-			if tries == 1000 {
+			if tries >= 1000 {
 				return nil, fmt.Errorf("find a free port: %w", err)
 			}
 			continue
