@@ -122,12 +122,9 @@ func leastHeaders() amqp091.Table {
 func asManyHeaders() amqp091.Table {
 	now := time.Now().UnixMilli()
 	headers := leastHeaders()
-	headers[message.HeaderRetries] = int64(1)
 	headers[message.HeaderDelay] = laneDelay.Milliseconds()
-	headers[message.HeaderFirstFailure] = now
 	headers[message.HeaderNotBefore] = now + laneDelay.Milliseconds()
 	headers[message.HeaderExchange] = ""
-	headers[message.HeaderRoutingKey] = key
 	headers[message.HeaderHistory] = fmt.Sprintf(`[{"attempt":1,"at":%d,"source":"Handler","class":"errorString","message":%q,"delay":1000}]`, now, errOnce)
 	return headers
 }

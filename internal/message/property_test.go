@@ -166,6 +166,7 @@ func TestWhatIsWrittenIsReadBack(t *testing.T) {
 		return time.UnixMilli(ms)
 	})
 	rapid.Check(t, func(t *rapid.T) {
+		once := rapid.Bool().Draw(t, "failed once")
 		retries := rapid.Int64Range(0, 1000).Draw(t, "retries")
 		s := State{
 			ID: rapid.StringN(1, 20, 255).Draw(t, "id"),
@@ -182,6 +183,14 @@ func TestWhatIsWrittenIsReadBack(t *testing.T) {
 		}
 		for _, a := range rapid.SliceOfN(anyAttempt(), 0, 10).Draw(t, "attempts") {
 			s = Record(s, a)
+		}
+		if once { // then all that Decode derives may be left out
+			s.History.Attempts, s.History.Retries = 1, min(retries, 1)
+			s.History.FirstFailure = time.UnixMilli(noon.UnixMilli() - rapid.Int64Range(0, 1<<30).Draw(t, "age"))
+			s.NotBefore = s.History.FirstFailure.Add(s.History.LastDelay + time.Duration(rapid.Int64Range(0, 1).Draw(t, "off"))*time.Millisecond)
+			s.RoutingKey = rapid.SampledFrom([]string{"work", "key"}).Draw(t, "key")
+		} else if s.History.Attempts == 1 && s.History.FirstFailure.IsZero() {
+			s.History.FirstFailure = noon // what failed did so at some time
 		}
 		published, err := Parked(Message{}, s, "work", "5s", noon)
 		if err != nil {

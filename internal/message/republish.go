@@ -47,8 +47,9 @@ type Final struct {
 //
 // Parked, Returned and Failed share their rules. The copy is persistent and routed by the queue's name. All properties,
 // headers and their types stay, but for those that would do harm on the way (records of dead-lettering, counts of
-// deliveries, CC, BCC, user-id). An expiration becomes a deadline. The state is written as headers; those of ours that no
-// longer hold are gone. m and its headers are not altered or shared; the body is shared.
+// deliveries, CC, BCC, user-id). An expiration becomes a deadline. The state is written as headers, on a message that goes
+// on without those which follow from others; those of ours that no longer hold are gone. m and its headers are not altered
+// or shared; the body is shared.
 //
 // Headers that would not fit one frame are shed, ours only: first the span of the last attempt and the failure history down
 // to its last entry, then all of it, then the error's message and the explanation, then its class, source and status. The error is
@@ -57,6 +58,7 @@ func Parked(m Message, s State, queue, lane string, now time.Time) (Message, err
 	headers := stateHeaders(m, s, now)
 	putTime(headers, HeaderNotBefore, s.NotBefore)
 	headers[HeaderLane] = lane
+	omitDerived(headers, queue)
 	return republished(m, queue, headers, pastHeaders(s))
 }
 
@@ -68,6 +70,7 @@ func Returned(m Message, s State, queue string, now time.Time) (Message, error) 
 	if s.NotBefore.After(now) {
 		putTime(headers, HeaderNotBefore, s.NotBefore)
 	}
+	omitDerived(headers, queue)
 	return republished(m, queue, headers, pastHeaders(s))
 }
 
@@ -132,8 +135,10 @@ func stateHeaders(m Message, s State, now time.Time) map[string]any {
 	if m.MessageID == "" && s.ID != "" {
 		headers[HeaderID] = s.ID
 	}
-	putCount(headers, HeaderAttempts, s.History.Attempts)
-	putCount(headers, HeaderRetries, s.History.Retries)
+	if s.History.Attempts > 0 {
+		headers[HeaderAttempts] = s.History.Attempts
+		headers[HeaderRetries] = s.History.Retries
+	}
 	putCount(headers, HeaderStreak, s.History.Streak)
 	putCount(headers, HeaderCrashes, s.Crashes)
 	putCount(headers, HeaderDelay, s.History.LastDelay.Milliseconds())
@@ -146,6 +151,24 @@ func stateHeaders(m Message, s State, now time.Time) map[string]any {
 		headers[HeaderStrategy] = s.History.Strategy
 	}
 	return headers
+}
+
+// omitDerived takes out what Decode derives from the rest. The broker and the client read and write each header on each hop,
+// and of most messages that fail these three say nothing new.
+func omitDerived(headers map[string]any, queue string) {
+	if headers[HeaderRoutingKey] == queue {
+		delete(headers, HeaderRoutingKey)
+	}
+	if headers[HeaderRetries] == headers[HeaderAttempts] {
+		delete(headers, HeaderRetries)
+	}
+	if headers[HeaderAttempts] != int64(1) {
+		return
+	}
+	notBefore, _ := headers[HeaderNotBefore].(int64)
+	if delay, there := headers[HeaderDelay].(int64); there && headers[HeaderFirstFailure] == notBefore-delay {
+		delete(headers, HeaderFirstFailure)
+	}
 }
 
 // pastHeaders returns the history, its last entry alone in case the whole does not fit, and the span of the last attempt.

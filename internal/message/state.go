@@ -74,11 +74,12 @@ func NewID(random retry.Rand) string {
 // makes no sense counts as absent or is clamped, and its header is named in Garbage. It never fails.
 func Decode(m Message, now time.Time) State {
 	r := reader{headers: m.Headers, now: now}
+	attempts := r.count(HeaderAttempts)
 	s := State{
 		ID: m.MessageID,
 		History: retry.History{
-			Attempts:     r.count(HeaderAttempts),
-			Retries:      r.count(HeaderRetries),
+			Attempts:     attempts,
+			Retries:      r.countOr(HeaderRetries, attempts),
 			Strategy:     r.text(HeaderStrategy, maxShort),
 			Streak:       r.count(HeaderStreak),
 			FirstFailure: r.past(HeaderFirstFailure),
@@ -100,6 +101,9 @@ func Decode(m Message, now time.Time) State {
 	if s.History.Retries > s.History.Attempts { // every retry was an attempt, so attempts got lost
 		s.History.Attempts = s.History.Retries
 		r.reject(HeaderAttempts)
+	}
+	if h := &s.History; h.FirstFailure.IsZero() && h.Attempts == 1 && h.LastDelay > 0 {
+		h.FirstFailure = r.onlyFailure(s.NotBefore, h.LastDelay)
 	}
 	s.Garbage = r.garbage
 	return s
@@ -132,11 +136,24 @@ func (r *reader) number(name string) (int64, bool) {
 	return number, ok
 }
 
+// onlyFailure is the time of a single failure that the message waits after. Republishing it leaves the header out.
+func (r *reader) onlyFailure(notBefore time.Time, delay time.Duration) time.Time {
+	if at := notBefore.Add(-delay).UnixMilli(); at > 0 && !notBefore.IsZero() {
+		return time.UnixMilli(min(at, r.now.UnixMilli()))
+	}
+	return time.Time{}
+}
+
 // count returns a number in [0, MaxCount], 0 where there is none.
 func (r *reader) count(name string) int64 {
+	return r.countOr(name, 0)
+}
+
+// countOr is count with another default.
+func (r *reader) countOr(name string, absent int64) int64 {
 	number, ok := r.number(name)
 	if !ok {
-		return 0
+		return absent
 	}
 	if number < 0 || number > MaxCount {
 		r.reject(name)
