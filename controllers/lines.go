@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 const (
@@ -111,6 +113,25 @@ func (p *place) claim(now time.Time) (claim int) {
 		claim++
 	}
 	return claim
+}
+
+// waitingDesc is the metric of all lines.
+var waitingDesc = prometheus.NewDesc("redrive_broker_waiting_transports",
+	"Transports that wait for their turn at a management API of RabbitMQ.", []string{"broker"}, nil)
+
+// Describe implements prometheus.Collector.
+func (b *brokers) Describe(descs chan<- *prometheus.Desc) { descs <- waitingDesc }
+
+// Collect implements prometheus.Collector.
+func (b *brokers) Collect(into chan<- prometheus.Metric) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for url, line := range b.lines {
+		line.mu.Lock()
+		waiting := len(line.waiting)
+		line.mu.Unlock()
+		into <- prometheus.MustNewConstMetric(waitingDesc, prometheus.GaugeValue, float64(waiting), url)
+	}
 }
 
 // waitFor waits for a turn, so long at most. It is false where the turn did not come, or nobody is to take it any more.

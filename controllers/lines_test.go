@@ -6,6 +6,9 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 )
 
 // queue is a line with its places by name.
@@ -143,6 +146,28 @@ func TestALineIsNotEndless(t *testing.T) {
 	q.leave("0")
 	q.come("more", "shop")
 	q.want("1")
+}
+
+func TestHowManyWaitAtABrokerIsAMetric(t *testing.T) {
+	m, b := newManagement(t), newBrokers(time.Hour, 1)
+	port := m.port(t, b, "password")
+	for range 3 {
+		if _, err := port.line.join(port, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	metrics := make(chan prometheus.Metric, 2)
+	b.Collect(metrics)
+	close(metrics)
+	var told dto.Metric
+	for metric := range metrics {
+		if err := metric.Write(&told); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := told.GetLabel()[0].GetValue(); got != m.URL || told.GetGauge().GetValue() != 2 {
+		t.Errorf("%v wait at %s, want 2 at %s", told.GetGauge().GetValue(), got, m.URL)
+	}
 }
 
 func TestEachManagementAPIHasItsOwnLine(t *testing.T) {

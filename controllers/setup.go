@@ -100,7 +100,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}
 	meter := newMeter(transports, age)
 	demands := newDemands(meter, scaleEvery(options.PollInterval))
-	if err := register(metrics.Registry, transports.gauges, transports.standings, transports.drift.repairs, demands); err != nil {
+	if err := register(metrics.Registry, transports.brokers, transports.gauges, transports.standings, transports.drift.repairs, demands); err != nil {
 		return err
 	}
 	if err := addScale(mgr, options.Scale, meter, demands); err != nil {

@@ -8,8 +8,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -137,13 +135,6 @@ func (r *TransportReconciler) usersOf(ctx context.Context, object client.Object)
 	return users(ctx, r.Client, client.ObjectKeyFromObject(object))
 }
 
-var (
-	// errNothing ends a reconcile where nothing is to be done: the Transport is gone, or the operator stops.
-	errNothing = errors.New("nothing is to be done")
-	// errMoved ends one that waited in the line of a broker which is not the Transport's any more.
-	errMoved = errors.New("the Transport has another broker by now")
-)
-
 // +kubebuilder:rbac:groups=redrive.dev,resources=transports,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=redrive.dev,resources=transports/status,verbs=patch
 // +kubebuilder:rbac:groups=redrive.dev,resources=transports/finalizers,verbs=update
@@ -155,133 +146,6 @@ var (
 // +kubebuilder:rbac:groups="",resources=secrets;namespaces,verbs=get
 // +kubebuilder:rbac:groups=rabbitmq.com,resources=rabbitmqclusters,verbs=get
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
-
-// Reconcile implements reconcile.Reconciler.
-func (r *TransportReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	result, err := r.reconcile(ctx, req.NamespacedName)
-	switch {
-	case errors.Is(err, errNothing):
-		return ctrl.Result{}, nil
-	case errors.Is(err, errMoved):
-		return ctrl.Result{RequeueAfter: againAfterConflict}, nil
-	}
-	return result, err
-}
-
-// reconcile looks at a Transport when it is its turn at its broker.
-func (r *TransportReconciler) reconcile(ctx context.Context, name types.NamespacedName) (ctrl.Result, error) {
-	run, err := r.begin(ctx, name)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	if run.needsBroker() {
-		place, err := run.found.port.line.join(run.found.port, run.settled())
-		if err != nil {
-			if err := r.tellOfLine(ctx, run, err); err != nil {
-				return ctrl.Result{}, err
-			}
-			return ctrl.Result{RequeueAfter: jitter(fullPause)}, nil
-		}
-		defer place.leave()
-		if run, err = r.await(ctx, run, place); err != nil {
-			return ctrl.Result{}, err
-		}
-	}
-	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
-	defer cancel()
-	return r.look(ctx, run)
-}
-
-// begin reads the Transport, and what leads to its broker. It fails with errNothing.
-func (r *TransportReconciler) begin(ctx context.Context, name types.NamespacedName) (*transportRun, error) {
-	transport := &v1alpha1.Transport{}
-	if err := r.Client.Get(ctx, name, transport); apierrors.IsNotFound(err) {
-		r.forget(name)
-		return nil, errNothing
-	} else if err != nil {
-		return nil, fmt.Errorf("read the Transport: %w", err)
-	}
-	deleted := !transport.DeletionTimestamp.IsZero()
-	if deleted && !controllerutil.ContainsFinalizer(transport, v1alpha1.Finalizer) {
-		return nil, errNothing
-	}
-	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
-	defer cancel()
-	run := &transportRun{
-		transport: transport, subject: ofTransport(transport, r.Recorder), asked: askedAnew(transport), found: r.find(ctx, transport),
-	}
-	if deleted {
-		run.ending, run.endingErr = r.endingNamespace(ctx, run)
-	}
-	return run, nil
-}
-
-// needsBroker is false where no broker is found, or where the Transport goes whatever is on it: it must not wait for others then.
-func (run *transportRun) needsBroker() bool {
-	t := run.transport
-	if t.DeletionTimestamp.IsZero() {
-		return run.found.err == nil
-	}
-	return run.found.err == nil && t.Status.Broker != nil && t.Spec.DeletionPolicy != v1alpha1.DeletionRetain && run.ending == nil
-}
-
-// changed is true where the status says nothing yet of the Transport as its user wants it.
-func (run *transportRun) changed() bool {
-	return run.transport.Status.ObservedGeneration != run.transport.Generation
-}
-
-// settled is true where the Transport was ready, as its user wants it, at the last look.
-func (run *transportRun) settled() bool {
-	ready := run.subject.before
-	return ready != nil && ready.Status == metav1.ConditionTrue && !run.changed()
-}
-
-// await waits until it is the Transport's turn, and reads it again now and then: it may go without its broker by now, or belong into
-// another line. It fails with errMoved and errNothing.
-func (r *TransportReconciler) await(ctx context.Context, run *transportRun, place *place) (*transportRun, error) {
-	turn := waitFor(ctx, place.turn, freshAge)
-	if turn {
-		return run, nil
-	}
-	for first := true; ctx.Err() == nil; first = false {
-		anew, err := r.begin(ctx, client.ObjectKeyFromObject(run.transport))
-		if err != nil {
-			return nil, err
-		}
-		anew.asked = anew.asked || run.asked
-		run = anew
-		switch {
-		case run.needsBroker() && run.found.port.line != place.line:
-			return nil, errMoved
-		case turn || !run.needsBroker():
-			return run, nil
-		case !first:
-			if err := r.tellOfLine(ctx, run, errors.New("waits for its turn: others of its broker came first")); err != nil {
-				return nil, err
-			}
-		}
-		turn = waitFor(ctx, place.turn, lookUp)
-	}
-	return nil, errNothing
-}
-
-// tellOfLine says in the status why nothing is done yet, where that says nothing of the Transport as it is by now.
-func (r *TransportReconciler) tellOfLine(ctx context.Context, run *transportRun, why error) error {
-	if !run.changed() {
-		return nil
-	}
-	reason := v1alpha1.ReasonProgressing
-	if !run.transport.DeletionTimestamp.IsZero() {
-		reason, why = v1alpha1.ReasonDeleting, fmt.Errorf("%w; to let the Transport go without its broker, set spec.deletionPolicy to Retain", why)
-	}
-	var warnings []string
-	if standing := meta.FindStatusCondition(run.transport.Status.Conditions, v1alpha1.WarningCondition); standing != nil {
-		run.subject.warning, warnings = standing.Reason, []string{standing.Message}
-	}
-	_, err := conclude(ctx, r.Client, run.subject, wait(reason, 0, why), warnings, 0)
-	r.standings.begin(run)
-	return err
-}
 
 // look does what is to be done.
 func (r *TransportReconciler) look(ctx context.Context, run *transportRun) (ctrl.Result, error) {
