@@ -50,6 +50,7 @@ func FuzzHeaders(f *testing.F) {
 	f.Add([]byte{12, 10, 0, 0, 10, 0, 3, 9, 2, 0xff, 0xfe}, "[{\"at\":9223372036854775807,\"delay\":-1}, null, {\"message\":\"\xff\"}]", "\xff", "-1", uint8(9))
 	f.Add([]byte{5, 0, 8, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 6, 0, 8, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, "", "i", "99999999999999999999", uint8(255))
 	f.Add([]byte{16, 9, 4, 1, 2, 3, 4, 17, 16, 1, 7, 200, 17, 3, 'k', 'e', 'y'}, "x-death", "i", "", uint8(1))
+	f.Add([]byte{7, 0, 1, 1}, "a delay only", "i", "", uint8(1))
 	f.Fuzz(func(t *testing.T, script []byte, text, id, expiration string, priority uint8) {
 		// What travels as a short string is no longer than one.
 		exchange := text[:min(len(text), maxShort)]
@@ -63,6 +64,9 @@ func FuzzHeaders(f *testing.F) {
 		s = Record(s, Attempt{Number: s.History.Attempts + 1, At: noon, Source: retry.SourceHandler, Message: text, Class: id, Delay: time.Second})
 		s.History.Attempts = min(s.History.Attempts+1, MaxCount)
 		s.NotBefore = noon.Add(time.Second)
+		if s.History.FirstFailure.IsZero() {
+			s.History.FirstFailure = noon // as the decision does
+		}
 
 		parked, err := Parked(m, s, "work", "1s", noon)
 		checkPublishable(t, parked, err)

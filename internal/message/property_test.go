@@ -190,7 +190,7 @@ func TestWhatIsWrittenIsReadBack(t *testing.T) {
 			s.NotBefore = s.History.FirstFailure.Add(s.History.LastDelay + time.Duration(rapid.Int64Range(0, 1).Draw(t, "off"))*time.Millisecond)
 			s.RoutingKey = rapid.SampledFrom([]string{"work", "key"}).Draw(t, "key")
 		} else if s.History.Attempts == 1 && s.History.FirstFailure.IsZero() {
-			s.History.FirstFailure = noon // what failed did so at some time
+			s.History.FirstFailure = noon // as the decision does
 		}
 		published, err := Parked(Message{}, s, "work", "5s", noon)
 		if err != nil {

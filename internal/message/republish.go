@@ -135,10 +135,8 @@ func stateHeaders(m Message, s State, now time.Time) map[string]any {
 	if m.MessageID == "" && s.ID != "" {
 		headers[HeaderID] = s.ID
 	}
-	if s.History.Attempts > 0 {
-		headers[HeaderAttempts] = s.History.Attempts
-		headers[HeaderRetries] = s.History.Retries
-	}
+	putCount(headers, HeaderAttempts, s.History.Attempts)
+	putCount(headers, HeaderRetries, s.History.Retries)
 	putCount(headers, HeaderStreak, s.History.Streak)
 	putCount(headers, HeaderCrashes, s.Crashes)
 	putCount(headers, HeaderDelay, s.History.LastDelay.Milliseconds())
@@ -153,20 +151,19 @@ func stateHeaders(m Message, s State, now time.Time) map[string]any {
 	return headers
 }
 
-// omitDerived takes out what Decode derives from the rest. The broker and the client read and write each header on each hop,
-// and of most messages that fail these three say nothing new.
+// omitDerived takes out what Decode derives from the rest, for the broker and the client read and write each header on each hop:
+// the routing key where it is that of the copy, and of a message that waits after its only failure the one retry and its time.
 func omitDerived(headers map[string]any, queue string) {
 	if headers[HeaderRoutingKey] == queue {
 		delete(headers, HeaderRoutingKey)
 	}
-	if headers[HeaderRetries] == headers[HeaderAttempts] {
-		delete(headers, HeaderRetries)
-	}
-	if headers[HeaderAttempts] != int64(1) {
+	if headers[HeaderAttempts] != int64(1) || headers[HeaderRetries] != int64(1) {
 		return
 	}
-	notBefore, _ := headers[HeaderNotBefore].(int64)
-	if delay, there := headers[HeaderDelay].(int64); there && headers[HeaderFirstFailure] == notBefore-delay {
+	notBefore, waits := headers[HeaderNotBefore].(int64)
+	delay, delayed := headers[HeaderDelay].(int64)
+	if waits && delayed && headers[HeaderFirstFailure] == notBefore-delay {
+		delete(headers, HeaderRetries)
 		delete(headers, HeaderFirstFailure)
 	}
 }

@@ -74,12 +74,11 @@ func NewID(random retry.Rand) string {
 // makes no sense counts as absent or is clamped, and its header is named in Garbage. It never fails.
 func Decode(m Message, now time.Time) State {
 	r := reader{headers: m.Headers, now: now}
-	attempts := r.count(HeaderAttempts)
 	s := State{
 		ID: m.MessageID,
 		History: retry.History{
-			Attempts:     attempts,
-			Retries:      r.countOr(HeaderRetries, attempts),
+			Attempts:     r.count(HeaderAttempts),
+			Retries:      r.count(HeaderRetries),
 			Strategy:     r.text(HeaderStrategy, maxShort),
 			Streak:       r.count(HeaderStreak),
 			FirstFailure: r.past(HeaderFirstFailure),
@@ -102,8 +101,10 @@ func Decode(m Message, now time.Time) State {
 		s.History.Attempts = s.History.Retries
 		r.reject(HeaderAttempts)
 	}
-	if h := &s.History; h.FirstFailure.IsZero() && h.Attempts == 1 && h.LastDelay > 0 {
-		h.FirstFailure = r.onlyFailure(s.NotBefore, h.LastDelay)
+	if h := &s.History; h.Attempts == 1 && h.Retries == 0 && h.FirstFailure.IsZero() {
+		if at := r.onlyFailure(s.NotBefore, h.LastDelay); !at.IsZero() { // omitDerived has left out both
+			h.Retries, h.FirstFailure = 1, at
+		}
 	}
 	s.Garbage = r.garbage
 	return s
@@ -136,24 +137,23 @@ func (r *reader) number(name string) (int64, bool) {
 	return number, ok
 }
 
-// onlyFailure is the time of a single failure that the message waits after. Republishing it leaves the header out.
+// onlyFailure is the time of the failure after which a message waits; zero where it does not.
 func (r *reader) onlyFailure(notBefore time.Time, delay time.Duration) time.Time {
-	if at := notBefore.Add(-delay).UnixMilli(); at > 0 && !notBefore.IsZero() {
-		return time.UnixMilli(min(at, r.now.UnixMilli()))
+	at := notBefore.Add(-delay).UnixMilli()
+	if notBefore.IsZero() || delay == 0 || at <= 0 {
+		return time.Time{}
 	}
-	return time.Time{}
+	if at > r.now.Add(clockSkew).UnixMilli() {
+		r.reject(HeaderNotBefore)
+	}
+	return time.UnixMilli(min(at, r.now.UnixMilli()))
 }
 
 // count returns a number in [0, MaxCount], 0 where there is none.
 func (r *reader) count(name string) int64 {
-	return r.countOr(name, 0)
-}
-
-// countOr is count with another default.
-func (r *reader) countOr(name string, absent int64) int64 {
 	number, ok := r.number(name)
 	if !ok {
-		return absent
+		return 0
 	}
 	if number < 0 || number > MaxCount {
 		r.reject(name)

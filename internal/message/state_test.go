@@ -38,30 +38,37 @@ func TestDecodeTakesWhatMakesSenseAndNamesTheRest(t *testing.T) {
 			map[string]any{HeaderID: []byte("a"), HeaderStrategy: []byte("throttled"), HeaderExchange: []byte("e"), HeaderRoutingKey: []byte("k")},
 			State{ID: "a", History: retry.History{Strategy: "throttled"}, Exchange: "e", RoutingKey: "k"},
 		},
-		"every attempt was a retry where nothing else is said": {
-			map[string]any{HeaderAttempts: int64(3)}, State{History: retry.History{Attempts: 3, Retries: 3}},
-		},
-		"no attempt was a retry where that is said": {
-			map[string]any{HeaderAttempts: int64(3), HeaderRetries: int64(0)}, State{History: retry.History{Attempts: 3}},
-		},
-		"a message that waits after one failure failed when the wait began": {
+		"a message that waits after its only failure was retried once, and failed when the wait began": {
 			map[string]any{HeaderAttempts: int64(1), HeaderNotBefore: noon.UnixMilli(), HeaderDelay: int64(5000)},
 			State{
 				History:   retry.History{Attempts: 1, Retries: 1, LastDelay: 5 * time.Second, FirstFailure: noon.Add(-5 * time.Second)},
 				NotBefore: noon,
 			},
 		},
-		"a wait that has not begun does not tell of a failure in the future": {
+		"a retry that does not count says when the failure was": {
+			map[string]any{
+				HeaderAttempts: int64(1), HeaderNotBefore: noon.UnixMilli(), HeaderDelay: int64(5000),
+				HeaderFirstFailure: noon.Add(-5 * time.Second).UnixMilli(),
+			},
+			State{
+				History:   retry.History{Attempts: 1, LastDelay: 5 * time.Second, FirstFailure: noon.Add(-5 * time.Second)},
+				NotBefore: noon,
+			},
+		},
+		"a wait by a clock that is far ahead began now": {
 			map[string]any{HeaderAttempts: int64(1), HeaderNotBefore: noon.Add(time.Hour).UnixMilli(), HeaderDelay: int64(5000)},
-			State{History: retry.History{Attempts: 1, Retries: 1, LastDelay: 5 * time.Second, FirstFailure: noon}, NotBefore: noon.Add(time.Hour)},
+			State{
+				History:   retry.History{Attempts: 1, Retries: 1, LastDelay: 5 * time.Second, FirstFailure: noon},
+				NotBefore: noon.Add(time.Hour), Garbage: []string{HeaderNotBefore},
+			},
 		},
-		"a wait from before 1970 tells of none": {
+		"a wait that began before 1970 tells of nothing": {
 			map[string]any{HeaderAttempts: int64(1), HeaderNotBefore: int64(1), HeaderDelay: int64(5000)},
-			State{History: retry.History{Attempts: 1, Retries: 1, LastDelay: 5 * time.Second}, NotBefore: time.UnixMilli(1)},
+			State{History: retry.History{Attempts: 1, LastDelay: 5 * time.Second}, NotBefore: time.UnixMilli(1)},
 		},
-		"a second failure says when the first was": {
-			map[string]any{HeaderAttempts: int64(2), HeaderNotBefore: noon.UnixMilli(), HeaderDelay: int64(5000)},
-			State{History: retry.History{Attempts: 2, Retries: 2, LastDelay: 5 * time.Second}, NotBefore: noon},
+		"attempts of which no more is said were no retries": {
+			map[string]any{HeaderAttempts: int64(3), HeaderNotBefore: noon.UnixMilli(), HeaderDelay: int64(5000)},
+			State{History: retry.History{Attempts: 3, LastDelay: 5 * time.Second}, NotBefore: noon},
 		},
 		"a negative count is none": {
 			map[string]any{HeaderAttempts: int64(-1), HeaderRetries: int64(math.MinInt64)},

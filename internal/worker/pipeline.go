@@ -342,7 +342,8 @@ func (w *Worker) judge(ctx context.Context, j *job, failure retry.Failure) (o ou
 	verdict := policy.Decide(failure, j.view, j.state.History, now, w.options.Rand)
 	w.reportExpressions(policy.Name(), append(problems, verdict.Problems...))
 	j.state.History = verdict.History
-	j.state.NotBefore = now.Add(verdict.Delay)
+	// Headers hold whole milliseconds: without a fraction the first failure follows from the other two.
+	j.state.NotBefore = now.Truncate(time.Millisecond).Add(verdict.Delay)
 	j.priority = retryPriority(policy.RetryPriority(), j.state.Priority)
 	j.state = message.Record(j.state, message.Attempt{
 		Number: verdict.History.Attempts, At: now, Source: failure.Source, Status: failure.Status, Class: failure.Class,

@@ -274,6 +274,35 @@ func TestAFailedMessageComesBackOnScheduleAndToItsQueue(t *testing.T) {
 	}
 }
 
+func TestAHandlerIsToldTheSameOfAMessageOnEachAttempt(t *testing.T) {
+	p := newPartner(t, func(_ *http.Request, attempt int) int {
+		if attempt < 3 {
+			return 502
+		}
+		return 200
+	})
+	r := newRig(t, p, testtransport.Explicit(300*time.Millisecond, 300*time.Millisecond), nil)
+	if err := r.Channel().QueueBind(testtransport.Queue, "order.created", "async", false, nil); err != nil {
+		t.Fatal(err)
+	}
+	before := time.Now()
+	r.Publish("async", "order.created", amqp091.Publishing{Body: []byte("x")})
+	testtransport.Eventually(t, "three attempts", func() bool { return len(p.got()) == 3 })
+	got := p.got()
+	for i, attempt := range got {
+		if key, retries := attempt.header.Get("Redrive-Routing-Key"), attempt.header.Get("Redrive-Retries"); key != "order.created" || retries != strconv.Itoa(i) {
+			t.Errorf("attempt %d: key %q, retries %q", i+1, key, retries)
+		}
+	}
+	first, err := time.Parse(time.RFC3339, got[1].header.Get("Redrive-First-Failure"))
+	if err != nil || first.Before(before.Truncate(time.Millisecond)) || first.After(got[1].at.Add(-300*time.Millisecond)) {
+		t.Errorf("first failure %s (%v), between %s and the second attempt at %s", first, err, before, got[1].at)
+	}
+	if again := got[2].header.Get("Redrive-First-Failure"); again != got[1].header.Get("Redrive-First-Failure") {
+		t.Errorf("first failure %s, then %s", first, again)
+	}
+}
+
 func TestAMessageThatIsGivenUpCarriesItsReason(t *testing.T) {
 	p := newPartner(t, always(502))
 	r := newRig(t, p, testtransport.Explicit(100*time.Millisecond, 100*time.Millisecond), nil)
