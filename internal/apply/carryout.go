@@ -23,6 +23,8 @@ type run struct {
 	failed map[topology.Ref]bool
 	// undone are the bindings that were not made or removed.
 	undone map[topology.Ref]bool
+	// lacking exchanges have a way out that could not be made: no other one is taken away.
+	lacking map[string]bool
 	// broken is true when something that failed messages leave by could not be made.
 	broken bool
 }
@@ -30,7 +32,7 @@ type run struct {
 // CarryOut does what was prepared, and takes the queues on their way out one step further. Where the error is not nil the
 // report holds what was done until then.
 func (p Prepared) CarryOut(ctx context.Context, port Port) (Report, error) {
-	r := &run{Prepared: p, port: port, failed: map[topology.Ref]bool{}, undone: map[topology.Ref]bool{}, report: Report{
+	r := &run{Prepared: p, port: port, failed: map[topology.Ref]bool{}, undone: map[topology.Ref]bool{}, lacking: map[string]bool{}, report: Report{
 		Identity:  p.observed.Identity,
 		Conflicts: p.Difference.Conflicts,
 		Withheld:  p.Difference.Withheld,
@@ -61,7 +63,7 @@ func (p Prepared) CarryOut(ctx context.Context, port Port) (Report, error) {
 // step carries out one step of the plan; only an error that ends the run is returned.
 func (r *run) step(ctx context.Context, step topology.Step) error {
 	if r.skipped(step) {
-		r.undone[step.Ref()] = true
+		r.leave(step)
 		r.report.Skipped = append(r.report.Skipped, step)
 		return nil
 	}
@@ -71,7 +73,8 @@ func (r *run) step(ctx context.Context, step topology.Step) error {
 		return err //nolint:wrapcheck // It names its operation.
 	case err != nil:
 		r.report.Failures = append(r.report.Failures, Failure{Step: step, Err: err})
-		r.failed[step.Ref()], r.undone[step.Ref()] = true, true
+		r.failed[step.Ref()] = true
+		r.leave(step)
 		r.forget([]topology.Step{step})
 		r.broken = r.broken || wayOut(step, r.input.Desired)
 		return nil
@@ -90,6 +93,14 @@ func (r *run) step(ctx context.Context, step topology.Step) error {
 	return nil
 }
 
+// leave notes a step that was not taken.
+func (r *run) leave(step topology.Step) {
+	r.undone[step.Ref()] = true
+	if step.Action == topology.ActionCreate && step.Binding != nil && !r.Difference.LeadsBack(step.Binding.Source) {
+		r.lacking[step.Binding.Source] = true
+	}
+}
+
 // forget takes off the list what this run wrote down and did not make: whoever makes it later is its owner.
 func (r *run) forget(steps []topology.Step) {
 	r.report.Created = slices.DeleteFunc(r.report.Created, func(created string) bool {
@@ -98,9 +109,10 @@ func (r *run) forget(steps []topology.Step) {
 	})
 }
 
-// skipped is true for a binding that would lead messages to where they cannot go on, and for a policy that would.
+// skipped is true for a binding that would lead messages to where they cannot go on, and for a policy that would; and for the removal
+// of one by which messages go that may be meant for one that could not be made.
 func (r *run) skipped(step topology.Step) bool {
-	if r.undone[step.After()] {
+	if r.undone[step.After()] || step.Action == topology.ActionDelete && step.Binding != nil && r.lacking[step.Binding.Source] {
 		return true
 	}
 	if step.Action != topology.ActionDelete && step.Policy != nil {
@@ -161,6 +173,8 @@ func (r *run) retireAll(ctx context.Context) error {
 		queue, adopted := letGo[name]
 		switch {
 		case ended != nil:
+		case r.held(name):
+			state = v1alpha1.Retirement{Queue: name, Messages: r.observed.Queues[name].Messages}
 		case adopted:
 			state, gone, ended = r.letGo(ctx, retirer, queue, state)
 		case r.stillNeeded(name, left):
@@ -201,6 +215,13 @@ func (r *run) stillNeeded(name string, left map[string]bool) bool {
 	}
 	return left[work] || slices.Contains(r.input.Consumed, name) || slices.ContainsFunc(r.Difference.Conflicts, func(c topology.Conflict) bool {
 		return c.Object == topology.Ref{Kind: topology.KindQueue, Name: work}
+	})
+}
+
+// held is true for a queue by which messages go that may be meant for one that could not be made or bound.
+func (r *run) held(name string) bool {
+	return slices.Contains(r.Difference.Held, name) || slices.ContainsFunc(r.observed.BindingsTo(name), func(b topology.Binding) bool {
+		return r.lacking[b.Source]
 	})
 }
 
@@ -320,12 +341,16 @@ func counts(p *Prepared) []QueueCount {
 	}
 	for _, queue := range desired {
 		if got, exists := observed.Queues[queue.Name]; exists {
-			counts = append(counts, QueueCount{
-				Name: queue.Name, Role: queue.Role, Messages: got.Messages,
-				Ready: got.Ready, Unacked: got.Unacked, Consumers: got.Consumers,
-				Expired: got.MessagesDLX, Published: got.Published, Acked: got.Acked,
-			})
+			counts = append(counts, countOf(got, queue.Role))
 		}
 	}
 	return counts
+}
+
+func countOf(queue topology.QueueState, role topology.Role) QueueCount {
+	return QueueCount{
+		Name: queue.Name, Role: role, Messages: queue.Messages,
+		Ready: queue.Ready, Unacked: queue.Unacked, Consumers: queue.Consumers,
+		Expired: queue.MessagesDLX, Published: queue.Published, Acked: queue.Acked,
+	}
 }

@@ -40,6 +40,8 @@ type DeleteReport struct {
 	Rebound []string
 	// Left are objects that stay, because others use them.
 	Left []topology.Finding
+	// Queues of the Transport that are still there.
+	Queues []QueueCount
 	// Steps that were carried out, and Failures that the broker refused.
 	Steps    []topology.Step
 	Failures []Failure
@@ -79,6 +81,7 @@ func Delete(ctx context.Context, port Port, input DeleteInput) (DeleteReport, er
 		return r.report, err
 	}
 	r.found = r.belongings(observed)
+	r.report.Queues = r.counts()
 	if len(r.found.Inlets) > 0 && len(input.State.Retiring) > 0 && !input.Force {
 		// Somebody has bound a queue since. What was counted before must be forgotten, and that written down, before the
 		// binding goes: otherwise whoever goes on after a crash would take the counts for valid.
@@ -102,6 +105,17 @@ func Delete(ctx context.Context, port Port, input DeleteInput) (DeleteReport, er
 func (r *removal) belongings(observed topology.Observed) topology.Belongings {
 	observed = observed.Disown(r.Owner, r.State.Adopted)
 	return topology.BelongingsOf(r.Owner, r.Prefix, observed, without(r.report.Created, r.State.Adopted))
+}
+
+// counts has all queues that are to go.
+func (r *removal) counts() []QueueCount {
+	var counts []QueueCount
+	for _, queues := range [][]topology.QueueState{r.found.Lanes, r.found.Work, r.found.Suspects, r.found.Failure} {
+		for _, queue := range queues {
+			counts = append(counts, countOf(queue, topology.RoleOf(queue.Queue)))
+		}
+	}
+	return counts
 }
 
 // cutInlets removes what leads new messages in; cut is true where there was something.

@@ -13,6 +13,9 @@ import (
 // betweenSteps is when to go on with an exchange that waits for nothing but a look at what was done.
 const betweenSteps = time.Second
 
+// longestPause is the longest time between two looks at a step that waits for workers.
+const longestPause = 30 * time.Second
+
 // exchanged is the migration in which a queue is drained, nil for other queues.
 func (r *run) exchanged(queue string) *topology.Migration {
 	for i := range r.Difference.Migrations {
@@ -52,16 +55,21 @@ func (r *run) migrated() {
 			}
 		}
 		if m.Drains == "" {
-			r.report.RequeueAfter = soonest(r.report.RequeueAfter, betweenSteps)
+			r.report.RequeueAfter = soonest(r.report.RequeueAfter, r.untilNext(next))
 		} else if at := slices.IndexFunc(r.report.Retiring, func(s v1alpha1.Retirement) bool { return s.Queue == m.Drains }); at >= 0 {
 			next.Messages = r.report.Retiring[at].Messages
 		} else {
-			r.report.RequeueAfter = soonest(r.report.RequeueAfter, betweenSteps)
+			r.report.RequeueAfter = soonest(r.report.RequeueAfter, r.untilNext(next))
 		}
 		r.report.Migrations = append(r.report.Migrations, next)
 		r.report.StandIns[m.Queue] = compile.Standin{Queue: m.Standin, Reads: m.Reads}
 	}
 	r.report.Leaving = r.leaving()
+}
+
+// untilNext is when to look again at a step that waits for workers: the longer it has, the later, for some never come up.
+func (r *run) untilNext(m v1alpha1.Migration) time.Duration {
+	return min(max(betweenSteps, r.clock().Sub(m.Since.Time)/4), longestPause)
 }
 
 // leaving are the queues of ours that are not wanted any more and hold messages for workers, as far as they are still there.

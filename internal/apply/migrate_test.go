@@ -130,6 +130,11 @@ func (f *flow) publish() {
 			if err != nil {
 				return
 			}
+			select { // what was published just before the stop counts, too
+			case window <- pending{id, confirm}:
+				continue
+			default:
+			}
 			select {
 			case window <- pending{id, confirm}:
 			case <-f.stop:

@@ -154,15 +154,22 @@ func (s *stage) input() apply.Input {
 // once runs once and keeps the state.
 func (s *stage) once() apply.Report {
 	s.t.Helper()
-	report, err := apply.Once(context.Background(), s.client, s.input(), func(_ context.Context, created []string) error {
+	report := s.onceOn(s.client)
+	for _, failure := range report.Failures {
+		s.t.Errorf("%s: %v", failure.Step, failure.Err)
+	}
+	return report
+}
+
+// onceOn runs once on a broker that may refuse steps, and keeps the state.
+func (s *stage) onceOn(port apply.Port) apply.Report {
+	s.t.Helper()
+	report, err := apply.Once(context.Background(), port, s.input(), func(_ context.Context, created []string) error {
 		s.state.Created = created
 		return nil
 	})
 	if err != nil {
 		s.t.Fatal(err)
-	}
-	for _, failure := range report.Failures {
-		s.t.Errorf("%s: %v", failure.Step, failure.Err)
 	}
 	s.state.Created, s.state.Adopted, s.state.Retiring = report.Created, report.Adopted, report.Retiring
 	return report

@@ -131,12 +131,18 @@ func planOf(d topology.Difference) Plan {
 		if inConflict(d.Conflicts, topology.SuspectsOf(queue.Queue)) {
 			continue // workers may publish into it as long as the conflict stands
 		}
+		if slices.Contains(d.Held, queue.Name) {
+			continue // a warning says so
+		}
 		plan.RetiredQueues = append(plan.RetiredQueues, RetiredQueue{Queue: queue.Name, Messages: queue.Messages})
 	}
 	for _, ref := range d.Adopted {
 		plan.Unmarked = append(plan.Unmarked, ref.String())
 	}
 	for _, queue := range d.LetGo {
+		if slices.Contains(d.Held, queue.Queue) {
+			continue
+		}
 		plan.Steps = append(plan.Steps, queue.Steps...)
 	}
 	plan.Summary.Remove = len(plan.RetiredQueues) + len(plan.RetiredExchanges)

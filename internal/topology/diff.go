@@ -57,6 +57,19 @@ type Difference struct {
 	Migrations []Migration
 	// LetGo are queues that were adopted and are not desired any more. They stay as they were.
 	LetGo []LetGo
+	// Held are those of ExtraQueues and LetGo that stay as they are for now: a way in comes out of an exchange that lacks another.
+	Held []string
+}
+
+// Lacks is true for an exchange out of which a desired binding is withheld. Then no way out of it may be taken away: what goes by that
+// may be meant for the one that is not there yet. The way back from the lanes is by queue, and nobody else's.
+func (d Difference) Lacks(exchange string) bool {
+	return !d.LeadsBack(exchange) && slices.ContainsFunc(d.Withheld, func(w Withheld) bool { return w.Binding.Source == exchange })
+}
+
+// LeadsBack is true for an exchange by which messages come back from the lanes.
+func (d Difference) LeadsBack(exchange string) bool {
+	return exchange == d.Wanted.ExchangeOf(RoleReturn) || exchange == d.Wanted.ExchangeOf(RoleReturnStandin)
 }
 
 // Empty is true when there is nothing to write, now or later.
@@ -119,6 +132,7 @@ func DiffSince(desired Objects, observed Observed, past Past) Difference {
 	d.policiesDiff()
 	d.bindingsDiff()
 	d.extraBindings()
+	d.holdQueues()
 	d.adoptedWarnings()
 	d.warnings()
 	return d.out
@@ -365,11 +379,34 @@ func (d *differ) extraBindings() {
 			continue
 		}
 		wayBack := d.roles[binding.Source] == RoleReturn && d.lettingGo(binding.Destination)
-		if !wayBack && !d.retiring(binding.Destination) {
+		needed := d.out.Lacks(binding.Source) && !d.amongOthers(binding)
+		if !wayBack && !needed && !d.retiring(binding.Destination) {
 			d.out.ExtraBindings = append(d.out.ExtraBindings, binding)
 		}
 	}
 	slices.SortFunc(d.out.ExtraBindings, func(a, b Binding) int { return cmp.Compare(a.identity(), b.identity()) })
+}
+
+// holdQueues keeps what is to go as it is, while the broker lacks what may be to take its place.
+func (d *differ) holdQueues() {
+	hold := func(queue string) {
+		if !slices.ContainsFunc(d.observed.BindingsTo(queue), func(b Binding) bool {
+			return b.Arguments.Owner() == d.desired.Owner && d.out.Lacks(b.Source)
+		}) {
+			return
+		}
+		d.out.Held = append(d.out.Held, queue)
+		d.out.Warnings = append(d.out.Warnings, Finding{
+			Object:  Ref{Kind: KindQueue, Name: queue},
+			Message: "it is not wanted any more, and stays for now: what goes into it may be meant for a queue that cannot be bound",
+		})
+	}
+	for _, queue := range d.out.ExtraQueues {
+		hold(queue.Name)
+	}
+	for _, queue := range d.out.LetGo {
+		hold(queue.Queue)
+	}
 }
 
 // amongOthers is true for a binding out of or into an object that another Transport claims. Where both made everything at
