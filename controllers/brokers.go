@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/credentials"
 	"redrive.dev/redrive/internal/topology"
@@ -28,8 +30,9 @@ const (
 type brokers struct {
 	age time.Duration
 
-	// seats are those at each management API.
-	seats int
+	// seats are those at each management API, and waiting is the metric of who waits for one.
+	seats   int
+	waiting *prometheus.Desc
 
 	mu    sync.Mutex
 	ports map[brokerKey]*sharedPort
@@ -41,7 +44,11 @@ type brokerKey [sha256.Size]byte
 
 // newBrokers makes it for an operator that lets so many be busy with a management API at a time, and whose snapshots serve so long.
 func newBrokers(age time.Duration, seats int) *brokers {
-	return &brokers{age: age, seats: seats, ports: map[brokerKey]*sharedPort{}, lines: map[string]*line{}}
+	return &brokers{
+		age: age, seats: seats, ports: map[brokerKey]*sharedPort{}, lines: map[string]*line{},
+		waiting: prometheus.NewDesc("redrive_broker_waiting_transports",
+			"Transports that wait for their turn at a management API of RabbitMQ.", []string{"broker"}, nil),
+	}
 }
 
 // port returns the client for a vhost. It makes no connection yet.
@@ -65,7 +72,7 @@ func (b *brokers) port(c credentials.Credentials, vhost string) (*sharedPort, er
 		return nil, fmt.Errorf("key %s: %w", credentials.KeyManagementURI, err)
 	}
 	if b.lines[end.URL] == nil {
-		b.lines[end.URL] = &line{seats: b.seats}
+		b.lines[end.URL] = newLine(b.seats)
 	}
 	port := &sharedPort{
 		Client: client, age: b.age, line: b.lines[end.URL], url: end.URL, turn: make(chan struct{}, 1), asked: time.Now(),
@@ -178,14 +185,17 @@ func (p *sharedPort) observe(ctx context.Context, transport string, age time.Dur
 	snapshot, err = p.Observe(ctx)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.silence = nil
 	switch {
-	case errors.Is(err, broker.ErrUnreachable):
-		p.silence, p.silent = err, time.Now()
 	case err == nil:
+		p.silence = nil
 		p.snapshot, p.complete, p.taken = snapshot, recent.writes, start
 		time.AfterFunc(p.age, func() { p.drop(start) })
 		maps.DeleteFunc(p.wrote, func(_ string, write int) bool { return write <= recent.writes })
+	case ctx.Err() != nil: // That whoever asks had no more time says nothing about the broker.
+	case errors.Is(err, broker.ErrUnreachable):
+		p.silence, p.silent = err, time.Now()
+	default:
+		p.silence = nil
 	}
 	return snapshot, p.writes != recent.writes, err //nolint:wrapcheck // It names its operation.
 }

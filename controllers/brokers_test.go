@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -159,6 +160,19 @@ func TestNobodyWaitsForABrokerThatIsKnownToBeSilent(t *testing.T) {
 	if err := <-probe; err != nil {
 		t.Errorf("the broker answers again, and still: %v", err)
 	}
+	observe(t, port)
+}
+
+func TestWhoRunsOutOfTimeDoesNotMakeTheBrokerSilentForOthers(t *testing.T) {
+	m, b := newManagement(t), newBrokers(time.Hour, 8)
+	port := m.port(t, b, "password").of("shop/async", time.Hour)
+	m.gate.Lock()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := port.Observe(ctx); err == nil {
+		t.Fatal("a broker that does not answer was observed")
+	}
+	m.gate.Unlock()
 	observe(t, port)
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"k8s.io/apimachinery/pkg/types"
 
 	"redrive.dev/redrive/internal/apply"
@@ -101,16 +102,31 @@ func (g *gauges) Describe(descs chan<- *prometheus.Desc) {
 	}
 }
 
+// queueMetric is one number of a queue. All of a queue share their labels: a thousand Transports have tens of thousands of numbers, and
+// labels for each would take more memory, at each look of Prometheus, than all else that the operator has.
+type queueMetric struct {
+	desc   *prometheus.Desc
+	labels []*dto.LabelPair
+	value  float64
+}
+
+// Desc implements prometheus.Metric.
+func (m queueMetric) Desc() *prometheus.Desc { return m.desc }
+
+// Write implements prometheus.Metric.
+func (m queueMetric) Write(into *dto.Metric) error {
+	into.Label, into.Gauge = m.labels, &dto.Gauge{Value: &m.value}
+	return nil
+}
+
 // Collect implements prometheus.Collector.
 func (g *gauges) Collect(metrics chan<- prometheus.Metric) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for name, queues := range g.queues {
 		for _, queue := range queues {
-			tell := func(desc *prometheus.Desc, value float64) {
-				metrics <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value,
-					name.Namespace, name.Name, queue.Name, string(queue.Role))
-			}
+			labels := prometheus.MakeLabelPairs(g.messages, []string{name.Namespace, name.Name, queue.Name, string(queue.Role)})
+			tell := func(desc *prometheus.Desc, value float64) { metrics <- queueMetric{desc, labels, value} }
 			tell(g.consumers, float64(queue.Consumers))
 			if queue.Messages == nil {
 				continue

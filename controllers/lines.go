@@ -16,6 +16,8 @@ const (
 	lookers = 1024
 	// lineLength is how many wait at one management API: the Transports of the others have to find lookers, too.
 	lineLength = lookers / 4
+	// settledLength is how many of these are only looked at again: what is new or changed finds a place, and then goes first.
+	settledLength = lineLength * 3 / 4
 	// lookUp is how often one that waits sees whether it still has to, and in this line; the second time its status says that it waits.
 	lookUp = 10 * time.Second
 	// fullPause is when one comes back that found the line full.
@@ -37,7 +39,12 @@ type line struct {
 	waiting []*place
 	// overtaking counts those who had their turn before who came first, since that one's predecessor had it.
 	overtaking int
+
+	// looks are the seats of those who ask for autoscaling: they are asked themselves, and cannot wait behind a reconcile.
+	looks chan struct{}
 }
+
+func newLine(seats int) *line { return &line{seats: seats, looks: make(chan struct{}, seats)} }
 
 // place is one in a line.
 type place struct {
@@ -53,7 +60,7 @@ type place struct {
 func (l *line) join(port *sharedPort, settled bool) (*place, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.waiting) >= lineLength {
+	if len(l.waiting) >= lineLength || settled && len(l.waiting) >= settledLength {
 		return nil, errFull
 	}
 	p := &place{line: l, port: port, settled: settled, turn: make(chan struct{})}
@@ -115,12 +122,8 @@ func (p *place) claim(now time.Time) (claim int) {
 	return claim
 }
 
-// waitingDesc is the metric of all lines.
-var waitingDesc = prometheus.NewDesc("redrive_broker_waiting_transports",
-	"Transports that wait for their turn at a management API of RabbitMQ.", []string{"broker"}, nil)
-
 // Describe implements prometheus.Collector.
-func (b *brokers) Describe(descs chan<- *prometheus.Desc) { descs <- waitingDesc }
+func (b *brokers) Describe(descs chan<- *prometheus.Desc) { descs <- b.waiting }
 
 // Collect implements prometheus.Collector.
 func (b *brokers) Collect(into chan<- prometheus.Metric) {
@@ -130,7 +133,7 @@ func (b *brokers) Collect(into chan<- prometheus.Metric) {
 		line.mu.Lock()
 		waiting := len(line.waiting)
 		line.mu.Unlock()
-		into <- prometheus.MustNewConstMetric(waitingDesc, prometheus.GaugeValue, float64(waiting), url)
+		into <- prometheus.MustNewConstMetric(b.waiting, prometheus.GaugeValue, float64(waiting), url)
 	}
 }
 

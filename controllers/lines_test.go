@@ -21,7 +21,7 @@ type queue struct {
 }
 
 func newQueue(t *testing.T, seats int) *queue {
-	return &queue{&line{seats: seats}, t, map[string]*sharedPort{}, map[string]*place{}}
+	return &queue{newLine(seats), t, map[string]*sharedPort{}, map[string]*place{}}
 }
 
 // come joins the line with a Transport of a vhost.
@@ -137,15 +137,21 @@ func TestWhatAUserHasChangedGoesBeforeWhatIsOnlyLookedAtAgain(t *testing.T) {
 
 func TestALineIsNotEndless(t *testing.T) {
 	q := newQueue(t, 1)
-	for i := range 1 + lineLength {
+	for i := range 1 + settledLength {
 		q.come(strconv.Itoa(i), "shop")
 	}
 	if _, err := q.join(q.ports["shop"], true); !errors.Is(err, errFull) {
+		t.Errorf("no more are to be only looked at again, and: %v", err)
+	}
+	for i := range lineLength - settledLength {
+		q.change("changed "+strconv.Itoa(i), "shop")
+	}
+	if _, err := q.join(q.ports["shop"], false); !errors.Is(err, errFull) {
 		t.Errorf("the line is full, and: %v", err)
 	}
 	q.leave("0")
-	q.come("more", "shop")
-	q.want("1")
+	q.change("more", "shop")
+	q.want("changed 0")
 }
 
 func TestHowManyWaitAtABrokerIsAMetric(t *testing.T) {

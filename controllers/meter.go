@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"sync"
 	"time"
 
@@ -182,7 +181,12 @@ func (m *meter) refresh(ctx context.Context, t *v1alpha1.Transport, known *glanc
 }
 
 func (m *meter) prune(now time.Time) {
-	maps.DeleteFunc(m.looks, func(_ types.NamespacedName, l *glance) bool { return l.busy == nil && now.Sub(l.asked) > keepLook })
+	for name, l := range m.looks {
+		if l.busy == nil && now.Sub(l.asked) > keepLook {
+			delete(m.looks, name)
+			m.voices.forget(name)
+		}
+	}
 }
 
 // look counts the messages, and hears of the breakers.
@@ -221,6 +225,12 @@ func (m *meter) observe(ctx context.Context, t *v1alpha1.Transport) (topology.Ob
 	found := m.r.find(ctx, t)
 	if found.err != nil {
 		return topology.Observed{}, found.err
+	}
+	select {
+	case found.port.line.looks <- struct{}{}:
+		defer func() { <-found.port.line.looks }()
+	case <-ctx.Done():
+		return topology.Observed{}, errNoLook
 	}
 	observed, err := found.port.of(client.ObjectKeyFromObject(t).String(), m.age).Observe(ctx)
 	if err == nil && (observed.Cluster != home.Cluster || observed.VHost != home.VHost) {

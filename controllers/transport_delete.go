@@ -23,8 +23,17 @@ import (
 	"redrive.dev/redrive/internal/workload"
 )
 
-// untilWorkersStop is how often it is looked whether the last worker pod is gone.
-const untilWorkersStop = 2 * time.Second
+const (
+	// soonStopped is when it is first looked again whether the last worker pod is gone.
+	soonStopped = 2 * time.Second
+	// lateStopped is that for pods that do not go for long, such as those that nobody deletes or whose node is lost.
+	lateStopped = 30 * time.Second
+)
+
+// untilWorkersStop is when to look again whether the last worker pod is gone: the longer the Transport goes already, the later.
+func (run *transportRun) untilWorkersStop() time.Duration {
+	return min(max(soonStopped, time.Since(run.transport.DeletionTimestamp.Time)/10), lateStopped)
+}
 
 // delete takes the Transport's objects off the broker, one stage at a time, and then lets the Transport go. It sets
 // Reconciling with Deleting, or with DeletionBlocked where queues hold messages.
@@ -146,6 +155,8 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 	if err != nil {
 		return brokerError(err)
 	}
+	run.report.Queues = report.Queues
+	r.reportCounts(run)
 	if report.Drained && !workersGone {
 		return r.stopWorkers(ctx, run, pods)
 	}
@@ -187,7 +198,7 @@ func (r *TransportReconciler) stopWorkers(ctx context.Context, run *transportRun
 		text += fmt.Sprintf("; Deployment %s was orphaned and is left alone: delete it, or set spec.deletionPolicy to Retain",
 			joinedBy(", ", orphans))
 	}
-	return wait(v1alpha1.ReasonDeleting, untilWorkersStop, errors.New(text))
+	return wait(v1alpha1.ReasonDeleting, run.untilWorkersStop(), errors.New(text))
 }
 
 // orphans are the Deployments that were the Transport's and are nobody's any more, as after a deletion with

@@ -43,7 +43,7 @@ func (r *TransportReconciler) releaseUsers(ctx context.Context, run *transportRu
 		if err := r.stopWorkers(ctx, run, pods); interpret(err).course != waits {
 			return "", err
 		}
-		return "", wait(v1alpha1.ReasonDeleting, untilWorkersStop, errors.New("the workers stop, and then their RabbitMQ user goes"))
+		return "", wait(v1alpha1.ReasonDeleting, run.untilWorkersStop(), errors.New("the workers stop, and then their RabbitMQ user goes"))
 	}
 	err = r.reachUsers(ctx, run)
 	if err == nil {

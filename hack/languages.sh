@@ -16,8 +16,25 @@ is_new() {
 	esac >/dev/null 2>&1
 }
 
-declare -A needed=([php]=8.1 [python3]=3.9 [node]=18 [symfony]=5.4) package=([php]=php-cli [python3]=python3 [node]=nodejs
-	[symfony]="php-xml php-symfony-messenger php-symfony-serializer php-symfony-property-access")
+needed() {
+	case $1 in
+	php) echo 8.1 ;;
+	python3) echo 3.9 ;;
+	node) echo 18 ;;
+	symfony) echo 5.4 ;;
+	esac
+}
+
+# packages_of COMMAND: those of Debian and Ubuntu.
+packages_of() {
+	case $1 in
+	php) echo php-cli ;;
+	python3) echo python3 ;;
+	node) echo nodejs ;;
+	symfony) echo php-xml php-symfony-messenger php-symfony-serializer php-symfony-property-access ;;
+	esac
+}
+
 missing=()
 for command in php python3 node symfony; do
 	is_new "$command" || missing+=("$command")
@@ -26,7 +43,7 @@ done
 
 packages=()
 for command in "${missing[@]}"; do
-	read -ra names <<<"${package[$command]}"
+	read -ra names <<<"$(packages_of "$command")"
 	packages+=("${names[@]}")
 done
 if [[ $EUID == 0 ]] && command -v apt-get >/dev/null; then
@@ -39,7 +56,7 @@ fi
 
 for command in "${missing[@]}"; do
 	is_new "$command" && continue
-	say "$command ${needed[$command]} or newer is missing: install it (Debian and Ubuntu: apt-get install ${package[$command]})." \
+	say "$command $(needed "$command") or newer is missing: install it (Debian and Ubuntu: apt-get install $(packages_of "$command"))." \
 		"Without it, go test -short leaves out what needs it."
 	failed=1
 done

@@ -24,11 +24,7 @@ func (r *operatorRun) restart(ctx context.Context, _ *bareRun) ([]result, error)
 	}
 	tellf("restarted the manager")
 	go r.manager.profile(ctx, r.settings, "profile?seconds=15", "restart-cpu")
-	err = until(ctx, longest, "all Transports to be ready", func() (bool, error) {
-		sums, answers, err := r.manager.metric(ctx, readyMetric)
-		return answers && int(sums[0]) == r.transports, errors.Join(err, r.manager.died())
-	})
-	if err != nil {
+	if err := r.allReady(ctx); err != nil {
 		return nil, err
 	}
 	if err := wait(ctx, ordinary); err != nil { // with whatever it does late
@@ -81,7 +77,17 @@ func (r *operatorRun) again(ctx context.Context, poll time.Duration) error {
 	if r.manager, err = r.cluster.startManager(r.settings, poll); err != nil {
 		return err
 	}
+	return r.allReady(ctx)
+}
+
+// allReady waits until the manager says of all that they are ready. It asks as often as a Prometheus in a hurry: the answer has tens of
+// thousands of lines.
+func (r *operatorRun) allReady(ctx context.Context) error {
+	const scrape = 5 * time.Second
 	return until(ctx, longest, "all Transports to be ready", func() (bool, error) {
+		if err := wait(ctx, scrape); err != nil {
+			return false, err
+		}
 		sums, answers, err := r.manager.metric(ctx, readyMetric)
 		return answers && int(sums[0]) == r.transports, errors.Join(err, r.manager.died())
 	})

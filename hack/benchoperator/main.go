@@ -64,7 +64,7 @@ func parse() (*settings, error) {
 	flag.IntVar(&s.policies, "policies", 20, "RetryPolicies; the first is used by a fifth of the Transports, the others by the rest")
 	flag.IntVar(&s.concurrency, "concurrency", 8, "reconciles, and requests of the bare loop, at a time")
 	flag.IntVar(&s.polls, "polls", 60, "polls of the steady state; an hour has 60 at the default interval")
-	flag.DurationVar(&s.poll, "poll", 10*time.Second, "time between two polls of the steady state")
+	flag.DurationVar(&s.poll, "poll", 20*time.Second, "time between two polls of the steady state")
 	flag.StringVar(&s.output, "output", "bin/bench-operator.json", "file for the results")
 	flag.StringVar(&s.profiles, "profiles", "", "folder for profiles of the manager; none are made without it")
 	flag.DurationVar(&s.bareLimit, "bare-limit", 15*time.Minute, "longest time for the bare loop; what it has declared by then is measured")
