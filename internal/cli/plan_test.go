@@ -148,6 +148,32 @@ func TestPlanRemovesNoSuspectsQueueWhileItsWorkQueueIsInConflict(t *testing.T) {
 	}
 }
 
+func TestPlanRemovesNoQueueWhoseMessagesMayBeMeantForOneInConflict(t *testing.T) {
+	b := newBench(t)
+	dir := folder(t, map[string]string{"transport.yaml": transportYAML, "policy.yaml": policyYAML})
+	run := b.start(t, "run", "-f", dir)
+	testtransport.Eventually(t, "the topology", func() bool { return strings.Contains(run.log.String(), "as it should be") })
+	run.signals <- nil
+	if code := <-run.code; code != exitOK {
+		t.Fatalf("run ended with %d: %s", code, run.log.String())
+	}
+	channel := testtransport.Connect(t, b.direct).Channel()
+	if _, err := channel.QueueDeclare("other", true, false, false, false, map[string]any{"x-queue-type": "classic"}); err != nil {
+		t.Fatal(err)
+	}
+	put(t, dir, "transport.yaml", strings.Replace(strings.Replace(transportYAML, "{name: test, ", "{name: other, ", 1), ", unroutedTo: test", "", 1))
+	_, out, errs := b.command(t, "", "plan", "-f", dir)
+	if !strings.Contains(out, "queue test: it is not wanted any more, and stays for now") || strings.Contains(out, "- queue test  ") || strings.Contains(out, "- binding async -> test") {
+		t.Errorf("%s, want test to stay, and to be told so:\n%s", errs, out)
+	}
+	if _, err := channel.QueueDelete("other", false, false, false); err != nil {
+		t.Fatal(err)
+	}
+	if _, out, errs := b.command(t, "", "plan", "-f", dir); !strings.Contains(out, "- queue test  ") {
+		t.Errorf("%s, want test to go when the other one can take its place:\n%s", errs, out)
+	}
+}
+
 // foreign makes a queue as somebody else would: it has what a work queue of ours has, but no owner mark.
 func (b *bench) foreign(t *testing.T, queue string) {
 	t.Helper()
