@@ -290,7 +290,7 @@ func (f *flow) migrating(port apply.Port, queues []string, look func(apply.Repor
 		if look != nil {
 			look(report)
 		}
-		time.Sleep(min(100*time.Millisecond, max(10*time.Millisecond, report.RequeueAfter))) // the engine's own pace
+		time.Sleep(min(300*time.Millisecond, max(10*time.Millisecond, report.RequeueAfter))) // sooner than the engine asks for
 	}
 	return steps
 }

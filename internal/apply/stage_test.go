@@ -301,7 +301,7 @@ func (s *stage) eventually(what string, ready func() bool) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
+	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for !ready() {
 		select {
