@@ -128,12 +128,7 @@ func TestPlanRemovesNoSuspectsQueueWhileItsWorkQueueIsInConflict(t *testing.T) {
 	b := newBench(t)
 	b.foreign(t, "test")
 	dir := folder(t, map[string]string{"transport.yaml": transportYAML, "policy.yaml": policyYAML})
-	run := b.start(t, "run", "-f", dir)
-	testtransport.Eventually(t, "the topology", func() bool { return strings.Contains(run.log.String(), "as it should be") })
-	run.signals <- nil
-	if code := <-run.code; code != exitOK {
-		t.Fatalf("run ended with %d: %s", code, run.log.String())
-	}
+	b.converge(t, dir)
 	put(t, dir, "transport.yaml", strings.Replace(transportYAML, "{name: test, ", "{name: test, ordering: {type: Strict}, ", 1))
 	code, out, errs := b.command(t, "", "plan", "-f", dir)
 	if code != exitError || !strings.Contains(out, `! conflict: queue "test": `) || !strings.Contains(out, "x-single-active-consumer is false") {
@@ -151,12 +146,7 @@ func TestPlanRemovesNoSuspectsQueueWhileItsWorkQueueIsInConflict(t *testing.T) {
 func TestPlanRemovesNoQueueWhoseMessagesMayBeMeantForOneInConflict(t *testing.T) {
 	b := newBench(t)
 	dir := folder(t, map[string]string{"transport.yaml": transportYAML, "policy.yaml": policyYAML})
-	run := b.start(t, "run", "-f", dir)
-	testtransport.Eventually(t, "the topology", func() bool { return strings.Contains(run.log.String(), "as it should be") })
-	run.signals <- nil
-	if code := <-run.code; code != exitOK {
-		t.Fatalf("run ended with %d: %s", code, run.log.String())
-	}
+	b.converge(t, dir)
 	channel := testtransport.Connect(t, b.direct).Channel()
 	if _, err := channel.QueueDeclare("other", true, false, false, false, map[string]any{"x-queue-type": "classic"}); err != nil {
 		t.Fatal(err)
@@ -171,6 +161,17 @@ func TestPlanRemovesNoQueueWhoseMessagesMayBeMeantForOneInConflict(t *testing.T)
 	}
 	if _, out, errs := b.command(t, "", "plan", "-f", dir); !strings.Contains(out, "- queue test  ") {
 		t.Errorf("%s, want test to go when the other one can take its place:\n%s", errs, out)
+	}
+}
+
+// converge runs what is in a folder until the broker has all of it.
+func (b *bench) converge(t *testing.T, dir string) {
+	t.Helper()
+	run := b.start(t, "run", "-f", dir)
+	testtransport.Eventually(t, "the topology", func() bool { return strings.Contains(run.log.String(), "as it should be") })
+	run.signals <- nil
+	if code := <-run.code; code != exitOK {
+		t.Fatalf("run ended with %d: %s", code, run.log.String())
 	}
 }
 
