@@ -96,6 +96,21 @@ func (b *brokers) forget(now time.Time) {
 	maps.DeleteFunc(b.lines, func(url string, _ *line) bool { return !used[url] })
 }
 
+// Describe implements prometheus.Collector.
+func (b *brokers) Describe(descs chan<- *prometheus.Desc) { descs <- b.waiting }
+
+// Collect implements prometheus.Collector.
+func (b *brokers) Collect(into chan<- prometheus.Metric) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for url, line := range b.lines {
+		line.mu.Lock()
+		waiting := len(line.waiting)
+		line.mu.Unlock()
+		into <- prometheus.MustNewConstMetric(b.waiting, prometheus.GaugeValue, float64(waiting), url)
+	}
+}
+
 func keyOf(c credentials.Credentials, end credentials.Management, vhost string) brokerKey {
 	digest := sha256.New()
 	for _, part := range []string{end.URL, end.Username, end.Password(), vhost, string(c.CA), string(c.Cert), string(c.Key)} {

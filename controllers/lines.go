@@ -6,8 +6,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 const (
@@ -120,21 +118,6 @@ func (p *place) claim(now time.Time) (claim int) {
 		claim++
 	}
 	return claim
-}
-
-// Describe implements prometheus.Collector.
-func (b *brokers) Describe(descs chan<- *prometheus.Desc) { descs <- b.waiting }
-
-// Collect implements prometheus.Collector.
-func (b *brokers) Collect(into chan<- prometheus.Metric) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for url, line := range b.lines {
-		line.mu.Lock()
-		waiting := len(line.waiting)
-		line.mu.Unlock()
-		into <- prometheus.MustNewConstMetric(b.waiting, prometheus.GaugeValue, float64(waiting), url)
-	}
 }
 
 // waitFor waits for a turn, so long at most. It is false where the turn did not come, or nobody is to take it any more.

@@ -247,13 +247,16 @@ func TestAMessageIsPostedWithItsMetadata(t *testing.T) {
 	}
 }
 
+// failsTwice answers each message with two failures, and then takes it.
+func failsTwice(_ *http.Request, attempt int) int {
+	if attempt < 3 {
+		return 502
+	}
+	return 200
+}
+
 func TestAFailedMessageComesBackOnScheduleAndToItsQueue(t *testing.T) {
-	p := newPartner(t, func(_ *http.Request, attempt int) int {
-		if attempt < 3 {
-			return 502
-		}
-		return 200
-	})
+	p := newPartner(t, failsTwice)
 	r := newRig(t, p, testtransport.Explicit(300*time.Millisecond, 600*time.Millisecond), nil)
 	r.publish(amqp091.Publishing{Body: []byte("x")})
 	testtransport.Eventually(t, "three attempts", func() bool { return len(p.got()) == 3 })
@@ -275,12 +278,7 @@ func TestAFailedMessageComesBackOnScheduleAndToItsQueue(t *testing.T) {
 }
 
 func TestAHandlerIsToldTheSameOfAMessageOnEachAttempt(t *testing.T) {
-	p := newPartner(t, func(_ *http.Request, attempt int) int {
-		if attempt < 3 {
-			return 502
-		}
-		return 200
-	})
+	p := newPartner(t, failsTwice)
 	r := newRig(t, p, testtransport.Explicit(300*time.Millisecond, 300*time.Millisecond), nil)
 	if err := r.Channel().QueueBind(testtransport.Queue, "order.created", "async", false, nil); err != nil {
 		t.Fatal(err)
