@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"redrive.dev/redrive/hack/report"
 	"redrive.dev/redrive/internal/credentials"
 	"redrive.dev/redrive/internal/testbroker"
 )
@@ -95,7 +96,7 @@ func (o *options) run(ctx context.Context) (held bool, err error) {
 	}
 	defer func() { err = errors.Join(err, stop()) }()
 	results, failed := o.measure(ctx)
-	if err := errors.Join(show(os.Stdout, results), save(o.output, results), failed); err != nil {
+	if err := errors.Join(show(os.Stdout, results), report.Save(o.output, results), failed); err != nil {
 		return false, err
 	}
 	for i := range results {

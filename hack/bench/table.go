@@ -1,13 +1,10 @@
 package main
 
 import (
-	"encoding/json"
-	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strconv"
-	"text/tabwriter"
+
+	"redrive.dev/redrive/hack/report"
 )
 
 // result is one line of the table.
@@ -45,8 +42,7 @@ func (r *result) holds() bool { return r.Ratio >= r.AtLeast }
 
 // show prints the table.
 func show(out io.Writer, results []result) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, "WHAT\tBASELINE\tOURS\tRATIO\tAT LEAST\t")
+	lines := [][]string{{"WHAT", "BASELINE", "OURS", "RATIO", "AT LEAST", ""}}
 	for i := range results {
 		r := &results[i]
 		atLeast, verdict := "", ""
@@ -56,9 +52,10 @@ func show(out io.Writer, results []result) error {
 		if !r.holds() {
 			verdict = "SHORT"
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%.2f\t%s\t%s\n", r.Name, significant(r.Baseline), significant(r.Ours), r.Ratio, atLeast, verdict)
+		ratio := strconv.FormatFloat(r.Ratio, 'f', 2, 64)
+		lines = append(lines, []string{r.Name, significant(r.Baseline), significant(r.Ours), ratio, atLeast, verdict})
 	}
-	return w.Flush() //nolint:wrapcheck // of the standard output
+	return report.Table(out, lines) //nolint:wrapcheck // of the standard output
 }
 
 // significant prints three digits, and all of those before the point.
@@ -71,16 +68,4 @@ func significant(x float64) string {
 	default:
 		return strconv.FormatFloat(x, 'g', 3, 64)
 	}
-}
-
-// save writes the results as JSON.
-func save(path string, results []result) error {
-	data, err := json.MarshalIndent(results, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode the results: %w", err)
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // a folder of build results
-		return fmt.Errorf("save the results: %w", err)
-	}
-	return os.WriteFile(path, append(data, '\n'), 0o644) //nolint:gosec,wrapcheck // for everyone to read; it names the file
 }

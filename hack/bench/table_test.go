@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"redrive.dev/redrive/hack/report"
 )
 
 func TestARatioIsTheBetterTheMoreOfIt(t *testing.T) {
@@ -43,7 +45,7 @@ func TestTheTableSaysWhatFallsShort(t *testing.T) {
 
 func TestResultsAreSavedAsAList(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "bin", "bench.json")
-	if err := save(path, []result{faster("a", 100, 95, 0.9)}); err != nil {
+	if err := report.Save(path, []result{faster("a", 100, 95, 0.9)}); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(path)

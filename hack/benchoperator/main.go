@@ -17,6 +17,8 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"redrive.dev/redrive/hack/report"
 )
 
 // leastTransports are so many that one uses the first policy, and others another.
@@ -88,7 +90,7 @@ func (s *settings) run(ctx context.Context) (held bool, err error) {
 	}
 	defer func() { err = errors.Join(err, b.stop(context.WithoutCancel(ctx))) }()
 	results, failed := s.measure(ctx, b)
-	if err := errors.Join(show(os.Stdout, results), save(s.output, results), failed); err != nil {
+	if err := errors.Join(show(os.Stdout, results), report.Save(s.output, results), failed); err != nil {
 		return false, err
 	}
 	for i := range results {

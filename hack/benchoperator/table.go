@@ -1,13 +1,10 @@
 package main
 
 import (
-	"encoding/json"
-	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strconv"
-	"text/tabwriter"
+
+	"redrive.dev/redrive/hack/report"
 )
 
 // result is one line of the table. The less, the better.
@@ -40,8 +37,7 @@ func (r *result) holds() bool { return r.Limit == nil || r.Ratio <= *r.Limit }
 
 // show prints the table.
 func show(out io.Writer, results []result) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, "WHAT\tBASELINE\tOURS\tRATIO\tLIMIT\t")
+	lines := [][]string{{"WHAT", "BASELINE", "OURS", "RATIO", "LIMIT", ""}}
 	for i := range results {
 		r := &results[i]
 		limit, verdict := "", ""
@@ -51,9 +47,9 @@ func show(out io.Writer, results []result) error {
 		if !r.holds() {
 			verdict = "ABOVE"
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Name, short(r.Baseline), short(r.Ours), short(r.Ratio), limit, verdict)
+		lines = append(lines, []string{r.Name, short(r.Baseline), short(r.Ours), short(r.Ratio), limit, verdict})
 	}
-	return w.Flush() //nolint:wrapcheck // of the standard output
+	return report.Table(out, lines) //nolint:wrapcheck // of the standard output
 }
 
 // short prints at most two digits after the point.
@@ -62,16 +58,4 @@ func short(x float64) string {
 		return strconv.FormatFloat(x, 'f', 0, 64)
 	}
 	return strconv.FormatFloat(float64(int64(x*100+0.5))/100, 'f', -1, 64)
-}
-
-// save writes the results as JSON.
-func save(path string, results []result) error {
-	data, err := json.MarshalIndent(results, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode the results: %w", err)
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // a folder of build results
-		return fmt.Errorf("save the results: %w", err)
-	}
-	return os.WriteFile(path, append(data, '\n'), 0o644) //nolint:gosec,wrapcheck // for everyone to read; it names the file
 }
