@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -34,6 +38,8 @@ var (
 	errNotScaled = errors.New("no worker group of this name is scaled")
 	// errNoLook says that the broker gives no number in time.
 	errNoLook = errors.New("the broker gives no answer in time")
+	// errUntold says that it is not known what the workers of a group consume.
+	errUntold = errors.New("the worker group has no configuration yet")
 )
 
 // meter tells for how many messages worker groups are to have pods. It works in every manager, also in one that does not lead. It is
@@ -64,6 +70,8 @@ type glance struct {
 type sight struct {
 	// messages that are ready or in hand, by queue; -1 for a queue that the broker has not counted yet.
 	messages map[string]int64
+	// queues of each worker group that is scaled, as its workers know them.
+	queues map[string][]compile.Queue
 	// open are the worker groups that leave their handler alone.
 	open map[string]bool
 }
@@ -95,9 +103,13 @@ func (m *meter) demandOf(ctx context.Context, t *v1alpha1.Transport, w *v1alpha1
 	if err != nil {
 		return 0, err
 	}
+	queues, told := seen.queues[w.Name]
+	if !told {
+		return 0, errUntold
+	}
 	scaling, _ := compile.ScalingOf(w)
 	uncounted := ""
-	demand := compile.Demand(t, w, scaling, func(queue string) int64 {
+	demand := compile.Demand(queues, scaling, func(queue string) int64 {
 		if seen.messages[queue] < 0 {
 			uncounted = queue
 		}
@@ -199,10 +211,13 @@ func (m *meter) look(ctx context.Context, t *v1alpha1.Transport) (sight, error) 
 	if err != nil {
 		return sight{}, err
 	}
-	seen := sight{messages: map[string]int64{}, open: open}
-	for i := range t.Spec.Queues {
-		queue := t.Spec.Queues[i].Name
-		for _, name := range []string{queue, (compile.Names{}).StandinQueue(queue)} {
+	queues, err := m.queues(ctx, t)
+	if err != nil {
+		return sight{}, err
+	}
+	seen := sight{messages: map[string]int64{}, queues: queues, open: open}
+	for _, queue := range slices.Concat(slices.Collect(maps.Values(queues))...) {
+		for _, name := range queue.Holding() {
 			state, exists := observed.Queues[name]
 			switch {
 			case !exists: // and so holds nothing
@@ -214,6 +229,27 @@ func (m *meter) look(ctx context.Context, t *v1alpha1.Transport) (sight, error) 
 		}
 	}
 	return seen, nil
+}
+
+// queues are those of the worker groups that are scaled, by their published configurations: these name stand-ins, and what is no
+// longer in the spec and still to be emptied.
+func (m *meter) queues(ctx context.Context, t *v1alpha1.Transport) (map[string][]compile.Queue, error) {
+	queues := map[string][]compile.Queue{}
+	for i := range t.Spec.Workers {
+		w := &t.Spec.Workers[i]
+		if w.Autoscaling == nil {
+			continue
+		}
+		configMap := &corev1.ConfigMap{}
+		err := m.r.Client.Get(ctx, types.NamespacedName{Namespace: t.Namespace, Name: workload.Name(t, w.Name)}, configMap)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("read the configuration of worker %q: %w", w.Name, err)
+		}
+		if config, ok := configIn(configMap); ok && metav1.IsControlledBy(configMap, t) {
+			queues[w.Name] = config.Queues
+		}
+	}
+	return queues, nil
 }
 
 // observe takes the snapshot that all Transports of the vhost share.

@@ -329,13 +329,17 @@ func (l liveWorkers) configs() []compile.Config {
 	return configs
 }
 
-// config is the configuration that is published under a name. One that cannot be read or that somebody edited is about to be
-// written anew, and the lanes that it names are not made: a worker that has read it takes another for one that is not there.
+// config is the configuration that is published under a name.
 func (l liveWorkers) config(name string) (config compile.Config, ok bool) {
-	configMap := l.configMaps[name]
-	if configMap == nil {
-		return config, false
+	if configMap := l.configMaps[name]; configMap != nil {
+		return configIn(configMap)
 	}
+	return config, false
+}
+
+// configIn is the configuration in a ConfigMap. One that cannot be read or that somebody edited is about to be written anew, and the
+// lanes that it names are not made: a worker that has read it takes another for one that is not there.
+func configIn(configMap *corev1.ConfigMap) (config compile.Config, ok bool) {
 	data := []byte(configMap.Data[workload.ConfigKey])
 	if compile.Hash(data) != configMap.Annotations[workload.ConfigHashAnnotation] {
 		return config, false

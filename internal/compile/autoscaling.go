@@ -32,14 +32,18 @@ func ScalingOf(w *v1alpha1.Worker) (s Scaling, ok bool) {
 	}, true
 }
 
-// Demand is the number of messages for which a worker group is to have pods. count gives those that a queue on the broker has
-// ready and in hand. Messages that wait in lanes are in none of these queues: they count when they come back. A queue that gives
-// its messages to one consumer asks for one pod at most, however many it holds.
-func Demand(t *v1alpha1.Transport, w *v1alpha1.Worker, s Scaling, count func(queue string) int64) int64 {
+// Demand is the number of messages for which a worker group is to have pods. It goes by the queues of the configuration in force,
+// with their stand-ins and those that only have to be emptied. count gives the messages that a queue on the broker has ready and in
+// hand. Those that wait in lanes are in none of these queues: they count when they come back. A queue that gives its messages to
+// one consumer asks for one pod at most, however many it holds.
+func Demand(queues []Queue, s Scaling, count func(queue string) int64) int64 {
 	var sum int64
-	for _, queue := range queuesOf(t, w) {
-		messages := count(queue.Name) + count(Names{}.StandinQueue(queue.Name))
-		if oneConsumer(queue) {
+	for _, queue := range queues {
+		var messages int64
+		for _, name := range queue.Holding() {
+			messages += count(name)
+		}
+		if queue.SingleActiveConsumer || queue.Strict != "" {
 			messages = min(messages, s.MessagesPerPod)
 		}
 		sum += messages

@@ -54,14 +54,17 @@ func TestWhatAGroupIsScaledBy(t *testing.T) {
 	if want := (compile.Scaling{Min: 1, Max: 10, MessagesPerPod: 100}); !ok || got != want {
 		t.Errorf("it is %+v, want %+v", got, want)
 	}
-	messages := map[string]int64{"plain": 250, "plain.standin": 3, "single": 40, "single.standin": 80, "strict": 7, "async.failed": 9, "plain.suspect": 5}
+	messages := map[string]int64{"plain": 250, "before": 3, "single": 40, "single.standin": 80, "strict": 7, "gone": 20, "other": 9, "plain.suspect": 5}
 	count := func(queue string) int64 { return messages[queue] }
-	if n := compile.Demand(transport, worker, got, count); n != 250+3+100+7 {
-		t.Errorf("the demand is %d", n)
+	queues := []compile.Queue{
+		{Name: "plain", Standin: "before", Suspects: "plain.suspect"},
+		{Name: "single", SingleActiveConsumer: true, Standin: "single.standin", Reads: compile.ReadsQueue},
+		{Name: "strict", Strict: v1alpha1.OnFailureBlock},
+		{Name: "gone", Leaving: true},
+		{Name: "other", Suspects: "other.suspect", Leaving: true, Reads: compile.ReadsSuspects},
 	}
-	worker.Queues = []string{"strict"}
-	if n := compile.Demand(transport, worker, got, count); n != 7 {
-		t.Errorf("of the queue strict the demand is %d", n)
+	if n := compile.Demand(queues, got, count); n != 250+3+100+7+20 {
+		t.Errorf("the demand is %d", n)
 	}
 	worker.Autoscaling = nil
 	if _, ok := compile.ScalingOf(worker); ok {

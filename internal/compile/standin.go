@@ -30,12 +30,23 @@ type Standin struct {
 // Consumed are the names of the queues on the broker that hold the messages of a work queue and are consumed now.
 func (q Queue) Consumed() []string {
 	switch {
+	case q.Standin != "" && q.Reads == ReadsQueue:
+		return []string{q.Name}
+	case q.Standin != "" && q.Reads == ReadsStandin:
+		return []string{q.Standin}
+	default:
+		return q.Holding()
+	}
+}
+
+// Holding are the names of the queues on the broker that hold messages of a work queue for its workers, also those whose turn is yet
+// to come.
+func (q Queue) Holding() []string {
+	switch {
 	case q.Reads == ReadsSuspects:
 		return nil
-	case q.Standin == "" || q.Reads == ReadsQueue:
+	case q.Standin == "":
 		return []string{q.Name}
-	case q.Reads == ReadsStandin:
-		return []string{q.Standin}
 	default:
 		return []string{q.Name, q.Standin}
 	}
@@ -48,6 +59,9 @@ func (c *Config) WithStandIns(all map[string]Standin) Config {
 	with.Queues = slices.Clone(c.Queues)
 	for i := range with.Queues {
 		queue := &with.Queues[i]
+		if queue.Reads == ReadsSuspects {
+			continue
+		}
 		if standin, exchanged := all[queue.Name]; exchanged || !queue.Leaving {
 			queue.Standin, queue.Reads = standin.Queue, standin.Reads
 		}
@@ -57,15 +71,18 @@ func (c *Config) WithStandIns(all map[string]Standin) Config {
 }
 
 // WithLeaving is the configuration with those queues of the last one, which is in force, that are not wanted any more and are
-// still on the broker: who consumed them empties them. leaving names these, stand-ins and queues of suspects too.
+// still on the broker: who consumed them empties them. leaving names these, stand-ins and queues of suspects too. So a queue that
+// stays may keep a stand-in, of an exchange that is not wanted any more, and suspects, where it has none in future.
 func (c *Config) WithLeaving(last Config, leaving []string) Config {
 	with := *c
 	with.Queues, with.Policies = slices.Clone(c.Queues), map[string]v1alpha1.RetryPolicySpec{}
 	maps.Copy(with.Policies, c.Policies)
+	for i := range with.Queues {
+		with.Queues[i].keepStandin(last, leaving)
+	}
 	for _, queue := range last.Queues {
-		known := slices.ContainsFunc(c.Queues, func(q Queue) bool { return q.Name == queue.Name })
-		queue, left := queue.leaving(leaving)
-		if known || !left {
+		queue, left := with.leftOf(queue, leaving)
+		if !left {
 			continue
 		}
 		with.Queues = append(with.Queues, queue)
@@ -78,6 +95,34 @@ func (c *Config) WithLeaving(last Config, leaving []string) Config {
 	}
 	with.Version = with.version()
 	return with
+}
+
+// keepStandin keeps the stand-in of the last configuration that is still to be emptied. Nobody leads the reading on any more: a
+// stand-in that has its turn has it until it is gone, and any other one is read beside the queue.
+func (q *Queue) keepStandin(last Config, leaving []string) {
+	for _, before := range last.Queues {
+		if before.Name != q.Name || q.Standin != "" || !slices.Contains(leaving, before.Standin) {
+			continue
+		}
+		q.Standin, q.Reads = before.Standin, ReadsBoth
+		if before.Reads == ReadsStandin {
+			q.Reads = ReadsStandin
+		}
+	}
+}
+
+// leftOf is what is still to be consumed of a queue of the last configuration; false where that is nothing, or this one has it.
+func (c *Config) leftOf(queue Queue, leaving []string) (Queue, bool) {
+	for _, known := range c.Queues {
+		switch queue.Name {
+		case known.Name:
+			left, some := queue.onlySuspects(leaving)
+			return left, some && known.Suspects != queue.Suspects
+		case known.Standin:
+			return queue.onlySuspects(leaving)
+		}
+	}
+	return queue.leaving(leaving)
 }
 
 // Named are the queues that a worker with this configuration needs: those that it consumes, and those of suspects into which it
@@ -107,10 +152,15 @@ func (q Queue) leaving(names []string) (Queue, bool) {
 	case standin:
 		q.Reads = ReadsStandin
 	default:
-		q.Standin, q.Reads = "", ReadsSuspects
-		return q, q.Suspects != "" && slices.Contains(names, q.Suspects)
+		return q.onlySuspects(names)
 	}
 	return q, true
+}
+
+// onlySuspects is the queue with no more than its suspects; false where there are none.
+func (q Queue) onlySuspects(names []string) (Queue, bool) {
+	q.Leaving, q.Standin, q.Reads = true, "", ReadsSuspects
+	return q, slices.Contains(names, q.Suspects)
 }
 
 // Follows is true where a worker with this configuration consumes a work queue that is exchanged as it is to, or does not

@@ -93,3 +93,57 @@ func TestAQueueThatLeavesIsConsumedUntilNothingOfItIsLeft(t *testing.T) {
 		})
 	}
 }
+
+// A queue that stays may leave something behind: an exchange that is given up its stand-in, and one that gets an order its suspects.
+func TestWhatAStayingQueueLeavesBehindIsConsumedToo(t *testing.T) {
+	result, err := compile.Compile(transport(func(*v1alpha1.TransportSpec) {}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := result.Workers[0]
+	name := now.Queues[0].Name
+	exchanged := func(reads compile.Reading, more ...compile.Queue) compile.Config {
+		last := now.WithStandIns(map[string]compile.Standin{name: {Queue: "before", Reads: reads}})
+		last.Queues = append(last.Queues, more...)
+		return last
+	}
+	suspected := now
+	suspected.Queues = slices.Clone(now.Queues)
+	suspected.Queues[0].Suspects = "others.suspect"
+	former := compile.Queue{Name: "before", Policy: now.Queues[0].Policy, Suspects: "before.suspect", Leaving: true, Reads: compile.ReadsSuspects}
+	for why, c := range map[string]struct {
+		last     compile.Config
+		leaving  []string
+		consumed []string
+		suspects []string
+	}{
+		"a stand-in beside it":                 {exchanged(compile.ReadsBoth), []string{"before"}, []string{name, "before"}, nil},
+		"a stand-in that has its turn":         {exchanged(compile.ReadsStandin), []string{"before"}, []string{"before"}, nil},
+		"one that nobody would lead on to":     {exchanged(compile.ReadsQueue), []string{"before"}, []string{name, "before"}, nil},
+		"a stand-in that is gone":              {exchanged(compile.ReadsStandin), nil, []string{name}, nil},
+		"a stand-in with suspects of its own":  {exchanged(compile.ReadsStandin, former), []string{"before", "before.suspect"}, []string{"before"}, []string{"before.suspect"}},
+		"suspects, where it is to have others": {suspected, []string{"others.suspect"}, []string{name}, []string{"others.suspect"}},
+		"suspects that are gone":               {suspected, nil, []string{name}, nil},
+	} {
+		with := now.WithLeaving(c.last, c.leaving)
+		if got := with.Queues[0]; !slices.Equal(got.Consumed(), c.consumed) || got.Suspects != now.Queues[0].Suspects || got.Leaving {
+			t.Errorf("%s: of %+v is consumed %v", why, got, got.Consumed())
+		}
+		var suspects []string
+		for _, left := range with.Queues[len(now.Queues):] {
+			suspects = append(suspects, left.Suspects)
+			if left.Consumed() != nil || !left.Leaving {
+				t.Errorf("%s: beside it is %+v", why, left)
+			}
+		}
+		if !slices.Equal(suspects, c.suspects) {
+			t.Errorf("%s: the suspects of %v are handled, want %v", why, suspects, c.suspects)
+		}
+		if again := now.WithLeaving(with, c.leaving); !slices.Equal(again.Queues, with.Queues) {
+			t.Errorf("%s: the next time it is %+v, was %+v", why, again.Queues, with.Queues)
+		}
+		if kept := with.WithStandIns(map[string]compile.Standin{name: {Queue: "next"}}); len(suspects) > 0 && kept.Queues[len(now.Queues)].Standin != "" {
+			t.Errorf("%s: what has suspects alone is exchanged: %+v", why, kept.Queues)
+		}
+	}
+}
