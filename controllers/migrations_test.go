@@ -165,6 +165,59 @@ func TestARenamedQueueTakesOverWithTheStepsInTheStatus(t *testing.T) {
 	w.awaitReady(transport)
 }
 
+// Where messages have an order, the workers consume the old queue alone. It must not be left to itself when its name is given up before
+// it is empty.
+func TestAnOldQueueIsEmptiedAlsoWhereItsNameIsGivenUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	transport := w.scaled(func(*v1alpha1.Worker) {})
+	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Queues[0].SingleActiveConsumer = new(true) })
+	testtransport.Eventually(t, "a queue with a single active consumer", func() bool {
+		return w.get(transport) && len(transport.Status.Migrations) == 0 && w.observed().Queues["test"].Arguments["x-single-active-consumer"] == true
+	})
+	w.awaitReady(transport)
+	w.amqp.Publish("async", "test", amqp091.Publishing{MessageId: "older"})
+	w.awaitCount("test", 1)
+	edit(w, transport, func(t *v1alpha1.Transport) {
+		t.Spec.Queues[0].Name, t.Spec.Queues[0].Formerly = "orders", []string{"test"}
+	})
+	alone := func() bool { return slices.Equal(w.published("orders").Consumed(), []string{"test"}) }
+	testtransport.Eventually(t, "the workers to consume the old queue alone", alone)
+	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Queues[0].Formerly = nil })
+	testtransport.Eventually(t, "the exchange to be given up", func() bool { return w.get(transport) && len(transport.Status.Migrations) == 0 })
+	w.awaitLooks(4)
+	if !alone() {
+		t.Errorf("consumed are %v", w.published("orders").Consumed())
+	}
+	w.awaitNumber("the older message", "1")
+	w.amqp.Publish("async", "test", amqp091.Publishing{MessageId: "newer"})
+	w.awaitCount("orders", 1)
+	w.consumeOne("test")
+	testtransport.Eventually(t, "the old queue to be gone, and the new one consumed", func() bool {
+		return !w.hasQueue("test") && slices.Equal(w.published("orders").Consumed(), []string{"orders"})
+	})
+	w.awaitReady(transport)
+}
+
+func TestSuspectsOfAQueueThatGetsAnOrderAreHandled(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	transport := w.ready()
+	w.suspect()
+	edit(w, transport, func(t *v1alpha1.Transport) {
+		t.Spec.Queues[0].Ordering = &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}
+	})
+	testtransport.Eventually(t, "the queue to have its order", func() bool {
+		return w.get(transport) && transport.Status.ObservedGeneration == transport.Generation && len(transport.Status.Migrations) == 0 &&
+			w.published("test").Strict != ""
+	})
+	must(t, client.IgnoreNotFound(w.client.Delete(t.Context(), w.suspects(transport)))) // it is made again
+	w.awaitSuspects(transport)
+	w.handleSuspect()
+	testtransport.Eventually(t, "the suspects' queue to be gone", func() bool { return !w.hasQueue("test.suspect") })
+	w.awaitReady(transport)
+}
+
 func TestAQueueThatLeavesTheSpecIsEmptiedByTheWorkersThatConsumedIt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

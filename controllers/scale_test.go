@@ -118,6 +118,23 @@ func TestTheNumberIsOfMessagesThatWorkersCanHaveNow(t *testing.T) {
 	w.awaitNumber("a group that is not scaled", "404 Not Found")
 }
 
+// Without a pod nobody would empty it.
+func TestAQueueThatLeavesTheSpecAsksForPodsUntilItIsEmpty(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	transport := w.scaled(func(*v1alpha1.Worker) {})
+	w.amqp.Publish("async", "test", make([]amqp091.Publishing, 2)...)
+	w.awaitCount("test", 2)
+	edit(w, transport, func(t *v1alpha1.Transport) {
+		t.Spec.Queues[0].Name, t.Spec.Queues[0].BindingKeys = "other", []string{"other"}
+	})
+	testtransport.Eventually(t, "the new queue", func() bool { return w.published("other").Name != "" })
+	w.amqp.Publish("async", "other", amqp091.Publishing{})
+	w.awaitNumber("those of both queues", "3")
+	w.amqp.TakeAll("test")
+	w.awaitNumber("those of the queue that is left", "1")
+}
+
 func TestAnOpenBreakerAsksForNoMorePods(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
