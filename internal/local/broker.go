@@ -24,6 +24,8 @@ type Broker struct {
 	Credentials credentials.Credentials
 	Management  credentials.Management
 	VHost       string
+	// Source is where the login is from: a Secret in the files, or the environment.
+	Source string
 }
 
 // String shows the address and the vhost.
@@ -67,7 +69,7 @@ func chooseBroker(t *v1alpha1.Transport, secrets map[types.NamespacedName]*corev
 	if err != nil {
 		return Broker{}, fmt.Errorf("broker from %s: %w", source, err)
 	}
-	return Broker{Credentials: from, Management: management, VHost: from.VHostOr(t.Spec.Broker.VHost)}, nil
+	return Broker{Credentials: from, Management: management, VHost: from.VHostOr(t.Spec.Broker.VHost), Source: source}, nil
 }
 
 // findLogin returns where the login is from, and the login. Where there is none, source is empty.

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/manifest"
 )
 
@@ -89,6 +90,13 @@ func TestTheBrokerOfATransport(t *testing.T) {
 			got := brokers[types.NamespacedName{Namespace: "default", Name: "async"}]
 			if err != nil || got.String() != tt.want || got.Management.URL != tt.management {
 				t.Errorf("got %s, management %s, %v; want %s, %s", got, got.Management.URL, err, tt.want, tt.management)
+			}
+			source := "that of AMQP_URL and MANAGEMENT_URL"
+			if tt.secret != nil {
+				source = "that of Secret default/rabbitmq"
+			}
+			if text := explain(broker.ErrUnreachable, got).Error(); !strings.Contains(text, source) {
+				t.Errorf("where it cannot be reached, it says %q", text)
 			}
 		})
 	}

@@ -190,8 +190,7 @@ func explain(err error, on Broker) error {
 	case errors.Is(err, broker.ErrNotFound):
 		return fmt.Errorf("%w: make the vhost first (rabbitmqctl add_vhost), or name another in spec.broker.vhost", what)
 	case errors.Is(err, broker.ErrUnreachable):
-		return fmt.Errorf("%w: is the broker running, with the management plugin? If it listens elsewhere, set management_uri in the "+
-			"Secret, or %s", what, EnvManagement)
+		return fmt.Errorf("%w: is the broker running, with the management plugin? Its address is that of %s", what, on.Source)
 	default:
 		return what
 	}
