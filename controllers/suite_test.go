@@ -54,7 +54,7 @@ import (
 
 const (
 	workerImage  = "registry.example/redrive-worker:test"
-	pollInterval = 500 * time.Millisecond
+	pollInterval = time.Second
 	secretName   = "rabbitmq"
 	managerUser  = "redrive-manager"
 )
