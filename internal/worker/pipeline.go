@@ -81,6 +81,8 @@ type job struct {
 	received time.Time
 	state    message.State
 	view     retry.Message
+	// nameless is true where the message came without an id, and the one of the state was drawn for this delivery.
+	nameless bool
 	// priority with which it is published again, and whether it takes a lane of ordinary priority all the same.
 	priority uint8
 	ordinary bool
@@ -128,16 +130,19 @@ func (w *Worker) process(ctx context.Context, j *job) {
 	w.finish(ctx, j, o)
 }
 
-// finish settles a job and counts what became of it. Others need not wait at the handler for the broker to take it.
-func (w *Worker) finish(ctx context.Context, j *job, o outcome) {
+// finish settles a job and counts what became of it. Others need not wait at the handler for the broker to take it. It is false where
+// the broker has the message again.
+func (w *Worker) finish(ctx context.Context, j *job, o outcome) (settled bool) {
 	if o.kind.publishes() {
 		w.leave(ctx, j)
 	}
-	if !w.traceSettling(ctx, j, j.ended(o, nil)) {
+	settled = w.traceSettling(ctx, j, j.ended(o, nil))
+	if !settled {
 		w.options.Metrics.lateAcks.Inc()
 		o = outcome{kind: abandoned}
 	}
 	w.count(j, o)
+	return settled
 }
 
 func (w *Worker) count(j *job, o outcome) {
@@ -186,7 +191,7 @@ func (w *Worker) open(j *job) (opened bool) {
 	j.state = message.Decode(d.Message, w.options.Now())
 	message.Strip(d.Headers)
 	if j.state.ID == "" {
-		j.state.ID = message.NewID(w.options.Rand)
+		j.nameless, j.state.ID = true, message.NewID(w.options.Rand)
 	}
 	j.view = message.View(d.Message, j.state, j.queue.Name)
 	if len(j.state.Garbage) > 0 {

@@ -47,7 +47,9 @@ func (w *Worker) strictly(ctx context.Context, j *job) {
 		w.count(j, o)
 		return
 	}
-	w.finish(ctx, j, o)
+	if w.finish(ctx, j, o) && o.kind != returned {
+		h.forget()
+	}
 }
 
 // waitInPlace holds a message that failed until its retry is due. The attempt took less than half of the broker's consumer
@@ -151,6 +153,8 @@ type head struct {
 
 	id      string
 	history retry.History
+	// nameless is what the message is known by when it comes again, where the id was drawn here; zero where it is on the message.
+	nameless nameless
 	// traceparent is the span of the last attempt.
 	traceparent string
 	// idle deliveries were no attempts.
@@ -200,9 +204,16 @@ func (h *head) leave() { <-h.turn }
 // recall fills in the history of a message: what this process remembers, and how often the broker delivered it. A message
 // that has been elsewhere in the meantime, such as the failure queue, brings a history of its own, which is over.
 func (h *head) recall(j *job) {
+	var seen nameless
+	if j.nameless {
+		if seen = namelessOf(j.delivery); seen.follows(h.nameless) {
+			j.state.ID, j.view.ID = h.id, h.id
+		}
+	}
 	if j.state.ID != h.id || !j.delivery.Redelivered {
 		*h = head{turn: h.turn, id: j.state.ID}
 	}
+	h.nameless = seen
 	attempts := min(max(0, j.delivery.DeliveryCount()-h.idle), message.MaxCount)
 	j.state.History, j.state.Traceparent = h.history, h.traceparent
 	j.state.History.Attempts, j.state.History.Retries = attempts, attempts
@@ -217,3 +228,6 @@ func (h *head) remember(j *job, o outcome) {
 		h.idle++
 	}
 }
+
+// forget is called when the message is settled for good: an equal one that comes next is another.
+func (h *head) forget() { h.nameless = nameless{} }
