@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/http/httptest"
 	"strconv"
@@ -129,6 +130,52 @@ func TestAMessageThatTheBrokerNeverTakesIsFoundAmongTheOthers(t *testing.T) {
 	all.Wait()
 	if confirmed.Load() != messages-1 || refused.Load() != 1 {
 		t.Errorf("%d confirmed, %d refused; want all but one, and one", confirmed.Load(), refused.Load())
+	}
+}
+
+func TestAMessageThatComesBackWithoutItsMarkIsFoundAmongTheOthers(t *testing.T) {
+	b := newBroker(t)
+	b.queue(t, "q", nil)
+	publisher := amqp.NewPublisher(b.options(t))
+	run(t, publisher.Run)
+	const messages = 100
+	var unroutable, confirmed atomic.Int64
+	var all sync.WaitGroup
+	for i := range messages {
+		key, headers := "q", map[string]any{}
+		if i == messages/2 {
+			key, headers = "gone", numbered(8192) // with the mark they are more than can be read
+		}
+		all.Go(func() {
+			for {
+				err := publisher.Publish(t.Context(), &message.Message{RoutingKey: key, Headers: maps.Clone(headers)})
+				switch {
+				case errors.Is(err, amqp.ErrUnconfirmed):
+					continue
+				case err == nil && key == "q":
+					confirmed.Add(1)
+				case errors.Is(err, amqp.ErrUnroutable) && key != "q":
+					unroutable.Add(1)
+				default:
+					t.Errorf("publish to %s: %v", key, err)
+				}
+				return
+			}
+		})
+	}
+	all.Wait()
+	if confirmed.Load() != messages-1 || unroutable.Load() != 1 {
+		t.Errorf("%d confirmed, %d unroutable; want all but one, and one", confirmed.Load(), unroutable.Load())
+	}
+}
+
+func TestAMarkOfSomebodyElsesPublicationIsNotTakenForOurs(t *testing.T) {
+	b := newBroker(t)
+	publisher := amqp.NewPublisher(b.options(t))
+	run(t, publisher.Run)
+	m := &message.Message{RoutingKey: "gone", MessageID: "m", Headers: map[string]any{message.HeaderPublishID: "1"}}
+	if err := publisher.Publish(t.Context(), m); !errors.Is(err, amqp.ErrUnroutable) {
+		t.Errorf("publish: %v", err)
 	}
 }
 

@@ -107,6 +107,8 @@ type publishing struct {
 	byMark   map[mark]*request
 	returns  chan amqp091.Return
 	confirms chan amqp091.Confirmation
+	// doubt is set once a message came back of which nobody knows which it was: no confirm of the session counts from then on.
+	doubt error
 }
 
 func (p *Publisher) session(ctx context.Context, l *link) error {
@@ -130,7 +132,10 @@ func (p *Publisher) session(ctx context.Context, l *link) error {
 			if !ok {
 				return p.closed(s, <-closed, l)
 			}
-			s.confirm(c)
+			if s.confirm(c); s.doubt != nil {
+				p.search(s, l)
+				return s.doubt
+			}
 		case err := <-closed:
 			return p.closed(s, err, l)
 		case b, ok := <-blocked:
@@ -185,15 +190,20 @@ func (p *Publisher) closed(s *publishing, cause *amqp091.Error, l *link) error {
 		return closing(cause)
 	}
 	s.drain()
-	if len(s.byTag) > 1 && !l.isRetired() {
-		p.window.Store(1)
-	}
-	if len(s.byTag) == 1 {
+	p.search(s, l)
+	if len(s.byTag) == 1 && s.doubt == nil {
 		for tag := range s.byTag {
 			s.answer(tag, fmt.Errorf("%w: %w", ErrUnpublishable, cause))
 		}
 	}
 	return cause
+}
+
+// search has the next session publish one message at a time, to find the one of those in flight that ends a session.
+func (p *Publisher) search(s *publishing, l *link) {
+	if len(s.byTag) > 1 && !l.isRetired() {
+		p.window.Store(1)
+	}
 }
 
 func (p *Publisher) setReady(s *publishing, ready bool) {
@@ -238,6 +248,7 @@ func (s *publishing) publishAll(r *request, wire *wire) (err error) {
 func (s *publishing) publish(r *request) error {
 	s.next++
 	out := toPublishing(r.message)
+	delete(out.Headers, message.HeaderPublishID) // of somebody else's publication
 	r.mark = mark{messageID: out.MessageId}
 	if out.MessageId == "" || s.byMark[r.mark] != nil {
 		r.mark.header = strconv.FormatUint(s.next, 36)
@@ -267,6 +278,9 @@ func (s *publishing) confirm(c amqp091.Confirmation) {
 		default:
 			drained = true
 		}
+	}
+	if s.doubt != nil {
+		return
 	}
 	r := s.byTag[c.DeliveryTag]
 	switch {
@@ -304,11 +318,22 @@ func (s *publishing) drain() {
 	}
 }
 
+// noteReturn finds the message that came back. Its mark may be lost: the headers of a return may be more than can be read. What
+// came back is not in any queue, so it must not count as published with the rest.
 func (s *publishing) noteReturn(returned *amqp091.Return) {
 	header, _ := returned.Headers[message.HeaderPublishID].(string)
-	if r := s.byMark[mark{messageID: returned.MessageId, header: header}]; r != nil {
-		r.returned = fmt.Errorf("%w: exchange %q, routing key %q: %s", ErrUnroutable, returned.Exchange, returned.RoutingKey, returned.ReplyText)
+	r := s.byMark[mark{messageID: returned.MessageId, header: header}]
+	if len(s.byTag) == 1 {
+		for _, only := range s.byTag {
+			r = only
+		}
 	}
+	if r == nil {
+		s.doubt = fmt.Errorf("a message came back from exchange %q, routing key %q (%s), and which of the %d in flight it was cannot be told",
+			returned.Exchange, returned.RoutingKey, returned.ReplyText, len(s.byTag))
+		return
+	}
+	r.returned = fmt.Errorf("%w: exchange %q, routing key %q: %s", ErrUnroutable, returned.Exchange, returned.RoutingKey, returned.ReplyText)
 }
 
 // end answers everyone who still waits: the session is over, and with it the knowledge of what the broker has.
