@@ -138,8 +138,8 @@ func (j *job) serve(ctx context.Context, w *worker.Worker) error {
 		}
 		return nil
 	})
-	j.begin(func() error { return w.FollowConfig(ctx, j.options.Config) })
-	j.begin(func() error { return w.FollowLogin(ctx, j.login) })
+	go w.FollowConfig(ctx, j.options.Config)
+	go w.FollowLogin(ctx, j.login)
 	j.log.Info("worker started", "version", version.Version(), "config", w.ConfigHash())
 	w.Run(ctx)
 	j.log.Info("worker stopped")

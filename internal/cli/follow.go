@@ -34,37 +34,42 @@ type following struct {
 	refused string
 }
 
-// start follows the files in the background until ctx ends.
-func (f *following) start(ctx context.Context) error {
+// start follows the files in the background until ctx ends. Where they cannot be watched they are read from time to time.
+func (f *following) start(ctx context.Context) {
 	watcher, err := fsnotify.NewWatcher()
+	if err == nil {
+		err = watchFolders(watcher, f.source.path)
+	}
 	if err != nil {
-		return fmt.Errorf("watch %s: %w", f.source.path, err)
+		f.log.Warn("the files cannot be watched: changes are seen a little later; where too many are watched on this machine, "+
+			"raise its limit fs.inotify.max_user_instances or fs.inotify.max_user_watches", "path", f.source.path, "within", lookAgain, "error", err)
 	}
-	if err := watchFolders(watcher, f.source.path); err != nil {
-		_ = watcher.Close()
-		return err
-	}
-	go func() {
-		defer func() { _ = watcher.Close() }()
-		f.loop(ctx, watcher)
-	}()
-	return nil
+	go f.loop(ctx, watcher)
 }
 
+// loop follows the files until ctx ends. watcher may be nil.
 func (f *following) loop(ctx context.Context, watcher *fsnotify.Watcher) {
+	var events <-chan fsnotify.Event
+	var faults <-chan error
+	if watcher != nil {
+		defer func() { _ = watcher.Close() }()
+		events, faults = watcher.Events, watcher.Errors
+	}
 	look := time.NewTimer(lookAgain)
 	defer look.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-watcher.Events:
+		case <-events:
 			look.Reset(settleFor)
-		case err := <-watcher.Errors:
+		case err := <-faults:
 			f.log.Warn("watching the files", "error", err)
 		case <-look.C:
 			f.reload(ctx)
-			_ = watchFolders(watcher, f.source.path) // folders may be new; a path that is gone was reported by reload
+			if watcher != nil {
+				_ = watchFolders(watcher, f.source.path) // folders may be new; a path that is gone was reported by reload
+			}
 			look.Reset(lookAgain)
 		}
 	}

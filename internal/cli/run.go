@@ -145,9 +145,7 @@ func serve(ctx context.Context, env Environment, files *following, screen *termi
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	if files.source.path != manifest.Stdin {
-		if err := files.start(ctx); err != nil {
-			return err
-		}
+		files.start(ctx)
 	}
 	select {
 	case <-env.Signals:

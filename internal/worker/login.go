@@ -63,9 +63,9 @@ func (w *Worker) Renew() {
 }
 
 // FollowLogin renews the worker when the folder's content changes, until ctx ends. What cannot be used is logged once.
-func (w *Worker) FollowLogin(ctx context.Context, l *Login) error {
+func (w *Worker) FollowLogin(ctx context.Context, l *Login) {
 	seen, refused := l.last(), ""
-	return w.followFolder(ctx, l.dir, func() {
+	w.followFolder(ctx, l.dir, func() {
 		found, err := l.read()
 		if err != nil {
 			if err.Error() != refused {

@@ -1,6 +1,7 @@
 package worker_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -67,6 +69,23 @@ func encoded(t *testing.T, policy v1alpha1.RetryPolicySpec) string {
 	return string(data)
 }
 
+// newFollower makes a worker that runs nothing.
+func newFollower(t *testing.T, config compile.Config, registry *prometheus.Registry, log slog.Handler) *worker.Worker {
+	t.Helper()
+	w, err := worker.New(worker.Options{
+		Config: config,
+		Source: func() (amqp.Target, error) { return amqp.Target{}, errors.New("no broker is needed") },
+		Handlers: func(spec v1alpha1.Handler, concurrency int) (handler.Handler, error) {
+			return handler.New(spec, handler.Options{Concurrency: concurrency, Version: "test"})
+		},
+		Now: time.Now, Rand: worker.Random{}, Metrics: worker.NewMetrics(registry), Log: slog.New(log),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
 func TestAMountedConfigurationIsTakenOverAndABrokenOneIsNot(t *testing.T) {
 	first, second := encoded(t, testtransport.Explicit(time.Second)), encoded(t, testtransport.Explicit(2*time.Second))
 	m := newMount(t, first)
@@ -75,24 +94,10 @@ func TestAMountedConfigurationIsTakenOverAndABrokenOneIsNot(t *testing.T) {
 		t.Fatal(err)
 	}
 	registry := prometheus.NewRegistry()
-	w, err := worker.New(worker.Options{
-		Config: config,
-		Source: func() (amqp.Target, error) { return amqp.Target{}, errors.New("no broker is needed") },
-		Handlers: func(spec v1alpha1.Handler, concurrency int) (handler.Handler, error) {
-			return handler.New(spec, handler.Options{Concurrency: concurrency, Version: "test"})
-		},
-		Now: time.Now, Rand: worker.Random{}, Metrics: worker.NewMetrics(registry), Log: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := newFollower(t, config, registry, slog.DiscardHandler)
 	ctx, cancel := context.WithCancel(t.Context())
 	var following sync.WaitGroup
-	following.Go(func() {
-		if err := w.FollowConfig(ctx, m.path()); err != nil {
-			t.Error(err)
-		}
-	})
+	following.Go(func() { w.FollowConfig(ctx, m.path()) })
 	defer following.Wait()
 	defer cancel()
 	hash := func(content string) func() bool {
@@ -117,6 +122,38 @@ func TestAMountedConfigurationIsTakenOverAndABrokenOneIsNot(t *testing.T) {
 	}
 	m.write(first)
 	testtransport.Eventually(t, "the first configuration again", hash(first))
+}
+
+func TestAConfigurationInAFolderThatCannotBeWatchedIsTakenOverAllTheSame(t *testing.T) {
+	first, second := encoded(t, testtransport.Explicit(time.Second)), encoded(t, testtransport.Explicit(2*time.Second))
+	config, err := compile.Decode([]byte(first))
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		w := newFollower(t, config, prometheus.NewRegistry(), slog.NewTextHandler(&log, nil))
+		ctx, cancel := context.WithCancel(t.Context())
+		var following sync.WaitGroup
+		folder := filepath.Join(t.TempDir(), "later") // what is not there cannot be watched
+		following.Go(func() { w.FollowConfig(ctx, filepath.Join(folder, "config.json")) })
+		synctest.Wait()
+		for _, err := range []error{os.Mkdir(folder, 0o700), os.WriteFile(filepath.Join(folder, "config.json"), []byte(second), 0o600)} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(2 * time.Minute) // of the clock of this test, which takes no time
+		synctest.Wait()
+		if w.ConfigHash() != compile.Hash([]byte(second)) {
+			t.Error("the changed configuration is not in force")
+		}
+		cancel()
+		following.Wait()
+		if text := log.String(); strings.Count(text, "cannot be watched") != 1 || !strings.Contains(text, "fs.inotify.max_user_instances") {
+			t.Errorf("the log says: %s", text)
+		}
+	})
 }
 
 // value of a counter or gauge without labels.

@@ -1,0 +1,31 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestFilesThatCannotBeWatchedAreReadAgainAllTheSame(t *testing.T) {
+	source, err := newSource(Environment{}, filepath.Join(t.TempDir(), "gone.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		f := &following{source: source, log: slog.New(slog.NewTextHandler(&log, nil))}
+		ctx, cancel := context.WithCancel(t.Context())
+		go f.loop(ctx, nil)
+		time.Sleep(4 * lookAgain) // of the clock of this test, which takes no time
+		cancel()
+		synctest.Wait()
+		if text := log.String(); strings.Count(text, "refused") != 1 {
+			t.Errorf("that the file is gone is not told, or more than once: %s", text)
+		}
+	})
+}
