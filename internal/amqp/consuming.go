@@ -224,7 +224,7 @@ func (s *consuming) take(d *amqp091.Delivery) {
 	if s.leaving != nil {
 		s.leaving.arrived++
 	}
-	_, unreadable := d.Headers[headerUnreadable]
+	_, unreadable := d.Headers[s.wire.mark]
 	s.consumer.deliver(&Delivery{
 		Message: fromDelivery(d), Queue: s.queue, Unreadable: unreadable, tag: d.DeliveryTag, stream: s.current, session: s,
 	})

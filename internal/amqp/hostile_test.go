@@ -54,6 +54,7 @@ func TestHeadersThatTheLibraryCannotReadDoNotEndTheSession(t *testing.T) {
 		{"as many headers as can be read", numbered(8192), false},
 		{"one header more", numbered(8193), true},
 		{"all that fits a frame", amqp091.Table{"h": strings.Repeat("x", 130_900)}, false},
+		{"a header that looks like our mark", amqp091.Table{"redrive-unreadable": true, "redrive-unreadable-": true}, false},
 		{"every type", amqp091.Table{
 			"t": true, "b": int8(-1), "B": uint8(1), "s": int16(-1), "u": uint16(1), "I": int32(-1), "i": uint32(1), "l": int64(-1), "f": float32(1),
 			"d": 1.5, "D": amqp091.Decimal{Scale: 2, Value: -5}, "S": "s", "x": []byte{0, 1}, "V": nil, "T": time.Unix(-1, 0),

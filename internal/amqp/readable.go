@@ -2,6 +2,7 @@ package amqp
 
 import (
 	"bufio"
+	"crypto/rand"
 	"encoding/binary"
 	"io"
 	"slices"
@@ -9,8 +10,8 @@ import (
 	"redrive.dev/redrive/internal/message"
 )
 
-// headerUnreadable marks a delivery whose headers were withheld from the client library.
-const headerUnreadable = message.HeaderPrefix + "unreadable"
+// headerUnreadable starts the name of the header that marks a delivery whose headers were withheld from the client library.
+const headerUnreadable = message.HeaderPrefix + "unreadable-"
 
 // What the client library reads. Beyond it, it ends the connection.
 const (
@@ -39,13 +40,15 @@ const readBuffer = 32 << 10
 // headers are replaced by a mark, by which the worker knows to leave the message, whole, to the broker.
 type readable struct {
 	in *bufio.Reader
+	// mark is the name of the header. No producer can know it, for it is drawn for each connection.
+	mark string
 	// replaced is read first, then pass bytes of in as they are.
 	replaced []byte
 	pass     int
 }
 
 func newReadable(conn io.Reader) *readable {
-	return &readable{in: bufio.NewReaderSize(conn, readBuffer)}
+	return &readable{in: bufio.NewReaderSize(conn, readBuffer), mark: headerUnreadable + rand.Text()}
 }
 
 // Read implements io.Reader. It gives as many frames as have arrived, and waits only for the first.
@@ -112,7 +115,7 @@ func (r *readable) next() error {
 	if _, err := io.ReadFull(r.in, frame); err != nil {
 		return err //nolint:wrapcheck // as above
 	}
-	r.replaced = withReadableHeaders(frame)
+	r.replaced = r.withReadableHeaders(frame)
 	return nil
 }
 
@@ -123,12 +126,12 @@ func frameSize(head []byte) int {
 
 // withReadableHeaders returns a content header's frame with its headers replaced by the mark, if the library could not read
 // them.
-func withReadableHeaders(frame []byte) []byte {
+func (r *readable) withReadableHeaders(frame []byte) []byte {
 	before, after, ok := withoutHeaders(frame[frameHead:])
 	if ok {
 		return frame
 	}
-	mark := append([]byte{byte(len(headerUnreadable))}, headerUnreadable+"t\x01"...)
+	mark := append([]byte{byte(len(r.mark))}, r.mark+"t\x01"...) //nolint:gosec // a short name
 	replaced := append(slices.Clone(frame[:frameHead]), before...)
 	replaced = binary.BigEndian.AppendUint32(replaced, uint32(len(mark))) //nolint:gosec // a few bytes
 	replaced = append(append(replaced, mark...), after...)
