@@ -13,8 +13,12 @@ import (
 	"redrive.dev/redrive/internal/topology"
 )
 
-// eventAdopted tells of an object that was there before and is used from now on.
-const eventAdopted = "Adopted"
+const (
+	// eventAdopted tells of an object that was there before and is used from now on.
+	eventAdopted = "Adopted"
+	// eventKept tells of a queue that is not in the spec and stays, since nobody knows whether it was adopted.
+	eventKept = "Kept"
+)
 
 // adopted are the queues that are never deleted: those that were adopted, and those that the spec wants to be.
 func adopted(t *v1alpha1.Transport) []string {
@@ -41,8 +45,22 @@ func (l liveWorkers) consumed() []string {
 	return queues
 }
 
-// reportAdoption tells once of each object that is adopted, with what is in it and who else consumes it.
+// withRefs are the objects of two lists.
+func withRefs(refs, more []string) []string {
+	for _, ref := range more {
+		if !slices.Contains(refs, ref) {
+			refs = append(slices.Clip(refs), ref)
+		}
+	}
+	return refs
+}
+
+// reportAdoption tells once of each object that is adopted, with what is in it and who else consumes it, and of those that are kept as if
+// they had been.
 func reportAdoption(run *transportRun) {
+	if len(run.report.Spared) > 0 {
+		run.subject.eventOnceWritten(corev1.EventTypeWarning, eventKept, listed(run.report.Spared, findingText))
+	}
 	var texts []string
 	for _, ref := range run.report.Adopted {
 		if !slices.Contains(run.transport.Status.Adopted, ref) {

@@ -377,4 +377,22 @@ func TestAQueueThatTheTransportMadeIsKeptByAdopt(t *testing.T) {
 	if _, stays := observed.Queues["test"]; !stays || len(observed.Queues) != 1 {
 		t.Errorf("left are %v", observed.Queues)
 	}
+	t.Log("which another team goes on using when it is made again, and nothing but the mark is known of it")
+	channel := w.amqp.Channel()
+	must(t, channel.ExchangeDeclare("theirs", "fanout", true, false, false, false, nil))
+	must(t, channel.QueueBind("test", "", "theirs", false, nil))
+	w.amqp.Publish("theirs", "", amqp091.Publishing{MessageId: "before"})
+	anew := w.transport()
+	anew.Spec.Queues, anew.Spec.Workers[0].Queues = transport.Spec.Queues, nil
+	w.create(anew)
+	w.awaitEvent("Kept", "queue test: it carries this Transport's mark")
+	w.awaitReady(anew)
+	w.awaitLooks(4)
+	w.amqp.Publish("theirs", "", amqp091.Publishing{MessageId: "after"})
+	if ready := w.amqp.Ready("test"); ready != 2 {
+		t.Errorf("%d messages in the queue", ready)
+	}
+	if w.get(anew); !slices.Contains(anew.Status.Adopted, "queue/test") || len(anew.Status.Retiring) > 0 || len(w.observed().BindingsTo("test")) != 1 {
+		t.Errorf("adopted %v, retiring %v, bindings %v", anew.Status.Adopted, anew.Status.Retiring, w.observed().BindingsTo("test"))
+	}
 }

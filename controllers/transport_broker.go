@@ -32,7 +32,7 @@ func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportR
 		return brokerError(err)
 	}
 	t.Status.Broker = &v1alpha1.BrokerIdentity{Cluster: observed.Cluster, VHost: observed.VHost}
-	t.Status.Created = prepared.Created
+	t.Status.Created, t.Status.Adopted = prepared.Created, withRefs(t.Status.Adopted, prepared.Kept)
 	wanted := topology.Fingerprint(prepared.Difference.Wanted, prepared.Difference.Withheld)
 	unchanged := t.Status.TopologyHash == wanted
 	if len(prepared.Plan) > 0 {
@@ -75,7 +75,7 @@ func (run *transportRun) followQueues() {
 }
 
 // prepare looks at the broker and decides what is to be done there. Where something is in the way on a snapshot that may lack what
-// other Transports have done since, it looks again.
+// other Transports have done since, it looks again; and also where a first look finds queues that are to go: it decides whose they are.
 func (r *TransportReconciler) prepare(
 	ctx context.Context, run *transportRun, desired topology.Objects,
 ) (observed topology.Observed, prepared apply.Prepared, err error) {
@@ -90,7 +90,9 @@ func (r *TransportReconciler) prepare(
 		}
 		prepared, err = apply.Prepare(input, observed)
 		difference := prepared.Difference
-		if err != nil || !run.port.behind || len(difference.Conflicts)+len(difference.Problems) == 0 || run.port.age == 0 {
+		obstructed := run.port.behind && len(difference.Conflicts)+len(difference.Problems) > 0
+		decides := !input.State.Begun && len(difference.ExtraQueues) > 0
+		if err != nil || !obstructed && !decides || run.port.age == 0 {
 			return observed, prepared, err //nolint:wrapcheck // It says what differs.
 		}
 		run.port.age = 0
@@ -160,7 +162,7 @@ func judge(run *transportRun) error {
 func stateOf(t *v1alpha1.Transport) apply.State {
 	return apply.State{
 		Created: t.Status.Created, Adopted: adopted(t), Retiring: t.Status.Retiring, Migrations: t.Status.Migrations,
-		Broker: t.Status.Broker,
+		Broker: t.Status.Broker, Begun: t.Status.Broker != nil,
 	}
 }
 

@@ -42,6 +42,9 @@ type State struct {
 	Migrations []v1alpha1.Migration
 	// Broker on which the objects stand; nil before the first run, and where it may change.
 	Broker *v1alpha1.BrokerIdentity
+	// Begun is true once a run has looked at the broker: what the lists above do not have, there was not. A Transport that is made again, or
+	// whose status is lost, begins anew.
+	Begun bool
 }
 
 // Input of a run.
@@ -116,11 +119,14 @@ type Report struct {
 	Withheld  []topology.Withheld
 	Problems  []topology.Finding
 	Warnings  []topology.Finding
-	// Created, Adopted, Retiring and Migrations are the state to keep for the next run.
+	// Spared are those of Warnings about queues that this first run has found and added to Adopted.
+	Spared []topology.Finding
+	// Created, Adopted, Retiring, Migrations and Begun are the state to keep for the next run.
 	Created    []string
 	Adopted    []string
 	Retiring   []v1alpha1.Retirement
 	Migrations []v1alpha1.Migration
+	Begun      bool
 	// StandIns says of each work queue that is being exchanged how the workers are to consume it and its stand-in from now on.
 	StandIns map[string]compile.Standin
 	// Leaving are the work and suspects' queues that are no longer wanted; who consumes them is to empty them.
@@ -147,12 +153,15 @@ type Prepared struct {
 	Created []string
 	// Grew is true where Created holds what the state's list did not.
 	Grew bool
+	// Kept are queues that are not desired and never deleted, as Ref strings, with a mark that says otherwise: those that were adopted, and
+	// those that are spared. Who stores that a run has begun before CarryOut is to store these among the adopted.
+	Kept []string
+	// Spared are queues of which nobody knows whether they were adopted: it is the first run.
+	Spared []topology.Finding
 
 	input    Input
 	observed topology.Observed
-	// kept are objects that were adopted and are not desired any more, as Ref strings, with a mark that says otherwise.
-	kept  []string
-	clock clock
+	clock    clock
 }
 
 // Prepare compares and plans; it changes nothing. The error is a *BrokerChangedError.
@@ -161,10 +170,19 @@ func Prepare(input Input, observed topology.Observed) (Prepared, error) {
 		return Prepared{}, err
 	}
 	kept := keptOf(input, observed)
+	var spared []topology.Finding
+	if !input.State.Begun {
+		for _, queue := range topology.SharedQueues(input.Desired, observed) {
+			if ref := queue.Ref().String(); !slices.Contains(kept, ref) {
+				kept, spared = append(kept, ref), append(spared, queue.Kept())
+			}
+		}
+	}
 	observed = observed.Disown(input.Desired.Owner, kept)
 	difference := topology.DiffSince(input.Desired, observed, topology.Past{
 		Created: input.State.Created, Migrations: input.State.Migrations, Follows: input.Follows,
 	})
+	difference.Warnings = append(difference.Warnings, spared...)
 	created := without(stillThere(input, observed), refTexts(difference.Adopted))
 	grew := false
 	for _, ref := range difference.Unmarked {
@@ -175,8 +193,7 @@ func Prepare(input Input, observed topology.Observed) (Prepared, error) {
 	}
 	return Prepared{
 		Difference: difference, Plan: topology.Plan(difference), Created: created, Grew: grew,
-		input: input, observed: observed, kept: kept,
-		clock: clockFrom(input.Now),
+		Kept: kept, Spared: spared, input: input, observed: observed, clock: clockFrom(input.Now),
 	}, nil
 }
 
@@ -224,7 +241,7 @@ func stillThere(input Input, observed topology.Observed) []string {
 // until then, and its Created, Adopted and Retiring are to be kept all the same.
 func Once(ctx context.Context, port Port, input Input, record func(context.Context, []string) error) (Report, error) {
 	state := input.State
-	unchanged := Report{Created: state.Created, Adopted: state.Adopted, Retiring: state.Retiring, Migrations: state.Migrations}
+	unchanged := Report{Created: state.Created, Adopted: state.Adopted, Retiring: state.Retiring, Migrations: state.Migrations, Begun: state.Begun}
 	observed, err := port.Observe(ctx)
 	if err != nil {
 		return unchanged, err //nolint:wrapcheck // It says what it did.

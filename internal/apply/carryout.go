@@ -38,13 +38,15 @@ func (p Prepared) CarryOut(ctx context.Context, port Port) (Report, error) {
 		Withheld:  p.Difference.Withheld,
 		Problems:  p.Difference.Problems,
 		Warnings:  p.Difference.Warnings,
+		Spared:    p.Spared,
+		Begun:     true,
 		Created:   slices.Clone(p.Created),
 		Retiring:  p.input.State.Retiring,
 		// Where it ends early, the steps before are to be taken again.
 		Migrations: p.input.State.Migrations,
 		Queues:     counts(&p),
 	}}
-	r.report.Adopted = append(refTexts(p.Difference.Adopted), p.kept...)
+	r.report.Adopted = append(refTexts(p.Difference.Adopted), p.Kept...)
 	for i, step := range p.Plan {
 		if err := r.step(ctx, step); err != nil {
 			if ends(err) {

@@ -310,6 +310,7 @@ func (s *stage) onceBy(port apply.Port) (apply.Report, error) {
 	}
 	if err == nil {
 		s.state.Created, s.state.Adopted, s.state.Retiring, s.state.Migrations = report.Created, report.Adopted, report.Retiring, report.Migrations
+		s.state.Begun = report.Begun
 	}
 	return report, err
 }

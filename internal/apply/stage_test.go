@@ -172,6 +172,7 @@ func (s *stage) onceOn(port apply.Port) apply.Report {
 		s.t.Fatal(err)
 	}
 	s.state.Created, s.state.Adopted, s.state.Retiring = report.Created, report.Adopted, report.Retiring
+	s.state.Begun = report.Begun
 	return report
 }
 

@@ -2,9 +2,11 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"sigs.k8s.io/yaml"
 
 	"redrive.dev/redrive/internal/local"
@@ -162,6 +164,34 @@ func TestPlanRemovesNoQueueWhoseMessagesMayBeMeantForOneInConflict(t *testing.T)
 	if _, out, errs := b.command(t, "", "plan", "-f", dir); !strings.Contains(out, "- queue test  ") {
 		t.Errorf("%s, want test to go when the other one can take its place:\n%s", errs, out)
 	}
+}
+
+// Nobody but a Transport's status knows what was adopted, and "run" has none: it takes nothing from others when it starts, and the plan says so.
+func TestPlanAndRunKeepAQueueThatOthersHaveBound(t *testing.T) {
+	b := newBench(t)
+	dir := folder(t, map[string]string{"transport.yaml": transportYAML, "policy.yaml": policyYAML})
+	b.converge(t, dir)
+	broker := testtransport.Connect(t, b.direct)
+	channel := broker.Channel()
+	if err := errors.Join(
+		channel.ExchangeDeclare("theirs", "fanout", true, false, false, false, nil), channel.QueueBind("test", "", "theirs", false, nil),
+	); err != nil {
+		t.Fatal(err)
+	}
+	put(t, dir, "transport.yaml", strings.Replace(strings.Replace(transportYAML, "{name: test, ", "{name: other, ", 1), ", unroutedTo: test", "", 1))
+	const told = "queue test: it carries this Transport's mark, is not in spec.queues, and others have bound it"
+	_, out, errs := b.command(t, "", "plan", "-f", dir)
+	if !strings.Contains(out, "warning: "+told) || strings.Contains(out, "- queue test  ") || !strings.Contains(out, "- queue test.suspect") {
+		t.Errorf("%s, want test to stay, and to be told so:\n%s", errs, out)
+	}
+	run := b.start(t, "run", "-f", dir)
+	testtransport.Eventually(t, "the topology", func() bool { return strings.Contains(run.log.String(), "as it should be") })
+	broker.Publish("theirs", "", amqp091.Publishing{MessageId: "theirs"})
+	if ready := broker.Ready("test"); ready != 1 || !strings.Contains(run.log.String(), "it carries this Transport's mark") {
+		t.Errorf("%d messages in the queue, and the log says:\n%s", ready, run.log.String())
+	}
+	run.signals <- nil
+	<-run.code
 }
 
 // converge runs what is in a folder until the broker has all of it.

@@ -61,7 +61,8 @@ func (s *site) apply(desired topology.Objects) (next time.Duration, err error) {
 		return 0, err
 	}
 	defer client.Close()
-	// What is made is remembered in memory: after a restart, objects without an owner mark count as adopted.
+	// What is made is remembered in memory: after a restart, objects without an owner mark count as adopted, and so do queues that are not
+	// in the spec and that others have bound.
 	record := func(_ context.Context, created []string) error {
 		s.state.Created = created
 		return nil
@@ -70,7 +71,7 @@ func (s *site) apply(desired topology.Objects) (next time.Duration, err error) {
 		Desired: desired, State: s.state, Consumed: s.consumed(), Follows: s.follows, Waits: s.options.Waits, Now: time.Now(),
 	}, record)
 	s.state.Created, s.state.Adopted, s.state.Retiring = report.Created, report.Adopted, report.Retiring
-	s.state.Migrations = report.Migrations
+	s.state.Migrations, s.state.Begun = report.Migrations, report.Begun
 	s.tell(report)
 	if err != nil {
 		return 0, explain(err, on)
@@ -93,8 +94,11 @@ func (s *site) follows(queue string, reads compile.Reading) bool {
 	return true
 }
 
-// tell logs what was done.
+// tell logs what was done, and what is kept without being asked for.
 func (s *site) tell(report apply.Report) {
+	for _, finding := range report.Spared {
+		s.log.Warn(finding.String())
+	}
 	if len(report.Steps) == 0 {
 		return
 	}

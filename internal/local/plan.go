@@ -96,15 +96,33 @@ func MakePlan(ctx context.Context, unit *Unit, on Broker) (Plan, error) {
 	if err != nil {
 		return Plan{}, explain(err, on)
 	}
-	desired, err := topology.Desired(unit.Transport, unit.Compiled.Needs, Owner(clusterOf(unit, observed), unit.Transport))
+	cluster := clusterOf(unit, observed)
+	desired, err := topology.Desired(unit.Transport, unit.Compiled.Needs, Owner(cluster, unit.Transport))
 	if err != nil {
 		return Plan{}, fmt.Errorf("desired objects: %w", err)
 	}
+	observed, shared := keepShared(cluster, desired, observed)
 	plan := planOf(topology.Diff(desired, observed, nil))
+	plan.Warnings = append(plan.Warnings, shared...)
 	plan.Transport, plan.Broker, plan.Identity = unit.Name().String(), on.Credentials.Address(), observed.Identity
 	plan.User = userOf(unit)
 	plan.Warnings = append(append([]topology.Finding{}, unit.Advice...), plan.Warnings...)
 	return plan, nil
+}
+
+// keepShared lets a plan keep what a run keeps that begins now. Of a Transport in a cluster nobody here knows what it remembers: the plan
+// has what happens at worst, and says so.
+func keepShared(cluster string, desired topology.Objects, observed topology.Observed) (topology.Observed, []topology.Finding) {
+	var refs []string
+	var findings []topology.Finding
+	for _, queue := range topology.SharedQueues(desired, observed) {
+		if cluster == Cluster {
+			refs, findings = append(refs, queue.Ref().String()), append(findings, queue.Kept())
+		} else {
+			findings = append(findings, queue.Unbound())
+		}
+	}
+	return observed.Disown(desired.Owner, refs), findings
 }
 
 // clusterOf reads from the owner marks whose Transport stands there already: that of a cluster, or one that was made

@@ -1,0 +1,84 @@
+package apply_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/apply"
+)
+
+// bindTheirs leads messages of another team into queues.
+func (s *stage) bindTheirs(queues ...string) {
+	s.t.Helper()
+	if err := s.amqp.ExchangeDeclare("theirs", "fanout", true, false, false, false, nil); err != nil {
+		s.t.Fatal(err)
+	}
+	for _, queue := range queues {
+		if err := s.amqp.QueueBind(queue, "", "theirs", false, nil); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// Nothing but its status knows that a queue of its own making was adopted. Without that nobody may take from others what they use.
+func TestATransportThatBeginsAnewKeepsWhatOthersHaveBound(t *testing.T) {
+	s := newStage(t)
+	s.spec.Spec.Queues = append(s.spec.Spec.Queues, v1alpha1.Queue{Name: "ours", BindingKeys: []string{"ours"}})
+	s.once()
+	s.bindTheirs("test")
+	s.publish("theirs", "", nil)
+	s.counted("test", 1)
+
+	t.Log("made again without its status, and without two of its queues")
+	before := s.spec.Spec.Queues
+	s.spec.Spec.Queues, s.state = before[:1], apply.State{}
+	report := s.once()
+	if !slices.Contains(report.Adopted, "queue/test") || len(report.Spared) != 1 || !slices.Contains(report.Warnings, report.Spared[0]) ||
+		!strings.Contains(report.Spared[0].String(), `queue test: it carries this Transport's mark, is not in spec.queues, and others have bound it (exchange "theirs", key "")`) {
+		t.Errorf("adopted %v, spared %v, warnings %v", report.Adopted, report.Spared, report.Warnings)
+	}
+	if s.retiring("ours").Queue == "" {
+		t.Errorf("the queue that is ours alone is kept: %+v", s.state.Retiring)
+	}
+	s.publish("theirs", "", nil)
+	report = s.untilRetired()
+	if s.exists("ours") || s.exists("test.suspect") {
+		t.Error("what is ours alone is left")
+	}
+	if want := []string{`theirs -> test ""`}; !slices.Equal(s.bindings("test"), want) || !slices.Contains(report.Adopted, "queue/test") || len(report.Spared) > 0 {
+		t.Fatalf("bindings %q, adopted %v, spared %v", s.bindings("test"), report.Adopted, report.Spared)
+	}
+	s.publish("theirs", "", nil)
+	s.counted("test", 3)
+
+	t.Log("and removed where that is asked for")
+	s.spec.Spec.Queues = before[:2]
+	if report = s.once(); slices.Contains(report.Adopted, "queue/test") {
+		t.Errorf("adopted %v", report.Adopted)
+	}
+	for range 3 {
+		s.take("test")
+	}
+	s.counted("test", 0)
+	s.spec.Spec.Queues = before[:1]
+	s.once()
+	if s.untilRetired(); s.exists("test") {
+		t.Error("the queue is left")
+	}
+}
+
+// One that has a past knows what was adopted, and takes its queues away as ever.
+func TestAQueueThatLeavesTheSpecGoesWhoeverHasBoundIt(t *testing.T) {
+	s := newStage(t)
+	s.once()
+	s.bindTheirs("test")
+	s.spec.Spec.Queues = s.spec.Spec.Queues[:1]
+	if report := s.once(); len(report.Spared) > 0 || len(report.Adopted) > 0 {
+		t.Errorf("adopted %v, spared %v", report.Adopted, report.Spared)
+	}
+	if s.untilRetired(); s.exists("test") {
+		t.Error("the queue is left")
+	}
+}
