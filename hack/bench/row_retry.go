@@ -17,9 +17,8 @@ import (
 const (
 	// laneDelay is that of the one retry.
 	laneDelay = time.Second
-	// retryConcurrency gives the consumers a prefetch of 512: a worker has so many messages under way, those that await a confirm among
-	// them. The publisher and the consumer behind the lane have half of them each.
-	retryConcurrency = 256
+	// retryConcurrency gives the consumers a prefetch of 256, and bareWindow lets as many publishes await their confirm.
+	retryConcurrency = 128
 	bareWindow       = 256
 )
 
@@ -104,7 +103,7 @@ func bareRetry(ctx context.Context, s *stage, m *meter) error {
 			return s.config.Exchanges.Fallback, key, p
 		})
 	})
-	consumed := bare(2*retryConcurrency-bareWindow, 1, alike(handleNothing))(ctx, s, m)
+	consumed := bare(2*retryConcurrency, 1, alike(handleNothing))(ctx, s, m)
 	publishing.Wait()
 	select {
 	case r := <-returns:

@@ -10,7 +10,7 @@ import (
 
 const (
 	// roomyHeap is the size that the heap may always have.
-	roomyHeap = 64 << 20
+	roomyHeap = 32 << 20
 	// usualGrowth of the heap from one collection to the next, in percent.
 	usualGrowth = 100
 	liveHeap    = "/gc/heap/live:bytes"
