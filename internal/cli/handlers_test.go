@@ -16,6 +16,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"redrive.dev/redrive/internal/local"
 	"redrive.dev/redrive/internal/testtransport"
 )
 
@@ -166,6 +167,35 @@ done`)
 			}
 		}
 	}
+}
+
+func TestRunKeepsItsLoginFromCommands(t *testing.T) {
+	b := newBench(t)
+	t.Setenv(local.EnvAMQP, b.amqpURL)
+	t.Setenv(local.EnvManagement, b.management)
+	t.Setenv("KEPT", "as it is")
+	seen := t.TempDir()
+	tell := func(file string) string { return "env > " + file + ".part; mv " + file + ".part " + file }
+	once, stays := filepath.Join(seen, "once"), filepath.Join(seen, "stays")
+	transport := strings.Replace(transportYAML, `name: default, timeout: 5s, handler: {http: {url: "http://127.0.0.1:1/messages"}}`,
+		`name: once, queues: [test], timeout: 5s, handler: {image: team, exec: {command: [sh, -c, '`+tell(once)+`']}}`, 1)
+	transport = strings.Replace(transport, "queues: [{name: test, bindingKeys: [test]}]",
+		"queues: [{name: test, bindingKeys: [test]}, {name: more, bindingKeys: [more]}]", 1)
+	transport += "  - {name: stays, queues: [more], timeout: 5s, handler: {image: team, process: {command: [sh, -c, '" + tell(stays) + "; cat']}}}\n"
+	run := b.start(t, "run", "-f", folder(t, map[string]string{"transport.yaml": transport, "policy.yaml": policyYAML}))
+	run.await(t, "as it should be")
+	publish(testtransport.Connect(t, b.direct), "test", 1, 1)
+	for _, file := range []string{once, stays} {
+		var text []byte
+		testtransport.Eventually(t, "the command's environment", func() bool {
+			text, _ = os.ReadFile(file)
+			return strings.Contains(string(text), "KEPT=as it is")
+		})
+		if strings.Contains(string(text), local.EnvAMQP) || strings.Contains(string(text), local.EnvManagement) {
+			t.Errorf("the login is in the environment of %s", filepath.Base(file))
+		}
+	}
+	run.stop(t)
 }
 
 func TestAProgramDoesNotOutliveRun(t *testing.T) {

@@ -46,7 +46,7 @@ func NewExec(spec v1alpha1.ExecHandler, options Options) (*Exec, error) {
 	}
 	e := &Exec{
 		command:     child.Command{Args: spec.Command},
-		environment: inherited(os.Environ()),
+		environment: inherited(os.Environ(), options.Withheld),
 		log:         options.logger(),
 	}
 	e.lookout = newLookout(func() (string, error) { return child.Find(e.command) }, e.log)

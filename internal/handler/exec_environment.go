@@ -43,11 +43,12 @@ var messageVariables = []string{ //nolint:gochecknoglobals // a constant, if Go 
 	envFirstFailure, envContentType, envContentEncoding, envDeadline, envHeaders, envTraceparent, envTracestate,
 }
 
-// inherited returns the worker's own environment without variables that a command would take for those of its message.
-func inherited(own []string) []string {
+// inherited returns the worker's own environment without what is withheld, and without variables that a command would take for those of
+// its message.
+func inherited(own, withheld []string) []string {
 	return slices.DeleteFunc(slices.Clone(own), func(variable string) bool {
 		name, _, _ := strings.Cut(variable, "=")
-		return slices.Contains(messageVariables, name)
+		return slices.Contains(messageVariables, name) || slices.Contains(withheld, name)
 	})
 }
 

@@ -22,8 +22,10 @@ type Options struct {
 	Files string
 	// Program is the team's own, for a spec that says inProcess; nil where there is none.
 	Program public.Handler
-	Clock   func() time.Time
-	Log     *slog.Logger
+	// Withheld names the variables of this process that a command does not inherit, such as those that hold the worker's own login.
+	Withheld []string
+	Clock    func() time.Time
+	Log      *slog.Logger
 	// Metrics is where the handler registers its own; nil for none.
 	Metrics prometheus.Registerer
 }

@@ -62,7 +62,7 @@ type processSettings struct {
 // NewProcess makes the handler and starts the first process. The error says what is wrong with the spec; a command that cannot
 // be started is an error of Ready.
 func NewProcess(spec v1alpha1.ProcessHandler, o Options) (*Process, error) {
-	settings, err := readProcessSpec(spec, max(1, o.Concurrency))
+	settings, err := readProcessSpec(spec, max(1, o.Concurrency), inherited(os.Environ(), o.Withheld))
 	if err != nil {
 		return nil, fmt.Errorf("process handler: %w", err)
 	}
@@ -83,12 +83,12 @@ func NewProcess(spec v1alpha1.ProcessHandler, o Options) (*Process, error) {
 	return p, nil
 }
 
-func readProcessSpec(spec v1alpha1.ProcessHandler, concurrency int) (s processSettings, err error) {
+func readProcessSpec(spec v1alpha1.ProcessHandler, concurrency int, environment []string) (s processSettings, err error) {
 	if len(spec.Command) == 0 || spec.Command[0] == "" {
 		return s, errors.New("the command names no program")
 	}
 	s = processSettings{
-		command:   child.Command{Args: spec.Command, Env: append(inherited(os.Environ()), "REDRIVE_PROTOCOL="+strconv.Itoa(protocolVersion))},
+		command:   child.Command{Args: spec.Command, Env: append(environment, "REDRIVE_PROTOCOL="+strconv.Itoa(protocolVersion))},
 		processes: concurrency, places: concurrency, startTimeout: defaultStartTimeout,
 		closeGrace: closeGrace,
 	}

@@ -19,6 +19,9 @@ const (
 	EnvManagement = "MANAGEMENT_URL"
 )
 
+// logins are the variables that hold a login, which no other process is to have.
+func logins() []string { return []string{EnvAMQP, EnvManagement} }
+
 // Broker is where a Transport's objects are.
 type Broker struct {
 	Credentials credentials.Credentials

@@ -158,6 +158,7 @@ func newWorker(
 		Handlers: func(spec v1alpha1.Handler, concurrency int) (handler.Handler, error) {
 			return handler.New(spec, handler.Options{
 				Concurrency: concurrency, Version: version.Version(), Files: *given.files.Load(), Log: log, Metrics: registry,
+				Withheld: logins(),
 			})
 		},
 		Now:     time.Now,

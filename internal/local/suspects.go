@@ -47,7 +47,7 @@ func (c *suspectsChild) command(ctx context.Context) *exec.Cmd {
 	command := exec.CommandContext(ctx, program, SuspectsArgument) //nolint:gosec // it is this program
 	command.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool {
 		name, _, _ := strings.Cut(variable, "=")
-		return name == EnvAMQP || name == EnvManagement
+		return slices.Contains(logins(), name)
 	})
 	command.Stderr = c.options.LogTo
 	command.Stdout = &tallyReader{add: c.add}
