@@ -177,16 +177,77 @@ func migrationText(m v1alpha1.Migration) string {
 	}
 }
 
-// readOn lets workers that consume a queue and its stand-in one after the other go on to the other one when that which they read
-// is empty. A deletion takes no further step of an exchange, and nothing must be left that nobody reads.
-func (r *TransportReconciler) readOn(ctx context.Context, run *transportRun, states []v1alpha1.Retirement) error {
+// republish publishes the last good configurations with what is changed in how workers read what is exchanged.
+func (r *TransportReconciler) republish(ctx context.Context, run *transportRun, change func(compile.Config) (next compile.Config, changed bool)) error {
 	for name, configMap := range run.live.configMaps {
-		config, ok := run.live.config(name)
+		last, ok := run.live.config(name)
 		if !ok {
 			continue
 		}
+		next, changed := change(last)
+		if !changed {
+			continue
+		}
+		form, err := workload.ConfigMap(run.transport, next)
+		if err != nil {
+			return fmt.Errorf("worker %q: %w", next.Worker, err)
+		}
+		published := &corev1.ConfigMap{}
+		if err := r.applyObject(ctx, run, form, asObject(configMap), published); err != nil {
+			return err
+		}
+		if published.Name != "" {
+			run.live.configMaps[name] = published
+		}
+	}
+	return nil
+}
+
+// keepReading lets workers that run on with the last good configuration follow the exchanges all the same: these go on where something
+// else is in the way, and where they do not, the queue that is read may be empty while the other one gets what is new.
+func (r *TransportReconciler) keepReading(ctx context.Context, run *transportRun) error {
+	if run.observed != nil {
+		return r.republish(ctx, run, func(last compile.Config) (compile.Config, bool) {
+			return last.Following(run.report.StandIns, run.report.Leaving)
+		})
+	}
+	if len(run.transport.Status.Migrations) == 0 {
+		return nil
+	}
+	observed, err := r.lookAnyway(ctx, run)
+	if err != nil || observed == nil {
+		return err
+	}
+	return r.readOn(ctx, run, leftOver(&run.transport.Status, observed))
+}
+
+// leftOver tells what is left in queues whose exchange takes no further step. Only of the one that workers empty, and that nothing leads to
+// any more, the count is the last word.
+func leftOver(status *v1alpha1.TransportStatus, observed *topology.Observed) []v1alpha1.Retirement {
+	var states []v1alpha1.Retirement
+	for _, m := range status.Migrations {
+		for _, name := range []string{m.Queue, m.Standin} {
+			queue, exists := observed.Queues[name]
+			if !exists {
+				continue
+			}
+			state := v1alpha1.Retirement{Queue: name, Messages: queue.Messages}
+			at := slices.IndexFunc(status.Retiring, func(s v1alpha1.Retirement) bool { return s.Queue == name })
+			if at >= 0 && name == drained(m) && len(observed.BindingsTo(name)) == 0 {
+				state.Since = status.Retiring[at].Unbound
+			}
+			states = append(states, state)
+		}
+	}
+	return states
+}
+
+// readOn lets workers that consume a queue and its stand-in one after the other go on to the other one when that which they read
+// is empty, where no further step of an exchange is taken: nothing must be left that nobody reads.
+func (r *TransportReconciler) readOn(ctx context.Context, run *transportRun, states []v1alpha1.Retirement) error {
+	return r.republish(ctx, run, func(last compile.Config) (compile.Config, bool) {
 		all, changed := map[string]compile.Standin{}, false
-		for _, queue := range config.Queues {
+		for _, queue := range last.Queues {
 			if queue.Standin == "" {
 				continue
 			}
@@ -199,18 +260,8 @@ func (r *TransportReconciler) readOn(ctx context.Context, run *transportRun, sta
 			}
 			all[queue.Name], changed = compile.Standin{Queue: queue.Standin, Reads: next}, changed || next != queue.Reads
 		}
-		if !changed {
-			continue
-		}
-		form, err := workload.ConfigMap(run.transport, config.WithStandIns(all))
-		if err != nil {
-			return fmt.Errorf("worker %q: %w", config.Worker, err)
-		}
-		if err := r.applyObject(ctx, run, form, asObject(configMap), &corev1.ConfigMap{}); err != nil {
-			return err
-		}
-	}
-	return nil
+		return last.WithStandIns(all), changed
+	})
 }
 
 // isLeft is true for a queue without messages, as long as the broker's figures may be late after its ways in were cut.

@@ -55,13 +55,16 @@ func (r *TransportReconciler) applySuspects(ctx context.Context, run *transportR
 	return r.runSuspects(ctx, run, censusOf(run.report.Queues))
 }
 
-// orSuspects is a step that keeps no suspects waiting where it fails: the workers run on with the last good configuration, and
-// leave suspects. The error stays that of the step.
-func (r *TransportReconciler) orSuspects(next step[*transportRun]) step[*transportRun] {
+// orKeep is a step that keeps nothing waiting where it fails: the workers run on with the last good configuration, follow the exchanges
+// of queues, and leave suspects. The error stays that of the step.
+func (r *TransportReconciler) orKeep(next step[*transportRun]) step[*transportRun] {
 	return func(ctx context.Context, run *transportRun) error {
 		err := next(ctx, run)
 		if err == nil || interpret(err).course != stalled && run.observed == nil {
-			return err // What is amiss with the broker or the API server is so for suspects too.
+			return err // What is amiss with the broker or the API server is so for the rest too.
+		}
+		if left := r.keepReading(ctx, run); left != nil {
+			ctrl.LoggerFrom(ctx).Info("the workers go on as they do", "cause", left.Error())
 		}
 		if left := r.keepSuspects(ctx, run); left != nil {
 			ctrl.LoggerFrom(ctx).Info("the suspects' pods are left as they are", "cause", left.Error())
@@ -72,27 +75,40 @@ func (r *TransportReconciler) orSuspects(next step[*transportRun]) step[*transpo
 
 // keepSuspects runs the suspects' pods, and touches nothing else.
 func (r *TransportReconciler) keepSuspects(ctx context.Context, run *transportRun) error {
-	groups, home := run.suspected(), run.transport.Status.Broker
-	if len(groups) == 0 || home == nil {
+	groups := run.suspected()
+	if len(groups) == 0 {
 		return nil
+	}
+	observed, err := r.lookAnyway(ctx, run)
+	if err != nil || observed == nil {
+		return err
+	}
+	return r.runSuspects(ctx, run, censusOfOurs(groups, observed, r.owner(run.transport)))
+}
+
+// lookAnyway is what is on the broker where a step before was not taken; nil where that is not known to be the Transport's broker.
+func (r *TransportReconciler) lookAnyway(ctx context.Context, run *transportRun) (*topology.Observed, error) {
+	home := run.transport.Status.Broker
+	if home == nil {
+		return nil, nil //nolint:nilnil // There is none, and nothing is wrong.
 	}
 	if run.port == nil {
 		if err := r.connect(ctx, run); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	observed := run.observed
 	if observed == nil {
 		seen, err := run.port.Observe(ctx)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		observed = &seen
 	}
 	if observed.Cluster != home.Cluster || observed.VHost != home.VHost {
-		return nil // They are suspects of others.
+		return nil, nil //nolint:nilnil // What is there is of others.
 	}
-	return r.runSuspects(ctx, run, censusOfOurs(groups, observed, r.owner(run.transport)))
+	return observed, nil
 }
 
 // censusOfOurs counts the suspects' queues of worker groups without those that somebody else has made anew.

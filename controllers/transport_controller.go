@@ -166,13 +166,13 @@ func (r *TransportReconciler) take(ctx context.Context, run *transportRun) error
 	return runSteps(ctx, run,
 		r.addFinalizer,
 		r.readWorkers,
-		r.orSuspects(r.compile),
+		r.orKeep(r.compile),
 		r.askWorkers,
 		r.lookForSecrets,
 		r.connect,
-		r.orSuspects(r.applyTopology),
-		r.orSuspects(r.keepUser),
-		r.orSuspects(r.applyWorkers),
+		r.orKeep(r.applyTopology),
+		r.orKeep(r.keepUser),
+		r.orKeep(r.applyWorkers),
 		r.applySuspects,
 		r.removeWorkers,
 		r.refreshPods,
@@ -203,7 +203,7 @@ func (r *TransportReconciler) addFinalizer(ctx context.Context, run *transportRu
 }
 
 // compile turns the spec and the policies into the workers' configuration: Stalled with PolicyNotFound, PolicyInvalid,
-// InvalidExpression or Invalid where that cannot be. Then nothing but the suspects' pods is touched: the last good configuration stays in force.
+// InvalidExpression or Invalid where that cannot be. Then the last good configuration stays in force.
 func (r *TransportReconciler) compile(ctx context.Context, run *transportRun) error {
 	policies, err := policiesOf(ctx, r.Client, run.transport.Namespace)
 	if err != nil {

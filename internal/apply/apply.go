@@ -180,7 +180,7 @@ func Prepare(input Input, observed topology.Observed) (Prepared, error) {
 	}
 	observed = observed.Disown(input.Desired.Owner, kept)
 	difference := topology.DiffSince(input.Desired, observed, topology.Past{
-		Created: input.State.Created, Migrations: input.State.Migrations, Follows: input.Follows,
+		Created: input.State.Created, Migrations: input.State.Migrations, Consumed: input.Consumed, Follows: input.Follows,
 	})
 	difference.Warnings = append(difference.Warnings, spared...)
 	created := without(stillThere(input, observed), refTexts(difference.Adopted))

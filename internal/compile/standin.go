@@ -2,6 +2,7 @@ package compile
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 
 	"redrive.dev/redrive/api/v1alpha1"
@@ -78,7 +79,7 @@ func (c *Config) WithLeaving(last Config, leaving []string) Config {
 	with.Queues, with.Policies = slices.Clone(c.Queues), map[string]v1alpha1.RetryPolicySpec{}
 	maps.Copy(with.Policies, c.Policies)
 	for i := range with.Queues {
-		with.Queues[i].keepStandin(last, leaving)
+		with.Queues[i] = with.Queues[i].keepStandin(last, leaving)
 	}
 	for _, queue := range last.Queues {
 		queue, left := with.leftOf(queue, leaving)
@@ -97,9 +98,34 @@ func (c *Config) WithLeaving(last Config, leaving []string) Config {
 	return with
 }
 
+// Following is the configuration, which is in force and stays, with nothing changed but how its workers read what they read already of
+// queues that are exchanged or leave: the steps on the broker go on, and nothing may be left that nobody consumes. A stand-in that is new
+// to them has to wait. changed is false where they are to go on as they do.
+func (c *Config) Following(all map[string]Standin, leaving []string) (next Config, changed bool) {
+	known := map[string]Standin{}
+	next = *c
+	next.Queues = slices.DeleteFunc(slices.Clone(c.Queues), func(q Queue) bool {
+		standin, exchanged := all[q.Name]
+		if exchanged && q.Standin != "" {
+			known[q.Name] = standin
+			return false
+		}
+		// What of it is still to be emptied is found anew.
+		return q.Leaving && q.isAmong(leaving) || q.Standin != "" && slices.Contains(leaving, q.Name)
+	})
+	next = next.WithStandIns(known)
+	next = next.WithLeaving(*c, leaving)
+	return next, !reflect.DeepEqual(next.Queues, c.Queues)
+}
+
+// isAmong is true where one of the queues on the broker that belong to it has one of the names.
+func (q Queue) isAmong(names []string) bool {
+	return slices.ContainsFunc([]string{q.Name, q.Standin, q.Suspects}, func(name string) bool { return slices.Contains(names, name) })
+}
+
 // keepStandin keeps the stand-in of the last configuration that is still to be emptied. Nobody leads the reading on any more: a
 // stand-in that has its turn has it until it is gone, and any other one is read beside the queue.
-func (q *Queue) keepStandin(last Config, leaving []string) {
+func (q Queue) keepStandin(last Config, leaving []string) Queue {
 	for _, before := range last.Queues {
 		if before.Name != q.Name || q.Standin != "" || !slices.Contains(leaving, before.Standin) {
 			continue
@@ -109,6 +135,7 @@ func (q *Queue) keepStandin(last Config, leaving []string) {
 			q.Reads = ReadsStandin
 		}
 	}
+	return q
 }
 
 // leftOf is what is still to be consumed of a queue of the last configuration; false where that is nothing, or this one has it.

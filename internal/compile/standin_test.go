@@ -1,6 +1,7 @@
 package compile_test
 
 import (
+	"reflect"
 	"slices"
 	"testing"
 
@@ -145,5 +146,47 @@ func TestWhatAStayingQueueLeavesBehindIsConsumedToo(t *testing.T) {
 		if kept := with.WithStandIns(map[string]compile.Standin{name: {Queue: "next"}}); len(suspects) > 0 && kept.Queues[len(now.Queues)].Standin != "" {
 			t.Errorf("%s: what has suspects alone is exchanged: %+v", why, kept.Queues)
 		}
+	}
+}
+
+// What is in force and stays follows the exchanges that it knows, and nothing else.
+func TestAConfigurationThatStaysFollowsItsExchanges(t *testing.T) {
+	policies := map[string]v1alpha1.RetryPolicySpec{"policy": {}}
+	queue := func(change func(*compile.Queue)) compile.Queue {
+		q := compile.Queue{Name: "test", Policy: "policy"}
+		change(&q)
+		return q
+	}
+	reads := func(standin string, reading compile.Reading, leaving bool) compile.Queue {
+		return queue(func(q *compile.Queue) { q.Standin, q.Reads, q.Leaving = standin, reading, leaving })
+	}
+	for why, c := range map[string]struct {
+		before  compile.Queue
+		all     map[string]compile.Standin
+		leaving []string
+		want    compile.Queue
+	}{
+		"nothing is exchanged":    {reads("", "", false), nil, nil, reads("", "", false)},
+		"an exchange that is new": {reads("", "", false), map[string]compile.Standin{"test": {Queue: "other", Reads: compile.ReadsQueue}}, nil, reads("", "", false)},
+		"one that goes on":        {reads("other", compile.ReadsQueue, false), map[string]compile.Standin{"test": {Queue: "other", Reads: compile.ReadsStandin}}, nil, reads("other", compile.ReadsStandin, false)},
+		"one that is as it was":   {reads("other", compile.ReadsQueue, false), map[string]compile.Standin{"test": {Queue: "other", Reads: compile.ReadsQueue}}, nil, reads("other", compile.ReadsQueue, false)},
+		"one that is over":        {reads("other", compile.ReadsStandin, false), nil, nil, reads("", "", false)},
+		"one that is given up":    {reads("other", compile.ReadsQueue, false), nil, []string{"other"}, reads("other", compile.ReadsBoth, false)},
+		"the queue leaves":        {reads("other", compile.ReadsQueue, false), nil, []string{"test", "other"}, reads("other", compile.ReadsQueue, true)},
+		"it is gone":              {reads("other", compile.ReadsQueue, true), nil, []string{"other"}, reads("other", compile.ReadsStandin, true)},
+		"all of it is gone":       {reads("other", compile.ReadsStandin, true), nil, nil, reads("other", compile.ReadsStandin, true)},
+		"others leave":            {reads("", "", false), nil, []string{"lost"}, reads("", "", false)},
+	} {
+		t.Run(why, func(t *testing.T) {
+			last := compile.Config{Worker: "default", Policies: policies, Queues: []compile.Queue{c.before, {Name: "lost", Policy: "policy"}}}
+			next, changed := last.Following(c.all, c.leaving)
+			at := slices.IndexFunc(next.Queues, func(q compile.Queue) bool { return q.Name == "test" })
+			if len(next.Queues) != 2 || !reflect.DeepEqual(next.Queues[at], c.want) || changed == reflect.DeepEqual(c.before, c.want) {
+				t.Errorf("the queues are %+v, changed %v, want %+v", next.Queues, changed, c.want)
+			}
+			if _, again := next.Following(c.all, c.leaving); again {
+				t.Error("it changes again")
+			}
+		})
 	}
 }

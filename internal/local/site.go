@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -132,7 +133,7 @@ func (s *site) converge() time.Duration {
 	s.retry = 0
 	s.made(desired)
 	if s.conflict {
-		s.report(join(s.hindrance, s.hold(unit)))
+		s.report(join(s.hindrance, s.hold(unit), s.follow(unit)))
 		return min(next, jittered(s.options.Reapply))
 	}
 	problem := s.hindrance
@@ -160,6 +161,20 @@ func (s *site) hold(unit *Unit) string {
 		text += ", not started: " + strings.Join(waiting, ", ")
 	}
 	return text
+}
+
+// follow lets workers that stay as they are read on where the exchange of a queue goes on; it says what keeps them from it.
+func (s *site) follow(unit *Unit) string {
+	var problems []string
+	for _, worker := range slices.Sorted(maps.Keys(s.inForce)) {
+		config := s.inForce[worker]
+		if next, changed := config.Following(s.standIns, s.leaving); changed {
+			if err := s.staffGroup(next, unit.Files[worker]); err != nil {
+				problems = append(problems, strings.ReplaceAll(err.Error(), "\n", "; "))
+			}
+		}
+	}
+	return join(problems...)
 }
 
 // wanted are the worker groups that are to run: not those with no replicas.

@@ -15,6 +15,8 @@ type Past struct {
 	Created []string
 	// Migrations are the queues that it exchanges.
 	Migrations []v1alpha1.Migration
+	// Consumed are the queues that a published configuration of the workers names.
+	Consumed []string
 	// Follows tells whether all workers are known to consume a work queue and its stand-in as they are to. nil stands for
 	// nobody who consumes.
 	Follows func(queue string, reads compile.Reading) bool
@@ -135,6 +137,7 @@ func (d *differ) exchangeOf(want Queue, past Past) *exchanging {
 		return nil
 	}
 	seen := Passage{Standin: made, Follows: func(reads compile.Reading) bool { return past.Follows == nil || past.Follows(want.Name, reads) }}
+	seen.Untold = e.Renames && slices.Contains(past.Consumed, e.Standin) && !slices.Contains(past.Consumed, want.Name)
 	seen.Ordered = isSingle(want) || isSingle(got.Queue) || isSingle(beside.Queue)
 	switch {
 	case len(e.Fields) > 0 && ours:

@@ -26,6 +26,8 @@ type Passage struct {
 	Away, Home bool
 	// Ordered is true where messages of one queue must be done before those of the other are begun.
 	Ordered bool
+	// Untold is true where workers consume the queue by its former name only.
+	Untold bool
 	// Follows tells whether all workers are known to consume the two like that.
 	Follows func(compile.Reading) bool
 }
@@ -40,8 +42,10 @@ func Migrate(last v1alpha1.MigrationStep, seen Passage) (step v1alpha1.Migration
 	step = nextStep(last, seen)
 	reads = readingIn(step, seen.Ordered)
 	if step == v1alpha1.MigrationRemake {
-		// A worker that still consumes by the queue's name would have what is new before what is in the stand-in.
-		remake = !seen.Ordered || last == v1alpha1.MigrationRemake && seen.Follows(reads)
+		// A worker that still consumes by the queue's name would have what is new before what is in the stand-in. And nobody would
+		// consume a queue of another name that workers are not told of, as long as something else is in the way of that.
+		begins := !seen.Untold && (!seen.Ordered || last == v1alpha1.MigrationRemake && seen.Follows(reads))
+		remake = begins || seen.Queue != LikenessNone
 	}
 	return step, reads, remake
 }
@@ -56,6 +60,8 @@ func nextStep(last v1alpha1.MigrationStep, seen Passage) v1alpha1.MigrationStep 
 		return v1alpha1.MigrationRemake
 	case seen.remade(last) && seen.Home:
 		return v1alpha1.MigrationClear
+	case seen.remade(last) && seen.Untold:
+		return v1alpha1.MigrationRemake
 	case seen.remade(last):
 		return v1alpha1.MigrationReturn
 	case seen.Away:

@@ -20,6 +20,7 @@ func TestMigrate(t *testing.T) {
 	type passage struct {
 		queue                                        topology.Likeness
 		standin, bridged, away, home, ordered, knows bool
+		untold                                       bool
 	}
 	cases := []struct {
 		name string
@@ -47,13 +48,14 @@ func TestMigrate(t *testing.T) {
 		{"the same where there is an order: first things first", clearing, passage{queue: other, standin: true, home: true, ordered: true}, clearing},
 		{"an ordered queue that was just made again", remake, passage{queue: equal, standin: true, away: true, ordered: true}, back},
 		{"the stand-in was deleted by hand", drain, passage{queue: other, knows: true}, prepare},
+		{"workers know the former name only, and the new queue is there", remake, passage{queue: equal, standin: true, bridged: true, away: true, untold: true}, remake},
 		{"both were deleted by hand", drain, passage{knows: true}, ""},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			step, reads, remade := topology.Migrate(c.last, topology.Passage{
 				Queue: c.seen.queue, Standin: c.seen.standin, Bridged: c.seen.bridged, Away: c.seen.away, Home: c.seen.home,
-				Ordered: c.seen.ordered, Follows: func(compile.Reading) bool { return c.seen.knows },
+				Ordered: c.seen.ordered, Untold: c.seen.untold, Follows: func(compile.Reading) bool { return c.seen.knows },
 			})
 			if step != c.want {
 				t.Errorf("the step is %q, want %q", step, c.want)
@@ -83,6 +85,17 @@ func TestAnOrderedQueueIsMadeAgainOnlyWhenNoWorkerConsumesItByItsName(t *testing
 		})
 		if step != v1alpha1.MigrationRemake || reads != compile.ReadsStandin || remade != c.want {
 			t.Errorf("after %s, where workers consume %q: %s, %q, made %v", c.last, c.sees, step, reads, remade)
+		}
+	}
+}
+
+func TestAQueueOfANewNameIsMadeOnlyWhenWorkersAreToldOfIt(t *testing.T) {
+	for _, untold := range []bool{true, false} {
+		step, _, remade := topology.Migrate("", topology.Passage{
+			Standin: true, Away: true, Untold: untold, Follows: func(compile.Reading) bool { return true },
+		})
+		if step != v1alpha1.MigrationRemake || remade == untold {
+			t.Errorf("untold %v: %s, made %v", untold, step, remade)
 		}
 	}
 }
