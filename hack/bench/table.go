@@ -42,7 +42,7 @@ func (r *result) holds() bool { return r.Ratio >= r.AtLeast }
 
 // show prints the table.
 func show(out io.Writer, results []result) error {
-	lines := [][]string{{"WHAT", "BASELINE", "OURS", "RATIO", "AT LEAST", ""}}
+	lines := make([][]string, 0, len(results))
 	for i := range results {
 		r := &results[i]
 		atLeast, verdict := "", ""
@@ -55,7 +55,7 @@ func show(out io.Writer, results []result) error {
 		ratio := strconv.FormatFloat(r.Ratio, 'f', 2, 64)
 		lines = append(lines, []string{r.Name, significant(r.Baseline), significant(r.Ours), ratio, atLeast, verdict})
 	}
-	return report.Table(out, lines) //nolint:wrapcheck // of the standard output
+	return report.Table(out, []string{"WHAT", "BASELINE", "OURS", "RATIO", "AT LEAST", ""}, lines) //nolint:wrapcheck // of the standard output
 }
 
 // significant prints three digits, and all of those before the point.

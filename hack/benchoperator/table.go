@@ -37,7 +37,7 @@ func (r *result) holds() bool { return r.Limit == nil || r.Ratio <= *r.Limit }
 
 // show prints the table.
 func show(out io.Writer, results []result) error {
-	lines := [][]string{{"WHAT", "BASELINE", "OURS", "RATIO", "LIMIT", ""}}
+	lines := make([][]string, 0, len(results))
 	for i := range results {
 		r := &results[i]
 		limit, verdict := "", ""
@@ -49,7 +49,7 @@ func show(out io.Writer, results []result) error {
 		}
 		lines = append(lines, []string{r.Name, short(r.Baseline), short(r.Ours), short(r.Ratio), limit, verdict})
 	}
-	return report.Table(out, lines) //nolint:wrapcheck // of the standard output
+	return report.Table(out, []string{"WHAT", "BASELINE", "OURS", "RATIO", "LIMIT", ""}, lines) //nolint:wrapcheck // of the standard output
 }
 
 // short prints at most two digits after the point.

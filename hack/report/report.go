@@ -11,9 +11,10 @@ import (
 	"text/tabwriter"
 )
 
-// Table prints lines of cells, the heading first, in columns.
-func Table(out io.Writer, lines [][]string) error {
+// Table prints lines of cells in columns, below a heading.
+func Table(out io.Writer, heading []string, lines [][]string) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(w, strings.Join(heading, "\t"))
 	for _, cells := range lines {
 		_, _ = fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
