@@ -15,3 +15,10 @@ func InHand(p *Process) int {
 
 // SetCloseGrace is for tests that cannot wait as long as a worker.
 func SetCloseGrace(p *Process, grace time.Duration) { p.settings.closeGrace = grace }
+
+// Waiting is how many messages wait for a process.
+func Waiting(p *Process) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.pool.waiting) + len(p.pool.alone)
+}

@@ -45,9 +45,9 @@ type pool struct {
 	// why and changed are the answer of Ready.
 	why     error
 	changed chan struct{}
-	// closing is closed with the handler.
-	closing chan struct{}
-	closed  bool
+	// drained is closed by Drain, and closing with the handler.
+	drained, closing chan struct{}
+	closed           bool
 }
 
 var (
@@ -58,7 +58,7 @@ var (
 func newPool() pool {
 	return pool{
 		all: map[*peer]struct{}{}, ready: map[*peer]struct{}{}, places: 1,
-		trouble: errNoHello, changed: make(chan struct{}), closing: make(chan struct{}),
+		trouble: errNoHello, changed: make(chan struct{}), drained: make(chan struct{}), closing: make(chan struct{}),
 	}
 }
 
@@ -75,6 +75,10 @@ func (p *Process) place(c *call) *retry.Failure {
 		c.granted(false)
 		return nil
 	}
+	if p.pool.isDrained() {
+		p.mu.Unlock()
+		return turnedAway()
+	}
 	p.pool.enqueue(c)
 	p.grow()
 	p.mu.Unlock()
@@ -83,11 +87,15 @@ func (p *Process) place(c *call) *retry.Failure {
 		c.granted(true)
 		return nil
 	case <-c.ctx.Done():
+	case <-p.pool.drained:
 	case <-p.pool.closing:
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.withdraw(c)
+	if c.ctx.Err() == nil && p.pool.isDrained() {
+		return turnedAway()
+	}
 	return c.notBegun(p.pool.why)
 }
 

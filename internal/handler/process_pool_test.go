@@ -345,6 +345,33 @@ func TestTheTimeThatAMessageWaitsForAProcessIsNotItsAttempt(t *testing.T) {
 	calls.Wait()
 }
 
+func TestDrainTurnsAwayMessagesThatWaitAndLetsTheOthersFinish(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello), Processes: ptr.To[int32](1)}, handler.Options{})
+	dir := t.TempDir()
+	begun, end := filepath.Join(dir, "begun"), filepath.Join(dir, "end")
+	first, second := make(chan *retry.Failure, 1), make(chan *retry.Failure, 1)
+	go func() { first <- give(t, p, patience, "touch "+begun, "await "+end, "ack") }()
+	eventually(t, "the first has begun", func() bool { return exists(begun) })
+	go func() { second <- give(t, p, patience, "ack") }()
+	eventually(t, "the second waits", func() bool { return handler.Waiting(p) == 1 })
+	p.Drain()
+	p.Drain()
+	for range 2 {
+		if got := <-second; !handler.IsNotBegun(got) {
+			t.Errorf("the one that waits: %+v", got)
+		}
+		second <- give(t, p, patience, "ack") // one that comes later
+	}
+	touch(end)
+	if got := <-first; got != nil {
+		t.Errorf("the one that has begun: %+v", got)
+	}
+	if got := give(t, p, patience, "ack"); got != nil {
+		t.Errorf("one that need not wait: %+v", got)
+	}
+}
+
 func TestCloseLetsProcessesFinishAndKillsThoseThatDoNot(t *testing.T) {
 	t.Parallel()
 	done := filepath.Join(t.TempDir(), "done")

@@ -70,6 +70,24 @@ func (w *Worker) replaced(s *shared) {
 	s.release()
 }
 
+// drain has the handler take no message that it cannot begin at once.
+func (s *shared) drain() {
+	if h, waits := s.Handler.(handler.Drainer); waits {
+		h.Drain()
+	}
+}
+
+// drainHandlers is drain for the handler in force and those before it. What waits with them is then given back to its queue, as long
+// as there is time for that.
+func (w *Worker) drainHandlers() {
+	w.reload.Lock()
+	defer w.reload.Unlock()
+	w.program.Load().handler.drain()
+	for _, s := range w.retired {
+		s.drain()
+	}
+}
+
 // closeHandlers gives up the handler in force too, and waits for all of them, but not for ever.
 func (w *Worker) closeHandlers() {
 	w.reload.Lock()

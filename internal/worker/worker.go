@@ -163,6 +163,9 @@ func (w *Worker) activate(p *program) {
 	w.options.Metrics.config.WithLabelValues(p.hash).Set(1)
 	w.heads.wake()
 	w.regulate()
+	if w.stopping() {
+		p.handler.drain()
+	}
 }
 
 // ConfigHash names the configuration in force.
@@ -211,6 +214,7 @@ func (w *Worker) Run(ctx context.Context) {
 	running.Go(func() { w.consumer.Run(sessions, func(d *amqp.Delivery) { w.accept(sessions, d) }) })
 	w.gate(ctx, sessions)
 	close(w.draining)
+	w.drainHandlers()
 	w.drain(sessions)
 	stop()
 	running.Wait()
