@@ -7,6 +7,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/topology"
 )
 
 // bindTheirs leads messages of another team into queues.
@@ -80,5 +81,31 @@ func TestAQueueThatLeavesTheSpecGoesWhoeverHasBoundIt(t *testing.T) {
 	}
 	if s.untilRetired(); s.exists("test") {
 		t.Error("the queue is left")
+	}
+}
+
+// A queue that is to be taken as it is in the middle of its exchange gets back what others have bound to it: they do not bind it again.
+func TestAQueueThatIsAdoptedInItsExchangeGetsTheMessagesOfOthersBack(t *testing.T) {
+	s := newStage(t)
+	s.once()
+	if err := s.amqp.QueueBind("test", "others", "async", false, nil); err != nil {
+		t.Fatal(err)
+	}
+	f := s.settled(false, "others", "test")
+	f.as = map[string]string{"test.standin": "test"}
+	s.queue("test").Type = new(v1alpha1.QueueClassic)
+	f.migrating(s.client, []string{"test"}, func(report apply.Report) {
+		queue := s.queue("test")
+		if queue.Adopt != nil || len(report.Migrations) == 0 || report.Migrations[0].Step != v1alpha1.MigrationDrain {
+			return
+		}
+		if !slices.Contains(s.bindings("test.standin"), `async -> test.standin "others"`) {
+			t.Errorf("into the stand-in lead %q", s.bindings("test.standin"))
+		}
+		queue.Type, queue.Adopt = nil, new(true)
+	})
+	f.check("test")
+	if s.exists("test.standin") || !slices.Contains(s.bindings("test"), `async -> test "others"`) || s.snapshot().Queues["test"].Type != topology.TypeQuorum {
+		t.Errorf("into the queue lead %q", s.bindings("test"))
 	}
 }

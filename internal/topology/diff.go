@@ -55,6 +55,8 @@ type Difference struct {
 	ExtraPolicies []Policy
 	// Migrations are the work queues that are being exchanged. What is desired is what their steps ask for.
 	Migrations []Migration
+	// Homeward are the steps that lead ways of others back from stand-ins of an exchange that is given up, in their order.
+	Homeward []Step
 	// LetGo are queues that were adopted and are not desired any more. They stay as they were.
 	LetGo []LetGo
 	// Held are those of ExtraQueues and LetGo that stay as they are for now: a way in comes out of an exchange that lacks another.
@@ -128,6 +130,7 @@ func DiffSince(desired Objects, observed Observed, past Past) Difference {
 	d.yield()
 	d.holdMigrations()
 	d.extraObjects()
+	d.leadHome()
 	d.letGo()
 	d.policiesDiff()
 	d.bindingsDiff()
@@ -389,8 +392,8 @@ func (d *differ) extraBindings() {
 
 // holdQueues keeps what is to go as it is, while the broker lacks what may be to take its place.
 func (d *differ) holdQueues() {
-	hold := func(queue string) {
-		if !slices.ContainsFunc(d.observed.BindingsTo(queue), func(b Binding) bool {
+	hold := func(queue string, homeless bool) {
+		if !homeless && !slices.ContainsFunc(d.observed.BindingsTo(queue), func(b Binding) bool {
 			return b.Arguments.Owner() == d.desired.Owner && d.out.Lacks(b.Source)
 		}) {
 			return
@@ -402,10 +405,10 @@ func (d *differ) holdQueues() {
 		})
 	}
 	for _, queue := range d.out.ExtraQueues {
-		hold(queue.Name)
+		hold(queue.Name, d.isHomeless(queue.Queue))
 	}
 	for _, queue := range d.out.LetGo {
-		hold(queue.Queue)
+		hold(queue.Queue, false)
 	}
 }
 

@@ -185,3 +185,38 @@ func (d *differ) alternateOf(name string) string {
 	alternate, _ := d.observed.Policies[exchange.Policy].Definition[argAlternateExchange].(string)
 	return alternate
 }
+
+// leadHome leads ways of others back from a stand-in that goes to its work queue, which is to be taken as it is in the middle of its
+// exchange. Whoever has bound the queue does not do so again. Both are bound for a moment: that loses nothing.
+func (d *differ) leadHome() {
+	for _, extra := range d.out.ExtraQueues {
+		work := StandinFor(extra.Queue)
+		if d.queues[work] != RoleWork || d.isHomeless(extra.Queue) {
+			continue
+		}
+		for _, way := range d.waysOfOthers(extra.Name) {
+			remove, home := Step{Action: ActionDelete, Binding: &way}, leadingTo(way, work)
+			if !d.isObserved(home) {
+				create := Step{Action: ActionCreate, Binding: &home}
+				remove.after = create.Ref()
+				d.out.Homeward = append(d.out.Homeward, create)
+			}
+			d.out.Homeward = append(d.out.Homeward, remove)
+		}
+	}
+}
+
+// isHomeless is true for a stand-in that gets messages of others and whose work queue is not there, or must not get any.
+func (d *differ) isHomeless(queue Queue) bool {
+	work := StandinFor(queue)
+	if d.queues[work] != RoleWork || len(d.waysOfOthers(queue.Name)) == 0 {
+		return false
+	}
+	_, exists := d.observed.Queues[work]
+	return !exists || d.taken || d.broken || d.conflicted[Ref{Kind: KindQueue, Name: work}] || d.lacksSuspects(work)
+}
+
+// waysOfOthers are the observed bindings into a queue that are not ours.
+func (d *differ) waysOfOthers(queue string) []Binding {
+	return slices.DeleteFunc(d.observed.BindingsTo(queue), func(b Binding) bool { return b.Arguments.Owner() == d.desired.Owner })
+}
