@@ -323,6 +323,13 @@ func (r *run) take(retirer *retirer) {
 	r.report.Blocked = append(r.report.Blocked, retirer.blocked...)
 	r.report.RequeueAfter = soonest(r.report.RequeueAfter, retirer.wait)
 	r.report.Created = without(r.report.Created, retirer.gone)
+	for _, queue := range retirer.uncounted {
+		r.report.Warnings = append(slices.Clip(r.report.Warnings), topology.Finding{
+			Object: topology.Ref{Kind: topology.KindQueue, Name: queue}, Passing: true,
+			Message: "it is not wanted any more, and stays, since the broker has not counted the messages in it: look whether its statistics " +
+				"are switched off or a node is down",
+		})
+	}
 }
 
 func desires(desired topology.Objects, queue string) bool {

@@ -1,9 +1,11 @@
 package apply_test
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
@@ -107,5 +109,36 @@ func TestAQueueThatIsAdoptedInItsExchangeGetsTheMessagesOfOthersBack(t *testing.
 	f.check("test")
 	if s.exists("test.standin") || !slices.Contains(s.bindings("test"), `async -> test "others"`) || s.snapshot().Queues["test"].Type != topology.TypeQuorum {
 		t.Errorf("into the queue lead %q", s.bindings("test"))
+	}
+}
+
+// uncounting is a broker that has not counted what is in its queues, as where its statistics are switched off.
+type uncounting struct{ apply.Port }
+
+func (u uncounting) Queue(ctx context.Context, name string) (topology.QueueState, error) {
+	state, err := u.Port.Queue(ctx, name)
+	state.Messages = nil
+	return state, err //nolint:wrapcheck // that of the broker
+}
+
+func TestAQueueThatIsNotCountedStaysAndIsToldOf(t *testing.T) {
+	s := newStage(t)
+	s.once()
+	s.spec.Spec.Queues, s.lanes = s.spec.Spec.Queues[:1], s.lanes[:1]
+	var report apply.Report
+	for range 4 {
+		report = s.onceOn(uncounting{s.client})
+		s.later(20 * time.Minute)
+	}
+	for _, queue := range []string{"test", "async.fallback.3s"} {
+		if !slices.ContainsFunc(report.Warnings, func(f topology.Finding) bool {
+			return f.Object.Name == queue && f.Passing && strings.Contains(f.Message, "the broker has not counted the messages in it")
+		}) || !s.exists(queue) {
+			t.Errorf("of %s is told %v", queue, report.Warnings)
+		}
+	}
+	s.untilRetired()
+	if report = s.once(); s.exists("test") || len(report.Warnings) > 0 {
+		t.Errorf("at last: %v", report.Warnings)
 	}
 }
