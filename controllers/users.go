@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -98,12 +97,7 @@ func (run *transportRun) consumedQueues() []string {
 			}
 		}
 	}
-	of := compile.NamesOf(run.transport)
-	for _, leaving := range run.transport.Status.Retiring {
-		if !strings.HasPrefix(leaving.Queue, of.LanePrefix()) && leaving.Queue != of.FailureQueue() {
-			names = append(names, leaving.Queue)
-		}
-	}
+	names = append(names, run.report.Leaving...)
 	slices.Sort(names)
 	return slices.Compact(names)
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -199,6 +200,28 @@ func TestWorkersGetAUserOfTheirOwnThatFollowsTheirQueues(t *testing.T) {
 	})
 	if w.mounted() != secretName {
 		t.Errorf("the pods mount %s", w.mounted())
+	}
+}
+
+// What is on its way out is not for workers only because of that: failed messages are nobody's who is to handle messages.
+func TestAUserMayNotReadAFailureQueueThatLeaves(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	transport := w.scopedReady()
+	name := w.loggedInAs(transport)
+	w.amqp.Publish("async.failed", "", amqp091.Publishing{MessageId: "failed"})
+	edit(w, transport, func(t *v1alpha1.Transport) {
+		t.Spec.Failure = &v1alpha1.Failure{Queue: new("dead")}
+		t.Spec.Queues = append(t.Spec.Queues, v1alpha1.Queue{Name: "third", BindingKeys: []string{"third"}})
+	})
+	testtransport.Eventually(t, "the old failure queue to be kept for its message", func() bool {
+		w.awaitReady(transport)
+		return slices.ContainsFunc(transport.Status.Retiring, func(s v1alpha1.Retirement) bool {
+			return s.Queue == "async.failed" && s.Messages != nil && *s.Messages == 1
+		})
+	})
+	if got := w.rightsOf(name); !slices.Equal(got, w.rights(`^(lost|test|third)(|\.suspect)$`)) {
+		t.Errorf("rights %+v", got)
 	}
 }
 
