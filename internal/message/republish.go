@@ -19,8 +19,8 @@ const MaxHeaderSize = 120 << 10
 // dead-letter exchange, whole but without a reason on it.
 var ErrHeadersTooLarge = errors.New("headers too large to be published again")
 
-// mostOwn is about how many headers of ours a message has; it only spares the growth of a map.
-const mostOwn = 16
+// mostOwn is about how many headers of ours a message on its way to a retry has; it only spares the growth of a map.
+const mostOwn = 12
 
 // persistent is the delivery mode of messages that survive a restart of the broker.
 const persistent = 2
