@@ -6,11 +6,15 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"sync"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
 const (
 	// roomyHeap is the size that the heap may always have.
 	roomyHeap = 32 << 20
+	// shareOfRuntime is the part of the process's memory that the Go runtime keeps to.
+	shareOfRuntime = 0.8
 	// usualGrowth of the heap from one collection to the next, in percent.
 	usualGrowth = 100
 	liveHeap    = "/gc/heap/live:bytes"
@@ -18,8 +22,11 @@ const (
 
 // LetHeapGrow lets the heap of this process always grow to some megabytes before it is collected. A worker keeps little and
 // allocates much: it would collect after every few hundred messages, and spend a fifth of its time on that. A larger heap grows as
-// usual. Where the process may use little memory it is a quarter of that. The variable GOGC goes first. stop ends it.
+// usual. Where the process may use little memory it is a quarter of that, and the runtime collects more often before it comes to what the
+// control group allows: large messages would have it killed else. The variables GOGC and GOMEMLIMIT go first. stop ends the growth.
 func LetHeapGrow() (stop func()) {
+	// The rest is for what the runtime does not count, such as the kernel's buffers of sockets. Without a limit there is nothing to set.
+	_, _ = memlimit.Set(memlimit.WithRatio(shareOfRuntime))
 	if os.Getenv("GOGC") != "" {
 		return func() {}
 	}

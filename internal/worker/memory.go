@@ -2,6 +2,7 @@ package worker
 
 import (
 	"math"
+	"os"
 	"runtime/debug"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
@@ -16,7 +17,10 @@ const (
 // MemoryLimit is how many bytes this process may use: what GOMEMLIMIT or the control group says, the smaller of both, or 0
 // where neither says anything.
 func MemoryLimit() int64 {
-	limit := debug.SetMemoryLimit(-1) // which only asks
+	limit := int64(math.MaxInt64)
+	if os.Getenv("GOMEMLIMIT") != "" { // else the runtime's limit is a part of the group's
+		limit = debug.SetMemoryLimit(-1) // which only asks
+	}
 	if group, err := memlimit.FromCgroup(); err == nil && group > 0 && group < math.MaxInt64 {
 		limit = min(limit, int64(group))
 	}
