@@ -122,9 +122,7 @@ func leastHeaders() amqp091.Table {
 func asManyHeaders() amqp091.Table {
 	now := time.Now().UnixMilli()
 	headers := leastHeaders()
-	headers[message.HeaderDelay] = laneDelay.Milliseconds()
 	headers[message.HeaderNotBefore] = now + laneDelay.Milliseconds()
-	headers[message.HeaderExchange] = ""
 	headers[message.HeaderHistory] = fmt.Sprintf(`[{"attempt":1,"at":%d,"source":"Handler","class":"errorString","message":%q,"delay":1000}]`, now, errOnce)
 	return headers
 }

@@ -189,10 +189,12 @@ func TestWhatIsWrittenIsReadBack(t *testing.T) {
 			s.History.FirstFailure = time.UnixMilli(noon.UnixMilli() - rapid.Int64Range(0, 1<<30).Draw(t, "age"))
 			s.NotBefore = s.History.FirstFailure.Add(s.History.LastDelay + time.Duration(rapid.Int64Range(0, 1).Draw(t, "off"))*time.Millisecond)
 			s.RoutingKey = rapid.SampledFrom([]string{"work", "key"}).Draw(t, "key")
+			s.Exchange = rapid.SampledFrom([]string{"", "async"}).Draw(t, "where")
 		} else if s.History.Attempts == 1 && s.History.FirstFailure.IsZero() {
 			s.History.FirstFailure = noon // as the decision does
 		}
-		published, err := Parked(Message{}, s, "work", "5s", noon)
+		lane := rapid.SampledFrom([]string{"5s", retry.LaneKey(s.History.LastDelay), retry.HighLaneKey(s.History.LastDelay)}).Draw(t, "lane")
+		published, err := Parked(Message{}, s, "work", lane, noon)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -152,19 +152,28 @@ func stateHeaders(m Message, s State, now time.Time) map[string]any {
 }
 
 // omitDerived takes out what Decode derives from the rest, for the broker and the client read and write each header on each hop:
-// the routing key where it is that of the copy, and of a message that waits after its only failure the one retry and its time.
+// the routing key where it is that of the copy, and of a message in a lane the default exchange. Of a message that waits after its
+// only failure also the one retry and the time of the failure, and its delay where the lane is as long.
 func omitDerived(headers map[string]any, queue string) {
 	if headers[HeaderRoutingKey] == queue {
 		delete(headers, HeaderRoutingKey)
+	}
+	lane, parked := headers[HeaderLane].(string)
+	if parked && headers[HeaderExchange] == "" {
+		delete(headers, HeaderExchange)
 	}
 	if headers[HeaderAttempts] != int64(1) || headers[HeaderRetries] != int64(1) {
 		return
 	}
 	notBefore, waits := headers[HeaderNotBefore].(int64)
 	delay, delayed := headers[HeaderDelay].(int64)
-	if waits && delayed && headers[HeaderFirstFailure] == notBefore-delay {
-		delete(headers, HeaderRetries)
-		delete(headers, HeaderFirstFailure)
+	if !waits || !delayed || headers[HeaderFirstFailure] != notBefore-delay {
+		return
+	}
+	delete(headers, HeaderRetries)
+	delete(headers, HeaderFirstFailure)
+	if parked && lane == retry.LaneKey(time.Duration(delay)*time.Millisecond) {
+		delete(headers, HeaderDelay)
 	}
 }
 

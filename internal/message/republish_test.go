@@ -17,14 +17,14 @@ func full() Message {
 	return Message{
 		ContentType: "application/json", ContentEncoding: "gzip", DeliveryMode: 1, Priority: 5, CorrelationID: "c",
 		ReplyTo: "r", Expiration: "60000", MessageID: "id", Timestamp: noon.Add(-10 * time.Second), Type: "t",
-		UserID: "guest", AppID: "app", Body: []byte("body"), Exchange: "async", RoutingKey: "test", Redelivered: true,
+		UserID: "guest", AppID: "app", Body: []byte("body"), Exchange: "async.return", RoutingKey: "test", Redelivered: true,
 		Headers: map[string]any{
 			"int": int32(1), "nested": table{"list": []any{int16(1), nil, table{"x": "y"}}}, "at": noon, "none": nil,
 			"bytes": []byte{1, 2}, "x-opt-a": "kept", "x-delay": int32(5), "x-match": "all", "redrive-foreign": "kept",
 			"x-death": []any{table{"count": int64(1)}}, "x-first-death-queue": "q", "x-last-death-reason": "expired",
 			"x-delivery-count": int64(2), "x-acquired-count": int64(3), "CC": []any{"a"}, "BCC": []any{"b"},
 			HeaderLane: "5s", HeaderNotBefore: int64(1), HeaderPublishID: "7", HeaderReason: "MaxRetries",
-			HeaderErrorMessage: "old",
+			HeaderErrorMessage: "old", HeaderExchange: "async",
 		},
 	}
 }
@@ -104,7 +104,7 @@ func TestAMessageThatGoesOnDoesNotSayTwiceWhatOneThatFailedSays(t *testing.T) {
 		RoutingKey: "work", NotBefore: noon.Add(5 * time.Second),
 		History: retry.History{Attempts: 1, Retries: 1, FirstFailure: noon, LastDelay: 5 * time.Second},
 	}
-	derived := []string{HeaderRoutingKey, HeaderRetries, HeaderFirstFailure}
+	derived := []string{HeaderExchange, HeaderRoutingKey, HeaderRetries, HeaderFirstFailure, HeaderDelay}
 	expect := func(what string, m Message, err error, want ...string) {
 		t.Helper()
 		if err != nil {
@@ -118,18 +118,26 @@ func TestAMessageThatGoesOnDoesNotSayTwiceWhatOneThatFailedSays(t *testing.T) {
 	}
 	parked, err := Parked(Message{}, s, "work", "5s", noon)
 	expect("parked", parked, err)
+	hops, err := Parked(Message{}, s, "work", "4s", noon)
+	expect("parked in a lane that is not as long", hops, err, HeaderDelay)
+	high, err := Parked(Message{}, s, "work", retry.HighLaneKey(5*time.Second), noon)
+	expect("parked in the lane of high priority", high, err, HeaderDelay)
 	returned, err := Returned(Message{}, s, "work", noon)
-	expect("returned early", returned, err)
+	expect("returned early", returned, err, HeaderExchange, HeaderDelay)
 	failed, err := Failed(Message{}, s, "work", Final{Reason: retry.ReasonMaxAge, At: noon})
 	expect("failed", failed, err, derived...)
 	elsewhere, err := Returned(Message{}, s, "work.suspects", noon)
-	expect("in another queue", elsewhere, err, HeaderRoutingKey)
+	expect("in another queue", elsewhere, err, HeaderExchange, HeaderRoutingKey, HeaderDelay)
 	due, err := Returned(Message{}, s, "work", noon.Add(time.Minute))
-	expect("returned when it is due", due, err, HeaderRetries, HeaderFirstFailure)
+	expect("returned when it is due", due, err, HeaderExchange, HeaderRetries, HeaderFirstFailure, HeaderDelay)
 
 	s.History.Attempts, s.History.Retries = 2, 2
 	again, err := Parked(Message{}, s, "work", "5s", noon)
-	expect("after two failures", again, err, HeaderRetries, HeaderFirstFailure)
+	expect("after two failures", again, err, HeaderRetries, HeaderFirstFailure, HeaderDelay)
+
+	s.Exchange = "async"
+	named, err := Parked(Message{}, s, "work", "5s", noon)
+	expect("from an exchange", named, err, HeaderExchange, HeaderRetries, HeaderFirstFailure, HeaderDelay)
 }
 
 func TestARepublishedMessageSharesNoTableWithItsInput(t *testing.T) {

@@ -25,7 +25,7 @@ type State struct {
 	// ID is the property message-id, or else the header redrive-id. Empty where there is neither: the caller then sets
 	// it (NewID) before it handles the message, and it is written on republish.
 	ID string
-	// History that the retry policy decides on. Its LastDelay is the header redrive-delay.
+	// History that the retry policy decides on. Its LastDelay is the header redrive-delay, or that of the lane.
 	History retry.History
 	// NotBefore is the time before which the message is not handled; zero where it is due.
 	NotBefore time.Time
@@ -88,7 +88,7 @@ func Decode(m Message, now time.Time) State {
 		Deadline:   r.time(HeaderDeadline),
 		Crashes:    r.count(HeaderCrashes),
 		Priority:   r.priority(m.Priority),
-		Exchange:   r.textOr(HeaderExchange, m.Exchange),
+		Exchange:   r.exchange(m.Exchange),
 		RoutingKey: r.textOr(HeaderRoutingKey, m.RoutingKey),
 		past:       r.history(),
 
@@ -102,8 +102,12 @@ func Decode(m Message, now time.Time) State {
 		r.reject(HeaderAttempts)
 	}
 	if h := &s.History; h.Attempts == 1 && h.Retries == 0 && h.FirstFailure.IsZero() {
-		if at := r.onlyFailure(s.NotBefore, h.LastDelay); !at.IsZero() { // omitDerived has left out both
-			h.Retries, h.FirstFailure = 1, at
+		delay := h.LastDelay
+		if delay == 0 {
+			delay = r.laneDelay()
+		}
+		if at := r.onlyFailure(s.NotBefore, delay); !at.IsZero() { // omitDerived has left them out
+			h.Retries, h.FirstFailure, h.LastDelay = 1, at, delay
 		}
 	}
 	s.Garbage = r.garbage
@@ -147,6 +151,23 @@ func (r *reader) onlyFailure(notBefore time.Time, delay time.Duration) time.Time
 		r.reject(HeaderNotBefore)
 	}
 	return time.UnixMilli(min(at, r.now.UnixMilli()))
+}
+
+// laneDelay is that of the lane that the message has waited in; zero where there is none.
+func (r *reader) laneDelay() time.Duration {
+	delay, err := retry.ParseLaneKey(r.text(HeaderLane, maxShort))
+	if err != nil {
+		return 0
+	}
+	return delay
+}
+
+// exchange is the one that the message was first published to: its own, where it has not been in a lane.
+func (r *reader) exchange(own string) string {
+	if _, parked := r.headers[HeaderLane]; parked { // omitDerived leaves out the default exchange
+		own = ""
+	}
+	return r.textOr(HeaderExchange, own)
 }
 
 // count returns a number in [0, MaxCount], 0 where there is none.

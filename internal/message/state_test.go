@@ -45,6 +45,17 @@ func TestDecodeTakesWhatMakesSenseAndNamesTheRest(t *testing.T) {
 				NotBefore: noon,
 			},
 		},
+		"where it does not say how long it waits, that is its lane": {
+			map[string]any{HeaderAttempts: int64(1), HeaderNotBefore: noon.UnixMilli(), HeaderLane: "5s"},
+			State{
+				History:   retry.History{Attempts: 1, Retries: 1, LastDelay: 5 * time.Second, FirstFailure: noon.Add(-5 * time.Second)},
+				NotBefore: noon,
+			},
+		},
+		"a lane that is none tells of nothing": {
+			map[string]any{HeaderAttempts: int64(1), HeaderNotBefore: noon.UnixMilli(), HeaderLane: "60s"},
+			State{History: retry.History{Attempts: 1}, NotBefore: noon},
+		},
 		"a retry that does not count says when the failure was": {
 			map[string]any{
 				HeaderAttempts: int64(1), HeaderNotBefore: noon.UnixMilli(), HeaderDelay: int64(5000),
@@ -160,6 +171,10 @@ func TestTheFirstExchangeAndRoutingKeyAreThoseOfTheMessageWhileNoHeaderIsThere(t
 	m.Headers = map[string]any{HeaderExchange: "", HeaderRoutingKey: "work"} // published by the default exchange
 	if s := Decode(m, noon); s.Exchange != "" || s.RoutingKey != "work" {
 		t.Errorf("with headers: %q %q", s.Exchange, s.RoutingKey)
+	}
+	m.Exchange, m.Headers = "async.return", map[string]any{HeaderLane: "5s"} // so was this one, which has been in a lane since
+	if s := Decode(m, noon); s.Exchange != "" || s.RoutingKey != "test" {
+		t.Errorf("from a lane: %q %q", s.Exchange, s.RoutingKey)
 	}
 }
 
