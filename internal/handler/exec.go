@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"os"
 	"sync"
 
@@ -34,7 +33,7 @@ type Exec struct {
 	command child.Command
 	// environment that each command gets beside the message's own.
 	environment []string
-	log         *slog.Logger
+	stderr      *stderrLog
 	lookout     *lookout
 }
 
@@ -47,9 +46,9 @@ func NewExec(spec v1alpha1.ExecHandler, options Options) (*Exec, error) {
 	e := &Exec{
 		command:     child.Command{Args: spec.Command},
 		environment: inherited(os.Environ(), options.Withheld),
-		log:         options.logger(),
+		stderr:      newStderrLog(options.logger()),
 	}
-	e.lookout = newLookout(func() (string, error) { return child.Find(e.command) }, e.log)
+	e.lookout = newLookout(func() (string, error) { return child.Find(e.command) }, options.logger())
 	return e, nil
 }
 
@@ -86,7 +85,7 @@ func (e *Exec) Handle(ctx context.Context, request Request) *retry.Failure {
 	}
 	e.lookout.walked()
 	if text := said.stderr.String(); text != "" {
-		e.log.Info("handler's standard error", "queue", request.Queue, "message", request.ID, "attempt", request.Attempt, "text", text)
+		e.stderr.write(func() []any { return []any{"queue", request.Queue, "message", request.ID, "attempt", request.Attempt, "text", text} })
 	}
 	return said.failure(ctx, exit)
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"slices"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -67,13 +68,20 @@ func escapeSeparators(frame []byte) []byte {
 	return frame
 }
 
-// appendBody appends a body as text, or in base64 where it is not UTF-8.
+// appendBody appends a body as text, or in base64 where it is not UTF-8. It makes the room at once, so that a large body is not
+// copied again while its frame grows.
 func appendBody(to, body []byte) []byte {
-	if utf8.Valid(body) {
-		return appendValid(append(to, `,"body":`...), body)
+	const frame = len(`,"bodyBase64":""}` + "\n")
+	if !utf8.Valid(body) {
+		to = slices.Grow(to, frame+base64.StdEncoding.EncodedLen(len(body)))
+		to = append(to, `,"bodyBase64":"`...)
+		return append(base64.StdEncoding.AppendEncode(to, body), '"')
 	}
-	to = append(to, `,"bodyBase64":"`...)
-	return append(base64.StdEncoding.AppendEncode(to, body), '"')
+	size := frame + len(body)
+	for _, escaped := range []byte{'"', '\\', '\n'} {
+		size += bytes.Count(body, []byte{escaped})
+	}
+	return appendValid(append(slices.Grow(to, size), `,"body":`...), body)
 }
 
 // appendKnown appends a field that has a value.

@@ -127,6 +127,21 @@ func checkHeaders(t *testing.T, wire wireMessage, name, value string, number int
 	}
 }
 
+func TestTheFrameOfALargeMessageIsMadeOnce(t *testing.T) {
+	json := []byte(strings.Repeat("{\"a\": \"b\\\\c\"}\n", 1<<16))
+	for name, body := range map[string][]byte{"text": bytes.Repeat([]byte("x"), 1<<20), "JSON": json, "no text": bytes.Repeat([]byte{0xff}, 1<<20)} {
+		request := Request{ID: "m-1", Queue: "work", Body: body}
+		space := make([]byte, 0, 1<<10)
+		var frame []byte
+		if n := testing.AllocsPerRun(3, func() { frame = appendMessage(space, 17, time.Time{}, &request) }); n != 1 {
+			t.Errorf("%s: made in %v pieces", name, n)
+		}
+		if cap(frame) > len(frame)+len(frame)/8 { // sizes of memory have steps
+			t.Errorf("%s: a frame of %d bytes takes %d", name, len(frame), cap(frame))
+		}
+	}
+}
+
 func TestWhatHeadersSeldomHoldIsNoReasonForABrokenFrame(t *testing.T) {
 	deep := any("bottom")
 	for range 200 {

@@ -8,7 +8,10 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"redrive.dev/redrive/internal/message"
 )
@@ -18,9 +21,9 @@ const (
 	maxLine = 2 << 10
 	// lineBuffer is how much of a standard error is read at a time.
 	lineBuffer = 32 << 10
-	// lineBurst and linesPerSecond bound how many lines of all processes of a handler are logged.
-	lineBurst      = 200
-	linesPerSecond = 50
+	// recordBurst and recordsPerSecond bound how many records tell of the standard errors of a handler's programs.
+	recordBurst      = 200
+	recordsPerSecond = 50
 	// maxLoggedIDs is how many messages in hand a line is logged with.
 	maxLoggedIDs = 10
 	// warnEvery is how often the same kind of thing is told.
@@ -29,50 +32,52 @@ const (
 	maxExcerpt = 120
 )
 
+// stderrLog logs what programs write to their standard error, and keeps it within bounds.
+type stderrLog struct {
+	log *slog.Logger
+	// limit is that of records, and dropped how many were left out since the last one.
+	limit   *rate.Limiter
+	dropped atomic.Int64
+}
+
+func newStderrLog(log *slog.Logger) *stderrLog {
+	return &stderrLog{log: log, limit: rate.NewLimiter(recordsPerSecond, recordBurst)}
+}
+
+// write logs a record with what args returns, if there is room, and says whether there was.
+func (l *stderrLog) write(args func() []any) bool {
+	if !l.limit.Allow() {
+		l.leaveOut(1)
+		return false
+	}
+	record := args()
+	if dropped := l.dropped.Swap(0); dropped > 0 {
+		record = append(record, "leftOut", dropped)
+	}
+	l.log.Info("handler's standard error", record...)
+	return true
+}
+
+// leaveOut counts records that there was no room for.
+func (l *stderrLog) leaveOut(records int) { l.dropped.Add(int64(records)) }
+
 // processLog writes what processes say and do, and keeps it within bounds.
 type processLog struct {
-	log *slog.Logger
+	*stderrLog
 
-	mu sync.Mutex
-	// left is how many lines may be logged at refilled, and dropped how many were left out since the last one.
-	left     float64
-	refilled time.Time
-	dropped  int64
-	warned   map[string]time.Time
+	mu     sync.Mutex
+	warned map[string]time.Time
 }
 
 func newProcessLog(log *slog.Logger) *processLog {
-	return &processLog{log: log, left: lineBurst, refilled: time.Now(), warned: map[string]time.Time{}}
+	return &processLog{stderrLog: newStderrLog(log), warned: map[string]time.Time{}}
 }
 
 // line logs a line of a process's standard error, if there is room. inHand tells the ids of its messages.
 func (l *processLog) line(pid int, text []byte, inHand func() []string) bool {
-	l.mu.Lock()
-	now := time.Now()
-	l.left = min(lineBurst, l.left+now.Sub(l.refilled).Seconds()*linesPerSecond)
-	l.refilled = now
-	if l.left < 1 {
-		l.dropped++
-		l.mu.Unlock()
-		return false
-	}
-	l.left--
-	dropped := l.dropped
-	l.dropped = 0
-	l.mu.Unlock()
-	args := []any{"pid", pid, "line", message.Text(string(text), maxLine), "messages", inHand()}
-	if dropped > 0 {
-		args = append(args, "linesLeftOut", dropped)
-	}
-	l.log.Info("handler's standard error", args...)
-	return true
-}
-
-// leaveOut counts lines that there was no room for.
-func (l *processLog) leaveOut(lines int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.dropped += int64(lines)
+	return l.write(func() []any {
+		return []any{"pid", pid, "line", message.Text(string(text), maxLine), "messages", inHand()}
+	})
 }
 
 // warn logs unless the same kind was logged within the last minute.

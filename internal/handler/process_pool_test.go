@@ -411,3 +411,14 @@ func TestAProcessIsToldTheVersionOfTheProtocol(t *testing.T) {
 		t.Errorf("%q, %v", text, err)
 	}
 }
+
+func TestProcessesThatGoOnDyingAreReplacedWithPauses(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	began := time.Now()
+	startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say "+hello, "exit 9")}, handler.Options{Metrics: registry})
+	eventually(t, "eight have died at once, and two more with a pause", func() bool { return starts(registry) >= 11 })
+	if took := time.Since(began); took < 2400*time.Millisecond { // 1 s and 2 s, less a fifth of each
+		t.Errorf("eleven starts within %s", took)
+	}
+}

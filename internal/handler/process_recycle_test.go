@@ -225,7 +225,7 @@ func TestAFloodOnTheStandardErrorLeavesAFewLinesInTheLog(t *testing.T) {
 	if got := give(t, p, patience, "complain "+strings.Repeat("long ", 100_000), "ack"); got != nil {
 		t.Errorf("got %+v", got)
 	}
-	eventually(t, "those left out are counted", func() bool { return log.with("long lo", "linesLeftOut=") == 1 })
+	eventually(t, "those left out are counted", func() bool { return log.with("long lo", "leftOut=") == 1 })
 	for _, line := range log.lines() {
 		if len(line) > 4<<10 {
 			t.Errorf("a line of %d bytes", len(line))
