@@ -11,10 +11,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/amqp"
 	"redrive.dev/redrive/internal/compile"
-	"redrive.dev/redrive/internal/handler"
 	"redrive.dev/redrive/internal/worker"
 )
 
@@ -33,9 +31,7 @@ func TestAWorkerRunsWithTheConfigurationOfAnEarlierOperator(t *testing.T) {
 			w, err := worker.New(worker.Options{
 				Config: config,
 				Source: func() (amqp.Target, error) { return amqp.Target{}, errors.New("no broker is needed") },
-				Handlers: func(spec v1alpha1.Handler, concurrency int) (handler.Handler, error) {
-					return handler.New(spec, handler.Options{Concurrency: concurrency, Version: "test"})
-				},
+				Handlers: newHandler,
 				Now: time.Now, Rand: worker.Random{}, Metrics: worker.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
 			})
 			if err != nil {

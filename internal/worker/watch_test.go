@@ -18,7 +18,6 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/amqp"
 	"redrive.dev/redrive/internal/compile"
-	"redrive.dev/redrive/internal/handler"
 	"redrive.dev/redrive/internal/testtransport"
 	"redrive.dev/redrive/internal/worker"
 )
@@ -75,9 +74,7 @@ func newFollower(t *testing.T, config compile.Config, registry *prometheus.Regis
 	w, err := worker.New(worker.Options{
 		Config: config,
 		Source: func() (amqp.Target, error) { return amqp.Target{}, errors.New("no broker is needed") },
-		Handlers: func(spec v1alpha1.Handler, concurrency int) (handler.Handler, error) {
-			return handler.New(spec, handler.Options{Concurrency: concurrency, Version: "test"})
-		},
+		Handlers: newHandler,
 		Now: time.Now, Rand: worker.Random{}, Metrics: worker.NewMetrics(registry), Log: slog.New(log),
 	})
 	if err != nil {

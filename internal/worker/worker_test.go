@@ -1,6 +1,7 @@
 package worker_test
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
@@ -90,9 +91,10 @@ type rig struct {
 
 	// traces of workers that are started from now on.
 	traces trace.TracerProvider
-	// handlers and memory of workers that are started from now on; nil and 0 for the usual ones.
+	// handlers, memory and log of workers that are started from now on; nil and 0 for the usual ones.
 	handlers worker.HandlerFactory
 	memory   int64
+	log      slog.Handler
 
 	mu     sync.Mutex
 	target amqp.Target
@@ -171,13 +173,13 @@ func (r *rig) run(registry *prometheus.Registry, journal worker.Journal) (w *wor
 			if r.handlers != nil {
 				return r.handlers(spec, concurrency)
 			}
-			return handler.New(spec, handler.Options{Concurrency: concurrency, Version: "test"})
+			return newHandler(spec, concurrency)
 		},
 		Memory:  r.memory,
 		Now:     time.Now,
 		Rand:    worker.Random{},
 		Metrics: worker.NewMetrics(registry),
-		Log:     slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Log:     slog.New(cmp.Or[slog.Handler](r.log, slog.NewTextHandler(t.Output(), nil))),
 		Journal: journal,
 		Traces:  r.traces,
 		Name:    "worker-0",
@@ -200,6 +202,11 @@ func (r *rig) run(registry *prometheus.Registry, journal worker.Journal) (w *wor
 		testtransport.Eventually(t, "the worker", func() bool { return w.Ready() == nil })
 	}
 	return w, stop
+}
+
+// newHandler makes the handlers of a rig's workers.
+func newHandler(spec v1alpha1.Handler, concurrency int) (handler.Handler, error) {
+	return handler.New(spec, handler.Options{Concurrency: concurrency, Version: "test"})
 }
 
 func (r *rig) publish(messages ...amqp091.Publishing) {
