@@ -153,7 +153,6 @@ func checkSuspects(t *testing.T, s *shop) {
 
 // TestLargeMessagesAreHandledInLittleMemory gives the worker less memory than the messages that it might hold take.
 func TestLargeMessagesAreHandledInLittleMemory(t *testing.T) {
-	long(t)
 	t.Parallel()
 	s := openShop(t, "large", plan{change: little(t, "48Mi")})
 	before := s.awaitPods(1, time.Minute)
