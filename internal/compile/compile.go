@@ -209,6 +209,9 @@ func workerConfig(t *v1alpha1.Transport, w *v1alpha1.Worker, policies map[string
 		VHost:       ptr.Deref(t.Spec.Broker.VHost, ""),
 		MaxCrashes:  maxCrashes(t),
 	}
+	if t.Spec.Exchange != nil {
+		config.Exchanges.Work = t.Spec.Exchange.Name
+	}
 	config.Version = config.version()
 	config.ConsumerTimeout = ptr.Deref(t.Spec.Broker.ConsumerTimeout, *v1alpha1.NewDuration(defaultConsumerTimeout))
 	for _, queue := range queuesOf(t, w) {

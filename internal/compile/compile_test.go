@@ -61,7 +61,7 @@ func TestATransportWithoutPoliciesRunsOnTheDefaults(t *testing.T) {
 	if len(config.Queues) != 2 || config.Queues[1].Policy != compile.Defaults {
 		t.Errorf("queues %+v: want both, on the defaults", config.Queues)
 	}
-	if want := (compile.Exchanges{Fallback: "async.fallback", Return: "async.return", Failed: "async.failed"}); config.Exchanges != want {
+	if want := (compile.Exchanges{Work: "async", Fallback: "async.fallback", Return: "async.return", Failed: "async.failed"}); config.Exchanges != want {
 		t.Errorf("exchanges %+v, want %+v", config.Exchanges, want)
 	}
 }

@@ -33,7 +33,7 @@ type Config struct {
 	Worker string `json:"worker"`
 	// VHost of the spec; empty where the Secret's holds.
 	VHost string `json:"vhost,omitempty"`
-	// Names of the exchanges that the worker publishes to.
+	// Names of the Transport's exchanges.
 	Exchanges Exchanges `json:"exchanges"`
 	// Lanes are the delays that fallback queues exist for, ascending.
 	Lanes retry.Lanes `json:"lanes"`
@@ -77,8 +77,10 @@ func (c *Config) version() int {
 	return versionOfHandlers
 }
 
-// Exchanges are the exchanges that a worker publishes to.
+// Exchanges are those of the Transport, which the worker publishes to but for the first.
 type Exchanges struct {
+	// Work is the one that producers publish to; empty where the Transport has none of its own. Nothing is published to it.
+	Work string `json:"work,omitempty"`
 	// Fallback routes to a lane by the header redrive-lane.
 	Fallback string `json:"fallback"`
 	// Return routes to a work queue by its name.

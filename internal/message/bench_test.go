@@ -11,7 +11,7 @@ import (
 func retried(b *testing.B) (Message, State) {
 	b.Helper()
 	m := Message{MessageID: "0d3adb33f", Body: []byte(`{}`), Headers: map[string]any{"type": "order", "traceparent": "00-0-0-01", "tries": int32(1)}}
-	s := Decode(m, noon)
+	s := Decode(m, "", noon)
 	for i := range int64(3) {
 		s = Record(s, Attempt{Number: i + 1, At: noon, Source: retry.SourceHandler, Status: 502, Message: "HTTP 502 Bad Gateway", Delay: time.Second})
 	}
@@ -27,7 +27,7 @@ func BenchmarkDecode(b *testing.B) {
 	m, _ := retried(b)
 	b.ReportAllocs()
 	for b.Loop() {
-		Decode(m, noon)
+		Decode(m, "", noon)
 	}
 }
 
@@ -35,7 +35,7 @@ func BenchmarkDecodeFirstAttempt(b *testing.B) {
 	m := Message{MessageID: "0d3adb33f", Headers: map[string]any{"type": "order"}}
 	b.ReportAllocs()
 	for b.Loop() {
-		Decode(m, noon)
+		Decode(m, "", noon)
 	}
 }
 

@@ -58,7 +58,7 @@ func FuzzHeaders(f *testing.F) {
 		m := Message{
 			MessageID: id, Headers: scripted(script, text), Expiration: expiration, Priority: priority, Exchange: exchange, RoutingKey: id, UserID: exchange,
 		}
-		s := Decode(m, noon)
+		s := Decode(m, exchange, noon)
 		checkState(t, s)
 		View(m, s, "work")
 		s = Record(s, Attempt{Number: s.History.Attempts + 1, At: noon, Source: retry.SourceHandler, Message: text, Class: id, Delay: time.Second})
@@ -131,7 +131,7 @@ func roundTrip(t *testing.T, want State, published Message, err error) {
 	if err != nil {
 		return
 	}
-	got := Decode(published, noon)
+	got := Decode(published, want.usual, noon)
 	if len(got.Garbage) > 0 {
 		t.Errorf("we wrote garbage: %v", got.Garbage)
 	}

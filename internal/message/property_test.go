@@ -47,7 +47,7 @@ func TestWhateverTheHeadersStateIsUsable(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		m := Message{Headers: anyHeaders().Draw(t, "headers"), Expiration: rapid.StringMatching(`-?[0-9]{0,20}`).Draw(t, "expiration")}
-		s := Decode(m, noon)
+		s := Decode(m, "", noon)
 		h := s.History
 		if h.Attempts < h.Retries || h.Retries < 0 || h.Streak < 0 || h.Attempts > MaxCount || h.LastDelay < 0 {
 			t.Fatalf("counts: %+v", h)
@@ -73,7 +73,7 @@ func TestRepublishingTwiceIsRepublishingOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := Message{Headers: anyHeaders().Draw(t, "headers"), Expiration: "1000", UserID: "guest"}
 		before := maps.Clone(m.Headers)
-		once, err := Returned(m, Decode(m, noon), "work", noon)
+		once, err := Returned(m, Decode(m, "", noon), "work", noon)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -82,7 +82,7 @@ func TestRepublishingTwiceIsRepublishingOnce(t *testing.T) {
 				t.Fatalf("%s is still there", name)
 			}
 		}
-		s := Decode(once, noon)
+		s := Decode(once, "", noon)
 		if len(s.Garbage) > 0 {
 			t.Fatalf("we wrote garbage: %v of %v", s.Garbage, once.Headers)
 		}
@@ -190,6 +190,7 @@ func TestWhatIsWrittenIsReadBack(t *testing.T) {
 			s.NotBefore = s.History.FirstFailure.Add(s.History.LastDelay + time.Duration(rapid.Int64Range(0, 1).Draw(t, "off"))*time.Millisecond)
 			s.RoutingKey = rapid.SampledFrom([]string{"work", "key"}).Draw(t, "key")
 			s.Exchange = rapid.SampledFrom([]string{"", "async"}).Draw(t, "where")
+			s.usual = rapid.SampledFrom([]string{"", "async"}).Draw(t, "usual")
 		} else if s.History.Attempts == 1 && s.History.FirstFailure.IsZero() {
 			s.History.FirstFailure = noon // as the decision does
 		}
@@ -198,7 +199,7 @@ func TestWhatIsWrittenIsReadBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := wholly(Decode(published, noon)); !reflect.DeepEqual(got, s) {
+		if got := wholly(Decode(published, s.usual, noon)); !reflect.DeepEqual(got, s) {
 			t.Fatalf("got  %+v\nwant %+v", got, s)
 		}
 	})

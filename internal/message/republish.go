@@ -58,6 +58,9 @@ func Parked(m Message, s State, queue, lane string, now time.Time) (Message, err
 	headers := stateHeaders(m, s, now)
 	putTime(headers, HeaderNotBefore, s.NotBefore)
 	headers[HeaderLane] = lane
+	if s.Exchange == s.usual {
+		delete(headers, HeaderExchange)
+	}
 	omitDerived(headers, queue)
 	return republished(m, queue, headers, pastHeaders(s))
 }
@@ -152,15 +155,11 @@ func stateHeaders(m Message, s State, now time.Time) map[string]any {
 }
 
 // omitDerived takes out what Decode derives from the rest, for the broker and the client read and write each header on each hop:
-// the routing key where it is that of the copy, and of a message in a lane the default exchange. Of a message that waits after its
-// only failure also the one retry and the time of the failure, and its delay where the lane is as long.
+// the routing key where it is that of the copy. Of a message that waits after its only failure also the one retry and the time of the
+// failure, and its delay where it waits in a lane that is as long.
 func omitDerived(headers map[string]any, queue string) {
 	if headers[HeaderRoutingKey] == queue {
 		delete(headers, HeaderRoutingKey)
-	}
-	lane, parked := headers[HeaderLane].(string)
-	if parked && headers[HeaderExchange] == "" {
-		delete(headers, HeaderExchange)
 	}
 	if headers[HeaderAttempts] != int64(1) || headers[HeaderRetries] != int64(1) {
 		return
@@ -172,7 +171,7 @@ func omitDerived(headers map[string]any, queue string) {
 	}
 	delete(headers, HeaderRetries)
 	delete(headers, HeaderFirstFailure)
-	if parked && lane == retry.LaneKey(time.Duration(delay)*time.Millisecond) {
+	if headers[HeaderLane] == retry.LaneKey(time.Duration(delay)*time.Millisecond) {
 		delete(headers, HeaderDelay)
 	}
 }

@@ -79,7 +79,7 @@ func TestARepublishedMessageKeepsWhatIsTheUsersAndLosesWhatWouldHarm(t *testing.
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := full()
-			got, err := c.publish(m, Decode(m, noon))
+			got, err := c.publish(m, Decode(m, "", noon))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -101,7 +101,7 @@ func TestARepublishedMessageKeepsWhatIsTheUsersAndLosesWhatWouldHarm(t *testing.
 func TestAMessageThatGoesOnDoesNotSayTwiceWhatOneThatFailedSays(t *testing.T) {
 	t.Parallel()
 	s := State{
-		RoutingKey: "work", NotBefore: noon.Add(5 * time.Second),
+		Exchange: "async", RoutingKey: "work", usual: "async", NotBefore: noon.Add(5 * time.Second),
 		History: retry.History{Attempts: 1, Retries: 1, FirstFailure: noon, LastDelay: 5 * time.Second},
 	}
 	derived := []string{HeaderExchange, HeaderRoutingKey, HeaderRetries, HeaderFirstFailure, HeaderDelay}
@@ -135,15 +135,15 @@ func TestAMessageThatGoesOnDoesNotSayTwiceWhatOneThatFailedSays(t *testing.T) {
 	again, err := Parked(Message{}, s, "work", "5s", noon)
 	expect("after two failures", again, err, HeaderRetries, HeaderFirstFailure, HeaderDelay)
 
-	s.Exchange = "async"
+	s.Exchange = ""
 	named, err := Parked(Message{}, s, "work", "5s", noon)
-	expect("from an exchange", named, err, HeaderExchange, HeaderRetries, HeaderFirstFailure, HeaderDelay)
+	expect("from another exchange than most", named, err, HeaderExchange, HeaderRetries, HeaderFirstFailure, HeaderDelay)
 }
 
 func TestARepublishedMessageSharesNoTableWithItsInput(t *testing.T) {
 	t.Parallel()
 	m := full()
-	got, err := Returned(m, Decode(m, noon), "work", noon)
+	got, err := Returned(m, Decode(m, "", noon), "work", noon)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,13 +156,13 @@ func TestARepublishedMessageSharesNoTableWithItsInput(t *testing.T) {
 
 func TestAMessageWithoutAnIDCarriesOursFromTheFirstRepublishOn(t *testing.T) {
 	t.Parallel()
-	s := Decode(Message{}, noon)
+	s := Decode(Message{}, "", noon)
 	s.ID = "ours"
 	got, err := Returned(Message{}, s, "work", noon)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again := Decode(got, noon); again.ID != "ours" || got.MessageID != "" {
+	if again := Decode(got, "", noon); again.ID != "ours" || got.MessageID != "" {
 		t.Errorf("id %q, message-id %q", again.ID, got.MessageID)
 	}
 }
@@ -211,7 +211,7 @@ func TestAnExpirationBecomesADeadline(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if deadline := Decode(got, noon).Deadline; !deadline.Equal(c.want) || got.Expiration != "" {
+			if deadline := Decode(got, "", noon).Deadline; !deadline.Equal(c.want) || got.Expiration != "" {
 				t.Errorf("got deadline %v and expiration %q, want %v", deadline, got.Expiration, c.want)
 			}
 		})
@@ -262,7 +262,7 @@ func TestHeadersThatWouldNotFitAFrameAreShedOursFirst(t *testing.T) {
 					t.Errorf("%s is there: %t", header, there)
 				}
 			}
-			again := Decode(got, noon)
+			again := Decode(got, "", noon)
 			if size := HeaderSize(got.Headers); size > MaxHeaderSize || len(again.Failures()) != c.entries {
 				t.Errorf("%d bytes, %d entries", size, len(again.Failures()))
 			}

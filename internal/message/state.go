@@ -40,6 +40,8 @@ type State struct {
 	RoutingKey string
 	// Traceparent is the span of the last attempt; empty where there was none, or it was not traced.
 	Traceparent string
+	// usual is the exchange that messages of the queue are mostly published to.
+	usual string
 	// past is the header of the failed attempts as it came: few messages fail again, and need it read. Where it is empty,
 	// failures are the first and the last of them, oldest first. Record adds to them.
 	past     string
@@ -72,7 +74,10 @@ func NewID(random retry.Rand) string {
 
 // Decode reads the state from the headers of a message. It takes whatever a client may have put there: a value that
 // makes no sense counts as absent or is clamped, and its header is named in Garbage. It never fails.
-func Decode(m Message, now time.Time) State {
+//
+// usual is the exchange that producers publish to, empty for the default exchange. A message that was published there does not say so
+// while it waits in a lane.
+func Decode(m Message, usual string, now time.Time) State {
 	r := reader{headers: m.Headers, now: now}
 	s := State{
 		ID: m.MessageID,
@@ -88,8 +93,9 @@ func Decode(m Message, now time.Time) State {
 		Deadline:   r.time(HeaderDeadline),
 		Crashes:    r.count(HeaderCrashes),
 		Priority:   r.priority(m.Priority),
-		Exchange:   r.exchange(m.Exchange),
+		Exchange:   r.exchange(m.Exchange, usual),
 		RoutingKey: r.textOr(HeaderRoutingKey, m.RoutingKey),
+		usual:      usual,
 		past:       r.history(),
 
 		Traceparent: r.traceparent(),
@@ -162,10 +168,11 @@ func (r *reader) laneDelay() time.Duration {
 	return delay
 }
 
-// exchange is the one that the message was first published to: its own, where it has not been in a lane.
-func (r *reader) exchange(own string) string {
-	if _, parked := r.headers[HeaderLane]; parked { // omitDerived leaves out the default exchange
-		own = ""
+// exchange is the one that the message was first published to. Where no header says it, that is the message's own, or else the usual
+// one: a message that has been in a lane comes from an exchange of ours.
+func (r *reader) exchange(own, usual string) string {
+	if _, parked := r.headers[HeaderLane]; parked {
+		own = usual
 	}
 	return r.textOr(HeaderExchange, own)
 }

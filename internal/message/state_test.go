@@ -141,7 +141,7 @@ func TestDecodeTakesWhatMakesSenseAndNamesTheRest(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := wholly(Decode(Message{Headers: c.headers}, noon)); !reflect.DeepEqual(got, c.want) {
+			if got := wholly(Decode(Message{Headers: c.headers}, "", noon)); !reflect.DeepEqual(got, c.want) {
 				t.Errorf("got  %+v\nwant %+v", got, c.want)
 			}
 		})
@@ -151,13 +151,13 @@ func TestDecodeTakesWhatMakesSenseAndNamesTheRest(t *testing.T) {
 func TestTheMessageIDIsThePropertyOrElseTheHeader(t *testing.T) {
 	t.Parallel()
 	headers := map[string]any{HeaderID: "header"}
-	if got := Decode(Message{MessageID: "property", Headers: headers}, noon).ID; got != "property" {
+	if got := Decode(Message{MessageID: "property", Headers: headers}, "", noon).ID; got != "property" {
 		t.Errorf("with both: %q", got)
 	}
-	if got := Decode(Message{Headers: headers}, noon).ID; got != "header" {
+	if got := Decode(Message{Headers: headers}, "", noon).ID; got != "header" {
 		t.Errorf("with the header: %q", got)
 	}
-	if got := Decode(Message{}, noon).ID; got != "" {
+	if got := Decode(Message{}, "", noon).ID; got != "" {
 		t.Errorf("with neither: %q", got)
 	}
 }
@@ -165,16 +165,18 @@ func TestTheMessageIDIsThePropertyOrElseTheHeader(t *testing.T) {
 func TestTheFirstExchangeAndRoutingKeyAreThoseOfTheMessageWhileNoHeaderIsThere(t *testing.T) {
 	t.Parallel()
 	m := Message{Exchange: "async", RoutingKey: "test"}
-	if s := Decode(m, noon); s.Exchange != "async" || s.RoutingKey != "test" {
+	if s := Decode(m, "", noon); s.Exchange != "async" || s.RoutingKey != "test" {
 		t.Errorf("without headers: %q %q", s.Exchange, s.RoutingKey)
 	}
 	m.Headers = map[string]any{HeaderExchange: "", HeaderRoutingKey: "work"} // published by the default exchange
-	if s := Decode(m, noon); s.Exchange != "" || s.RoutingKey != "work" {
+	if s := Decode(m, "", noon); s.Exchange != "" || s.RoutingKey != "work" {
 		t.Errorf("with headers: %q %q", s.Exchange, s.RoutingKey)
 	}
-	m.Exchange, m.Headers = "async.return", map[string]any{HeaderLane: "5s"} // so was this one, which has been in a lane since
-	if s := Decode(m, noon); s.Exchange != "" || s.RoutingKey != "test" {
-		t.Errorf("from a lane: %q %q", s.Exchange, s.RoutingKey)
+	m.Exchange, m.Headers = "async.return", map[string]any{HeaderLane: "5s"} // which has been in a lane
+	for _, usual := range []string{"", "async"} {
+		if s := Decode(m, usual, noon); s.Exchange != usual || s.RoutingKey != "test" {
+			t.Errorf("from a lane, mostly published to %q: %q %q", usual, s.Exchange, s.RoutingKey)
+		}
 	}
 }
 

@@ -51,7 +51,7 @@ func TestAProducersTraceContextIsTakenWhereItIsOne(t *testing.T) {
 func TestTheSpanOfTheLastAttemptGoesAlongBesideTheProducers(t *testing.T) {
 	t.Parallel()
 	m := Message{Headers: map[string]any{"traceparent": producers, HeaderTraceparent: producers}}
-	s := Decode(m, noon)
+	s := Decode(m, "", noon)
 	s.Traceparent = attempts
 	for name, republish := range map[string]func() (Message, error){
 		"parked":   func() (Message, error) { return Parked(m, s, "work", "1s", noon) },
@@ -62,7 +62,7 @@ func TestTheSpanOfTheLastAttemptGoesAlongBesideTheProducers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if copied.Headers["traceparent"] != producers || Decode(copied, noon).Traceparent != attempts {
+		if copied.Headers["traceparent"] != producers || Decode(copied, "", noon).Traceparent != attempts {
 			t.Errorf("%s: headers %v", name, copied.Headers)
 		}
 	}
@@ -75,7 +75,7 @@ func TestTheSpanOfTheLastAttemptGoesAlongBesideTheProducers(t *testing.T) {
 func TestASpanThatIsNoneIsGarbage(t *testing.T) {
 	t.Parallel()
 	for _, value := range []any{"00-x", int64(1), producers + "-x", strings.ToUpper(producers), []any{producers}} {
-		s := Decode(Message{Headers: map[string]any{HeaderTraceparent: value}}, noon)
+		s := Decode(Message{Headers: map[string]any{HeaderTraceparent: value}}, "", noon)
 		if s.Traceparent != "" || len(s.Garbage) != 1 || s.Garbage[0] != HeaderTraceparent {
 			t.Errorf("%v: %q, garbage %v", value, s.Traceparent, s.Garbage)
 		}

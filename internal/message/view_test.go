@@ -18,7 +18,7 @@ func TestViewShowsTheMessageAsItWasFirstPublished(t *testing.T) {
 		ID: "id", Type: "order", Exchange: "async", RoutingKey: "test", Queue: "work", ContentType: "application/json",
 		Headers: map[string]any{"partner": "acme"}, Priority: 3, Timestamp: noon, Body: []byte("{}"),
 	}
-	if got := View(m, Decode(m, noon), "work"); !reflect.DeepEqual(got, want) {
+	if got := View(m, Decode(m, "", noon), "work"); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 }

@@ -188,7 +188,7 @@ func (w *Worker) open(j *job) (opened bool) {
 	d := j.delivery
 	w.use(j)
 	j.queue, j.priority = j.program.queueOf(d.Queue), d.Priority
-	j.state = message.Decode(d.Message, w.options.Now())
+	j.state = message.Decode(d.Message, j.program.config.Exchanges.Work, w.options.Now())
 	message.Strip(d.Headers)
 	if j.state.ID == "" {
 		j.nameless, j.state.ID = true, message.NewID(w.options.Rand)
