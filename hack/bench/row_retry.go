@@ -120,11 +120,11 @@ func leastHeaders() amqp091.Table {
 
 // asManyHeaders are of the number and size of those that the worker writes here.
 func asManyHeaders() amqp091.Table {
-	now := time.Now().UnixMilli()
-	headers := leastHeaders()
-	headers[message.HeaderNotBefore] = now + laneDelay.Milliseconds()
-	headers[message.HeaderHistory] = fmt.Sprintf(`[{"attempt":1,"at":%d,"source":"Handler","class":"errorString","message":%q,"delay":1000}]`, now, errOnce)
-	return headers
+	return amqp091.Table{
+		message.HeaderLane: retry.LaneKey(laneDelay),
+		message.HeaderHistory: fmt.Sprintf(`[{"attempt":1,"at":%d,"source":"Handler","class":"errorString","message":%q,"delay":1000}]`,
+			time.Now().UnixMilli(), errOnce),
+	}
 }
 
 // bareRetrier is the least that a retry takes: it receives a message, publishes it into the lane with the headers, and acknowledges
@@ -179,7 +179,7 @@ type published struct {
 func (r *retrier) receive(ctx context.Context) error {
 	defer close(r.waiting)
 	for d := range r.bare.deliveries {
-		if d.Headers[message.HeaderAttempts] != nil {
+		if d.Headers[message.HeaderLane] != nil {
 			if err := d.Ack(false); err != nil {
 				return fmt.Errorf("acknowledge: %w", err)
 			}

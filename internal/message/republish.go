@@ -61,8 +61,9 @@ func Parked(m Message, s State, queue, lane string, now time.Time) (Message, err
 	if s.Exchange == s.usual {
 		delete(headers, HeaderExchange)
 	}
-	omitDerived(headers, queue)
-	return republished(m, queue, headers, pastHeaders(s))
+	m, err := republished(m, queue, headers, pastHeaders(s))
+	omitDerived(m, s)
+	return m, err
 }
 
 // Returned returns m as it is published to the return exchange, to go back to its queue at once: a release, which leaves
@@ -73,8 +74,9 @@ func Returned(m Message, s State, queue string, now time.Time) (Message, error) 
 	if s.NotBefore.After(now) {
 		putTime(headers, HeaderNotBefore, s.NotBefore)
 	}
-	omitDerived(headers, queue)
-	return republished(m, queue, headers, pastHeaders(s))
+	m, err := republished(m, queue, headers, pastHeaders(s))
+	omitDerived(m, s)
+	return m, err
 }
 
 // Failed returns m as it is published to the failed exchange, with the reason on it. The rules are those of Parked.
@@ -155,25 +157,26 @@ func stateHeaders(m Message, s State, now time.Time) map[string]any {
 }
 
 // omitDerived takes out what Decode derives from the rest, for the broker and the client read and write each header on each hop:
-// the routing key where it is that of the copy. Of a message that waits after its only failure also the one retry and the time of the
-// failure, and its delay where it waits in a lane that is as long.
-func omitDerived(headers map[string]any, queue string) {
-	if headers[HeaderRoutingKey] == queue {
-		delete(headers, HeaderRoutingKey)
+// the routing key where it is that of the copy, and all that the history of a message says that waits after its only failure.
+func omitDerived(m Message, s State) {
+	if m.Headers[HeaderRoutingKey] == m.RoutingKey {
+		delete(m.Headers, HeaderRoutingKey)
 	}
-	if headers[HeaderAttempts] != int64(1) || headers[HeaderRetries] != int64(1) {
-		return
+	if _, told := m.Headers[HeaderHistory]; told && s.waitsOnce() {
+		for _, name := range []string{HeaderAttempts, HeaderRetries, HeaderFirstFailure, HeaderDelay, HeaderNotBefore} {
+			delete(m.Headers, name)
+		}
 	}
-	notBefore, waits := headers[HeaderNotBefore].(int64)
-	delay, delayed := headers[HeaderDelay].(int64)
-	if !waits || !delayed || headers[HeaderFirstFailure] != notBefore-delay {
-		return
+}
+
+// waitsOnce says whether a message waits, or is on its way back, after its only failure, and its history tells all of that.
+func (s State) waitsOnce() bool {
+	only, h := s.Failures(), s.History
+	if len(only) != 1 || h.Attempts != 1 || h.Retries != 1 {
+		return false
 	}
-	delete(headers, HeaderRetries)
-	delete(headers, HeaderFirstFailure)
-	if headers[HeaderLane] == retry.LaneKey(time.Duration(delay)*time.Millisecond) {
-		delete(headers, HeaderDelay)
-	}
+	at, delay := only[0].At.UnixMilli(), only[0].Delay.Milliseconds()
+	return at > 0 && delay > 0 && h.FirstFailure.UnixMilli() == at && h.LastDelay.Milliseconds() == delay && s.NotBefore.UnixMilli() == at+delay
 }
 
 // pastHeaders returns the history, its last entry alone in case the whole does not fit, and the span of the last attempt.

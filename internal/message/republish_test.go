@@ -100,44 +100,75 @@ func TestARepublishedMessageKeepsWhatIsTheUsersAndLosesWhatWouldHarm(t *testing.
 
 func TestAMessageThatGoesOnDoesNotSayTwiceWhatOneThatFailedSays(t *testing.T) {
 	t.Parallel()
-	s := State{
-		Exchange: "async", RoutingKey: "work", usual: "async", NotBefore: noon.Add(5 * time.Second),
-		History: retry.History{Attempts: 1, Retries: 1, FirstFailure: noon, LastDelay: 5 * time.Second},
+	counted := []string{HeaderAttempts, HeaderRetries, HeaderFirstFailure, HeaderDelay, HeaderNotBefore}
+	final := Final{Reason: retry.ReasonMaxAge, At: noon}
+	cases := map[string]struct {
+		change  func(s *State)
+		publish func(s State) (Message, error)
+		want    []string // beside the history
+	}{
+		"in a lane": {publish: func(s State) (Message, error) { return Parked(Message{}, s, "work", "5s", noon) }, want: []string{HeaderLane}},
+		"from another exchange than most": {
+			func(s *State) { s.Exchange = "" },
+			func(s State) (Message, error) { return Parked(Message{}, s, "work", "5s", noon) },
+			[]string{HeaderLane, HeaderExchange},
+		},
+		"on its way back":  {publish: func(s State) (Message, error) { return Returned(Message{}, s, "work", noon) }, want: []string{HeaderExchange}},
+		"in another queue": {publish: func(s State) (Message, error) { return Returned(Message{}, s, "work.suspects", noon) }, want: []string{HeaderExchange, HeaderRoutingKey}},
+		"after a retry that does not count": {
+			func(s *State) { s.History.Retries = 0 },
+			func(s State) (Message, error) { return Returned(Message{}, s, "work", noon) },
+			[]string{HeaderExchange, HeaderAttempts, HeaderFirstFailure, HeaderDelay, HeaderNotBefore},
+		},
+		"after two failures": {
+			func(s *State) { s.History.Attempts, s.History.Retries = 2, 2 },
+			func(s State) (Message, error) { return Parked(Message{}, s, "work", "5s", noon) },
+			append([]string{HeaderLane}, counted...),
+		},
+		"given up": {
+			publish: func(s State) (Message, error) { return Failed(Message{}, s, "work", final) },
+			want: []string{
+				HeaderExchange, HeaderRoutingKey, HeaderAttempts, HeaderRetries, HeaderFirstFailure, HeaderDelay,
+				HeaderReason, HeaderQueue, HeaderFailedAt, HeaderErrorSource,
+			},
+		},
 	}
-	derived := []string{HeaderExchange, HeaderRoutingKey, HeaderRetries, HeaderFirstFailure, HeaderDelay}
-	expect := func(what string, m Message, err error, want ...string) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, name := range derived {
-			if _, there := m.Headers[name]; there != slices.Contains(want, name) {
-				t.Errorf("%s: %s is there: %t", what, name, there)
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := waiting(noon, noon)
+			s.Exchange, s.RoutingKey, s.usual = "async", "work", "async"
+			if c.change != nil {
+				c.change(&s)
 			}
-		}
+			published, err := c.publish(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, want := slices.Sorted(maps.Keys(published.Headers)), append(c.want, HeaderHistory)
+			slices.Sort(want)
+			if !slices.Equal(got, want) {
+				t.Errorf("got  %q\nwant %q", got, want)
+			}
+		})
 	}
-	parked, err := Parked(Message{}, s, "work", "5s", noon)
-	expect("parked", parked, err)
-	hops, err := Parked(Message{}, s, "work", "4s", noon)
-	expect("parked in a lane that is not as long", hops, err, HeaderDelay)
-	high, err := Parked(Message{}, s, "work", retry.HighLaneKey(5*time.Second), noon)
-	expect("parked in the lane of high priority", high, err, HeaderDelay)
-	returned, err := Returned(Message{}, s, "work", noon)
-	expect("returned early", returned, err, HeaderExchange, HeaderDelay)
-	failed, err := Failed(Message{}, s, "work", Final{Reason: retry.ReasonMaxAge, At: noon})
-	expect("failed", failed, err, derived...)
-	elsewhere, err := Returned(Message{}, s, "work.suspects", noon)
-	expect("in another queue", elsewhere, err, HeaderExchange, HeaderRoutingKey, HeaderDelay)
-	due, err := Returned(Message{}, s, "work", noon.Add(time.Minute))
-	expect("returned when it is due", due, err, HeaderExchange, HeaderRetries, HeaderFirstFailure, HeaderDelay)
+}
 
-	s.History.Attempts, s.History.Retries = 2, 2
-	again, err := Parked(Message{}, s, "work", "5s", noon)
-	expect("after two failures", again, err, HeaderRetries, HeaderFirstFailure, HeaderDelay)
-
-	s.Exchange = ""
-	named, err := Parked(Message{}, s, "work", "5s", noon)
-	expect("from another exchange than most", named, err, HeaderExchange, HeaderRetries, HeaderFirstFailure, HeaderDelay)
+func TestWhatTheHistoryCannotTellIsWrittenWhereThereIsNoRoomForIt(t *testing.T) {
+	t.Parallel()
+	s := waiting(noon, noon)
+	s.failures[0].Message = strings.Repeat("long ", 100)
+	m := Message{Headers: map[string]any{"a": strings.Repeat("x", MaxHeaderSize-300)}}
+	parked, err := Parked(m, s, "work", "5s", noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, told := parked.Headers[HeaderHistory]; told {
+		t.Fatal("there was room for the history")
+	}
+	if got := Decode(parked, "", noon); got.History != s.History || !got.NotBefore.Equal(s.NotBefore) {
+		t.Errorf("got  %+v\nwant %+v", got, s)
+	}
 }
 
 func TestARepublishedMessageSharesNoTableWithItsInput(t *testing.T) {

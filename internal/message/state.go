@@ -25,7 +25,7 @@ type State struct {
 	// ID is the property message-id, or else the header redrive-id. Empty where there is neither: the caller then sets
 	// it (NewID) before it handles the message, and it is written on republish.
 	ID string
-	// History that the retry policy decides on. Its LastDelay is the header redrive-delay, or that of the lane.
+	// History that the retry policy decides on. Its LastDelay is the header redrive-delay.
 	History retry.History
 	// NotBefore is the time before which the message is not handled; zero where it is due.
 	NotBefore time.Time
@@ -107,14 +107,8 @@ func Decode(m Message, usual string, now time.Time) State {
 		s.History.Attempts = s.History.Retries
 		r.reject(HeaderAttempts)
 	}
-	if h := &s.History; h.Attempts == 1 && h.Retries == 0 && h.FirstFailure.IsZero() {
-		delay := h.LastDelay
-		if delay == 0 {
-			delay = r.laneDelay()
-		}
-		if at := r.onlyFailure(s.NotBefore, delay); !at.IsZero() { // omitDerived has left them out
-			h.Retries, h.FirstFailure, h.LastDelay = 1, at, delay
-		}
+	if _, said := r.headers[HeaderAttempts]; !said && s.past != "" {
+		s = r.onlyFailure(s)
 	}
 	s.Garbage = r.garbage
 	return s
@@ -147,25 +141,22 @@ func (r *reader) number(name string) (int64, bool) {
 	return number, ok
 }
 
-// onlyFailure is the time of the failure after which a message waits; zero where it does not.
-func (r *reader) onlyFailure(notBefore time.Time, delay time.Duration) time.Time {
-	at := notBefore.Add(-delay).UnixMilli()
-	if notBefore.IsZero() || delay == 0 || at <= 0 {
-		return time.Time{}
+// onlyFailure derives from the history what omitDerived has left out: that of a message which waits after its only failure.
+func (r *reader) onlyFailure(s State) State {
+	only := s.Failures()
+	if len(only) != 1 || only[0].At.UnixMilli() <= 0 || only[0].Delay <= 0 {
+		return s // somebody else's
 	}
-	if at > r.now.Add(clockSkew).UnixMilli() {
-		r.reject(HeaderNotBefore)
+	at := only[0].At
+	if at.After(r.now.Add(clockSkew)) {
+		r.reject(HeaderHistory)
+		at = r.now
 	}
-	return time.UnixMilli(min(at, r.now.UnixMilli()))
-}
-
-// laneDelay is that of the lane that the message has waited in; zero where there is none.
-func (r *reader) laneDelay() time.Duration {
-	delay, err := retry.ParseLaneKey(r.text(HeaderLane, maxShort))
-	if err != nil {
-		return 0
-	}
-	return delay
+	s.past, s.failures = "", only
+	s.NotBefore = at.Add(only[0].Delay)
+	s.History.Attempts, s.History.Retries, s.History.LastDelay = 1, 1, only[0].Delay
+	s.History.FirstFailure = time.UnixMilli(min(at.UnixMilli(), r.now.UnixMilli()))
+	return s
 }
 
 // exchange is the one that the message was first published to. Where no header says it, that is the message's own, or else the usual

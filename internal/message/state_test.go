@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +24,15 @@ func wholly(s State) State {
 	return s
 }
 
+// waiting is the state of a message that failed once, by its history, and waits for 5 s from then on.
+func waiting(told, failed time.Time) State {
+	return State{
+		History:   retry.History{Attempts: 1, Retries: 1, LastDelay: 5 * time.Second, FirstFailure: failed},
+		NotBefore: failed.Add(5 * time.Second),
+		failures:  []Attempt{{Number: 1, At: told, Source: retry.SourceHandler, Delay: 5 * time.Second}},
+	}
+}
+
 func TestDecodeTakesWhatMakesSenseAndNamesTheRest(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
@@ -38,44 +48,24 @@ func TestDecodeTakesWhatMakesSenseAndNamesTheRest(t *testing.T) {
 			map[string]any{HeaderID: []byte("a"), HeaderStrategy: []byte("throttled"), HeaderExchange: []byte("e"), HeaderRoutingKey: []byte("k")},
 			State{ID: "a", History: retry.History{Strategy: "throttled"}, Exchange: "e", RoutingKey: "k"},
 		},
-		"a message that waits after its only failure was retried once, and failed when the wait began": {
-			map[string]any{HeaderAttempts: int64(1), HeaderNotBefore: noon.UnixMilli(), HeaderDelay: int64(5000)},
+		"a history of one failure tells of a message that waits": {
+			map[string]any{HeaderHistory: `[{"attempt":1,"at":` + strconv.FormatInt(noon.UnixMilli(), 10) + `,"source":"Handler","delay":5000}]`},
+			waiting(noon, noon),
+		},
+		"a failure by a clock that is far ahead was now": {
+			map[string]any{HeaderHistory: `[{"attempt":1,"at":` + strconv.FormatInt(noon.Add(time.Hour).UnixMilli(), 10) + `,"source":"Handler","delay":5000}]`},
+			func() State {
+				s := waiting(noon.Add(time.Hour), noon)
+				s.Garbage = []string{HeaderHistory}
+				return s
+			}(),
+		},
+		"where the attempts are counted, the history tells of nothing else": {
+			map[string]any{HeaderAttempts: int64(1), HeaderHistory: `[{"attempt":1,"at":1795238320993,"delay":5000}]`},
 			State{
-				History:   retry.History{Attempts: 1, Retries: 1, LastDelay: 5 * time.Second, FirstFailure: noon.Add(-5 * time.Second)},
-				NotBefore: noon,
+				History:  retry.History{Attempts: 1},
+				failures: []Attempt{{Number: 1, At: time.UnixMilli(1795238320993), Delay: 5 * time.Second}},
 			},
-		},
-		"where it does not say how long it waits, that is its lane": {
-			map[string]any{HeaderAttempts: int64(1), HeaderNotBefore: noon.UnixMilli(), HeaderLane: "5s"},
-			State{
-				History:   retry.History{Attempts: 1, Retries: 1, LastDelay: 5 * time.Second, FirstFailure: noon.Add(-5 * time.Second)},
-				NotBefore: noon,
-			},
-		},
-		"a lane that is none tells of nothing": {
-			map[string]any{HeaderAttempts: int64(1), HeaderNotBefore: noon.UnixMilli(), HeaderLane: "60s"},
-			State{History: retry.History{Attempts: 1}, NotBefore: noon},
-		},
-		"a retry that does not count says when the failure was": {
-			map[string]any{
-				HeaderAttempts: int64(1), HeaderNotBefore: noon.UnixMilli(), HeaderDelay: int64(5000),
-				HeaderFirstFailure: noon.Add(-5 * time.Second).UnixMilli(),
-			},
-			State{
-				History:   retry.History{Attempts: 1, LastDelay: 5 * time.Second, FirstFailure: noon.Add(-5 * time.Second)},
-				NotBefore: noon,
-			},
-		},
-		"a wait by a clock that is far ahead began now": {
-			map[string]any{HeaderAttempts: int64(1), HeaderNotBefore: noon.Add(time.Hour).UnixMilli(), HeaderDelay: int64(5000)},
-			State{
-				History:   retry.History{Attempts: 1, Retries: 1, LastDelay: 5 * time.Second, FirstFailure: noon},
-				NotBefore: noon.Add(time.Hour), Garbage: []string{HeaderNotBefore},
-			},
-		},
-		"a wait that began before 1970 tells of nothing": {
-			map[string]any{HeaderAttempts: int64(1), HeaderNotBefore: int64(1), HeaderDelay: int64(5000)},
-			State{History: retry.History{Attempts: 1, LastDelay: 5 * time.Second}, NotBefore: time.UnixMilli(1)},
 		},
 		"attempts of which no more is said were no retries": {
 			map[string]any{HeaderAttempts: int64(3), HeaderNotBefore: noon.UnixMilli(), HeaderDelay: int64(5000)},

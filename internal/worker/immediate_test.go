@@ -89,7 +89,8 @@ func TestARetryHasThePriorityOfItsPolicyAndTheHandlerSeesTheProducers(t *testing
 			if waiting.Priority != c.want {
 				t.Errorf("priority %d in the lane, want %d", waiting.Priority, c.want)
 			}
-			delete(waiting.Headers, "redrive-not-before")
+			delete(waiting.Headers, "redrive-history") // it is not to wait
+			waiting.Headers["redrive-attempts"] = int64(1)
 			r.Publish("async.return", testtransport.Queue, amqp091.Publishing{MessageId: "m-1", Headers: waiting.Headers, Priority: waiting.Priority})
 			failed := r.Take("async.failed")
 			if failed.Priority != c.producers || text(t, failed.Headers, "redrive-strategy") != "last" {
