@@ -77,3 +77,13 @@ func TestTheImageMayComeFromTheEnvironment(t *testing.T) {
 		t.Errorf("poll %s, waits %+v", s.pollInterval, s.waits)
 	}
 }
+
+// All workers of a large cluster at once would have it short of pods and the broker of connections.
+func TestAnUpgradeRollsTenDeploymentsAtATimeUnlessAFlagSaysOtherwise(t *testing.T) {
+	for arguments, want := range map[string]int{"": 10, "--max-worker-rollouts=3": 3} {
+		s := parse(flag.NewFlagSet("manager", flag.ContinueOnError), strings.Fields(arguments))
+		if s.maxRollouts != want {
+			t.Errorf("%q: %d at a time, want %d", arguments, s.maxRollouts, want)
+		}
+	}
+}
