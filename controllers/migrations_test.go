@@ -1,6 +1,7 @@
 package controllers_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -85,14 +87,132 @@ func TestAnExchangeWaitsForAPodThatSaysNothing(t *testing.T) {
 	})
 }
 
-// consumeOne takes a message of a queue as a worker does: of one with a single active consumer nobody else gets anything.
+// consumeOne takes the only message of a queue.
 func (w *world) consumeOne(queue string) {
+	w.Helper()
+	w.consume(queue, 1)
+}
+
+// consume takes all messages of a queue as a worker does: of one with a single active consumer nobody else gets anything.
+func (w *world) consume(queue string, messages int) (ids []string) {
 	w.Helper()
 	channel := w.amqp.Channel()
 	deliveries, err := channel.Consume(queue, queue, false, false, false, false, nil)
 	must(w.T, err)
-	must(w.T, (<-deliveries).Ack(false))
+	for len(ids) < messages {
+		select {
+		case delivery := <-deliveries:
+			must(w.T, delivery.Ack(false))
+			ids = append(ids, delivery.MessageId)
+		case <-time.After(time.Minute):
+			w.Fatalf("of %d messages in %s came %q", messages, queue, ids)
+		}
+	}
 	must(w.T, channel.Cancel(queue, false))
+	return ids
+}
+
+// passage are the messages that go through queue test while it is exchanged for one with a single active consumer.
+type passage struct {
+	w         *world
+	transport *v1alpha1.Transport
+	// put are the ids of all messages, and had those that workers have had, in their order.
+	put, had []string
+}
+
+// publish puts a message where new ones go, and one where those go that come back from a lane.
+func (p *passage) publish() {
+	p.w.Helper()
+	fresh, back := fmt.Sprintf("new %02d", len(p.put)), fmt.Sprintf("back %02d", len(p.put))
+	p.w.amqp.Publish("async", "test", amqp091.Publishing{MessageId: fresh})
+	p.w.amqp.Publish("async.return", "test", amqp091.Publishing{MessageId: back})
+	p.put = append(p.put, fresh, back)
+}
+
+// empty takes all that is in one of the two queues, as workers do that consume it alone.
+func (p *passage) empty(queue string) {
+	p.w.Helper()
+	if consumed := p.w.published("test").Consumed(); !slices.Equal(consumed, []string{queue}) {
+		p.w.Errorf("workers consume %v, want %s", consumed, queue)
+	}
+	p.had = append(p.had, p.w.consume(queue, p.w.amqp.Ready(queue))...)
+}
+
+func (p *passage) awaitStep(step v1alpha1.MigrationStep) {
+	p.w.Helper()
+	testtransport.Eventually(p.w, "the step "+string(step), func() bool {
+		status := &p.transport.Status
+		return p.w.get(p.transport) && len(status.Migrations) == 1 && status.Migrations[0].Step == step
+	})
+}
+
+// killAt kills the operator in the middle of a write, and messages come in before there is another one.
+func (p *passage) killAt(method, pattern string, answered bool, trigger func()) {
+	p.w.Helper()
+	p.w.deadAt(method, pattern, answered, trigger, p.publish)
+}
+
+// check tells what workers have not had, or have had twice or in another order.
+func (p *passage) check() {
+	p.w.Helper()
+	isNew := func(id string) bool { return strings.HasPrefix(id, "new") }
+	if fresh := slices.DeleteFunc(slices.Clone(p.had), func(id string) bool { return !isNew(id) }); !slices.IsSorted(fresh) {
+		p.w.Errorf("the order of new messages is lost: %q", fresh)
+	}
+	slices.Sort(p.put)
+	slices.Sort(p.had)
+	if !slices.Equal(p.had, p.put) {
+		p.w.Errorf("published were %q, and workers have had %q", p.put, p.had)
+	}
+	for name := range p.w.observed().Queues {
+		if left := p.w.amqp.Ready(name); left > 0 {
+			p.w.Errorf("%d messages are in %s", left, name)
+		}
+	}
+}
+
+// The next operator has nothing but the broker and the status to go by.
+func TestAnOperatorThatIsKilledBetweenTheStepsOfAnExchangeGoesOn(t *testing.T) {
+	w := newWorld(t)
+	p := &passage{w: w, transport: w.ready()}
+	nothing := func() {}
+	p.publish()
+
+	t.Log("before and while the stand-in takes over")
+	p.killAt("PUT", "/queues/[^/]+/test.standin$", true, func() {
+		edit(w, p.transport, func(t *v1alpha1.Transport) { t.Spec.Queues[0].SingleActiveConsumer = new(true) })
+	})
+	p.killAt("DELETE", "/e/async/q/test/", true, nothing)
+
+	t.Log("while the queue goes: it was found empty, and is not any more")
+	p.awaitStep(v1alpha1.MigrationDrain)
+	w.deadAt("DELETE", "/queues/[^/]+/test$", false, func() { p.empty("test") }, func() {
+		p.publish()
+		w.amqp.Publish("", "test", amqp091.Publishing{MessageId: "straight into the queue"})
+		p.put = append(p.put, "straight into the queue")
+		w.awaitCount("test", 1)
+	})
+	p.killAt("DELETE", "/queues/[^/]+/test$", true, func() { p.empty("test") })
+
+	t.Log("when it is made, and while it takes over")
+	p.killAt("PUT", "/queues/[^/]+/test$", true, nothing)
+	p.killAt("DELETE", "/e/async/q/test.standin/", true, nothing)
+
+	t.Log("when the stand-in is gone")
+	p.awaitStep(v1alpha1.MigrationClear)
+	p.killAt("DELETE", "/queues/[^/]+/test.standin$", true, func() { p.empty("test.standin") })
+	testtransport.Eventually(t, "the exchange to be over", func() bool {
+		return w.get(p.transport) && len(p.transport.Status.Migrations)+len(p.transport.Status.Retiring) == 0 && w.published("test").Standin == ""
+	})
+	w.awaitReady(p.transport)
+	if condition := meta.FindStatusCondition(p.transport.Status.Conditions, v1alpha1.ReconcilingCondition); condition != nil {
+		t.Errorf("the status still says %+v", condition)
+	}
+	if w.observed().Queues["test"].Arguments["x-single-active-consumer"] != true || w.hasQueue("test.standin") {
+		t.Errorf("the queue is %+v, and the stand-in is left: %v", w.observed().Queues["test"].Queue, w.hasQueue("test.standin"))
+	}
+	p.empty("test")
+	p.check()
 }
 
 // A deletion takes no further step of an exchange. Workers that consume one of the two queues after the other go on to the other

@@ -100,6 +100,12 @@ func TestTwoOperatorsAtOnceDoNotFightAndLoseNothing(t *testing.T) {
 // broker has carried out the write, and the operator never learns of it.
 func (w *world) killAt(method, pattern string, answered bool, trigger func()) {
 	w.Helper()
+	w.deadAt(method, pattern, answered, trigger, func() {})
+}
+
+// deadAt is killAt with something that happens before another operator starts.
+func (w *world) deadAt(method, pattern string, answered bool, trigger, meanwhile func()) {
+	w.Helper()
 	caught := w.proxy.catch(method, pattern, answered)
 	trigger()
 	testtransport.Eventually(w, method+" of "+pattern, func() bool {
@@ -112,7 +118,8 @@ func (w *world) killAt(method, pattern string, answered bool, trigger func()) {
 		}
 	})
 	theOperator.kill()
-	theOperator.start(w.T, testcluster.Start(w.T))
+	defer theOperator.start(w.T, testcluster.Start(w.T)) // also where the test fails: the others need it
+	meanwhile()
 }
 
 func TestAnOperatorThatIsKilledBetweenTwoStepsGoesOn(t *testing.T) {
