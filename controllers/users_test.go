@@ -104,6 +104,16 @@ func (w *world) loggedInAs(t *v1alpha1.Transport) string {
 	return user.Name
 }
 
+// logIn connects as the workers do.
+func (w *world) logIn(t *v1alpha1.Transport) *testtransport.Broker {
+	w.Helper()
+	secret := w.userSecret(t)
+	u, err := url.Parse(testbroker.Shared(w).URL(w.vhost))
+	must(w.T, err)
+	u.User = url.UserPassword(string(secret.Data["username"]), string(secret.Data["password"]))
+	return testtransport.Connect(w, u.String())
+}
+
 func (w *world) hasUser(name string) bool {
 	w.Helper()
 	response, err := http.Get(testbroker.Shared(w).ManagementURL + "/api/users/" + url.PathEscape(name))
@@ -271,18 +281,14 @@ func TestAUserStaysAsLongAsWorkersAreLoggedInAsIt(t *testing.T) {
 	w := newWorld(t)
 	transport := w.scopedReady()
 	first := w.loggedInAs(transport)
-	login := *testbroker.Shared(t)
-	u, err := url.Parse(login.URL(w.vhost))
-	must(t, err)
-	u.User = url.UserPassword(first, string(w.userSecret(transport).Data["password"]))
-	worker := testtransport.Connect(t, u.String())
+	worker := w.logIn(transport)
 	must(t, w.client.Delete(t.Context(), w.userSecret(transport)))
 	testtransport.Eventually(t, "another login", func() bool { return !slices.Contains([]string{"", first}, w.loggedInAs(transport)) })
 	w.awaitLooks(6)
 	if !w.hasUser(first) {
 		t.Error("the former user is gone while somebody is logged in as it")
 	}
-	_, err = worker.Channel().Consume("test", "", false, false, false, false, nil)
+	_, err := worker.Channel().Consume("test", "", false, false, false, false, nil)
 	must(t, err)
 	must(t, worker.Close())
 	testtransport.Eventually(t, "the former user to go", func() bool { return !w.hasUser(first) })
