@@ -26,8 +26,10 @@ import (
 
 // flow is a producer that publishes without a pause, and workers that follow what the engine says, with a ledger of both.
 type flow struct {
-	s    *stage
-	keys []string
+	s *stage
+	// exchange and keys by which it publishes.
+	exchange string
+	keys     []string
 	// parks is true where some messages fail once and wait in a lane.
 	parks bool
 	stop  chan struct{}
@@ -53,7 +55,7 @@ type tap struct {
 
 func newFlow(s *stage, parks bool, keys ...string) *flow {
 	f := &flow{
-		s: s, keys: keys, parks: parks, stop: make(chan struct{}), confirmed: map[string]bool{}, handled: map[string]int{},
+		s: s, exchange: "async", keys: keys, parks: parks, stop: make(chan struct{}), confirmed: map[string]bool{}, handled: map[string]int{},
 		order: map[string][]int{}, consumers: map[string]*tap{},
 	}
 	s.t.Cleanup(f.end)
@@ -124,7 +126,7 @@ func (f *flow) publish() {
 			case <-pace.C:
 			}
 			id := strconv.Itoa(n)
-			confirm, err := channel.PublishWithDeferredConfirm("async", f.keys[n%len(f.keys)], true, false, amqp091.Publishing{
+			confirm, err := channel.PublishWithDeferredConfirm(f.exchange, f.keys[n%len(f.keys)], true, false, amqp091.Publishing{
 				MessageId: id, DeliveryMode: amqp091.Persistent,
 			})
 			if err != nil {
@@ -365,6 +367,22 @@ func wholeWay() []v1alpha1.MigrationStep {
 // settled makes the stage as its spec asks for, with lanes, and begins a flow.
 func (s *stage) settled(parks bool, keys ...string) *flow {
 	s.t.Helper()
+	s.stand()
+	f := newFlow(s, parks, keys...)
+	f.begin()
+	return f
+}
+
+// begin handles what is in the queue "test", and publishes.
+func (f *flow) begin() {
+	f.s.t.Helper()
+	f.follow(apply.Report{}, "test")
+	f.publish()
+}
+
+// stand makes the stage as its spec asks for.
+func (s *stage) stand() {
+	s.t.Helper()
 	s.waits = realWaits()
 	s.eventually("the objects", func() bool {
 		_, err := s.onceBy(s.client)
@@ -372,10 +390,6 @@ func (s *stage) settled(parks bool, keys ...string) *flow {
 	})
 	s.allCounted()
 	s.eventually("the policy of the exchange to apply", func() bool { return s.snapshot().Exchanges["async"].Policy != "" })
-	f := newFlow(s, parks, keys...)
-	f.follow(apply.Report{}, "test")
-	f.publish()
-	return f
 }
 
 func (s *stage) queue(name string) *v1alpha1.Queue {
@@ -394,64 +408,108 @@ func TestAQueueIsExchangedUnderTraffic(t *testing.T) {
 	for name, c := range map[string]struct {
 		before, after func(q *v1alpha1.Queue)
 		ordered       bool
+		// nowhere is true where no queue gets what is unroutable.
+		nowhere bool
 	}{
-		"Classic to Quorum":               {func(q *v1alpha1.Queue) { q.Type = &classic }, func(q *v1alpha1.Queue) { q.Type = &quorum }, false},
-		"Quorum to Classic":               {func(*v1alpha1.Queue) {}, func(q *v1alpha1.Queue) { q.Type = &classic }, false},
-		"single active consumer on":       {func(*v1alpha1.Queue) {}, func(q *v1alpha1.Queue) { q.SingleActiveConsumer = new(true) }, true},
-		"single active consumer off":      {func(q *v1alpha1.Queue) { q.SingleActiveConsumer = new(true) }, func(q *v1alpha1.Queue) { q.SingleActiveConsumer = nil }, true},
-		"Strict order on":                 {func(*v1alpha1.Queue) {}, func(q *v1alpha1.Queue) { q.Ordering = strict }, true},
-		"Classic to Quorum, Strict order": {func(q *v1alpha1.Queue) { q.Type = &classic }, func(q *v1alpha1.Queue) { q.Type, q.Ordering = nil, strict }, true},
+		"Classic to Quorum":               {before: func(q *v1alpha1.Queue) { q.Type = &classic }, after: func(q *v1alpha1.Queue) { q.Type = &quorum }},
+		"Quorum to Classic":               {after: func(q *v1alpha1.Queue) { q.Type = &classic }},
+		"no queue for what is unroutable": {after: func(q *v1alpha1.Queue) { q.Type = &classic }, nowhere: true},
+		"single active consumer on":       {after: func(q *v1alpha1.Queue) { q.SingleActiveConsumer = new(true) }, ordered: true},
+		"single active consumer off": {
+			before: func(q *v1alpha1.Queue) { q.SingleActiveConsumer = new(true) }, after: func(q *v1alpha1.Queue) { q.SingleActiveConsumer = nil },
+			ordered: true,
+		},
+		"Strict order on": {after: func(q *v1alpha1.Queue) { q.Ordering = strict }, ordered: true},
+		"Classic to Quorum, Strict order": {
+			before: func(q *v1alpha1.Queue) { q.Type = &classic }, after: func(q *v1alpha1.Queue) { q.Type, q.Ordering = nil, strict }, ordered: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
-			c.before(s.queue("test"))
+			if c.nowhere {
+				s.spec.Spec.Exchange.UnroutedTo = nil
+			}
+			if c.before != nil {
+				c.before(s.queue("test"))
+			}
 			f := s.settled(!c.ordered, "test")
 			c.after(s.queue("test"))
-			steps := f.migrating(s.client, []string{"test"}, nil)
-			if !slices.Equal(steps, wholeWay()) {
-				t.Errorf("it took the steps %v", steps)
-			}
-			if doubled := f.check("test"); doubled > 0 {
-				t.Errorf("%d messages were handled twice", doubled)
-			}
+			s.exchangedOnce(f)
 			if c.ordered && !slices.IsSorted(f.order["test"]) {
 				t.Error("the order is lost")
-			}
-			if s.exists("test.standin") {
-				t.Error("the stand-in is left")
-			}
-			if left := s.snapshot(); topology.Diff(s.input().Desired, left, s.state.Created).Empty() == false {
-				t.Error("something differs at the end")
 			}
 		})
 	}
 }
 
+// exchangedOnce sees the exchange of the queue "test" through, in which no message is lost or doubled.
+func (s *stage) exchangedOnce(f *flow) {
+	t := s.t
+	t.Helper()
+	if told := s.doubling(); len(told) > 0 {
+		t.Errorf("messages may be doubled that come by %v", told)
+	}
+	if steps := f.migrating(s.client, []string{"test"}, nil); !slices.Equal(steps, wholeWay()) {
+		t.Errorf("it took the steps %v", steps)
+	}
+	if doubled := f.check("test"); doubled > 0 {
+		t.Errorf("%d messages were handled twice", doubled)
+	}
+	if s.exists("test.standin") {
+		t.Error("the stand-in is left")
+	}
+	if !topology.Diff(s.input().Desired, s.snapshot(), s.state.Created).Empty() {
+		t.Error("something differs at the end")
+	}
+}
+
+// doubling are the ways into the queue "test", which is to be exchanged, by which messages may come to both queues.
+func (s *stage) doubling() []topology.Binding {
+	s.t.Helper()
+	diff := topology.Diff(s.input().Desired, s.snapshot(), s.state.Created)
+	if len(diff.Migrations) != 1 || diff.Migrations[0].Step != v1alpha1.MigrationPrepare {
+		s.t.Fatalf("it is not the queue that is about to be exchanged: %+v", diff.Migrations)
+	}
+	return diff.Migrations[0].Doubling
+}
+
 func TestAQueueIsExchangedBehindExchangesThatRouteToOthersToo(t *testing.T) {
 	classic := v1alpha1.QueueClassic
-	for name, change := range map[string]func(s *stage){
-		"topic": func(s *stage) {
+	for name, c := range map[string]struct {
+		change func(s *stage)
+		// exchange and key by which messages come; "async" and "test" where they are empty.
+		exchange, key string
+	}{
+		"topic": {change: func(s *stage) {
 			s.spec.Spec.Exchange.Type = v1alpha1.ExchangeTopic
 			s.queue("test").BindingKeys = []string{"test.#"}
-		},
-		"fanout": func(s *stage) {
+		}},
+		"fanout": {change: func(s *stage) {
 			s.spec.Spec.Exchange.Type = v1alpha1.ExchangeFanout
 			s.queue("test").BindingKeys, s.queue("lost").BindingKeys = nil, nil
-		},
-		"a second queue with the key": func(s *stage) { s.queue("lost").BindingKeys = []string{"lost", "test"} },
-		"a queue for what is unroutable": func(s *stage) {
+		}},
+		"a second queue with the key": {change: func(s *stage) { s.queue("lost").BindingKeys = []string{"lost", "test"} }},
+		"a queue for what is unroutable": {change: func(s *stage) {
 			s.spec.Spec.Exchange.UnroutedTo = new("test")
 			s.queue("test").BindingKeys = nil
-		},
+		}},
+		"an exchange of others": {exchange: "shop.events", key: "order.created", change: func(s *stage) {
+			if err := s.amqp.ExchangeDeclare("shop.events", "topic", true, false, false, false, nil); err != nil {
+				s.t.Fatal(err)
+			}
+			s.queue("test").Bindings = []v1alpha1.Binding{{Exchange: "shop.events", Keys: []string{"order.#"}}}
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
-			change(s)
-			f := s.settled(true, "test")
+			c.change(s)
+			s.stand()
+			f := newFlow(s, true, cmp.Or(c.key, "test"))
+			f.exchange = cmp.Or(c.exchange, f.exchange)
+			f.begin()
 			s.queue("test").Type = &classic
-			diff := topology.Diff(s.input().Desired, s.snapshot(), s.state.Created)
-			if len(diff.Migrations) != 1 || len(diff.Migrations[0].Doubling) == 0 {
-				t.Errorf("the plan does not tell that messages may be doubled: %+v", diff.Migrations)
+			if len(s.doubling()) == 0 {
+				t.Error("the plan does not tell that messages may be doubled")
 			}
 			f.migrating(s.client, []string{"test"}, nil)
 			f.check("test")
