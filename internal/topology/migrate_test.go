@@ -1,9 +1,13 @@
 package topology_test
 
 import (
+	"fmt"
+	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
@@ -152,6 +156,88 @@ func TestBetweenTwoWritesAMessageHasExactlyOneQueue(t *testing.T) {
 	if got := broker.Queues["test"]; got.Arguments["x-single-active-consumer"] != true || len(broker.BindingsTo("test")) != 3 {
 		t.Errorf("at the end it is %+v, bound by %v", got.Queue, broker.BindingsTo("test"))
 	}
+}
+
+// A stand-in has the limits of its work queue from before the first message comes into it until it is gone, and no other queue has
+// them for its sake.
+func TestAStandInHasTheLimitsOfItsWorkQueue(t *testing.T) {
+	for name, c := range map[string]struct {
+		before, after func(q *v1alpha1.Queue)
+		want          topology.Arguments
+	}{
+		"all limits, Quorum to Classic": {
+			before: func(q *v1alpha1.Queue) {
+				q.Limits = &v1alpha1.Limits{MessageTTL: v1alpha1.NewDuration(time.Hour), DropOldestAfter: new(int64(1000))}
+			},
+			after: func(q *v1alpha1.Queue) { q.Type = new(v1alpha1.QueueClassic) },
+			want:  topology.Arguments{"message-ttl": "3600000", "max-length": "1000", "overflow": "drop-head", "delivery-limit": "20"},
+		},
+		"a time to live, single active consumer on": {
+			before: func(q *v1alpha1.Queue) { q.Limits = &v1alpha1.Limits{MessageTTL: v1alpha1.NewDuration(time.Minute)} },
+			after:  func(q *v1alpha1.Queue) { q.SingleActiveConsumer = new(true) },
+			want:   topology.Arguments{"message-ttl": "60000", "delivery-limit": "20"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			transport := async(func(tr *v1alpha1.Transport) { c.before(&tr.Spec.Queues[1]) })
+			broker := emptyBroker()
+			broker.converge(desired(t, transport))
+			broker.exchange("async", func(e *topology.ExchangeState) { e.Policy = "redrive.async:exchange" })
+			c.after(&transport.Spec.Queues[1])
+			var last []v1alpha1.Migration
+			seen := map[v1alpha1.MigrationStep]bool{}
+			for range 12 {
+				diff := topology.DiffSince(desired(t, transport), broker.Observed, topology.Past{Created: []string{createdExchange}, Migrations: last})
+				for _, step := range topology.Plan(diff) {
+					broker.apply(step)
+					if len(broker.BindingsTo("test.standin")) > 0 {
+						broker.checkLimits(t, step.String(), c.want)
+					}
+				}
+				last = nil
+				for _, m := range diff.Migrations {
+					last, seen[m.Step] = append(last, v1alpha1.Migration{Queue: m.Queue, Step: m.Step}), true
+					broker.checkLimits(t, string(m.Step), c.want)
+					broker.remove(m.Drains)
+				}
+			}
+			if len(seen) != 6 || len(last) != 0 {
+				t.Errorf("it took the steps %v, and ends with %v", seen, last)
+			}
+			if _, left := broker.Policies["redrive.async:queue:test.standin"]; left {
+				t.Error("the policy is left")
+			}
+		})
+	}
+}
+
+// checkLimits holds the stand-in to a policy of its own and to what that has.
+func (s *simulated) checkLimits(t *testing.T, when string, want topology.Arguments) {
+	t.Helper()
+	got := s.Policies["redrive.async:queue:test.standin"]
+	if limits := texts(got.Definition); !maps.Equal(limits, texts(want)) || got.ApplyTo != "queues" {
+		t.Fatalf("after %q the stand-in has %v on %s, want %v", when, limits, got.ApplyTo, want)
+	}
+	for _, name := range []string{"test.standin", "test", "test.suspect", "test-standin", "test.standins", "latest.standin", "test.standin.suspect"} {
+		if matched, err := regexp.MatchString(got.Pattern, name); err != nil || matched != (name == "test.standin") {
+			t.Fatalf("after %q the policy for %q is on %s: %v, %v", when, got.Pattern, name, matched, err)
+		}
+	}
+}
+
+// texts of arguments, since a number comes back from the broker as another kind of one.
+func texts(arguments topology.Arguments) map[string]string {
+	all := map[string]string{}
+	for name, value := range arguments {
+		all[name] = fmt.Sprint(value)
+	}
+	return all
+}
+
+// remove takes a queue away, as workers and the engine do in the end.
+func (s *simulated) remove(queue string) {
+	delete(s.Queues, queue)
+	s.Bindings = slices.DeleteFunc(s.Bindings, func(b topology.Binding) bool { return b.Destination == queue })
 }
 
 func TestAStandInThatSomebodyElseHasMadeIsAConflict(t *testing.T) {
