@@ -157,8 +157,8 @@ type head struct {
 	nameless nameless
 	// traceparent is the span of the last attempt.
 	traceparent string
-	// idle deliveries were no attempts.
-	idle int64
+	// idle deliveries were no attempts; tried ones were.
+	idle, tried int64
 	// judged is the configuration that gave the message up; nil while none has. givenUp is why.
 	judged  *program
 	givenUp message.Final
@@ -202,7 +202,8 @@ func (h *head) enter(ctx context.Context) bool {
 func (h *head) leave() { <-h.turn }
 
 // recall fills in the history of a message: what this process remembers, and how often the broker delivered it. A message
-// that has been elsewhere in the meantime, such as the failure queue, brings a history of its own, which is over.
+// that has been elsewhere in the meantime, such as the failure queue, brings a history of its own, which is over. A classic queue, which
+// is emptied in order while a strict one takes its place, does not count: what this process remembers is all there is.
 func (h *head) recall(j *job) {
 	var seen nameless
 	if j.nameless {
@@ -214,7 +215,7 @@ func (h *head) recall(j *job) {
 		*h = head{turn: h.turn, id: j.state.ID}
 	}
 	h.nameless = seen
-	attempts := min(max(0, j.delivery.DeliveryCount()-h.idle), message.MaxCount)
+	attempts := min(max(h.tried, j.delivery.DeliveryCount()-h.idle), message.MaxCount)
 	j.state.History, j.state.Traceparent = h.history, h.traceparent
 	j.state.History.Attempts, j.state.History.Retries = attempts, attempts
 }
@@ -224,7 +225,10 @@ func (h *head) recall(j *job) {
 func (h *head) remember(j *job, o outcome) {
 	h.history, h.traceparent = j.state.History, j.state.Traceparent
 	h.history.Immediate = 0
-	if !j.attempted && (o.kind == returned || o.kind == released || o.kind == abandoned) {
+	switch comesAgain := o.kind == returned || o.kind == released || o.kind == abandoned; {
+	case comesAgain && j.attempted:
+		h.tried++
+	case comesAgain:
 		h.idle++
 	}
 }
