@@ -85,7 +85,9 @@ func (e *Exec) Handle(ctx context.Context, request Request) *retry.Failure {
 	}
 	e.lookout.walked()
 	if text := said.stderr.String(); text != "" {
-		e.stderr.write(func() []any { return []any{"queue", request.Queue, "message", request.ID, "attempt", request.Attempt, "text", text} })
+		e.stderr.write(func() []any {
+			return []any{"queue", request.Queue, "message", request.ID, "attempt", request.Attempt, "text", text}
+		})
 	}
 	return said.failure(ctx, exit)
 }

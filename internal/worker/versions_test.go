@@ -29,10 +29,10 @@ func TestAWorkerRunsWithTheConfigurationOfAnEarlierOperator(t *testing.T) {
 				t.Fatalf("it is of version %d", config.Version)
 			}
 			w, err := worker.New(worker.Options{
-				Config: config,
-				Source: func() (amqp.Target, error) { return amqp.Target{}, errors.New("no broker is needed") },
+				Config:   config,
+				Source:   func() (amqp.Target, error) { return amqp.Target{}, errors.New("no broker is needed") },
 				Handlers: newHandler,
-				Now: time.Now, Rand: worker.Random{}, Metrics: worker.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
+				Now:      time.Now, Rand: worker.Random{}, Metrics: worker.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
 			})
 			if err != nil {
 				t.Fatal(err)

@@ -72,10 +72,10 @@ func encoded(t *testing.T, policy v1alpha1.RetryPolicySpec) string {
 func newFollower(t *testing.T, config compile.Config, registry *prometheus.Registry, log slog.Handler) *worker.Worker {
 	t.Helper()
 	w, err := worker.New(worker.Options{
-		Config: config,
-		Source: func() (amqp.Target, error) { return amqp.Target{}, errors.New("no broker is needed") },
+		Config:   config,
+		Source:   func() (amqp.Target, error) { return amqp.Target{}, errors.New("no broker is needed") },
 		Handlers: newHandler,
-		Now: time.Now, Rand: worker.Random{}, Metrics: worker.NewMetrics(registry), Log: slog.New(log),
+		Now:      time.Now, Rand: worker.Random{}, Metrics: worker.NewMetrics(registry), Log: slog.New(log),
 	})
 	if err != nil {
 		t.Fatal(err)
