@@ -145,7 +145,7 @@ func TestAMessageThatGoesOnDoesNotSayTwiceWhatOneThatFailedSays(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, want := slices.Sorted(maps.Keys(published.Headers)), append(c.want, HeaderHistory)
+			got, want := slices.Sorted(maps.Keys(published.Headers)), slices.Concat(c.want, []string{HeaderHistory})
 			slices.Sort(want)
 			if !slices.Equal(got, want) {
 				t.Errorf("got  %q\nwant %q", got, want)
