@@ -192,6 +192,10 @@ func TestAnOperatorThatIsKilledBetweenTheStepsOfAnExchangeGoesOn(t *testing.T) {
 		p.put = append(p.put, "straight into the queue")
 		w.awaitCount("test", 1)
 	})
+	w.awaitLooks(6)
+	if queue, exists := w.observed().Queues["test"]; !exists || queue.Arguments["x-single-active-consumer"] == true {
+		t.Fatal("the queue went with a message in it")
+	}
 	p.killAt("DELETE", "/queues/[^/]+/test$", true, func() { p.empty("test") })
 
 	t.Log("when it is made, and while it takes over")
