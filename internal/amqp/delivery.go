@@ -74,6 +74,11 @@ func (d *Delivery) DeliveryCount() int64 {
 	if !d.Redelivered {
 		return 0
 	}
+	return d.ClaimedDeliveries()
+}
+
+// ClaimedDeliveries is what the header of the count says, whoever wrote it: on a message that never came back, its publisher.
+func (d *Delivery) ClaimedDeliveries() int64 {
 	count, _ := d.Headers[headerDeliveryCount].(int64)
 	return max(count, 0)
 }

@@ -38,3 +38,9 @@ func namelessOf(d *amqp.Delivery) nameless {
 func (n nameless) follows(last nameless) bool {
 	return n.content == last.content && n.deliveries > last.deliveries
 }
+
+// mayFollow is true for a message that came back, and is the same or an equal one: a classic queue does not count. It has the past of
+// the other, so that it is not retried for ever, but not its id: whoever handles each id once would leave out the work of one of two.
+func (n nameless) mayFollow(last nameless) bool {
+	return n.content == last.content && n.deliveries >= last.deliveries
+}

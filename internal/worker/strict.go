@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,19 +29,19 @@ func (w *Worker) strictly(ctx context.Context, j *job) {
 		return
 	}
 	defer h.leave()
-	h.recall(j)
-	o := outcome{kind: failed, final: h.givenUp}
-	if h.judged == nil {
+	p := h.recall(j)
+	o := outcome{kind: failed, final: p.givenUp}
+	if p.judged == nil {
 		o = w.decide(ctx, j, strictPipeline())
 	}
 	w.leave(ctx, j)
-	if o.kind == failed && (h.judged != nil || j.queue.Strict == v1alpha1.OnFailureBlock) {
-		o = w.block(live, j, h, o)
+	if o.kind == failed && (p.judged != nil || j.queue.Strict == v1alpha1.OnFailureBlock) {
+		o = w.block(live, j, p, o)
 	}
 	if o.kind == retried {
 		o = w.waitInPlace(ctx, j, o)
 	}
-	h.remember(j, o)
+	p.remember(j, o)
 	if o.kind == released || o.kind == abandoned {
 		// A session that ends gives the message back to its place. To reject it would only have it delivered here again.
 		_ = j.delivery.Abandon()
@@ -48,7 +49,7 @@ func (w *Worker) strictly(ctx context.Context, j *job) {
 		return
 	}
 	if w.finish(ctx, j, o) && o.kind != returned {
-		h.forget()
+		p.forget()
 	}
 }
 
@@ -83,9 +84,9 @@ func crashed(w *Worker, _ context.Context, j *job) (outcome, bool) {
 
 // block keeps a message that was given up at the head of its queue, which so stops. A changed configuration may give it
 // further retries, or let it go.
-func (w *Worker) block(ctx context.Context, j *job, h *head, o outcome) outcome {
-	if h.judged == nil {
-		h.judged, h.givenUp = j.program, o.final
+func (w *Worker) block(ctx context.Context, j *job, past *past, o outcome) outcome {
+	if past.judged == nil {
+		past.judged, past.givenUp = j.program, o.final
 		w.options.Log.Error("a strictly ordered queue stops: its first message was given up", "queue", j.queue.Name, "message", j.state.ID,
 			"reason", o.final.Reason, "explanation", o.final.Explanation)
 	}
@@ -99,12 +100,12 @@ func (w *Worker) block(ctx context.Context, j *job, h *head, o outcome) outcome 
 	defer hold.Stop()
 	for {
 		changed := w.heads.changed()
-		if p := w.program.Load(); p != h.judged {
+		if p := w.program.Load(); p != past.judged {
 			w.use(j)
-			h.judged = j.program
+			past.judged = j.program
 			if o, decided := w.reconsider(j, o); decided {
 				w.options.Log.Info("the queue goes on", "queue", j.queue.Name, "message", j.state.ID, "outcome", o.kind)
-				h.judged = nil
+				past.judged = nil
 				return o
 			}
 		}
@@ -150,7 +151,16 @@ type heads struct {
 // head is that of one queue. One message at a time is worked on, also when a session has ended in between.
 type head struct {
 	turn chan struct{}
+	// pasts are those of the messages that may come again, the latest first. One is enough for a strict queue. A classic queue that is
+	// emptied while a strict one takes its place gives each of its consumers a message, and what one returns it may give to another.
+	pasts []*past
+}
 
+// maxPasts is how many messages a head remembers.
+const maxPasts = 256
+
+// past is what a message has gone through in this process.
+type past struct {
 	id      string
 	history retry.History
 	// nameless is what the message is known by when it comes again, where the id was drawn here; zero where it is on the message.
@@ -159,6 +169,8 @@ type head struct {
 	traceparent string
 	// idle deliveries were no attempts; tried ones were.
 	idle, tried int64
+	// claimed is how often the message was delivered by the word of its publisher.
+	claimed int64
 	// judged is the configuration that gave the message up; nil while none has. givenUp is why.
 	judged  *program
 	givenUp message.Final
@@ -202,36 +214,63 @@ func (h *head) enter(ctx context.Context) bool {
 func (h *head) leave() { <-h.turn }
 
 // recall fills in the history of a message: what this process remembers, and how often the broker delivered it. A message
-// that has been elsewhere in the meantime, such as the failure queue, brings a history of its own, which is over. A classic queue, which
-// is emptied in order while a strict one takes its place, does not count: what this process remembers is all there is.
-func (h *head) recall(j *job) {
+// that has been elsewhere in the meantime, such as the failure queue, brings a history of its own, which is over. A classic queue does
+// not count: what this process remembers is all there is.
+func (h *head) recall(j *job) *past {
 	var seen nameless
 	if j.nameless {
-		if seen = namelessOf(j.delivery); seen.follows(h.nameless) {
-			j.state.ID, j.view.ID = h.id, h.id
-		}
+		seen = namelessOf(j.delivery)
 	}
-	if j.state.ID != h.id || !j.delivery.Redelivered {
-		*h = head{turn: h.turn, id: j.state.ID}
+	p := h.known(j, seen)
+	if seen.follows(p.nameless) {
+		j.state.ID, j.view.ID = p.id, p.id
 	}
-	h.nameless = seen
-	attempts := min(max(h.tried, j.delivery.DeliveryCount()-h.idle), message.MaxCount)
-	j.state.History, j.state.Traceparent = h.history, h.traceparent
+	p.id, p.nameless = j.state.ID, seen
+	counted := j.delivery.DeliveryCount()
+	if counted == p.claimed {
+		counted = 0 // nobody has counted since
+	}
+	attempts := min(max(p.tried, counted-p.idle), message.MaxCount)
+	j.state.History, j.state.Traceparent = p.history, p.traceparent
 	j.state.History.Attempts, j.state.History.Retries = attempts, attempts
+	return p
+}
+
+// known is the past of a message that came back, and a new one of any other; it is the latest from now on.
+func (h *head) known(j *job, seen nameless) *past {
+	at := -1
+	if j.delivery.Redelivered {
+		at = slices.IndexFunc(h.pasts, func(p *past) bool {
+			if j.nameless {
+				return seen.mayFollow(p.nameless)
+			}
+			return p.id == j.state.ID
+		})
+	}
+	p := &past{}
+	if at >= 0 {
+		p = h.pasts[at]
+		h.pasts = slices.Delete(h.pasts, at, at+1)
+	} else if !j.delivery.Redelivered {
+		p.claimed = j.delivery.ClaimedDeliveries()
+	}
+	h.pasts = slices.Insert(h.pasts, 0, p)
+	h.pasts = slices.Delete(h.pasts, min(maxPasts, len(h.pasts)), len(h.pasts))
+	return p
 }
 
 // remember keeps what a message has gone through in case that it is delivered again. Whatever became of it here, it is when its
 // settlement does not arrive.
-func (h *head) remember(j *job, o outcome) {
-	h.history, h.traceparent = j.state.History, j.state.Traceparent
-	h.history.Immediate = 0
+func (p *past) remember(j *job, o outcome) {
+	p.history, p.traceparent = j.state.History, j.state.Traceparent
+	p.history.Immediate = 0
 	switch comesAgain := o.kind == returned || o.kind == released || o.kind == abandoned; {
 	case comesAgain && j.attempted:
-		h.tried++
+		p.tried++
 	case comesAgain:
-		h.idle++
+		p.idle++
 	}
 }
 
-// forget is called when the message is settled for good: an equal one that comes next is another.
-func (h *head) forget() { h.nameless = nameless{} }
+// forget is called when the message is settled for good: an equal one that comes next, or one of the same id, is another.
+func (p *past) forget() { p.nameless, p.tried = nameless{}, 0 }

@@ -1,0 +1,58 @@
+package worker
+
+import (
+	"fmt"
+	"testing"
+
+	"redrive.dev/redrive/internal/amqp"
+	"redrive.dev/redrive/internal/message"
+)
+
+// returns lets a message come, with an id and no count of the broker's, and go back after an attempt.
+func (h *head) returns(id string, redelivered bool) (attempts int64, p *past) {
+	j := &job{
+		delivery: &amqp.Delivery{Message: message.Message{MessageID: id, Redelivered: redelivered}},
+		state:    message.State{ID: id}, attempted: true,
+	}
+	p = h.recall(j)
+	attempts = j.state.History.Attempts
+	p.remember(j, outcome{kind: returned})
+	return attempts, p
+}
+
+// A classic queue without a single active consumer gives what one worker returns to another, which has returned something too.
+func TestTheAttemptsOfMessagesThatComeInTurnsAreCountedEach(t *testing.T) {
+	h := newHeads().of("test")
+	for round := range int64(4) {
+		for _, id := range []string{"a", "b", "c"} {
+			if attempts, _ := h.returns(id, round > 0); attempts != round {
+				t.Errorf("%s comes with %d attempts, want %d", id, attempts, round)
+			}
+		}
+	}
+}
+
+func TestTheAttemptsOfAMessageThatIsDoneAreNotThoseOfAnotherOfItsID(t *testing.T) {
+	h := newHeads().of("test")
+	h.returns("a", false)
+	_, p := h.returns("a", true)
+	p.forget()
+	if attempts, _ := h.returns("a", true); attempts != 0 {
+		t.Errorf("%d attempts, want none", attempts)
+	}
+}
+
+func TestAHeadRemembersOnlySoMany(t *testing.T) {
+	h := newHeads().of("test")
+	for i := range 2 * maxPasts {
+		h.returns(fmt.Sprint(i), false)
+	}
+	if len(h.pasts) != maxPasts {
+		t.Errorf("it remembers %d", len(h.pasts))
+	}
+	last, _ := h.returns(fmt.Sprint(2*maxPasts-1), true)
+	first, _ := h.returns("0", true)
+	if last != 1 || first != 0 {
+		t.Errorf("the last one has %d attempts, the first one %d; want 1 and none", last, first)
+	}
+}
