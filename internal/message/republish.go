@@ -58,7 +58,7 @@ func Parked(m Message, s State, queue, lane string, now time.Time) (Message, err
 	headers := stateHeaders(m, s, now)
 	putTime(headers, HeaderNotBefore, s.NotBefore)
 	headers[HeaderLane] = lane
-	if s.Exchange == s.usual {
+	if s.usual != "" && s.Exchange == s.usual { // a configuration that names none may come to name one
 		delete(headers, HeaderExchange)
 	}
 	m, err := republished(m, queue, headers, pastHeaders(s))
