@@ -1,6 +1,8 @@
 package controllers
 
 import (
+	"cmp"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -95,9 +97,31 @@ func (c *statusCounts) failed(name types.NamespacedName, old *int64, count int64
 	return &count
 }
 
+// maxRetiring is how many queues status.retiring has room for.
+const maxRetiring = 1024
+
+// furthest are as many queues on their way out as the status has room for: those that have been on it for longest. The others, which
+// are not remembered, begin anew at each look until there is room.
+func furthest(retiring []v1alpha1.Retirement) []v1alpha1.Retirement {
+	if len(retiring) <= maxRetiring {
+		return retiring
+	}
+	since := func(r v1alpha1.Retirement) int64 {
+		if r.Since == nil {
+			return math.MaxInt64
+		}
+		return r.Since.Unix()
+	}
+	first := slices.SortedStableFunc(slices.Values(retiring), func(a, b v1alpha1.Retirement) int { return cmp.Compare(since(a), since(b)) })
+	first = first[:maxRetiring]
+	slices.SortFunc(first, func(a, b v1alpha1.Retirement) int { return cmp.Compare(a.Queue, b.Queue) })
+	return first
+}
+
 // retiring gives the list for status.retiring: the new one where a queue comes, goes or enters another stage, or where, once
 // a minute at most, a count crosses zero, doubles or halves. Else it is the old one.
 func (c *statusCounts) retiring(name types.NamespacedName, old, next []v1alpha1.Retirement, now time.Time) []v1alpha1.Retirement {
+	next = furthest(next)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if slices.EqualFunc(old, next, sameStage) && (now.Sub(c.drain[name]) < betweenDrains || slices.EqualFunc(old, next, sameSize)) {

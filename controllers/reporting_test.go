@@ -2,19 +2,47 @@ package controllers
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/topology"
 )
+
+func TestTheStatusRemembersAsManyRetiringQueuesAsItHasRoomForTheEldestFirst(t *testing.T) {
+	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	retiring := []v1alpha1.Retirement{{Queue: "held"}} // its time has not begun
+	for i := range maxRetiring + 1 {
+		retiring = append(retiring, v1alpha1.Retirement{
+			Queue: fmt.Sprintf("q%04d", i), Since: &metav1.Time{Time: start.Add(-time.Duration(i) * time.Second)},
+		})
+	}
+	got := newStatusCounts().retiring(types.NamespacedName{Name: "async"}, nil, retiring, start)
+	if len(got) != maxRetiring || got[0].Queue != "q0001" || got[len(got)-1].Queue != "q1024" {
+		t.Errorf("%d queues, %s to %s; want all but the youngest and the one that is held", len(got), got[0].Queue, got[len(got)-1].Queue)
+	}
+	file, err := os.ReadFile("../config/crd/bases/redrive.dev_transports.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var crd apiextensionsv1.CustomResourceDefinition
+	if err := yaml.Unmarshal(file, &crd); err != nil {
+		t.Fatal(err)
+	}
+	if room := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["status"].Properties["retiring"].MaxItems; ptr.Deref(room, 0) != maxRetiring {
+		t.Errorf("the schema has room for %d", ptr.Deref(room, 0))
+	}
+}
 
 func TestADrainWritesCountsOnlyWhereTheyTellSomethingNew(t *testing.T) {
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

@@ -288,6 +288,7 @@ type RetryPolicyStatus struct {
 // +kubebuilder:printcolumn:name="Used by",type=integer,JSONPath=`.status.usedBy`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.includeStrategies) || self.spec.includeStrategies.all(p, p.name != self.metadata.name)",message="a policy has its own strategies already: includeStrategies names other policies"
 type RetryPolicy struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional

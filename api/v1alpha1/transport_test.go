@@ -200,6 +200,9 @@ func TestWhatATransportCannotChange(t *testing.T) {
 			"broker: {secretRef: {name: r}, vhost: a}\nqueues: [{name: a}]", "broker: {secretRef: {name: r}, vhost: b}\nqueues: [{name: a}]",
 			"the vhost of a Transport cannot be changed",
 		},
+		"the vhost removed, after which another could be set": {
+			"broker: {secretRef: {name: r}, vhost: a}\nqueues: [{name: a}]", minimal, "the vhost of a Transport cannot be changed or taken out",
+		},
 
 		"a vhost that the Secret had": {minimal, "broker: {secretRef: {name: r}, vhost: a}\nqueues: [{name: a}]", ""},
 		"another Secret":              {minimal, "broker: {secretRef: {name: s}}\nqueues: [{name: a}]", ""},

@@ -66,13 +66,14 @@ type LocalReference struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
 }
 
 // Broker says where RabbitMQ is: by a Secret, or by a cluster of the RabbitMQ Cluster Operator.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.secretRef) != has(self.clusterRef)",message="a broker needs exactly one of: secretRef, clusterRef"
-// +kubebuilder:validation:XValidation:rule="!has(self.vhost) || !has(oldSelf.vhost) || self.vhost == oldSelf.vhost",message="the vhost of a Transport cannot be changed: make a second Transport on the other vhost, move the producers, and delete this one"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.vhost) || (has(self.vhost) && self.vhost == oldSelf.vhost)",message="the vhost of a Transport cannot be changed or taken out: make a second Transport on the other vhost, move the producers, and delete this one"
 type Broker struct {
 	// secretRef names a Secret with Service Binding keys: host, port, username and password, or uri; optional are vhost,
 	// management_uri, ca.crt, tls.crt and tls.key.
@@ -608,7 +609,7 @@ type TransportStatus struct {
 	// +optional
 	// +listType=map
 	// +listMapKey=queue
-	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:MaxItems=1024
 	Retiring []Retirement `json:"retiring,omitempty"`
 
 	// migrations are the work queues that are exchanged for ones with other arguments.

@@ -76,7 +76,7 @@ func TestSuspectsCanGoOnBeforeMessagesComeIn(t *testing.T) {
 	}
 }
 
-func TestNamesThatMeetThoseOfSuspectsAreRefused(t *testing.T) {
+func TestNamesThatMeetThoseOfSuspectsAndStandinsAreRefused(t *testing.T) {
 	rename := func(name string) func(*v1alpha1.Transport) {
 		return func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].Name = name }
 	}
@@ -103,6 +103,17 @@ func TestNamesThatMeetThoseOfSuspectsAreRefused(t *testing.T) {
 			[]func(*v1alpha1.Transport){rename(strings.Repeat("x", 248))},
 			`.suspect" made from it has 256 bytes; RabbitMQ allows 255`,
 		},
+		{
+			"a queue named like another's stand-in",
+			[]func(*v1alpha1.Transport){rename("lost.standin")},
+			`spec.queues[0].name: "lost.standin" would stand in for it while it is exchanged, and is the name of spec.queues[1]: rename one of the two`,
+		},
+		{"the failure queue named like the stand-in of a strict queue", []func(*v1alpha1.Transport){strict(""), func(tr *v1alpha1.Transport) {
+			tr.Spec.Failure = &v1alpha1.Failure{Queue: new("test.standin")}
+		}}, `spec.queues[1].name: "test.standin" would stand in for it while it is exchanged, and is the failure queue`},
+		{"an adopted queue has no stand-in whose name could be taken", []func(*v1alpha1.Transport){
+			rename("lost.standin"), func(tr *v1alpha1.Transport) { tr.Spec.Queues[0].Adopt = new(true) },
+		}, ""},
 		{"the longest name that the schema allows", []func(*v1alpha1.Transport){rename(strings.Repeat("x", 247))}, ""},
 		{"a name with that ending alone", []func(*v1alpha1.Transport){rename("mine.suspect")}, ""},
 		{"a strict queue has no suspects whose name could be taken", []func(*v1alpha1.Transport){

@@ -103,8 +103,8 @@ func (v *validator) queue(i int) {
 		v.addf(field+".name", "%q is the failure queue: choose another name, or set spec.failure.queue", queue.Name)
 	case strings.HasPrefix(queue.Name, v.names.LanePrefix()):
 		v.addf(field+".name", "%q: names that begin with %q belong to the fallback queues", queue.Name, v.names.LanePrefix())
-	case !compile.IsStrict(queue):
-		v.suspects(field+".name", v.names.Suspects(queue.Name))
+	default:
+		v.companions(field+".name", queue)
 	}
 	v.formerly(field+".formerly", queue)
 	v.bindingKeys(field+".bindingKeys", queue)
@@ -129,9 +129,19 @@ func (v *validator) formerly(field string, queue *v1alpha1.Queue) {
 	}
 }
 
-// suspects checks the name of a suspects' queue, which is made of that of its work queue.
-func (v *validator) suspects(field, name string) {
-	const what = "%q would be the queue for its suspects, and "
+// companions checks the names of queues that are made of that of a work queue. One problem is enough: the remedy is the same.
+func (v *validator) companions(field string, queue *v1alpha1.Queue) {
+	problems := len(v.problems)
+	if !compile.IsStrict(queue) {
+		v.companion(field, v.names.Suspects(queue.Name), "%q would be the queue for its suspects, and ")
+	}
+	if !adopts(queue) && len(v.problems) == problems {
+		v.companion(field, v.names.StandinQueue(queue.Name), "%q would stand in for it while it is exchanged, and ")
+	}
+}
+
+// companion checks the name of one of them; what says what it is for.
+func (v *validator) companion(field, name, what string) {
 	switch also := slices.IndexFunc(v.transport.Spec.Queues, func(q v1alpha1.Queue) bool { return q.Name == name }); {
 	case also >= 0:
 		v.addf(field, what+"is the name of spec.queues[%d]: rename one of the two", name, also)
