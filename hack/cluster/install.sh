@@ -2,7 +2,8 @@
 # Builds the images of the manager, the worker and the partner of the tests, loads them into the cluster of cluster.sh, and
 # installs the operator as users do, with config/default and what `make build-installer` writes of it. Returns when it runs.
 #	hack/cluster/cluster.sh bash -c 'hack/cluster/install.sh && kubectl get pods -A'
-# With E2E_EARLIER, such as -earlier, it also loads an earlier build of both, under the same names with that at their ends.
+# With E2E_EARLIER, such as -earlier, it also loads the build of the source in E2E_EARLIER_TREE, under the same names with that at
+# their ends.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -15,10 +16,11 @@ work=$(mktemp -d)
 dist=
 trap 'rm -rf "$work" "$dist"' EXIT
 
-load() { # load IMAGE PACKAGE [PROGRAM [BYTES [VERSION]]]: under another name than the package's, and of at most so many bytes
+source=. version=e2e
+load() { # load IMAGE PACKAGE [PROGRAM [BYTES]]: of $source, under another name than the package's, and of at most so many bytes
 	local program=$work/${3:-${2##*/}}
 	say "building $1"
-	go build -trimpath -ldflags "-s -w -X redrive.dev/redrive/internal/version.version=${5:-e2e}" -o "$program" "$2"
+	go build -C "$source" -trimpath -ldflags "-s -w -X redrive.dev/redrive/internal/version.version=$version" -o "$program" "$2"
 	GOARCH='' GOOS='' CGO_ENABLED='' go run ./hack/cluster/image -limit "${4:-1000000000}" "$1" "$program" >"$work/image.tar"
 	sh -c "$E2E_LOAD \"\$1\"" load "$work/image.tar" >&2
 	rm "$work/image.tar" "$program"
@@ -32,10 +34,11 @@ if [[ -n ${E2E_LOAD:-} ]]; then
 	load "$IMG_PARTNER" ./hack/e2e/partner
 	# The next version of a team's image, as a team may make it: its program stands elsewhere.
 	if [[ ${E2E_SHORT:-} != 1 ]]; then load "$IMG_PARTNER_NEXT" ./hack/e2e/partner next; fi
-	# What the suite upgrades from: builds that differ in what they say of themselves.
+	# What the suite upgrades from.
 	if [[ -n ${E2E_EARLIER:-} ]]; then
-		load "$IMG_MANAGER$E2E_EARLIER" ./cmd/manager manager 1000000000 "e2e$E2E_EARLIER"
-		load "$IMG_WORKER$E2E_EARLIER" ./cmd/worker worker "$worker_limit" "e2e$E2E_EARLIER"
+		source=$E2E_EARLIER_TREE version=e2e$E2E_EARLIER
+		load "$IMG_MANAGER$E2E_EARLIER" ./cmd/manager
+		load "$IMG_WORKER$E2E_EARLIER" ./cmd/worker worker "$worker_limit"
 	fi
 	unset CGO_ENABLED GOOS GOARCH
 fi

@@ -17,7 +17,8 @@
 //	                    scenario that kills the kubelet is left out.
 //	E2E_RABBITMQ_IMAGE  image of RabbitMQ in the cluster (rabbitmq:4-management)
 //	E2E_EARLIER         what stands at the ends of IMG_MANAGER and IMG_WORKER in the names of an earlier build, such as -earlier.
-//	                    Left out, the scenario that installs and upgrades is left out.
+//	                    Left out, the scenarios that install and upgrade are left out.
+//	E2E_EARLIER_TREE    folder with the source of that build, whose installer and chart are used
 //	E2E_SHORT=1         only what takes a few minutes
 //	E2E_KEEP=1          leave namespaces and vhosts of the scenarios standing
 //	E2E_EVIDENCE        folder for the logs of all pods and the objects of all scenarios (a temporary one)

@@ -24,18 +24,20 @@ const (
 	moveWithin = 3 * time.Minute
 )
 
-// build of the operator and its workers.
-type build struct{ manager, worker string }
+// build of the operator and its workers: images, and the source whose installer and chart install them.
+type build struct{ manager, worker, source string }
 
 // builds are the one that the suite runs on and an earlier one.
 func builds(t *testing.T) (earlier, present build) {
 	t.Helper()
-	present = build{os.Getenv("IMG_MANAGER"), os.Getenv("IMG_WORKER")}
-	suffix := os.Getenv("E2E_EARLIER")
-	if suffix == "" || present.manager == "" || present.worker == "" {
-		t.Skip("E2E_EARLIER, IMG_MANAGER and IMG_WORKER name no earlier build")
+	here, err := filepath.Abs(repository)
+	must(t, err)
+	present = build{os.Getenv("IMG_MANAGER"), os.Getenv("IMG_WORKER"), here}
+	suffix, source := os.Getenv("E2E_EARLIER"), os.Getenv("E2E_EARLIER_TREE")
+	if suffix == "" || source == "" || present.manager == "" || present.worker == "" {
+		t.Skip("E2E_EARLIER, E2E_EARLIER_TREE, IMG_MANAGER and IMG_WORKER name no earlier build")
 	}
-	return build{present.manager + suffix, present.worker + suffix}, present
+	return build{present.manager + suffix, present.worker + suffix, source}, present
 }
 
 // program runs one in the root of the repository, as a user does.
@@ -54,13 +56,13 @@ func program(t *testing.T, name string, arguments ...string) string {
 // apply installs or upgrades with the one YAML.
 func (b build) apply(t *testing.T) {
 	t.Helper()
-	must(t, os.MkdirAll(filepath.Join(repository, "dist"), 0o750))
-	folder, err := os.MkdirTemp(filepath.Join(repository, "dist"), "e2e.") //nolint:usetesting // kustomize takes no folder elsewhere
+	must(t, os.MkdirAll(filepath.Join(b.source, "dist"), 0o750))
+	folder, err := os.MkdirTemp(filepath.Join(b.source, "dist"), "e2e.") //nolint:usetesting // kustomize takes no folder elsewhere
 	must(t, err)
 	defer func() { must(t, os.RemoveAll(folder)) }()
 	relative := filepath.Join("dist", filepath.Base(folder))
-	program(t, "make", "build-installer", "DIST="+relative, "IMG_MANAGER="+b.manager, "IMG_WORKER="+b.worker)
-	program(t, "kubectl", "apply", "--server-side", "--force-conflicts", "--filename", filepath.Join(relative, "install.yaml"))
+	program(t, "make", "--directory", b.source, "build-installer", "DIST="+relative, "IMG_MANAGER="+b.manager, "IMG_WORKER="+b.worker)
+	program(t, "kubectl", "apply", "--server-side", "--force-conflicts", "--filename", filepath.Join(folder, "install.yaml"))
 }
 
 // helm runs the pinned one.
@@ -72,7 +74,7 @@ func helm(t *testing.T, arguments ...string) {
 // chart installs or upgrades with Helm. What was installed otherwise is taken over.
 func (b build) chart(t *testing.T) {
 	t.Helper()
-	arguments := []string{"upgrade", "--install", release, "config/chart", "--create-namespace", "--take-ownership", "--force-conflicts"}
+	arguments := []string{"upgrade", "--install", release, filepath.Join(b.source, "config/chart"), "--create-namespace", "--take-ownership", "--force-conflicts"}
 	for name, image := range map[string]string{"manager": b.manager, "worker": b.worker} {
 		colon := strings.LastIndex(image, ":")
 		arguments = append(arguments, "--set", "image."+name+".repository="+image[:colon], "--set-string", "image."+name+".tag="+image[colon+1:])
