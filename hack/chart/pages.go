@@ -72,6 +72,7 @@ func pages() []page {
 		}},
 		{object: "Service redrive-manager-scale", source: everywhere, file: "scale-service.yaml", under: always},
 		{object: "Deployment redrive-manager", source: everywhere, file: "deployment.yaml", under: always, edits: deployment()},
+		{object: "PodDisruptionBudget redrive-manager", source: everywhere, file: "disruption-budget.yaml", under: always},
 		{object: "NetworkPolicy redrive-manager-ingress", source: everywhere, file: "networkpolicy.yaml", under: always, edits: []edit{
 			when(metricsOn, "    - port: metrics\n      protocol: TCP"),
 		}},
@@ -166,6 +167,7 @@ func deployment() []edit {
 		when(metricsOn, "        - containerPort: 8443\n          name: metrics"),
 		replace("containerPort: 8443", `containerPort: {{ include "redrive.metricsPort" $ }}`),
 		orElse("$.Values.resources", "        resources:"),
+		replace("value: 90MiB", "value: {{ $.Values.goMemoryLimit }}"),
 		before("      securityContext:",
 			"{{- with $.Values.imagePullSecrets }}",
 			"      imagePullSecrets: {{- toYaml . | nindent 6 }}",
