@@ -418,7 +418,8 @@ func TestProcessesThatGoOnDyingAreReplacedWithPauses(t *testing.T) {
 	began := time.Now()
 	startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say "+hello, "exit 9")}, handler.Options{Metrics: registry})
 	eventually(t, "eight have died at once, and two more with a pause", func() bool { return starts(registry) >= 11 })
-	if took := time.Since(began); took < 2400*time.Millisecond { // 1 s and 2 s, less a fifth of each
+	// A second and two, less a fifth of each; or a second twice, where one ends before its hello is read, and so failed to start.
+	if took := time.Since(began); took < 1600*time.Millisecond {
 		t.Errorf("eleven starts within %s", took)
 	}
 }
