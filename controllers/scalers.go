@@ -217,8 +217,11 @@ func (r *TransportReconciler) freeFrom(
 // applyScaler writes what scales a worker group.
 func (r *TransportReconciler) applyScaler(ctx context.Context, run *transportRun, worker *v1alpha1.Worker, scaling compile.Scaling) error {
 	name, kind := workload.Name(run.transport, worker.Name), run.scaled.kind
-	desired, err := workload.ScaledObject(run.transport, worker, scaling, r.Options.Scale.URL), error(nil)
-	if kind == workload.AutoscalerKind() {
+	var desired *unstructured.Unstructured
+	var err error
+	if kind != workload.AutoscalerKind() {
+		desired = workload.ScaledObject(run.transport, worker, scaling, r.Options.Scale.URL)
+	} else {
 		desired, err = workload.Autoscaler(run.transport, worker, scaling)
 		if scaling.Min == 0 {
 			run.warnings = append(run.warnings, fmt.Sprintf(

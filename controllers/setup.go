@@ -107,8 +107,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		return err
 	}
 	concurrent := controllerOptions(options)
-	concurrent.MaxConcurrentReconciles = lookers // most of which wait for their turn,
-	concurrent.ReconciliationTimeout = 0         // for as long as it takes
+	// Most of them wait for their turn at a broker, for as long as that takes.
+	concurrent.MaxConcurrentReconciles, concurrent.ReconciliationTimeout = lookers, 0
 	return transports.setup(mgr, concurrent)
 }
 

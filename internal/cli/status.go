@@ -43,8 +43,8 @@ oldest that waits, and the consumers. It writes nothing, and takes no message ou
 
 The login is that of the Transport's Secret. Where its management API is a Service of the cluster, status reaches it through
 the API server, as kubectl port-forward does; --management-url names another way. It needs the rights to get
-transports, and for the counts to get the Secret and the Service, to list endpointslices and to create pods/portforward. What
-it may not read it leaves out, and says so.
+transports, and for the counts to get the Secret and the Service, or the RabbitmqCluster, to list endpointslices and to create
+and get pods/portforward. What it may not read it leaves out, and says so.
 
 The broker's counts are up to some seconds old. OLDEST is a bound: what waits in a lane is younger than the lane's delay
 ("<5s"), and what has expired and cannot leave is older (">5s"). RabbitMQ does not tell the age of other messages ("-").

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -21,8 +22,10 @@ const (
 	// Defaults is the name of the policy that holds where none is referred to. No RetryPolicy can have it.
 	Defaults = "(defaults)"
 
+	// DefaultTimeout is that of an attempt where the spec gives none.
+	DefaultTimeout = 30 * time.Second
+
 	defaultConcurrency = 10
-	defaultTimeout     = 30 * time.Second
 	defaultWeight      = 1
 )
 
@@ -172,7 +175,7 @@ func compileAll(t *v1alpha1.Transport, specs map[string]v1alpha1.RetryPolicySpec
 	}
 	var invalid []error
 	compiled := make(map[string]*retry.Policy, len(specs))
-	for _, name := range sortedKeys(specs) {
+	for _, name := range slices.Sorted(maps.Keys(specs)) {
 		policy, err := compiler.Compile(name, specs[name])
 		if err != nil {
 			invalid = append(invalid, err)
@@ -204,7 +207,7 @@ func workerConfig(t *v1alpha1.Transport, w *v1alpha1.Worker, policies map[string
 		HighLanes:   len(needs.HighLanes) > 0,
 		Policies:    policies,
 		Concurrency: int(ptr.Deref(w.Concurrency, defaultConcurrency)),
-		Timeout:     ptr.Deref(w.Timeout, *v1alpha1.NewDuration(defaultTimeout)),
+		Timeout:     ptr.Deref(w.Timeout, *v1alpha1.NewDuration(DefaultTimeout)),
 		Handler:     w.Handler,
 		VHost:       ptr.Deref(t.Spec.Broker.VHost, ""),
 		MaxCrashes:  maxCrashes(t),
@@ -283,19 +286,10 @@ type LaneKey struct {
 // sorted are the policies in the order of their names.
 func sorted(policies map[string]*retry.Policy) []*retry.Policy {
 	all := make([]*retry.Policy, 0, len(policies))
-	for _, name := range sortedKeys(policies) {
+	for _, name := range slices.Sorted(maps.Keys(policies)) {
 		all = append(all, policies[name])
 	}
 	return all
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
 }
 
 // join is errors.Join on one line, as conditions show it.

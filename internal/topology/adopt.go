@@ -16,6 +16,10 @@ const (
 	keyDeadLetterStrategy = "dead-letter-strategy"
 	keyOverflow           = "overflow"
 	keyDeliveryLimit      = "delivery-limit"
+	keyMaxLength          = "max-length"
+	keyMaxLengthBytes     = "max-length-bytes"
+	keyMessageTTL         = "message-ttl"
+	keyExpires            = "expires"
 )
 
 // adopts is true for a queue of the spec that is taken as it is.
@@ -108,7 +112,7 @@ func (d *differ) settleQueuePolicy(got QueueState) {
 
 // bounded is true for a queue with a limit of its length, by argument, by our policy, or by an operator policy.
 func bounded(got QueueState, ours Arguments) bool {
-	for _, limit := range []string{"max-length", "max-length-bytes"} {
+	for _, limit := range []string{keyMaxLength, keyMaxLengthBytes} {
 		if got.Arguments["x-"+limit] != nil || ours[limit] != nil || got.EffectiveDefinition[limit] != nil {
 			return true
 		}

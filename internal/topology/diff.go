@@ -174,15 +174,14 @@ func (d *differ) queuesDiff() {
 		}
 		fields, remedy := compareQueue(want, got.Queue), remedyForQueue(want, got.Queue)
 		claim, claimed := d.claimOn(got.Queue)
-		switch {
-		case claimed && got.Arguments.Owner() != "":
+		if claimed && got.Arguments.Owner() != "" {
 			d.disputed(claim.conflict(ref, d.desired.Owner), want.Role == RoleFailure)
-		case claimed && len(fields) > 0:
-			remedy = fmt.Sprintf("%s seems to use it (by the %s): choose another name", ownerText(claim.owner, d.desired.Owner), claim.sign)
-			fallthrough
-		default:
-			d.judge(ref, got.Arguments, fields, remedy, want.Role == RoleFailure)
+			continue
 		}
+		if claimed && len(fields) > 0 {
+			remedy = fmt.Sprintf("%s seems to use it (by the %s): choose another name", ownerText(claim.owner, d.desired.Owner), claim.sign)
+		}
+		d.judge(ref, got.Arguments, fields, remedy, want.Role == RoleFailure)
 	}
 }
 

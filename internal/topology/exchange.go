@@ -41,9 +41,6 @@ type Migration struct {
 	swaps []Step
 }
 
-// Swaps are the steps that lead ways from one of the queues to the other, in their order.
-func (m Migration) Swaps() []Step { return m.swaps }
-
 // StepsLeft says what the exchange still has before it, for people.
 func (m Migration) StepsLeft() []string {
 	all := []struct {

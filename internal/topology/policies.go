@@ -98,8 +98,8 @@ func desiredPolicies(t *v1alpha1.Transport, needs compile.Needs, names compile.N
 	named := policyNamesOf(names.Prefix)
 	failure := Arguments{keyDeliveryLimit: unlimitedDeliveries}
 	if t.Spec.Failure != nil && t.Spec.Failure.DropOldestAfter != nil {
-		failure["max-length"] = *t.Spec.Failure.DropOldestAfter
-		failure["overflow"] = overflowDropHead
+		failure[keyMaxLength] = *t.Spec.Failure.DropOldestAfter
+		failure[keyOverflow] = overflowDropHead
 	}
 	policies := []Policy{
 		{
@@ -108,7 +108,7 @@ func desiredPolicies(t *v1alpha1.Transport, needs compile.Needs, names compile.N
 		},
 		{
 			Name: named.lanes(), Pattern: lanesPattern(names), ApplyTo: applyToQueues, Priority: pinPriority,
-			Definition: Arguments{"overflow": overflowRejectPublish},
+			Definition: Arguments{keyOverflow: overflowRejectPublish},
 		},
 	}
 	for _, work := range suspected(t) {
@@ -149,11 +149,11 @@ func workPolicy(queue *v1alpha1.Queue, needs compile.Needs, named policyNames) (
 	}
 	if limits := queue.Limits; limits != nil {
 		if limits.MessageTTL != nil {
-			definition["message-ttl"] = limits.MessageTTL.Milliseconds()
+			definition[keyMessageTTL] = limits.MessageTTL.Milliseconds()
 		}
 		if limits.DropOldestAfter != nil {
-			definition["max-length"] = *limits.DropOldestAfter
-			definition["overflow"] = overflowDropHead
+			definition[keyMaxLength] = *limits.DropOldestAfter
+			definition[keyOverflow] = overflowDropHead
 		}
 	}
 	return Policy{

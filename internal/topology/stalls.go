@@ -50,14 +50,14 @@ func causeOf(full []string) string {
 // count for it.
 func (d *differ) reached(queue QueueState) string {
 	argument, byArgument := wholeNumber(queue.Arguments["x-max-length"])
-	policy, byPolicy := wholeNumber(queue.EffectiveDefinition["max-length"])
+	policy, byPolicy := wholeNumber(queue.EffectiveDefinition[keyMaxLength])
 	if !strings.HasPrefix(overflowOf(queue), overflowRejectPublish) {
 		return ""
 	}
 	length := queue.Ready + queue.MessagesDLX
 	switch {
 	case byPolicy && (!byArgument || policy <= argument) && length >= policy:
-		return fmt.Sprintf("max-length %d by %s", policy, d.sourceOf(queue, "max-length"))
+		return fmt.Sprintf("max-length %d by %s", policy, d.sourceOf(queue, keyMaxLength))
 	case byArgument && length >= argument:
 		return fmt.Sprintf("its argument x-max-length is %d", argument)
 	default:
@@ -68,7 +68,7 @@ func (d *differ) reached(queue QueueState) string {
 // overflowOf is what a queue does when it is full. Of quorum queues a policy decides first, of classic queues the argument.
 func overflowOf(queue QueueState) string {
 	argument, byArgument := queue.Arguments[argOverflow]
-	policy, byPolicy := queue.EffectiveDefinition["overflow"]
+	policy, byPolicy := queue.EffectiveDefinition[keyOverflow]
 	switch {
 	case byPolicy && (queue.Type == TypeQuorum || !byArgument):
 		return fmt.Sprint(policy)

@@ -185,26 +185,26 @@ func harmOf(queue Queue, ours, effective Arguments) string {
 		value, set := effective[key]
 		return set && !same(value, ours[key])
 	}
-	bounded := foreign("max-length") || foreign("max-length-bytes")
-	overflow := effective["overflow"]
+	bounded := foreign(keyMaxLength) || foreign(keyMaxLengthBytes)
+	overflow := effective[keyOverflow]
 	if overflow == nil {
 		overflow = argumentOr(queue.Arguments, argOverflow)
 	}
 	rejects := strings.HasPrefix(fmt.Sprint(overflow), overflowRejectPublish)
 	switch {
-	case foreign("expires"):
+	case foreign(keyExpires):
 		return "sets expires: the broker deletes the queue with its messages when nobody uses it"
-	case queue.Role == RoleLane && foreign("message-ttl"):
+	case queue.Role == RoleLane && foreign(keyMessageTTL):
 		return "sets message-ttl: retries come back too early"
 	case queue.Role == RoleLane && bounded && !rejects:
 		return "bounds its length: retries come back too early when it is full"
 	case queue.Role == RoleLane && bounded:
 		return "bounds its length: retries are refused when it is full"
-	case queue.Role == RoleSuspects && foreign("message-ttl"):
+	case queue.Role == RoleSuspects && foreign(keyMessageTTL):
 		return "sets message-ttl: messages go to the failure queue when they are that old, and are not tried"
 	case queue.Role == RoleSuspects && bounded && !rejects:
 		return "bounds its length: the oldest messages go to the failure queue when it is full, and are not tried"
-	case queue.Role == RoleFailure && foreign("message-ttl"):
+	case queue.Role == RoleFailure && foreign(keyMessageTTL):
 		return "sets message-ttl: failed messages are dropped when they are that old"
 	case queue.Role == RoleFailure && bounded && !rejects:
 		return "bounds its length: the oldest failed messages are dropped when it is full"

@@ -109,11 +109,16 @@ func (j *job) isStrict() bool { return j.delivery.Strict() }
 // stage looks at a job and either decides what becomes of it or passes it on.
 type stage func(w *Worker, ctx context.Context, j *job) (o outcome, decided bool)
 
-// pipeline is the way of a delivery to its outcome, and the one place where the order is decided. Whatever sends a message
+// pipeline is the way of a delivery to its outcome; strictPipeline and betweenTries are shorter ones. Whatever sends a message
 // away without an attempt stands before attempt, so that it costs none: first what the session and the message itself say,
 // then what protects the handler.
 func pipeline() []stage {
 	return []stage{unreadable, suspected, waitForPlace, stale, expired, early, resting, overBudget, limited, tripped, unready, attempt}
+}
+
+// betweenTries looks again at what may have changed while the handler had the message, before it is tried at once.
+func betweenTries() []stage {
+	return []stage{stale, resting, overBudget, limited, tripped, unready}
 }
 
 // process takes one delivery to its settlement.
@@ -278,8 +283,8 @@ func attempt(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 		if !atOnce {
 			return o, true
 		}
-		for _, step := range []stage{stale, resting, overBudget, limited, tripped, unready} {
-			if o, decided := step(w, ctx, j); decided {
+		for _, look := range betweenTries() {
+			if o, decided := look(w, ctx, j); decided {
 				return o, true
 			}
 		}

@@ -230,8 +230,8 @@ func (w *Worker) gate(ctx, sessions context.Context) {
 	var steered steering
 	for look := true; ; look = w.loans.due.Swap(false) {
 		p := w.program.Load()
-		published, publisher := w.publisher.Ready()
-		why, handler := p.handler.Ready()
+		published, publisherChanged := w.publisher.Ready()
+		why, handlerChanged := p.handler.Ready()
 		w.noteHandler(why)
 		allowed := p.protection.allowed(p.config.Concurrency, w.options.Now())
 		w.allowed.Store(int64(allowed))
@@ -248,8 +248,8 @@ func (w *Worker) gate(ctx, sessions context.Context) {
 			quiet = time.After(nextLook)
 		}
 		select {
-		case <-publisher:
-		case <-handler:
+		case <-publisherChanged:
+		case <-handlerChanged:
 		case <-quiet:
 		case <-w.regulation:
 		case <-tick.C: // an open breaker begins to probe, an exhausted budget fills again

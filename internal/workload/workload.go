@@ -44,8 +44,6 @@ const (
 	// userID is "nonroot" of the distroless images.
 	userID = 65532
 
-	// defaultTimeout is the timeout of an attempt where the spec gives none.
-	defaultTimeout = 30 * time.Second
 	// shutdownGrace is the time to settle what was handled, after the timeout of the last attempt.
 	shutdownGrace = 15 * time.Second
 
@@ -234,7 +232,7 @@ func probe(path string) *corev1.Probe {
 
 // gracePeriod is the time in seconds that a pod has to finish the attempts it began.
 func gracePeriod(worker *v1alpha1.Worker) int64 {
-	timeout := defaultTimeout
+	timeout := compile.DefaultTimeout
 	if worker.Timeout != nil {
 		timeout = worker.Timeout.Duration.Duration
 	}
