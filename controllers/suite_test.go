@@ -66,7 +66,7 @@ func shortWaits() topology.Waits {
 
 func TestMain(m *testing.M) {
 	// The tests wait for the broker's figures, and not for a processor. The command line still decides.
-	if err := flag.Set("test.parallel", "8"); err != nil {
+	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
 	}
 	testbroker.Main(running(func() int {
@@ -145,7 +145,7 @@ func (o *operator) start(t *testing.T, cluster *testcluster.Cluster) {
 	o.cancel, o.ended = cancel, make(chan error, 1)
 	must(t, controllers.Setup(ctx, mgr, controllers.Options{
 		ClusterUID: cmp.Or(o.uid, uid), Workers: workload.Options{Image: cmp.Or(o.image, workerImage)}, MaxRollouts: o.maxRollouts,
-		PollInterval: cmp.Or(o.poll, pollInterval), Waits: shortWaits(), SuspectsStay: time.Second, Concurrency: 8,
+		PollInterval: cmp.Or(o.poll, pollInterval), Waits: shortWaits(), SuspectsStay: time.Second, Concurrency: 16,
 		Scale: controllers.Scale{Listener: listener, URL: o.scale},
 	}))
 	go func() { o.ended <- mgr.Start(ctx) }()

@@ -1,7 +1,7 @@
 package worker
 
 import (
-	"fmt"
+	"strconv"
 	"testing"
 
 	"redrive.dev/redrive/internal/amqp"
@@ -45,12 +45,12 @@ func TestTheAttemptsOfAMessageThatIsDoneAreNotThoseOfAnotherOfItsID(t *testing.T
 func TestAHeadRemembersOnlySoMany(t *testing.T) {
 	h := newHeads().of("test")
 	for i := range 2 * maxPasts {
-		h.returns(fmt.Sprint(i), false)
+		h.returns(strconv.Itoa(i), false)
 	}
 	if len(h.pasts) != maxPasts {
 		t.Errorf("it remembers %d", len(h.pasts))
 	}
-	last, _ := h.returns(fmt.Sprint(2*maxPasts-1), true)
+	last, _ := h.returns(strconv.Itoa(2*maxPasts-1), true)
 	first, _ := h.returns("0", true)
 	if last != 1 || first != 0 {
 		t.Errorf("the last one has %d attempts, the first one %d; want 1 and none", last, first)
