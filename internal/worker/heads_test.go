@@ -42,6 +42,17 @@ func TestTheAttemptsOfAMessageThatIsDoneAreNotThoseOfAnotherOfItsID(t *testing.T
 	}
 }
 
+func TestAHeadForgetsWhatIsDoneWhenTheNextMessageComes(t *testing.T) {
+	h := newHeads().of("test")
+	for i := range 5 {
+		_, p := h.returns(strconv.Itoa(i), false)
+		p.forget()
+	}
+	if len(h.pasts) != 1 || h.pasts[0].id != "4" {
+		t.Errorf("it remembers %d messages, the latest of them %s", len(h.pasts), h.pasts[0].id)
+	}
+}
+
 func TestAHeadRemembersOnlySoMany(t *testing.T) {
 	h := newHeads().of("test")
 	for i := range 2 * maxPasts {

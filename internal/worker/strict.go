@@ -174,6 +174,8 @@ type past struct {
 	// judged is the configuration that gave the message up; nil while none has. givenUp is why.
 	judged  *program
 	givenUp message.Final
+	// done is true once it was settled for good. Until the next message comes it is remembered, for the settlement may get lost.
+	done bool
 }
 
 func newHeads() *heads { return &heads{known: map[string]*head{}, woken: make(chan struct{})} }
@@ -250,12 +252,13 @@ func (h *head) known(j *job, seen nameless) *past {
 	p := &past{}
 	if at >= 0 {
 		p = h.pasts[at]
-		h.pasts = slices.Delete(h.pasts, at, at+1)
 	} else if !j.delivery.Redelivered {
 		p.claimed = j.delivery.ClaimedDeliveries()
 	}
+	h.pasts = slices.DeleteFunc(h.pasts, func(other *past) bool { return other == p || other.done })
 	h.pasts = slices.Insert(h.pasts, 0, p)
 	h.pasts = slices.Delete(h.pasts, min(maxPasts, len(h.pasts)), len(h.pasts))
+	p.done = false
 	return p
 }
 
@@ -273,4 +276,4 @@ func (p *past) remember(j *job, o outcome) {
 }
 
 // forget is called when the message is settled for good: an equal one that comes next, or one of the same id, is another.
-func (p *past) forget() { p.nameless, p.tried = nameless{}, 0 }
+func (p *past) forget() { p.nameless, p.tried, p.done = nameless{}, 0, true }
