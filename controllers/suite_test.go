@@ -145,7 +145,7 @@ func (o *operator) start(t *testing.T, cluster *testcluster.Cluster) {
 	o.cancel, o.ended = cancel, make(chan error, 1)
 	must(t, controllers.Setup(ctx, mgr, controllers.Options{
 		ClusterUID: cmp.Or(o.uid, uid), Workers: workload.Options{Image: cmp.Or(o.image, workerImage)}, MaxRollouts: o.maxRollouts,
-		PollInterval: cmp.Or(o.poll, pollInterval), Waits: shortWaits(), SuspectsStay: time.Second, Concurrency: 16,
+		PollInterval: cmp.Or(o.poll, pollInterval), Waits: shortWaits(), SuspectsStay: time.Second, Concurrency: 8,
 		Scale: controllers.Scale{Listener: listener, URL: o.scale},
 	}))
 	go func() { o.ended <- mgr.Start(ctx) }()

@@ -110,6 +110,41 @@ func TestAQueueIsExchangedAndRenamedAtOnce(t *testing.T) {
 }
 
 // What comes by a former name has a way home while the queue is exchanged, too.
+// Whoever has bound a queue does not do so again under its new name.
+func TestWhatOthersHaveBoundFollowsARenamingThatTakesAnotherTurn(t *testing.T) {
+	for name, turn := range map[string]func(q *v1alpha1.Queue){
+		"the new queue is adopted": func(q *v1alpha1.Queue) { q.Adopt = new(true) },
+		"it is renamed again":      func(q *v1alpha1.Queue) { q.Name, q.Formerly = "bills", []string{"orders", "test"} },
+	} {
+		for _, step := range []v1alpha1.MigrationStep{v1alpha1.MigrationRemake, v1alpha1.MigrationReturn} {
+			t.Run(name+" in step "+string(step), func(t *testing.T) {
+				s := newStage(t)
+				s.once()
+				if err := s.amqp.QueueBind("test", "others", "async", false, nil); err != nil {
+					t.Fatal(err)
+				}
+				f := s.settled(false, "others", "test")
+				s.rename(f, "orders")
+				f.as["bills"] = "test"
+				last, turned := []string{"orders"}, false
+				f.migrating(s.client, last, func(report apply.Report) {
+					if !turned && len(report.Migrations) > 0 && report.Migrations[0].Step == step {
+						queue := s.queue("orders")
+						turn(queue)
+						last[0], turned = queue.Name, true
+					}
+				})
+				if f.check("test"); !turned {
+					t.Fatal("there was no such step")
+				}
+				if !slices.Contains(s.bindings(last[0]), "async -> "+last[0]+` "others"`) || s.exists("test") {
+					t.Errorf("into %s lead %q", last[0], s.bindings(last[0]))
+				}
+			})
+		}
+	}
+}
+
 func TestARenamedQueueIsExchangedLater(t *testing.T) {
 	s := newStage(t)
 	f := s.settled(true, "test")

@@ -55,7 +55,7 @@ func (d *differ) settle() {
 			continue
 		}
 		d.desired.Queues[i] = got.Queue
-		d.desired.Queues[i].Role, d.desired.Queues[i].Adopt = want.Role, true
+		d.desired.Queues[i].Role, d.desired.Queues[i].Adopt, d.desired.Queues[i].Formerly = want.Role, true, want.Formerly
 		d.settleQueuePolicy(got)
 	}
 	d.settleExchangePolicy()

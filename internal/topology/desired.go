@@ -114,7 +114,7 @@ func suspectsQueue(work string, names compile.Names, owner string) Queue {
 
 func workQueue(queue *v1alpha1.Queue, names compile.Names, owner string) Queue {
 	if adopts(queue) {
-		return Queue{Name: queue.Name, Role: RoleWork, Adopt: true}
+		return Queue{Name: queue.Name, Role: RoleWork, Adopt: true, Formerly: queue.Formerly}
 	}
 	kind, strict := queueType(queue), compile.IsStrict(queue)
 	arguments := Arguments{argQueueType: kind, argDeadLetterExchange: names.Failed()}

@@ -186,11 +186,25 @@ func (d *differ) alternateOf(name string) string {
 	return alternate
 }
 
-// leadHome leads ways of others back from a stand-in that goes to its work queue, which is to be taken as it is in the middle of its
-// exchange. Whoever has bound the queue does not do so again. Both are bound for a moment: that loses nothing.
+// heirOf names the queue that gets what came into one that goes: the work queue of a stand-in, or the queue that had its name before.
+// It is empty where there is none.
+func (d *differ) heirOf(queue Queue) string {
+	if work := StandinFor(queue); work != "" {
+		return work
+	}
+	for _, want := range d.desired.Queues {
+		if slices.Contains(want.Formerly, queue.Name) {
+			return want.Name
+		}
+	}
+	return ""
+}
+
+// leadHome leads ways of others from a queue that goes to its heir, where that is adopted, or gets yet another name, in the middle of
+// an exchange. Whoever has bound the queue does not do so again. Both are bound for a moment: that loses nothing.
 func (d *differ) leadHome() {
 	for _, extra := range d.out.ExtraQueues {
-		work := StandinFor(extra.Queue)
+		work := d.heirOf(extra.Queue)
 		if d.queues[work] != RoleWork || d.isHomeless(extra.Queue) {
 			continue
 		}
@@ -206,9 +220,9 @@ func (d *differ) leadHome() {
 	}
 }
 
-// isHomeless is true for a stand-in that gets messages of others and whose work queue is not there, or must not get any.
+// isHomeless is true for a queue that gets messages of others and whose heir is not there, or must not get any.
 func (d *differ) isHomeless(queue Queue) bool {
-	work := StandinFor(queue)
+	work := d.heirOf(queue)
 	if d.queues[work] != RoleWork || len(d.waysOfOthers(queue.Name)) == 0 {
 		return false
 	}
