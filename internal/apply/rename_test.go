@@ -145,6 +145,28 @@ func TestWhatOthersHaveBoundFollowsARenamingThatTakesAnotherTurn(t *testing.T) {
 	}
 }
 
+func TestWhatOthersHaveBoundFollowsAQueueThatIsRenamedInItsExchange(t *testing.T) {
+	s := newStage(t)
+	s.once()
+	if err := s.amqp.QueueBind("test", "others", "async", false, nil); err != nil {
+		t.Fatal(err)
+	}
+	f := s.settled(false, "others", "test")
+	s.queue("test").Type = new(v1alpha1.QueueClassic)
+	last := []string{"test"}
+	f.migrating(s.client, last, func(report apply.Report) {
+		if last[0] == "test" && len(report.Migrations) > 0 && report.Migrations[0].Step == v1alpha1.MigrationDrain {
+			s.rename(f, "orders")
+			f.as["test.standin"] = "test"
+			last[0] = "orders"
+		}
+	})
+	f.check("test")
+	if !slices.Contains(s.bindings("orders"), `async -> orders "others"`) || s.exists("test") || s.exists("test.standin") {
+		t.Errorf("into the queue lead %q", s.bindings("orders"))
+	}
+}
+
 func TestARenamedQueueIsExchangedLater(t *testing.T) {
 	s := newStage(t)
 	f := s.settled(true, "test")
