@@ -103,7 +103,7 @@ test: ## Run all tests, on a RabbitMQ and an API server of their own.
 	@go build -o bin/broker ./hack/broker
 	hack/languages.sh
 	assets=$$(hack/envtest.sh); \
-	KUBEBUILDER_ASSETS=$$assets bin/broker -- go test -p 4 -timeout 40m $(TEST_FLAGS) ./...
+	KUBEBUILDER_ASSETS=$$assets bin/broker -- go test -p 3 -timeout 40m $(TEST_FLAGS) ./...
 	$(if $(TEST_FLAGS),,$(MAKE) --no-print-directory test-monitoring)
 	$(if $(TEST_FLAGS),,$(MAKE) --no-print-directory fuzz FUZZTIME=2s)
 
