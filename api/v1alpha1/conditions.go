@@ -63,6 +63,12 @@ const (
 	// ReasonHandlerNotReady stands on a Warning: a handler cannot take messages, and so none are taken from the queues. Its
 	// readiness URL does not answer, or its processes do not start.
 	ReasonHandlerNotReady = "HandlerNotReady"
+	// ReasonQueueUnavailable stands on a Warning: workers cannot consume a queue, such as a quorum queue without a leader. Other
+	// queues go on.
+	ReasonQueueUnavailable = "QueueUnavailable"
+	// ReasonPublishFailing stands on a Warning: RabbitMQ takes nothing of what workers publish to an exchange, lane or queue, and so
+	// they hold messages.
+	ReasonPublishFailing = "PublishFailing"
 	// ReasonBreakerOpen stands on a Warning: workers leave their handler alone, because its calls fail or are slow.
 	ReasonBreakerOpen = "BreakerOpen"
 	// ReasonBudgetExhausted stands on a Warning: retries wait, because they are more than the budget allows.

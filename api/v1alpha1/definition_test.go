@@ -172,12 +172,22 @@ func fullTransport(queues, workers, rules int) string {
 		strings.Join(queueList, ", "), strings.Join(workerList, ", "), strings.Join(ruleList, ", "))
 }
 
+// headerNames are n different ones.
+func headerNames(n int) string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("%s%d", strings.Repeat("h", 250), i)
+	}
+	return strings.Join(names, ", ")
+}
+
 // fullHandler has everything that a handler of its kind can have; the kinds take turns.
 func fullHandler(i int) string {
 	command := "command: [" + list(64, strings.Repeat("c", 200)) + "]"
 	kinds := []string{
 		fmt.Sprintf("http: {url: 'https://h/%[1]s', readinessURL: 'https://h/%[1]s', unixSocket: /%[2]s, format: CloudEvents, tls: {caSecretRef: {name: %[3]s, key: %[3]s}}, "+
-			"headersSecretRef: {name: %[3]s}}", strings.Repeat("u", 2000), strings.Repeat("s", 106), strings.Repeat("a", 253)),
+			"headersSecretRef: {name: %[3]s}, headers: {prefix: %[4]s-, allow: [%[5]s]}}", strings.Repeat("u", 2000), strings.Repeat("s", 106),
+			strings.Repeat("a", 253), strings.Repeat("p", 39), headerNames(64)),
 		"exec: {" + command + "}",
 		"process: {" + command + ", processes: 1000, startTimeout: 15m, recycle: {messages: 1000000000, age: 720h, memory: 999999Gi}}",
 		"inProcess: {}",

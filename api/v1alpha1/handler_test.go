@@ -98,6 +98,7 @@ func TestHTTPHandlerRules(t *testing.T) {
 		tls    = "tls is for an https URL"
 		path   = "unixSocket must be an absolute path"
 		secret = "headersSecretRef must name a Secret"
+		prefix = "prefix must not begin like headers that a request has a meaning for"
 	)
 	http := func(fields string) string { return handler("http: {url: 'http://h/', " + fields + "}") }
 	https := func(fields string) string { return handler("http: {url: 'HTTPS://h/', " + fields + "}") }
@@ -124,7 +125,28 @@ func TestHTTPHandlerRules(t *testing.T) {
 		"headers of an empty name":        {http("headersSecretRef: {name: ''}"), tooShort},
 		"headers of no Secret":            {http("headersSecretRef: {name: a/b}"), secret},
 		"headers of a dash":               {http("headersSecretRef: {name: a-}"), secret},
-		"headers in the spec":             {http("headers: {a: b}"), `unknown field "spec.workers[0].handler.http.headers"`},
+		"headers in the spec":             {http("headers: {a: b}"), `unknown field "spec.workers[0].handler.http.headers.a"`},
+		"rules for headers":               {http("headers: {allow: [x-tenant, 'App-*', '*'], prefix: X-Shop-}"), ""},
+		"no rules for headers":            {http("headers: {}"), ""},
+		"the usual prefix":                {http("headers: {prefix: Redrive-Header-}"), ""},
+		"no prefix, with names":           {http("headers: {prefix: None, allow: ['*']}"), ""},
+		"no prefix, without names":        {http("headers: {prefix: None}"), "with the prefix None allow must name the headers"},
+		"no names":                        {http("headers: {allow: []}"), "should have at least 1 items"},
+		"an empty name":                   {http("headers: {allow: ['']}"), tooShort},
+		"an asterisk within":              {http("headers: {allow: ['a*b']}"), pattern},
+		"two asterisks":                   {http("headers: {allow: ['a**']}"), pattern},
+		"a name twice":                    {http("headers: {allow: [a, a]}"), "Duplicate value"},
+		"a long name":                     {http("headers: {allow: [" + strings.Repeat("a", 256) + "]}"), tooLong},
+		"an empty prefix":                 {http("headers: {prefix: ''}"), "at least 2 chars"},
+		"a prefix without a dash":         {http("headers: {prefix: Shop}"), pattern},
+		"a prefix of two dashes":          {http("headers: {prefix: Shop--}"), pattern},
+		"a prefix with an underscore":     {http("headers: {prefix: shop_-}"), pattern},
+		"a prefix like none":              {http("headers: {prefix: none, allow: [a]}"), pattern},
+		"a prefix of Redrive's":           {http("headers: {prefix: Redrive-}"), prefix},
+		"another prefix of Redrive's":     {http("headers: {prefix: redrive-header-}"), prefix},
+		"a prefix of a proxy's":           {http("headers: {prefix: X-Forwarded-}"), prefix},
+		"a prefix of conditions":          {http("headers: {prefix: IF-}"), prefix},
+		"a prefix that only looks so":     {http("headers: {prefix: Ifs-}"), ""},
 		"a socket":                        {socket("/run/shop/http.sock"), ""},
 		"a socket with dots":              {socket("/..run/.shop/http..sock"), ""},
 		"a socket of 107 characters":      {socket("/" + long(106)), ""},

@@ -69,6 +69,11 @@ type HTTPHandler struct {
 	// +optional
 	Format *HTTPFormat `json:"format,omitempty"`
 
+	// headers says which headers of a message are headers of the request, and under which names. Left out, all are, with
+	// Redrive-Header- before their names, as long as they are at most 64 and 8 KiB.
+	// +optional
+	Headers *HTTPHeaders `json:"headers,omitempty"`
+
 	// tls says whom an https URL is trusted by. Left out, it is the certificate authorities of the image.
 	// +optional
 	TLS *HTTPTLS `json:"tls,omitempty"`
@@ -89,6 +94,29 @@ type HTTPHandler struct {
 	// +kubebuilder:validation:XValidation:rule="!isURL(self) || url(self).getPort() == '' || (url(self).getPort().size() < 6 && int(url(self).getPort()) > 0 && int(url(self).getPort()) < 65536)",message="readinessURL must have a port of 1 to 65535"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^[^/?#]*//[^/?#]*@')",message="readinessURL must not hold a user name or password"
 	ReadinessURL *string `json:"readinessURL,omitempty"` //nolint:tagliatelle // as Kubernetes spells initialisms: clusterIP
+}
+
+// HTTPHeaders says which headers of a message are headers of the request.
+// +kubebuilder:validation:XValidation:rule="!has(self.prefix) || self.prefix != 'None' || has(self.allow)",message="with the prefix None allow must name the headers"
+type HTTPHeaders struct {
+	// allow are the names of the headers that go on, case included; with an asterisk at the end all that begin so. Left out, all go on.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=255
+	// +kubebuilder:validation:items:Pattern="^[^*]*[*]?$"
+	Allow []string `json:"allow,omitempty"`
+
+	// prefix stands before their names: words of letters and digits, with a dash after each. None is for no prefix; what a request says of
+	// itself, such as Host, Authorization and Origin, is left out then, even where allow names it. Left out, it is Redrive-Header-.
+	// +optional
+	// +kubebuilder:validation:MinLength=2
+	// +kubebuilder:validation:MaxLength=40
+	// +kubebuilder:validation:Pattern="^(None|([A-Za-z][A-Za-z0-9]*-)+)$"
+	// +kubebuilder:validation:XValidation:rule="self == 'Redrive-Header-' || !self.matches('^(?i)(redrive|proxy|ce|cloudevents|sec|if|accept|access-control|content|x-forwarded)-')",message="prefix must not begin like headers that a request has a meaning for, such as Redrive-, Proxy-, Sec-, If-, Accept-, Content- and X-Forwarded-"
+	Prefix *string `json:"prefix,omitempty"`
 }
 
 // HTTPTLS says whom an https URL is trusted by.

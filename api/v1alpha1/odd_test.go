@@ -21,10 +21,10 @@ type oddity struct {
 var seeds = map[string][]string{
 	"RetryPolicy": {
 		`{"maxRetries":3,"maxAge":"24h","backoff":{"type":"Exponential","delay":"1s","multiplier":"2","maxDelay":"1m",
-		  "jitter":{"type":"Proportional","percent":10}},"includeStrategies":[{"name":"a"}],
+		  "jitter":{"type":"Proportional","percent":10}},"includeStrategies":[{"name":"a"},{"preset":"HTTP"}],
 		  "strategies":[{"name":"s","priority":1,"when":"true","action":"Retry","delayFrom":"error.retryAfter","maxDelay":"1h",
 		  "maxRetries":5,"backoff":{"type":"Constant","delay":"5m"}},{"name":"f","when":"true","action":"Fail"}]}`,
-		`{"immediate":2,"retryPriority":"Higher","handlerAdvice":"Ignore","backoff":{"type":"Linear","delay":"500ms","step":"1.5s","maxDelay":"1h30m","jitter":{"type":"Full"}}}`,
+		`{"unlimited":true,"immediate":2,"retryPriority":"Higher","handlerAdvice":"Ignore","backoff":{"type":"Linear","delay":"500ms","step":"1.5s","maxDelay":"1h30m","jitter":{"type":"Full"}}}`,
 		`{"backoff":{"type":"Explicit","delays":["5s","1m","10m"],"jitter":{"type":"Equal"}},
 		  "strategies":[{"name":"u","when":"true","unlimited":true}]}`,
 		`{"backoff":{"type":"Constant","delay":"1s","maxDelay":"1m","jitter":{"type":"Decorrelated"}}}`,
@@ -43,10 +43,11 @@ var seeds = map[string][]string{
 		  "workers":[{"name":"w","handler":{"http":{"url":"https://h/"}},"budget":{"percent":20,"window":"1m","minPerSecond":1},
 		  "rateLimits":[{"name":"l","type":"TokenBucket","perSecond":5,"burst":10,"scope":"Pod","key":"message.id"},
 		  {"name":"m","perSecond":"0.5"}],"breaker":{"failurePercent":50,"slowAfter":"2s","slowPercent":80,"minimumCalls":20,
-		  "window":"30s","openFor":"10s","maxOpenFor":"1m","key":"message.id"}}]}`,
+		  "window":"30s","openFor":"10s","maxOpenFor":"1m","openOnRetryAfter":true,"key":"message.id"}}]}`,
 		`{"broker":{"secretRef":{"name":"r"}},"queues":[{"name":"a","weight":3}],"workers":[
 		  {"name":"h","handler":{"image":"shop:v1","http":{"url":"https://h/","unixSocket":"/run/shop/http.sock","format":"CloudEvents",
-		  "tls":{"caSecretRef":{"name":"ca","key":"ca.crt"}},"headersSecretRef":{"name":"h"},"readinessURL":"https://h/ready"}}},
+		  "tls":{"caSecretRef":{"name":"ca","key":"ca.crt"}},"headersSecretRef":{"name":"h"},
+		  "headers":{"allow":["x-tenant","app-*"],"prefix":"None"},"readinessURL":"https://h/ready"}}},
 		  {"name":"e","handler":{"image":"shop:v1","exec":{"command":["php","handle.php"]}}},
 		  {"name":"p","handler":{"image":"shop:v1","process":{"command":["php","serve.php"],"processes":4,"startTimeout":"10s",
 		  "recycle":{"messages":1000,"age":"1h","memory":"256Mi"}}}},

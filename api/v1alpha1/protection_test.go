@@ -181,7 +181,8 @@ func TestBudgetRules(t *testing.T) {
 func TestBreakerRules(t *testing.T) {
 	breaker := func(fields string) string { return worker("breaker: {" + fields + "}") }
 	runs(t, "Transport", map[string]verdict{
-		"the defaults": {breaker(""), ""},
+		"the defaults":        {breaker(""), ""},
+		"opens as it is told": {breaker("openOnRetryAfter: true"), ""},
 		"all of its fields": {
 			breaker("failurePercent: 50, slowAfter: 2s, slowPercent: 80, minimumCalls: 20, window: 30s, openFor: 10s, maxOpenFor: 1m, key: message.headers.partner"), "",
 		},

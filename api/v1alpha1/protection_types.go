@@ -45,7 +45,6 @@ type RateLimit struct {
 	// perSecond is the number of messages a second: a whole number from 1, or a decimal in quotes such as "0.5".
 	// +required
 	// +kubebuilder:validation:XIntOrString
-	// +kubebuilder:validation:XValidation:rule="type(self) != int || (self >= 1 && self <= 1000000)",message="perSecond is between 1 and 1000000, or a decimal in quotes from \"0.001\""
 	// +kubebuilder:validation:MaxLength=10
 	// +kubebuilder:validation:Pattern=`^(0\.([1-9][0-9]{0,2}|0[1-9][0-9]?|00[1-9])|[1-9][0-9]{0,5}(\.[0-9]{1,3})?)$`
 	PerSecond intstr.IntOrString `json:"perSecond"`
@@ -136,6 +135,11 @@ type Breaker struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('1h')",message="maxOpenFor is between 1s and 1h"
 	MaxOpenFor *Duration `json:"maxOpenFor,omitempty"`
+
+	// openOnRetryAfter opens the breaker at once when a failure says for how long to leave the partner alone (Retry-After), for
+	// that long and maxOpenFor at most. Left out, such a failure is one among others.
+	// +optional
+	OpenOnRetryAfter *bool `json:"openOnRetryAfter,omitempty"`
 
 	// key is a CEL expression over message that gives a text, such as message.headers.partner: each text has a breaker of
 	// its own, and only its messages wait, in fallback queues, while it is open. A message on which it fails has the key

@@ -13,14 +13,20 @@ func TestLimitsOfARetryPolicy(t *testing.T) {
 	runs(t, "RetryPolicy", map[string]verdict{
 		"an empty spec": {"{}", ""},
 
-		"maxRetries 0":              {"maxRetries: 0", ""},
-		"maxRetries at its bound":   {"maxRetries: 1000000", ""},
-		"maxRetries over its bound": {"maxRetries: 1000001", atMost},
-		"maxRetries below 0":        {"maxRetries: -1", atLeast},
-		"maxAge at its least":       {"maxAge: 1s", ""},
-		"maxAge below its least":    {"maxAge: 999ms", ageRange},
-		"maxAge at its most":        {"maxAge: 8760h", ""},
-		"maxAge over its most":      {"maxAge: 8760h1ms", ageRange},
+		"maxRetries 0":                    {"maxRetries: 0", ""},
+		"maxRetries at its bound":         {"maxRetries: 1000000", ""},
+		"maxRetries over its bound":       {"maxRetries: 1000001", atMost},
+		"maxRetries below 0":              {"maxRetries: -1", atLeast},
+		"unlimited":                       {"unlimited: true", ""},
+		"unlimited with a maxRetries":     {"{unlimited: true, maxRetries: 5}", "unlimited and maxRetries exclude each other"},
+		"unlimited with none":             {"{unlimited: true, maxRetries: 0}", "unlimited and maxRetries exclude each other"},
+		"unlimited with the default of 3": {"{unlimited: true, maxRetries: 3}", ""},
+		"not unlimited, with maxRetries":  {"{unlimited: false, maxRetries: 5}", ""},
+
+		"maxAge at its least":    {"maxAge: 1s", ""},
+		"maxAge below its least": {"maxAge: 999ms", ageRange},
+		"maxAge at its most":     {"maxAge: 8760h", ""},
+		"maxAge over its most":   {"maxAge: 8760h1ms", ageRange},
 	})
 }
 
@@ -91,8 +97,13 @@ func TestIncludeRules(t *testing.T) {
 		"an include":              {"includeStrategies: [{name: a}]", ""},
 		"16 includes":             {"includeStrategies: [" + names(16) + "]", ""},
 		"17 includes":             {"includeStrategies: [" + names(17) + "]", tooMany},
-		"the same include twice":  {"includeStrategies: [{name: a}, {name: a}]", duplicate},
-		"an include without name": {"includeStrategies: [{}]", required},
+		"the same include twice":  {"includeStrategies: [{name: a}, {name: a}]", "Duplicate value"},
+		"a preset":                {"includeStrategies: [{preset: HTTP}]", ""},
+		"a preset and policies":   {"includeStrategies: [{name: a}, {preset: HTTP}, {name: b}]", ""},
+		"a preset twice":          {"includeStrategies: [{preset: HTTP}, {preset: HTTP}]", "Duplicate value"},
+		"a preset that is none":   {"includeStrategies: [{preset: http}]", enum},
+		"a preset with a name":    {"includeStrategies: [{name: a, preset: HTTP}]", "set exactly one of name and preset"},
+		"an include without name": {"includeStrategies: [{}]", "set exactly one of name and preset"},
 		"an empty include":        {`includeStrategies: [{name: ""}]`, tooShort},
 	})
 }

@@ -78,7 +78,7 @@ const (
 
 // Jitter spreads a delay at random.
 //
-// +kubebuilder:validation:XValidation:rule="(self.type == 'Proportional') == has(self.percent)",message="percent belongs to type Proportional, and to no other"
+// +kubebuilder:validation:XValidation:rule="self.type == 'Proportional' ? has(self.percent) : !has(self.percent)",message="percent belongs to type Proportional, and to no other"
 type Jitter struct {
 	// type is None, Proportional (delay plus or minus percent), Full (zero to delay), Equal (half of delay to delay)
 	// or Decorrelated (first delay to three times the last one drawn).
@@ -95,7 +95,7 @@ type Jitter struct {
 // Backoff is the sequence of delays between retries. What is left out is filled by fixed values that status.schedule
 // shows; nothing is inherited from another backoff.
 //
-// +kubebuilder:validation:XValidation:rule="(self.type == 'Explicit') == has(self.delays)",message="delays belongs to type Explicit, which needs it, and to no other"
+// +kubebuilder:validation:XValidation:rule="self.type == 'Explicit' ? has(self.delays) : !has(self.delays)",message="delays belongs to type Explicit, which needs it, and to no other"
 // +kubebuilder:validation:XValidation:rule="self.type != 'Explicit' || !has(self.delay)",message="type Explicit takes delays, not delay"
 // +kubebuilder:validation:XValidation:rule="!has(self.step) || self.type == 'Linear'",message="step belongs to type Linear"
 // +kubebuilder:validation:XValidation:rule="!has(self.multiplier) || self.type == 'Exponential'",message="multiplier belongs to type Exponential"
@@ -198,7 +198,35 @@ type Strategy struct {
 	Backoff *Backoff `json:"backoff,omitempty"`
 }
 
+// StrategyPreset is a set of strategies that comes with Redrive.
+//
+// +kubebuilder:validation:Enum=HTTP
+type StrategyPreset string
+
+// PresetHTTP fails at once what an HTTP answer says no retry will change.
+const PresetHTTP StrategyPreset = "HTTP"
+
+// StrategyInclude names a source of strategies: another policy, or a preset.
+//
+// +structType=atomic
+// +kubebuilder:validation:XValidation:rule="has(self.name) ? !has(self.preset) : has(self.preset)",message="set exactly one of name and preset"
+type StrategyInclude struct {
+	// name of a RetryPolicy of this namespace.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name,omitempty"`
+
+	// preset is HTTP: redirects, addresses that cannot be right, certificates of an unknown authority, 501, and all of 4xx but
+	// 404, 408, 409, 425 and 429 fail at once.
+	// +optional
+	Preset StrategyPreset `json:"preset,omitempty"`
+}
+
 // RetryPolicySpec says how failures are retried.
+//
+// +kubebuilder:validation:XValidation:rule="!(has(self.unlimited) && self.unlimited) || !has(self.maxRetries) || self.maxRetries == 3",message="unlimited and maxRetries exclude each other: leave one of them out"
 type RetryPolicySpec struct {
 	// maxRetries is the number of retries after the first attempt; 0 turns retries off.
 	// +optional
@@ -206,6 +234,11 @@ type RetryPolicySpec struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000000
 	MaxRetries *int32 `json:"maxRetries,omitempty"`
+
+	// unlimited retries every failure, but for those that a strategy decides otherwise, until maxAge ends it. maxRetries, which
+	// is left out then, counts for nothing. Left out, retries are limited.
+	// +optional
+	Unlimited *bool `json:"unlimited,omitempty"`
 
 	// maxAge ends the retries of a message that long after its first failure, unlimited ones too.
 	// +optional
@@ -238,13 +271,12 @@ type RetryPolicySpec struct {
 	// +kubebuilder:default=Follow
 	HandlerAdvice HandlerAdvice `json:"handlerAdvice,omitempty"`
 
-	// includeStrategies adds the strategies of other policies of this namespace, after the own ones of equal priority.
-	// What those policies include themselves is not added.
+	// includeStrategies adds the strategies of other policies of this namespace, and of presets, after the own ones of equal
+	// priority. What those policies include themselves is not added.
 	// +optional
-	// +listType=map
-	// +listMapKey=name
+	// +listType=set
 	// +kubebuilder:validation:MaxItems=16
-	IncludeStrategies []PolicyReference `json:"includeStrategies,omitempty"`
+	IncludeStrategies []StrategyInclude `json:"includeStrategies,omitempty"`
 
 	// strategies decide on certain failures; the first match decides, and where none matches the fields above do.
 	// +optional
@@ -288,7 +320,7 @@ type RetryPolicyStatus struct {
 // +kubebuilder:printcolumn:name="Used by",type=integer,JSONPath=`.status.usedBy`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
-// +kubebuilder:validation:XValidation:rule="!has(self.spec.includeStrategies) || self.spec.includeStrategies.all(p, p.name != self.metadata.name)",message="a policy has its own strategies already: includeStrategies names other policies"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.includeStrategies) || self.spec.includeStrategies.all(p, !has(p.name) || p.name != self.metadata.name)",message="a policy has its own strategies already: includeStrategies names other policies"
 type RetryPolicy struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional

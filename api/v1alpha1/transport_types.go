@@ -72,7 +72,7 @@ type LocalReference struct {
 
 // Broker says where RabbitMQ is: by a Secret, or by a cluster of the RabbitMQ Cluster Operator.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.secretRef) != has(self.clusterRef)",message="a broker needs exactly one of: secretRef, clusterRef"
+// +kubebuilder:validation:XValidation:rule="has(self.secretRef) ? !has(self.clusterRef) : has(self.clusterRef)",message="a broker needs exactly one of: secretRef, clusterRef"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.vhost) || (has(self.vhost) && self.vhost == oldSelf.vhost)",message="the vhost of a Transport cannot be changed or taken out: make a second Transport on the other vhost, move the producers, and delete this one"
 type Broker struct {
 	// secretRef names a Secret with Service Binding keys: host, port, username and password, or uri; optional are vhost,
@@ -385,8 +385,8 @@ type Worker struct {
 
 // TransportSpec is an exchange, its work queues and the workers that consume them.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.exchange) == has(oldSelf.exchange)",message="an exchange cannot be added to or removed from a Transport: make a second Transport"
-// +kubebuilder:validation:XValidation:rule="has(self.prefix) == has(oldSelf.prefix) && (!has(self.prefix) || self.prefix == oldSelf.prefix)",message="prefix cannot be changed: make a second Transport with the other prefix, move the producers, and delete this one"
+// +kubebuilder:validation:XValidation:rule="has(self.exchange) ? has(oldSelf.exchange) : !has(oldSelf.exchange)",message="an exchange cannot be added to or removed from a Transport: make a second Transport"
+// +kubebuilder:validation:XValidation:rule="has(self.prefix) ? has(oldSelf.prefix) && self.prefix == oldSelf.prefix : !has(oldSelf.prefix)",message="prefix cannot be changed: make a second Transport with the other prefix, move the producers, and delete this one"
 type TransportSpec struct {
 	// broker says where RabbitMQ is.
 	// +required
@@ -453,6 +453,11 @@ type BrokerIdentity struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	Cluster string `json:"cluster,omitempty"`
+	// clusterID is its internal_cluster_id, which it gets at its first start and keeps when it is renamed; empty where RabbitMQ does not
+	// tell. Two clusters of one name differ in it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	ClusterID string `json:"clusterID,omitempty"` //nolint:tagliatelle // Kubernetes' spelling
 	// vhost of the objects.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
@@ -472,6 +477,11 @@ type Retirement struct {
 	// unbound is when its bindings were removed.
 	// +optional
 	Unbound *metav1.Time `json:"unbound,omitempty"`
+	// leader is the node that led the queue when its bindings were removed. Where another one leads it the waiting begins anew, since what
+	// its node counts may be from before.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	Leader string `json:"leader,omitempty"`
 	// empty is when it was first seen without messages.
 	// +optional
 	Empty *metav1.Time `json:"empty,omitempty"`
@@ -481,6 +491,18 @@ type Retirement struct {
 	// messages that were in it when it was last seen.
 	// +optional
 	Messages *int64 `json:"messages,omitempty"`
+}
+
+// Deletion is a request to delete a queue or a binding that may still be carried out: it had no answer, or nobody who asked is left to
+// tell. RabbitMQ deletes by name, so nobody makes that queue or binding again before the request cannot live any more.
+type Deletion struct {
+	// object that it deletes, such as "queue/test", or the beginning and a hash of one with a long name.
+	// +required
+	// +kubebuilder:validation:MaxLength=512
+	Object string `json:"object"`
+	// written is when it was last about to be sent.
+	// +required
+	Written metav1.Time `json:"written"`
 }
 
 // MigrationStep is how far the exchange of a queue is.
@@ -579,6 +601,14 @@ type TransportStatus struct {
 	// +kubebuilder:validation:MaxLength=32
 	Workers string `json:"workers,omitempty"`
 
+	// pipelines are the stages that each message goes through in the workers, by worker group: those that its configuration has a
+	// use for.
+	// +optional
+	// +listType=map
+	// +listMapKey=worker
+	// +kubebuilder:validation:MaxItems=16
+	Pipelines []WorkerPipeline `json:"pipelines,omitempty"`
+
 	// failed is the number of messages in the failure queue, roughly: it is written when it crosses zero, doubles or halves.
 	// +optional
 	Failed *int64 `json:"failed,omitempty"`
@@ -619,6 +649,14 @@ type TransportStatus struct {
 	// +kubebuilder:validation:MaxItems=64
 	Migrations []Migration `json:"migrations,omitempty"`
 
+	// deletions are requests to delete queues and bindings that may still be carried out. They are written here before they are
+	// sent, and leave the list when the broker has answered, or after --request-lifetime.
+	// +optional
+	// +listType=map
+	// +listMapKey=object
+	// +kubebuilder:validation:MaxItems=256
+	Deletions []Deletion `json:"deletions,omitempty"`
+
 	// brokerUsers are the RabbitMQ users that this Transport made for its workers: one, and while they move from one to the
 	// next two. Only what is listed here is ever changed or deleted.
 	// +optional
@@ -626,6 +664,28 @@ type TransportStatus struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=2
 	BrokerUsers []BrokerUser `json:"brokerUsers,omitempty"`
+}
+
+// WorkerPipeline is the way of messages through the workers of one group. The first stage that decides ends it.
+type WorkerPipeline struct {
+	// worker is the name of the worker group.
+	// +required
+	// +kubebuilder:validation:MaxLength=63
+	Worker string `json:"worker"`
+
+	// stages of each message, in their order; none where all queues of the group are in strict order.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=32
+	Stages []string `json:"stages,omitempty"`
+
+	// strictStages of each message of a queue in strict order, in their order; none where there is no such queue.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=32
+	StrictStages []string `json:"strictStages,omitempty"`
 }
 
 // Transport is an exchange, its work queues, and the workers that consume them.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -52,7 +53,7 @@ func sameWords(server, commandLine error) bool {
 		return false
 	}
 	if !errors.As(commandLine, &ours) {
-		parser := strings.TrimPrefix(commandLine.Error(), "stdin, document 1: ")
+		parser := regexp.MustCompile(`^stdin:\d+: (this is no YAML: )?`).ReplaceAllString(commandLine.Error(), "")
 		return theirs.Status().Reason == metav1.StatusReasonBadRequest && strings.Contains(server.Error(), parser)
 	}
 	if theirs.Status().Details == nil || ours.Status().Details == nil {

@@ -17,6 +17,12 @@
 {{- if not .Values.metrics.secure }}
 - --metrics-secure=false
 {{- end }}
+{{- range .Values.brokerAdmins }}
+- --broker-admin={{ $.Release.Namespace }}/{{ . }}
+{{- end }}
+{{- if .Values.restrictTemplates }}
+- --restrict-templates
+{{- end }}
 {{- with .Values.pollInterval }}
 - --poll-interval={{ . }}
 {{- end }}
