@@ -4,7 +4,7 @@
 # BROKERS has the versions ("3.10 4.0 4.3"). The command finds the broker in AMQP_URL and MANAGEMENT_URL, and the brokers that
 # tests start to stop and kill them (internal/testbroker) are of the same version. A version X.Y comes, in this order, from
 #	1. AMQP_URL_X_Y and MANAGEMENT_URL_X_Y, if both are set: a broker that runs. Those to kill come from 2 or 3 all the same
-#	2. the image rabbitmq:X.Y-management, where Docker answers
+#	2. the image rabbitmq:X.Y-management, where Docker answers, unless WITHOUT_DOCKER is set: several nodes do not run there
 #	3. the Debian release that has it, as root on Linux: debootstrap puts it into a folder, where nothing of it is mixed with
 #	   this system. That takes a minute, once; the folder is kept in ${XDG_CACHE_HOME:-~/.cache}/redrive/rabbitmq
 # Every node has ports, an epmd and a folder of its own, so two runs do not meet. What has to be mounted is so for the processes
@@ -71,7 +71,7 @@ root() {
 
 # --- One version --------------------------------------------------------------------------------------------------------------
 
-docker_answers() { command -v docker >/dev/null && docker info >/dev/null 2>&1; }
+docker_answers() { [[ -z ${WITHOUT_DOCKER:-} ]] && command -v docker >/dev/null && docker info >/dev/null 2>&1; }
 
 # choose VERSION: sets what internal/testbroker starts nodes by. False where there is no way to a node.
 choose() {

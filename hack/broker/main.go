@@ -4,11 +4,16 @@
 //
 // The command finds the broker in AMQP_URL and MANAGEMENT_URL; where both are set already, that broker is used and none is
 // started. Without a command it prints the two variables for a shell and keeps the broker until it is interrupted.
+//
+// With -nodes 3 before it all it is a cluster of so many nodes on loopback. The two variables name the first; AMQP_URL_NODE_2,
+// MANAGEMENT_URL_NODE_2 and so on name each. What it prints besides tells the process group of each node, to kill or freeze it by:
+// `kill -KILL -- -GROUP`, `kill -STOP -- -GROUP`, `kill -CONT -- -GROUP`.
 package main
 
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -24,6 +29,7 @@ const (
 	stopWithin = time.Minute
 
 	failed = 1
+	usage  = 2
 	// noCommand and the offset of signals are what a shell answers.
 	noCommand    = 127
 	signalOffset = 128
@@ -35,18 +41,20 @@ func main() {
 
 // run returns the exit code.
 func run(arguments []string) int {
-	if len(arguments) > 0 && arguments[0] == "--" {
-		arguments = arguments[1:]
+	flags := flag.NewFlagSet("broker", flag.ContinueOnError)
+	size := flags.Int("nodes", 1, "how many nodes")
+	if err := flags.Parse(arguments); err != nil || *size < 1 {
+		return usage
 	}
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 
-	broker, stop, err := provide(signals)
+	nodes, stop, err := provide(signals, *size)
 	if err != nil {
 		complain(err)
 		return failed
 	}
-	code := use(broker, arguments, signals)
+	code := use(nodes, flags.Args(), signals)
 	if err := stop(); err != nil {
 		complain(fmt.Errorf("stop RabbitMQ: %w", err))
 		return max(code, failed)
@@ -54,10 +62,11 @@ func run(arguments []string) int {
 	return code
 }
 
-// provide returns the broker of the environment, else a new one, and what ends it. A signal ends the wait for it.
-func provide(signals <-chan os.Signal) (*testbroker.Broker, func() error, error) {
-	if broker := testbroker.FromEnvironment(); broker != nil {
-		return broker, func() error { return nil }, nil
+// provide returns the broker of the environment where one node is asked for, else a new cluster, and what ends it. A signal ends the
+// wait for it.
+func provide(signals <-chan os.Signal, size int) ([]*testbroker.Broker, func() error, error) {
+	if broker := testbroker.FromEnvironment(); broker != nil && size == 1 {
+		return []*testbroker.Broker{broker}, func() error { return nil }, nil
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -72,12 +81,12 @@ func provide(signals <-chan os.Signal) (*testbroker.Broker, func() error, error)
 			interrupted <- false
 		}
 	}()
-	broker, err := testbroker.Start(ctx, os.Stderr)
+	cluster, err := testbroker.StartCluster(ctx, os.Stderr, size)
 	close(started)
 	stop := func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), stopWithin)
 		defer cancel()
-		return broker.Stop(ctx)
+		return cluster.Stop(ctx)
 	}
 	if <-interrupted {
 		if err == nil {
@@ -88,14 +97,22 @@ func provide(signals <-chan os.Signal) (*testbroker.Broker, func() error, error)
 	if err != nil {
 		return nil, nil, fmt.Errorf("start RabbitMQ: %w", err)
 	}
-	return broker, stop, nil
+	return cluster.Nodes, stop, nil
 }
 
 // use runs the command beside the broker, or prints where the broker is and waits for a signal.
-func use(broker *testbroker.Broker, arguments []string, signals <-chan os.Signal) int {
+func use(nodes []*testbroker.Broker, arguments []string, signals <-chan os.Signal) int {
 	variables := []string{
-		testbroker.AMQPVariable + "=" + broker.AMQPURL,
-		testbroker.ManagementVariable + "=" + broker.ManagementURL,
+		testbroker.AMQPVariable + "=" + nodes[0].AMQPURL,
+		testbroker.ManagementVariable + "=" + nodes[0].ManagementURL,
+	}
+	for i, node := range nodes {
+		if len(nodes) > 1 {
+			variables = append(variables,
+				fmt.Sprintf("%s_NODE_%d=%s", testbroker.AMQPVariable, i+1, node.AMQPURL),
+				fmt.Sprintf("%s_NODE_%d=%s", testbroker.ManagementVariable, i+1, node.ManagementURL))
+			_, _ = fmt.Fprintf(os.Stderr, "node %d is %s, process group %d\n", i+1, node.Name, node.Group())
+		}
 	}
 	if len(arguments) == 0 {
 		for _, variable := range variables {

@@ -9,20 +9,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
 	"strconv"
 	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
 const (
 	user = "redrive"
 
-	readyWithin = 90 * time.Second
-	// A machine that is busy with other tests makes a vhost in many seconds.
-	answersWithin = time.Minute
+	// A machine that is busy with other tests starts a node in minutes, and makes a vhost in many seconds.
+	readyWithin   = 5 * time.Minute
+	answersWithin = 2 * time.Minute
 )
 
 // Broker is a running RabbitMQ.
@@ -35,9 +36,12 @@ type Broker struct {
 	// password; empty but for a broker of PrivateTLS.
 	SecureAMQP, SecureManagement string
 
-	runner runner
-	tls    *tlsPorts
-	log    io.Writer
+	// Name of the node.
+	Name string
+
+	runner   runner
+	settings settings
+	log      io.Writer
 }
 
 // runner is one way to run a node.
@@ -52,67 +56,91 @@ type runner interface {
 	problem(ctx context.Context) string
 	// control runs rabbitmqctl against the node.
 	control(ctx context.Context, arguments ...string) error
+	// freeze lets the node stand still, with its connections open, or go on.
+	freeze(frozen bool) error
 	// alive reports whether the node is still coming up.
 	alive() bool
 }
 
-// ports and password of a node.
+// settings of a node.
 type settings struct {
-	amqp, management int
-	password         string
+	*ports
+	password string
+	// lines of rabbitmq.conf that are not as tests want them.
+	lines []string
+	// members and cookie of the cluster that the node belongs to; empty where it is alone.
+	members []string
+	cookie  string
 	// tls is nil without TLS.
-	tls *tlsPorts
+	tls *certificates
 }
 
-// Start runs a private broker and waits until it answers. Progress goes to log.
-func Start(ctx context.Context, log io.Writer) (*Broker, error) {
-	free, err := freePorts(4)
-	if err != nil {
-		return nil, err
-	}
-	return startWith(ctx, log, settings{amqp: free[0], management: free[1], password: rand.Text()}, free[2], free[3])
+// Start runs a private broker and waits until it answers. Progress goes to log. Lines are those of rabbitmq.conf; they stand before
+// those that tests have, such as frequent statistics.
+func Start(ctx context.Context, log io.Writer, lines ...string) (*Broker, error) {
+	return start(ctx, log, settings{lines: lines}, reservePorts)
 }
 
-func startWith(ctx context.Context, log io.Writer, s settings, distribution, epmd int) (*Broker, error) {
-	run, err := chooseRunner(ctx, s, distribution, epmd, log)
+// start runs a broker of settings that lack ports and password.
+func start(ctx context.Context, log io.Writer, s settings, reserve func() (*ports, error)) (b *Broker, err error) {
+	err = onPorts(log, 1, reserve, func(reserved []*ports) error {
+		s.ports, s.password = reserved[0], rand.Text()
+		run, err := chooseRunner(ctx, s, log)
+		if err != nil {
+			return errors.Join(err, s.release())
+		}
+		b = newBroker(s, run, log)
+		if err := b.Resume(ctx); err != nil {
+			return errors.Join(err, b.Stop(context.WithoutCancel(ctx)))
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, err
-	}
-	login := url.UserPassword(user, s.password)
-	b := &Broker{
-		AMQPURL:       (&url.URL{Scheme: "amqp", User: login, Host: loopback(s.amqp), Path: "/"}).String(),
-		ManagementURL: (&url.URL{Scheme: "http", User: login, Host: loopback(s.management)}).String(),
-		runner:        run,
-		tls:           s.tls,
-		log:           log,
-	}
-	if err := b.Resume(ctx); err != nil {
-		return nil, errors.Join(err, b.Stop(context.WithoutCancel(ctx)))
 	}
 	return b, nil
 }
 
-func chooseRunner(ctx context.Context, s settings, distribution, epmd int, log io.Writer) (runner, error) {
+func newBroker(s settings, run runner, log io.Writer) *Broker {
+	login := url.UserPassword(user, s.password)
+	b := &Broker{
+		AMQPURL:       (&url.URL{Scheme: "amqp", User: login, Host: loopback(s.amqp), Path: "/"}).String(),
+		ManagementURL: (&url.URL{Scheme: "http", User: login, Host: loopback(s.management)}).String(),
+		Name:          s.name(),
+		runner:        run,
+		settings:      s,
+		log:           log,
+	}
+	if s.tls != nil {
+		b.SecureAMQP, b.SecureManagement = loopback(s.secureAMQP), "https://"+loopback(s.secureManagement)
+	}
+	return b
+}
+
+func chooseRunner(ctx context.Context, s settings, log io.Writer) (runner, error) {
 	if on := systemOfEnvironment(); on != "" {
 		server := on.server()
 		if server == "" {
 			return nil, fmt.Errorf("%s: no rabbitmq-server in %s", RootVariable, on)
 		}
-		return newProcess(server, on, s, distribution, epmd)
+		return newProcess(server, on, s)
 	}
 	if dockerAnswers(ctx) {
+		if len(s.members) > 0 {
+			return nil, fmt.Errorf("several nodes do not run in Docker: run where there is none, with an installed rabbitmq-server, or set %s", RootVariable)
+		}
 		return &docker{settings: s, log: log}, nil
 	}
 	server, err := installedServer(ctx, log)
 	if err != nil {
 		return nil, err
 	}
-	return newProcess(server, "", s, distribution, epmd)
+	return newProcess(server, "", s)
 }
 
-// Stop ends the broker and removes its state.
+// Stop ends the broker and removes its state. As nothing of it is kept, the node gets no time for a graceful end.
 func (b *Broker) Stop(ctx context.Context) error {
-	return errors.Join(b.runner.stop(ctx, true), b.runner.remove(ctx))
+	return errors.Join(b.runner.stop(ctx, false), b.runner.remove(ctx), b.settings.release())
 }
 
 // Restart ends the broker gracefully and starts it again, on the same ports and with the same data.
@@ -132,6 +160,13 @@ func (b *Broker) Halt(ctx context.Context) error {
 func (b *Broker) Kill(ctx context.Context) error {
 	return b.runner.stop(ctx, false)
 }
+
+// Freeze lets the broker stand still, as a machine does that swaps or a virtual one that is moved: its connections stay open, and
+// nothing answers. Thaw lets it go on.
+func (b *Broker) Freeze() error { return b.runner.freeze(true) }
+
+// Thaw undoes Freeze.
+func (b *Broker) Thaw() error { return b.runner.freeze(false) }
 
 // Resume starts a broker that was halted or killed, with its data.
 func (b *Broker) Resume(ctx context.Context) error {
@@ -179,15 +214,12 @@ func (b *Broker) wait(ctx context.Context) error {
 }
 
 func (b *Broker) answers(ctx context.Context) error {
-	u, err := url.Parse(b.AMQPURL)
+	// It is a session, as another program may listen on the port.
+	conn, err := amqp091.DialConfig(b.AMQPURL, amqp091.Config{Dial: amqp091.DefaultDial(10 * time.Second)})
 	if err != nil {
-		return fmt.Errorf("AMQP URL: %w", err)
+		return fmt.Errorf("AMQP: %w", err)
 	}
-	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", u.Host)
-	if err != nil {
-		return fmt.Errorf("AMQP port: %w", err)
-	}
-	_ = conn.Close()
+	_ = conn.CloseDeadline(time.Now().Add(time.Second))
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	return b.manage(ctx, http.MethodGet, "/api/overview", nil)
@@ -195,44 +227,33 @@ func (b *Broker) answers(ctx context.Context) error {
 
 // manage makes one request to the management API.
 func (b *Broker) manage(ctx context.Context, method, path string, body io.Reader) error {
+	_, err := b.ask(ctx, method, path, body)
+	return err
+}
+
+// ask makes one request to the management API, and returns the answer.
+func (b *Broker) ask(ctx context.Context, method, path string, body io.Reader) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, answersWithin)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, b.ManagementURL+path, body)
 	if err != nil {
-		return errors.New("the management URL is not a URL") // the cause would show the password
+		return nil, errors.New("the management URL is not a URL") // the cause would show the password
 	}
 	request.Header.Set("Content-Type", "application/json")
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return fmt.Errorf("management API: %w", err)
+		return nil, fmt.Errorf("management API: %w", err)
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode >= http.StatusMultipleChoices {
 		text, _ := io.ReadAll(io.LimitReader(response.Body, 500))
-		return fmt.Errorf("management API: %s %s: %s: %s", method, path, response.Status, text)
+		return nil, fmt.Errorf("management API: %s %s: %s: %s", method, path, response.Status, text)
 	}
-	return nil
+	answer, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil, fmt.Errorf("management API: %s %s: %w", method, path, err)
+	}
+	return answer, nil
 }
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
-
-// The ports of a broker are below those that systems give to outgoing connections, which come and go in the seconds until it listens.
-const firstPort, lastPort = 15_000, 29_999
-
-// freePorts finds ports that nobody listens on. Someone may take one before the broker does; then it fails to start.
-func freePorts(n int) ([]int, error) {
-	var ports []int
-	for tries := 0; len(ports) < n; tries++ {
-		port := firstPort + mathrand.IntN(lastPort-firstPort+1) //nolint:gosec // it guards nothing
-		listener, err := net.Listen("tcp", loopback(port))      //nolint:noctx // closed at once
-		if err != nil {
-			if tries >= 1000 {
-				return nil, fmt.Errorf("find a free port: %w", err)
-			}
-			continue
-		}
-		defer func() { _ = listener.Close() }()
-		ports = append(ports, port)
-	}
-	return ports, nil
-}

@@ -3,6 +3,7 @@ package testbroker
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -23,6 +24,8 @@ type docker struct {
 
 	log       io.Writer
 	container string
+	// folder of the node's configuration.
+	folder string
 }
 
 func dockerAnswers(ctx context.Context) bool {
@@ -42,16 +45,33 @@ func (d *docker) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	common, err := d.configured()
+	if err != nil {
+		return err
+	}
 	arguments := append([]string{
 		"run", "--detach",
 		"--publish", loopback(d.amqp) + ":5672", "--publish", loopback(d.management) + ":15672",
 		"--env", "RABBITMQ_DEFAULT_USER=" + user, "--env", "RABBITMQ_DEFAULT_PASS=" + d.password,
-		"--env", fmt.Sprintf("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-rabbit collect_statistics_interval 1000 max_message_size %d", maxMessageSize),
 		// The node's name, and with it its data, must outlive the container's restarts.
 		"--hostname", "redrive",
-	}, secure...)
+	}, append(common, secure...)...)
 	d.container, err = d.run(ctx, append(arguments, image)...)
 	return err
+}
+
+// configured are the arguments that give a container the lines of every node.
+func (d *docker) configured() ([]string, error) {
+	var err error
+	if d.folder, err = os.MkdirTemp("", "redrive-rabbitmq-"); err != nil {
+		return nil, fmt.Errorf("the configuration of RabbitMQ: %w", err)
+	}
+	name := filepath.Join(d.folder, "node.conf")
+	content := strings.Join(append(d.common(), ""), "\n")
+	if err := os.WriteFile(name, []byte(content), 0o644); err != nil { //nolint:gosec // another user reads it
+		return nil, fmt.Errorf("the configuration of RabbitMQ: %w", err)
+	}
+	return []string{"--volume", name + ":/etc/rabbitmq/conf.d/80-node.conf:ro"}, nil
 }
 
 // secure are the arguments that give a container TLS.
@@ -65,7 +85,7 @@ func (d *docker) secure() ([]string, error) {
 		return nil, fmt.Errorf("the configuration of TLS: %w", err)
 	}
 	return []string{
-		"--publish", loopback(d.tls.amqp) + ":5671", "--publish", loopback(d.tls.management) + ":15671",
+		"--publish", loopback(d.secureAMQP) + ":5671", "--publish", loopback(d.secureManagement) + ":15671",
 		"--volume", d.tls.folder + ":" + folder + ":ro",
 		"--volume", filepath.Join(d.tls.folder, config) + ":/etc/rabbitmq/conf.d/90-" + config + ":ro",
 	}, nil
@@ -89,11 +109,15 @@ func (d *docker) stop(ctx context.Context, graceful bool) error {
 }
 
 func (d *docker) remove(ctx context.Context) error {
-	if d.container == "" {
-		return nil
+	var err error
+	if d.container != "" {
+		_, err = d.run(ctx, "rm", "--force", "--volumes", d.container)
 	}
-	_, err := d.run(ctx, "rm", "--force", "--volumes", d.container)
-	return err
+	return errors.Join(err, os.RemoveAll(d.folder))
+}
+
+func (d *docker) freeze(bool) error {
+	return errors.New("a node in Docker is not frozen: run where there is no Docker, with an installed rabbitmq-server, or set " + RootVariable)
 }
 
 func (d *docker) alive() bool { return d.container != "" }

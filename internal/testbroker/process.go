@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,11 +29,14 @@ type process struct {
 	folder string
 	env    []string
 	epmd   int
+	// member is true for a node of a cluster.
+	member bool
 	node   *child
+	// mapper is the node's epmd. Of those of a cluster, which have one port, the first stays and the others end at once.
 	mapper *child
 }
 
-func newProcess(server string, on system, s settings, distribution, epmd int) (*process, error) {
+func newProcess(server string, on system, s settings) (*process, error) {
 	folder, err := os.MkdirTemp(on.temporary(), "redrive-rabbitmq-")
 	if err != nil {
 		return nil, fmt.Errorf("state folder of RabbitMQ: %w", err)
@@ -42,16 +46,19 @@ func newProcess(server string, on system, s settings, distribution, epmd int) (*
 		"enabled_plugins": "[rabbitmq_management].\n",
 		"env.conf":        "",
 	}
+	if s.cookie != "" {
+		files[".erlang.cookie"] = s.cookie
+	}
 	for name, content := range files {
 		if err := os.WriteFile(filepath.Join(folder, name), []byte(content), 0o600); err != nil {
 			return nil, fmt.Errorf("state folder of RabbitMQ: %w", err)
 		}
 	}
 	in := func(name string) string { return filepath.Join(on.inside(folder), name) }
-	return &process{server: server, system: on, folder: folder, epmd: epmd, env: append(os.Environ(),
+	return &process{server: server, system: on, folder: folder, epmd: s.epmd, member: len(s.members) > 0, env: append(os.Environ(),
 		"HOME="+on.inside(folder), // the Erlang cookie
 		"TMPDIR="+on.inside(folder),
-		"RABBITMQ_NODENAME=redrive-"+strconv.Itoa(s.amqp)+"@localhost",
+		"RABBITMQ_NODENAME="+s.name(),
 		"RABBITMQ_CONFIG_FILE="+in("rabbitmq.conf"),
 		"RABBITMQ_CONF_ENV_FILE="+in("env.conf"),
 		"RABBITMQ_ENABLED_PLUGINS_FILE="+in("enabled_plugins"),
@@ -60,33 +67,52 @@ func newProcess(server string, on system, s settings, distribution, epmd int) (*
 		"RABBITMQ_GENERATED_CONFIG_DIR="+in("generated"),
 		"RABBITMQ_SCHEMA_DIR="+in("schema"),
 		"RABBITMQ_PID_FILE="+in("pid"),
-		"RABBITMQ_DIST_PORT="+strconv.Itoa(distribution),
-		"ERL_EPMD_PORT="+strconv.Itoa(epmd),
+		"RABBITMQ_DIST_PORT="+strconv.Itoa(s.distribution),
+		"ERL_EPMD_PORT="+strconv.Itoa(s.epmd),
 		"ERL_EPMD_ADDRESS=127.0.0.1",
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1}",
 	)}, nil
 }
 
-// configuration keeps the node small, and its counts fresh.
+// name of the node.
+func (s settings) name() string { return "redrive-" + strconv.Itoa(s.amqp) + "@localhost" }
+
+// configuration keeps the node small.
 func configuration(on system, s settings) string {
 	secure := ""
 	if s.tls != nil {
-		secure = s.tls.configuration(on.inside(s.tls.folder), loopback(s.tls.amqp), "127.0.0.1", s.tls.management)
+		secure = s.tls.configuration(on.inside(s.tls.folder), loopback(s.secureAMQP), "127.0.0.1", s.secureManagement)
 	}
-	return secure + strings.Join([]string{
-		"listeners.tcp.default = " + loopback(s.amqp),
+	return secure + strings.Join(append(s.common(),
+		"listeners.tcp.default = "+loopback(s.amqp),
 		"management.tcp.ip = 127.0.0.1",
-		"management.tcp.port = " + strconv.Itoa(s.management),
-		"default_user = " + user,
-		"default_pass = " + s.password,
-		"collect_statistics_interval = 1000",
-		"max_message_size = " + strconv.Itoa(maxMessageSize),
+		"management.tcp.port = "+strconv.Itoa(s.management),
+		"default_user = "+user,
+		"default_pass = "+s.password,
 		"raft.wal_max_size_bytes = 134217728",
 		"disk_free_limit.absolute = 50MB",
 		"vm_memory_high_watermark.relative = 0.3",
 		"",
-	}, "\n")
+	), "\n")
 }
+
+// common are the lines of every node, however it is run: the counts are fresh, but where the lines that were asked for say otherwise.
+func (s settings) common() []string {
+	lines := slices.Clone(s.lines)
+	if !slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, statisticsInterval) }) {
+		lines = append(lines, statisticsInterval+" = 1000")
+	}
+	lines = append(lines, "max_message_size = "+strconv.Itoa(maxMessageSize))
+	for i, member := range s.members {
+		lines = append(lines, fmt.Sprintf("cluster_formation.classic_config.nodes.%d = %s", i+1, member))
+	}
+	return lines
+}
+
+const statisticsInterval = "collect_statistics_interval"
+
+// AsDelivered is the line of rabbitmq.conf that has a node collect its statistics as seldom as RabbitMQ does by itself.
+const AsDelivered = statisticsInterval + " = 5000"
 
 // maxMessageSize is larger than RabbitMQ 4 allows by default, so that tests can send what older brokers take.
 const maxMessageSize = 32 << 20
@@ -126,6 +152,18 @@ func (p *process) stop(_ context.Context, graceful bool) error {
 	return err
 }
 
+// freeze lets all of the node's processes stand still, or go on.
+func (p *process) freeze(frozen bool) error {
+	if p.node == nil {
+		return errors.New("the node does not run")
+	}
+	signal := syscall.SIGCONT
+	if frozen {
+		signal = syscall.SIGSTOP
+	}
+	return syscall.Kill(-p.node.command.Process.Pid, signal) //nolint:wrapcheck // the caller says what it did
+}
+
 func (p *process) remove(context.Context) error {
 	var err error
 	if p.mapper != nil {
@@ -143,12 +181,18 @@ func (p *process) control(ctx context.Context, arguments ...string) error {
 	return nil
 }
 
-func (p *process) alive() bool { return p.node != nil && p.node.alive() }
+// alive is false also without a port mapper: it ends where another program listens on its port, and then the node never registers.
+func (p *process) alive() bool {
+	return p.node != nil && p.node.alive() && (p.member || p.mapper.alive())
+}
 
 func (p *process) problem(context.Context) string {
 	text := ""
 	if p.node != nil {
 		text = p.node.output.String()
+	}
+	if !p.member && !p.mapper.alive() {
+		text += "epmd has ended\n"
 	}
 	logs, _ := filepath.Glob(filepath.Join(p.folder, "log", "*.log"))
 	for _, name := range logs {
@@ -213,6 +257,7 @@ func (c *child) alive() bool {
 func (c *child) stop(graceful bool) error {
 	group := -c.command.Process.Pid
 	if graceful {
+		_ = syscall.Kill(group, syscall.SIGCONT) // a frozen one does not end
 		_ = syscall.Kill(group, syscall.SIGTERM)
 		select {
 		case <-c.done:

@@ -81,3 +81,40 @@ func TestAStoppedBrokerFreesItsPorts(t *testing.T) {
 		_ = listener.Close()
 	}
 }
+
+func TestAQueueWhoseMemberIsStoppedConfirmsOnlyWhenItIsBack(t *testing.T) {
+	b := testbroker.Private(t)
+	vhost := b.Vhost(t)
+	channel := connect(t, b.URL(vhost))
+	if err := channel.Confirm(false); err != nil {
+		t.Fatal(err)
+	}
+	publish := func(queue string) *amqp091.DeferredConfirmation {
+		t.Helper()
+		confirm, err := channel.PublishWithDeferredConfirm("", queue, true, false, amqp091.Publishing{DeliveryMode: amqp091.Persistent})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return confirm
+	}
+	for _, name := range []string{"it's ä", "other"} {
+		if _, err := channel.QueueDeclare(name, true, false, false, false, amqp091.Table{"x-queue-type": "quorum"}); err != nil {
+			t.Fatal(err)
+		}
+		if !publish(name).Wait() { // a channel that has never used a queue without a leader is told at once
+			t.Fatal("not confirmed")
+		}
+	}
+	b.StopMember(t, vhost, "it's ä")
+	waits, goesOn := publish("it's ä"), publish("other")
+	if !goesOn.Wait() {
+		t.Error("another queue does not confirm either")
+	}
+	if waits.Acked() {
+		t.Error("a queue without a leader has confirmed")
+	}
+	b.StartMember(t, vhost, "it's ä")
+	if !waits.Wait() {
+		t.Error("refused after the member is back")
+	}
+}

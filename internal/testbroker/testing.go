@@ -63,10 +63,10 @@ func Shared(t testing.TB) *Broker {
 	return shared.broker
 }
 
-// Private returns a broker for this test alone, which may stop and restart it.
-func Private(t testing.TB) *Broker {
+// Private returns a broker for this test alone, which may stop and restart it. Lines are those of rabbitmq.conf; see Start.
+func Private(t testing.TB, lines ...string) *Broker {
 	t.Helper()
-	b, err := Start(context.Background(), t.Output())
+	b, err := Start(context.Background(), t.Output(), lines...)
 	if err != nil {
 		t.Fatal(err)
 	}

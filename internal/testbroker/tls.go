@@ -2,7 +2,6 @@ package testbroker
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"net/url"
 	"os"
@@ -26,36 +25,28 @@ const (
 	caFile   = "ca.crt"
 )
 
-// tlsPorts are where a node listens for TLS, and the folder with its certificates as this process sees it.
-type tlsPorts struct {
-	amqp, management int
-	folder           string
-	clients          bool
+// certificates are in a folder, as this process sees it.
+type certificates struct {
+	folder  string
+	clients bool
 }
 
 // PrivateTLS is Private with TLS on two more ports, SecureAMQP and SecureManagement; the ports without it are there too.
 func PrivateTLS(t testing.TB, show TLS) *Broker {
 	t.Helper()
-	free, err := freePorts(6)
-	if err != nil {
-		t.Fatal(err)
-	}
 	folder, err := os.MkdirTemp(systemOfEnvironment().temporary(), "redrive-tls-") //nolint:usetesting // where the node can read it
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
-	ports := &tlsPorts{amqp: free[4], management: free[5], folder: folder, clients: len(show.ClientCA) > 0}
-	if err := ports.write(show); err != nil {
+	tls := &certificates{folder: folder, clients: len(show.ClientCA) > 0}
+	if err := tls.write(show); err != nil {
 		t.Fatal(err)
 	}
-	b, err := startWith(context.Background(), t.Output(), settings{
-		amqp: free[0], management: free[1], password: rand.Text(), tls: ports,
-	}, free[2], free[3])
+	b, err := start(context.Background(), t.Output(), settings{tls: tls}, reservePorts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.SecureAMQP, b.SecureManagement = loopback(ports.amqp), "https://"+loopback(ports.management)
 	t.Cleanup(func() {
 		if err := b.Stop(context.Background()); err != nil {
 			t.Error(err)
@@ -78,7 +69,7 @@ func (b *Broker) Login(t testing.TB) (username, password string) {
 // ShowCertificate lets the broker show another certificate to whoever connects from now on.
 func (b *Broker) ShowCertificate(t testing.TB, show TLS) {
 	t.Helper()
-	if err := b.tls.write(show); err != nil {
+	if err := b.settings.tls.write(show); err != nil {
 		t.Fatal(err)
 	}
 	// Else the node goes on for two minutes with what it has read.
@@ -87,12 +78,12 @@ func (b *Broker) ShowCertificate(t testing.TB, show TLS) {
 	}
 }
 
-func (p *tlsPorts) write(show TLS) error {
-	if err := os.Chmod(p.folder, 0o755); err != nil { //nolint:gosec // a node in a container is another user
+func (c *certificates) write(show TLS) error {
+	if err := os.Chmod(c.folder, 0o755); err != nil { //nolint:gosec // a node in a container is another user
 		return fmt.Errorf("the folder of the certificates: %w", err)
 	}
 	for name, content := range map[string][]byte{certFile: show.Cert, keyFile: show.Key, caFile: append(show.ClientCA, '\n')} {
-		if err := os.WriteFile(filepath.Join(p.folder, name), content, 0o644); err != nil { //nolint:gosec // as above
+		if err := os.WriteFile(filepath.Join(c.folder, name), content, 0o644); err != nil { //nolint:gosec // as above
 			return fmt.Errorf("the certificates of the broker: %w", err)
 		}
 	}
@@ -100,7 +91,7 @@ func (p *tlsPorts) write(show TLS) error {
 }
 
 // configuration of a node that finds its certificates in a folder and listens at addresses.
-func (p *tlsPorts) configuration(folder, amqp string, ip string, management int) string {
+func (c *certificates) configuration(folder, amqp string, ip string, management int) string {
 	lines := []string{
 		"listeners.ssl.default = " + amqp,
 		"management.ssl.ip = " + ip,
@@ -108,7 +99,7 @@ func (p *tlsPorts) configuration(folder, amqp string, ip string, management int)
 	}
 	for _, prefix := range []string{"ssl_options.", "management.ssl."} {
 		lines = append(lines, prefix+"certfile = "+folder+"/"+certFile, prefix+"keyfile = "+folder+"/"+keyFile)
-		if p.clients {
+		if c.clients {
 			lines = append(lines, prefix+"cacertfile = "+folder+"/"+caFile, prefix+"verify = verify_peer", prefix+"fail_if_no_peer_cert = true")
 		}
 	}

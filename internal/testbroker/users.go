@@ -30,7 +30,27 @@ func (b *Broker) SetPolicy(t testing.TB, vhost, name, pattern, applyTo string, p
 	})
 }
 
+// SetOperatorPolicy makes or replaces an operator policy of RabbitMQ, which only some keys are allowed in.
+func (b *Broker) SetOperatorPolicy(t testing.TB, vhost, name, pattern, applyTo string, definition map[string]any) {
+	t.Helper()
+	b.must(t, http.MethodPut, "/api/operator-policies/"+url.PathEscape(vhost)+"/"+url.PathEscape(name), map[string]any{
+		"pattern": pattern, "apply-to": applyTo, "definition": definition,
+	})
+}
+
+// SetDefaultQueueType says of what type queues are in a vhost that are declared without one. RabbitMQ 3.10 takes no notice.
+func (b *Broker) SetDefaultQueueType(t testing.TB, vhost, kind string) {
+	t.Helper()
+	b.must(t, http.MethodPut, "/api/vhosts/"+url.PathEscape(vhost), map[string]string{"default_queue_type": kind})
+}
+
 // Forget deletes a user, if there is one.
 func (b *Broker) Forget(name string) {
 	_ = b.manage(context.Background(), http.MethodDelete, "/api/users/"+url.PathEscape(name), nil)
+}
+
+// LimitChannels bounds how many channels a user may have, over all its connections.
+func (b *Broker) LimitChannels(t testing.TB, name string, channels int) {
+	t.Helper()
+	b.must(t, http.MethodPut, "/api/user-limits/"+url.PathEscape(name)+"/max-channels", map[string]int{"value": channels})
 }
