@@ -1,6 +1,7 @@
 package message
 
 import (
+	"maps"
 	"testing"
 	"time"
 
@@ -46,5 +47,20 @@ func BenchmarkParked(b *testing.B) {
 		if _, err := Parked(m, s, "work", "5s", noon); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// BenchmarkReceivedFromALane is what a worker does with a message that a lane has given back, before its attempt.
+func BenchmarkReceivedFromALane(b *testing.B) {
+	parked, _ := retried(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		m := parked
+		m.Headers = make(map[string]any, len(parked.Headers)+4)
+		maps.Copy(m.Headers, parked.Headers)
+		m.Headers["x-death"], m.Headers["x-first-death-queue"], m.Headers["x-last-death-queue"] = nil, "async.fallback.5s", "async.fallback.5s"
+		s := Decode(m, "", noon)
+		Strip(m.Headers, s)
+		View(m, s, "work")
 	}
 }

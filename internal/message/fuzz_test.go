@@ -40,6 +40,7 @@ func typed(kind byte, value []byte, text string) any {
 		[]any{text, nil, int64(number)},
 		map[string]any{text: value},
 		struct{ Scale uint8 }{1},
+		Decimal{Scale: uint8(number), Value: int32(number >> 8)},
 	}
 	return kinds[int(kind)%len(kinds)]
 }

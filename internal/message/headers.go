@@ -37,8 +37,18 @@ const (
 	HeaderHistory = HeaderPrefix + "history"
 	// HeaderCrashes counts the processes that the message has brought down on its own.
 	HeaderCrashes = HeaderPrefix + "crashes"
+	// HeaderCarry is what the handler's last failure asked to have back with the next attempt.
+	HeaderCarry = HeaderPrefix + "carry"
 	// HeaderPriority is the producer's priority of a message that is retried with another one.
 	HeaderPriority = HeaderPrefix + "priority"
+	// HeaderExpiration is the producer's property expiration, in milliseconds as text: no copy carries it as one.
+	HeaderExpiration = HeaderPrefix + "expiration"
+	// HeaderUserID is the property user-id of the producer's login: the broker takes no copy that carries it as one. Anybody can
+	// write this header, so it proves nothing.
+	HeaderUserID = HeaderPrefix + "user-id"
+	// HeaderOriginal is the table of the headers that the message had when it first came to its work queue, and that would do harm
+	// on a copy under their own names; see isRecord.
+	HeaderOriginal = HeaderPrefix + "original-headers"
 	// HeaderTraceparent is the span of the last attempt as a W3C traceparent. That of the next attempt links to it.
 	HeaderTraceparent = HeaderPrefix + "traceparent"
 	// HeaderPublishID belongs to the publisher, which matches returned messages by it. It never outlives one publication.
@@ -76,18 +86,25 @@ func isOwn(name string) bool {
 		HeaderDelay, HeaderLane, HeaderExchange, HeaderRoutingKey, HeaderDeadline, HeaderHistory, HeaderPublishID,
 		HeaderReason, HeaderExplanation, HeaderFailedAt, HeaderQueue,
 		HeaderErrorSource, HeaderErrorClass, HeaderErrorMessage, HeaderErrorStatus,
-		HeaderCrashes, HeaderPriority, HeaderTraceparent, HeaderCrashExit, HeaderWorker:
+		HeaderCrashes, HeaderCarry, HeaderPriority, HeaderExpiration, HeaderUserID, HeaderOriginal, HeaderTraceparent, HeaderCrashExit,
+		HeaderWorker:
 		return true
 	}
 	return false
 }
 
-// isStale reports whether a header tells of the message's way so far and would do harm on the next one: copied death
-// records stop messages in lanes on RabbitMQ 3, CC and BCC duplicate the message on each pass, and counts of deliveries
-// belong to the queue that the message leaves.
-func isStale(name string) bool {
+// isStale reports whether a header tells of the message's way so far and would do harm on the next one.
+func isStale(name string) bool { return isCount(name) || isRecord(name) }
+
+// isCount reports whether a header counts the deliveries of the queue that the message is in. Only the broker writes it.
+func isCount(name string) bool { return name == "x-delivery-count" || name == "x-acquired-count" }
+
+// isRecord reports whether a header is of the producer, or of a dead-lettering before the message came to its work queue, and would
+// do harm on a copy: death records that are copied stop messages in lanes on RabbitMQ 3, and CC and BCC duplicate the message on
+// each pass.
+func isRecord(name string) bool {
 	switch name {
-	case "x-death", "x-delivery-count", "x-acquired-count", "CC", "BCC":
+	case "x-death", "CC", "BCC":
 		return true
 	}
 	return strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-")

@@ -19,7 +19,8 @@ func ownNames() []string {
 	return []string{
 		HeaderID, HeaderAttempts, HeaderRetries, HeaderStrategy, HeaderStreak, HeaderFirstFailure, HeaderNotBefore, HeaderDelay,
 		HeaderLane, HeaderExchange, HeaderRoutingKey, HeaderDeadline, HeaderHistory, HeaderReason, HeaderErrorStatus,
-		HeaderPublishID, HeaderTraceparent, traceparentHeader, tracestateHeader, "x-death", "CC", "type", "x-first-death-queue",
+		HeaderExpiration, HeaderUserID, HeaderOriginal, HeaderPublishID, HeaderCarry, HeaderTraceparent, traceparentHeader, tracestateHeader,
+		"x-death", "CC", "type", "x-first-death-queue",
 	}
 }
 
@@ -29,6 +30,7 @@ func anyValue(depth int) *rapid.Generator[any] {
 		rapid.Just[any](nil), rapid.Bool().AsAny(), rapid.Int8().AsAny(), rapid.Uint8().AsAny(), rapid.Int16().AsAny(), rapid.Uint16().AsAny(),
 		rapid.Int32().AsAny(), rapid.Uint32().AsAny(), rapid.Int64().AsAny(), rapid.Float32().AsAny(), rapid.Float64().AsAny(), rapid.String().AsAny(),
 		rapid.SliceOf(rapid.Byte()).AsAny(), rapid.Just[any](noon), rapid.Just[any](struct{ Scale, Value int32 }{}),
+		rapid.Just[any](Decimal{Scale: 2, Value: -150}),
 		rapid.SampledFrom([]string{"[]", "{}", "null", `[null]`, `[{"at":9223372036854775807,"delay":-1}]`, `[{"attempt":-1,"status":1e9}]`}).AsAny(),
 	}
 	if depth > 0 {
@@ -180,6 +182,12 @@ func TestWhatIsWrittenIsReadBack(t *testing.T) {
 			Deadline:   moment.Draw(t, "deadline"),
 			Exchange:   rapid.StringN(0, 20, 255).Draw(t, "exchange"),
 			RoutingKey: rapid.StringN(0, 20, 255).Draw(t, "routing key"),
+			Expiration: rapid.SampledFrom([]string{"", "1000"}).Draw(t, "expiration"),
+			UserID:     rapid.StringN(0, 20, 255).Draw(t, "user"),
+			parked:     true,
+		}
+		if rapid.Bool().Draw(t, "dead-lettered before") {
+			s.Original = map[string]any{"x-death": []any{map[string]any{"queue": "inbox"}}, "CC": []any{"a"}}
 		}
 		past := rapid.SliceOfN(anyAttempt(), 0, 10).Draw(t, "attempts")
 		s.History.Attempts = max(s.History.Attempts, int64(len(past)))

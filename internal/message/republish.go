@@ -11,8 +11,23 @@ import (
 )
 
 // MaxHeaderSize is the most that the headers of a republished message take, in bytes. All properties of a message travel
-// in one frame, which is 128 KiB; the rest is for the other properties.
+// in one frame, which is 128 KiB; the rest is for the other properties, and for what a lane adds.
 const MaxHeaderSize = 120 << 10
+
+// leastSpare is what is left of a frame at least, and spareShare the part of it that is left.
+const (
+	leastSpare = 4 << 10
+	spareShare = 16
+)
+
+// HeaderLimit is the most that the headers of a republished message take where frames have at most so many bytes, in bytes. It is
+// MaxHeaderSize where that is not known (0), and with frames of 128 KiB and more.
+func HeaderLimit(frame int) int {
+	if frame <= 0 {
+		return MaxHeaderSize
+	}
+	return min(MaxHeaderSize, frame-min(max(frame/spareShare, leastSpare), frame/2))
+}
 
 // ErrHeadersTooLarge says that a message's own headers leave no room for the indispensable ones of ours. Such a message
 // cannot be published again without a loss. Rejected without requeue it goes to the failure queue by the work queue's
@@ -47,13 +62,14 @@ type Final struct {
 //
 // Parked, Returned and Failed share their rules. The copy is persistent and routed by the queue's name. All properties,
 // headers and their types stay, but for those that would do harm on the way (records of dead-lettering, counts of
-// deliveries, CC, BCC, user-id). An expiration becomes a deadline. The state is written as headers, on a message that goes
+// deliveries, CC, BCC, user-id); what the message had of them when it first came to its queue is kept aside, for the handler. An
+// expiration becomes a deadline. The state is written as headers, on a message that goes
 // on without those which follow from others; those of ours that no longer hold are gone. m and its headers are not altered
 // or shared; the body is shared.
 //
 // Headers that would not fit one frame are shed, ours only: first the span of the last attempt and the failure history down
-// to its last entry, then all of it, then the error's message and the explanation, then its class, source and status. The error is
-// ErrHeadersTooLarge where even that does not suffice.
+// to its last entry, then all of it, then what the handler carries along, then the error's message and the explanation, then its class,
+// source and status, then what was kept aside. The error is ErrHeadersTooLarge where even that does not suffice.
 func Parked(m Message, s State, queue, lane string, now time.Time) (Message, error) {
 	headers := stateHeaders(m, s, now)
 	putTime(headers, HeaderNotBefore, s.NotBefore)
@@ -61,7 +77,7 @@ func Parked(m Message, s State, queue, lane string, now time.Time) (Message, err
 	if s.usual != "" && s.Exchange == s.usual { // a configuration that names none may come to name one
 		delete(headers, HeaderExchange)
 	}
-	m, err := republished(m, queue, headers, pastHeaders(s))
+	m, err := republished(m, HeaderLimit(s.FrameSize), queue, headers, optionalHeaders(m, s))
 	omitDerived(m, s)
 	return m, err
 }
@@ -74,7 +90,7 @@ func Returned(m Message, s State, queue string, now time.Time) (Message, error) 
 	if s.NotBefore.After(now) {
 		putTime(headers, HeaderNotBefore, s.NotBefore)
 	}
-	m, err := republished(m, queue, headers, pastHeaders(s))
+	m, err := republished(m, HeaderLimit(s.FrameSize), queue, headers, optionalHeaders(m, s))
 	omitDerived(m, s)
 	return m, err
 }
@@ -90,10 +106,94 @@ func Failed(m Message, s State, queue string, final Final) (Message, error) {
 	headers[HeaderQueue] = queue
 	putTime(headers, HeaderFailedAt, final.At)
 
-	optional := errorHeaders(lastFailure(s, final))
-	optional = append(optional, header{HeaderCrashExit, Text(final.Exit, maxName)}, header{HeaderWorker, Text(final.Worker, maxShort)})
-	optional = append(optional, header{HeaderExplanation, Text(final.Explanation, MaxText)})
-	return republished(m, queue, headers, append(optional, pastHeaders(s)...))
+	told := errorHeaders(lastFailure(s, final))
+	told = append(told, header{HeaderCrashExit, Text(final.Exit, maxName)}, header{HeaderWorker, Text(final.Worker, maxShort)})
+	told = append(told, header{HeaderExplanation, Text(final.Explanation, MaxText)})
+	return republished(m, HeaderLimit(s.FrameSize), queue, headers, optionalHeaders(m, s, told...))
+}
+
+const (
+	// maxOriginal bounds the headers that are kept aside, in bytes, and maxOriginalDepth how deep each is nested: clients read no more
+	// than 32 levels. Records of dead-lettering have 2, and 200 bytes for each queue.
+	maxOriginal      = 8 << 10
+	maxOriginalDepth = 8
+)
+
+// keepable returns those of the headers that a copy carries aside: the first, by name, that fit. nil where there are none.
+func keepable(all map[string]any) map[string]any {
+	var names []string // most messages have none
+	for name := range all {
+		if isRecord(name) {
+			names = append(names, name)
+		}
+	}
+	if names == nil {
+		return nil
+	}
+	slices.Sort(names)
+	kept, size := make(map[string]any, len(names)), 0
+	for _, name := range names {
+		more := entrySize(name, all[name])
+		if size+more > maxOriginal || isDeeper(all[name], maxOriginalDepth) {
+			continue
+		}
+		size += more
+		kept[name] = clone(all[name])
+	}
+	return kept
+}
+
+// isDeeper reports whether a header's value has more than so many levels of tables and arrays.
+func isDeeper(value any, levels int) bool {
+	switch v := value.(type) {
+	case map[string]any:
+		for _, item := range v {
+			if levels == 0 || isDeeper(item, levels-1) {
+				return true
+			}
+		}
+	case []any:
+		for _, item := range v {
+			if levels == 0 || isDeeper(item, levels-1) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// optionalHeaders returns what a copy says of the message as it first came to its work queue, and of its past: what the handler
+// carries along, the history, its last entry alone in case the whole does not fit, and the span of the last attempt. more come between.
+func optionalHeaders(m Message, s State, more ...header) []header {
+	headers := make([]header, 0, 7+len(more))
+	if s.Expiration != "" {
+		headers = append(headers, header{HeaderExpiration, s.Expiration})
+	}
+	if s.UserID != "" {
+		headers = append(headers, header{HeaderUserID, s.UserID})
+	}
+	original := s.Original
+	if original == nil && !s.parked {
+		original = keepable(m.Headers)
+	}
+	if len(original) > 0 {
+		headers = append(headers, header{HeaderOriginal, original})
+	}
+	headers = append(headers, more...)
+	if s.Carry != "" {
+		headers = append(headers, header{HeaderCarry, s.Carry})
+	}
+	failures := s.Failures()
+	if n := len(failures); n > 0 {
+		headers = append(headers, header{HeaderHistory, encodeFailures(failures)})
+		if n > 1 {
+			headers = append(headers, header{HeaderHistory, encodeFailures(failures[n-1:])})
+		}
+	}
+	if s.Traceparent != "" {
+		headers = append(headers, header{HeaderTraceparent, s.Traceparent})
+	}
+	return headers
 }
 
 // header is one header that may be shed.
@@ -104,16 +204,16 @@ type header struct {
 
 // republished puts the copy together: the user's headers with our indispensable ones, and of the optional ones, in their
 // order, those that fit. A later value for the same name is a smaller one: it is taken if the earlier did not fit.
-func republished(m Message, queue string, headers map[string]any, optional []header) (Message, error) {
+func republished(m Message, limit int, queue string, headers map[string]any, optional []header) (Message, error) {
 	size := HeaderSize(headers)
-	if size > MaxHeaderSize {
-		return Message{}, fmt.Errorf("%w: %d bytes of %d", ErrHeadersTooLarge, size, MaxHeaderSize)
+	if size > limit {
+		return Message{}, fmt.Errorf("%w: %d bytes of %d", ErrHeadersTooLarge, size, limit)
 	}
 	for _, h := range optional {
 		if _, there := headers[h.name]; there || h.value == "" {
 			continue
 		}
-		if more := entrySize(h.name, h.value); size+more <= MaxHeaderSize {
+		if more := entrySize(h.name, h.value); size+more <= limit {
 			headers[h.name] = h.value
 			size += more
 		}
@@ -179,22 +279,6 @@ func (s State) waitsOnce() bool {
 	return at > 0 && delay > 0 && h.FirstFailure.UnixMilli() == at && h.LastDelay.Milliseconds() == delay && s.NotBefore.UnixMilli() == at+delay
 }
 
-// pastHeaders returns the history, its last entry alone in case the whole does not fit, and the span of the last attempt.
-func pastHeaders(s State) []header {
-	headers := make([]header, 0, 3)
-	failures := s.Failures()
-	if n := len(failures); n > 0 {
-		headers = append(headers, header{HeaderHistory, encodeFailures(failures)})
-		if n > 1 {
-			headers = append(headers, header{HeaderHistory, encodeFailures(failures[n-1:])})
-		}
-	}
-	if s.Traceparent != "" {
-		headers = append(headers, header{HeaderTraceparent, s.Traceparent})
-	}
-	return headers
-}
-
 // errorHeaders describe a failure, the most telling one first.
 func errorHeaders(f retry.Failure) []header {
 	headers := []header{
@@ -223,11 +307,10 @@ func lastFailure(s State, final Final) retry.Failure {
 // the broker does not deliver what has expired, so a timestamp by which the message would have is not that of its
 // publication, and the expiration then counts from now.
 func deadline(m Message, s State, now time.Time) time.Time {
-	milliseconds, err := strconv.ParseInt(m.Expiration, 10, 64)
-	if err != nil || milliseconds < 0 || milliseconds > horizon.Milliseconds() {
+	expiration, ok := spanOf(m.Expiration)
+	if !ok {
 		return s.Deadline
 	}
-	expiration := time.Duration(milliseconds) * time.Millisecond
 	expires := now.Add(expiration)
 	if published := m.Timestamp.Add(time.Second); !m.Timestamp.IsZero() && published.Before(now) {
 		if since := published.Add(expiration); since.After(now) {
@@ -238,6 +321,15 @@ func deadline(m Message, s State, now time.Time) time.Time {
 		return s.Deadline
 	}
 	return expires
+}
+
+// spanOf reads the property expiration; ok is false where it is none, or absurd.
+func spanOf(expiration string) (span time.Duration, ok bool) {
+	milliseconds, err := strconv.ParseInt(expiration, 10, 64)
+	if err != nil || milliseconds < 0 || milliseconds > horizon.Milliseconds() {
+		return 0, false
+	}
+	return time.Duration(milliseconds) * time.Millisecond, true
 }
 
 func putCount(headers map[string]any, name string, count int64) {

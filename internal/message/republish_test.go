@@ -34,6 +34,7 @@ func keptHeaders() map[string]any {
 	return map[string]any{
 		"int": int32(1), "nested": table{"list": []any{int16(1), nil, table{"x": "y"}}}, "at": noon, "none": nil,
 		"bytes": []byte{1, 2}, "x-opt-a": "kept", "x-delay": int32(5), "x-match": "all", "redrive-foreign": "kept",
+		HeaderExpiration: "60000", HeaderUserID: "guest",
 		HeaderExchange: "async", HeaderRoutingKey: "test", HeaderDeadline: noon.Add(51 * time.Second).UnixMilli(),
 	}
 }
@@ -304,11 +305,55 @@ func TestHeadersThatWouldNotFitAFrameAreShedOursFirst(t *testing.T) {
 	}
 }
 
+func TestFailed_CarryGoesAfterTheHistoryWhereHeadersWouldNotFit(t *testing.T) {
+	t.Parallel()
+	for size, kept := range map[int]bool{100 << 10: true, MaxHeaderSize - 5000: true, MaxHeaderSize - 4000: false} {
+		m, s := crowded(size)
+		s.Carry = strings.Repeat("c", MaxCarry)
+		got, err := Failed(m, s, "work", Final{Reason: retry.ReasonMaxRetries, At: noon})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if carried := Decode(got, "", noon).Carry; (carried == s.Carry) != kept {
+			t.Errorf("%d bytes of other headers: %d bytes are carried", size, len(carried))
+		}
+	}
+}
+
+func TestDecode_CarryOfAnotherTypeOrLengthIsGarbage(t *testing.T) {
+	t.Parallel()
+	for _, value := range []any{int64(1), strings.Repeat("c", MaxCarry+1), []any{"a"}} {
+		if s := Decode(Message{Headers: map[string]any{HeaderCarry: value}}, "", noon); s.Carry != "" || !slices.Equal(s.Garbage, []string{HeaderCarry}) {
+			t.Errorf("%T: %q, garbage %v", value, s.Carry, s.Garbage)
+		}
+	}
+}
+
 func TestAMessageWhoseOwnHeadersFillTheFrameIsAnError(t *testing.T) {
 	t.Parallel()
 	m, s := crowded(MaxHeaderSize - 50)
 	if _, err := Parked(m, s, "work", "5s", noon); !errors.Is(err, ErrHeadersTooLarge) {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestHeadersAreBoundedByTheFramesOfTheConnection(t *testing.T) {
+	t.Parallel()
+	for frame, want := range map[int]int{0: MaxHeaderSize, 4 << 10: 2 << 10, 8 << 10: 4 << 10, 64 << 10: 60 << 10, 128 << 10: MaxHeaderSize, 1 << 20: MaxHeaderSize} {
+		if got := HeaderLimit(frame); got != want {
+			t.Errorf("frames of %d bytes: at most %d bytes of headers, want %d", frame, got, want)
+		}
+	}
+	m, s := crowded(60<<10 - 1500)
+	s.FrameSize = 64 << 10
+	got, err := Parked(m, s, "work", "5s", noon)
+	if size := HeaderSize(got.Headers); err != nil || size > 60<<10 {
+		t.Errorf("%d bytes, %v", size, err)
+	}
+	m, s = crowded(60 << 10)
+	s.FrameSize = 64 << 10
+	if _, err := Parked(m, s, "work", "5s", noon); !errors.Is(err, ErrHeadersTooLarge) {
+		t.Errorf("more than fits: %v", err)
 	}
 }
 
@@ -331,7 +376,8 @@ func TestHeaderSizeIsThatOfTheWire(t *testing.T) {
 		"an array":             {[]any{int32(1), "a"}, 16},
 		"a table":              {map[string]any{"k": int32(1)}, 12},
 		"a client's own table": {table{"k": int32(1)}, 12},
-		"a decimal at least":   {struct{ Scale, Value int32 }{1, 2}, unknownSize},
+		"a decimal":            {Decimal{Scale: 1, Value: 2}, 6},
+		"an unknown type":      {struct{ Scale, Value int32 }{1, 2}, unknownSize},
 		"a text of own type":   {retry.Source("abc"), 8},
 		"a typed array":        {[]int32{1, 2}, 15},
 	}
@@ -340,6 +386,26 @@ func TestHeaderSizeIsThatOfTheWire(t *testing.T) {
 			t.Parallel()
 			if got := HeaderSize(map[string]any{"name": c.value}); got != 4+1+len("name")+c.want {
 				t.Errorf("got %d, want %d", got-9, c.want)
+			}
+		})
+	}
+}
+
+func TestDecode_CarryIsDroppedWhereNoAttemptAskedForIt(t *testing.T) {
+	for name, c := range map[string]struct {
+		headers map[string]any
+		want    string
+	}{
+		"a producer's":               {map[string]any{}, ""},
+		"a message that crashed":     {map[string]any{HeaderCrashes: int64(1)}, ""},
+		"one that failed":            {map[string]any{HeaderAttempts: int64(1)}, "half"},
+		"one that was only released": {map[string]any{HeaderFirstFailure: noon.UnixMilli()}, "half"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.headers[HeaderCarry] = "half"
+			s := Decode(Message{Headers: c.headers}, "", noon)
+			if s.Carry != c.want || slices.Contains(s.Garbage, HeaderCarry) != (c.want == "") {
+				t.Errorf("carries %q, garbage %v", s.Carry, s.Garbage)
 			}
 		})
 	}

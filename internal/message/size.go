@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// unknownSize is counted for values of types that are not known here, such as a client's decimal, which takes 5 bytes.
+// unknownSize is counted for values of types that are not known here.
 const unknownSize = 16
 
 // HeaderSize estimates the bytes that headers take in a frame. It is never below the true size.
@@ -33,6 +33,8 @@ func valueSize(value any) int {
 		return 3
 	case int32, uint32, float32:
 		return 5
+	case Decimal:
+		return 6
 	case int, uint, int64, uint64, float64, time.Time:
 		return 9
 	case string:
@@ -88,7 +90,7 @@ func clone(value any) any {
 			copied[i] = clone(item)
 		}
 		return copied
-	case nil, bool, string, int8, uint8, int16, uint16, int32, uint32, int64, uint64, int, uint, float32, float64, time.Time:
+	case nil, bool, string, int8, uint8, int16, uint16, int32, uint32, int64, uint64, int, uint, float32, float64, time.Time, Decimal:
 		return v
 	}
 	return cloneOther(value)

@@ -18,6 +18,8 @@ const (
 	clockSkew = time.Minute
 	// maxShort is the longest short string of AMQP in bytes: queue, exchange and routing key names, message ids.
 	maxShort = 255
+	// MaxCarry is the longest text that a handler may ask to have back with the next attempt, in bytes.
+	MaxCarry = 4 << 10
 )
 
 // State is what the headers of a message say about its earlier attempts.
@@ -33,13 +35,27 @@ type State struct {
 	Deadline time.Time
 	// Crashes is the number of processes that the message has brought down on its own.
 	Crashes int64
+	// Carry is what the handler's last failure asked to have back, at most MaxCarry; empty where there is nothing.
+	Carry string
 	// Priority that the producer gave the message. A retry may be published with another one.
 	Priority uint8
 	// Exchange and RoutingKey with which the message was first published.
 	Exchange   string
 	RoutingKey string
+	// Expiration and UserID are the properties that the producer gave the message; empty where there were none. Who writes headers
+	// can make up both.
+	Expiration string
+	UserID     string
+	// Original are the headers of an earlier delivery that no copy carries under their names; nil where the message has not been
+	// published again, or had none.
+	Original map[string]any
+	// parked says that the message has been in a lane, so that the records of dead-lettering which it has are of that.
+	parked bool
 	// Traceparent is the span of the last attempt; empty where there was none, or it was not traced.
 	Traceparent string
+	// FrameSize is the most that a frame has on the connection that the message is published on, in bytes; 0 where that is not known.
+	// It is no part of the message.
+	FrameSize int
 	// usual is the exchange that messages of the queue are mostly published to.
 	usual string
 	// past is the header of the failed attempts as it came: few messages fail again, and need it read. Where it is empty,
@@ -92,14 +108,19 @@ func Decode(m Message, usual string, now time.Time) State {
 		NotBefore:  r.time(HeaderNotBefore),
 		Deadline:   r.time(HeaderDeadline),
 		Crashes:    r.count(HeaderCrashes),
+		Carry:      r.text(HeaderCarry, MaxCarry),
 		Priority:   r.priority(m.Priority),
 		Exchange:   r.exchange(m.Exchange, usual),
 		RoutingKey: r.textOr(HeaderRoutingKey, m.RoutingKey),
 		usual:      usual,
 		past:       r.history(),
 
+		Expiration:  r.property(HeaderExpiration, m.Expiration),
+		UserID:      r.property(HeaderUserID, m.UserID),
+		Original:    r.original(),
 		Traceparent: r.traceparent(),
 	}
+	_, s.parked = m.Headers[HeaderLane]
 	if s.ID == "" {
 		s.ID = r.text(HeaderID, maxShort)
 	}
@@ -109,6 +130,10 @@ func Decode(m Message, usual string, now time.Time) State {
 	}
 	if _, said := r.headers[HeaderAttempts]; !said && s.past != "" {
 		s = r.onlyFailure(s)
+	}
+	if s.Carry != "" && s.History.Attempts == 0 && s.History.FirstFailure.IsZero() {
+		s.Carry = "" // no attempt has asked for it: it is a producer's
+		r.reject(HeaderCarry)
 	}
 	s.Garbage = r.garbage
 	return s
@@ -134,7 +159,7 @@ func (r *reader) number(name string) (int64, bool) {
 	if !there || value == nil {
 		return 0, false
 	}
-	number, ok := integer(value)
+	number, ok := Integer(value)
 	if !ok {
 		r.reject(name)
 	}
@@ -234,6 +259,29 @@ func (r *reader) priority(own uint8) uint8 {
 	return uint8(number)
 }
 
+// property returns the message's own where it has one, else what a header keeps of it.
+func (r *reader) property(name, own string) string {
+	kept := r.text(name, maxShort)
+	if own != "" {
+		return own
+	}
+	return kept
+}
+
+// original returns the headers that the message had before it was first published again, nil where it says nothing of any.
+func (r *reader) original() map[string]any {
+	value, there := r.headers[HeaderOriginal]
+	if !there || value == nil {
+		return nil
+	}
+	all, ok := value.(map[string]any)
+	if !ok {
+		r.reject(HeaderOriginal)
+		return nil
+	}
+	return keepable(all)
+}
+
 // text returns a text of at most limit bytes, empty where there is none.
 func (r *reader) text(name string, limit int) string {
 	text, _ := r.lookup(name, limit)
@@ -274,8 +322,8 @@ func (r *reader) history() string {
 	return text
 }
 
-// integer returns the value of any integer type of AMQP.
-func integer(value any) (int64, bool) {
+// Integer returns the value of any integer type of AMQP; it is false for all else.
+func Integer(value any) (int64, bool) {
 	switch v := value.(type) {
 	case int64:
 		return v, true

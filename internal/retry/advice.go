@@ -9,7 +9,7 @@ import (
 // ByHandler stands in place of a strategy's name where the handler's advice decided. No strategy can have this name.
 const ByHandler = "(handler)"
 
-// maxAdvisedDelay bounds the delay of AdviseRetry, as a strategy's maxDelay bounds that of delayFrom.
+// maxAdvisedDelay bounds the delay of AdviseRetry and AdviseRelease, as a strategy's maxDelay bounds that of delayFrom.
 const maxAdvisedDelay = defaultDelayFromMax
 
 // advised decides as the handler asks. It is false where the handler asks for nothing, or for something that is unknown, and
@@ -22,6 +22,9 @@ func (d *decision) advised(f Failure, rnd Rand) bool {
 	case AdviseFail:
 		d.heed()
 		d.end(v1alpha1.ActionFail, ReasonUnrecoverable, "the handler asked for no retry")
+	case AdviseStop:
+		d.heed()
+		d.end(v1alpha1.ActionFail, ReasonUnrecoverable, "the handler asked for no retry, by a negative Retry-After")
 	case AdviseDrop:
 		d.heed()
 		d.end(v1alpha1.ActionDrop, ReasonAdvice, "the handler asked for the message to be dropped")
@@ -32,10 +35,30 @@ func (d *decision) advised(f Failure, rnd Rand) bool {
 			break
 		}
 		d.retryByBackoff(rnd)
+	case AdviseRelease:
+		d.release(f)
 	default:
 		return false
 	}
 	return true
+}
+
+// release gives the message back without an attempt being counted, until it is older than maxAge. Where the handler asks for no
+// delay it is the first of the policy's backoff, without jitter.
+func (d *decision) release(f Failure) {
+	delay := d.policy.backoff.at(0)
+	if f.RetryAfter != nil {
+		delay = min(max(*f.RetryAfter, 0), maxAdvisedDelay)
+	}
+	d.byHandler = true
+	d.verdict.Strategy = ByHandler
+	d.retry(delay, DelayRange{Nominal: delay, Min: delay, Max: delay})
+	if d.verdict.Action != v1alpha1.ActionRetry {
+		return
+	}
+	d.verdict.Reason = ReasonRelease
+	d.verdict.Explanation = "again in " + readable(delay) + ", because the handler released the message; no attempt is counted"
+	d.verdict.History = d.before
 }
 
 // heed writes down that the handler decided.
@@ -45,9 +68,9 @@ func (d *decision) heed() {
 }
 
 // InOrder is the failure as a strictly ordered queue takes it. A message that is retried for as long as its handler likes
-// would stop such a queue, so AdviseRetry is left to the policy there.
+// would stop such a queue, so AdviseRetry and AdviseRelease are left to the policy there.
 func (f Failure) InOrder() Failure {
-	if f.Advice == AdviseRetry {
+	if f.Advice == AdviseRetry || f.Advice == AdviseRelease {
 		f.Advice = ""
 	}
 	return f

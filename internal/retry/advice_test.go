@@ -31,6 +31,12 @@ func TestTheHandlersAdviceGoesBeforeThePolicy(t *testing.T) {
 			v1alpha1.ActionFail, 0, ReasonUnrecoverable, ByHandler, "the handler asked for no retry",
 		},
 		{
+			"a negative delay, before retries that are left", `{}`,
+			Failure{Advice: AdviseStop},
+			History{},
+			v1alpha1.ActionFail, 0, ReasonUnrecoverable, ByHandler, "the handler asked for no retry, by a negative Retry-After",
+		},
+		{
 			"fail, before tries at once", `{immediate: 3}`,
 			Failure{Advice: AdviseFail},
 			History{},

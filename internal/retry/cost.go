@@ -3,6 +3,7 @@ package retry
 import (
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/checker"
+	celast "github.com/google/cel-go/common/ast"
 )
 
 // Counting what an evaluation costs takes longer than most evaluations. So an expression that cannot cost much, whatever the
@@ -13,12 +14,18 @@ const (
 	maxShortText = 255
 	// maxFailureText bounds those of a failure.
 	maxFailureText = 1024
-	// lightCost is far below costLimit, because the estimate leaves out some steps through values of any type.
-	lightCost = costLimit / 10
+	// lightCost is far below what would be much, because the estimate leaves out some steps through values of any type.
+	lightCost = 10_000
 )
 
-// isLight is true for an expression that costs little on every message with short texts.
+// isLight is true for an expression that costs little on every message with short texts. The estimate takes the functions that give
+// more than they read for cheap.
 func (e *environment) isLight(ast *cel.Ast) bool {
+	for name := range growing {
+		if len(celast.MatchDescendants(celast.NavigateAST(ast.NativeRep()), celast.FunctionMatcher(name))) > 0 {
+			return false
+		}
+	}
 	estimate, err := e.cel.EstimateCost(ast, lightSizes{})
 	return err == nil && estimate.Max <= lightCost
 }

@@ -51,10 +51,11 @@ func TestOnlyExpressionsThatCannotCostMuchRunWithoutALimit(t *testing.T) {
 		{`age > duration('6h') && now.getHours() == 2`, true},
 		{`message.headers.exists(name, name.startsWith('x-legacy-'))`, false},
 		{`message.headers.a == message.headers.b`, false},
+		{`'%s'.format([message.body]) == 'x'`, false},
+		{`error.class.replace('a', 'b') == 'x'`, false},
 		{`string(message.headers.partner) == 'acme'`, false},
 		{`message.body.list.all(x, x > 0)`, false},
 		{`[1, 2, 3].all(x, [1, 2, 3].all(y, x * y > 0))`, true},
-		{`message.id.matches(message.headers.pattern)`, false},
 	}
 	for _, tt := range tests {
 		if got := strategyWhen(t, tt.when).strategies[0].when.light; got != tt.light {
@@ -70,7 +71,7 @@ func TestLongTextsAreCountedAgainstTheLimit(t *testing.T) {
 		t.Fatal("the expression is counted always: the test shows nothing")
 	}
 	v := p.Decide(Failure{}, Message{Type: strings.Repeat("a", 1<<20)}, History{}, start(), edge(false))
-	checkProblem(t, v.Problems, "when", "actual cost limit exceeded")
+	checkProblem(t, v.Problems, "when", "more than the steps that one decision has")
 	if v = p.Decide(Failure{}, Message{Type: "aaaab"}, History{}, start(), edge(false)); v.Action != v1alpha1.ActionDrop {
 		t.Errorf("verdict = %+v", v)
 	}

@@ -25,6 +25,7 @@ func (p *Policy) Decide(f Failure, m Message, h History, now time.Time, rnd Rand
 	d.verdict.History = h
 	d.verdict.History.Attempts = increment(h.Attempts)
 	if d.advised(f, rnd) {
+		d.tally()
 		return d.verdict
 	}
 	asked, given := d.ask(f, m, now)
@@ -44,7 +45,20 @@ func (p *Policy) Decide(f Failure, m Message, h History, now time.Time, rnd Rand
 	default:
 		d.retryByBackoff(rnd)
 	}
+	d.tally()
 	return d.verdict
+}
+
+// tally writes down the limit that held, and how much of it is used.
+func (d *decision) tally() {
+	allowed, used := d.limit()
+	if d.unlimited() || allowed == unlimitedRetries {
+		allowed = NoLimit
+	}
+	if d.verdict.Reason == ReasonRetry {
+		used = increment(used)
+	}
+	d.verdict.MaxRetries, d.verdict.Retries = allowed, used
 }
 
 // decision is the work on one failure.
@@ -204,6 +218,9 @@ func (d *decision) explainRetry(delay time.Duration) string {
 		return "retry in " + readable(delay) + ", which does not count against maxRetries"
 	}
 	allowed, used := d.limit()
+	if allowed == unlimitedRetries {
+		return fmt.Sprintf("retry %d, without a limit, in %s", increment(used), readable(delay))
+	}
 	// One allocation instead of four: this is written for every retry.
 	text := append(make([]byte, 0, 96), "retry "...)
 	text = append(strconv.AppendInt(text, increment(used), 10), " of "...)

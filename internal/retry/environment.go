@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
-	"github.com/google/cel-go/ext"
 )
 
 // Names of the variables and of the object types that expressions see.
@@ -34,8 +34,52 @@ const stringsVersion = 5
 type environment struct {
 	cel    *cel.Env
 	schema *schema
-	// programs that were compiled already: an expression that stands in many policies is compiled once.
-	programs map[knownProgram]*program
+	// variables are the names of those that there are.
+	variables []string
+	programs  *programs
+}
+
+// There are two environments for the whole process: an expression that stands in many policies, or that is compiled again at each look at a
+// Transport, is compiled once.
+var (
+	//nolint:gochecknoglobals // made once, and the same for all
+	forPolicies = sync.OnceValues(func() (*environment, error) { return newEnvironment(policyVariables()) })
+	//nolint:gochecknoglobals // as above
+	forMessages = sync.OnceValues(func() (*environment, error) { return newEnvironment(messageVariables()) })
+)
+
+// programs keep what was compiled, the latest of it, by its text. They are safe for concurrent use.
+type programs struct {
+	mu    sync.Mutex
+	all   map[knownProgram]*program
+	order []knownProgram
+	size  int
+}
+
+// maxPrograms bounds roughly how many bytes of memory an environment keeps.
+const maxPrograms = 8 << 20
+
+// size is roughly what it takes.
+func (p *program) size() int { return 4096 + 50*len(p.text) + 100*p.steps }
+
+func (p *programs) find(known knownProgram) *program {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.all[known]
+}
+
+func (p *programs) keep(known knownProgram, compiled *program) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.all[known] != nil {
+		return
+	}
+	p.all[known] = compiled
+	p.order = append(p.order, known)
+	for p.size += compiled.size(); p.size > maxPrograms; p.order = p.order[1:] {
+		p.size -= p.all[p.order[0]].size()
+		delete(p.all, p.order[0])
+	}
 }
 
 // knownProgram identifies a compiled expression.
@@ -66,18 +110,28 @@ func newEnvironment(variables []cel.EnvOption) (*environment, error) {
 		return nil, fmt.Errorf("make the registry of types for expressions: %w", err)
 	}
 	s := newSchema(registry)
-	env, err := cel.NewEnv(append([]cel.EnvOption{
+	texts, err := boundTexts()
+	if err != nil {
+		return nil, err
+	}
+	env, err := cel.NewEnv(slices.Concat([]cel.EnvOption{
 		cel.CustomTypeProvider(s),
 		cel.CustomTypeAdapter(s),
 		cel.CrossTypeNumericComparisons(true),
 		cel.DefaultUTCTimeZone(true),
-		cel.ASTValidators(cel.ValidateDurationLiterals(), cel.ValidateTimestampLiterals(), cel.ValidateRegexLiterals()),
-		ext.Strings(ext.StringsVersion(stringsVersion)),
-	}, variables...)...)
+		cel.ASTValidators(cel.ValidateDurationLiterals(), cel.ValidateTimestampLiterals(), patternValidator{}),
+	}, texts, variables)...)
 	if err != nil {
 		return nil, fmt.Errorf("make the environment of expressions: %w", err)
 	}
-	return &environment{cel: env, schema: s, programs: map[knownProgram]*program{}}, nil
+	names := make([]string, 0, len(env.Variables()))
+	for _, variable := range env.Variables() {
+		if !strings.Contains(variable.Name(), ".") && variable.Type().Kind() != types.TypeKind {
+			names = append(names, variable.Name())
+		}
+	}
+	slices.Sort(names)
+	return &environment{cel: env, schema: s, variables: names, programs: &programs{all: map[knownProgram]*program{}}}, nil
 }
 
 // schema tells CEL the types of message and error, and converts Go values for it.
@@ -112,14 +166,23 @@ func newSchema(registry *types.Registry) *schema {
 
 func messageFields() map[string]field {
 	return map[string]field{
-		"id":          stringField(slotID, func(s *scope) string { return s.message.ID }),
-		"type":        stringField(slotType, func(s *scope) string { return s.message.Type }),
-		"exchange":    stringField(slotExchange, func(s *scope) string { return s.message.Exchange }),
-		"routingKey":  stringField(slotRoutingKey, func(s *scope) string { return s.message.RoutingKey }),
-		"queue":       stringField(slotQueue, func(s *scope) string { return s.message.Queue }),
-		"contentType": stringField(slotContentType, func(s *scope) string { return s.message.ContentType }),
-		"priority":    intField(slotPriority, func(s *scope) int { return s.message.Priority }),
-		"size":        intField(slotSize, func(s *scope) int { return len(s.message.Body) }),
+		"id":            stringField(slotID, func(s *scope) string { return s.message.ID }),
+		"type":          stringField(slotType, func(s *scope) string { return s.message.Type }),
+		"exchange":      stringField(slotExchange, func(s *scope) string { return s.message.Exchange }),
+		"routingKey":    stringField(slotRoutingKey, func(s *scope) string { return s.message.RoutingKey }),
+		"queue":         stringField(slotQueue, func(s *scope) string { return s.message.Queue }),
+		"contentType":   stringField(slotContentType, func(s *scope) string { return s.message.ContentType }),
+		"correlationId": stringField(slotCorrelationID, func(s *scope) string { return s.message.CorrelationID }),
+		"replyTo":       stringField(slotReplyTo, func(s *scope) string { return s.message.ReplyTo }),
+		"appId":         stringField(slotAppID, func(s *scope) string { return s.message.AppID }),
+		"userId":        stringField(slotUserID, func(s *scope) string { return s.message.UserID }),
+		"expiration": {
+			cel:   types.DurationType,
+			isSet: func(s *scope) bool { return s.message.Expiration != 0 },
+			get:   func(s *scope) (any, error) { return s.duration(slotExpiration, s.message.Expiration), nil },
+		},
+		"priority": intField(slotPriority, func(s *scope) int { return s.message.Priority }),
+		"size":     intField(slotSize, func(s *scope) int { return len(s.message.Body) }),
 		"headers": {
 			cel:   types.NewMapType(types.StringType, types.DynType),
 			isSet: func(s *scope) bool { return len(s.message.Headers) > 0 },

@@ -14,16 +14,11 @@ import (
 	"github.com/google/cel-go/common/types/ref"
 )
 
-// costLimit bounds the work of one evaluation in CEL's cost units: about one for each operation and each ten characters
-// of text that one reads. An evaluation that needs more fails. It allows for some 10 ms; what it does not count is the
-// decoding of the body, which happens at most once for each message.
-const costLimit = 100_000
-
-// maxErrorText bounds the text of a run-time error, which may repeat a value of the message.
+// maxErrorText bounds the text of an error, which may repeat much of an expression.
 const maxErrorText = 256
 
 // errAbsent is what reading the only optional field gives where there is none.
-var errAbsent = errors.New("error.retryAfter: it is absent: ask has() first")
+var errAbsent = plainError("error.retryAfter: it is absent: ask has() first")
 
 // ExpressionError is a mistake in an expression, found when it was compiled or when it ran.
 type ExpressionError struct {
@@ -100,13 +95,14 @@ type expression struct {
 
 // program is an expression that is compiled and type-checked, wherever it stands.
 type program struct {
-	// text as it was written.
-	text string
+	// text as it was written, and the steps of its regular expressions.
+	text  string
+	steps int
 	// run is what evaluates it. It counts what that costs, unless it is light: then it cannot cost much.
 	run   cel.Program
 	light bool
-	// limited counts in any case. It is rarely needed, and not small.
-	limited func() (cel.Program, error)
+	// counted counts in any case. It is rarely needed, and not small.
+	counted func() (cel.Program, error)
 	// source finds the position of what failed at run time.
 	source *celast.SourceInfo
 }
@@ -141,14 +137,17 @@ func (r result) check(t *cel.Type) error {
 // compile checks an expression. The error joins an *ExpressionError for each mistake.
 func (e *environment) compile(o origin, text string, want result) (*expression, error) {
 	known := knownProgram{text, want}
-	if p, ok := e.programs[known]; ok {
+	if p := e.programs.find(known); p != nil {
 		return &expression{program: p, origin: o}, nil
 	}
 	ast, issues := e.cel.Compile(text)
 	if issues.Err() != nil {
 		errs := make([]error, 0, len(issues.Errors()))
 		for _, issue := range issues.Errors() {
-			errs = append(errs, o.error(errors.New(issue.Message), issue.Location.Line(), issue.Location.Column()+1))
+			errs = append(errs, o.error(errors.New(e.hint(issue.Message, text)), issue.Location.Line(), issue.Location.Column()+1))
+			if isAssignment(issue.Message) {
+				break // the parser stumbles over the rest
+			}
 		}
 		return nil, errors.Join(errs...)
 	}
@@ -159,36 +158,42 @@ func (e *environment) compile(o origin, text string, want result) (*expression, 
 	if err != nil {
 		return nil, o.error(err, 0, 0)
 	}
-	e.programs[known] = p
+	e.programs.keep(known, p)
 	return &expression{program: p, origin: o}, nil
 }
 
 // plan makes a program of a checked expression.
 func (e *environment) plan(text string, ast *cel.Ast) (*program, error) {
-	p := &program{text: text, light: e.isLight(ast), source: ast.NativeRep().SourceInfo()}
-	p.limited = sync.OnceValues(func() (cel.Program, error) {
-		return e.cel.Program(ast, cel.CostLimit(costLimit), cel.EvalOptions(cel.OptOptimize))
+	p := &program{text: text, steps: patternSteps(ast), light: e.isLight(ast), source: ast.NativeRep().SourceInfo()}
+	p.counted = sync.OnceValues(func() (cel.Program, error) {
+		return e.cel.Program(ast, cel.CustomDecoratorV2(tariffOf(ast.NativeRep()).decorate), cel.EvalOptions(cel.OptOptimize))
 	})
 	var err error
 	if p.light {
 		p.run, err = e.cel.Program(ast, cel.EvalOptions(cel.OptOptimize))
 	} else {
-		p.run, err = p.limited()
+		p.run, err = p.counted()
 	}
 	return p, err
 }
 
 // eval evaluates the expression, and counts what it costs only where that could be too much.
 func (p *program) eval(s *scope) (ref.Val, error) {
-	run := p.run
-	if p.light && !s.short {
-		var err error
-		if run, err = p.limited(); err != nil {
-			return nil, err
-		}
+	if p.light && s.short {
+		value, _, err := p.run.Eval(s)
+		return value, err //nolint:wrapcheck // the callers give it its place
 	}
+	run, err := p.counted()
+	if err != nil {
+		return nil, err
+	}
+	began, err := s.budget.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer s.budget.end(began)
 	value, _, err := run.Eval(s)
-	return value, err //nolint:wrapcheck // the callers give it its place
+	return value, err //nolint:wrapcheck // as above
 }
 
 // matches evaluates an expression that gives a bool. The error is an *ExpressionError.
@@ -199,7 +204,7 @@ func (e *expression) matches(s *scope) (bool, error) {
 	}
 	matches, ok := value.(types.Bool)
 	if !ok {
-		return false, e.failed(fmt.Errorf("must give a bool, but gave %s", value.Type().TypeName()))
+		return false, e.failed(gave("a bool", value.Type()))
 	}
 	return bool(matches), nil
 }
@@ -220,18 +225,18 @@ func (e *expression) duration(s *scope) (d time.Duration, given bool, err error)
 	case types.Null:
 		return 0, false, nil
 	default:
-		return 0, false, e.failed(fmt.Errorf("must give a duration, but gave %s", value.Type().TypeName()))
+		return 0, false, e.failed(gave("a duration", value.Type()))
 	}
 }
 
-// failed adds the place to an error of CEL's run time.
+// failed is what is told of an error of CEL's run time: its place and its kind.
 func (e *expression) failed(err error) error {
 	var at *types.Err
 	if !errors.As(err, &at) {
-		return e.origin.error(err, 0, 0)
+		return e.origin.error(kindOf(err), 0, 0)
 	}
 	place := e.source.GetStartLocation(at.NodeID())
-	return e.origin.error(err, place.Line(), place.Column()+1)
+	return e.origin.error(kindOf(err), place.Line(), place.Column()+1)
 }
 
 // Match is a compiled expression that chooses messages. It is immutable and safe for concurrent use.
@@ -244,7 +249,7 @@ type Match struct {
 // CompileMatch compiles an expression over message alone that gives a bool. Field names the place that it stands in, for
 // errors: "retryPolicies[2].when". The error joins an *ExpressionError for each mistake.
 func CompileMatch(field, expr string) (*Match, error) {
-	env, err := newEnvironment(messageVariables())
+	env, err := forMessages()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", field, err)
 	}
@@ -270,7 +275,7 @@ type Key struct{ match Match }
 // CompileKey compiles an expression over message alone that gives a text. Field names the place that it stands in, for
 // errors. The error joins an *ExpressionError for each mistake.
 func CompileKey(field, expr string) (*Key, error) {
-	env, err := newEnvironment(messageVariables())
+	env, err := forMessages()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", field, err)
 	}
@@ -301,5 +306,5 @@ func (k *Key) Of(msg Message) (string, error) {
 			return cut(string(text), maxKey), nil
 		}
 	}
-	return "", e.failed(fmt.Errorf("must give a text, but gave %s", value.Type().TypeName()))
+	return "", e.failed(gave("a text", value.Type()))
 }

@@ -175,11 +175,11 @@ func TestLongestDelay(t *testing.T) {
 
 func TestAPolicyTellsOfItsUnlimitedStrategyAndItsPriority(t *testing.T) {
 	p := compile(t, `{retryPriority: Higher, strategies: [{name: a, when: "true"}, {name: b, when: "true", unlimited: true}]}`)
-	if p.Unlimited() != "b" || p.RetryPriority() != v1alpha1.RetryPriorityHigher {
-		t.Errorf("unlimited %q, priority %q", p.Unlimited(), p.RetryPriority())
+	if p.UnlimitedStrategy() != "b" || p.RetryPriority() != v1alpha1.RetryPriorityHigher {
+		t.Errorf("unlimited %q, priority %q", p.UnlimitedStrategy(), p.RetryPriority())
 	}
 	p = compile(t, `{}`)
-	if p.Unlimited() != "" || p.RetryPriority() != v1alpha1.RetryPrioritySame || p.Immediate() != 0 {
-		t.Errorf("by default: unlimited %q, priority %q, immediate %d", p.Unlimited(), p.RetryPriority(), p.Immediate())
+	if p.UnlimitedStrategy() != "" || p.RetryPriority() != v1alpha1.RetryPrioritySame || p.Immediate() != 0 {
+		t.Errorf("by default: unlimited %q, priority %q, immediate %d", p.UnlimitedStrategy(), p.RetryPriority(), p.Immediate())
 	}
 }

@@ -74,7 +74,7 @@ func (p *Policy) view(s *strategy) StrategyView {
 		v.Limit = fmt.Sprintf("%d in a row", limit)
 		v.Warnings = p.cutOff(b, limit)
 	default:
-		v.Limit = fmt.Sprintf("%d (the policy's)", limit)
+		v.Limit = readableLimit(limit) + " (the policy's)"
 		if s.backoff != nil {
 			v.Warnings = p.cutOff(b, limit)
 		}
@@ -92,11 +92,19 @@ func (p *Policy) view(s *strategy) StrategyView {
 	return v
 }
 
+// readableLimit is a number of retries for people.
+func readableLimit(limit int64) string {
+	if limit > manyRetries {
+		return "unlimited"
+	}
+	return strconv.FormatInt(limit, 10)
+}
+
 // cutOff warns of retries that maxAge does not let happen.
 func (p *Policy) cutOff(b *backoff, limit int64) []string {
 	_, retries := b.schedule(limit, p.maxAge)
 	switch {
-	case limit == 0 || retries >= limit:
+	case limit == 0 || retries >= limit || limit > manyRetries && retries > 0:
 		return nil
 	case retries == 0:
 		return []string{fmt.Sprintf("there is no retry: the first delay is longer than maxAge %s", short(p.maxAge))}

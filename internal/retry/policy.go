@@ -66,17 +66,51 @@ func Compile(name string, spec v1alpha1.RetryPolicySpec) (*Policy, error) {
 	return c.Compile(name, spec)
 }
 
-// Compiler compiles policies that belong together. An expression that several of them have is compiled, and kept in memory,
-// once. It is not safe for concurrent use; what it compiles is.
-type Compiler struct{ environment *environment }
+// Compiler compiles policies that belong together: those of one Transport, or one alone. It bounds what all their expressions come to. It is
+// not safe for concurrent use; what it compiles is.
+type Compiler struct {
+	environment *environment
+	// seen are the expressions so far, and texts and steps what they come to.
+	seen         map[knownProgram]bool
+	texts, steps int
+}
 
-// NewCompiler makes a compiler that knows no expression yet.
+// Bounds of what a Compiler compiles: what is compiled takes some hundred times the memory of its text.
+const (
+	maxTexts        = 256 << 10
+	maxPatternSteps = 50_000
+)
+
+var errTooMuch = fmt.Errorf("the expressions of all policies together are too large: %d bytes of text are allowed, and %d steps in patterns of matches",
+	maxTexts, maxPatternSteps)
+
+// NewCompiler makes a compiler that has compiled nothing yet.
 func NewCompiler() (*Compiler, error) {
-	env, err := newEnvironment(policyVariables())
+	env, err := forPolicies()
 	if err != nil {
 		return nil, err
 	}
-	return &Compiler{env}, nil
+	return &Compiler{environment: env, seen: map[knownProgram]bool{}}, nil
+}
+
+// compile counts an expression once, and checks it.
+func (c *Compiler) compile(o origin, text string, want result) (*expression, error) {
+	known := knownProgram{text, want}
+	if c.seen[known] {
+		return c.environment.compile(o, text, want)
+	}
+	c.seen[known] = true
+	if c.texts += len(text); c.texts > maxTexts {
+		return nil, o.error(errTooMuch, 0, 0)
+	}
+	compiled, err := c.environment.compile(o, text, want)
+	if err != nil {
+		return nil, err
+	}
+	if c.steps += compiled.steps; c.steps > maxPatternSteps {
+		return nil, o.error(errTooMuch, 0, 0)
+	}
+	return compiled, nil
 }
 
 // Compile does what the function Compile does.
@@ -99,6 +133,9 @@ func (c *Compiler) Compile(name string, spec v1alpha1.RetryPolicySpec) (*Policy,
 	}
 	if spec.MaxRetries != nil {
 		p.maxRetries = int64(*spec.MaxRetries)
+	}
+	if spec.Unlimited != nil && *spec.Unlimited {
+		p.maxRetries = unlimitedRetries
 	}
 	if spec.MaxAge != nil {
 		p.maxAge = spec.MaxAge.Duration.Duration
@@ -125,9 +162,12 @@ func (c *Compiler) Compile(name string, spec v1alpha1.RetryPolicySpec) (*Policy,
 	ordered := slices.Clone(spec.Strategies)
 	slices.SortStableFunc(ordered, func(a, b v1alpha1.Strategy) int { return cmp.Compare(priority(b), priority(a)) })
 	for i := range ordered {
-		s, err := compileStrategy(env, name, &ordered[i])
+		s, err := compileStrategy(c, name, &ordered[i])
 		if err != nil {
 			errs = append(errs, err)
+		}
+		if errors.Is(err, errTooMuch) {
+			break
 		}
 		p.strategies = append(p.strategies, s)
 	}
@@ -143,8 +183,13 @@ func (p *Policy) Name() string { return p.name }
 // MaxAge is the longest time from a message's first failure to its last retry.
 func (p *Policy) MaxAge() time.Duration { return p.maxAge }
 
-// MaxRetries is the number of retries that the policy allows where no strategy says otherwise.
-func (p *Policy) MaxRetries() int64 { return p.maxRetries }
+// MaxRetries is the number of retries that the policy allows where no strategy says otherwise; NoLimit where it sets no limit.
+func (p *Policy) MaxRetries() int64 {
+	if p.maxRetries == unlimitedRetries {
+		return NoLimit
+	}
+	return p.maxRetries
+}
 
 // Immediate is the number of tries at once before the first retry.
 func (p *Policy) Immediate() int64 { return p.immediate }
@@ -169,8 +214,8 @@ func (p *Policy) StrategyNames() []string {
 	return names
 }
 
-// Unlimited names a strategy that retries without a limit; empty where there is none.
-func (p *Policy) Unlimited() string {
+// UnlimitedStrategy names a strategy that retries without a limit; empty where there is none.
+func (p *Policy) UnlimitedStrategy() string {
 	for i := range p.strategies {
 		if p.strategies[i].unlimited {
 			return p.strategies[i].name
@@ -232,7 +277,7 @@ func priority(s v1alpha1.Strategy) int32 {
 	return *s.Priority
 }
 
-func compileStrategy(env *environment, policy string, spec *v1alpha1.Strategy) (strategy, error) {
+func compileStrategy(c *Compiler, policy string, spec *v1alpha1.Strategy) (strategy, error) {
 	s := strategy{
 		name:      spec.Name,
 		priority:  priority(*spec),
@@ -248,11 +293,11 @@ func compileStrategy(env *environment, policy string, spec *v1alpha1.Strategy) (
 		}
 	}
 	var err error
-	if s.when, err = env.compile(at("when"), spec.When, resultBool); err != nil {
+	if s.when, err = c.compile(at("when"), spec.When, resultBool); err != nil {
 		errs = append(errs, err)
 	}
 	if spec.DelayFrom != nil {
-		if s.delayFrom, err = env.compile(at("delayFrom"), *spec.DelayFrom, resultDuration); err != nil {
+		if s.delayFrom, err = c.compile(at("delayFrom"), *spec.DelayFrom, resultDuration); err != nil {
 			errs = append(errs, err)
 		}
 	}

@@ -159,7 +159,7 @@ strategies:
 	}
 	for _, want := range []string{
 		`policy "p": maxRetries is negative`,
-		`policy "p", strategy "a", when, 1:6: undefined field 'statsu'`,
+		`policy "p", strategy "a", when, 1:6: there is no field statsu; did you mean status?`,
 		`policy "p", strategy "a", delayFrom, 1:1: must give a duration, but gives int`,
 		`policy "p", strategy "b", when, 1:15: Syntax error`,
 	} {

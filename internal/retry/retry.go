@@ -33,12 +33,18 @@ type Failure struct {
 	Class string
 	// Message says what happened, for people.
 	Message string
+	// Logged is what of Message may stand in a log: the words of whoever reports the failure. What Message quotes beside them, such
+	// as an answer's body or a program's output, may hold a part of the message that was handled. No expression sees it.
+	Logged string
 	// Status is the handler's status code, 0 where there is none.
 	Status int
 	// RetryAfter is the delay that the handler asks for; nil where it asks for none.
 	RetryAfter *time.Duration
 	// Advice is what the handler asks for to become of the message; empty where it leaves that to the policy.
 	Advice Advice
+	// Carry is what the handler wants to have back with the next attempt, and policies do not read it; nil leaves what it asked for
+	// before, and an empty text takes that back.
+	Carry *string
 }
 
 // Advice of a handler on a failed attempt.
@@ -51,6 +57,10 @@ const (
 	AdviseDrop Advice = "Drop"
 	// AdviseRetry asks for a retry that does not count against maxRetries, after RetryAfter where that is set.
 	AdviseRetry Advice = "Retry"
+	// AdviseRelease asks for the message to come again as if there had been no attempt, after RetryAfter where that is set.
+	AdviseRelease Advice = "Release"
+	// AdviseStop asks for no more retries, as AdviseFail does, by a delay that is negative.
+	AdviseStop Advice = "Stop"
 )
 
 // Message is what expressions see of a message in `message`. Their message.size is the length of Body in bytes.
@@ -61,6 +71,10 @@ type Message struct {
 	RoutingKey  string
 	Queue       string
 	ContentType string
+	// CorrelationID, ReplyTo, AppID and UserID are the producer's properties; empty where there are none.
+	CorrelationID, ReplyTo, AppID, UserID string
+	// Expiration is the producer's property; zero where there is none.
+	Expiration time.Duration
 	// Headers may hold strings, integers and floats of any width, bool, []byte, time.Time, nil, and maps
 	// (map[string]any) and lists ([]any) of these. Expressions that read a value of any other type fail at run time.
 	Headers   map[string]any
@@ -68,6 +82,10 @@ type Message struct {
 	Timestamp time.Time
 	// Body is decoded as JSON, and only if an expression reads it.
 	Body []byte
+	// Bodies is the account that decoding takes memory from; nil is no limit.
+	Bodies *Bodies
+	// Budget is what the decision about the message may still cost. nil stands for a whole one for each call.
+	Budget *Budget
 }
 
 // History is what the earlier failures of a message left on it. The zero value is a message that never failed. It comes
@@ -81,7 +99,7 @@ type History struct {
 	Strategy string
 	// Streak is the number of consecutive decisions of that strategy, or of the handler, the last one included.
 	Streak int64
-	// FirstFailure is the time of the first failure; zero before it.
+	// FirstFailure is the time of the first failure, or of the first time that the handler released the message; zero before it.
 	FirstFailure time.Time
 	// LastDelay is the delay before the last retry, drawn or given by an expression. Decorrelated jitter builds on it,
 	// and Due measures by it how early is early.
@@ -109,6 +127,8 @@ const (
 	ReasonUnrecoverable Reason = "Unrecoverable"
 	// ReasonAdvice says that the handler asked for the message to be dropped.
 	ReasonAdvice Reason = "Advice"
+	// ReasonRelease says that the handler gave the message back: it comes again, and no attempt is counted.
+	ReasonRelease Reason = "Release"
 	// ReasonUndecodable says that the handler cannot read messages of this kind (status 415), so that no retry would help.
 	ReasonUndecodable Reason = "Undecodable"
 )
@@ -121,6 +141,9 @@ type Verdict struct {
 	Delay time.Duration
 	// Range that Delay was drawn from.
 	Range DelayRange
+	// MaxRetries is the limit that held for this failure, NoLimit where there was none, and Retries how many of them are used with
+	// this one: those of the policy, or of a strategy that counts its own.
+	MaxRetries, Retries int64
 	// Strategy that decided, by name; ByHandler where the handler's advice did, empty where the policy's own fields did.
 	Strategy string
 	// Reason in one word.
@@ -133,6 +156,9 @@ type Verdict struct {
 	// counts and logs them.
 	Problems []error
 }
+
+// NoLimit is a Verdict's MaxRetries where retries are not limited in number.
+const NoLimit = -1
 
 // DelayRange is what a delay is drawn from, both ends included.
 type DelayRange struct {

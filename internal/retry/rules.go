@@ -16,7 +16,7 @@ type Rules struct {
 // CompileRules compiles expressions in the order in which they are asked. Field names the list that they stand in, for
 // errors: "spec.retryPolicies". The error joins an *ExpressionError for each mistake.
 func CompileRules(field string, whens []string) (*Rules, error) {
-	env, err := newEnvironment(messageVariables())
+	env, err := forMessages()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", field, err)
 	}

@@ -18,7 +18,7 @@ func TestTheFirstRuleThatMatchesCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	index, problems := rules.First(order())
-	if index != 2 || len(problems) != 1 || problems[0].Error() != "spec.retryPolicies[0].when, 1:16: no such key: nobody" {
+	if index != 2 || len(problems) != 1 || problems[0].Error() != "spec.retryPolicies[0].when, 1:16: no such key" {
 		t.Errorf("rule %d, problems %v", index, problems)
 	}
 	if index, problems = rules.First(Message{Headers: map[string]any{"partner": "acme", "nobody": ""}}); index != 3 || len(problems) != 1 {
@@ -78,7 +78,7 @@ func TestKeys(t *testing.T) {
 		{"a number in the body", `message.body.count`, "3", ""},
 		{"a text that is put together", `message.queue + '/' + message.type.split('\\')[0]`, "test/App", ""},
 		{"a long one is cut between two characters", `message.headers.long`, long[:254], ""},
-		{"a header that is missing", `message.headers.nobody`, "", "no such key: nobody"},
+		{"a header that is missing", `message.headers.nobody`, "", "no such key"},
 		{"a header that is a table", `message.headers.table`, "", "must give a text, but gave map"},
 		{"nothing", `message.headers.none`, "", "must give a text, but gave null_type"},
 		{"bytes that are no text", `message.headers.broken`, "", "must give a text, but gave bytes"},
@@ -110,8 +110,8 @@ func TestKeysThatDoNotCompile(t *testing.T) {
 	tests := []struct{ expr, want string }{
 		{`message.priority`, "key, 1:1: must give a string, but gives int: wrap it in string(…)"},
 		{`message.headers`, "key, 1:1: must give a string, but gives map(string, dyn): wrap it in string(…)"},
-		{`error.class`, "key, 1:1: undeclared reference to 'error'"},
-		{`message.partner`, "key, 1:8: undefined field 'partner'"},
+		{`error.class`, "key, 1:1: there is no variable error here, only message"},
+		{`message.partner`, "key, 1:8: there is no field partner: message has appId, body"},
 		{``, "Syntax error"},
 	}
 	for _, tt := range tests {

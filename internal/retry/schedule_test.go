@@ -19,6 +19,7 @@ func TestSchedule(t *testing.T) {
 		{"six are shortened", `maxRetries: 6`, "1s, 2s, 4s, … 32s, then failed"},
 		{"the end repeats", `maxRetries: 26`, "1s, 2s, 4s, … 1m (×20), then failed"},
 		{"a million retries end with maxAge", `maxRetries: 1000000`, "1s, 2s, 4s, … 1m (×1438), then failed (maxAge 24h)"},
+		{"retries without a limit", `unlimited: true`, "1s, 2s, 4s, … 1m (×1438), then failed (maxAge 24h)"},
 		{"constant", `{maxRetries: 3, backoff: {type: Constant, delay: 90s}}`, "1m30s (×3), then failed"},
 		{"explicit, with equal ones in a row", `{maxRetries: 5, backoff: {type: Explicit, delays: [5s, 5s, 1m, 1h]}}`, "5s (×2), 1m, 1h (×2), then failed"},
 		{"explicit, more than are used", `{maxRetries: 2, backoff: {type: Explicit, delays: [500ms, 1500ms, 1m]}}`, "500ms, 1.5s, then failed"},

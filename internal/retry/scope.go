@@ -27,6 +27,11 @@ const (
 	slotRoutingKey
 	slotQueue
 	slotContentType
+	slotCorrelationID
+	slotReplyTo
+	slotAppID
+	slotUserID
+	slotExpiration
 	slotPriority
 	slotSize
 	slotTimestamp
@@ -57,8 +62,13 @@ type scope struct {
 	// short is true where every text that lightSizes knows is as short as it says.
 	short bool
 
+	// budget is the message's, or else own.
+	budget *Budget
+	own    Budget
+
 	decode  bodyDecoder
 	decoded bool
+	taken   bool
 	body    any
 	bodyErr error
 
@@ -80,14 +90,22 @@ func (s *schema) scope(decode bodyDecoder, m Message) *scope {
 		made.headers.schema = s
 	}
 	made.message, made.decode = m, decode
+	if made.budget = m.Budget; made.budget == nil {
+		made.own = Budget{}
+		made.budget = &made.own
+	}
 	made.headers.all = m.Headers
-	made.short = max(len(m.ID), len(m.Type), len(m.Exchange), len(m.RoutingKey), len(m.Queue), len(m.ContentType)) <= maxShortText
+	made.short = max(len(m.ID), len(m.Type), len(m.Exchange), len(m.RoutingKey), len(m.Queue), len(m.ContentType),
+		len(m.CorrelationID), len(m.ReplyTo), len(m.AppID), len(m.UserID)) <= maxShortText
 	return made
 }
 
 // release gives the scope back. What belongs to the message alone is let go, its body above all.
 func (s *scope) release() {
-	s.message, s.failure = Message{}, Failure{}
+	if s.taken {
+		s.message.Bodies.give(len(s.message.Body))
+	}
+	s.message, s.failure, s.budget, s.taken = Message{}, Failure{}, nil, false
 	s.decoded, s.body, s.bodyErr = false, nil, nil
 	s.headers.all = nil
 	s.schema.scopes.Put(s)
@@ -118,6 +136,8 @@ func (s *scope) ResolveName(name string) (any, bool) {
 		return s.duration(slotAge, s.age), true
 	case varNow:
 		return s.time(slotNow, s.now), true
+	case varBudget:
+		return s.budget, true
 	default:
 		return nil, false
 	}
@@ -155,11 +175,14 @@ func (s *scope) time(at slot, value time.Time) ref.Val {
 	return s.values[at]
 }
 
-// readBody decodes the body when it is read for the first time.
+// readBody decodes the body when it is read for the first time, as soon as there is memory for it.
 func (s *scope) readBody() (any, error) {
 	if !s.decoded {
 		s.decoded = true
-		s.body, s.bodyErr = s.decode(s.message.Body)
+		if s.bodyErr = s.message.Bodies.take(len(s.message.Body)); s.bodyErr == nil {
+			s.taken = true
+			s.body, s.bodyErr = s.decode(s.message.Body)
+		}
 	}
 	return s.body, s.bodyErr
 }
@@ -167,18 +190,26 @@ func (s *scope) readBody() (any, error) {
 // decodeJSON keeps numbers as they are written, so that large whole ones stay exact.
 func decodeJSON(body []byte) (any, error) {
 	if len(body) == 0 {
-		return nil, errors.New("message.body is empty")
+		return nil, plainError("message.body is empty")
 	}
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.UseNumber()
 	var value any
 	if err := decoder.Decode(&value); err != nil {
-		return nil, fmt.Errorf("message.body is not JSON: %w", err)
+		return nil, notJSON(err)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("message.body is not JSON: something follows the value")
+		return nil, plainError("message.body is not JSON: something follows the value")
 	}
 	return value, nil
+}
+
+// notJSON says what is wrong with a body, without a character of it.
+func notJSON(err error) error {
+	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return plainError(fmt.Sprintf("message.body is not JSON: byte %d of it cannot stand there", syntax.Offset))
+	}
+	return plainError("message.body is not JSON: it is cut short")
 }
 
 // object is message or error as a value. CEL reads the fields of typed expressions directly; the methods serve those who

@@ -29,6 +29,8 @@ type Supervisor struct {
 	Journal string
 	// Input writes to the child's standard input, from each start on until ctx ends; nil where there is nothing to write.
 	Input func(ctx context.Context, to io.Writer)
+	// OnEnd is called when a child has ended and what it wrote was read; nil where that concerns nobody.
+	OnEnd func()
 	Log   *slog.Logger
 }
 
@@ -96,6 +98,9 @@ func (s *Supervisor) runChild(ctx context.Context) end {
 	stop()
 	_ = input.Close()
 	<-fed
+	if s.OnEnd != nil {
+		s.OnEnd()
+	}
 	code := command.ProcessState.ExitCode()
 	if code < 0 {
 		code = 1

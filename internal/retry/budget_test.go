@@ -1,0 +1,211 @@
+package retry
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"redrive.dev/redrive/api/v1alpha1"
+)
+
+// listOf is a body of n elements.
+func listOf(n int, element string) []byte {
+	return []byte("[" + strings.TrimSuffix(strings.Repeat(element+",", n), ",") + "]")
+}
+
+// CEL's own counter took 0.1 to 2.9 s for these, and then failed them.
+func TestALongListIsWithinTheBudgetOfADecision(t *testing.T) {
+	tests := []struct{ name, when, body string }{
+		{"all numbers", `message.body.all(x, x == 0)`, string(listOf(20_000, "0"))},
+		{"a field of each", `!message.body.items.exists(i, i.qty > 100)`, `{"items":` + string(listOf(10_000, `{"qty":1}`)) + `}`},
+		{"texts", `message.body.all(x, x.startsWith('a') && x.contains('b'))`, string(listOf(10_000, `"abc"`))},
+		{"filtered", `message.body.filter(x, x > 1).size() == 0`, string(listOf(20_000, "0"))},
+		{"mapped", `message.body.map(x, x + 1)[0] == 1`, string(listOf(20_000, "0"))},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var budget Budget
+			v := strategyWhen(t, tt.when).Decide(Failure{}, Message{Body: []byte(tt.body), Budget: &budget}, History{}, start(), edge(false))
+			if v.Strategy != "s" || len(v.Problems) > 0 {
+				t.Errorf("%q decided, problems %v", v.Strategy, v.Problems)
+			}
+			t.Logf("%d steps of %d in %s", budget.steps, decisionSteps, budget.took)
+		})
+	}
+}
+
+func TestHeadersOfALegalFrameAreWithinTheBudget(t *testing.T) {
+	headers := map[string]any{}
+	for i := range 8000 {
+		headers[fmt.Sprintf("x-%d", i)] = "value"
+	}
+	v := strategyWhen(t, `!message.headers.exists(name, name.startsWith('x-legacy-'))`).
+		Decide(Failure{}, Message{Headers: headers}, History{}, start(), edge(false))
+	if v.Strategy != "s" || len(v.Problems) > 0 {
+		t.Errorf("%q decided, problems %v", v.Strategy, v.Problems)
+	}
+}
+
+// All strategies of a policy, the rules and the keys share one budget: 128 expressions over a long list took more than two minutes.
+func TestExpressionsOnOneMessageShareABudget(t *testing.T) {
+	var spec v1alpha1.RetryPolicySpec
+	for i := range 128 {
+		spec.Strategies = append(spec.Strategies, v1alpha1.Strategy{Name: fmt.Sprint("s", i), When: fmt.Sprintf(`!message.body.all(x, x < %d)`, i+1)})
+	}
+	p, err := Compile("p", spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := listOf(20_000, "0")
+	v := p.Decide(Failure{}, Message{Body: body}, History{}, start(), edge(false))
+	if len(v.Problems) < 110 || !strings.Contains(v.Problems[0].Error(), string(errSteps)) {
+		t.Errorf("%d problems, %.300v", len(v.Problems), v.Problems)
+	}
+	var budget Budget
+	m := Message{Body: body, Budget: &budget}
+	match, err := CompileMatch("when", `message.body.all(x, x == 0)`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := CompileKey("key", `message.body.filter(x, x > 0).size() == 0 ? 'a' : 'b'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := 0
+	for ; err == nil && asked < 100; asked++ {
+		if asked%2 == 0 {
+			_, err = match.Matches(m)
+		} else {
+			_, err = key.Of(m)
+		}
+	}
+	if err == nil || asked < 3 || asked > 30 {
+		t.Errorf("%d expressions were asked: %v", asked, err)
+	}
+}
+
+// What is counted ends the evaluation as a whole, also inside of an or that passes over errors.
+func TestAnOrDoesNotPassOverTheEndOfTheBudget(t *testing.T) {
+	v := strategyWhen(t, `message.body.all(a, message.body.all(b, a == b)) || true`).
+		Decide(Failure{}, Message{Body: listOf(20_000, "0")}, History{}, start(), edge(false))
+	checkProblem(t, v.Problems, "when", string(errSteps))
+}
+
+// These took up to 1 GiB before anything was counted.
+func TestFunctionsOfTextKnowTheSizeOfTheirResultFirst(t *testing.T) {
+	const text = `{"t": "`
+	commas := text + strings.Repeat(",", 1<<20) + `"}`
+	tests := []struct{ name, when, body string }{
+		{"replace", `message.body.t.replace(',', '` + strings.Repeat("x", 1000) + `') == ''`, commas},
+		{"split", `message.body.t.split(',').size() == 1`, commas},
+		{"quote", `strings.quote(message.body.t) == ''`, commas},
+		{"join", `message.body.join('` + strings.Repeat("x", 1000) + `') == ''`, string(listOf(5000, `"a"`))},
+		{"format", `'%s'.format([message.body.t]) == ''`, commas},
+		{"format of a list", `'%s'.format([message.body]) == ''`, string(listOf(100_000, "1.5"))},
+		{"sums", strings.TrimSuffix(strings.Repeat(`message.body.t + `, 100), " + ") + ` == ''`, commas},
+		{
+			"replace, again and again",
+			`[1, 2, 3, 4, 5, 6, 7, 8, 9].map(i, [1, 2, 3, 4, 5, 6, 7, 8, 9].map(j, message.body.t.replace(',', 'xx'))).size() == 0`,
+			text + strings.Repeat(",", 500_000) + `"}`,
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p := strategyWhen(t, tt.when)
+			body := []byte(tt.body)
+			value, err := decodeJSON(body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.decode = func([]byte) (any, error) { return value, nil }
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			v := p.Decide(Failure{}, Message{Body: body}, History{}, start(), edge(false))
+			runtime.ReadMemStats(&after)
+			if len(v.Problems) != 1 {
+				t.Errorf("problems = %v", v.Problems)
+			}
+			if took := after.TotalAlloc - before.TotalAlloc; took > 24<<20 {
+				t.Errorf("it took %d MiB: %v", took>>20, v.Problems)
+			}
+		})
+	}
+}
+
+func TestFunctionsOfTextGiveWhatTheyGaveBefore(t *testing.T) {
+	for _, when := range []string{
+		`'a,b,c'.replace(',', '--') == 'a--b--c'`, `'a,b,c'.replace(',', '', 1) == 'ab,c'`, `'abc'.replace('', '-') == '-a-b-c-'`,
+		`'a,b,c'.split(',') == ['a', 'b', 'c']`, `'a,b,c'.split(',', 2) == ['a', 'b,c']`, `'a,b'.split(',', 0) == []`,
+		`['a', 'b'].join() == 'ab'`, `['a', 'b'].join('-') == 'a-b'`, `strings.quote('a"b') == '"a\\"b"'`,
+		`'%s is %d'.format(['x', 3]) == 'x is 3'`, `'%.2f'.format([1.0]) == '1.00'`,
+	} {
+		if v := strategyWhen(t, when).Decide(Failure{}, Message{}, History{}, start(), edge(false)); v.Strategy != "s" {
+			t.Errorf("%s does not hold: %v", when, v.Problems)
+		}
+	}
+}
+
+// Bodies of ordinary size that are decoded at the same time took all the memory of a worker, though each alone did no harm.
+func TestBodiesWaitForTheMemoryToBeDecoded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := compile(t, `strategies: [{name: a, when: "message.body.x == 1"}]`)
+		var lock sync.Mutex
+		now, most := 0, 0
+		held := make(chan struct{})
+		p.decode = func(body []byte) (any, error) {
+			lock.Lock()
+			now++
+			most = max(most, now)
+			lock.Unlock()
+			<-held
+			lock.Lock()
+			now--
+			lock.Unlock()
+			return decodeJSON(body)
+		}
+		bodies := NewBodies(20)
+		var all sync.WaitGroup
+		for range 10 {
+			all.Go(func() {
+				m := Message{Body: []byte(`{"x": 1}`), Bodies: bodies}
+				if v := p.Decide(Failure{}, m, History{}, start(), edge(false)); v.Strategy != "a" {
+					t.Errorf("%q decided, problems %v", v.Strategy, v.Problems)
+				}
+			})
+		}
+		synctest.Wait()
+		close(held)
+		all.Wait()
+		if most != 2 {
+			t.Errorf("%d bodies of 8 bytes were decoded at a time, and 20 bytes are allowed", most)
+		}
+	})
+}
+
+// BenchmarkDecisionOverAList tells what one element costs.
+func BenchmarkDecisionOverAList(b *testing.B) {
+	const elements = 20_000
+	p := compile(b, `strategies: [{name: s, when: "message.body.all(x, x == 0)"}]`)
+	body := listOf(elements, "0")
+	value, err := decodeJSON(body)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, bb := range []struct {
+		name   string
+		decode bodyDecoder
+	}{{"decoded", func([]byte) (any, error) { return value, nil }}, {"with its decoding", decodeJSON}} {
+		b.Run(bb.name, func(b *testing.B) {
+			p.decode = bb.decode
+			for b.Loop() {
+				if v := p.Decide(Failure{}, Message{Body: body}, History{}, start(), edge(false)); v.Strategy != "s" {
+					b.Fatal(v.Problems)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/elements, "ns/element")
+		})
+	}
+}
