@@ -11,11 +11,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/credentials"
 	"redrive.dev/redrive/internal/testbroker"
+	"redrive.dev/redrive/internal/testtransport"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -61,22 +61,6 @@ func quorum(name string) *topology.Queue {
 	return &topology.Queue{Name: name, Type: "quorum", Durable: true, Arguments: topology.Arguments{
 		"x-queue-type": "quorum", "redrive-owner": "o/n s/ü", "x-message-ttl": int64(86_400_000),
 	}}
-}
-
-// eventually asks again until the broker's late figures are there.
-func eventually(t *testing.T, what string, ready func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for !ready() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%s: not within 20 s", what)
-		case <-tick.C:
-		}
-	}
 }
 
 // long has as many bytes as a name may have, nearly all of which are escaped in a URL.
@@ -128,7 +112,7 @@ func makesSeesAndDeletes(t *testing.T, client *broker.Client, vhost, odd string)
 		t.Error("the second creation must say that it existed")
 	}
 
-	eventually(t, "the policy applies", func() bool {
+	testtransport.Eventually(t, "the policy applies", func() bool {
 		state, err := client.Queue(ctx, odd)
 		if err != nil {
 			t.Fatal(err)
@@ -278,7 +262,7 @@ func TestRequestsCanBeSeenOnTheirWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	create(t, client, topology.Step{Queue: quorum("q")})
-	if want := append(slices.Repeat([]string{http.MethodGet}, 5), http.MethodPut); !slices.Equal(seen, want) {
+	if want := append(slices.Repeat([]string{http.MethodGet}, 6), http.MethodPut); !slices.Equal(seen, want) {
 		t.Errorf("want %v, got %v", want, seen)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
 	"time"
@@ -24,7 +25,7 @@ const (
 	// requestTimeout bounds one request with its answer. Reading 10,000 queues takes a broker up to 5 s.
 	requestTimeout = 30 * time.Second
 	// maxResponse bounds an answer: 10,000 queues take 3 MB.
-	maxResponse = 64 << 20
+	maxResponse = 32 << 20
 )
 
 // Config says where the management API is, and as whom to speak to it.
@@ -36,6 +37,8 @@ type Config struct {
 	VHost         string
 	// TLS of https; nil takes the system's certificates.
 	TLS *tls.Config
+	// Deny are networks in which nobody is asked.
+	Deny []netip.Prefix
 }
 
 // Format prints no password, whatever the verb.
@@ -62,7 +65,7 @@ func WithTransport(wrap func(http.RoundTripper) http.RoundTripper) Option {
 // Client speaks to the management API about one vhost. It is safe for concurrent use.
 type Client struct {
 	config    Config
-	base      *http.Transport
+	base      byMethod
 	transport http.RoundTripper
 }
 
@@ -80,14 +83,16 @@ func New(config Config, options ...Option) (*Client, error) {
 		return nil, fmt.Errorf("the management API cannot address the vhost %q", config.VHost)
 	}
 	config.ManagementURL = strings.TrimRight(config.ManagementURL, "/")
-	base := &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
+	base := newByMethod(&http.Transport{
+		Proxy:                 networks(config.Deny).proxy,
+		DialContext:           networks(config.Deny).dialer(),
 		TLSClientConfig:       config.TLS.Clone(),
 		TLSHandshakeTimeout:   requestTimeout / 3,
 		ResponseHeaderTimeout: requestTimeout,
 		IdleConnTimeout:       time.Minute,
+		DisableCompression:    true, // the bounds of an answer hold for what is on the wire
 		MaxIdleConnsPerHost:   2,
-	}
+	})
 	client := &Client{config: config, base: base, transport: base}
 	for _, option := range options {
 		option(client)
@@ -96,7 +101,7 @@ func New(config Config, options ...Option) (*Client, error) {
 }
 
 // Close drops idle connections. Requests under way go on.
-func (c *Client) Close() { c.base.CloseIdleConnections() }
+func (c *Client) Close() { c.base.others.CloseIdleConnections() }
 
 // Identity returns which broker and vhost the client speaks to.
 func (c *Client) Identity(ctx context.Context) (topology.Identity, error) {
@@ -109,7 +114,26 @@ func (c *Client) Identity(ctx context.Context) (topology.Identity, error) {
 	if cluster.Name == "" {
 		return topology.Identity{}, implausible("read the cluster's name", "it holds no name")
 	}
-	return topology.Identity{Cluster: cluster.Name, VHost: c.config.VHost}, nil
+	id, err := c.clusterID(ctx)
+	return topology.Identity{Cluster: cluster.Name, ClusterID: id, VHost: c.config.VHost}, err
+}
+
+// clusterID is what the cluster has been called since its first start; empty where the user may not read it, or RabbitMQ has none.
+func (c *Client) clusterID(ctx context.Context) (string, error) {
+	var parameters []struct {
+		Name  string
+		Value any
+	}
+	err := c.get(ctx, "read the cluster's ID", "global-parameters", &parameters)
+	if errors.Is(err, ErrForbidden) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrRefused) {
+		return "", nil
+	}
+	for _, parameter := range parameters {
+		if id, is := parameter.Value.(string); is && parameter.Name == "internal_cluster_id" {
+			return id, nil
+		}
+	}
+	return "", err
 }
 
 // Apply carries out one step. existed is true where an exchange or a queue to be created was there already, equal in
@@ -224,5 +248,5 @@ func (c *Client) request(ctx context.Context, what, method, path string, into an
 		return describe(what, err)
 	}
 	defer func() { _ = response.Body.Close() }()
-	return describe(what, decode(response, into))
+	return describe(what, decode(ctx, response, into))
 }

@@ -40,22 +40,22 @@ func TestAnswersThatAreErrors(t *testing.T) {
 		text   string
 	}{
 		{"a wrong password", 401, `{"error":"not_authorized","reason":"Login failed"}`, broker.ErrUnauthorized, "Login failed"},
-		{"a login without the tag", 401, `{"error":"not_authorised","reason":"Not management user"}`, broker.ErrForbidden, "Not management user"},
+		{"a login without the tag", 401, `{"error":"not_authorised","reason":"Not management user"}`, broker.ErrForbidden, "Not management user; the command for it: rabbitmqctl set_user_tags u policymaker"},
 		{
 			"a vhost without rights", 401, `{"error":"not_authorised","reason":"User not authorised to access virtual host"}`,
-			broker.ErrForbidden, "virtual host",
+			broker.ErrForbidden, "virtual host; the command for it: rabbitmqctl set_permissions -p 'a/b c' u '.*' '.*' '.*'",
 		},
-		{"a right that is missing", 403, `{"error":"x","reason":"ACCESS_REFUSED"}`, broker.ErrForbidden, "ACCESS_REFUSED"},
+		{"a right that is missing", 403, `{"error":"not_authorised","reason":"ACCESS_REFUSED"}`, broker.ErrForbidden, "ACCESS_REFUSED"},
 		{"what is not there", 404, `{"error":"Object Not Found","reason":"Not Found"}`, broker.ErrNotFound, "Not Found"},
 		{
 			"other arguments", 400, `{"error":"bad_request","reason":"inequivalent arg 'x-dead-letter-exchange' for queue"}`,
 			broker.ErrConflict, "inequivalent arg 'x-dead-letter-exchange'",
 		},
 		{"a limit of the broker", 400, `{"error":"bad_request","reason":"queue limit is reached"}`, broker.ErrRefused, "queue limit is reached"},
-		{"a broker without quorum", 500, `{"error":"internal","reason":"timeout"}`, broker.ErrUnreachable, "timeout"},
+		{"a broker without quorum", 500, `{"error":"internal_server_error","reason":"timeout"}`, broker.ErrUnreachable, "timeout"},
 		{"a redirect", 302, ``, broker.ErrGarbled, "it redirects to another path"},
 		{"a proxy's page", 502, "<html>" + strings.Repeat("bad gateway ", 10000), broker.ErrUnreachable, "(502)"},
-		{"a reason over several lines", 400, `{"reason":"Validation failed\n\nnot a limit\n"}`, broker.ErrRefused, "Validation failed not a limit"},
+		{"a reason over several lines", 400, `{"error":"bad_request","reason":"Validation failed\n\nnot a limit\n"}`, broker.ErrRefused, "Validation failed not a limit"},
 		{"something else than JSON", 200, "hello", broker.ErrUnreachable, "not what the management API gives"},
 	}
 	for _, c := range cases {

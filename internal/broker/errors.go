@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -41,7 +42,7 @@ func (garbled) Error() string { return "the answer is not what the management AP
 func (garbled) Is(target error) bool { return target == ErrUnreachable }
 
 // maxReason bounds what is repeated of an error's text.
-const maxReason = 512
+const maxReason = 256
 
 // Error is a failed request. It holds neither a URL nor a password.
 type Error struct {
@@ -108,6 +109,10 @@ func unreachable(operation string, err error) *Error {
 		failure.Reason = "no answer in time"
 		return failure
 	}
+	if errors.Is(err, errDenied) {
+		failure.Reason = errDenied.Error()
+		return failure
+	}
 	if unknown, ok := errors.AsType[*net.DNSError](err); ok && unknown.IsNotFound {
 		failure.cause = unknown
 	}
@@ -124,6 +129,13 @@ func unreachable(operation string, err error) *Error {
 	return failure
 }
 
+// errorWords are what RabbitMQ puts before a reason. What others say is not repeated: a URL may lead anywhere, and whoever writes it must not
+// read by the operator what is there.
+var errorWords = []string{ //nolint:gochecknoglobals // a constant
+	"bad_request", "not_authorised", "not_authorized", "not_found", "Object Not Found", "Not Found", "not_acceptable", "forbidden",
+	"method_not_allowed", "precondition_failed", "conflict", "internal_server_error", "service_unavailable", "vhost_limit_exceeded",
+}
+
 // refusal turns an answer that is not success into an error.
 func refusal(response *http.Response) *Error {
 	body, _ := io.ReadAll(io.LimitReader(response.Body, 16*maxReason))
@@ -133,17 +145,21 @@ func refusal(response *http.Response) *Error {
 	}
 	reason := ""
 	known := json.Unmarshal(body, &answer) == nil && answer.Error != nil
-	if text, ok := answer.Reason.(string); ok {
-		reason = printable(text)
-	} else if text, ok := answer.Error.(string); ok {
-		reason = printable(text)
+	if word, _ := answer.Error.(string); slices.Contains(errorWords, word) {
+		if text, ok := answer.Reason.(string); ok {
+			reason = printable(text)
+		}
 	}
 	kind := kindOf(response.StatusCode, reason)
 	if errors.Is(kind, ErrNotFound) && !known {
 		// That something does not exist decides on much. A proxy that knows no such path must not be believed.
 		return garbledAnswer(response, "it is "+contentType(response)+", and the management API says in JSON what is not found")
 	}
-	return &Error{Status: response.StatusCode, Reason: reason, kind: kind}
+	failure := &Error{Status: response.StatusCode, Reason: reason, kind: kind}
+	if command := remedy(response.Request, reason); command != "" && errors.Is(kind, ErrForbidden) {
+		failure.Reason += "; the command for it: " + command
+	}
+	return failure
 }
 
 // garbledAnswer is an answer that the management API would not give. What it holds is not repeated.
@@ -192,7 +208,7 @@ func isConflict(reason string) bool {
 
 // printable bounds a text of others to one line.
 func printable(text string) string {
-	text = strings.Join(strings.FieldsFunc(text, unicode.IsControl), " ")
+	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }), " ")
 	if len(text) > maxReason {
 		text = strings.ToValidUTF8(text[:maxReason], "") + "…"
 	}

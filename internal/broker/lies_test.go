@@ -74,6 +74,17 @@ func cut(reset bool) http.HandlerFunc {
 	}
 }
 
+// repeated answers with a beginning, and then with the same for ever.
+func repeated(begins, text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, err := io.WriteString(w, begins)
+		for block := strings.Repeat(text, 1<<17/len(text)); err == nil; {
+			_, err = io.WriteString(w, block)
+		}
+	}
+}
+
 func endless(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	block := []byte(strings.Repeat(`{"name":"`+password+`"},`, 1<<15))
@@ -106,7 +117,10 @@ func TestAManagementAPIThatLiesIsNotBelieved(t *testing.T) {
 		"an answer that is cut off":    {cut(false), broker.ErrGarbled, "it ends too early"},
 		"a connection that is reset":   {cut(true), broker.ErrUnreachable, "reset"},
 		"an endless answer":            {endless, broker.ErrGarbled, "of another shape"},
-		"an endless list":              {onPath("/api/queues", endless), broker.ErrGarbled, "larger than"},
+		"an endless list":              {onPath("/api/queues", endless), broker.ErrGarbled, "more than 50000 rows"},
+		"an endless row":               {onPath("/api/queues", repeated(`[{"name":"`, "aaaaaaaa")), broker.ErrGarbled, "a row of it is larger than 65536 bytes"},
+		"endless space":                {onPath("/api/queues", repeated(`[`, "        ")), broker.ErrGarbled, "a row of it is larger than 65536 bytes"},
+		"endless values":               {onPath("/api/queues", repeated(`[`, `{"name":"q","arguments":{"a":[`+strings.Repeat("1,", 300)+`1]}},`)), broker.ErrGarbled, "more than 50000 rows, or 1500000 values"},
 		"a list in place of an object": {body("/api/cluster", "application/json", `[]`), broker.ErrGarbled, "of another shape"},
 		"an object in place of a list": {body("/api/queues", "application/json", `{}`), broker.ErrGarbled, "of another shape"},
 		"null in place of a list":      {body("/api/queues", "application/json", ` null`), broker.ErrGarbled, "of another shape"},
@@ -120,6 +134,20 @@ func TestAManagementAPIThatLiesIsNotBelieved(t *testing.T) {
 		"a vhost without exchanges":    {body("/api/exchanges", "application/json", `[]`), broker.ErrGarbled, "lacks the exchange amq.direct"},
 		"bindings to queues, but no queues": {
 			body("/api/queues", "application/json", `[]`), broker.ErrGarbled, "it names 0 queues, and the list of bindings names 1",
+		},
+		"a binding of Redrive's to a queue that is not listed": {
+			body("/api/bindings", "application/json", `[{"source":"","destination":"q","destination_type":"queue"},`+
+				`{"source":"e","destination":"gone","destination_type":"queue","arguments":{"redrive-owner":"c/n/t"}}]`),
+			broker.ErrGarbled, "it lacks queue gone, to which exchange e is bound",
+		},
+		"a binding of a lane that is not listed": {
+			body("/api/bindings", "application/json", `[{"source":"","destination":"q","destination_type":"queue"},`+
+				`{"source":"e","destination":"lane","destination_type":"queue","arguments":{"x-match":"all","redrive-lane":"1s"}}]`),
+			broker.ErrGarbled, "it lacks queue lane, to which exchange e is bound",
+		},
+		"an exchange with a policy, but no policies": {
+			body("/api/exchanges", "application/json", `[{"name":"amq.direct","type":"direct"},{"name":"e","type":"direct","policy":"p"}]`),
+			broker.ErrGarbled, "it is empty, and exchange e has a policy",
 		},
 		"queues, but nothing bound": {
 			body("/api/bindings", "application/json", `[]`), broker.ErrGarbled, "it names 1 queues, and the list of bindings names 0",
@@ -172,6 +200,28 @@ func TestTheFirstQueueOfAVhostIsNoContradiction(t *testing.T) {
 		sane(w, r)
 	})
 	if observed, err := client.Observe(context.Background()); err != nil || len(observed.Queues) != 1 {
+		t.Errorf("got %+v, %v", observed, err)
+	}
+}
+
+func TestTheLastPolicyOfAVhostMayGoWhileItIsRead(t *testing.T) {
+	reads := 0
+	client, _ := against(t, "", func(w http.ResponseWriter, r *http.Request) {
+		if reads++; reads == 2 { // the exchanges, before the policy was deleted
+			_, _ = io.WriteString(w, `[{"name":"amq.direct","type":"direct"},{"name":"e","type":"direct","policy":"p"}]`)
+			return
+		}
+		sane(w, r)
+	})
+	if observed, err := client.Observe(context.Background()); err != nil || len(observed.Policies) != 0 || observed.Exchanges["e"].Policy != "" {
+		t.Errorf("got %+v, %v", observed, err)
+	}
+}
+
+func TestABindingOfOthersMayLeadToAQueueThatHasJustGone(t *testing.T) {
+	client, _ := against(t, "", body("/api/bindings", "application/json", `[{"source":"","destination":"q","destination_type":"queue"},`+
+		`{"source":"e","destination":"amq.gen-1","destination_type":"queue"}]`))
+	if observed, err := client.Observe(context.Background()); err != nil || len(observed.Bindings) != 1 {
 		t.Errorf("got %+v, %v", observed, err)
 	}
 }

@@ -16,8 +16,9 @@ import (
 )
 
 // queueColumns are all that is read of queues: without them the answer is four times as large and slow.
-const queueColumns = "name,type,durable,auto_delete,exclusive,arguments,policy,effective_policy_definition," +
-	"messages,messages_ready,messages_unacknowledged,messages_dlx,consumers,message_stats.publish,message_stats.ack"
+const queueColumns = "name,type,durable,auto_delete,exclusive,arguments,policy,operator_policy,effective_policy_definition,state,leader,members,online," +
+	"reductions,messages,messages_ready,messages_unacknowledged,messages_dlx,consumers,message_stats.publish,message_stats.ack," +
+	"message_stats.get_no_ack,message_stats.deliver_no_ack"
 
 const exchangeColumns = "name,type,durable,auto_delete,internal,arguments,policy"
 
@@ -57,6 +58,7 @@ func (c *Client) observeExchanges(ctx context.Context, observed *topology.Observ
 	if err := c.get(ctx, what, path, &rows); err != nil {
 		return err
 	}
+	clear(observed.Exchanges)
 	for _, row := range rows {
 		observed.Exchanges[row.Name] = row.state()
 	}
@@ -66,27 +68,51 @@ func (c *Client) observeExchanges(ctx context.Context, observed *topology.Observ
 	return nil
 }
 
+// observePolicies reads the policies. While an exchange names its policy an empty list is a lie, or the last policy has gone
+// since the exchanges were read.
 func (c *Client) observePolicies(ctx context.Context, observed *topology.Observed) error {
-	var rows []policyRow
-	path := "policies/" + url.PathEscape(c.config.VHost)
-	what := fmt.Sprintf("read the policies of vhost %q", c.config.VHost)
-	if err := c.get(ctx, what, path, &rows); err != nil {
-		return err
-	}
-	for _, row := range rows {
-		if row.Name == "" {
-			return implausible(what, errShape.Error())
+	for try := 1; ; try++ {
+		var rows []policyRow
+		path := "policies/" + url.PathEscape(c.config.VHost)
+		what := fmt.Sprintf("read the policies of vhost %q", c.config.VHost)
+		if err := c.get(ctx, what, path, &rows); err != nil {
+			return err
 		}
-		observed.Policies[row.Name] = topology.Policy{
-			Name: row.Name, Pattern: row.Pattern, ApplyTo: row.ApplyTo, Priority: row.Priority,
-			Definition: topology.Arguments(row.Definition),
+		if under := exchangeWithPolicy(observed.Exchanges); len(rows) == 0 && under != "" {
+			if try > 1 {
+				return implausible(what, "it is empty, and exchange "+under+" has a policy")
+			}
+			if err := c.observeExchanges(ctx, observed); err != nil {
+				return err
+			}
+			continue
+		}
+		for _, row := range rows {
+			if row.Name == "" {
+				return implausible(what, errShape.Error())
+			}
+			observed.Policies[row.Name] = topology.Policy{
+				Name: row.Name, Pattern: row.Pattern, ApplyTo: row.ApplyTo, Priority: row.Priority,
+				Definition: topology.Arguments(row.Definition),
+			}
+		}
+		return nil
+	}
+}
+
+// exchangeWithPolicy names an exchange to which a policy applies; empty where there is none.
+func exchangeWithPolicy(exchanges map[string]topology.ExchangeState) string {
+	for _, name := range slices.Sorted(maps.Keys(exchanges)) {
+		if exchanges[name].Policy != "" {
+			return name
 		}
 	}
-	return nil
+	return ""
 }
 
 // observeQueues reads queues and bindings. The default exchange is bound to every queue, so an empty list of the one beside a
-// full one of the other is a lie, or the first queue has come, or the last gone, in between.
+// full one of the other is a lie, or the first queue has come, or the last gone, in between. So is a list of queues without one
+// to which Redrive has bound an exchange.
 func (c *Client) observeQueues(ctx context.Context, observed *topology.Observed) error {
 	for try := 1; ; try++ {
 		bindings, bound, err := c.bindings(ctx, fmt.Sprintf("read the bindings of vhost %q", c.config.VHost),
@@ -99,11 +125,11 @@ func (c *Client) observeQueues(ctx context.Context, observed *topology.Observed)
 		if err := c.get(ctx, what, "queues/"+url.PathEscape(c.config.VHost)+"?columns="+queueColumns, &rows); err != nil {
 			return err
 		}
-		if len(rows) == 0 && bound > 0 || bound == 0 && slices.ContainsFunc(rows, func(r queueRow) bool { return r.Durable }) {
+		if why := contradiction(rows, bindings, bound); why != "" {
 			if try == 1 {
 				continue
 			}
-			return implausible(what, fmt.Sprintf("it names %d queues, and the list of bindings names %d", len(rows), bound))
+			return implausible(what, why)
 		}
 		observed.Bindings = bindings
 		for _, row := range rows {
@@ -114,6 +140,24 @@ func (c *Client) observeQueues(ctx context.Context, observed *topology.Observed)
 		}
 		return nil
 	}
+}
+
+// contradiction says why a list of queues and one of bindings cannot both be true; empty where they can. bound is the number
+// of bindings of the default exchange. Queues of others come and go at any time, so only Redrive's bindings are asked.
+func contradiction(rows []queueRow, bindings []topology.Binding, bound int) string {
+	if len(rows) == 0 && bound > 0 || bound == 0 && slices.ContainsFunc(rows, func(r queueRow) bool { return r.Durable }) {
+		return fmt.Sprintf("it names %d queues, and the list of bindings names %d", len(rows), bound)
+	}
+	listed := make(map[string]bool, len(rows))
+	for _, row := range rows {
+		listed[row.Name] = true
+	}
+	for _, binding := range bindings {
+		if !binding.ToExchange && !listed[binding.Destination] && topology.IsMarked(binding) {
+			return fmt.Sprintf("it lacks queue %s, to which exchange %s is bound", binding.Destination, binding.Source)
+		}
+	}
+	return ""
 }
 
 // Queue reads one queue. Its counts are those of the management API, which are some seconds late and are the only ones
@@ -131,10 +175,15 @@ func (c *Client) Queue(ctx context.Context, name string) (topology.QueueState, e
 	return row.state(), nil
 }
 
-// Bindings reads what leads into one queue, without the default exchange. A queue that does not exist has none.
+// Bindings reads what leads into one queue, without the default exchange. A queue that does not exist has none. RabbitMQ
+// lists the binding of the default exchange for every name, so a list without it is not believed.
 func (c *Client) Bindings(ctx context.Context, queue string) ([]topology.Binding, error) {
 	path := "queues/" + url.PathEscape(c.config.VHost) + "/" + url.PathEscape(queue) + "/bindings"
-	bindings, _, err := c.bindings(ctx, "read the bindings of queue "+queue, path)
+	what := "read the bindings of queue " + queue
+	bindings, bound, err := c.bindings(ctx, what, path)
+	if err == nil && bound == 0 {
+		return nil, implausible(what, "it lacks the binding of the default exchange, which every queue has")
+	}
 	return bindings, err
 }
 
@@ -208,16 +257,23 @@ type queueRow struct {
 	Exclusive           bool                  `json:"exclusive"`
 	Arguments           table                 `json:"arguments"`
 	Policy              string                `json:"policy"`
+	OperatorPolicy      string                `json:"operator_policy"`
 	EffectiveDefinition table                 `json:"effective_policy_definition"`
-	Messages            *int64                `json:"messages"`
-	MessagesReady       int64                 `json:"messages_ready"`
-	MessagesUnacked     int64                 `json:"messages_unacknowledged"`
-	MessagesDLX         int64                 `json:"messages_dlx"`
-	Consumers           int64                 `json:"consumers"`
-	MessageStats        messageStats          `json:"message_stats"`
+	State               text                  `json:"state"`
+	Leader              text                  `json:"leader"`
+	Members             texts                 `json:"members"`
+	Online              texts                 `json:"online"`
+	// Reductions are the work of the queue's process; nil where the answer does not come from the statistics.
+	Reductions      *json.Number `json:"reductions"`
+	Messages        *int64       `json:"messages"`
+	MessagesReady   int64        `json:"messages_ready"`
+	MessagesUnacked int64        `json:"messages_unacknowledged"`
+	MessagesDLX     int64        `json:"messages_dlx"`
+	Consumers       int64        `json:"consumers"`
+	MessageStats    messageStats `json:"message_stats"`
 }
 
-// messageStats are counters, for which Erlang may write an empty list too.
+// messageStats are counters, for which Erlang may write an empty list too. Ack has what needs no acknowledgement, too.
 type messageStats struct{ Publish, Ack int64 }
 
 // UnmarshalJSON takes anything but an object as nothing counted.
@@ -226,13 +282,15 @@ func (s *messageStats) UnmarshalJSON(text []byte) error {
 		return nil
 	}
 	var counters struct {
-		Publish int64 `json:"publish"`
-		Ack     int64 `json:"ack"`
+		Publish      int64 `json:"publish"`
+		Ack          int64 `json:"ack"`
+		GetNoAck     int64 `json:"get_no_ack"`
+		DeliverNoAck int64 `json:"deliver_no_ack"`
 	}
 	if err := json.Unmarshal(text, &counters); err != nil {
 		return fmt.Errorf("message_stats: %w", err)
 	}
-	s.Publish, s.Ack = counters.Publish, counters.Ack
+	s.Publish, s.Ack = counters.Publish, counters.Ack+counters.GetNoAck+counters.DeliverNoAck
 	return nil
 }
 
@@ -242,9 +300,9 @@ func (r queueRow) state() topology.QueueState {
 			Name: r.Name, Type: r.Type, Durable: r.Durable, AutoDelete: bool(r.AutoDelete), Exclusive: r.Exclusive,
 			Arguments: topology.Arguments(r.Arguments),
 		},
-		Messages: r.Messages, MessagesDLX: r.MessagesDLX, Ready: r.MessagesReady, Unacked: r.MessagesUnacked,
+		Messages: r.counted(), Leader: string(r.Leader), MessagesDLX: r.MessagesDLX, Ready: r.MessagesReady, Unacked: r.MessagesUnacked,
 		Consumers: r.Consumers, Published: r.MessageStats.Publish, Acked: r.MessageStats.Ack, Policy: r.Policy,
-		EffectiveDefinition: topology.Arguments(r.EffectiveDefinition),
+		OperatorPolicy: r.OperatorPolicy, EffectiveDefinition: topology.Arguments(r.EffectiveDefinition),
 	}
 }
 

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -69,8 +70,19 @@ func redirected(response *http.Response) string {
 	}
 }
 
-// errTooLarge ends the reading of an answer.
-var errTooLarge = fmt.Errorf("it is larger than %d bytes", maxResponse)
+// Bounds of an answer, so that what is kept of it is bounded too: a list of rows that are next to nothing would otherwise take a
+// hundred times the memory that its text takes. 10,000 queues are 10,000 rows, 250,000 values and 3 MB.
+const (
+	maxRows   = 50_000
+	maxRow    = 64 << 10
+	maxValues = 1_500_000
+)
+
+var (
+	errTooLarge = fmt.Errorf("it is larger than %d bytes", maxResponse)
+	errTooMany  = fmt.Errorf("it has more than %d rows, or %d values", maxRows, maxValues)
+	errRow      = fmt.Errorf("a row of it is larger than %d bytes", maxRow)
+)
 
 // bounded refuses to read more than a limit.
 type bounded struct {
@@ -90,8 +102,30 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err //nolint:wrapcheck // io.EOF must stay what it is.
 }
 
-// decode reads JSON with its numbers as they are; into may be nil.
-func decode(response *http.Response, into any) error {
+// rowReader refuses to read on in a row that is too large, and in a list of too many values.
+type rowReader struct {
+	io.Reader
+	// read is how much was read, of which the rows until done are complete.
+	read, done int64
+	values     int
+}
+
+func (r *rowReader) Read(p []byte) (int, error) {
+	left := r.done + maxRow - r.read
+	if left <= 0 {
+		return 0, errRow
+	}
+	n, err := r.Reader.Read(p[:min(int64(len(p)), left)])
+	r.read += int64(n)
+	// A comma within a text counts as well, which does no harm.
+	if r.values += bytes.Count(p[:n], []byte(",")); r.values > maxValues {
+		return 0, errTooMany
+	}
+	return n, err //nolint:wrapcheck // io.EOF must stay what it is.
+}
+
+// decode reads JSON with its numbers as they are: an object into a struct, or a list into a slice. into may be nil.
+func decode(ctx context.Context, response *http.Response, into any) error {
 	if into == nil {
 		_, _ = io.Copy(io.Discard, response.Body)
 		return nil
@@ -100,9 +134,14 @@ func decode(response *http.Response, into any) error {
 	if err := begins(body, into); err != nil {
 		return unreadable(response, err)
 	}
-	decoder := json.NewDecoder(body)
+	rows := &rowReader{Reader: body}
+	decoder := json.NewDecoder(rows)
 	decoder.UseNumber()
-	if err := decoder.Decode(into); err != nil {
+	read := decoder.Decode
+	if isList(into) {
+		read = func(into any) error { return decodeRows(ctx, decoder, rows, reflect.ValueOf(into).Elem()) }
+	}
+	if err := read(into); err != nil {
 		return unreadable(response, err)
 	}
 	if _, err := decoder.Token(); err != io.EOF {
@@ -110,6 +149,31 @@ func decode(response *http.Response, into any) error {
 	}
 	return nil
 }
+
+// decodeRows reads a list row by row.
+func decodeRows(ctx context.Context, decoder *json.Decoder, from *rowReader, into reflect.Value) error {
+	if _, err := decoder.Token(); err != nil {
+		return err //nolint:wrapcheck // the caller tells what it means
+	}
+	for decoder.More() {
+		row := reflect.New(into.Type().Elem())
+		if err := decoder.Decode(row.Interface()); err != nil {
+			return err //nolint:wrapcheck // the caller tells what it means
+		}
+		if into.Set(reflect.Append(into, row.Elem())); into.Len() > maxRows {
+			return errTooMany
+		}
+		before := from.done
+		from.done = decoder.InputOffset()
+		if err := metered(ctx, row.Elem(), int(from.done-before)); err != nil {
+			return err
+		}
+	}
+	_, err := decoder.Token()
+	return err //nolint:wrapcheck // the caller tells what it means
+}
+
+func isList(into any) bool { return reflect.TypeOf(into).Elem().Kind() == reflect.Slice }
 
 var (
 	errFollows = errors.New("something follows its end")
@@ -119,7 +183,7 @@ var (
 // begins looks whether a list or an object comes, as is wanted. The decoder would take null for either, and for empty.
 func begins(body *bufio.Reader, into any) error {
 	want := byte('{')
-	if reflect.TypeOf(into).Elem().Kind() == reflect.Slice {
+	if isList(into) {
 		want = '['
 	}
 	for {
@@ -142,13 +206,12 @@ func begins(body *bufio.Reader, into any) error {
 
 // unreadable says why an answer cannot be read, and nothing of what is in it.
 func unreadable(response *http.Response, err error) error {
+	if known := firstOf(err, errTooLarge, errTooMany, errRow, errFollows, errShape); known != nil {
+		return garbledAnswer(response, known.Error())
+	}
 	var syntax *json.SyntaxError
 	var shape *json.UnmarshalTypeError
 	switch {
-	case errors.Is(err, errTooLarge):
-		return garbledAnswer(response, errTooLarge.Error())
-	case errors.Is(err, errFollows), errors.Is(err, errShape):
-		return garbledAnswer(response, firstOf(err, errFollows, errShape).Error())
 	case errors.As(err, &shape):
 		return garbledAnswer(response, errShape.Error())
 	case errors.As(err, &syntax):
@@ -160,12 +223,12 @@ func unreadable(response *http.Response, err error) error {
 	}
 }
 
-// firstOf is the first of some errors that another one is.
+// firstOf is the first of some errors that another one is; nil where it is none of them.
 func firstOf(err error, known ...error) error {
 	for _, candidate := range known {
 		if errors.Is(err, candidate) {
 			return candidate
 		}
 	}
-	return err
+	return nil
 }

@@ -11,11 +11,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // Keys of the Secret. Others, such as type, provider and default_user.conf, are ignored.
@@ -92,7 +94,7 @@ func FromSecret(data map[string][]byte) (Credentials, error) {
 	case text(KeyURI) != "":
 		err = setURI(&credentials, KeyURI, text(KeyURI))
 	default:
-		err = fmt.Errorf("key %s: missing, and so is %s", KeyHost, KeyURI)
+		err = credentials.missing(KeyHost + " (or " + KeyURI + ")")
 	}
 	if err != nil {
 		return Credentials{}, err
@@ -201,6 +203,9 @@ func setManagement(c *Credentials, key, text string) error {
 		c.management.username = parsed.User.Username()
 		c.management.password, _ = parsed.User.Password()
 	}
+	if !isHost(parsed.Hostname()) {
+		return fmt.Errorf("%s: its host is neither a DNS name nor an IP address", describe(key))
+	}
 	parsed.User = nil
 	c.management.url = strings.TrimRight(parsed.String(), "/")
 	return nil
@@ -213,21 +218,52 @@ func describe(key string) string {
 	return "key " + key
 }
 
-func (c Credentials) check() error {
+// missing names all keys that are missing: these, and those of the login.
+func (c Credentials) missing(keys ...string) error {
 	if c.Username == "" {
-		return fmt.Errorf("key %s: missing", KeyUsername)
+		keys = append(keys, KeyUsername)
 	}
 	if c.Password == "" {
-		return fmt.Errorf("key %s: missing", KeyPassword)
+		keys = append(keys, KeyPassword)
 	}
-	if strings.ContainsAny(c.Host, "/@?# \t\r\n") {
-		return fmt.Errorf("key %s: is not a host name", KeyHost)
+	if len(keys) == 1 {
+		return fmt.Errorf("key %s: missing", keys[0])
+	}
+	return fmt.Errorf("keys %s: missing", strings.Join(keys, ", "))
+}
+
+func (c Credentials) check() error {
+	if c.Username == "" || c.Password == "" {
+		return c.missing()
+	}
+	if !isHost(c.Host) {
+		return fmt.Errorf("key %s: is neither a DNS name nor an IP address", KeyHost)
+	}
+	for key, text := range map[string]string{KeyUsername: c.Username, KeyPassword: c.Password, KeyVHost: c.VHost} {
+		if !utf8.ValidString(text) {
+			return fmt.Errorf("key %s: is not UTF-8", key)
+		}
 	}
 	if (len(c.Cert) == 0) != (len(c.Key) == 0) {
 		return fmt.Errorf("keys %s and %s: one of them is missing", KeyCert, KeyKey)
 	}
 	_, err := c.TLS()
 	return err
+}
+
+// maxHost is the length of the longest DNS name.
+const maxHost = 253
+
+// isHost is true for a DNS name, with underscores as Docker has them, and for an IP address. Whatever else a resolver might take
+// stands in metrics, URLs and messages, too.
+func isHost(text string) bool {
+	if address, err := netip.ParseAddr(text); err == nil {
+		return address.Zone() == ""
+	}
+	foreign := func(r rune) bool {
+		return r != '.' && r != '-' && r != '_' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+	}
+	return text != "" && len(text) <= maxHost && !strings.ContainsFunc(text, foreign)
 }
 
 // TLS returns the settings for secure connections, nil where Secure is false.

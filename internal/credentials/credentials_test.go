@@ -111,14 +111,20 @@ func TestErrorsNameTheKeyAndNoValue(t *testing.T) {
 		data map[string][]byte
 		want string
 	}{
-		{"nothing", nil, "key host: missing, and so is uri"},
+		{"nothing", nil, "keys host (or uri), username, password: missing"},
 		{"no user", data("host", "h", "password", secret), "key username: missing"},
 		{"no password", data("host", "h", "username", "u"), "key password: missing"},
 		{"a port that is none", data("host", "h", "port", secret, "username", "u", "password", secret), "key port: is not a port number"},
 		{"port 0", data("host", "h", "port", "0", "username", "u", "password", secret), "key port: is not a port number"},
 		{"a uri that is none", data("uri", "amqp://u:"+secret+"%zz@h"), "key uri: is not a URL"},
 		{"a uri of something else", data("uri", "http://u:p@h"), "key uri: is not a URL"},
-		{"a host that is a URL", data("host", "amqp://"+secret, "username", "u", "password", "p"), "key host: is not a host name"},
+		{"a host that is a URL", data("host", "amqp://"+secret, "username", "u", "password", "p"), "key host: is neither a DNS name nor an IP address"},
+		{"a host that is not UTF-8", data("host", "h\xff", "username", "u", "password", "p"), "key host: is neither a DNS name nor an IP address"},
+		{"a host with a zone of any text", data("host", "fe80::1%\xff", "username", "u", "password", "p"), "key host: is neither a DNS name nor an IP address"},
+		{"a host of an escaped URL", data("uri", "amqp://u:p@h%c3%28/"), "key uri: is not a URL"},
+		{"a management host that is not UTF-8", data("host", "h", "username", "u", "password", "p", "management_uri", "http://h\xff:1"), "key management_uri: its host is neither a DNS name nor an IP address"},
+		{"a vhost that is not UTF-8", data("host", "h", "username", "u", "password", "p", "vhost", "v\xff"), "key vhost: is not UTF-8"},
+		{"a user that is not UTF-8", data("host", "h", "username", "u\xff", "password", "p"), "key username: is not UTF-8"},
 		{
 			"a management_uri that is none", data("host", "h", "username", "u", "password", "p", "management_uri", "x"+secret),
 			"key management_uri: is not an http or https URL",

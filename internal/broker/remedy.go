@@ -1,0 +1,52 @@
+package broker
+
+import (
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// remedy is the command that gives the user of a request what it lacked, by the broker's reason; empty where no right is lacking that the
+// documentation asks for.
+func remedy(request *http.Request, reason string) string {
+	if request == nil {
+		return ""
+	}
+	user, _, ok := request.BasicAuth()
+	lower := strings.ToLower(reason)
+	switch {
+	case !ok:
+		return ""
+	case strings.Contains(lower, "not management user"), strings.Contains(lower, "not policymaker"), strings.Contains(lower, "not policy maker"):
+		return "rabbitmqctl set_user_tags " + shellWord(user) + " policymaker"
+	case strings.Contains(lower, "virtual host"), strings.Contains(lower, "access_refused"), strings.Contains(lower, "access refused"):
+		return "rabbitmqctl set_permissions -p " + shellWord(vhostOf(request.URL)) + " " + shellWord(user) + " '.*' '.*' '.*'"
+	default:
+		return ""
+	}
+}
+
+// vhostOf is the vhost in the path of a request: …/api/queues/VHOST/….
+func vhostOf(target *url.URL) string {
+	parts := strings.Split(target.EscapedPath(), "/")
+	at := slices.Index(parts, "api")
+	if at < 0 || at+2 >= len(parts) {
+		return "VHOST"
+	}
+	if name, err := url.PathUnescape(parts[at+2]); err == nil {
+		return name
+	}
+	return "VHOST"
+}
+
+var plainWord = regexp.MustCompile(`^[\w./:@-]+$`)
+
+// shellWord is a text as one word of a shell.
+func shellWord(text string) string {
+	if plainWord.MatchString(text) {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+}
