@@ -58,6 +58,15 @@ type Result struct {
 	Workers []Config
 }
 
+// Merged warns of delays that share lanes; it is empty where each has its own.
+func (r *Result) Merged() string {
+	if r.MergedDelays == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d delays of the retry policies have no fallback queue of their own and are made of shorter ones: "+
+		"set spec.lanes to Fine, or use fewer different delays", r.MergedDelays)
+}
+
 // Compile resolves and checks the policies of a Transport and gives the lanes and the configuration of each worker.
 // policies holds the RetryPolicies of the Transport's namespace by name. An error is an *Error.
 func Compile(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy) (*Result, error) {
@@ -141,26 +150,36 @@ func resolveAll(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy
 	return resolved, nil
 }
 
-// Resolve gives a policy's spec with the strategies of the policies that it includes, after its own and named
-// "policy/strategy". What those include is not followed. It fails when an included policy does not exist.
+// Resolve gives a policy's spec with the strategies of the policies and presets that it includes, after its own and named
+// "policy/strategy" or "preset/strategy". What those include is not followed. It fails when an included policy does not exist.
 func Resolve(policy *v1alpha1.RetryPolicy, policies map[string]*v1alpha1.RetryPolicy) (v1alpha1.RetryPolicySpec, error) {
 	spec := *policy.Spec.DeepCopy()
 	spec.IncludeStrategies = nil
 	var missing []error
 	for i, include := range policy.Spec.IncludeStrategies {
-		other, ok := policies[include.Name]
-		if !ok {
-			missing = append(missing, fmt.Errorf("RetryPolicy %q, spec.includeStrategies[%d]: RetryPolicy %q does not exist in namespace %q",
-				policy.Name, i, include.Name, policy.Namespace))
+		included, err := strategiesOf(include, policies)
+		if err != nil {
+			missing = append(missing, fmt.Errorf("RetryPolicy %q, spec.includeStrategies[%d]: %w in namespace %q", policy.Name, i, err, policy.Namespace))
 			continue
 		}
-		for j := range other.Spec.Strategies {
-			strategy := *other.Spec.Strategies[j].DeepCopy()
-			strategy.Name = include.Name + "/" + strategy.Name
+		for _, strategy := range included {
+			strategy.Name = cmp.Or(include.Name, string(include.Preset)) + "/" + strategy.Name
 			spec.Strategies = append(spec.Strategies, strategy)
 		}
 	}
 	return spec, join(missing)
+}
+
+// strategiesOf are copies of the strategies that an include names.
+func strategiesOf(include v1alpha1.StrategyInclude, policies map[string]*v1alpha1.RetryPolicy) ([]v1alpha1.Strategy, error) {
+	if include.Name == "" {
+		return retry.Preset(include.Preset) //nolint:wrapcheck // the caller names the field
+	}
+	policy, ok := policies[include.Name]
+	if !ok {
+		return nil, fmt.Errorf("RetryPolicy %q does not exist", include.Name)
+	}
+	return policy.DeepCopy().Spec.Strategies, nil
 }
 
 func usesDefaults(t *v1alpha1.Transport) bool {

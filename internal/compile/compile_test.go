@@ -91,11 +91,11 @@ func TestAQueuesPolicyOverridesTheTransports(t *testing.T) {
 func TestIncludedStrategiesStandBehindTheOwnAndAreNotFollowed(t *testing.T) {
 	all := byName(
 		policy("own", v1alpha1.RetryPolicySpec{
-			IncludeStrategies: []v1alpha1.PolicyReference{{Name: "shared"}},
+			IncludeStrategies: []v1alpha1.StrategyInclude{{Name: "shared"}, {Preset: v1alpha1.PresetHTTP}},
 			Strategies:        []v1alpha1.Strategy{strategy("s", "true")},
 		}),
 		policy("shared", v1alpha1.RetryPolicySpec{
-			IncludeStrategies: []v1alpha1.PolicyReference{{Name: "deep"}},
+			IncludeStrategies: []v1alpha1.StrategyInclude{{Name: "deep"}},
 			Strategies:        []v1alpha1.Strategy{strategy("s", "false")},
 		}),
 		policy("deep", v1alpha1.RetryPolicySpec{Strategies: []v1alpha1.Strategy{strategy("d", "true")}}),
@@ -108,7 +108,7 @@ func TestIncludedStrategiesStandBehindTheOwnAndAreNotFollowed(t *testing.T) {
 	for _, s := range spec.Strategies {
 		names = append(names, s.Name)
 	}
-	if want := []string{"s", "shared/s"}; !slices.Equal(names, want) {
+	if want := []string{"s", "shared/s", "HTTP/redirect", "HTTP/bad-address", "HTTP/unknown-ca", "HTTP/rejected", "HTTP/not-implemented"}; !slices.Equal(names, want) {
 		t.Errorf("strategies %v, want %v", names, want)
 	}
 	if all["own"].Spec.IncludeStrategies == nil || len(all["own"].Spec.Strategies) != 1 {
@@ -133,7 +133,7 @@ func TestWhatIsWrongIsNamedWithItsReason(t *testing.T) {
 			name:   "an included policy that does not exist",
 			change: func(s *v1alpha1.TransportSpec) { s.RetryPolicyRef = &v1alpha1.PolicyReference{Name: "a"} },
 			policies: byName(policy("a", v1alpha1.RetryPolicySpec{
-				IncludeStrategies: []v1alpha1.PolicyReference{{Name: "b"}},
+				IncludeStrategies: []v1alpha1.StrategyInclude{{Name: "b"}},
 			})),
 			reason: v1alpha1.ReasonPolicyNotFound, says: []string{`"a"`, "includeStrategies[0]", `"b"`},
 		},

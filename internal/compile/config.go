@@ -14,13 +14,21 @@ const HandlerImageVariable = "REDRIVE_HANDLER_IMAGE"
 // carry a configuration out, so that an older worker goes on where it can. Version 1 knew neither suspects nor strict order nor
 // limits. Version 2 knew no handler but http, and of that only the URL: it would post without the headers of a login.
 // Version 3 knew no stand-ins: it would leave what is in them, and consume a queue before its time.
-const Version = 4
+// Version 4 knew no policy that is unlimited as a whole: it would end its retries after the third.
+// Version 5 knew no rules for the headers of requests: it would post all of a message's.
+const Version = 6
 
 // versionOfURLs is the version of a configuration whose handler is an http URL and no more.
 const versionOfURLs = 2
 
 // versionOfHandlers is the version of a configuration in which no queue has a stand-in.
 const versionOfHandlers = 3
+
+// versionOfStandins is the version of a configuration in which no policy is unlimited.
+const versionOfStandins = 4
+
+// versionOfUnlimited is the version of a configuration whose handler has no rules for headers.
+const versionOfUnlimited = 5
 
 // Config is everything that a worker needs to know. The operator writes it as JSON into a ConfigMap, each policy in it
 // once and with its included strategies resolved.
@@ -68,10 +76,19 @@ type Config struct {
 
 // version is the oldest one by which a worker can carry the configuration out.
 func (c *Config) version() int {
-	if slices.ContainsFunc(c.Queues, func(q Queue) bool { return q.Standin != "" || q.Reads != ReadsBoth }) {
+	http := c.Handler.HTTP
+	if http != nil && http.Headers != nil {
 		return Version
 	}
-	if http := c.Handler.HTTP; http != nil && *http == (v1alpha1.HTTPHandler{URL: http.URL}) {
+	for _, policy := range c.Policies {
+		if policy.Unlimited != nil && *policy.Unlimited {
+			return versionOfUnlimited
+		}
+	}
+	if slices.ContainsFunc(c.Queues, func(q Queue) bool { return q.Standin != "" || q.Reads != ReadsBoth }) {
+		return versionOfStandins
+	}
+	if http != nil && *http == (v1alpha1.HTTPHandler{URL: http.URL}) {
 		return versionOfURLs
 	}
 	return versionOfHandlers
@@ -106,6 +123,9 @@ type Queue struct {
 	Leaving bool `json:"leaving,omitempty"`
 	// Strict says what happens to a strictly ordered queue when a message is given up; empty where the queue has no order.
 	Strict v1alpha1.OnFailure `json:"strict,omitempty"`
+	// Hold says why workers do not consume the queue for now, nor its stand-in, such as a RabbitMQ policy that breaks its order; empty
+	// where they do.
+	Hold string `json:"hold,omitempty"`
 	// Weight is the queue's share of the places at the handler, beside those of the other queues. 0, which older operators
 	// write, stands for 1.
 	Weight int `json:"weight,omitempty"`
@@ -142,6 +162,8 @@ type Breaker struct {
 	Window       v1alpha1.Duration `json:"window"`
 	OpenFor      v1alpha1.Duration `json:"openFor"`
 	MaxOpenFor   v1alpha1.Duration `json:"maxOpenFor"`
+	// OpenOnRetryAfter is true where a failure with a delay opens it for that long.
+	OpenOnRetryAfter bool `json:"openOnRetryAfter,omitempty"`
 	// Key is an expression over message; empty where there is one breaker for all.
 	Key string `json:"key,omitempty"`
 }

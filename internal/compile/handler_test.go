@@ -46,6 +46,7 @@ func TestAConfigurationIsOfTheOldestVersionThatCanCarryItOut(t *testing.T) {
 		"a socket":            {v1alpha1.Handler{HTTP: &v1alpha1.HTTPHandler{URL: url, UnixSocket: new("/run/http.sock")}}, 3},
 		"another format":      {v1alpha1.Handler{HTTP: &v1alpha1.HTTPHandler{URL: url, Format: new(v1alpha1.HTTPFormatCloudEvents)}}, 3},
 		"a readiness URL":     {v1alpha1.Handler{HTTP: &v1alpha1.HTTPHandler{URL: url, ReadinessURL: new(url)}}, 3},
+		"rules for headers":   {v1alpha1.Handler{HTTP: &v1alpha1.HTTPHandler{URL: url, Headers: &v1alpha1.HTTPHeaders{Prefix: new("X-")}}}, 6},
 		"exec":                {v1alpha1.Handler{Image: new("shop:v1"), Exec: &v1alpha1.ExecHandler{Command: command}}, 3},
 		"process": {v1alpha1.Handler{Image: new("shop:v1"), Process: &v1alpha1.ProcessHandler{
 			Command: command, Processes: new(int32(4)), Recycle: &v1alpha1.Recycle{Memory: new("256Mi")},
@@ -61,8 +62,15 @@ func TestAConfigurationIsOfTheOldestVersionThatCanCarryItOut(t *testing.T) {
 	}
 	config := configOf(t, v1alpha1.Handler{HTTP: &v1alpha1.HTTPHandler{URL: url}})
 	exchanged := config.WithStandIns(map[string]compile.Standin{"test": {Queue: "test.standin"}})
-	if compile.Version != 4 || exchanged.Version != compile.Version {
-		t.Errorf("this build reads version %d, and writes %d where a queue has a stand-in", compile.Version, exchanged.Version)
+	if exchanged.Version != 4 {
+		t.Errorf("writes version %d where a queue has a stand-in", exchanged.Version)
+	}
+	config.Policies = map[string]v1alpha1.RetryPolicySpec{"p": {Unlimited: new(true)}}
+	if compile.Version != 6 {
+		t.Errorf("this build reads version %d", compile.Version)
+	}
+	if unlimited := config.WithStandIns(nil); unlimited.Version != 5 {
+		t.Errorf("writes version %d where a policy is unlimited", unlimited.Version)
 	}
 }
 

@@ -19,7 +19,7 @@ const partners = 200
 // manyPartners is a Transport for partners that each have a policy of their own, with a schedule of their own, that includes
 // three shared ones. A message's header chooses.
 func manyPartners(density v1alpha1.LaneDensity) (*v1alpha1.Transport, map[string]*v1alpha1.RetryPolicy) {
-	included := []v1alpha1.PolicyReference{{Name: "http-statuses"}, {Name: "network"}, {Name: "business-hours"}}
+	included := []v1alpha1.StrategyInclude{{Name: "http-statuses"}, {Name: "network"}, {Name: "business-hours"}}
 	policies := byName(
 		policy("http-statuses", v1alpha1.RetryPolicySpec{Strategies: []v1alpha1.Strategy{
 			{Name: "throttled", Priority: new(int32(100)), When: "error.status == 429", Unlimited: new(true), DelayFrom: new("error.retryAfter"), MaxDelay: v1alpha1.NewDuration(30 * time.Minute)},

@@ -14,11 +14,14 @@ const defaultConsumerTimeout = 30 * time.Minute
 
 // HoldLimit is how long a delivery may wait in a worker and be handled: half of the broker's consumer timeout, so that
 // settling it has time too.
-func (c *Config) HoldLimit() time.Duration {
+func (c *Config) HoldLimit() time.Duration { return c.LoanLimit() / 2 }
+
+// LoanLimit is how long the broker waits for the settlement of a delivery: its consumer timeout.
+func (c *Config) LoanLimit() time.Duration {
 	if timeout := c.ConsumerTimeout.Duration.Duration; timeout > 0 {
-		return timeout / 2
+		return timeout
 	}
-	return defaultConsumerTimeout / 2
+	return defaultConsumerTimeout
 }
 
 // Loans is the number of messages that those queues may hold together that have any: twice the concurrency, or as many as can be

@@ -102,6 +102,8 @@ func breaker(spec *v1alpha1.Breaker) *Breaker {
 		MinimumCalls:   int(ptr.Deref(spec.MinimumCalls, defaultMinimumCalls)),
 		Window:         ptr.Deref(spec.Window, *v1alpha1.NewDuration(defaultBreakerWindow)),
 		Key:            ptr.Deref(spec.Key, ""),
+
+		OpenOnRetryAfter: ptr.Deref(spec.OpenOnRetryAfter, false),
 	}
 	if spec.SlowAfter != nil {
 		b.SlowAfter, b.SlowPercent = *spec.SlowAfter, int(ptr.Deref(spec.SlowPercent, defaultSlowPercent))

@@ -31,6 +31,8 @@ type Standin struct {
 // Consumed are the names of the queues on the broker that hold the messages of a work queue and are consumed now.
 func (q Queue) Consumed() []string {
 	switch {
+	case q.Hold != "":
+		return nil
 	case q.Standin != "" && q.Reads == ReadsQueue:
 		return []string{q.Name}
 	case q.Standin != "" && q.Reads == ReadsStandin:
@@ -53,6 +55,16 @@ func (q Queue) Holding() []string {
 	}
 }
 
+// WithHolds is the configuration in which work queues are not consumed: all holds why, by their names. The others are consumed.
+func (c *Config) WithHolds(all map[string]string) Config {
+	with := *c
+	with.Queues = slices.Clone(c.Queues)
+	for i := range with.Queues {
+		with.Queues[i].Hold = all[with.Queues[i].Name]
+	}
+	return with
+}
+
 // WithStandIns is the configuration with stand-ins for those of its work queues that are exchanged. all holds them by the names
 // of the work queues.
 func (c *Config) WithStandIns(all map[string]Standin) Config {
@@ -69,6 +81,29 @@ func (c *Config) WithStandIns(all map[string]Standin) Config {
 	}
 	with.Version = with.version()
 	return with
+}
+
+// disordered is why workers do not consume a Strict queue that they would disorder.
+const disordered = "RabbitMQ would not keep its order: the warning HarmfulPolicy of the Transport names the setting"
+
+// Holding is the configuration in which the workers do not consume some of their Strict queues, and consume those again that they
+// did not. Workers of version 4 do not know Hold, and obey Reads: a Strict queue has no suspects, so that one of which nothing but
+// suspects is to be consumed is left alone.
+func (c *Config) Holding(queues []string) (next Config, changed bool) {
+	next = *c
+	next.Queues = slices.Clone(c.Queues)
+	for i := range next.Queues {
+		queue := &next.Queues[i]
+		switch held := slices.Contains(queues, queue.Name); {
+		case queue.Strict == "":
+		case held && queue.Reads != ReadsSuspects:
+			queue.Reads, queue.Hold, changed = ReadsSuspects, disordered, true
+		case !held && queue.Hold == disordered && queue.Standin == "":
+			queue.Reads, queue.Hold, changed = ReadsBoth, "", true
+		}
+	}
+	next.Version = next.version()
+	return next, changed
 }
 
 // WithLeaving is the configuration with those queues of the last one, which is in force, that are not wanted any more and are

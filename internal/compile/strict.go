@@ -42,7 +42,11 @@ func checkStrict(t *v1alpha1.Transport, compiled map[string]*retry.Policy) error
 		}
 		for _, name := range policiesOf(t, &t.Spec.Queues[i]) {
 			p := compiled[name]
-			if strategy := p.Unlimited(); strategy != "" {
+			if p.MaxRetries() == retry.NoLimit {
+				problems = append(problems, fmt.Errorf("spec.queues[%d] has Strict ordering, and policy %q is unlimited: one message could stop the queue "+
+					"for as long as maxAge; give it maxRetries instead", i, name))
+			}
+			if strategy := p.UnlimitedStrategy(); strategy != "" {
 				problems = append(problems, fmt.Errorf("spec.queues[%d] has Strict ordering, and strategy %q of policy %q is unlimited: one message could "+
 					"stop the queue for as long as maxAge; give it maxRetries instead", i, strategy, name))
 			}

@@ -1,6 +1,7 @@
 package compile_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -72,6 +73,7 @@ func TestAPolicyThatAStrictQueueCannotCarryOutIsRefused(t *testing.T) {
 		{"a long delay where the broker waits longer", v1alpha1.RetryPolicySpec{
 			Backoff: &v1alpha1.Backoff{Type: v1alpha1.BackoffConstant, Delay: v1alpha1.NewDuration(15 * time.Minute)},
 		}, func(s *v1alpha1.TransportSpec) { s.Broker.ConsumerTimeout = v1alpha1.NewDuration(time.Hour) }, nil},
+		{"no limit at all", v1alpha1.RetryPolicySpec{Unlimited: new(true)}, nil, []string{"spec.queues[1]", `policy "p" is unlimited`, "maxRetries"}},
 		{"a delay from the partner without a bound of its own", v1alpha1.RetryPolicySpec{
 			Strategies: []v1alpha1.Strategy{{Name: "s", When: "error.status == 429", DelayFrom: new("error.retryAfter")}},
 		}, nil, []string{"may wait 1h"}},
@@ -119,5 +121,33 @@ func TestTriesAtOnceCountForHowLongAMessageIsHeld(t *testing.T) {
 	}
 	if err := held(5*time.Minute, 31*time.Minute, 2); err != nil {
 		t.Errorf("with a longer consumer timeout: %v", err)
+	}
+}
+
+func TestAStrictQueueThatIsHeldIsNotConsumed(t *testing.T) {
+	config := compile.Config{Version: 3, Queues: []compile.Queue{
+		{Name: "ordered", Strict: v1alpha1.OnFailureContinue},
+		{Name: "other", Suspects: "other.suspect"},
+		{Name: "exchanged", Strict: v1alpha1.OnFailureContinue, Standin: "exchanged.standin", Reads: compile.ReadsStandin},
+		{Name: "leaves", Suspects: "leaves.suspect", Leaving: true, Reads: compile.ReadsSuspects},
+	}}
+	held, changed := config.Holding([]string{"ordered", "exchanged", "other"})
+	consumed := func(c compile.Config) (names []string) {
+		for _, queue := range c.Queues {
+			names = append(names, queue.Consumed()...)
+		}
+		return names
+	}
+	if got := consumed(held); !changed || !slices.Equal(got, []string{"other"}) || held.Version != 4 || held.Queues[0].Hold == "" {
+		t.Errorf("consumed are %v, by version %d", got, held.Version)
+	}
+	if got := consumed(config); !slices.Equal(got, []string{"ordered", "other", "exchanged.standin"}) {
+		t.Errorf("the configuration itself was changed: %v", got)
+	}
+	if _, changed := held.Holding([]string{"ordered", "exchanged"}); changed {
+		t.Error("what is held is to be held again")
+	}
+	if again, changed := held.Holding([]string{"exchanged"}); !changed || !slices.Equal(consumed(again), []string{"ordered", "other"}) || again.Queues[0].Hold != "" {
+		t.Errorf("what is not held any more is consumed: %v", consumed(again))
 	}
 }

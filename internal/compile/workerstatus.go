@@ -6,13 +6,18 @@ import "time"
 type WorkerStatus struct {
 	// ConfigHash of the configuration in force.
 	ConfigHash string `json:"configHash"`
+	// Pipeline names the stages that each message goes through, in their order: those that the configuration has a use for.
+	// StrictPipeline names those for messages of strictly ordered queues. Where there is no such queue it is left out.
+	Pipeline       []string `json:"pipeline,omitempty"`
+	StrictPipeline []string `json:"strictPipeline,omitempty"`
 	// Troubles are what holds messages back at the moment, in a steady order.
 	Troubles []Trouble `json:"troubles,omitempty"`
 }
 
 // Trouble is one thing that holds messages back.
 type Trouble struct {
-	// Reason is a reason of the Warning condition: BreakerOpen, BudgetExhausted or QueueBlocked.
+	// Reason is a reason of the Warning condition: BreakerOpen, BudgetExhausted, HandlerNotReady, PublishFailing, QueueBlocked or
+	// QueueUnavailable; or QueueHeld, of which the condition has the cause.
 	Reason string `json:"reason"`
 	// Subject is what it is about: a queue, or the key of a breaker; may be empty.
 	Subject string `json:"subject,omitempty"`

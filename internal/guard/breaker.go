@@ -318,6 +318,23 @@ func (b *Breaker) open(now int64, why string) {
 	b.change(Open, why)
 }
 
+// Pause opens the breaker for a time that the partner asks for, MaxOpenFor at most. One that is open stays so for as long at least.
+func (b *Breaker) Pause(now time.Time, asked time.Duration, why string) {
+	b.mu.Lock()
+	defer b.unlock()
+	t := b.roll(now)
+	if b.retired {
+		return
+	}
+	asked = min(max(asked, time.Duration(shortest)), b.config.MaxOpenFor)
+	if b.state == Open {
+		b.openFor, b.until = max(b.openFor, asked), max(b.until, t+int64(asked))
+		return
+	}
+	b.openFor, b.until = asked, t+int64(asked)
+	b.change(Open, why)
+}
+
 func (b *Breaker) close(why string) {
 	b.window = newWindow(int64(b.config.Window))
 	b.change(Closed, why)

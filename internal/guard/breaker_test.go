@@ -678,3 +678,33 @@ func TestABreakerMayBeUsedByManyAtOnce(t *testing.T) {
 		t.Error("nothing changed")
 	}
 }
+
+func TestAPartnerThatAsksToBeLeftAloneIs(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	b := watch(t, aBreaker(), least{})
+	b.call(now, 0, Success)
+	b.Pause(now, 20*time.Second, "it asks")
+	if until := b.openUntil(now); !until.Equal(now.Add(20 * time.Second)) {
+		t.Errorf("open until %s", until.Sub(now))
+	}
+	b.Pause(now, 5*time.Second, "it asks for less")
+	if until := b.openUntil(now); !until.Equal(now.Add(20 * time.Second)) {
+		t.Errorf("less: open until %s", until.Sub(now))
+	}
+	b.Pause(now, time.Hour, "it asks for more")
+	if until := b.openUntil(now); !until.Equal(now.Add(time.Minute)) {
+		t.Errorf("more than maxOpenFor: open until %s", until.Sub(now))
+	}
+	now = now.Add(time.Minute)
+	if state := b.State(now); state != Probing {
+		t.Errorf("then %s", state)
+	}
+	if want := []string{"Closed > Open: it asks", "Open > Probing: it was open for 1m0s"}; !slices.Equal(b.changes, want) {
+		t.Errorf("told %q", b.changes)
+	}
+	b.End("over")
+	b.Pause(now, time.Minute, "it asks again")
+	if state := b.State(now); state != Closed {
+		t.Errorf("one that has ended is %s", state)
+	}
+}

@@ -62,6 +62,10 @@ func whatToDoOnWarning(reason string) string {
 		return "Wait: they are handled one by one. If they do not become fewer, look at the pod of the suspects' worker."
 	case v1alpha1.ReasonQueueBlocked:
 		return "Raise maxRetries of the policy that decides on the message at the head, or set onFailure to Continue until it is in the failure queue."
+	case v1alpha1.ReasonQueueUnavailable:
+		return "Bring the queue back: start the nodes of RabbitMQ that have it, or grant what the message names. Other queues go on."
+	case v1alpha1.ReasonPublishFailing:
+		return "Bring back what the message names: the exchange, lane or queue, its leader, or the right to publish. Messages are held until then, and none is lost."
 	case v1alpha1.ReasonBreakerOpen:
 		return "Bring what the handler calls back. Calls begin again by themselves, a few at first."
 	case v1alpha1.ReasonBudgetExhausted:

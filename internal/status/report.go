@@ -36,6 +36,8 @@ type Report struct {
 	Broker *topology.Identity `json:"broker,omitempty"`
 	// Workers are the ready and the wanted pods, such as "5/5"; empty where there are none.
 	Workers string `json:"workers,omitempty"`
+	// Pipelines are the stages that each message goes through, by worker group.
+	Pipelines []v1alpha1.WorkerPipeline `json:"pipelines,omitempty"`
 	// Failed messages in the failure queue: counted where the broker was read, else roughly, as the status has them.
 	Failed *int64 `json:"failed,omitempty"`
 	// Queues are the work queues, those of their suspects, the lanes, the queues on their way out and the failure queue, with
@@ -62,10 +64,11 @@ type Condition struct {
 func FromStatus(t *v1alpha1.Transport, notRead string) Report {
 	report := Report{
 		Namespace: t.Namespace, Name: t.Name, Deleting: !t.DeletionTimestamp.IsZero(),
-		Workers: t.Status.Workers, Failed: t.Status.Failed, NotRead: notRead, Adopted: slices.Clone(t.Status.Adopted),
+		Workers: t.Status.Workers, Pipelines: t.Status.Pipelines, Failed: t.Status.Failed, NotRead: notRead, Adopted: slices.Clone(t.Status.Adopted),
 	}
 	if t.Status.Broker != nil {
-		report.Broker = &topology.Identity{Cluster: t.Status.Broker.Cluster, VHost: t.Status.Broker.VHost}
+		identity := topology.IdentityOf(*t.Status.Broker)
+		report.Broker = &identity
 	}
 	for _, retirement := range t.Status.Retiring {
 		report.Retiring = append(report.Retiring, retirement.Queue)
@@ -90,7 +93,7 @@ func FromBroker(t *v1alpha1.Transport, observed topology.Observed) Report {
 // of something else.
 func Elsewhere(t *v1alpha1.Transport, read topology.Identity) bool {
 	stand := t.Status.Broker
-	return stand != nil && (stand.Cluster != read.Cluster || stand.VHost != read.VHost)
+	return stand != nil && !topology.IdentityOf(*stand).Is(read)
 }
 
 // judge reads the conditions.

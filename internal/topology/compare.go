@@ -78,7 +78,9 @@ func comparePolicy(want, got Policy) []FieldChange {
 	var changes []FieldChange
 	changes = appendChange(changes, "pattern", got.Pattern, want.Pattern)
 	changes = appendChange(changes, "apply-to", got.ApplyTo, want.ApplyTo)
-	changes = appendChange(changes, "priority", got.Priority, want.Priority)
+	if got.Priority != touchedPriority(want.Priority) {
+		changes = appendChange(changes, "priority", got.Priority, want.Priority)
+	}
 	keys := map[string]bool{}
 	for key := range want.Definition {
 		keys[key] = true

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"time"
 
 	"redrive.dev/redrive/internal/compile"
 )
@@ -59,6 +60,10 @@ type Difference struct {
 	Homeward []Step
 	// LetGo are queues that were adopted and are not desired any more. They stay as they were.
 	LetGo []LetGo
+	// Disordered are the Strict work queues whose order the broker would not keep. Workers must not consume them.
+	Disordered []string
+	// Awaited is true where something is not made or bound yet, since a request that is under way may delete it.
+	Awaited bool
 	// Held are those of ExtraQueues and LetGo that stay as they are for now: a way in comes out of an exchange that lacks another.
 	Held []string
 }
@@ -91,6 +96,8 @@ type differ struct {
 	others map[Ref]bool
 	// absent are queues that are to be adopted and do not exist.
 	absent map[string]bool
+	// doubtful are the objects that a request may still delete, each with the time until when.
+	doubtful map[string]time.Time
 	// broken is true when an object that messages need to leave by is in conflict.
 	broken bool
 	// taken is true when another Transport uses the same prefix.
@@ -113,8 +120,8 @@ func DiffSince(desired Objects, observed Observed, past Past) Difference {
 	d := &differ{
 		desired: desired, observed: observed,
 		created: past.Created, roles: map[string]Role{}, queues: map[string]Role{}, conflicted: map[Ref]bool{}, others: map[Ref]bool{}, absent: map[string]bool{},
-		patterns: map[string]*regexp.Regexp{},
-		out:      Difference{Missing: Objects{Owner: desired.Owner, Prefix: desired.Prefix}},
+		patterns: map[string]*regexp.Regexp{}, doubtful: past.Doubtful,
+		out: Difference{Missing: Objects{Owner: desired.Owner, Prefix: desired.Prefix}},
 	}
 	for _, exchange := range desired.Exchanges {
 		d.roles[exchange.Name] = exchange.Role
@@ -167,6 +174,10 @@ func (d *differ) queuesDiff() {
 			continue
 		}
 		got, exists := d.observed.Queues[want.Name]
+		if d.await(ref); !exists && d.isDoubtful(ref) {
+			d.broken = d.broken || want.Role == RoleFailure
+			continue
+		}
 		if !exists {
 			d.out.Missing.Queues = append(d.out.Missing.Queues, want)
 			d.unmarked(ref, want.Arguments)
@@ -293,6 +304,7 @@ func (d *differ) bindingsDiff() {
 	}
 	reported := map[string]bool{}
 	for _, want := range d.desired.Bindings {
+		d.await(want.ref())
 		if present[want.identity()] {
 			continue
 		}
@@ -327,20 +339,22 @@ func (d *differ) obstacle(want Binding, reported map[string]bool) string {
 		return "exchange " + want.Source + " is in conflict"
 	case d.conflicted[Ref{Kind: KindQueue, Name: want.Destination}]:
 		return "queue " + want.Destination + " is in conflict"
+	case d.mayGo(want):
+		return "a request to delete it, or queue " + want.Destination + ", may still be carried out"
 	case leadsIn && d.broken:
 		return "an exchange or queue that failed messages need is in conflict"
 	case leadsIn && d.lacksSuspects(want.Destination):
-		return "the queue for its suspects is in conflict"
+		return "the queue for its suspects is in conflict, or may still be deleted"
 	default:
 		return ""
 	}
 }
 
-// lacksSuspects is true for a work queue whose suspects' queue is in conflict: what a worker publishes there would end in
+// lacksSuspects is true for a work queue whose suspects' queue is in conflict, or may go at any time: what a worker publishes there would end in
 // the failure queue.
 func (d *differ) lacksSuspects(work string) bool {
-	name := compile.Names{}.Suspects(work)
-	return d.queues[name] == RoleSuspects && d.conflicted[Ref{Kind: KindQueue, Name: name}]
+	ref := Ref{Kind: KindQueue, Name: compile.Names{}.Suspects(work)}
+	return d.queues[ref.Name] == RoleSuspects && (d.conflicted[ref] || d.isDoubtful(ref))
 }
 
 // foreignObstacle says why an exchange of others cannot be bound to, or nothing.

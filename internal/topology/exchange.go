@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
@@ -20,6 +21,9 @@ type Past struct {
 	// Follows tells whether all workers are known to consume a work queue and its stand-in as they are to. nil stands for
 	// nobody who consumes.
 	Follows func(queue string, reads compile.Reading) bool
+	// Doubtful are the queues and bindings, as Ref strings, that a request whose answer nobody knows may still delete, each with the
+	// time until when.
+	Doubtful map[string]time.Time
 }
 
 // Migration is the exchange of one work queue, as far as it is now.
@@ -151,6 +155,13 @@ func (d *differ) exchangeOf(want Queue, past Past) *exchanging {
 	seen.Bridged = e.bridged
 	seen.Away, seen.Home = e.allLead(want.Name, e.Standin), e.allLead(e.Standin, want.Name)
 	e.Step, e.Reads, e.remake = Migrate(past.stepOf(want.Name), seen)
+	// Nobody is to look for a queue that must not be made yet.
+	switch {
+	case !made && d.isDoubtful(Ref{Kind: KindQueue, Name: e.Standin}):
+		e.Reads = compile.ReadsQueue
+	case !exists && d.isDoubtful(Ref{Kind: KindQueue, Name: want.Name}):
+		e.Reads = compile.ReadsStandin
+	}
 	return e
 }
 

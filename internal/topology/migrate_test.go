@@ -309,6 +309,30 @@ func TestBetweenTwoWritesOfARenamingAMessageHasExactlyOneQueue(t *testing.T) {
 	}
 }
 
+func TestAQueueOfAFormerNameThatIsNotTakenOverIsTold(t *testing.T) {
+	simulated := emptyBroker()
+	old := async(func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].Type = new(v1alpha1.QueueClassic) })
+	before := desired(t, old)
+	simulated.converge(before)
+	renamed := desired(t, async(func(tr *v1alpha1.Transport) {
+		tr.Spec.Queues[1].Name, tr.Spec.Queues[1].Formerly = "renamed", []string{before.QueuesOf(topology.RoleWork)[1]}
+	}))
+	told := func(created ...string) (all string) {
+		for _, warning := range topology.Diff(renamed, simulated.Observed, created).Warnings {
+			all += warning.String() + "\n"
+		}
+		return all
+	}
+	former := before.QueuesOf(topology.RoleWork)[1]
+	want := "queue " + former + ": formerly of queue renamed names it, and it is not taken over"
+	if got := told(); !strings.Contains(got, want) {
+		t.Errorf("nobody knows whose it is: %s", got)
+	}
+	if got := told("queue/" + former); strings.Contains(got, want) {
+		t.Errorf("it is taken over: %s", got)
+	}
+}
+
 func TestAFormerNameIsThatOfNoOtherQueue(t *testing.T) {
 	for name, change := range map[string]func(*v1alpha1.Transport){
 		`spec.queues[1].formerly[0]: "lost" is the name of spec.queues[0]`: func(tr *v1alpha1.Transport) {

@@ -3,6 +3,7 @@
 package topology
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -160,6 +161,14 @@ func (b Binding) Name() string {
 	return fmt.Sprintf("%s -> %s %q", b.Source, b.Destination, b.RoutingKey)
 }
 
+func (b Binding) ref() Ref { return Ref{Kind: KindBinding, Name: b.Name()} }
+
+// IsMarked is true for a binding that a Transport has made, this one or another.
+func IsMarked(b Binding) bool {
+	_, lane := b.Arguments[laneHeader]
+	return lane || b.Arguments.Owner() != ""
+}
+
 // Policy is a RabbitMQ policy: settings that the broker applies to the objects whose names match a pattern. Of all
 // policies that match, only the one with the highest priority applies.
 type Policy struct {
@@ -212,6 +221,18 @@ type Ref struct {
 
 // String is the form that status lists hold.
 func (r Ref) String() string { return string(r.Kind) + "/" + r.Name }
+
+// maxKey is how long a Key is at most: the names of a binding alone may come to three times as much.
+const maxKey = 500
+
+// Key is the form of a Ref that has a bound: a long one is the beginning of its String and a hash.
+func (r Ref) Key() string {
+	text := r.String()
+	if len(text) <= maxKey {
+		return text
+	}
+	return strings.ToValidUTF8(text[:400], "") + fmt.Sprintf("…%x", sha256.Sum256([]byte(text)))
+}
 
 // normalise gives numbers of every width one type, so that what was sent compares with what JSON or AMQP gave back.
 func normalise(value any) any {

@@ -1,11 +1,15 @@
 package topology
 
+import "redrive.dev/redrive/api/v1alpha1"
+
 // QueueState is a queue as it was seen.
 type QueueState struct {
 	Queue
 	// Messages that are ready, unacknowledged or being dead-lettered; nil while the broker has not counted them yet, which
 	// takes it some seconds after a queue was made.
 	Messages *int64
+	// Leader is the node that leads the queue and so counts; empty where it is classic, or nobody is known to.
+	Leader string
 	// MessagesDLX are expired messages of a quorum queue that are on their way to its dead-letter exchange. They grow when
 	// they have nowhere to go.
 	MessagesDLX int64
@@ -14,10 +18,12 @@ type QueueState struct {
 	Consumers      int64
 	// Published is the broker's count of messages that clients published into the queue since it runs.
 	Published int64
-	// Acked is its count of messages that consumers acknowledged.
+	// Acked is its count of messages that consumers acknowledged, or took without having to.
 	Acked int64
 	// Policy is the name of the RabbitMQ policy that applies, empty if none does or none is known yet.
 	Policy string
+	// OperatorPolicy is the name of the operator policy that applies, empty if none does or none is known yet.
+	OperatorPolicy string
 	// EffectiveDefinition is what the policy and an operator policy give together.
 	EffectiveDefinition Arguments
 }
@@ -33,7 +39,22 @@ type ExchangeState struct {
 type Identity struct {
 	// Cluster is the name of the RabbitMQ cluster.
 	Cluster string `json:"cluster"`
-	VHost   string `json:"vhost"`
+	// ClusterID is what RabbitMQ calls internal_cluster_id; empty where it does not tell.
+	ClusterID string `json:"clusterID,omitempty"` //nolint:tagliatelle // as in the API
+	VHost     string `json:"vhost"`
+}
+
+// IdentityOf is what a status says.
+func IdentityOf(stands v1alpha1.BrokerIdentity) Identity {
+	return Identity{Cluster: stands.Cluster, ClusterID: stands.ClusterID, VHost: stands.VHost}
+}
+
+// Is tells whether two are the same. Clusters can be renamed, and two can have one name: where both have an ID that decides.
+func (i Identity) Is(other Identity) bool {
+	if i.ClusterID != "" && other.ClusterID != "" {
+		return i.ClusterID == other.ClusterID && i.VHost == other.VHost
+	}
+	return i.Cluster == other.Cluster && i.VHost == other.VHost
 }
 
 // Observed is a snapshot of one vhost. Snapshots are shared: nobody changes one.

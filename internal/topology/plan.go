@@ -45,7 +45,7 @@ func (s Step) Ref() Ref {
 	case s.Queue != nil:
 		return Ref{Kind: KindQueue, Name: s.Queue.Name}
 	case s.Binding != nil:
-		return Ref{Kind: KindBinding, Name: s.Binding.Name()}
+		return s.Binding.ref()
 	case s.Policy != nil:
 		return Ref{Kind: KindPolicy, Name: s.Policy.Name}
 	default:
@@ -129,6 +129,22 @@ func Plan(d Difference) []Step {
 		steps = append(steps, Step{Action: ActionDelete, Policy: &policy})
 	}
 	return steps
+}
+
+// Making splits a plan: queues, private exchanges and the policies that pin them come first, and all other steps follow. Nothing
+// leads anywhere by the first part, and no producer finds his exchange, so that whoever carries it out may wait before the second.
+// Within each the order stays: of two Transports of one prefix that is the first which makes the first exchange.
+func Making(plan []Step, prefix string) (first, rest []Step) {
+	for _, step := range plan {
+		pins := step.Policy != nil && policyStage(*step.Policy, prefix) == stagePins
+		made := step.Queue != nil || step.Exchange != nil && step.Exchange.Role != RoleProducers
+		if step.Action != ActionDelete && (pins || made) {
+			first = append(first, step)
+		} else {
+			rest = append(rest, step)
+		}
+	}
+	return first, rest
 }
 
 // writes orders what is missing or changed by stage; within a stage their own order holds.

@@ -93,6 +93,18 @@ func lanesPattern(names compile.Names) string {
 	return "^" + regexp.QuoteMeta(names.LanePrefix()) + `[0-9]+[a-z]+(\.high)?$`
 }
 
+// touchedPriority is the other of the two priorities that a policy of ours may have. It is the smaller one, so that it wins over no policy
+// that is to win over ours.
+func touchedPriority(priority int) int { return priority - 1 }
+
+// Touched is a policy as it is wanted, with the other priority than it has. RabbitMQ ignores a policy that is written as it is.
+func (p Policy) Touched(wanted Policy) Policy {
+	if p.Priority == wanted.Priority {
+		wanted.Priority = touchedPriority(wanted.Priority)
+	}
+	return wanted
+}
+
 // desiredPolicies hold what may change; arguments hold what never does.
 func desiredPolicies(t *v1alpha1.Transport, needs compile.Needs, names compile.Names) []Policy {
 	named := policyNamesOf(names.Prefix)

@@ -240,3 +240,48 @@ func TestWhatWasDrainedDoesNotCountAsUnbound(t *testing.T) {
 		t.Errorf("%s at the first look without workers", decision)
 	}
 }
+
+func TestTheCountOfAnotherLeaderBeginsTheWaitingAnew(t *testing.T) {
+	noGrace := topology.DefaultWaits()
+	noGrace.Grace = 0
+	by := func(leader string) *topology.Sighting {
+		seen := sighting(0, 0)
+		seen.Leader = leader
+		return seen
+	}
+	state := v1alpha1.Retirement{Queue: "test"}
+	for _, look := range []struct {
+		now      int
+		leader   string
+		decision topology.Decision
+	}{
+		{0, "a", topology.DecisionWait},
+		{15, "a", topology.DecisionWait}, // counted for the first time
+		{25, "b", topology.DecisionWait},
+		{39, "b", topology.DecisionWait},
+		{40, "b", topology.DecisionWait},
+		{50, "", topology.DecisionWait},
+		{51, "b", topology.DecisionWait},
+		{66, "b", topology.DecisionWait},
+		{75, "b", topology.DecisionWait},
+		{76, "b", topology.DecisionDelete},
+	} {
+		next, decision, _ := topology.Retire(state, by(look.leader), instant(look.now), noGrace)
+		if decision != look.decision || next.Leader != look.leader {
+			t.Errorf("after %d s by %q: %s, %+v", look.now, look.leader, decision, next)
+		}
+		state = next
+	}
+	states, _, _ := topology.Drain(nil, map[string]topology.Sighting{"test": *by("a")}, true, instant(0), noGrace)
+	for _, look := range []struct {
+		now     int
+		leader  string
+		drained bool
+	}{{15, "a", false}, {25, "b", false}, {40, "b", false}, {50, "b", true}} {
+		var drained bool
+		states, drained, _ = topology.Drain(states, map[string]topology.Sighting{"test": *by(look.leader)}, false, instant(look.now), noGrace)
+		if drained != look.drained {
+			t.Errorf("after %d s by %q it is drained: %v", look.now, look.leader, drained)
+		}
+	}
+}

@@ -16,9 +16,32 @@ func (d *differ) warnings() {
 	}
 	for _, queue := range d.desired.Queues {
 		d.queueWarnings(queue)
+		d.delayedRetryWarnings(queue, d.winnerOf(queue.Name, d.observed.Queues[queue.Name]))
 	}
+	d.formersLeft()
+	d.disordered()
 	d.stalls()
 	d.foreignBindings()
+}
+
+// formersLeft tells of queues of former names that are there and not taken over.
+func (d *differ) formersLeft() {
+	for _, want := range d.desired.Queues {
+		for _, name := range want.Formerly {
+			got, exists := d.observed.Queues[name]
+			if _, wanted := d.queues[name]; !exists || wanted || d.retiring(name) {
+				continue
+			}
+			why := "it carries no mark of this Transport and is not in status.created, so that it may be somebody else's"
+			if claim, claimed := d.claimOn(got.Queue); claimed {
+				why = "it belongs to " + ownerText(claim.owner, d.desired.Owner)
+			} else if d.lettingGo(name) {
+				why = "it was adopted"
+			}
+			d.warnf(KindQueue, name, "", "formerly of queue %s names it, and it is not taken over: %s. Nobody consumes what is in it. If it is yours, "+
+				"put it into spec.queues until it is empty; else take its name out of formerly", want.Name, why)
+		}
+	}
 }
 
 func (d *differ) warnf(kind Kind, name, reason, format string, arguments ...any) {

@@ -54,7 +54,8 @@ func (e *exchanging) allLead(from, to string) bool {
 		return false
 	}
 	return !slices.ContainsFunc(e.ways, func(way Binding) bool {
-		return e.d.foreignTrouble(way.Source) == "" && !e.d.isObserved(leadingTo(way, to))
+		way = leadingTo(way, to)
+		return e.d.foreignTrouble(way.Source) == "" && (!e.d.isObserved(way) || e.d.mayGo(way))
 	})
 }
 
@@ -87,6 +88,9 @@ func (e *exchanging) lead(from, to string) {
 			ways = append(ways, after)
 		}
 	}
+	if e.awaits(slices.Concat(ways, standing), to) {
+		standing = nil
+	}
 	for _, way := range standing {
 		wanted := slices.ContainsFunc(ways, func(b Binding) bool { return b.identity() == way.identity() })
 		if wanted || way.Arguments.Owner() != d.desired.Owner {
@@ -97,6 +101,18 @@ func (e *exchanging) lead(from, to string) {
 	d.desired.Bindings = slices.Concat(ways, e.formersTo(to), slices.DeleteFunc(slices.Clone(d.desired.Bindings), func(b Binding) bool {
 		return b.Destination == e.Queue
 	}))
+}
+
+// awaits is true where a request may still delete one of the ways into a queue. All wait for it, since messages that come by two ways
+// meanwhile would lose their order.
+func (e *exchanging) awaits(ways []Binding, to string) (awaits bool) {
+	for _, way := range ways {
+		if way = leadingTo(way, to); e.d.mayGo(way) {
+			e.d.await(way.ref())
+			awaits = true
+		}
+	}
+	return awaits
 }
 
 // formersTo are the ways by former names while another queue than before has all else. The queue of a former name needs none: it has

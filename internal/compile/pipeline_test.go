@@ -1,0 +1,61 @@
+package compile_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/retry"
+)
+
+func TestAPipelineHasTheStagesThatItsConfigurationHasAUseFor(t *testing.T) {
+	usualQueue, strictQueue := compile.Queue{Name: "test"}, compile.Queue{Name: "ordered", Strict: v1alpha1.OnFailureBlock}
+	bare := compile.Config{Queues: []compile.Queue{usualQueue}}
+	limited := bare
+	limited.RateLimits = make([]compile.RateLimit, 1)
+	guarded := compile.Config{
+		Queues: []compile.Queue{usualQueue, strictQueue}, Lanes: retry.Lanes{time.Second},
+		RateLimits: make([]compile.RateLimit, 1), Budget: &compile.Budget{}, Breaker: &compile.Breaker{},
+	}
+	cases := []struct {
+		name                 string
+		config               compile.Config
+		hasJournal           bool
+		usual, strict, again string
+	}{
+		{
+			name: "nothing is asked for", config: bare,
+			usual: "unreadable > suspected > slot > stale > expired > ready > attempt", again: "stale > ready",
+		},
+		{
+			name: "a rate limit alone", config: limited,
+			usual: "unreadable > suspected > slot > stale > expired > rate limits > ready > attempt", again: "stale > rate limits > ready",
+		},
+		{
+			name: "a process that runs suspects", config: bare, hasJournal: true,
+			usual: "unreadable > suspected > slot > noted > stale > expired > ready > attempt", again: "stale > ready",
+		},
+		{
+			name: "queues in strict order only", config: compile.Config{Queues: []compile.Queue{strictQueue}},
+			strict: "unreadable > slot > stale > expired > crashed > ready > attempt", again: "stale > ready",
+		},
+		{
+			name: "all is asked for, and one of two queues is in strict order", config: guarded,
+			usual:  "unreadable > suspected > slot > stale > expired > early > open breaker > budget > rate limits > breaker > ready > attempt",
+			strict: "unreadable > slot > stale > expired > crashed > open breaker > budget > rate limits > breaker > ready > attempt",
+			again:  "stale > open breaker > budget > rate limits > breaker > ready",
+		},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			usual, strict := c.config.Pipelines(c.hasJournal)
+			for i, got := range [][]string{usual, strict, c.config.BetweenTries()} {
+				if text, want := strings.Join(got, " > "), []string{c.usual, c.strict, c.again}[i]; text != want {
+					t.Errorf("got  %s\nwant %s", text, want)
+				}
+			}
+		})
+	}
+}
