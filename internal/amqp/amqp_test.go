@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/url"
+	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,7 +33,11 @@ type broker struct {
 
 func newBroker(t *testing.T) *broker {
 	t.Helper()
-	shared := testbroker.Shared(t)
+	return brokerOf(t, testbroker.Shared(t))
+}
+
+func brokerOf(t *testing.T, shared *testbroker.Broker) *broker {
+	t.Helper()
 	vhost := shared.Vhost(t)
 	proxy := testtransport.NewProxy(t, testtransport.Address(t, shared.AMQPURL))
 	u, err := url.Parse(shared.AMQPURL)
@@ -120,8 +125,11 @@ func TestPublishKeepsPropertiesAndHeaderTypes(t *testing.T) {
 	sent := &message.Message{
 		RoutingKey: "q", ContentType: "application/json", ContentEncoding: "gzip", DeliveryMode: 2, Priority: 3, CorrelationID: "c",
 		ReplyTo: "r", Expiration: "600000", MessageID: "m", Timestamp: at, Type: "t", AppID: "a",
-		Headers: map[string]any{"int32": int32(7), "nested": map[string]any{"list": []any{"x", map[string]any{"y": int64(1)}}}, "time": at},
-		Body:    []byte("body"),
+		Headers: map[string]any{
+			"int32": int32(7), "nested": map[string]any{"list": []any{"x", map[string]any{"y": int64(1)}}}, "time": at,
+			"decimal": message.Decimal{Scale: 2, Value: -5}, "decimals": []any{map[string]any{"d": message.Decimal{Value: 7}}},
+		},
+		Body: []byte("body"),
 	}
 	if err := publisher.Publish(t.Context(), sent); err != nil {
 		t.Fatal(err)
@@ -133,6 +141,12 @@ func TestPublishKeepsPropertiesAndHeaderTypes(t *testing.T) {
 	}
 	if got.Headers["int32"] != int32(7) {
 		t.Errorf("int32 arrived as %T", got.Headers["int32"])
+	}
+	if want := (amqp091.Decimal{Scale: 2, Value: -5}); got.Headers["decimal"] != want {
+		t.Errorf("the decimal arrived as %#v", got.Headers["decimal"])
+	}
+	if want := []any{amqp091.Table{"d": amqp091.Decimal{Value: 7}}}; !reflect.DeepEqual(got.Headers["decimals"], want) {
+		t.Errorf("the decimals arrived as %#v", got.Headers["decimals"])
 	}
 	nested, _ := got.Headers["nested"].(amqp091.Table)
 	list, _ := nested["list"].([]any)

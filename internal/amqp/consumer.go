@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -27,27 +28,50 @@ type Subscription struct {
 }
 
 // Consumer receives from queues, over as many sessions as it takes: one connection, and a channel for each queue, so that
-// a queue that is missing does not disturb the others.
+// a queue that is missing does not disturb the others. A queue over which RabbitMQ ends a whole connection gets one of its own: see
+// part.
 type Consumer struct {
-	options    Options
-	supervisor *supervisor
+	options Options
+	// shared keeps the connection of the queues that have none of their own, and alone, by queue, the other ones.
+	shared *supervisor
+	mu     sync.Mutex
+	alone  map[string]*apart
+	// opening bounds how many of these connect at a time.
+	opening chan struct{}
+	// probations are those of queues over which a connection has ended, and shortest is that of all others.
+	probations map[string]time.Duration
+	shortest   time.Duration
 	demand     watched[demand]
 	// deliver takes the deliveries of all sessions.
 	deliver func(*Delivery)
-	active  atomic.Int64
-	// begun counts the active ones and those about to be.
+	// serving counts, by queue, the channels that receive from it: two while one takes over from another.
+	serving map[string]int
+	// begun counts these channels, and those about to be.
 	begun atomic.Int64
 }
 
 type demand struct {
 	subscriptions []Subscription
 	receiving     bool
+	// alone are the queues that have a connection of their own. The map is replaced, never changed.
+	alone map[string]bool
 }
 
-// of is what is wanted of a queue, and whether it is subscribed to at all. The prefetch is 0 while nothing is to be received.
-func (d *demand) of(queue string) (want Subscription, subscribed bool) {
+// at are the subscriptions of one connection: of the queue that has it for itself, or, with an empty name, of all that share one.
+func (d *demand) at(alone string) (subscriptions []Subscription) {
 	for _, s := range d.subscriptions {
-		if s.Queue != queue {
+		if d.alone[s.Queue] == (alone != "") && (alone == "" || alone == s.Queue) {
+			subscriptions = append(subscriptions, s)
+		}
+	}
+	return subscriptions
+}
+
+// of is what is wanted of a queue on one connection, and whether it is subscribed to there at all. The prefetch is 0 while nothing
+// is to be received.
+func (d *demand) of(queue, alone string) (want Subscription, subscribed bool) {
+	for _, s := range d.subscriptions {
+		if s.Queue != queue || d.alone[queue] != (alone != "") {
 			continue
 		}
 		switch {
@@ -63,17 +87,40 @@ func (d *demand) of(queue string) (want Subscription, subscribed bool) {
 
 // NewConsumer returns a Consumer that receives nothing before Subscribe and Receive.
 func NewConsumer(options Options) *Consumer {
-	c := &Consumer{options: options}
-	c.supervisor = newSupervisor(&c.options, c.session)
+	c := &Consumer{
+		options: options, alone: map[string]*apart{}, probations: map[string]time.Duration{}, shortest: probation, serving: map[string]int{},
+		opening: make(chan struct{}, openAtOnce),
+	}
+	c.shared = newSupervisor(&c.options, func(ctx context.Context, l *link) error { return c.session(ctx, l, "") })
 	return c
 }
 
 // Renew makes a session with what the source gives now. The one that stands goes on until that one receives, and then until
 // its deliveries are settled: nothing is given back to the broker.
-func (c *Consumer) Renew() { c.supervisor.renew() }
+func (c *Consumer) Renew() {
+	c.shared.renew()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, own := range c.alone {
+		own.renew()
+	}
+}
 
-// Trouble is why there is no session, or none yet with the newest credentials; nil where there is.
-func (c *Consumer) Trouble() error { return c.supervisor.trouble() }
+// Trouble is why there is no session, or none yet with the newest credentials; nil where there is. It is that of a queue with a
+// connection of its own where the one that queues share has none.
+func (c *Consumer) Trouble() error {
+	if err := c.shared.trouble(); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, queue := range slices.Sorted(maps.Keys(c.alone)) {
+		if err := c.alone[queue].trouble(); err != nil {
+			return fmt.Errorf("queue %q: %w", queue, err)
+		}
+	}
+	return nil
+}
 
 // Subscribe replaces the queues to consume. A queue that is left out is kept open until its deliveries are settled. One whose
 // prefetch changes gets a new consumer in place of the one that stands, when fewer than the new prefetch are on loan.
@@ -81,6 +128,11 @@ func (c *Consumer) Subscribe(subscriptions []Subscription) {
 	c.demand.update(func(d *demand) bool {
 		if slices.Equal(d.subscriptions, subscriptions) {
 			return false
+		}
+		for _, before := range d.subscriptions {
+			if !slices.ContainsFunc(subscriptions, func(s Subscription) bool { return s.Queue == before.Queue }) {
+				c.told(before.Queue, nil)
+			}
 		}
 		d.subscriptions = subscriptions
 		return true
@@ -99,7 +151,27 @@ func (c *Consumer) Receive(on bool) {
 }
 
 // Active is the number of queues from which messages are received at this moment, or would be if fewer were on loan.
-func (c *Consumer) Active() int { return int(c.active.Load()) }
+func (c *Consumer) Active() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.serving)
+}
+
+// isServed tells whether a channel receives from the queue.
+func (c *Consumer) isServed(queue string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.serving[queue] > 0
+}
+
+// serve counts a channel that receives from a queue, or one less.
+func (c *Consumer) serve(queue string, more int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.serving[queue] += more; c.serving[queue] == 0 {
+		delete(c.serving, queue)
+	}
+}
 
 // Quiet tells whether nothing is received at this moment. After Receive(false) it stays so.
 func (c *Consumer) Quiet() bool { return c.begun.Load() == 0 }
@@ -110,52 +182,79 @@ func (c *Consumer) Quiet() bool { return c.begun.Load() == 0 }
 // the session adds those of the new one. A strict queue has one.
 func (c *Consumer) Run(ctx context.Context, deliver func(*Delivery)) {
 	c.deliver = deliver
-	c.supervisor.run(ctx)
+	var shared sync.WaitGroup
+	defer shared.Wait()
+	shared.Go(func() { c.shared.run(ctx) })
+	c.keepAlone(ctx)
 }
 
-func (c *Consumer) session(ctx context.Context, l *link) error {
+// session serves the queues of one connection: of one queue, or, with an empty name, of all that share it.
+func (c *Consumer) session(ctx context.Context, l *link, alone string) error {
 	ctx, cancel := context.WithCancel(ctx)
-	var loops sync.WaitGroup
-	defer loops.Wait()
+	loops := newLoops()
+	defer loops.all.Wait()
 	defer cancel()
 	closed := l.conn.NotifyClose(make(chan *amqp091.Error, 1))
-	running := map[string]bool{}
-	ended, verdicts := make(chan string), newVerdicts(l)
-	retired := l.retired
+	verdicts, retired := newVerdicts(l), l.retired
+	answered, over := verdicts.answered, (<-chan time.Time)(nil)
 	for {
-		want, changed := c.demand.get()
+		all, changed := c.demand.get()
+		want := all.at(alone)
 		if retired == nil {
-			want = demand{}
+			want = nil
 		}
-		verdicts.expect(want.subscriptions)
-		for _, s := range want.subscriptions {
-			if running[s.Queue] {
-				continue
-			}
-			running[s.Queue] = true
-			loops.Go(func() {
-				c.consumeQueue(ctx, l, s.Queue, verdicts)
-				select {
-				case ended <- s.Queue:
-				case <-ctx.Done():
-				}
-			})
+		verdicts.expect(want)
+		for _, s := range want {
+			loops.begin(ctx, s.Queue, func() { c.consumeQueue(ctx, l, s.Queue, alone, verdicts) })
 		}
-		if retired == nil && len(running) == 0 {
+		if len(loops.running) == 0 && (retired == nil || alone != "" && len(want) == 0) {
 			return nil
 		}
 		select {
 		case <-changed:
 		case <-retired:
 			retired = nil
-		case queue := <-ended:
-			delete(running, queue)
+		case queue := <-loops.ended:
+			delete(loops.running, queue)
+		case <-answered:
+			if answered = nil; alone != "" {
+				over = time.After(c.probation(alone))
+			}
+		case <-over:
+			c.rejoin(alone)
+			over = time.After(c.probation(alone)) // it may be set apart again before what is on loan here is settled
 		case err := <-closed:
+			c.part(verdicts.waiting(), alone, err)
 			return closing(err)
 		case <-ctx.Done():
 			return nil
 		}
 	}
+}
+
+// loops are the goroutines of queues: one for each.
+type loops struct {
+	all     sync.WaitGroup
+	running map[string]bool
+	// ended gets the queues whose loop has ended, which are then to be taken out of running.
+	ended chan string
+}
+
+func newLoops() *loops { return &loops{running: map[string]bool{}, ended: make(chan string)} }
+
+// begin runs the loop of a queue, unless it runs.
+func (l *loops) begin(ctx context.Context, queue string, loop func()) {
+	if l.running[queue] {
+		return
+	}
+	l.running[queue] = true
+	l.all.Go(func() {
+		loop()
+		select {
+		case l.ended <- queue:
+		case <-ctx.Done():
+		}
+	})
 }
 
 // verdicts open a link once each queue was tried. A queue that is missing is none of the credentials' business; one that
@@ -167,9 +266,42 @@ type verdicts struct {
 	// tried holds the queues that were tried, each with its refusal, if any.
 	tried  map[string]error
 	queues []Subscription
+	// asked holds the queues of which something was asked that the broker has not answered.
+	asked map[string]bool
+	// answered is closed when the broker has answered something that was asked of a queue. A queue that is tried while nothing is
+	// received was asked nothing.
+	answered chan struct{}
+	closed   bool
 }
 
-func newVerdicts(l *link) *verdicts { return &verdicts{link: l, tried: map[string]error{}} }
+func newVerdicts(l *link) *verdicts {
+	return &verdicts{link: l, tried: map[string]error{}, asked: map[string]bool{}, answered: make(chan struct{})}
+}
+
+// ask asks the broker something about a queue. An answer is all but the end of the connection.
+func (v *verdicts) ask(queue string, question func() error) error {
+	v.mu.Lock()
+	v.asked[queue] = true
+	v.mu.Unlock()
+	err := question()
+	if answer, _ := errors.AsType[*amqp091.Error](err); err == nil || answer != nil && answer.Recover {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		delete(v.asked, queue)
+		if !v.closed {
+			v.closed = true
+			close(v.answered)
+		}
+	}
+	return err
+}
+
+// waiting are the queues of which the broker has left something unanswered.
+func (v *verdicts) waiting() []string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return slices.Sorted(maps.Keys(v.asked))
+}
 
 // expect says which queues are to be tried.
 func (v *verdicts) expect(queues []Subscription) {
@@ -201,6 +333,13 @@ func (v *verdicts) give(queue string, err error) {
 	v.judge()
 }
 
+// postpone says that a queue is not tried yet, because nothing is to be received.
+func (v *verdicts) postpone() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.link.open(errUnasked)
+}
+
 func (v *verdicts) judge() {
 	var refused error
 	for _, s := range v.queues {
@@ -214,16 +353,19 @@ func (v *verdicts) judge() {
 }
 
 // consumeQueue consumes one queue, over as many channels as it takes, until it is not subscribed to any more.
-func (c *Consumer) consumeQueue(ctx context.Context, l *link, queue string, verdicts *verdicts) {
+func (c *Consumer) consumeQueue(ctx context.Context, l *link, queue, alone string, verdicts *verdicts) {
 	last := repeated{log: c.options.Log.With("queue", queue)}
 	for ctx.Err() == nil && !l.conn.IsClosed() {
 		channel, err := l.conn.Channel()
 		if err == nil {
-			if err = c.consumeOn(ctx, l, channel, queue, verdicts); err == nil {
+			if err = c.consumeOn(ctx, l, channel, queue, alone, verdicts); err == nil {
 				return
 			}
 		}
 		verdicts.give(queue, err)
+		if answer, _ := errors.AsType[*amqp091.Error](err); answer != nil && answer.Recover {
+			c.tell(queue, err)
+		}
 		last.warn("queue cannot be consumed", err, "retryIn", reopenPause)
 		if l.isRetired() {
 			return // it holds nothing any more
@@ -236,13 +378,13 @@ func (c *Consumer) consumeQueue(ctx context.Context, l *link, queue string, verd
 	}
 }
 
-func (c *Consumer) consumeOn(ctx context.Context, l *link, channel *amqp091.Channel, queue string, verdicts *verdicts) error {
+func (c *Consumer) consumeOn(ctx context.Context, l *link, channel *amqp091.Channel, queue, alone string, verdicts *verdicts) error {
 	defer func() { _ = channel.Close() }()
 	life, end := context.WithCancel(ctx)
 	defer end()
 	s := &consuming{
-		consumer: c, queue: queue, wire: l.wire, channel: channel, life: life, retired: l.retired, verdicts: verdicts,
-		settlements: newSettlements(), log: c.options.Log,
+		consumer: c, queue: queue, alone: alone, wire: l.wire, channel: channel, life: life, retired: l.retired, verdicts: verdicts,
+		settlements: newSettlements(), loans: map[uint64]*Delivery{}, log: c.options.Log,
 	}
 	return s.run(ctx)
 }

@@ -28,9 +28,11 @@ type stream struct {
 type consuming struct {
 	consumer *Consumer
 	queue    string
-	channel  *amqp091.Channel
-	log      *slog.Logger
-	wire     *wire
+	// alone is the queue where it has the connection for itself, and else empty.
+	alone   string
+	channel *amqp091.Channel
+	log     *slog.Logger
+	wire    *wire
 	// settlements are sent before the channel is closed, all that were taken.
 	settlements *settlements
 	// taken are those at hand, and acknowledged the tags among what is to be sent at the next flush.
@@ -52,6 +54,8 @@ type consuming struct {
 	retired  <-chan struct{}
 	verdicts *verdicts
 	tried    bool
+	// unasked is true once the verdicts know that the broker is not asked yet.
+	unasked bool
 
 	// known is what was asked of the queue when changed was the newest channel of the demand.
 	known struct {
@@ -61,7 +65,7 @@ type consuming struct {
 	}
 	// current is nil while nothing is consumed.
 	current *stream
-	// serving is true where the queue is one of Consumer.Active.
+	// serving is true where this channel is one of Consumer.serving.
 	serving bool
 	// leaving is nil but while the current consumer is about to be cancelled.
 	leaving *leave
@@ -73,8 +77,11 @@ type consuming struct {
 	wake <-chan time.Time
 	// started counts the consumers so far.
 	started int
-	// outstanding are the deliveries of all consumers so far that are not settled.
-	outstanding int
+	// loans are the deliveries of all consumers so far that are not settled, by their tags.
+	loans map[uint64]*Delivery
+	// overdue ticks once the broker has cancelled a consumer, and expired are the tags that it is to be told of.
+	overdue <-chan time.Time
+	expired []uint64
 }
 
 // run returns nil when the channel is over: the queue is not subscribed to any more, ctx has ended, or a strict queue is to be
@@ -108,7 +115,7 @@ func (s *consuming) loop(ctx context.Context) error {
 	s.closed, s.retiring = s.channel.NotifyClose(make(chan *amqp091.Error, 1)), s.retired
 	for {
 		want, subscribed, changed := s.wanted()
-		if !subscribed && s.current == nil && s.outstanding == 0 {
+		if !subscribed && s.current == nil && len(s.loans) == 0 {
 			return nil
 		}
 		if over, err := s.adjust(&want); over || err != nil {
@@ -146,6 +153,9 @@ func (s *consuming) idle(ctx context.Context, changed <-chan struct{}) (over boo
 	case err := <-s.closed:
 		return true, closing(err)
 	case <-s.wake:
+	case <-s.overdue:
+		s.expire()
+		return false, s.giveBack()
 	case <-changed:
 	case <-s.retiring:
 		s.retiring = nil
@@ -195,16 +205,21 @@ func (s *consuming) wanted() (want Subscription, subscribed bool, changed <-chan
 	}
 	if s.known.changed != changed {
 		s.known.changed = changed
-		s.known.want, s.known.subscribed = all.of(s.queue)
+		s.known.want, s.known.subscribed = all.of(s.queue, s.alone)
 	}
 	return s.known.want, s.known.subscribed, changed
 }
 
-// works says, once, that the broker lets the queue be consumed.
+// works says, once, that the broker lets the queue be consumed. It was not asked while nothing is to be received.
 func (s *consuming) works() {
-	if !s.tried {
+	switch {
+	case s.tried:
+	case s.current != nil:
 		s.tried = true
 		s.verdicts.give(s.queue, nil)
+	case !s.unasked:
+		s.unasked = true
+		s.verdicts.postpone()
 	}
 }
 
@@ -217,17 +232,21 @@ func (s *consuming) deliveries() <-chan amqp091.Delivery {
 }
 
 func (s *consuming) take(d *amqp091.Delivery) {
-	s.outstanding++
 	s.tags.taken(d.DeliveryTag)
 	s.current.unsettled++
 	s.current.stirred = time.Now()
 	if s.leaving != nil {
 		s.leaving.arrived++
 	}
-	_, unreadable := d.Headers[s.wire.mark]
-	s.consumer.deliver(&Delivery{
-		Message: fromDelivery(d), Queue: s.queue, Unreadable: unreadable, tag: d.DeliveryTag, stream: s.current, session: s,
-	})
+	unread, unreadable := d.Headers[s.wire.mark]
+	leftOut, _ := unread.(int64)
+	loan := &Delivery{
+		Message: fromDelivery(d), Queue: s.queue, Unreadable: unreadable, LeftOut: leftOut, tag: d.DeliveryTag, stream: s.current, session: s,
+		received: s.current.stirred,
+	}
+	loan.life, loan.end = context.WithCancel(s.life)
+	s.loans[loan.tag] = loan
+	s.consumer.deliver(loan)
 }
 
 // adjust starts the broker's consumer, or cancels it, as wanted. A consumer starts only when fewer than its prefetch are on
@@ -237,7 +256,7 @@ func (s *consuming) adjust(want *Subscription) (over bool, err error) {
 	s.wake = nil
 	switch {
 	case s.current == nil:
-		if s.outstanding < want.Prefetch {
+		if len(s.loans) < want.Prefetch {
 			return false, s.start(want)
 		}
 		return false, nil
@@ -282,15 +301,20 @@ func (s *consuming) consume(to *stream) (err error) {
 	if to.passing {
 		arguments = amqp091.Table{"x-priority": int32(priority)}
 	}
-	if to.deliveries, err = s.channel.Consume(s.queue, to.tag, false, false, false, false, arguments); err != nil {
+	err = s.verdicts.ask(s.queue, func() (err error) {
+		to.deliveries, err = s.channel.Consume(s.queue, to.tag, false, false, false, false, arguments)
+		return err //nolint:wrapcheck // wrapped below
+	})
+	if err != nil {
 		return fmt.Errorf("consume: %w", err)
 	}
+	s.consumer.tell(s.queue, nil)
 	return nil
 }
 
 // ended handles the end of a consumer: by our own cancel, by the broker's (the queue is deleted or lost its leader, or a
 // delivery was on loan for too long), or with the channel. After the broker's cancel the channel and the loans stand, so
-// it is consumed again on the same channel, after a pause.
+// it is consumed again, after a pause: on the same channel where that disturbs no other queue, and else on a connection of its own.
 func (s *consuming) ended(ctx context.Context) error {
 	if s.cancelled && s.next != nil {
 		s.current, s.next, s.cancelled = s.next, nil, false
@@ -298,12 +322,14 @@ func (s *consuming) ended(ctx context.Context) error {
 		s.current.stirred = latest(s.current.stirred, time.Now().Add(takeTime-quietTime))
 		return nil
 	}
+	cancelled := s.current.tag
 	s.stopped()
 	if s.cancelled {
 		s.cancelled = false
 		return nil
 	}
 	s.serve(&Subscription{})
+	s.expire()
 	select {
 	case err := <-s.closed:
 		return closing(err)
@@ -311,7 +337,13 @@ func (s *consuming) ended(ctx context.Context) error {
 		return nil
 	case <-time.After(reopenPause / 4):
 	}
-	s.log.Warn("the broker cancelled the consumer", "queue", s.queue)
+	s.log.Warn("the broker cancelled the consumer", "queue", s.queue, "takenBack", len(s.expired))
+	if err := s.dismiss(cancelled); err != nil {
+		return err
+	}
+	if s.alone == "" {
+		s.consumer.partFrom(s.queue)
+	}
 	return s.stay()
 }
 
@@ -325,12 +357,12 @@ func (s *consuming) stopped() {
 // serve takes down whether the queue is consumed. It is too where a consumer waits to be replaced by one with a smaller prefetch,
 // because more is on loan.
 func (s *consuming) serve(want *Subscription) {
-	serving := s.current != nil || want.Prefetch > 0 && s.outstanding >= want.Prefetch
+	serving := s.current != nil || want.Prefetch > 0 && len(s.loans) >= want.Prefetch
 	switch {
 	case serving && !s.serving:
-		s.consumer.active.Add(1)
+		s.consumer.serve(s.queue, 1)
 	case !serving && s.serving:
-		s.consumer.active.Add(-1)
+		s.consumer.serve(s.queue, -1)
 	}
 	s.serving = serving
 }

@@ -47,7 +47,7 @@ func toPublishing(m *message.Message) amqp091.Publishing {
 	}
 }
 
-// headersOf gives a table as a plain map: the library's table type is replaced in place, at every depth.
+// headersOf gives a table as a plain map: the library's types for tables and decimals are replaced in place, at every depth.
 func headersOf(t amqp091.Table) map[string]any {
 	for key, value := range t {
 		switch v := value.(type) {
@@ -55,6 +55,8 @@ func headersOf(t amqp091.Table) map[string]any {
 			t[key] = headersOf(v)
 		case []any:
 			plainList(v)
+		case amqp091.Decimal:
+			t[key] = message.Decimal(v)
 		}
 	}
 	return t
@@ -67,6 +69,8 @@ func plainList(list []any) {
 			list[i] = headersOf(v)
 		case []any:
 			plainList(v)
+		case amqp091.Decimal:
+			list[i] = message.Decimal(v)
 		}
 	}
 }
@@ -78,7 +82,7 @@ func ownTable(m map[string]any) amqp091.Table {
 	}
 	for key, value := range m {
 		switch value.(type) {
-		case map[string]any, []any:
+		case map[string]any, []any, message.Decimal:
 			m[key] = field(value)
 		}
 	}
@@ -104,6 +108,8 @@ func field(value any) any {
 			list[i] = field(v[i])
 		}
 		return list
+	case message.Decimal:
+		return amqp091.Decimal(v)
 	default:
 		return value
 	}

@@ -3,12 +3,14 @@ package amqp
 import (
 	"context"
 	"errors"
+	"sync/atomic"
+	"time"
 
 	"redrive.dev/redrive/internal/message"
 )
 
 var (
-	// ErrSessionEnded says that the session of a delivery is over: the broker has the message again, and delivers it anew.
+	// ErrSessionEnded says that the session of a delivery is over, or that the broker has taken the message back: it delivers it anew.
 	ErrSessionEnded = errors.New("the session of the delivery has ended")
 	// ErrNotStrict says that a delivery cannot be given back, for its subscription was not strict.
 	ErrNotStrict = errors.New("only a strict subscription gives messages back")
@@ -17,7 +19,7 @@ var (
 // headerDeliveryCount is where a quorum queue says how often a message came back to it.
 const headerDeliveryCount = "x-delivery-count"
 
-// Delivery is a message on loan from the broker until it is settled or its session ends.
+// Delivery is a message on loan from the broker until it is settled, its session ends, or the broker takes it back.
 type Delivery struct {
 	message.Message
 
@@ -26,10 +28,18 @@ type Delivery struct {
 	// Unreadable is true when the message has headers that cannot be read. They are not in it, so it must not be published
 	// again; DeadLetter moves it with them.
 	Unreadable bool
+	// LeftOut is the size of its body, in bytes, where that was too large to be read: then nothing of the message is known but this.
+	LeftOut int64
 
 	tag     uint64
 	stream  *stream
 	session *consuming
+	// received is when it came. lost is true when the broker has taken it back.
+	received time.Time
+	lost     atomic.Bool
+	// life ends, by end, with the loan.
+	life context.Context //nolint:containedctx // it bounds the loan, not a call
+	end  context.CancelFunc
 }
 
 // Ack tells the broker that the message is done with. ErrSessionEnded means that it will be delivered again; nil does not
@@ -61,7 +71,7 @@ func (d *Delivery) giveBack(end ending) error {
 }
 
 func (d *Delivery) settle(end ending) error {
-	if !d.Live() || !d.session.settlements.give(settlement{tag: d.tag, stream: d.stream, end: end}) {
+	if !d.Live() || !d.session.settlements.give(settlement{delivery: d, end: end}) {
 		return ErrSessionEnded
 	}
 	return nil
@@ -86,14 +96,15 @@ func (d *Delivery) ClaimedDeliveries() int64 {
 // Strict tells whether the delivery is of a strict subscription.
 func (d *Delivery) Strict() bool { return d.stream.strict }
 
-// Live tells whether the delivery's session still stands. When it does not, someone else may have the message already.
-func (d *Delivery) Live() bool { return d.session.life.Err() == nil }
+// Live tells whether the delivery's session still stands, and the broker has not taken the message back. When not, someone else may
+// have it already.
+func (d *Delivery) Live() bool { return d.session.life.Err() == nil && !d.lost.Load() }
 
-// WhileLive returns a context that ends with ctx, or with the delivery's session. It is for what is wrong to do for a
-// message that someone else may have already.
+// WhileLive returns a context that ends with ctx, or with the loan. It is for what is wrong to do for a message that someone else
+// may have already.
 func (d *Delivery) WhileLive(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(d.session.life, func() { cancel(ErrSessionEnded) })
+	stop := context.AfterFunc(d.life, func() { cancel(ErrSessionEnded) })
 	return ctx, func() {
 		stop()
 		cancel(nil)

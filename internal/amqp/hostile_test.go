@@ -20,6 +20,7 @@ import (
 
 	"redrive.dev/redrive/internal/amqp"
 	"redrive.dev/redrive/internal/message"
+	"redrive.dev/redrive/internal/testbroker"
 	"redrive.dev/redrive/internal/testtransport"
 )
 
@@ -75,6 +76,9 @@ func TestHeadersThatTheLibraryCannotReadDoNotEndTheSession(t *testing.T) {
 			if !c.unreadable && len(d.Headers) != len(c.headers) {
 				t.Errorf("%d headers, want %d", len(d.Headers), len(c.headers))
 			}
+			if value, there := d.Headers["D"]; there && value != (message.Decimal{Scale: 2, Value: -5}) {
+				t.Errorf("the decimal is %#v", value)
+			}
 			if d.ContentType != "a/b" || d.ContentEncoding != "c" || d.Type != "d" || d.MessageID != "m" || string(d.Body) != "body" {
 				t.Errorf("the rest of the message changed: %+v", d.Message)
 			}
@@ -92,6 +96,63 @@ func TestHeadersThatTheBrokerMadeTooLongForAFrameDoNotEndTheSession(t *testing.T
 	b.queue(t, "expiring", amqp091.Table{"x-message-ttl": int32(0), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"})
 	_, in := b.consume(t, amqp.Subscription{Queue: "q", Prefetch: 1})
 	b.Publish("", "expiring", amqp091.Publishing{Headers: amqp091.Table{"h": strings.Repeat("x", 130_900)}})
+	d := in.wait(t, 1)[0]
+	if !d.Unreadable || d.Redelivered {
+		t.Errorf("unreadable %v, redelivered %v", d.Unreadable, d.Redelivered)
+	}
+}
+
+// manyKeys are CC keys of so many bytes together, which the broker repeats in x-death for each queue that dead-letters.
+func manyKeys(size int) amqp091.Table {
+	var keys []any
+	for ; size > 0; size -= 250 {
+		keys = append(keys, strings.Repeat("k", 245))
+	}
+	return amqp091.Table{"CC": keys}
+}
+
+// dyingTo makes a queue of which every message is dead-lettered at once, with all its keys, to another queue.
+func (b *broker) dyingTo(t *testing.T, name, next string) {
+	t.Helper()
+	exchange := name + ".dead"
+	if err := b.Channel().ExchangeDeclare(exchange, "fanout", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Channel().QueueBind(next, "", exchange, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	b.queue(t, name, amqp091.Table{"x-message-ttl": int32(0), "x-dead-letter-exchange": exchange})
+}
+
+func TestHeadersThatGrowWithEachDeadLetteringDoNotEndTheSession(t *testing.T) {
+	b := newBroker(t)
+	b.queue(t, "q", nil)
+	b.queue(t, "other", nil)
+	b.dyingTo(t, "second", "q")
+	b.dyingTo(t, "first", "second")
+	b.Publish("", "first", amqp091.Publishing{MessageId: "poison", Headers: manyKeys(118 << 10)})
+	testtransport.Eventually(t, "the poison", func() bool { return b.Ready("q") == 1 })
+	_, in := b.consume(t, amqp.Subscription{Queue: "q", Prefetch: 1}, amqp.Subscription{Queue: "other", Prefetch: 1})
+	d := in.wait(t, 1)[0]
+	if !d.Unreadable || d.Redelivered || d.MessageID != "poison" {
+		t.Errorf("unreadable %v, redelivered %v, id %q", d.Unreadable, d.Redelivered, d.MessageID)
+	}
+	b.Publish("", "other", amqp091.Publishing{})
+	if next := in.wait(t, 1)[0]; next.Redelivered || next.Ack() != nil || !d.Live() {
+		t.Errorf("the session did not go on: redelivered %v, the poison still on loan %v", next.Redelivered, d.Live())
+	}
+}
+
+func TestHeadersLongerThanTheBrokersFramesDoNotEndTheSession(t *testing.T) {
+	own := testbroker.Private(t)
+	if err := own.Control(t.Context(), "eval", "application:set_env(rabbit, frame_max, 65536)."); err != nil {
+		t.Fatal(err)
+	}
+	b := brokerOf(t, own)
+	b.queue(t, "q", nil)
+	b.queue(t, "expiring", amqp091.Table{"x-message-ttl": int32(0), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"})
+	_, in := b.consume(t, amqp.Subscription{Queue: "q", Prefetch: 1})
+	b.Publish("", "expiring", amqp091.Publishing{Headers: amqp091.Table{"h": strings.Repeat("x", 65_400)}})
 	d := in.wait(t, 1)[0]
 	if !d.Unreadable || d.Redelivered {
 		t.Errorf("unreadable %v, redelivered %v", d.Unreadable, d.Redelivered)

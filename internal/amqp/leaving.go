@@ -77,7 +77,7 @@ func (s *consuming) leave() (over bool, err error) {
 func (s *consuming) divert() error {
 	room := s.current.prefetch
 	if !s.current.passing {
-		earlier := s.outstanding - s.current.unsettled
+		earlier := len(s.loans) - s.current.unsettled
 		room = max(room-earlier, 1)
 	}
 	next := &stream{prefetch: min(1+s.leaving.arrived/2, room), passing: true, stirred: s.current.stirred}
@@ -91,7 +91,7 @@ func (s *consuming) divert() error {
 // cancel returns when the broker has cancelled the consumer; what that was sent before is still to be taken.
 func (s *consuming) cancel() error {
 	s.cancelled = true
-	if err := s.channel.Cancel(s.current.tag, false); err != nil {
+	if err := s.verdicts.ask(s.queue, func() error { return s.channel.Cancel(s.current.tag, false) }); err != nil {
 		return fmt.Errorf("cancel the consumer: %w", err)
 	}
 	return s.stay()

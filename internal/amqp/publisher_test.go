@@ -2,63 +2,117 @@ package amqp
 
 import (
 	"errors"
+	"log/slog"
 	"testing"
+	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"redrive.dev/redrive/internal/message"
 )
 
-func TestWhatIsConfirmedBeforeTheEndOfASessionCountsAsConfirmed(t *testing.T) {
-	request1 := &request{mark: mark{messageID: "1"}, result: make(chan error, 1)}
-	request2 := &request{mark: mark{messageID: "2"}, result: make(chan error, 1)}
-	s := &publishing{
-		byTag:    map[uint64]*request{1: request1, 2: request2},
-		byMark:   map[mark]*request{request1.mark: request1, request2.mark: request2},
-		confirms: make(chan amqp091.Confirmation, 1),
+const unreadableMark = "redrive-unreadable-x"
+
+// inHand is a channel with messages in flight.
+func inHand(marks ...mark) (*publishing, []*request) {
+	c := &publishing{
+		session: &publishSession{}, outlet: newOutlet(Destination{}, slog.New(slog.DiscardHandler)), unreadable: unreadableMark,
+		byTag: map[uint64]*request{}, byMark: map[mark]*request{}, returns: make(chan amqp091.Return, 8),
 	}
-	s.confirms <- amqp091.Confirmation{DeliveryTag: 1, Ack: true}
-	s.end()
-	if err := <-request1.result; err != nil {
-		t.Errorf("confirmed, and yet: %v", err)
+	var requests []*request
+	for i, m := range marks {
+		r := &request{message: &message.Message{}, mark: m, sent: time.Now(), result: make(chan error, 1)}
+		c.byTag[uint64(i+1)], c.byMark[m] = r, r
+		requests = append(requests, r)
 	}
-	if err := <-request2.result; !errors.Is(err, ErrUnconfirmed) {
-		t.Errorf("not confirmed, and yet: %v", err)
-	}
+	return c, requests
 }
 
 func TestAReturnThatNobodyKnowsConfirmsNothing(t *testing.T) {
-	requests := map[uint64]*request{1: {}, 2: {}}
-	s := &publishing{
-		byTag: requests, byMark: map[mark]*request{}, window: inFlight,
-		returns: make(chan amqp091.Return, 1), confirms: make(chan amqp091.Confirmation, 2),
+	c, requests := inHand(mark{messageID: "a"}, mark{messageID: "b"})
+	c.returns <- amqp091.Return{Exchange: "async.return", RoutingKey: "gone", ReplyText: "NO_ROUTE", MessageId: "another"}
+	c.confirm(1, true)
+	c.confirm(2, true)
+	if c.doubt == nil {
+		t.Error("the channel goes on")
 	}
-	results := make([]chan error, 0, 2)
-	for tag, r := range requests {
-		r.mark, r.result = mark{messageID: string(rune('a' + tag))}, make(chan error, 1)
-		s.byMark[r.mark] = r
-		results = append(results, r.result)
-		s.confirms <- amqp091.Confirmation{DeliveryTag: tag, Ack: true}
-	}
-	s.returns <- amqp091.Return{Exchange: "async.return", RoutingKey: "gone", ReplyText: "NO_ROUTE", MessageId: "another"}
-	s.confirm(<-s.confirms)
-	if s.doubt == nil {
-		t.Error("the session goes on")
-	}
-	s.end()
-	for _, result := range results {
-		if err := <-result; !errors.Is(err, ErrUnconfirmed) {
+	c.end()
+	for _, r := range requests {
+		if err := <-r.result; !errors.Is(err, ErrUnconfirmed) {
 			t.Errorf("one of them came back, and yet: %v", err)
 		}
 	}
 }
 
 func TestAReturnThatNobodyKnowsIsThatOfTheOnlyMessageInFlight(t *testing.T) {
-	r := &request{mark: mark{header: "1"}, result: make(chan error, 1)}
-	s := &publishing{
-		byTag: map[uint64]*request{1: r}, byMark: map[mark]*request{r.mark: r}, window: inFlight, returns: make(chan amqp091.Return, 1),
+	c, requests := inHand(mark{header: "1"})
+	c.returns <- amqp091.Return{Exchange: "async.return", RoutingKey: "gone", ReplyText: "NO_ROUTE"}
+	c.confirm(1, true)
+	if err := <-requests[0].result; !errors.Is(err, ErrUnroutable) || c.doubt != nil {
+		t.Errorf("the message came back, and yet: %v (doubt: %v)", err, c.doubt)
 	}
-	s.returns <- amqp091.Return{Exchange: "async.return", RoutingKey: "gone", ReplyText: "NO_ROUTE"}
-	s.confirm(amqp091.Confirmation{DeliveryTag: 1, Ack: true})
-	if err := <-r.result; !errors.Is(err, ErrUnroutable) || s.doubt != nil {
-		t.Errorf("the message came back, and yet: %v (doubt: %v)", err, s.doubt)
+}
+
+func TestAReturnWithoutReadableHeadersIsKnownByAnIdThatOneMessageHas(t *testing.T) {
+	cases := []struct {
+		name  string
+		marks []mark
+		doubt bool
+	}{
+		{"one of the id", []mark{{messageID: "a"}, {messageID: "b"}}, false},
+		{"one of the id, though it is known by a header", []mark{{messageID: "a", header: "1"}, {messageID: "b"}}, false},
+		{"two of the id", []mark{{messageID: "a"}, {messageID: "a", header: "1"}}, true},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			p, requests := inHand(c.marks...)
+			p.returns <- amqp091.Return{MessageId: "a", Headers: amqp091.Table{unreadableMark: true}}
+			p.confirm(2, true)
+			p.confirm(1, true)
+			if (p.doubt != nil) != c.doubt {
+				t.Fatalf("doubt: %v", p.doubt)
+			}
+			if c.doubt {
+				return
+			}
+			if err := <-requests[0].result; !errors.Is(err, ErrUnroutable) {
+				t.Errorf("it came back, and yet: %v", err)
+			}
+			if err := <-requests[1].result; err != nil {
+				t.Errorf("the other one: %v", err)
+			}
+		})
+	}
+}
+
+func TestTheTimeInWhichTheBrokerReadsNothingIsNoSilence(t *testing.T) {
+	c, requests := inHand(mark{messageID: "a"})
+	requests[0].elsewhere = true
+	look := func(after time.Duration) (stalled, over bool, answers int) {
+		over, _ = c.look(time.Now().Add(after), false)
+		stalled, _ = c.outlet.stalled.get()
+		return stalled, over, len(requests[0].result)
+	}
+	c.session.block(true)
+	requests[0].sent = time.Now().Add(-time.Hour)
+	if stalled, over, answers := look(0); stalled || over || answers > 0 {
+		t.Errorf("given up while the broker reads nothing: stalled %t, over %t, %d answers", stalled, over, answers)
+	}
+	c.session.block(false)
+	if stalled, over, answers := look(stalledTime / 2); stalled || over || answers > 0 {
+		t.Errorf("given up when the broker has just begun to read again: stalled %t, over %t, %d answers", stalled, over, answers)
+	}
+	if stalled, over, answers := look(overdueTime + time.Second); !stalled || over || answers != 1 {
+		t.Errorf("silent for long after that: stalled %t, over %t, %d answers", stalled, over, answers)
+	}
+}
+
+func TestAMessageThatEndsAChannelOfItsOwnIsNotInFlightAnyMore(t *testing.T) {
+	c, _ := inHand(mark{messageID: "a"})
+	c.session.link, c.alone = &link{conn: &amqp091.Connection{}}, true
+	c.session.unanswered.Store(2)
+	c.end()
+	if left := c.session.unanswered.Load(); left != 1 {
+		t.Errorf("%d messages are in flight, want the other one", left)
 	}
 }

@@ -2,10 +2,12 @@ package amqp
 
 import (
 	"bufio"
+	"bytes"
 	"crypto/rand"
 	"encoding/binary"
 	"io"
-	"slices"
+	"math"
+	"sync/atomic"
 
 	"redrive.dev/redrive/internal/message"
 )
@@ -25,7 +27,10 @@ const (
 	frameHead       = 7 // type, channel and size
 	frameEnd        = 1
 	contentHeader   = 2  // the type of the frame that holds a message's properties
+	contentBody     = 3  // the type of the frames that hold its body
+	bodySize        = 4  // where in a content header the size of the body is
 	propertyFlags   = 12 // where in it the flags are, and after them the properties
+	tableSize       = 4  // in front of the headers
 	flagContentType = 1 << 15
 	flagEncoding    = 1 << 14
 	flagHeaders     = 1 << 13
@@ -34,21 +39,46 @@ const (
 // readBuffer is as large as nearly all frames are.
 const readBuffer = 32 << 10
 
+// longestFront is the most that comes before the headers in a content header's frame, with their length: two short strings beside
+// what has a fixed size.
+const longestFront = frameHead + propertyFlags + 2 + 2*(1+math.MaxUint8) + tableSize
+
 // readable is what the broker sends, of which the client library can read every frame. The broker takes messages whose headers
-// nest deeper, or have more entries, than the library reads, and makes headers longer than a frame when it dead-letters.
-// The library ends the connection over such a message, and again over its redelivery: it would stop every queue. Here its
-// headers are replaced by a mark, by which the worker knows to leave the message, whole, to the broker.
+// nest deeper, or have more entries, than the library reads, and makes headers longer than a frame when it dead-letters: there
+// is no bound to that, for it repeats the keys of CC for each queue. The library ends the connection over such a message, and
+// again over its redelivery: it would stop every queue. Here its headers are replaced by a mark, by which the worker knows to
+// leave the message, whole, to the broker. Headers that are longer than a frame are never kept in memory.
 type readable struct {
 	in *bufio.Reader
 	// mark is the name of the header. No producer can know it, for it is drawn for each connection.
 	mark string
+	// marks are headers that consist of the mark alone.
+	marks []byte
+	// unread are the bytes of bodies, by their channels, that are not passed on.
+	unread map[[2]byte]uint64
+	// bodyMax is the largest body that is passed on, in bytes; 0 is no limit. A larger one is left out: it would end the process before
+	// anybody saw it.
+	bodyMax atomic.Int64
+	// frameMax is the size of the largest frame that the library reads, in bytes.
+	frameMax atomic.Int64
 	// replaced is read first, then pass bytes of in as they are.
 	replaced []byte
 	pass     int
 }
 
 func newReadable(conn io.Reader) *readable {
-	return &readable{in: bufio.NewReaderSize(conn, readBuffer), mark: headerUnreadable + rand.Text()}
+	r := &readable{unread: map[[2]byte]uint64{}, in: bufio.NewReaderSize(conn, readBuffer), mark: headerUnreadable + rand.Text()}
+	entry := append([]byte{byte(len(r.mark))}, r.mark+"t\x01"...)                      //nolint:gosec // a short name
+	r.marks = append(binary.BigEndian.AppendUint32(nil, uint32(len(entry))), entry...) //nolint:gosec // as above
+	r.frameMax.Store(frameMax)
+	return r
+}
+
+// agreed takes over the size of a frame, in bytes, that both sides agreed on: the library reads no larger ones.
+func (r *readable) agreed(frameMax int) {
+	if frameMax > 0 {
+		r.frameMax.Store(int64(frameMax))
+	}
 }
 
 // Read implements io.Reader. It gives as many frames as have arrived, and waits only for the first.
@@ -67,6 +97,9 @@ func (r *readable) Read(p []byte) (n int, err error) {
 			r.replaced = r.replaced[copied:]
 			n += copied
 			continue
+		}
+		if r.pass == 0 {
+			continue // what came is not passed on
 		}
 		if n > 0 && r.in.Buffered() == 0 {
 			return n, nil
@@ -87,36 +120,106 @@ func (r *readable) arrived() bool {
 		return false
 	}
 	head, _ := r.in.Peek(frameHead) // it is there
-	return head[0] != contentHeader || r.in.Buffered() >= frameSize(head)
+	return head[0] != contentHeader && !r.isUnread(head) || r.in.Buffered() >= frameSize(head)
 }
 
-// next looks at the head of a frame, and at all of a content header.
+// next looks at the head of a frame, and at the headers in a content header.
 func (r *readable) next() error {
 	head, err := r.in.Peek(frameHead)
 	if err != nil {
 		return err //nolint:wrapcheck // as above
 	}
-	size := frameSize(head)
-	if head[0] != contentHeader || size > 2*frameMax {
+	size, limit := frameSize(head), int(r.frameMax.Load())
+	if r.isUnread(head) {
+		return r.discard(head, size)
+	}
+	if head[0] != contentHeader {
 		r.pass = size
 		return nil
 	}
-	if size <= r.in.Size() {
-		frame, err := r.in.Peek(size)
-		if err != nil {
-			return err //nolint:wrapcheck // as above
-		}
-		if _, _, ok := withoutHeaders(frame[frameHead:]); ok {
-			r.pass = size
-			return nil
-		}
-	}
-	frame := make([]byte, size)
-	if _, err := io.ReadFull(r.in, frame); err != nil {
+	front, err := r.in.Peek(min(size, longestFront))
+	if err != nil {
 		return err //nolint:wrapcheck // as above
 	}
-	r.replaced = r.withReadableHeaders(frame)
-	return nil
+	parts, ok := partsOf(front, size)
+	switch {
+	case r.isTooLarge(front):
+		return r.leaveOut(front, size)
+	case !ok, parts.before+parts.after > limit-len(r.marks):
+		r.pass = size // there are no headers, or the rest is no message's
+	case size <= limit:
+		err = r.check(size, parts)
+	default:
+		r.replaced, err = r.marked(r.in, parts)
+	}
+	return err
+}
+
+// isUnread is true of a frame of a body that is not passed on.
+func (r *readable) isUnread(head []byte) bool {
+	return head[0] == contentBody && r.unread[[2]byte(head[1:3])] > 0
+}
+
+// discard reads a frame of a body, and passes nothing on.
+func (r *readable) discard(head []byte, size int) error {
+	channel := [2]byte(head[1:3])
+	if left := r.unread[channel]; left > uint64(size-frameHead-frameEnd) { //nolint:gosec // a frame has a head and an end
+		r.unread[channel] = left - uint64(size-frameHead-frameEnd) //nolint:gosec // as above
+	} else {
+		delete(r.unread, channel)
+	}
+	_, err := io.CopyN(io.Discard, r.in, int64(size))
+	return err //nolint:wrapcheck // as above
+}
+
+// isTooLarge is true of a content header whose body is not to be read.
+func (r *readable) isTooLarge(front []byte) bool {
+	limit := r.bodyMax.Load()
+	return limit > 0 && len(front) >= frameHead+propertyFlags+2 && sizeOfBody(front) > uint64(limit)
+}
+
+// sizeOfBody is what a content header says of the body that follows.
+func sizeOfBody(front []byte) uint64 { return binary.BigEndian.Uint64(front[frameHead+bodySize:]) }
+
+// leaveOut passes on a content header without properties but the mark, with the size of the body that is left out.
+func (r *readable) leaveOut(front []byte, size int) error {
+	body := sizeOfBody(front)
+	r.unread[[2]byte(front[1:3])] = body
+	entry := append([]byte{byte(len(r.mark))}, r.mark+"l"...) //nolint:gosec // a short name
+	entry = binary.BigEndian.AppendUint64(entry, body)
+	frame := append([]byte(nil), front[:frameHead+propertyFlags]...)
+	clear(frame[frameHead+bodySize:])
+	frame = binary.BigEndian.AppendUint16(frame, flagHeaders)
+	frame = append(binary.BigEndian.AppendUint32(frame, uint32(len(entry))), entry...) //nolint:gosec // as above
+	binary.BigEndian.PutUint32(frame[3:], uint32(len(frame)-frameHead))                //nolint:gosec // as above
+	frame = append(frame, frameEndMark)
+	r.replaced = frame
+	_, err := io.CopyN(io.Discard, r.in, int64(size))
+	return err //nolint:wrapcheck // as above
+}
+
+// frameEndMark is the last byte of each frame.
+const frameEndMark = 0xCE
+
+// check looks at a content header that is not too long, for what else the library cannot read.
+func (r *readable) check(size int, p parts) error {
+	if size > r.in.Size() {
+		frame := make([]byte, size)
+		_, err := io.ReadFull(r.in, frame)
+		if r.replaced = frame; err == nil && !p.readable(frame) {
+			r.replaced, err = r.marked(bytes.NewReader(frame), p)
+		}
+		return err
+	}
+	frame, err := r.in.Peek(size)
+	switch {
+	case err != nil:
+	case p.readable(frame):
+		r.pass = size
+	default:
+		r.replaced, err = r.marked(r.in, p)
+	}
+	return err
 }
 
 // frameSize is that of a whole frame.
@@ -124,43 +227,56 @@ func frameSize(head []byte) int {
 	return frameHead + int(binary.BigEndian.Uint32(head[3:])) + frameEnd
 }
 
-// withReadableHeaders returns a content header's frame with its headers replaced by the mark, if the library could not read
-// them.
-func (r *readable) withReadableHeaders(frame []byte) []byte {
-	before, after, ok := withoutHeaders(frame[frameHead:])
-	if ok {
-		return frame
-	}
-	mark := append([]byte{byte(len(r.mark))}, r.mark+"t\x01"...) //nolint:gosec // a short name
-	replaced := append(slices.Clone(frame[:frameHead]), before...)
-	replaced = binary.BigEndian.AppendUint32(replaced, uint32(len(mark))) //nolint:gosec // a few bytes
-	replaced = append(append(replaced, mark...), after...)
-	binary.BigEndian.PutUint32(replaced[3:], uint32(len(replaced)-frameHead-frameEnd)) //nolint:gosec // at most what it was
-	return replaced
-}
+// parts are the lengths of what a content header's frame consists of: what is before the headers, the headers with their own length
+// in front, and what is after them.
+type parts struct{ before, table, after int }
 
-// withoutHeaders returns what is before and after the headers of a content header's payload. ok is true where the library
-// can read them, or there are none.
-func withoutHeaders(payload []byte) (before, after []byte, ok bool) {
-	if len(payload) < propertyFlags+2 {
-		return payload, nil, true
+// partsOf are those of a frame of a certain size, of which the front is known. ok is false where there are no headers.
+func partsOf(front []byte, size int) (p parts, ok bool) {
+	if len(front) < frameHead+propertyFlags+2 {
+		return parts{}, false
 	}
-	flags := binary.BigEndian.Uint16(payload[propertyFlags:])
+	flags := binary.BigEndian.Uint16(front[frameHead+propertyFlags:])
 	if flags&flagHeaders == 0 {
-		return payload, nil, true
+		return parts{}, false
 	}
-	rest := payload[propertyFlags+2:]
+	rest := front[frameHead+propertyFlags+2:]
 	for _, flag := range [...]uint16{flagContentType, flagEncoding} {
 		if flags&flag != 0 {
-			_, rest, _ = cut(rest, 1)
+			if _, rest, ok = cut(rest, 1); !ok {
+				return parts{}, false
+			}
 		}
 	}
-	before = payload[:len(payload)-len(rest)]
-	table, after, whole := cut(rest, 4)
-	if !whole {
-		return payload, nil, true
+	if len(rest) < tableSize {
+		return parts{}, false
 	}
-	return before, after, len(payload)-frameEnd <= frameMax-frameHead-frameEnd && readableFields(table, true, 0)
+	p.before = len(front) - len(rest)
+	p.table = tableSize + int(binary.BigEndian.Uint32(rest))
+	p.after = size - p.before - p.table
+	return p, p.after >= frameEnd
+}
+
+// readable tells whether the library reads the headers of a frame that is not too long for it.
+func (p parts) readable(frame []byte) bool {
+	return readableFields(frame[p.before+tableSize:p.before+p.table], true, 0)
+}
+
+// marked takes a content header's frame from a source, and returns it with the mark in place of its headers.
+func (r *readable) marked(from io.Reader, p parts) ([]byte, error) {
+	frame := make([]byte, p.before+len(r.marks)+p.after)
+	copy(frame[p.before:], r.marks)
+	if _, err := io.ReadFull(from, frame[:p.before]); err != nil {
+		return nil, err //nolint:wrapcheck // as above
+	}
+	if _, err := io.CopyN(io.Discard, from, int64(p.table)); err != nil {
+		return nil, err //nolint:wrapcheck // as above
+	}
+	if _, err := io.ReadFull(from, frame[p.before+len(r.marks):]); err != nil {
+		return nil, err //nolint:wrapcheck // as above
+	}
+	binary.BigEndian.PutUint32(frame[3:], uint32(len(frame)-frameHead-frameEnd)) //nolint:gosec // less than a frame
+	return frame, nil
 }
 
 // readableFields tells whether the library reads the fields of a table, or of a list, whose fields have no names.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"redrive.dev/redrive/internal/amqp"
 	"redrive.dev/redrive/internal/message"
@@ -279,4 +280,83 @@ func TestPublishingGoesOnThroughRenewals(t *testing.T) {
 	if got := int64(r.Ready("q")); got != published.Load() {
 		t.Errorf("%d messages in the queue, want the %d that were confirmed", got, published.Load())
 	}
+}
+
+func TestAQueueThatTwoSessionsConsumeIsOneAndNoTrouble(t *testing.T) {
+	r := newRotation(t)
+	options := r.options(t)
+	var mu sync.Mutex
+	var troubles []error
+	options.OnQueue = func(queue string, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if queue == "q" && err != nil {
+			troubles = append(troubles, err)
+		}
+	}
+	consumer, in := amqp.NewConsumer(options), &inbox{}
+	consumer.Subscribe([]amqp.Subscription{{Queue: "q", Prefetch: 2}, {Queue: "later", Prefetch: 1}})
+	consumer.Receive(true)
+	run(t, func(ctx context.Context) { consumer.Run(ctx, in.deliver) })
+	r.fill(1)
+	held := in.wait(t, 1)[0]
+	most := 0
+	right := r.target
+	r.use("blind-"+r.target.VHost, r.user(t, "blind", "^later$"))
+	consumer.Renew()
+	_ = r.awaitRefusal(t)
+	r.use(right.Username, right.Password)
+	consumer.Renew()
+	_ = held.Ack()
+	testtransport.Eventually(t, "the end of the session before", func() bool {
+		most = max(most, consumer.Active())
+		return !held.Live()
+	})
+	if most != 1 {
+		t.Errorf("%d queues are consumed, and the other one is missing", most)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(troubles) > 0 {
+		t.Errorf("a queue that is consumed is in trouble: %v", troubles)
+	}
+}
+
+func TestCredentialsAreNotTakenOverUnaskedWhileNothingIsReceived(t *testing.T) {
+	r := newRotation(t)
+	right := r.target
+	consumer, in := r.start(t, 1)
+	consumer.Receive(false)
+	testtransport.Eventually(t, "the end of receiving", consumer.Quiet)
+	r.use("blind-"+r.target.VHost, r.user(t, "blind", "^$"))
+	consumer.Renew()
+	time.Sleep(time.Second)
+	r.mu.Lock()
+	if len(r.renewals) != 1 {
+		t.Errorf("credentials are judged unasked: %v", r.renewals)
+	}
+	r.mu.Unlock()
+	consumer.Receive(true)
+	if refusal := r.awaitRefusal(t); !strings.Contains(refusal.Error(), "ACCESS_REFUSED") {
+		t.Errorf("refusal %v", refusal)
+	}
+	r.fill(1)
+	if d := in.wait(t, 1)[0]; d.Ack() != nil {
+		t.Error("the session before does not go on")
+	}
+	consumer.Receive(false)
+	testtransport.Eventually(t, "the end of receiving", consumer.Quiet)
+	r.use("other-"+r.target.VHost, r.user(t, "other", ".*"))
+	consumer.Renew()
+	time.Sleep(time.Second)
+	r.use(right.Username, right.Password)
+	consumer.Renew() // before there was a verdict on the ones before
+	time.Sleep(time.Second)
+	consumer.Receive(true)
+	r.awaitRenewals(t, 1)
+	if err := consumer.Trouble(); err != nil {
+		t.Errorf("trouble %v", err)
+	}
+	r.fill(1)
+	in.wait(t, 1)
 }

@@ -2,6 +2,11 @@
 // anew for as long as it takes. A session is one connection with its channels; it ends as a whole, and nothing of it, no
 // delivery tag and no confirm, is carried into the next one.
 //
+// A fault of one exchange, lane or queue stays with that exchange, lane or queue. The Consumer has a channel for each queue, the
+// Publisher one for each destination: a lane, or a queue that messages go back or fail to. What ends a channel, be it a missing
+// exchange, a missing right or a message that RabbitMQ does not take, is answered for by what was in flight there. A destination that
+// confirms nothing fills its own window and nobody else's. Only what RabbitMQ says of the whole connection touches all.
+//
 // The client library's own recovery stays off. It counts delivery tags from 1 again on the same channel value, so that
 // the late acknowledgement of a slow handler would settle another message.
 package amqp
@@ -63,6 +68,13 @@ type Options struct {
 	OnState func(up bool)
 	// OnRenewal, if set, is told of each try to take over changed credentials: nil, or why the session stays as it is.
 	OnRenewal func(err error)
+	// ConsumerTimeout, if set, is how long the broker waits for the settlement of a delivery; else that is 30 minutes.
+	ConsumerTimeout func() time.Duration
+	// MaxBody, if set, is the size in bytes beyond which a body is not read: such a delivery is Unreadable.
+	MaxBody int64
+	// OnQueue, if set, is told of a queue that cannot be consumed and why, in plain words, with each try, and, with nil, of one that is consumed or not
+	// wanted any more. It is called by one at a time, and must not call the Consumer.
+	OnQueue func(queue string, err error)
 }
 
 // dial connects, and returns the wire beside the connection: the library knows no context, and what ends one of its calls is
@@ -113,6 +125,7 @@ func open(ctx context.Context, target *Target, name string) (*amqp091.Connection
 		return nil, nil, err
 	}
 	socket.agreed(session.Config.Heartbeat)
+	wire.agreed(session.Config.FrameSize)
 	return session, wire, nil
 }
 
@@ -142,3 +155,7 @@ func (r *repeated) warn(message string, err error, args ...any) {
 	r.text, r.at = text, time.Now()
 	r.log.Warn(message, append([]any{"error", text}, args...)...)
 }
+
+// FrameSize is the most that a frame has on the connection that is made last, in bytes: all properties of a message travel in
+// one. It is 0 before the first.
+func (p *Publisher) FrameSize() int { return int(p.supervisor.frameSize.Load()) }

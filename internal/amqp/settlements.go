@@ -29,9 +29,8 @@ const (
 
 // settlement is the end of one loan.
 type settlement struct {
-	tag    uint64
-	stream *stream
-	end    ending
+	delivery *Delivery
+	end      ending
 }
 
 // settlements come from many goroutines and are sent by one, which takes all that there are at a time.
@@ -86,7 +85,7 @@ func (s *consuming) settleAll() (over bool, err error) {
 		if err != nil {
 			return true, err
 		}
-		switch leaving := s.leaving != nil && settled.stream == s.current; {
+		switch leaving := s.leaving != nil && settled.delivery.stream == s.current; {
 		case settled.end == abandon, settled.end == requeue && leaving:
 			over = true // if it were rejected after a cancel, the message after it would go first
 		case leaving && !over:
@@ -98,20 +97,31 @@ func (s *consuming) settleAll() (over bool, err error) {
 	return over, err
 }
 
-// send rejects a message, or has it acknowledged with the next flush.
+// send rejects a message, or has it acknowledged with the next flush. One that the broker has taken back is not its consumer's
+// any more.
 func (s *consuming) send(settled settlement) error {
-	s.outstanding--
-	settled.stream.unsettled--
-	settled.stream.stirred = s.sent
-	if settled.end == acknowledge {
-		s.acknowledged = append(s.acknowledged, settled.tag)
+	d := settled.delivery
+	if d.lost.Load() {
 		return nil
 	}
-	s.tags.settled(settled.tag)
-	if err := s.channel.Reject(settled.tag, settled.end == requeue); err != nil {
+	s.over(d)
+	d.stream.stirred = s.sent
+	if settled.end == acknowledge {
+		s.acknowledged = append(s.acknowledged, d.tag)
+		return nil
+	}
+	s.tags.settled(d.tag)
+	if err := s.channel.Reject(d.tag, settled.end == requeue); err != nil {
 		return fmt.Errorf("reject: %w", err)
 	}
 	return nil
+}
+
+// over ends a loan.
+func (s *consuming) over(d *Delivery) {
+	delete(s.loans, d.tag)
+	d.stream.unsettled--
+	d.end()
 }
 
 // gathers tells whether more acknowledgements may be waited for: one of many costs both sides a part of what many cost. The
@@ -119,7 +129,7 @@ func (s *consuming) send(settled settlement) error {
 // is on loan there is nothing to gather.
 func (s *consuming) gathers() bool {
 	n := len(s.acknowledged)
-	if s.gathered || s.outstanding == 0 || s.current == nil || s.leaving != nil || n > s.current.prefetch/gatherShare {
+	if s.gathered || len(s.loans) == 0 || s.current == nil || s.leaving != nil || n > s.current.prefetch/gatherShare {
 		return false
 	}
 	if !s.armed {

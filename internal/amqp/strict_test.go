@@ -119,14 +119,14 @@ func TestAMessageOnLoanKeepsItsStrictQueueThroughARenewal(t *testing.T) {
 	consumer, in := b.consume(t, b.strict(t, "first", "second"))
 	held := in.next(t, "first", 0)
 	consumer.Renew()
-	testtransport.Eventually(t, "both sessions", func() bool { return consumer.Active() == 2 })
+	testtransport.Eventually(t, "both sessions", func() bool { return consumer.Channels() == 2 })
 	if early := in.take(); len(early) > 0 || !held.Live() || held.Ack() != nil {
 		t.Fatalf("%d delivered early, live %v", len(early), held.Live())
 	}
 	if d := in.next(t, "second", 0); !d.Live() || d.Ack() != nil {
 		t.Error("the new session ended")
 	}
-	testtransport.Eventually(t, "the end of the session before", func() bool { return !held.Live() && consumer.Active() == 1 })
+	testtransport.Eventually(t, "the end of the session before", func() bool { return !held.Live() && consumer.Channels() == 1 })
 }
 
 func TestAStrictQueueGivesNothingMoreOnceReceivingIsOff(t *testing.T) {

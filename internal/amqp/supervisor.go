@@ -12,6 +12,13 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
+var (
+	// errUnasked is the verdict on a session of which the broker was asked nothing yet: another one follows, however late.
+	errUnasked = errors.New("the broker was not asked yet")
+	// errSuperseded says that the source has changed again before there was a verdict.
+	errSuperseded = errors.New("the credentials have changed again")
+)
+
 // link is what a session works on.
 type link struct {
 	conn *amqp091.Connection
@@ -49,8 +56,12 @@ type supervisor struct {
 	session func(ctx context.Context, l *link) error
 	// due has a value when the source has changed.
 	due chan struct{}
+	// opening, if any, has room for as many supervisors as may connect at a time.
+	opening chan struct{}
 	// problem is why there is no session, or why the newest credentials have none; empty where all is well.
 	problem atomic.Pointer[string]
+	// frameSize is what the newest session agreed on with the broker, in bytes; 0 before the first.
+	frameSize atomic.Int64
 	// refused is true from when changed credentials were refused until a session with the newest ones does its work. Only
 	// run's goroutine uses it.
 	refused bool
@@ -153,6 +164,9 @@ func (s *supervisor) keep(ctx context.Context, current *running, retiring *sync.
 		case <-current.done:
 			return current.err
 		case err := <-verdict:
+			if errors.Is(err, errUnasked) {
+				continue
+			}
 			s.judge(err)
 			if err == nil {
 				verdict = nil
@@ -166,6 +180,10 @@ func (s *supervisor) keep(ctx context.Context, current *running, retiring *sync.
 		if ctx.Err() != nil {
 			<-current.done
 			return current.err
+		}
+		if errors.Is(err, errSuperseded) {
+			s.renew()
+			continue
 		}
 		if err != nil {
 			s.judge(err)
@@ -204,9 +222,34 @@ func (s *supervisor) replace(ctx context.Context, current *running) (*running, e
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case err = <-next.opened:
-		next.accepted = err == nil
+	if err = s.await(ctx, current, next); err == nil {
+		return next, nil
+	}
+	next.cancel()
+	<-next.done
+	return nil, err
+}
+
+// await waits for the verdict on the next session. While nothing is received there is none, and both stand.
+func (s *supervisor) await(ctx context.Context, current, next *running) (err error) {
+	limit, due := time.After(handshakeTimeout), (<-chan struct{})(nil)
+	for {
+		select {
+		case err = <-next.opened:
+			if errors.Is(err, errUnasked) {
+				limit, due = nil, s.due
+				continue
+			}
+			next.accepted = err == nil
+		case <-due:
+			err = errSuperseded
+		case <-current.done:
+			return nil
+		case <-next.done:
+			return fmt.Errorf("the new session ended: %w", next.err)
+		case <-limit:
+			return fmt.Errorf("the new session did not begin to work within %s", handshakeTimeout)
+		}
 		if err != nil {
 			// It may have taken messages of the queues that it may consume. They are settled and not given back: to the broker
 			// each return counts as a failed delivery.
@@ -217,18 +260,8 @@ func (s *supervisor) replace(ctx context.Context, current *running) (*running, e
 			case <-ctx.Done():
 			}
 		}
-	case <-current.done:
-	case <-next.done:
-		err = fmt.Errorf("the new session ended: %w", next.err)
-	case <-time.After(handshakeTimeout):
-		err = fmt.Errorf("the new session did not begin to work within %s", handshakeTimeout)
+		return err
 	}
-	if err == nil {
-		return next, nil
-	}
-	next.cancel()
-	<-next.done
-	return nil, err
 }
 
 // start makes one connection and lets a session begin on it.
@@ -236,6 +269,15 @@ func (s *supervisor) start(ctx context.Context) (*running, error) {
 	select {
 	case <-s.due: // this session will have what has changed
 	default:
+	}
+	if s.opening != nil {
+		select {
+		case s.opening <- struct{}{}:
+			defer func() { <-s.opening }()
+		case <-ctx.Done():
+			return nil, ctx.Err() //nolint:wrapcheck // nobody is told
+		}
+		pass(ctx, rand.N(spreadTime)) //nolint:gosec // jitter needs no secrecy
 	}
 	target, err := s.options.Source()
 	if err != nil {
@@ -245,6 +287,8 @@ func (s *supervisor) start(ctx context.Context) (*running, error) {
 	if err != nil {
 		return nil, err
 	}
+	wire.bodyMax.Store(s.options.MaxBody)
+	s.frameSize.Store(int64(conn.Config.FrameSize))
 	life, cancel := context.WithCancel(ctx)
 	retired, retire := context.WithCancel(context.Background())
 	l := &link{conn: conn, wire: wire, opened: make(chan error, 1), retired: retired.Done()}
@@ -273,6 +317,14 @@ func (s *supervisor) state(up bool) {
 func (s *supervisor) renewed(err error) {
 	if s.options.OnRenewal != nil {
 		s.options.OnRenewal(err)
+	}
+}
+
+// pass waits for a time, or until ctx ends.
+func pass(ctx context.Context, wait time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(wait):
 	}
 }
 

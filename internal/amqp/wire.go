@@ -1,7 +1,9 @@
 package amqp
 
 import (
+	"errors"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -79,12 +81,18 @@ type bounded struct {
 
 	// silence is for how long nothing may come, in nanoseconds.
 	silence atomic.Int64
-	// end is the time after which nothing is waited for, in nanoseconds since 1970; 0 where there is none.
-	end atomic.Int64
+	// end is the time after which nothing is waited for; nil where there is none.
+	end atomic.Pointer[time.Time]
+	// writing is when the write began that is under way; nil where there is none.
+	writing atomic.Pointer[time.Time]
+	// patient is true while the broker says that it reads nothing: a write then takes as long as that does.
+	patient atomic.Bool
+	// within is how long one write may take else.
+	within time.Duration
 }
 
 func newBounded(socket net.Conn) *bounded {
-	b := &bounded{Conn: socket}
+	b := &bounded{Conn: socket, within: writeTimeout}
 	b.silence.Store(int64(handshakeTimeout))
 	return b
 }
@@ -99,7 +107,7 @@ func (b *bounded) agreed(heartbeat time.Duration) {
 // finish gives all that is still to be read and written so long.
 func (b *bounded) finish(within time.Duration) {
 	end := time.Now().Add(within)
-	b.end.Store(end.UnixNano())
+	b.end.Store(&end)
 	_ = b.SetDeadline(end)
 }
 
@@ -111,12 +119,30 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return b.Conn.Read(p) //nolint:wrapcheck // a net.Conn gives the errors of its socket
 }
 
-// Write implements net.Conn.
-func (b *bounded) Write(p []byte) (int, error) {
-	if err := b.limit(b.SetWriteDeadline, writeTimeout); err != nil {
-		return 0, err
+// Write implements net.Conn. The library makes one write at a time.
+func (b *bounded) Write(p []byte) (n int, err error) {
+	b.writing.Store(new(time.Now()))
+	defer b.writing.Store(nil)
+	for {
+		if err = b.limit(b.SetWriteDeadline, b.within); err != nil {
+			return n, err
+		}
+		var written int
+		written, err = b.Conn.Write(p[n:])
+		n += written
+		if !errors.Is(err, os.ErrDeadlineExceeded) || !b.patient.Load() || b.end.Load() != nil {
+			return n, err //nolint:wrapcheck // as above
+		}
 	}
-	return b.Conn.Write(p) //nolint:wrapcheck // as above
+}
+
+// writingFor is how long the write has taken that is under way.
+func (b *bounded) writingFor() time.Duration {
+	began := b.writing.Load()
+	if began == nil {
+		return 0
+	}
+	return time.Since(*began)
 }
 
 // limit gives one call its deadline. The end is looked at last: finish may just have set it.
@@ -124,8 +150,8 @@ func (b *bounded) limit(set func(time.Time) error, within time.Duration) error {
 	if err := set(time.Now().Add(within)); err != nil {
 		return err
 	}
-	if end := b.end.Load(); end != 0 {
-		return set(time.Unix(0, end))
+	if end := b.end.Load(); end != nil {
+		return set(*end)
 	}
 	return nil
 }

@@ -163,6 +163,45 @@ func TestASilentBrokerEndsTheSession(t *testing.T) {
 	}
 }
 
+func TestAWriteOutlastsABrokerThatSaysThatItReadsNothing(t *testing.T) {
+	ours, brokers := net.Pipe()
+	t.Cleanup(func() { _ = brokers.Close() })
+	socket := newBounded(ours)
+	socket.within = 10 * time.Millisecond
+	if n, err := socket.Write(make([]byte, 4)); n != 0 || !isTimeout(err) {
+		t.Fatalf("wrote %d bytes to a broker that reads nothing and says nothing: %v", n, err)
+	}
+	socket.patient.Store(true)
+	wrote := make(chan error, 1)
+	go func() {
+		_, err := socket.Write([]byte("abcd"))
+		wrote <- err
+	}()
+	got := make([]byte, 4)
+	for i := range got { // each byte comes after more than the time that a write has else
+		for began := socket.writingFor(); socket.writingFor() < began+2*socket.within; {
+			time.Sleep(time.Millisecond)
+		}
+		if _, err := io.ReadFull(brokers, got[i:i+1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-wrote; err != nil || string(got) != "abcd" {
+		t.Errorf("%q arrived, %v", got, err)
+	}
+	if socket.writingFor() != 0 {
+		t.Error("still writing")
+	}
+	go func() {
+		_, err := socket.Write([]byte("abcd"))
+		wrote <- err
+	}()
+	socket.finish(20 * time.Millisecond)
+	if err := <-wrote; !isTimeout(err) {
+		t.Errorf("a write after the end of the session: %v", err)
+	}
+}
+
 func isTimeout(err error) bool {
 	timeout, ok := errors.AsType[net.Error](err)
 	return ok && timeout.Timeout()
