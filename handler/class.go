@@ -33,7 +33,7 @@ func isSilent(kind reflect.Type) bool {
 		return true
 	}
 	switch kind {
-	case reflect.TypeFor[syscall.Errno](), reflect.TypeFor[os.SyscallError](), reflect.TypeFor[advised]():
+	case reflect.TypeFor[syscall.Errno](), reflect.TypeFor[os.SyscallError](), reflect.TypeFor[advised](), reflect.TypeFor[carrying]():
 		return true
 	}
 	return kind.Name() == ""

@@ -17,6 +17,8 @@ const (
 	AdviceDrop Advice = "drop"
 	// AdviceRetry asks for a retry that does not count. See RetryAfter.
 	AdviceRetry Advice = "retry"
+	// AdviceRelease asks for the message again as if there had been no attempt. See Release.
+	AdviceRelease Advice = "release"
 )
 
 // Fail returns an error that says: the message itself is wrong, and however often it is tried, it will fail. It goes to the
@@ -34,10 +36,44 @@ func RetryAfter(delay time.Duration, err error) error {
 	return &advised{advice: AdviceRetry, after: max(0, delay), err: err}
 }
 
+// Release returns an error that says: this was no attempt, such as when something that the handler needs is taken by somebody else.
+// The message comes again after delay, and neither an attempt nor a retry is counted; the maxAge of the policy, from the first release
+// or failure on, still ends it. More than an hour is an hour, and less than nothing is nothing. In a queue with strict order it is
+// a failure like others. err may be nil.
+func Release(delay time.Duration, err error) error {
+	return &advised{advice: AdviceRelease, after: max(0, delay), err: err}
+}
+
+// MaxCarry is the longest text that Carry takes, in bytes.
+const MaxCarry = 4 << 10
+
+// Carry returns an error that hands a text to the next attempt at the message, in whichever process: it is that one's Message.Carry, such
+// as the steps of the work that are done. It has at most MaxCarry bytes of UTF-8; with another one the attempt fails with the class
+// MalformedResponse. What failed attempts before have handed on stays until one hands on something else; "" takes it back. What becomes of
+// the message is for err to say, which may be one of Fail, RetryAfter, Release and Drop; those may also be around it. err may be nil.
+func Carry(text string, err error) error { return &carrying{text: text, err: err} }
+
+// carrying is an error with something for the next attempt.
+type carrying struct {
+	text string
+	err  error
+}
+
+// Error is the text of the error that was given.
+func (c *carrying) Error() string {
+	if c.err == nil {
+		return "the handler goes on with the next attempt and gives no reason"
+	}
+	return c.err.Error()
+}
+
+// Unwrap gives the error that was given.
+func (c *carrying) Unwrap() error { return c.err }
+
 // advised is an error with advice. Its text is that of the error in it.
 type advised struct {
 	advice Advice
-	// after is for AdviceRetry.
+	// after is for AdviceRetry and AdviceRelease.
 	after time.Duration
 	err   error
 }
@@ -52,6 +88,8 @@ func (a *advised) Error() string {
 		return "the handler drops the message and gives no reason"
 	case AdviceRetry:
 		return "the handler asks for a retry after " + a.after.String() + " and gives no reason"
+	case AdviceRelease:
+		return "the handler releases the message for " + a.after.String() + " and gives no reason"
 	default:
 		return "the handler fails the message and gives no reason"
 	}
@@ -82,9 +120,9 @@ type DelayError interface {
 
 // Failure is what an error says about a failed attempt. Its texts are as long as the error made them.
 type Failure struct {
-	// Advice is that of the outermost Fail, RetryAfter or Drop around the error.
+	// Advice is that of the outermost Fail, RetryAfter, Release or Drop around the error.
 	Advice Advice
-	// RetryAfter is the delay of a RetryAfter where that is the advice, or else of the outermost DelayError; nil where there is
+	// RetryAfter is the delay of a RetryAfter or Release where that is the advice, or else of the outermost DelayError; nil where there is
 	// neither. It is not negative.
 	RetryAfter *time.Duration
 	// Class is that of the outermost ClassError, or else the type of the innermost error whose type tells something, such as
@@ -94,6 +132,8 @@ type Failure struct {
 	Status int
 	// Message is the error's text.
 	Message string
+	// Carry is the text of the outermost Carry around the error; nil where there is none.
+	Carry *string
 }
 
 // FailureOf reads an error as the worker does, through everything that wraps it as the package errors knows it; of errors that
@@ -109,9 +149,12 @@ func FailureOf(err error) Failure {
 	}
 	if told, ok := errors.AsType[*advised](err); ok {
 		failure.Advice = told.advice
-		if told.advice == AdviceRetry {
+		if told.advice == AdviceRetry || told.advice == AdviceRelease {
 			failure.RetryAfter = new(told.after)
 		}
+	}
+	if told, ok := errors.AsType[*carrying](err); ok {
+		failure.Carry = &told.text
 	}
 	if told, ok := errors.AsType[ClassError](err); ok {
 		failure.Class = told.Class()

@@ -57,9 +57,24 @@ func TestAnErrorTellsWhatIsToBecomeOfItsMessage(t *testing.T) {
 		"a plain error leaves all to the policy": {base, handler.Failure{Message: "no flour left"}},
 		"a wrapped plain error has no class":     {fmt.Errorf("bake: %w", base), handler.Failure{Message: "bake: no flour left"}},
 		"Fail":                                   {handler.Fail(base), handler.Failure{Advice: handler.AdviceFail, Message: "no flour left"}},
-		"Drop":                                   {handler.Drop(base), handler.Failure{Advice: handler.AdviceDrop, Message: "no flour left"}},
-		"RetryAfter":                             {handler.RetryAfter(minute, base), handler.Failure{Advice: handler.AdviceRetry, RetryAfter: &minute, Message: "no flour left"}},
-		"RetryAfter of less than nothing":        {handler.RetryAfter(-minute, base), handler.Failure{Advice: handler.AdviceRetry, RetryAfter: &zero, Message: "no flour left"}},
+		"Release": {
+			handler.Release(time.Minute, base), handler.Failure{Advice: handler.AdviceRelease, RetryAfter: &minute, Message: "no flour left"},
+		},
+		"Release without a reason": {
+			handler.Release(-1, nil), handler.Failure{Advice: handler.AdviceRelease, RetryAfter: &zero, Message: "the handler releases the message for 0s and gives no reason"},
+		},
+		"Carry": {handler.Carry("step 2", base), handler.Failure{Carry: new("step 2"), Message: "no flour left"}},
+		"Carry around advice, and within it": {
+			handler.Carry("outer", handler.RetryAfter(minute, handler.Carry("inner", stockError{base}))),
+			handler.Failure{Carry: new("outer"), Advice: handler.AdviceRetry, RetryAfter: &minute, Class: "OutOfStock", Status: 409, Message: "no flour left"},
+		},
+		"Carry takes back, without a reason": {
+			handler.Fail(handler.Carry("", nil)),
+			handler.Failure{Carry: new(""), Advice: handler.AdviceFail, Message: "the handler goes on with the next attempt and gives no reason"},
+		},
+		"Drop":                            {handler.Drop(base), handler.Failure{Advice: handler.AdviceDrop, Message: "no flour left"}},
+		"RetryAfter":                      {handler.RetryAfter(minute, base), handler.Failure{Advice: handler.AdviceRetry, RetryAfter: &minute, Message: "no flour left"}},
+		"RetryAfter of less than nothing": {handler.RetryAfter(-minute, base), handler.Failure{Advice: handler.AdviceRetry, RetryAfter: &zero, Message: "no flour left"}},
 		"advice that was wrapped": {
 			fmt.Errorf("bake: %w", handler.Fail(base)),
 			handler.Failure{Advice: handler.AdviceFail, Message: "bake: no flour left"},

@@ -27,7 +27,7 @@ func TestEachExampleRunsByOneCommand(t *testing.T) {
 	if err != nil || len(scripts) < 4 {
 		t.Fatalf("found %v, %v", scripts, err)
 	}
-	if said, err := exec.CommandContext(t.Context(), "php", "process-php/bus.php").CombinedOutput(); err != nil {
+	if said, err := exec.CommandContext(t.Context(), "php", "process-php/bin/console", "list", "redrive").CombinedOutput(); err != nil {
 		t.Fatalf("hack/languages.sh installs what the examples need, or says how; go test -short does without: %v\n%s", err, said)
 	}
 	cli := filepath.Join(t.TempDir(), "redrive") // once for all

@@ -25,12 +25,18 @@ type frame struct {
 		RoutingKey      string         `json:"routingKey"`
 		Type            string         `json:"type"`
 		CorrelationID   string         `json:"correlationId"`
+		ReplyTo         string         `json:"replyTo"`
+		AppID           string         `json:"appId"`
+		UserID          string         `json:"userId"`
+		Priority        uint8          `json:"priority"`
+		Expiration      string         `json:"expiration"`
 		ContentType     string         `json:"contentType"`
 		ContentEncoding string         `json:"contentEncoding"`
 		Traceparent     string         `json:"traceparent"`
 		Tracestate      string         `json:"tracestate"`
 		Timestamp       time.Time      `json:"timestamp"`
 		FirstFailure    time.Time      `json:"firstFailure"`
+		Carry           string         `json:"carry"`
 		Headers         map[string]any `json:"headers"`
 	} `json:"message"`
 	Body       string `json:"body"`
@@ -47,6 +53,7 @@ type result struct {
 	Status     int            `json:"status,omitempty"`
 	RetryAfter *float64       `json:"retryAfter,omitempty"`
 	Advice     handler.Advice `json:"advice,omitempty"`
+	Carry      *string        `json:"carry,omitempty"`
 }
 
 // read reads a line.
@@ -80,7 +87,8 @@ func (f *frame) message() *handler.Message {
 	return &handler.Message{
 		Body: body, ContentType: m.ContentType, ContentEncoding: m.ContentEncoding, Headers: m.Headers,
 		ID: m.ID, IdempotencyKey: m.IdempotencyKey, Attempt: m.Attempt, Retries: m.Retries, Queue: m.Queue, Exchange: m.Exchange,
-		RoutingKey: m.RoutingKey, Type: m.Type, CorrelationID: m.CorrelationID, Timestamp: m.Timestamp, FirstFailure: m.FirstFailure,
+		RoutingKey: m.RoutingKey, Type: m.Type, CorrelationID: m.CorrelationID, ReplyTo: m.ReplyTo, AppID: m.AppID, UserID: m.UserID,
+		Priority: m.Priority, Expiration: m.Expiration, Timestamp: m.Timestamp, FirstFailure: m.FirstFailure, Carry: m.Carry,
 		Traceparent: m.Traceparent, Tracestate: m.Tracestate,
 	}
 }

@@ -139,6 +139,9 @@ func (s *server) answer(ctx context.Context, f *frame) []byte {
 		seconds := failure.RetryAfter.Seconds()
 		r.RetryAfter = &seconds
 	}
+	if failure.Carry != nil {
+		r.Carry = new(cut(*failure.Carry)) // what is too long is so still, and the worker says it
+	}
 	data, _ := json.Marshal(r) //nolint:errchkjson // texts and numbers
 	return data
 }

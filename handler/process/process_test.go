@@ -80,14 +80,14 @@ func TestWhatAHandlerReturnsIsTheResult(t *testing.T) {
 	outcomes := map[string]error{
 		"none": nil, "plain": errors.New("broken"), "coded": coded{errors.New("no flour left")},
 		"fail": handler.Fail(errors.New("never")), "drop": handler.Drop(nil), "retry": handler.RetryAfter(1500*time.Millisecond, errors.New("later")),
-		"long": errors.New(strings.Repeat("x", 1<<20)),
+		"long": errors.New(strings.Repeat("x", 1<<20)), "carry": handler.Carry("step 2", handler.Release(time.Second, nil)), "taken back": handler.Carry("", nil),
 	}
 	want := map[string]string{
 		"none":  `"id":"none","outcome":"ack"`,
 		"plain": `"message":"broken","outcome":"failure"`,
 		"coded": `"class":"OutOfStock","id":"coded","message":"no flour left","outcome":"failure","status":409`,
 		"fail":  `"advice":"fail"`, "drop": `"advice":"drop"`, "retry": `"advice":"retry","id":"retry","message":"later","outcome":"failure","retryAfter":1.5`,
-		"long": `xxx`,
+		"long": `xxx`, "carry": `"advice":"release","carry":"step 2"`, "taken back": `"carry":""`,
 	}
 	w := serve(t.Context(), t, 1, func(_ context.Context, m *handler.Message) error { return outcomes[string(m.Body)] })
 	for name, part := range want {
@@ -96,6 +96,17 @@ func TestWhatAHandlerReturnsIsTheResult(t *testing.T) {
 		if err != nil || !strings.Contains(string(got), part) || !strings.Contains(string(got), `"type":"result"`) || len(got) > 64<<10 {
 			t.Errorf("%s: got %.300s", name, got)
 		}
+	}
+	if err := w.end(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestServe_CarryOfTheLastAttempt(t *testing.T) {
+	w := serve(t.Context(), t, 1, func(_ context.Context, m *handler.Message) error { return handler.Carry(m.Carry+"+1", nil) })
+	w.write(`{"type":"message","id":"1","message":{"id":"m","carry":"done: é\n"},"body":""}` + "\n")
+	if got := w.read()["carry"]; got != "done: é\n+1" {
+		t.Errorf("got %q", got)
 	}
 	if err := w.end(); err != nil {
 		t.Error(err)

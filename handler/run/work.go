@@ -134,7 +134,7 @@ func (j *job) serve(ctx context.Context, w *worker.Worker) error {
 	defer func() { _ = server.Close() }()
 	j.begin(func() error {
 		if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("listen on %s: %w", j.options.Listen, err)
+			return fmt.Errorf("--listen: %w", err) // which names the address
 		}
 		return nil
 	})

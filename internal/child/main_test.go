@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience is how long a test waits for what must happen.
-const patience = 30 * time.Second
+const patience = 5 * time.Minute
 
 // as is the command of the test's program in a role.
 func as(ctx context.Context, t *testing.T, role string) *exec.Cmd {

@@ -22,35 +22,58 @@ const excerpt = 2 << 10
 // refusal makes a failure out of an answer that is not success. An RFC 9457 problem names its class and message;
 // otherwise the message is the status and the beginning of the body, if that is text.
 func (h *HTTP) refusal(response *http.Response, body []byte) *retry.Failure {
+	carry, err := carryOf(response.Header)
+	if err != nil {
+		return malformedResult(err)
+	}
 	failure := &retry.Failure{
+		Carry:      carry,
 		Source:     retry.SourceHandler,
 		Status:     response.StatusCode,
 		RetryAfter: retryAfter(response.Header.Get("Retry-After"), h.clock()),
-		Advice:     advice(response.Header.Get("Redrive-Advice")),
+		Advice:     stopped(advice(response.Header.Get("Redrive-Advice")), isNegative(response.Header.Get("Retry-After"))),
 	}
 	mediaType, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	if mediaType == "application/problem+json" {
 		failure.Class, failure.Message = problem(body)
 	}
-	if failure.Message == "" {
-		failure.Message = statusLine(response.StatusCode)
+	logged := failure.Message
+	if logged == "" {
+		logged = statusLine(response.StatusCode)
+		failure.Message = logged
 		if text := plainText(response.Header, mediaType, body); failure.Class == "" && text != "" {
 			failure.Message += ": " + text
 		}
 	}
 	failure.Class = message.Text(failure.Class, message.MaxClass)
 	failure.Message = message.Text(failure.Message, message.MaxText)
+	failure.Logged = message.Text(logged, message.MaxText)
 	return failure
 }
 
 // advice returns what a Redrive-Advice header asks for; nothing where it makes no sense.
 func advice(value string) retry.Advice {
-	for _, known := range []retry.Advice{retry.AdviseFail, retry.AdviseDrop, retry.AdviseRetry} {
+	for _, known := range []retry.Advice{retry.AdviseFail, retry.AdviseDrop, retry.AdviseRetry, retry.AdviseRelease} {
 		if strings.EqualFold(strings.TrimSpace(value), string(known)) {
 			return known
 		}
 	}
 	return ""
+}
+
+// isNegative reports whether a Retry-After header is a number of seconds below 0.
+func isNegative(value string) bool {
+	digits, negative := strings.CutPrefix(strings.TrimSpace(value), "-")
+	return negative && strings.Trim(digits, "0123456789") == "" && strings.Trim(digits, "0") != ""
+}
+
+// stopped is the advice of a handler whose delay is negative: no more retries, where it does not ask for the message to be failed or
+// dropped anyway.
+func stopped(advice retry.Advice, negative bool) retry.Advice {
+	if !negative || advice == retry.AdviseFail || advice == retry.AdviseDrop {
+		return advice
+	}
+	return retry.AdviseStop
 }
 
 // retryAfter returns the delay that a Retry-After header asks for, at most maxRetryAfter; nil where it asks for none or

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	public "redrive.dev/redrive/handler"
 	"redrive.dev/redrive/internal/handler"
 	"redrive.dev/redrive/internal/handler/handlertest"
 )
@@ -139,9 +140,9 @@ func seen(r *http.Request) handler.Request {
 		t, _ := time.Parse(time.RFC3339, r.Header.Get(name))
 		return t
 	}
-	headers := map[string]any{}
-	for name := range r.Header {
-		headers[strings.ToLower(name)] = r.Header.Get(name)
+	headers, err := public.DecodeHTTPHeaders(r.Header, public.HTTPHeaderPrefix)
+	if err != nil {
+		panic(err)
 	}
 	return handler.Request{
 		Headers: headers, ContentType: r.Header.Get("Content-Type"), ContentEncoding: r.Header.Get("Content-Encoding"),
@@ -149,6 +150,8 @@ func seen(r *http.Request) handler.Request {
 		Attempt: number("Redrive-Attempt"), Retries: number("Redrive-Retries"), Queue: r.Header.Get("Redrive-Queue"),
 		Exchange: r.Header.Get("Redrive-Exchange"), RoutingKey: r.Header.Get("Redrive-Routing-Key"),
 		Type: r.Header.Get("Redrive-Type"), CorrelationID: r.Header.Get("Redrive-Correlation-Id"),
+		ReplyTo: r.Header.Get("Redrive-Reply-To"), AppID: r.Header.Get("Redrive-App-Id"), UserID: r.Header.Get("Redrive-User-Id"),
+		Priority: uint8(number("Redrive-Priority")), Expiration: r.Header.Get("Redrive-Expiration"),
 		Timestamp: moment("Redrive-Timestamp"), FirstFailure: moment("Redrive-First-Failure"),
 		Traceparent: r.Header.Get("Traceparent"), Tracestate: r.Header.Get("Tracestate"),
 	}

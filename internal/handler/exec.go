@@ -93,10 +93,8 @@ func (e *Exec) Handle(ctx context.Context, request Request) *retry.Failure {
 }
 
 func notStarted(err error) *retry.Failure {
-	return &retry.Failure{
-		Source: retry.SourceConnection, Class: ClassNotStarted,
-		Message: message.Text(err.Error(), message.MaxText),
-	}
+	text := message.Text(err.Error(), message.MaxText)
+	return &retry.Failure{Source: retry.SourceConnection, Class: ClassNotStarted, Message: text, Logged: text}
 }
 
 // saying is what a command wrote, with room for what it is told.
@@ -140,6 +138,7 @@ func (s *saying) failure(ctx context.Context, exit child.Exit) *retry.Failure {
 	}
 	if failure != nil && failure.Message == "" {
 		failure.Message = cmp.Or(s.lastWords(), exit.String()+", without a word on standard error")
+		failure.Logged = exit.String()
 	}
 	return failure
 }

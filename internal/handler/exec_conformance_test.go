@@ -75,6 +75,8 @@ func seenInEnvironment() handler.Request {
 		ID: os.Getenv("REDRIVE_MESSAGE_ID"), IdempotencyKey: os.Getenv("REDRIVE_IDEMPOTENCY_KEY"),
 		Attempt: number("REDRIVE_ATTEMPT"), Retries: number("REDRIVE_RETRIES"), Queue: os.Getenv("REDRIVE_QUEUE"),
 		Exchange: os.Getenv("REDRIVE_EXCHANGE"), RoutingKey: os.Getenv("REDRIVE_ROUTING_KEY"), Type: os.Getenv("REDRIVE_TYPE"),
+		ReplyTo: os.Getenv("REDRIVE_REPLY_TO"), AppID: os.Getenv("REDRIVE_APP_ID"), UserID: os.Getenv("REDRIVE_USER_ID"),
+		Priority: uint8(number("REDRIVE_PRIORITY")), Expiration: os.Getenv("REDRIVE_EXPIRATION"),
 		CorrelationID: os.Getenv("REDRIVE_CORRELATION_ID"), Timestamp: moment("REDRIVE_TIMESTAMP"),
 		FirstFailure: moment("REDRIVE_FIRST_FAILURE"), ContentType: os.Getenv("REDRIVE_CONTENT_TYPE"),
 		ContentEncoding: os.Getenv("REDRIVE_CONTENT_ENCODING"),

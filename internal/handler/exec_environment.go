@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"redrive.dev/redrive/internal/message"
 )
 
 const (
@@ -27,8 +29,14 @@ const (
 	envRoutingKey      = "REDRIVE_ROUTING_KEY"
 	envType            = "REDRIVE_TYPE"
 	envCorrelationID   = "REDRIVE_CORRELATION_ID"
+	envReplyTo         = "REDRIVE_REPLY_TO"
+	envAppID           = "REDRIVE_APP_ID"
+	envUserID          = "REDRIVE_USER_ID"
+	envPriority        = "REDRIVE_PRIORITY"
+	envExpiration      = "REDRIVE_EXPIRATION"
 	envTimestamp       = "REDRIVE_TIMESTAMP"
 	envFirstFailure    = "REDRIVE_FIRST_FAILURE"
+	envCarry           = "REDRIVE_CARRY"
 	envContentType     = "REDRIVE_CONTENT_TYPE"
 	envContentEncoding = "REDRIVE_CONTENT_ENCODING"
 	envDeadline        = "REDRIVE_DEADLINE"
@@ -39,8 +47,9 @@ const (
 
 // messageVariables are all of them.
 var messageVariables = []string{ //nolint:gochecknoglobals // a constant, if Go had lists of those
-	envID, envIdempotencyKey, envAttempt, envRetries, envQueue, envExchange, envRoutingKey, envType, envCorrelationID, envTimestamp,
-	envFirstFailure, envContentType, envContentEncoding, envDeadline, envHeaders, envTraceparent, envTracestate,
+	envID, envIdempotencyKey, envAttempt, envRetries, envQueue, envExchange, envRoutingKey, envType, envCorrelationID,
+	envReplyTo, envAppID, envUserID, envPriority, envExpiration, envTimestamp, envFirstFailure, envCarry,
+	envContentType, envContentEncoding, envDeadline, envHeaders, envTraceparent, envTracestate,
 }
 
 // inherited returns the worker's own environment without what is withheld, and without variables that a command would take for those of
@@ -75,6 +84,13 @@ func (v *variables) of(ctx context.Context, r *Request, inherited []string) []st
 	v.add(envRoutingKey, r.RoutingKey)
 	v.add(envType, r.Type)
 	v.add(envCorrelationID, r.CorrelationID)
+	v.add(envReplyTo, r.ReplyTo)
+	v.add(envAppID, r.AppID)
+	v.add(envUserID, r.UserID)
+	v.add(envExpiration, r.Expiration)
+	if r.Priority > 0 {
+		v.number(envPriority, int64(r.Priority))
+	}
 	v.add(envContentType, r.ContentType)
 	v.add(envContentEncoding, r.ContentEncoding)
 	v.add(envTraceparent, r.Traceparent)
@@ -83,6 +99,7 @@ func (v *variables) of(ctx context.Context, r *Request, inherited []string) []st
 	v.moment(envFirstFailure, time.RFC3339Nano, r.FirstFailure)
 	deadline, _ := ctx.Deadline()
 	v.moment(envDeadline, "2006-01-02T15:04:05.000Z07:00", deadline)
+	v.addUpTo(message.MaxCarry, envCarry, r.Carry)
 	v.headers(r.Headers)
 
 	v.all = append(v.all[:0], inherited...)
@@ -98,8 +115,11 @@ func (v *variables) begin(name string) { v.text = append(append(v.text, name...)
 func (v *variables) end()              { v.ends = append(v.ends, len(v.text)) }
 
 // add adds a variable whose value is known and can be in an environment.
-func (v *variables) add(name, value string) {
-	if value == "" || len(value) > maxVariable || strings.IndexByte(value, 0) >= 0 {
+func (v *variables) add(name, value string) { v.addUpTo(maxVariable, name, value) }
+
+// addUpTo is add with a bound on the value.
+func (v *variables) addUpTo(longest int, name, value string) {
+	if value == "" || len(value) > longest || strings.IndexByte(value, 0) >= 0 {
 		return
 	}
 	v.begin(name)

@@ -12,6 +12,9 @@ const (
 	lastSysexit  = 78
 )
 
+// releaseExit is the exit code, beyond those of sysexits.h, with which a command gives its message back.
+const releaseExit = 80
+
 // sysexits are the names of these exit codes, and what they ask for. Whether the others are worth a retry is for the policy.
 var sysexits = [...]struct { //nolint:gochecknoglobals // a constant, if Go had lists of those
 	name   string
@@ -41,6 +44,9 @@ func exited(failure *retry.Failure, exit child.Exit) *retry.Failure {
 		failure = &retry.Failure{Source: retry.SourceHandler}
 	}
 	class, advice := ClassExitStatus, retry.Advice("")
+	if exit.Code == releaseExit {
+		class, advice = "EX_RELEASE", retry.AdviseRelease
+	}
 	if exit.Code >= firstSysexit && exit.Code <= lastSysexit {
 		class, advice = sysexits[exit.Code-firstSysexit].name, sysexits[exit.Code-firstSysexit].advice
 	}
@@ -64,6 +70,6 @@ func killed(exit child.Exit, lastWords string) *retry.Failure {
 	}
 	return &retry.Failure{
 		Source: retry.SourceCrash, Class: exit.SignalName(), Status: 128 + int(exit.Signal),
-		Message: message.Text(text, message.MaxText),
+		Message: message.Text(text, message.MaxText), Logged: exit.String(),
 	}
 }

@@ -2,6 +2,7 @@ package handler
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"io"
 	"io/fs"
@@ -28,6 +29,8 @@ const (
 	ClassDNS = "DNS"
 	// ClassTLS is a TLS handshake that failed.
 	ClassTLS = "TLS"
+	// ClassUnknownCA is one that failed because nobody who is trusted has signed the server's certificate.
+	ClassUnknownCA = "UnknownCA"
 	// ClassUnreachable is any other way in which no connection comes about.
 	ClassUnreachable = "Unreachable"
 	// ClassConnectionReset is a connection that ended before the answer did.
@@ -36,23 +39,49 @@ const (
 	ClassMalformedResponse = "MalformedResponse"
 )
 
+// What is said of attempts that were ended from outside.
+const (
+	noAnswer     = "no complete answer in time"
+	noResult     = "no result in time"
+	wasBrokenOff = "the attempt was broken off"
+	wasReset     = "the server reset the request after it was sent"
+)
+
 // progress is how far a request came. The transport tells it from goroutines of its own.
 type progress struct {
 	handshake, connected, answered atomic.Bool
+	// written is how often the headers of the request were sent, and repeated says that it would have been too often.
+	written  atomic.Int32
+	repeated atomic.Bool
+	// end frees what the context holds.
+	end context.CancelFunc
 	// framed says that a broken-off body cannot be told from one that is malformed, as in HTTP/2.
 	framed bool
 }
 
-// newProgress returns one, and the context for its request.
+// mostWritten is how often the headers of one request are sent: once more where the server has not seen it, as with REFUSED_STREAM
+// and GOAWAY.
+const mostWritten = 2
+
+// newProgress returns one, and the context for its request. The context ends where the transport would send the request too often:
+// net/http takes a stream that the server resets with PROTOCOL_ERROR for one that it has not seen, and sends the request again, without
+// limit and pause.
 func newProgress(ctx context.Context) (context.Context, *progress) {
 	p := &progress{}
+	ctx, p.end = context.WithCancel(ctx)
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GetConn: func(string) { // again, where the connection taken first was closed before a byte was written
+			if p.written.Load() >= mostWritten {
+				p.repeated.Store(true)
+				p.end()
+				return
+			}
 			p.handshake.Store(false)
 			p.connected.Store(false)
 		},
 		TLSHandshakeStart:    func() { p.handshake.Store(true) },
 		GotConn:              func(httptrace.GotConnInfo) { p.connected.Store(true) },
+		WroteHeaders:         func() { p.written.Add(1) },
 		GotFirstResponseByte: func() { p.answered.Store(true) },
 	}), p
 }
@@ -63,6 +92,8 @@ func (p *progress) failure(ctx context.Context, err error) *retry.Failure {
 	switch {
 	case hasEnded(ctx):
 		return outOfTime(ctx)
+	case p.repeated.Load():
+		return &retry.Failure{Source: retry.SourceCrash, Class: ClassConnectionReset, Message: wasReset, Logged: wasReset}
 	case !p.connected.Load(), isUnwelcome(err):
 		return unconnected(err, p.handshake.Load())
 	case p.answered.Load() && !p.framed && !isCut(err):
@@ -82,21 +113,21 @@ func hasEnded(ctx context.Context) bool {
 // outOfTime is the failure of an attempt whose context has ended.
 func outOfTime(ctx context.Context) *retry.Failure {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return &retry.Failure{Source: retry.SourceTimeout, Class: ClassTimeout, Message: "no complete answer in time"}
+		return &retry.Failure{Source: retry.SourceTimeout, Class: ClassTimeout, Message: noAnswer, Logged: noAnswer}
 	}
-	return &retry.Failure{Source: retry.SourceConnection, Class: ClassCanceled, Message: "the attempt was broken off"}
+	return &retry.Failure{Source: retry.SourceConnection, Class: ClassCanceled, Message: wasBrokenOff, Logged: wasBrokenOff}
 }
 
 // unconnected is the failure of one for which no connection came about.
 func unconnected(err error, handshake bool) *retry.Failure {
-	return &retry.Failure{
-		Source: retry.SourceConnection, Class: connectionClass(err, handshake), Message: message.Text(err.Error(), message.MaxText),
-	}
+	text := message.Text(err.Error(), message.MaxText)
+	return &retry.Failure{Source: retry.SourceConnection, Class: connectionClass(err, handshake), Message: text, Logged: text}
 }
 
 // lost is the failure of one whose connection ended.
 func lost(err error) *retry.Failure {
-	return &retry.Failure{Source: retry.SourceCrash, Class: ClassConnectionReset, Message: message.Text(err.Error(), message.MaxText)}
+	text := message.Text(err.Error(), message.MaxText)
+	return &retry.Failure{Source: retry.SourceCrash, Class: ClassConnectionReset, Message: text, Logged: text}
 }
 
 // connectionClass says why no connection came about.
@@ -108,6 +139,8 @@ func connectionClass(err error, handshake bool) string {
 	switch {
 	case errors.As(err, &dns):
 		return ClassDNS
+	case handshake && isOfUnknownCA(err):
+		return ClassUnknownCA
 	case handshake:
 		return ClassTLS
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist): // the latter is a unix socket's
@@ -125,6 +158,12 @@ func isUnwelcome(err error) bool {
 	return ok && network.Op == "remote error" && strings.Contains(network.Err.Error(), "certificate")
 }
 
+// isOfUnknownCA reports whether a server's certificate is signed by nobody who is trusted.
+func isOfUnknownCA(err error) bool {
+	_, unknown := errors.AsType[x509.UnknownAuthorityError](err)
+	return unknown
+}
+
 // isCut reports whether the connection ended where more of the answer was to come.
 func isCut(err error) bool {
 	var network *net.OpError
@@ -136,5 +175,6 @@ func malformed(text string) *retry.Failure {
 		Source:  retry.SourceHandler,
 		Class:   ClassMalformedResponse,
 		Message: message.Text("not an HTTP answer: "+text, message.MaxText),
+		Logged:  "not an HTTP answer",
 	}
 }

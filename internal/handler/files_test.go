@@ -89,7 +89,9 @@ func TestHeadersOfTheSecretAreOnEveryRequestAndWinOverTheMessages(t *testing.T) 
 	o.Files = folder(t, map[string]string{
 		"headers/authorization": "Bearer s3cret\n", "headers/X-Api_Key": " k ", "headers/User-Agent": "shop", "headers/x-twice": "a, b\r\n",
 	})
-	h := open(t, handler.NewHTTP, withHeaders(url), o)
+	spec := withHeaders(url)
+	spec.Headers = &v1alpha1.HTTPHeaders{Prefix: new("None"), Allow: []string{"*"}}
+	h := open(t, handler.NewHTTP, spec, o)
 	if got := h.Handle(t.Context(), handler.Request{Headers: map[string]any{
 		"Authorization": "Bearer forged", "x_api_key": "forged", "X-API-KEY": "forged", "user-agent": "forged", "X-Twice": "forged", "other": "kept",
 	}}); got != nil {
@@ -271,7 +273,7 @@ func TestCertificatesOfTheAuthorityAloneAreTrustedAndARotatedOneIsTakenOver(t *t
 		t.Fatalf("before: %s", show(got))
 	}
 	exchange(after)
-	if got := attempt(t, h, 10*time.Second, "body"); got == nil || got.Class != handler.ClassTLS {
+	if got := attempt(t, h, 10*time.Second, "body"); got == nil || got.Class != handler.ClassUnknownCA {
 		t.Fatalf("a certificate of another authority: %s", show(got))
 	}
 	write(t, o.Files, "ca.crt", string(after.PEM)+string(before.PEM))

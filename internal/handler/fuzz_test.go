@@ -89,7 +89,7 @@ func checkFailure(t *testing.T, f *retry.Failure) {
 	if len(f.Class) > message.MaxClass || len(f.Message) > message.MaxText || !utf8.ValidString(f.Class) || !utf8.ValidString(f.Message) || f.Message == "" {
 		t.Errorf("class %q, message %q", f.Class, f.Message)
 	}
-	if !slices.Contains([]retry.Advice{"", retry.AdviseFail, retry.AdviseDrop, retry.AdviseRetry}, f.Advice) {
+	if !slices.Contains([]retry.Advice{"", retry.AdviseFail, retry.AdviseDrop, retry.AdviseRetry, retry.AdviseRelease, retry.AdviseStop}, f.Advice) {
 		t.Errorf("advice %q", f.Advice)
 	}
 	if f.RetryAfter != nil && (*f.RetryAfter < 0 || *f.RetryAfter > maxRetryAfter) {

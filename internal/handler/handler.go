@@ -14,7 +14,7 @@ type Request struct {
 	Body            []byte
 	ContentType     string
 	ContentEncoding string
-	// Headers of the message as its producer set them, without Redrive's own.
+	// Headers of the message as its producer set them, without Redrive's own; at every attempt the same.
 	Headers map[string]any
 
 	// ID of the message; the same for every attempt and every copy.
@@ -32,11 +32,20 @@ type Request struct {
 	RoutingKey string
 	// Type of the message, as expressions see it; may be empty.
 	Type string
-	// CorrelationID and Timestamp are the properties; may be empty and zero.
-	CorrelationID string
-	Timestamp     time.Time
+	// CorrelationID, ReplyTo, AppID and Timestamp are the properties; may be empty and zero.
+	CorrelationID, ReplyTo, AppID string
+	Timestamp                     time.Time
+	// UserID is the login of the producer, where it set that property. The broker checks it for whoever publishes, but what a retry
+	// carries of it is a header like others, so it authorizes nobody.
+	UserID string
+	// Priority that the producer gave the message; 0 where it gave none.
+	Priority uint8
+	// Expiration is the property as the producer set it, in milliseconds; empty where there was none.
+	Expiration string
 	// FirstFailure is zero on the first attempt.
 	FirstFailure time.Time
+	// Carry is what the last failed attempt asked to have back; empty where there is nothing.
+	Carry string
 	// Traceparent and Tracestate are the W3C trace context of this attempt; empty where there is none.
 	Traceparent, Tracestate string
 }

@@ -2,7 +2,6 @@ package handler
 
 import (
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,9 +10,6 @@ import (
 )
 
 const (
-	// maxCarriedValue and maxCarried bound what is carried over of a message's headers, one value and all together.
-	maxCarriedValue = 8 << 10
-	maxCarried      = 32 << 10
 	// maxMeta bounds a value that describes the message; AMQP allows 255 bytes.
 	maxMeta = 1 << 10
 )
@@ -57,10 +53,10 @@ func (f *fields) header() http.Header {
 func (h *HTTP) describe(f *fields, r Request, secret secretHeaders) {
 	contentType := fieldValue(r.ContentType)
 	carry := carrier{
-		fields: f, left: maxCarried, secret: secret.names, traced: r.Traceparent != "",
+		fields: f, headerRules: h.headers, own: r.Headers, secret: secret.names, traced: r.Traceparent != "",
 		event: h.cloudEvents, structured: isStructured(contentType),
 	}
-	carry.all(r.Headers)
+	carry.carryAll()
 	if carry.event && !carry.structured {
 		contentType = f.completeEvent(r, contentType)
 	}
@@ -81,6 +77,7 @@ func (h *HTTP) describe(f *fields, r Request, secret secretHeaders) {
 		f.addMeta("Tracestate", r.Tracestate)
 	}
 	f.tell(r)
+	f.addCarry(r.Carry)
 }
 
 // addMeta adds what is known about the message, unless it is empty.
@@ -102,94 +99,19 @@ func (f *fields) tell(r Request) {
 	set("Redrive-Routing-Key", r.RoutingKey)
 	set("Redrive-Type", r.Type)
 	set("Redrive-Correlation-Id", r.CorrelationID)
+	set("Redrive-Reply-To", r.ReplyTo)
+	set("Redrive-App-Id", r.AppID)
+	set("Redrive-User-Id", r.UserID)
+	set("Redrive-Expiration", r.Expiration)
+	if r.Priority > 0 {
+		set("Redrive-Priority", strconv.Itoa(int(r.Priority)))
+	}
 	if !r.Timestamp.IsZero() {
 		set("Redrive-Timestamp", r.Timestamp.UTC().Format(time.RFC3339))
 	}
 	if !r.FirstFailure.IsZero() {
 		set("Redrive-First-Failure", r.FirstFailure.UTC().Format(time.RFC3339Nano))
 	}
-}
-
-// carrier carries headers of a message over to a request.
-type carrier struct {
-	*fields
-
-	// left is how many bytes may still be carried over.
-	left int
-	// there are the names of many; a few are looked for in the list.
-	there map[string]bool
-	// secret are the names of headers of the team's Secret, as plainName spells them.
-	secret map[string]bool
-	// traced says that the attempt has a trace context of its own, which stands in place of the producer's, whole.
-	traced bool
-	// event says that those which are attributes of an event become such, unless it is structured: then its body has them.
-	event, structured bool
-}
-
-// all copies the message's headers that are valid and harmless over HTTP, in the order of their names so that the same
-// ones are left out at every attempt. A value that is too long is left out whole: half a value misleads.
-func (c *carrier) all(own map[string]any) {
-	if len(own) == 0 {
-		return
-	}
-	if len(own) > 32 {
-		c.there = make(map[string]bool, len(own))
-	}
-	names := make([]string, 0, len(own))
-	for name := range own {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		if c.event {
-			if attribute, ok := attributeOf(name); ok {
-				if value := attributeValue(own[name]); value != "" && !c.structured {
-					c.carry(attribute, value)
-				}
-				continue
-			}
-		}
-		if c.mayCarry(name) {
-			if text, ok := scalar(own[name]); ok {
-				c.carry(http.CanonicalHeaderKey(name), fieldValue(text))
-			}
-		}
-	}
-}
-
-func (c *carrier) carry(canonical, value string) {
-	if len(value) > maxCarriedValue || len(canonical)+len(value) > c.left || c.there[canonical] || c.there == nil && c.has(canonical) {
-		return
-	}
-	if c.there != nil {
-		c.there[canonical] = true
-	}
-	c.left -= len(canonical) + len(value)
-	c.add(canonical, value)
-}
-
-// mayCarry reports whether a message may set an HTTP header. A message is data from a producer: it does not frame the
-// request, does not log in, does not say where the request comes from, and does not speak for Redrive nor for the team's
-// Secret. In an event, it does not name attributes in the spelling of HTTP.
-func (c *carrier) mayCarry(name string) bool {
-	if !httpguts.ValidHeaderFieldName(name) {
-		return false
-	}
-	plain := plainName(name)
-	switch plain {
-	case "authorization", "cookie", "cookie2", "proxy", "forwarded", "x-forwarded", "x-real-ip", "x-client-ip", "true-client-ip",
-		"user-agent": // who asks, and from where
-		return false
-	case "x-http-method", "x-http-method-override", "x-method-override", "x-original-url", "x-rewrite-url": // and for what
-		return false
-	}
-	if c.traced && (plain == "traceparent" || plain == "tracestate") {
-		return false
-	}
-	if c.event && (strings.HasPrefix(plain, "ce-") || strings.HasPrefix(plain, "cloudevents-")) {
-		return false
-	}
-	return !isReserved(plain) && !strings.HasPrefix(plain, "x-forwarded-") && !c.secret[plain]
 }
 
 // plainName is a header's name in small letters, with '-' for '_', since CGI and its kin cannot tell these apart.

@@ -2,14 +2,20 @@ package handler
 
 import (
 	"bufio"
+	"maps"
+	"math"
 	"net/http"
 	"net/url"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/net/http/httpguts"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	public "redrive.dev/redrive/handler"
 )
 
 // FuzzHeadersOfMessages expects a valid request that says of the message what Redrive knows, whatever is in the message.
@@ -94,4 +100,81 @@ func checkEvent(t *testing.T, header http.Header, names ...string) {
 	if !own["Ce-Specversion"] && header["Ce-Specversion"][0] != "1.0" {
 		t.Errorf("specversion %q", header["Ce-Specversion"])
 	}
+}
+
+// FuzzEncodedHeaders expects that whatever a request carries of a message's headers is decoded as it was, and that the rest is counted.
+func FuzzEncodedHeaders(f *testing.F) {
+	f.Add("X-Tenant", "x-tenant", "acme", int64(7), 0.5, []byte("\xff"))
+	f.Add("", "-", " 100% é\r\n\x00", int64(math.MinInt64), math.Inf(-1), []byte{})
+	f.Add("root_id", "root-id", "\xff\xfe", int64(math.MaxInt64), math.Copysign(0, -1), []byte("plain"))
+	f.Add("a-2", "A", "$time", int64(-62135596800), 1e300, []byte("{}"))
+	f.Add(`a=b;c,d"e`, "é", strings.Repeat("long", 3000), int64(253402300800), 2.0, []byte("\x80"))
+	f.Fuzz(func(t *testing.T, name, other, text string, number int64, float float64, data []byte) {
+		headers := map[string]any{
+			name: text, other: number, strings.ToUpper(name): float, other + name: data, "at": time.Unix(number, 0), "null": nil, "yes": number%2 == 0,
+			name + "_t": map[string]any{text: float, "$" + name: []any{text, number, data, nil, true, time.Unix(number, 0), map[string]any{"$text": text}}},
+			"one":       map[string]any{text: number},
+		}
+		for _, prefix := range []string{public.HTTPHeaderPrefix, "X-Shop-", ""} {
+			var list fields
+			c := carrier{fields: &list, headerRules: headerRules{prefix: prefix, all: true}, own: headers}
+			c.carryAll()
+			if len(list.list) > maxCarriedHeaders+2 {
+				t.Errorf("%d headers", len(list.list))
+			}
+			got, err := http.ReadRequest(bufio.NewReader(strings.NewReader(requestOf(list))))
+			if err != nil {
+				t.Fatalf("%q: %v", list.list, err)
+			}
+			if len(got.Header) != len(list.list) {
+				t.Errorf("sent %q, arrived %q", list.list, got.Header)
+			}
+			lower := map[string][]string{} // as Node has them
+			for name, values := range got.Header {
+				lower[strings.ToLower(name)] = values
+			}
+			decoded, err := public.DecodeHTTPHeaders(lower, prefix)
+			if err != nil {
+				t.Fatalf("%q: %v", list.list, err)
+			}
+			omitted, _, err := public.OmittedHTTPHeaders(lower)
+			if err != nil || len(decoded)+omitted != len(headers) {
+				t.Errorf("%d decoded and %d omitted of %d, %v", len(decoded), omitted, len(headers), err)
+			}
+			for name, value := range decoded {
+				if want := headers[name]; !equalHeaders(value, want) {
+					t.Errorf("%q: got %#v, want %#v", name, value, want)
+				}
+			}
+		}
+	})
+}
+
+func requestOf(list fields) string {
+	var text strings.Builder
+	text.WriteString("POST / HTTP/1.1\r\nHost: handler.test\r\n")
+	for _, f := range list.list {
+		text.WriteString(f.name + ": " + f.value + "\r\n")
+	}
+	text.WriteString("\r\n")
+	return text.String()
+}
+
+// equalHeaders compares values, of which a number may be none, and a time is a moment.
+func equalHeaders(got, want any) bool {
+	switch want := want.(type) {
+	case float64:
+		got, ok := got.(float64)
+		return ok && math.Float64bits(got) == math.Float64bits(want) || ok && math.IsNaN(got) && math.IsNaN(want)
+	case time.Time:
+		got, ok := got.(time.Time)
+		return ok && got.Equal(want)
+	case []any:
+		got, ok := got.([]any)
+		return ok && slices.EqualFunc(got, want, equalHeaders)
+	case map[string]any:
+		got, ok := got.(map[string]any)
+		return ok && maps.EqualFunc(got, want, equalHeaders)
+	}
+	return reflect.DeepEqual(got, want)
 }

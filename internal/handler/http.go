@@ -26,6 +26,7 @@ const maxAnswer = 64 << 10
 type HTTP struct {
 	url         *url.URL
 	cloudEvents bool
+	headers     headerRules
 	userAgent   string
 	clock       func() time.Time
 	log         *slog.Logger
@@ -59,6 +60,10 @@ func newHTTP(spec v1alpha1.HTTPHandler, options Options, pace pace) (*HTTP, erro
 	if err != nil {
 		return nil, fmt.Errorf("url of the http handler: %w", err)
 	}
+	headers, err := newHeaderRules(spec.Headers)
+	if err != nil {
+		return nil, err
+	}
 	clock := options.Clock
 	if clock == nil {
 		clock = time.Now
@@ -67,6 +72,7 @@ func newHTTP(spec v1alpha1.HTTPHandler, options Options, pace pace) (*HTTP, erro
 	h := &HTTP{
 		url:         target,
 		cloudEvents: spec.Format != nil && *spec.Format == v1alpha1.HTTPFormatCloudEvents,
+		headers:     headers,
 		userAgent:   fieldValue("redrive-worker/" + options.Version),
 		clock:       clock,
 		log:         options.logger(),
@@ -137,7 +143,8 @@ func (h *HTTP) Handle(ctx context.Context, request Request) *retry.Failure {
 	switch {
 	case link == nil: // whoever asks Ready first does not come here
 		why, _ := h.Ready()
-		failure = &retry.Failure{Source: retry.SourceConnection, Class: ClassUnreachable, Message: fmt.Sprint("not ready: ", why)}
+		text := fmt.Sprint("not ready: ", why)
+		failure = &retry.Failure{Source: retry.SourceConnection, Class: ClassUnreachable, Message: text, Logged: text}
 	case h.wire != nil:
 		failure = h.send(ctx, link, request)
 	default:
@@ -162,6 +169,7 @@ func (h *HTTP) post(ctx context.Context, link *link, request Request) *retry.Fai
 	}
 	first, _ := body()
 	traced, progress := newProgress(ctx)
+	defer progress.end()
 	response, err := link.transport.RoundTrip((&http.Request{
 		Method:        http.MethodPost,
 		URL:           h.url,

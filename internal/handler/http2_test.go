@@ -263,3 +263,16 @@ func TestAnHTTP2ConnectionThatNobodyAnswersOnIsGivenUp(t *testing.T) {
 		t.Errorf("then: %s", show(got))
 	}
 }
+
+// net/http sends a request again, on a new connection each time and without limit, where its stream is reset with PROTOCOL_ERROR: 3,772
+// calls for one message. A stream that is refused was not seen, so that one more request is safe; nobody can tell here which it was.
+func TestAStreamThatIsResetIsNotRequestedWithoutEnd(t *testing.T) {
+	t.Parallel()
+	for _, code := range []http2.ErrCode{http2.ErrCodeProtocol, http2.ErrCodeRefusedStream} {
+		h, requests := speakHTTP2(t, handler.NewHTTP, func(f framed) { _ = f.WriteRSTStream(f.stream, code) })
+		got := attempt(t, h, 30*time.Second, "body")
+		if got == nil || got.Source != retry.SourceCrash || got.Class != handler.ClassConnectionReset || requests.Load() > 2 {
+			t.Errorf("%v: %d requests, got %s", code, requests.Load(), show(got))
+		}
+	}
+}

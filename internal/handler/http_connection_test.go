@@ -345,3 +345,39 @@ func TestBodiesOfAllSizesArriveWholeOrAreAFailure(t *testing.T) {
 		})
 	}
 }
+
+// A server that closes its connections right after an answer cost a message all of its attempts, and never saw it.
+func TestAnotherAttemptAfterALostRequestTakesANewConnection(t *testing.T) {
+	t.Parallel()
+	var connections atomic.Int64
+	address := listen(t, func(c net.Conn) {
+		connections.Add(1)
+		in := bufio.NewReader(c)
+		for n := 0; ; n++ {
+			request, err := http.ReadRequest(in)
+			if err != nil || n == 1 {
+				return // the second request on a connection is read, and lost
+			}
+			_, _ = io.Copy(io.Discard, request.Body)
+			say("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")(c)
+		}
+	})
+	h := post(t, "http://"+address)
+	call := func(attempt int64) *retry.Failure {
+		return h.Handle(t.Context(), handler.Request{ID: "1", IdempotencyKey: "1", Attempt: attempt, Body: []byte("body")})
+	}
+	if got := call(1); got != nil {
+		t.Fatal(show(got))
+	}
+	if got := call(1); got == nil || got.Class != handler.ClassConnectionReset {
+		t.Fatalf("the second request: %s", show(got))
+	}
+	for range 3 {
+		if got := call(2); got != nil {
+			t.Errorf("another attempt: %s", show(got))
+		}
+	}
+	if got := connections.Load(); got != 4 {
+		t.Errorf("%d connections, want one for the first and one for each other attempt", got)
+	}
+}

@@ -242,7 +242,7 @@ func TestAServerThatIsNotReachedIsAFailureToConnect(t *testing.T) {
 		"nobody listens":                           {"http://" + free.Addr().String(), handler.ClassConnectionRefused},
 		"the name does not resolve":                {"http://" + strings.Repeat("a", 64) + ".test/", handler.ClassDNS},
 		"the server does not speak TLS":            {strings.Replace(plain.URL, "http:", "https:", 1), handler.ClassTLS},
-		"the certificate is of nobody we know":     {unknown.URL, handler.ClassTLS},
+		"the certificate is of nobody we know":     {unknown.URL, handler.ClassUnknownCA},
 		"the server hangs up during the handshake": {"https://" + listen(t, func(net.Conn) {}), handler.ClassTLS},
 		"the address is no destination":            {"http://255.255.255.255:1/", handler.ClassUnreachable},
 	}
@@ -352,6 +352,9 @@ func TestAnAnswerThatIsNotSuccessSaysWhatItIs(t *testing.T) {
 			"",
 			retry.Failure{Status: 503, Message: "HTTP 503 Service Unavailable", Advice: retry.AdviseRetry, RetryAfter: seconds(7)},
 		},
+		"a release": {
+			409, map[string]string{"Redrive-Advice": "release"}, "", retry.Failure{Status: 409, Message: "HTTP 409 Conflict", Advice: retry.AdviseRelease},
+		},
 		"advice that is nonsense is none": {
 			400, map[string]string{"Redrive-Advice": "fail, drop"}, "", retry.Failure{Status: 400, Message: "HTTP 400 Bad Request"},
 		},
@@ -373,8 +376,20 @@ func TestAnAnswerThatIsNotSuccessSaysWhatItIs(t *testing.T) {
 			"",
 			retry.Failure{Status: 503, Message: "HTTP 503 Service Unavailable", RetryAfter: seconds(0)},
 		},
-		"a negative delay is none": {
-			503, map[string]string{"Retry-After": "-1"}, "", retry.Failure{Status: 503, Message: "HTTP 503 Service Unavailable"},
+		"a negative delay is a stop": {
+			503, map[string]string{"Retry-After": "-1"}, "", retry.Failure{Status: 503, Message: "HTTP 503 Service Unavailable", Advice: retry.AdviseStop},
+		},
+		"a negative delay goes before a retry": {
+			503,
+			map[string]string{"Retry-After": "-30", "Redrive-Advice": "retry"},
+			"",
+			retry.Failure{Status: 503, Message: "HTTP 503 Service Unavailable", Advice: retry.AdviseStop},
+		},
+		"a negative delay does not keep a message that is to be dropped": {
+			410, map[string]string{"Retry-After": "-1", "Redrive-Advice": "drop"}, "", retry.Failure{Status: 410, Message: "HTTP 410 Gone", Advice: retry.AdviseDrop},
+		},
+		"no delay, with a sign, is nonsense": {
+			503, map[string]string{"Retry-After": "-0"}, "", retry.Failure{Status: 503, Message: "HTTP 503 Service Unavailable"},
 		},
 		"a delay that is nonsense is none": {
 			503, map[string]string{"Retry-After": "soon"}, "", retry.Failure{Status: 503, Message: "HTTP 503 Service Unavailable"},

@@ -25,6 +25,9 @@ const (
 	maxKept = 64 << 10
 	// sentWithin is the time for a large body to be written off after its answer has come whole.
 	sentWithin = 50 * time.Millisecond
+	// wary is for how long after a request was lost on a connection that was used before another attempt of a message gets a new one: a
+	// server that closes connections early must not cost a message all of its attempts.
+	wary = time.Hour
 )
 
 var errLongHeaders = errors.New("its headers exceed 64 KiB")
@@ -42,6 +45,8 @@ type wire struct {
 	idle   []*wireConn // the one used last at the end
 	reaper *time.Timer // nil while there are none
 	closed bool
+	// missed is when a request was last lost on a connection that was used before.
+	missed time.Time
 }
 
 func newWire(target *url.URL, keep int, rest time.Duration, dial func(context.Context) (net.Conn, error)) *wire {
@@ -73,13 +78,15 @@ func (c *wireConn) Read(p []byte) (int, error) {
 	return n, err //nolint:wrapcheck // a reader's errors are told apart by their type
 }
 
-// take returns an idle connection, or else a new one.
-func (w *wire) take(ctx context.Context) (c *wireConn, reused bool, err error) {
-	for c := w.pop(); c != nil; c = w.pop() {
-		if c.isAlive() {
-			return c, true, nil
+// take returns an idle connection, or else a new one; always a new one for another attempt where a used one may be lost.
+func (w *wire) take(ctx context.Context, again bool) (c *wireConn, reused bool, err error) {
+	if !again || !w.isWary() {
+		for c := w.pop(); c != nil; c = w.pop() {
+			if c.isAlive() {
+				return c, true, nil
+			}
+			_ = c.Close()
 		}
-		_ = c.Close()
 	}
 	conn, err := w.dial(ctx)
 	if err != nil {
@@ -104,6 +111,25 @@ func (w *wire) pop() *wireConn {
 	w.idle[last] = nil
 	w.idle = w.idle[:last]
 	return c
+}
+
+// miss closes the idle connections after a request was lost on one that was used before: the server may be closing them all.
+func (w *wire) miss() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.missed = time.Now()
+	for _, c := range w.idle {
+		_ = c.Close()
+	}
+	clear(w.idle)
+	w.idle = w.idle[:0]
+}
+
+// isWary tells whether requests were lost on used connections lately.
+func (w *wire) isWary() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !w.missed.IsZero() && time.Since(w.missed) < wary
 }
 
 // put keeps a connection for the next request.
@@ -165,7 +191,7 @@ func (h *HTTP) send(ctx context.Context, link *link, request Request) *retry.Fai
 		if ctx.Err() != nil {
 			return outOfTime(ctx)
 		}
-		c, reused, err := h.wire.take(ctx)
+		c, reused, err := h.wire.take(ctx, request.Attempt > 1)
 		switch {
 		case err == nil:
 		case hasEnded(ctx):
@@ -175,6 +201,9 @@ func (h *HTTP) send(ctx context.Context, link *link, request Request) *retry.Fai
 		}
 		c.compose(h, link, request)
 		failure, sent := h.exchange(ctx, c, request.Body)
+		if reused && sent && failure != nil && failure.Class == ClassConnectionReset {
+			h.wire.miss()
+		}
 		if sent || !reused {
 			return unseen(failure, sent)
 		}

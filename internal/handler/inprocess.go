@@ -120,7 +120,7 @@ func (h *InProcess) call(ctx context.Context, m *public.Message, done chan<- *re
 		case value != nil:
 			failure = h.panicked(m, value)
 		case !returned:
-			failure = crash(classGoexit, "the handler ended its goroutine with runtime.Goexit")
+			failure = crash(classGoexit, goexited, goexited)
 		}
 	}()
 	failure = failureOf(ctx, h.program.Handle(ctx, m))
@@ -133,17 +133,27 @@ func failureOf(ctx context.Context, err error) *retry.Failure {
 		return nil
 	}
 	told := public.FailureOf(err)
+	if told.Carry != nil {
+		if err := checkCarry(*told.Carry); err != nil {
+			return malformedResult(err)
+		}
+	}
 	// An error from after the end is most likely about the end, however it is worded.
 	if end := ctx.Err(); end != nil && (told.Advice == public.AdviceNone || errors.Is(err, end)) {
-		return brokenOff(end, told.Message)
+		failure := brokenOff(end, told.Message)
+		failure.Carry = told.Carry // what was done in time is done
+		return failure
 	}
+	text := bounded(told.Message, message.MaxText)
 	return &retry.Failure{
 		Source:     retry.SourceHandler,
 		Class:      bounded(told.Class, message.MaxClass),
-		Message:    bounded(told.Message, message.MaxText),
+		Message:    text,
+		Logged:     text,
 		Status:     told.Status,
 		RetryAfter: told.RetryAfter,
 		Advice:     adviceOf(told.Advice),
+		Carry:      told.Carry,
 	}
 }
 
@@ -155,6 +165,8 @@ func adviceOf(advice public.Advice) retry.Advice {
 		return retry.AdviseDrop
 	case public.AdviceRetry:
 		return retry.AdviseRetry
+	case public.AdviceRelease:
+		return retry.AdviseRelease
 	default:
 		return ""
 	}
@@ -162,9 +174,9 @@ func adviceOf(advice public.Advice) retry.Advice {
 
 // brokenOff is the failure of an attempt whose context has ended. text is what the program says, if anything.
 func brokenOff(end error, text string) *retry.Failure {
-	failure := &retry.Failure{Source: retry.SourceTimeout, Class: ClassTimeout, Message: "no result in time"}
+	failure := &retry.Failure{Source: retry.SourceTimeout, Class: ClassTimeout, Message: noResult, Logged: noResult}
 	if !errors.Is(end, context.DeadlineExceeded) {
-		failure = &retry.Failure{Source: retry.SourceConnection, Class: ClassCanceled, Message: "the attempt was broken off"}
+		failure = &retry.Failure{Source: retry.SourceConnection, Class: ClassCanceled, Message: wasBrokenOff, Logged: wasBrokenOff}
 	}
 	if text != "" {
 		failure.Message = bounded(failure.Message+": "+text, message.MaxText)

@@ -17,6 +17,7 @@ const (
 	ClassPanic = "panic"
 
 	classGoexit = "Goexit"
+	goexited    = "the handler ended its goroutine with runtime.Goexit"
 
 	// maxStack bounds the stack in the log, in bytes, and maxPanic the text of what was panicked with, in bytes: there has to be
 	// room for the place beside it.
@@ -26,8 +27,9 @@ const (
 	maxFrames = 64
 )
 
-func crash(class, text string) *retry.Failure {
-	return &retry.Failure{Source: retry.SourceCrash, Class: class, Message: bounded(text, message.MaxText)}
+// crash is the failure of a call that did not return. logged is what of its text may stand in a log.
+func crash(class, text, logged string) *retry.Failure {
+	return &retry.Failure{Source: retry.SourceCrash, Class: class, Message: bounded(text, message.MaxText), Logged: bounded(logged, message.MaxText)}
 }
 
 // panicked is the failure of a call that panicked. It is called while the stack of that call still stands.
@@ -37,7 +39,8 @@ func (h *InProcess) panicked(m *public.Message, value any) *retry.Failure {
 	// The text stands on the message, like that of every error, and not in the log.
 	h.log.Error("the handler panicked", "queue", m.Queue, "message", m.ID, "attempt", m.Attempt,
 		"stack", string(stack[:min(len(stack), maxStack)]))
-	return crash(ClassPanic, fmt.Sprintf("panic: %s, %s", text, placeOfPanic()))
+	at := placeOfPanic()
+	return crash(ClassPanic, fmt.Sprintf("panic: %s, %s", text, at), "panic, "+at)
 }
 
 // placeOfPanic names the innermost function of the team's code on a stack that panics, or else the one that panicked: "at

@@ -44,6 +44,7 @@ func obeying(ctx context.Context, m *public.Message) error {
 	answer := handlertest.Obey(handler.Request{
 		Body: m.Body, Headers: m.Headers, ID: m.ID, IdempotencyKey: m.IdempotencyKey, Attempt: m.Attempt, Retries: m.Retries, Queue: m.Queue,
 		Exchange: m.Exchange, RoutingKey: m.RoutingKey, Type: m.Type, CorrelationID: m.CorrelationID, ContentType: m.ContentType,
+		ReplyTo: m.ReplyTo, AppID: m.AppID, UserID: m.UserID, Priority: m.Priority, Expiration: m.Expiration,
 		ContentEncoding: m.ContentEncoding, Timestamp: m.Timestamp, FirstFailure: m.FirstFailure, Traceparent: m.Traceparent, Tracestate: m.Tracestate,
 	})
 	clear(m.Headers) // it is its own
@@ -73,6 +74,8 @@ func obeying(ctx context.Context, m *public.Message) error {
 		return public.Drop(err)
 	case retry.AdviseRetry:
 		return public.RetryAfter(*f.RetryAfter, err)
+	case retry.AdviseRelease:
+		return public.Release(*f.RetryAfter, err)
 	default:
 		return err
 	}

@@ -216,16 +216,18 @@ func (p *Process) abandon(ctx context.Context, c *call, q *peer, id uint64) {
 	c.end(ending{kind: endAnswered, failure: unanswered(ctx, q.stray)})
 }
 
+const killedInTime = "no answer in time; the process was killed"
+
 // unanswered is the failure of an attempt of which the context has ended. stray is what its process wrote last that is no frame.
 func unanswered(ctx context.Context, stray string) *retry.Failure {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return &retry.Failure{Source: retry.SourceConnection, Class: ClassCanceled, Message: "the attempt was broken off"}
+		return &retry.Failure{Source: retry.SourceConnection, Class: ClassCanceled, Message: wasBrokenOff, Logged: wasBrokenOff}
 	}
-	text := "no answer in time; the process was killed"
+	text := killedInTime
 	if stray != "" {
 		text += "; what it wrote last that is no frame: " + stray
 	}
-	return &retry.Failure{Source: retry.SourceTimeout, Class: ClassTimeout, Message: message.Text(text, message.MaxText)}
+	return &retry.Failure{Source: retry.SourceTimeout, Class: ClassTimeout, Message: message.Text(text, message.MaxText), Logged: killedInTime}
 }
 
 // Ready is nil while there is a process that takes messages, or will be in a moment.

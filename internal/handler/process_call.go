@@ -36,6 +36,8 @@ type call struct {
 	// peer is the process that got the message last, by the id. It may have ended since.
 	peer *peer
 	id   uint64
+	// wrote is how much the peer had written to its standard error when it got the message.
+	wrote int64
 	// start is where its frame begins in all that was written to the peer, -1 while it is not written. It is guarded by the
 	// peer's writing.
 	start int64

@@ -80,6 +80,21 @@ func TestReferenceClientsReportProgress(t *testing.T) {
 	})
 }
 
+func TestReferenceClients_Carry(t *testing.T) {
+	t.Parallel()
+	forEachClient(t, func(t *testing.T, spec v1alpha1.ProcessHandler) {
+		p := startProcess(t, spec, handler.Options{})
+		awaitReady(t, p)
+		request := handlertest.Message("carry", "{}")
+		for carried, want := range map[string]string{"": "+1", "[\"é\n\"]": "[\"é\n\"]+1"} {
+			request.Carry = carried
+			if got := p.Handle(t.Context(), request); got == nil || got.Class != "Half" || got.Carry == nil || *got.Carry != want {
+				t.Errorf("carried %q: got %+v", carried, got)
+			}
+		}
+	})
+}
+
 func TestWhatAReferenceClientIsThrownIsAFailureWithItsClassAndTheLogHasTheRest(t *testing.T) {
 	t.Parallel()
 	forEachClient(t, func(t *testing.T, spec v1alpha1.ProcessHandler) {

@@ -46,7 +46,7 @@ func readFrame(line []byte) (frame, error) {
 	if id, ok := acknowledged(line); ok {
 		return frame{word: wordResult, id: id}, nil
 	}
-	if line = bytes.TrimSpace(line); len(line) == 0 || line[0] != '{' {
+	if line = bytes.TrimSpace(bytes.TrimPrefix(line, []byte(byteOrderMark))); len(line) == 0 || line[0] != '{' {
 		return frame{}, errStray
 	}
 	var wire struct {
@@ -56,6 +56,9 @@ func readFrame(line []byte) (frame, error) {
 		Concurrency json.RawMessage `json:"concurrency"`
 	}
 	if json.Unmarshal(line, &wire) != nil {
+		if beginsResult(line) {
+			return frame{}, errors.New("a result is no JSON")
+		}
 		return frame{}, errStray
 	}
 	kind, _ := wire.Type.(string)
@@ -74,6 +77,26 @@ func readFrame(line []byte) (frame, error) {
 		return f, nil
 	}
 	return frame{}, errStray
+}
+
+// byteOrderMark is what some languages write before the first text.
+const byteOrderMark = "\ufeff"
+
+// beginsResult is true of a line that begins as a result does. It cannot be told which message it is about, if it is broken.
+func beginsResult(line []byte) bool {
+	const start = `{"type":"result"`
+	at := 0
+	for _, c := range line {
+		switch {
+		case at == len(start):
+			return true
+		case c == start[at]:
+			at++
+		case c != ' ' && c != '\t':
+			return false
+		}
+	}
+	return at == len(start)
 }
 
 // readHello reads what a process says first.

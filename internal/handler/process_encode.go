@@ -41,8 +41,16 @@ func appendMessage(to []byte, id uint64, deadline time.Time, r *Request) []byte 
 	to = appendKnown(to, `,"routingKey":`, r.RoutingKey)
 	to = appendKnown(to, `,"type":`, r.Type)
 	to = appendKnown(to, `,"correlationId":`, r.CorrelationID)
+	to = appendKnown(to, `,"replyTo":`, r.ReplyTo)
+	to = appendKnown(to, `,"appId":`, r.AppID)
+	to = appendKnown(to, `,"userId":`, r.UserID)
+	to = appendKnown(to, `,"expiration":`, r.Expiration)
+	if r.Priority > 0 {
+		to = strconv.AppendUint(append(to, `,"priority":`...), uint64(r.Priority), 10)
+	}
 	to = appendKnown(to, `,"contentType":`, r.ContentType)
 	to = appendKnown(to, `,"contentEncoding":`, r.ContentEncoding)
+	to = appendKnown(to, `,"carry":`, r.Carry)
 	to = appendKnown(to, `,"traceparent":`, r.Traceparent)
 	to = appendKnown(to, `,"tracestate":`, r.Tracestate)
 	if !r.Timestamp.IsZero() {

@@ -3,7 +3,9 @@ package handler
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"redrive.dev/redrive/internal/child"
@@ -122,10 +124,23 @@ func (q *peer) obituary(exit child.Exit) error {
 			text += "; its standard output: " + q.stray
 		}
 	}
-	if last, cut := q.tail.Bytes(); len(last) > 0 {
+	if last, cut := q.lastComplaint(); len(last) > 0 {
 		text += "; its standard error: " + child.Text(last, cut, maxReason)
 	}
 	return errors.New(message.Text(text, message.MaxText))
+}
+
+// lastComplaint is the end of what a process wrote to its standard error since it got the messages that it has in hand, or since it
+// has none: what it wrote of those before is not the reason of its end.
+func (q *peer) lastComplaint() (text []byte, cut bool) {
+	if q.stderr == nil {
+		return nil, false
+	}
+	if len(q.calls) == 0 {
+		return q.stderr.textSince(q.calm)
+	}
+	oldest := slices.Min(slices.Collect(maps.Keys(q.calls)))
+	return q.stderr.textSince(q.calls[oldest].wrote)
 }
 
 // blame decides about the messages that a process had in hand when it ended. What it had not read is not its affair. The
@@ -153,12 +168,17 @@ func (p *Process) blame(q *peer, exit child.Exit, read int64, why error) {
 
 // conviction is the failure of the message that ended its process.
 func conviction(fault error, exit child.Exit, why error) *retry.Failure {
-	failure := &retry.Failure{Source: retry.SourceCrash, Message: message.Text("the process had the message in hand: "+why.Error(), message.MaxText)}
+	failure := &retry.Failure{
+		Source: retry.SourceCrash, Message: message.Text("the process had the message in hand: "+why.Error(), message.MaxText),
+		Logged: "the process had the message in hand: it ended: " + exit.String(),
+	}
 	switch {
 	case errors.Is(fault, errOutputClosed):
 		failure.Class = ClassOutputClosed
+		failure.Logged = "the process had the message in hand: it closed its standard output, and was killed"
 	case fault != nil:
 		failure.Source, failure.Class = retry.SourceHandler, ClassMalformedResponse
+		failure.Logged = "the process had the message in hand: it broke the protocol, and was killed"
 	case exit.Signal != 0:
 		failure.Class, failure.Status = exit.SignalName(), 128+int(exit.Signal)
 	default:

@@ -22,3 +22,15 @@ func Waiting(p *Process) int {
 	defer p.mu.Unlock()
 	return len(p.pool.waiting) + len(p.pool.alone)
 }
+
+// Reachable is how many processes take a message now, and how many messages those have that are not being killed.
+func Reachable(p *Process) (free, spared int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for q := range p.pool.all {
+		if !q.condemned {
+			spared += len(q.calls)
+		}
+	}
+	return len(p.pool.free), spared
+}

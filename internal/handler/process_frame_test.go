@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"math"
 	"reflect"
 	"strings"
@@ -52,7 +53,8 @@ func FuzzMessageFrames(f *testing.F) {
 		at := time.Unix(number%1e11, 123456789)
 		request := Request{
 			ID: id, IdempotencyKey: name, Attempt: number, Retries: -number, Queue: value, Exchange: id, RoutingKey: body, Type: name,
-			CorrelationID: value, ContentType: id, ContentEncoding: body, Traceparent: name, Tracestate: value, Timestamp: at, FirstFailure: at,
+			CorrelationID: value, ContentType: id, ContentEncoding: body, Traceparent: name, Tracestate: value, Carry: body, Timestamp: at, FirstFailure: at,
+			ReplyTo: name, AppID: body, UserID: id, Priority: uint8(number), Expiration: value,
 			Body: []byte(body), Headers: map[string]any{
 				name: value, name + "bytes": []byte(value), name + "list": []any{number, int32(number), value, nil, number%2 == 0},
 				name + "table": map[string]any{value: float, "f32": float32(float), "at": at, "u8": uint8(number)},
@@ -67,7 +69,8 @@ func FuzzMessageFrames(f *testing.F) {
 		}
 		for key, want := range map[string]string{
 			"id": id, "idempotencyKey": name, "queue": value, "exchange": id, "routingKey": body, "type": name, "correlationId": value,
-			"contentType": id, "contentEncoding": body, "traceparent": name, "tracestate": value,
+			"contentType": id, "contentEncoding": body, "traceparent": name, "tracestate": value, "carry": body,
+			"replyTo": name, "appId": body, "userId": id, "expiration": value,
 		} {
 			if got, _ := wire.Message[key].(string); got != clean(want) {
 				t.Errorf("%s: got %q, want %q", key, got, want)
@@ -75,6 +78,9 @@ func FuzzMessageFrames(f *testing.F) {
 		}
 		if got, _ := wire.Message["attempt"].(float64); got != float64(number) {
 			t.Errorf("attempt %v, want %d", got, number)
+		}
+		if got, _ := wire.Message["priority"].(float64); got != float64(uint8(number)) {
+			t.Errorf("priority %v, want %d", got, uint8(number))
 		}
 		checkBody(t, wire, body)
 		checkHeaders(t, wire, name, value, number, float)
@@ -225,5 +231,25 @@ func BenchmarkReadAcknowledgement(b *testing.B) {
 		if _, err := readFrame(line); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// A result that is broken was passed over like any other line, and the message ran into its timeout.
+func TestABrokenResultIsNoStrayLine(t *testing.T) {
+	for _, line := range []string{
+		`{"type":"result","id":"1","outcome":`, `{ "type" : "result", "id": "1"`, `{"type":"result"`, "\ufeff" + `{"type":"result",}`,
+	} {
+		if _, err := readFrame([]byte(line)); err == nil || errors.Is(err, errStray) {
+			t.Errorf("%s: %v, want a broken frame", line, err)
+		}
+	}
+	for _, line := range []string{`{"type":"res`, `{"type":"resulting"`, `{"level":"info"`, `{"a":{"type":"result"`} {
+		if _, err := readFrame([]byte(line)); !errors.Is(err, errStray) {
+			t.Errorf("%s: %v, want a line that is passed over", line, err)
+		}
+	}
+	got, err := readFrame([]byte("\ufeff" + `{"type":"result","id":"1","outcome":"success"}`))
+	if err != nil || got.word != wordResult || got.id != 1 {
+		t.Errorf("after a byte order mark: %+v, %v", got, err)
 	}
 }

@@ -216,7 +216,7 @@ func (q *peer) take(f frame) error {
 		default: // it is told already
 		}
 	default:
-		delete(q.calls, f.id)
+		q.release(c)
 		p.pool.crashes = 0
 		c.end(ending{kind: endAnswered, failure: f.failure})
 		p.settle(q)

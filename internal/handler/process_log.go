@@ -1,10 +1,7 @@
 package handler
 
 import (
-	"bufio"
 	"bytes"
-	"errors"
-	"io"
 	"log/slog"
 	"strconv"
 	"sync"
@@ -13,18 +10,15 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"redrive.dev/redrive/internal/child"
 	"redrive.dev/redrive/internal/message"
 )
 
 const (
-	// maxLine is the longest line of a standard error that is logged, in bytes.
-	maxLine = 2 << 10
-	// lineBuffer is how much of a standard error is read at a time.
-	lineBuffer = 32 << 10
 	// recordBurst and recordsPerSecond bound how many records tell of the standard errors of a handler's programs.
 	recordBurst      = 200
 	recordsPerSecond = 50
-	// maxLoggedIDs is how many messages in hand a line is logged with.
+	// maxLoggedIDs is how many messages in hand a record is logged with.
 	maxLoggedIDs = 10
 	// warnEvery is how often the same kind of thing is told.
 	warnEvery = time.Minute
@@ -44,22 +38,18 @@ func newStderrLog(log *slog.Logger) *stderrLog {
 	return &stderrLog{log: log, limit: rate.NewLimiter(recordsPerSecond, recordBurst)}
 }
 
-// write logs a record with what args returns, if there is room, and says whether there was.
-func (l *stderrLog) write(args func() []any) bool {
+// write logs a record with what args returns, if there is room.
+func (l *stderrLog) write(args func() []any) {
 	if !l.limit.Allow() {
-		l.leaveOut(1)
-		return false
+		l.dropped.Add(1)
+		return
 	}
 	record := args()
 	if dropped := l.dropped.Swap(0); dropped > 0 {
 		record = append(record, "leftOut", dropped)
 	}
 	l.log.Info("handler's standard error", record...)
-	return true
 }
-
-// leaveOut counts records that there was no room for.
-func (l *stderrLog) leaveOut(records int) { l.dropped.Add(int64(records)) }
 
 // processLog writes what processes say and do, and keeps it within bounds.
 type processLog struct {
@@ -73,10 +63,13 @@ func newProcessLog(log *slog.Logger) *processLog {
 	return &processLog{stderrLog: newStderrLog(log), warned: map[string]time.Time{}}
 }
 
-// line logs a line of a process's standard error, if there is room. inHand tells the ids of its messages.
-func (l *processLog) line(pid int, text []byte, inHand func() []string) bool {
-	return l.write(func() []any {
-		return []any{"pid", pid, "line", message.Text(string(text), maxLine), "messages", inHand()}
+// record logs a record of a process's standard error, if there is room.
+func (l *processLog) record(pid int, r stderrRecord) {
+	if len(bytes.TrimSpace(r.text)) == 0 {
+		return
+	}
+	l.write(func() []any {
+		return []any{"pid", pid, "text", child.Text(r.text, false, maxRecord), "messages", r.ids}
 	})
 }
 
@@ -92,31 +85,6 @@ func (l *processLog) warn(kind, text string, args ...any) {
 	l.warned[kind] = now
 	l.mu.Unlock()
 	l.log.Warn(text, args...)
-}
-
-// readLines calls take with each line of an output, without its end; of a line that is very long, with its beginning. When take
-// refuses one, so it would the next: those that were read with it are left out together, for a flood has millions.
-func readLines(output io.Reader, take func(line []byte) bool, leaveOut func(lines int)) {
-	reader := bufio.NewReaderSize(output, lineBuffer)
-	for {
-		line, err := reader.ReadSlice('\n')
-		wanted := true
-		if line = bytes.TrimRight(line, "\r\n"); len(line) > 0 {
-			wanted = take(line)
-		}
-		for errors.Is(err, bufio.ErrBufferFull) {
-			_, err = reader.ReadSlice('\n')
-		}
-		if err != nil {
-			return
-		}
-		if !wanted {
-			buffered, _ := reader.Peek(reader.Buffered())
-			end := bytes.LastIndexByte(buffered, '\n') + 1
-			leaveOut(bytes.Count(buffered[:end], []byte{'\n'}))
-			_, _ = reader.Discard(end) // it is there
-		}
-	}
 }
 
 // excerptOf is the beginning of what a process wrote, as an error shows it.

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"slices"
@@ -39,7 +38,7 @@ type peer struct {
 	child   *child.Process
 	stdin   *os.File
 	stdout  *os.File
-	tail    child.Tail
+	stderr  *stderrReader
 	// heard is closed when all of its standard error was read.
 	heard chan struct{}
 
@@ -66,6 +65,8 @@ type peer struct {
 	reaper *time.Timer
 	// stray is the last that it wrote that is no frame, as an error shows it.
 	stray string
+	// calm is how much it had written to its standard error when it had nothing in hand any more.
+	calm int64
 
 	// lines is what it writes, and noise how much of that was no frame since the last one. They belong to who took the value out of ear;
 	// see listenFor. over gets why nobody listens any more.
@@ -93,8 +94,19 @@ func (q *peer) run() {
 	late := time.AfterFunc(p.settings.startTimeout, q.late)
 	fault := q.attend()
 	late.Stop()
+	q.part()
 	exit := q.finish(fault)
 	p.bury(q, exit, q.hangUp())
+}
+
+// part is called when nobody listens to the process any more: whatever its end will be, it gets no further message.
+func (q *peer) part() {
+	p := q.handler
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if q.state != stateStopping {
+		p.leave(q)
+	}
 }
 
 // launch starts the program and what reads of it.
@@ -116,11 +128,11 @@ func (q *peer) launch() error {
 		return err //nolint:wrapcheck // the caller says of what
 	}
 	stderr := pipes[2][0]
-	q.tail.Size = tailSize
 	q.heard = make(chan struct{})
 	p := q.handler
 	p.mu.Lock()
 	q.child, q.stdin, q.stdout = started, pipes[0][1], pipes[1][0]
+	q.stderr = newStderrReader(stderr, started.Pid(), p.log)
 	q.lines.reader = bufio.NewReaderSize(q.stdout, 64<<10)
 	if q.condemned {
 		q.kill()
@@ -157,10 +169,7 @@ func (q *peer) watch(stderr *os.File) {
 func (q *peer) hear(stderr *os.File) {
 	defer close(q.heard)
 	defer func() { _ = stderr.Close() }()
-	log := q.handler.log
-	readLines(io.TeeReader(stderr, &q.tail), func(line []byte) bool {
-		return log.line(q.child.Pid(), line, q.inHand)
-	}, log.leaveOut)
+	q.stderr.run()
 }
 
 // inHand are the ids of the messages in hand, the oldest first.

@@ -132,7 +132,7 @@ func (p *Process) withdraw(c *call) {
 	p.pool.waiting = slices.DeleteFunc(p.pool.waiting, is)
 	p.pool.alone = slices.DeleteFunc(p.pool.alone, is)
 	if q := c.peer; q != nil && q.calls[c.id] == c {
-		delete(q.calls, c.id)
+		q.release(c)
 		p.settle(q)
 	}
 }
@@ -142,7 +142,11 @@ func (p *Process) give(q *peer, c *call) {
 	q.lastID++
 	q.taken++
 	c.peer, c.id, c.start = q, q.lastID, -1
+	if len(q.calls) == 0 {
+		q.stray = ""
+	}
 	q.calls[c.id] = c
+	c.wrote = q.stderr.given(c.messageID)
 	q.interrupt()
 	q.alone = c.alone
 	if p.settings.messages > 0 && q.taken >= p.settings.messages {
@@ -150,6 +154,15 @@ func (p *Process) give(q *peer, c *call) {
 		p.grow()
 	}
 	p.list(q)
+}
+
+// release takes a message out of the hand of a process that goes on.
+func (q *peer) release(c *call) {
+	delete(q.calls, c.id)
+	wrote := q.stderr.answered(c.messageID)
+	if len(q.calls) == 0 {
+		q.calm = wrote
+	}
 }
 
 // list brings the lists up to date about a process.

@@ -210,6 +210,29 @@ func TestAProcessThatClosesItsInputConvictsNoMessageThatItHasInHand(t *testing.T
 	}
 }
 
+func TestAProcessThatClosesItsOutputGetsNoFurtherMessage(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello4), Processes: ptr.To[int32](1)}, handler.Options{})
+	inHand := make(chan *retry.Failure, 1)
+	go func() { inHand <- give(t, p, patience, "close stdout", "hang") }()
+	eventually(t, "the message is handed over", func() bool { return handler.InHand(p) == 1 })
+	spared := 0
+	eventually(t, "it takes no message any more", func() bool {
+		var free int
+		free, spared = handler.Reachable(p)
+		return free == 0
+	})
+	if spared == 0 {
+		t.Error("it took messages until it was killed")
+	}
+	if got := give(t, p, patience, "ack"); got != nil {
+		t.Errorf("the next message: got %+v", got)
+	}
+	if got := <-inHand; got == nil || got.Class != handler.ClassOutputClosed {
+		t.Errorf("the one that closed it: got %+v", got)
+	}
+}
+
 func TestAProcessThatWritesBeforeItReadsIsHeard(t *testing.T) {
 	t.Parallel()
 	// Neither what it writes nor the message fits into a pipe.

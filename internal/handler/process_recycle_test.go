@@ -206,7 +206,7 @@ func TestWhatAProcessComplainsOfIsLoggedWithItsMessages(t *testing.T) {
 		}
 	}()
 	eventually(t, "the line is logged with the id", func() bool {
-		return log.with("handler's standard error", `line="no \"flour\" left"`, "messages=[m-1]") == 1
+		return log.with("handler's standard error", `text="no \"flour\" left"`, "messages=[m-1]") == 1
 	})
 	touch(done)
 	<-answered
@@ -219,16 +219,19 @@ func TestAFloodOnTheStandardErrorLeavesAFewLinesInTheLog(t *testing.T) {
 	if got := give(t, p, patience, "flood stderr lines", "ack"); got != nil {
 		t.Errorf("got %+v", got)
 	}
-	if got := log.with("line=flood"); got == 0 || got > 5000 {
-		t.Errorf("%d lines", got)
+	if got := log.with(`text="flood`); got == 0 || got > 2000 {
+		t.Errorf("%d records", got)
 	}
 	if got := give(t, p, patience, "complain "+strings.Repeat("long ", 100_000), "ack"); got != nil {
 		t.Errorf("got %+v", got)
 	}
-	eventually(t, "those left out are counted", func() bool { return log.with("long lo", "leftOut=") == 1 })
+	eventually(t, "a long line is cut", func() bool { return log.with("long lo") == 1 })
+	if log.with("leftOut=") == 0 {
+		t.Error("those left out are not counted")
+	}
 	for _, line := range log.lines() {
-		if len(line) > 4<<10 {
-			t.Errorf("a line of %d bytes", len(line))
+		if len(line) > 12<<10 {
+			t.Errorf("a record of %d bytes", len(line))
 		}
 	}
 }

@@ -211,6 +211,7 @@ func (h *HTTP) askReadiness(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, h.pace.answer)
 	defer cancel()
 	traced, progress := newProgress(ctx)
+	defer progress.end()
 	response, err := transport.RoundTrip((&http.Request{
 		Method: http.MethodGet, URL: h.readiness.url, Host: h.readiness.url.Host, Header: header,
 	}).WithContext(traced))

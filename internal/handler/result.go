@@ -22,6 +22,7 @@ type result struct {
 	// RetryAfter is in seconds.
 	RetryAfter *float64 `json:"retryAfter"`
 	Advice     string   `json:"advice"`
+	Carry      *string  `json:"carry"`
 }
 
 // The outcomes of a result.
@@ -53,21 +54,26 @@ func decodeResult(line []byte) *retry.Failure {
 	switch {
 	case err != nil:
 		return malformedResult(err)
-	case r.RetryAfter != nil && *r.RetryAfter < 0:
-		return malformedResult(errors.New("retryAfter is negative"))
 	case r.Outcome == outcomeAck:
 		return nil
 	case r.Outcome != outcomeFailure:
 		return malformedResult(fmt.Errorf("outcome %q is neither %q nor %q", message.Text(r.Outcome, 40), outcomeAck, outcomeFailure))
+	case r.Carry != nil:
+		if err := checkCarry(*r.Carry); err != nil {
+			return malformedResult(err)
+		}
 	}
+	text := message.Text(r.Message, message.MaxText)
 	failure := &retry.Failure{
 		Source:  retry.SourceHandler,
 		Class:   message.Text(r.Class, message.MaxClass),
-		Message: message.Text(r.Message, message.MaxText),
+		Message: text,
+		Logged:  text,
 		Status:  int(r.Status),
-		Advice:  advice,
+		Advice:  stopped(advice, r.RetryAfter != nil && *r.RetryAfter < 0),
+		Carry:   r.Carry,
 	}
-	if r.RetryAfter != nil {
+	if r.RetryAfter != nil && *r.RetryAfter >= 0 {
 		delay := maxRetryAfter
 		if *r.RetryAfter < maxRetryAfter.Seconds() {
 			delay = time.Duration(*r.RetryAfter * float64(time.Second))
@@ -88,8 +94,10 @@ func readAdvice(word string) (retry.Advice, error) {
 		return retry.AdviseDrop, nil
 	case "retry":
 		return retry.AdviseRetry, nil
+	case "release":
+		return retry.AdviseRelease, nil
 	}
-	return "", fmt.Errorf("advice %q is none of fail, drop and retry", message.Text(word, 40))
+	return "", fmt.Errorf("advice %q is none of fail, drop, retry and release", message.Text(word, 40))
 }
 
 // malformedResult is the failure of a result that cannot be used.
@@ -102,5 +110,6 @@ func malformedResult(err error) *retry.Failure {
 		Source:  retry.SourceHandler,
 		Class:   ClassMalformedResponse,
 		Message: message.Text("the handler's result: "+text, message.MaxText),
+		Logged:  "the handler's result cannot be used",
 	}
 }

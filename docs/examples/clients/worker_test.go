@@ -83,7 +83,7 @@ func handlesAll(t *testing.T, spec v1alpha1.Handler) {
 	var running sync.WaitGroup
 	running.Go(func() { w.Run(ctx) })
 	failures := map[string]int{}
-	testtransport.EventuallyWithin(t, time.Minute, "every message has its outcome", func() bool {
+	testtransport.Eventually(t, "every message has its outcome", func() bool {
 		for _, failed := range broker.TakeAll("async.failed") {
 			class, _ := failed.Headers[message.HeaderErrorClass].(string)
 			failures[class]++

@@ -49,6 +49,7 @@ func Run(t *testing.T, start func(t *testing.T) Subject) {
 		"advice to fail arrives":                            advises(AdviseFail),
 		"advice to drop arrives":                            advises(AdviseDrop),
 		"advice to retry arrives":                           advises(AdviseRetry),
+		"advice to release arrives":                         advises(AdviseRelease),
 		"the program is told about the message":             describes,
 		"odd words about the message arrive":                describesOddly,
 		"the trace context is the attempt's":                traces,
@@ -75,6 +76,7 @@ func Message(order Order, body string) handler.Request {
 	return handler.Request{
 		Body: []byte(body), ContentType: "application/json", ID: "id-1", IdempotencyKey: "key-1", Attempt: 3, Retries: 2,
 		Queue: "work", Exchange: "async", RoutingKey: "order.created", Type: "order", CorrelationID: "correlation-1",
+		ReplyTo: "replies", AppID: "shop", UserID: "producer", Priority: 4, Expiration: "60000",
 		Timestamp:    time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC),
 		FirstFailure: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 		Headers:      map[string]any{OrderHeader: string(order), SumHeader: Sum([]byte(body))},

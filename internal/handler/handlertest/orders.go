@@ -40,6 +40,8 @@ const (
 	AdviseDrop Order = "advise drop"
 	// AdviseRetry likewise.
 	AdviseRetry Order = "advise retry"
+	// AdviseRelease likewise.
+	AdviseRelease Order = "advise release"
 	// Describe answers a failure of the class "Described" whose message is what Description returns for the request
 	// that the program sees.
 	Describe Order = "describe"
@@ -83,7 +85,7 @@ func Obey(seen handler.Request) Answer {
 		return Answer{}
 	case Refuse:
 		return Answer{Failure: Refusal()}
-	case AdviseFail, AdviseDrop, AdviseRetry:
+	case AdviseFail, AdviseDrop, AdviseRetry, AdviseRelease:
 		return Answer{Failure: Advised(order)}
 	case Describe:
 		return failed("Described", Description(seen))
@@ -139,15 +141,16 @@ func Refusal() *retry.Failure {
 
 // Advised is the failure with which a program gives advice.
 func Advised(order Order) *retry.Failure {
-	failure := &retry.Failure{Source: retry.SourceHandler, Class: "Advised", Message: "as it asks for"}
+	failure, delay := &retry.Failure{Source: retry.SourceHandler, Class: "Advised", Message: "as it asks for"}, 90*time.Second
 	switch order { //nolint:exhaustive // the orders that give advice
 	case AdviseFail:
 		failure.Advice = retry.AdviseFail
 	case AdviseDrop:
 		failure.Advice = retry.AdviseDrop
 	case AdviseRetry:
-		delay := 90 * time.Second
 		failure.Advice, failure.RetryAfter = retry.AdviseRetry, &delay
+	case AdviseRelease:
+		failure.Advice, failure.RetryAfter = retry.AdviseRelease, &delay
 	}
 	return failure
 }
@@ -157,6 +160,7 @@ func Description(r handler.Request) string {
 	return strings.Join([]string{
 		r.ID, r.IdempotencyKey, strconv.FormatInt(r.Attempt, 10), strconv.FormatInt(r.Retries, 10),
 		r.Queue, r.Exchange, r.RoutingKey, r.Type, r.CorrelationID, r.ContentType, r.ContentEncoding,
+		r.ReplyTo, r.AppID, r.UserID, strconv.Itoa(int(r.Priority)), r.Expiration,
 		r.Timestamp.UTC().Format(time.RFC3339), r.FirstFailure.UTC().Format(time.RFC3339), r.Traceparent, r.Tracestate,
 	}, "|")
 }

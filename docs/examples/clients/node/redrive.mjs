@@ -4,14 +4,15 @@
 //   await serve(async (message) => { const order = JSON.parse(message.body); … }, { concurrency: 10 })
 //
 // A handler whose promise is kept has handled the message. One that throws has failed, and the retry policy decides what
-// follows, unless it throws Fail, Drop or RetryAfter. What is printed goes to the worker's log.
+// follows, unless it throws Fail, Drop, RetryAfter or Release. What is printed goes to the worker's log.
 
 // A failure with a class and a status for the expressions of a retry policy.
 export class Failure extends Error {
-  constructor(text = '', { name, status = 0 } = {}) {
+  constructor(text = '', { name, status = 0, carry } = {}) {
     super(text)
     this.name = name ?? new.target.name
     this.status = status
+    this.carry = carry // the next attempt finds it in message.carry
   }
 }
 
@@ -34,6 +35,11 @@ export class RetryAfter extends Failure {
   }
 }
 
+// This was no attempt: the message comes again after so many seconds, and neither an attempt nor a retry is counted.
+export class Release extends RetryAfter {
+  advice = 'release'
+}
+
 // Calls handle with messages, as many at a time as concurrency says, until the worker has no more and all are answered. Then
 // close what keeps Node running, such as connections to a database. The message has body (a string, or a Buffer where it is not
 // UTF-8), deadline, id, attempt, headers and whatever else the protocol tells, and progress(), which asks for the whole timeout anew.
@@ -51,9 +57,9 @@ export async function serve(handle, { concurrency = 1 } = {}) {
     } catch (thrown) {
       const error = thrown instanceof Error ? thrown : new Error(String(thrown))
       if (!(error instanceof Failure)) console.error(error)
-      const { name, message: text, status, advice, retryAfter } = error
+      const { name, message: text, status, advice, retryAfter, carry } = error
       const whole = Number.isInteger(status) ? status : undefined // of an error of another library it may be anything
-      const told = error instanceof Failure ? { status: whole, advice, retryAfter } : { status: whole }
+      const told = error instanceof Failure ? { status: whole, advice, retryAfter, carry } : { status: whole }
       write({ type: 'result', id, outcome: 'failure', class: String(name), message: String(text).slice(0, 1000), ...told })
     }
   }

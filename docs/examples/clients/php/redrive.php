@@ -11,7 +11,7 @@
  *     });
  *
  * A function that returns has handled the message. One that throws has failed, and the retry policy decides what follows,
- * unless it throws Fail, Drop or RetryAfter. What is echoed goes to the worker's log.
+ * unless it throws Fail, Drop, RetryAfter or Release. What is echoed goes to the worker's log.
  */
 
 declare(strict_types=1);
@@ -36,6 +36,7 @@ class Failure extends \RuntimeException
         public readonly ?string $advice = null,
         public readonly ?float $retryAfter = null,
         ?\Throwable $previous = null,
+        public readonly ?string $carry = null, // the next attempt finds it in $message->about['carry']
     ) {
         parent::__construct($text, 0, $previous);
     }
@@ -65,6 +66,15 @@ final class RetryAfter extends Failure
     public function __construct(float $seconds, string $text = '', ?string $class = null, int $status = 0, ?\Throwable $previous = null)
     {
         parent::__construct($text, $class, $status, 'retry', $seconds, $previous);
+    }
+}
+
+/** This was no attempt: the message comes again after so many seconds, and neither an attempt nor a retry is counted. */
+final class Release extends Failure
+{
+    public function __construct(float $seconds, string $text = '', ?string $class = null, int $status = 0, ?\Throwable $previous = null)
+    {
+        parent::__construct($text, $class, $status, 'release', $seconds, $previous);
     }
 }
 
@@ -120,7 +130,8 @@ function result(callable $handle, Message $message): array
 
         return ['outcome' => 'ack'];
     } catch (Failure $e) {
-        $told = ['class' => $e->class ?? $e::class, 'status' => $e->status, 'advice' => $e->advice, 'retryAfter' => $e->retryAfter];
+        $told = ['class' => $e->class ?? $e::class, 'status' => $e->status, 'advice' => $e->advice, 'retryAfter' => $e->retryAfter,
+            'carry' => $e->carry];
     } catch (\Throwable $e) {
         fwrite(STDERR, $e . "\n");
         $told = ['class' => $e::class];

@@ -9,7 +9,7 @@
     redrive.serve(handle)
 
 A handle that returns has handled the message. One that raises has failed, and the retry policy decides what follows, unless
-the exception is Fail, Drop or RetryAfter. Prints go to the worker's log.
+the exception is Fail, Drop, RetryAfter or Release. Prints go to the worker's log.
 """
 
 import base64
@@ -25,10 +25,11 @@ class Failure(Exception):
     advice = None
     seconds = None
 
-    def __init__(self, text="", *, name=None, status=0):
+    def __init__(self, text="", *, name=None, status=0, carry=None):
         super().__init__(text)
         self.name = name or type(self).__name__
         self.status = status
+        self.carry = carry  # the next attempt finds it in message.carry
 
 
 class Fail(Failure):
@@ -51,6 +52,12 @@ class RetryAfter(Failure):
     def __init__(self, seconds, text="", **kwargs):
         super().__init__(text, **kwargs)
         self.seconds = seconds
+
+
+class Release(RetryAfter):
+    """This was no attempt: the message comes again after so many seconds, and neither an attempt nor a retry is counted."""
+
+    advice = "release"
 
 
 class Message:
@@ -101,6 +108,8 @@ def _result(handle, message):
             told["advice"] = failure.advice
         if failure.seconds is not None:
             told["retryAfter"] = failure.seconds
+        if failure.carry is not None:
+            told["carry"] = failure.carry
     except Exception as error:
         traceback.print_exc()
         told = {"class": type(error).__name__, "message": str(error)}

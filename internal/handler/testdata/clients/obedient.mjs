@@ -8,7 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
 
 const [folder, concurrency] = process.argv.slice(2)
-const { Drop, Fail, Failure, RetryAfter, serve } = await import(pathToFileURL(resolve(folder, 'redrive.mjs')))
+const { Drop, Fail, Failure, Release, RetryAfter, serve } = await import(pathToFileURL(resolve(folder, 'redrive.mjs')))
 
 const floodSize = 64 << 20
 
@@ -16,7 +16,8 @@ function description(m) {
   const moment = (value) => (value ? value.replace(/\.\d+/, '') : '0001-01-01T00:00:00Z')
   return [
     m.id ?? '', m.idempotencyKey ?? '', m.attempt ?? 0, m.retries ?? 0, m.queue ?? '', m.exchange ?? '', m.routingKey ?? '', m.type ?? '',
-    m.correlationId ?? '', m.contentType ?? '', m.contentEncoding ?? '', moment(m.timestamp), moment(m.firstFailure),
+    m.correlationId ?? '', m.contentType ?? '', m.contentEncoding ?? '',
+    m.replyTo ?? '', m.appId ?? '', m.userId ?? '', m.priority ?? 0, m.expiration ?? '', moment(m.timestamp), moment(m.firstFailure),
     m.traceparent ?? '', m.tracestate ?? '',
   ].join('|')
 }
@@ -59,6 +60,12 @@ const orders = {
   },
   'advise retry': () => {
     throw new RetryAfter(90, 'as it asks for', { name: 'Advised' })
+  },
+  'advise release': () => {
+    throw new Release(90, 'as it asks for', { name: 'Advised' })
+  },
+  carry: (m) => {
+    throw new Failure('half done', { name: 'Half', carry: (m.carry ?? '') + '+1' })
   },
   describe: (m) => {
     throw new Failure(description(m), { name: 'Described' })

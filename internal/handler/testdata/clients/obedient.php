@@ -10,6 +10,7 @@ use Redrive\Drop;
 use Redrive\Fail;
 use Redrive\Failure;
 use Redrive\Message;
+use Redrive\Release;
 use Redrive\RetryAfter;
 
 const FLOOD = 64 << 20;
@@ -22,6 +23,7 @@ function description(Message $m): string
     return implode('|', [
         $a['id'] ?? '', $a['idempotencyKey'] ?? '', $a['attempt'] ?? 0, $a['retries'] ?? 0, $a['queue'] ?? '', $a['exchange'] ?? '',
         $a['routingKey'] ?? '', $a['type'] ?? '', $a['correlationId'] ?? '', $a['contentType'] ?? '', $a['contentEncoding'] ?? '',
+        $a['replyTo'] ?? '', $a['appId'] ?? '', $a['userId'] ?? '', $a['priority'] ?? 0, $a['expiration'] ?? '',
         $moment($a['timestamp'] ?? null), $moment($a['firstFailure'] ?? null), $a['traceparent'] ?? '', $a['tracestate'] ?? '',
     ]);
 }
@@ -73,6 +75,8 @@ Redrive\serve(static function (Message $m): void {
         'advise fail' => throw new Fail('as it asks for', 'Advised'),
         'advise drop' => throw new Drop('as it asks for', 'Advised'),
         'advise retry' => throw new RetryAfter(90, 'as it asks for', 'Advised'),
+        'advise release' => throw new Release(90, 'as it asks for', 'Advised'),
+        'carry' => throw new Failure('half done', 'Half', carry: ($m->about['carry'] ?? '') . '+1'),
         'describe' => throw new Failure(description($m), 'Described'),
         'hang' => hang($m),
         'crash' => crash(),

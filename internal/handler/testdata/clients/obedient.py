@@ -22,7 +22,8 @@ def description(m):
         str(part)
         for part in (
             m.id or "", m.idempotencyKey or "", m.attempt or 0, m.retries or 0, m.queue or "", m.exchange or "", m.routingKey or "",
-            m.type or "", m.correlationId or "", m.contentType or "", m.contentEncoding or "", moment(m.timestamp), moment(m.firstFailure),
+            m.type or "", m.correlationId or "", m.contentType or "", m.contentEncoding or "",
+            m.replyTo or "", m.appId or "", m.userId or "", m.priority or 0, m.expiration or "", moment(m.timestamp), moment(m.firstFailure),
             m.traceparent or "", m.tracestate or "",
         )
     )
@@ -59,6 +60,10 @@ def handle(m):
         raise redrive.Drop("as it asks for", name="Advised")
     elif order == "advise retry":
         raise redrive.RetryAfter(90, "as it asks for", name="Advised")
+    elif order == "advise release":
+        raise redrive.Release(90, "as it asks for", name="Advised")
+    elif order == "carry":
+        raise redrive.Failure("half done", name="Half", carry=(m.carry or "") + "+1")
     elif order == "describe":
         raise redrive.Failure(description(m), name="Described")
     elif order == "hang":

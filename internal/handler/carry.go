@@ -1,0 +1,53 @@
+package handler
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"unicode/utf8"
+
+	"redrive.dev/redrive/internal/message"
+)
+
+// headerCarry is in an answer that is not success what the handler wants to have back, and in the next request that. Its value is percent
+// encoded, as the headers of a message are.
+const headerCarry = "Redrive-Carry"
+
+// checkCarry says why a text cannot be carried to the next attempt.
+func checkCarry(text string) error {
+	switch {
+	case len(text) > message.MaxCarry:
+		return fmt.Errorf("carry takes %d bytes, and may take %d", len(text), message.MaxCarry)
+	case !utf8.ValidString(text):
+		return errors.New("carry is no UTF-8")
+	}
+	return nil
+}
+
+// carryOf reads what an answer wants to have back; nil where it says nothing. Servers refuse requests with long headers, so the bound
+// is that of the value as it stands there.
+func carryOf(answer http.Header) (*string, error) {
+	values := answer.Values(headerCarry)
+	if len(values) == 0 {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	if len(values[0]) > message.MaxCarry {
+		return nil, fmt.Errorf("%s takes %d bytes, and may take %d", headerCarry, len(values[0]), message.MaxCarry)
+	}
+	text, err := url.PathUnescape(values[0])
+	if err != nil {
+		return nil, fmt.Errorf("%s has a %% without two hexadecimal digits", headerCarry)
+	}
+	if err := checkCarry(text); err != nil {
+		return nil, err
+	}
+	return &text, nil
+}
+
+// addCarry gives back what the last attempt asked for, unless it is too long for a header.
+func (f *fields) addCarry(text string) {
+	if encoded := percentEncoded(text); encoded != "" && len(encoded) <= message.MaxCarry {
+		f.add(headerCarry, encoded)
+	}
+}
