@@ -33,6 +33,7 @@ const messages = 5000
 
 func TestMain(m *testing.M) {
 	if os.Getenv(doctorVariable) != "" {
+		starve(os.Getenv(memoryVariable))
 		run.Main(handler.Func(mortal))
 	}
 	testbroker.Main(m)
@@ -180,7 +181,7 @@ func (s *scene) fill() {
 func (s *scene) settle(t *testing.T) (ended, repeated int) {
 	t.Helper()
 	ends := map[string]int{}
-	testtransport.EventuallyWithin(t, 3*time.Minute, "every id handled or failed", func() bool {
+	testtransport.Eventually(t, "every id handled or failed", func() bool {
 		for _, d := range s.TakeAll("async.failed") {
 			ends[d.MessageId]++
 			if d.Headers["redrive-reason"] == nil {
@@ -214,7 +215,7 @@ func TestAKilledWorkerLosesNoMessage(t *testing.T) {
 	s.suspects.start()
 	kills := 0
 	for _, at := range []int64{500, 2500, 5000, 8000} {
-		testtransport.EventuallyWithin(t, time.Minute, fmt.Sprint(at, " requests"), func() bool { return s.partner.requests.Load() >= at })
+		testtransport.Eventually(t, fmt.Sprint(at, " requests"), func() bool { return s.partner.requests.Load() >= at })
 		if err := s.process.end(syscall.SIGKILL); err == nil {
 			t.Fatal("the worker ended by itself")
 		}
@@ -229,6 +230,7 @@ func TestAKilledWorkerLosesNoMessage(t *testing.T) {
 }
 
 func TestABrokerRestartLosesNoMessage(t *testing.T) {
+	testtransport.Long(t)
 	broker := testbroker.Private(t)
 	s := newScene(t, broker)
 	s.fill()
@@ -244,7 +246,7 @@ func TestABrokerRestartLosesNoMessage(t *testing.T) {
 		},
 	} {
 		at := int64(2000 + 3000*i)
-		testtransport.EventuallyWithin(t, time.Minute, fmt.Sprint(at, " requests"), func() bool { return s.partner.requests.Load() >= at })
+		testtransport.Eventually(t, fmt.Sprint(at, " requests"), func() bool { return s.partner.requests.Load() >= at })
 		if err := restart(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/testbroker"
@@ -31,7 +32,7 @@ func named(id string) amqp091.Publishing { return amqp091.Publishing{MessageId: 
 // awaitHandled waits until some messages are handled.
 func (w *ward) awaitHandled(ids ...string) {
 	w.t.Helper()
-	testtransport.EventuallyWithin(w.t, time.Minute, "messages to be handled: "+strings.Join(ids, ", "), func() bool {
+	testtransport.Eventually(w.t, "messages to be handled: "+strings.Join(ids, ", "), func() bool {
 		handled := w.outcome()
 		for _, id := range ids {
 			if handled[id] == 0 {
@@ -45,7 +46,7 @@ func (w *ward) awaitHandled(ids ...string) {
 // awaitCall waits until a message is with the doctor for the nth time.
 func (w *ward) awaitCall(id string, n int) {
 	w.t.Helper()
-	testtransport.EventuallyWithin(w.t, time.Minute, fmt.Sprintf("call %d for %s", n, id), func() bool { return w.called(id) >= n })
+	testtransport.Eventually(w.t, fmt.Sprintf("call %d for %s", n, id), func() bool { return w.called(id) >= n })
 }
 
 // nobodyCharged checks that no crash was charged to a message and none was given up.
@@ -81,7 +82,7 @@ func TestOfAThousandMessagesOnlyTheOneThatKillsItsWorkerFails(t *testing.T) {
 			pods := []*pod{w.suspectsWorker(), w.worker("worker-0"), w.worker("worker-1"), w.worker("worker-2")}
 			began := time.Now()
 			var allHandled, convicted time.Duration
-			testtransport.EventuallyWithin(t, time.Minute, "all to be handled and the poison to be convicted", func() bool {
+			testtransport.Eventually(t, "all to be handled and the poison to be convicted", func() bool {
 				if allHandled == 0 && len(w.outcome()) == good {
 					allHandled = time.Since(began)
 				}
@@ -140,7 +141,7 @@ func TestARollingUpdateUnderLoadMovesNoMessage(t *testing.T) {
 	}
 	stream.more(t, 200)
 	published := stream.stop()
-	testtransport.EventuallyWithin(t, time.Minute, "all to be handled", func() bool { return len(w.outcome()) == published })
+	testtransport.Eventually(t, "all to be handled", func() bool { return len(w.outcome()) == published })
 	stop(t, pods[0], pods[4], pods[5], pods[6])
 	if moved, _ := w.moves(); len(moved) > 0 {
 		t.Errorf("%d of %d messages were moved", len(moved), published)
@@ -193,6 +194,7 @@ func TestACutConnectionChargesNoSuspect(t *testing.T) {
 }
 
 func TestABrokerRestartChargesNoSuspect(t *testing.T) {
+	testtransport.Long(t)
 	broker := testbroker.Private(t)
 	w := newWard(t, broker, wardOptions{})
 	release := w.hold(t, "a", "main")
@@ -336,6 +338,64 @@ func TestAContainerThatIsKilledWithItsSupervisorChargesItsMessage(t *testing.T) 
 	}
 	d := w.Take("async.failed")
 	if d.Headers["redrive-reason"] != "PoisonCrash" || d.Headers["redrive-crashes"] != int64(3) || d.Headers["redrive-crash-exit"] != nil {
+		t.Errorf("%s failed with %v", d.MessageId, d.Headers)
+	}
+	stop(t, pod)
+}
+
+// heavy is a message whose body, decoded, needs more memory than a process of the ward has.
+func heavy(id string) amqp091.Publishing {
+	return amqp091.Publishing{MessageId: id, Body: []byte("[" + strings.Repeat(`{"":{"":0}},`, 1<<20) + "1]")}
+}
+
+// spareMemory is enough to receive, handle and publish a heavy message, and too little to decode its body, which takes some 750 MB. It
+// is address space: on a loaded machine a process has more threads, and the C library sets aside up to 72 MB of that for each.
+const spareMemory = 640 << 20
+
+func TestAMessageThatKillsItsWorkerOutsideOfTheHandlerIsCharged(t *testing.T) {
+	const reads = "message.body[0] == 1"
+	for name, tt := range map[string]struct {
+		options wardOptions
+		calls   int
+	}{
+		"when its policy decides on a failure": {wardOptions{strategies: []v1alpha1.Strategy{{Name: "first", When: reads, Action: v1alpha1.ActionFail}}}, 3},
+		"before the handler, for its rate limit": {wardOptions{change: func(t *v1alpha1.Transport) {
+			t.Spec.Workers[0].RateLimits = []v1alpha1.RateLimit{{Name: "first", PerSecond: intstr.FromInt32(100), Key: new("string(message.body[0])")}}
+		}}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tt.options.memory = spareMemory
+			w := newWard(t, testbroker.Shared(t), tt.options)
+			w.answer("fatal", http.StatusBadGateway)
+			w.suspect(heavy("fatal"), named("innocent"), named("another"))
+			pod := w.suspectsWorker()
+			w.awaitHandled("innocent", "another")
+			d := w.Take("async.failed")
+			if d.MessageId != "fatal" || d.Headers["redrive-reason"] != "PoisonCrash" || d.Headers["redrive-crashes"] != int64(3) ||
+				d.Headers["redrive-crash-exit"] == nil {
+				t.Errorf("%s failed with %v", d.MessageId, d.Headers)
+			}
+			if n := w.called("fatal"); n != tt.calls {
+				t.Errorf("%d calls of the handler, want %d", n, tt.calls)
+			}
+			stop(t, pod)
+			if _, charged := w.moves(); len(charged) != 2 || charged[0] != "fatal" || charged[1] != "fatal" {
+				t.Errorf("charged: %v, want the one message twice before its end", charged)
+			}
+		})
+	}
+}
+
+func TestAMessageOfAStrictQueueWhosePolicyCannotBeChosenIsGivenUp(t *testing.T) {
+	w := newWard(t, testbroker.Shared(t), wardOptions{memory: spareMemory, change: func(t *v1alpha1.Transport) {
+		t.Spec.Queues[0].Ordering = &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}
+		t.Spec.RetryPolicies = []v1alpha1.PolicyRule{{When: "message.body[0] == 1", RetryPolicyRef: *t.Spec.RetryPolicyRef}}
+	}})
+	w.Publish("async", testtransport.Queue, heavy("fatal"), named("innocent"))
+	pod := w.worker("worker-0")
+	w.awaitHandled("innocent")
+	d := w.Take("async.failed")
+	if d.MessageId != "fatal" || d.Headers["redrive-reason"] != "PoisonCrash" {
 		t.Errorf("%s failed with %v", d.MessageId, d.Headers)
 	}
 	stop(t, pod)

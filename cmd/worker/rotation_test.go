@@ -13,7 +13,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
@@ -120,7 +119,7 @@ func (s *stream) stop() int {
 func (s *stream) more(t *testing.T, n int) {
 	t.Helper()
 	at := s.count() + n
-	testtransport.EventuallyWithin(t, time.Minute, "more messages", func() bool { return s.count() >= at })
+	testtransport.Eventually(t, "more messages", func() bool { return s.count() >= at })
 }
 
 // rotating is a scene whose worker reads its login from a mount.
@@ -180,7 +179,7 @@ func (r *rotating) connections(t *testing.T, user string) int {
 // awaitConnections waits until the worker has so many sessions as a user.
 func (r *rotating) awaitConnections(t *testing.T, user string, n int) {
 	t.Helper()
-	testtransport.EventuallyWithin(t, time.Minute, "connections of "+user, func() bool { return r.connections(t, user) == n })
+	testtransport.Eventually(t, "connections of "+user, func() bool { return r.connections(t, user) == n })
 }
 
 // account stops everything and compares what was published with what became of it: each message has exactly one end, and
@@ -188,7 +187,7 @@ func (r *rotating) awaitConnections(t *testing.T, user string, n int) {
 func (r *rotating) account(t *testing.T, published int) {
 	t.Helper()
 	ends := map[string]int{}
-	testtransport.EventuallyWithin(t, 3*time.Minute, "every message handled or failed", func() bool {
+	testtransport.Eventually(t, "every message handled or failed", func() bool {
 		for _, d := range r.TakeAll("async.failed") {
 			ends[d.MessageId]++
 		}
@@ -285,7 +284,7 @@ func TestARotationOfCertificatesLosesAndRepeatsNothing(t *testing.T) {
 	stream.more(t, 300)
 	r.mount.update(map[string]string{"ca.crt": string(after.PEM)})
 	stream.more(t, 300)
-	testtransport.EventuallyWithin(t, time.Minute, "one session each", func() bool { return r.connections(t, username) == 2 })
+	testtransport.Eventually(t, "one session each", func() bool { return r.connections(t, username) == 2 })
 	r.account(t, stream.stop())
 	if log := r.process.log.String(); strings.Contains(log, "not taken over") {
 		t.Errorf("a rotation was refused: %s", log)

@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"net/url"
 	"testing"
-	"time"
 
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/broker"
@@ -16,6 +15,7 @@ import (
 
 // As the operator does it: the next user, the Secret, and, when nobody is logged in as the former one any more, its end.
 func TestUsersInTurnWithARightToLittleLoseAndRepeatNothing(t *testing.T) {
+	testtransport.Long(t)
 	server := testbroker.Shared(t)
 	u, err := url.Parse(server.AMQPURL)
 	must(t, err)
@@ -51,7 +51,7 @@ func TestUsersInTurnWithARightToLittleLoseAndRepeatNothing(t *testing.T) {
 		stream.more(t, 200)
 		former, next := names[turn%2], names[(turn+1)%2]
 		hand(next)
-		testtransport.EventuallyWithin(t, time.Minute, "nobody to be logged in as "+former, func() bool {
+		testtransport.Eventually(t, "nobody to be logged in as "+former, func() bool {
 			sessions, err := client.Sessions(t.Context(), former)
 			must(t, err)
 			return sessions == 0

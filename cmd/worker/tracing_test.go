@@ -33,6 +33,7 @@ func TestAWorkerThatIsToldToEndSendsItsLastSpans(t *testing.T) {
 }
 
 func TestACollectorThatNeverAnswersDelaysTheEndOfAWorkerForAMomentOnly(t *testing.T) {
+	testtransport.Long(t)
 	collector := testcollector.New(t)
 	release := make(chan struct{})
 	t.Cleanup(func() { close(release) })

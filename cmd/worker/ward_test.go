@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -31,6 +32,8 @@ import (
 const (
 	// doctorVariable makes a worker of the test's program, with a handler that can bring it down. It holds the doctor's URL.
 	doctorVariable = "REDRIVE_TEST_DOCTOR"
+	// memoryVariable is how many bytes that worker may use beyond those it has from its start; empty is no limit.
+	memoryVariable = "REDRIVE_TEST_MEMORY"
 
 	// deadly is the doctor's answer that kills the worker which asked.
 	deadly = http.StatusTeapot
@@ -60,6 +63,33 @@ func mortal(ctx context.Context, m *handler.Message) error {
 		select {} // until the signal comes
 	default:
 		return errors.New(response.Status)
+	}
+}
+
+// starve lets this process use only so many bytes more than it does already. It ends where it needs more.
+func starve(bytes string) {
+	if bytes == "" {
+		return
+	}
+	more, err := strconv.ParseUint(bytes, 10, 64)
+	if err != nil {
+		panic(err)
+	}
+	sizes, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		panic(err)
+	}
+	pages, err := strconv.ParseUint(strings.Fields(string(sizes))[0], 10, 64)
+	if err != nil {
+		panic(err)
+	}
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_AS, &limit); err != nil {
+		panic(err)
+	}
+	limit.Cur = pages*uint64(os.Getpagesize()) + more
+	if err := syscall.Setrlimit(syscall.RLIMIT_AS, &limit); err != nil {
+		panic(err)
 	}
 }
 
@@ -156,6 +186,7 @@ type ward struct {
 	management string
 	vhost      string
 	folder     string
+	memory     string
 	copies     []amqp091.Delivery
 }
 
@@ -167,6 +198,11 @@ type wardOptions struct {
 	timeout   time.Duration
 	// address at which workers reach the broker; empty for its own.
 	address string
+	// strategies of the policy, and what else is different of the Transport.
+	strategies []v1alpha1.Strategy
+	change     func(*v1alpha1.Transport)
+	// memory is how many bytes more than at its start a process may use; 0 is no limit.
+	memory int64
 }
 
 func newWard(t *testing.T, broker *testbroker.Broker, o wardOptions) *ward {
@@ -183,11 +219,19 @@ func newWard(t *testing.T, broker *testbroker.Broker, o wardOptions) *ward {
 	if o.queueType != "" {
 		transport.Spec.Queues[0].Type = &o.queueType
 	}
-	result := testtransport.Compile(t, transport, testtransport.Explicit(100*time.Millisecond))
+	if o.change != nil {
+		o.change(transport)
+	}
+	policy := testtransport.Explicit(100 * time.Millisecond)
+	policy.Strategies = o.strategies
+	result := testtransport.Compile(t, transport, policy)
 	data, err := compile.Encode(result.Workers[0])
 	must(t, err)
 	w := &ward{t: t, doctor: d, management: broker.ManagementURL, vhost: broker.Vhost(t), folder: t.TempDir()}
 	w.url = broker.URL(w.vhost)
+	if o.memory > 0 {
+		w.memory = strconv.FormatInt(o.memory, 10)
+	}
 	write(t, filepath.Join(w.folder, "config.json"), string(data))
 	u, err := url.Parse(w.url)
 	must(t, err)
@@ -309,7 +353,7 @@ func tail(text string) string {
 // start starts the process, and what waits for it.
 func (p *pod) start(program string) error {
 	command := exec.CommandContext(context.Background(), program, p.args...)
-	command.Env = append(os.Environ(), doctorVariable+"="+p.ward.URL, "POD_NAME="+p.name)
+	command.Env = append(os.Environ(), doctorVariable+"="+p.ward.URL, "POD_NAME="+p.name, memoryVariable+"="+p.ward.memory)
 	command.Stderr = &p.log
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	p.mu.Lock()

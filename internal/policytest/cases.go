@@ -48,15 +48,20 @@ type Case struct {
 
 // Message is what expressions see of a message.
 type Message struct {
-	ID          string         `yaml:"id"`
-	Type        string         `yaml:"type"`
-	Exchange    string         `yaml:"exchange"`
-	RoutingKey  string         `yaml:"routingKey"`
-	Queue       string         `yaml:"queue"`
-	ContentType string         `yaml:"contentType"`
-	Priority    uint8          `yaml:"priority"`
-	Timestamp   moment         `yaml:"timestamp"`
-	Headers     map[string]any `yaml:"headers"`
+	ID            string         `yaml:"id"`
+	Type          string         `yaml:"type"`
+	Exchange      string         `yaml:"exchange"`
+	RoutingKey    string         `yaml:"routingKey"`
+	Queue         string         `yaml:"queue"`
+	ContentType   string         `yaml:"contentType"`
+	CorrelationID string         `yaml:"correlationId"`
+	ReplyTo       string         `yaml:"replyTo"`
+	AppID         string         `yaml:"appId"`
+	UserID        string         `yaml:"userId"`
+	Expiration    duration       `yaml:"expiration"`
+	Priority      uint8          `yaml:"priority"`
+	Timestamp     moment         `yaml:"timestamp"`
+	Headers       map[string]any `yaml:"headers"`
 	// Body is written as JSON.
 	Body document `yaml:"body"`
 	// RawBody is taken as it is.
@@ -167,7 +172,7 @@ func (f *Failure) advice() (retry.Advice, bool) {
 }
 
 func advices() []retry.Advice {
-	return []retry.Advice{retry.AdviseFail, retry.AdviseDrop, retry.AdviseRetry}
+	return []retry.Advice{retry.AdviseFail, retry.AdviseDrop, retry.AdviseRetry, retry.AdviseRelease}
 }
 
 // message is what the worker would make of it.
@@ -175,7 +180,8 @@ func (c *Case) message() retry.Message {
 	m := retry.Message{
 		ID: c.Message.ID, Type: c.Message.Type, Exchange: c.Message.Exchange, RoutingKey: c.Message.RoutingKey, Queue: c.Message.Queue,
 		ContentType: c.Message.ContentType, Headers: c.Message.Headers, Priority: int(c.Message.Priority), Timestamp: c.Message.Timestamp.Time,
-		Body: c.Message.Body,
+		CorrelationID: c.Message.CorrelationID, ReplyTo: c.Message.ReplyTo, AppID: c.Message.AppID, UserID: c.Message.UserID,
+		Expiration: c.Message.Expiration.Duration, Body: c.Message.Body,
 	}
 	if m.Type == "" {
 		m.Type, _ = m.Headers["type"].(string)

@@ -41,13 +41,13 @@ func NewSuite(set *manifest.Set) (*Suite, error) {
 	}
 	for _, name := range sorted(set.RetryPolicies) {
 		if s.policies[name], err = compilePolicy(set, name); err != nil {
-			errs = append(errs, fmt.Errorf("%s: RetryPolicy %s: %w", set.Place("RetryPolicy", name), name, err))
+			errs = append(errs, set.Locate("RetryPolicy", name, err))
 		}
 	}
 	for _, name := range sorted(set.Transports) {
 		t, err := s.compileTransport(set.Transports[name])
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: Transport %s: %w", set.Place("Transport", name), name, err))
+			errs = append(errs, set.Locate("Transport", name, err))
 			continue
 		}
 		s.transports = append(s.transports, t)

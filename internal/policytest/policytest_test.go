@@ -195,7 +195,7 @@ func TestManifestsThatDoNotFitTogetherAreRefused(t *testing.T) {
 	tests := []struct{ name, manifests, want string }{
 		{
 			"a policy that is not there", transports,
-			`stdin, document 1: Transport default/shop: it refers to RetryPolicy "acme", which is not in the files`,
+			`stdin:2: Transport default/shop: it refers to RetryPolicy "acme", which is not in the files`,
 		},
 		{
 			"an include that is not there", strings.SplitN(policies, "---\n", 2)[0],
@@ -203,11 +203,11 @@ func TestManifestsThatDoNotFitTogetherAreRefused(t *testing.T) {
 		},
 		{
 			"an expression that does not compile", strings.Replace(policies, "error.status == 429", "error.statsu == 429", 1),
-			`policy "shared", strategy "throttled", when, 1:6: undefined field 'statsu'`,
+			`policy "shared", strategy "throttled", when, 1:6: there is no field statsu; did you mean status?`,
 		},
 		{
 			"a rule that does not compile", policies + strings.Replace(transports, "message.headers.partner ==", "error.status ==", 1),
-			`Transport default/shop: spec.retryPolicies[0].when, 1:1: undeclared reference to 'error'`,
+			`Transport default/shop: spec.retryPolicies[0].when, 1:1: there is no variable error here, only message`,
 		},
 	}
 	for _, tt := range tests {
@@ -245,7 +245,7 @@ func TestExpressionsThatFailAreToldOfTheirCase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `spec.retryPolicies[0].when, 1:16: no such key: partner; policy "standard", strategy "shared/heavy", when, 1:13: no such key: amount`
+	want := `spec.retryPolicies[0].when, 1:16: no such key; policy "standard", strategy "shared/heavy", when, 1:13: no such key`
 	if got := strings.Join(r.Problems, "; "); got != want || !r.Holds() {
 		t.Errorf("problems %q, want %q; differences %v", got, want, r.Differences)
 	}
@@ -261,12 +261,13 @@ spec:
   - name: all
     action: Drop
     when: >-
+      message.correlationId == 'c' && message.replyTo == 'r' && message.appId == 'a' && message.userId == 'u' && message.expiration == duration('1m') &&
       message.id == 'i' && message.type == 'App.Foo' && message.exchange == 'e' && message.routingKey == 'k' && message.contentType == 'c' &&
       message.priority == 7 && message.timestamp == timestamp('2026-01-02T03:04:05Z') && message.headers.n == 3 && message.headers.list[1].deep == true
       && message.body.items[0].price == 1.5 && message.body.none == null && message.body.day == '2026-01-02' && message.size == 56 && attempt == 6 && retries == 2
       && age == duration('90s') && now == timestamp('2026-01-05T12:00:00Z') && error.source == 'Timeout' && error.class == 'C' && error.message == 'M'
 `
-	r, err := run(t, suite(t, policy), `message: {id: i, exchange: e, routingKey: k, contentType: c, priority: 7, timestamp: 2026-01-02T03:04:05Z,
+	r, err := run(t, suite(t, policy), `message: {id: i, exchange: e, routingKey: k, contentType: c, correlationId: c, replyTo: r, appId: a, userId: u, expiration: 1m, priority: 7, timestamp: 2026-01-02T03:04:05Z,
     headers: {type: App.Foo, n: 3, list: [a, {deep: true}]}, body: {items: [{price: 1.5}], none: null, day: 2026-01-02}},
   error: {source: Timeout, class: C, message: M}, retries: 2, attempts: 5, age: 90s, expect: {action: Drop}`, "")
 	if err != nil || !r.Holds() {

@@ -105,3 +105,42 @@ func TestAStrictlyOrderedQueueIsNotStoppedByAHandlerThatAsksForRetries(t *testin
 		t.Errorf("reason %s after %d attempts", reason, calls.Load())
 	}
 }
+
+func TestAHandlerThatReleasesAMessageGetsItAgainAsIfThereHadBeenNoAttempt(t *testing.T) {
+	var calls atomic.Int64
+	attempts := make(chan string, 10)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		attempts <- r.Header.Get("Redrive-Attempt")
+		if calls.Add(1) > 2 {
+			return
+		}
+		w.Header().Set("Redrive-Advice", "release")
+		w.Header().Set("Retry-After", "0")
+		w.WriteHeader(http.StatusConflict)
+	}))
+	t.Cleanup(server.Close)
+	r := newRig(t, &partner{Server: server}, following(), nil) // which has no retries
+	r.publish(amqp091.Publishing{MessageId: "m-1"})
+	testtransport.Eventually(t, "the message to be handled", func() bool { return r.handled() == 1 })
+	for range 3 {
+		if attempt := <-attempts; attempt != "1" {
+			t.Errorf("attempt %s", attempt)
+		}
+	}
+	if n := r.counted("redrive_messages_handled_total", "outcome", "postponed"); n != 2 {
+		t.Errorf("%v messages were postponed", n)
+	}
+}
+
+func TestAHandlerCannotReleaseAMessageForEver(t *testing.T) {
+	p, _ := adviser(t, "release", 1, "30")
+	policy := following()
+	policy.MaxAge = v1alpha1.NewDuration(10 * time.Second)
+	r := newRig(t, p, policy, nil)
+	r.publish(amqp091.Publishing{MessageId: "m-1"})
+	testtransport.Eventually(t, "the failure queue", func() bool { return r.Ready("async.failed") == 1 })
+	failed := r.Take("async.failed")
+	if reason, by := text(t, failed.Headers, "redrive-reason"), text(t, failed.Headers, "redrive-strategy"); reason != "MaxAge" || by != "(handler)" {
+		t.Errorf("reason %s, by %s", reason, by)
+	}
+}

@@ -99,6 +99,7 @@ func TestABusyQueueDoesNotHoldUpAMessageNowAndThen(t *testing.T) {
 }
 
 func TestQueuesShareTheHandlersTimeByWeight(t *testing.T) {
+	testtransport.Long(t)
 	cases := []struct {
 		name    string
 		weights map[string]int32
@@ -129,9 +130,9 @@ func TestQueuesShareTheHandlersTimeByWeight(t *testing.T) {
 					r.Publish("async", queue, numbered(int(80*time.Second/lasts), "a", queue)...)
 				}
 			})
-			testtransport.EventuallyWithin(t, time.Minute, "12 s of its time", func() bool { return h.of(testtransport.Queue) >= 12*time.Second })
+			testtransport.Eventually(t, "12 s of its time", func() bool { return h.of(testtransport.Queue) >= 12*time.Second })
 			before := [2]time.Duration{h.of(testtransport.Queue), h.of("free")}
-			testtransport.EventuallyWithin(t, time.Minute, "36 s of its time", func() bool { return h.of(testtransport.Queue) >= 36*time.Second })
+			testtransport.Eventually(t, "36 s of its time", func() bool { return h.of(testtransport.Queue) >= 36*time.Second })
 			ratio := float64(h.of(testtransport.Queue)-before[0]) / float64(h.of("free")-before[1])
 			if r.Ready(testtransport.Queue) == 0 || r.Ready("free") == 0 {
 				t.Fatal("a queue was empty: that shows nothing")
@@ -145,6 +146,7 @@ func TestQueuesShareTheHandlersTimeByWeight(t *testing.T) {
 }
 
 func TestOneBusyQueueOf64HasAllPlaces(t *testing.T) {
+	testtransport.Long(t)
 	names := make([]string, 63)
 	for i := range names {
 		names[i] = fmt.Sprintf("q%d", i)
@@ -167,7 +169,7 @@ func TestOneBusyQueueOf64HasAllPlaces(t *testing.T) {
 	for _, name := range names[:10] {
 		r.Publish("async", name, numbered(20, "a", name)...)
 	}
-	testtransport.EventuallyWithin(t, 2*time.Minute, "all handled", func() bool { return outcomes(r, "succeeded") == 6200 })
+	testtransport.Eventually(t, "all handled", func() bool { return outcomes(r, "succeeded") == 6200 })
 	if moved := outcomes(r, "suspected"); moved != 0 {
 		t.Errorf("%d messages came back as if their worker had crashed", moved)
 	}
@@ -177,10 +179,27 @@ func TestOneBusyQueueOf64HasAllPlaces(t *testing.T) {
 }
 
 func TestLargeMessagesStayWithinTheirShareOfTheMemory(t *testing.T) {
-	const messages, size, memory = 200, 8 << 20, 256 << 20
+	testtransport.Long(t)
+	const size = 8 << 20
+	stayWithinTheirShare(t, size, 256<<20, amqp091.Publishing{Body: make([]byte, size)})
+}
+
+func TestManySmallHeadersStayWithinTheirShareOfTheMemory(t *testing.T) {
+	testtransport.Long(t)
+	headers := amqp091.Table{}
+	for i := range 8000 {
+		headers[strconv.Itoa(i)] = nil
+	}
+	stayWithinTheirShare(t, 700_000, 32<<20, amqp091.Publishing{Headers: headers})
+}
+
+// stayWithinTheirShare expects of messages that take at least so much memory that they take a quarter of all at most.
+func stayWithinTheirShare(t *testing.T, size, memory int, m amqp091.Publishing) {
+	t.Helper()
+	const messages = 200
 	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), nil)
 	r.stop()
-	r.memory = memory
+	r.memory = int64(memory)
 	p := newProgram()
 	p.handle = func(context.Context, handler.Request) *retry.Failure {
 		time.Sleep(100 * time.Millisecond)
@@ -188,9 +207,9 @@ func TestLargeMessagesStayWithinTheirShareOfTheMemory(t *testing.T) {
 	}
 	r.handlers = func(v1alpha1.Handler, int) (handler.Handler, error) { return p, nil }
 	var watching sync.WaitGroup
-	body := make([]byte, size)
 	for i := range messages {
-		r.publish(amqp091.Publishing{MessageId: strconv.Itoa(i), Body: body})
+		m.MessageId = strconv.Itoa(i)
+		r.publish(m)
 	}
 	r.start(nil)
 	var most float64
@@ -200,11 +219,11 @@ func TestLargeMessagesStayWithinTheirShareOfTheMemory(t *testing.T) {
 			most = max(most, value(t, r.registry, "redrive_loan_bytes"))
 		}
 	})
-	testtransport.EventuallyWithin(t, 2*time.Minute, "all handled", func() bool { return outcomes(r, "succeeded") == messages })
+	testtransport.Eventually(t, "all handled", func() bool { return outcomes(r, "succeeded") == messages })
 	stop()
 	watching.Wait()
 	t.Logf("%v MiB on loan at most", most/(1<<20))
-	if most > memory/4 || most < 2*size {
+	if most > float64(memory)/4 || most < 2*float64(size) {
 		t.Errorf("%v MiB were on loan, want two messages at least, and a quarter of %d MiB at most", most/(1<<20), memory>>20)
 	}
 	if moved := outcomes(r, "suspected"); moved != 0 {

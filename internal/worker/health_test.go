@@ -23,6 +23,8 @@ func TestTheBreakerCountsWhatSpeaksAgainstTheHandlerAndNotAgainstTheMessage(t *t
 		"exit code 1":                 {&retry.Failure{Source: byHandler, Status: 1, Class: "ExitStatus"}, guard.Failure},
 		"exit code 255":               {&retry.Failure{Source: byHandler, Status: 255, Class: "ExitStatus"}, guard.Failure},
 		"exit code 65, EX_DATAERR":    {&retry.Failure{Source: byHandler, Status: 65, Advice: retry.AdviseFail}, guard.Success},
+		"503 with a negative delay":   {&retry.Failure{Source: byHandler, Status: 503, Advice: retry.AdviseStop}, guard.Failure},
+		"a release":                   {&retry.Failure{Source: byHandler, Status: 503, Advice: retry.AdviseRelease}, guard.Neither},
 		"exit code 75, EX_TEMPFAIL":   {&retry.Failure{Source: byHandler, Status: 75, Advice: retry.AdviseRetry}, guard.Failure},
 		"an exception":                {&retry.Failure{Source: byHandler, Class: "App\\PartnerIsDown"}, guard.Failure},
 		"an exception for good":       {&retry.Failure{Source: byHandler, Class: "App\\Invalid", Advice: retry.AdviseFail}, guard.Success},

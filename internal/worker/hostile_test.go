@@ -2,6 +2,8 @@ package worker_test
 
 import (
 	"net/http"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +11,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/testbroker"
 	"redrive.dev/redrive/internal/testtransport"
 )
 
@@ -49,17 +52,17 @@ func TestAMessageThatIsHeldWhenItsSessionEndsIsNotPublishedTwice(t *testing.T) {
 	}
 	r.publish(make([]amqp091.Publishing, messages)...)
 	testtransport.Eventually(t, "all at the handler", func() bool { return len(p.got()) == messages })
-	// The first one ends the publisher's session. The others wait for the next one when their own session ends too.
+	// The first one finds that the exchange is missing. The others wait for it when the session of their originals ends.
 	r.proxy.Refuse(true)
 	release <- struct{}{}
-	testtransport.Eventually(t, "the publisher's end", func() bool { return r.worker.Ready() != nil })
+	testtransport.Eventually(t, "the refusal", func() bool { return len(r.worker.Status().Troubles) == 1 })
 	close(release)
 	testtransport.Eventually(t, "all to be held", func() bool { return r.held() == messages })
 	r.proxy.Cut()
 	testtransport.Eventually(t, "the messages in their queue again", func() bool { return r.Ready(testtransport.Queue) == messages })
 	r.failureExchange()
 	r.proxy.Refuse(false)
-	testtransport.EventuallyWithin(t, time.Minute, "all in the failure queue", func() bool { return r.Ready("async.failed") >= messages })
+	testtransport.Eventually(t, "all in the failure queue", func() bool { return r.Ready("async.failed") >= messages })
 	r.empty()
 	r.stop()
 	if got := r.Ready("async.failed"); got != messages {
@@ -78,6 +81,70 @@ func TestAMessageWithHeadersThatCannotBeReadFailsAlone(t *testing.T) {
 	testtransport.Eventually(t, "the message in the failure queue", func() bool { return r.Ready("async.failed") == 1 })
 	testtransport.Eventually(t, "the others handled", func() bool { return len(p.got()) == 2 })
 	r.empty()
+}
+
+// dyingTo makes a queue of which every message is dead-lettered at once, with all its keys, to another queue.
+func (r *rig) dyingTo(name, next string) {
+	r.t.Helper()
+	exchange := name + ".dead"
+	if err := r.Channel().ExchangeDeclare(exchange, "fanout", true, false, false, false, nil); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := r.Channel().QueueBind(next, "", exchange, false, nil); err != nil {
+		r.t.Fatal(err)
+	}
+	if _, err := r.Channel().QueueDeclare(name, true, false, false, false, amqp091.Table{"x-message-ttl": int32(0), "x-dead-letter-exchange": exchange}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func TestAMessageWhoseHeadersHaveOutgrownEveryFrameDisturbsNoOther(t *testing.T) {
+	const innocents = 40
+	p := newPartner(t, always(200))
+	r := newRig(t, p, testtransport.Explicit(time.Second), withQueues(nil, "free"))
+	r.dyingTo("second", testtransport.Queue)
+	r.dyingTo("first", "second")
+	var keys []any
+	for range 480 {
+		keys = append(keys, strings.Repeat("k", 245))
+	}
+	r.Publish("", "first", amqp091.Publishing{MessageId: "poison", Headers: amqp091.Table{"CC": keys}})
+	for i := range innocents {
+		r.Publish("async", "free", amqp091.Publishing{MessageId: strconv.Itoa(i)})
+	}
+	testtransport.Eventually(t, "the innocents handled", func() bool { return len(p.got()) >= innocents })
+	testtransport.Eventually(t, "the poison in the failure queue", func() bool { return r.Ready("async.failed") == 1 })
+	r.stop()
+	if sessions := value(t, r.registry, "redrive_sessions_total"); sessions != 1 {
+		t.Errorf("%v sessions of the consumers, want one", sessions)
+	}
+	if copies := r.Ready("free.suspect"); len(p.got()) != innocents || copies != 0 {
+		t.Errorf("%d attempts, and %d copies of %d messages", len(p.got()), copies, innocents)
+	}
+}
+
+func TestHeadersAreBoundedByTheBrokersFrames(t *testing.T) {
+	testtransport.Long(t)
+	own := testbroker.Private(t)
+	if err := own.Control(t.Context(), "eval", "application:set_env(rabbit, frame_max, 65536)."); err != nil {
+		t.Fatal(err)
+	}
+	p := newPartner(t, always(502))
+	r := newRigOn(t, own, p, testtransport.Explicit(100*time.Millisecond), nil)
+	for id, size := range map[string]int{"fits": 59_000, "does not fit with what a lane adds": 64_000} {
+		r.publish(amqp091.Publishing{MessageId: id, Headers: amqp091.Table{"h": strings.Repeat("x", size)}})
+	}
+	testtransport.Eventually(t, "both in the failure queue", func() bool { return r.Ready("async.failed") == 2 })
+	attempts := map[string]int{}
+	for _, request := range p.got() {
+		attempts[request.header.Get("Redrive-Message-Id")]++
+	}
+	if attempts["fits"] != 2 || attempts["does not fit with what a lane adds"] != 1 {
+		t.Errorf("attempts %v, want a retry of the one that fits", attempts)
+	}
+	if sessions := value(t, r.registry, "redrive_sessions_total"); sessions != 1 {
+		t.Errorf("%v sessions of the consumers, want one", sessions)
+	}
 }
 
 func TestReloadsUnderLoadLoseAndRepeatNothing(t *testing.T) {
@@ -111,5 +178,27 @@ func TestReloadsUnderLoadLoseAndRepeatNothing(t *testing.T) {
 	r.stop()
 	if left := r.Ready("async.failed"); left != 0 || len(p.got()) != 2*messages {
 		t.Errorf("%d attempts, want %d; %d failed", len(p.got()), 2*messages, left)
+	}
+}
+
+// One of 128 MiB ended a worker of 256 MiB while it was received, and each one after it.
+func TestAMessageThatIsLargerThanMayBeOnLoanIsRefusedUnread(t *testing.T) {
+	p := newPartner(t, always(200))
+	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
+	r.stop()
+	r.memory = 4 << 20
+	r.start(nil)
+	r.publish(
+		amqp091.Publishing{MessageId: "before", Body: make([]byte, 1000)},
+		amqp091.Publishing{MessageId: "large", Body: make([]byte, 2<<20), Headers: amqp091.Table{"a": "b"}},
+		amqp091.Publishing{MessageId: "after", Body: make([]byte, 1000)},
+	)
+	testtransport.Eventually(t, "the others handled", func() bool { return len(p.got()) == 2 })
+	if failed := r.Take("async.failed"); failed.MessageId != "large" || len(failed.Body) != 2<<20 || failed.Headers["a"] != "b" {
+		t.Errorf("%s failed with %d bytes and %v", failed.MessageId, len(failed.Body), failed.Headers)
+	}
+	r.empty()
+	if sessions := value(t, r.registry, "redrive_sessions_total"); sessions != 1 || outcomes(r, "refused") != 1 {
+		t.Errorf("%v sessions, want one; %v messages refused", sessions, outcomes(r, "refused"))
 	}
 }

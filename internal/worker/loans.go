@@ -1,6 +1,8 @@
 package worker
 
 import (
+	"maps"
+	"math/bits"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,11 +19,13 @@ const (
 	largestFor = 5 * time.Minute
 	// largeMessage is the size from which on a message may be a reason to look at the prefetches at once.
 	largeMessage = 1 << 20
+	// mostSpare bounds what is added to a prefetch in place of messages that are held.
+	mostSpare = 1024
 )
 
 // loans are the messages that a worker has on loan, by the queues as they are consumed.
 type loans struct {
-	// limit is how many bytes all of them may have.
+	// limit is how many bytes of memory all of them may take, with their headers.
 	limit int64
 	// due is true where the prefetches are to be looked at now.
 	due    atomic.Bool
@@ -29,6 +33,8 @@ type loans struct {
 	// prefetch decides, and decided is what it said last. Both are used by gate only.
 	prefetch *fair.Prefetch
 	decided  map[string]int
+	// granted is that, and what is added in place of messages that are held.
+	granted map[string]int
 }
 
 // loan is what is on loan of one queue.
@@ -39,6 +45,9 @@ type loan struct {
 	mu    sync.Mutex
 	count int
 	bytes int64
+	// held are those of them that have waited for long for the broker to take what they were published as, and spare is what is
+	// added to the prefetch for them.
+	held, spare int
 	// aside are those of them that wait for their turn without a place at the handler.
 	aside int
 	// prefetch in force. The consumer is full, from fullSince on, while as many are on loan.
@@ -93,8 +102,41 @@ func (s *loans) look(p *program, decide bool, now time.Time) bool {
 	if decide {
 		limits := fair.Limits{Concurrency: p.config.Concurrency, Loans: p.config.Loans(), Bytes: s.limit}
 		s.decided = s.prefetch.Next(found, limits, now)
+		s.grant(found)
 	}
 	return decide
+}
+
+// grant adds to the prefetches what is held for long, so that a lane or queue that takes nothing does not hold up the messages that
+// have another way to go; within the memory, and up to mostSpare for a queue.
+func (s *loans) grant(found map[string]fair.Load) {
+	_, bytes := s.sum()
+	s.granted = maps.Clone(s.decided)
+	for name, prefetch := range s.decided {
+		if load := found[name]; !load.Fixed {
+			s.granted[name] += s.of(name).replace(prefetch, s.limit/2-bytes)
+		}
+	}
+}
+
+// replace returns how much is added to a prefetch. It changes seldom, for each change takes another consumer.
+func (l *loan) replace(prefetch int, room int64) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch enough := min(mostSpare, 1<<bits.Len(uint(max(0, l.held)))); {
+	case l.held == 0:
+		l.spare = 0
+	case l.held > l.spare+prefetch/2 && float64(enough)*l.size < float64(room), l.held < l.spare/4:
+		l.spare = enough
+	}
+	return l.spare
+}
+
+// hold counts messages that are held for long.
+func (l *loan) hold(more int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held += more
 }
 
 // allow puts the prefetches of subscriptions in force.

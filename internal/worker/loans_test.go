@@ -66,6 +66,31 @@ func TestOnlyHalfOfThePrefetchWaitsAside(t *testing.T) {
 	}
 }
 
+func TestAPrefetchGrowsByWhatIsHeldForLong(t *testing.T) {
+	l := &loan{size: 1000}
+	const prefetch, room = 20, 1 << 20
+	for _, step := range []struct {
+		more, want int
+		room       int64
+	}{
+		{0, 0, room},
+		{10, 0, room},         // half of it is left
+		{1, 0, 1000},          // there is no memory for more
+		{0, 16, room},         //
+		{10, 16, room},        // 15 are left
+		{9, 32, room},         // 6 would be
+		{-20, 32, room},       // a change takes another consumer
+		{-3, 8, room},         //
+		{-7, 0, room},         //
+		{5000, 1024, 1 << 30}, // it has a bound
+	} {
+		l.hold(step.more)
+		if got := l.replace(prefetch, step.room); got != step.want {
+			t.Errorf("%d held: %d more, want %d", l.held, got, step.want)
+		}
+	}
+}
+
 func TestAQuarterOfTheMemoryMayBeOnLoan(t *testing.T) {
 	if got := loanBytes(1 << 30); got != 256<<20 {
 		t.Errorf("%d of 1 GiB", got)

@@ -29,7 +29,7 @@ func files(t *testing.T, dir string, content map[string]string) {
 func TestALoginThatIsSpoiltLeavesTheOneBefore(t *testing.T) {
 	dir := t.TempDir()
 	login := worker.NewLogin(dir, "shop")
-	if _, err := login.Target(); err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "key host: missing") {
+	if _, err := login.Target(); err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "keys host (or uri), username, password: missing") {
 		t.Errorf("an empty folder: %v", err)
 	}
 	files(t, dir, map[string]string{"host": "rabbit", "username": "u", "password": "first"})

@@ -43,6 +43,7 @@ func TestEachAttemptHasALineThatSaysWhatFailedAndWhatWasDecided(t *testing.T) {
 	failed := func(attempt, status, delay int, strategy string) map[string]any {
 		return map[string]any{
 			"level": "INFO", "msg": "attempt failed", "queue": "test", "message": "a", "attempt": float64(attempt),
+			"retries": float64(attempt), "maxRetries": float64(2), "error": map[int]string{503: "HTTP 503 Service Unavailable", 500: "HTTP 500 Internal Server Error"}[status],
 			"source": "Handler", "status": float64(status), "class": "", "action": "Retry", "delay": float64(delay), "strategy": strategy, "reason": "Retry",
 		}
 	}

@@ -8,10 +8,13 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
-// loanShare is the part of the memory that messages on loan may have, and unlimitedLoans what they may have where nothing limits it.
 const (
+	// loanShare is the part of the memory that messages on loan may have, and unlimitedLoans what they may have where nothing limits it.
 	loanShare      = 4
 	unlimitedLoans = 256 << 20
+	// bodyShare is the part of the memory that the bodies may have which expressions read at the same time. Decoded they take 32 times as
+	// much, a quarter of the memory, and 60 times at worst.
+	bodyShare = 128
 )
 
 // MemoryLimit is how many bytes this process may use: what GOMEMLIMIT or the control group says, the smaller of both, or 0
@@ -39,4 +42,12 @@ func loanBytes(memory int64) int64 {
 		return unlimitedLoans
 	}
 	return memory / loanShare
+}
+
+// bodyBytes is how many bytes of bodies are decoded at a time for expressions within a memory limit; 0 is no limit.
+func bodyBytes(memory int64) int64 {
+	if memory == 0 {
+		memory = MemoryLimit()
+	}
+	return memory / bodyShare
 }

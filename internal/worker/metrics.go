@@ -11,6 +11,7 @@ type Metrics struct {
 	handled          *prometheus.CounterVec
 	handlerSeconds   *prometheus.HistogramVec
 	retryDelay       *prometheus.HistogramVec
+	laneRounding     *prometheus.HistogramVec
 	inFlight         *prometheus.GaugeVec
 	held             prometheus.Gauge
 	sessionUp        *prometheus.GaugeVec
@@ -28,8 +29,11 @@ type Metrics struct {
 	breakerChanges   *prometheus.CounterVec
 	crashes          *prometheus.CounterVec
 	blocked          *prometheus.GaugeVec
+	unavailable      *prometheus.GaugeVec
+	queueHeld        *prometheus.GaugeVec
 	handlerReady     prometheus.Gauge
 	prefetch         *prometheus.GaugeVec
+	publishFailing   *prometheus.GaugeVec
 
 	// queues holds what is counted with each message, by queue, so that it is looked up once.
 	queues sync.Map
@@ -89,6 +93,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			"Messages settled, by outcome and by the strategy that decided.", "queue", "outcome", "strategy"),
 		handlerSeconds: histogram("handler_duration_seconds", "Duration of one attempt.",
 			prometheus.ExponentialBuckets(0.001, 2.5, 14), "queue"),
+		laneRounding: histogram("lane_rounding_seconds", "How much later than was asked for a retry leaves its last lane, because no lane is as long as its delay.",
+			[]float64{.01, .05, .1, .25, .5, 1, 2, 5, 10, 30, 60, 300, 1800}, "queue"),
 		retryDelay: histogram("retry_delay_seconds", "Delays that were decided on, before the choice of a lane.",
 			[]float64{.1, .5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 21600, 86400}, "queue"),
 		inFlight:  gauge("in_flight_messages", "Messages at the handler.", "queue"),
@@ -109,15 +115,19 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		breakerChanges:   counter("breaker_changes_total", "Changes of a breaker's state, by the new state.", "state"),
 		crashes:          counter("crashes_total", "Processes that a message has brought down on its own.", "queue"),
 		blocked:          gauge("queue_blocked", "1 while a strictly ordered queue stops at a message that was given up.", "queue"),
+		unavailable:      gauge("queue_unavailable", "1 while a queue cannot be consumed, such as one without a leader. Other queues go on.", "queue"),
+		queueHeld:        gauge("queue_held", "1 while a strictly ordered queue is not consumed, because RabbitMQ would not keep its order.", "queue"),
 		handlerReady:     ready.WithLabelValues(),
 		prefetch:         gauge("prefetch", "Messages that may be on loan from a queue at a time.", "queue"),
+		publishFailing: gauge("publish_failing",
+			"1 while messages are held because the broker does not take what is published to a lane or queue.", "exchange", "destination"),
 	}
 	lent := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Namespace: "redrive", Name: "loan_bytes", Help: "Size of the messages on loan, from their delivery to their settlement.",
+		Namespace: "redrive", Name: "loan_bytes", Help: "Memory that messages on loan take, from their delivery to their settlement.",
 	}, m.loanBytes)
-	registry.MustRegister(m.handled, m.handlerSeconds, m.retryDelay, m.inFlight, held, m.sessionUp, m.sessions, m.refused, m.publishProblems,
+	registry.MustRegister(m.handled, m.handlerSeconds, m.retryDelay, m.laneRounding, m.inFlight, held, m.sessionUp, m.sessions, m.refused, m.publishProblems,
 		lateAcks, m.expressionErrors, m.garbageHeaders, m.config, configErrors, m.rateLimited, exhausted, m.breakers, m.breakerChanges, m.crashes, m.blocked,
-		ready, m.prefetch, lent)
+		m.unavailable, m.queueHeld, ready, m.prefetch, m.publishFailing, lent)
 	return m
 }
 

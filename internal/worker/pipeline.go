@@ -17,6 +17,9 @@ import (
 	"redrive.dev/redrive/internal/retry"
 )
 
+// mostHops is through how many lanes a message goes at most, one after the other, before its first attempt.
+const mostHops = 100
+
 // Reasons of messages that fail without a verdict of their policy.
 const (
 	reasonExpired  retry.Reason = "Expired"
@@ -79,8 +82,13 @@ type job struct {
 	// queue is the work queue that the message belongs to, also where it came from its suspects' queue.
 	queue    compile.Queue
 	received time.Time
-	state    message.State
-	view     retry.Message
+	// size is about what the message takes in memory, in bytes.
+	size  int64
+	state message.State
+	view  retry.Message
+	// budget is what expressions may still cost until the next verdict, and keys are the texts that those for keys gave.
+	budget retry.Budget
+	keys   map[*retry.Key]string
 	// nameless is true where the message came without an id, and the one of the state was drawn for this delivery.
 	nameless bool
 	// priority with which it is published again, and whether it takes a lane of ordinary priority all the same.
@@ -101,25 +109,12 @@ type job struct {
 	traced traced
 	// charged is true where the journal knows of crashes that the state has taken over.
 	charged bool
+	// noted is true while the journal says that it is in work.
+	noted bool
 }
 
 // isStrict is true for a message that must keep its place in its queue.
 func (j *job) isStrict() bool { return j.delivery.Strict() }
-
-// stage looks at a job and either decides what becomes of it or passes it on.
-type stage func(w *Worker, ctx context.Context, j *job) (o outcome, decided bool)
-
-// pipeline is the way of a delivery to its outcome; strictPipeline and betweenTries are shorter ones. Whatever sends a message
-// away without an attempt stands before attempt, so that it costs none: first what the session and the message itself say,
-// then what protects the handler.
-func pipeline() []stage {
-	return []stage{unreadable, suspected, waitForPlace, stale, expired, early, resting, overBudget, limited, tripped, unready, attempt}
-}
-
-// betweenTries looks again at what may have changed while the handler had the message, before it is tried at once.
-func betweenTries() []stage {
-	return []stage{stale, resting, overBudget, limited, tripped, unready}
-}
 
 // process takes one delivery to its settlement.
 func (w *Worker) process(ctx context.Context, j *job) {
@@ -131,7 +126,7 @@ func (w *Worker) process(ctx context.Context, j *job) {
 		w.strictly(ctx, j)
 		return
 	}
-	o := w.decide(ctx, j, pipeline())
+	o := w.decide(ctx, j, j.program.stages.usual)
 	w.finish(ctx, j, o)
 }
 
@@ -161,6 +156,7 @@ func (w *Worker) count(j *job, o outcome) {
 // decide runs a pipeline. A defect of ours must cost neither the process nor the message: it fails, with the reason on it.
 func (w *Worker) decide(ctx context.Context, j *job, stages []stage) (o outcome) {
 	defer func() {
+		w.unnote(j) // before it leaves its place to another one
 		if !j.grant.isEmpty() {
 			j.grant.giveBack(w.options.Now())
 		}
@@ -173,8 +169,8 @@ func (w *Worker) decide(ctx context.Context, j *job, stages []stage) (o outcome)
 			}}
 		}
 	}()
-	for _, step := range stages {
-		if o, decided := step(w, ctx, j); decided {
+	for _, decides := range stages {
+		if o, decided := decides(w, ctx, j); decided {
 			return o
 		}
 	}
@@ -194,11 +190,12 @@ func (w *Worker) open(j *job) (opened bool) {
 	w.use(j)
 	j.queue, j.priority = j.program.queueOf(d.Queue), d.Priority
 	j.state = message.Decode(d.Message, j.program.config.Exchanges.Work, w.options.Now())
-	message.Strip(d.Headers)
+	message.Strip(d.Headers, j.state)
 	if j.state.ID == "" {
 		j.nameless, j.state.ID = true, message.NewID(w.options.Rand)
 	}
 	j.view = message.View(d.Message, j.state, j.queue.Name)
+	j.view.Bodies, j.view.Budget = w.bodies, &j.budget
 	if len(j.state.Garbage) > 0 {
 		w.options.Metrics.garbageHeaders.WithLabelValues(d.Queue).Inc()
 		w.problems.warn("garbage/"+d.Queue, "headers of a message cannot be used and are ignored",
@@ -234,7 +231,8 @@ func expired(w *Worker, _ context.Context, j *job) (outcome, bool) {
 }
 
 // early parks a message that is not due yet: no lane had its delay, or someone moved it. A time that lies beyond maxAge is
-// nobody's decision and is clamped to it.
+// nobody's decision and is clamped to it. So is, to mostHops of the largest lane, the time of a message that never failed: no policy gave
+// it, and the lanes need not fit it. With short lanes alone it would be published every second for as long as maxAge.
 func early(w *Worker, _ context.Context, j *job) (outcome, bool) {
 	if j.state.NotBefore.IsZero() {
 		return outcome{}, false
@@ -245,9 +243,11 @@ func early(w *Worker, _ context.Context, j *job) (outcome, bool) {
 	if first.IsZero() {
 		first = now
 	}
-	if latest := first.Add(policy.MaxAge()); j.state.NotBefore.After(latest) {
-		j.state.NotBefore = latest
+	latest := first.Add(policy.MaxAge())
+	if lanes := j.program.config.Lanes; j.state.History.Attempts == 0 && j.state.History.FirstFailure.IsZero() && len(lanes) > 0 {
+		latest = earlier(latest, now.Add(mostHops*lanes[len(lanes)-1]))
 	}
+	j.state.NotBefore = earlier(j.state.NotBefore, latest)
 	// Without lanes there is nowhere to wait: no policy asks for a delay any more.
 	if retry.Due(j.state.NotBefore, now, j.state.History.LastDelay) || len(j.program.config.Lanes) == 0 {
 		return outcome{}, false
@@ -255,15 +255,24 @@ func early(w *Worker, _ context.Context, j *job) (outcome, bool) {
 	return outcome{kind: parked}, true
 }
 
+// earlier is the earlier of two times.
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
 // attempt calls the handler and asks the policy about a failure: once, or again at once where the policy says so.
 func attempt(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 	for {
-		if budget := j.program.protection.budget; budget != nil && j.state.History.Attempts == 0 {
+		// One that was released has been counted.
+		if budget := j.program.protection.budget; budget != nil && j.state.History.Attempts == 0 && j.state.History.FirstFailure.IsZero() {
 			budget.First(w.options.Now())
 		}
 		permit, attempted := j.grant.permit, j.attempted
 		j.grant, j.attempted = grant{}, true
-		failure := w.watched(j, func() *retry.Failure { return w.call(w.trace(ctx, j), j) })
+		failure := w.call(w.trace(ctx, j), j)
 		if ctx.Err() != nil && failure != nil {
 			w.report(permit, 0, guard.Neither)
 			return j.ended(outcome{kind: abandoned}, failure), true
@@ -274,6 +283,7 @@ func attempt(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 			return j.ended(notBegun(j), failure), true
 		}
 		w.report(permit, j.took, health(failure))
+		w.heedPartner(j, failure)
 		if failure == nil {
 			w.logSuccess(ctx, j)
 			return j.ended(outcome{kind: succeeded}, nil), true
@@ -283,8 +293,8 @@ func attempt(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 		if !atOnce {
 			return o, true
 		}
-		for _, look := range betweenTries() {
-			if o, decided := look(w, ctx, j); decided {
+		for _, decides := range j.program.stages.again {
+			if o, decided := decides(w, ctx, j); decided {
 				return o, true
 			}
 		}
@@ -321,8 +331,14 @@ func (w *Worker) call(ctx context.Context, j *job) *retry.Failure {
 		RoutingKey:      j.state.RoutingKey,
 		Type:            j.view.Type,
 		CorrelationID:   d.CorrelationID,
+		ReplyTo:         d.ReplyTo,
+		AppID:           d.AppID,
+		UserID:          j.state.UserID,
+		Priority:        j.state.Priority,
+		Expiration:      j.state.Expiration,
 		Timestamp:       d.Timestamp,
 		FirstFailure:    j.state.History.FirstFailure,
+		Carry:           j.state.Carry,
 		Traceparent:     j.traced.parent,
 		Tracestate:      j.traced.state,
 	})
@@ -351,10 +367,18 @@ func (w *Worker) judge(ctx context.Context, j *job, failure retry.Failure) (o ou
 	policy, problems := j.program.policyFor(j.view)
 	verdict := policy.Decide(failure, j.view, j.state.History, now, w.options.Rand)
 	w.reportExpressions(policy.Name(), append(problems, verdict.Problems...))
+	j.budget = retry.Budget{}
 	j.state.History = verdict.History
 	// Headers hold whole milliseconds: without a fraction the first failure follows from the other two.
 	j.state.NotBefore = now.Truncate(time.Millisecond).Add(verdict.Delay)
 	j.priority = retryPriority(policy.RetryPriority(), j.state.Priority)
+	if failure.Carry != nil {
+		j.state.Carry = *failure.Carry
+	}
+	if verdict.Reason == retry.ReasonRelease {
+		w.logRelease(ctx, j, &failure, &verdict)
+		return outcome{kind: postponed, strategy: verdict.Strategy}, false
+	}
 	j.state = message.Record(j.state, message.Attempt{
 		Number: verdict.History.Attempts, At: now, Source: failure.Source, Status: failure.Status, Class: failure.Class,
 		Message: failure.Message, Strategy: verdict.Strategy, Delay: verdict.Delay,
@@ -376,10 +400,21 @@ func (w *Worker) judge(ctx context.Context, j *job, failure retry.Failure) (o ou
 	}
 }
 
+func (w *Worker) logRelease(ctx context.Context, j *job, failure *retry.Failure, verdict *retry.Verdict) {
+	w.logFor(j).LogAttrs(ctx, slog.LevelInfo, "released by the handler",
+		slog.String("queue", j.queue.Name), slog.String("message", j.state.ID), slog.String("error", message.Text(failure.Logged, maxLogged)),
+		slog.Duration("took", j.took), slog.Duration("delay", verdict.Delay))
+}
+
+// maxLogged bounds the text of a failure in the log, in bytes.
+const maxLogged = 300
+
 func (w *Worker) logFailure(ctx context.Context, j *job, failure *retry.Failure, verdict *retry.Verdict) {
 	w.logFor(j).LogAttrs(ctx, slog.LevelInfo, "attempt failed",
 		slog.String("queue", j.queue.Name), slog.String("message", j.state.ID), slog.Int64("attempt", verdict.History.Attempts),
+		slog.Int64("retries", verdict.Retries), slog.Int64("maxRetries", verdict.MaxRetries),
 		slog.String("source", string(failure.Source)), slog.Int("status", failure.Status), slog.String("class", failure.Class),
+		slog.String("error", message.Text(failure.Logged, maxLogged)),
 		slog.Duration("took", j.took), slog.String("action", string(verdict.Action)), slog.Duration("delay", verdict.Delay),
 		slog.String("strategy", verdict.Strategy), slog.String("reason", string(verdict.Reason)))
 }

@@ -6,6 +6,7 @@ import (
 
 	"redrive.dev/redrive/internal/amqp"
 	"redrive.dev/redrive/internal/fair"
+	"redrive.dev/redrive/internal/message"
 )
 
 // mostWaiting is how many goroutines are kept for the next jobs: about as many as await the broker's confirm at a time where each
@@ -15,9 +16,9 @@ const mostWaiting = 256
 // accept takes a delivery, and does not block: the prefetch bounds how many there are. One that has to wait for a place at the
 // handler does so in the scheduler, and has no goroutine until it has one.
 func (w *Worker) accept(ctx context.Context, d *amqp.Delivery) {
-	j := &job{delivery: d, received: time.Now(), loan: w.loans.of(d.Queue)}
+	j := &job{delivery: d, received: time.Now(), size: message.MemorySize(&d.Message), loan: w.loans.of(d.Queue)}
 	j.turn.Value = j
-	if j.loan.begin(int64(len(d.Body)), j.received) {
+	if j.loan.begin(j.size, j.received) {
 		w.loans.due.Store(true)
 		w.regulate()
 	}
@@ -46,7 +47,7 @@ func (w *Worker) run(ctx context.Context, j *job) {
 	for j != nil {
 		w.process(ctx, j)
 		next := w.pass(ctx, j)
-		j.loan.end(int64(len(j.delivery.Body)), j.took, time.Now())
+		j.loan.end(j.size, j.took, time.Now())
 		w.unuse(j)
 		if j = next; j == nil {
 			j = w.wait()

@@ -8,6 +8,7 @@ import (
 
 	"redrive.dev/redrive/internal/amqp"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/message"
 	"redrive.dev/redrive/internal/retry"
 )
 
@@ -25,6 +26,9 @@ type program struct {
 	consumed   []amqp.Subscription
 	handler    *shared
 	protection protection
+	// hasJournal is true where a journal knows which message is in work.
+	hasJournal bool
+	stages     stages
 }
 
 // newProgram prepares a configuration. From the program before it, it takes over what has not changed.
@@ -60,6 +64,8 @@ func (w *Worker) newProgram(config compile.Config, before *program) (*program, e
 		}
 		return nil, err
 	}
+	p.hasJournal = w.options.Journal != nil
+	p.stages = stagesOf(&p.config, p.hasJournal)
 	return p, nil
 }
 
@@ -114,6 +120,14 @@ func (p *program) policyFor(m retry.Message) (*retry.Policy, []error) {
 	return p.policies[p.queueOf(m.Queue).Policy], problems
 }
 
+// mostRetries is the number of retries that the most patient policy allows for.
+func (p *program) mostRetries() (most int64) {
+	for _, policy := range p.policies {
+		most = max(most, min(policy.MostRetries(), message.MaxCount))
+	}
+	return most
+}
+
 // queueOf gives the work queue of a queue that is consumed. One that left the configuration while a message was on loan from
 // it has any of the policies, which is better than none.
 func (p *program) queueOf(name string) compile.Queue {
@@ -150,6 +164,17 @@ func (p *program) consume(suspects bool) {
 			add(queue, s)
 		}
 	}
+}
+
+// holds are why queues are not consumed that this process would consume, by their names.
+func (p *program) holds() map[string]string {
+	holds := map[string]string{}
+	for _, queue := range p.config.Queues {
+		if queue.Hold != "" && !p.hasJournal {
+			holds[queue.Name] = queue.Hold
+		}
+	}
+	return holds
 }
 
 // needed is the number of queues that must be consumed for the worker to be ready. Of one that is exchanged and its stand-in,

@@ -345,15 +345,17 @@ func (w *Worker) pause(ctx context.Context, j *job, wait time.Duration) (outcome
 	if wait <= 0 {
 		return outcome{}, false
 	}
-	w.leave(ctx, j)
-	left := j.held()
-	if o, ended := w.await(ctx, j, min(wait, left), nil); ended {
-		return o, true
-	}
-	if wait >= left {
-		return j.overdue(), true
-	}
-	return waitForPlace(w, ctx, j)
+	return w.unnoted(j, func() (outcome, bool) {
+		w.leave(ctx, j)
+		left := j.held()
+		if o, ended := w.await(ctx, j, min(wait, left), nil); ended {
+			return o, true
+		}
+		if wait >= left {
+			return j.overdue(), true
+		}
+		return waitForPlace(w, ctx, j)
+	})
 }
 
 // await waits for a time, or until woken is closed, and keeps the place that the job has. It ends early, with an outcome, where the
@@ -366,16 +368,18 @@ func (w *Worker) await(ctx context.Context, j *job, wait time.Duration, woken <-
 	defer cancel()
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return outcome{}, false
-	case <-woken:
-		return outcome{}, false
-	case <-w.draining:
-		return outcome{kind: released}, true
-	case <-ctx.Done():
-		return outcome{kind: abandoned}, true
-	}
+	return w.unnoted(j, func() (outcome, bool) {
+		select {
+		case <-timer.C:
+			return outcome{}, false
+		case <-woken:
+			return outcome{}, false
+		case <-w.draining:
+			return outcome{kind: released}, true
+		case <-ctx.Done():
+			return outcome{kind: abandoned}, true
+		}
+	})
 }
 
 // held is how long a job may still be held before the broker takes it away.
@@ -388,21 +392,43 @@ func (w *Worker) keyOf(key *retry.Key, j *job) string {
 	if key == nil {
 		return ""
 	}
+	text, known := j.keys[key]
+	if known {
+		return text
+	}
 	text, err := key.Of(j.view)
 	if err != nil {
 		w.reportExpressions("(keys)", []error{err})
 	}
+	if j.keys == nil {
+		j.keys = map[*retry.Key]string{}
+	}
+	j.keys[key] = text
 	return text
 }
 
-// health is what a call says of the handler. One that gives its verdict on the message works: it advises to fail or to drop it, or
-// refuses it with an HTTP status that blames the request. All else is a failure, such as an exit code or an exception.
+// heedPartner opens the breaker of a job, where the configuration says so, for as long as a failure asks for. What the handler
+// asks for with advice is about its message alone.
+func (w *Worker) heedPartner(j *job, failure *retry.Failure) {
+	spec := j.program.config.Breaker
+	if failure == nil || spec == nil || !spec.OpenOnRetryAfter || failure.Advice != "" || failure.RetryAfter == nil || *failure.RetryAfter <= 0 {
+		return
+	}
+	asked := *failure.RetryAfter
+	w.breakerOf(j).Pause(w.options.Now(), asked, "it asks to be left alone for "+asked.String())
+}
+
+// health is what a call says of the handler. One that releases the message says neither. One that gives its verdict on the message
+// works: it advises to fail or to drop it, or refuses it with an HTTP status that blames the request. All else is a failure, such as
+// an exit code or an exception.
 func health(failure *retry.Failure) guard.Outcome {
 	switch {
 	case failure == nil:
 		return guard.Success
 	case failure.Source != retry.SourceHandler:
 		return guard.Failure
+	case failure.Advice == retry.AdviseRelease:
+		return guard.Neither
 	case failure.Advice == retry.AdviseFail, failure.Advice == retry.AdviseDrop, blamesRequest(failure.Status):
 		return guard.Success
 	default:

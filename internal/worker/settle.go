@@ -27,6 +27,10 @@ func (w *Worker) settle(ctx context.Context, j *job, o outcome) bool {
 	case succeeded, dropped:
 		return w.acknowledge(j)
 	case refused:
+		if size := j.delivery.LeftOut; size > 0 {
+			return w.deadLetter(j, fmt.Errorf("its body of %d bytes is more than the worker may have on loan, %d: "+ //nolint:err113 // for the log alone
+				"raise the memory limit of the worker", size, w.loans.limit))
+		}
 		return w.deadLetter(j, errUnreadable)
 	case returned:
 		return j.delivery.Requeue() == nil
@@ -60,37 +64,51 @@ func (w *Worker) deadLetter(j *job, cause error) bool {
 // republish publishes until the broker has confirmed and routed the message. It gives up only when that would be wrong:
 // the original is with the broker again, or the worker's time is over.
 func (w *Worker) republish(ctx context.Context, j *job, o outcome) error {
-	held := w.options.Metrics.held
-	held.Inc()
-	defer held.Dec()
+	defer w.hold(j)()
 	// A copy that is published after the broker has delivered the original anew is one too many.
 	ctx, cancel := j.delivery.WhileLive(ctx)
 	defer cancel()
 	pause := firstPublishPause
-	var gone time.Duration // the lane that was found missing
+	way := detour{}
 	for {
 		if ctx.Err() != nil {
 			return context.Cause(ctx) //nolint:wrapcheck // the caller counts it and tells no more
 		}
-		m, lane, err := w.route(j, o, gone)
+		left := j.state.NotBefore.Sub(w.options.Now())
+		m, lane, err := w.route(j, o, way.gone)
 		if err != nil {
 			return err
 		}
-		err = w.publisher.Publish(ctx, &m)
+		_, larger := w.program.Load().config.Lanes.Next(lane)
+		larger = larger && lane > 0
+		if way.allows(larger) {
+			err = w.publisher.PublishUnlessStalled(ctx, &m)
+		} else {
+			err = w.publisher.Publish(ctx, &m)
+		}
 		switch {
-		case err == nil, errors.Is(err, amqp.ErrUnpublishable), ctx.Err() != nil:
+		case err == nil:
+			w.rounded(j, o, lane, left)
+			return nil
+		case errors.Is(err, amqp.ErrUnpublishable), ctx.Err() != nil:
 			return err //nolint:wrapcheck // the caller tells these errors apart
+		case errors.Is(err, amqp.ErrStalled):
+			way.stalled(lane, larger)
+			continue
 		case errors.Is(err, amqp.ErrUnroutable):
 			w.options.Metrics.publishProblems.WithLabelValues("unroutable").Inc()
-			if _, larger := w.program.Load().config.Lanes.Next(lane); lane > 0 && larger {
-				gone = lane
+			if larger {
+				way.gone = lane
 				continue
 			}
-			gone = 0
+			way.gone = 0
 			// The lanes of high priority may be gone as a whole, while this worker's configuration still names them.
 			j.ordinary = lane > 0
 		default:
 			w.options.Metrics.publishProblems.WithLabelValues("unconfirmed").Inc()
+			if way.unconfirmed(err, lane, larger) {
+				continue
+			}
 		}
 		w.problems.warn("publish/"+m.Exchange, "message held: the broker does not take it", "exchange", m.Exchange, "error", err)
 		select {
@@ -101,11 +119,45 @@ func (w *Worker) republish(ctx context.Context, j *job, o outcome) error {
 	}
 }
 
+// detour is the way of one message around lanes that do not take it.
+type detour struct {
+	// gone is the lane after which the next larger one is taken; 0 where there is none.
+	gone time.Duration
+	// staying is true once the message waits for its lane, whatever that does: it is under way in another one already, and each
+	// that confirms nothing might have it one day, or there is none left.
+	staying bool
+}
+
+// allows is true where there may be another lane.
+func (d *detour) allows(larger bool) bool { return !d.staying && (larger || d.gone > 0) }
+
+// stalled passes by a lane that confirms nothing: the message was not published there. Where all are so it waits for its own.
+func (d *detour) stalled(lane time.Duration, larger bool) {
+	d.gone = lane
+	if !larger {
+		d.gone, d.staying = 0, true
+	}
+}
+
+// unconfirmed is true where another lane is tried at once: where this one refuses the message, and, once, where it has it and
+// is silent. More often would make more than the two copies that a session which ends makes.
+func (d *detour) unconfirmed(err error, lane time.Duration, larger bool) bool {
+	silent := errors.Is(err, amqp.ErrSilent)
+	d.staying = d.staying || silent
+	if !larger || !silent && !errors.Is(err, amqp.ErrRefused) {
+		d.gone = 0
+		return false
+	}
+	d.gone = lane
+	return true
+}
+
 // route makes the message that an outcome calls for. lane is where it waits, 0 where it does not. After a lane was found
 // missing (the worker's configuration is older than the broker's objects) the next larger one is taken.
 func (w *Worker) route(j *job, o outcome, gone time.Duration) (m message.Message, lane time.Duration, err error) {
 	current := w.program.Load().config
 	original, home, now := j.delivery.Message, j.home(), w.options.Now()
+	j.state.FrameSize = w.publisher.FrameSize()
 	switch o.kind {
 	case retried, parked, postponed:
 		if o.kind == retried {
@@ -138,6 +190,20 @@ func (w *Worker) route(j *job, o outcome, gone time.Duration) (m message.Message
 		return message.Message{}, 0, fmt.Errorf("message %s of queue %s: %w", j.state.ID, j.queue.Name, err)
 	}
 	return m, lane, nil
+}
+
+// rounded counts by how much the lane of a retry is longer than what was left of its delay.
+func (w *Worker) rounded(j *job, o outcome, lane, left time.Duration) {
+	if late, last := rounding(lane, left, j.state.History.LastDelay); last && (o.kind == retried || o.kind == parked) {
+		w.options.Metrics.laneRounding.WithLabelValues(j.queue.Name).Observe(late.Seconds())
+	}
+}
+
+// rounding is how much longer a lane is than what is left of a delay. last is false where the message waits in another one after it,
+// or in none.
+func rounding(lane, left, asked time.Duration) (late time.Duration, last bool) {
+	var leaves time.Time
+	return max(0, lane-left), lane > 0 && retry.Due(leaves.Add(left-lane), leaves, asked)
 }
 
 // home is the queue that a message comes back to from a lane. A suspect stays one until it has been run without bringing down

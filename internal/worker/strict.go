@@ -13,11 +13,6 @@ import (
 	"redrive.dev/redrive/internal/retry"
 )
 
-// strictPipeline is that of a message that must keep its place: nothing that would send it away stands in it.
-func strictPipeline() []stage {
-	return []stage{unreadable, waitForPlace, stale, expired, crashed, resting, overBudget, limited, tripped, unready, attempt}
-}
-
 // strictly handles the message at the head of a strictly ordered queue. It is given back to its place, and never published
 // anew, until it is done with: the broker's count of its deliveries is what is known of its past after a restart.
 func (w *Worker) strictly(ctx context.Context, j *job) {
@@ -32,7 +27,7 @@ func (w *Worker) strictly(ctx context.Context, j *job) {
 	p := h.recall(j)
 	o := outcome{kind: failed, final: p.givenUp}
 	if p.judged == nil {
-		o = w.decide(ctx, j, strictPipeline())
+		o = w.decide(ctx, j, j.program.stages.strict)
 	}
 	w.leave(ctx, j)
 	if o.kind == failed && (p.judged != nil || j.queue.Strict == v1alpha1.OnFailureBlock) {
@@ -64,13 +59,17 @@ func (w *Worker) waitInPlace(ctx context.Context, j *job, o outcome) outcome {
 }
 
 // crashed gives up a message that was delivered far more often than its retries and crashes account for, without running it
-// again: it ends whatever runs it. Up to then it is run, so that one that was only interrupted can show what it is.
+// again: it ends whatever runs it. Up to then it is run, so that one that was only interrupted can show what it is. It may also be
+// the choice of its policy that ends the worker, so that is left out once the number is beyond what any policy allows for.
 func crashed(w *Worker, _ context.Context, j *job) (outcome, bool) {
-	policy, _ := j.program.policyFor(j.view)
-	used, allowed := j.state.History.Retries, policy.MostRetries()+int64(j.program.maxCrashes())
 	spare := int64(compile.SpareDeliveries)
 	if j.queue.Strict == v1alpha1.OnFailureBlock {
 		spare = 0 // nothing is lost by stopping here
+	}
+	used, allowed := j.state.History.Retries, j.program.mostRetries()+int64(j.program.maxCrashes())
+	if used < allowed+spare {
+		policy, _ := j.program.policyFor(j.view)
+		allowed = policy.MostRetries() + int64(j.program.maxCrashes())
 	}
 	if used < allowed+spare {
 		return outcome{}, false
@@ -165,8 +164,8 @@ type past struct {
 	history retry.History
 	// nameless is what the message is known by when it comes again, where the id was drawn here; zero where it is on the message.
 	nameless nameless
-	// traceparent is the span of the last attempt.
-	traceparent string
+	// traceparent is the span of the last attempt, and carry what its failure asked to have back.
+	traceparent, carry string
 	// idle deliveries were no attempts; tried ones were.
 	idle, tried int64
 	// claimed is how often the message was delivered by the word of its publisher.
@@ -233,7 +232,7 @@ func (h *head) recall(j *job) *past {
 		counted = 0 // nobody has counted since
 	}
 	attempts := min(max(p.tried, counted-p.idle), message.MaxCount)
-	j.state.History, j.state.Traceparent = p.history, p.traceparent
+	j.state.History, j.state.Traceparent, j.state.Carry = p.history, p.traceparent, p.carry
 	j.state.History.Attempts, j.state.History.Retries = attempts, attempts
 	return p
 }
@@ -249,7 +248,7 @@ func (h *head) known(j *job, seen nameless) *past {
 			return p.id == j.state.ID
 		})
 	}
-	p := &past{}
+	p := &past{carry: j.state.Carry} // what a message brings from elsewhere is still true of it
 	if at >= 0 {
 		p = h.pasts[at]
 	} else if !j.delivery.Redelivered {
@@ -265,7 +264,7 @@ func (h *head) known(j *job, seen nameless) *past {
 // remember keeps what a message has gone through in case that it is delivered again. Whatever became of it here, it is when its
 // settlement does not arrive.
 func (p *past) remember(j *job, o outcome) {
-	p.history, p.traceparent = j.state.History, j.state.Traceparent
+	p.history, p.traceparent, p.carry = j.state.History, j.state.Traceparent, j.state.Carry
 	p.history.Immediate = 0
 	switch comesAgain := o.kind == returned || o.kind == released || o.kind == abandoned; {
 	case comesAgain && j.attempted:

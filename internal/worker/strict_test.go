@@ -307,3 +307,37 @@ func (r *rig) interrupt(queue string) {
 		r.t.Fatalf("waited for a message in %s", queue)
 	}
 }
+
+func TestAQueueOnHoldIsNotConsumedAndGoesOnInOrder(t *testing.T) {
+	p := newPartner(t, always(200))
+	r := newRig(t, p, testtransport.Explicit(), strict(v1alpha1.OnFailureContinue))
+	r.publish(letters("a")...)
+	testtransport.Eventually(t, "the first handled", func() bool { return r.handled() == 1 })
+	free := r.config
+	if err := r.worker.Reload(free.WithHolds(map[string]string{testtransport.Queue: "its order would break"})); err != nil {
+		t.Fatal(err)
+	}
+	testtransport.Eventually(t, "nobody consumes", func() bool {
+		q, err := r.Channel().QueueDeclarePassive(testtransport.Queue, true, false, false, false, nil)
+		return err == nil && q.Consumers == 0
+	})
+	r.publish(letters("b", "c")...)
+	testtransport.Eventually(t, "they wait", func() bool { return r.Ready(testtransport.Queue) == 2 })
+	if err := r.worker.Ready(); err != nil {
+		t.Errorf("the worker is not ready: %v", err)
+	}
+	if told := r.worker.Status().Troubles; len(told) != 1 || told[0].Reason != "QueueHeld" || told[0].Subject != testtransport.Queue ||
+		told[0].Message != `queue "test" is not consumed: its order would break` || r.counted("redrive_queue_held") != 1 {
+		t.Errorf("it tells of %+v, and redrive_queue_held is %v", told, r.counted("redrive_queue_held"))
+	}
+	if err := r.worker.Reload(free); err != nil {
+		t.Fatal(err)
+	}
+	testtransport.Eventually(t, "the rest handled", func() bool { return r.handled() == 3 })
+	if told := r.worker.Status().Troubles; len(told) > 0 || r.counted("redrive_queue_held") != 0 {
+		t.Errorf("it tells of %+v, and redrive_queue_held is %v", told, r.counted("redrive_queue_held"))
+	}
+	if want := []string{"a1", "b1", "c1"}; !slices.Equal(p.order(), want) {
+		t.Errorf("calls %v, want %v", p.order(), want)
+	}
+}

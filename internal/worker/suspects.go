@@ -16,9 +16,10 @@ const reasonPoison retry.Reason = "PoisonCrash"
 const defaultMaxCrashes = 3
 
 // Journal is what the suspects' worker writes down around each run, so that its successor knows which message a crash is
-// to be charged to. An error of it is logged and stops nothing: the broker's delivery limit is the backstop.
+// to be charged to. One message at a time is in work. An error of it is logged and stops nothing: the broker's delivery limit is the backstop.
 type Journal interface {
-	// Begin is called before the handler gets a message, End after it has answered.
+	// Begin is called before expressions read a message and the handler gets it, End when its fate is decided. A message that has
+	// to wait in between is ended and begun again.
 	Begin(id, queue string) error
 	End() error
 	// Crashes is the number of processes that a message has brought down and that are not written on it yet, and how the
@@ -70,22 +71,48 @@ func (w *Worker) settled(j *job) {
 	if !j.charged {
 		return
 	}
-	if err := w.options.Journal.Charged(j.state.ID, j.delivery.Queue); err != nil {
-		w.problems.warn("journal", "the journal of crashes cannot be written", "error", err)
-	}
+	w.journalled(w.options.Journal.Charged(j.state.ID, j.delivery.Queue))
 }
 
-// watched calls the handler with a note in the journal that says so.
-func (w *Worker) watched(j *job, call func() *retry.Failure) *retry.Failure {
-	if w.options.Journal == nil {
-		return call()
+// noted writes into the journal that the message is in work: from here to the verdict on it, whatever ends this process is charged
+// to it. That holds for expressions that read its body too, and for no wait: see unnoted.
+func noted(w *Worker, _ context.Context, j *job) (outcome, bool) {
+	w.note(j)
+	return outcome{}, false
+}
+
+func (w *Worker) note(j *job) {
+	if w.options.Journal == nil || j.noted {
+		return
 	}
-	if err := w.options.Journal.Begin(j.state.ID, j.delivery.Queue); err != nil {
+	j.noted = true
+	w.journalled(w.options.Journal.Begin(j.state.ID, j.delivery.Queue))
+}
+
+// unnote ends what noted began. A message that is only waited for, or settled, has ended nothing.
+func (w *Worker) unnote(j *job) {
+	if !j.noted {
+		return
+	}
+	j.noted = false
+	w.journalled(w.options.Journal.End())
+}
+
+// unnoted waits without a note in the journal, for as long as it takes: a pod that goes meanwhile is not the message's doing.
+func (w *Worker) unnoted(j *job, wait func() (outcome, bool)) (outcome, bool) {
+	if !j.noted {
+		return wait()
+	}
+	w.unnote(j)
+	o, decided := wait()
+	if !decided {
+		w.note(j)
+	}
+	return o, decided
+}
+
+func (w *Worker) journalled(err error) {
+	if err != nil {
 		w.problems.warn("journal", "the journal of crashes cannot be written", "error", err)
 	}
-	failure := call()
-	if err := w.options.Journal.End(); err != nil {
-		w.problems.warn("journal", "the journal of crashes cannot be written", "error", err)
-	}
-	return failure
 }

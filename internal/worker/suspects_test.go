@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -79,21 +80,34 @@ type notebook struct {
 	crashes map[string]int64
 	running string
 	seen    []string
+	// lines are all that was written.
+	lines []string
 }
 
 func (n *notebook) Begin(id, _ string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.running = id
-	n.seen = append(n.seen, id)
+	if !slices.Contains(n.seen, id) {
+		n.seen = append(n.seen, id)
+	}
+	n.lines = append(n.lines, "begin "+id)
 	return nil
 }
 
 func (n *notebook) End() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.lines = append(n.lines, "end "+n.running)
 	n.running = ""
 	return nil
+}
+
+// written is what the journal says at last.
+func (n *notebook) written() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.lines)
 }
 
 func (n *notebook) Crashes(id, _ string) (int64, string) {
@@ -177,5 +191,60 @@ func TestASuspectThatHasToWaitForItsTurnStaysOne(t *testing.T) {
 	testtransport.Eventually(t, "all handled", func() bool { return r.handled() == 3 })
 	if r.counted("redrive_rate_limited_total") == 0 || r.Ready(testtransport.Queue) != 0 {
 		t.Errorf("%v turned away, %d in the work queue", r.counted("redrive_rate_limited_total"), r.Ready(testtransport.Queue))
+	}
+}
+
+func TestASuspectThatOnlyWaitsIsNotInTheJournal(t *testing.T) {
+	p := newPartner(t, always(200))
+	r := newRig(t, p, testtransport.Explicit(time.Second), limitedTo(v1alpha1.RateLimit{
+		Name: "all", Type: v1alpha1.RateLimitLeakyBucket, PerSecond: intstr.FromString("2"),
+	}))
+	r.stop()
+	r.Publish("async.return", "test.suspect", amqp091.Publishing{MessageId: "a"}, amqp091.Publishing{MessageId: "b"})
+	journal := &notebook{}
+	r.start(journal)
+	testtransport.Eventually(t, "both handled", func() bool { return r.handled() == 2 })
+	r.stop()
+	if want := []string{"begin a", "end a", "begin b", "end b", "begin b", "end b"}; !slices.Equal(journal.written(), want) {
+		t.Errorf("the journal had %q, want %q: the second waits for its turn at the rate limit", journal.written(), want)
+	}
+}
+
+func TestAWorkerThatStopsWhileASuspectWaitsLeavesNothingInTheJournal(t *testing.T) {
+	p := newPartner(t, always(200))
+	r := newRig(t, p, testtransport.Explicit(time.Second), limitedTo(v1alpha1.RateLimit{
+		Name: "all", Type: v1alpha1.RateLimitLeakyBucket, PerSecond: intstr.FromString("0.02"),
+	}))
+	r.stop()
+	r.Publish("async.return", "test.suspect", amqp091.Publishing{MessageId: "a"}, amqp091.Publishing{MessageId: "b"})
+	journal := &notebook{}
+	r.start(journal)
+	testtransport.Eventually(t, "the second to wait", func() bool { return slices.Contains(journal.written(), "end b") })
+	r.stop()
+	if written := journal.written(); written[len(written)-1] != "end b" {
+		t.Errorf("the journal had %q", written)
+	}
+	if back := r.next("test.suspect"); back.MessageId != "b" || back.Headers["redrive-crashes"] != nil {
+		t.Errorf("%s came back with %v", back.MessageId, back.Headers)
+	}
+}
+
+func TestABodyTooLargeForTheMemoryIsNotReadByExpressions(t *testing.T) {
+	p := newPartner(t, always(502))
+	policy := testtransport.Explicit(time.Second)
+	policy.Strategies = []v1alpha1.Strategy{
+		{Name: "first", When: "message.body[0] == 1", Action: v1alpha1.ActionDrop},
+		{Name: "rest", When: "true", Action: v1alpha1.ActionFail},
+	}
+	r := newRig(t, p, policy, nil)
+	r.stop()
+	r.memory = 128 << 10
+	r.start(nil)
+	r.publish(amqp091.Publishing{MessageId: "large", Body: []byte("[1" + strings.Repeat(",0", 1000) + "]")})
+	if failed := r.Take("async.failed"); failed.MessageId != "large" || text(t, failed.Headers, "redrive-strategy") != "rest" {
+		t.Errorf("%s failed with %v", failed.MessageId, failed.Headers)
+	}
+	if r.counted("redrive_expression_errors_total") != 1 {
+		t.Error("the expression that could not read it is not counted")
 	}
 }

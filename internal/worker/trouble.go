@@ -15,6 +15,9 @@ const (
 	troubleBreaker = v1alpha1.ReasonBreakerOpen
 	troubleBudget  = v1alpha1.ReasonBudgetExhausted
 	troubleBlocked = v1alpha1.ReasonQueueBlocked
+	troubleQueue   = v1alpha1.ReasonQueueUnavailable
+	// troubleHeld is no reason of the operator's condition, which has the cause: it is the operator that holds a queue.
+	troubleHeld = "QueueHeld"
 
 	// maxTroubles bounds what a worker says of itself for each reason, and maxSubject each name in it.
 	maxTroubles = 100
@@ -27,9 +30,36 @@ type troubles struct {
 	since map[[2]string]time.Time
 	// why is what the handler says of its trouble.
 	why string
+	// refusals are why queues cannot be consumed, and holds why they are not to be, by their names.
+	refusals, holds map[string]string
 }
 
-func newTroubles() *troubles { return &troubles{since: map[[2]string]time.Time{}} }
+func newTroubles() *troubles {
+	return &troubles{since: map[[2]string]time.Time{}, refusals: map[string]string{}, holds: map[string]string{}}
+}
+
+// refuse says why a queue cannot be consumed; it can where that is empty.
+func (t *troubles) refuse(queue, why string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if delete(t.refusals, queue); why != "" {
+		t.refusals[queue] = why
+	}
+}
+
+// hold says why a queue is not to be consumed; it is where that is empty.
+func (t *troubles) hold(queue, why string, now time.Time) {
+	if why == "" {
+		t.end(troubleHeld, queue)
+	} else {
+		t.begin(troubleHeld, queue, now)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if delete(t.holds, queue); why != "" {
+		t.holds[queue] = why
+	}
+}
 
 // explain says why the handler is not ready.
 func (t *troubles) explain(why string) {
@@ -75,6 +105,10 @@ func (t *troubles) list() []compile.Trouble {
 	for id, since := range t.since {
 		list = append(list, compile.Trouble{Reason: id[0], Subject: id[1], Message: t.sentence(id[0], id[1]), Since: since.UTC().Round(time.Second)})
 	}
+	return list
+}
+
+func sorted(list []compile.Trouble) []compile.Trouble {
 	slices.SortFunc(list, func(a, b compile.Trouble) int {
 		return cmp.Or(cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Subject, b.Subject))
 	})
@@ -89,6 +123,10 @@ func (t *troubles) sentence(reason, subject string) string {
 		return fmt.Sprintf("calls for %q fail or are slow: its messages wait until they work again", subject)
 	case reason == troubleHandler:
 		return "the handler is not ready, and nothing is consumed until it is: " + t.why
+	case reason == troubleQueue:
+		return fmt.Sprintf("queue %q cannot be consumed, and is tried again: %s", subject, t.refusals[subject])
+	case reason == troubleHeld:
+		return fmt.Sprintf("queue %q is not consumed: %s", subject, t.holds[subject])
 	case reason == troubleBudget:
 		return "retries are more than the budget allows: they wait for their turn"
 	default:
@@ -96,7 +134,7 @@ func (t *troubles) sentence(reason, subject string) string {
 	}
 }
 
-// Status is what holds messages back at the moment. It is safe for concurrent use.
+// Status is what the worker does with messages, and what holds them back at the moment. It is safe for concurrent use.
 func (w *Worker) Status() compile.WorkerStatus {
 	p := w.program.Load()
 	now := w.options.Now()
@@ -106,5 +144,23 @@ func (w *Worker) Status() compile.WorkerStatus {
 			w.options.Log.Info("the budget allows for all retries again")
 		}
 	}
-	return compile.WorkerStatus{ConfigHash: p.hash, Troubles: w.troubles.list()}
+	usual, strict := p.shown()
+	troubles := sorted(append(w.troubles.list(), w.publishTroubles(time.Now())...))
+	return compile.WorkerStatus{ConfigHash: p.hash, Pipeline: usual, StrictPipeline: strict, Troubles: troubles}
+}
+
+// noteQueue takes down whether a queue can be consumed. It is called by one at a time.
+func (w *Worker) noteQueue(queue string, err error) {
+	if err == nil {
+		if w.troubles.end(troubleQueue, queue) {
+			w.options.Metrics.unavailable.DeleteLabelValues(queue)
+			w.options.Log.Info("the queue is not in trouble any more", "queue", queue)
+		}
+		w.troubles.refuse(queue, "")
+		return
+	}
+	w.troubles.refuse(queue, err.Error())
+	if w.troubles.begin(troubleQueue, queue, w.options.Now()) {
+		w.options.Metrics.unavailable.WithLabelValues(queue).Set(1)
+	}
 }

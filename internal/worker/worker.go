@@ -27,6 +27,9 @@ import (
 // handler's timeout and 15 s.
 const drainGrace = 10 * time.Second
 
+// heldGrace is for how long the broker may take none of the messages that are held before a worker that stops leaves them to it.
+const heldGrace = 5 * time.Second
+
 // HandlerFactory makes the handler that a configuration names.
 type HandlerFactory func(spec v1alpha1.Handler, concurrency int) (handler.Handler, error)
 
@@ -55,7 +58,8 @@ type Options struct {
 	Image string
 	// Traces makes the spans of attempts; nil makes none.
 	Traces trace.TracerProvider
-	// Memory is how many bytes the process may use; 0 is the limit that MemoryLimit finds. A quarter of it may be on loan.
+	// Memory is how many bytes the process may use; 0 is the limit that MemoryLimit finds. A quarter of it may be on loan, and
+	// expressions read bodies of up to a 128th of it.
 	Memory int64
 }
 
@@ -72,7 +76,9 @@ type Worker struct {
 	idle    chan *job
 	waiting atomic.Int64
 	// loans are the deliveries that are not settled yet.
-	loans    *loans
+	loans *loans
+	// bodies is the memory for those that expressions read.
+	bodies   *retry.Bodies
 	draining chan struct{}
 	problems *sampled
 	troubles *troubles
@@ -87,6 +93,11 @@ type Worker struct {
 	// handler is what is known of the handler's readiness. Only gate uses it, but for wasReady: true once it has been.
 	handler  readiness
 	wasReady atomic.Bool
+	// held counts the messages that have an outcome and wait for the broker to take it.
+	held atomic.Int64
+	// failing are the destinations that the broker takes nothing for.
+	failingLock sync.Mutex
+	failing     map[amqp.Destination]bool
 	// retired are handlers that were replaced and may not be closed yet, and over is true when Run has ended; both under reload.
 	retired []*shared
 	over    bool
@@ -109,19 +120,23 @@ func New(o Options) (*Worker, error) {
 	}
 	w := &Worker{
 		options:   o,
-		consumer:  amqp.NewConsumer(session("consume")),
 		publisher: amqp.NewPublisher(session("publish")),
 		draining:  make(chan struct{}),
 		problems:  newSampled(o.Log, o.Now),
 		places:    fair.NewScheduler[*job](1, time.Now()),
 		idle:      make(chan *job),
 		loans:     newLoans(loanBytes(o.Memory)),
+		bodies:    retry.NewBodies(bodyBytes(o.Memory)),
 		troubles:  newTroubles(),
 		heads:     newHeads(),
 		tracer:    newTracer(o.Traces),
 
 		regulation: make(chan struct{}, 1),
 	}
+	consuming := session("consume")
+	consuming.OnQueue, consuming.MaxBody = w.noteQueue, w.loans.limit
+	consuming.ConsumerTimeout = func() time.Duration { return w.program.Load().config.LoanLimit() }
+	w.consumer = amqp.NewConsumer(consuming)
 	p, err := w.newProgram(o.Config, nil)
 	if err != nil {
 		return nil, err
@@ -154,7 +169,10 @@ func (w *Worker) Reload(config compile.Config) error {
 }
 
 func (w *Worker) activate(p *program) {
-	if before := w.program.Swap(p); before != nil {
+	before := w.program.Swap(p)
+	w.tellStages(p, before)
+	w.tellHolds(p, before)
+	if before != nil {
 		p.protection.replaced(&before.protection)
 		if p.handler != before.handler {
 			w.replaced(before.handler)
@@ -165,6 +183,29 @@ func (w *Worker) activate(p *program) {
 	w.regulate()
 	if w.stopping() {
 		p.handler.drain()
+	}
+}
+
+// tellHolds tells which queues are not consumed any more, or again.
+func (w *Worker) tellHolds(p, before *program) {
+	held := map[string]string{}
+	if before != nil {
+		held = before.holds()
+	}
+	holds := p.holds()
+	for queue := range held {
+		if holds[queue] == "" {
+			w.options.Log.Info("the queue is not held any more", "queue", queue)
+			w.options.Metrics.queueHeld.DeleteLabelValues(queue)
+			w.troubles.hold(queue, "", w.options.Now())
+		}
+	}
+	for queue, why := range holds {
+		if why != held[queue] {
+			w.options.Log.Error("the queue is not consumed", "queue", queue, "why", why)
+			w.options.Metrics.queueHeld.WithLabelValues(queue).Set(1)
+			w.troubles.hold(queue, why, w.options.Now())
+		}
 	}
 }
 
@@ -283,7 +324,7 @@ func (w *Worker) steer(sessions context.Context, s *steering, p *program, allowe
 			}
 		}
 	}
-	subscriptions := p.subscriptions(w.loans.decided, max(1, allowed))
+	subscriptions := p.subscriptions(w.loans.granted, max(1, allowed))
 	if changed || allowed > 0 && !slices.Equal(subscriptions, s.subscriptions) {
 		s.subscriptions = subscriptions
 		w.loans.allow(subscriptions, w.options.Metrics, now)
@@ -314,10 +355,18 @@ func (w *Worker) drain(ctx context.Context) {
 	deadline := time.After(w.program.Load().config.Timeout.Duration.Duration + drainGrace)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
+	last, since := -1, time.Now()
 	for {
 		w.sweep(ctx, true)
 		left, _ := w.loans.sum()
 		if w.consumer.Quiet() && left == 0 {
+			return
+		}
+		if ready, _ := w.publisher.Ready(); !ready || left == 0 || left != last || left != int(w.held.Load()) {
+			last, since = left, time.Now()
+		}
+		if time.Since(since) > heldGrace {
+			w.options.Log.Warn("stopped while the broker does not take what is published: it delivers the messages again", "messages", left)
 			return
 		}
 		select {

@@ -110,12 +110,17 @@ func (r *rig) use(change func(*amqp.Target)) {
 // newRig declares the topology and starts the worker, under a login that has no right too many.
 func newRig(t *testing.T, p *partner, policy v1alpha1.RetryPolicySpec, change func(*v1alpha1.Transport)) *rig {
 	t.Helper()
+	return newRigOn(t, testbroker.Shared(t), p, policy, change)
+}
+
+// newRigOn is newRig on a broker of its own.
+func newRigOn(t *testing.T, shared *testbroker.Broker, p *partner, policy v1alpha1.RetryPolicySpec, change func(*v1alpha1.Transport)) *rig {
+	t.Helper()
 	transport := testtransport.New(p.URL)
 	if change != nil {
 		change(transport)
 	}
 	result := testtransport.Compile(t, transport, policy)
-	shared := testbroker.Shared(t)
 	vhost := shared.Vhost(t)
 	r := &rig{
 		t:      t,
@@ -239,7 +244,7 @@ func TestAMessageIsPostedWithItsMetadata(t *testing.T) {
 	got := p.got()[0]
 	for name, want := range map[string]string{
 		"Content-Type": "application/json", "Redrive-Message-Id": "m-1", "Redrive-Attempt": "1", "Redrive-Retries": "0",
-		"Redrive-Queue": "test", "Redrive-Routing-Key": "test", "Tenant": "acme", "Redrive-First-Failure": "",
+		"Redrive-Queue": "test", "Redrive-Routing-Key": "test", "Redrive-Header-Tenant": "acme", "Redrive-First-Failure": "",
 	} {
 		if got.header.Get(name) != want {
 			t.Errorf("%s: %q, want %q", name, got.header.Get(name), want)
@@ -341,7 +346,7 @@ func TestStrategiesDecide(t *testing.T) {
 		{Name: "forget", When: "error.status == 410", Action: v1alpha1.ActionDrop},
 	}
 	p := newPartner(t, func(r *http.Request, _ int) int {
-		status, _ := strconv.Atoi(r.Header.Get("Answer"))
+		status, _ := strconv.Atoi(r.Header.Get("Redrive-Header-Answer"))
 		return status
 	})
 	r := newRig(t, p, policy, nil)
@@ -363,7 +368,7 @@ func TestStrategiesDecide(t *testing.T) {
 func TestHandlerFailuresHaveTheirSource(t *testing.T) {
 	p := newPartner(t, nil)
 	p.answer = func(r *http.Request, _ int) int {
-		if r.Header.Get("Behave") == "hang" {
+		if r.Header.Get("Redrive-Header-Behave") == "hang" {
 			<-r.Context().Done()
 		}
 		return 200
@@ -397,6 +402,16 @@ func TestAMessageThatIsEarlyIsParkedAgainWithoutCounting(t *testing.T) {
 	}
 	if got.header.Get("Redrive-Attempt") != "2" {
 		t.Errorf("attempt %s, want 2: parking counts nothing", got.header.Get("Redrive-Attempt"))
+	}
+}
+
+func TestAProducersTimeFarAheadOfShortLanesIsWaitedForInAHundredHopsAtMost(t *testing.T) {
+	p := newPartner(t, always(200))
+	r := newRig(t, p, testtransport.Explicit(100*time.Millisecond), nil)
+	r.publish(amqp091.Publishing{Headers: amqp091.Table{"redrive-not-before": time.Now().Add(time.Hour).UnixMilli()}})
+	testtransport.Eventually(t, "the request", func() bool { return len(p.got()) == 1 })
+	if hops := r.counted("redrive_messages_handled_total", "outcome", "parked"); hops == 0 || hops > 100 {
+		t.Errorf("%v hops, want 100 at most", hops)
 	}
 }
 
@@ -538,14 +553,23 @@ func TestWhilePublishingIsImpossibleMessagesAreHeldAndThenSettled(t *testing.T) 
 	r.publish(make([]amqp091.Publishing, 50)...)
 	// No more than the prefetch are held, and that begins small.
 	testtransport.Eventually(t, "attempts", func() bool { return len(p.got()) >= 4 })
-	testtransport.Eventually(t, "the worker to see it", func() bool { return r.worker.Ready() != nil })
+	testtransport.Eventually(t, "the worker to say so", func() bool {
+		troubles := r.worker.Status().Troubles
+		return len(troubles) == 1 && troubles[0].Reason == "PublishFailing" && strings.HasPrefix(troubles[0].Subject, "async.failed ")
+	})
+	if got := value(t, r.registry, "redrive_publish_failing"); got != 1 {
+		t.Errorf("redrive_publish_failing is %v, want 1", got)
+	}
+	if err := r.worker.Ready(); err != nil {
+		t.Errorf("not ready, for one exchange: %v", err)
+	}
 	if err := r.Channel().ExchangeDeclare("async.failed", "fanout", true, false, false, false, amqp091.Table{"redrive-owner": "test/default/async"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.Channel().QueueBind("async.failed", "", "async.failed", false, nil); err != nil {
 		t.Fatal(err)
 	}
-	testtransport.EventuallyWithin(t, time.Minute, "all in the failure queue", func() bool { return r.Ready("async.failed") == 50 })
+	testtransport.Eventually(t, "all in the failure queue", func() bool { return r.Ready("async.failed") == 50 })
 	r.empty()
 }
 
@@ -575,7 +599,7 @@ func TestACutConnectionLosesNothing(t *testing.T) {
 		handled.Range(func(any, any) bool { n++; return true })
 		return n
 	}
-	testtransport.EventuallyWithin(t, time.Minute, "every message handled or failed", func() bool {
+	testtransport.Eventually(t, "every message handled or failed", func() bool {
 		return r.Stored() == 0 && count()+r.Ready("async.failed") >= messages
 	})
 	for _, d := range r.TakeAll("async.failed") {

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"fmt"
 	"maps"
 	pathpkg "path"
 	"slices"
@@ -9,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/pod-security-admission/api"
+	"k8s.io/pod-security-admission/policy"
 
 	"redrive.dev/redrive/api/v1alpha1"
 )
@@ -33,7 +36,7 @@ func (g *guard) refuseIf(broken bool, path *field.Path, detail string) {
 // checkMerged refuses a template that takes from the worker what it needs to work, or from the pod what keeps it apart
 // from its node: the worker's own container stays restricted, containers beside it stay at least at baseline, in the terms
 // of the Pod Security Standards. Everything else is the user's choice.
-func checkMerged(path *field.Path, worker *v1alpha1.Worker, own, merged *corev1.PodTemplateSpec) field.ErrorList {
+func checkMerged(path *field.Path, worker *v1alpha1.Worker, own, merged *corev1.PodTemplateSpec, opts Options) field.ErrorList {
 	g := &guard{handler: &worker.Handler}
 	for _, label := range identifying(own.Labels) {
 		g.refuseIf(merged.Labels[label] != own.Labels[label], path.Child("metadata", "labels").Key(label),
@@ -44,13 +47,41 @@ func checkMerged(path *field.Path, worker *v1alpha1.Worker, own, merged *corev1.
 	g.checkVolumes(spec.Child("volumes"), own.Spec.Volumes, merged.Spec.Volumes)
 	g.checkContainers(spec.Child(initContainers), own.Spec.InitContainers, merged.Spec.InitContainers)
 	g.checkContainers(spec.Child(ordinaryContainers), own.Spec.Containers, merged.Spec.Containers)
+	g.checkSecrets(spec, &own.Spec, &merged.Spec, opts)
+	g.checkStandards(spec, own, merged)
 	return g.errs
 }
 
-func (g *guard) checkContainers(path *field.Path, own, merged []corev1.Container) {
-	for i := range merged {
-		g.checkBaseline(path.Key(merged[i].Name), &merged[i])
+// checkStandards holds the pod to the baseline Pod Security Standard, and the worker's containers to the restricted one, by the API
+// server's own rules.
+func (g *guard) checkStandards(path *field.Path, own, merged *corev1.PodTemplateSpec) {
+	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
+	if err != nil {
+		g.errs = append(g.errs, field.InternalError(path, err))
+		return
 	}
+	check := func(level api.Level, pod *corev1.PodSpec) (allowed bool) {
+		result := policy.AggregateCheckResults(evaluator.EvaluatePod(api.LevelVersion{Level: level, Version: api.LatestVersion()}, &merged.ObjectMeta, pod))
+		g.refuseIf(!result.Allowed, path, fmt.Sprintf("it violates the %s Pod Security Standard: %s", level, result.ForbiddenDetail()))
+		return result.Allowed
+	}
+	if !check(api.LevelBaseline, &merged.Spec) {
+		return
+	}
+	// What is beside the worker is its team's choice, and so are the volumes.
+	others := func(own []corev1.Container) func(corev1.Container) bool {
+		return func(c corev1.Container) bool {
+			return c.Name == HandlerContainer || !slices.ContainsFunc(own, func(o corev1.Container) bool { return o.Name == c.Name })
+		}
+	}
+	worker := merged.Spec.DeepCopy()
+	worker.Volumes = nil
+	worker.InitContainers = slices.DeleteFunc(worker.InitContainers, others(own.Spec.InitContainers))
+	worker.Containers = slices.DeleteFunc(worker.Containers, others(own.Spec.Containers))
+	check(api.LevelRestricted, worker)
+}
+
+func (g *guard) checkContainers(path *field.Path, own, merged []corev1.Container) {
 	for i := range own {
 		at := path.Key(own[i].Name)
 		now := slices.IndexFunc(merged, func(c corev1.Container) bool { return c.Name == own[i].Name })
@@ -76,11 +107,6 @@ func identifying(own map[string]string) []string {
 }
 
 func (g *guard) checkPod(path *field.Path, pod *corev1.PodSpec) {
-	const shared = "the pod must not share the namespaces of its node"
-	g.refuseIf(pod.HostNetwork, path.Child("hostNetwork"), shared)
-	g.refuseIf(pod.HostPID, path.Child("hostPID"), shared)
-	g.refuseIf(pod.HostIPC, path.Child("hostIPC"), shared)
-
 	context := path.Child("securityContext")
 	security := pod.SecurityContext
 	if security == nil {
@@ -91,17 +117,12 @@ func (g *guard) checkPod(path *field.Path, pod *corev1.PodSpec) {
 	g.refuseIf(isZero(security.RunAsUser), context.Child("runAsUser"), "must not be root")
 	g.refuseIf(security.SeccompProfile == nil || security.SeccompProfile.Type == corev1.SeccompProfileTypeUnconfined,
 		context.Child("seccompProfile"), "must stay RuntimeDefault or Localhost")
-	g.refuseIf(isUnconfined(security.AppArmorProfile), context.Child("appArmorProfile"), "must not be Unconfined")
-	g.refuseIf(isHostProcess(security.WindowsOptions), context.Child("windowsOptions", "hostProcess"), "must not be true")
 }
 
 func (g *guard) checkVolumes(path *field.Path, own, merged []corev1.Volume) {
 	for i := range own {
 		kept := slices.ContainsFunc(merged, func(v corev1.Volume) bool { return equality.Semantic.DeepEqual(own[i], v) })
 		g.refuseIf(!kept && !replaceable(own[i].Name), path.Key(own[i].Name), "the worker's own volume cannot be changed or removed")
-	}
-	for i := range merged {
-		g.refuseIf(merged[i].HostPath != nil, path.Key(merged[i].Name).Child("hostPath"), "the pod must not use the files of its node")
 	}
 }
 
@@ -153,44 +174,6 @@ func overlap(a, b string) bool {
 
 func folder(path string) string { return strings.TrimSuffix(pathpkg.Clean("/"+path), "/") + "/" }
 
-// baselineCapabilities may be added by any container under the baseline Pod Security Standard.
-var baselineCapabilities = []corev1.Capability{ //nolint:gochecknoglobals // a constant, if Go had lists of those
-	"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP", "SETGID",
-	"SETPCAP", "SETUID", "SYS_CHROOT",
-}
-
-// checkBaseline holds a container, be it the worker's or one beside it, to the baseline Pod Security Standard.
-func (g *guard) checkBaseline(path *field.Path, container *corev1.Container) {
-	for i := range container.Ports {
-		g.refuseIf(container.Ports[i].HostPort != 0, path.Child("ports").Index(i).Child("hostPort"), "the pod must not use the ports of its node")
-	}
-	context := path.Child("securityContext")
-	security := container.SecurityContext
-	if security == nil {
-		return
-	}
-	g.refuseIf(isTrue(security.Privileged), context.Child("privileged"), "must not be true")
-	if security.Capabilities != nil {
-		for i, capability := range security.Capabilities.Add {
-			g.refuseIf(!slices.Contains(baselineCapabilities, capability), context.Child("capabilities", "add").Index(i),
-				"the baseline Pod Security Standard does not allow "+string(capability))
-		}
-	}
-	g.refuseIf(security.SeccompProfile != nil && security.SeccompProfile.Type == corev1.SeccompProfileTypeUnconfined,
-		context.Child("seccompProfile", "type"), "must not be Unconfined")
-	g.refuseIf(isUnconfined(security.AppArmorProfile), context.Child("appArmorProfile"), "must not be Unconfined")
-	g.refuseIf(security.ProcMount != nil && *security.ProcMount != corev1.DefaultProcMount, context.Child("procMount"), "must be Default")
-	g.refuseIf(isHostProcess(security.WindowsOptions), context.Child("windowsOptions", "hostProcess"), "must not be true")
-}
-
 func isTrue(b *bool) bool  { return b != nil && *b }
 func isFalse(b *bool) bool { return b != nil && !*b }
 func isZero(n *int64) bool { return n != nil && *n == 0 }
-
-func isUnconfined(profile *corev1.AppArmorProfile) bool {
-	return profile != nil && profile.Type == corev1.AppArmorProfileTypeUnconfined
-}
-
-func isHostProcess(options *corev1.WindowsSecurityContextOptions) bool {
-	return options != nil && isTrue(options.HostProcess)
-}

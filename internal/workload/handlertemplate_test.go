@@ -193,7 +193,7 @@ func TestATemplateThatTakesTheHandlersContainer(t *testing.T) {
 		at := templatePath + ".spec." + list + "[handler]"
 		checkShape(t, shape{handler: sidecar(), native: native}, map[string]refusal{
 			list + ", removed":             {beside(`"$patch":"delete"`), at, "leave out handler.image"},
-			list + ", privileged":          {beside(`"securityContext":{"privileged":true}`), at + ".securityContext.privileged", "must not be true"},
+			list + ", privileged":          {beside(`"securityContext":{"privileged":true}`), templatePath + ".spec", "securityContext.privileged=true"},
 			list + ", restarted never":     {beside(`"restartPolicy":"Never"`), at + ".restartPolicy", "cannot be changed"},
 			list + ", named in both lists": {`{"spec":{"containers":[{"name":"handler"}],"initContainers":[{"name":"handler"}]}}`, ".name", "Duplicate value"},
 			list + ", misspelt":            {beside(`"prots":[]`), templatePath + ".spec.containers[0].prots", "unknown field"},

@@ -199,35 +199,58 @@ func TestTemplateThatTakesWhatTheWorkerNeeds(t *testing.T) {
 
 func TestTemplateThatWeakensThePodsSecurity(t *testing.T) {
 	checkRefusals(t, map[string]refusal{
-		"the network of the node":   {`{"spec":{"hostNetwork":true}}`, templatePath + ".spec.hostNetwork", "namespaces of its node"},
-		"the processes of the node": {`{"spec":{"hostPID":true}}`, templatePath + ".spec.hostPID", "namespaces of its node"},
-		"the IPC of the node":       {`{"spec":{"hostIPC":true}}`, templatePath + ".spec.hostIPC", "namespaces of its node"},
-		"the files of the node":     {`{"spec":{"volumes":[{"name":"root","hostPath":{"path":"/"}}]}}`, templatePath + ".spec.volumes[root].hostPath", "files of its node"},
-		"a port of the node":        {beside(`"ports":[{"containerPort":80,"hostPort":80}]`), templatePath + ".spec.containers[handler].ports[0].hostPort", "ports of its node"},
+		"the network of the node":   {`{"spec":{"hostNetwork":true}}`, templatePath + ".spec", `violates the baseline Pod Security Standard: host namespaces (hostNetwork=true)`},
+		"the processes of the node": {`{"spec":{"hostPID":true}}`, templatePath + ".spec", `hostPID=true`},
+		"the IPC of the node":       {`{"spec":{"hostIPC":true}}`, templatePath + ".spec", `hostIPC=true`},
+		"the files of the node":     {`{"spec":{"volumes":[{"name":"root","hostPath":{"path":"/"}}]}}`, templatePath + ".spec", `hostPath volumes (volume "root")`},
+		"a port of the node":        {beside(`"ports":[{"containerPort":80,"hostPort":80}]`), templatePath + ".spec", `hostPort (container "handler" uses hostPort 80)`},
 		"root for the pod":          {`{"spec":{"securityContext":{"runAsUser":0}}}`, templatePath + ".spec.securityContext.runAsUser", "must not be root"},
 		"perhaps root for the pod":  {`{"spec":{"securityContext":{"runAsNonRoot":false}}}`, templatePath + ".spec.securityContext.runAsNonRoot", "must stay true"},
 		"no security context":       {`{"spec":{"securityContext":null}}`, templatePath + ".spec.securityContext", "cannot be removed"},
 		"no seccomp profile":        {`{"spec":{"securityContext":{"seccompProfile":null}}}`, templatePath + ".spec.securityContext.seccompProfile", "must stay"},
 		"an unconfined pod":         {`{"spec":{"securityContext":{"seccompProfile":{"type":"Unconfined"}}}}`, templatePath + ".spec.securityContext.seccompProfile", "must stay"},
-		"an unconfined AppArmor":    {`{"spec":{"securityContext":{"appArmorProfile":{"type":"Unconfined"}}}}`, templatePath + ".spec.securityContext.appArmorProfile", "must not be Unconfined"},
-		"a host process":            {`{"spec":{"securityContext":{"windowsOptions":{"hostProcess":true}}}}`, templatePath + ".spec.securityContext.windowsOptions.hostProcess", "must not be true"},
+		"an unconfined AppArmor":    {`{"spec":{"securityContext":{"appArmorProfile":{"type":"Unconfined"}}}}`, templatePath + ".spec", `AppArmor profile type to "Unconfined"`},
+		"a host process":            {`{"spec":{"securityContext":{"windowsOptions":{"hostProcess":true}}}}`, templatePath + ".spec", `pod must not set securityContext.windowsOptions.hostProcess=true`},
 		"root for the worker":       {inWorker(`"securityContext":{"runAsUser":0}`), templatePath + ".spec.containers[worker].securityContext.runAsUser", "must not be root"},
 		"a worker without context":  {inWorker(`"securityContext":null`), templatePath + ".spec.containers[worker].securityContext", "cannot be removed"},
 		"more privileges":           {inWorker(`"securityContext":{"allowPrivilegeEscalation":true}`), templatePath + ".spec.containers[worker].securityContext.allowPrivilegeEscalation", "must stay false"},
 		"a writable root":           {inWorker(`"securityContext":{"readOnlyRootFilesystem":null}`), templatePath + ".spec.containers[worker].securityContext.readOnlyRootFilesystem", "must stay true"},
 		"the worker perhaps root":   {inWorker(`"securityContext":{"runAsNonRoot":false}`), templatePath + ".spec.containers[worker].securityContext.runAsNonRoot", "must stay true"},
 		"capabilities kept":         {inWorker(`"securityContext":{"capabilities":null}`), templatePath + ".spec.containers[worker].securityContext.capabilities", "dropping all"},
-		"an unconfined worker":      {inWorker(`"securityContext":{"seccompProfile":{"type":"Unconfined"}}`), templatePath + ".spec.containers[worker].securityContext.seccompProfile.type", "must not be Unconfined"},
+		"an unconfined worker":      {inWorker(`"securityContext":{"seccompProfile":{"type":"Unconfined"}}`), templatePath + ".spec", `seccompProfile (container "worker" must not set securityContext.seccompProfile.type to "Unconfined")`},
 		"no profile of the worker":  {inWorker(`"securityContext":{"seccompProfile":null}`), templatePath + ".spec.containers[worker].securityContext.seccompProfile", "must stay"},
-		"a privileged handler":      {beside(`"securityContext":{"privileged":true}`), templatePath + ".spec.containers[handler].securityContext.privileged", "must not be true"},
-		"a handler with power":      {beside(`"securityContext":{"capabilities":{"add":["SYS_ADMIN"]}}`), templatePath + ".spec.containers[handler].securityContext.capabilities.add[0]", "SYS_ADMIN"},
-		"an unconfined handler":     {beside(`"securityContext":{"appArmorProfile":{"type":"Unconfined"}}`), templatePath + ".spec.containers[handler].securityContext.appArmorProfile", "must not be Unconfined"},
-		"an unmasked /proc":         {beside(`"securityContext":{"procMount":"Unmasked"}`), templatePath + ".spec.containers[handler].securityContext.procMount", "must be Default"},
-		"a handler on the host":     {beside(`"securityContext":{"windowsOptions":{"hostProcess":true}}`), templatePath + ".spec.containers[handler].securityContext.windowsOptions.hostProcess", "must not be true"},
+		"a privileged handler":      {beside(`"securityContext":{"privileged":true}`), templatePath + ".spec", `container "handler" must not set securityContext.privileged=true`},
+		"a handler with power":      {beside(`"securityContext":{"capabilities":{"add":["SYS_ADMIN"]}}`), templatePath + ".spec", `SYS_ADMIN`},
+		"an unconfined handler":     {beside(`"securityContext":{"appArmorProfile":{"type":"Unconfined"}}`), templatePath + ".spec", `container "handler" must not set AppArmor profile type to "Unconfined"`},
+		"an unmasked /proc":         {beside(`"securityContext":{"procMount":"Unmasked"}`), templatePath + ".spec", `container "handler" must not set securityContext.procMount to "Unmasked"`},
+		"a handler on the host":     {beside(`"securityContext":{"windowsOptions":{"hostProcess":true}}`), templatePath + ".spec", `container "handler" must not set securityContext.windowsOptions.hostProcess=true`},
 		"a privileged init container": {
 			`{"spec":{"initContainers":[{"name":"init","securityContext":{"privileged":true}}]}}`,
-			templatePath + ".spec.initContainers[init].securityContext.privileged", "must not be true",
+			templatePath + ".spec", `container "init" must not set securityContext.privileged=true`,
 		},
+		"SELinux options that confine nothing": {`{"spec":{"securityContext":{"seLinuxOptions":{"type":"spc_t"}}}}`, templatePath + ".spec", "seLinuxOptions"},
+		"those of the worker":                  {inWorker(`"securityContext":{"seLinuxOptions":{"type":"spc_t"}}`), templatePath + ".spec", "seLinuxOptions"},
+		"a setting of the node's kernel":       {`{"spec":{"securityContext":{"sysctls":[{"name":"kernel.msgmax","value":"65536"}]}}}`, templatePath + ".spec", "kernel.msgmax"},
+		"AppArmor turned off by an annotation": {
+			`{"metadata":{"annotations":{"container.apparmor.security.beta.kubernetes.io/worker":"unconfined"}}}`, templatePath + ".spec", "AppArmor profile",
+		},
+		"a probe of another host": {
+			beside(`"livenessProbe":{"httpGet":{"host":"169.254.169.254","port":80}}`), templatePath + ".spec", "probe or lifecycle host",
+		},
+		"a hook that asks another host": {
+			beside(`"lifecycle":{"preStop":{"httpGet":{"host":"169.254.169.254","port":80}}}`), templatePath + ".spec", "probe or lifecycle host",
+		},
+	})
+}
+
+func TestATemplateThatWouldTakeLongToMergeIsRefused(t *testing.T) {
+	many := strings.TrimSuffix(strings.Repeat(`{"name":"a","value":"b"},`, 257), ",")
+	checkRefusals(t, map[string]refusal{
+		"too many variables": {inWorker(`"env":[` + many + `]`), templatePath + ".spec.containers[0].env", "must have at most 256 items"},
+		"too many containers": {
+			`{"spec":{"containers":[` + many + `]}}`, templatePath + ".spec.containers", "must have at most 256 items",
+		},
+		"too long": {`{"metadata":{"annotations":{"a":"` + strings.Repeat("x", 64<<10) + `"}}}`, templatePath, "65536 bytes"},
 	})
 }
 

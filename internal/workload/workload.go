@@ -61,6 +61,12 @@ type Options struct {
 	Secrets Secrets
 	// NativeSidecars is true where every node of the cluster knows init containers that go on running.
 	NativeSidecars bool
+	// Guarded are the Secrets, of those that SecretsShown names, with a login that is not for pods.
+	Guarded map[string]bool
+	// Restrict has templates show no Secrets, and take no service account.
+	Restrict bool
+	// Templates that were merged already; nil keeps none.
+	Templates *Templates
 }
 
 // ConfigMap holds the configuration of a worker group. It fails when the configuration is larger than a ConfigMap can be.
@@ -90,7 +96,7 @@ func Deployment(t *v1alpha1.Transport, worker *v1alpha1.Worker, opts Options) (*
 	if err != nil {
 		return nil, err
 	}
-	return deployment(objectMeta(t, worker.Name), worker, own, appsv1.DeploymentSpec{
+	return deployment(objectMeta(t, worker.Name), worker, own, opts, appsv1.DeploymentSpec{
 		Replicas: worker.Replicas,
 		Selector: &metav1.LabelSelector{MatchLabels: Selector(t, worker.Name)},
 		Strategy: appsv1.DeploymentStrategy{
@@ -117,7 +123,7 @@ func SuspectsDeployment(t *v1alpha1.Transport, worker *v1alpha1.Worker, opts Opt
 	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: journalVolume, MountPath: journalDir})
 	meta := objectMeta(t, worker.Name)
 	meta.Name, meta.Labels = SuspectsName(t, worker.Name), SuspectsLabels(t, worker.Name)
-	return deployment(meta, worker, own, appsv1.DeploymentSpec{
+	return deployment(meta, worker, own, opts, appsv1.DeploymentSpec{
 		Replicas: ptr.To[int32](1),
 		Selector: &metav1.LabelSelector{MatchLabels: SuspectsSelector(t, worker.Name)},
 		Strategy: appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType},
@@ -125,8 +131,10 @@ func SuspectsDeployment(t *v1alpha1.Transport, worker *v1alpha1.Worker, opts Opt
 }
 
 // deployment completes a Deployment by the pod template, as the worker's own template changes it.
-func deployment(meta metav1.ObjectMeta, worker *v1alpha1.Worker, own *corev1.PodTemplateSpec, spec appsv1.DeploymentSpec) (*appsv1.Deployment, error) {
-	template, err := customise(own, worker)
+func deployment(
+	meta metav1.ObjectMeta, worker *v1alpha1.Worker, own *corev1.PodTemplateSpec, opts Options, spec appsv1.DeploymentSpec,
+) (*appsv1.Deployment, error) {
+	template, err := opts.Templates.customise(own, worker, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -162,6 +170,9 @@ func objectMeta(t *v1alpha1.Transport, worker string) metav1.ObjectMeta {
 func podTemplate(t *v1alpha1.Transport, worker *v1alpha1.Worker, labels map[string]string, opts Options) (*corev1.PodTemplateSpec, error) {
 	if opts.Image == "" {
 		return nil, errors.New("the image of the worker is not set")
+	}
+	if err := checkHandlerSecrets(worker, opts); err != nil {
+		return nil, err
 	}
 	secrets, err := secretsOf(t, opts)
 	if err != nil {

@@ -1,0 +1,68 @@
+package worker
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"redrive.dev/redrive/internal/compile"
+)
+
+// stage is one step of a pipeline: it looks at a job and either decides what becomes of it or passes it on.
+type stage func(w *Worker, ctx context.Context, j *job) (o outcome, decided bool)
+
+// allStages are what the stages of pipelines do, by their names.
+func allStages() map[string]stage {
+	return map[string]stage{
+		compile.StageUnreadable:  unreadable,
+		compile.StageSuspected:   suspected,
+		compile.StageSlot:        waitForPlace,
+		compile.StageNoted:       noted,
+		compile.StageStale:       stale,
+		compile.StageExpired:     expired,
+		compile.StageEarly:       early,
+		compile.StageCrashed:     crashed,
+		compile.StageOpenBreaker: resting,
+		compile.StageBudget:      overBudget,
+		compile.StageRateLimits:  limited,
+		compile.StageBreaker:     tripped,
+		compile.StageReady:       unready,
+		compile.StageAttempt:     attempt,
+	}
+}
+
+// stages are the pipelines of one program.
+type stages struct{ usual, strict, again []stage }
+
+func stagesOf(config *compile.Config, hasJournal bool) stages {
+	all := allStages()
+	named := func(names []string) []stage {
+		list := make([]stage, len(names))
+		for i, name := range names {
+			list[i] = all[name]
+		}
+		return list
+	}
+	return stages{named(config.Pipeline(hasJournal)), named(config.StrictPipeline()), named(config.BetweenTries())}
+}
+
+// shown are the names of the stages that the queues of a program go through: those of queues in strict order apart. A list
+// is empty where there is no such queue.
+func (p *program) shown() (usual, strict []string) { return p.config.Pipelines(p.hasJournal) }
+
+// tellStages logs the pipelines of a program where they are not those of the program before it.
+func (w *Worker) tellStages(p, before *program) {
+	usual, strict := p.shown()
+	if before != nil {
+		if lastUsual, lastStrict := before.shown(); slices.Equal(usual, lastUsual) && slices.Equal(strict, lastStrict) {
+			return
+		}
+	}
+	const arrow = " > "
+	if len(usual) > 0 {
+		w.options.Log.Info("stages that each message goes through", "stages", strings.Join(usual, arrow))
+	}
+	if len(strict) > 0 {
+		w.options.Log.Info("stages that each message of a strictly ordered queue goes through", "stages", strings.Join(strict, arrow))
+	}
+}
