@@ -40,11 +40,18 @@ type State struct {
 	Retiring []v1alpha1.Retirement
 	// Migrations are the queues that are being exchanged.
 	Migrations []v1alpha1.Migration
+	// Deletions are requests that may still be carried out.
+	Deletions []v1alpha1.Deletion
 	// Broker on which the objects stand; nil before the first run, and where it may change.
 	Broker *v1alpha1.BrokerIdentity
 	// Begun is true once a run has looked at the broker: what the lists above do not have, there was not. A Transport that is made again, or
 	// whose status is lost, begins anew.
 	Begun bool
+	// Known are the quorum queues that are wanted, each with the time at which it was made or first seen. It is kept in memory only:
+	// to whoever knows nothing, a queue is as old as its first look at it.
+	Known map[string]time.Time
+	// Stuck are the queues that expired messages did not leave lately. It is kept in memory only.
+	Stuck map[string]Stuck
 }
 
 // Input of a run.
@@ -58,6 +65,9 @@ type Input struct {
 	Follows func(queue string, reads compile.Reading) bool
 	Waits   topology.Waits
 	Now     time.Time
+	// WriteDeletions stores the list of deletions that may still be carried out. It is called before one is sent, and none is where it
+	// fails. Where it is nil the list is in the report only.
+	WriteDeletions func(context.Context, []v1alpha1.Deletion) error
 }
 
 // OvertakenError says that somebody makes the same objects at the same time. Whoever that is, another operator for the
@@ -77,8 +87,13 @@ type BrokerChangedError struct {
 
 // Error names both.
 func (e *BrokerChangedError) Error() string {
-	return fmt.Sprintf("the objects stand on cluster %q, vhost %q; the Secret now leads to cluster %q, vhost %q",
+	text := fmt.Sprintf("the objects stand on cluster %q, vhost %q; the Secret now leads to cluster %q, vhost %q",
 		e.Want.Cluster, e.Want.VHost, e.Got.Cluster, e.Got.VHost)
+	if e.Want.Cluster == e.Got.Cluster && e.Want.VHost == e.Got.VHost {
+		text += fmt.Sprintf(", which is another one of that name (its ID is %s, and was %s); where the first is lost and this one takes its "+
+			"place, take status.broker.clusterID away", e.Got.ClusterID, e.Want.ClusterID)
+	}
+	return text
 }
 
 // Failure is a step that the broker refused; the run went on without it.
@@ -121,14 +136,21 @@ type Report struct {
 	Warnings  []topology.Finding
 	// Spared are those of Warnings about queues that this first run has found and added to Adopted.
 	Spared []topology.Finding
-	// Created, Adopted, Retiring, Migrations and Begun are the state to keep for the next run.
+	// Touched are the queues whose policy was changed so that their expired messages leave them.
+	Touched []string
+	// Created, Adopted, Retiring, Migrations, Deletions, Begun, Known and Stuck are the state to keep for the next run.
 	Created    []string
 	Adopted    []string
 	Retiring   []v1alpha1.Retirement
 	Migrations []v1alpha1.Migration
+	Deletions  []v1alpha1.Deletion
 	Begun      bool
+	Known      map[string]time.Time
+	Stuck      map[string]Stuck
 	// StandIns says of each work queue that is being exchanged how the workers are to consume it and its stand-in from now on.
 	StandIns map[string]compile.Standin
+	// Disordered are the Strict work queues whose order the broker would not keep: workers must not consume them.
+	Disordered []string
 	// Leaving are the work and suspects' queues that are no longer wanted; who consumes them is to empty them.
 	Leaving []string
 	// Blocked are queues that are no longer wanted and are not deleted because of their messages.
@@ -162,6 +184,8 @@ type Prepared struct {
 	input    Input
 	observed topology.Observed
 	clock    clock
+	// known is the state's list as it is now.
+	known map[string]time.Time
 }
 
 // Prepare compares and plans; it changes nothing. The error is a *BrokerChangedError.
@@ -181,6 +205,7 @@ func Prepare(input Input, observed topology.Observed) (Prepared, error) {
 	observed = observed.Disown(input.Desired.Owner, kept)
 	difference := topology.DiffSince(input.Desired, observed, topology.Past{
 		Created: input.State.Created, Migrations: input.State.Migrations, Consumed: input.Consumed, Follows: input.Follows,
+		Doubtful: doubtful(input.State, input.Waits, input.Now),
 	})
 	difference.Warnings = append(difference.Warnings, spared...)
 	created := without(stillThere(input, observed), refTexts(difference.Adopted))
@@ -194,6 +219,7 @@ func Prepare(input Input, observed topology.Observed) (Prepared, error) {
 	return Prepared{
 		Difference: difference, Plan: topology.Plan(difference), Created: created, Grew: grew,
 		Kept: kept, Spared: spared, input: input, observed: observed, clock: clockFrom(input.Now),
+		known: knownSince(input.State.Known, difference.Wanted, observed, input.Now),
 	}, nil
 }
 
@@ -241,7 +267,10 @@ func stillThere(input Input, observed topology.Observed) []string {
 // until then, and its Created, Adopted and Retiring are to be kept all the same.
 func Once(ctx context.Context, port Port, input Input, record func(context.Context, []string) error) (Report, error) {
 	state := input.State
-	unchanged := Report{Created: state.Created, Adopted: state.Adopted, Retiring: state.Retiring, Migrations: state.Migrations, Begun: state.Begun}
+	unchanged := Report{
+		Created: state.Created, Adopted: state.Adopted, Retiring: state.Retiring, Migrations: state.Migrations, Deletions: state.Deletions,
+		Begun: state.Begun, Known: state.Known, Stuck: state.Stuck,
+	}
 	observed, err := port.Observe(ctx)
 	if err != nil {
 		return unchanged, err //nolint:wrapcheck // It says what it did.
@@ -260,7 +289,7 @@ func Once(ctx context.Context, port Port, input Input, record func(context.Conte
 }
 
 func checkIdentity(want *v1alpha1.BrokerIdentity, got topology.Identity) error {
-	if want == nil || (want.Cluster == got.Cluster && want.VHost == got.VHost) {
+	if want == nil || topology.IdentityOf(*want).Is(got) {
 		return nil
 	}
 	return &BrokerChangedError{Want: *want, Got: got}
@@ -268,6 +297,7 @@ func checkIdentity(want *v1alpha1.BrokerIdentity, got topology.Identity) error {
 
 // ends is true for errors after which no further step can succeed.
 func ends(err error) bool {
-	return errors.Is(err, broker.ErrUnreachable) || errors.Is(err, broker.ErrUnauthorized) ||
+	var unwritten *unwrittenError
+	return errors.As(err, &unwritten) || errors.Is(err, broker.ErrUnreachable) || errors.Is(err, broker.ErrUnauthorized) ||
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }

@@ -60,8 +60,8 @@ func TestDriftIsRepaired(t *testing.T) {
 	}}); err != nil {
 		t.Fatal(err)
 	}
-	want := `~ policy redrive.async:queue:test  delivery-limit: 3 -> 20
-+ queue async.fallback.1s  x-dead-letter-exchange=async.return, x-dead-letter-strategy=at-least-once, x-message-ttl=1000, x-overflow=reject-publish, x-queue-type=quorum
+	want := `+ queue async.fallback.1s  x-dead-letter-exchange=async.return, x-dead-letter-strategy=at-least-once, x-message-ttl=1000, x-overflow=reject-publish, x-queue-type=quorum
+~ policy redrive.async:queue:test  delivery-limit: 3 -> 20
 + binding async.fallback -> async.fallback.1s redrive-lane=1s
 + binding async -> test "test"`
 	if got := steps(s.once().Steps); got != want {
@@ -343,6 +343,15 @@ func TestAnotherBrokerIsNotTouched(t *testing.T) {
 	_, err := apply.Once(context.Background(), s.client, s.input(), nil)
 	var changed *apply.BrokerChangedError
 	if !errors.As(err, &changed) || s.writes.Load() != 0 || !strings.Contains(err.Error(), `cluster "elsewhere"`) {
+		t.Errorf("want a BrokerChangedError and no write, got %v", err)
+	}
+	here := s.snapshot().Identity
+	if here.ClusterID == "" {
+		t.Error("the broker has no ID")
+	}
+	s.state.Broker = &v1alpha1.BrokerIdentity{Cluster: here.Cluster, ClusterID: "another", VHost: here.VHost}
+	_, err = apply.Once(context.Background(), s.client, s.input(), nil)
+	if !errors.As(err, &changed) || s.writes.Load() != 0 || !strings.Contains(err.Error(), "another one of that name (its ID is "+here.ClusterID) {
 		t.Errorf("want a BrokerChangedError and no write, got %v", err)
 	}
 	_, err = apply.Delete(context.Background(), s.client, apply.DeleteInput{Owner: owner, Prefix: "async", State: s.state})

@@ -17,7 +17,7 @@ import (
 // run carries out what was prepared.
 type run struct {
 	Prepared
-	port   Port
+	port   *deletions
 	report Report
 	// failed objects take no bindings.
 	failed map[topology.Ref]bool
@@ -25,41 +25,76 @@ type run struct {
 	undone map[topology.Ref]bool
 	// lacking exchanges have a way out that could not be made: no other one is taken away.
 	lacking map[string]bool
+	// uncounted are the quorum queues without a count, beside others that have one.
+	uncounted []string
 	// broken is true when something that failed messages leave by could not be made.
 	broken bool
 }
 
 // CarryOut does what was prepared, and takes the queues on their way out one step further. Where the error is not nil the
-// report holds what was done until then.
-func (p Prepared) CarryOut(ctx context.Context, port Port) (Report, error) {
-	r := &run{Prepared: p, port: port, failed: map[topology.Ref]bool{}, undone: map[topology.Ref]bool{}, lacking: map[string]bool{}, report: Report{
-		Identity:  p.observed.Identity,
-		Conflicts: p.Difference.Conflicts,
-		Withheld:  p.Difference.Withheld,
-		Problems:  p.Difference.Problems,
-		Warnings:  p.Difference.Warnings,
-		Spared:    p.Spared,
-		Begun:     true,
-		Created:   slices.Clone(p.Created),
-		Retiring:  p.input.State.Retiring,
+// report holds what was done until then. A *TooYoungError says that queues have just been made, and that the rest is to follow.
+func (p Prepared) CarryOut(ctx context.Context, port Port) (report Report, err error) {
+	written := newDeletions(port, p.input.State, p.input.Waits, p.clock, p.input.WriteDeletions)
+	defer func() { report.Deletions = written.left() }()
+	r := &run{Prepared: p, port: written, failed: map[topology.Ref]bool{}, undone: map[topology.Ref]bool{}, lacking: map[string]bool{}, report: Report{
+		Identity:   p.observed.Identity,
+		Conflicts:  p.Difference.Conflicts,
+		Withheld:   p.Difference.Withheld,
+		Problems:   p.Difference.Problems,
+		Warnings:   p.Difference.Warnings,
+		Spared:     p.Spared,
+		Disordered: p.Difference.Disordered,
+		Begun:      true,
+		Known:      maps.Clone(p.known),
+		Stuck:      p.input.State.Stuck,
+		Created:    slices.Clone(p.Created),
+		Retiring:   p.input.State.Retiring,
 		// Where it ends early, the steps before are to be taken again.
 		Migrations: p.input.State.Migrations,
 		Queues:     counts(&p),
 	}}
 	r.report.Adopted = append(refTexts(p.Difference.Adopted), p.Kept...)
-	for i, step := range p.Plan {
-		if err := r.step(ctx, step); err != nil {
-			if ends(err) {
-				r.forget(p.Plan[i+1:])
-			}
-			return r.report, err
-		}
+	r.uncounted = uncounted(p.Difference.Wanted, p.observed)
+	r.warnOfUncounted()
+	if p.Difference.Awaited {
+		r.report.RequeueAfter = betweenDoubts
+	}
+	first, rest := topology.Making(p.Plan, p.input.Desired.Prefix)
+	if err := r.steps(ctx, first, rest); err != nil {
+		return r.report, err
+	}
+	if err := r.young(rest); err != nil {
+		r.forget(rest)
+		return r.report, err
+	}
+	if err := r.port.announce(ctx, rest...); err != nil {
+		r.forget(rest)
+		return r.report, err
+	}
+	if err := r.steps(ctx, rest, nil); err != nil {
+		return r.report, err
 	}
 	if err := r.retireAll(ctx); err != nil {
 		return r.report, err
 	}
 	r.migrated()
+	if err := r.touch(ctx); err != nil {
+		return r.report, err
+	}
 	return r.report, r.dropExchanges(ctx)
+}
+
+// steps carries out some steps of the plan, after which others follow; only an error that ends the run is returned.
+func (r *run) steps(ctx context.Context, steps, following []topology.Step) error {
+	for i, step := range steps {
+		if err := r.step(ctx, step); err != nil {
+			if ends(err) {
+				r.forget(slices.Concat(steps[i+1:], following))
+			}
+			return err
+		}
+	}
+	return nil
 }
 
 // step carries out one step of the plan; only an error that ends the run is returned.
@@ -72,7 +107,7 @@ func (r *run) step(ctx context.Context, step topology.Step) error {
 	existed, err := r.port.Apply(ctx, step)
 	switch {
 	case err != nil && ends(err):
-		return err //nolint:wrapcheck // It names its operation.
+		return err
 	case err != nil:
 		r.report.Failures = append(r.report.Failures, Failure{Step: step, Err: err})
 		r.failed[step.Ref()] = true
@@ -80,6 +115,9 @@ func (r *run) step(ctx context.Context, step topology.Step) error {
 		r.forget([]topology.Step{step})
 		r.broken = r.broken || wayOut(step, r.input.Desired)
 		return nil
+	}
+	if step.Queue != nil && isQuorum(*step.Queue) {
+		r.report.Known[step.Queue.Name] = r.clock()
 	}
 	if existed && step.Owner() == r.input.Desired.Owner {
 		return &OvertakenError{Object: step.Ref()}
@@ -254,6 +292,9 @@ func (r *run) letGo(
 		retirer.wait = soonest(retirer.wait, left)
 		return state, false, nil
 	}
+	if err := r.port.announce(ctx, queue.Steps...); err != nil {
+		return state, false, err
+	}
 	for _, step := range queue.Steps {
 		if _, err := r.port.Apply(ctx, step); err != nil {
 			return state, false, retirer.fail(step, err)
@@ -304,7 +345,7 @@ func (r *run) dropExchanges(ctx context.Context) error {
 			r.report.Steps = append(r.report.Steps, step)
 			r.report.Created = slices.DeleteFunc(r.report.Created, func(created string) bool { return created == ref.String() })
 		case ends(err):
-			return err //nolint:wrapcheck // It names its operation.
+			return err
 		case errors.Is(err, broker.ErrConflict):
 			r.report.Warnings = append(r.report.Warnings, topology.Finding{
 				Object: ref, Message: "it is no longer wanted, and is kept because others have bound to it",

@@ -3,6 +3,7 @@ package apply
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -23,6 +24,8 @@ type DeleteInput struct {
 	WorkersGone bool
 	Waits       topology.Waits
 	Now         time.Time
+	// WriteDeletions is as in Input.
+	WriteDeletions func(context.Context, []v1alpha1.Deletion) error
 }
 
 // DeleteReport says how far the deletion is.
@@ -45,9 +48,13 @@ type DeleteReport struct {
 	// Steps that were carried out, and Failures that the broker refused.
 	Steps    []topology.Step
 	Failures []Failure
-	// Created and Retiring are the state to keep for the next run.
-	Created  []string
-	Retiring []v1alpha1.Retirement
+	// Awaited is how long a request that had no answer may still be carried out, where nothing but that is left: a Transport that is made
+	// again must not lose its queues to it.
+	Awaited time.Duration
+	// Created, Retiring and Deletions are the state to keep for the next run.
+	Created   []string
+	Retiring  []v1alpha1.Retirement
+	Deletions []v1alpha1.Deletion
 	// RequeueAfter is when the next step is due; zero where Done, or where the caller has to stop the workers.
 	RequeueAfter time.Duration
 }
@@ -55,7 +62,7 @@ type DeleteReport struct {
 // removal is one run of a deletion.
 type removal struct {
 	DeleteInput
-	port   Port
+	port   *deletions
 	clock  clock
 	found  topology.Belongings
 	report DeleteReport
@@ -68,8 +75,11 @@ const again = time.Second
 // when work queues, suspects' queues and lanes are empty and the workers gone, these, then the failure queue, then
 // exchanges and policies.
 // The caller calls it again until it is done.
-func Delete(ctx context.Context, port Port, input DeleteInput) (DeleteReport, error) {
-	r := &removal{DeleteInput: input, port: port, clock: clockFrom(input.Now), report: DeleteReport{
+func Delete(ctx context.Context, port Port, input DeleteInput) (report DeleteReport, err error) {
+	now := clockFrom(input.Now)
+	written := newDeletions(port, input.State, input.Waits, now, input.WriteDeletions)
+	defer func() { report.Deletions = written.left() }()
+	r := &removal{DeleteInput: input, port: written, clock: now, report: DeleteReport{
 		Created: input.State.Created, Retiring: input.State.Retiring,
 	}}
 	observed, err := port.Observe(ctx)
@@ -78,6 +88,9 @@ func Delete(ctx context.Context, port Port, input DeleteInput) (DeleteReport, er
 	}
 	r.report.Identity = observed.Identity
 	if err := checkIdentity(input.State.Broker, observed.Identity); err != nil {
+		return r.report, err
+	}
+	if observed.Queues, err = r.withUnlisted(ctx, observed.Queues); err != nil {
 		return r.report, err
 	}
 	r.found = r.belongings(observed)
@@ -99,6 +112,29 @@ func Delete(ctx context.Context, port Port, input DeleteInput) (DeleteReport, er
 		return r.report, r.drain(ctx, cut)
 	}
 	return r.report, r.takeDown(ctx)
+}
+
+// withUnlisted are the listed queues, and those on their way out that the list leaves out and that answer when they are asked
+// alone: they must not be taken for gone.
+func (r *removal) withUnlisted(ctx context.Context, listed map[string]topology.QueueState) (map[string]topology.QueueState, error) {
+	all := listed
+	for _, state := range r.State.Retiring {
+		if _, is := listed[state.Queue]; is {
+			continue
+		}
+		queue, err := r.port.Queue(ctx, state.Queue)
+		if errors.Is(err, broker.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(all) == len(listed) {
+			all = maps.Clone(listed) // a snapshot is shared
+		}
+		all[state.Queue] = queue
+	}
+	return all, nil
 }
 
 // belongings are what the Transport may delete: what was adopted is not among it, whatever mark it carries.
@@ -126,13 +162,22 @@ func (r *removal) cutInlets(ctx context.Context) (cut bool, err error) {
 			return cut, err
 		}
 	}
-	for _, binding := range r.found.Inlets {
-		cut = true
-		if err := r.apply(ctx, topology.Step{Action: topology.ActionDelete, Binding: &binding}); err != nil {
-			return cut, err
+	unbound, err := r.unbind(ctx, r.found.Inlets)
+	return cut || unbound, err
+}
+
+// unbind removes bindings; some is true where there are any.
+func (r *removal) unbind(ctx context.Context, bindings []topology.Binding) (some bool, err error) {
+	steps := deletionsOf(bindings)
+	if err := r.port.announce(ctx, steps...); err != nil {
+		return false, err
+	}
+	for _, step := range steps {
+		if err := r.apply(ctx, step); err != nil {
+			return true, err
 		}
 	}
-	return cut, nil
+	return len(steps) > 0, nil
 }
 
 // apply carries out one step; only an error that ends the run is returned.
@@ -171,9 +216,9 @@ func (r *removal) drain(ctx context.Context, cut bool) error {
 			continue
 		}
 		if err != nil {
-			return err //nolint:wrapcheck // It names its operation.
+			return err
 		}
-		seen[queue.Name] = topology.Sighting{Messages: state.Messages, Published: state.Published}
+		seen[queue.Name] = topology.Sighting{Messages: state.Messages, Leader: state.Leader, Published: state.Published}
 		switch {
 		case state.Messages == nil:
 			r.report.Uncounted = append(r.report.Uncounted, queue.Name)
@@ -264,9 +309,16 @@ func (r *removal) take(retirer *retirer) {
 
 // dropQueues deletes queues with the messages in them.
 func (r *removal) dropQueues(ctx context.Context, queues []topology.QueueState) (gone bool, err error) {
+	steps := make([]topology.Step, len(queues))
+	for i, queue := range queues {
+		steps[i] = deletion(queue.Name)
+	}
+	if err := r.port.announce(ctx, steps...); err != nil {
+		return false, err
+	}
 	gone = true
-	for _, queue := range queues {
-		step := deletion(queue.Name)
+	for i, queue := range queues {
+		step := steps[i]
 		failures := len(r.report.Failures)
 		if err := r.note(step, r.port.DeleteQueue(ctx, queue.Name, false, false)); err != nil {
 			return false, err
@@ -282,10 +334,8 @@ func (r *removal) dropQueues(ctx context.Context, queues []topology.QueueState) 
 
 // dropRest deletes what holds no messages. An exchange that others have bound to stays.
 func (r *removal) dropRest(ctx context.Context) error {
-	for _, binding := range r.found.Bindings {
-		if err := r.apply(ctx, topology.Step{Action: topology.ActionDelete, Binding: &binding}); err != nil {
-			return err
-		}
+	if _, err := r.unbind(ctx, r.found.Bindings); err != nil {
+		return err
 	}
 	for _, name := range r.found.Exchanges {
 		if err := r.dropExchange(ctx, name); err != nil {
@@ -307,14 +357,19 @@ func (r *removal) dropRest(ctx context.Context) error {
 func (r *removal) conclude(ctx context.Context) error {
 	observed, err := r.port.Observe(ctx)
 	if err != nil {
-		return err //nolint:wrapcheck // It names its operation.
+		return err
 	}
 	rest := r.belongings(observed)
 	rest.Exchanges = slices.DeleteFunc(rest.Exchanges, func(name string) bool {
 		return slices.ContainsFunc(r.report.Left, func(left topology.Finding) bool { return left.Object.Name == name })
 	})
-	if r.report.Done = rest.Empty(); !r.report.Done {
-		r.report.RequeueAfter = again
+	switch r.report.Awaited = r.port.awaited(); {
+	case !rest.Empty():
+		r.report.RequeueAfter, r.report.Awaited = again, 0
+	case r.report.Awaited > 0:
+		r.report.RequeueAfter = r.report.Awaited
+	default:
+		r.report.Done = true
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/testbroker"
+	"redrive.dev/redrive/internal/testtransport"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -131,6 +132,7 @@ func TestAQueueThatSomebodyPublishesStraightIntoIsCountedAnew(t *testing.T) {
 }
 
 func TestABrokerThatIsKilledInAnyStageOfADeletionLosesNothing(t *testing.T) {
+	testtransport.Long(t)
 	t.Parallel()
 	b := testbroker.Private(t)
 	s := newStageOn(t, b)

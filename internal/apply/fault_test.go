@@ -60,7 +60,7 @@ func input(t *testing.T) apply.Input {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return apply.Input{Desired: objects, Waits: topology.DefaultWaits(), Now: time.Now()}
+	return apply.Input{Desired: objects, Waits: atOnce(), Now: time.Now()}
 }
 
 func keep(context.Context, []string) error { return nil }
@@ -76,6 +76,10 @@ func TestARefusedStepStopsWhatBuildsOnIt(t *testing.T) {
 			`+ binding async.return -> test.suspect "test.suspect"`, `+ binding async -> test "test"`,
 		}},
 		{"a way out", "+ exchange async.return ", []string{
+			`+ policy redrive.async:queue:lost.suspect  pattern=^lost\.suspect$, priority=1000, delivery-limit=20, overflow=reject-publish`,
+			`+ policy redrive.async:queue:test.suspect  pattern=^test\.suspect$, priority=1000, delivery-limit=20, overflow=reject-publish`,
+			"+ policy redrive.async:queue:lost  pattern=^lost$, priority=100, delivery-limit=20",
+			"+ policy redrive.async:queue:test  pattern=^test$, priority=100, delivery-limit=20",
 			`+ binding async.return -> lost.suspect "lost.suspect"`, `+ binding async.return -> test.suspect "test.suspect"`,
 			`+ binding async.return -> lost "lost"`, `+ binding async.return -> test "test"`, `+ binding async.unrouted -> lost ""`,
 			`+ binding async -> lost "lost"`, `+ binding async -> test "test"`,

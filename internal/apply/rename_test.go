@@ -6,6 +6,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/testtransport"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -95,6 +96,7 @@ func TestARenamingThatIsKilledAfterEachStepGoesOn(t *testing.T) {
 }
 
 func TestAQueueIsExchangedAndRenamedAtOnce(t *testing.T) {
+	testtransport.Long(t)
 	s := newStage(t)
 	s.queue("test").Type = new(v1alpha1.QueueClassic)
 	f := s.settled(true, "test")
@@ -146,6 +148,7 @@ func TestWhatOthersHaveBoundFollowsARenamingThatTakesAnotherTurn(t *testing.T) {
 }
 
 func TestWhatOthersHaveBoundFollowsAQueueThatIsRenamedInItsExchange(t *testing.T) {
+	testtransport.Long(t)
 	s := newStage(t)
 	s.once()
 	if err := s.amqp.QueueBind("test", "others", "async", false, nil); err != nil {

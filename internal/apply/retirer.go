@@ -13,7 +13,7 @@ import (
 
 // retirer takes queues one step further on their way out, and gathers what came of it.
 type retirer struct {
-	port   Port
+	port   *deletions
 	prefix string
 	clock  clock
 	// keepsReturn is true while messages may wait in lanes: the way back from them stays bound until the queue is empty.
@@ -42,6 +42,19 @@ func (r *retirer) step(
 	if err != nil {
 		return state, false, r.fail(deletion(state.Queue), err)
 	}
+	next, decision, wait := topology.Retire(state, seen, topology.Look{Began: began, Ended: r.clock()}, waits)
+	if decision == topology.DecisionDelete {
+		// That it goes is written down first, which only an operator can do that knows all that was written before. Then the queue is
+		// looked at once more, so that nothing is between what was seen and the deletion.
+		if err := r.port.announce(ctx, deletion(state.Queue)); err != nil {
+			return state, false, err
+		}
+		began = r.clock()
+		if queue, seen, ways, err = r.look(ctx, state.Queue); err != nil {
+			return state, false, r.fail(deletion(state.Queue), err)
+		}
+		next, decision, wait = topology.Retire(state, seen, topology.Look{Began: began, Ended: r.clock()}, waits)
+	}
 	if seen != nil && r.known != nil && !topology.SameQueue(*r.known, queue) {
 		r.wait = soonest(r.wait, again) // somebody has made it anew
 		return v1alpha1.Retirement{Queue: state.Queue}, false, nil
@@ -49,14 +62,16 @@ func (r *retirer) step(
 	if seen != nil && seen.Messages == nil {
 		r.uncounted = append(r.uncounted, state.Queue)
 	}
-	next, decision, wait := topology.Retire(state, seen, topology.Look{Began: began, Ended: r.clock()}, waits)
 	switch decision {
 	case topology.DecisionDone:
 		r.gone = append(r.gone, topology.Ref{Kind: topology.KindQueue, Name: state.Queue}.String())
 		return state, true, nil
 	case topology.DecisionUnbind:
-		for _, binding := range ways {
-			step := topology.Step{Action: topology.ActionDelete, Binding: &binding}
+		unbinding := deletionsOf(ways)
+		if err := r.port.announce(ctx, unbinding...); err != nil {
+			return state, false, err
+		}
+		for _, step := range unbinding {
 			if _, err := r.port.Apply(ctx, step); err != nil {
 				return state, false, r.fail(step, err)
 			}
@@ -97,16 +112,17 @@ func (r *retirer) remove(
 func (r *retirer) look(
 	ctx context.Context, name string,
 ) (queue topology.Queue, seen *topology.Sighting, ways []topology.Binding, err error) {
+	// The count comes last, as what is nearest to what is done about it.
+	bindings, err := r.port.Bindings(ctx, name)
+	if err != nil {
+		return topology.Queue{}, nil, nil, err
+	}
 	state, err := r.port.Queue(ctx, name)
 	if errors.Is(err, broker.ErrNotFound) {
 		return topology.Queue{}, nil, nil, nil
 	}
 	if err != nil {
-		return topology.Queue{}, nil, nil, err //nolint:wrapcheck // It names its operation.
-	}
-	bindings, err := r.port.Bindings(ctx, name)
-	if err != nil {
-		return topology.Queue{}, nil, nil, err //nolint:wrapcheck // It names its operation.
+		return topology.Queue{}, nil, nil, err
 	}
 	var inlets, returns []topology.Binding
 	for _, binding := range bindings {
@@ -117,7 +133,7 @@ func (r *retirer) look(
 		}
 	}
 	seen = &topology.Sighting{
-		Messages: state.Messages, Published: state.Published, Bound: len(inlets) > 0, Returning: len(returns) > 0,
+		Messages: state.Messages, Leader: state.Leader, Published: state.Published, Bound: len(inlets) > 0, Returning: len(returns) > 0,
 	}
 	if seen.Bound {
 		return state.Queue, seen, inlets, nil
@@ -132,6 +148,15 @@ func (r *retirer) fail(step topology.Step, err error) error {
 	}
 	r.failures = append(r.failures, Failure{Step: step, Err: err})
 	return nil
+}
+
+// deletionsOf are the steps that remove some bindings.
+func deletionsOf(bindings []topology.Binding) []topology.Step {
+	steps := make([]topology.Step, len(bindings))
+	for i := range bindings {
+		steps[i] = topology.Step{Action: topology.ActionDelete, Binding: &bindings[i]}
+	}
+	return steps
 }
 
 func deletion(queue string) topology.Step {

@@ -9,6 +9,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/testtransport"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -88,6 +89,7 @@ func TestAQueueThatLeavesTheSpecGoesWhoeverHasBoundIt(t *testing.T) {
 
 // A queue that is to be taken as it is in the middle of its exchange gets back what others have bound to it: they do not bind it again.
 func TestAQueueThatIsAdoptedInItsExchangeGetsTheMessagesOfOthersBack(t *testing.T) {
+	testtransport.Long(t)
 	s := newStage(t)
 	s.once()
 	if err := s.amqp.QueueBind("test", "others", "async", false, nil); err != nil {

@@ -19,6 +19,7 @@ import (
 	"redrive.dev/redrive/internal/credentials"
 	"redrive.dev/redrive/internal/retry"
 	"redrive.dev/redrive/internal/testbroker"
+	"redrive.dev/redrive/internal/testtransport"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -45,11 +46,14 @@ type stage struct {
 	// consumed are the queues that a published configuration names.
 	consumed []string
 	owner    string
-	state    apply.State
-	waits    topology.Waits
-	now      time.Time
-	// url of the vhost.
-	url string
+	// workersGone is true when a deletion has said that they have nothing left to do.
+	workersGone bool
+	state       apply.State
+	waits       topology.Waits
+	now         time.Time
+	// url of the vhost, and the way to its management API.
+	url    string
+	config broker.Config
 }
 
 func newStage(t *testing.T) *stage {
@@ -70,12 +74,12 @@ func newStageOn(t *testing.T, b *testbroker.Broker) *stage {
 		t.Fatal(err)
 	}
 	s := &stage{
-		t: t, spec: async(), lanes: retry.Lanes{time.Second, 3 * time.Second}, owner: owner, waits: topology.DefaultWaits(),
+		t: t, spec: async(), lanes: retry.Lanes{time.Second, 3 * time.Second}, owner: owner, waits: atOnce(),
 		// Times in the state are whole seconds.
 		now: time.Now().Truncate(time.Second), url: b.URL(vhost),
 	}
-	s.client, err = broker.New(
-		broker.Config{ManagementURL: end.URL, Username: end.Username, Password: end.Password(), VHost: vhost, TLS: end.TLS},
+	s.config = broker.Config{ManagementURL: end.URL, Username: end.Username, Password: end.Password(), VHost: vhost, TLS: end.TLS}
+	s.client, err = broker.New(s.config,
 		broker.WithTransport(func(next http.RoundTripper) http.RoundTripper {
 			return roundTripper(func(r *http.Request) (*http.Response, error) {
 				if r.Method != http.MethodGet {
@@ -90,6 +94,13 @@ func newStageOn(t *testing.T, b *testbroker.Broker) *stage {
 	t.Cleanup(s.client.Close)
 	s.amqp = s.channel()
 	return s
+}
+
+// atOnce are the waits of a test whose broker is not killed: it need not wait until a queue is old enough.
+func atOnce() topology.Waits {
+	waits := topology.DefaultWaits()
+	waits.Young = 0
+	return waits
 }
 
 // patience is for a broker that does not end what it began, such as a queue that never gets a leader.
@@ -148,7 +159,13 @@ func (s *stage) input() apply.Input {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return apply.Input{Desired: objects, State: s.state, Consumed: s.consumed, Waits: s.waits, Now: s.now}
+	return apply.Input{Desired: objects, State: s.state, Consumed: s.consumed, Waits: s.waits, Now: s.now, WriteDeletions: s.writeDeletions}
+}
+
+// writeDeletions keeps what is about to be deleted, whatever becomes of the run.
+func (s *stage) writeDeletions(_ context.Context, deletions []v1alpha1.Deletion) error {
+	s.state.Deletions = deletions
+	return nil
 }
 
 // once runs once and keeps the state.
@@ -171,8 +188,8 @@ func (s *stage) onceOn(port apply.Port) apply.Report {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.state.Created, s.state.Adopted, s.state.Retiring = report.Created, report.Adopted, report.Retiring
-	s.state.Begun = report.Begun
+	s.state.Created, s.state.Adopted, s.state.Retiring, s.state.Deletions = report.Created, report.Adopted, report.Retiring, report.Deletions
+	s.state.Begun, s.state.Known, s.state.Stuck = report.Begun, report.Known, report.Stuck
 	return report
 }
 
@@ -181,7 +198,7 @@ func (s *stage) remove(workersGone, force bool) apply.DeleteReport {
 	s.t.Helper()
 	report, err := apply.Delete(context.Background(), s.client, apply.DeleteInput{
 		Owner: s.owner, Prefix: "async", State: s.state, Force: force, WorkersGone: workersGone,
-		Waits: s.waits, Now: s.now,
+		Waits: s.waits, Now: s.now, WriteDeletions: s.writeDeletions,
 	})
 	if err != nil {
 		s.t.Fatal(err)
@@ -189,7 +206,7 @@ func (s *stage) remove(workersGone, force bool) apply.DeleteReport {
 	for _, failure := range report.Failures {
 		s.t.Errorf("%s: %v", failure.Step, failure.Err)
 	}
-	s.state.Created, s.state.Retiring = report.Created, report.Retiring
+	s.state.Created, s.state.Retiring, s.state.Deletions = report.Created, report.Retiring, report.Deletions
 	return report
 }
 
@@ -300,17 +317,7 @@ func (s *stage) allCounted() topology.Observed {
 
 func (s *stage) eventually(what string, ready func() bool) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
-	defer cancel()
-	tick := time.NewTicker(200 * time.Millisecond)
-	defer tick.Stop()
-	for !ready() {
-		select {
-		case <-ctx.Done():
-			s.t.Fatalf("%s: not within 90 s", what)
-		case <-tick.C:
-		}
-	}
+	testtransport.Eventually(s.t, what, ready)
 }
 
 func (s *stage) snapshot() topology.Observed {

@@ -1,0 +1,190 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/topology"
+)
+
+const (
+	// maxDeletions is how many deletions status.deletions has room for.
+	maxDeletions = 256
+	// sentWithin is the part of a request's lifetime within which a deletion must be sent once it is written down: who stands still for
+	// longer, as on a node that is frozen, must not send it when others take it for over.
+	sentWithin = 10
+	// betweenDoubts is the longest time between two looks while something waits for a request that may still be carried out.
+	betweenDoubts = 5 * time.Second
+)
+
+// unwrittenError says that a deletion could not be written down, and so was not sent.
+type unwrittenError struct{ cause error }
+
+func (e *unwrittenError) Error() string {
+	return "write down what is to be deleted: " + e.cause.Error()
+}
+func (e *unwrittenError) Unwrap() error { return e.cause }
+
+// deletions is a Port that writes down each deletion of a queue or a binding before it sends it, and strikes it out when the broker
+// has answered. RabbitMQ deletes by name. A request that had no answer may be carried out minutes later, by a proxy or a node that was
+// frozen, and takes what has been made again under that name: so nobody makes it before the request cannot live any more.
+type deletions struct {
+	Port
+
+	clock clock
+	// life is how long a request may be carried out after it was sent.
+	life time.Duration
+	// write stores the list; nil where it is kept in memory only.
+	write func(context.Context, []v1alpha1.Deletion) error
+	// known are the deletions by the Key of their objects.
+	known map[string]deletionState
+}
+
+// deletionState is what is known of the deletions of one object.
+type deletionState struct {
+	// doubtful is when the last one was written down whose answer nobody knows; nil where all were answered.
+	doubtful *metav1.Time
+	// written is when the one of this run was, by the clock on the wall and by that of the process; zero where there is none.
+	written time.Time
+}
+
+func newDeletions(port Port, state State, waits topology.Waits, at clock, write func(context.Context, []v1alpha1.Deletion) error) *deletions {
+	d := &deletions{Port: port, clock: at, life: waits.Request, write: write, known: map[string]deletionState{}}
+	for _, old := range state.Deletions {
+		d.known[old.Object] = deletionState{doubtful: &old.Written}
+	}
+	return d
+}
+
+// doubtful are the objects that an earlier request may still delete, each with the time until when.
+func doubtful(state State, waits topology.Waits, now time.Time) map[string]time.Time {
+	until := map[string]time.Time{}
+	for _, old := range state.Deletions {
+		if end := old.Written.Add(waits.Request); end.After(now) {
+			until[old.Object] = end
+		}
+	}
+	return until
+}
+
+// announce writes down those of some steps that delete a queue or a binding, as many as there is room for.
+func (d *deletions) announce(ctx context.Context, steps ...topology.Step) error {
+	before, list := maps.Clone(d.known), d.list()
+	for _, step := range steps {
+		key := step.Ref().Key()
+		state := d.known[key]
+		if !deletes(step) || !state.written.IsZero() || len(list) >= maxDeletions && state.doubtful == nil {
+			continue
+		}
+		state.written = time.Now()
+		d.known[key] = state
+		list = d.list()
+	}
+	if d.write == nil || maps.Equal(before, d.known) {
+		return nil
+	}
+	if err := d.write(ctx, list); err != nil {
+		d.known = before
+		return &unwrittenError{err}
+	}
+	return nil
+}
+
+func deletes(step topology.Step) bool {
+	return step.Action == topology.ActionDelete && (step.Queue != nil || step.Binding != nil)
+}
+
+// Awaited is how long some deletions may still be carried out; zero where none can.
+func Awaited(list []v1alpha1.Deletion, waits topology.Waits, now time.Time) (longest time.Duration) {
+	for _, deletion := range list {
+		longest = max(longest, deletion.Written.Add(waits.Request).Sub(now))
+	}
+	return longest
+}
+
+func (d *deletions) awaited() time.Duration {
+	return Awaited(d.left(), topology.Waits{Request: d.life}, d.clock())
+}
+
+// list are the deletions that may still be carried out, or are about to be sent.
+func (d *deletions) list() []v1alpha1.Deletion {
+	now, list := d.clock(), []v1alpha1.Deletion(nil)
+	for _, key := range slices.Sorted(maps.Keys(d.known)) {
+		state := d.known[key]
+		switch {
+		case !state.written.IsZero():
+			list = append(list, v1alpha1.Deletion{Object: key, Written: *topology.Stamp(now.Add(-time.Since(state.written)))})
+		case state.doubtful != nil && state.doubtful.Add(d.life).After(now):
+			list = append(list, v1alpha1.Deletion{Object: key, Written: *state.doubtful})
+		}
+	}
+	return list
+}
+
+// left are the deletions that may still be carried out at the end of a run: what was written down and not sent is none.
+func (d *deletions) left() []v1alpha1.Deletion {
+	for key, state := range d.known {
+		state.written = time.Time{}
+		d.known[key] = state
+	}
+	return d.list()
+}
+
+// send carries out a deletion that is written down, or is now.
+func (d *deletions) send(ctx context.Context, step topology.Step, request func() error) error {
+	if err := d.announce(ctx, step); err != nil {
+		return err
+	}
+	key := step.Ref().Key()
+	state := d.known[key]
+	if state.written.IsZero() {
+		return fmt.Errorf("delete %s: %w: %d deletions had no answer, and more are not begun", step.Ref(), broker.ErrUnreachable, maxDeletions)
+	}
+	if late := elapsed(state.written); d.life > 0 && late > d.life/sentWithin {
+		return fmt.Errorf("delete %s: %w: it was written down %s ago, and is begun anew", step.Ref(), broker.ErrUnreachable, late.Round(time.Second))
+	}
+	written := topology.Stamp(d.clock())
+	err := request()
+	if answered(err) {
+		d.known[key] = deletionState{doubtful: state.doubtful}
+	} else {
+		d.known[key] = deletionState{doubtful: written}
+	}
+	return err
+}
+
+// answered is true where the broker has said what became of a request.
+func answered(err error) bool {
+	return err == nil || errors.Is(err, broker.ErrForbidden) || errors.Is(err, broker.ErrUnauthorized) ||
+		errors.Is(err, broker.ErrConflict) || errors.Is(err, broker.ErrNotFound)
+}
+
+// elapsed is the time since a moment, by the clock that is further: that of the process stands while its machine does.
+func elapsed(since time.Time) time.Duration {
+	return max(time.Since(since), time.Now().Round(0).Sub(since.Round(0)))
+}
+
+// Apply implements Port.
+func (d *deletions) Apply(ctx context.Context, step topology.Step) (existed bool, err error) {
+	if !deletes(step) {
+		return d.Port.Apply(ctx, step) //nolint:wrapcheck // It names its operation.
+	}
+	err = d.send(ctx, step, func() error {
+		existed, err = d.Port.Apply(ctx, step)
+		return err //nolint:wrapcheck // It names its operation.
+	})
+	return existed, err //nolint:wrapcheck // as above
+}
+
+// DeleteQueue implements Port.
+func (d *deletions) DeleteQueue(ctx context.Context, name string, ifEmpty, ifUnused bool) error {
+	return d.send(ctx, deletion(name), func() error { return d.Port.DeleteQueue(ctx, name, ifEmpty, ifUnused) })
+}

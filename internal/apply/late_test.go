@@ -1,0 +1,104 @@
+package apply_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/topology"
+)
+
+// belated is a broker one of whose deletions is held up on its way: who asked for it hears nothing, and it is carried out later.
+type belated struct {
+	apply.Port
+
+	// number of the deletion that is held up, from 1, and by how much at most.
+	number int
+	by     time.Duration
+	// worst is closed at the worst moment for it, where that comes before.
+	worst chan struct{}
+
+	count int
+	late  sync.WaitGroup
+	// what was held up; empty before.
+	what string
+}
+
+func (b *belated) delete(what string, request func() error) error {
+	if b.count++; b.count != b.number {
+		return request()
+	}
+	b.what = what
+	b.late.Go(func() {
+		select {
+		case <-b.worst:
+		case <-time.After(b.by):
+		}
+		_ = request()
+	})
+	return fmt.Errorf("delete %s: %w", what, broker.ErrUnreachable)
+}
+
+func (b *belated) Apply(ctx context.Context, step topology.Step) (existed bool, err error) {
+	if step.Action != topology.ActionDelete || step.Binding == nil {
+		return b.Port.Apply(ctx, step)
+	}
+	return false, b.delete(step.Ref().String(), func() error {
+		_, err := b.Port.Apply(context.WithoutCancel(ctx), step)
+		return err
+	})
+}
+
+func (b *belated) DeleteQueue(ctx context.Context, name string, ifEmpty, ifUnused bool) error {
+	return b.delete("queue/"+name, func() error { return b.Port.DeleteQueue(context.WithoutCancel(ctx), name, ifEmpty, ifUnused) })
+}
+
+// What a migration deletes are the queue, its stand-in and the ways into each. Every time a run ends without an answer its operator is
+// taken for dead, and the next one knows what was written down.
+//
+// The worst moment is when all goes into what has been made again and the workers, for the order, have not begun to read it: the end of the first
+// migration for the queue, and the middle of the second for its stand-in.
+func TestADeletionThatIsCarriedOutLateTakesNothingThatWasMadeAgain(t *testing.T) {
+	const deletions = 8
+	for number := 1; number <= deletions; number++ {
+		t.Run(fmt.Sprintf("deletion %d", number), func(t *testing.T) {
+			s := newStage(t)
+			f := s.settled(false, "test")
+			f.within = 8 * time.Minute
+			s.waits.Request = time.Minute
+			port := &belated{Port: s.client, number: number, by: 25 * time.Second, worst: make(chan struct{})}
+			worst := sync.OnceFunc(func() { close(port.worst) })
+			at := func(step v1alpha1.MigrationStep) func(apply.Report) {
+				since := 0
+				return func(report apply.Report) {
+					if len(report.Migrations) == 1 && report.Migrations[0].Step == step && port.what != "" {
+						if since++; since > 3 {
+							worst()
+						}
+					}
+				}
+			}
+			s.queue("test").SingleActiveConsumer = new(true)
+			f.migrating(port, []string{"test"}, at(v1alpha1.MigrationClear))
+			s.queue("test").SingleActiveConsumer = nil // once more, with a stand-in of the same name
+			f.migrating(port, []string{"test"}, at(v1alpha1.MigrationDrain))
+			port.late.Wait()
+			f.migrating(port, []string{"test"}, nil)
+			if doubled := f.check("test"); doubled > 0 {
+				t.Errorf("%d messages were handled twice", doubled)
+			}
+			if !slices.IsSorted(f.order["test"]) {
+				t.Error("the order is lost")
+			}
+			if t.Logf("held up was %s", port.what); port.what == "" {
+				t.Error("there is no such deletion")
+			}
+		})
+	}
+}

@@ -1,0 +1,306 @@
+package apply_test
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/testtransport"
+	"redrive.dev/redrive/internal/topology"
+)
+
+// row is an object as the management API describes it.
+type row map[string]any
+
+// lie is what a management API answers in place of the truth: nil for answers that stay as they are.
+type lie struct {
+	// queue changes what is told of the queue test, in the list and by itself.
+	queue func(row)
+	// list changes a list of all objects of a kind.
+	list func(kind string, rows []row) []row
+	// answer takes the place of what is told of the queue test by itself, or of its bindings.
+	answer func(bindings bool) (status int, contentType, body string)
+}
+
+// through is a client that reaches the broker of a stage by way of a management API that lies.
+func (s *stage) through(l lie) *broker.Client {
+	s.t.Helper()
+	management := testtransport.NewManagement(s.t, s.config.ManagementURL)
+	management.Answer(l.script)
+	return s.by(management)
+}
+
+// by is a client that asks a management API of a script.
+func (s *stage) by(management *testtransport.Management) *broker.Client {
+	s.t.Helper()
+	config := s.config
+	config.ManagementURL = management.URL
+	client, err := broker.New(config)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(client.Close)
+	return client
+}
+
+func (l lie) script(r *http.Request) testtransport.Lie {
+	// /api/KIND/VHOST[/NAME[/bindings]]
+	parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	if r.Method != http.MethodGet || len(parts) < 3 {
+		return nil
+	}
+	single := len(parts) > 3 && parts[1] == "queues" && parts[3] == "test"
+	return testtransport.Changed(func(status int, header http.Header, whole []byte) (int, []byte) {
+		switch {
+		case single && l.answer != nil:
+			told, contentType, text := l.answer(len(parts) > 4)
+			if contentType == "" {
+				return told, whole
+			}
+			header.Set("Content-Type", contentType)
+			return told, []byte(text)
+		case len(parts) == 3:
+			return status, l.inList(parts[1], whole)
+		case single && len(parts) == 4 && l.queue != nil && status == http.StatusOK:
+			var queue row
+			if json.Unmarshal(whole, &queue) == nil {
+				l.queue(queue)
+				whole, _ = json.Marshal(queue)
+			}
+		}
+		return status, whole
+	})
+}
+
+func (l lie) inList(kind string, whole []byte) []byte {
+	var rows []row
+	if json.Unmarshal(whole, &rows) != nil {
+		return whole
+	}
+	for _, listed := range rows {
+		if kind == "queues" && listed["name"] == "test" && l.queue != nil {
+			l.queue(listed)
+		}
+	}
+	if l.list != nil {
+		rows = l.list(kind, rows)
+	}
+	whole, _ = json.Marshal(rows)
+	return whole
+}
+
+// told changes fields of the queue test; nil takes one away.
+func told(fields row) lie {
+	return lie{queue: func(queue row) {
+		maps.Copy(queue, fields)
+		maps.DeleteFunc(queue, func(_ string, value any) bool { return value == nil })
+	}}
+}
+
+// answered takes the place of what is told of the queue test by itself, and of its bindings.
+func answered(status int, contentType, body string) lie {
+	return lie{answer: func(bool) (int, string, string) { return status, contentType, body }}
+}
+
+// lies are the rows of the table in docs/topology.md, "What an answer is worth", told of a queue with messages in it.
+func lies() map[string]lie {
+	three := []string{"a", "b", "c"}
+	return map[string]lie{
+		"no count":                          told(row{"messages": nil}),
+		"statistics off, queue totals on":   told(row{"messages": 0, "reductions": nil}),
+		"zero, in a minority":               told(row{"messages": 0, "state": "minority"}),
+		"zero, and it is down":              told(row{"messages": 0, "state": "down"}),
+		"zero, and it is stopped":           told(row{"messages": 0, "state": "stopped"}),
+		"zero, and it has crashed":          told(row{"messages": 0, "state": "crashed"}),
+		"zero, and its leader is not there": told(row{"messages": 0, "members": three, "leader": "c", "online": three[:2]}),
+		"zero, and it has no leader":        told(row{"messages": 0, "members": three, "leader": nil, "online": three}),
+		"zero, and one of three is online":  told(row{"messages": 0, "members": three, "leader": "a", "online": three[:1]}),
+		"503":                               answered(http.StatusServiceUnavailable, "text/plain", "no"),
+		"a page":                            answered(http.StatusOK, "text/html", "<html>"),
+		"half of an answer":                 answered(http.StatusOK, "application/json", `{"name":"te`),
+		"a page that says 404":              answered(http.StatusNotFound, "text/html", "<html>"),
+	}
+}
+
+func TestAQueueIsNotDeletedOnTheWordOfAManagementAPIThatKnowsHalf(t *testing.T) {
+	s := newStage(t)
+	s.once()
+	s.publish("async", "test", nil)
+	s.counted("test", 1)
+	begun := s.state
+	for name, l := range lies() {
+		t.Run("leaves the spec: "+name, func(t *testing.T) {
+			s.t, s.state = t, begun
+			client := s.through(l)
+			input := s.input()
+			input.Desired.Queues = slices.DeleteFunc(slices.Clone(input.Desired.Queues), func(q topology.Queue) bool { return q.Name == "test" })
+			input.Desired.Bindings = slices.DeleteFunc(slices.Clone(input.Desired.Bindings), func(b topology.Binding) bool { return b.Destination == "test" })
+			for range 6 {
+				s.later(time.Minute)
+				input.Now, input.State = s.now, s.state
+				report, _ := apply.Once(t.Context(), client, input, keep)
+				s.state.Created, s.state.Retiring = report.Created, report.Retiring
+			}
+			s.holds("test", 1)
+		})
+		t.Run("its Transport is deleted: "+name, func(t *testing.T) {
+			s.t, s.state = t, begun
+			client := s.through(l)
+			for _, workersGone := range []bool{false, true} {
+				for range 8 {
+					s.later(time.Minute)
+					report, _ := apply.Delete(t.Context(), client, apply.DeleteInput{
+						Owner: s.owner, Prefix: "async", State: s.state, WorkersGone: workersGone, Waits: s.waits, Now: s.now,
+					})
+					if !workersGone && report.Drained {
+						t.Fatal("it says that the workers have nothing left to do")
+					}
+					s.state.Created, s.state.Retiring = report.Created, report.Retiring
+				}
+			}
+			s.holds("test", 1)
+		})
+	}
+}
+
+func TestAQueueThatIsExchangedIsNotDeletedOnTheWordOfAManagementAPIThatKnowsHalf(t *testing.T) {
+	s := newStage(t)
+	s.once()
+	s.publish("async", "test", nil)
+	s.counted("test", 1)
+	s.spec.Spec.Queues[1].SingleActiveConsumer = new(true)
+	s.eventually("the exchange to come to its drain", func() bool {
+		s.later(time.Second)
+		report := s.once()
+		s.state.Migrations = report.Migrations
+		return len(report.Migrations) == 1 && report.Migrations[0].Step == v1alpha1.MigrationDrain
+	})
+	begun := s.state
+	for name, l := range lies() {
+		t.Run(name, func(t *testing.T) {
+			s.t, s.state = t, begun
+			client := s.through(l)
+			for range 6 {
+				s.later(time.Minute)
+				input := s.input()
+				report, _ := apply.Once(t.Context(), client, input, keep)
+				s.state.Retiring, s.state.Migrations = report.Retiring, report.Migrations
+			}
+			s.holds("test", 1)
+			if len(s.state.Migrations) != 1 || s.state.Migrations[0].Step != v1alpha1.MigrationDrain {
+				t.Errorf("it went on: %+v", s.state.Migrations)
+			}
+		})
+	}
+}
+
+// listWithout leaves out what is listed with a value in a field, or everything of a kind where that is empty.
+func listWithout(kind, field, name string) lie {
+	return lie{list: func(of string, rows []row) []row {
+		return slices.DeleteFunc(rows, func(r row) bool { return of == kind && (name == "" || r[field] == name) })
+	}}
+}
+
+func TestNothingIsDeletedOnAListThatLeavesOut(t *testing.T) {
+	s := newStage(t)
+	s.once()
+	s.publish("async", "test", nil)
+	s.counted("test", 1)
+	s.eventually("the exchange's policy", func() bool { return s.snapshot().Exchanges["async"].Policy != "" })
+	begun := s.state
+	noBindings := lie{answer: func(bindings bool) (int, string, string) {
+		if bindings {
+			return http.StatusOK, "application/json", "[]"
+		}
+		return http.StatusOK, "", ""
+	}}
+	for name, l := range map[string]lie{
+		"the queue is not listed":             listWithout("queues", "name", "test"),
+		"no queue is listed":                  listWithout("queues", "", ""),
+		"no binding is listed":                listWithout("bindings", "", ""),
+		"no policy is listed":                 listWithout("policies", "", ""),
+		"no exchange is listed":               listWithout("exchanges", "", ""),
+		"a bound queue is said to be unbound": noBindings,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s.t, s.state = t, begun
+			client := s.through(l)
+			for _, workersGone := range []bool{false, true} {
+				for range 8 {
+					s.later(time.Minute)
+					report, _ := apply.Delete(t.Context(), client, apply.DeleteInput{
+						Owner: s.owner, Prefix: "async", State: s.state, WorkersGone: workersGone, Waits: s.waits, Now: s.now,
+					})
+					if !workersGone && report.Drained || report.Done {
+						t.Fatalf("it goes on to the next stage: %+v", report)
+					}
+					s.state.Created, s.state.Retiring = report.Created, report.Retiring
+				}
+			}
+			s.holds("test", 1)
+		})
+	}
+}
+
+func TestAQueueOnItsWayOutIsNotTakenForGoneWhereOnlyTheListLacksIt(t *testing.T) {
+	s := newStage(t)
+	s.once()
+	s.allCounted()
+	for s.retiring("test").Unbound == nil { // until it is unbound, so that nothing but its name tells of it
+		s.later(time.Minute)
+		s.remove(true, false)
+		s.allCounted()
+	}
+	s.publish("", "test", nil)
+	s.counted("test", 1)
+	client := s.through(listWithout("queues", "name", "test"))
+	for range 6 {
+		s.later(time.Minute)
+		report, err := apply.Delete(t.Context(), client, apply.DeleteInput{
+			Owner: s.owner, Prefix: "async", State: s.state, WorkersGone: true, Waits: s.waits, Now: s.now,
+		})
+		if err == nil && (len(report.Blocked) != 1 || report.Blocked[0].Queue != "test") {
+			t.Fatalf("want it to wait for the queue, got %+v", report)
+		}
+		s.state.Created, s.state.Retiring = report.Created, report.Retiring
+	}
+	s.holds("test", 1)
+}
+
+func TestABoundQueueThatIsSaidToBeUnboundIsNotDeleted(t *testing.T) {
+	s := newStage(t)
+	s.once()
+	s.allCounted()
+	s.spec.Spec.Queues = s.spec.Spec.Queues[:1]
+	client := s.through(lie{answer: func(bindings bool) (int, string, string) {
+		if bindings {
+			return http.StatusOK, "application/json", "[]"
+		}
+		return http.StatusOK, "", ""
+	}})
+	for range 6 {
+		s.later(time.Minute)
+		if report, err := apply.Once(t.Context(), client, s.input(), keep); !errors.Is(err, broker.ErrGarbled) || len(report.Steps) > 0 {
+			t.Fatalf("want it not believed, got %v and %s", err, steps(report.Steps))
+		}
+	}
+	s.publish("async", "test", nil)
+	s.holds("test", 1)
+}
+
+// holds fails where the queue is gone, or holds another number of messages.
+func (s *stage) holds(queue string, messages int) {
+	s.t.Helper()
+	state, err := s.channel().QueueDeclarePassive(queue, true, false, false, false, nil)
+	if err != nil || state.Messages != messages {
+		s.t.Errorf("want %d messages in queue %s, got %d, %v", messages, queue, state.Messages, err)
+	}
+}
