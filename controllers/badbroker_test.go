@@ -47,7 +47,7 @@ func newLiar(t *testing.T, managementURL string) *liar {
 		}
 		forward.ServeHTTP(rw, r)
 	}))
-	t.Cleanup(l.Close)
+	t.Cleanup(func() { closeServer(l.Server) })
 	return l
 }
 

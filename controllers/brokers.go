@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
+	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,6 +26,8 @@ const (
 	keepBroker = 10 * time.Minute
 	// freshAge is the age of a snapshot that is taken for current where something seems wrong.
 	freshAge = time.Second
+	// promptly is how soon a broker refuses that is not there. After one that took longer to say nothing, whoever tries it next waits as long.
+	promptly = time.Second
 )
 
 // brokers keeps one client for each vhost and login, so that connections and snapshots are shared. It is safe for
@@ -30,22 +35,27 @@ const (
 type brokers struct {
 	age time.Duration
 
+	// deny are the networks in which no management API is asked.
+	deny []netip.Prefix
+
+	budget *budget
+
 	// seats are those at each management API, and waiting is the metric of who waits for one.
 	seats   int
 	waiting *prometheus.Desc
 
 	mu    sync.Mutex
 	ports map[brokerKey]*sharedPort
-	lines map[string]*line // by URL
+	lines map[string]*line // by host and port of the management API
 }
 
 // brokerKey is a digest of everything that a client is made from, secrets too.
 type brokerKey [sha256.Size]byte
 
 // newBrokers makes it for an operator that lets so many be busy with a management API at a time, and whose snapshots serve so long.
-func newBrokers(age time.Duration, seats int) *brokers {
+func newBrokers(age time.Duration, seats int, deny []netip.Prefix) *brokers {
 	return &brokers{
-		age: age, seats: seats, ports: map[brokerKey]*sharedPort{}, lines: map[string]*line{},
+		age: age, deny: deny, budget: newBudget(budgetOfProcess()), seats: seats, ports: map[brokerKey]*sharedPort{}, lines: map[string]*line{},
 		waiting: prometheus.NewDesc("redrive_broker_waiting_transports",
 			"Transports that wait for their turn at a management API of RabbitMQ.", []string{"broker"}, nil),
 	}
@@ -66,16 +76,17 @@ func (b *brokers) port(c credentials.Credentials, vhost string) (*sharedPort, er
 		return port, nil
 	}
 	client, err := broker.New(broker.Config{
-		ManagementURL: end.URL, Username: end.Username, Password: end.Password(), VHost: vhost, TLS: end.TLS,
+		ManagementURL: end.URL, Username: end.Username, Password: end.Password(), VHost: vhost, TLS: end.TLS, Deny: b.deny,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("key %s: %w", credentials.KeyManagementURI, err)
 	}
-	if b.lines[end.URL] == nil {
-		b.lines[end.URL] = newLine(b.seats)
+	at := hostOf(end.URL)
+	if b.lines[at] == nil {
+		b.lines[at] = newLine(b.seats)
 	}
 	port := &sharedPort{
-		Client: client, age: b.age, line: b.lines[end.URL], url: end.URL, turn: make(chan struct{}, 1), asked: time.Now(),
+		Client: client, age: b.age, budget: b.budget, line: b.lines[at], at: at, turn: make(chan struct{}, 1), asked: time.Now(),
 		wrote: map[string]int{},
 	}
 	b.ports[key] = port
@@ -91,9 +102,19 @@ func (b *brokers) forget(now time.Time) {
 			delete(b.ports, key)
 			continue
 		}
-		used[port.url] = true
+		used[port.at] = true
 	}
-	maps.DeleteFunc(b.lines, func(url string, _ *line) bool { return !used[url] })
+	maps.DeleteFunc(b.lines, func(at string, _ *line) bool { return !used[at] })
+}
+
+// hostOf is the host and port of a URL. A path makes no other broker of it, or one server would have as many lines as one likes,
+// and it may hold what is not to stand in a metric.
+func hostOf(text string) string {
+	parsed, err := url.Parse(text)
+	if err != nil {
+		return ""
+	}
+	return parsed.Host
 }
 
 // Describe implements prometheus.Collector.
@@ -103,11 +124,14 @@ func (b *brokers) Describe(descs chan<- *prometheus.Desc) { descs <- b.waiting }
 func (b *brokers) Collect(into chan<- prometheus.Metric) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for url, line := range b.lines {
+	for at, line := range b.lines {
 		line.mu.Lock()
 		waiting := len(line.waiting)
 		line.mu.Unlock()
-		into <- prometheus.MustNewConstMetric(b.waiting, prometheus.GaugeValue, float64(waiting), url)
+		// What cannot be told is left out: a panic, or an error, would take the metrics of all Transports along.
+		if metric, err := prometheus.NewConstMetric(b.waiting, prometheus.GaugeValue, float64(waiting), at); err == nil {
+			into <- metric
+		}
 	}
 }
 
@@ -123,10 +147,11 @@ func keyOf(c credentials.Credentials, end credentials.Management, vhost string) 
 // Transport only: if it did so for all, hundreds that are applied together would cost a snapshot each, of all that stands by then.
 type sharedPort struct {
 	*broker.Client
-	age time.Duration
-	// line is that of the management API at url.
+	age    time.Duration
+	budget *budget
+	// line is that of the management API at a host and port.
 	line *line
-	url  string
+	at   string
 	// asked is when the client was last handed out; the lock of brokers guards it.
 	asked time.Time
 
@@ -139,11 +164,13 @@ type sharedPort struct {
 	wrote  map[string]int
 	// snapshot holds all writes up to complete. It was begun at taken.
 	snapshot topology.Observed
+	held     *stake
 	complete int
 	taken    time.Time
-	// silence is the error of the last try if the broker did not answer, and silent its time.
+	// silence is the error of the last try if the broker did not answer, silent its time, and rest how long nobody tries again.
 	silence error
 	silent  time.Time
+	rest    time.Duration
 }
 
 // of is the port for one Transport, whose snapshots are at most so old.
@@ -158,13 +185,23 @@ type ownPort struct {
 	age       time.Duration
 	// behind is true where others have written since the snapshot that Observe gave was begun.
 	behind bool
+	// held are what the snapshots that Observe gave take.
+	held []*stake
 }
 
 // Observe implements apply.Port.
 func (p *ownPort) Observe(ctx context.Context) (topology.Observed, error) {
-	observed, behind, err := p.observe(ctx, p.transport, p.age)
-	p.behind = behind
+	observed, behind, held, err := p.observe(ctx, p.transport, p.age)
+	p.behind, p.held = behind, append(p.held, held)
 	return observed, err
+}
+
+// done says that what Observe gave is not needed any more.
+func (p *ownPort) done() {
+	for _, held := range p.held {
+		held.release()
+	}
+	p.held = nil
 }
 
 // Apply implements apply.Port.
@@ -186,33 +223,42 @@ func (p *ownPort) DeleteExchange(ctx context.Context, name string) error {
 }
 
 // observe gives a snapshot that holds what the Transport wrote itself. behind is true where it may lack what others wrote.
-func (p *sharedPort) observe(ctx context.Context, transport string, age time.Duration) (snapshot topology.Observed, behind bool, err error) {
+// Its caller is to release what it holds.
+func (p *sharedPort) observe(
+	ctx context.Context, transport string, age time.Duration,
+) (snapshot topology.Observed, behind bool, held *stake, err error) {
 	arrived := time.Now()
 	if err := p.await(ctx); err != nil {
-		return topology.Observed{}, false, err
+		return topology.Observed{}, false, nil, err
 	}
 	defer func() { <-p.turn }()
 	recent := p.recent(arrived, transport, age)
 	if recent.fresh || recent.err != nil {
-		return recent.snapshot, recent.behind, recent.err
+		return recent.snapshot, recent.behind, recent.held, recent.err
 	}
 	start := time.Now()
-	snapshot, err = p.Observe(ctx)
+	namespace, _, _ := strings.Cut(transport, "/")
+	held = p.budget.hold(namespace)
+	snapshot, err = p.Observe(broker.WithMeter(ctx, held))
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case err == nil:
 		p.silence = nil
-		p.snapshot, p.complete, p.taken = snapshot, recent.writes, start
+		p.held.release()
+		p.snapshot, p.held, p.complete, p.taken = snapshot, held.share(), recent.writes, start
 		time.AfterFunc(p.age, func() { p.drop(start) })
 		maps.DeleteFunc(p.wrote, func(_ string, write int) bool { return write <= recent.writes })
 	case ctx.Err() != nil: // That whoever asks had no more time says nothing about the broker.
 	case errors.Is(err, broker.ErrUnreachable):
-		p.silence, p.silent = err, time.Now()
+		p.silence, p.silent, p.rest = err, time.Now(), 0
+		if took := time.Since(start); took > promptly {
+			p.rest = took
+		}
 	default:
 		p.silence = nil
 	}
-	return snapshot, p.writes != recent.writes, err //nolint:wrapcheck // It names its operation.
+	return snapshot, p.writes != recent.writes, held, err //nolint:wrapcheck // It names its operation.
 }
 
 // await takes the turn. While the broker is known to be silent, only one tries and the others do not wait for it.
@@ -249,13 +295,15 @@ func (p *sharedPort) drop(taken time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.taken.Equal(taken) {
-		p.snapshot, p.taken = topology.Observed{}, time.Time{}
+		p.held.release()
+		p.snapshot, p.held, p.taken = topology.Observed{}, nil, time.Time{}
 	}
 }
 
 // lastTry is what the last try to observe gave.
 type lastTry struct {
 	snapshot topology.Observed
+	held     *stake
 	// fresh is true where the snapshot can serve again, and behind where it may lack what others have written since.
 	fresh, behind bool
 	// err is not nil where the broker was silent just now.
@@ -270,10 +318,13 @@ func (p *sharedPort) recent(arrived time.Time, transport string, age time.Durati
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	last := lastTry{snapshot: p.snapshot, behind: p.writes != p.complete, writes: p.writes}
-	if p.silence != nil && now.Sub(p.silent) < age {
+	if p.silence != nil && now.Sub(p.silent) < max(age, p.rest) {
 		return lastTry{err: p.silence}
 	}
 	last.fresh = (now.Sub(p.taken) < age || p.taken.After(arrived)) && p.wrote[transport] <= p.complete
+	if last.fresh {
+		last.held = p.held.share()
+	}
 	return last
 }
 

@@ -71,7 +71,7 @@ func (m *management) port(t *testing.T, b *brokers, password string) *sharedPort
 }
 
 func TestTransportsOfOneVhostShareASnapshot(t *testing.T) {
-	m, b := newManagement(t), newBrokers(time.Hour, 8)
+	m, b := newManagement(t), newBrokers(time.Hour, 8, nil)
 	var all sync.WaitGroup
 	for range 8 {
 		port := m.port(t, b, "password").of("shop/async", time.Hour)
@@ -84,6 +84,24 @@ func TestTransportsOfOneVhostShareASnapshot(t *testing.T) {
 	all.Wait()
 	if got := m.snapshots.Load(); got != 1 {
 		t.Errorf("%d snapshots for 8 Transports", got)
+	}
+}
+
+func TestOneManagementAPIHasOneLineWhateverThePath(t *testing.T) {
+	m, b := newManagement(t), newBrokers(time.Hour, 8, nil)
+	for _, path := range []string{"", "/a", "/b"} {
+		login, err := credentials.FromSecret(map[string][]byte{
+			"host": []byte("127.0.0.1"), "username": []byte("user"), "password": []byte("password"), "management_uri": []byte(m.URL + path),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.port(login, "vhost"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(b.ports) != 3 || len(b.lines) != 1 || b.lines[strings.TrimPrefix(m.URL, "http://")] == nil {
+		t.Errorf("%d clients, and the lines %v", len(b.ports), b.lines)
 	}
 }
 
@@ -112,7 +130,7 @@ func TestASnapshotIsTakenAnewWhere(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			m, b := newManagement(t), newBrokers(tt.age, 8)
+			m, b := newManagement(t), newBrokers(tt.age, 8, nil)
 			observe(t, m.port(t, b, "password").of("shop/async", time.Hour))
 			if tt.then != nil {
 				tt.then(t, m, b)
@@ -126,7 +144,7 @@ func TestASnapshotIsTakenAnewWhere(t *testing.T) {
 }
 
 func TestAnotherPasswordIsAnotherClient(t *testing.T) {
-	m, b := newManagement(t), newBrokers(time.Hour, 8)
+	m, b := newManagement(t), newBrokers(time.Hour, 8, nil)
 	if m.port(t, b, "old") == m.port(t, b, "new") {
 		t.Error("the client of the old password serves the new one")
 	}
@@ -137,7 +155,7 @@ func TestAnotherPasswordIsAnotherClient(t *testing.T) {
 }
 
 func TestNobodyWaitsForABrokerThatIsKnownToBeSilent(t *testing.T) {
-	m, b := newManagement(t), newBrokers(0, 8)
+	m, b := newManagement(t), newBrokers(0, 8, nil)
 	m.down.Store(true)
 	port := m.port(t, b, "password").of("shop/async", time.Hour)
 	if _, err := port.Observe(t.Context()); !errors.Is(err, broker.ErrUnreachable) {
@@ -163,8 +181,28 @@ func TestNobodyWaitsForABrokerThatIsKnownToBeSilent(t *testing.T) {
 	observe(t, port)
 }
 
+// Else a few hundred that wait for nothing would do so at all times.
+func TestABrokerThatKeptEverybodyWaitingIsLeftAloneForAsLong(t *testing.T) {
+	m, b := newManagement(t), newBrokers(0, 8, nil)
+	m.down.Store(true)
+	port := m.port(t, b, "password").of("shop/async", 0)
+	m.gate.Lock()
+	time.AfterFunc(promptly+200*time.Millisecond, m.gate.Unlock)
+	for range 10 {
+		if _, err := port.Observe(t.Context()); !errors.Is(err, broker.ErrUnreachable) {
+			t.Fatalf("a broker that does not answer was observed: %v", err)
+		}
+	}
+	if got := m.snapshots.Load(); got != 1 {
+		t.Errorf("it was asked %d times in a row", got)
+	}
+	m.down.Store(false)
+	port.silent = time.Now().Add(-time.Hour)
+	observe(t, port)
+}
+
 func TestWhoRunsOutOfTimeDoesNotMakeTheBrokerSilentForOthers(t *testing.T) {
-	m, b := newManagement(t), newBrokers(time.Hour, 8)
+	m, b := newManagement(t), newBrokers(time.Hour, 8, nil)
 	port := m.port(t, b, "password").of("shop/async", time.Hour)
 	m.gate.Lock()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -177,7 +215,7 @@ func TestWhoRunsOutOfTimeDoesNotMakeTheBrokerSilentForOthers(t *testing.T) {
 }
 
 func TestWhoNeedsToKnowHowItIsNowGetsAFreshSnapshot(t *testing.T) {
-	m, b := newManagement(t), newBrokers(time.Hour, 8)
+	m, b := newManagement(t), newBrokers(time.Hour, 8, nil)
 	port := m.port(t, b, "password")
 	observe(t, port.of("shop/async", time.Hour))
 	observe(t, port.of("shop/async", 0))
@@ -189,7 +227,7 @@ func TestWhoNeedsToKnowHowItIsNowGetsAFreshSnapshot(t *testing.T) {
 
 // What a Transport does not see yet of what others wrote is told, so that it can look again.
 func TestASnapshotThatMayLackWhatOthersWroteSaysSo(t *testing.T) {
-	m, b := newManagement(t), newBrokers(time.Hour, 8)
+	m, b := newManagement(t), newBrokers(time.Hour, 8, nil)
 	port := m.port(t, b, "password")
 	own, other := port.of("shop/async", time.Hour), port.of("shop/other", time.Hour)
 	observe(t, own)

@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// maxRepairs is how often an object is put right within as many poll intervals where others change it: at once, but no more
-// than once for each poll in the long run. Two who are both sure of a field would else write as fast as the API server answers.
+// maxRepairs is how often an object is put right within a window, as a rule of as many poll intervals, where others change it: at once,
+// but no more than once for each poll in the long run. Two who are both sure of a field would else write as fast as the API server answers.
 const maxRepairs = 5
 
 // cacheLag is how late the cache may be, as a rule.
@@ -40,8 +40,8 @@ type contest struct {
 	repairs []time.Time
 }
 
-func newContests(poll time.Duration) *contests {
-	return &contests{window: maxRepairs * poll, all: map[types.NamespacedName]map[string]*contest{}}
+func newContests(window time.Duration) *contests {
+	return &contests{window: window, all: map[types.NamespacedName]map[string]*contest{}}
 }
 
 func (c *contests) forget(transport types.NamespacedName) {

@@ -39,7 +39,7 @@ func TestWhatAWriteCameTo(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			c := newContests(time.Minute)
+			c := newContests(maxRepairs * time.Minute)
 			c.want(transport, "it", wantedStamp)
 			if got := c.wrote(transport, "it", nil, asStamped("1", wantedStamp), start); got != wroteChange {
 				t.Fatalf("the first write came to %d", got)
@@ -53,7 +53,7 @@ func TestWhatAWriteCameTo(t *testing.T) {
 }
 
 func TestAnObjectIsPutRightOnlySoOften(t *testing.T) {
-	c, transport, now := newContests(time.Minute), types.NamespacedName{Namespace: "shop", Name: "async"}, time.Now()
+	c, transport, now := newContests(maxRepairs*time.Minute), types.NamespacedName{Namespace: "shop", Name: "async"}, time.Now()
 	version := byte('a')
 	repair := func(now time.Time) bool {
 		c.want(transport, "it", wantedStamp)

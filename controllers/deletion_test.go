@@ -47,12 +47,6 @@ func (w *world) checkHeld(queues ...string) {
 	}
 }
 
-// goneWithin waits until a Transport is gone and checks that it was not long.
-func (w *world) goneWithin(limit time.Duration, transport *v1alpha1.Transport) {
-	w.Helper()
-	testtransport.EventuallyWithin(w, limit, "the Transport to be gone", func() bool { return !w.get(transport) })
-}
-
 func (w *world) deleteAll(objects ...client.Object) {
 	w.Helper()
 	for _, object := range objects {
@@ -129,9 +123,7 @@ func (b *deafBody) Close() error {
 func stale(t *testing.T) *deafness {
 	t.Helper()
 	deaf := &deafness{}
-	second := &operator{wrap: deaf.wrap}
-	second.start(t, testcluster.Start(t))
-	t.Cleanup(second.stop)
+	startBeside(t, &operator{wrap: deaf.wrap})
 	return deaf
 }
 
@@ -211,7 +203,7 @@ func TestANamespaceThatIsDeletedLeavesTheMessagesAndLetsGo(t *testing.T) {
 					must(t, w.client.DeleteAllOf(t.Context(), &appsv1.Deployment{}, client.InNamespace(w.namespace)))
 				}
 			}
-			w.goneWithin(10*time.Second, transport)
+			w.awaitGone(transport)
 			w.checkHeld("async.failed", "test")
 			// The namespace takes no events any more: what is left is told of beside it.
 			testtransport.Eventually(t, "an event about the namespace", func() bool {
@@ -244,7 +236,7 @@ func TestWhatIsPrunedInOneGoLosesNothing(t *testing.T) {
 			for name := range strings.FieldsSeq(order) {
 				w.deleteAll(pruned[name])
 			}
-			w.goneWithin(15*time.Second, transport)
+			w.awaitGone(transport)
 			w.checkHeld("async.failed", "test")
 			w.awaitEvent("Retained", "async.failed")
 		})
@@ -395,7 +387,7 @@ func TestABrokerThatIsNotTheSameAnyMoreKeepsNoTransport(t *testing.T) {
 				t.Errorf("the condition names no way out: %q", message)
 			}
 			edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.DeletionPolicy = v1alpha1.DeletionRetain })
-			w.goneWithin(10*time.Second, transport)
+			w.awaitGone(transport)
 			w.awaitEvent("Retained", "async.failed")
 		})
 	}
@@ -475,6 +467,7 @@ func TestAnAdoptedQueueOutlivesItsTransports(t *testing.T) {
 }
 
 func TestTheDeletionPolicyCanChangeInEachStage(t *testing.T) {
+	testtransport.Long(t)
 	t.Parallel()
 	stages := map[string]struct {
 		queue       string
@@ -502,7 +495,7 @@ func TestTheDeletionPolicyCanChangeInEachStage(t *testing.T) {
 					t.Errorf("the condition says %q", message)
 				}
 				edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.DeletionPolicy = policy })
-				w.goneWithin(15*time.Second, transport)
+				w.awaitGone(transport)
 				if policy == v1alpha1.DeletionDelete {
 					checkBrokerIsEmpty(w)
 					return
@@ -515,6 +508,7 @@ func TestTheDeletionPolicyCanChangeInEachStage(t *testing.T) {
 }
 
 func TestAnOperatorThatIsKilledInAnyStageOfADeletionLosesNothing(t *testing.T) {
+	testtransport.Long(t)
 	w := newWorld(t)
 	transport := w.ready()
 	w.hold("test", "async.failed")

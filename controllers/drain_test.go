@@ -16,6 +16,7 @@ import (
 )
 
 func TestALongDrainWritesTheStatusSeldom(t *testing.T) {
+	testtransport.Long(t)
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.applied()

@@ -119,6 +119,10 @@ func (d *drift) staying(name types.NamespacedName, findings []topology.Finding, 
 // made before is the repair of what somebody else did.
 func (r *TransportReconciler) reportSteps(ctx context.Context, run *transportRun, unchanged bool) {
 	name := client.ObjectKeyFromObject(run.transport)
+	if len(run.report.Touched) > 0 {
+		ctrl.LoggerFrom(ctx).Info("expired messages do not leave queues: changed the priority of their RabbitMQ policy, so that RabbitMQ sends them",
+			"queues", run.report.Touched)
+	}
 	var repairs []topology.Step
 	others := run.report.Steps
 	if unchanged {
@@ -175,8 +179,9 @@ func repairText(repairs []topology.Step, lost []string) string {
 func severity(reason string) int {
 	order := []string{
 		v1alpha1.ReasonSecretNotFound, v1alpha1.ReasonLaneStalled, v1alpha1.ReasonDestinationFull, v1alpha1.ReasonQueueBlocked,
-		v1alpha1.ReasonHarmfulPolicy, v1alpha1.ReasonHandlerNotReady, v1alpha1.ReasonBreakerOpen, v1alpha1.ReasonBudgetExhausted, v1alpha1.ReasonSuspects,
-		v1alpha1.ReasonPolicyOverridden, v1alpha1.ReasonForeignBinding,
+		v1alpha1.ReasonQueueUnavailable, v1alpha1.ReasonPublishFailing, v1alpha1.ReasonHarmfulPolicy, v1alpha1.ReasonHandlerNotReady,
+		v1alpha1.ReasonBreakerOpen, v1alpha1.ReasonBudgetExhausted,
+		v1alpha1.ReasonSuspects, v1alpha1.ReasonPolicyOverridden, v1alpha1.ReasonForeignBinding,
 	}
 	if i := slices.Index(order, reason); i >= 0 {
 		return i

@@ -123,7 +123,7 @@ func newFounding(t *testing.T) *founding {
 	}
 	f.handler = httptest.NewServer(http.HandlerFunc(f.handle))
 	t.Cleanup(f.handler.Close)
-	f.workers = &workers{world: f.world}
+	f.workers = &workers{world: f.world, prefix: "async.redrive"}
 	return f
 }
 
@@ -208,6 +208,8 @@ func (f *founding) consume(ctx context.Context, queue string) {
 // workers are the pods of the Deployments: two processes' worth of workers, which follow their ConfigMap.
 type workers struct {
 	*world
+	// prefix of the names of the Transport's own objects.
+	prefix  string
 	running []*worker.Worker
 }
 
@@ -234,7 +236,7 @@ func (p *workers) start(config compile.Config, number int) *worker.Worker {
 	user := fmt.Sprintf("worker-%d-%s", number, p.vhost)
 	target := amqp.Target{
 		Address: testtransport.Address(p, server.AMQPURL), VHost: p.vhost, Username: user,
-		Password: server.User(p.T, user, "", p.vhost, "^$", `^async\.redrive\.(fallback|return|failed)$`, `^(test|test_2|lost|test\.native)(\.(suspect|standin))?$`),
+		Password: server.User(p.T, user, "", p.vhost, "^$", "^"+regexp.QuoteMeta(p.prefix)+`\.(fallback|return|failed)$`, `^(test|test_2|lost|test\.native)(\.(suspect|standin))?$`),
 	}
 	made, err := worker.New(worker.Options{
 		Config: config, Source: func() (amqp.Target, error) { return target, nil },
@@ -319,7 +321,7 @@ func (f *founding) curl(command string) []byte {
 // curlUntilEmpty repeats a command that lists queues until these have no messages.
 func (f *founding) curlUntilEmpty(command string, queues ...string) {
 	f.Helper()
-	testtransport.EventuallyWithin(f, time.Minute, fmt.Sprintf("the queues %q to be empty", queues), func() bool {
+	testtransport.Eventually(f, fmt.Sprintf("the queues %q to be empty", queues), func() bool {
 		var rows []struct {
 			Name     string
 			Messages *int
@@ -416,7 +418,7 @@ func (f *founding) commands() []command {
 		{"kubectl apply -f docs/examples/adopting/3-done.yaml", apply},
 		{wait, ready},
 		{"kubectl get transport async -o jsonpath={.status.retiring}", func(string) {
-			testtransport.EventuallyWithin(f, time.Minute, "nothing to be on its way out", func() bool {
+			testtransport.Eventually(f, "nothing to be on its way out", func() bool {
 				f.get(f.transport)
 				return len(f.transport.Status.Retiring) == 0 && !slices.Contains(f.transport.Status.Adopted, "queue/test")
 			})
@@ -440,7 +442,7 @@ func (f *founding) sideBySide() {
 func (f *founding) awaitRetries() {
 	f.Helper()
 	before := f.unsettled()
-	testtransport.EventuallyWithin(f, time.Minute, "the retries to come to their end", func() bool {
+	testtransport.Eventually(f, "the retries to come to their end", func() bool {
 		now := f.unsettled()
 		return !slices.ContainsFunc(before, func(id string) bool { return slices.Contains(now, id) })
 	})
@@ -460,6 +462,7 @@ var shellBlock = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
 // TestTheFoundingSetUpIsTakenOverAsThePageSays follows docs/adopting.md command by command, while a producer goes on
 // publishing and messages wait in the old fallback queues.
 func TestTheFoundingSetUpIsTakenOverAsThePageSays(t *testing.T) {
+	testtransport.Long(t)
 	t.Parallel()
 	page, err := os.ReadFile(adoptingPage)
 	must(t, err)
@@ -518,7 +521,7 @@ func (f *founding) settle() {
 	if f.ledger.failure != nil || f.ledger.returned > 0 {
 		f.Fatalf("the producer: %v, %d returned", f.ledger.failure, f.ledger.returned)
 	}
-	testtransport.EventuallyWithin(f, time.Minute, "every message to be handled or in the failure queue", func() bool {
+	testtransport.Eventually(f, "every message to be handled or in the failure queue", func() bool {
 		return len(f.unsettled()) == 0
 	})
 	for id, times := range f.failed {

@@ -89,6 +89,19 @@ func (g *gauges) set(name types.NamespacedName, queues []apply.QueueCount, now t
 	g.queues[name] = seen
 }
 
+// inHand are the queues of which consumers had messages at the last look.
+func (g *gauges) inHand(name types.NamespacedName) map[string]bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	queues := map[string]bool{}
+	for _, queue := range g.queues[name] {
+		if queue.Unacked > 0 {
+			queues[queue.Name] = true
+		}
+	}
+	return queues
+}
+
 func (g *gauges) forget(name types.NamespacedName) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

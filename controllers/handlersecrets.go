@@ -4,15 +4,19 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/credentials"
 	"redrive.dev/redrive/internal/topology"
+	"redrive.dev/redrive/internal/workload"
 )
 
 // lookForSecrets warns of Secrets that handlers name and that do not exist: workers that start without them take no messages.
@@ -76,6 +80,49 @@ func (r *TransportReconciler) secretVersion(ctx context.Context, namespace, name
 		return "", fmt.Errorf("look for Secret %s: %w", name, err)
 	}
 	return secret.ResourceVersion, nil
+}
+
+// guardedSecrets are those, of what the workers' handlers and templates show, that hold the login of a Transport or that for the management API:
+// who may write Transports must not get it by a pod, or have it sent to a URL.
+func (r *TransportReconciler) guardedSecrets(ctx context.Context, run *transportRun) (map[string]bool, error) {
+	if run.guarded != nil {
+		return run.guarded, nil
+	}
+	var shown []string
+	for i := range run.transport.Spec.Workers {
+		shown = append(shown, workload.SecretsShown(&run.transport.Spec.Workers[i])...)
+	}
+	guarded := map[string]bool{}
+	if len(shown) > 0 {
+		var transports v1alpha1.TransportList
+		if err := r.Client.List(ctx, &transports, client.InNamespace(run.transport.Namespace)); err != nil {
+			return nil, fmt.Errorf("list the Transports of the namespace: %w", err)
+		}
+		for i := range transports.Items {
+			if ref := transports.Items[i].Spec.Broker.SecretRef; ref != nil {
+				guarded[ref.Name] = true
+			}
+		}
+		for _, name := range run.found.source.secrets {
+			guarded[name] = true
+		}
+	}
+	slices.Sort(shown)
+	for _, name := range slices.Compact(shown) {
+		if guarded[name] {
+			continue
+		}
+		secret := &corev1.Secret{}
+		err := r.Live.Get(ctx, types.NamespacedName{Namespace: run.transport.Namespace, Name: name}, secret)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("read Secret %s: %w", name, err)
+		}
+		if _, has := secret.Data[credentials.KeyManagementURI]; has {
+			guarded[name] = true
+		}
+	}
+	run.guarded = guarded
+	return guarded, nil
 }
 
 // secretVersions change with the Secrets that the pods of a worker group see, and tell nothing of them.

@@ -132,6 +132,10 @@ func checkStatus(w *world, transport *v1alpha1.Transport) {
 	if !slices.Equal(status.Created, []string{"exchange/async"}) {
 		w.Errorf("status.created %v", status.Created)
 	}
+	stages := []string{"unreadable", "suspected", "slot", "stale", "expired", "early", "ready", "attempt"}
+	if p := status.Pipelines; len(p) != 1 || p[0].Worker != "default" || !slices.Equal(p[0].Stages, stages) || len(p[0].StrictStages) > 0 {
+		w.Errorf("status.pipelines %+v", p)
+	}
 	if hash := w.configMaps()[0].Annotations[workload.ConfigHashAnnotation]; status.ConfigHash != hash {
 		w.Errorf("status.configHash %s, the ConfigMap has %s", status.ConfigHash, hash)
 	}

@@ -16,16 +16,63 @@ const (
 	lineLength = lookers / 4
 	// settledLength is how many of these are only looked at again: what is new or changed finds a place, and then goes first.
 	settledLength = lineLength * 3 / 4
+	// crowdLength is how many Transports of one namespace are in a line, whatever their brokers: those of the others have to find lookers
+	// also where hundreds of brokers, all of one team, do not answer.
+	crowdLength = lookers / 4
+	// settledCrowd is how many of these are only looked at again.
+	settledCrowd = crowdLength * 3 / 4
 	// lookUp is how often one that waits sees whether it still has to, and in this line; the second time its status says that it waits.
 	lookUp = 10 * time.Second
 	// fullPause is when one comes back that found the line full.
 	fullPause = 10 * time.Second
+	// crowdPause is when one comes back whose namespace has too many that wait.
+	crowdPause = 3 * fullPause
 	// mostOvertake is how many in a row may have their turn before who came first.
 	mostOvertake = 64
 )
 
-// errFull says that nobody can join the line any more.
-var errFull = errors.New("hundreds of Transports wait for their turn at this broker: this one comes back later")
+var (
+	// errFull says that nobody can join the line any more.
+	errFull = errors.New("hundreds of Transports wait for their turn at this broker: this one comes back later")
+	// errCrowded says that nobody of the namespace can join any line.
+	errCrowded = errors.New("hundreds of Transports of this namespace wait for their brokers: this one comes back later")
+)
+
+// crowds counts the Transports that are worked on, or wait for it, by namespace. It is safe for concurrent use.
+type crowds struct {
+	mu  sync.Mutex
+	all map[string]*crowd
+}
+
+// crowd are those of one namespace. One of them at a time takes the processors for what may cost much.
+type crowd struct {
+	length int
+	busy   chan struct{}
+}
+
+func newCrowds() *crowds { return &crowds{all: map[string]*crowd{}} }
+
+// enter fails with errCrowded where a namespace has its share already. leave is to be called in any other case.
+func (c *crowds) enter(namespace string, settled bool) (mine *crowd, leave func(), err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	mine = c.all[namespace]
+	if mine == nil {
+		mine = &crowd{busy: make(chan struct{}, 1)}
+		c.all[namespace] = mine
+	}
+	if mine.length >= crowdLength || settled && mine.length >= settledCrowd {
+		return nil, nil, errCrowded
+	}
+	mine.length++
+	return mine, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if mine.length--; mine.length == 0 {
+			delete(c.all, namespace)
+		}
+	}, nil
+}
 
 // line is that of one management API. Those at the head of it are busy with the API, as many as there are seats; the others have
 // their turn one after the other. Each API has a line of its own, so none waits for another. It is safe for concurrent use.
@@ -33,6 +80,8 @@ type line struct {
 	mu sync.Mutex
 	// seats that are free.
 	seats int
+	// taken are the others, by namespace.
+	taken map[string]int
 	// waiting are those that have none, in the order in which they came.
 	waiting []*place
 	// overtaking counts those who had their turn before who came first, since that one's predecessor had it.
@@ -42,12 +91,15 @@ type line struct {
 	looks chan struct{}
 }
 
-func newLine(seats int) *line { return &line{seats: seats, looks: make(chan struct{}, seats)} }
+func newLine(seats int) *line {
+	return &line{seats: seats, taken: map[string]int{}, looks: make(chan struct{}, seats)}
+}
 
 // place is one in a line.
 type place struct {
-	line *line
-	port *sharedPort
+	line      *line
+	port      *sharedPort
+	namespace string
 	// settled is true for a Transport that is ready, and only looked at again.
 	settled bool
 	// turn is closed when it has a seat.
@@ -55,13 +107,13 @@ type place struct {
 }
 
 // join takes a place, which is to be left in any case. It fails with errFull.
-func (l *line) join(port *sharedPort, settled bool) (*place, error) {
+func (l *line) join(port *sharedPort, namespace string, settled bool) (*place, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.waiting) >= lineLength || settled && len(l.waiting) >= settledLength {
 		return nil, errFull
 	}
-	p := &place{line: l, port: port, settled: settled, turn: make(chan struct{})}
+	p := &place{line: l, port: port, namespace: namespace, settled: settled, turn: make(chan struct{})}
 	l.waiting = append(l.waiting, p)
 	l.proceed(time.Now())
 	return p, nil
@@ -76,6 +128,9 @@ func (p *place) leave() {
 		return
 	}
 	p.line.seats++
+	if p.line.taken[p.namespace]--; p.line.taken[p.namespace] == 0 {
+		delete(p.line.taken, p.namespace)
+	}
 	p.line.proceed(time.Now())
 }
 
@@ -86,20 +141,20 @@ func (l *line) proceed(now time.Time) {
 		p := l.waiting[i]
 		l.waiting = slices.Delete(l.waiting, i, i+1)
 		l.seats--
+		l.taken[p.namespace]++
 		close(p.turn)
 	}
 }
 
-// next is whose turn it is: that of who came first. But what is new, changed or not ready goes before what is only looked at again; and
-// who is served by a snapshot that is there already before who is not: else hundreds that come at once, from many vhosts, would need a snapshot
-// each, for it serves only a few seconds.
+// next is whose turn it is: that of who came first. But the namespaces share the seats: who belongs to one that has fewer of them goes before.
+// In between, what is new, changed or not ready goes before what is only looked at again; and who is served by a snapshot that is there already
+// before who is not: else hundreds that come at once, from many vhosts, would need a snapshot each, for it serves only a few seconds.
 func (l *line) next(now time.Time) int {
 	best := 0
 	if l.overtaking < mostOvertake {
-		most := -1
 		for i, p := range l.waiting {
-			if claim := p.claim(now); claim > most {
-				best, most = i, claim
+			if l.before(p, l.waiting[best], now) {
+				best = i
 			}
 		}
 	}
@@ -107,6 +162,14 @@ func (l *line) next(now time.Time) int {
 		l.overtaking = 0
 	}
 	return best
+}
+
+// before is true where a place has its turn sooner than one that came earlier.
+func (l *line) before(p, earlier *place, now time.Time) bool {
+	if mine, theirs := l.taken[p.namespace], l.taken[earlier.namespace]; mine != theirs {
+		return mine < theirs
+	}
+	return p.claim(now) > earlier.claim(now)
 }
 
 // claim is the larger, the sooner a place has its turn.

@@ -2,8 +2,10 @@ package controllers
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,13 +17,14 @@ import (
 type queue struct {
 	*line
 
-	t      *testing.T
-	ports  map[string]*sharedPort
-	places map[string]*place
+	t         *testing.T
+	namespace string
+	ports     map[string]*sharedPort
+	places    map[string]*place
 }
 
 func newQueue(t *testing.T, seats int) *queue {
-	return &queue{newLine(seats), t, map[string]*sharedPort{}, map[string]*place{}}
+	return &queue{newLine(seats), t, "shop", map[string]*sharedPort{}, map[string]*place{}}
 }
 
 // come joins the line with a Transport of a vhost.
@@ -35,7 +38,7 @@ func (q *queue) comeAs(name, vhost string, settled bool) {
 	if q.ports[vhost] == nil {
 		q.ports[vhost] = &sharedPort{age: time.Hour}
 	}
-	place, err := q.join(q.ports[vhost], settled)
+	place, err := q.join(q.ports[vhost], q.namespace, settled)
 	if err != nil {
 		q.t.Fatal(err)
 	}
@@ -135,18 +138,73 @@ func TestWhatAUserHasChangedGoesBeforeWhatIsOnlyLookedAtAgain(t *testing.T) {
 	}
 }
 
+func TestNamespacesShareTheSeatsOfABroker(t *testing.T) {
+	q := newQueue(t, 4)
+	for i := range 20 {
+		q.change(fmt.Sprintf("a%02d", i), "fresh")
+	}
+	q.ports["fresh"].taken = time.Now()
+	q.want("a00", "a01", "a02", "a03")
+	q.namespace = "other"
+	for i := range 3 {
+		q.come(fmt.Sprintf("b%02d", i), "own")
+	}
+	for i, want := range [][]string{
+		{"a01", "a02", "a03", "b00"}, {"a02", "a03", "b00", "b01"},
+	} {
+		q.leave(fmt.Sprintf("a%02d", i))
+		q.want(want...)
+	}
+	q.leave("b00")
+	q.want("a02", "a03", "b01", "b02")
+	q.leave("b01")
+	q.leave("b02")
+	q.want("a02", "a03", "a04", "a05")
+}
+
+func TestOneNamespaceDoesNotTakeAllLookers(t *testing.T) {
+	all := newCrowds()
+	var leaves []func()
+	enter := func(namespace string, settled bool) error {
+		_, leave, err := all.enter(namespace, settled)
+		if err == nil {
+			leaves = append(leaves, leave)
+		}
+		return err
+	}
+	for i := range 2 * crowdLength {
+		if err := enter("hostile", i < settledCrowd); (err == nil) != (i < crowdLength) || err != nil && !errors.Is(err, errCrowded) {
+			t.Fatalf("Transport %d: %v", i, err)
+		}
+		if i == settledCrowd {
+			if err := enter("hostile", true); !errors.Is(err, errCrowded) {
+				t.Fatalf("no more are to be only looked at again, and: %v", err)
+			}
+		}
+	}
+	if err := enter("shop", true); err != nil {
+		t.Errorf("another namespace has to wait: %v", err)
+	}
+	for _, leave := range leaves {
+		leave()
+	}
+	if len(all.all) > 0 {
+		t.Errorf("all are gone, and counted are %v", all.all)
+	}
+}
+
 func TestALineIsNotEndless(t *testing.T) {
 	q := newQueue(t, 1)
 	for i := range 1 + settledLength {
 		q.come(strconv.Itoa(i), "shop")
 	}
-	if _, err := q.join(q.ports["shop"], true); !errors.Is(err, errFull) {
+	if _, err := q.join(q.ports["shop"], "other", true); !errors.Is(err, errFull) {
 		t.Errorf("no more are to be only looked at again, and: %v", err)
 	}
 	for i := range lineLength - settledLength {
 		q.change("changed "+strconv.Itoa(i), "shop")
 	}
-	if _, err := q.join(q.ports["shop"], false); !errors.Is(err, errFull) {
+	if _, err := q.join(q.ports["shop"], "other", false); !errors.Is(err, errFull) {
 		t.Errorf("the line is full, and: %v", err)
 	}
 	q.leave("0")
@@ -155,10 +213,10 @@ func TestALineIsNotEndless(t *testing.T) {
 }
 
 func TestHowManyWaitAtABrokerIsAMetric(t *testing.T) {
-	m, b := newManagement(t), newBrokers(time.Hour, 1)
+	m, b := newManagement(t), newBrokers(time.Hour, 1, nil)
 	port := m.port(t, b, "password")
 	for range 3 {
-		if _, err := port.line.join(port, true); err != nil {
+		if _, err := port.line.join(port, "shop", true); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -171,13 +229,14 @@ func TestHowManyWaitAtABrokerIsAMetric(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := told.GetLabel()[0].GetValue(); got != m.URL || told.GetGauge().GetValue() != 2 {
-		t.Errorf("%v wait at %s, want 2 at %s", told.GetGauge().GetValue(), got, m.URL)
+	want := strings.TrimPrefix(m.URL, "http://")
+	if got := told.GetLabel()[0].GetValue(); got != want || told.GetGauge().GetValue() != 2 {
+		t.Errorf("%v wait at %s, want 2 at %s", told.GetGauge().GetValue(), got, want)
 	}
 }
 
 func TestEachManagementAPIHasItsOwnLine(t *testing.T) {
-	one, other, b := newManagement(t), newManagement(t), newBrokers(time.Hour, 1)
+	one, other, b := newManagement(t), newManagement(t), newBrokers(time.Hour, 1, nil)
 	if one.port(t, b, "password").line == other.port(t, b, "password").line {
 		t.Error("two brokers share a line")
 	}

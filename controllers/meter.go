@@ -268,7 +268,9 @@ func (m *meter) observe(ctx context.Context, t *v1alpha1.Transport) (topology.Ob
 	case <-ctx.Done():
 		return topology.Observed{}, errNoLook
 	}
-	observed, err := found.port.of(client.ObjectKeyFromObject(t).String(), m.age).Observe(ctx)
+	port := found.port.of(client.ObjectKeyFromObject(t).String(), m.age)
+	defer port.done()
+	observed, err := port.Observe(ctx)
 	if err == nil && (observed.Cluster != home.Cluster || observed.VHost != home.VHost) {
 		err = errors.New("this is another broker than the one that the Transport is on")
 	}

@@ -3,6 +3,7 @@ package controllers_test
 import (
 	"maps"
 	"testing"
+	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
@@ -68,4 +69,33 @@ func TestMetricsTellHowMessagesAndTransportsStand(t *testing.T) {
 	testtransport.Eventually(t, "nothing to be told of a Transport that is gone", func() bool {
 		return len(published())+len(w.series("redrive_transport_condition", "reason"))+len(w.series("redrive_queue_messages", "queue")) == 0
 	})
+}
+
+func TestWhatTheBoundOfTheFailureQueueDropsIsCounted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create(w.policy("policy", time.Second, 2*time.Second))
+	transport := w.transport()
+	transport.Spec.Failure = &v1alpha1.Failure{DropOldestAfter: new(int64(10))}
+	w.create(transport)
+	w.awaitReady(transport)
+	dropped := func() map[string]float64 {
+		return w.series("redrive_failure_dropped_messages_total", "transport", "queue")
+	}
+	await := func(what string, want float64) {
+		t.Helper()
+		testtransport.Eventually(t, what, func() bool {
+			got, told := dropped()["async async.failed"]
+			if got > want {
+				t.Fatalf("%g messages count as dropped, want %g", got, want)
+			}
+			return told && got == want
+		})
+	}
+	await("the failure queue to be seen", 0)
+	w.amqp.Publish("", "async.failed", make([]amqp091.Publishing, 30)...)
+	await("20 messages to count as dropped", 20)
+
+	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Failure = nil })
+	testtransport.Eventually(t, "nothing to be told without a bound", func() bool { return len(dropped()) == 0 })
 }

@@ -208,7 +208,9 @@ func (r *TransportReconciler) republish(ctx context.Context, run *transportRun, 
 func (r *TransportReconciler) keepReading(ctx context.Context, run *transportRun) error {
 	if run.observed != nil {
 		return r.republish(ctx, run, func(last compile.Config) (compile.Config, bool) {
-			return last.Following(run.report.StandIns, run.report.Leaving)
+			next, follows := last.Following(run.report.StandIns, run.report.Leaving)
+			next, holds := next.Holding(run.report.Disordered)
+			return next, follows || holds
 		})
 	}
 	if len(run.transport.Status.Migrations) == 0 {

@@ -173,6 +173,7 @@ func (p *passage) check() {
 
 // The next operator has nothing but the broker and the status to go by.
 func TestAnOperatorThatIsKilledBetweenTheStepsOfAnExchangeGoesOn(t *testing.T) {
+	testtransport.Long(t)
 	w := newWorld(t)
 	p := &passage{w: w, transport: w.ready()}
 	nothing := func() {}
@@ -222,6 +223,7 @@ func TestAnOperatorThatIsKilledBetweenTheStepsOfAnExchangeGoesOn(t *testing.T) {
 // A deletion takes no further step of an exchange. Workers that consume one of the two queues after the other go on to the other
 // all the same, or what is in it would keep the Transport for ever.
 func TestADeletionInTheMiddleOfAnExchangeLeavesNothingThatNobodyConsumes(t *testing.T) {
+	testtransport.Long(t)
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()
@@ -245,7 +247,7 @@ func TestADeletionInTheMiddleOfAnExchangeLeavesNothingThatNobodyConsumes(t *test
 	w.consumeOne("test")
 	testtransport.Eventually(t, "the stand-in to be consumed", func() bool { return w.published("test").Reads == compile.ReadsStandin })
 	w.consumeOne("test.standin")
-	w.goneWithin(2*time.Minute, transport)
+	w.awaitGone(transport)
 	checkBrokerIsEmpty(w)
 }
 
@@ -289,9 +291,21 @@ func TestARenamedQueueTakesOverWithTheStepsInTheStatus(t *testing.T) {
 	w.awaitReady(transport)
 }
 
+// boundTo are the queues into which an exchange leads messages with a key.
+func (w *world) boundTo(exchange, key string) (queues []string) {
+	w.Helper()
+	for _, b := range w.observed().Bindings {
+		if b.Source == exchange && b.RoutingKey == key && !b.ToExchange {
+			queues = append(queues, b.Destination)
+		}
+	}
+	return queues
+}
+
 // Where messages have an order, the workers consume the old queue alone. It must not be left to itself when its name is given up before
 // it is empty.
 func TestAnOldQueueIsEmptiedAlsoWhereItsNameIsGivenUp(t *testing.T) {
+	testtransport.Long(t)
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.scaled(func(*v1alpha1.Worker) {})
@@ -308,7 +322,10 @@ func TestAnOldQueueIsEmptiedAlsoWhereItsNameIsGivenUp(t *testing.T) {
 	alone := func() bool { return slices.Equal(w.published("orders").Consumed(), []string{"test"}) }
 	testtransport.Eventually(t, "the workers to consume the old queue alone", alone)
 	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Queues[0].Formerly = nil })
-	testtransport.Eventually(t, "the exchange to be given up", func() bool { return w.get(transport) && len(transport.Status.Migrations) == 0 })
+	testtransport.Eventually(t, "the exchange to be given up, and nothing to lead into the old queue", func() bool {
+		given := w.get(transport) && transport.Status.ObservedGeneration == transport.Generation && len(transport.Status.Migrations) == 0
+		return given && slices.Equal(w.boundTo("async", "test"), []string{"orders"})
+	})
 	w.awaitLooks(4)
 	if !alone() {
 		t.Errorf("consumed are %v", w.published("orders").Consumed())

@@ -33,11 +33,23 @@ func (w *world) takeIDs(queue string, messages int) []string {
 	return ids
 }
 
+// startBeside starts a second operator for a test. The metrics of a process are those of the operator that was set up last, so the first
+// one is set up again when the test ends.
+func startBeside(t *testing.T, second *operator) {
+	t.Helper()
+	second.start(t, testcluster.Start(t))
+	t.Cleanup(func() {
+		second.stop()
+		theOperator.stop()
+		theOperator.start(t, testcluster.Start(t))
+	})
+}
+
 func TestTwoOperatorsAtOnceDoNotFightAndLoseNothing(t *testing.T) {
+	testtransport.Long(t)
 	w := newWorld(t)
 	second := &operator{}
-	second.start(t, testcluster.Start(t))
-	t.Cleanup(second.stop)
+	startBeside(t, second)
 	written := func() []int {
 		return []int{len(theOperator.writes.of(w.namespace)) + len(second.writes.of(w.namespace)), int(w.proxy.writes.Load())}
 	}
@@ -123,6 +135,7 @@ func (w *world) deadAt(method, pattern string, answered bool, trigger, meanwhile
 }
 
 func TestAnOperatorThatIsKilledBetweenTwoStepsGoesOn(t *testing.T) {
+	testtransport.Long(t)
 	w := newWorld(t)
 	transport := w.transport()
 	w.create(w.policy("policy", time.Second, 2*time.Second))

@@ -185,12 +185,14 @@ func (w *world) amqpDeclare(queue string, arguments amqp091.Table) {
 }
 
 func TestTwoTransportsThatClaimOneObject(t *testing.T) {
+	testtransport.Long(t)
 	t.Parallel()
 	w := newWorld(t)
 	checkClaims(t, w, w, slices.Sorted(maps.Keys(claims)))
 }
 
 func TestTwoClustersThatClaimOneObject(t *testing.T) {
+	testtransport.Long(t)
 	first := newWorld(t)
 	second := first.neighbour()
 	theOperator.stop()

@@ -36,6 +36,7 @@ func (w *world) draining() *v1alpha1.Transport {
 
 // The exchange of a queue goes on while another queue is in conflict, and the workers have to follow: nobody would consume the stand-in.
 func TestWorkersFollowAnExchangeWhileAnotherQueueIsInConflict(t *testing.T) {
+	testtransport.Long(t)
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.draining()
@@ -81,6 +82,7 @@ func TestWorkersReadOnInAnExchangeWithoutAPolicy(t *testing.T) {
 
 // Workers are told of a new name when nothing is in the way. Until then the old queue has all, and nobody waits.
 func TestNoQueueIsRenamedWhileAnotherOneIsInConflict(t *testing.T) {
+	testtransport.Long(t)
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()

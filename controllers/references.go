@@ -25,6 +25,8 @@ const (
 	byPolicy = "spec.retryPolicyRef"
 	// byInclude finds the RetryPolicies that include another.
 	byInclude = "spec.includeStrategies"
+	// byExchange finds the Transports with an exchange of a name, on any broker.
+	byExchange = "spec.exchange"
 )
 
 // indexReferences makes references findable from their target.
@@ -37,6 +39,40 @@ func indexReferences(ctx context.Context, indexer client.FieldIndexer) error {
 	if err != nil {
 		return fmt.Errorf("index RetryPolicies by include: %w", err)
 	}
+	err = indexer.IndexField(ctx, &v1alpha1.Transport{}, byExchange, func(object client.Object) []string {
+		if t, ok := object.(*v1alpha1.Transport); ok && t.Spec.Exchange != nil {
+			return []string{t.Spec.Exchange.Name}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("index Transports by exchange: %w", err)
+	}
+	return nil
+}
+
+// warnOfSharing tells of other Transports that have the same exchange: owner marks keep queues apart, and not what is published.
+func (r *TransportReconciler) warnOfSharing(ctx context.Context, run *transportRun) error {
+	t := run.transport
+	if t.Spec.Exchange == nil || t.Status.Broker == nil {
+		return nil
+	}
+	var list v1alpha1.TransportList
+	if err := r.Client.List(ctx, &list, client.MatchingFields{byExchange: t.Spec.Exchange.Name}); err != nil {
+		return fmt.Errorf("list the Transports with the same exchange: %w", err)
+	}
+	var others []string
+	for i := range list.Items {
+		if other := &list.Items[i]; other.UID != t.UID && other.Status.Broker != nil && *other.Status.Broker == *t.Status.Broker {
+			others = append(others, client.ObjectKeyFromObject(other).String())
+		}
+	}
+	if len(others) > 0 {
+		slices.Sort(others)
+		run.warnings = append(run.warnings, fmt.Sprintf(
+			"exchange %s is that of other Transports too, whose queues get what they bind, and one of which decides where "+
+				"messages go that no queue takes: %s; give each an exchange of its own, or each team a vhost", t.Spec.Exchange.Name, joined(others)))
+	}
 	return nil
 }
 
@@ -48,7 +84,9 @@ func references(object client.Object) []string {
 	case *v1alpha1.RetryPolicy:
 		names := make([]string, 0, len(o.Spec.IncludeStrategies))
 		for _, include := range o.Spec.IncludeStrategies {
-			names = append(names, include.Name)
+			if include.Name != "" { // presets are no objects
+				names = append(names, include.Name)
+			}
 		}
 		return names
 	default:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -28,7 +29,13 @@ const gatherUses = 2 * time.Second
 type RetryPolicyReconciler struct {
 	Client   client.Client
 	Recorder events.EventRecorder
+
+	// busy has the namespaces of which a policy is worked on: one at a time, so that those of another find somebody who looks at them.
+	busy sync.Map
 }
+
+// nextPolicy is when a policy comes back while another of its namespace is worked on.
+const nextPolicy = 200 * time.Millisecond
 
 // policyRun is the state of one reconcile of a RetryPolicy.
 type policyRun struct {
@@ -58,6 +65,10 @@ func (r *RetryPolicyReconciler) setup(mgr ctrl.Manager, options controller.Optio
 
 // Reconcile implements reconcile.Reconciler.
 func (r *RetryPolicyReconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ctrl.Result, err error) {
+	if _, busy := r.busy.LoadOrStore(req.Namespace, true); busy {
+		return ctrl.Result{RequeueAfter: jitter(nextPolicy)}, nil
+	}
+	defer r.busy.Delete(req.Namespace)
 	policy := &v1alpha1.RetryPolicy{}
 	if err := r.Client.Get(ctx, req.NamespacedName, policy); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)

@@ -30,7 +30,7 @@ func TestAPolicyShowsItsSchedule(t *testing.T) {
 
 func TestAnInvalidPolicyIsStalledUntilItIsPutRight(t *testing.T) {
 	t.Parallel()
-	include := []v1alpha1.PolicyReference{{Name: "shared"}}
+	include := []v1alpha1.StrategyInclude{{Name: "shared"}}
 	tests := map[string]struct {
 		spec   v1alpha1.RetryPolicySpec
 		reason string
@@ -71,7 +71,7 @@ func TestAnIncludedPolicyThatBecomesInvalidStallsThoseThatIncludeIt(t *testing.T
 	t.Parallel()
 	w := newWorld(t)
 	shared, policy := w.policy("shared", time.Second), w.policy("policy", time.Second)
-	policy.Spec.IncludeStrategies = []v1alpha1.PolicyReference{{Name: "shared"}}
+	policy.Spec.IncludeStrategies = []v1alpha1.StrategyInclude{{Name: "shared"}}
 	w.create(shared, policy)
 	w.await(policy, v1alpha1.ReadyCondition, metav1.ConditionTrue, v1alpha1.ReasonSucceeded)
 	edit(w, shared, func(p *v1alpha1.RetryPolicy) { p.Spec.Strategies = []v1alpha1.Strategy{{Name: "bad", When: "1"}} })
@@ -84,7 +84,7 @@ func TestAPolicyCountsTheTransportsThatUseIt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	shared, policy := w.policy("shared", time.Second), w.policy("policy", time.Second)
-	policy.Spec.IncludeStrategies = []v1alpha1.PolicyReference{{Name: "shared"}}
+	policy.Spec.IncludeStrategies = []v1alpha1.StrategyInclude{{Name: "shared"}}
 	w.create(shared, policy)
 	first, second := w.transport(), w.transport()
 	second.Name, second.Spec.Exchange.Name = "second", "second"

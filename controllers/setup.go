@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -14,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/discovery"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -53,9 +55,15 @@ type Options struct {
 	RotateUsers time.Duration
 	// Concurrency is the number of RetryPolicies, and of Transports of one broker, that are reconciled at a time.
 	Concurrency int
+	// RepairWindow is the time within which an object that others change is put right five times at most; zero is that of five polls.
+	RepairWindow time.Duration
 	// MaxRollouts is how many Deployments roll at a time for an upgrade of the operator; zero is 10. What a user asks for does
 	// not wait.
 	MaxRollouts int
+	// BrokerAdmins are Secrets with logins of RabbitMQ's administrators, one for each broker, by which the users of workers are kept.
+	BrokerAdmins []types.NamespacedName
+	// DenyNetworks are those in which no management API is asked.
+	DenyNetworks []netip.Prefix
 	// Scale is how KEDA asks for the numbers that it scales workers by.
 	Scale Scale
 }
@@ -71,6 +79,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if err := policies.setup(mgr, controllerOptions(options)); err != nil {
 		return err
 	}
+	options.Workers.Templates = workload.NewTemplates()
 	options.SuspectsStay = cmp.Or(options.SuspectsStay, suspectsStay)
 	options.RotateUsers = cmp.Or(options.RotateUsers, rotateUsers)
 	server, err := discovery.NewDiscoveryClientForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
@@ -81,17 +90,20 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	transports := &TransportReconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("transport-controller"),
 		Options: options,
-		brokers: newBrokers(age, options.Concurrency),
+		brokers: newBrokers(age, options.Concurrency, options.DenyNetworks),
+		crowds:  newCrowds(),
 		polls:   newPolls(),
 		gauges:  newGauges(),
+		drops:   newDrops(),
 		counts:  newStatusCounts(),
+		memory:  newMemories(),
 		drift:   newDrift(),
 		voices:  newVoices(age),
 		vigil:   newVigil(),
 
 		standings: newStandings(),
 
-		contests: newContests(options.PollInterval),
+		contests: newContests(cmp.Or(options.RepairWindow, maxRepairs*options.PollInterval)),
 		sidecars: &sidecars{server: server},
 		keda:     &keda{server: server, age: age, off: options.Scale.URL == ""},
 		scalers:  newScalers(),
@@ -100,7 +112,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}
 	meter := newMeter(transports, age)
 	demands := newDemands(meter, scaleEvery(options.PollInterval))
-	if err := register(metrics.Registry, transports.brokers, transports.gauges, transports.standings, transports.drift.repairs, demands); err != nil {
+	if err := register(metrics.Registry, transports.brokers, transports.gauges, transports.standings, transports.drift.repairs, transports.drops.total,
+		demands); err != nil {
 		return err
 	}
 	if err := addScale(mgr, options.Scale, meter, demands); err != nil {

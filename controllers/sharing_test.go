@@ -29,7 +29,7 @@ func TestTransportsOfOneVhostCostOneSnapshotForEachPoll(t *testing.T) {
 		w.awaitReady(transport)
 	}
 	quiet := -1
-	testtransport.EventuallyWithin(t, time.Minute, "nothing to be written any more", func() bool {
+	testtransport.Eventually(t, "nothing to be written any more", func() bool {
 		before := quiet
 		quiet = len(theOperator.writes.of(w.namespace)) + int(w.proxy.writes.Load())
 		w.awaitLooks(2)
@@ -37,7 +37,7 @@ func TestTransportsOfOneVhostCostOneSnapshotForEachPoll(t *testing.T) {
 	})
 
 	reads, looks := w.proxy.reads.Load(), reconciles(t, "transport")
-	testtransport.EventuallyWithin(t, time.Minute, "some polls", func() bool {
+	testtransport.Eventually(t, "some polls", func() bool {
 		return reconciles(t, "transport") >= looks+polls*users
 	})
 	looks = reconciles(t, "transport") - looks

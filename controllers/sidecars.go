@@ -67,10 +67,13 @@ func (s *sidecars) unknown(ctx context.Context, now time.Time, err error) (bool,
 func (r *TransportReconciler) workerOptions(ctx context.Context, run *transportRun, worker *v1alpha1.Worker) (workload.Options, error) {
 	options := r.Options.Workers
 	options.Secrets = run.forWorkers()
+	var err error
+	if options.Guarded, err = r.guardedSecrets(ctx, run); err != nil {
+		return options, err
+	}
 	if worker.Handler.HTTP == nil || worker.Handler.Image == nil {
 		return options, nil
 	}
-	var err error
 	options.NativeSidecars, err = r.sidecars.native(ctx, time.Now())
 	return options, err
 }

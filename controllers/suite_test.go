@@ -57,6 +57,9 @@ const (
 	pollInterval = time.Second
 	secretName   = "rabbitmq"
 	managerUser  = "redrive-manager"
+
+	// repairWindow is longer than five polls: on a busy machine, two who fight for an object are no faster than the polls of the tests.
+	repairWindow = 30 * time.Second
 )
 
 // shortWaits come to a second or so each, since the status keeps whole seconds.
@@ -69,6 +72,10 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
 	}
+	// Now: controller-runtime drops all that is logged by a logger that comes half a minute after the start.
+	logger := logr.FromSlogHandler(slog.NewTextHandler(&theOperator.log, nil))
+	ctrl.SetLogger(logger)
+	klog.SetLogger(logger)
 	testbroker.Main(running(func() int {
 		return testcluster.Run(running(func() int {
 			defer theOperator.stop()
@@ -88,6 +95,8 @@ type operator struct {
 	once sync.Once
 	// poll is how often it looks at each Transport; pollInterval where it is zero.
 	poll time.Duration
+	// young is how old a queue becomes before anything leads into it.
+	young time.Duration
 	// image of the workers, workerImage where it is empty; maxRollouts is how many Deployments another one rolls at a time.
 	image       string
 	maxRollouts int
@@ -141,11 +150,13 @@ func (o *operator) start(t *testing.T, cluster *testcluster.Cluster) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	o.scale = "http://" + listener.Addr().String()
+	waits := shortWaits()
+	waits.Young = o.young
 	ctx, cancel := context.WithCancel(context.Background())
 	o.cancel, o.ended = cancel, make(chan error, 1)
 	must(t, controllers.Setup(ctx, mgr, controllers.Options{
 		ClusterUID: cmp.Or(o.uid, uid), Workers: workload.Options{Image: cmp.Or(o.image, workerImage)}, MaxRollouts: o.maxRollouts,
-		PollInterval: cmp.Or(o.poll, pollInterval), Waits: shortWaits(), SuspectsStay: time.Second, Concurrency: 8,
+		PollInterval: cmp.Or(o.poll, pollInterval), Waits: waits, SuspectsStay: time.Second, RepairWindow: repairWindow, Concurrency: 8,
 		Scale: controllers.Scale{Listener: listener, URL: o.scale},
 	}))
 	go func() { o.ended <- mgr.Start(ctx) }()
@@ -213,11 +224,14 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	cluster, server := testcluster.Start(t), testbroker.Shared(t)
+	return newWorldOn(t, testbroker.Shared(t))
+}
+
+// newWorldOn is a world on a broker of its own.
+func newWorldOn(t *testing.T, server *testbroker.Broker) *world {
+	t.Helper()
+	cluster := testcluster.Start(t)
 	theOperator.once.Do(func() {
-		logger := logr.FromSlogHandler(slog.NewTextHandler(&theOperator.log, nil))
-		ctrl.SetLogger(logger)
-		klog.SetLogger(logger)
 		grant(t, cluster)
 		theOperator.start(t, cluster)
 	})
@@ -481,8 +495,14 @@ func newProxy(t *testing.T, managementURL string) *proxy {
 		}
 		forward.ServeHTTP(rw, r)
 	}))
-	t.Cleanup(p.Close)
+	t.Cleanup(func() { closeServer(p.Server) })
 	return p
+}
+
+// closeServer ends also the requests that wait for an answer: the operator goes on to ask after a test has ended.
+func closeServer(server *httptest.Server) {
+	server.CloseClientConnections()
+	server.Close()
 }
 
 // trap catches one write to the broker.

@@ -31,7 +31,7 @@ func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportR
 	if err != nil {
 		return brokerError(err)
 	}
-	t.Status.Broker = &v1alpha1.BrokerIdentity{Cluster: observed.Cluster, VHost: observed.VHost}
+	t.Status.Broker = identityOf(t.Status.Broker, observed.Identity)
 	t.Status.Created, t.Status.Adopted = prepared.Created, withRefs(t.Status.Adopted, prepared.Kept)
 	wanted := topology.Fingerprint(prepared.Difference.Wanted, prepared.Difference.Withheld)
 	unchanged := t.Status.TopologyHash == wanted
@@ -50,6 +50,7 @@ func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportR
 		}
 	}
 	run.report, err = prepared.CarryOut(ctx, run.port)
+	r.memory.keep(client.ObjectKeyFromObject(t), &run.report)
 	r.reportTopology(ctx, run, unchanged)
 	reportMigrations(run, run.report.Migrations, prepared.Difference.Migrations)
 	if err != nil {
@@ -63,7 +64,17 @@ func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportR
 	return judge(run)
 }
 
-// followQueues lets the workers consume what is exchanged as it is to be, and empty what they consumed and is not wanted any more.
+// identityOf is the broker on which the objects stand. An ID that cannot be read any more is kept.
+func identityOf(before *v1alpha1.BrokerIdentity, now topology.Identity) *v1alpha1.BrokerIdentity {
+	identity := &v1alpha1.BrokerIdentity{Cluster: now.Cluster, ClusterID: now.ClusterID, VHost: now.VHost}
+	if before != nil && now.ClusterID == "" {
+		identity.ClusterID = before.ClusterID
+	}
+	return identity
+}
+
+// followQueues lets the workers consume what is exchanged as it is to be, empty what they consumed and is not wanted any more, and leave
+// alone what would lose its order.
 func (run *transportRun) followQueues() {
 	for i := range run.compiled.Workers {
 		config := &run.compiled.Workers[i]
@@ -71,6 +82,7 @@ func (run *transportRun) followQueues() {
 		if last, published := run.live.config(workload.Name(run.transport, config.Worker)); published {
 			*config = config.WithLeaving(last, run.report.Leaving)
 		}
+		*config, _ = config.Holding(run.report.Disordered)
 	}
 }
 
@@ -80,9 +92,12 @@ func (r *TransportReconciler) prepare(
 	ctx context.Context, run *transportRun, desired topology.Objects,
 ) (observed topology.Observed, prepared apply.Prepared, err error) {
 	t := run.transport
+	state := stateOf(t)
+	memory := r.memory.of(client.ObjectKeyFromObject(t))
+	state.Known, state.Stuck = memory.known, memory.stuck
 	input := apply.Input{
-		Desired: desired, State: stateOf(t), Consumed: run.live.consumed(), Follows: r.follows(ctx, run),
-		Waits: r.Options.Waits, Now: time.Now(),
+		Desired: desired, State: state, Consumed: run.live.consumed(), Follows: r.follows(ctx, run),
+		Waits: r.Options.Waits, Now: time.Now(), WriteDeletions: r.writeDeletions(run),
 	}
 	for {
 		if observed, err = run.port.Observe(ctx); err != nil {
@@ -121,7 +136,7 @@ func (r *TransportReconciler) needs(run *transportRun) compile.Needs {
 func (r *TransportReconciler) reportTopology(ctx context.Context, run *transportRun, unchanged bool) {
 	status, report, name := &run.transport.Status, run.report, client.ObjectKeyFromObject(run.transport)
 	reportAdoption(run)
-	status.Created, status.Adopted = report.Created, report.Adopted
+	status.Created, status.Adopted, status.Deletions = report.Created, report.Adopted, report.Deletions
 	status.Retiring = r.counts.retiring(name, status.Retiring, report.Retiring, time.Now())
 	status.Queues = new(int32(len(run.transport.Spec.Queues))) //nolint:gosec // the schema allows 64
 	status.Lanes = nil
@@ -162,14 +177,32 @@ func judge(run *transportRun) error {
 func stateOf(t *v1alpha1.Transport) apply.State {
 	return apply.State{
 		Created: t.Status.Created, Adopted: adopted(t), Retiring: t.Status.Retiring, Migrations: t.Status.Migrations,
-		Broker: t.Status.Broker, Begun: t.Status.Broker != nil,
+		Deletions: t.Status.Deletions,
+		Broker:    t.Status.Broker, Begun: t.Status.Broker != nil,
+	}
+}
+
+// writeDeletions writes down what is about to be deleted. The write fails where anybody has written the Transport since it was read, so
+// that none but the operator that works on it deletes; where nothing is to be written, the API server is asked.
+func (r *TransportReconciler) writeDeletions(run *transportRun) func(context.Context, []v1alpha1.Deletion) error {
+	return func(ctx context.Context, deletions []v1alpha1.Deletion) error {
+		t := run.transport
+		before := t.ResourceVersion
+		t.Status.Deletions = deletions
+		if err := run.subject.writeStatus(ctx, r.Client); err != nil || t.ResourceVersion != before {
+			return err
+		}
+		return r.current(ctx, t)
 	}
 }
 
 // brokerError tells what an error of the broker means for the Transport.
 func brokerError(err error) error {
 	var moved *apply.BrokerChangedError
+	var young *apply.TooYoungError
 	switch {
+	case errors.As(err, &young):
+		return wait(v1alpha1.ReasonProgressing, young.After, err)
 	case errors.As(err, &moved):
 		return stall(v1alpha1.ReasonBrokerChanged, fmt.Errorf(
 			"%w; neither is touched: let the Secret lead to the first again, or delete the Transport with deletionPolicy Retain and make it anew", err))

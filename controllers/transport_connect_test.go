@@ -155,7 +155,7 @@ func TestARabbitmqClusterThatLeadsNowhereSaysWhy(t *testing.T) {
 				clusters: clusters(cluster(nil)),
 				secrets:  map[string]map[string]string{"shop/rabbit-default-user": {"username": "u", "password": "p"}},
 			},
-			reason: v1alpha1.ReasonSecretInvalid, part: `Secret "rabbit-default-user" of RabbitmqCluster "rabbit": key host: missing`,
+			reason: v1alpha1.ReasonSecretInvalid, part: `Secret "rabbit-default-user" of RabbitmqCluster "rabbit": key host (or uri): missing`,
 		},
 	}
 	for name, tt := range tests {

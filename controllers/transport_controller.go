@@ -35,9 +35,12 @@ type TransportReconciler struct {
 	Options  Options
 
 	brokers *brokers
+	crowds  *crowds
 	polls   *polls
 	gauges  *gauges
+	drops   *drops
 	counts  *statusCounts
+	memory  *memories
 	drift   *drift
 	voices  *voices
 	vigil   *vigil
@@ -68,11 +71,15 @@ type transportRun struct {
 	source brokerSource
 	// handlerSecrets are the versions of the Secrets of handlers, by worker group.
 	handlerSecrets map[string]string
+	// guarded are Secrets with a login that is not for pods, of those that workers would show; nil before they are looked for.
+	guarded map[string]bool
 	// userVersion is that of the Secret with the login of the workers' own user; empty where there is none.
 	userVersion string
 	// found leads to the broker, and port to what is on it; nil before connect.
 	found found
 	port  *ownPort
+	// admin is the port by which the users of the workers are kept; nil before it is looked for.
+	admin *ownPort
 	// ending is the namespace of a Transport that is deleted, where it is being deleted too; endingErr says that nobody knows.
 	ending    *corev1.Namespace
 	endingErr error
@@ -171,6 +178,7 @@ func (r *TransportReconciler) take(ctx context.Context, run *transportRun) error
 		r.lookForSecrets,
 		r.connect,
 		r.orKeep(r.applyTopology),
+		r.warnOfSharing,
 		r.orKeep(r.keepUser),
 		r.orKeep(r.applyWorkers),
 		r.applySuspects,
@@ -184,8 +192,10 @@ func (r *TransportReconciler) take(ctx context.Context, run *transportRun) error
 // forget drops what is kept in memory about a Transport that is gone.
 func (r *TransportReconciler) forget(name types.NamespacedName) {
 	r.gauges.forget(name)
+	r.drops.forget(name)
 	r.standings.forget(name)
 	r.counts.forget(name)
+	r.memory.forget(name)
 	r.drift.forget(name)
 	r.contests.forget(name)
 	r.voices.forget(name)
@@ -213,12 +223,10 @@ func (r *TransportReconciler) compile(ctx context.Context, run *transportRun) er
 	if refused, ok := errors.AsType[*compile.Error](err); ok {
 		return stall(refused.Reason, err)
 	}
-	if err == nil && run.compiled.MergedDelays > 0 {
-		run.warnings = append(run.warnings, fmt.Sprintf(
-			"%d delays of the retry policies have no fallback queue of their own and are made of shorter ones: set spec.lanes to Fine, or use fewer different delays",
-			run.compiled.MergedDelays))
-	}
 	if err == nil {
+		if merged := run.compiled.Merged(); merged != "" {
+			run.warnings = append(run.warnings, merged)
+		}
 		run.followReplicas()
 	}
 	return err //nolint:wrapcheck // a compile.Error names what it is about

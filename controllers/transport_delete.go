@@ -97,6 +97,9 @@ func (r *TransportReconciler) endingNamespace(ctx context.Context, run *transpor
 // release lets the Transport go and leaves its objects. What is left is said by an event, which outlives the Transport and
 // its namespace, and by the log.
 func (r *TransportReconciler) release(ctx context.Context, run *transportRun, why string) error {
+	if left := apply.Awaited(run.transport.Status.Deletions, r.Options.Waits, time.Now()); left > 0 {
+		return errAwaited(left)
+	}
 	users, err := r.releaseUsers(ctx, run)
 	if err != nil {
 		return err
@@ -145,9 +148,9 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 	report, err := apply.Delete(ctx, run.port, apply.DeleteInput{
 		Owner: r.owner(t), Prefix: compile.NamesOf(t).Prefix, State: stateOf(t),
 		Force:       t.Spec.DeletionPolicy == v1alpha1.DeletionDelete,
-		WorkersGone: workersGone, Waits: r.Options.Waits, Now: time.Now(),
+		WorkersGone: workersGone, Waits: r.Options.Waits, Now: time.Now(), WriteDeletions: r.writeDeletions(run),
 	})
-	t.Status.Created = report.Created
+	t.Status.Created, t.Status.Deletions = report.Created, report.Deletions
 	t.Status.Retiring = r.counts.retiring(client.ObjectKeyFromObject(t), t.Status.Retiring, report.Retiring, time.Now())
 	if len(report.Steps) > 0 {
 		run.subject.event(corev1.EventTypeNormal, "BrokerUpdated", stepsText(report.Steps))
@@ -257,9 +260,18 @@ func (r *TransportReconciler) afterStage(ctx context.Context, run *transportRun,
 		return wait(v1alpha1.ReasonDeleting, report.RequeueAfter, fmt.Errorf(
 			"the broker has not counted the messages in %s; if that stays, look whether its statistics are switched off or a node is down, %s",
 			joinedBy(", ", report.Uncounted), wayOut))
+	case report.Awaited > 0:
+		return errAwaited(report.Awaited)
 	default:
 		return wait(v1alpha1.ReasonDeleting, report.RequeueAfter, errors.New("the objects are on their way out of the broker"))
 	}
+}
+
+// errAwaited keeps a Transport whose objects may still be deleted by a request that had no answer: one that is made again with the same
+// queues would lose them.
+func errAwaited(left time.Duration) error {
+	return wait(v1alpha1.ReasonDeleting, left, errors.New(
+		"a request to delete something on the broker had no answer, and may still be carried out: the Transport goes when it cannot any more"))
 }
 
 // remedy says whether the workers still empty the queues, or somebody else has to.

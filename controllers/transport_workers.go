@@ -85,6 +85,7 @@ func (r *TransportReconciler) applyWorkers(ctx context.Context, run *transportRu
 	}
 	if len(hashes) == len(run.transport.Spec.Workers) {
 		run.transport.Status.ConfigHash = combined(hashes)
+		run.transport.Status.Pipelines = run.compiled.Pipelines()
 	}
 	if !refused && !run.awaitsUser() {
 		run.transport.Status.WorkersGeneration = run.transport.Generation

@@ -54,7 +54,7 @@ func (r *TransportReconciler) askWorkers(ctx context.Context, run *transportRun)
 // hear gives the number of pods that tell of each trouble. Only those are asked that may have one to tell of. Where nobody can
 // answer, or nobody can be asked, what was heard last stands: silence is no recovery.
 func (r *TransportReconciler) hear(ctx context.Context, run *transportRun, now time.Time) (map[trouble]int64, error) {
-	return r.hearGroups(ctx, r.voices, run.transport, run.troubled(), now)
+	return r.hearGroups(ctx, r.voices, run.transport, r.troubled(run, now), now)
 }
 
 // hearGroups asks the pods of some worker groups, given with how many pods each is to have.
@@ -91,22 +91,27 @@ func (r *TransportReconciler) hearGroups(
 }
 
 // troubled are the worker groups that may hold messages back, and how many pods each is to have.
-func (run *transportRun) troubled() map[string]int32 {
-	groups := map[string]int32{}
+func (r *TransportReconciler) troubled(run *transportRun, now time.Time) map[string]int32 {
+	name := client.ObjectKeyFromObject(run.transport)
+	last, _ := r.voices.of(name, now)
+	inHand, groups := r.gauges.inHand(name), map[string]int32{}
 	for i := range run.compiled.Workers {
 		config := &run.compiled.Workers[i]
-		if !mayHaveTrouble(config) {
-			continue
+		workers := run.live.deployments[workload.Name(run.transport, config.Worker)]
+		holds := last.tells(config.Worker) || slices.ContainsFunc(config.Named(), func(queue string) bool { return inHand[queue] })
+		ready := workers == nil || workers.Status.ReadyReplicas >= replicas(workers)
+		if !mayHaveTrouble(config) && !holds && ready {
+			continue // one that cannot consume a queue is not ready, and one that cannot publish has messages in hand
 		}
 		groups[config.Worker] = 0
-		if workers := run.live.deployments[workload.Name(run.transport, config.Worker)]; workers != nil {
+		if workers != nil {
 			groups[config.Worker] = replicas(workers)
 		}
 	}
 	return groups
 }
 
-// mayHaveTrouble is true for workers that may hold messages back.
+// mayHaveTrouble is true for workers that may hold messages back while they are ready.
 func mayHaveTrouble(config *compile.Config) bool {
 	return mayBeNotReady(&config.Handler) || config.Breaker != nil || config.Budget != nil ||
 		slices.ContainsFunc(config.Queues, func(q compile.Queue) bool { return q.Strict == v1alpha1.OnFailureBlock })

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -206,6 +207,30 @@ func TestWorkersThatCannotHaveTroubleAreNotAsked(t *testing.T) {
 	if asked := talker.asked.Load(); asked > 0 {
 		t.Errorf("the pod was asked %d times", asked)
 	}
+}
+
+func TestAWorkerThatHoldsMessagesForWhatTakesNoneIsAWarning(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	transport := w.ready()
+	talker := newTalker(t)
+	w.talks(transport, "one", talker)
+	talker.says.Store(&compile.WorkerStatus{Troubles: []compile.Trouble{{
+		Reason: v1alpha1.ReasonPublishFailing, Subject: "async.fallback 5s",
+		Message: `messages for exchange "async.fallback", lane or queue "5s", are held: RabbitMQ does not confirm what is published there`,
+	}}})
+	w.amqp.Publish("async", "test", amqp091.Publishing{MessageId: "held"})
+	deliveries, err := w.amqp.Channel().Consume("test", "worker", false, false, false, false, nil)
+	must(t, err)
+	held := <-deliveries
+	w.awaitWarning(transport, v1alpha1.ReasonPublishFailing, `worker default: messages for exchange "async.fallback", lane or queue "5s", are held`)
+	w.awaitEvent("PublishFailing", `lane or queue "5s", are held: RabbitMQ does not confirm what is published there`)
+
+	t.Log("it is over")
+	talker.says.Store(&compile.WorkerStatus{})
+	must(t, held.Ack(false))
+	w.awaitNoWarning(transport)
+	w.awaitEvent("Recovered", "PublishFailing of worker default: messages for exchange")
 }
 
 // unready makes a worker pod that runs, is not ready, and answers.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -14,6 +15,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/workload"
 )
 
 var (
@@ -42,12 +46,17 @@ func (r *TransportReconciler) reconcile(ctx context.Context, name types.Namespac
 		return ctrl.Result{}, err
 	}
 	if run.needsBroker() {
-		place, err := run.found.port.line.join(run.found.port, run.settled())
+		crowd, leave, err := r.crowds.enter(name.Namespace, run.settled())
 		if err != nil {
-			if err := r.tellOfLine(ctx, run, err); err != nil {
-				return ctrl.Result{}, err
-			}
-			return ctrl.Result{RequeueAfter: jitter(fullPause)}, nil
+			return r.turnAway(ctx, run, crowdPause, err)
+		}
+		defer leave()
+		if err := r.warm(ctx, run, crowd); err != nil {
+			return ctrl.Result{}, err
+		}
+		place, err := run.found.port.line.join(run.found.port, name.Namespace, run.settled())
+		if err != nil {
+			return r.turnAway(ctx, run, fullPause, err)
 		}
 		defer place.leave()
 		if run, err = r.await(ctx, run, place); err != nil {
@@ -56,7 +65,55 @@ func (r *TransportReconciler) reconcile(ctx context.Context, name types.Namespac
 	}
 	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
 	defer cancel()
-	return r.look(ctx, run)
+	held := r.brokers.budget.hold(name.Namespace)
+	defer held.release()
+	defer func() {
+		if run.port != nil {
+			run.port.done()
+		}
+	}()
+	return r.look(broker.WithMeter(ctx, held), run)
+}
+
+// turnAway has a Transport come back that finds no place, and says so.
+func (r *TransportReconciler) turnAway(ctx context.Context, run *transportRun, pause time.Duration, why error) (ctrl.Result, error) {
+	if err := r.tellOfLine(ctx, run, why); err != nil {
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{RequeueAfter: jitter(pause)}, nil
+}
+
+// warm does beforehand what costs CPU and not the broker, so that nobody keeps a seat meanwhile: expressions are compiled and templates merged
+// once, and kept. What is wrong with them is told at the look itself.
+func (r *TransportReconciler) warm(ctx context.Context, run *transportRun, crowd *crowd) error {
+	if !run.changed() || !run.transport.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	select {
+	case crowd.busy <- struct{}{}:
+		defer func() { <-crowd.busy }()
+	case <-ctx.Done():
+		return errNothing
+	}
+	policies, err := policiesOf(ctx, r.Client, run.transport.Namespace)
+	if err != nil {
+		return err
+	}
+	if _, err := compile.Compile(run.transport, policies); err != nil {
+		return nil // as above
+	}
+	run.source = run.found.source
+	for i := range run.transport.Spec.Workers {
+		worker := &run.transport.Spec.Workers[i]
+		options, err := r.workerOptions(ctx, run, worker)
+		if err != nil {
+			return err
+		}
+		if _, err := workload.Deployment(run.transport, worker, options); err == nil {
+			_, _ = workload.SuspectsDeployment(run.transport, worker, options)
+		}
+	}
+	return nil
 }
 
 // begin reads the Transport, and what leads to its broker. It fails with errNothing.

@@ -55,6 +55,7 @@ func (run *transportRun) forWorkers() workload.Secrets {
 type keeping struct {
 	r      *TransportReconciler
 	run    *transportRun
+	port   *ownPort
 	vhost  string
 	queues []string
 	rights topology.Rights
@@ -74,9 +75,15 @@ func (r *TransportReconciler) keepUser(ctx context.Context, run *transportRun) e
 	}
 	k := &keeping{r: r, run: run, vhost: run.transport.Status.Broker.VHost, queues: run.consumedQueues()}
 	k.rights = topology.WorkerRights(compile.NamesOf(run.transport), k.queues)
-	err := k.keep(ctx)
+	var err error
+	if k.port, err = r.users(ctx, run); err == nil {
+		err = k.keep(ctx)
+	}
 	switch {
-	case err == nil, errors.Is(err, errOutdated):
+	case err == nil:
+		run.warnOfAdmin()
+		return nil
+	case errors.Is(err, errOutdated):
 		return err
 	case hasUser(run.transport) && !k.confirmed:
 		return userError(err)
@@ -111,7 +118,7 @@ func (k *keeping) keep(ctx context.Context) error {
 	if current != "" {
 		var err error
 		password = string(k.secret.Data["password"])
-		if seen, err = apply.LookAtUser(ctx, k.run.port, k.vhost, current, password); err != nil {
+		if seen, err = apply.LookAtUser(ctx, k.port, k.vhost, current, password); err != nil {
 			return err //nolint:wrapcheck // It names its operation.
 		}
 		k.turn.wrong = !seen.Exists || !seen.Knows
@@ -172,7 +179,7 @@ func (k *keeping) intend(ctx context.Context, name string) error {
 		return nil
 	}
 	if known == nil {
-		_, err := k.run.port.User(ctx, name)
+		_, err := k.port.User(ctx, name)
 		switch {
 		case err == nil:
 			return stall(v1alpha1.ReasonConflict, fmt.Errorf(
@@ -206,7 +213,7 @@ func (k *keeping) putRight(ctx context.Context, name, password string, seen appl
 	if err := k.r.current(ctx, k.run.transport); err != nil {
 		return outdated(err)
 	}
-	changed, err := apply.PutUserRight(ctx, k.run.port, k.vhost, name, password, seen, granted)
+	changed, err := apply.PutUserRight(ctx, k.port, k.vhost, name, password, seen, granted)
 	if err != nil {
 		return err //nolint:wrapcheck // It names its operation.
 	}
@@ -224,11 +231,11 @@ func (k *keeping) change(ctx context.Context, name string) error {
 		return outdated(err)
 	}
 	password := rand.Text() + rand.Text()
-	seen, err := apply.LookAtUser(ctx, k.run.port, k.vhost, name, password)
+	seen, err := apply.LookAtUser(ctx, k.port, k.vhost, name, password)
 	if err != nil {
 		return err //nolint:wrapcheck // It names its operation.
 	}
-	if _, err := apply.PutUserRight(ctx, k.run.port, k.vhost, name, password, seen, k.rights); err != nil {
+	if _, err := apply.PutUserRight(ctx, k.port, k.vhost, name, password, seen, k.rights); err != nil {
 		return err //nolint:wrapcheck // as above
 	}
 	k.r.grants.note(name, k.rights)
@@ -272,13 +279,17 @@ func userNames(t *v1alpha1.Transport) string {
 
 func (r *TransportReconciler) leaveIdle(ctx context.Context, run *transportRun) error {
 	t := run.transport
+	port, err := r.users(ctx, run)
+	if err != nil {
+		return err
+	}
 	for _, user := range r.idle(t, time.Now()) {
 		// RabbitMQ answers with 500 where a login without the tag asks for the connections of somebody else. Asked for the user, it
 		// says that it may not.
-		if _, err := run.port.User(ctx, user.Name); err != nil && !errors.Is(err, broker.ErrNotFound) {
+		if _, err := port.User(ctx, user.Name); err != nil && !errors.Is(err, broker.ErrNotFound) {
 			return err //nolint:wrapcheck // It names its operation.
 		}
-		sessions, err := run.port.Sessions(ctx, user.Name)
+		sessions, err := port.Sessions(ctx, user.Name)
 		if err != nil {
 			return err //nolint:wrapcheck // It names its operation.
 		}
@@ -322,7 +333,11 @@ func (r *TransportReconciler) deleteUser(ctx context.Context, run *transportRun,
 	if err := r.current(ctx, run.transport); err != nil {
 		return outdated(err)
 	}
-	if err := run.port.DeleteUser(ctx, name); err != nil {
+	port, err := r.users(ctx, run)
+	if err != nil {
+		return err
+	}
+	if err := port.DeleteUser(ctx, name); err != nil {
 		return err //nolint:wrapcheck // It names its operation.
 	}
 	r.grants.forget(name)

@@ -220,6 +220,7 @@ func TestAUserMayNotReadAFailureQueueThatLeaves(t *testing.T) {
 	transport := w.scopedReady()
 	name := w.loggedInAs(transport)
 	w.amqp.Publish("async.failed", "", amqp091.Publishing{MessageId: "failed"})
+	w.awaitCount("async.failed", 1) // the tests' waits are shorter than the broker takes to count
 	edit(w, transport, func(t *v1alpha1.Transport) {
 		t.Spec.Failure = &v1alpha1.Failure{Queue: new("dead")}
 		t.Spec.Queues = append(t.Spec.Queues, v1alpha1.Queue{Name: "third", BindingKeys: []string{"third"}})
@@ -420,6 +421,7 @@ func TestWithoutTheTagWorkersThatHaveAUserGoOnAndAreToldOfNoQueueThatItMayNotCon
 }
 
 func TestAnOperatorThatIsKilledWhileItMakesOrChangesAUserGoesOn(t *testing.T) {
+	testtransport.Long(t)
 	w := newWorld(t)
 	w.administer()
 	w.allowSecrets()

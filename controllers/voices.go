@@ -205,6 +205,16 @@ func kindsOf(heard map[trouble]int64) map[trouble]bool {
 	return kinds
 }
 
+// tells is true where pods of a worker group told of a trouble.
+func (v *voice) tells(worker string) bool {
+	for one := range v.heard {
+		if one.worker == worker {
+			return true
+		}
+	}
+	return false
+}
+
 // next is how long it is until pods with troubles are asked again; zero where there is no hurry. A trouble that stays is no
 // reason to look all the time.
 func (v *voice) next(now time.Time) time.Duration {
@@ -287,7 +297,8 @@ func troublesIn(answer *compile.WorkerStatus, worker string) []trouble {
 	var found []trouble
 	for _, told := range answer.Troubles[:min(len(answer.Troubles), maxTroubles)] {
 		switch told.Reason {
-		case v1alpha1.ReasonQueueBlocked, v1alpha1.ReasonHandlerNotReady, v1alpha1.ReasonBreakerOpen, v1alpha1.ReasonBudgetExhausted:
+		case v1alpha1.ReasonQueueBlocked, v1alpha1.ReasonHandlerNotReady, v1alpha1.ReasonBreakerOpen, v1alpha1.ReasonBudgetExhausted,
+			v1alpha1.ReasonQueueUnavailable, v1alpha1.ReasonPublishFailing:
 		default:
 			continue
 		}

@@ -28,14 +28,16 @@ func TestWhoWaitsForItsTurnHeedsItsUserMeanwhile(t *testing.T) {
 		w.create(secret)
 	}
 	hang(w)
+	hang(other)
+	// Namespaces share the seats, so there is a crowd in each.
 	crowd := make([]*v1alpha1.Transport, 64)
 	for i := range crowd {
+		w := []*world{w, other}[i%2]
 		crowd[i] = w.transport()
 		crowd[i].Name = fmt.Sprint("crowd-", i)
 		crowd[i].Spec.Broker.SecretRef.Name, crowd[i].Spec.Broker.VHost = "hanging", new(fmt.Sprint("team-", i))
 		w.create(crowd[i])
 	}
-	hang(other)
 	other.create(other.policy("policy", time.Second))
 	moving := other.transport()
 	moving.Spec.Broker.SecretRef.Name = "hanging"

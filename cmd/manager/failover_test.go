@@ -136,7 +136,7 @@ func (r *replicasOfManager) start() {
 // leader waits until another one leads than before.
 func (r *replicasOfManager) leader(before string) (name string) {
 	r.Helper()
-	testtransport.EventuallyWithin(r, time.Minute, "another to lead than "+before, func() bool {
+	testtransport.Eventually(r, "another to lead than "+before, func() bool {
 		lease := &coordinationv1.Lease{}
 		err := r.cluster.Client.Get(r.Context(), client.ObjectKey{Namespace: r.namespace, Name: "redrive-manager.redrive.dev"}, lease)
 		must(r.T, client.IgnoreNotFound(err))
@@ -190,6 +190,7 @@ func (m *team) settled(t *testing.T, cluster *testcluster.Cluster) bool {
 }
 
 func TestAManagerThatStandsByFinishesWhatAKilledOneBegan(t *testing.T) {
+	testtransport.Long(t)
 	cluster, broker := testcluster.Start(t), testbroker.Shared(t)
 	deploy(t, cluster, filepath.Join("config", "crd"), "")
 	replicas := newReplicas(t, cluster)

@@ -7,12 +7,14 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -44,6 +46,9 @@ type settings struct {
 	workerImage     string
 	imagePullPolicy string
 	namespaces      namespaces
+	denyNetworks    prefixes
+	brokerAdmins    secretNames
+	restrict        bool
 	pollInterval    time.Duration
 	waits           topology.Waits
 	rotateUsers     time.Duration
@@ -84,10 +89,17 @@ func parse(flags *flag.FlagSet, arguments []string) *settings {
 	flags.StringVar(&s.workerImage, "worker-image", os.Getenv(workerImageVariable), "Image of the workers.")
 	flags.StringVar(&s.imagePullPolicy, "worker-image-pull-policy", "", "Pull policy of the workers' image; empty leaves it to Kubernetes.")
 	flags.Var(&s.namespaces, "namespaces", "The only namespaces to look at, with commas between them; empty is all.")
+	flags.Var(&s.denyNetworks, "deny-broker-networks",
+		"Networks, such as 127.0.0.0/8, in which no management API of RabbitMQ is asked, with commas between them; empty is none.")
+	flags.Var(&s.brokerAdmins, "broker-admin",
+		"Secrets, as NAMESPACE/NAME with commas between them, with logins of RabbitMQ's administrators: one for each broker, by which users of workers are made.")
+	flags.BoolVar(&s.restrict, "restrict-templates", false, "Refuse templates of pods that show Secrets, or that take a service account.")
 	flags.DurationVar(&s.pollInterval, "poll-interval", time.Minute, "How often each Transport is compared with its broker.")
 	flags.DurationVar(&s.waits.Grace, "lane-grace", s.waits.Grace, "How long a fallback queue stays bound after no configuration names it.")
 	flags.DurationVar(&s.waits.Unbound, "unbound-wait", s.waits.Unbound, "How long a queue that goes is unbound before it is first counted.")
 	flags.DurationVar(&s.waits.Empty, "empty-wait", s.waits.Empty, "Time between the two counts of a queue that goes.")
+	flags.DurationVar(&s.waits.Request, "request-lifetime", s.waits.Request,
+		"How long a request to delete something may still be carried out after it was sent, where its answer is not known.")
 	flags.DurationVar(&s.rotateUsers, "rotate-users", 30*24*time.Hour,
 		"How old the password of a RabbitMQ user becomes that the manager made for workers (spec.broker.scopedUser).")
 	flags.IntVar(&s.concurrency, "concurrency", 8, "How many Transports of one broker, and how many RetryPolicies, are reconciled at a time.")
@@ -105,8 +117,8 @@ func (s *settings) check() error {
 		return errors.New("the image of the workers is missing: set --worker-image or " + workerImageVariable)
 	case s.pollInterval < time.Second:
 		return errors.New("--poll-interval must be at least 1s")
-	case s.waits.Grace < 0 || s.waits.Unbound < 0 || s.waits.Empty < 0:
-		return errors.New("--lane-grace, --unbound-wait and --empty-wait must not be negative")
+	case s.waits.Grace < 0 || s.waits.Unbound < 0 || s.waits.Empty < 0 || s.waits.Request < 0:
+		return errors.New("--lane-grace, --unbound-wait, --empty-wait and --request-lifetime must not be negative")
 	case s.rotateUsers < time.Hour:
 		return errors.New("--rotate-users must be at least 1h")
 	case s.concurrency < 1:
@@ -152,6 +164,61 @@ func (n *namespaces) cached() map[string]cache.Config {
 	return only
 }
 
+// secretNames is the value of a flag: names with their namespaces, with commas between them. Given twice, the flag counts as one list.
+type secretNames []types.NamespacedName
+
+// String implements flag.Value.
+func (n *secretNames) String() string {
+	texts := make([]string, len(*n))
+	for i, name := range *n {
+		texts[i] = name.String()
+	}
+	return strings.Join(texts, ",")
+}
+
+// Set implements flag.Value.
+func (n *secretNames) Set(list string) error {
+	for text := range strings.SplitSeq(list, ",") {
+		if text == "" {
+			continue
+		}
+		namespace, name, _ := strings.Cut(text, "/")
+		if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
+			return fmt.Errorf("%q is not the name of a Secret with its namespace, such as redrive-system/rabbitmq-admin", text)
+		}
+		*n = append(*n, types.NamespacedName{Namespace: namespace, Name: name})
+	}
+	return nil
+}
+
+// prefixes is the value of a flag: networks with commas between them. Given twice, the last counts.
+type prefixes []netip.Prefix
+
+// String implements flag.Value.
+func (p *prefixes) String() string {
+	texts := make([]string, len(*p))
+	for i, prefix := range *p {
+		texts[i] = prefix.String()
+	}
+	return strings.Join(texts, ",")
+}
+
+// Set implements flag.Value.
+func (p *prefixes) Set(list string) error {
+	*p = nil
+	for text := range strings.SplitSeq(list, ",") {
+		if text == "" {
+			continue
+		}
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			return fmt.Errorf("%q is not a network such as 10.0.0.0/8", text)
+		}
+		*p = append(*p, prefix)
+	}
+	return nil
+}
+
 func run(ctx context.Context, s *settings) error {
 	if err := s.check(); err != nil {
 		return err
@@ -178,13 +245,17 @@ func runOn(ctx context.Context, cluster *rest.Config, s *settings) error {
 		return err
 	}
 	err = controllers.Setup(ctx, mgr, controllers.Options{
-		ClusterUID:   uid,
-		Workers:      workload.Options{Image: s.workerImage, ImagePullPolicy: corev1.PullPolicy(s.imagePullPolicy)},
+		ClusterUID: uid,
+		Workers: workload.Options{
+			Image: s.workerImage, ImagePullPolicy: corev1.PullPolicy(s.imagePullPolicy), Restrict: s.restrict,
+		},
 		PollInterval: s.pollInterval,
 		Waits:        s.waits,
 		RotateUsers:  s.rotateUsers,
 		Concurrency:  s.concurrency,
 		MaxRollouts:  s.maxRollouts,
+		DenyNetworks: s.denyNetworks,
+		BrokerAdmins: s.brokerAdmins,
 		Scale:        scale,
 	})
 	if err != nil {

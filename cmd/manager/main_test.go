@@ -20,6 +20,8 @@ func TestFlagsThatCannotBeAreRefused(t *testing.T) {
 		"a negative wait":                      {"--worker-image=i --empty-wait=-1s", "must not be negative"},
 		"nobody who works":                     {"--worker-image=i --concurrency=0", "--concurrency"},
 		"an upgrade of nobody":                 {"--worker-image=i --max-worker-rollouts=0", "--max-worker-rollouts"},
+		"administrators of brokers":            {"--worker-image=i --broker-admin=redrive-system/a,redrive-system/b --restrict-templates", ""},
+		"networks of no brokers":               {"--worker-image=i --deny-broker-networks=127.0.0.0/8,::1/128", ""},
 		"an address for KEDA":                  {"--worker-image=i --scale-bind-address=:8082", ""},
 		"a URL that is none":                   {"--worker-image=i --scale-bind-address=:8082 --scale-url=redrive:8082", "--scale-url"},
 		"a URL with a password":                {"--worker-image=i --scale-bind-address=:8082 --scale-url=http://a:b@c", "--scale-url=http://a:xxxxx@c"},
