@@ -23,6 +23,7 @@ const (
 	formatJSON    = "json"
 	formatYAML    = "yaml"
 	formatMermaid = "mermaid"
+	formatShort   = "short"
 )
 
 func newPlan(env Environment) *cobra.Command {
@@ -38,14 +39,14 @@ broker, and prints what would change: + is made, ~ is changed, - is removed. It 
 Exit codes: 0 nothing to do, 2 there are changes, 1 something is wrong: a file, the broker, or an object on it that
 stands in the way (lines with !). The plan is printed in the last case too.
 
-With -o mermaid it draws the topology, and needs no broker.`,
+With -o short it prints one line for each Transport, and the lines with !. With -o mermaid it draws the topology, and needs no broker.`,
 		Example: `  redrive plan -f deploy/
   kustomize build deploy/ | redrive plan -f -
   redrive plan -f deploy/ -o mermaid > topology.mmd`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			if !slices.Contains([]string{formatText, formatJSON, formatYAML, formatMermaid}, format) {
-				return fmt.Errorf("-o %s: the formats are text, json, yaml and mermaid", format)
+			if !slices.Contains([]string{formatText, formatShort, formatJSON, formatYAML, formatMermaid}, format) {
+				return fmt.Errorf("-o %s: the formats are text, short, json, yaml and mermaid", format)
 			}
 			ctx, stop := untilSignal(command.Context(), env.Signals)
 			defer stop()
@@ -53,7 +54,7 @@ With -o mermaid it draws the topology, and needs no broker.`,
 		},
 	}
 	fromFlag(command, &from)
-	command.Flags().StringVarP(&format, "output", "o", formatText, "`format`: text, json, yaml or mermaid")
+	command.Flags().StringVarP(&format, "output", "o", formatText, "`format`: text, short, json, yaml or mermaid")
 	return command
 }
 
@@ -86,6 +87,7 @@ func plan(ctx context.Context, env Environment, from, format string) error {
 	if err != nil {
 		return fmt.Errorf("choose the broker:\n%w", err)
 	}
+	collisions, sharedExchanges := local.Collisions(loaded.units, brokers)
 	plans := make([]local.Plan, 0, len(loaded.units))
 	var problems []error
 	for i := range loaded.units {
@@ -95,6 +97,8 @@ func plan(ctx context.Context, env Environment, from, format string) error {
 			problems = append(problems, fmt.Errorf("%s: %w", local.Describe(loaded.set, "Transport", unit.Name()), err))
 			continue
 		}
+		made.Problems = append(made.Problems, collisions[unit.Name()]...)
+		made.Warnings = append(made.Warnings, sharedExchanges[unit.Name()]...)
 		plans = append(plans, made)
 	}
 	if err := printPlans(env.Out, plans, format); err != nil {
@@ -132,6 +136,8 @@ func printPlans(out io.Writer, plans []local.Plan, format string) error {
 		}
 	case formatYAML:
 		text, err = yaml.Marshal(document)
+	case formatShort:
+		text = []byte(shortText(plans))
 	default:
 		text = []byte(planText(plans))
 	}
@@ -152,6 +158,37 @@ func planText(plans []local.Plan) string {
 	return text.String()
 }
 
+// shortText has a line for each Transport, and one for each thing that stands in the way.
+func shortText(plans []local.Plan) string {
+	var text strings.Builder
+	for i := range plans {
+		p := &plans[i]
+		fmt.Fprintf(&text, "%s: %s, %d warnings\n", p.Transport, summaryText(p.Summary), len(p.Warnings))
+		describeObstacles(func(format string, args ...any) { fmt.Fprintf(&text, format+"\n", args...) }, p)
+	}
+	return text.String()
+}
+
+func summaryText(s local.Summary) string {
+	if s.Empty() {
+		return "nothing to do"
+	}
+	return fmt.Sprintf("%d to add, %d to change, %d to remove", s.Add, s.Change, s.Remove)
+}
+
+// describeObstacles tells what only the user can put right.
+func describeObstacles(line func(format string, args ...any), p *local.Plan) {
+	for _, conflict := range p.Conflicts {
+		line("  ! conflict: %s", conflict)
+	}
+	for _, problem := range p.Problems {
+		line("  ! problem: %s", problem)
+	}
+	for _, withheld := range p.Withheld {
+		line("  ! not made: binding %s: %s", withheld.Binding.Name(), withheld.Reason)
+	}
+}
+
 func describe(text *strings.Builder, p *local.Plan) {
 	line := func(format string, args ...any) { fmt.Fprintf(text, format+"\n", args...) }
 	line("Transport %s on %s, vhost %s", p.Transport, p.Broker, p.Identity.VHost)
@@ -167,15 +204,7 @@ func describe(text *strings.Builder, p *local.Plan) {
 	for _, exchange := range p.RetiredExchanges {
 		line("  - exchange %s  deleted once no queue needs it", exchange)
 	}
-	for _, conflict := range p.Conflicts {
-		line("  ! conflict: %s", conflict)
-	}
-	for _, problem := range p.Problems {
-		line("  ! problem: %s", problem)
-	}
-	for _, withheld := range p.Withheld {
-		line("  ! not made: binding %s: %s", withheld.Binding.Name(), withheld.Reason)
-	}
+	describeObstacles(line, p)
 	if p.User != nil {
 		line("  on a cluster the workers log in as a user %s-…: configure %s, write %s, read %s", p.User.Name,
 			p.User.Rights.Configure, p.User.Rights.Write, p.User.Rights.Read)
@@ -186,11 +215,8 @@ func describe(text *strings.Builder, p *local.Plan) {
 	if len(p.Unmarked) > 0 {
 		line("  exists without an owner mark, and is used as it is: %s", strings.Join(p.Unmarked, ", "))
 	}
-	if p.Summary.Empty() {
-		line("Nothing to do.")
-		return
-	}
-	line("%d to add, %d to change, %d to remove.", p.Summary.Add, p.Summary.Change, p.Summary.Remove)
+	said := summaryText(p.Summary)
+	line("%s.", strings.ToUpper(said[:1])+said[1:])
 }
 
 // describeMigration tells the steps that the exchange of a queue still has before it.

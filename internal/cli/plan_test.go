@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -111,6 +112,51 @@ func TestPlanAfterRunFindsNothingThenTheDrift(t *testing.T) {
 	}
 	if n := b.writes.Load(); n != 0 {
 		t.Errorf("plan made %d writes", n)
+	}
+}
+
+func TestPlanRefusesTwoTransportsThatWouldOwnOneQueue(t *testing.T) {
+	b := newBench(t)
+	second := strings.Replace(transportYAML, "metadata: {name: async}", "metadata: {name: again}", 1)
+	code, out, errs := b.command(t, transportYAML+"---\n"+second+"---\n"+policyYAML, "plan", "-f", "-", "-o", "short")
+	if code != exitError || !strings.Contains(errs, "stand in the way") {
+		t.Errorf("exit code %d, stderr %q, want 1 and why", code, errs)
+	}
+	for _, want := range []string{
+		"default/again: ", " to add, 0 to change, 0 to remove, ",
+		"! problem: queue test: Transport default/again makes it too, and only one of them can own it",
+		"! problem: exchange async.fallback: Transport default/async makes it too",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the plan lacks %q:\n%s", want, out)
+		}
+	}
+	if strings.Contains(out, "+ ") {
+		t.Errorf("the short form lists steps:\n%s", out)
+	}
+}
+
+func TestPlanLetsTwoTransportsShareTheExchangeOfTheirProducers(t *testing.T) {
+	b := newBench(t)
+	second := strings.NewReplacer("metadata: {name: async}", "metadata: {name: again}", "type: Direct, unroutedTo: test}", "type: Direct}\n  prefix: again",
+		"{name: test, bindingKeys: [test]}", "{name: more, bindingKeys: [more]}").Replace(transportYAML)
+	code, out, errs := b.command(t, transportYAML+"---\n"+second+"---\n"+policyYAML, "plan", "-f", "-")
+	if code != exitChanges || !strings.Contains(out, "warning: exchange async: Transport default/async has the same exchange") {
+		t.Errorf("exit code %d, stderr %q, want 2 and a warning:\n%s", code, errs, out)
+	}
+}
+
+func TestPlanWarnsOfDelaysWithoutALaneOfTheirOwn(t *testing.T) {
+	b := newBench(t)
+	var delays []string
+	for n := range 32 {
+		delays = append(delays, strconv.Itoa(1+n*n)+"s")
+	}
+	policy := strings.NewReplacer("maxRetries: 2", "maxRetries: 40", "{type: Constant, delay: 200ms}", "{type: Explicit, delays: ["+strings.Join(delays, ", ")+"]}").
+		Replace(policyYAML)
+	_, out, _ := b.command(t, transportYAML+"---\n"+policy, "plan", "-f", "-")
+	if !strings.Contains(out, "delays of the retry policies have no fallback queue of their own") {
+		t.Errorf("the plan lacks the warning:\n%s", out)
 	}
 }
 
@@ -270,21 +316,26 @@ func TestACommandSaysWhatIsWrong(t *testing.T) {
 		"a field that does not exist": {
 			strings.Replace(good, "type: Direct", "typ: Direct", 1),
 			[]string{"plan", "-f", "-"},
-			[]string{"stdin, document 1", `unknown field "spec.exchange.typ"`},
+			[]string{"stdin:", ": Transport default/async: spec.exchange.typ: unknown field; did you mean type?"},
 		},
 		"a value that the schema refuses, in the words of the cluster": {
 			good + "---\n" + strings.Replace(strings.Replace(policyYAML, "name: partner", "name: other", 1), "200ms", "20ms", 1),
 			[]string{"run", "-f", "-"},
-			[]string{"stdin, document 3", "spec.backoff.delay", "a delay is between 100ms and 720h"},
+			[]string{"stdin:", ": RetryPolicy default/other: ", "spec.backoff.delay", "a delay is between 100ms and 720h"},
 		},
 		"no Transport": {policyYAML, []string{"plan", "-f", "-"}, []string{"stdin: there is no Transport in it"}},
+		"a Transport of another group": {
+			strings.Replace(transportYAML, "redrive.dev/v1alpha1", "example.com/v1", 1),
+			[]string{"plan", "-f", "-"},
+			[]string{"stdin:1: there is no Transport of redrive.dev in it", "write apiVersion: redrive.dev/v1alpha1"},
+		},
 		"an unknown format": {
-			good, []string{"plan", "-f", "-", "-o", "xml"}, []string{"-o xml", "text, json, yaml and mermaid"},
+			good, []string{"plan", "-f", "-", "-o", "xml"}, []string{"-o xml", "text, short, json, yaml and mermaid"},
 		},
 		"a broker that does not answer": {
 			good,
 			[]string{"plan", "-f", "-"},
-			[]string{"stdin, document 1: Transport default/async", "management API at http://127.0.0.1:1", "MANAGEMENT_URL"},
+			[]string{"stdin:1: Transport default/async", "management API at http://127.0.0.1:1", "MANAGEMENT_URL"},
 		},
 	}
 	for name, tt := range tests {

@@ -77,7 +77,7 @@ func policyText(name string, policy *retry.Policy) (string, error) {
 	lines := []string{"RetryPolicy " + name}
 	summary := [][]string{
 		{"  schedule", policy.Schedule()},
-		{"  maxRetries", number(policy.MaxRetries())},
+		{"  maxRetries", limit(policy)},
 		{"  maxAge", retry.Readable(policy.MaxAge())},
 		{"  immediate", number(policy.Immediate())},
 		{"  retryPriority", string(policy.RetryPriority())},
@@ -95,6 +95,14 @@ func policyText(name string, policy *retry.Policy) (string, error) {
 		lines = append(lines, strategyLines(i+1, &strategies[i])...)
 	}
 	return strings.Join(lines, "\n") + "\n", nil
+}
+
+// limit is the number of retries that a policy allows, in words where there is none.
+func limit(policy *retry.Policy) string {
+	if policy.MaxRetries() == retry.NoLimit {
+		return "unlimited"
+	}
+	return number(policy.MaxRetries())
 }
 
 func strategyLines(place int, s *retry.StrategyView) []string {

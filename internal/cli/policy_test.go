@@ -82,7 +82,7 @@ func TestPolicyTestTellsOfExpressionsThatFail(t *testing.T) {
 	policy := strings.Replace(policyYAML, "error.status == 422", "message.headers.partner == 'acme'", 1)
 	cases := file(t, "cases.yaml", "cases:\n- {name: bare, error: {status: 502}, expect: {action: Retry}}\n")
 	code, out, _ := offline(t, policy, "policy", "test", "-f", "-", "--cases", cases)
-	want := cases + `:2: case "bare": an expression failed, and does not match: policy "partner", strategy "rejected", when, 1:16: no such key: partner`
+	want := cases + `:2: case "bare": an expression failed, and does not match: policy "partner", strategy "rejected", when, 1:16: no such key`
 	if code != exitOK || !strings.Contains(out, want) {
 		t.Errorf("exit code %d\n%s\nwant\n%s", code, out, want)
 	}
@@ -102,8 +102,8 @@ func TestPolicyTestRefusesWhatIsWrong(t *testing.T) {
 		{"manifests that do not exist", []string{"-f", "nowhere", "--cases", good}, "", "nowhere: no such file"},
 		{"cases that do not exist", []string{"-f", manifests, "--cases", "nowhere"}, "", "read cases: open nowhere: no such file"},
 		{"nothing in the manifests", []string{"-f", "-", "--cases", good}, "kind: ConfigMap\napiVersion: v1\n", "-: there is no RetryPolicy in it"},
-		{"a manifest that the cluster refuses", []string{"-f", "-", "--cases", good}, strings.Replace(policyYAML, "maxRetries", "maxTries", 1), `unknown field "spec.maxTries"`},
-		{"an expression that does not compile", []string{"-f", "-", "--cases", good}, strings.Replace(policyYAML, "error.status", "error.code", 1), "when, 1:6: undefined field 'code'"},
+		{"a manifest that the cluster refuses", []string{"-f", "-", "--cases", good}, strings.Replace(policyYAML, "maxRetries", "maxTries", 1), `spec.maxTries: unknown field; did you mean maxRetries?`},
+		{"an expression that does not compile", []string{"-f", "-", "--cases", good}, strings.Replace(policyYAML, "error.status", "error.code", 1), "when, 1:6: there is no field code"},
 		{"an unknown policy", []string{"-f", manifests, "--cases", good, "--policy", "other"}, "", `there is no RetryPolicy "other" in the files, which have partner`},
 		{"a mistake in the cases", []string{"-f", manifests, "--cases", file(t, "bad.yaml", "cases:\n- {expect: {action: Retry, delay: soon}}\n")}, "", `bad.yaml:2: "soon" is no duration`},
 		{"an unknown format", []string{"-f", manifests, "--cases", good, "-o", "xml"}, "", "-o xml: the formats are table and json"},
@@ -203,6 +203,35 @@ RetryPolicy default/second
 	code, out, errs = offline(t, policyYAML+shared, "policy", "show", "-f", "-", "--policy", "partner")
 	if code != exitOK || !strings.HasPrefix(out, "RetryPolicy partner\n") || strings.Contains(out, "second") || errs != "" {
 		t.Errorf("one policy: exit code %d, %q\n%s", code, errs, out)
+	}
+}
+
+func TestAPresetIsShownAndAskedBehindTheOwnStrategies(t *testing.T) {
+	const preset = `---
+apiVersion: redrive.dev/v1alpha1
+kind: RetryPolicy
+metadata: {name: preset}
+spec:
+  includeStrategies: [{preset: HTTP}]
+  strategies:
+  - {name: gone, when: error.status == 410, action: Drop}
+`
+	code, out, errs := offline(t, policyYAML+preset, "policy", "show", "-f", "-", "--policy", "preset")
+	for _, want := range []string{
+		"  1. gone, priority 0: Drop\n", "  2. HTTP/redirect, priority 0: Fail\n     when  error.status >= 300", "  5. HTTP/rejected, priority 0: Fail\n",
+		"  6. HTTP/not-implemented, priority 0: Fail\n     when  error.status == 501\n",
+	} {
+		if code != exitOK || errs != "" || !strings.Contains(out, want) {
+			t.Errorf("exit code %d, %q, no %q in\n%s", code, errs, want, out)
+		}
+	}
+	cases := file(t, "cases.yaml", `cases:
+- {name: own ones first, error: {source: Handler, status: 410}, expect: {action: Drop, strategy: gone}}
+- {name: the preset, error: {source: Handler, status: 405}, expect: {action: Fail, strategy: HTTP/rejected}}
+- {name: neither, error: {source: Handler, status: 404}, expect: {action: Retry, strategy: ""}}
+`)
+	if code, out, errs := offline(t, policyYAML+preset, "policy", "test", "-f", "-", "--cases", cases, "--policy", "preset"); code != exitOK {
+		t.Errorf("exit code %d, %s%s", code, out, errs)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -59,7 +60,7 @@ func inProcessYAML() string {
 }
 
 // team starts `redrive run` with the team's program, which calls a partner, and awaits its topology.
-func (b *bench) team(t *testing.T, dir string, partner http.Handler) *started {
+func (b *bench) team(t *testing.T, dir string, partner http.Handler, flags ...string) *started {
 	t.Helper()
 	server := httptest.NewServer(partner)
 	t.Cleanup(server.Close)
@@ -68,7 +69,7 @@ func (b *bench) team(t *testing.T, dir string, partner http.Handler) *started {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run := b.start(t, "run", "-f", dir, "--", self)
+	run := b.start(t, slices.Concat([]string{"run", "-f", dir}, flags, []string{"--", self})...)
 	run.await(t, "as it should be")
 	return run
 }
@@ -215,7 +216,7 @@ func TestAProgramThatIsKilledLosesNothingAndItsSuspectsAreHandled(t *testing.T) 
 	if err := syscall.Kill(run.programs(false)[0], syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	testtransport.EventuallyWithin(t, time.Minute, "all messages to be handled", func() bool {
+	testtransport.Eventually(t, "all messages to be handled", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return len(handled) == messages
@@ -249,14 +250,14 @@ func TestAMessageThatKillsItsProgramIsConvictedAndNoOther(t *testing.T) {
 	broker.Publish("async", "test", amqp091.Publishing{MessageId: "deadly"})
 	publish(broker, "test", 8, 13)
 	failed := broker.TakeAll("async.failed")
-	testtransport.EventuallyWithin(t, time.Minute, "the message to be given up", func() bool {
+	testtransport.Eventually(t, "the message to be given up", func() bool {
 		failed = append(failed, broker.TakeAll("async.failed")...)
 		return len(failed) > 0
 	})
 	if got := failed[0]; got.MessageId != "deadly" || got.Headers["redrive-reason"] != "PoisonCrash" || got.Headers["redrive-crash-exit"] != "exit status 9" {
 		t.Errorf("%s failed with %v", got.MessageId, got.Headers)
 	}
-	testtransport.EventuallyWithin(t, time.Minute, "all others to be handled", func() bool { return p.count() == 10 })
+	testtransport.Eventually(t, "all others to be handled", func() bool { return p.count() == 10 })
 	run.stop(t)
 	if failed = append(failed, broker.TakeAll("async.failed")...); len(failed) != 1 {
 		t.Errorf("%d messages failed, want one", len(failed))
@@ -305,6 +306,7 @@ func TestASecondCtrlCKillsTheProgram(t *testing.T) {
 	<-reached
 	run.signals <- nil
 	run.await(t, "draining")
+	<-time.After(oneCtrlC)
 	run.signals <- nil
 	if code := <-run.code; code != exitError || !run.logged("the broker delivers the rest again")() {
 		t.Errorf("exit code %d: %s", code, run.log.String())
@@ -327,7 +329,7 @@ func TestGoRunIsAProgramThatStopsCleanly(t *testing.T) {
 	for id, body := range map[string]string{"stored": `{"customer": "Ada"}`, "late": `{"customer": "Grace", "busy": true}`, "no JSON": `no JSON`} {
 		broker.Publish("orders", "orders", amqp091.Publishing{MessageId: id, Body: []byte(body)})
 	}
-	testtransport.EventuallyWithin(t, 3*time.Minute, "all orders", func() bool { return strings.Contains(run.out.String(), "handled=2 retried=1 failed=1") })
+	testtransport.Eventually(t, "all orders", func() bool { return strings.Contains(run.out.String(), "handled=2 retried=1 failed=1") })
 	if failed := broker.Take("orders.failed"); failed.MessageId != "no JSON" || failed.Headers["redrive-error-class"] != "json.SyntaxError" {
 		t.Errorf("%s failed with %v", failed.MessageId, failed.Headers)
 	}
@@ -362,7 +364,7 @@ func TestACommandLineWithoutTheProgramThatIsNeededSaysWhatToDo(t *testing.T) {
 		want string
 	}{
 		"none": {
-			nil, fmt.Sprintf("%s/transport.yaml, document 1: Transport default/async: the handler of worker default is inProcess, and so a Go program "+
+			nil, fmt.Sprintf("%s/transport.yaml:1: Transport default/async: the handler of worker default is inProcess, and so a Go program "+
 				"is the worker: add it to the command line, such as redrive run -f DIR -- go run ./cmd/orders", dir),
 		},
 		"nothing after the dashes":      {[]string{"--"}, "there is no program after --"},

@@ -31,6 +31,7 @@ type runFlags struct {
 	from     string
 	logFile  string
 	logLevel slog.Level
+	listen   listenFlag
 	// program and its arguments come after --.
 	program []string
 }
@@ -56,24 +57,29 @@ that no policy needs any more are emptied and deleted as on Kubernetes, ten minu
 Messages that were with a worker when it ended are handled one by one in a process of its own for each worker group, which runs
 only while there are some.
 
+At --listen it serves /metrics, for Prometheus, with the metrics of all workers, /status, with what the table shows and more as JSON,
+and /healthz. Where the flag is not given and something else has the address, it goes on without them, and the log says so.
+
 Each worker group is one worker here, with the concurrency of one pod; replicas counts only where it is 0, which pauses the
 group. Pod templates do not apply.
 
 ` + brokerHelp + `
 
 Ctrl-C or SIGTERM drains: nothing new is received, handlers finish, and what was not begun goes back to its queue. A second
-one stops at once: what is not settled then is delivered again. Exit codes: 0 after everything was drained, else 1.`,
+one, a second later or more, stops at once: what is not settled then is delivered again. Exit codes: 0 after everything was drained, else 1.`,
 		Example: `  redrive run -f config/samples
   redrive run -f deploy/ -- go run ./cmd/orders
   AMQP_URL="amqp://$USERNAME:$PASSWORD@rabbitmq" redrive run -f deploy/ --log-file redrive.log`,
 		Args: programOnly,
 		RunE: func(command *cobra.Command, args []string) error {
 			flags.program = args
+			flags.listen.given = command.Flags().Changed("listen")
 			return run(command.Context(), env, flags)
 		},
 	}
 	fromFlag(command, &flags.from)
 	command.Flags().StringVar(&flags.logFile, "log-file", "", "append the log to this `path`; left out, it goes to stderr, above the table")
+	command.Flags().StringVar(&flags.listen.address, "listen", defaultListen, "`address` of /metrics, /status and /healthz; empty for none")
 	command.Flags().TextVar(&flags.logLevel, "log-level", slog.LevelInfo, "`level` from which on is logged: debug, info, warn or error")
 	return command
 }
@@ -119,11 +125,16 @@ func run(ctx context.Context, env Environment, flags runFlags) error {
 	for _, ignored := range loaded.set.Ignored {
 		log.Debug("ignored: not a Transport, RetryPolicy or Secret", "place", ignored.Place, "kind", ignored.Kind, "name", ignored.Name)
 	}
+	listener, err := flags.listen.open(ctx, log)
+	if err != nil {
+		return err
+	}
 	advise(log, loaded.units)
 	runner := local.NewRunner(local.Options{
 		Waits: topology.DefaultWaits(), Reapply: reapplyEvery, Refresh: refreshEvery, SuspectsStay: suspectsStay, Program: flags.program,
 		Log: log, LogTo: logTo, LogLevel: flags.logLevel,
 	})
+	defer answer(listener, runner.Endpoints(), log)() //nolint:contextcheck // what is under way at the end is answered
 	if err := runner.Take(loaded.units, brokers); err != nil {
 		return err //nolint:wrapcheck // cannot be: it has only begun
 	}
@@ -156,13 +167,30 @@ func serve(ctx context.Context, env Environment, files *following, screen *termi
 	draining, atOnce := context.WithCancel(context.WithoutCancel(ctx))
 	defer atOnce()
 	go func() {
-		select {
-		case <-env.Signals:
+		if again(draining, env.Signals) {
 			atOnce()
-		case <-draining.Done():
 		}
 	}()
 	return files.runner.Drain(draining) //nolint:wrapcheck // it says all there is
+}
+
+// oneCtrlC is for how long signals after the first are taken for the same one: a terminal gives Ctrl-C to every process in it, and some
+// that start others, such as go run and npm, hand it on as well.
+const oneCtrlC = time.Second
+
+// again waits for another signal; it is false when ctx ended first.
+func again(ctx context.Context, signals <-chan os.Signal) bool {
+	first := time.Now()
+	for {
+		select {
+		case <-signals:
+			if time.Since(first) >= oneCtrlC {
+				return true
+			}
+		case <-ctx.Done():
+			return false
+		}
+	}
 }
 
 // show keeps the table up to date until ctx ends, and shows it a last time.

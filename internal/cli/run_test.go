@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
@@ -142,6 +143,7 @@ func TestASecondSignalStopsAtOnce(t *testing.T) {
 	<-reached
 	run.signals <- nil
 	testtransport.Eventually(t, "the drain to begin", func() bool { return strings.Contains(run.log.String(), "draining") })
+	<-time.After(oneCtrlC)
 	run.signals <- nil
 	if code := <-run.code; code != exitError || !strings.Contains(run.log.String(), "the broker delivers the rest again") {
 		t.Errorf("exit code %d: %s", code, run.log.String())

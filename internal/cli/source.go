@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/local"
 	"redrive.dev/redrive/internal/manifest"
 )
@@ -60,9 +61,20 @@ func (s *source) load(ctx context.Context) (loaded, error) {
 		return loaded{}, err //nolint:wrapcheck // it lists objects and fields, each on its line
 	}
 	if len(units) == 0 {
-		return loaded{}, fmt.Errorf("%s: there is no Transport in it", s.name())
+		return loaded{}, s.empty(set)
 	}
 	return loaded{set: set, units: units}, nil
+}
+
+// empty is the error of files without a Transport. It names what may have been meant to be one.
+func (s *source) empty(set *manifest.Set) error {
+	for _, ignored := range set.Ignored {
+		if ignored.Kind == "Transport" {
+			return fmt.Errorf("%s: there is no Transport of %s in it; that of %s is another kind: write apiVersion: %s",
+				ignored.Place, v1alpha1.GroupVersion.Group, ignored.APIVersion, v1alpha1.GroupVersion)
+		}
+	}
+	return fmt.Errorf("%s: there is no Transport in it", s.name())
 }
 
 func (s *source) name() string {

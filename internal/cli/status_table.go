@@ -2,11 +2,13 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/cli/terminal"
 	"redrive.dev/redrive/internal/status"
 )
@@ -47,7 +49,7 @@ func showReport(text *strings.Builder, r *status.Report, now time.Time) {
 	if len(r.Retiring) > 0 {
 		line("  On their way out: %s", strings.Join(r.Retiring, ", "))
 	}
-	for _, row := range terminal.Align(queueRows(r.Queues), 1, 6) {
+	for _, row := range slices.Concat(terminal.Align(queueRows(r.Queues), 1, 6), terminal.Align(pipelineRows(r.Pipelines), 1, 1)) {
 		line("  %s", row)
 	}
 }
@@ -98,6 +100,24 @@ func queueRows(queues []status.Queue) [][]string {
 		rows = append(rows, []string{
 			q.Name, string(q.Role), count(q.Waiting), count(q.InHand), oldest(q), count(q.Consumers), strings.Join(q.Notes, "; "),
 		})
+	}
+	return rows
+}
+
+// pipelineRows are the stages that messages go through, in each worker group.
+func pipelineRows(pipelines []v1alpha1.WorkerPipeline) [][]string {
+	if len(pipelines) == 0 {
+		return nil
+	}
+	const arrow = " > "
+	rows := [][]string{{"WORKER", "STAGES"}}
+	for _, p := range pipelines {
+		if len(p.Stages) > 0 {
+			rows = append(rows, []string{p.Worker, strings.Join(p.Stages, arrow)})
+		}
+		if len(p.StrictStages) > 0 {
+			rows = append(rows, []string{p.Worker + " (strict order)", strings.Join(p.StrictStages, arrow)})
+		}
 	}
 	return rows
 }

@@ -60,6 +60,9 @@ func newShop(t *testing.T) *shop {
 		status.Broker = &s.identity
 		status.Workers, status.Failed = "2/2", new(int64(0))
 		status.Lanes = []string{"1h", "2h"}
+		status.Pipelines = []v1alpha1.WorkerPipeline{
+			{Worker: "default", Stages: []string{"suspected", "attempt"}}, {Worker: "ordered", StrictStages: []string{"crashed", "attempt"}},
+		}
 		status.Adopted = []string{"queue/lost"}
 		s.condition(status, v1alpha1.ReadyCondition, metav1.ConditionTrue, v1alpha1.ReasonSucceeded, "the broker and the workers are as the spec asks")
 	})
@@ -209,6 +212,9 @@ const filled = `Transport shop/async: Ready, workers 2/2, failed 3, on rabbit@sh
   async.fallback.1h  lane            2        0     <1h          0
   async.fallback.2h  lane            0        0                  0
   async.failed       failure         3        0       -          0
+  WORKER                  STAGES
+  default                 suspected > attempt
+  ordered (strict order)  crashed > attempt
 `
 
 func TestStatusShowsEachQueueAndLane(t *testing.T) {
@@ -340,7 +346,7 @@ func TestStatusWithoutTheBrokerTellsWhatTheTransportTells(t *testing.T) {
 			}
 			code, out, errs := s.statusAs(kubeconfig, c.args...)
 			lines := strings.Split(s.plain(out), "\n")
-			if code != exitOK || errs != "" || len(lines) != 4 {
+			if code != exitOK || errs != "" || len(lines) != 7 {
 				t.Fatalf("exit code %d, %s\n%s", code, errs, out)
 			}
 			if !strings.HasPrefix(lines[0], "Transport shop/async: Ready, workers 2/2, failed 0 or so, on ") {

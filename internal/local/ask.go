@@ -7,15 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
-	"slices"
 	"time"
-
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
-
-	"redrive.dev/redrive/internal/compile"
 )
 
 const (
@@ -41,9 +34,9 @@ func (u *upkeep) follow(over context.Context, stopping <-chan struct{}, address 
 	defer u.ask.client.CloseIdleConnections()
 	every := askEvery
 	for {
-		if now, troubles, err := u.ask.worker(over, address); err == nil {
+		if now, err := u.ask.worker(over, address); err == nil {
 			u.mu.Lock()
-			u.now, u.troubles, u.problem = now, troubles, ""
+			u.told.now, u.problem = now, ""
 			u.mu.Unlock()
 		}
 		select {
@@ -56,21 +49,20 @@ func (u *upkeep) follow(over context.Context, stopping <-chan struct{}, address 
 	}
 }
 
-// worker returns what a worker has done, and what holds messages back there.
-func (a *asker) worker(ctx context.Context, address string) (done tallies, troubles []compile.Trouble, err error) {
-	var status compile.WorkerStatus
-	err = a.get(ctx, "http://"+address+"/status", func(body io.Reader) error { return json.NewDecoder(body).Decode(&status) })
+// worker returns what a worker tells of itself.
+func (a *asker) worker(ctx context.Context, address string) (answer, error) {
+	told := answer{done: tallies{}}
+	err := a.get(ctx, "http://"+address+"/status", func(body io.Reader) error { return json.NewDecoder(body).Decode(&told.status) })
 	if err != nil {
-		return nil, nil, err
+		return answer{}, err
 	}
-	done = tallies{}
 	err = a.get(ctx, "http://"+address+"/metrics", func(body io.Reader) error {
-		parser := expfmt.NewTextParser(model.UTF8Validation)
-		families, err := parser.TextToMetricFamilies(body)
-		done.addFamilies(slices.Collect(maps.Values(families)))
-		return err //nolint:wrapcheck // nobody sees it
+		families, err := readMetrics(body)
+		told.families = families
+		return err
 	})
-	return done, status.Troubles, err
+	told.done.addFamilies(told.families)
+	return told, err
 }
 
 func (a *asker) get(ctx context.Context, url string, read func(io.Reader) error) error {

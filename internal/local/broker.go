@@ -52,7 +52,7 @@ func Brokers(set *manifest.Set, getenv func(string) string) (map[types.Namespace
 	for _, name := range sorted(set.Transports) {
 		broker, err := chooseBroker(set.Transports[name], set.Secrets, getenv)
 		if err != nil {
-			problems = append(problems, fmt.Errorf("%s: %w", Describe(set, "Transport", name), err))
+			problems = append(problems, set.Locate("Transport", name, err))
 			continue
 		}
 		brokers[name] = broker

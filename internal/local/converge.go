@@ -2,10 +2,12 @@ package local
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/topology"
@@ -53,7 +55,7 @@ func (s *site) named() []string {
 }
 
 // apply makes the broker's objects what is desired, and takes queues that are not wanted any more a step further.
-// It gives the time until the next step is due.
+// It gives the time until the next step is due. A *apply.TooYoungError says that everything else waits for that.
 func (s *site) apply(desired topology.Objects) (next time.Duration, err error) {
 	on := *s.on.Load()
 	client, err := on.client()
@@ -71,12 +73,16 @@ func (s *site) apply(desired topology.Objects) (next time.Duration, err error) {
 		Desired: desired, State: s.state, Consumed: s.consumed(), Follows: s.follows, Waits: s.options.Waits, Now: time.Now(),
 	}, record)
 	s.state.Created, s.state.Adopted, s.state.Retiring = report.Created, report.Adopted, report.Retiring
-	s.state.Migrations, s.state.Begun = report.Migrations, report.Begun
+	s.state.Migrations, s.state.Deletions, s.state.Begun, s.state.Known = report.Migrations, report.Deletions, report.Begun, report.Known
+	s.state.Stuck = report.Stuck
 	s.tell(report)
+	if young, ok := errors.AsType[*apply.TooYoungError](err); ok {
+		return young.After, young
+	}
 	if err != nil {
 		return 0, explain(err, on)
 	}
-	s.standIns, s.leaving = report.StandIns, report.Leaving
+	s.standIns, s.leaving, s.disordered = report.StandIns, report.Leaving, report.Disordered
 	s.hindrance, s.conflict = hindrance(report), len(report.Conflicts) > 0
 	if report.RequeueAfter > 0 {
 		return report.RequeueAfter, nil
@@ -99,6 +105,10 @@ func (s *site) tell(report apply.Report) {
 	for _, finding := range report.Spared {
 		s.log.Warn(finding.String())
 	}
+	if len(report.Touched) > 0 {
+		s.log.Info("expired messages do not leave queues: changed the priority of their RabbitMQ policy, so that RabbitMQ sends them",
+			"queues", report.Touched)
+	}
 	if len(report.Steps) == 0 {
 		return
 	}
@@ -108,7 +118,7 @@ func (s *site) tell(report apply.Report) {
 	}
 }
 
-// hindrance says what only the user can put right, in one line; empty where there is nothing.
+// hindrance says what only the user can put right, in one line, also why workers do not consume a queue; empty where there is nothing.
 func hindrance(report apply.Report) string {
 	texts := make([]string, 0, len(report.Conflicts)+len(report.Problems)+len(report.Failures))
 	for _, conflict := range report.Conflicts {
@@ -116,6 +126,11 @@ func hindrance(report apply.Report) string {
 	}
 	for _, problem := range report.Problems {
 		texts = append(texts, problem.String())
+	}
+	for _, warning := range report.Warnings {
+		if slices.Contains(report.Disordered, warning.Object.Name) && warning.Reason == v1alpha1.ReasonHarmfulPolicy {
+			texts = append(texts, warning.String())
+		}
 	}
 	for _, failure := range report.Failures {
 		texts = append(texts, fmt.Sprintf("%s: %v", failure.Step.Ref(), failure.Err))

@@ -27,7 +27,7 @@ func TakeSecrets(set *manifest.Set, units []Unit) error {
 		for n, worker := range transport.Spec.Workers {
 			files, err := handlerFiles(worker.Handler, transport.Namespace, set)
 			if err != nil {
-				problems = append(problems, fmt.Errorf("%s: spec.workers[%d].handler.http.%w", Describe(set, "Transport", units[i].Name()), n, err))
+				problems = append(problems, set.Locate("Transport", units[i].Name(), fmt.Errorf("spec.workers[%d].handler.http.%w", n, err)))
 			}
 			units[i].Files[worker.Name] = files
 		}

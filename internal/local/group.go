@@ -11,6 +11,12 @@ import (
 	"redrive.dev/redrive/internal/worker"
 )
 
+// member is a worker of a group. What it measures has no label yet that says whose it is.
+type member struct {
+	status  WorkerSnapshot
+	metrics prometheus.Gatherer
+}
+
 // group is a worker group: one worker with the concurrency of one pod, however many replicas the spec asks for, and a process
 // for its suspects while there are some. All but drained are called by one goroutine, or with nothing else that changes them.
 type group interface {
@@ -22,8 +28,8 @@ type group interface {
 	look(counted counts, now time.Time)
 	// addTo counts what the group has done.
 	addTo(all tallies) error
-	// troubles are what holds messages back.
-	troubles() []compile.Trouble
+	// workers are the worker of the group and, where it is known, that of its suspects.
+	workers() []member
 	// drain lets the group finish what it has and stop. drained is closed when it has.
 	drain()
 	drained() <-chan struct{}
@@ -134,7 +140,13 @@ func (g *inside) addTo(all tallies) error {
 	return all.add(g.metrics)
 }
 
-func (g *inside) troubles() []compile.Trouble { return g.worker.Status().Troubles }
+func (g *inside) workers() []member {
+	members := []member{{status: WorkerSnapshot{WorkerStatus: g.worker.Status()}, metrics: g.metrics}}
+	if suspects, known := g.suspects.member(); known {
+		members = append(members, suspects)
+	}
+	return members
+}
 
 func (g *inside) drain() {
 	g.keeper.drain() // first: who waits for it may do so from when the worker has stopped

@@ -255,34 +255,50 @@ func TestOrdersThatAreNoneShowNothingOfThem(t *testing.T) {
 	}
 }
 
-func TestTalliesOfAnotherProcessAddUp(t *testing.T) {
+func TestReportTo_OfProcessesThatFollowOneAnotherAddsUp(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	handled := prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricHandled}, []string{"queue", "outcome"})
-	registry.MustRegister(handled)
-	sum := tallies{}
-	reader := &tallyReader{add: func(more tallies) { sum.plus(more, 1) }}
+	inFlight := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: metricInFlight}, []string{"queue"})
+	registry.MustRegister(handled, inFlight)
+	inFlight.WithLabelValues("test").Set(1)
+	child := newSuspectsChild(&Options{}, slog.New(slog.DiscardHandler))
+	reader := &reportReader{tell: child.tell}
 	report := func(n float64) {
 		handled.WithLabelValues("test", "succeeded").Add(n)
 		handled.WithLabelValues("test", "failed").Add(1)
 		ended, end := context.WithCancel(t.Context())
-		var out bytes.Buffer
-		var reporting sync.WaitGroup
-		reporting.Go(func() { reportTallies(ended, &out, registry) })
 		end()
-		reporting.Wait()
+		var out bytes.Buffer
+		reportTo(ended, &out, func() compile.WorkerStatus { return compile.WorkerStatus{ConfigHash: "abc"} }, registry)
 		for _, b := range out.Bytes() { // in pieces, as a pipe may give it
 			if _, err := reader.Write([]byte{b}); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
+	expect := func(want Tally, known bool) {
+		t.Helper()
+		all := tallies{}
+		child.addTo(all)
+		if got := *all.of("test"); got != want {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+		m, is := child.member()
+		if is != known || is && (m.status.Process != processSuspects || m.status.ConfigHash != "abc") {
+			t.Errorf("its member is %+v, %v, want it %v", m.status, is, known)
+		}
+	}
 	if _, err := reader.Write([]byte("a line of something else\n")); err != nil {
 		t.Fatal(err)
 	}
+	expect(Tally{}, false)
 	report(3)
+	expect(Tally{AtHandler: 1, Handled: 3, Failed: 1}, true)
+	report(1)
+	expect(Tally{AtHandler: 1, Handled: 4, Failed: 2}, true)
+	child.ended()
+	expect(Tally{Handled: 4, Failed: 2}, false)
 	handled.Reset() // the next process begins anew
 	report(4)
-	if got := *sum["test"]; got != (Tally{Handled: 7, Failed: 2}) {
-		t.Errorf("got %+v", got)
-	}
+	expect(Tally{AtHandler: 1, Handled: 8, Failed: 3}, true)
 }

@@ -91,7 +91,7 @@ func SuspectsWorker(ctx context.Context, in io.Reader, out, logTo io.Writer) err
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(logTo, &slog.HandlerOptions{Level: s.LogLevel})).
-		With("transport", s.config.Transport, "worker", s.config.Worker, "process", "suspects")
+		With("transport", s.config.Transport, "worker", s.config.Worker, "process", processSuspects)
 	journal, err := suspects.Open(s.Journal, time.Now, log)
 	if err != nil {
 		return err //nolint:wrapcheck // it says of what
@@ -113,7 +113,7 @@ func SuspectsWorker(ctx context.Context, in io.Reader, out, logTo io.Writer) err
 	}()
 	var reporting sync.WaitGroup
 	running, ended := context.WithCancel(context.WithoutCancel(ctx))
-	reporting.Go(func() { reportTallies(running, out, registry) })
+	reporting.Go(func() { reportTo(running, out, w.Status, registry) })
 	w.Run(ctx)
 	ended()
 	reporting.Wait()

@@ -22,6 +22,9 @@ const (
 	journalFolder = "journal"
 )
 
+// processSuspects is what a log line, a status and a metric call the process for suspects.
+const processSuspects = "suspects"
+
 // stopGrace is how long a program may take to stop, beyond the timeout of its handler: as long as a pod has.
 const stopGrace = 15 * time.Second
 
@@ -69,7 +72,7 @@ func startOutside(config compile.Config, on Broker, files Files, options *Option
 		"--handler-files", folder.at(handlerFolder), "--log-level", options.LogLevel.String(), "--until-eof")
 	g.worker = newUpkeep(args, options.LogTo, limit, log)
 	g.suspects = newUpkeep(append(slices.Clone(args), "--suspects", "--journal", folder.at(journalFolder)), options.LogTo, limit,
-		log.With("process", "suspects"))
+		log.With("process", processSuspects))
 	g.keeper = newKeeper(options.SuspectsStay, g.suspects.run)
 	if err := g.take(config, on, files); err != nil {
 		folder.remove()
@@ -134,8 +137,14 @@ func (g *outside) addTo(all tallies) error {
 	return nil
 }
 
-func (g *outside) troubles() []compile.Trouble {
-	return slices.Concat(g.worker.hindrances(), g.suspects.hindrances())
+// workers leaves out the suspects' process while there is none.
+func (g *outside) workers() []member {
+	worker, _ := g.worker.member("")
+	members := []member{worker}
+	if suspects, runs := g.suspects.member(processSuspects); runs {
+		members = append(members, suspects)
+	}
+	return members
 }
 
 func (g *outside) drain() {

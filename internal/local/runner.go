@@ -126,11 +126,21 @@ func (r *Runner) Drain(ctx context.Context) error {
 
 // Snapshots shows all units in the order in which they were taken.
 func (r *Runner) Snapshots() []Snapshot {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	snapshots := make([]Snapshot, 0, len(r.order))
-	for _, name := range r.order {
-		snapshots = append(snapshots, r.sites[name].snapshot())
+	sites := r.current()
+	snapshots := make([]Snapshot, 0, len(sites))
+	for _, site := range sites {
+		snapshots = append(snapshots, site.snapshot())
 	}
 	return snapshots
+}
+
+// current are the sites of all units in the order in which they were taken.
+func (r *Runner) current() []*site {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	sites := make([]*site, 0, len(r.order))
+	for _, name := range r.order {
+		sites = append(sites, r.sites[name])
+	}
+	return sites
 }

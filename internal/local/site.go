@@ -40,10 +40,11 @@ type site struct {
 	hindrance string
 	conflict  bool
 	// standIns says how the workers are to consume the queues that are being exchanged, and leaving which they are to empty that
-	// are no longer wanted.
-	standIns map[string]compile.Standin
-	leaving  []string
-	retry    time.Duration
+	// are no longer wanted. disordered are those that they must not consume.
+	standIns   map[string]compile.Standin
+	leaving    []string
+	disordered []string
+	retry      time.Duration
 	// groups that run, and the configuration that each has in force.
 	groups  map[string]group
 	inForce map[string]compile.Config
@@ -122,6 +123,9 @@ func (s *site) converge() time.Duration {
 	}
 	desired := s.desired(unit)
 	next, err := s.apply(desired)
+	if _, young := errors.AsType[*apply.TooYoungError](err); young {
+		return next // the workers stay as they are
+	}
 	if err != nil {
 		if s.ending.Err() != nil {
 			return 0
@@ -168,7 +172,8 @@ func (s *site) follow(unit *Unit) string {
 	var problems []string
 	for _, worker := range slices.Sorted(maps.Keys(s.inForce)) {
 		config := s.inForce[worker]
-		if next, changed := config.Following(s.standIns, s.leaving); changed {
+		next, follows := config.Following(s.standIns, s.leaving)
+		if next, holds := next.Holding(s.disordered); follows || holds {
 			if err := s.staffGroup(next, unit.Files[worker]); err != nil {
 				problems = append(problems, strings.ReplaceAll(err.Error(), "\n", "; "))
 			}
@@ -198,6 +203,7 @@ func (s *site) staff(unit *Unit) error {
 		if last, runs := s.inForce[config.Worker]; runs {
 			following = following.WithLeaving(last, s.leaving)
 		}
+		following, _ = following.Holding(s.disordered)
 		problems = append(problems, s.staffGroup(following, unit.Files[config.Worker]))
 	}
 	for name := range s.groups {
@@ -322,30 +328,36 @@ func (s *site) report(problem string) {
 
 func (s *site) snapshot() Snapshot {
 	done := tallies{}
-	var troubles []Trouble
 	for _, g := range s.allGroups() {
 		if err := g.addTo(done); err != nil {
 			s.log.Error("the table is incomplete", "error", err)
 		}
-		troubles = append(troubles, g.current()...)
 	}
+	members := s.members()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	snapshot := snapshotOf(s.unit.Load(), s.counts, done)
-	snapshot.Broker, snapshot.Problem, snapshot.Troubles = s.on.Load().String(), s.problem, troubles
+	snapshot.Broker, snapshot.Problem, snapshot.Workers = s.on.Load().String(), s.problem, make([]WorkerSnapshot, 0, len(members))
+	for _, m := range members {
+		snapshot.Workers = append(snapshot.Workers, m.status)
+		snapshot.Troubles = append(snapshot.Troubles, m.status.troubles()...)
+	}
 	return snapshot
 }
 
-// current are the troubles of a group that runs.
-func (g staffed) current() []Trouble {
-	select {
-	case <-g.drained():
-		return nil
-	default:
-	}
-	var all []Trouble
-	for _, trouble := range g.troubles() {
-		all = append(all, Trouble{Worker: g.worker, Message: trouble.Message})
+// members are the workers of all groups that run, in the order in which they were started. Those that still drain are among them.
+func (s *site) members() []member {
+	var all []member
+	for _, g := range s.allGroups() {
+		select {
+		case <-g.drained():
+			continue
+		default:
+		}
+		for _, m := range g.workers() {
+			m.status.Worker = g.worker
+			all = append(all, m)
+		}
 	}
 	return all
 }

@@ -9,24 +9,49 @@ import (
 	"redrive.dev/redrive/internal/topology"
 )
 
-// Snapshot is what is known about one running Transport at one moment.
+// Snapshot is what is known about one running Transport at one moment; as JSON, it is a part of /status.
 type Snapshot struct {
 	// Transport as namespace/name.
-	Transport string
-	Broker    string
+	Transport string `json:"transport"`
+	Broker    string `json:"broker"`
 	// Problem says what the Transport waits for; empty while all is well.
-	Problem string
+	Problem string `json:"problem,omitempty"`
 	// Queues are the work queues in the order of the spec.
-	Queues []QueueSnapshot
+	Queues []QueueSnapshot `json:"queues"`
 	// Waiting is the number of messages in all lanes; nil while it is not known.
-	Waiting *int64
+	Waiting *int64 `json:"inLanes"`
 	// Suspects is the number of messages that wait to be handled apart from others; nil while it is not known.
-	Suspects *int64
+	Suspects *int64 `json:"suspects"`
 	// FailureQueue by name, and the number of messages in it; nil while it is not known.
-	FailureQueue string
-	Failures     *int64
+	FailureQueue string `json:"failureQueue"`
+	Failures     *int64 `json:"failures"`
+	// Workers are those that run, also those that still drain.
+	Workers []WorkerSnapshot `json:"workers"`
 	// Troubles are what holds messages back in the workers, by worker group.
-	Troubles []Trouble
+	Troubles []Trouble `json:"-"`
+}
+
+// WorkerSnapshot is what one worker says of itself.
+type WorkerSnapshot struct {
+	// Worker group.
+	Worker string `json:"worker"`
+	// Process is "suspects" for the process that handles the suspects of the group, and empty for the worker of its queues.
+	Process string `json:"process,omitempty"`
+	// Problem says why the worker's program does not run; empty while it does.
+	Problem string `json:"problem,omitempty"`
+
+	compile.WorkerStatus
+}
+
+func (w *WorkerSnapshot) troubles() []Trouble {
+	if w.Problem != "" {
+		return []Trouble{{Worker: w.Worker, Message: w.Problem}}
+	}
+	all := make([]Trouble, 0, len(w.Troubles))
+	for _, trouble := range w.Troubles {
+		all = append(all, Trouble{Worker: w.Worker, Message: trouble.Message})
+	}
+	return all
 }
 
 // Trouble is something that holds messages back in a worker.
@@ -39,9 +64,10 @@ type Trouble struct {
 
 // QueueSnapshot is a work queue at one moment.
 type QueueSnapshot struct {
-	Name string
+	Name string `json:"name"`
 	// Ready is the number of messages that wait for a worker; nil while it is not known.
-	Ready *int64
+	Ready *int64 `json:"ready"`
+
 	Tally
 }
 

@@ -28,12 +28,12 @@ type suspectsChild struct {
 	mu      sync.Mutex
 	orders  orders
 	changed chan struct{} // closed when orders changes
-	done    tallies
+	told    record
 }
 
 func newSuspectsChild(options *Options, log *slog.Logger) *suspectsChild {
 	return &suspectsChild{
-		options: options, log: log, orders: orders{LogLevel: options.LogLevel}, changed: make(chan struct{}), done: tallies{},
+		options: options, log: log, orders: orders{LogLevel: options.LogLevel}, changed: make(chan struct{}), told: record{before: tallies{}},
 	}
 }
 
@@ -50,7 +50,7 @@ func (c *suspectsChild) command(ctx context.Context) *exec.Cmd {
 		return slices.Contains(logins(), name)
 	})
 	command.Stderr = c.options.LogTo
-	command.Stdout = &tallyReader{add: c.add}
+	command.Stdout = &reportReader{tell: c.tell}
 	return command
 }
 
@@ -94,7 +94,7 @@ func (c *suspectsChild) run(ctx context.Context) {
 		c.log.Error("suspects wait: their worker cannot be started", "error", err)
 		return
 	}
-	supervisor := suspects.Supervisor{Command: c.command, Journal: journal, Input: c.feed, Log: c.log}
+	supervisor := suspects.Supervisor{Command: c.command, Journal: journal, Input: c.feed, OnEnd: c.ended, Log: c.log}
 	supervisor.Run(ctx)
 }
 
@@ -139,16 +139,29 @@ func (c *suspectsChild) forget() {
 	}
 }
 
-// add counts what a process has done since it last told.
-func (c *suspectsChild) add(more tallies) {
+// tell takes what the process that runs tells of itself.
+func (c *suspectsChild) tell(now answer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.done.plus(more, 1)
+	c.told.now = now
+}
+
+func (c *suspectsChild) ended() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.told.ended()
+}
+
+// member is what the process that runs has told last. known is false where there is none, or it has told nothing yet.
+func (c *suspectsChild) member() (_ member, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.told.member(processSuspects, ""), c.told.now.families != nil
 }
 
 // addTo counts what all processes have done.
 func (c *suspectsChild) addTo(all tallies) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all.plus(c.done, 1)
+	c.told.addTo(all)
 }

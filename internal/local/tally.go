@@ -1,12 +1,7 @@
 package local
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
 	"fmt"
-	"io"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -15,7 +10,7 @@ import (
 // Tally is what the workers of a Transport did with the messages of one queue since they started.
 type Tally struct {
 	// AtHandler is the number of messages that the handler has now.
-	AtHandler int64 `json:"-"`
+	AtHandler int64 `json:"atHandler"`
 	// Handled messages were a success.
 	Handled int64 `json:"handled"`
 	// Retried counts the retries that were decided on.
@@ -96,55 +91,5 @@ func (t tallies) plus(others tallies, sign int64) {
 		tally.Retried += sign * other.Retried
 		tally.Failed += sign * other.Failed
 		tally.Dropped += sign * other.Dropped
-	}
-}
-
-// reportEvery is how often another process tells what it has done.
-const reportEvery = time.Second
-
-// reportTallies writes what a worker has done since the last report, one JSON document on a line, until ctx ends, and then a
-// last time. What a process did in the second before it is killed is not told.
-func reportTallies(ctx context.Context, to io.Writer, worker prometheus.Gatherer) {
-	tick := time.NewTicker(reportEvery)
-	defer tick.Stop()
-	told, encoder := tallies{}, json.NewEncoder(to)
-	for ended := false; !ended; {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			ended = true
-		}
-		now, news := tallies{}, tallies{}
-		if now.add(worker) != nil {
-			continue
-		}
-		news.plus(now, 1)
-		news.plus(told, -1)
-		told = now
-		if err := encoder.Encode(news); err != nil {
-			return // who listened is gone, and soon is this process
-		}
-	}
-}
-
-// tallyReader takes what reportTallies writes.
-type tallyReader struct {
-	add  func(tallies)
-	rest []byte
-}
-
-// Write implements io.Writer. What is no report is ignored.
-func (r *tallyReader) Write(p []byte) (int, error) {
-	r.rest = append(r.rest, p...)
-	for {
-		line, rest, whole := bytes.Cut(r.rest, []byte("\n"))
-		if !whole {
-			return len(p), nil
-		}
-		r.rest = rest
-		news := tallies{}
-		if json.Unmarshal(line, &news) == nil {
-			r.add(news)
-		}
 	}
 }

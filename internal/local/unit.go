@@ -45,7 +45,7 @@ func Prepare(set *manifest.Set) ([]Unit, error) {
 	var problems []error
 	for _, name := range sorted(set.RetryPolicies) {
 		if err := checkPolicy(set.RetryPolicies[name], policiesOf(set, name.Namespace)); err != nil {
-			problems = append(problems, fmt.Errorf("%s: %w", Describe(set, "RetryPolicy", name), err))
+			problems = append(problems, set.Locate("RetryPolicy", name, err))
 		}
 	}
 	units := make([]Unit, 0, len(set.Transports))
@@ -55,7 +55,7 @@ func Prepare(set *manifest.Set) ([]Unit, error) {
 			continue // said already, of the policy itself
 		}
 		if err != nil {
-			problems = append(problems, fmt.Errorf("%s: %w", Describe(set, "Transport", name), err))
+			problems = append(problems, set.Locate("Transport", name, reasonless(err)))
 			continue
 		}
 		units = append(units, unit)
@@ -66,12 +66,20 @@ func Prepare(set *manifest.Set) ([]Unit, error) {
 	return units, nil
 }
 
-// Describe names an object of a set and where it stands: "shop.yaml, document 2: Transport default/async".
+// Describe names an object of a set and where it stands: "shop.yaml:12: Transport default/async".
 func Describe(set *manifest.Set, kind string, name types.NamespacedName) string {
 	if place := set.Place(kind, name); place != "" {
 		return fmt.Sprintf("%s: %s %s", place, kind, name)
 	}
 	return fmt.Sprintf("%s %s", kind, name)
+}
+
+// reasonless takes the reason off an error, which is for a condition.
+func reasonless(err error) error {
+	if compiling, ok := errors.AsType[*compile.Error](err); ok {
+		return compiling.Err
+	}
+	return err
 }
 
 func checkPolicy(policy *v1alpha1.RetryPolicy, others map[string]*v1alpha1.RetryPolicy) error {
@@ -92,7 +100,12 @@ func prepare(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy) (
 	if err != nil {
 		return Unit{}, err //nolint:wrapcheck // the caller names the Transport
 	}
-	return Unit{Transport: t, Compiled: compiled, Objects: objects, Advice: topology.Advice(t)}, nil
+	advice := topology.Advice(t)
+	if merged := compiled.Merged(); merged != "" {
+		fallback := topology.Ref{Kind: topology.KindExchange, Name: compile.NamesOf(t).Fallback()}
+		advice = append(advice, topology.Finding{Object: fallback, Message: merged})
+	}
+	return Unit{Transport: t, Compiled: compiled, Objects: objects, Advice: advice}, nil
 }
 
 // Owner is the value of the owner mark on the objects of a Transport.

@@ -16,16 +16,16 @@ func TestPrepareSaysWhatIsWrongAndWhere(t *testing.T) {
 	}{
 		"a policy that is missing": {
 			transport + "  retryPolicyRef: {name: gone}\n  queues: [{name: test}]\n",
-			[]string{`stdin, document 1: Transport default/async`, `RetryPolicy "gone" does not exist in namespace "default"`},
+			[]string{`stdin:1: Transport default/async`, `RetryPolicy "gone" does not exist in namespace "default"`},
 		},
 		"an expression of a policy that nobody uses": {
 			head + "kind: RetryPolicy\nmetadata: {name: p}\nspec: {strategies: [{name: s, when: error.statu == 1}]}\n---\n" +
 				transport + "  queues: [{name: test}]\n",
-			[]string{"stdin, document 1: RetryPolicy default/p", `strategy "s", when, 1:6`},
+			[]string{"stdin:4: RetryPolicy default/p", `strategy "s", when, 1:6`},
 		},
 		"lists that contradict each other, all at once": {
 			transport + "  queues: [{name: test, bindingKeys: [a]}]\n  failure: {queue: test}\n",
-			[]string{"stdin, document 1: Transport default/async", "spec.queues[0].name", "spec.queues[0].bindingKeys"},
+			[]string{"stdin:6: Transport default/async", "spec.queues[0].name", "spec.queues[0].bindingKeys"},
 		},
 	}
 	loader, err := manifest.NewLoader()

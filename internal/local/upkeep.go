@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"redrive.dev/redrive/internal/child"
-	"redrive.dev/redrive/internal/compile"
 )
 
 const (
@@ -37,15 +36,13 @@ type upkeep struct {
 
 	mu      sync.Mutex
 	process *child.Process
-	// now is what the program that runs has told last, and before what those before it have.
-	now, before tallies
-	troubles    []compile.Trouble
+	told    record
 	// problem is why none runs; empty where one does, or none is to.
 	problem string
 }
 
 func newUpkeep(args []string, logTo io.Writer, limit func() time.Duration, log *slog.Logger) *upkeep {
-	return &upkeep{args: args, logTo: logTo, limit: limit, log: log, ask: newAsker(), now: tallies{}, before: tallies{}}
+	return &upkeep{args: args, logTo: logTo, limit: limit, log: log, ask: newAsker(), told: record{before: tallies{}}}
 }
 
 // run keeps the program running until ctx ends. Then it tells it to stop, and returns when it has.
@@ -164,8 +161,7 @@ func (u *upkeep) ended() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.process = nil
-	u.before.plus(u.now, 1)
-	u.now, u.troubles = tallies{}, nil
+	u.told.ended()
 }
 
 func (u *upkeep) report(problem string) {
@@ -178,21 +174,14 @@ func (u *upkeep) report(problem string) {
 func (u *upkeep) addTo(all tallies) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	all.plus(u.before, 1)
-	all.plus(u.now, 1)
-	for queue, tally := range u.now {
-		all.of(queue).AtHandler += tally.AtHandler
-	}
+	u.told.addTo(all)
 }
 
-// hindrances are what the program tells, or why there is none.
-func (u *upkeep) hindrances() []compile.Trouble {
+// member is what the program that runs has told last, or why none runs. known is false where there is neither.
+func (u *upkeep) member(process string) (_ member, known bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.problem != "" {
-		return []compile.Trouble{{Message: u.problem}}
-	}
-	return u.troubles
+	return u.told.member(process, u.problem), u.process != nil || u.problem != ""
 }
 
 // freeAddress is one on loopback that nobody listens on at the moment.

@@ -114,11 +114,11 @@ func TestAProgramTellsWhatItDoesAndAllCount(t *testing.T) {
 	u, _, _ := script(t, 0, "")
 	ask := func() {
 		t.Helper()
-		now, troubles, err := u.ask.worker(t.Context(), server.Listener.Addr().String())
+		now, err := u.ask.worker(t.Context(), server.Listener.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
-		u.now, u.troubles = now, troubles
+		u.told.now = now
 	}
 	expect := func(want Tally, hindrances string) {
 		t.Helper()
@@ -128,7 +128,8 @@ func TestAProgramTellsWhatItDoesAndAllCount(t *testing.T) {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
 		texts := ""
-		for _, trouble := range u.hindrances() {
+		told, _ := u.member("")
+		for _, trouble := range told.status.troubles() {
 			texts += trouble.Message
 		}
 		if texts != hindrances {
@@ -146,7 +147,7 @@ func TestAProgramTellsWhatItDoesAndAllCount(t *testing.T) {
 	expect(Tally{AtHandler: 2, Handled: 6, Failed: 2}, "the breaker is open")
 
 	metrics = "no metrics"
-	if _, _, err := u.ask.worker(t.Context(), server.Listener.Addr().String()); err == nil {
+	if _, err := u.ask.worker(t.Context(), server.Listener.Addr().String()); err == nil {
 		t.Error("an answer that is none was taken for one")
 	}
 }

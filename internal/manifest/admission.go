@@ -96,23 +96,27 @@ func compileCRD(definition *apiextensionsv1.CustomResourceDefinition) (*admissio
 	return nil, fmt.Errorf("version %s is not among its versions", v1alpha1.GroupVersion.Version)
 }
 
-// admit decodes, defaults and validates an object into the type of its kind.
+// admit decodes, defaults and validates an object into the type of its kind. The error joins all that is wrong with it.
 func (a *admission) admit(ctx context.Context, o object, into metav1.Object) error {
-	content, meta, err := a.decode(o)
-	if err != nil {
-		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", a.gvk.Kind, a.gvk.Version, a.gvk.Kind, err))
+	found, err := a.decode(o)
+	if err == nil && a.verbatim && len(found.strict) > 0 {
+		err = runtime.NewStrictDecodingError(found.strict)
 	}
+	if err != nil {
+		return a.undecodable(o, err)
+	}
+	content, meta := found.content, found.meta
 	defaulting.Default(content, a.structural)
 	// A new object's status is the operator's, whatever the file says.
 	delete(content, "status")
-	if errs := a.validate(ctx, content, meta); len(errs) > 0 {
-		if !a.verbatim {
-			errs = readable(errs)
-		}
+	errs := a.validate(ctx, content, meta)
+	switch {
+	case a.verbatim && len(errs) > 0:
 		return apierrors.NewInvalid(a.gvk.GroupKind(), meta.Name, errs)
-	}
-	if meta.Name == "" {
-		return errors.New("metadata.name: an object that is applied needs a name")
+	case len(errs) > 0 || len(found.strict) > 0:
+		return a.explain(o, found, errs)
+	case meta.Name == "":
+		return o.mistake("metadata.name", "an object that is applied needs a name")
 	}
 	defaulting.Default(content, a.structural)
 	data, err := json.Marshal(content)
@@ -125,17 +129,35 @@ func (a *admission) admit(ctx context.Context, o object, into metav1.Object) err
 	return nil
 }
 
+// undecodable is the error of an object that has not the form of an object at all.
+func (a *admission) undecodable(o object, err error) error {
+	if a.verbatim {
+		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", a.gvk.Kind, a.gvk.Version, a.gvk.Kind, err))
+	}
+	return o.malformed(err)
+}
+
+// decoded is an object as it was written, without what its kind does not know.
+type decoded struct {
+	content map[string]any
+	meta    *metav1.ObjectMeta
+	// unknown are the paths of the fields that the kind does not have; strict has an error for each of them, and for each field that
+	// is given twice.
+	unknown []string
+	strict  []error
+}
+
 // decode is as strict as kubectl asks the API server to be: a field that is unknown or given twice is an error.
-func (a *admission) decode(o object) (map[string]any, *metav1.ObjectMeta, error) {
+func (a *admission) decode(o object) (decoded, error) {
 	content := map[string]any{}
 	strict, err := kjson.UnmarshalStrict(o.data, &content)
 	if err != nil {
-		return nil, nil, err //nolint:wrapcheck // admit puts the API server's own words around it
+		return decoded{}, err //nolint:wrapcheck // undecodable puts words around it
 	}
 	strict = append(o.strict, strict...)
 	meta, found, unknown, err := objectmeta.GetObjectMetaWithOptions(content, objectmeta.ObjectMetaOptions{ReturnUnknownFieldPaths: true})
 	if err != nil {
-		return nil, nil, err //nolint:wrapcheck // as above
+		return decoded{}, err //nolint:wrapcheck // as above
 	}
 	if !found {
 		meta = &metav1.ObjectMeta{}
@@ -145,17 +167,14 @@ func (a *admission) decode(o object) (map[string]any, *metav1.ObjectMeta, error)
 	for _, path := range unknown {
 		strict = append(strict, errors.New(`unknown field "`+path+`"`))
 	}
-	if len(strict) > 0 {
-		return nil, nil, runtime.NewStrictDecodingError(strict)
-	}
 	defaulting.PruneNonNullableNullsWithoutDefaults(content, a.structural)
 	if meta.Namespace == "" {
 		meta.Namespace = DefaultNamespace
 	}
 	if err := objectmeta.SetObjectMeta(content, meta); err != nil {
-		return nil, nil, err //nolint:wrapcheck // as above
+		return decoded{}, err //nolint:wrapcheck // as above
 	}
-	return content, meta, nil
+	return decoded{content: content, meta: meta, unknown: unknown, strict: strict}, nil
 }
 
 func (a *admission) validate(ctx context.Context, content map[string]any, meta *metav1.ObjectMeta) field.ErrorList {

@@ -38,12 +38,12 @@ type Set struct {
 	// Ignored are the objects of other kinds, in the order in which they were read.
 	Ignored []Ignored
 
-	places map[key]string
+	sources map[key]source
 }
 
 // Ignored is an object that Redrive has no use for.
 type Ignored struct {
-	// Place is the file and the document in it.
+	// Place is FILE:LINE.
 	Place string
 	// APIVersion, Kind and Name of the object; Name may be empty.
 	APIVersion, Kind, Name string
@@ -83,13 +83,13 @@ func NewLoader() (*Loader, error) {
 
 // Load reads files, directories and, for "-", stdin. Of a directory it reads all *.yaml and *.yml in and below it, in the
 // order of their names, but nothing hidden and no kustomization. It reports every object that is wrong, not only the
-// first; every error begins with the file and the number of the document in it.
+// first; every error begins with the file and the line, as FILE:LINE.
 func (l *Loader) Load(ctx context.Context, stdin io.Reader, paths ...string) (*Set, error) {
 	set := &Set{
 		RetryPolicies: map[types.NamespacedName]*v1alpha1.RetryPolicy{},
 		Transports:    map[types.NamespacedName]*v1alpha1.Transport{},
 		Secrets:       map[types.NamespacedName]*corev1.Secret{},
-		places:        map[key]string{},
+		sources:       map[key]source{},
 	}
 	errs := make([]error, 0, len(paths))
 	for _, path := range paths {
@@ -123,26 +123,29 @@ func (l *Loader) loadPath(ctx context.Context, set *Set, stdin io.Reader, path s
 
 // loadStream reads the documents of one file.
 func (l *Loader) loadStream(ctx context.Context, set *Set, file string, stream io.Reader) error {
-	reader := yaml.NewYAMLReader(bufio.NewReader(stream))
+	data, err := io.ReadAll(stream)
+	if err != nil {
+		return fmt.Errorf("read manifests: %s: %w", file, err)
+	}
+	// The reader of documents does so too, and what it gives is looked for in data.
+	data = bytes.ReplaceAll(data, []byte("\r\n"), []byte("\n"))
+	reader := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
 	var errs []error
-	for number := 1; ; number++ {
-		data, err := reader.Read()
+	for read := 0; ; {
+		text, err := reader.Read()
 		if errors.Is(err, io.EOF) {
 			return errors.Join(errs...)
 		}
-		place := fmt.Sprintf("%s, document %d", file, number)
 		if err != nil {
-			return errors.Join(append(errs, fmt.Errorf("%s: %w", place, err))...)
+			return errors.Join(append(errs, fmt.Errorf("%s: %w", file, err))...)
 		}
-		objects, err := objectsOf(data)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", place, err))
-		}
+		read += max(0, bytes.Index(data[read:], bytes.TrimSuffix(text, []byte("\n"))))
+		at := documentAt(file, bytes.Count(data[:read], []byte("\n")), text)
+		read = min(read+len(text), len(data))
+		objects, err := objectsOf(at)
+		errs = append(errs, err)
 		for _, object := range objects {
-			at := place + object.within
-			if err := l.add(ctx, set, at, object); err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", at, err))
-			}
+			errs = append(errs, l.add(ctx, set, object))
 		}
 	}
 }

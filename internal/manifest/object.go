@@ -5,10 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,36 +17,35 @@ import (
 
 // object is one object as it was written.
 type object struct {
-	// within is its place in a list, empty for an object that is a document of its own.
-	within string
-	gvk    schema.GroupVersionKind
-	data   []byte
+	source
+
+	gvk  schema.GroupVersionKind
+	data []byte
 	// strict are the errors of strict decoding that belong to the text and not to the fields: keys given twice.
 	strict []error
 }
 
 // objectsOf turns a document into its objects: none for an empty one, several for a List.
-func objectsOf(document []byte) ([]object, error) {
-	data, err := kyaml.YAMLToJSON(document)
+func objectsOf(at *document) ([]object, error) {
+	data, err := kyaml.YAMLToJSON(at.data)
 	if err != nil {
-		// The parser quotes what it takes for an anchor, which may be a password that begins with an asterisk.
-		return nil, errors.New(regexp.MustCompile(`'[^']*'`).ReplaceAllString(err.Error(), "'…'"))
+		return nil, at.unreadable(err)
 	}
 	if string(data) == "null" {
 		return nil, nil
 	}
 	var strict []error
-	if _, err := kyaml.YAMLToJSONStrict(document); err != nil {
+	if _, err := kyaml.YAMLToJSONStrict(at.data); err != nil {
 		strict = append(strict, err)
 	}
-	return flatten(object{data: data, strict: strict})
+	return flatten(object{source: source{document: at}, data: data, strict: strict})
 }
 
 // flatten gives an object, or the items of a list, as kubectl takes a list apart.
 func flatten(o object) ([]object, error) {
 	gvk, err := kindOf(o.data)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", o.at(""), err)
 	}
 	o.gvk = gvk
 	if !isList(gvk) {
@@ -58,19 +55,17 @@ func flatten(o object) ([]object, error) {
 		Items []json.RawMessage `json:"items"`
 	}
 	if err := json.Unmarshal(o.data, &list); err != nil {
-		return nil, fmt.Errorf("%s: %w", gvk.Kind, err)
+		return nil, fmt.Errorf("%s: %s: items is no list", o.at("items"), gvk.Kind)
 	}
 	var objects []object
 	var errs []error
 	for i, data := range list.Items {
-		item := object{within: fmt.Sprintf("%s, item %d", o.within, i+1), data: data}
+		item := object{source: source{document: o.document, within: fmt.Sprintf("%s.items[%d]", o.within, i)}, data: data}
 		if i == 0 {
 			item.strict = o.strict
 		}
 		items, err := flatten(item)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("item %d: %w", i+1, err))
-		}
+		errs = append(errs, err)
 		objects = append(objects, items...)
 	}
 	return objects, errors.Join(errs...)
@@ -109,52 +104,54 @@ func kindOf(data []byte) (schema.GroupVersionKind, error) {
 }
 
 // add puts an object where it belongs.
-func (l *Loader) add(ctx context.Context, set *Set, place string, o object) error {
+func (l *Loader) add(ctx context.Context, set *Set, o object) error {
 	switch {
 	case o.gvk == corev1.SchemeGroupVersion.WithKind("Secret"):
 		secret, err := decodeSecret(o)
 		if err != nil {
 			return err
 		}
-		return put(set, set.Secrets, place, o.gvk.Kind, secret)
+		return put(set, set.Secrets, o, secret)
 	case o.gvk == v1alpha1.GroupVersion.WithKind("RetryPolicy"):
 		policy := &v1alpha1.RetryPolicy{}
 		if err := l.admission[o.gvk.Kind].admit(ctx, o, policy); err != nil {
 			return err
 		}
-		return put(set, set.RetryPolicies, place, o.gvk.Kind, policy)
+		return put(set, set.RetryPolicies, o, policy)
 	case o.gvk == v1alpha1.GroupVersion.WithKind("Transport"):
 		transport := &v1alpha1.Transport{}
 		if err := l.admission[o.gvk.Kind].admit(ctx, o, transport); err != nil {
 			return err
 		}
-		return put(set, set.Transports, place, o.gvk.Kind, transport)
-	case o.gvk.Group == v1alpha1.GroupVersion.Group:
-		return &meta.NoKindMatchError{GroupKind: o.gvk.GroupKind(), SearchedVersions: []string{o.gvk.Version}}
+		return put(set, set.Transports, o, transport)
+	case isMeantForUs(o.gvk):
+		return l.unknownKind(o)
 	default:
 		set.Ignored = append(set.Ignored, Ignored{
-			Place: place, APIVersion: o.gvk.GroupVersion().String(), Kind: o.gvk.Kind, Name: nameOf(o.data),
+			Place: o.at(""), APIVersion: o.gvk.GroupVersion().String(), Kind: o.gvk.Kind, Name: nameOf(o.data),
 		})
 		return nil
 	}
 }
 
 // put adds an object to a Set. An object that is there already is an error: which one should hold?
-func put[T metav1.Object](set *Set, objects map[types.NamespacedName]T, place, kind string, o T) error {
-	name := types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
-	if other, exists := set.places[key{kind, name}]; exists {
-		return fmt.Errorf("%s %s is already in %s", kind, name, other)
+func put[T metav1.Object](set *Set, objects map[types.NamespacedName]T, o object, read T) error {
+	name := types.NamespacedName{Namespace: read.GetNamespace(), Name: read.GetName()}
+	if other, exists := set.sources[key{o.gvk.Kind, name}]; exists {
+		return fmt.Errorf("%s: %s %s is already in %s", o.at(""), o.gvk.Kind, name, other.at(""))
 	}
-	set.places[key{kind, name}] = place
-	objects[name] = o
+	set.sources[key{o.gvk.Kind, name}] = o.source
+	objects[name] = read
 	return nil
 }
 
 // nameOf is empty where an object of another kind has no name in the usual place.
-func nameOf(data []byte) string {
+func nameOf(data []byte) string { return metaOf(data).Name }
+
+func metaOf(data []byte) metav1.ObjectMeta {
 	var object metav1.PartialObjectMetadata
 	if err := json.Unmarshal(data, &object); err != nil {
-		return ""
+		return metav1.ObjectMeta{}
 	}
-	return object.Name
+	return object.ObjectMeta
 }
