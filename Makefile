@@ -19,6 +19,8 @@ TOOL := go tool -modfile=hack/tools/go.mod
 LINT := go tool -modfile=hack/tools/lint/go.mod golangci-lint
 # Every module of the repository. Those below hack/ keep the programs that they pin out of the operator's own go.mod.
 MODULES := . hack/tools hack/tools/helm hack/tools/kwok hack/tools/lint hack/envtest/etcd hack/envtest/kubernetes hack/cluster/coredns hack/monitoring
+# Versions of Kubernetes whose code is asked whether it takes the CRDs; each has a modfile in hack/crds.
+KUBERNETES ?= 1.25 1.29 1.33
 # Packages whose tests need neither a RabbitMQ nor an API server, under -short.
 PURE := ./api/... ./internal/compile/... ./internal/handler/... ./internal/manifest/... ./internal/message/... ./internal/policytest/... \
 	./internal/retry/... ./internal/topology/... ./internal/version/... ./internal/workload/...
@@ -40,6 +42,11 @@ generate: ## Write the deep copies of the kinds from their types.
 .PHONY: manifests
 manifests: ## Write the CRDs and the manager's role from the markers in the code.
 	$(TOOL) controller-gen crd paths=./api/... output:crd:dir=config/crd/bases
+	@mkdir -p bin
+	@# controller-gen gives no bounds to an int-or-string, and a rule in CEL for one is too dear before Kubernetes 1.34.
+	awk '{ print } /^ *perSecond:$$/ { rate = 1 } \
+		rate && /maxLength: 10$$/ { sub(/maxLength.*/, ""); print $$0 "maximum: 1000000"; print $$0 "minimum: 1"; rate = 0 }' \
+		config/crd/bases/redrive.dev_transports.yaml > bin/transports.yaml && mv bin/transports.yaml config/crd/bases/redrive.dev_transports.yaml
 	@# Where no marker counts, controller-gen writes no role and says nothing: an old one must not pass for new.
 	@mkdir -p bin/rbac && rm -f bin/rbac/role.yaml
 	$(TOOL) controller-gen rbac:roleName=redrive-manager paths=./controllers/... output:rbac:dir=bin/rbac
@@ -95,10 +102,17 @@ verify: ## Check that all that is generated or formatted is up to date. What was
 	fi
 	@echo "verify: all up to date"
 
+.PHONY: verify-crds
+verify-crds: ## Check that API servers of KUBERNETES take the CRDs, by the code of each version.
+	@for version in $(KUBERNETES); do \
+		(cd hack/crds && go run -modfile=$$version.mod . ../../config/crd/bases/*.yaml) || { echo "verify-crds: Kubernetes $$version refuses the CRDs" >&2; exit 1; }; \
+		echo "verify-crds: Kubernetes $$version takes the CRDs"; \
+	done
+
 ##@ Tests
 
 .PHONY: test
-test: ## Run all tests, on a RabbitMQ and an API server of their own.
+test: ## Run the tests, but those that take long, on a RabbitMQ and an API server of their own.
 	@mkdir -p bin
 	@go build -o bin/broker ./hack/broker
 	hack/languages.sh
@@ -107,14 +121,25 @@ test: ## Run all tests, on a RabbitMQ and an API server of their own.
 	$(if $(TEST_FLAGS),,$(MAKE) --no-print-directory test-monitoring)
 	$(if $(TEST_FLAGS),,$(MAKE) --no-print-directory fuzz FUZZTIME=2s)
 
+.PHONY: test-all
+test-all: ## Run all tests, also those that take long, such as each stage of a deletion killed; most of an hour on two cores.
+	REDRIVE_LONG=1 $(MAKE) --no-print-directory test
+
+.PHONY: test-touched
+test-touched: ## Run the tests that take long of the packages that have changed since BASE; hack/touched.sh says what that is by default.
+	@mkdir -p bin
+	@go build -o bin/broker ./hack/broker
+	assets=$$(hack/envtest.sh); \
+	KUBEBUILDER_ASSETS=$$assets bin/broker -- hack/touched.sh $(TEST_FLAGS)
+
 # Alerts and dashboard, with Prometheus's own packages: a module of its own.
 .PHONY: test-monitoring
 test-monitoring: ## Test that alerts fire when they should, and that alerts and dashboard ask for what there is.
 	go test -C hack/monitoring $(TEST_FLAGS) ./...
 
 # The fuzz targets, each with the package that has it.
-FUZZ := message:FuzzHeaders handler:FuzzAnswers handler:FuzzMessageFrames handler:FuzzAcknowledgements \
-	retry:FuzzDecisionsOnAnyMessage retry:FuzzAnyExpression topology:FuzzNames
+FUZZ := message:FuzzHeaders handler:FuzzAnswers handler:FuzzMessageFrames handler:FuzzAcknowledgements handler:FuzzHeadersOfMessages \
+	handler:FuzzEncodedHeaders retry:FuzzDecisionsOnAnyMessage retry:FuzzAnyExpression topology:FuzzNames amqp:FuzzContentHeaders
 FUZZTIME ?= 30s
 
 .PHONY: fuzz
@@ -124,18 +149,48 @@ fuzz: ## Feed made-up input to the fuzz targets, FUZZTIME each; what they fail o
 		go test -run '^$$' -fuzz "^$${target#*:}\$$" -fuzztime $(FUZZTIME) ./internal/$${target%%:*}; \
 	done
 
+# What one tenant does to another, with the manager as it is built and installed, and the memory limit of its container where that can be set.
+TENANTS := env REDRIVE_TARGET=test-tenants go test -count=1 -v -timeout 60m -run 'TestOneTenant|TestATenant' ./cmd/manager
+
+.PHONY: test-tenants
+test-tenants: ## Attack the operator as a tenant would, in full; prints what the other tenant sees.
+	@mkdir -p bin
+	@go build -o bin/broker ./hack/broker
+	assets=$$(hack/envtest.sh); REDRIVE_ALL_TENANTS=1 KUBEBUILDER_ASSETS=$$assets bin/broker -- $(TENANTS)
+
+.PHONY: test-tenants-short
+test-tenants-short: ## The same with fewer attacks and objects, in three minutes.
+	@mkdir -p bin
+	@go build -o bin/broker ./hack/broker
+	assets=$$(hack/envtest.sh); KUBEBUILDER_ASSETS=$$assets bin/broker -- $(TENANTS)
+
 .PHONY: test-unit
 test-unit: ## Run the tests that need nothing but Go.
 	go test -short $(TEST_FLAGS) $(PURE)
 
-# Each case of the fault suite is run so often; in `make test` once.
+# Each case of the fault suite is run so often; in `make test-all` once.
 FAULT_ROUNDS ?= 20
 
 .PHONY: test-faults
 test-faults: ## Run the fault suite FAULT_ROUNDS times over, on a RabbitMQ of its own.
 	@mkdir -p bin
 	@go build -o bin/broker ./hack/broker
-	FAULT_ROUNDS=$(FAULT_ROUNDS) bin/broker -- go test -count 1 -timeout 4h -v $(TEST_FLAGS) ./hack/faults
+	REDRIVE_LONG=1 FAULT_ROUNDS=$(FAULT_ROUNDS) bin/broker -- go test -count 1 -timeout 4h -v $(TEST_FLAGS) ./hack/faults
+
+# How many messages of each kind the clients publish; `make test` has them publish three. Where Packagist is reached, the newest Symfony
+# is run, too.
+CLIENTS_MESSAGES ?= 50
+
+.PHONY: test-clients
+test-clients: ## Run Symfony, Celery, pika and amqplib against `redrive run`; SYMFONY_VENDOR names a vendor folder with another Symfony than Debian's.
+	@mkdir -p bin
+	@go build -o bin/broker ./hack/broker
+	hack/languages.sh
+	export CLIENTS_MESSAGES=$(CLIENTS_MESSAGES); \
+	SYMFONY_VENDOR=$(abspath $(SYMFONY_VENDOR)) bin/broker -- go test -count 1 -timeout 30m $(TEST_FLAGS) ./hack/clients; \
+	if [[ -z '$(SYMFONY_VENDOR)' ]] && vendor=$$(hack/clients/symfony.sh); then \
+		SYMFONY_VENDOR=$$vendor bin/broker -- go test -count 1 -timeout 30m -run TestSymfony ./hack/clients; \
+	fi
 
 # BROKERS has the versions of RabbitMQ, and BROKER_TESTS the packages.
 BROKER_TESTS ?= ./internal/amqp ./internal/worker ./internal/apply ./internal/topology ./internal/local ./internal/cli ./cmd/worker \
@@ -143,7 +198,24 @@ BROKER_TESTS ?= ./internal/amqp ./internal/worker ./internal/apply ./internal/to
 
 .PHONY: test-brokers
 test-brokers: ## Run the tests that speak to a RabbitMQ on one version after the other; hack/brokers.sh says where they come from.
-	hack/brokers.sh go test -p 2 -count 1 -timeout 30m $(TEST_FLAGS) $(BROKER_TESTS)
+	REDRIVE_LONG=1 hack/brokers.sh go test -p 2 -count 1 -timeout 30m $(TEST_FLAGS) $(BROKER_TESTS)
+
+# They make their clusters themselves. CLUSTER_TESTS says which, as go test -run takes it.
+CLUSTER_TESTS ?= TestThreeNodes
+
+.PHONY: test-cluster
+test-cluster: ## Run the tests on three nodes of RabbitMQ 4.0 and 4.3 that are killed, frozen and restarted; as root on Debian or Ubuntu.
+	assets=$$(hack/envtest.sh); KUBEBUILDER_ASSETS=$$assets REDRIVE_TARGET=test-cluster WITHOUT_DOCKER=1 BROKERS="$${BROKERS:-4.0 4.3}" hack/brokers.sh \
+		go test -p 1 -count 1 -timeout 60m -run '$(CLUSTER_TESTS)' $(TEST_FLAGS) ./internal/testbroker ./internal/apply ./controllers ./hack/faults
+
+.PHONY: test-cluster-short
+test-cluster-short: ## Run the part of it that takes three minutes, on RabbitMQ 4.0.
+	BROKERS=4.0 $(MAKE) --no-print-directory test-cluster CLUSTER_TESTS='TestThreeNodes(WithoutStatisticsKeepAQ|Keep|Fail)/(majority|s_node)_is_killed'
+
+.PHONY: test-settings
+test-settings: ## Run the tests on RabbitMQ 4.0 and 4.3 as people set them up, and on management APIs that lie, with the waits that are the default.
+	REDRIVE_TARGET=test-settings BROKERS="$${BROKERS:-4.0 4.3}" hack/brokers.sh \
+		go test -count 1 -timeout 60m -run 'AsTheyAreFound|ThatLiesNowAndThen' $(TEST_FLAGS) ./internal/apply
 
 # Beside a cluster: the current one with E2E_USE_CURRENT=1, one of kind where Docker answers, else one of plain programs, as root
 # on Linux. hack/cluster/cluster.sh says more.
@@ -228,8 +300,8 @@ patches:
 $(if $(NAMESPACES),$(WATCHED))
 endef
 define WATCHED
-    - {op: test, path: /spec/template/spec/containers/0/args/5, value: --namespaces=shop}
-    - {op: replace, path: /spec/template/spec/containers/0/args/5, value: "--namespaces=$(subst $(EMPTY) $(EMPTY),$(COMMA),$(strip $(NAMESPACES)))"}
+    - {op: test, path: /spec/template/spec/containers/0/args/6, value: --namespaces=shop}
+    - {op: replace, path: /spec/template/spec/containers/0/args/6, value: "--namespaces=$(subst $(EMPTY) $(EMPTY),$(COMMA),$(strip $(NAMESPACES)))"}
 endef
 export OVERLAY
 

@@ -12,10 +12,12 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"redrive.dev/redrive/internal/testtransport"
 )
 
 // endsWithin is how long a worker may take to settle what it has when it is told to stop.
-const endsWithin = time.Minute
+const endsWithin = testtransport.Patience
 
 // group is the processes of one worker group, as the pods of a Deployment would run them.
 type group struct {
@@ -91,6 +93,8 @@ type process struct {
 	t    testing.TB
 	name string
 	wire *wire
+	// address of its endpoints; empty where that is not known.
+	address string
 	// command makes the command to run.
 	command func() *exec.Cmd
 	log     *output
@@ -111,10 +115,15 @@ func (s *scene) newWorker(name string, more ...string) *process {
 	write(s.t, filepath.Join(folder, "config.json"), s.config)
 	s.logins = append(s.logins, login{folder: filepath.Join(folder, "broker"), address: w.address})
 	s.logins[len(s.logins)-1].write(s)
-	return &process{t: s.t, name: name, wire: w, log: &output{}, command: func() *exec.Cmd {
+	address, listen := "", "127.0.0.1:0"
+	if s.serving {
+		address = freeAddress(s.t)
+		listen = address
+	}
+	return &process{t: s.t, name: name, wire: w, address: address, log: &output{}, command: func() *exec.Cmd {
 		arguments := append([]string{
 			"--config", filepath.Join(folder, "config.json"), "--credentials", filepath.Join(folder, "broker"),
-			"--listen", "127.0.0.1:0", "--log-level", "WARN",
+			"--listen", listen, "--log-level", "WARN",
 		}, more...)
 		if s.clock == "" || len(more) > 0 {
 			return exec.CommandContext(context.Background(), programs(s.t).worker, arguments...)

@@ -68,6 +68,7 @@ func (p plan) over(n *network) plan {
 }
 
 func TestASlowNetworkLosesAndRepeatsNothing(t *testing.T) {
+	testtransport.Long(t)
 	t.Parallel()
 	rounds(t, func(t *testing.T) {
 		far := &network{t: t}
@@ -84,6 +85,7 @@ func TestASlowNetworkLosesAndRepeatsNothing(t *testing.T) {
 }
 
 func TestConnectionsThatAreResetLoseNothing(t *testing.T) {
+	testtransport.Long(t)
 	t.Parallel()
 	rounds(t, func(t *testing.T) {
 		const resets = 3
@@ -104,6 +106,7 @@ func TestConnectionsThatAreResetLoseNothing(t *testing.T) {
 
 // A firewall that forgets a connection drops all that is sent on it, and nobody is told.
 func TestHalfOpenConnectionsAreGivenUp(t *testing.T) {
+	testtransport.Long(t)
 	t.Parallel()
 	rounds(t, func(t *testing.T) {
 		far := &network{t: t}

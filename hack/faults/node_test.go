@@ -6,10 +6,12 @@ import (
 	"time"
 
 	"redrive.dev/redrive/internal/testbroker"
+	"redrive.dev/redrive/internal/testtransport"
 )
 
 // TestTheBrokerFails has a broker of its own, which is stopped, killed and starved.
 func TestTheBrokerFails(t *testing.T) {
+	testtransport.Long(t)
 	t.Parallel()
 	node := testbroker.Private(t)
 	t.Run("it is stopped and started, then killed and started", func(t *testing.T) {

@@ -19,6 +19,7 @@ import (
 // Two processes make one topology and work on it. Both take over each change of the files, and one of them is killed while it
 // does.
 func TestTwoOperatorsOfOneTransportLoseNothing(t *testing.T) {
+	testtransport.Long(t)
 	t.Parallel()
 	rounds(t, func(t *testing.T) {
 		const edits = 4

@@ -34,6 +34,7 @@ var moments = []struct {
 }
 
 func TestNoMessageIsLostAtTheWorstMoments(t *testing.T) {
+	testtransport.Long(t)
 	t.Parallel()
 	faults := []struct {
 		name string

@@ -38,6 +38,7 @@ func TestWorkersThatAreReplacedUnderLoadRepeatNothing(t *testing.T) {
 // The handler is done with the messages of a connection when another one has taken its place, on which other messages have
 // their delivery tags. Were one of those acknowledged for them, it would be gone after the kill.
 func TestALateAckAfterAReconnectSettlesNoOtherMessage(t *testing.T) {
+	testtransport.Long(t)
 	t.Parallel()
 	rounds(t, func(t *testing.T) {
 		const reconnects = 3

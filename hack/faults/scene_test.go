@@ -1,12 +1,14 @@
 package faults
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,13 +25,13 @@ const (
 	// prefetch is how many messages a worker has on loan at most.
 	prefetch = 2 * concurrency
 
-	// atOnceWithin bounds what is a matter of moments, on a machine that is busy with other cases.
-	atOnceWithin = 30 * time.Second
+	// atOnceWithin bounds what is a matter of moments where the machine is not busy with others.
+	atOnceWithin = testtransport.Patience
 	// worksWithin bounds the time until the worker works again after a fault: the longest pause between two tries to connect is
-	// 22 s.
-	worksWithin = time.Minute
+	// 22 s, and the log of a case has the time that it took.
+	worksWithin = testtransport.Patience
 	// settlesWithin bounds the time until the last message has ended.
-	settlesWithin = 3 * time.Minute
+	settlesWithin = testtransport.Patience
 	// quietPolls are the polls in a row that must find nothing on its way.
 	quietPolls = 15
 )
@@ -45,6 +47,12 @@ type plan struct {
 	through func(address string) string
 	// steppedClock gives the workers a clock that the scene sets.
 	steppedClock bool
+	// more work queues beside testtransport.Queue.
+	more []string
+	// concurrency of a worker; 0 for the one that the bounds on duplicates are for.
+	concurrency int
+	// serving lets the workers serve their endpoints at addresses that are known.
+	serving bool
 }
 
 // scene is a Transport on a broker of which the messages are counted, its partner, and its worker group.
@@ -64,6 +72,9 @@ type scene struct {
 	username string
 	password string
 	logins   []login
+	// queues are all work queues.
+	queues  []string
+	serving bool
 	// clock is the file with the offset of the workers' clock; empty where it is the machine's.
 	clock string
 
@@ -92,6 +103,7 @@ func newStage(t testing.TB, node *testbroker.Broker, p plan) (*scene, *v1alpha1.
 	s := &scene{
 		t: t, node: node, vhost: node.Vhost(t), partner: newPartner(t, p.answer),
 		target: testtransport.Address(t, node.AMQPURL), failed: map[int]int{},
+		queues: append([]string{testtransport.Queue}, p.more...), serving: p.serving,
 	}
 	s.username = "worker-" + s.vhost
 	if p.through != nil {
@@ -102,9 +114,12 @@ func newStage(t testing.TB, node *testbroker.Broker, p plan) (*scene, *v1alpha1.
 		s.stepClock(0)
 	}
 	transport := testtransport.New(s.partner.URL)
-	transport.Spec.Workers[0].Concurrency = new(int32(concurrency))
+	for _, queue := range p.more {
+		transport.Spec.Queues = append(transport.Spec.Queues, v1alpha1.Queue{Name: queue, BindingKeys: []string{queue}})
+	}
+	transport.Spec.Workers[0].Concurrency = new(int32(cmp.Or(p.concurrency, concurrency)))
 	result := testtransport.Compile(t, transport, p.policy)
-	if got := result.Workers[0].Prefetch(); got != prefetch {
+	if got := result.Workers[0].Loans(); p.concurrency == 0 && got != prefetch {
 		t.Fatalf("the prefetch is %d; the bounds on duplicates are for %d", got, prefetch)
 	}
 	config, err := compile.Encode(result.Workers[0])
@@ -118,10 +133,18 @@ func newStage(t testing.TB, node *testbroker.Broker, p plan) (*scene, *v1alpha1.
 // permit makes the workers' user, with exactly the rights that docs/worker.md names, and a new password.
 func (s *scene) permit() {
 	s.t.Helper()
-	s.password = s.node.User(s.t, s.username, "", s.vhost, "^$", `^async\.(fallback|return|failed)$`, `^test(\.(suspect|standin))?$`)
+	s.password = s.node.User(s.t, s.username, "", s.vhost, "^$", allExchanges, s.allQueues())
 	for _, l := range s.logins {
 		l.write(s)
 	}
+}
+
+// allExchanges are those that a worker publishes to, as a pattern.
+const allExchanges = `^async\.(fallback|return|failed)$`
+
+// allQueues are those that a worker consumes, as a pattern.
+func (s *scene) allQueues() string {
+	return `^(` + strings.Join(s.queues, "|") + `)(\.(suspect|standin))?$`
 }
 
 // login is the mounted Secret of one process.
@@ -247,6 +270,8 @@ type bounds struct {
 	duplicates, atLeast int
 	// lost by the hand of whoever deleted the queue that they were in.
 	deleted []int
+	// refused is true where the broker may refuse what is moved to the suspects' queue. Each try counts there.
+	refused bool
 }
 
 // settle waits for the end of all messages and counts them.
@@ -275,7 +300,7 @@ func (s *scene) settle(b bounds) {
 	if duplicates > b.duplicates || duplicates < b.atLeast {
 		s.t.Errorf("%d duplicates, want %d to %d", duplicates, b.atLeast, b.duplicates)
 	}
-	if suspected > b.duplicates {
+	if suspected > b.duplicates && !b.refused {
 		s.t.Errorf("%d messages were suspected, want at most %d", suspected, b.duplicates)
 	}
 }

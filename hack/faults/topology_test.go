@@ -13,6 +13,7 @@ import (
 
 // What is in the queue goes with it, by the hand of whoever deletes it; what waits in the lanes does not.
 func TestAQueueThatIsDeletedTakesOnlyItsOwnMessages(t *testing.T) {
+	testtransport.Long(t)
 	t.Parallel()
 	rounds(t, func(t *testing.T) {
 		const deletions, batch = 2, 20
@@ -52,6 +53,7 @@ func TestAQueueThatIsDeletedTakesOnlyItsOwnMessages(t *testing.T) {
 
 // What is in the lane goes with it, by the hand of whoever deletes it; later retries take the next larger lane.
 func TestALaneThatIsDeletedTakesOnlyItsOwnMessages(t *testing.T) {
+	testtransport.Long(t)
 	t.Parallel()
 	rounds(t, func(t *testing.T) {
 		const deletions, batch = 2, 20
@@ -80,6 +82,7 @@ func TestALaneThatIsDeletedTakesOnlyItsOwnMessages(t *testing.T) {
 }
 
 func TestMessagesAreHeldWhileTheFailureExchangeIsMissing(t *testing.T) {
+	testtransport.Long(t)
 	t.Parallel()
 	rounds(t, func(t *testing.T) {
 		const deletions, batch = 3, 50

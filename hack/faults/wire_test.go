@@ -213,11 +213,19 @@ func (w *wire) set(at point, n int, f fault) *trap {
 }
 
 // cut ends all connections.
-func (w *wire) cut() {
+func (w *wire) cut() { w.cutThose(func(*cable) bool { return true }) }
+
+// cutConsumers ends the connections that deliver, and cutPublishers the others.
+func (w *wire) cutConsumers()  { w.cutThose(func(c *cable) bool { return len(c.onLoan) > 0 }) }
+func (w *wire) cutPublishers() { w.cutThose(func(c *cable) bool { return len(c.onLoan) == 0 }) }
+
+func (w *wire) cutThose(meant func(*cable) bool) {
 	w.mu.Lock()
 	cables := make([]*cable, 0, len(w.cables))
 	for c := range w.cables {
-		cables = append(cables, c)
+		if meant(c) {
+			cables = append(cables, c)
+		}
 	}
 	w.mu.Unlock()
 	for _, c := range cables {
@@ -280,9 +288,9 @@ func (c *cable) forward(from side) {
 		}
 	}
 	buffered := bufio.NewReader(source)
-	var message content
+	open := contents{}
 	defer func() {
-		if message.open {
+		if len(open) > 0 {
 			c.whole.Unlock()
 		}
 	}()
@@ -294,11 +302,11 @@ func (c *cable) forward(from side) {
 		if !c.passes(from, f) {
 			continue
 		}
-		if from == fromClient && message.begins(f) {
+		if from == fromClient && open.begin(f) {
 			c.whole.Lock()
 		}
 		_, err = target.Write(f)
-		if from == fromClient && message.ends(f) {
+		if from == fromClient && open.end(f) {
 			c.whole.Unlock()
 		}
 		if err != nil {
@@ -307,30 +315,37 @@ func (c *cable) forward(from side) {
 	}
 }
 
-// content is a message that is being published: a method, a header with the size of the body, and the body in frames.
-type content struct {
-	open bool
-	left int
+// contents are the messages that are being published, by channel: a method, a header with the size of the body, and the body in
+// frames. Those of several channels come in between each other. The value is how much of the body is missing, as far as known.
+type contents map[uint16]int
+
+// begin is true where a frame begins the first one.
+func (m contents) begin(f frame) bool {
+	if f.method() != basicPublish {
+		return false
+	}
+	m[f.channel()] = 0
+	return len(m) == 1
 }
 
-func (m *content) begins(f frame) bool {
-	m.open = m.open || f.method() == basicPublish
-	return f.method() == basicPublish
-}
-
-func (m *content) ends(f frame) bool {
+// end is true where a frame ends the last one.
+func (m contents) end(f frame) bool {
+	left, open := m[f.channel()]
 	switch {
-	case !m.open:
+	case !open:
 		return false
 	case f[0] == headerFrame:
-		m.left = int(binary.BigEndian.Uint64(f[headerSize+4:])) // after the class and the weight
+		left = int(binary.BigEndian.Uint64(f[headerSize+4:])) // after the class and the weight
 	case f[0] == bodyFrame:
-		m.left -= len(f) - headerSize - 1
+		left -= len(f) - headerSize - 1
 	default:
 		return false
 	}
-	m.open = m.left > 0
-	return !m.open
+	if m[f.channel()] = left; left > 0 {
+		return false
+	}
+	delete(m, f.channel())
+	return len(m) == 0
 }
 
 // passes tells whether a frame is forwarded. Where a trap is set, its fault happens first.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -86,16 +87,21 @@ func (p *partner) answer(ctx context.Context, shop string, header http.Header, e
 // rules of a message for one of its attempts.
 func rules(header http.Header, attempt int) (answer string, pause time.Duration, err error) {
 	answer = strconv.Itoa(http.StatusOK)
-	if script := header.Get(answerHeader); script != "" {
+	if script := ofMessage(header, answerHeader); script != "" {
 		answers := strings.Split(script, ",")
 		answer = answers[min(max(attempt, 1), len(answers))-1]
 	}
-	if text := header.Get(pauseHeader); text != "" {
+	if text := ofMessage(header, pauseHeader); text != "" {
 		if pause, err = time.ParseDuration(text); err != nil {
 			return "", 0, fmt.Errorf("header %s: %w", pauseHeader, err)
 		}
 	}
 	return answer, pause, nil
+}
+
+// ofMessage returns a header of the message; a worker from before an upgrade passes it on without a prefix.
+func ofMessage(header http.Header, name string) string {
+	return cmp.Or(header.Get("Redrive-Header-"+name), header.Get(name))
 }
 
 // eat does not return: the kernel ends the process at its container's limit.

@@ -54,7 +54,7 @@ func TestAnAnswerStandsInTheLedgerBeforeItIsGiven(t *testing.T) {
 		}
 		request.Header.Set("Redrive-Message-Id", "a")
 		request.Header.Set("Redrive-Attempt", []string{"1", "2"}[attempt])
-		request.Header.Set(answerHeader, "503,200")
+		request.Header.Set("Redrive-Header-"+answerHeader, "503,200")
 		response, err := http.DefaultClient.Do(request)
 		if err != nil {
 			t.Fatal(err)
