@@ -39,11 +39,14 @@ func pages(t *testing.T) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runbooks, err := filepath.Glob("runbooks/*.md")
-	if err != nil {
-		t.Fatal(err)
+	for _, folder := range []string{"runbooks", "upstream"} {
+		more, err := filepath.Glob(folder + "/*.md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, more...)
 	}
-	for _, file := range append(files, runbooks...) {
+	for _, file := range files {
 		found["docs/"+file] = read(t, "docs/"+file)
 	}
 	return found
@@ -329,12 +332,14 @@ func TestEveryConditionAndReasonIsOnThePageOfTheTransport(t *testing.T) {
 	mentioned(t, "docs/transport.md", in(t, "api/v1alpha1/conditions.go", `(?m)^\t\w+ += "(\w+)"$`)...)
 }
 
-func TestEveryHeaderIsOnThePageOfMessages(t *testing.T) {
+func TestEveryHeaderIsOnThePagesOfMessagesAndSecurity(t *testing.T) {
 	const source = "internal/message/headers.go"
-	for _, name := range in(t, source, `HeaderPrefix \+ "([a-z-]+)"`) {
-		mentioned(t, "docs/messages.md", "redrive-"+name)
+	for _, page := range []string{"docs/messages.md", "docs/security.md"} {
+		for _, name := range in(t, source, `HeaderPrefix \+ "([a-z-]+)"`) {
+			mentioned(t, page, "redrive-"+name)
+		}
+		mentioned(t, page, in(t, source, `"(x-[a-z-]*[a-z]|B?CC)"`)...)
 	}
-	mentioned(t, "docs/messages.md", in(t, source, `"(x-[a-z-]*[a-z]|B?CC)"`)...)
 }
 
 func TestEveryRequestHeaderIsOnThePageOfTheHandler(t *testing.T) {

@@ -1,6 +1,7 @@
 package docs_test
 
 import (
+	"io/fs"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -47,6 +48,32 @@ func granted(t *testing.T, files ...string) map[string]string {
 		found[name] = strings.Join(list, ", ")
 	}
 	return found
+}
+
+func TestThePageOfSecurityNamesTestsThatThereAre(t *testing.T) {
+	there := map[string]bool{}
+	for _, folder := range []string{"internal", "cmd", "controllers", "api"} {
+		err := filepath.WalkDir(filepath.Join(root, folder), func(path string, _ fs.DirEntry, err error) error {
+			if err == nil && strings.HasSuffix(path, "_test.go") {
+				for _, name := range in(t, strings.TrimPrefix(path, root+"/"), `(?m)^func (Test\w+)\(`) {
+					there[name] = true
+				}
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	named := in(t, "docs/security.md", "`(Test\\w+)`")
+	for _, name := range named {
+		if !there[name] {
+			t.Errorf("docs/security.md names %s, which is no test", name)
+		}
+	}
+	if len(named) == 0 || len(there) == 0 {
+		t.Errorf("the page names %d tests, of %d", len(named), len(there))
+	}
 }
 
 func TestTheRightsOnThePageAreThoseOfTheRoles(t *testing.T) {

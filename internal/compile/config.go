@@ -106,6 +106,10 @@ type Exchanges struct {
 	Failed string `json:"failed"`
 }
 
+// BringBack tells whether a message that came by an exchange may be one that a worker has published. Workers publish to exchanges of ours,
+// all of which lead to a work queue by Return; people who move messages from one queue to another use the default exchange.
+func (e *Exchanges) BringBack(exchange string) bool { return exchange == e.Return || exchange == "" }
+
 // Queue is a work queue as its consumer sees it.
 type Queue struct {
 	Name string `json:"name"`

@@ -1,6 +1,9 @@
 package message
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // HeaderPrefix starts the name of every header that belongs to Redrive. Bindings with `x-match: all` ignore headers that
 // start with `x-`, so ours do not.
@@ -91,6 +94,20 @@ func isOwn(name string) bool {
 		return true
 	}
 	return false
+}
+
+// Disown takes Redrive's headers off a message that no worker can have published, and returns their names, in order. The header of the
+// identity stays: a producer may choose that, by the property message-id as well.
+func Disown(headers map[string]any) []string {
+	var forged []string
+	for name := range headers {
+		if isOwn(name) && name != HeaderID {
+			forged = append(forged, name)
+			delete(headers, name)
+		}
+	}
+	slices.Sort(forged)
+	return forged
 }
 
 // isStale reports whether a header tells of the message's way so far and would do harm on the next one.

@@ -183,3 +183,19 @@ func TestAPolicyTellsOfItsUnlimitedStrategyAndItsPriority(t *testing.T) {
 		t.Errorf("by default: unlimited %q, priority %q, immediate %d", p.UnlimitedStrategy(), p.RetryPriority(), p.Immediate())
 	}
 }
+
+func TestLongestWait(t *testing.T) {
+	for name, c := range map[string]struct {
+		spec string
+		want time.Duration
+	}{
+		"what a handler may ask for":         {`{}`, time.Hour},
+		"none but the policy's":              {`handlerAdvice: Ignore`, 4 * time.Second},
+		"no longer than maxAge":              {`maxAge: 1m`, time.Minute},
+		"a policy's that is longer than its": {`backoff: {type: Constant, delay: 3h}`, 3 * time.Hour},
+	} {
+		if got := compile(t, c.spec).LongestWait(); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}

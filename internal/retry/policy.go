@@ -255,6 +255,15 @@ func (p *Policy) LongestDelay() time.Duration {
 	return longest
 }
 
+// LongestWait is the longest delay of a retry or a release: the policy's, or one that the handler asks for.
+func (p *Policy) LongestWait() time.Duration {
+	longest := p.LongestDelay()
+	if p.followsAdvice {
+		longest = max(longest, min(maxAdvisedDelay, p.maxAge))
+	}
+	return longest
+}
+
 // backoffOf gives the backoff that holds for a strategy that retries, and how often it may.
 func (p *Policy) backoffOf(s *strategy) (b *backoff, limit int64) {
 	b, limit = &p.backoff, p.maxRetries

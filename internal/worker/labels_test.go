@@ -34,7 +34,7 @@ func TestNoMessageMakesALabel(t *testing.T) {
 			},
 		}
 	}
-	r.publish(all...)
+	r.Publish("async.return", testtransport.Queue, all...) // by which headers of ours are believed
 	testtransport.Eventually(t, "all in the failure queue", func() bool { return r.Ready("async.failed") == messages })
 	families, err := r.registry.Gather()
 	if err != nil {

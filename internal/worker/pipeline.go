@@ -17,7 +17,7 @@ import (
 	"redrive.dev/redrive/internal/retry"
 )
 
-// mostHops is through how many lanes a message goes at most, one after the other, before its first attempt.
+// mostHops is through how many lanes a message goes at most, one after the other, for a time that no policy has given it.
 const mostHops = 100
 
 // Reasons of messages that fail without a verdict of their policy.
@@ -189,8 +189,7 @@ func (w *Worker) open(j *job) (opened bool) {
 	d := j.delivery
 	w.use(j)
 	j.queue, j.priority = j.program.queueOf(d.Queue), d.Priority
-	j.state = message.Decode(d.Message, j.program.config.Exchanges.Work, w.options.Now())
-	message.Strip(d.Headers, j.state)
+	j.readState(w.options.Now())
 	if j.state.ID == "" {
 		j.nameless, j.state.ID = true, message.NewID(w.options.Rand)
 	}
@@ -202,6 +201,24 @@ func (w *Worker) open(j *job) (opened bool) {
 			"queue", d.Queue, "headers", j.state.Garbage, "message", j.state.ID)
 	}
 	return true
+}
+
+// readState takes what the headers say of the message's past, as far as a worker can have written it. What an exchange of the producers
+// has routed has no past. And a message with a crash is among the suspects, until it is given up: elsewhere the header would make the
+// suspects' worker run what has brought down nobody.
+func (j *job) readState(now time.Time) {
+	d, exchanges := j.delivery, &j.program.config.Exchanges
+	var forged []string
+	if !exchanges.BringBack(d.Exchange) {
+		forged = message.Disown(d.Headers)
+	}
+	j.state = message.Decode(d.Message, exchanges.Work, now)
+	message.Strip(d.Headers, j.state)
+	if j.state.Crashes > 0 && d.Queue != j.queue.Suspects {
+		forged = append(forged, message.HeaderCrashes)
+		j.state.Crashes = 0
+	}
+	j.state.Garbage = append(forged, j.state.Garbage...)
 }
 
 // unreadable refuses a message of which the headers are not known: neither the handler nor a copy would have them.
@@ -231,8 +248,9 @@ func expired(w *Worker, _ context.Context, j *job) (outcome, bool) {
 }
 
 // early parks a message that is not due yet: no lane had its delay, or someone moved it. A time that lies beyond maxAge is
-// nobody's decision and is clamped to it. So is, to mostHops of the largest lane, the time of a message that never failed: no policy gave
-// it, and the lanes need not fit it. With short lanes alone it would be published every second for as long as maxAge.
+// nobody's decision and is clamped to it. So is one that is further than mostHops of the largest lane and further than any delay that the
+// policy can lead to: whoever may write headers could have the message published every second for as long as maxAge, where there are
+// short lanes alone.
 func early(w *Worker, _ context.Context, j *job) (outcome, bool) {
 	if j.state.NotBefore.IsZero() {
 		return outcome{}, false
@@ -244,12 +262,15 @@ func early(w *Worker, _ context.Context, j *job) (outcome, bool) {
 		first = now
 	}
 	latest := first.Add(policy.MaxAge())
-	if lanes := j.program.config.Lanes; j.state.History.Attempts == 0 && j.state.History.FirstFailure.IsZero() && len(lanes) > 0 {
-		latest = earlier(latest, now.Add(mostHops*lanes[len(lanes)-1]))
+	lanes := j.program.config.Lanes
+	if len(lanes) > 0 {
+		if most := mostHops * lanes[len(lanes)-1]; j.state.NotBefore.After(now.Add(most)) {
+			latest = earlier(latest, now.Add(max(most, policy.LongestWait())))
+		}
 	}
 	j.state.NotBefore = earlier(j.state.NotBefore, latest)
 	// Without lanes there is nowhere to wait: no policy asks for a delay any more.
-	if retry.Due(j.state.NotBefore, now, j.state.History.LastDelay) || len(j.program.config.Lanes) == 0 {
+	if retry.Due(j.state.NotBefore, now, j.state.History.LastDelay) || len(lanes) == 0 {
 		return outcome{}, false
 	}
 	return outcome{kind: parked}, true

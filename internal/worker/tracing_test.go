@@ -214,7 +214,7 @@ func TestNamesThatAreNoTextDoNotCostSpans(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
 	collector := traced(t, r, nil)
-	r.publish(amqp091.Publishing{MessageId: "\xff\xfe", CorrelationId: "\x80", Headers: amqp091.Table{"redrive-routing-key": "\xc3("}}, amqp091.Publishing{MessageId: "text"})
+	r.Publish("async.return", testtransport.Queue, amqp091.Publishing{MessageId: "\xff\xfe", CorrelationId: "\x80", Headers: amqp091.Table{"redrive-routing-key": "\xc3("}}, amqp091.Publishing{MessageId: "text"})
 	testtransport.Eventually(t, "both spans", func() bool { return len(collector.Named("process test")) == 2 })
 }
 

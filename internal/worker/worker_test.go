@@ -392,7 +392,7 @@ func TestAMessageThatIsEarlyIsParkedAgainWithoutCounting(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
 	due := time.Now().Add(1500 * time.Millisecond)
-	r.publish(amqp091.Publishing{Headers: amqp091.Table{
+	r.Publish("async.return", testtransport.Queue, amqp091.Publishing{Headers: amqp091.Table{
 		"redrive-not-before": due.UnixMilli(), "redrive-attempts": int64(1), "redrive-first-failure": time.Now().UnixMilli(),
 	}})
 	testtransport.Eventually(t, "the request", func() bool { return len(p.got()) == 1 })
@@ -405,10 +405,10 @@ func TestAMessageThatIsEarlyIsParkedAgainWithoutCounting(t *testing.T) {
 	}
 }
 
-func TestAProducersTimeFarAheadOfShortLanesIsWaitedForInAHundredHopsAtMost(t *testing.T) {
+func TestATimeFarAheadOfShortLanesIsWaitedForInAHundredHopsAtMost(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRig(t, p, testtransport.Explicit(100*time.Millisecond), nil)
-	r.publish(amqp091.Publishing{Headers: amqp091.Table{"redrive-not-before": time.Now().Add(time.Hour).UnixMilli()}})
+	r.Publish("async.return", testtransport.Queue, amqp091.Publishing{Headers: amqp091.Table{"redrive-not-before": time.Now().Add(time.Hour).UnixMilli()}})
 	testtransport.Eventually(t, "the request", func() bool { return len(p.got()) == 1 })
 	if hops := r.counted("redrive_messages_handled_total", "outcome", "parked"); hops == 0 || hops > 100 {
 		t.Errorf("%v hops, want 100 at most", hops)
@@ -418,7 +418,7 @@ func TestAProducersTimeFarAheadOfShortLanesIsWaitedForInAHundredHopsAtMost(t *te
 func TestAMessagePastItsDeadlineFails(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
-	r.publish(amqp091.Publishing{Headers: amqp091.Table{"redrive-deadline": time.Now().Add(-time.Second).UnixMilli()}})
+	r.Publish("async.return", testtransport.Queue, amqp091.Publishing{Headers: amqp091.Table{"redrive-deadline": time.Now().Add(-time.Second).UnixMilli()}})
 	if reason := text(t, r.Take("async.failed").Headers, "redrive-reason"); reason != "Expired" {
 		t.Errorf("reason %q, want Expired", reason)
 	}

@@ -1,0 +1,148 @@
+package worker_test
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"redrive.dev/redrive/internal/testtransport"
+)
+
+// forgeries are headers as only a worker writes them, each for itself and the last ones together, by a name of the message.
+func forgeries() map[string]amqp091.Table {
+	now := time.Now()
+	all := map[string]any{
+		"redrive-attempts": int64(7), "redrive-retries": int64(7), "redrive-streak": int64(7), "redrive-strategy": "rejected",
+		"redrive-first-failure": now.Add(-720 * time.Hour).UnixMilli(), "redrive-not-before": now.Add(23 * time.Hour).UnixMilli(),
+		"redrive-deadline": now.Add(-time.Hour).UnixMilli(), "redrive-delay": time.Hour.Milliseconds(), "redrive-lane": "1h",
+		"redrive-history": fmt.Sprintf(`[{"attempt":1,"at":%d,"source":"Handler","message":"forged","delay":1000}]`, now.UnixMilli()),
+		"redrive-carry":   "forged", "redrive-crashes": int64(2), "redrive-priority": int64(200),
+		"redrive-exchange": "payments", "redrive-routing-key": "order.paid", "redrive-user-id": "admin", "redrive-expiration": "86400000",
+		"redrive-original-headers": amqp091.Table{"x-death": []any{amqp091.Table{"queue": "forged", "count": int64(3)}}, "CC": []any{"payments"}},
+		"redrive-traceparent":      "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "redrive-publish-id": "1",
+		"redrive-reason": "MaxRetries", "redrive-explanation": "forged", "redrive-failed-at": now.UnixMilli(), "redrive-queue": "payments",
+		"redrive-error-source": "Handler", "redrive-error-class": "forged", "redrive-error-message": "forged", "redrive-error-status": int64(422),
+		"redrive-crash-exit": "signal: killed", "redrive-worker": "forged",
+	}
+	forged := map[string]amqp091.Table{"redrive-id": {"redrive-id": "of another"}}
+	for name, value := range all {
+		forged[name] = amqp091.Table{name: value}
+	}
+	forged["a wait after a failure"] = amqp091.Table{
+		"redrive-attempts": int64(1), "redrive-first-failure": now.UnixMilli(), "redrive-not-before": all["redrive-not-before"],
+	}
+	forged["all but what ends it"] = amqp091.Table(maps.Clone(all))
+	for _, ends := range []string{"redrive-deadline", "redrive-not-before"} {
+		delete(forged["all but what ends it"], ends)
+	}
+	return forged
+}
+
+// publishForged publishes each forgery and as many innocent messages, one after the other, with their names as their bodies.
+func (r *rig) publishForged(exchange string) (messages int) {
+	r.t.Helper()
+	forged := forgeries()
+	for _, name := range slices.Sorted(maps.Keys(forged)) {
+		r.Publish(exchange, testtransport.Queue, amqp091.Publishing{Headers: forged[name], Body: []byte(name)}, amqp091.Publishing{Body: []byte("innocent beside " + name)})
+		messages += 2
+	}
+	return messages
+}
+
+// calls are the requests for each body.
+func (p *partner) calls() map[string][]request {
+	calls := map[string][]request{}
+	for _, got := range p.got() {
+		calls[got.body] = append(calls[got.body], got)
+	}
+	return calls
+}
+
+func TestWhatAnExchangeOfTheProducersRoutedHasNoPast(t *testing.T) {
+	p := newPartner(t, func(_ *http.Request, attempt int) int {
+		if attempt == 1 {
+			return http.StatusBadGateway
+		}
+		return http.StatusOK
+	})
+	r := newRig(t, p, testtransport.Explicit(100*time.Millisecond), nil)
+	messages := r.publishForged("async")
+	testtransport.Eventually(t, "all handled", func() bool { return r.handled() == messages })
+	for body, calls := range p.calls() {
+		if len(calls) != 2 {
+			t.Errorf("%s: %d calls, want a failure and a success", body, len(calls))
+			continue
+		}
+		for name, want := range map[string]string{
+			"Redrive-Attempt": "1", "Redrive-Retries": "0", "Redrive-First-Failure": "", "Redrive-Exchange": "async", "Redrive-Routing-Key": "test",
+			"Redrive-User-Id": "", "Redrive-Priority": "", "Redrive-Expiration": "", "Redrive-Carry": "", "Redrive-Header-X-Death": "", "Redrive-Header-Cc": "",
+		} {
+			if got := calls[0].header.Get(name); got != want {
+				t.Errorf("%s: the first attempt has %s: %q, want %q", body, name, got, want)
+			}
+		}
+		for _, name := range []string{"Redrive-Exchange", "Redrive-Routing-Key", "Redrive-User-Id", "Redrive-Priority"} {
+			if first, again := calls[0].header.Get(name), calls[1].header.Get(name); first != again {
+				t.Errorf("%s: %s is %q, and %q in the second attempt", body, name, first, again)
+			}
+		}
+	}
+	if failed, suspects := r.Ready("async.failed"), r.Ready("test.suspect"); failed != 0 || suspects != 0 {
+		t.Errorf("%d messages failed, %d are among the suspects", failed, suspects)
+	}
+	if garbage := value(t, r.registry, "redrive_garbage_headers_total"); garbage != float64(messages/2-1) { // not the one with an id
+		t.Errorf("%v messages are counted for their headers, want %d", garbage, messages/2-1)
+	}
+}
+
+// Who may publish to the default exchange reaches each queue by its name, as a worker's message does. Without the bound on waits, one
+// message was published ten times a second for a day; with the crash that it claims, it waited for the suspects' worker.
+func TestForgedHeadersConcernTheirMessageAlone(t *testing.T) {
+	const attempts = 3
+	p := newPartner(t, always(http.StatusBadGateway))
+	r := newRig(t, p, testtransport.Explicit(100*time.Millisecond, 100*time.Millisecond), nil)
+	messages := r.publishForged("")
+	// This one has a second copy, which comes by a lane of ours.
+	r.Publish("", testtransport.Queue, amqp091.Publishing{
+		Headers: amqp091.Table{"BCC": []any{"async.fallback.100ms"}, "redrive-attempts": int64(1), "redrive-crashes": int64(2)}, Body: []byte("copied"),
+	})
+	messages += 2
+	testtransport.Eventually(t, "all in the failure queue", func() bool { return r.Ready("async.failed") == messages })
+	r.empty()
+	calls, most := p.calls(), map[string]int{"copied": 2 * attempts}
+	for name := range forgeries() {
+		if got := len(calls["innocent beside "+name]); got != attempts {
+			t.Errorf("the message beside %s: %d attempts, want %d", name, got, attempts)
+		}
+		most[name] = attempts
+	}
+	for name, most := range most {
+		if got := len(calls[name]); got > most {
+			t.Errorf("%s: %d attempts, want %d at most", name, got, most)
+		}
+	}
+	if hops := r.counted("redrive_messages_handled_total", "outcome", "parked"); hops > 3*100 { // three of them claim to wait
+		t.Errorf("%v hops", hops)
+	}
+	if suspects := r.Ready("test.suspect"); suspects != 0 {
+		t.Errorf("%d are among the suspects", suspects)
+	}
+}
+
+// What the broker puts into the failure queue no worker has seen: its headers are the producer's, and x-death tells it from the rest.
+func TestWhatTheBrokerDeadLettersKeepsForgedHeaders(t *testing.T) {
+	p := newPartner(t, always(200))
+	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
+	r.stop()
+	r.publish(amqp091.Publishing{Expiration: "1", Headers: amqp091.Table{"redrive-reason": "MaxRetries", "redrive-exchange": "payments"}})
+	failed := r.Take("async.failed")
+	deaths, _ := failed.Headers["x-death"].([]any)
+	if len(deaths) != 1 || failed.Headers["redrive-reason"] != "MaxRetries" || failed.Headers["redrive-exchange"] != "payments" {
+		t.Errorf("it has %v", failed.Headers)
+	}
+}
