@@ -185,7 +185,7 @@ func headerNames(n int) string {
 func fullHandler(i int) string {
 	command := "command: [" + list(64, strings.Repeat("c", 200)) + "]"
 	kinds := []string{
-		fmt.Sprintf("http: {url: 'https://h/%[1]s', readinessURL: 'https://h/%[1]s', unixSocket: /%[2]s, format: CloudEvents, tls: {caSecretRef: {name: %[3]s, key: %[3]s}}, "+
+		fmt.Sprintf("http: {url: 'https://h/%[1]s', readinessURL: 'https://h/%[1]s', unixSocket: /%[2]s, format: CloudEvents, keepAlive: false, tls: {caSecretRef: {name: %[3]s, key: %[3]s}}, "+
 			"headersSecretRef: {name: %[3]s}, headers: {prefix: %[4]s-, allow: [%[5]s]}}", strings.Repeat("u", 2000), strings.Repeat("s", 106),
 			strings.Repeat("a", 253), strings.Repeat("p", 39), headerNames(64)),
 		"exec: {" + command + "}",

@@ -105,7 +105,9 @@ func TestHTTPHandlerRules(t *testing.T) {
 	socket := func(path string) string { return http(fmt.Sprintf("unixSocket: %q", path)) }
 	runs(t, "Transport", map[string]verdict{
 		"all of its fields": {handler("image: shop:v1, http: {url: 'https://h/', unixSocket: /run/shop/http.sock, format: CloudEvents, tls: {caSecretRef: " +
-			"{name: ca, key: root.pem}}, headersSecretRef: {name: headers}, readinessURL: 'https://h/ready'}"), ""},
+			"{name: ca, key: root.pem}}, keepAlive: false, headersSecretRef: {name: headers}, readinessURL: 'https://h/ready'}"), ""},
+		"kept connections":                {http("keepAlive: true"), ""},
+		"keepAlive as text":               {http("keepAlive: 'false'"), "must be of type boolean"},
 		"Raw":                             {http("format: Raw"), ""},
 		"structured CloudEvents":          {http("format: Structured"), enum},
 		"an empty format":                 {http("format: ''"), enum},

@@ -78,6 +78,11 @@ type HTTPHandler struct {
 	// +optional
 	TLS *HTTPTLS `json:"tls,omitempty"`
 
+	// keepAlive lets connections serve one request after the other. With false each request has a connection of its own, so that no answer
+	// of an HTTP/1.1 server can be taken for that of another request. Left out, it is true.
+	// +optional
+	KeepAlive *bool `json:"keepAlive,omitempty"`
+
 	// headersSecretRef names a Secret of this namespace each key of which is a header of every request, such as
 	// Authorization. A changed Secret is taken over without a restart.
 	// +optional

@@ -47,7 +47,7 @@ var seeds = map[string][]string{
 		`{"broker":{"secretRef":{"name":"r"}},"queues":[{"name":"a","weight":3}],"workers":[
 		  {"name":"h","handler":{"image":"shop:v1","http":{"url":"https://h/","unixSocket":"/run/shop/http.sock","format":"CloudEvents",
 		  "tls":{"caSecretRef":{"name":"ca","key":"ca.crt"}},"headersSecretRef":{"name":"h"},
-		  "headers":{"allow":["x-tenant","app-*"],"prefix":"None"},"readinessURL":"https://h/ready"}}},
+		  "headers":{"allow":["x-tenant","app-*"],"prefix":"None"},"keepAlive":false,"readinessURL":"https://h/ready"}}},
 		  {"name":"e","handler":{"image":"shop:v1","exec":{"command":["php","handle.php"]}}},
 		  {"name":"p","handler":{"image":"shop:v1","process":{"command":["php","serve.php"],"processes":4,"startTimeout":"10s",
 		  "recycle":{"messages":1000,"age":"1h","memory":"256Mi"}}}},

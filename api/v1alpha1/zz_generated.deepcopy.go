@@ -378,6 +378,11 @@ func (in *HTTPHandler) DeepCopyInto(out *HTTPHandler) {
 		*out = new(HTTPTLS)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.KeepAlive != nil {
+		in, out := &in.KeepAlive, &out.KeepAlive
+		*out = new(bool)
+		**out = **in
+	}
 	if in.HeadersSecretRef != nil {
 		in, out := &in.HeadersSecretRef, &out.HeadersSecretRef
 		*out = new(LocalReference)

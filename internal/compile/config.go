@@ -16,7 +16,8 @@ const HandlerImageVariable = "REDRIVE_HANDLER_IMAGE"
 // Version 3 knew no stand-ins: it would leave what is in them, and consume a queue before its time.
 // Version 4 knew no policy that is unlimited as a whole: it would end its retries after the third.
 // Version 5 knew no rules for the headers of requests: it would post all of a message's.
-const Version = 6
+// Version 6 knew no http handler whose connections serve one request each: it would keep them.
+const Version = 7
 
 // versionOfURLs is the version of a configuration whose handler is an http URL and no more.
 const versionOfURLs = 2
@@ -29,6 +30,9 @@ const versionOfStandins = 4
 
 // versionOfUnlimited is the version of a configuration whose handler has no rules for headers.
 const versionOfUnlimited = 5
+
+// versionOfHeaders is the version of a configuration whose handler keeps its connections.
+const versionOfHeaders = 6
 
 // Config is everything that a worker needs to know. The operator writes it as JSON into a ConfigMap, each policy in it
 // once and with its included strategies resolved.
@@ -77,8 +81,11 @@ type Config struct {
 // version is the oldest one by which a worker can carry the configuration out.
 func (c *Config) version() int {
 	http := c.Handler.HTTP
-	if http != nil && http.Headers != nil {
+	if http != nil && http.KeepAlive != nil && !*http.KeepAlive {
 		return Version
+	}
+	if http != nil && http.Headers != nil {
+		return versionOfHeaders
 	}
 	for _, policy := range c.Policies {
 		if policy.Unlimited != nil && *policy.Unlimited {

@@ -47,6 +47,8 @@ func TestAConfigurationIsOfTheOldestVersionThatCanCarryItOut(t *testing.T) {
 		"another format":      {v1alpha1.Handler{HTTP: &v1alpha1.HTTPHandler{URL: url, Format: new(v1alpha1.HTTPFormatCloudEvents)}}, 3},
 		"a readiness URL":     {v1alpha1.Handler{HTTP: &v1alpha1.HTTPHandler{URL: url, ReadinessURL: new(url)}}, 3},
 		"rules for headers":   {v1alpha1.Handler{HTTP: &v1alpha1.HTTPHandler{URL: url, Headers: &v1alpha1.HTTPHeaders{Prefix: new("X-")}}}, 6},
+		"kept connections":    {v1alpha1.Handler{HTTP: &v1alpha1.HTTPHandler{URL: url, KeepAlive: new(true)}}, 3},
+		"no kept connections": {v1alpha1.Handler{HTTP: &v1alpha1.HTTPHandler{URL: url, KeepAlive: new(false)}}, 7},
 		"exec":                {v1alpha1.Handler{Image: new("shop:v1"), Exec: &v1alpha1.ExecHandler{Command: command}}, 3},
 		"process": {v1alpha1.Handler{Image: new("shop:v1"), Process: &v1alpha1.ProcessHandler{
 			Command: command, Processes: new(int32(4)), Recycle: &v1alpha1.Recycle{Memory: new("256Mi")},
@@ -66,7 +68,7 @@ func TestAConfigurationIsOfTheOldestVersionThatCanCarryItOut(t *testing.T) {
 		t.Errorf("writes version %d where a queue has a stand-in", exchanged.Version)
 	}
 	config.Policies = map[string]v1alpha1.RetryPolicySpec{"p": {Unlimited: new(true)}}
-	if compile.Version != 6 {
+	if compile.Version != 7 {
 		t.Errorf("this build reads version %d", compile.Version)
 	}
 	if unlimited := config.WithStandIns(nil); unlimited.Version != 5 {

@@ -60,6 +60,7 @@ func newHTTP(spec v1alpha1.HTTPHandler, options Options, pace pace) (*HTTP, erro
 	if err != nil {
 		return nil, fmt.Errorf("url of the http handler: %w", err)
 	}
+	dialer.once = spec.KeepAlive != nil && !*spec.KeepAlive
 	headers, err := newHeaderRules(spec.Headers)
 	if err != nil {
 		return nil, err

@@ -32,6 +32,7 @@ type dialer struct {
 	proxy       *url.URL // nil for none
 	socket      string   // path of a unix socket; "" for TCP
 	connections int
+	once        bool // each connection serves one request
 	idle        time.Duration
 	pings       http.HTTP2Config
 }
@@ -61,6 +62,14 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, address) //nolint:wrapcheck // it tells all
 }
 
+// kept is how many idle connections are kept.
+func (d *dialer) kept() int {
+	if d.once {
+		return 0
+	}
+	return d.connections
+}
+
 // wire returns a faster way than a transport to a URL for which that is possible, else nil.
 func (d *dialer) wire(target *url.URL) *wire {
 	plain := target.Scheme == "http" && d.proxy == nil
@@ -75,7 +84,7 @@ func (d *dialer) wire(target *url.URL) *wire {
 		port = "80"
 	}
 	address := net.JoinHostPort(target.Hostname(), port)
-	return newWire(target, d.connections, d.idle, func(ctx context.Context) (net.Conn, error) { return d.dial(ctx, "tcp", address) })
+	return newWire(target, d.kept(), d.idle, func(ctx context.Context) (net.Conn, error) { return d.dial(ctx, "tcp", address) })
 }
 
 // transport returns a new one, without connections. roots are whom it trusts; nil stands for the system's own.
@@ -86,6 +95,7 @@ func (d *dialer) transport(roots *x509.CertPool) *http.Transport {
 		DialContext:            d.dial,
 		TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:    dialTimeout,
+		DisableKeepAlives:      d.once,
 		MaxIdleConns:           d.connections,
 		MaxIdleConnsPerHost:    d.connections,
 		IdleConnTimeout:        d.idle,

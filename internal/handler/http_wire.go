@@ -37,8 +37,8 @@ var errLongHeaders = errors.New("its headers exceed 64 KiB")
 // stands between a header and the buffer that is sent. Answers are parsed by net/http.
 type wire struct {
 	dial  func(context.Context) (net.Conn, error)
-	start string        // the request line, and Host
-	keep  int           // how many idle connections, at most
+	start string        // the request line, Host, and Connection where none is kept
+	keep  int           // how many idle connections, at most; none where each serves one request
 	rest  time.Duration // how long one stays idle, at most
 
 	mu     sync.Mutex
@@ -51,7 +51,11 @@ type wire struct {
 
 func newWire(target *url.URL, keep int, rest time.Duration, dial func(context.Context) (net.Conn, error)) *wire {
 	uri, host := strings.ReplaceAll(target.RequestURI(), " ", "%20"), strings.TrimSuffix(target.Host, ":")
-	return &wire{dial: dial, keep: keep, rest: rest, start: http.MethodPost + " " + uri + " HTTP/1.1\r\nHost: " + host + "\r\n"}
+	start := http.MethodPost + " " + uri + " HTTP/1.1\r\nHost: " + host + "\r\n"
+	if keep == 0 {
+		start += "Connection: close\r\n"
+	}
+	return &wire{dial: dial, keep: keep, rest: rest, start: start}
 }
 
 // wireConn is a connection. Whoever has taken it from the wire is alone with it.

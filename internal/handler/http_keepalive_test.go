@@ -1,0 +1,115 @@
+package handler_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/handler"
+)
+
+// TestWithoutKeepAliveEachRequestHasAConnection asks servers of each kind that the handler speaks to, one request after the other and two at a time.
+func TestWithoutKeepAliveEachRequestHasAConnection(t *testing.T) {
+	t.Parallel()
+	const requests = 10
+	cases := map[string]struct {
+		tls, http2 bool
+		protocol   string
+	}{"HTTP/1.1": {false, false, "HTTP/1.1"}, "HTTP/1.1 over TLS": {true, false, "HTTP/1.1"}, "HTTP/2": {true, true, "HTTP/2.0"}}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var connections, served, closing atomic.Int64
+			server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				if r.Proto == c.protocol {
+					served.Add(1)
+				}
+				if r.Close {
+					closing.Add(1)
+				}
+				_, _ = io.Copy(io.Discard, r.Body)
+			}))
+			server.Config.ErrorLog = silent()
+			server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+				if state == http.StateNew {
+					connections.Add(1)
+				}
+			}
+			server.EnableHTTP2 = c.http2
+			spec, made := v1alpha1.HTTPHandler{}, options()
+			if c.tls {
+				server.StartTLS()
+				spec, made = trusting(t, server)
+			} else {
+				server.Start()
+			}
+			t.Cleanup(server.Close)
+			spec.URL, spec.KeepAlive = server.URL, new(false)
+			h := open(t, handler.NewHTTP, spec, made)
+			done := make(chan string)
+			for range 2 {
+				go func() {
+					for range requests / 2 {
+						done <- show(attempt(t, h, 10*time.Second, "body"))
+					}
+				}()
+			}
+			for range requests {
+				if got := <-done; got != show(nil) {
+					t.Error(got)
+				}
+			}
+			if got := connections.Load(); got != requests || served.Load() != requests {
+				t.Errorf("%d connections for %d requests of %s, want one for each", got, served.Load(), c.protocol)
+			}
+			if got := closing.Load(); !c.http2 && got != requests {
+				t.Errorf("%d requests say that theirs is the last, want all", got)
+			}
+		})
+	}
+}
+
+// The server gives its second answer on a connection to the first request, as one does that has answered once too often.
+func TestWithoutKeepAliveNoAnswerIsTakenForThatOfAnotherRequest(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		keepAlive *bool
+		successes int
+	}{"kept": {nil, 1}, "not kept": {new(false), 0}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			address := listen(t, func(c net.Conn) {
+				in := bufio.NewReader(c)
+				for n := 0; ; n++ {
+					request, err := http.ReadRequest(in)
+					if err != nil {
+						return
+					}
+					_, _ = io.Copy(io.Discard, request.Body)
+					status := "500 Internal Server Error"
+					if n == 1 {
+						status = "200 OK"
+					}
+					_, _ = fmt.Fprintf(c, "HTTP/1.1 %s\r\nContent-Length: 0\r\n\r\n", status)
+				}
+			})
+			h := open(t, handler.NewHTTP, v1alpha1.HTTPHandler{URL: "http://" + address, KeepAlive: c.keepAlive}, options())
+			successes := 0
+			for range 3 {
+				if attempt(t, h, 10*time.Second, "body") == nil {
+					successes++
+				}
+			}
+			if successes != c.successes {
+				t.Errorf("%d messages count as handled, want %d", successes, c.successes)
+			}
+		})
+	}
+}
