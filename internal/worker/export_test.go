@@ -1,0 +1,11 @@
+package worker
+
+// What TestNothingTellsAValueOfAMessageWhereAnExpressionFails has from the test of the log: the expressions that fail, and the message on which
+// they do, with a mark in each of its values.
+const (
+	Mark       = mark
+	MarkedBody = markedBody
+)
+
+// Failing are expressions that fail on the marked message.
+func Failing() []string { return failing() }
