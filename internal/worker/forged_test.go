@@ -43,10 +43,25 @@ func forgeries() map[string]amqp091.Table {
 	return forged
 }
 
+// brokers are headers as only RabbitMQ writes them, and those by which it copies a message.
+func brokers() map[string]amqp091.Table {
+	death := func(queue string) amqp091.Table {
+		return amqp091.Table{
+			"queue": queue, "reason": "expired", "count": int64(1), "exchange": "async.fallback", "routing-keys": []any{"test"}, "time": time.Unix(1, 0),
+		}
+	}
+	return map[string]amqp091.Table{
+		"x-death":          {"x-death": []any{death("async.fallback.100ms"), death(testtransport.Queue), death("async.failed"), death("test.suspect")}},
+		"no x-death":       {"x-death": "no list"},
+		"x-first-death":    {"x-first-death-queue": "async.failed", "x-first-death-exchange": "payments", "x-last-death-queue": "async.failed", "x-last-death-reason": "expired"},
+		"x-delivery-count": {"x-delivery-count": int64(1000), "x-acquired-count": int64(1000)},
+		"CC":               {"CC": []any{"nowhere"}},
+	}
+}
+
 // publishForged publishes each forgery and as many innocent messages, one after the other, with their names as their bodies.
-func (r *rig) publishForged(exchange string) (messages int) {
+func (r *rig) publishForged(exchange string, forged map[string]amqp091.Table) (messages int) {
 	r.t.Helper()
-	forged := forgeries()
 	for _, name := range slices.Sorted(maps.Keys(forged)) {
 		r.Publish(exchange, testtransport.Queue, amqp091.Publishing{Headers: forged[name], Body: []byte(name)}, amqp091.Publishing{Body: []byte("innocent beside " + name)})
 		messages += 2
@@ -71,7 +86,7 @@ func TestWhatAnExchangeOfTheProducersRoutedHasNoPast(t *testing.T) {
 		return http.StatusOK
 	})
 	r := newRig(t, p, testtransport.Explicit(100*time.Millisecond), nil)
-	messages := r.publishForged("async")
+	messages := r.publishForged("async", forgeries())
 	testtransport.Eventually(t, "all handled", func() bool { return r.handled() == messages })
 	for body, calls := range p.calls() {
 		if len(calls) != 2 {
@@ -106,7 +121,9 @@ func TestForgedHeadersConcernTheirMessageAlone(t *testing.T) {
 	const attempts = 3
 	p := newPartner(t, always(http.StatusBadGateway))
 	r := newRig(t, p, testtransport.Explicit(100*time.Millisecond, 100*time.Millisecond), nil)
-	messages := r.publishForged("")
+	forged := forgeries()
+	maps.Copy(forged, brokers())
+	messages := r.publishForged("", forged)
 	// This one has a second copy, which comes by a lane of ours.
 	r.Publish("", testtransport.Queue, amqp091.Publishing{
 		Headers: amqp091.Table{"BCC": []any{"async.fallback.100ms"}, "redrive-attempts": int64(1), "redrive-crashes": int64(2)}, Body: []byte("copied"),
@@ -115,7 +132,7 @@ func TestForgedHeadersConcernTheirMessageAlone(t *testing.T) {
 	testtransport.Eventually(t, "all in the failure queue", func() bool { return r.Ready("async.failed") == messages })
 	r.empty()
 	calls, most := p.calls(), map[string]int{"copied": 2 * attempts}
-	for name := range forgeries() {
+	for name := range forged {
 		if got := len(calls["innocent beside "+name]); got != attempts {
 			t.Errorf("the message beside %s: %d attempts, want %d", name, got, attempts)
 		}
