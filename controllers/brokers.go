@@ -282,6 +282,13 @@ func (p *sharedPort) await(ctx context.Context) error {
 	}
 }
 
+// answers says that the broker does so again.
+func (p *sharedPort) answers() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.silence = nil
+}
+
 // serves is true where there is a snapshot that serves all that have not written since.
 func (p *sharedPort) serves(now time.Time) bool {
 	p.mu.Lock()

@@ -36,6 +36,10 @@ func newManagement(t *testing.T) *management {
 		switch {
 		case r.Method != http.MethodGet:
 			w.WriteHeader(http.StatusCreated)
+		case r.URL.Path == "/api/whoami":
+			if m.down.Load() {
+				w.WriteHeader(http.StatusBadGateway)
+			}
 		case strings.HasPrefix(r.URL.Path, "/api/exchanges/"):
 			_, _ = w.Write([]byte(`[{"name":"amq.direct","type":"direct"}]`))
 		case r.URL.Path != "/api/cluster-name":

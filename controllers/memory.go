@@ -13,7 +13,7 @@ import (
 // and which ones expired messages do not leave.
 type memory struct {
 	known map[string]time.Time
-	stuck map[string]apply.Stuck
+	stuck apply.Stuck
 }
 
 // memories are those of all Transports: after a restart all queues are as old as the first look. It is safe for concurrent use.

@@ -101,6 +101,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		voices:  newVoices(age),
 		vigil:   newVigil(),
 
+		restarts:  newRestarts(),
 		standings: newStandings(),
 
 		contests: newContests(cmp.Or(options.RepairWindow, maxRepairs*options.PollInterval)),

@@ -463,8 +463,10 @@ type proxy struct {
 	reads, writes atomic.Int64
 	// open are the requests that are not answered yet.
 	open atomic.Int64
-	down atomic.Bool
-	trap atomic.Pointer[trap]
+	// refused are the requests that came while it was down.
+	refused atomic.Int64
+	down    atomic.Bool
+	trap    atomic.Pointer[trap]
 	// written are the writes as method and path.
 	mu      sync.Mutex
 	written []string
@@ -482,11 +484,14 @@ func newProxy(t *testing.T, managementURL string) *proxy {
 		p.open.Add(1)
 		defer p.open.Add(-1)
 		if p.down.Load() {
+			p.refused.Add(1)
 			panic(http.ErrAbortHandler)
 		}
-		if r.Method == http.MethodGet {
+		switch {
+		case r.URL.Path == "/api/whoami": // whether it answers, as the operator asks all the time
+		case r.Method == http.MethodGet:
 			p.reads.Add(1)
-		} else {
+		default:
 			p.writes.Add(1)
 			p.mu.Lock()
 			p.written = append(p.written, r.Method+" "+r.URL.Path)

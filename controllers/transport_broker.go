@@ -94,7 +94,7 @@ func (r *TransportReconciler) prepare(
 	t := run.transport
 	state := stateOf(t)
 	memory := r.memory.of(client.ObjectKeyFromObject(t))
-	state.Known, state.Stuck = memory.known, memory.stuck
+	state.Known, state.Stuck, state.Restarted = memory.known, memory.stuck, run.restarted
 	input := apply.Input{
 		Desired: desired, State: state, Consumed: run.live.consumed(), Follows: r.follows(ctx, run),
 		Waits: r.Options.Waits, Now: time.Now(), WriteDeletions: r.writeDeletions(run),

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/credentials"
 	"redrive.dev/redrive/internal/workload"
@@ -84,16 +86,19 @@ func (r *TransportReconciler) find(ctx context.Context, t *v1alpha1.Transport) (
 
 // connect is the first step that needs the broker, and fails with what find could not do.
 func (r *TransportReconciler) connect(_ context.Context, run *transportRun) error {
+	name := client.ObjectKeyFromObject(run.transport)
 	run.source = run.found.source
 	if run.found.err != nil {
 		return run.found.err
 	}
 	age := snapshotAge
-	if len(run.live.rolling()) > 0 {
-		// Workers that are not available may have lost their login: what the broker said before that does not count.
+	run.restarted = r.restarts.of(name, run.found.port)
+	_, restarted := apply.LookAfterRestart(run.restarted, time.Now())
+	if restarted || len(run.live.rolling()) > 0 {
+		// Workers that are not available may have lost their login, and lanes may stand still: what the broker said before that does not count.
 		age = freshAge
 	}
-	run.port = run.found.port.of(client.ObjectKeyFromObject(run.transport).String(), age)
+	run.port = run.found.port.of(name.String(), age)
 	return nil
 }
 

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
@@ -45,6 +46,7 @@ type TransportReconciler struct {
 	voices  *voices
 	vigil   *vigil
 
+	restarts  *restarts
 	standings *standings
 
 	contests *contests
@@ -78,6 +80,8 @@ type transportRun struct {
 	// found leads to the broker, and port to what is on it; nil before connect.
 	found found
 	port  *ownPort
+	// restarted is when the broker was found to be started again; zero where that is not known.
+	restarted time.Time
 	// admin is the port by which the users of the workers are kept; nil before it is looked for.
 	admin *ownPort
 	// ending is the namespace of a Transport that is deleted, where it is being deleted too; endingErr says that nobody knows.
@@ -120,6 +124,7 @@ func (r *TransportReconciler) setup(mgr ctrl.Manager, options controller.Options
 		Watches(&appsv1.Deployment{}, gathered(gatherOwned, requests(ownerOf))).
 		Watches(&corev1.ConfigMap{}, gathered(gatherOwned, requests(ownerOf))).
 		Watches(&appsv1.Deployment{}, r.upgrades.whenOneEnds()).
+		WatchesRawSource(source.Func(r.restarts.watch)).
 		Watches(&v1alpha1.RetryPolicy{}, handler.EnqueueRequestsFromMapFunc(requests(r.usersOf)), changed).
 		WithOptions(options).
 		Complete(r)
@@ -200,6 +205,7 @@ func (r *TransportReconciler) forget(name types.NamespacedName) {
 	r.contests.forget(name)
 	r.voices.forget(name)
 	r.vigil.forget(name)
+	r.restarts.forget(name)
 	r.scalers.forget(name)
 	r.upgrades.forget(name)
 }

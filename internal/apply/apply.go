@@ -51,7 +51,9 @@ type State struct {
 	// to whoever knows nothing, a queue is as old as its first look at it.
 	Known map[string]time.Time
 	// Stuck are the queues that expired messages did not leave lately. It is kept in memory only.
-	Stuck map[string]Stuck
+	Stuck Stuck
+	// Restarted is when the broker was found to answer again after it had not; zero where nobody knows of that. It is kept in memory only.
+	Restarted time.Time
 }
 
 // Input of a run.
@@ -146,7 +148,7 @@ type Report struct {
 	Deletions  []v1alpha1.Deletion
 	Begun      bool
 	Known      map[string]time.Time
-	Stuck      map[string]Stuck
+	Stuck      Stuck
 	// StandIns says of each work queue that is being exchanged how the workers are to consume it and its stand-in from now on.
 	StandIns map[string]compile.Standin
 	// Disordered are the Strict work queues whose order the broker would not keep: workers must not consume them.

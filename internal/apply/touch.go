@@ -17,95 +17,185 @@ import (
 // published, and doubles nothing. That was measured with RabbitMQ 3.10 and 4.0. With the metadata store of 4.2 and later, Khepri, the
 // queue has published them into nothing, and only a shorter timeout helps.
 const (
-	// betweenStuckLooks is the time between two looks at queues that expired messages do not leave.
-	betweenStuckLooks = 5 * time.Second
+	// betweenStuckLooks is the time between two looks at queues that expired messages do not leave. A look that comes sooner than sameLook
+	// after another one does not count.
+	betweenStuckLooks, sameLook = 5 * time.Second, 4 * time.Second
 	// stuckLooks is how many looks in a row have to find some: for a moment that is normal.
 	stuckLooks = 3
-	// touchPause is the time between two changes of a policy, and mostTouches how many there are while that lasts.
-	touchPause  = 30 * time.Second
-	mostTouches = 10
-	// calm is for how long all expired messages must have left a queue until its policy is changed as often again.
+	// touchPause is the time between two changes of a policy, a little less than two looks, and mostTouches how many there are while that lasts.
+	touchPause  = 9 * time.Second
+	mostTouches = 3
+	// calm is for how long all expired messages must have left a queue until its policy is changed as often again. After a restart of the
+	// broker no policy is changed for so long, but in the first seconds.
 	calm = 5 * time.Minute
-	// unhelped is after how many changes that did not help a queue that loses no message is told of.
-	unhelped = 2
+	// unhelped is after how many changes that did not help a queue is told of and left alone, and unhelpedLooks how many looks after the last
+	// of them have to find that none has left it: the broker counts every 5 s.
+	unhelped, unhelpedLooks = 2, 2
+	// soonAfterRestart is for how long after a restart of the broker one look suffices. It holds the last of looksAfterRestart.
+	soonAfterRestart = 40 * time.Second
 )
 
-// Stuck is what is known of a queue that has expired messages which did not leave it. It is kept in memory only.
-type Stuck struct {
-	// Looks in a row have found some, and Still of them that none had left the queue since the one before. Looked is the time of the
-	// last.
-	Looks, Still int
-	Looked       time.Time
-	// Touches are the changes of its policy, and Touched is the time of the last.
-	Touches int
-	Touched time.Time
-	// arrived and messages are the counts of the last look.
-	arrived, messages int64
+// looksAfterRestart are the times after a restart of the broker at which a vhost with lanes is looked at: the first when the broker has
+// counted once.
+func looksAfterRestart() []time.Duration {
+	return []time.Duration{5 * time.Second, 15 * time.Second, 30 * time.Second}
 }
 
-// look is what is known with another look at the queue.
-func (s Stuck) look(queue topology.QueueState, now time.Time) Stuck {
+// LookAfterRestart is how long it is until the next look that a restart of the broker calls for; false where there is none.
+func LookAfterRestart(restarted, now time.Time) (after time.Duration, due bool) {
+	for _, look := range looksAfterRestart() {
+		if left := restarted.Add(look).Sub(now); left > 0 {
+			return left, true
+		}
+	}
+	return 0, false
+}
+
+// Stuck is what is known of queues that expired messages did not leave. It is kept in memory only, and what it holds is not changed.
+type Stuck struct {
+	queues   map[string]stuckQueue
+	policies map[string]touches
+}
+
+// stuckQueue is a queue that has expired messages.
+type stuckQueue struct {
+	// looks in a row have found some, and still of them that none had left the queue since the last change of its policy. looked is the time
+	// of the last.
+	looks, still int
+	looked       time.Time
+	// published and messages are the counts by which it shows whether messages have left the queue.
+	published, messages int64
+}
+
+// touches are the changes of a policy, which are for all its queues, and the time of the last.
+type touches struct {
+	number int
+	last   time.Time
+}
+
+// look is what is known with another look at a queue that has expired messages.
+func (s stuckQueue) look(queue topology.QueueState, now time.Time) stuckQueue {
 	switch {
-	case queue.MessagesDLX == 0 && now.Sub(s.Touched) > calm:
-		return Stuck{}
-	case queue.MessagesDLX == 0:
-		s.Looks, s.Still = 0, 0
+	case s.looks > 0 && now.Sub(s.looked) < sameLook:
 		return s
-	case s.Looks > 0 && now.Sub(s.Looked) < betweenStuckLooks:
-		return s
+	case s.looks == 0 || s.haveLeft(queue):
+		s = s.counting(queue)
+	default:
+		s.still++
 	}
-	var messages int64
-	if queue.Messages != nil {
-		messages = *queue.Messages
-	}
-	if s.Looks > 0 && queue.Published-s.arrived > messages-s.messages {
-		s.Still = 0
-	} else {
-		s.Still++
-	}
-	s.Looks++
-	s.Looked, s.arrived, s.messages = now, queue.Published, messages
+	s.looks++
+	s.looked = now
 	return s
 }
 
-// due is true where its policy is to be changed.
-func (s Stuck) due(now time.Time) bool {
-	return s.Looks >= stuckLooks && s.Touches < mostTouches && now.Sub(s.Touched) >= touchPause
+// counting begins to count anew what leaves the queue.
+func (s stuckQueue) counting(queue topology.QueueState) stuckQueue {
+	s.still, s.published, s.messages = 0, queue.Published, messagesOf(queue)
+	return s
+}
+
+// haveLeft is true where messages have left the queue. The broker counts what comes in and what is there at different moments, so of a
+// queue with traffic more than half of what came in must have left it.
+func (s stuckQueue) haveLeft(queue topology.QueueState) bool {
+	came := queue.Published - s.published
+	return came+s.messages-messagesOf(queue) > came/2
+}
+
+func messagesOf(queue topology.QueueState) int64 {
+	if queue.Messages == nil {
+		return 0
+	}
+	return *queue.Messages
+}
+
+// isUnhelped is true for a queue that changes of its policy did not help.
+func (s stuckQueue) isUnhelped(policy touches) bool {
+	return policy.number >= unhelped && s.still >= unhelpedLooks
+}
+
+// isDue is true for a queue whose policy is to be changed as soon as it may be.
+func (s stuckQueue) isDue(policy touches, sinceRestart time.Duration) bool {
+	return (s.looks >= stuckLooks || sinceRestart <= soonAfterRestart) && !s.isUnhelped(policy)
+}
+
+// rests is true for a policy that is not changed for now, whatever the next looks find.
+func (t touches) rests(sinceRestart time.Duration) bool {
+	return t.number >= mostTouches || sinceRestart > soonAfterRestart && sinceRestart < calm
 }
 
 // touch changes the policies of the queues that expired messages do not leave.
 func (r *run) touch(ctx context.Context) error {
-	now, policies := r.clock(), map[string][]string{}
-	r.report.Stuck = map[string]Stuck{}
-	for _, name := range slices.Sorted(maps.Keys(r.observed.Queues)) {
-		queue := r.observed.Queues[name]
-		stuck := r.input.State.Stuck[name].look(queue, now)
-		if stuck == (Stuck{}) || !r.isOurs(queue.Policy) {
-			continue
+	now, restarted := r.clock(), r.input.State.Restarted
+	since := now.Sub(restarted)
+	stuck := r.lookForStuck(now, restarted)
+	r.report.Stuck = stuck
+	due := map[string]bool{}
+	for name, queue := range stuck.queues {
+		policy := r.observed.Queues[name].Policy
+		touched := stuck.policies[policy]
+		if queue.isDue(touched, since) && !touched.rests(since) {
+			due[policy] = now.Sub(touched.last) >= touchPause
 		}
-		if stuck.due(now) {
-			stuck.Touches, stuck.Touched = stuck.Touches+1, now
-			policies[queue.Policy] = append(policies[queue.Policy], queue.Name)
-		}
-		if stuck.Looks > 0 && stuck.Touches < mostTouches {
+		if !queue.isUnhelped(touched) && !touched.rests(since) {
 			r.report.RequeueAfter = soonest(r.report.RequeueAfter, betweenStuckLooks)
 		}
-		if stuck.Touches > unhelped && stuck.Still > stuckLooks {
-			r.warnOfStuck(queue.Name)
-		}
-		r.report.Stuck[queue.Name] = stuck
 	}
-	for _, name := range slices.Sorted(maps.Keys(policies)) {
-		touched := r.observed.Policies[name].Touched(r.wantedPolicy(name))
-		step := topology.Step{Action: topology.ActionUpdate, Policy: &touched}
-		if _, err := r.port.Apply(ctx, step); err != nil {
-			if ends(err) {
-				return err
-			}
-			r.report.Failures = append(r.report.Failures, Failure{Step: step, Err: err})
+	for _, name := range slices.Sorted(maps.Keys(stuck.queues)) {
+		if state := r.observed.Queues[name]; stuck.queues[name].isUnhelped(stuck.policies[state.Policy]) {
+			r.warnOfStuck(state)
+		}
+	}
+	for _, policy := range slices.Sorted(maps.Keys(due)) {
+		if !due[policy] {
 			continue
 		}
-		r.report.Touched = append(r.report.Touched, policies[name]...)
+		if err := r.touchPolicy(ctx, policy, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lookForStuck is what is known with this look at all queues. With a restart of the broker it begins anew.
+func (r *run) lookForStuck(now, restarted time.Time) Stuck {
+	before, stuck := r.input.State.Stuck, Stuck{queues: map[string]stuckQueue{}, policies: map[string]touches{}}
+	standing := map[string]bool{}
+	for name, queue := range r.observed.Queues {
+		if queue.MessagesDLX == 0 || !r.isOurs(queue.Policy) {
+			continue
+		}
+		known := before.queues[name]
+		if known.looked.Before(restarted) {
+			known = stuckQueue{}
+		}
+		stuck.queues[name], standing[queue.Policy] = known.look(queue, now), true
+	}
+	for policy, touched := range before.policies {
+		if !touched.last.Before(restarted) && (standing[policy] || now.Sub(touched.last) <= calm) {
+			stuck.policies[policy] = touched
+		}
+	}
+	return stuck
+}
+
+// touchPolicy changes a policy. For all its queues it begins to count what that helps.
+func (r *run) touchPolicy(ctx context.Context, name string, now time.Time) error {
+	touched := r.observed.Policies[name].Touched(r.wantedPolicy(name))
+	step := topology.Step{Action: topology.ActionUpdate, Policy: &touched}
+	stuck := r.report.Stuck
+	stuck.policies[name] = touches{number: stuck.policies[name].number + 1, last: now}
+	if _, err := r.port.Apply(ctx, step); err != nil {
+		if ends(err) {
+			return err
+		}
+		r.report.Failures = append(r.report.Failures, Failure{Step: step, Err: err})
+		return nil
+	}
+	for _, queue := range slices.Sorted(maps.Keys(stuck.queues)) {
+		if state := r.observed.Queues[queue]; state.Policy == name {
+			stuck.queues[queue] = stuck.queues[queue].counting(state)
+			r.report.Touched = append(r.report.Touched, queue)
+		}
 	}
 	return nil
 }
@@ -125,18 +215,24 @@ func (r *run) wantedPolicy(name string) (wanted topology.Policy) {
 	return wanted
 }
 
-// warnOfStuck tells of a queue that changes of its policy did not help, unless it is told of already.
-func (r *run) warnOfStuck(name string) {
-	ref := topology.Ref{Kind: topology.KindQueue, Name: name}
-	if slices.ContainsFunc(r.report.Warnings, func(f topology.Finding) bool {
+// warnOfStuck tells of a queue that changes of its policy did not help, but where a queue is full: that is told of already, and is the cause.
+func (r *run) warnOfStuck(queue topology.QueueState) {
+	ref := topology.Ref{Kind: topology.KindQueue, Name: queue.Name}
+	warnings := slices.DeleteFunc(slices.Clone(r.report.Warnings), func(f topology.Finding) bool {
 		return f.Object == ref && f.Reason == v1alpha1.ReasonLaneStalled
-	}) {
+	})
+	if slices.ContainsFunc(warnings, func(f topology.Finding) bool { return f.Reason == v1alpha1.ReasonDestinationFull }) {
 		return
 	}
-	r.report.Warnings = append(slices.Clip(r.report.Warnings), topology.Finding{
+	first := "it before the queue that they go to"
+	if topology.RoleOf(queue.Queue) == topology.RoleLane {
+		first = "the lane before its work queue"
+	}
+	warnings = append(warnings, topology.Finding{
 		Object: ref, Reason: v1alpha1.ReasonLaneStalled,
-		Message: fmt.Sprintf("its expired messages do not leave it, also after %d changes of its RabbitMQ policy: RabbitMQ has started it before "+
-			"the queue that they go to, and sends them again 180 s after its start; with dead_letter_worker_publisher_confirm_timeout = 5000 in "+
-			"advanced.config it does so after 5 s", unhelped),
+		Message: fmt.Sprintf("its expired messages do not leave it, also after %d changes of its RabbitMQ policy: the broker started %s; "+
+			"it sends again 180 s after its start; with dead_letter_worker_publisher_confirm_timeout = 5000 in advanced.config it does so "+
+			"after 5 s", unhelped, first),
 	})
+	r.report.Warnings = warnings
 }

@@ -14,6 +14,7 @@ import (
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/message"
 	"redrive.dev/redrive/internal/retry"
+	"redrive.dev/redrive/internal/testbroker"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -26,13 +27,14 @@ type stalling struct {
 
 const (
 	stuckLane  = "async.fallback.1s"
+	otherLane  = "async.fallback.5s"
 	lanePolicy = "redrive.async:lanes"
 )
 
 func newStalling(t *testing.T) *stalling {
 	t.Helper()
 	s := &stalling{newRemembering(), input(t)}
-	desired, err := topology.Desired(async(), compile.Needs{Lanes: retry.Lanes{time.Second}}, owner)
+	desired, err := topology.Desired(async(), compile.Needs{Lanes: retry.Lanes{time.Second, 5 * time.Second}}, owner)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,21 +42,29 @@ func newStalling(t *testing.T) *stalling {
 	s.settle(t, &s.in)
 	for name, queue := range s.observed.Queues {
 		queue.Messages = new(int64)
-		if name == stuckLane {
+		switch name {
+		case stuckLane, otherLane:
 			queue.Policy = lanePolicy
+		case "test", "test.suspect":
+			queue.Policy = "redrive.async:queue:" + name
 		}
 		s.observed.Queues[name] = queue
 	}
 	return s
 }
 
-// look runs once, some seconds after the last run, with so many expired messages in the lane, of which so many have left it since.
+// has lets a queue have so many expired messages, of which so many have left it since the last time.
+func (s *stalling) has(queue string, expired, left int64) {
+	state := s.observed.Queues[queue]
+	state.Published += left
+	state.MessagesDLX, state.Messages = expired, new(expired)
+	s.observed.Queues[queue] = state
+}
+
+// look runs once, some time after the last run, with so many expired messages in the lane, of which so many have left it since.
 func (s *stalling) look(t *testing.T, after time.Duration, expired, left int64) apply.Report {
 	t.Helper()
-	lane := s.observed.Queues[stuckLane]
-	lane.Published += left
-	lane.MessagesDLX, lane.Messages = expired, new(expired)
-	s.observed.Queues[stuckLane] = lane
+	s.has(stuckLane, expired, left)
 	s.in.Now = s.in.Now.Add(after)
 	report, err := apply.Once(t.Context(), s, s.in, keep)
 	if err != nil {
@@ -65,6 +75,24 @@ func (s *stalling) look(t *testing.T, after time.Duration, expired, left int64) 
 	}
 	s.in.State.Stuck = report.Stuck
 	return report
+}
+
+// touched are the times of an hour, with a look every 5 s, at which the policy of the lane is changed. expired says how many messages the
+// lane has, of which `left` leave it between two looks.
+func (s *stalling) touched(t *testing.T, expired func(at time.Duration) int64, left int64) (times []time.Duration) {
+	t.Helper()
+	for at := 5 * time.Second; at < time.Hour; at += 5 * time.Second {
+		before := s.observed.Policies[lanePolicy].Priority
+		s.look(t, 5*time.Second, expired(at), left)
+		if s.observed.Policies[lanePolicy].Priority != before {
+			times = append(times, at)
+		}
+	}
+	return times
+}
+
+func always(expired int64) func(time.Duration) int64 {
+	return func(time.Duration) int64 { return expired }
 }
 
 func TestThePolicyOfALaneThatExpiredMessagesDoNotLeaveIsTouched(t *testing.T) {
@@ -85,38 +113,150 @@ func TestThePolicyOfALaneThatExpiredMessagesDoNotLeaveIsTouched(t *testing.T) {
 	if after.Priority != before.Priority-1 || after.Pattern != before.Pattern {
 		t.Errorf("the policy was %+v, and is %+v", before, after)
 	}
-	if report := s.look(t, 20*time.Second, 3, 0); len(report.Touched) > 0 {
-		t.Errorf("touched again after 20 s: %v", report.Touched)
+	if report := s.look(t, 6*time.Second, 3, 0); len(report.Touched) > 0 {
+		t.Errorf("touched again after 6 s: %v", report.Touched)
 	}
-	if report := s.look(t, 11*time.Second, 3, 0); len(report.Touched) != 1 || s.observed.Policies[lanePolicy].Priority != before.Priority {
-		t.Errorf("touched after 30 s are %v, the policy is %+v", report.Touched, s.observed.Policies[lanePolicy])
+	if report := s.look(t, 6*time.Second, 3, 0); len(report.Touched) != 1 || s.observed.Policies[lanePolicy].Priority != before.Priority {
+		t.Errorf("touched after 12 s are %v, the policy is %+v", report.Touched, s.observed.Policies[lanePolicy])
 	}
 	if report := s.look(t, 6*time.Second, 0, 3); report.RequeueAfter != 0 || len(report.Warnings) > 0 {
 		t.Errorf("when all have left it, the next look is in %s, and told is %v", report.RequeueAfter, report.Warnings)
 	}
 }
 
-func TestALaneThatTouchesDoNotHelpIsToldOfAndLeftAlone(t *testing.T) {
-	s := newStalling(t)
-	touches, told := 0, time.Duration(0)
-	for at := time.Duration(0); at < time.Hour; at += 6 * time.Second {
-		report := s.look(t, 6*time.Second, 3, 0)
-		touches += len(report.Touched)
-		for _, warning := range report.Warnings {
-			if warning.Reason != v1alpha1.ReasonLaneStalled || warning.Object.Name != stuckLane || warning.Passing ||
-				!strings.Contains(warning.Message, "dead_letter_worker_publisher_confirm_timeout") {
-				t.Fatalf("told is %v", report.Warnings)
+func TestAPolicyIsTouchedAFewTimes(t *testing.T) {
+	const second = time.Second
+	for name, c := range map[string]struct {
+		// restarted is true where the broker was started again just now.
+		restarted bool
+		expired   func(at time.Duration) int64
+		left      int64
+		want      []time.Duration
+	}{
+		"what helps nothing, twice":                 {expired: always(3), want: []time.Duration{15 * second, 25 * second}},
+		"what helps nothing after a restart, twice": {restarted: true, expired: always(3), want: []time.Duration{5 * second, 15 * second}},
+		"what always has some on their way, three times": {
+			expired: always(20), left: 100, want: []time.Duration{15 * second, 25 * second, 35 * second},
+		},
+		"the same after a restart": {
+			restarted: true, expired: always(20), left: 100, want: []time.Duration{5 * second, 15 * second, 25 * second},
+		},
+		"what stalls once more within 5 minutes after a restart, only then": {restarted: true, expired: func(at time.Duration) int64 {
+			if at == 5*second || at > time.Minute && at < 2*time.Minute || at > 3*time.Minute {
+				return 3
 			}
-			if told == 0 {
-				told = at
+			return 0
+		}, want: []time.Duration{5 * second, 300 * second}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStalling(t)
+			if c.restarted {
+				s.in.State.Restarted = s.in.Now
 			}
-		}
-		if touches == 10 && report.RequeueAfter != 0 {
-			t.Fatalf("after all touches the next look is in %s", report.RequeueAfter)
-		}
+			if got := s.touched(t, c.expired, c.left); !slices.Equal(got, c.want) {
+				t.Errorf("touched at %v, want %v", got, c.want)
+			}
+		})
 	}
-	if touches != 10 || told == 0 || told > 2*time.Minute {
-		t.Errorf("%d touches, told after %s", touches, told)
+}
+
+func TestLanesThatStallOneAfterTheOtherShareTheTouches(t *testing.T) {
+	s := newStalling(t)
+	s.in.State.Restarted = s.in.Now
+	times := s.touched(t, func(at time.Duration) int64 {
+		s.has(otherLane, int64(at/(10*time.Second))%2, 100)
+		return int64(at/(5*time.Second)) % 2
+	}, 100)
+	if len(times) == 0 || len(times) > 3 {
+		t.Errorf("touched at %v", times)
+	}
+}
+
+func TestAnotherRestartBeginsAnew(t *testing.T) {
+	s := newStalling(t)
+	for range 3 {
+		s.in.State.Restarted = s.in.Now
+		if got := s.touched(t, func(at time.Duration) int64 {
+			if at > 10*time.Second {
+				return 0
+			}
+			return 3
+		}, 0); !slices.Equal(got, []time.Duration{5 * time.Second}) {
+			t.Fatalf("touched at %v", got)
+		}
+		s.in.Now = s.in.Now.Add(-time.Hour + time.Minute)
+	}
+}
+
+func TestARestartCallsForLooks(t *testing.T) {
+	restarted := time.Now()
+	var looks []time.Duration
+	for at := restarted; ; {
+		after, due := apply.LookAfterRestart(restarted, at)
+		if !due {
+			break
+		}
+		at = at.Add(after)
+		looks = append(looks, at.Sub(restarted))
+	}
+	if !slices.Equal(looks, []time.Duration{5 * time.Second, 15 * time.Second, 30 * time.Second}) {
+		t.Errorf("looks after %v", looks)
+	}
+	if _, due := apply.LookAfterRestart(time.Time{}, restarted); due {
+		t.Error("without a restart a look is due")
+	}
+}
+
+// Queues of each kind that dead-letter at-least-once stall alike.
+func TestWorkAndQuarantineQueuesAreTouchedToo(t *testing.T) {
+	s := newStalling(t)
+	s.in.State.Restarted = s.in.Now
+	s.has("test", 3, 0)
+	s.has("test.suspect", 2, 0)
+	report := s.look(t, 5*time.Second, 1, 0)
+	slices.Sort(report.Touched)
+	if want := []string{stuckLane, "test", "test.suspect"}; !slices.Equal(report.Touched, want) {
+		t.Errorf("touched are %v, want %v", report.Touched, want)
+	}
+}
+
+func TestALaneThatTouchesDoNotHelpIsToldOfAndLeftAlone(t *testing.T) {
+	for name, c := range map[string]struct {
+		expired int64
+		full    bool
+		want    string
+	}{
+		"few":                        {3, false, "the broker started the lane before its work queue; it sends again 180 s after its start"},
+		"so many that it is stopped": {32, false, "the broker started the lane before its work queue; it sends again 180 s after its start"},
+		"where a queue is full":      {32, true, "queue test is full"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStalling(t)
+			s.in.State.Restarted = s.in.Now
+			if c.full {
+				queue := s.observed.Queues["test"]
+				queue.EffectiveDefinition = topology.Arguments{"max-length": int64(1), "overflow": "reject-publish"}
+				queue.Ready = 1
+				s.observed.Queues["test"] = queue
+			}
+			var told []topology.Finding
+			for at := 5 * time.Second; at <= time.Minute; at += 5 * time.Second {
+				report := s.look(t, 5*time.Second, c.expired, 0)
+				told = slices.DeleteFunc(report.Warnings, func(f topology.Finding) bool { return f.Object.Name != stuckLane })
+				if at == time.Minute && report.RequeueAfter != 0 {
+					t.Errorf("after all touches the next look is in %s", report.RequeueAfter)
+				}
+			}
+			if len(told) != 1 || told[0].Reason != v1alpha1.ReasonLaneStalled || told[0].Passing || !strings.Contains(told[0].Message, c.want) ||
+				strings.Contains(told[0].Message, "dead_letter_worker_publisher_confirm_timeout") == c.full {
+				t.Errorf("told is %v", told)
+			}
+			if report := s.look(t, 3*time.Minute, 0, c.expired); slices.ContainsFunc(report.Warnings, func(f topology.Finding) bool {
+				return f.Reason == v1alpha1.ReasonLaneStalled
+			}) {
+				t.Errorf("when all have left it, told is %v", report.Warnings)
+			}
+		})
 	}
 }
 
@@ -145,7 +285,7 @@ func TestAPolicyOfSomebodyElseIsNotTouched(t *testing.T) {
 // Messages that expire while the exchange is gone stay in the lane when it is there again, for 180 s by RabbitMQ alone. So they do where
 // a vhost of a broker before 4.2 starts its queues before its exchanges.
 func TestExpiredMessagesLeaveALaneSoonAfterTheirExchangeIsBack(t *testing.T) {
-	s := newStage(t)
+	s := newStageOn(t, testbroker.Private(t, testbroker.LongConfirmTimeout))
 	s.once()
 	s.allCounted()
 	if err := s.amqp.ExchangeDelete("async.return", false, false); err != nil {

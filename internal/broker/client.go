@@ -24,6 +24,8 @@ import (
 const (
 	// requestTimeout bounds one request with its answer. Reading 10,000 queues takes a broker up to 5 s.
 	requestTimeout = 30 * time.Second
+	// pingTimeout bounds a question that a broker answers at once.
+	pingTimeout = 5 * time.Second
 	// maxResponse bounds an answer: 10,000 queues take 3 MB.
 	maxResponse = 32 << 20
 )
@@ -102,6 +104,28 @@ func New(config Config, options ...Option) (*Client, error) {
 
 // Close drops idle connections. Requests under way go on.
 func (c *Client) Close() { c.base.others.CloseIdleConnections() }
+
+// Ping finds out whether the management API answers, by a question without a login: the answer is a refusal, and costs the broker next to
+// nothing. The error is an ErrUnreachable.
+func (c *Client) Ping(ctx context.Context) error {
+	const what = "ask whether the management API answers"
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.config.ManagementURL+"/api/whoami", http.NoBody)
+	if err != nil {
+		return fmt.Errorf("%s: the management URL cannot be used", what)
+	}
+	response, err := c.transport.RoundTrip(request)
+	if err != nil {
+		return describe(what, err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, maxReason))
+	if response.StatusCode >= http.StatusInternalServerError { // as a proxy says it before a broker that is down
+		return &Error{Operation: what, Status: response.StatusCode, kind: ErrUnreachable}
+	}
+	return nil
+}
 
 // Identity returns which broker and vhost the client speaks to.
 func (c *Client) Identity(ctx context.Context) (topology.Identity, error) {

@@ -247,3 +247,36 @@ func TestQueuesAndExchangesAreNotDeletedAsSteps(t *testing.T) {
 		}
 	}
 }
+
+func TestAPingAsksWithoutALogin(t *testing.T) {
+	for name, c := range map[string]struct {
+		status int
+		up     bool
+	}{
+		"a refusal is an answer":         {http.StatusUnauthorized, true},
+		"so is anything but a failure":   {http.StatusNotFound, true},
+		"a proxy before nothing is none": {http.StatusBadGateway, false},
+		"nobody is none":                 {0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if _, _, has := r.BasicAuth(); has {
+					t.Error("it shows the login")
+				}
+				w.WriteHeader(c.status)
+			}))
+			defer server.Close()
+			if c.status == 0 {
+				server.Close()
+			}
+			client, err := broker.New(broker.Config{ManagementURL: server.URL, Username: "user", Password: "secret", VHost: "v"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			if err := client.Ping(t.Context()); (err == nil) != c.up || err != nil && !errors.Is(err, broker.ErrUnreachable) {
+				t.Errorf("it says %v", err)
+			}
+		})
+	}
+}

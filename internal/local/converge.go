@@ -69,6 +69,7 @@ func (s *site) apply(desired topology.Objects) (next time.Duration, err error) {
 		s.state.Created = created
 		return nil
 	}
+	s.state.Restarted = s.restartedAt()
 	report, err := apply.Once(s.ending, client, apply.Input{
 		Desired: desired, State: s.state, Consumed: s.consumed(), Follows: s.follows, Waits: s.options.Waits, Now: time.Now(),
 	}, record)
@@ -109,6 +110,7 @@ func (s *site) tell(report apply.Report) {
 		s.log.Info("expired messages do not leave queues: changed the priority of their RabbitMQ policy, so that RabbitMQ sends them",
 			"queues", report.Touched)
 	}
+	s.tellOfStalled(report.Warnings)
 	if len(report.Steps) == 0 {
 		return
 	}
@@ -116,6 +118,21 @@ func (s *site) tell(report apply.Report) {
 	for _, step := range report.Steps {
 		s.log.Debug(step.String())
 	}
+}
+
+// tellOfStalled logs once of each queue that expired messages do not leave.
+func (s *site) tellOfStalled(warnings []topology.Finding) {
+	var stalled []string
+	for _, warning := range warnings {
+		if warning.Reason != v1alpha1.ReasonLaneStalled || warning.Passing {
+			continue
+		}
+		stalled = append(stalled, warning.Object.Name)
+		if !slices.Contains(s.stalled, warning.Object.Name) {
+			s.log.Warn(warning.String())
+		}
+	}
+	s.stalled = stalled
 }
 
 // hindrance says what only the user can put right, in one line, also why workers do not consume a queue; empty where there is nothing.

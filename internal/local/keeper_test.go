@@ -18,6 +18,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/credentials"
+	"redrive.dev/redrive/internal/testbroker"
 	"redrive.dev/redrive/internal/testtransport"
 )
 
@@ -29,7 +30,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	testbroker.Main(m)
 }
 
 const secret = "p@ss/w:rd"

@@ -45,6 +45,10 @@ type site struct {
 	leaving    []string
 	disordered []string
 	retry      time.Duration
+	// restarted is when the broker was found to answer again after it had not; nil where it always has.
+	restarted atomic.Pointer[time.Time]
+	// stalled are the lanes, and other queues, that were told of because expired messages do not leave them.
+	stalled []string
 	// groups that run, and the configuration that each has in force.
 	groups  map[string]group
 	inForce map[string]compile.Config
@@ -84,10 +88,22 @@ func newSite(options *Options, unit *Unit, on Broker) *site {
 func (s *site) take(unit *Unit, on Broker) {
 	s.unit.Store(unit)
 	s.on.Store(&on)
+	s.lookAgain()
+}
+
+func (s *site) lookAgain() {
 	select {
 	case s.changed <- struct{}{}:
 	default: // it is about to look anyway
 	}
+}
+
+// restartedAt is when the broker was found to answer again; zero where it always has.
+func (s *site) restartedAt() time.Time {
+	if at := s.restarted.Load(); at != nil {
+		return *at
+	}
+	return time.Time{}
 }
 
 // run returns when all workers are drained after end.
@@ -96,6 +112,9 @@ func (s *site) run() {
 	watching.Go(s.watch)
 	for s.ending.Err() == nil {
 		wait := s.converge()
+		if look, due := apply.LookAfterRestart(s.restartedAt(), time.Now()); due {
+			wait = min(wait, look)
+		}
 		select {
 		case <-s.ending.Done():
 		case <-s.changed:
@@ -270,6 +289,7 @@ func (s *site) watch() {
 	defer tick.Stop()
 	var broker counter
 	defer broker.close()
+	silent := false
 	for {
 		select {
 		case <-s.ending.Done():
@@ -287,6 +307,11 @@ func (s *site) watch() {
 		if err != nil {
 			counted = nil
 		}
+		if silent && err == nil {
+			s.restarted.Store(new(time.Now())) // after a crash lanes may stand still
+			s.lookAgain()
+		}
+		silent = err != nil
 		s.mu.Lock()
 		s.counts = counted
 		s.mu.Unlock()

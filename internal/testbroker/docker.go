@@ -71,7 +71,13 @@ func (d *docker) configured() ([]string, error) {
 	if err := os.WriteFile(name, []byte(content), 0o644); err != nil { //nolint:gosec // another user reads it
 		return nil, fmt.Errorf("the configuration of RabbitMQ: %w", err)
 	}
-	return []string{"--volume", name + ":/etc/rabbitmq/conf.d/80-node.conf:ro"}, nil
+	advanced := filepath.Join(d.folder, "advanced.config")
+	if err := os.WriteFile(advanced, []byte(d.advanced()), 0o644); err != nil { //nolint:gosec // another user reads it
+		return nil, fmt.Errorf("the configuration of RabbitMQ: %w", err)
+	}
+	return []string{
+		"--volume", name + ":/etc/rabbitmq/conf.d/80-node.conf:ro", "--volume", advanced + ":/etc/rabbitmq/advanced.config:ro",
+	}, nil
 }
 
 // secure are the arguments that give a container TLS.

@@ -43,6 +43,7 @@ func newProcess(server string, on system, s settings) (*process, error) {
 	}
 	files := map[string]string{
 		"rabbitmq.conf":   configuration(on, s),
+		"advanced.config": s.advanced(),
 		"enabled_plugins": "[rabbitmq_management].\n",
 		"env.conf":        "",
 	}
@@ -60,6 +61,7 @@ func newProcess(server string, on system, s settings) (*process, error) {
 		"TMPDIR="+on.inside(folder),
 		"RABBITMQ_NODENAME="+s.name(),
 		"RABBITMQ_CONFIG_FILE="+in("rabbitmq.conf"),
+		"RABBITMQ_ADVANCED_CONFIG_FILE="+in("advanced.config"),
 		"RABBITMQ_CONF_ENV_FILE="+in("env.conf"),
 		"RABBITMQ_ENABLED_PLUGINS_FILE="+in("enabled_plugins"),
 		"RABBITMQ_MNESIA_BASE="+in("data"),
@@ -113,6 +115,18 @@ const statisticsInterval = "collect_statistics_interval"
 
 // AsDelivered is the line of rabbitmq.conf that has a node collect its statistics as seldom as RabbitMQ does by itself.
 const AsDelivered = statisticsInterval + " = 5000"
+
+// LongConfirmTimeout is a line of rabbitmq.conf, a comment there, that leaves a node the confirm timeout of lanes that RabbitMQ has by
+// itself, 180 s: tests take it that prove what Redrive does without the shorter one. All other nodes have what docs/install.md advises.
+const LongConfirmTimeout = "# lanes wait for confirms as long as RabbitMQ lets them"
+
+// advanced is the content of advanced.config.
+func (s settings) advanced() string {
+	if slices.Contains(s.lines, LongConfirmTimeout) {
+		return "[].\n"
+	}
+	return "[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 5000}]}].\n"
+}
 
 // maxMessageSize is larger than RabbitMQ 4 allows by default, so that tests can send what older brokers take.
 const maxMessageSize = 32 << 20

@@ -1,0 +1,91 @@
+package controllers
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"redrive.dev/redrive/internal/testtransport"
+)
+
+// awaitAnswer lets all management APIs be asked, and waits until they are found to be silent or not.
+func awaitAnswer(t *testing.T, r *restarts, at string, silent bool) {
+	t.Helper()
+	testtransport.Eventually(t, "the management API to be asked", func() bool {
+		r.tick(t.Context(), time.Now().Add(askEvery))
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return !r.all[at].asking && r.all[at].silent == silent
+	})
+}
+
+func TestTheTransportsOfABrokerThatAnswersAgainAreLookedAt(t *testing.T) {
+	m, b, r := newManagement(t), newBrokers(0, 8, nil), newRestarts()
+	other := newManagement(t).port(t, b, "password")
+	port, one, two := m.port(t, b, "password"), types.NamespacedName{Name: "one"}, types.NamespacedName{Name: "two"}
+	for _, name := range []types.NamespacedName{one, two} {
+		if restarted := r.of(name, port); !restarted.IsZero() {
+			t.Errorf("started again at %s", restarted)
+		}
+	}
+	r.of(types.NamespacedName{Name: "elsewhere"}, other)
+	awaitAnswer(t, r, port.at, false)
+	m.down.Store(true)
+	awaitAnswer(t, r, port.at, true)
+	if looks := r.tick(t.Context(), time.Now()); len(looks) > 0 || !r.of(one, port).IsZero() {
+		t.Errorf("while it is silent %v are looked at", looks)
+	}
+	m.down.Store(false)
+	awaitAnswer(t, r, port.at, false)
+	restarted := r.of(one, port)
+	if restarted.IsZero() {
+		t.Fatal("that it answers again is not known")
+	}
+	for _, after := range []time.Duration{5 * time.Second, 15 * time.Second, 30 * time.Second} {
+		at := restarted.Add(after)
+		if early := r.tick(t.Context(), at.Add(-time.Second)); len(early) > 0 {
+			t.Errorf("a second before %s %v are looked at", after, early)
+		}
+		looks := r.tick(t.Context(), at)
+		slices.SortFunc(looks, func(a, b types.NamespacedName) int { return strings.Compare(a.Name, b.Name) })
+		if !slices.Equal(looks, []types.NamespacedName{one, two}) {
+			t.Errorf("after %s %v are looked at", after, looks)
+		}
+	}
+	if looks := r.tick(t.Context(), restarted.Add(time.Hour)); len(looks) > 0 {
+		t.Errorf("an hour later %v are looked at", looks)
+	}
+}
+
+func TestATransportThatMovesIsOfItsNewBrokerOnly(t *testing.T) {
+	b, r, name := newBrokers(0, 8, nil), newRestarts(), types.NamespacedName{Name: "one"}
+	first, second := newManagement(t).port(t, b, "password"), newManagement(t).port(t, b, "password")
+	r.of(name, first)
+	r.of(name, second)
+	if len(r.all) != 1 || r.all[second.at] == nil || !r.all[second.at].transports[name] {
+		t.Errorf("it is of %v", r.all)
+	}
+	r.forget(name)
+	if len(r.all) > 0 {
+		t.Errorf("when it is gone, it is of %v", r.all)
+	}
+}
+
+// What was silent for long is left alone for as long, but not when it answers again.
+func TestABrokerThatAnswersAgainIsObservedAtOnce(t *testing.T) {
+	m, b, r := newManagement(t), newBrokers(0, 8, nil), newRestarts()
+	port := m.port(t, b, "password")
+	r.of(types.NamespacedName{Name: "one"}, port)
+	m.down.Store(true)
+	awaitAnswer(t, r, port.at, true)
+	if _, err := port.of("shop/async", time.Hour).Observe(t.Context()); err == nil {
+		t.Fatal("a broker that is down was observed")
+	}
+	port.rest = time.Hour
+	m.down.Store(false)
+	awaitAnswer(t, r, port.at, false)
+	observe(t, port.of("shop/async", time.Hour))
+}

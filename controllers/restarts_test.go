@@ -1,0 +1,55 @@
+package controllers_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"redrive.dev/redrive/internal/message"
+	"redrive.dev/redrive/internal/testcluster"
+	"redrive.dev/redrive/internal/testtransport"
+)
+
+// The poll would come in an hour. Messages in a lane of which the exchange is gone expire, and stay; when the management API answers again
+// after it had not, the exchange is made again, and the lane touched.
+func TestAfterARestartOfTheBrokerALaneThatStandsStillIsTouchedLongBeforeThePoll(t *testing.T) {
+	w := newWorld(t)
+	pause(t)
+	operator := &operator{poll: time.Hour}
+	operator.start(t, testcluster.Start(t))
+	defer operator.stop()
+	w.create(w.policy("policy", time.Second))
+	transport := w.transport()
+	transport.Spec.Workers[0].Replicas = new(int32(0)) // it would look more often while workers come up
+	w.create(transport)
+	w.awaitReady(transport)
+	seen, since := int64(0), time.Now()
+	testtransport.Eventually(t, "nobody to look at the broker", func() bool {
+		if reads := w.proxy.reads.Load(); reads != seen {
+			seen, since = reads, time.Now()
+		}
+		return time.Since(since) > 3*time.Second
+	})
+	must(t, w.amqp.Channel().ExchangeDelete("async.return", false, false))
+	w.amqp.Publish("async.fallback", testtransport.Queue, amqp091.Publishing{Headers: amqp091.Table{message.HeaderLane: "1s"}})
+	testtransport.Eventually(t, "the message to be expired", func() bool {
+		queue, err := w.broker.Queue(t.Context(), "async.fallback.1s")
+		return err == nil && queue.MessagesDLX == 1
+	})
+	writes := int(w.proxy.writes.Load())
+	if reads := w.proxy.reads.Load(); reads != seen {
+		t.Fatalf("it has looked %d times already, so this shows nothing", reads-seen)
+	}
+	w.proxy.down.Store(true)
+	testtransport.Eventually(t, "somebody to ask", func() bool { return w.proxy.refused.Load() > 0 })
+	w.proxy.down.Store(false)
+	testtransport.Eventually(t, "the policy of the lanes to be changed", func() bool {
+		return slices.ContainsFunc(w.proxy.since(writes), func(write string) bool {
+			return strings.HasPrefix(write, "PUT /api/policies/") && strings.HasSuffix(write, "redrive.async:lanes")
+		})
+	})
+	testtransport.Eventually(t, "the message to come back", func() bool { return w.amqp.Ready(testtransport.Queue) == 1 })
+}
