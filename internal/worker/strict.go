@@ -48,10 +48,10 @@ func (w *Worker) strictly(ctx context.Context, j *job) {
 	}
 }
 
-// waitInPlace holds a message that failed until its retry is due. The attempt took less than half of the broker's consumer
-// timeout, and the delay is less than the other half.
+// waitInPlace holds a message that failed until its retry is due, and a millisecond more: that is the fraction which the headers leave
+// out, and no retry is early. The attempt took less than half of the broker's consumer timeout, and the delay is less than the other half.
 func (w *Worker) waitInPlace(ctx context.Context, j *job, o outcome) outcome {
-	wait := min(j.state.NotBefore.Sub(w.options.Now()), j.held()+j.program.config.HoldLimit())
+	wait := min(j.state.NotBefore.Add(time.Millisecond).Sub(w.options.Now()), j.held()+j.program.config.HoldLimit())
 	if ended, early := w.await(ctx, j, max(wait, 0), nil); early {
 		return ended
 	}
