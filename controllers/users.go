@@ -330,6 +330,11 @@ func (r *TransportReconciler) idle(t *v1alpha1.Transport, now time.Time) []v1alp
 
 // deleteUser deletes one of ours, and says so.
 func (r *TransportReconciler) deleteUser(ctx context.Context, run *transportRun, name string) error {
+	if names := topology.UserNames(run.transport, r.owner(run.transport)); !slices.Contains(names[:], name) {
+		run.subject.event(corev1.EventTypeWarning, "Retained", "left is the RabbitMQ user "+name+
+			", which stands in status.brokerUsers, and is not one that the operator makes for this Transport")
+		return nil
+	}
 	if err := r.current(ctx, run.transport); err != nil {
 		return outdated(err)
 	}

@@ -525,3 +525,25 @@ func TestTheUserGoesWithItsTransport(t *testing.T) {
 		})
 	}
 }
+
+func TestAUserOfOthersThatTheStatusNamesStays(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	transport := w.scopedReady()
+	other := "of-others-" + w.namespace
+	must(t, w.broker.PutUser(t.Context(), other, "of-others"))
+	t.Cleanup(func() { testbroker.Shared(w).Forget(other) })
+	w.proxy.down.Store(true)
+	must(t, w.client.Delete(t.Context(), transport))
+	w.await(transport, v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonBrokerUnreachable)
+	w.get(transport)
+	before := transport.DeepCopy()
+	transport.Status.BrokerUsers = append(transport.Status.BrokerUsers, v1alpha1.BrokerUser{Name: other})
+	must(t, w.client.Status().Patch(t.Context(), transport, client.MergeFrom(before)))
+	w.proxy.down.Store(false)
+	w.awaitGone(transport)
+	if !w.hasUser(other) {
+		t.Error("the user of others is gone")
+	}
+	w.awaitEvent("Retained", other)
+}
