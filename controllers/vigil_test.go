@@ -161,7 +161,7 @@ func TestOnlyGroupsWhoseWorkersStayHaveSuspectsHandled(t *testing.T) {
 
 func TestSuspectsInAQueueOfSomebodyElseAreNotCounted(t *testing.T) {
 	queue := func(owner string, messages *int64) topology.QueueState {
-		return topology.QueueState{Messages: messages, Queue: topology.Queue{Arguments: topology.Arguments{topology.OwnerArgument: owner}}}
+		return topology.QueueState{Evidence: topology.Evidence{Messages: messages}, Queue: topology.Queue{Arguments: topology.Arguments{topology.OwnerArgument: owner}}}
 	}
 	observed := &topology.Observed{Queues: map[string]topology.QueueState{
 		"ours": queue("us", ptr.To[int64](1)), "new": queue("us", nil), "theirs": queue("them", ptr.To[int64](2)), "other": queue("us", ptr.To[int64](3)),

@@ -482,6 +482,10 @@ type Retirement struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	Leader string `json:"leader,omitempty"`
+	// tick is the last count of a quorum queue's leader that was used, as the work that the leader had done by then (RabbitMQ's
+	// reductions). A later decision needs a later count.
+	// +optional
+	Tick *int64 `json:"tick,omitempty"`
 	// empty is when it was first seen without messages.
 	// +optional
 	Empty *metav1.Time `json:"empty,omitempty"`

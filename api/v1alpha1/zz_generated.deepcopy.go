@@ -820,6 +820,11 @@ func (in *Retirement) DeepCopyInto(out *Retirement) {
 		in, out := &in.Unbound, &out.Unbound
 		*out = (*in).DeepCopy()
 	}
+	if in.Tick != nil {
+		in, out := &in.Tick, &out.Tick
+		*out = new(int64)
+		**out = **in
+	}
 	if in.Empty != nil {
 		in, out := &in.Empty, &out.Empty
 		*out = (*in).DeepCopy()

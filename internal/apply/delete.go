@@ -209,7 +209,7 @@ func (r *removal) drain(ctx context.Context, cut bool) error {
 		r.report.Drained = true
 		return nil
 	}
-	seen, began := map[string]topology.Sighting{}, r.clock()
+	seen, began := map[string]topology.Evidence{}, r.clock()
 	for _, queue := range queues {
 		state, err := r.port.Queue(ctx, queue.Name)
 		if errors.Is(err, broker.ErrNotFound) {
@@ -218,11 +218,11 @@ func (r *removal) drain(ctx context.Context, cut bool) error {
 		if err != nil {
 			return err
 		}
-		seen[queue.Name] = topology.Sighting{Messages: state.Messages, Leader: state.Leader, Published: state.Published}
+		seen[queue.Name] = state.Evidence
 		switch {
 		case state.Messages == nil:
 			r.report.Uncounted = append(r.report.Uncounted, queue.Name)
-		case *state.Messages > 0:
+		case state.Holds():
 			r.report.Blocked = append(r.report.Blocked, Blocked{Queue: queue.Name, Messages: *state.Messages})
 		}
 	}
@@ -295,7 +295,7 @@ func (r *removal) retireStage(ctx context.Context, stage []topology.QueueState) 
 
 // holds is true for a failure queue with messages in it.
 func (r *removal) holds(queue topology.QueueState) bool {
-	return topology.RoleOf(queue.Queue) == topology.RoleFailure && queue.Messages != nil && *queue.Messages > 0
+	return topology.RoleOf(queue.Queue) == topology.RoleFailure && queue.Holds()
 }
 
 func (r *removal) take(retirer *retirer) {

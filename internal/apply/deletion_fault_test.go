@@ -28,7 +28,7 @@ func (l *laggard) Queue(ctx context.Context, name string) (topology.QueueState, 
 func goner(name string, arguments topology.Arguments) (topology.Observed, topology.QueueState) {
 	arguments[topology.OwnerArgument] = owner
 	state := topology.QueueState{
-		Messages: new(int64(0)),
+		Evidence: topology.Evidence{Messages: new(int64(0))},
 		Queue:    topology.Queue{Name: name, Type: topology.TypeQuorum, Arguments: arguments},
 	}
 	return topology.Observed{Queues: map[string]topology.QueueState{name: state}}, state

@@ -206,7 +206,7 @@ func TestWhatWasCreatedAndIsGoneIsForgotten(t *testing.T) {
 
 func TestAClassicQueueThatFillsAtTheLastMomentIsKept(t *testing.T) {
 	in := input(t)
-	state := topology.QueueState{Messages: new(int64(0)), Queue: topology.Queue{
+	state := topology.QueueState{Evidence: topology.Evidence{Messages: new(int64(0))}, Queue: topology.Queue{
 		Name: "old", Type: topology.TypeClassic, Arguments: topology.Arguments{"x-dead-letter-exchange": "async.failed"},
 	}}
 	past := &metav1.Time{Time: in.Now.Add(-time.Hour)}
@@ -240,7 +240,7 @@ func TestAFailureInOneRetirementKeepsItsState(t *testing.T) {
 	past := &metav1.Time{Time: in.Now.Add(-time.Hour)}
 	old := v1alpha1.Retirement{Queue: "old", Since: past, Unbound: past, Empty: past, Published: new(int64(0))}
 	in.State.Retiring = []v1alpha1.Retirement{old}
-	state := topology.QueueState{Messages: new(int64(0)), Queue: topology.Queue{
+	state := topology.QueueState{Evidence: topology.Evidence{Messages: new(int64(0))}, Queue: topology.Queue{
 		Name: "old", Type: topology.TypeQuorum, Arguments: topology.Arguments{"x-dead-letter-exchange": "d", "redrive-owner": owner},
 	}}
 	for _, c := range []struct {

@@ -26,7 +26,7 @@ type retirer struct {
 	blocked  []Blocked
 	// gone are the Ref strings of queues that are no more.
 	gone []string
-	// uncounted are queues whose messages the broker has not counted.
+	// uncounted are queues whose messages the broker has not counted, or not lately.
 	uncounted []string
 	// wait is when the next step is due.
 	wait time.Duration
@@ -59,9 +59,6 @@ func (r *retirer) step(
 		r.wait = soonest(r.wait, again) // somebody has made it anew
 		return v1alpha1.Retirement{Queue: state.Queue}, false, nil
 	}
-	if seen != nil && seen.Messages == nil {
-		r.uncounted = append(r.uncounted, state.Queue)
-	}
 	switch decision {
 	case topology.DecisionDone:
 		r.gone = append(r.gone, topology.Ref{Kind: topology.KindQueue, Name: state.Queue}.String())
@@ -77,9 +74,13 @@ func (r *retirer) step(
 			}
 			r.steps = append(r.steps, step)
 		}
-		next.Unbound = topology.Stamp(r.clock())
+		// The next look is to tell a count from those that were made by now. Where this is not known, it notes the tick itself.
+		after, _ := r.port.Queue(ctx, state.Queue)
+		next.Unbound, next.Tick = topology.Stamp(r.clock()), after.Noted()
 	case topology.DecisionHold:
 		r.blocked = append(r.blocked, Blocked{Queue: state.Queue, Messages: *seen.Messages})
+	case topology.DecisionUncounted:
+		r.uncounted = append(r.uncounted, state.Queue)
 	case topology.DecisionDelete:
 		return r.remove(ctx, state, queue, waits)
 	case topology.DecisionWait:
@@ -133,7 +134,7 @@ func (r *retirer) look(
 		}
 	}
 	seen = &topology.Sighting{
-		Messages: state.Messages, Leader: state.Leader, Published: state.Published, Bound: len(inlets) > 0, Returning: len(returns) > 0,
+		Evidence: state.Evidence, Bound: len(inlets) > 0, Returning: len(returns) > 0,
 	}
 	if seen.Bound {
 		return state.Queue, seen, inlets, nil

@@ -28,11 +28,24 @@ func (r queueRow) counted() *int64 {
 		return nil
 	case r.State != stateRunning && (r.State != stateFlow || r.Type == topology.TypeQuorum):
 		return nil
-	case r.Type == topology.TypeQuorum && !r.hasMajority():
+	case r.Type == topology.TypeQuorum && (!r.hasMajority() || r.tick() == 0):
 		return nil
 	default:
 		return r.Messages
 	}
+}
+
+// tick is the work that the leader of a quorum queue had done when it counted: that of a process, so it only grows, and it grows by
+// the counting itself. An answer without it has no count.
+func (r queueRow) tick() int64 {
+	if r.Type != topology.TypeQuorum || r.Reductions == nil {
+		return 0
+	}
+	tick, err := r.Reductions.Int64()
+	if err != nil {
+		return 0
+	}
+	return tick
 }
 
 // hasMajority is true for a replicated queue whose leader and more than half of whose members are online.

@@ -45,7 +45,8 @@ func TestACountOfMessagesIsBelievedOnlyWhereItCanBeTrue(t *testing.T) {
 	}{
 		"a queue with all of its members":            {quorum + `"state":"running","messages":0,"leader":"a","online":["a","b","c"],` + three, true},
 		"a member is down, and there is a majority":  {quorum + `"state":"running","messages":0,"leader":"a","online":["b","a"],` + three, true},
-		"the only member of a queue":                 {quorum + `"state":"running","messages":0,"leader":"a","members":["a"],"online":["a"],"reductions":0`, true},
+		"the only member of a queue":                 {quorum + `"state":"running","messages":0,"leader":"a","members":["a"],"online":["a"],"reductions":1`, true},
+		"work that is no number":                     {quorum + `"state":"running","messages":0,"leader":"a","members":["a"],"online":["a"],"reductions":0.5`, false},
 		"no count yet":                               {quorum + `"state":"running","leader":"a","online":["a","b","c"],` + three, false},
 		"a count that is null":                       {quorum + `"state":"running","messages":null,"leader":"a","online":["a","b","c"],` + three, false},
 		"a count below zero":                         {quorum + `"state":"running","messages":-1,"leader":"a","online":["a","b","c"],` + three, false},

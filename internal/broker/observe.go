@@ -300,8 +300,9 @@ func (r queueRow) state() topology.QueueState {
 			Name: r.Name, Type: r.Type, Durable: r.Durable, AutoDelete: bool(r.AutoDelete), Exclusive: r.Exclusive,
 			Arguments: topology.Arguments(r.Arguments),
 		},
-		Messages: r.counted(), Leader: string(r.Leader), MessagesDLX: r.MessagesDLX, Ready: r.MessagesReady, Unacked: r.MessagesUnacked,
-		Consumers: r.Consumers, Published: r.MessageStats.Publish, Acked: r.MessageStats.Ack, Policy: r.Policy,
+		Evidence:    topology.Evidence{Messages: r.counted(), Leader: string(r.Leader), Tick: r.tick(), Published: r.MessageStats.Publish},
+		MessagesDLX: r.MessagesDLX, Ready: r.MessagesReady, Unacked: r.MessagesUnacked,
+		Consumers: r.Consumers, Acked: r.MessageStats.Ack, Policy: r.Policy,
 		OperatorPolicy: r.OperatorPolicy, EffectiveDefinition: topology.Arguments(r.EffectiveDefinition),
 	}
 }

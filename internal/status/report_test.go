@@ -46,7 +46,7 @@ func transport(change func(*v1alpha1.Transport)) *v1alpha1.Transport {
 func queue(ready, unacked, leaving, consumers int64, arguments topology.Arguments) topology.QueueState {
 	all := ready + unacked + leaving
 	return topology.QueueState{
-		Queue: topology.Queue{Arguments: arguments}, Messages: &all, Ready: ready, Unacked: unacked, MessagesDLX: leaving, Consumers: consumers,
+		Queue: topology.Queue{Arguments: arguments}, Evidence: topology.Evidence{Messages: &all}, Ready: ready, Unacked: unacked, MessagesDLX: leaving, Consumers: consumers,
 	}
 }
 

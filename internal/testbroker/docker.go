@@ -52,6 +52,7 @@ func (d *docker) start(ctx context.Context) error {
 	arguments := append([]string{
 		"run", "--detach",
 		"--publish", loopback(d.amqp) + ":5672", "--publish", loopback(d.management) + ":15672",
+		"--env", "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=" + d.erlang(),
 		"--env", "RABBITMQ_DEFAULT_USER=" + user, "--env", "RABBITMQ_DEFAULT_PASS=" + d.password,
 		// The node's name, and with it its data, must outlive the container's restarts.
 		"--hostname", "redrive",

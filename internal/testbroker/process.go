@@ -72,7 +72,7 @@ func newProcess(server string, on system, s settings) (*process, error) {
 		"RABBITMQ_DIST_PORT="+strconv.Itoa(s.distribution),
 		"ERL_EPMD_PORT="+strconv.Itoa(s.epmd),
 		"ERL_EPMD_ADDRESS=127.0.0.1",
-		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1}",
+		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1} "+s.erlang(),
 	)}, nil
 }
 
@@ -101,7 +101,7 @@ func configuration(on system, s settings) string {
 // common are the lines of every node, however it is run: the counts are fresh, but where the lines that were asked for say otherwise.
 func (s settings) common() []string {
 	lines := slices.Clone(s.lines)
-	if !slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, statisticsInterval) }) {
+	if s.fresh() {
 		lines = append(lines, statisticsInterval+" = 1000")
 	}
 	lines = append(lines, "max_message_size = "+strconv.Itoa(maxMessageSize))
@@ -111,9 +111,22 @@ func (s settings) common() []string {
 	return lines
 }
 
+// erlang are the arguments of the node's runtime, for what rabbitmq.conf has no line.
+func (s settings) erlang() string {
+	if !s.fresh() {
+		return ""
+	}
+	return "-rabbit quorum_tick_interval 1000"
+}
+
+// fresh is true where nobody asked for an interval of the counts.
+func (s settings) fresh() bool {
+	return !slices.ContainsFunc(s.lines, func(line string) bool { return strings.HasPrefix(line, statisticsInterval) })
+}
+
 const statisticsInterval = "collect_statistics_interval"
 
-// AsDelivered is the line of rabbitmq.conf that has a node collect its statistics as seldom as RabbitMQ does by itself.
+// AsDelivered is the line of rabbitmq.conf that has a node count and collect its statistics as seldom as RabbitMQ does by itself.
 const AsDelivered = statisticsInterval + " = 5000"
 
 // LongConfirmTimeout is a line of rabbitmq.conf, a comment there, that leaves a node the confirm timeout of lanes that RabbitMQ has by

@@ -5,19 +5,13 @@ import "redrive.dev/redrive/api/v1alpha1"
 // QueueState is a queue as it was seen.
 type QueueState struct {
 	Queue
-	// Messages that are ready, unacknowledged or being dead-lettered; nil while the broker has not counted them yet, which
-	// takes it some seconds after a queue was made.
-	Messages *int64
-	// Leader is the node that leads the queue and so counts; empty where it is classic, or nobody is known to.
-	Leader string
+	Evidence
 	// MessagesDLX are expired messages of a quorum queue that are on their way to its dead-letter exchange. They grow when
 	// they have nowhere to go.
 	MessagesDLX int64
 	// Ready and Unacked messages.
 	Ready, Unacked int64
 	Consumers      int64
-	// Published is the broker's count of messages that clients published into the queue since it runs.
-	Published int64
 	// Acked is its count of messages that consumers acknowledged, or took without having to.
 	Acked int64
 	// Policy is the name of the RabbitMQ policy that applies, empty if none does or none is known yet.

@@ -39,12 +39,7 @@ func DefaultWaits() Waits {
 
 // Sighting is what was seen of a queue that is on its way out.
 type Sighting struct {
-	// Messages in the queue in any state; nil while the broker has not counted them.
-	Messages *int64
-	// Leader is the node that counted them; empty where the queue is classic.
-	Leader string
-	// Published is the broker's count of messages that were published into the queue.
-	Published int64
+	Evidence
 	// Bound is true while a binding leads new messages into the queue.
 	Bound bool
 	// Returning is true while what waits in lanes can still come back into the queue.
@@ -70,6 +65,8 @@ const (
 	DecisionUnbind Decision = "Unbind"
 	// DecisionHold is to look again later: the queue holds messages that somebody must take out.
 	DecisionHold Decision = "Hold"
+	// DecisionUncounted is to look again later: the broker has not counted the queue's messages, or not since it was last looked at.
+	DecisionUncounted Decision = "Uncounted"
 	// DecisionDelete is to delete the queue: it was empty twice, and nothing arrived in between.
 	DecisionDelete Decision = "Delete"
 	// DecisionDone is to forget the queue: it is gone.
@@ -83,7 +80,8 @@ const (
 // it dead-letters itself.
 //
 // The returned state is to be kept only if what was decided was carried out; after DecisionUnbind with Unbound set to the
-// time when it was. The duration is how long nothing will change by itself. seen is nil for a queue that does not exist.
+// time when it was, and Tick to the leader's last count by then. The duration is how long nothing will change by itself. seen is nil for a
+// queue that does not exist.
 func Retire(state v1alpha1.Retirement, seen *Sighting, look Look, waits Waits) (v1alpha1.Retirement, Decision, time.Duration) {
 	next := *state.DeepCopy()
 	if next.Since == nil {
@@ -108,40 +106,46 @@ func Retire(state v1alpha1.Retirement, seen *Sighting, look Look, waits Waits) (
 		pause += waits.Return
 	}
 	if next.Unbound == nil {
-		next.Unbound, next.Leader, next.Empty, next.Published = Stamp(look.Ended), seen.Leader, nil, nil
+		next.Unbound, next.Leader, next.Tick, next.Empty, next.Published = Stamp(look.Ended), seen.Leader, seen.Noted(), nil, nil
 		return next, DecisionWait, max(pause, soon)
+	}
+	if next.Tick == nil {
+		next.Tick = seen.Noted()
 	}
 	if left := pause - look.Began.Sub(next.Unbound.Time); left > 0 {
 		return next, DecisionWait, left
 	}
-	if seen.Returning && seen.Messages != nil && *seen.Messages == 0 {
+	if seen.Returning && seen.Empty() && seen.Follows(next.Tick) {
 		return unbind(next, next.Empty == nil, waits)
 	}
-	return count(next, seen, look, waits.Empty)
+	return count(next, seen.Evidence, look, waits.Empty)
 }
 
 // unbind decides about a queue that something leads to. If it was taken for unbound, somebody has bound it since: then
 // nothing is done before that is forgotten and written down. Otherwise whoever goes on after a crash would take the
 // counts from before for valid.
 func unbind(next v1alpha1.Retirement, forgotten bool, waits Waits) (v1alpha1.Retirement, Decision, time.Duration) {
-	next.Unbound, next.Empty, next.Published = nil, nil, nil
+	next.Unbound, next.Tick, next.Empty, next.Published = nil, nil, nil, nil
 	if !forgotten {
 		return next, DecisionWait, soon
 	}
 	return next, DecisionUnbind, waits.Unbound
 }
 
-// count reads an unbound queue for the first or the second time.
-func count(next v1alpha1.Retirement, seen *Sighting, look Look, between time.Duration) (v1alpha1.Retirement, Decision, time.Duration) {
+// count reads an unbound queue for the first or the second time. A count of zero is taken only where the leader has counted since
+// the queue was last looked at for it.
+func count(next v1alpha1.Retirement, seen Evidence, look Look, between time.Duration) (v1alpha1.Retirement, Decision, time.Duration) {
 	switch {
 	case seen.Messages == nil:
 		next.Empty, next.Published = nil, nil
-		return next, DecisionWait, between
-	case *seen.Messages > 0:
+		return next, DecisionUncounted, between
+	case seen.Holds():
 		next.Empty, next.Published = nil, nil
 		return next, DecisionHold, between
+	case !seen.Follows(next.Tick):
+		return next, DecisionUncounted, between
 	case next.Empty == nil || next.Published == nil || *next.Published != seen.Published:
-		next.Empty, next.Published = Stamp(look.Ended), &seen.Published
+		next.Tick, next.Empty, next.Published = seen.Noted(), Stamp(look.Ended), &seen.Published
 		return next, DecisionWait, between
 	}
 	if left := between - look.Began.Sub(next.Empty.Time); left > 0 {
@@ -166,7 +170,7 @@ func Stamp(at time.Time) *metav1.Time {
 // It returns the states to keep, whether all is drained, and how long nothing will change by itself. No state counts as
 // unbound: how long the queues are left alone before they are deleted begins when the workers are gone.
 func Drain(
-	states []v1alpha1.Retirement, seen map[string]Sighting, cut bool, look Look, waits Waits,
+	states []v1alpha1.Retirement, seen map[string]Evidence, cut bool, look Look, waits Waits,
 ) ([]v1alpha1.Retirement, bool, time.Duration) {
 	known := map[string]v1alpha1.Retirement{}
 	for _, state := range states {
@@ -178,10 +182,14 @@ func Drain(
 		if old, ok := known[name]; ok {
 			state = *old.DeepCopy()
 		}
-		if state.Since == nil || state.Unbound != nil || cut || state.Leader != seen[name].Leader {
-			state = v1alpha1.Retirement{Queue: name, Since: Stamp(look.Ended), Leader: seen[name].Leader}
+		evidence := seen[name]
+		if state.Since == nil || state.Unbound != nil || cut || state.Leader != evidence.Leader {
+			state = v1alpha1.Retirement{Queue: name, Since: Stamp(look.Ended), Leader: evidence.Leader}
 		}
-		state.Messages = seen[name].Messages
+		if state.Tick == nil {
+			state.Tick = evidence.Noted()
+		}
+		state.Messages = evidence.Messages
 		next = append(next, state)
 	}
 	for _, state := range next {
@@ -195,24 +203,28 @@ func Drain(
 // countTogether reads all queues for the first or the second time: a message that goes from one into another while they
 // are read must not be missed.
 func countTogether(
-	next []v1alpha1.Retirement, seen map[string]Sighting, look Look, between time.Duration,
+	next []v1alpha1.Retirement, seen map[string]Evidence, look Look, between time.Duration,
 ) ([]v1alpha1.Retirement, bool, time.Duration) {
-	quiet, again, left := true, true, time.Duration(0)
+	quiet, follows, again, left := true, true, true, time.Duration(0)
 	for _, state := range next {
-		quiet = quiet && state.Messages != nil && *state.Messages == 0
-		if state.Empty == nil || state.Published == nil || *state.Published != seen[state.Queue].Published {
+		evidence := seen[state.Queue]
+		quiet, follows = quiet && evidence.Empty(), follows && evidence.Follows(state.Tick)
+		if state.Empty == nil || state.Published == nil || *state.Published != evidence.Published {
 			again = false
 			continue
 		}
 		left = max(left, between-look.Began.Sub(state.Empty.Time))
 	}
-	if quiet && again {
+	switch {
+	case quiet && !follows:
+		return next, false, between
+	case quiet && again:
 		return next, left <= 0, max(left, 0)
 	}
 	for i := range next {
 		next[i].Empty, next[i].Published = nil, nil
-		if published := seen[next[i].Queue].Published; quiet {
-			next[i].Empty, next[i].Published = Stamp(look.Ended), &published
+		if evidence := seen[next[i].Queue]; quiet {
+			next[i].Tick, next[i].Empty, next[i].Published = evidence.Noted(), Stamp(look.Ended), &evidence.Published
 		}
 	}
 	return next, false, between

@@ -19,7 +19,7 @@ func stamp(seconds int) *metav1.Time { return &metav1.Time{Time: at(seconds)} }
 func instant(seconds int) topology.Look { return topology.Look{Began: at(seconds), Ended: at(seconds)} }
 
 func sighting(messages, published int64) *topology.Sighting {
-	return &topology.Sighting{Messages: &messages, Published: published}
+	return &topology.Sighting{Evidence: topology.Evidence{Messages: &messages, Published: published}}
 }
 
 func TestRetire(t *testing.T) {
@@ -96,7 +96,7 @@ func TestRetire(t *testing.T) {
 		{
 			"the broker has not counted",
 			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0), Empty: stamp(15), Published: new(int64(0))},
-			uncounted, 25, noGrace, topology.DecisionWait, 10 * time.Second, stamp(0), nil,
+			uncounted, 25, noGrace, topology.DecisionUncounted, 10 * time.Second, stamp(0), nil,
 		},
 		{
 			"somebody bound it again: what was counted is forgotten before the binding goes",
@@ -126,7 +126,7 @@ func TestRetire(t *testing.T) {
 		{
 			"what may still come back is not counted before the broker counts it",
 			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0)},
-			uncountedReturning, 75, oneMinuteLane, topology.DecisionWait, 10 * time.Second, stamp(0), nil,
+			uncountedReturning, 75, oneMinuteLane, topology.DecisionUncounted, 10 * time.Second, stamp(0), nil,
 		},
 		{
 			"lanes hold messages that cannot come back any more",
@@ -188,7 +188,7 @@ func TestQueuesAreDrainedOnlyTogether(t *testing.T) {
 	}
 	var states []v1alpha1.Retirement
 	for _, l := range looks {
-		next, drained, wait := topology.Drain(states, map[string]topology.Sighting{"test": l.test, "lane": l.lane}, l.cut, instant(l.now),
+		next, drained, wait := topology.Drain(states, map[string]topology.Evidence{"test": l.test.Evidence, "lane": l.lane.Evidence}, l.cut, instant(l.now),
 			topology.DefaultWaits())
 		if drained != l.drained || wait != l.wait {
 			t.Errorf("%s: want drained %v after %s, got %v after %s", l.name, l.drained, l.wait, drained, wait)
@@ -219,7 +219,7 @@ func TestASlowBrokerShortensNoWait(t *testing.T) {
 		t.Errorf("%s ten seconds after the first count", decision)
 	}
 
-	seen := map[string]topology.Sighting{"test": *sighting(0, 0)}
+	seen := map[string]topology.Evidence{"test": sighting(0, 0).Evidence}
 	states, drained, _ := topology.Drain(nil, seen, true, look(0), waits)
 	states, drained2, _ := topology.Drain(states, seen, false, look(35), waits)
 	_, drained3, _ := topology.Drain(states, seen, false, look(56), waits)
@@ -231,7 +231,7 @@ func TestASlowBrokerShortensNoWait(t *testing.T) {
 func TestWhatWasDrainedDoesNotCountAsUnbound(t *testing.T) {
 	waits := topology.DefaultWaits()
 	old := v1alpha1.Retirement{Queue: "test", Since: stamp(0), Unbound: stamp(0), Empty: stamp(15), Published: new(int64(0))}
-	states, drained, _ := topology.Drain([]v1alpha1.Retirement{old}, map[string]topology.Sighting{"test": *sighting(0, 0)}, false,
+	states, drained, _ := topology.Drain([]v1alpha1.Retirement{old}, map[string]topology.Evidence{"test": sighting(0, 0).Evidence}, false,
 		instant(100), waits)
 	if drained || states[0].Unbound != nil || states[0].Empty != nil {
 		t.Errorf("counts from before the deletion were taken over: %+v", states[0])
@@ -272,16 +272,75 @@ func TestTheCountOfAnotherLeaderBeginsTheWaitingAnew(t *testing.T) {
 		}
 		state = next
 	}
-	states, _, _ := topology.Drain(nil, map[string]topology.Sighting{"test": *by("a")}, true, instant(0), noGrace)
+	states, _, _ := topology.Drain(nil, map[string]topology.Evidence{"test": by("a").Evidence}, true, instant(0), noGrace)
 	for _, look := range []struct {
 		now     int
 		leader  string
 		drained bool
 	}{{15, "a", false}, {25, "b", false}, {40, "b", false}, {50, "b", true}} {
 		var drained bool
-		states, drained, _ = topology.Drain(states, map[string]topology.Sighting{"test": *by(look.leader)}, false, instant(look.now), noGrace)
+		states, drained, _ = topology.Drain(states, map[string]topology.Evidence{"test": by(look.leader).Evidence}, false, instant(look.now), noGrace)
 		if drained != look.drained {
 			t.Errorf("after %d s by %q it is drained: %v", look.now, look.leader, drained)
+		}
+	}
+}
+
+func TestACountIsUsedOnlyOnceItsLeaderHasCountedAgain(t *testing.T) {
+	noGrace := topology.DefaultWaits()
+	noGrace.Grace = 0
+	counted := func(tick int64, messages int64) *topology.Sighting {
+		seen := sighting(messages, 0)
+		seen.Leader, seen.Tick = "a", tick
+		return seen
+	}
+	bound := counted(100, 0)
+	bound.Bound = true
+	state := v1alpha1.Retirement{Queue: "test"}
+	for _, look := range []struct {
+		now      int
+		seen     *topology.Sighting
+		decision topology.Decision
+	}{
+		{0, bound, topology.DecisionUnbind},
+		{1, counted(100, 0), topology.DecisionWait}, // unbound; the count is from before
+		{14, counted(100, 0), topology.DecisionWait},
+		{15, counted(100, 0), topology.DecisionUncounted}, // it still is
+		{61, counted(200, 0), topology.DecisionWait},      // it may be from between the unbinding and the look at 1 s, and is the first
+		{75, counted(200, 0), topology.DecisionUncounted}, // not counted since
+		{121, counted(300, 20), topology.DecisionHold},    // what came in directly before the unbinding
+		{131, counted(300, 20), topology.DecisionHold},
+		{181, counted(400, 0), topology.DecisionWait},
+		{191, counted(400, 0), topology.DecisionUncounted},
+		{241, counted(500, 0), topology.DecisionDelete},
+	} {
+		next, decision, _ := topology.Retire(state, look.seen, instant(look.now), noGrace)
+		if decision != look.decision {
+			t.Errorf("after %d s: %s, want %s; %+v", look.now, decision, look.decision, next)
+		}
+		if decision == topology.DecisionUnbind {
+			next.Unbound = stamp(look.now)
+		}
+		state = next
+	}
+}
+
+func TestADrainNeedsCountsThatFollowTheCut(t *testing.T) {
+	noGrace := topology.DefaultWaits()
+	by := func(tick int64) map[string]topology.Evidence {
+		evidence := sighting(0, 0).Evidence
+		evidence.Leader, evidence.Tick = "a", tick
+		return map[string]topology.Evidence{"test": evidence, "classic": sighting(0, 0).Evidence}
+	}
+	states, _, _ := topology.Drain(nil, by(100), true, instant(0), noGrace)
+	for _, look := range []struct {
+		now     int
+		tick    int64
+		drained bool
+	}{{15, 100, false}, {25, 100, false}, {61, 200, false}, {71, 200, false}, {121, 300, true}} {
+		var drained bool
+		if states, drained, _ = topology.Drain(states, by(look.tick), false, instant(look.now), noGrace); drained != look.drained {
+			t.Errorf("after %d s it is drained: %v", look.now, drained)
 		}
 	}
 }

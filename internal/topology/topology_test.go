@@ -89,7 +89,7 @@ func (s *simulated) apply(step topology.Step) {
 	case step.Queue != nil:
 		queue := *step.Queue
 		queue.Role, queue.Arguments = "", throughJSON(queue.Arguments)
-		s.Queues[queue.Name] = topology.QueueState{Queue: queue, Messages: new(int64(0))}
+		s.Queues[queue.Name] = topology.QueueState{Queue: queue, Evidence: topology.Evidence{Messages: new(int64(0))}}
 	case step.Binding != nil:
 		binding := *step.Binding
 		binding.Arguments = throughJSON(binding.Arguments)
