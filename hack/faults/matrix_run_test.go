@@ -73,13 +73,13 @@ func (m *matrix) run() {
 
 	struck := time.Now()
 	m.isHit()
-	struckAt := m.traffic.published()
 	lift := m.cell.strike(m)
 	m.blind = m.cell.object == "failure queue"
 	if m.cell.anew != nil {
 		m.isHit()
 		m.cell.anew(m)
 	}
+	struckAt := m.traffic.published() // what came until the connections were cut may have been at a handler
 	m.alsoFree()
 	during := m.rates(windowDuring)
 	m.compare(before, during)
