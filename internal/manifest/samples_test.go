@@ -41,8 +41,9 @@ func TestSamplesLoadAndCompile(t *testing.T) {
 	policies := map[string]*v1alpha1.RetryPolicy{}
 	for _, path := range append(exampleFiles(t), samples) {
 		set := loaded(t, path)
-		if len(set.Transports) != 1 || len(set.Ignored) != 0 {
-			t.Errorf("%s: %d Transports and ignored %v, want one and none", path, len(set.Transports), set.Ignored)
+		ignored := slices.DeleteFunc(set.Ignored, func(i manifest.Ignored) bool { return path == samples && i.Kind == "RabbitmqCluster" })
+		if len(set.Transports) != 1 || len(ignored) != 0 {
+			t.Errorf("%s: %d Transports and ignored %v, want one and none", path, len(set.Transports), ignored)
 		}
 		for name, policy := range set.RetryPolicies {
 			policies[name.Name] = policy
@@ -259,4 +260,30 @@ func TestSamplesAreTheFoundingConfiguration(t *testing.T) {
 		}
 	}
 	t.Error("no strategy for too many requests")
+}
+
+// The broker of the sample has the setting that docs/install.md advises, word by word.
+func TestTheSampleOfARabbitmqClusterHasTheAdvisedSetting(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join(samples, "rabbitmqcluster", "cluster.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cluster struct {
+		Spec struct {
+			RabbitMQ struct {
+				AdvancedConfig string `json:"advancedConfig"`
+			} `json:"rabbitmq"`
+		} `json:"spec"`
+	}
+	if err := yaml.Unmarshal(data, &cluster); err != nil {
+		t.Fatal(err)
+	}
+	advised, err := os.ReadFile("../../docs/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	setting := strings.TrimSpace(cluster.Spec.RabbitMQ.AdvancedConfig)
+	if !strings.Contains(setting, "dead_letter_worker_publisher_confirm_timeout") || !strings.Contains(string(advised), setting) {
+		t.Errorf("the sample has %q, which docs/install.md does not advise", setting)
+	}
 }
