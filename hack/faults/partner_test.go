@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"redrive.dev/redrive/api/v1alpha1"
 )
 
 // call of the handler with a numbered message.
@@ -26,15 +28,20 @@ type partner struct {
 	// calls and successes by message.
 	calls, handled map[int]int
 	total          int
+	// delay is how long a message waits after an answer, if it does; due is when each that waits is to come again, and late the greatest
+	// delay past that.
+	delay func(attempt, status int) (time.Duration, bool)
+	due   map[int]time.Time
+	late  time.Duration
 }
 
 // takes is how long the partner takes for an answer, so that there is always something in flight.
 const takes = 5 * time.Millisecond
 
 // newPartner answers with the status that answer gives, which may block.
-func newPartner(t testing.TB, answer func(call) int) *partner {
+func newPartner(t testing.TB, answer func(call) int, delay func(attempt, status int) (time.Duration, bool)) *partner {
 	t.Helper()
-	p := &partner{calls: map[int]int{}, handled: map[int]int{}}
+	p := &partner{calls: map[int]int{}, handled: map[int]int{}, delay: delay, due: map[int]time.Time{}}
 	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		id, err := strconv.Atoi(r.Header.Get("Redrive-Message-Id"))
@@ -46,14 +53,20 @@ func newPartner(t testing.TB, answer func(call) int) *partner {
 		before := p.calls[id]
 		p.calls[id]++
 		p.total++
+		if due, waited := p.due[id]; waited {
+			p.late = max(p.late, time.Since(due))
+			delete(p.due, id) // what comes twice is late once
+		}
 		p.mu.Unlock()
 		time.Sleep(takes)
 		status := answer(call{id: id, attempt: attempt, before: before})
+		p.mu.Lock()
 		if status == http.StatusOK {
-			p.mu.Lock()
 			p.handled[id]++
-			p.mu.Unlock()
+		} else if delay, waits := p.delay(attempt, status); waits {
+			p.due[id] = time.Now().Add(delay)
 		}
+		p.mu.Unlock()
 		w.WriteHeader(status)
 	}))
 	t.Cleanup(p.CloseClientConnections)
@@ -66,6 +79,31 @@ func (p *partner) requests() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.total
+}
+
+// latest is the greatest delay of a message past its due time.
+func (p *partner) latest() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.late.Round(10 * time.Millisecond)
+}
+
+// delays are those that a policy has for an attempt that was answered with a status: of the strategy for it, else of the policy.
+func delays(policy v1alpha1.RetryPolicySpec) func(attempt, status int) (time.Duration, bool) {
+	return func(attempt, status int) (time.Duration, bool) {
+		for i := range policy.Strategies {
+			if strategy := &policy.Strategies[i]; strategy.When == "error.status == "+strconv.Itoa(status) {
+				if strategy.Backoff == nil {
+					return 0, false
+				}
+				return strategy.Backoff.Delay.Duration.Duration, true
+			}
+		}
+		if policy.Backoff == nil || attempt < 1 || attempt > len(policy.Backoff.Delays) {
+			return 0, false
+		}
+		return policy.Backoff.Delays[attempt-1].Duration.Duration, true
+	}
 }
 
 // successes by message.

@@ -101,7 +101,7 @@ func newStage(t testing.TB, node *testbroker.Broker, p plan) (*scene, *v1alpha1.
 		p.answer = success
 	}
 	s := &scene{
-		t: t, node: node, vhost: node.Vhost(t), partner: newPartner(t, p.answer),
+		t: t, node: node, vhost: node.Vhost(t), partner: newPartner(t, p.answer, delays(p.policy)),
 		target: testtransport.Address(t, node.AMQPURL), failed: map[int]int{},
 		queues: append([]string{testtransport.Queue}, p.more...), serving: p.serving,
 	}
@@ -291,9 +291,9 @@ func (s *scene) settle(b bounds) {
 		duplicates += times - 1
 	}
 	lost, suspected := s.missing(b.deleted), s.suspected()
-	s.t.Logf("faults=%d published=%d ended=%d failed=%d lost=%d deleted=%d duplicates=%d suspected=%d (at most %d) works again within %s",
+	s.t.Logf("faults=%d published=%d ended=%d failed=%d lost=%d deleted=%d duplicates=%d suspected=%d (at most %d) late=%s works again within %s",
 		b.faults, s.published, len(ends), len(s.failed), len(lost), s.published-len(ends)-len(lost), duplicates, suspected, b.duplicates,
-		s.slowest())
+		s.partner.latest(), s.slowest())
 	if len(lost) != 0 {
 		s.t.Errorf("%d messages are lost, such as %v", len(lost), lost[:min(10, len(lost))])
 	}
