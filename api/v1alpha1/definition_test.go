@@ -99,6 +99,25 @@ func TestUnknownAndRepeatedFieldsAreRefusedAsKubectlAsks(t *testing.T) {
 	}
 }
 
+// Server-side apply has a type system of its own, which takes less than the rest of the server: a set of objects, for instance, it refuses.
+func TestEveryFieldCanBeAppliedServerSide(t *testing.T) {
+	cluster := server(t)
+	namespace := cluster.Namespace(t)
+	for kind, specs := range seeds {
+		for i, spec := range specs {
+			o := object(t, kind, spec)
+			o.SetNamespace(namespace)
+			o.SetGenerateName("")
+			o.SetName(fmt.Sprint("applied-", i))
+			for _, owner := range []client.FieldOwner{"kubectl", "kubectl", "argocd"} {
+				if err := cluster.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(o.DeepCopy()), owner, client.ForceOwnership); err != nil {
+					t.Errorf("%s applies %s %s: %v", owner, kind, spec, err)
+				}
+			}
+		}
+	}
+}
+
 // The cost of CEL rules is estimated from the bounds of lists and strings when the definition is installed, and counted
 // when an object is checked. Objects at all the bounds pass both, and are stored.
 func TestObjectsOfFullSizeAreAccepted(t *testing.T) {

@@ -208,7 +208,6 @@ const PresetHTTP StrategyPreset = "HTTP"
 
 // StrategyInclude names a source of strategies: another policy, or a preset.
 //
-// +structType=atomic
 // +kubebuilder:validation:XValidation:rule="has(self.name) ? !has(self.preset) : has(self.preset)",message="set exactly one of name and preset"
 type StrategyInclude struct {
 	// name of a RetryPolicy of this namespace.
@@ -274,8 +273,9 @@ type RetryPolicySpec struct {
 	// includeStrategies adds the strategies of other policies of this namespace, and of presets, after the own ones of equal
 	// priority. What those policies include themselves is not added.
 	// +optional
-	// +listType=set
+	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:XValidation:rule="self.all(x, self.exists_one(y, x == y))",message="includeStrategies has the same policy or preset twice"
 	IncludeStrategies []StrategyInclude `json:"includeStrategies,omitempty"`
 
 	// strategies decide on certain failures; the first match decides, and where none matches the fields above do.
