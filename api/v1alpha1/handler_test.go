@@ -36,7 +36,7 @@ func TestAHandlerIsOfOneKind(t *testing.T) {
 		"exec without an image":      {handler("exec: {command: [a]}"), image},
 		"process without an image":   {handler("process: {command: [a]}"), image},
 		"a worker without an image":  {handler("inProcess: {}"), image},
-		"settings of a worker":       {handler("image: shop:v1, inProcess: {command: [a]}"), `unknown field "spec.workers[0].handler.inProcess.command"`},
+		"settings of a worker":       {handler("image: shop:v1, inProcess: {command: [a]}"), "spec.workers[0].handler.inProcess: Too many: 1: must have at most 0"},
 		"an image with a digest":     {handler("image: 'registry.example:5000/shop/worker@sha256:" + strings.Repeat("a", 64) + "', inProcess: {}"), ""},
 		"an empty image":             {handler("image: '', inProcess: {}"), tooShort},
 		"a long image":               {handler("image: " + long(1025) + ", inProcess: {}"), tooLong},

@@ -212,5 +212,9 @@ type Recycle struct {
 	Memory *string `json:"memory,omitempty"`
 }
 
-// InProcessHandler has no settings: the program knows what it does.
+// InProcessHandler has no settings: the program knows what it does. No rule may look at an object without properties before Kubernetes
+// 1.26, or it fails, unless unknown ones are kept.
+//
+// +kubebuilder:pruning:PreserveUnknownFields
+// +kubebuilder:validation:MaxProperties=0
 type InProcessHandler struct{}
