@@ -19,7 +19,8 @@ TOOL := go tool -modfile=hack/tools/go.mod
 LINT := go tool -modfile=hack/tools/lint/go.mod golangci-lint
 # Every module of the repository. Those below hack/ keep the programs that they pin out of the operator's own go.mod.
 MODULES := . hack/tools hack/tools/helm hack/tools/kwok hack/tools/lint hack/envtest/etcd hack/envtest/kubernetes hack/cluster/coredns hack/monitoring
-# Versions of Kubernetes whose code is asked whether it takes the CRDs; each has a modfile in hack/crds.
+# Versions of Kubernetes beside the newest: the code of each is asked whether it takes the CRDs, and its API server is started. Each has a
+# modfile in hack/crds, and one in hack/envtest/kubernetes.
 KUBERNETES ?= 1.25 1.29 1.33
 # Packages whose tests need neither a RabbitMQ nor an API server, under -short.
 PURE := ./api/... ./internal/compile/... ./internal/handler/... ./internal/manifest/... ./internal/message/... ./internal/policytest/... \
@@ -124,6 +125,7 @@ test: ## Run the tests, but those that take long, on a RabbitMQ and an API serve
 .PHONY: test-all
 test-all: ## Run all tests, also those that take long, such as each stage of a deletion killed; most of an hour on two cores.
 	REDRIVE_LONG=1 $(MAKE) --no-print-directory test
+	$(MAKE) --no-print-directory test-kubernetes
 
 .PHONY: test-touched
 test-touched: ## Run the tests that take long of the packages that have changed since BASE; hack/touched.sh says what that is by default.
@@ -131,6 +133,23 @@ test-touched: ## Run the tests that take long of the packages that have changed 
 	@go build -o bin/broker ./hack/broker
 	assets=$$(hack/envtest.sh); \
 	KUBEBUILDER_ASSETS=$$assets bin/broker -- hack/touched.sh $(TEST_FLAGS)
+
+# What the operator asks of an API server: all that the API promises, and one Transport from its first to its last day.
+export KUBERNETES_TESTS = go test -p 1 -count 1 -timeout 20m $(TEST_FLAGS) ./api/... && \
+	go test -count 1 -timeout 20m -run 'TestATransportFromApplyToDeletion$$' $(TEST_FLAGS) ./controllers
+
+.PHONY: test-kubernetes
+test-kubernetes: ## Run the tests that ask an API server on one version of KUBERNETES after the other; hack/envtest.sh says where they come from.
+	@mkdir -p bin
+	@go build -o bin/broker ./hack/broker
+	@for version in $(KUBERNETES); do \
+		if ! assets=$$(hack/envtest.sh $$version); then \
+			echo "test-kubernetes: Kubernetes $$version is NOT tested: there is no API server of it to be had here" >&2; \
+			continue; \
+		fi; \
+		echo "test-kubernetes: $$($$assets/kube-apiserver --version)"; \
+		KUBEBUILDER_ASSETS=$$assets REDRIVE_TARGET=test-kubernetes bin/broker -- bash -c "$$KUBERNETES_TESTS"; \
+	done
 
 # Alerts and dashboard, with Prometheus's own packages: a module of its own.
 .PHONY: test-monitoring

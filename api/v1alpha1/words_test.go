@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"redrive.dev/redrive/internal/manifest"
+	"redrive.dev/redrive/internal/testbroker"
 )
 
 // What the command line says of a file is what the API server says of it: of odd objects too, which nobody thought of.
@@ -23,6 +25,8 @@ func TestTheCommandLineSaysOfOddObjectsWhatTheServerSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	const count = 500
+	// The words are those of the version that the command line is built with.
+	older := os.Getenv(testbroker.TargetVariable) == "test-kubernetes"
 	accepted, refused := 0, 0
 	for number := range uint64(count) {
 		odd := oddObject(rand.New(rand.NewPCG(*fuzzSeed, number)))
@@ -33,7 +37,7 @@ func TestTheCommandLineSaysOfOddObjectsWhatTheServerSays(t *testing.T) {
 		switch {
 		case want == nil && got == nil:
 			accepted++
-		case want == nil || got == nil || !sameWords(want, got):
+		case want == nil || got == nil || !older && !sameWords(want, got):
 			t.Errorf("%s\nthe server says %v\nand we say      %v", odd.body, want, got)
 		default:
 			refused++
