@@ -127,7 +127,7 @@ replace (
 	k8s.io/cli-runtime => k8s.io/cli-runtime v0.25.16
 	k8s.io/client-go => k8s.io/client-go v0.25.16
 	k8s.io/cloud-provider => k8s.io/cloud-provider v0.25.16
-	k8s.io/cluster-bootstrap => k8s.io/cluster-bootstrap v0.26.15
+	k8s.io/cluster-bootstrap => k8s.io/cluster-bootstrap v0.26.15 // v0.25.16 cannot be had from the module proxy
 	k8s.io/code-generator => k8s.io/code-generator v0.25.16
 	k8s.io/component-base => k8s.io/component-base v0.25.16
 	k8s.io/component-helpers => k8s.io/component-helpers v0.25.16
