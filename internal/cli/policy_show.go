@@ -24,6 +24,9 @@ Lines with ! warn of what can be proved from the policy alone: strategies that a
 decides, has the same expression, or decides whenever they would; retries and delays that maxAge cuts off. No warning does not mean
 that a strategy is reached.
 
+A strategy is heavy where the work of its expressions grows with the message: they go through its body or its headers. All expressions
+that are asked about one message share a number of steps, of about one for each element; what needs more fails, and does not match.
+
 Exit codes: 0 shown, with warnings or without, 2 a file or a flag is wrong.`,
 		Example: `  redrive policy show -f deploy/
   redrive policy show -f deploy/ --policy partner-api`,
@@ -113,6 +116,10 @@ func strategyLines(place int, s *retry.StrategyView) []string {
 	}
 	if s.Schedule != "" {
 		cells = append(cells, []string{"backoff", s.Schedule}, []string{"retries", s.Limit})
+	}
+	if len(s.Heavy) > 0 {
+		cells = append(cells, []string{"heavy", fmt.Sprintf("%s: the work grows with the message; all expressions of one decision share %d steps",
+			strings.Join(s.Heavy, ", "), retry.DecisionSteps)})
 	}
 	for i := range cells {
 		cells[i][0] = "     " + cells[i][0]

@@ -163,6 +163,7 @@ spec:
   strategies:
   - {name: throttled, priority: 10, when: error.status == 429, unlimited: true, delayFrom: error.retryAfter}
   - {name: client, when: error.status == 422 || error.status == 404, action: Fail}
+  - {name: large, when: 'message.body.items.exists(i, i.qty > 100)', action: Fail}
 `
 	code, out, errs := offline(t, policyYAML+shared, "policy", "show", "-f", "-")
 	want := `RetryPolicy default/partner
@@ -193,7 +194,10 @@ RetryPolicy default/second
      ! its maxDelay 1h is longer than maxAge 10s: a delay over maxAge is not waited for, the message fails at once
   2. client, priority 0: Fail
      when  error.status == 422 || error.status == 404
-  3. partner/rejected, priority 0: Fail
+  3. large, priority 0: Fail
+     when   message.body.items.exists(i, i.qty > 100)
+     heavy  when: the work grows with the message; all expressions of one decision share 400000 steps
+  4. partner/rejected, priority 0: Fail
      when  error.status == 422
      ! it never decides: strategy "client" before it decides whenever it would
 `

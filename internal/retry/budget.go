@@ -6,10 +6,11 @@ import (
 	"github.com/google/cel-go/interpreter"
 )
 
+// DecisionSteps bounds the work of all expressions on one decision about a message: a step is about one operation on one element
+// of a list, or on 16 bytes of text. It allows for some 30 ms.
+const DecisionSteps = 400_000
+
 const (
-	// decisionSteps bounds the work of all expressions on one decision about a message: a step is about one operation on one element
-	// of a list, or on textStep bytes of text. It allows for some 30 ms.
-	decisionSteps = 400_000
 	// textStep is how many bytes of text count as one step.
 	textStep = 16
 	// decisionTime bounds the time of these expressions. It is the last resort, for work that the steps count as too little, and long
@@ -38,7 +39,7 @@ type Budget struct {
 // begin starts the clock for one evaluation, and tells whether anything is left for it.
 func (b *Budget) begin() (began time.Time, err error) {
 	switch {
-	case b.steps > decisionSteps:
+	case b.steps > DecisionSteps:
 		return began, errSteps
 	case b.took > decisionTime:
 		return began, errTime
@@ -53,7 +54,7 @@ func (b *Budget) end(began time.Time) { b.took += time.Since(began) }
 // spend takes steps. It ends the evaluation, by the panic that CEL takes for that, where there are not as many: an error would be
 // a value like others, which && and || may pass over.
 func (b *Budget) spend(steps int64) {
-	if b.steps += steps; b.steps > decisionSteps {
+	if b.steps += steps; b.steps > DecisionSteps {
 		panic(interpreter.EvalCancelledError{Message: errSteps.Error(), Cause: interpreter.CostLimitExceeded})
 	}
 	if b.steps-b.looked < clockSteps {

@@ -32,7 +32,7 @@ func TestALongListIsWithinTheBudgetOfADecision(t *testing.T) {
 			if v.Strategy != "s" || len(v.Problems) > 0 {
 				t.Errorf("%q decided, problems %v", v.Strategy, v.Problems)
 			}
-			t.Logf("%d steps of %d in %s", budget.steps, decisionSteps, budget.took)
+			t.Logf("%d steps of %d in %s", budget.steps, DecisionSteps, budget.took)
 		})
 	}
 }

@@ -28,6 +28,9 @@ type StrategyView struct {
 	Limit string
 	// Schedule shows the delays of its backoff in words. It is empty where it does not retry.
 	Schedule string
+	// Heavy are the fields of those of its expressions whose work grows with the message: they go through its body or its headers, or
+	// make texts of them. They are counted against DecisionSteps.
+	Heavy []string
 	// Warnings say what its author may not have meant.
 	Warnings []string
 }
@@ -62,6 +65,9 @@ func (p *Policy) Warnings() []string {
 
 func (p *Policy) view(s *strategy) StrategyView {
 	v := StrategyView{Name: s.name, Priority: s.priority, Action: s.action, When: s.when.text}
+	if !s.when.light {
+		v.Heavy = append(v.Heavy, "when")
+	}
 	if s.action != v1alpha1.ActionRetry {
 		return v
 	}
@@ -84,6 +90,9 @@ func (p *Policy) view(s *strategy) StrategyView {
 	}
 	if s.delayFrom != nil {
 		v.DelayFrom, v.MaxDelay = s.delayFrom.text, s.maxDelay
+		if !s.delayFrom.light {
+			v.Heavy = append(v.Heavy, "delayFrom")
+		}
 		if s.maxDelay > p.maxAge {
 			v.Warnings = append(v.Warnings, fmt.Sprintf("its maxDelay %s is longer than maxAge %s: a delay over maxAge is not waited for, the "+
 				"message fails at once", short(s.maxDelay), short(p.maxAge)))

@@ -108,3 +108,20 @@ func TestWarningsOfWhatMaxAgeCutsOff(t *testing.T) {
 		})
 	}
 }
+
+func TestStrategiesWhoseWorkGrowsWithTheMessageAreHeavy(t *testing.T) {
+	views := strategies(t, `
+strategies:
+- {name: light, when: error.status == 429, delayFrom: error.retryAfter}
+- {name: list, when: 'message.body.items.exists(i, i.qty > 100)', delayFrom: error.retryAfter}
+- {name: both, when: 'message.headers.exists(n, n == "a")', delayFrom: 'duration(string(message.body.wait))'}
+- {name: field, when: message.body.amount > 3, action: Fail}
+`)
+	var got []string
+	for _, v := range views {
+		got = append(got, fmt.Sprint(v.Name, v.Heavy))
+	}
+	if want := "light[] list[when] both[when delayFrom] field[]"; strings.Join(got, " ") != want {
+		t.Errorf("heavy are %v, want %s", got, want)
+	}
+}
