@@ -187,6 +187,19 @@ func (c *tally) gap(id string, from int) (time.Duration, bool) {
 	return 0, false
 }
 
+// latest is the greatest delay of a retry past its due time, by the delays of the policy. The last one repeats.
+func (c *tally) latest(delays ...time.Duration) (late time.Duration) {
+	for id, entries := range c.attempts {
+		for i := 1; i < len(entries); i++ {
+			// A retry has another number than the attempt before; what comes twice is not late but double.
+			if gap, ok := c.gap(id, i); ok && entries[i].Attempt == entries[i-1].Attempt+1 {
+				late = max(late, gap-delays[min(entries[i-1].Attempt, len(delays))-1])
+			}
+		}
+	}
+	return late.Round(10 * time.Millisecond)
+}
+
 // reason in the failure queue; empty where the message is not there.
 func (c *tally) reason(id string) string {
 	if copies := c.failed[id]; len(copies) > 0 {
