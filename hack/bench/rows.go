@@ -25,6 +25,8 @@ func rows() []row {
 		{name: "process, PHP", measure: echo("PHP", "php")},
 		{name: "retry", measure: retried},
 		{name: "delay", measure: delay},
+		{name: "expressions", measure: expressions},
+		{name: "lateness", measure: lateness},
 		{name: "queues", measure: spread},
 		{name: "footprint", measure: footprint},
 		{name: "framework", measure: framework},

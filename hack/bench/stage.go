@@ -56,6 +56,8 @@ type play struct {
 	// delays of the retries; without them there are none.
 	delays  []time.Duration
 	handler v1alpha1.Handler
+	// strategies of the policy.
+	strategies []v1alpha1.Strategy
 }
 
 // transport is the Transport of a play.
@@ -85,7 +87,7 @@ func queueName(i int) string {
 
 func (p *play) policy() v1alpha1.RetryPolicySpec {
 	retries := int32(len(p.delays)) //nolint:gosec // a handful
-	spec := v1alpha1.RetryPolicySpec{MaxRetries: &retries}
+	spec := v1alpha1.RetryPolicySpec{MaxRetries: &retries, Strategies: p.strategies}
 	if retries > 0 {
 		spec.Backoff = &v1alpha1.Backoff{Type: v1alpha1.BackoffExplicit}
 	}
