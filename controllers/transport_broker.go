@@ -99,6 +99,9 @@ func (r *TransportReconciler) prepare(
 		Desired: desired, State: state, Consumed: run.live.consumed(), Follows: r.follows(ctx, run),
 		Waits: r.Options.Waits, Now: time.Now(), WriteDeletions: r.writeDeletions(run),
 	}
+	if input.Others, err = r.deletionsOfOthers(ctx, t); err != nil {
+		return observed, prepared, err
+	}
 	for {
 		if observed, err = run.port.Observe(ctx); err != nil {
 			return observed, prepared, err
@@ -193,6 +196,37 @@ func (r *TransportReconciler) writeDeletions(run *transportRun) func(context.Con
 			return err
 		}
 		return r.current(ctx, t)
+	}
+}
+
+// deletionsOfOthers are the deletions of other Transports on the same vhost that may still be carried out: a queue that moves from one
+// Transport to another must not go by a late request of the first. Only those of the namespace count: a management API may claim to be
+// any broker, and whoever runs one could keep the names of others from being used.
+func (r *TransportReconciler) deletionsOfOthers(ctx context.Context, t *v1alpha1.Transport) ([]v1alpha1.Deletion, error) {
+	var list v1alpha1.TransportList
+	if err := r.Client.List(ctx, &list, client.InNamespace(t.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list the Transports of namespace %s: %w", t.Namespace, err)
+	}
+	var deletions []v1alpha1.Deletion
+	for i := range list.Items {
+		if other := &list.Items[i]; other.Name != t.Name && mayShareVHost(other.Status.Broker, t.Status.Broker) {
+			deletions = append(deletions, other.Status.Deletions...)
+		}
+	}
+	return deletions, nil
+}
+
+// mayShareVHost is true where two Transports stand on the same vhost of one broker, or one of them has not looked at its own yet.
+func mayShareVHost(a, b *v1alpha1.BrokerIdentity) bool {
+	switch {
+	case a == nil:
+		return false // it has deleted nothing
+	case b == nil:
+		return true
+	case a.ClusterID != "" && b.ClusterID != "":
+		return a.ClusterID == b.ClusterID && a.VHost == b.VHost
+	default:
+		return a.Cluster == b.Cluster && a.VHost == b.VHost
 	}
 }
 

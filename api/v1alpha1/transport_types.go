@@ -497,8 +497,8 @@ type Retirement struct {
 	Messages *int64 `json:"messages,omitempty"`
 }
 
-// Deletion is a request to delete a queue or a binding that may still be carried out: it had no answer, or nobody who asked is left to
-// tell. RabbitMQ deletes by name, so nobody makes that queue or binding again before the request cannot live any more.
+// Deletion is a request to delete an object of the broker that may still be carried out: it had no answer, or nobody who asked is left to
+// tell. RabbitMQ deletes by name, so no queue, binding or exchange of that name is made again before the request cannot live any more.
 type Deletion struct {
 	// object that it deletes, such as "queue/test", or the beginning and a hash of one with a long name.
 	// +required

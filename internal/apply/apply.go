@@ -65,8 +65,10 @@ type Input struct {
 	// Follows tells whether all workers are known to consume a work queue and its stand-in as they are to. nil stands for
 	// nobody who consumes.
 	Follows func(queue string, reads compile.Reading) bool
-	Waits   topology.Waits
-	Now     time.Time
+	// Others are deletions by other Transports on the same vhost that may still be carried out: what they delete is not made either.
+	Others []v1alpha1.Deletion
+	Waits  topology.Waits
+	Now    time.Time
 	// WriteDeletions stores the list of deletions that may still be carried out. It is called before one is sent, and none is where it
 	// fails. Where it is nil the list is in the report only.
 	WriteDeletions func(context.Context, []v1alpha1.Deletion) error
@@ -207,7 +209,7 @@ func Prepare(input Input, observed topology.Observed) (Prepared, error) {
 	observed = observed.Disown(input.Desired.Owner, kept)
 	difference := topology.DiffSince(input.Desired, observed, topology.Past{
 		Created: input.State.Created, Migrations: input.State.Migrations, Consumed: input.Consumed, Follows: input.Follows,
-		Doubtful: doubtful(input.State, input.Waits, input.Now),
+		Doubtful: input.doubtful(),
 	})
 	difference.Warnings = append(difference.Warnings, spared...)
 	created := without(stillThere(input, observed), refTexts(difference.Adopted))

@@ -338,8 +338,8 @@ func (r *run) dropExchanges(ctx context.Context) error {
 	}
 	for _, name := range r.Difference.ExtraExchanges {
 		err := r.port.DeleteExchange(ctx, name)
-		ref := topology.Ref{Kind: topology.KindExchange, Name: name}
-		step := topology.Step{Action: topology.ActionDelete, Exchange: &topology.Exchange{Name: name}}
+		step := exchangeDeletion(name)
+		ref := step.Ref()
 		switch {
 		case err == nil:
 			r.report.Steps = append(r.report.Steps, step)

@@ -156,28 +156,21 @@ func (r *removal) counts() []QueueCount {
 
 // cutInlets removes what leads new messages in; cut is true where there was something.
 func (r *removal) cutInlets(ctx context.Context) (cut bool, err error) {
-	for _, policy := range r.found.InletPolicies {
-		cut = true
-		if err := r.apply(ctx, topology.Step{Action: topology.ActionDelete, Policy: &policy}); err != nil {
-			return cut, err
-		}
-	}
-	unbound, err := r.unbind(ctx, r.found.Inlets)
-	return cut || unbound, err
+	steps := slices.Concat(policyDeletions(r.found.InletPolicies), deletionsOf(r.found.Inlets))
+	return len(steps) > 0, r.all(ctx, steps)
 }
 
-// unbind removes bindings; some is true where there are any.
-func (r *removal) unbind(ctx context.Context, bindings []topology.Binding) (some bool, err error) {
-	steps := deletionsOf(bindings)
+// all writes down what some steps delete, and carries them out.
+func (r *removal) all(ctx context.Context, steps []topology.Step) error {
 	if err := r.port.announce(ctx, steps...); err != nil {
-		return false, err
+		return err
 	}
 	for _, step := range steps {
 		if err := r.apply(ctx, step); err != nil {
-			return true, err
+			return err
 		}
 	}
-	return len(steps) > 0, nil
+	return nil
 }
 
 // apply carries out one step; only an error that ends the run is returned.
@@ -240,10 +233,8 @@ func (r *removal) drain(ctx context.Context, cut bool) error {
 func (r *removal) takeDown(ctx context.Context) error {
 	r.report.Drained = true
 	r.report.Retiring = nil
-	for _, policy := range r.found.Released {
-		if err := r.apply(ctx, topology.Step{Action: topology.ActionDelete, Policy: &policy}); err != nil {
-			return err
-		}
+	if err := r.all(ctx, policyDeletions(r.found.Released)); err != nil {
+		return err
 	}
 	for _, stage := range [][]topology.QueueState{r.found.Lanes, r.found.Work, r.found.Suspects, r.found.Failure} {
 		if len(stage) == 0 {
@@ -334,7 +325,15 @@ func (r *removal) dropQueues(ctx context.Context, queues []topology.QueueState) 
 
 // dropRest deletes what holds no messages. An exchange that others have bound to stays.
 func (r *removal) dropRest(ctx context.Context) error {
-	if _, err := r.unbind(ctx, r.found.Bindings); err != nil {
+	bindings, policies := deletionsOf(r.found.Bindings), policyDeletions(r.found.Policies)
+	steps := slices.Concat(bindings, policies)
+	for _, name := range r.found.Exchanges {
+		steps = append(steps, exchangeDeletion(name))
+	}
+	if err := r.port.announce(ctx, steps...); err != nil {
+		return err
+	}
+	if err := r.all(ctx, bindings); err != nil {
 		return err
 	}
 	for _, name := range r.found.Exchanges {
@@ -342,10 +341,8 @@ func (r *removal) dropRest(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, policy := range r.found.Policies {
-		if err := r.apply(ctx, topology.Step{Action: topology.ActionDelete, Policy: &policy}); err != nil {
-			return err
-		}
+	if err := r.all(ctx, policies); err != nil {
+		return err
 	}
 	if len(r.report.Failures) > 0 {
 		return nil
@@ -384,5 +381,5 @@ func (r *removal) dropExchange(ctx context.Context, name string) error {
 	if err == nil {
 		r.report.Created = without(r.report.Created, []string{ref.String()})
 	}
-	return r.note(topology.Step{Action: topology.ActionDelete, Exchange: &topology.Exchange{Name: name}}, err)
+	return r.note(exchangeDeletion(name), err)
 }

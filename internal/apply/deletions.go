@@ -33,7 +33,7 @@ func (e *unwrittenError) Error() string {
 }
 func (e *unwrittenError) Unwrap() error { return e.cause }
 
-// deletions is a Port that writes down each deletion of a queue or a binding before it sends it, and strikes it out when the broker
+// deletions is a Port that writes down each deletion before it sends it, and strikes it out when the broker
 // has answered. RabbitMQ deletes by name. A request that had no answer may be carried out minutes later, by a proxy or a node that was
 // frozen, and takes what has been made again under that name: so nobody makes it before the request cannot live any more.
 type deletions struct {
@@ -64,18 +64,18 @@ func newDeletions(port Port, state State, waits topology.Waits, at clock, write 
 	return d
 }
 
-// doubtful are the objects that an earlier request may still delete, each with the time until when.
-func doubtful(state State, waits topology.Waits, now time.Time) map[string]time.Time {
+// doubtful are the objects that an earlier request, of this Transport or of another one, may still delete, each with the time until when.
+func (input *Input) doubtful() map[string]time.Time {
 	until := map[string]time.Time{}
-	for _, old := range state.Deletions {
-		if end := old.Written.Add(waits.Request); end.After(now) {
+	for _, old := range slices.Concat(input.State.Deletions, input.Others) {
+		if end := old.Written.Add(input.Waits.Request); end.After(input.Now) && end.After(until[old.Object]) {
 			until[old.Object] = end
 		}
 	}
 	return until
 }
 
-// announce writes down those of some steps that delete a queue or a binding, as many as there is room for.
+// announce writes down those of some steps that delete something, as many as there is room for.
 func (d *deletions) announce(ctx context.Context, steps ...topology.Step) error {
 	before, list := maps.Clone(d.known), d.list()
 	for _, step := range steps {
@@ -98,9 +98,7 @@ func (d *deletions) announce(ctx context.Context, steps ...topology.Step) error 
 	return nil
 }
 
-func deletes(step topology.Step) bool {
-	return step.Action == topology.ActionDelete && (step.Queue != nil || step.Binding != nil)
-}
+func deletes(step topology.Step) bool { return step.Action == topology.ActionDelete }
 
 // Awaited is how long some deletions may still be carried out; zero where none can.
 func Awaited(list []v1alpha1.Deletion, waits topology.Waits, now time.Time) (longest time.Duration) {
@@ -187,4 +185,9 @@ func (d *deletions) Apply(ctx context.Context, step topology.Step) (existed bool
 // DeleteQueue implements Port.
 func (d *deletions) DeleteQueue(ctx context.Context, name string, ifEmpty, ifUnused bool) error {
 	return d.send(ctx, deletion(name), func() error { return d.Port.DeleteQueue(ctx, name, ifEmpty, ifUnused) })
+}
+
+// DeleteExchange implements Port.
+func (d *deletions) DeleteExchange(ctx context.Context, name string) error {
+	return d.send(ctx, exchangeDeletion(name), func() error { return d.Port.DeleteExchange(ctx, name) })
 }

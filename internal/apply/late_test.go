@@ -102,3 +102,103 @@ func TestADeletionThatIsCarriedOutLateTakesNothingThatWasMadeAgain(t *testing.T)
 		})
 	}
 }
+
+// holding holds up one deletion of any kind until it is released, and says that it had no answer.
+type holding struct {
+	apply.Port
+
+	// what is held up, such as "exchange/async.standin".
+	what    string
+	release func() error
+}
+
+func (h *holding) hold(what string, request func() error) error {
+	if what != h.what || h.release != nil {
+		return request()
+	}
+	h.release = request
+	return fmt.Errorf("delete %s: %w", what, broker.ErrUnreachable)
+}
+
+func (h *holding) Apply(ctx context.Context, step topology.Step) (existed bool, err error) {
+	if step.Action != topology.ActionDelete {
+		return h.Port.Apply(ctx, step)
+	}
+	return false, h.hold(step.Ref().String(), func() error {
+		_, err := h.Port.Apply(context.WithoutCancel(ctx), step)
+		return err
+	})
+}
+
+func (h *holding) DeleteQueue(ctx context.Context, name string, ifEmpty, ifUnused bool) error {
+	return h.hold("queue/"+name, func() error { return h.Port.DeleteQueue(context.WithoutCancel(ctx), name, ifEmpty, ifUnused) })
+}
+
+func (h *holding) DeleteExchange(ctx context.Context, name string) error {
+	return h.hold("exchange/"+name, func() error { return h.Port.DeleteExchange(context.WithoutCancel(ctx), name) })
+}
+
+// A Transport that is made again must lose nothing to a deletion of the one before, whatever that deletes.
+func TestATransportIsNotGoneWhileAnyOfItsDeletionsMayBeCarriedOut(t *testing.T) {
+	for _, what := range []string{"exchange/async.standin", "policy/redrive.async:exchange", "binding/async.return -> test \"test\""} {
+		t.Run(what, func(t *testing.T) {
+			s := newStage(t)
+			s.once()
+			s.allCounted()
+			port := &holding{Port: s.client, what: what}
+			var heldAt time.Time
+			s.eventually("the deletion to be done", func() bool {
+				report, err := apply.Delete(context.Background(), ahead{port, s.moved}, apply.DeleteInput{
+					Owner: s.owner, Prefix: "async", State: s.state, WorkersGone: s.workersGone, Waits: s.waits, Now: s.now, WriteDeletions: s.writeDeletions,
+				})
+				s.state.Created, s.state.Retiring, s.state.Deletions = report.Created, report.Retiring, report.Deletions
+				if heldAt.IsZero() && port.release != nil {
+					heldAt = s.now
+				}
+				s.workersGone = s.workersGone || report.Drained
+				if err == nil && report.Done {
+					return true
+				}
+				s.later(max(report.RequeueAfter, 11*time.Second))
+				return false
+			})
+			if port.release == nil {
+				t.Fatal("nothing was held up")
+			}
+			if passed := s.now.Sub(heldAt); passed < s.waits.Request {
+				t.Errorf("the deletion is done %s after a request that may live for %s", passed, s.waits.Request)
+			}
+		})
+	}
+}
+
+// A queue moves from one Transport to another while a deletion of it by the first had no answer.
+func TestAQueueOfAnotherTransportIsNotMadeWhileALateDeletionMayTakeIt(t *testing.T) {
+	s := newStage(t)
+	s.once()
+	s.allCounted()
+	s.spec.Spec.Queues = s.spec.Spec.Queues[:1]
+	port := &holding{Port: s.client, what: "queue/test"}
+	s.eventually("the queue to be gone", func() bool {
+		report, err := apply.Once(context.Background(), ahead{port, s.moved}, s.input(), func(context.Context, []string) error { return nil })
+		if err != nil {
+			t.Log(err)
+		}
+		s.state.Retiring, s.state.Deletions, s.state.Known = report.Retiring, report.Deletions, report.Known
+		s.later(16 * time.Second)
+		return port.release != nil && !s.exists("test") && !s.exists("test.suspect")
+	})
+	other := s.beside("other")
+	other.spec.Spec.Queues = []v1alpha1.Queue{{Name: "test", BindingKeys: []string{"test"}}}
+	other.others, other.now = s.state.Deletions, s.now
+	report := other.once()
+	if s.exists("test") || !slices.ContainsFunc(report.Problems, func(f topology.Finding) bool { return f.Object.Name == "test" }) {
+		t.Fatalf("the queue is made, or nothing is said: %v", report.Problems)
+	}
+	_ = port.release()
+	other.now = other.now.Add(s.waits.Request)
+	other.once()
+	if !s.exists("test") {
+		t.Error("the queue is not made when no request can take it any more")
+	}
+}

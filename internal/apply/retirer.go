@@ -160,6 +160,18 @@ func deletionsOf(bindings []topology.Binding) []topology.Step {
 	return steps
 }
 
+func policyDeletions(policies []topology.Policy) []topology.Step {
+	steps := make([]topology.Step, len(policies))
+	for i := range policies {
+		steps[i] = topology.Step{Action: topology.ActionDelete, Policy: &policies[i]}
+	}
+	return steps
+}
+
+func exchangeDeletion(name string) topology.Step {
+	return topology.Step{Action: topology.ActionDelete, Exchange: &topology.Exchange{Name: name}}
+}
+
 func deletion(queue string) topology.Step {
 	return topology.Step{Action: topology.ActionDelete, Queue: &topology.Queue{Name: queue}}
 }

@@ -45,7 +45,9 @@ type stage struct {
 	deliveries map[string]int64
 	// consumed are the queues that a published configuration names.
 	consumed []string
-	owner    string
+	// others are deletions of other Transports.
+	others []v1alpha1.Deletion
+	owner  string
 	// workersGone is true when a deletion has said that they have nothing left to do.
 	workersGone bool
 	state       apply.State
@@ -161,7 +163,9 @@ func (s *stage) input() apply.Input {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return apply.Input{Desired: objects, State: s.state, Consumed: s.consumed, Waits: s.waits, Now: s.now, WriteDeletions: s.writeDeletions}
+	return apply.Input{
+		Desired: objects, State: s.state, Consumed: s.consumed, Others: s.others, Waits: s.waits, Now: s.now, WriteDeletions: s.writeDeletions,
+	}
 }
 
 // writeDeletions keeps what is about to be deleted, whatever becomes of the run.

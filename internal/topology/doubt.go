@@ -13,9 +13,13 @@ func (d *differ) isDoubtful(ref Ref) bool {
 	return doubtful
 }
 
-// mayGo is true for a binding that such a request may delete, by itself or with its queue.
+// mayGo is true for a binding that such a request may delete, by itself or with what it leads from or to.
 func (d *differ) mayGo(binding Binding) bool {
-	return d.isDoubtful(binding.ref()) || !binding.ToExchange && d.isDoubtful(Ref{Kind: KindQueue, Name: binding.Destination})
+	to := Ref{Kind: KindQueue, Name: binding.Destination}
+	if binding.ToExchange {
+		to.Kind = KindExchange
+	}
+	return d.isDoubtful(binding.ref()) || d.isDoubtful(to) || d.isDoubtful(Ref{Kind: KindExchange, Name: binding.Source})
 }
 
 // await tells of an object that is wanted, and waits until no request can delete it any more.

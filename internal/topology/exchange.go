@@ -21,7 +21,7 @@ type Past struct {
 	// Follows tells whether all workers are known to consume a work queue and its stand-in as they are to. nil stands for
 	// nobody who consumes.
 	Follows func(queue string, reads compile.Reading) bool
-	// Doubtful are the queues and bindings, as Ref strings, that a request whose answer nobody knows may still delete, each with the
+	// Doubtful are the objects, as Ref strings, that a request whose answer nobody knows may still delete, each with the
 	// time until when.
 	Doubtful map[string]time.Time
 }
