@@ -11,9 +11,9 @@ import (
 	"github.com/google/cel-go/common/types"
 )
 
-// maxPattern bounds a regular expression in steps: characters, character classes and the like, each as often as it is repeated.
+// MaxPattern bounds a regular expression in steps: characters, character classes and the like, each as often as it is repeated.
 // Some 100 bytes of memory are taken for each when it is compiled, so that 2 kB of text could take 200 MB.
-const maxPattern = 2000
+const MaxPattern = 2000
 
 // patternValidator finds the regular expressions that cannot be used, or would be too large, before any is compiled.
 type patternValidator struct{}
@@ -26,8 +26,8 @@ func (patternValidator) Validate(_ *cel.Env, _ cel.ValidatorConfig, ast *celast.
 	size := 0
 	for _, pattern := range patternsOf(ast) {
 		steps, err := checkPattern(pattern)
-		if size += steps; err == nil && size > maxPattern {
-			err = fmt.Errorf("the patterns of matches come to %d steps, with what they repeat, and %d are allowed", size, maxPattern)
+		if size += steps; err == nil && size > MaxPattern {
+			err = fmt.Errorf("the patterns of matches come to %d steps, with what they repeat, and %d are allowed", size, MaxPattern)
 		}
 		if err != nil {
 			issues.ReportErrorAtID(pattern.ID(), "%v", err)
@@ -65,14 +65,22 @@ func checkPattern(pattern celast.Expr) (size int, err error) {
 	if !ok {
 		return 0, nil // what is no text does not get past the types
 	}
-	parsed, err := syntax.Parse(string(text), syntax.Perl)
-	if err != nil {
+	if size, err = PatternSteps(string(text)); err != nil {
 		return 0, fmt.Errorf("the pattern of matches: %w", err)
 	}
-	if size = patternSize(parsed); size > maxPattern {
-		return size, fmt.Errorf("the pattern of matches comes to %d steps, with what it repeats, and %d are allowed", size, maxPattern)
+	if size > MaxPattern {
+		return size, fmt.Errorf("the pattern of matches comes to %d steps, with what it repeats, and %d are allowed", size, MaxPattern)
 	}
 	return size, nil
+}
+
+// PatternSteps is the number of steps that a regular expression is compiled to, as far as MaxPattern counts them. It compiles nothing.
+func PatternSteps(pattern string) (int, error) {
+	parsed, err := syntax.Parse(pattern, syntax.Perl)
+	if err != nil {
+		return 0, err //nolint:wrapcheck // it says what is wrong with the pattern
+	}
+	return patternSize(parsed), nil
 }
 
 // patternSize is the number of steps that an expression is compiled to, or more than are allowed.
@@ -99,9 +107,9 @@ const patternStep = 16
 // stepsOfPattern is what a pattern, which was checked, costs for each textStep bytes of text.
 func stepsOfPattern(pattern celast.Expr) int64 {
 	text, _ := pattern.AsLiteral().(types.String)
-	parsed, err := syntax.Parse(string(text), syntax.Perl)
+	steps, err := PatternSteps(string(text))
 	if err != nil {
-		return maxPattern
+		return MaxPattern
 	}
-	return int64(textStep * (1 + patternSize(parsed)/patternStep) / 2)
+	return int64(textStep * (1 + steps/patternStep) / 2)
 }

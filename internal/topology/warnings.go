@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/retry"
 )
 
 func (d *differ) warnings() {
@@ -195,11 +196,25 @@ func (d *differ) matches(policy Policy, name string) bool {
 	}
 	pattern, known := d.patterns[policy.Pattern]
 	if !known {
-		// One that Go does not understand is judged by what the broker says.
-		pattern, _ = regexp.Compile(policy.Pattern)
+		pattern = d.compiled(policy.Pattern)
 		d.patterns[policy.Pattern] = pattern
 	}
 	return pattern != nil && pattern.MatchString(name)
+}
+
+// maxPatternSteps bounds all patterns of a vhost that are compiled in one look. Anybody who may make policies there writes them.
+const maxPatternSteps = 20_000
+
+// compiled is a pattern of somebody else's policy. One that Go does not understand, or that would take much memory, is none: it is
+// judged by what the broker says.
+func (d *differ) compiled(text string) *regexp.Regexp {
+	steps, err := retry.PatternSteps(text)
+	if err != nil || steps > retry.MaxPattern || d.patternSteps+steps > maxPatternSteps {
+		return nil
+	}
+	d.patternSteps += steps
+	pattern, _ := regexp.Compile(text)
+	return pattern
 }
 
 // harmOf says what an effective policy does to a queue beside what ours asks for, or nothing.
