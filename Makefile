@@ -225,16 +225,16 @@ CLUSTER_TESTS ?= TestThreeNodes
 .PHONY: test-cluster
 test-cluster: ## Run the tests on three nodes of RabbitMQ 4.0 and 4.3 that are killed, frozen and restarted; as root on Debian or Ubuntu.
 	assets=$$(hack/envtest.sh); KUBEBUILDER_ASSETS=$$assets REDRIVE_TARGET=test-cluster WITHOUT_DOCKER=1 BROKERS="$${BROKERS:-4.0 4.3}" hack/brokers.sh \
-		go test -p 1 -count 1 -timeout 60m -run '$(CLUSTER_TESTS)' $(TEST_FLAGS) ./internal/testbroker ./internal/apply ./controllers ./hack/faults
+		go test -p 1 -count 1 -timeout 60m -run '$(CLUSTER_TESTS)' $(TEST_FLAGS) ./internal/testbroker ./internal/apply ./internal/local ./controllers ./hack/faults
 
 .PHONY: test-cluster-short
 test-cluster-short: ## Run the part of it that takes three minutes, on RabbitMQ 4.0.
 	BROKERS=4.0 $(MAKE) --no-print-directory test-cluster CLUSTER_TESTS='TestThreeNodes(WithoutStatisticsKeepAQ|Keep|Fail)/(majority|s_node)_is_killed'
 
 .PHONY: test-settings
-test-settings: ## Run the tests on RabbitMQ 4.0 and 4.3 as people set them up, and on management APIs that lie, with the waits that are the default.
+test-settings: ## Run the tests on RabbitMQ 4.0 and 4.3 as people set them up, and on management APIs that lie or are late, with the waits that are the default.
 	REDRIVE_TARGET=test-settings BROKERS="$${BROKERS:-4.0 4.3}" hack/brokers.sh \
-		go test -count 1 -timeout 60m -run 'AsTheyAreFound|ThatLiesNowAndThen' $(TEST_FLAGS) ./internal/apply
+		go test -count 1 -timeout 90m -parallel 8 -run 'AsTheyAreFound|ThatLiesNowAndThen|CarriedOutLateLosesNothing' $(TEST_FLAGS) ./internal/apply
 
 # Beside a cluster: the current one with E2E_USE_CURRENT=1, one of kind where Docker answers, else one of plain programs, as root
 # on Linux. hack/cluster/cluster.sh says more.

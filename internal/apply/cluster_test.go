@@ -58,7 +58,7 @@ func (s *stage) look() (apply.Report, error) {
 	}
 	s.state = apply.State{
 		Created: report.Created, Adopted: report.Adopted, Retiring: report.Retiring, Migrations: report.Migrations, Begun: report.Begun,
-		Known: report.Known, Broker: s.state.Broker,
+		Known: report.Known, Deletions: report.Deletions, Stuck: report.Stuck, Broker: s.state.Broker,
 	}
 	if len(report.Steps) > 0 {
 		s.t.Logf("it has done\n%s", steps(report.Steps))

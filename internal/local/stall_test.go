@@ -29,6 +29,8 @@ const (
 	otherQueues = 100
 	// steadyPace are the messages a second that wait in the first lane of each Transport, and stallKills the kills of a run.
 	steadyPace, stallKills = 50, 6
+	// clusterKills are those of a run on three nodes, which take longer to start.
+	clusterKills = 3
 )
 
 // expiring are messages that wait in lanes, each with the time at which it is due, and when it came into its work queue.
@@ -42,8 +44,11 @@ type expiring struct {
 type stalls struct {
 	*expiring
 
-	t      *testing.T
-	node   *testbroker.Broker
+	t *testing.T
+	// node is the one that all is asked of; kill and resume do with all nodes what they say.
+	node         *testbroker.Broker
+	kill, resume func(context.Context) error
+
 	vhost  string
 	units  []Unit
 	policy *policyWrites
@@ -76,9 +81,15 @@ func (w *policyWrites) take() map[string]int {
 
 func newStalls(t *testing.T, lines ...string) *stalls {
 	t.Helper()
+	node := testbroker.Private(t, lines...)
+	return newStallsOn(t, node, node.Kill, node.Resume)
+}
+
+func newStallsOn(t *testing.T, node *testbroker.Broker, kill, resume func(context.Context) error) *stalls {
+	t.Helper()
 	s := &stalls{
 		expiring: &expiring{due: map[string]time.Time{}, came: map[string][]time.Time{}},
-		t:        t, node: testbroker.Private(t, lines...), policy: &policyWrites{counts: map[string]int{}},
+		t:        t, node: node, kill: kill, resume: resume, policy: &policyWrites{counts: map[string]int{}},
 	}
 	s.vhost = s.node.Vhost(t)
 	transports := map[types.NamespacedName]*v1alpha1.Transport{}
@@ -187,7 +198,7 @@ func (s *stalls) traffic(round int) {
 	}
 	all.Go(func() {
 		time.Sleep(4 * time.Second) // the lanes are full then
-		if err := s.node.Kill(context.Background()); err != nil {
+		if err := s.kill(context.Background()); err != nil {
 			s.t.Error(err)
 		}
 	})
@@ -199,7 +210,7 @@ func (s *stalls) traffic(round int) {
 func (s *stalls) round(number int, limit time.Duration) (last time.Duration, overdue, doubled int) {
 	s.t.Helper()
 	s.traffic(number)
-	if err := s.node.Resume(context.Background()); err != nil {
+	if err := s.resume(context.Background()); err != nil {
 		s.t.Fatal(err)
 	}
 	started := time.Now()
@@ -247,19 +258,26 @@ func (s *stalls) round(number int, limit time.Duration) (last time.Duration, ove
 	return last, overdue, doubled
 }
 
-// isKhepri is true for a node whose metadata store is Khepri, as a version says.
-func (s *stalls) isKhepri() bool {
+// version of the node.
+func (s *stalls) version() string {
+	s.t.Helper()
 	conn, err := amqp091.Dial(s.node.AMQPURL)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
 	version, _ := conn.Properties["version"].(string)
+	return version
+}
+
+// isKhepri is true for a node whose metadata store is Khepri, as a version says.
+func (s *stalls) isKhepri() bool {
+	s.t.Helper()
+	version := s.version()
 	var major, minor int
 	if _, err := fmt.Sscanf(version, "%d.%d", &major, &minor); err != nil {
 		s.t.Fatalf("version %q: %v", version, err)
 	}
-	s.t.Logf("RabbitMQ %s", version)
 	return major > 4 || major == 4 && minor >= 2
 }
 
@@ -272,8 +290,26 @@ func TestLanesDoNotStandStillAfterAKill(t *testing.T) {
 	if s.isKhepri() {
 		s, limit = newStalls(t), 12*time.Second
 	}
+	s.doNotStandStill(stallKills, limit)
+}
+
+// The same where all nodes of a cluster are killed and started together.
+func TestThreeNodesDoNotLetLanesStandStillAfterAllAreKilled(t *testing.T) {
+	c := testbroker.PrivateCluster(t, 3)
+	s := newStallsOn(t, c.Nodes[0], c.Kill, func(ctx context.Context) error { return c.Resume(ctx) })
+	limit := 15 * time.Second
+	if s.isKhepri() {
+		limit = 12 * time.Second
+	}
+	s.doNotStandStill(clusterKills, limit)
+}
+
+func (s *stalls) doNotStandStill(kills int, limit time.Duration) {
+	t := s.t
+	t.Helper()
+	t.Logf("all have to come within %s of RabbitMQ %s", limit, s.version())
 	defer s.run()()
-	for round := range stallKills {
+	for round := range kills {
 		last, overdue, doubled := s.round(round, time.Minute)
 		writes := s.policy.take()
 		t.Logf("kill %d: the last message came %s after the start, %d are overdue, %d came twice; policies written: %v",

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Management is a reverse proxy before a management API that answers by a script.
@@ -227,3 +228,22 @@ func Held(release <-chan struct{}) Lie {
 		}
 	}
 }
+
+// Late cuts the connection at once, and carries the request out after a while.
+func Late(after time.Duration) Lie {
+	return func(m *Management, _ http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err == nil {
+			later := r.Clone(context.WithoutCancel(r.Context()))
+			later.Body = io.NopCloser(bytes.NewReader(body))
+			m.late.Go(func() {
+				time.Sleep(after)
+				m.ask(later)
+			})
+		}
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// Wait returns when all that is late has been carried out.
+func (m *Management) Wait() { m.late.Wait() }
