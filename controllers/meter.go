@@ -241,7 +241,7 @@ func (m *meter) queues(ctx context.Context, t *v1alpha1.Transport) (map[string][
 			continue
 		}
 		configMap := &corev1.ConfigMap{}
-		err := m.r.Client.Get(ctx, types.NamespacedName{Namespace: t.Namespace, Name: workload.Name(t, w.Name)}, configMap)
+		err := m.r.Live.Get(ctx, types.NamespacedName{Namespace: t.Namespace, Name: workload.Name(t, w.Name)}, configMap)
 		if client.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("read the configuration of worker %q: %w", w.Name, err)
 		}

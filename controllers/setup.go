@@ -89,17 +89,18 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	age := min(snapshotAge, options.PollInterval/2)
 	transports := &TransportReconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("transport-controller"),
-		Options: options,
-		brokers: newBrokers(age, options.Concurrency, options.DenyNetworks),
-		crowds:  newCrowds(),
-		polls:   newPolls(),
-		gauges:  newGauges(),
-		drops:   newDrops(),
-		counts:  newStatusCounts(),
-		memory:  newMemories(),
-		drift:   newDrift(),
-		voices:  newVoices(age),
-		vigil:   newVigil(),
+		Options:    options,
+		brokers:    newBrokers(age, options.Concurrency, options.DenyNetworks),
+		crowds:     newCrowds(),
+		polls:      newPolls(),
+		gauges:     newGauges(),
+		drops:      newDrops(),
+		counts:     newStatusCounts(),
+		memory:     newMemories(),
+		configMaps: newConfigMapCache(),
+		drift:      newDrift(),
+		voices:     newVoices(age),
+		vigil:      newVigil(),
 
 		restarts:  newRestarts(),
 		standings: newStandings(),
@@ -143,8 +144,8 @@ func NewScheme() *runtime.Scheme {
 	return scheme
 }
 
-// CacheOptions keep the cache to Redrive's own kinds and to objects that carry its label. Who manages which field is kept of
-// Deployments and ConfigMaps only, where upToDate asks for it: of the others it would be a good part of what they take.
+// CacheOptions keep the cache to Redrive's own kinds and to objects that carry its label; of ConfigMaps and pods it has the metadata only. Who
+// manages which field is kept of Deployments only, where upToDate asks for it: of the others it would be a good part of what they take.
 func CacheOptions() (cache.Options, error) {
 	ours, err := labels.Parse(workload.TransportLabel)
 	if err != nil {
@@ -153,7 +154,7 @@ func CacheOptions() (cache.Options, error) {
 	bare := cache.TransformStripManagedFields()
 	return cache.Options{ByObject: map[client.Object]cache.ByObject{
 		&appsv1.Deployment{}:    {Label: ours},
-		&corev1.ConfigMap{}:     {Label: ours},
+		&corev1.ConfigMap{}:     {Label: ours, Transform: withoutContent},
 		&corev1.Pod{}:           {Label: ours, Transform: bare},
 		&v1alpha1.Transport{}:   {Transform: bare},
 		&v1alpha1.RetryPolicy{}: {Transform: bare},

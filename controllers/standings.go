@@ -57,7 +57,8 @@ func (s *standings) see(run *transportRun) {
 		now.holds = append(now.holds, held{v1alpha1.WarningCondition, reason})
 	}
 	for _, configMap := range run.live.configMaps {
-		if worker := configMap.Labels[workload.WorkerLabel]; worker != "" {
+		// What somebody else has written into a ConfigMap is no label of a metric.
+		if worker := configMap.Labels[workload.WorkerLabel]; worker != "" && isPublished(configMap) {
 			now.hashes[worker] = configMap.Annotations[workload.ConfigHashAnnotation]
 		}
 	}

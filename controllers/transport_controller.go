@@ -42,9 +42,11 @@ type TransportReconciler struct {
 	drops   *drops
 	counts  *statusCounts
 	memory  *memories
-	drift   *drift
-	voices  *voices
-	vigil   *vigil
+	// configMaps of the workers, as they were last read.
+	configMaps *configMapCache
+	drift      *drift
+	voices     *voices
+	vigil      *vigil
 
 	restarts  *restarts
 	standings *standings
@@ -122,7 +124,7 @@ func (r *TransportReconciler) setup(mgr ctrl.Manager, options controller.Options
 	err := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Transport{}, changed).
 		Watches(&appsv1.Deployment{}, gathered(gatherOwned, requests(ownerOf))).
-		Watches(&corev1.ConfigMap{}, gathered(gatherOwned, requests(ownerOf))).
+		Watches(&corev1.ConfigMap{}, gathered(gatherOwned, requests(ownerOf)), builder.OnlyMetadata).
 		Watches(&appsv1.Deployment{}, r.upgrades.whenOneEnds()).
 		WatchesRawSource(source.Func(r.restarts.watch)).
 		Watches(&v1alpha1.RetryPolicy{}, handler.EnqueueRequestsFromMapFunc(requests(r.usersOf)), changed).
@@ -153,7 +155,7 @@ func (r *TransportReconciler) usersOf(ctx context.Context, object client.Object)
 // +kubebuilder:rbac:groups=apps,resources=deployments,verbs=list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=autoscaling,resources=horizontalpodautoscalers,verbs=list;create;patch;delete
 // +kubebuilder:rbac:groups=keda.sh,resources=scaledobjects,verbs=list;create;patch;delete
-// +kubebuilder:rbac:groups="",resources=configmaps,verbs=list;watch;create;patch;delete
+// +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch;patch
 // +kubebuilder:rbac:groups="",resources=secrets;namespaces,verbs=get
 // +kubebuilder:rbac:groups=rabbitmq.com,resources=rabbitmqclusters,verbs=get
@@ -201,6 +203,7 @@ func (r *TransportReconciler) forget(name types.NamespacedName) {
 	r.standings.forget(name)
 	r.counts.forget(name)
 	r.memory.forget(name)
+	r.configMaps.forget(name)
 	r.drift.forget(name)
 	r.contests.forget(name)
 	r.voices.forget(name)

@@ -37,11 +37,11 @@ func (r *TransportReconciler) readWorkers(ctx context.Context, run *transportRun
 	if err := r.Client.List(ctx, &deployments, ours...); err != nil {
 		return fmt.Errorf("list the Deployments: %w", err)
 	}
-	var configMaps corev1.ConfigMapList
-	if err := r.Client.List(ctx, &configMaps, ours...); err != nil {
-		return fmt.Errorf("list the ConfigMaps: %w", err)
+	configMaps, err := r.readConfigMaps(ctx, t)
+	if err != nil {
+		return err
 	}
-	run.live = liveWorkers{map[string]*appsv1.Deployment{}, map[string]*appsv1.Deployment{}, map[string]*corev1.ConfigMap{}}
+	run.live = liveWorkers{map[string]*appsv1.Deployment{}, map[string]*appsv1.Deployment{}, configMaps}
 	for i := range deployments.Items {
 		deployment := &deployments.Items[i]
 		switch {
@@ -50,11 +50,6 @@ func (r *TransportReconciler) readWorkers(ctx context.Context, run *transportRun
 			run.live.suspects[deployment.Name] = deployment
 		default:
 			run.live.deployments[deployment.Name] = deployment
-		}
-	}
-	for i := range configMaps.Items {
-		if configMap := &configMaps.Items[i]; metav1.IsControlledBy(configMap, t) {
-			run.live.configMaps[configMap.Name] = configMap
 		}
 	}
 	t.Status.Workers = run.live.summary()
@@ -336,17 +331,6 @@ func (l liveWorkers) config(name string) (config compile.Config, ok bool) {
 		return configIn(configMap)
 	}
 	return config, false
-}
-
-// configIn is the configuration in a ConfigMap. One that cannot be read or that somebody edited is about to be written anew, and the
-// lanes that it names are not made: a worker that has read it takes another for one that is not there.
-func configIn(configMap *corev1.ConfigMap) (config compile.Config, ok bool) {
-	data := []byte(configMap.Data[workload.ConfigKey])
-	if compile.Hash(data) != configMap.Annotations[workload.ConfigHashAnnotation] {
-		return config, false
-	}
-	config, err := compile.Decode(data)
-	return config, err == nil
 }
 
 // all are the Deployments of the workers and of the suspects.

@@ -73,7 +73,7 @@ func (r *TransportReconciler) keepUser(ctx context.Context, run *transportRun) e
 	if !wantsUser(run.transport) {
 		return nil
 	}
-	k := &keeping{r: r, run: run, vhost: run.transport.Status.Broker.VHost, queues: run.consumedQueues()}
+	k := &keeping{r: r, run: run, vhost: run.transport.Status.Broker.VHost, queues: run.consumedQueues(r.owner(run.transport))}
 	k.rights = topology.WorkerRights(compile.NamesOf(run.transport), k.queues)
 	var err error
 	if k.port, err = r.users(ctx, run); err == nil {
@@ -93,10 +93,16 @@ func (r *TransportReconciler) keepUser(ctx context.Context, run *transportRun) e
 }
 
 // consumedQueues are those that workers consume, or may consume as long as not all of them know better.
-func (run *transportRun) consumedQueues() []string {
-	var names []string
-	for _, config := range slices.Concat(run.live.configs(), run.compiled.Workers) {
-		for _, queue := range config.Queues {
+func (run *transportRun) consumedQueues(owner string) []string {
+	names := slices.Concat(run.ownQueues(owner, queuesIn(run.live.configs())), queuesIn(run.compiled.Workers), run.report.Leaving)
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// queuesIn are the queues that some configurations name.
+func queuesIn(configs []compile.Config) (names []string) {
+	for i := range configs {
+		for _, queue := range configs[i].Queues {
 			for _, name := range []string{queue.Name, queue.Suspects, queue.Standin} {
 				if name != "" {
 					names = append(names, name)
@@ -104,9 +110,7 @@ func (run *transportRun) consumedQueues() []string {
 			}
 		}
 	}
-	names = append(names, run.report.Leaving...)
-	slices.Sort(names)
-	return slices.Compact(names)
+	return names
 }
 
 func (k *keeping) keep(ctx context.Context) error {

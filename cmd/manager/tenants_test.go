@@ -34,6 +34,7 @@ import (
 	"redrive.dev/redrive/internal/testbroker"
 	"redrive.dev/redrive/internal/testcluster"
 	"redrive.dev/redrive/internal/testtransport"
+	"redrive.dev/redrive/internal/workload"
 )
 
 // allTenants is set by `make test-tenants`: each attack in its full size, and 20 Transports of the other team beside it.
@@ -291,6 +292,7 @@ func (w *tenants) undo() {
 	})
 	must(w.T, w.attacker.DeleteAllOf(w.Context(), &v1alpha1.RetryPolicy{}, in))
 	must(w.T, w.attacker.DeleteAllOf(w.Context(), &corev1.Secret{}, in))
+	must(w.T, w.attacker.DeleteAllOf(w.Context(), &corev1.ConfigMap{}, in))
 }
 
 // says waits until a condition of a Transport has a text.
@@ -374,6 +376,9 @@ func TestOneTenantCannotStopOrOverrunAnother(t *testing.T) {
 			attack{"patterns that grow where they are compiled", w.patterns},
 			attack{"templates that take long to be merged", w.templates},
 			attack{"a host that no metric may name", w.oddHost},
+			attack{"a policy of RabbitMQ that grows where it is compiled", w.brokerPolicy},
+			attack{"hundreds of megabytes in ConfigMaps with our label", w.fillers},
+			attack{"a hash of a configuration that no metric may have", w.oddHash},
 			attack{"hundreds of paths of one broker that never answers", w.hangingPaths})
 	}
 	for _, attack := range attacks {
@@ -446,6 +451,41 @@ func (w *tenants) templates() {
 		transport.Spec.Workers[0].Template = &runtime.RawExtension{Raw: []byte(`{"spec":{"containers":[` + strings.Join(containers, ",") + `]}}`)}
 		w.make(transport)
 	}
+}
+
+func (w *tenants) brokerPolicy() {
+	urls, asked := w.liars(1, sane("policies", func(rw http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintf(rw, `[{"name":"p","pattern":"(?:%s){1000}","apply-to":"all","priority":1,"definition":{"max-length":1}}]`, strings.Repeat("a", 3000))
+	}))
+	w.make(w.hostileTransport("grows", urls[0]))
+	testtransport.Eventually(w, "the operator to ask", func() bool { return asked.Load() > 3 })
+}
+
+func (w *tenants) fillers() {
+	for i := range 300 {
+		w.make(&corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: w.hostile, Name: fmt.Sprint("filler-", i), Labels: map[string]string{workload.TransportLabel: "x"}},
+			Data:       map[string]string{"x": strings.Repeat("x", 1_000_000)},
+		})
+	}
+}
+
+func (w *tenants) oddHash() {
+	transport := w.hostileTransport("bytes", "http://127.0.0.1:1")
+	w.make(transport)
+	w.says(transport, v1alpha1.ReconcilingCondition, v1alpha1.ReasonBrokerUnreachable)
+	labels := workload.TransportLabels(transport)
+	labels[workload.WorkerLabel] = "default"
+	w.make(&corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: w.hostile, Name: workload.Name(transport, "default"), Labels: labels,
+			Annotations: map[string]string{workload.ConfigHashAnnotation: "h\xff"},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: v1alpha1.GroupVersion.String(), Kind: "Transport", Name: transport.Name, UID: transport.UID, Controller: new(true),
+			}},
+		},
+		Data: map[string]string{workload.ConfigKey: "{}"},
+	})
 }
 
 func (w *tenants) oddHost() {
