@@ -259,7 +259,7 @@ func (r *removal) retireStage(ctx context.Context, stage []topology.QueueState) 
 	}
 	waits := r.Waits
 	waits.Grace = 0
-	retirer := &retirer{port: r.port, prefix: r.Prefix, clock: r.clock}
+	retirer := &retirer{port: r.port, owner: r.Owner, prefix: r.Prefix, clock: r.clock}
 	for _, queue := range stage {
 		state, known := states[queue.Name]
 		if !known {

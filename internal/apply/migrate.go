@@ -35,7 +35,7 @@ func (r *run) retire(
 		return shared.step(ctx, state, r.waits(state.Queue))
 	}
 	known := r.observed.Queues[state.Queue].Queue
-	own := &retirer{port: r.port, prefix: shared.prefix, clock: r.clock, known: &known}
+	own := &retirer{port: r.port, owner: shared.owner, prefix: shared.prefix, clock: r.clock, known: &known}
 	waits := r.input.Waits
 	waits.Grace = 0
 	kept, gone, err = own.step(ctx, state, waits)

@@ -13,7 +13,9 @@ import (
 
 // retirer takes queues one step further on their way out, and gathers what came of it.
 type retirer struct {
-	port   *deletions
+	port *deletions
+	// owner is the mark of the Transport: a queue with that of another one has been made by that since, and is not ours to take.
+	owner  string
 	prefix string
 	clock  clock
 	// keepsReturn is true while messages may wait in lanes: the way back from them stays bound until the queue is empty.
@@ -59,6 +61,9 @@ func (r *retirer) step(
 		r.wait = soonest(r.wait, again) // somebody has made it anew
 		return v1alpha1.Retirement{Queue: state.Queue}, false, nil
 	}
+	if seen != nil && !r.isOurs(queue) {
+		decision = topology.DecisionDone
+	}
 	switch decision {
 	case topology.DecisionDone:
 		r.gone = append(r.gone, topology.Ref{Kind: topology.KindQueue, Name: state.Queue}.String())
@@ -87,6 +92,12 @@ func (r *retirer) step(
 	}
 	r.wait = soonest(r.wait, wait)
 	return next, false, nil
+}
+
+// isOurs is true for a queue without the mark of another Transport.
+func (r *retirer) isOurs(queue topology.Queue) bool {
+	owner := queue.Arguments.Owner()
+	return owner == "" || owner == r.owner
 }
 
 // remove deletes a queue that was found empty. Only a classic queue can be asked to refuse if it is not.

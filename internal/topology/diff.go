@@ -268,10 +268,17 @@ func (d *differ) policiesDiff() {
 	for _, name := range slices.Sorted(maps.Keys(d.observed.Policies)) {
 		queue, isQueue := named.queueOf(name)
 		stays := d.retiring(queue) || d.lettingGo(queue) || d.absent[queue] || d.conflicted[Ref{Kind: KindQueue, Name: queue}]
+		stays = stays || d.leavesByExchange(queue)
 		if !desired[name] && (name == named.exchange() || isQueue && !stays) {
 			d.out.ExtraPolicies = append(d.out.ExtraPolicies, d.observed.Policies[name])
 		}
 	}
+}
+
+// leavesByExchange is true for a queue that another one is to take the place of, and that is still there: without its policy a weaker one of
+// others would apply, which may expire it with its messages.
+func (d *differ) leavesByExchange(queue string) bool {
+	return slices.ContainsFunc(d.out.Migrations, func(m Migration) bool { return m.Queue == queue && len(m.Fields) > 0 })
 }
 
 // pinned is the policy of the failure queue, made to hold for earlier ones too until they are empty and gone: without it a
