@@ -198,6 +198,9 @@ func compileAll(t *v1alpha1.Transport, specs map[string]v1alpha1.RetryPolicySpec
 		policy, err := compiler.Compile(name, specs[name])
 		if err != nil {
 			invalid = append(invalid, err)
+			if errors.Is(err, retry.ErrTooMuch) {
+				break // so would be said of each that follows
+			}
 			continue
 		}
 		compiled[name] = policy

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -131,6 +132,20 @@ func TestTheConfigurationOfManyPartnersFitsIntoAConfigMap(t *testing.T) {
 	}
 	if _, err := compile.Decode(data); err != nil {
 		t.Error(err)
+	}
+}
+
+// Each of the 200 would say so for itself, and nobody could read on to what else is wrong.
+func TestPoliciesThatAreTooLargeTogetherAreToldOfOnce(t *testing.T) {
+	transport, policies := manyPartners(v1alpha1.LanesStandard)
+	for name, p := range policies {
+		for n := range 100 {
+			p.Spec.Strategies = append(p.Spec.Strategies, strategy(fmt.Sprint("s", n), fmt.Sprintf(`message.type == "%s %03d"`, name, n)))
+		}
+	}
+	_, err := compile.Compile(transport, policies)
+	if err == nil || strings.Count(err.Error(), "are too large") != 1 {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -203,7 +203,7 @@ func TestAllExpressionsOfAPolicyAreBoundedTogether(t *testing.T) {
 			spec.Strategies = append(spec.Strategies, v1alpha1.Strategy{Name: fmt.Sprint("s", i), When: fmt.Sprintf(when, i)})
 		}
 		_, err := Compile("large", spec)
-		if !errors.Is(err, errTooMuch) || strings.Count(err.Error(), "are too large") != 1 {
+		if !errors.Is(err, ErrTooMuch) || strings.Count(err.Error(), "are too large") != 1 {
 			t.Errorf("%s: %v", name, err)
 		}
 		spec.Strategies = spec.Strategies[:20]

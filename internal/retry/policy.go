@@ -70,8 +70,9 @@ func Compile(name string, spec v1alpha1.RetryPolicySpec) (*Policy, error) {
 // not safe for concurrent use; what it compiles is.
 type Compiler struct {
 	environment *environment
-	// seen are the expressions so far, and texts and steps what they come to.
-	seen         map[knownProgram]bool
+	// seen are the expressions so far, nil for one that is wrong, and texts and steps what they come to. The environment forgets what it
+	// has no room for, and would compile anew, and keep once more, what stands in many policies.
+	seen         map[knownProgram]*program
 	texts, steps int
 }
 
@@ -81,7 +82,8 @@ const (
 	maxPatternSteps = 50_000
 )
 
-var errTooMuch = fmt.Errorf("the expressions of all policies together are too large: %d bytes of text are allowed, and %d steps in patterns of matches",
+// ErrTooMuch says that the expressions so far have no room for further ones: all that follows is refused too.
+var ErrTooMuch = fmt.Errorf("the expressions of all policies together are too large: %d bytes of text are allowed, and %d steps in patterns of matches",
 	maxTexts, maxPatternSteps)
 
 // NewCompiler makes a compiler that has compiled nothing yet.
@@ -90,26 +92,31 @@ func NewCompiler() (*Compiler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Compiler{environment: env, seen: map[knownProgram]bool{}}, nil
+	return &Compiler{environment: env, seen: map[knownProgram]*program{}}, nil
 }
 
 // compile counts an expression once, and checks it.
 func (c *Compiler) compile(o origin, text string, want result) (*expression, error) {
 	known := knownProgram{text, want}
-	if c.seen[known] {
-		return c.environment.compile(o, text, want)
+	before, counted := c.seen[known]
+	if before != nil {
+		return &expression{program: before, origin: o}, nil
 	}
-	c.seen[known] = true
-	if c.texts += len(text); c.texts > maxTexts {
-		return nil, o.error(errTooMuch, 0, 0)
+	if !counted {
+		c.seen[known] = nil
+		c.texts += len(text)
+	}
+	if c.texts > maxTexts || c.steps > maxPatternSteps {
+		return nil, o.error(ErrTooMuch, 0, 0)
 	}
 	compiled, err := c.environment.compile(o, text, want)
 	if err != nil {
 		return nil, err
 	}
 	if c.steps += compiled.steps; c.steps > maxPatternSteps {
-		return nil, o.error(errTooMuch, 0, 0)
+		return nil, o.error(ErrTooMuch, 0, 0)
 	}
+	c.seen[known] = compiled.program
 	return compiled, nil
 }
 
@@ -166,7 +173,7 @@ func (c *Compiler) Compile(name string, spec v1alpha1.RetryPolicySpec) (*Policy,
 		if err != nil {
 			errs = append(errs, err)
 		}
-		if errors.Is(err, errTooMuch) {
+		if errors.Is(err, ErrTooMuch) {
 			break
 		}
 		p.strategies = append(p.strategies, s)
