@@ -135,8 +135,10 @@ func (s *processSettings) program() string { return filepath.Base(s.command.Args
 func (p *Process) Handle(ctx context.Context, request Request) *retry.Failure {
 	c := newCall(ctx, request.ID)
 	defer func() { c.cancel() }()
+	c.key = request.IdempotencyKey
 	for {
 		if failure := p.place(c); failure != nil {
+			p.remember(c)
 			return failure
 		}
 		end := p.exchange(c, &request) //nolint:contextcheck // the call has the context, for that changes

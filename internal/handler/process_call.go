@@ -20,6 +20,8 @@ func IsNotBegun(failure *retry.Failure) bool {
 // call is a message on its way to an answer.
 type call struct {
 	messageID string
+	// key is its idempotency key.
+	key string
 	// ctx and cancel are of the goroutine that handles the message.
 	ctx    context.Context //nolint:containedctx // it changes while the call goes on
 	cancel context.CancelFunc
