@@ -241,16 +241,23 @@ func awaitReadiness(t *testing.T, h *handler.HTTP, ready bool) {
 // serveTLS serves with a certificate for 127.0.0.1 of the authority, which may be exchanged.
 func serveTLS(t *testing.T, authority *testcert.Authority) (url string, exchange func(*testcert.Authority)) {
 	t.Helper()
+	url, show := servePairs(t)
+	exchange = func(authority *testcert.Authority) { show(authority.Issue(t, "127.0.0.1")) }
+	exchange(authority)
+	return url, exchange
+}
+
+// servePairs serves with the certificate that was shown last.
+func servePairs(t *testing.T) (url string, show func(testcert.Pair)) {
+	t.Helper()
 	var inUse atomic.Pointer[tls.Certificate]
-	exchange = func(authority *testcert.Authority) {
-		pair := authority.Issue(t, "127.0.0.1")
+	show = func(pair testcert.Pair) {
 		certificate, err := tls.X509KeyPair(pair.Cert, pair.Key)
 		if err != nil {
 			t.Fatal(err)
 		}
 		inUse.Store(&certificate)
 	}
-	exchange(authority)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
 	server.Config.ErrorLog = silent()
 	server.Config.SetKeepAlivesEnabled(false) // each request shows which certificate is trusted
@@ -259,7 +266,7 @@ func serveTLS(t *testing.T, authority *testcert.Authority) (url string, exchange
 	}}
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	return server.URL, exchange
+	return server.URL, show
 }
 
 func TestCertificatesOfTheAuthorityAloneAreTrustedAndARotatedOneIsTakenOver(t *testing.T) {
@@ -281,6 +288,43 @@ func TestCertificatesOfTheAuthorityAloneAreTrustedAndARotatedOneIsTakenOver(t *t
 	exchange(before)
 	if got := attempt(t, h, 10*time.Second, "body"); got != nil {
 		t.Errorf("two authorities in one file: %s", show(got))
+	}
+}
+
+// What is connected stays so; whoever connects anew is told since when.
+func TestAnExpiredCertificateIsAFailureToConnectUntilItIsRenewed(t *testing.T) {
+	t.Parallel()
+	expired := time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
+	authority := testcert.NewAuthority(t, "handlers")
+	late := authority.Until(t, time.Now().Add(-time.Hour))
+	cases := map[string]struct {
+		trusted []byte
+		shown   testcert.Pair
+		renew   func(dir string, show func(testcert.Pair))
+	}{
+		"the server's": {
+			authority.PEM, authority.IssueExpired(t, "127.0.0.1"), func(_ string, show func(testcert.Pair)) { show(authority.Issue(t, "127.0.0.1")) },
+		},
+		"the authority's": {
+			late.PEM, authority.Issue(t, "127.0.0.1"), func(dir string, _ func(testcert.Pair)) { write(t, dir, "ca.crt", string(authority.PEM)) },
+		},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url, show := servePairs(t)
+			show(c.shown)
+			o := options()
+			o.Files = folder(t, map[string]string{"ca.crt": string(c.trusted)})
+			h := open(t, handler.NewBriskHTTP, v1alpha1.HTTPHandler{URL: url, TLS: &v1alpha1.HTTPTLS{}}, o)
+			got := attempt(t, h, 10*time.Second, "body")
+			if got == nil || got.Source != retry.SourceConnection || got.Class != handler.ClassTLS || !strings.Contains(got.Message, "certificate has expired") ||
+				!strings.Contains(got.Message, "is after "+expired) {
+				t.Fatalf("got %+v, want a failure since %s", got, expired)
+			}
+			c.renew(o.Files, show)
+			testtransport.Eventually(t, "a success", func() bool { return attempt(t, h, 10*time.Second, "body") == nil })
+		})
 	}
 }
 

@@ -29,10 +29,20 @@ type Pair struct{ Cert, Key []byte }
 // NewAuthority makes an authority that nobody knows.
 func NewAuthority(t testing.TB, name string) *Authority {
 	t.Helper()
-	template := template(t, name, time.Now().Add(time.Hour))
+	return newAuthority(t, name, newKey(t), time.Now().Add(time.Hour))
+}
+
+// Until is the same authority, by name and key, with another certificate, which is valid until then.
+func (a *Authority) Until(t testing.TB, until time.Time) *Authority {
+	t.Helper()
+	return newAuthority(t, a.certificate.Subject.CommonName, a.key, until)
+}
+
+func newAuthority(t testing.TB, name string, key *ecdsa.PrivateKey, until time.Time) *Authority {
+	t.Helper()
+	template := template(t, name, until)
 	template.IsCA, template.BasicConstraintsValid = true, true
 	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
-	key := newKey(t)
 	der := sign(t, template, template, key, key)
 	certificate, err := x509.ParseCertificate(der)
 	if err != nil {
@@ -44,16 +54,17 @@ func NewAuthority(t testing.TB, name string) *Authority {
 // Issue makes a certificate for hosts: names and addresses. It serves servers and clients.
 func (a *Authority) Issue(t testing.TB, hosts ...string) Pair {
 	t.Helper()
-	return a.issue(t, time.Now().Add(time.Hour), hosts)
+	return a.IssueUntil(t, time.Now().Add(time.Hour), hosts...)
 }
 
 // IssueExpired makes a certificate that was valid an hour ago.
 func (a *Authority) IssueExpired(t testing.TB, hosts ...string) Pair {
 	t.Helper()
-	return a.issue(t, time.Now().Add(-time.Hour), hosts)
+	return a.IssueUntil(t, time.Now().Add(-time.Hour), hosts...)
 }
 
-func (a *Authority) issue(t testing.TB, until time.Time, hosts []string) Pair {
+// IssueUntil makes a certificate that is valid until then.
+func (a *Authority) IssueUntil(t testing.TB, until time.Time, hosts ...string) Pair {
 	t.Helper()
 	template := template(t, hosts[0], until)
 	template.KeyUsage = x509.KeyUsageDigitalSignature
