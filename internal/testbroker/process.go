@@ -104,7 +104,9 @@ func (s settings) common() []string {
 	if s.fresh() {
 		lines = append(lines, statisticsInterval+" = 1000")
 	}
-	lines = append(lines, "max_message_size = "+strconv.Itoa(maxMessageSize))
+	if !s.asks(messageSize) {
+		lines = append(lines, messageSize+" = "+strconv.Itoa(maxMessageSize))
+	}
 	for i, member := range s.members {
 		lines = append(lines, fmt.Sprintf("cluster_formation.classic_config.nodes.%d = %s", i+1, member))
 	}
@@ -120,11 +122,17 @@ func (s settings) erlang() string {
 }
 
 // fresh is true where nobody asked for an interval of the counts.
-func (s settings) fresh() bool {
-	return !slices.ContainsFunc(s.lines, func(line string) bool { return strings.HasPrefix(line, statisticsInterval) })
+func (s settings) fresh() bool { return !s.asks(statisticsInterval) }
+
+// asks is true where one of the lines that were asked for sets a key.
+func (s settings) asks(key string) bool {
+	return slices.ContainsFunc(s.lines, func(line string) bool { return strings.HasPrefix(line, key) })
 }
 
-const statisticsInterval = "collect_statistics_interval"
+const (
+	statisticsInterval = "collect_statistics_interval"
+	messageSize        = "max_message_size"
+)
 
 // AsDelivered is the line of rabbitmq.conf that has a node count and collect its statistics as seldom as RabbitMQ does by itself.
 const AsDelivered = statisticsInterval + " = 5000"
