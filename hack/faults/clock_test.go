@@ -17,6 +17,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/handler"
 	"redrive.dev/redrive/internal/testbroker"
+	"redrive.dev/redrive/internal/testclock"
 	"redrive.dev/redrive/internal/testtransport"
 	"redrive.dev/redrive/internal/worker"
 )
@@ -30,7 +31,7 @@ func (s *scene) stepClock(offset time.Duration) {
 	write(s.t, s.clock, offset.String())
 }
 
-// steppedClock reads the offset anew each time.
+// steppedClock reads the offset anew each time. As of a system whose clock is set, it moves what the clock shows, and not what has passed.
 func steppedClock(file string) func() time.Time {
 	return func() time.Time {
 		text, err := os.ReadFile(file)
@@ -41,7 +42,7 @@ func steppedClock(file string) func() time.Time {
 		if err != nil {
 			panic(err)
 		}
-		return time.Now().Add(offset)
+		return testclock.Set(time.Now(), offset)
 	}
 }
 

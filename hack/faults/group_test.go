@@ -113,7 +113,7 @@ func (s *scene) newWorker(name string, more ...string) *process {
 	w := newWire(s.t, s.target)
 	folder := s.t.TempDir()
 	write(s.t, filepath.Join(folder, "config.json"), s.config)
-	s.logins = append(s.logins, login{folder: filepath.Join(folder, "broker"), address: w.address})
+	s.logins = append(s.logins, login{folder: filepath.Join(folder, "broker"), address: s.names.named(w.address, brokerName)})
 	s.logins[len(s.logins)-1].write(s)
 	address, listen := "", "127.0.0.1:0"
 	if s.serving {
@@ -125,6 +125,12 @@ func (s *scene) newWorker(name string, more ...string) *process {
 			"--config", filepath.Join(folder, "config.json"), "--credentials", filepath.Join(folder, "broker"),
 			"--listen", listen, "--log-level", "WARN",
 		}, more...)
+		if s.files != "" {
+			arguments = append(arguments, "--handler-files", s.files)
+		}
+		if s.names != nil {
+			return s.names.command(arguments)
+		}
 		if s.clock == "" || len(more) > 0 {
 			return exec.CommandContext(context.Background(), programs(s.t).worker, arguments...)
 		}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"redrive.dev/redrive/handler/run"
 	"redrive.dev/redrive/internal/testbroker"
 )
 
@@ -21,6 +22,10 @@ const atOnce = "12"
 func TestMain(m *testing.M) {
 	if clock := os.Getenv(clockVariable); clock != "" {
 		os.Exit(steppedWorker(clock))
+	}
+	if server := os.Getenv(namesVariable); server != "" {
+		askFor(server)
+		run.Main(nil)
 	}
 	if err := flag.Set("test.parallel", atOnce); err != nil { // the command line still decides
 		panic(err)

@@ -1,7 +1,9 @@
 package faults
 
 import (
+	"crypto/tls"
 	"io"
+	"log"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -38,11 +40,11 @@ type partner struct {
 // takes is how long the partner takes for an answer, so that there is always something in flight.
 const takes = 5 * time.Millisecond
 
-// newPartner answers with the status that answer gives, which may block.
-func newPartner(t testing.TB, answer func(call) int, delay func(attempt, status int) (time.Duration, bool)) *partner {
+// newPartner answers with the status that answer gives, which may block; over TLS where that is set.
+func newPartner(t testing.TB, answer func(call) int, delay func(attempt, status int) (time.Duration, bool), secure *tls.Config) *partner {
 	t.Helper()
 	p := &partner{calls: map[int]int{}, handled: map[int]int{}, delay: delay, due: map[int]time.Time{}}
-	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	p.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		id, err := strconv.Atoi(r.Header.Get("Redrive-Message-Id"))
 		if err != nil {
@@ -69,6 +71,13 @@ func newPartner(t testing.TB, answer func(call) int, delay func(attempt, status 
 		p.mu.Unlock()
 		w.WriteHeader(status)
 	}))
+	if secure != nil {
+		p.TLS = secure
+		p.Config.ErrorLog = log.New(io.Discard, "", 0) // handshakes fail
+		p.StartTLS()
+	} else {
+		p.Start()
+	}
 	t.Cleanup(p.CloseClientConnections)
 	t.Cleanup(p.Close)
 	return p

@@ -2,7 +2,9 @@ package faults
 
 import (
 	"cmp"
+	"crypto/tls"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -39,6 +41,9 @@ const (
 // plan of a scene; the zero value of each field is the plainest.
 type plan struct {
 	policy v1alpha1.RetryPolicySpec
+	// more policies beside that one, by name, and what messages have them.
+	policies map[string]v1alpha1.RetryPolicySpec
+	rules    []v1alpha1.PolicyRule
 	// answer of the partner; nil for success.
 	answer func(call) int
 	// replicas of the worker; 0 for one.
@@ -53,6 +58,13 @@ type plan struct {
 	concurrency int
 	// serving lets the workers serve their endpoints at addresses that are known.
 	serving bool
+	// change, if any, is what is different of the worker group.
+	change func(*v1alpha1.Worker)
+	// secure is how the partner speaks TLS, if it does, and files the folder of what its handler takes from Secrets.
+	secure *tls.Config
+	files  string
+	// names, if any, are by what the workers find the broker, and the partner.
+	names *nameserver
 }
 
 // scene is a Transport on a broker of which the messages are counted, its partner, and its worker group.
@@ -77,6 +89,8 @@ type scene struct {
 	serving bool
 	// clock is the file with the offset of the workers' clock; empty where it is the machine's.
 	clock string
+	files string
+	names *nameserver
 
 	published int
 	failed    map[int]int
@@ -101,9 +115,9 @@ func newStage(t testing.TB, node *testbroker.Broker, p plan) (*scene, *v1alpha1.
 		p.answer = success
 	}
 	s := &scene{
-		t: t, node: node, vhost: node.Vhost(t), partner: newPartner(t, p.answer, delays(p.policy)),
+		t: t, node: node, vhost: node.Vhost(t), partner: newPartner(t, p.answer, delays(p.policy), p.secure),
 		target: testtransport.Address(t, node.AMQPURL), failed: map[int]int{},
-		queues: append([]string{testtransport.Queue}, p.more...), serving: p.serving,
+		queues: append([]string{testtransport.Queue}, p.more...), serving: p.serving, files: p.files, names: p.names,
 	}
 	s.username = "worker-" + s.vhost
 	if p.through != nil {
@@ -113,12 +127,18 @@ func newStage(t testing.TB, node *testbroker.Broker, p plan) (*scene, *v1alpha1.
 		s.clock = filepath.Join(t.TempDir(), "clock")
 		s.stepClock(0)
 	}
-	transport := testtransport.New(s.partner.URL)
+	transport := testtransport.New(s.names.named(s.partner.URL, partnerName))
 	for _, queue := range p.more {
 		transport.Spec.Queues = append(transport.Spec.Queues, v1alpha1.Queue{Name: queue, BindingKeys: []string{queue}})
 	}
 	transport.Spec.Workers[0].Concurrency = new(int32(cmp.Or(p.concurrency, concurrency)))
-	result := testtransport.Compile(t, transport, p.policy)
+	if p.change != nil {
+		p.change(&transport.Spec.Workers[0])
+	}
+	policies := map[string]v1alpha1.RetryPolicySpec{"policy": p.policy}
+	maps.Copy(policies, p.policies)
+	transport.Spec.RetryPolicies = p.rules
+	result := testtransport.CompileAll(t, transport, policies)
 	if got := result.Workers[0].Loans(); p.concurrency == 0 && got != prefetch {
 		t.Fatalf("the prefetch is %d; the bounds on duplicates are for %d", got, prefetch)
 	}

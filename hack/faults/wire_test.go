@@ -174,17 +174,17 @@ func newWire(t testing.TB, target string) *wire {
 		t.Fatal(err)
 	}
 	w := &wire{address: listener.Addr().String(), target: target, listener: listener, cables: map[*cable]bool{}, passed: map[point]int{}}
-	go w.accept()
+	go w.accept(listener)
 	t.Cleanup(func() {
-		_ = listener.Close()
+		_ = w.listener.Close()
 		w.cut()
 	})
 	return w
 }
 
-func (w *wire) accept() {
+func (w *wire) accept(listener net.Listener) {
 	for {
-		client, err := w.listener.Accept()
+		client, err := listener.Accept()
 		if err != nil {
 			return
 		}

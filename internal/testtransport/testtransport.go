@@ -38,9 +38,17 @@ func New(url string) *v1alpha1.Transport {
 // Compile compiles the Transport with its one policy, named `policy`.
 func Compile(t testing.TB, transport *v1alpha1.Transport, policy v1alpha1.RetryPolicySpec) *compile.Result {
 	t.Helper()
-	result, err := compile.Compile(transport, map[string]*v1alpha1.RetryPolicy{
-		"policy": {ObjectMeta: metav1.ObjectMeta{Namespace: transport.Namespace, Name: "policy"}, Spec: policy},
-	})
+	return CompileAll(t, transport, map[string]v1alpha1.RetryPolicySpec{"policy": policy})
+}
+
+// CompileAll compiles the Transport with its policies by their names, of which one is `policy`.
+func CompileAll(t testing.TB, transport *v1alpha1.Transport, policies map[string]v1alpha1.RetryPolicySpec) *compile.Result {
+	t.Helper()
+	objects := make(map[string]*v1alpha1.RetryPolicy, len(policies))
+	for name, spec := range policies {
+		objects[name] = &v1alpha1.RetryPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: transport.Namespace, Name: name}, Spec: spec}
+	}
+	result, err := compile.Compile(transport, objects)
 	if err != nil {
 		t.Fatalf("compile: %v", err)
 	}
