@@ -89,6 +89,8 @@ type process struct {
 	args    []string
 	command *exec.Cmd
 	log     *bytes.Buffer
+	// stderr has the log in place of log, where the test reads it before the end.
+	stderr io.Writer
 }
 
 func (p *process) start() {
@@ -96,6 +98,9 @@ func (p *process) start() {
 	p.log = &bytes.Buffer{}
 	p.command = exec.CommandContext(context.Background(), p.binary, p.args...)
 	p.command.Stderr = p.log
+	if p.stderr != nil {
+		p.command.Stderr = p.stderr
+	}
 	p.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.command.Start(); err != nil {
 		p.t.Fatal(err)

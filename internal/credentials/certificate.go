@@ -32,7 +32,8 @@ func ExplainTLS(address string, err error) error {
 		return &CertificateError{Address: address, text: fmt.Sprintf(format, args...), cause: err}
 	}
 	if unknown, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
-		return explained("the certificate of %s is signed by an unknown authority%s: key %s must hold that authority's certificate",
+		// So it is also where the key holds an expired one, and the server sends a newer one of the same authority along.
+		return explained("the certificate of %s is signed by an unknown authority%s: key %s must hold that authority's certificate, and one that is not expired",
 			address, issuer(unknown.Cert), KeyCA)
 	}
 	if wrong, ok := errors.AsType[x509.HostnameError](err); ok {
