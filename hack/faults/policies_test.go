@@ -39,7 +39,7 @@ func partnersOwn() (map[string]v1alpha1.RetryPolicySpec, []v1alpha1.PolicyRule) 
 		for n := range manyStrategies {
 			policy.Strategies = append(policy.Strategies, v1alpha1.Strategy{
 				Name: fmt.Sprintf("failure-%03d", n), When: fmt.Sprintf("error.status == 502 && message.type == %q", kindOf(p, n)),
-				MaxRetries: new(int32(1 + (p+n)%9)), //nolint:gosec // small
+				MaxRetries: new(int32(1 + (p+n)%9)),
 				Backoff:    &v1alpha1.Backoff{Type: v1alpha1.BackoffConstant, Delay: v1alpha1.NewDuration(delays[(p+n)%len(delays)])},
 			})
 		}

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/utils/ptr"
-
 	"redrive.dev/redrive/api/v1alpha1"
 	public "redrive.dev/redrive/handler"
 	"redrive.dev/redrive/handler/process"
@@ -99,7 +97,7 @@ func TestAnInnocentMessageIsBegunTwiceAtMost(t *testing.T) {
 			t.Parallel()
 			const messages, every = 120, 10
 			dir := t.TempDir()
-			p := startProcess(t, v1alpha1.ProcessHandler{Command: append(visited, dir), Processes: ptr.To(c.processes)}, handler.Options{Concurrency: 16})
+			p := startProcess(t, v1alpha1.ProcessHandler{Command: append(visited, dir), Processes: new(c.processes)}, handler.Options{Concurrency: 16})
 			var mu sync.Mutex
 			begun, redelivered := map[int]int{}, 0
 			hands := make(chan int)
