@@ -44,9 +44,10 @@ type policyRun struct {
 }
 
 // setup registers the reconciler. Policies also wake those that include them; who uses a policy is counted at leisure.
-func (r *RetryPolicyReconciler) setup(mgr ctrl.Manager, options controller.Options) error {
+func (r *RetryPolicyReconciler) setup(mgr ctrl.Manager, name string, options controller.Options) error {
 	changed := builder.WithPredicates(predicate.GenerationChangedPredicate{})
 	err := ctrl.NewControllerManagedBy(mgr).
+		Named(name).
 		For(&v1alpha1.RetryPolicy{}, changed).
 		Watches(&v1alpha1.RetryPolicy{}, handler.EnqueueRequestsFromMapFunc(requests(r.includersOf)), changed).
 		Watches(&v1alpha1.RetryPolicy{}, gathered(gatherUses, requests(r.usedBy)), changed).

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -66,6 +67,10 @@ type Options struct {
 	DenyNetworks []netip.Prefix
 	// Scale is how KEDA asks for the numbers that it scales workers by.
 	Scale Scale
+	// Name follows the names of the controllers in logs and metrics, and Metrics is where the operator's own metrics go; nil is
+	// controller-runtime's registry. Where several operators share a process, they are kept apart by these.
+	Name    string
+	Metrics prometheus.Registerer
 }
 
 // Setup registers both reconcilers with a manager.
@@ -76,7 +81,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	policies := &RetryPolicyReconciler{
 		Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("retrypolicy-controller"),
 	}
-	if err := policies.setup(mgr, controllerOptions(options)); err != nil {
+	if err := policies.setup(mgr, "retrypolicy"+options.Name, controllerOptions(options)); err != nil {
 		return err
 	}
 	options.Workers.Templates = workload.NewTemplates()
@@ -114,7 +119,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}
 	meter := newMeter(transports, age)
 	demands := newDemands(meter, scaleEvery(options.PollInterval))
-	if err := register(metrics.Registry, transports.brokers, transports.gauges, transports.standings, transports.drift.repairs, transports.drops.total,
+	registry := cmp.Or[prometheus.Registerer](options.Metrics, metrics.Registry)
+	if err := register(registry, transports.brokers, transports.gauges, transports.standings, transports.drift.repairs, transports.drops.total,
 		demands); err != nil {
 		return err
 	}
@@ -124,7 +130,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	concurrent := controllerOptions(options)
 	// Most of them wait for their turn at a broker, for as long as that takes.
 	concurrent.MaxConcurrentReconciles, concurrent.ReconciliationTimeout = lookers, 0
-	return transports.setup(mgr, concurrent)
+	return transports.setup(mgr, "transport"+options.Name, concurrent)
 }
 
 func controllerOptions(options Options) controller.Options {

@@ -119,9 +119,10 @@ func (r *TransportReconciler) owner(t *v1alpha1.Transport) string {
 const gatherOwned = 250 * time.Millisecond
 
 // setup registers the reconciler. Of policies, only a change of the spec concerns a Transport.
-func (r *TransportReconciler) setup(mgr ctrl.Manager, options controller.Options) error {
+func (r *TransportReconciler) setup(mgr ctrl.Manager, name string, options controller.Options) error {
 	changed := builder.WithPredicates(predicate.GenerationChangedPredicate{})
 	err := ctrl.NewControllerManagedBy(mgr).
+		Named(name).
 		For(&v1alpha1.Transport{}, changed).
 		Watches(&appsv1.Deployment{}, gathered(gatherOwned, requests(ownerOf))).
 		Watches(&corev1.ConfigMap{}, gathered(gatherOwned, requests(ownerOf)), builder.OnlyMetadata).
