@@ -220,16 +220,17 @@ func TestWhatTheAPIServerRefusesIsTriedOnceInAPoll(t *testing.T) {
 	if !strings.Contains(message, "spec.template.spec.containers[0].ports[0].containerPort: Required value") {
 		t.Errorf("the condition says %q", message)
 	}
-	start, before := time.Now(), len(theOperator.writes.of(w.namespace))
+	start, before := time.Now(), len(w.operator.writes.of(w.namespace))
 	w.awaitLooks(8)
-	if writes := theOperator.writes.of(w.namespace)[before:]; len(writes) > mostPolls(start) {
+	if writes := w.operator.writes.of(w.namespace)[before:]; len(writes) > mostPolls(start) {
 		t.Errorf("%d writes, more than %d: %v", len(writes), mostPolls(start), writes)
 	}
 }
 
-// It runs alone, since reconciles are counted for the whole process.
+// It has an operator of its own, of which reconciles are counted.
 func TestBadInputIsNamedCostsNothingAndDisturbsNobody(t *testing.T) {
-	w := newWorld(t)
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{})
 	healthy := w.ready()
 	var bad []*v1alpha1.Transport
 	for name, input := range badInputs {
@@ -251,13 +252,13 @@ func TestBadInputIsNamedCostsNothingAndDisturbsNobody(t *testing.T) {
 	w.settle()
 
 	w.get(healthy)
-	start, before := time.Now(), reconciles(t, "transport")
-	written, version, broker := len(theOperator.writes.of(w.namespace)), healthy.ResourceVersion, w.proxy.writes.Load()
+	start, before := time.Now(), w.operator.reconciles(w.T, "transport")
+	written, version, broker := len(w.operator.writes.of(w.namespace)), healthy.ResourceVersion, w.proxy.writes.Load()
 	w.awaitLooks(8)
-	if got, most := reconciles(t, "transport")-before, mostPolls(start)*(len(bad)+1); got > most {
+	if got, most := w.operator.reconciles(w.T, "transport")-before, mostPolls(start)*(len(bad)+1); got > most {
 		t.Errorf("%d reconciles of %d Transports, more than %d", got, len(bad)+1, most)
 	}
-	if now := theOperator.writes.of(w.namespace); len(now) > written {
+	if now := w.operator.writes.of(w.namespace); len(now) > written {
 		t.Errorf("the operator wrote to the API server: %v", now[written:])
 	}
 	if now := w.proxy.writes.Load(); now > broker {
@@ -345,7 +346,7 @@ func TestAForeignFieldManagerThatNeverGivesUpIsNotFoughtInAHotLoop(t *testing.T)
 	w.settle()
 	name := (&w.deployments()[slices.IndexFunc(w.deployments(), func(d appsv1.Deployment) bool { return strings.HasPrefix(d.Name, "async") })]).Name
 	applies := func() (count int) {
-		for _, write := range theOperator.writes.of(w.namespace) {
+		for _, write := range w.operator.writes.of(w.namespace) {
 			if strings.HasSuffix(write, "/deployments/"+name) {
 				count++
 			}

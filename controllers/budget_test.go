@@ -17,6 +17,7 @@ import (
 
 // A look keeps its snapshot as long as it lasts, and a broker that hangs later on makes that minutes: all snapshots together are bounded.
 func TestAllSnapshotsTogetherAreBounded(t *testing.T) {
+	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case strings.HasPrefix(r.URL.Path, "/api/exchanges"):
@@ -45,7 +46,7 @@ func TestAllSnapshotsTogetherAreBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		own := port.of(tenant+"/async", time.Hour)
 		_, err = own.Observe(ctx)

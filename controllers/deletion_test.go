@@ -120,16 +120,17 @@ func (b *deafBody) Close() error {
 }
 
 // stale starts a second operator whose cache can be kept from learning anything new.
-func stale(t *testing.T) *deafness {
-	t.Helper()
+func (w *world) stale() *deafness {
+	w.Helper()
 	deaf := &deafness{}
-	startBeside(t, &operator{wrap: deaf.wrap})
+	w.startBeside(&operator{wrap: deaf.wrap})
 	return deaf
 }
 
 func TestAStaleOperatorBuildsNothingWhileAnotherDeletes(t *testing.T) {
-	w := newWorld(t)
-	deaf := stale(t)
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{})
+	deaf := w.stale()
 	transport := w.ready()
 	w.settle()
 	w.hold("async.failed", "test")
@@ -152,8 +153,9 @@ func TestAStaleOperatorBuildsNothingWhileAnotherDeletes(t *testing.T) {
 }
 
 func TestAStaleOperatorTakesNothingAwayFromATransportThatIsMadeAnew(t *testing.T) {
-	w := newWorld(t)
-	deaf := stale(t)
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{})
+	deaf := w.stale()
 	transport := w.transport()
 	transport.Spec.Workers, transport.Spec.DeletionPolicy = nil, v1alpha1.DeletionDelete
 	w.create(w.policy("policy", time.Second), transport)
@@ -214,7 +216,7 @@ func TestANamespaceThatIsDeletedLeavesTheMessagesAndLetsGo(t *testing.T) {
 						strings.Contains(e.Note, w.namespace+"/async") && strings.Contains(e.Note, "async.failed") && strings.Contains(e.Note, "test")
 				})
 			})
-			if log := theOperator.log.String(); !strings.Contains(log, "the Transport "+w.namespace+"/async goes") {
+			if log := theLog.String(); !strings.Contains(log, "the Transport "+w.namespace+"/async goes") {
 				t.Error("the log does not tell of it")
 			}
 		})
@@ -509,7 +511,8 @@ func TestTheDeletionPolicyCanChangeInEachStage(t *testing.T) {
 
 func TestAnOperatorThatIsKilledInAnyStageOfADeletionLosesNothing(t *testing.T) {
 	testtransport.Long(t)
-	w := newWorld(t)
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{})
 	transport := w.ready()
 	w.hold("test", "async.failed")
 	nothing := func() {}
@@ -518,13 +521,13 @@ func TestAnOperatorThatIsKilledInAnyStageOfADeletionLosesNothing(t *testing.T) {
 	w.killAt(http.MethodDelete, "/bindings/", true, nothing)
 	t.Log("while the workers drain")
 	w.blocked(transport)
-	theOperator.kill()
-	theOperator.start(t, testcluster.Start(t))
+	w.operator.kill()
+	w.operator.start(t, testcluster.Start(t))
 	w.checkHeld("test")
 	t.Log("when it has just stopped the workers")
 	testtransport.Eventually(t, "the workers to be stopped", func() bool { return len(w.deployments()) == 0 })
-	theOperator.kill()
-	theOperator.start(t, testcluster.Start(t))
+	w.operator.kill()
+	w.operator.start(t, testcluster.Start(t))
 	for _, write := range []string{
 		"/bindings/.*/async.fallback.1s", "/queues/[^/]+/async.fallback.2s$", "/bindings/.*/lost",
 		"/queues/[^/]+/(lost|test)$", "/queues/[^/]+/(lost|test)$", // the one that the broker has counted goes first

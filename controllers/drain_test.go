@@ -56,7 +56,7 @@ func (w *world) blocked(transport *v1alpha1.Transport) string {
 // statusWrites is how often the operator wrote the status of a Transport.
 func (w *world) statusWrites(transport *v1alpha1.Transport) (writes int) {
 	w.Helper()
-	for _, write := range theOperator.writes.of(w.namespace) {
+	for _, write := range w.operator.writes.of(w.namespace) {
 		if strings.HasSuffix(write, fmt.Sprintf("/transports/%s/status", transport.Name)) {
 			writes++
 		}

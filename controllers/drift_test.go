@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/testcluster"
@@ -25,10 +24,8 @@ import (
 // series are the values of a metric in the namespace of this test, by the values of some labels.
 func (w *world) series(metric string, labels ...string) map[string]float64 {
 	w.Helper()
-	families, err := metrics.Registry.Gather()
-	must(w.T, err)
 	found := map[string]float64{}
-	for _, family := range families {
+	for _, family := range w.operator.metrics(w) {
 		if family.GetName() != metric {
 			continue
 		}
@@ -216,12 +213,12 @@ func TestWhatSomebodyDeletesOrChangesIsRepairedWithinOnePoll(t *testing.T) {
 			checkTopology(w, transport)
 			w.awaitReady(transport)
 
-			server, broker := theOperator.writes.of(w.namespace), w.proxy.writes.Load()
+			server, broker := w.operator.writes.of(w.namespace), w.proxy.writes.Load()
 			w.awaitLooks(3)
 			if now := w.proxy.writes.Load(); now > broker {
 				t.Errorf("the next polls write to the broker: %v", w.proxy.since(int(broker)))
 			}
-			written := slices.DeleteFunc(theOperator.writes.of(w.namespace)[len(server):], isEvent)
+			written := slices.DeleteFunc(w.operator.writes.of(w.namespace)[len(server):], isEvent)
 			// The count of the failure queue may come late, and is written then.
 			if len(written) > 1 {
 				t.Errorf("the next polls write to the API server: %v", written)
@@ -296,26 +293,28 @@ func TestAnOrdinaryChangeIsNoRepair(t *testing.T) {
 }
 
 func TestWhatHappenedWhileTheOperatorWasAwayIsRepaired(t *testing.T) {
-	w := newWorld(t)
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{})
 	w.applied()
-	theOperator.stop()
+	w.operator.stop()
 	_, err := w.amqp.Channel().QueueDelete("test", false, false, false)
 	must(t, err)
-	theOperator.start(t, testcluster.Start(t))
+	w.operator.start(t, testcluster.Start(t))
 	w.awaitEvent("Repaired", "deleted with the messages in them: test (number not known); created again: queue test")
 	w.awaitRepair(map[string]float64{"queue create": 1, "binding create": 2})
 }
 
 func TestASpecThatChangedWhileTheOperatorWasAwayIsNoRepair(t *testing.T) {
-	w := newWorld(t)
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{})
 	transport := w.applied()
-	theOperator.stop()
+	w.operator.stop()
 	_, err := w.amqp.Channel().QueueDelete("test", false, false, false)
 	must(t, err)
 	edit(w, transport, func(t *v1alpha1.Transport) {
 		t.Spec.Queues = append(t.Spec.Queues, v1alpha1.Queue{Name: "more", BindingKeys: []string{"more"}})
 	})
-	theOperator.start(t, testcluster.Start(t))
+	w.operator.start(t, testcluster.Start(t))
 	w.awaitReady(transport)
 	w.awaitEvent("BrokerUpdated", "create queue more")
 	if repairs := w.repairs(); len(repairs) > 0 {

@@ -177,19 +177,21 @@ func TestTheWorkersStayUntilTheirQueuesAreEmpty(t *testing.T) {
 }
 
 func TestDeletionGoesOnUnderAnotherOperator(t *testing.T) {
-	w := newWorld(t)
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{})
 	transport := w.ready()
 	w.amqp.Publish("async.failed", "", amqp091.Publishing{})
 	w.awaitCount("async.failed", 1)
 	must(t, w.client.Delete(t.Context(), transport))
 	w.await(transport, v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonDeletionBlocked)
-	theOperator.restart(t)
+	w.operator.restart(t)
 	w.amqp.Take("async.failed")
 	w.awaitGone(transport)
 	checkBrokerIsEmpty(w)
 }
 
 func TestWhatIsRetainedStaysOnTheBroker(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		prepare func(*world, *v1alpha1.Transport)
 		// silent is true where the API server takes no events.

@@ -174,7 +174,8 @@ func (p *passage) check() {
 // The next operator has nothing but the broker and the status to go by.
 func TestAnOperatorThatIsKilledBetweenTheStepsOfAnExchangeGoesOn(t *testing.T) {
 	testtransport.Long(t)
-	w := newWorld(t)
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{})
 	p := &passage{w: w, transport: w.ready()}
 	nothing := func() {}
 	p.publish()

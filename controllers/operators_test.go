@@ -8,7 +8,6 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/message"
@@ -33,25 +32,14 @@ func (w *world) takeIDs(queue string, messages int) []string {
 	return ids
 }
 
-// startBeside starts a second operator for a test. The metrics of a process are those of the operator that was set up last, so the first
-// one is set up again when the test ends.
-func startBeside(t *testing.T, second *operator) {
-	t.Helper()
-	second.start(t, testcluster.Start(t))
-	t.Cleanup(func() {
-		second.stop()
-		theOperator.stop()
-		theOperator.start(t, testcluster.Start(t))
-	})
-}
-
 func TestTwoOperatorsAtOnceDoNotFightAndLoseNothing(t *testing.T) {
 	testtransport.Long(t)
-	w := newWorld(t)
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{})
 	second := &operator{}
-	startBeside(t, second)
+	w.startBeside(second)
 	written := func() []int {
-		return []int{len(theOperator.writes.of(w.namespace)) + len(second.writes.of(w.namespace)), int(w.proxy.writes.Load())}
+		return []int{len(w.operator.writes.of(w.namespace)) + len(second.writes.of(w.namespace)), int(w.proxy.writes.Load())}
 	}
 	awaitQuiet := func() {
 		t.Helper()
@@ -100,8 +88,7 @@ func TestTwoOperatorsAtOnceDoNotFightAndLoseNothing(t *testing.T) {
 	w.awaitGone(transport)
 	// Whoever is still at it comes to its end first.
 	second.stop()
-	second.cancel = nil
-	theOperator.restart(t)
+	w.operator.restart(t)
 	checkBrokerIsEmpty(w)
 	if len(w.deployments()) > 0 {
 		t.Error("the Deployment is still there")
@@ -129,14 +116,15 @@ func (w *world) deadAt(method, pattern string, answered bool, trigger, meanwhile
 			return false
 		}
 	})
-	theOperator.kill()
-	defer theOperator.start(w.T, testcluster.Start(w.T)) // also where the test fails: the others need it
+	w.operator.kill()
 	meanwhile()
+	w.operator.start(w.T, testcluster.Start(w.T))
 }
 
 func TestAnOperatorThatIsKilledBetweenTwoStepsGoesOn(t *testing.T) {
 	testtransport.Long(t)
-	w := newWorld(t)
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{})
 	transport := w.transport()
 	w.create(w.policy("policy", time.Second, 2*time.Second))
 	nothing := func() {}
@@ -178,41 +166,16 @@ func TestAnOperatorThatIsKilledBetweenTwoStepsGoesOn(t *testing.T) {
 	checkBrokerIsEmpty(w)
 }
 
-// reconciles is how often a controller of this process has reconciled.
-func reconciles(t *testing.T, controller string) (total int) {
-	t.Helper()
-	families, err := metrics.Registry.Gather()
-	must(t, err)
-	for _, family := range families {
-		if family.GetName() != "controller_runtime_reconcile_total" {
-			continue
-		}
-		for _, metric := range family.GetMetric() {
-			for _, label := range metric.GetLabel() {
-				if label.GetName() == "controller" && label.GetValue() == controller {
-					total += int(metric.GetCounter().GetValue())
-				}
-			}
-		}
-	}
-	return total
-}
-
 func TestOneChangeOfASharedPolicyCostsEachTransportAFewReconciles(t *testing.T) {
-	w := newWorld(t)
-	theOperator.poll = time.Hour
-	t.Cleanup(func() {
-		theOperator.poll = 0
-		theOperator.restart(t)
-	})
-	theOperator.restart(t)
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{poll: time.Hour})
 	const users = 6
 	transports := w.fleet(users)
 	awaitCalm := func() (transport, policy int) {
 		t.Helper()
 		seen, since := -1, time.Now()
 		testtransport.Eventually(t, "nobody to reconcile", func() bool {
-			transport, policy = reconciles(t, "transport"), reconciles(t, "retrypolicy")
+			transport, policy = w.operator.reconciles(w.T, "transport"), w.operator.reconciles(w.T, "retrypolicy")
 			if total := transport + policy; total != seen {
 				seen, since = total, time.Now()
 			}

@@ -20,10 +20,11 @@ import (
 )
 
 // neighbour is the same vhost seen from another namespace.
-func (w *world) neighbour() *world {
+func (w *world) neighbour(o *operator) *world {
 	w.Helper()
 	other := *w
-	other.namespace = testcluster.Start(w.T).Namespace(w.T)
+	other.namespace, other.operator = privateNamespace(w.T, testcluster.Start(w.T)), o
+	o.namespaces = append(o.namespaces, other.namespace)
 	other.create(other.secret())
 	w.Cleanup(other.release)
 	return &other
@@ -193,19 +194,16 @@ func TestTwoTransportsThatClaimOneObject(t *testing.T) {
 
 func TestTwoClustersThatClaimOneObject(t *testing.T) {
 	testtransport.Long(t)
-	first := newWorld(t)
-	second := first.neighbour()
-	theOperator.stop()
-	theOperator.cancel = nil
-	t.Cleanup(func() { theOperator.start(t, testcluster.Start(t)) })
-	for _, o := range []*operator{{namespace: first.namespace}, {namespace: second.namespace, uid: "another-cluster"}} {
-		o.start(t, testcluster.Start(t))
-		t.Cleanup(o.stop)
-	}
+	t.Parallel()
+	first := newPrivateWorld(t, &operator{})
+	second := first.neighbour(&operator{uid: "another-cluster"})
+	second.operator.start(t, testcluster.Start(t))
+	t.Cleanup(second.operator.stop)
 	checkClaims(t, first, second, []string{"the prefix", "a work queue", "a queue that it adopted"})
 }
 
 func TestTwoTransportsShareTheProducersExchange(t *testing.T) {
+	t.Parallel()
 	for name, firstGoesFirst := range map[string]bool{"the one that made it goes first": true, "the other goes first": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -18,7 +18,6 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/testbroker"
@@ -31,6 +30,8 @@ type passwords struct {
 	mu     sync.Mutex
 	known  []string
 	leaked []string
+	// logged is how much of the log was searched for each of them.
+	logged map[string]int
 }
 
 // thePasswords are those of all tests: the operator that they share has one log.
@@ -52,6 +53,22 @@ func (p *passwords) search(place, text string) {
 			p.leaked = append(p.leaked, place)
 			return
 		}
+	}
+}
+
+// searchLog is search for the log, which only grows: what was searched for a password is not searched for it again.
+func (p *passwords) searchLog(log *lockedBuffer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	text := log.String()
+	if p.logged == nil {
+		p.logged = map[string]int{}
+	}
+	for _, password := range p.known {
+		if strings.Contains(text[max(0, p.logged[password]-len(password)):], password) {
+			p.leaked = append(p.leaked, "the log")
+		}
+		p.logged[password] = len(text)
 	}
 }
 
@@ -91,20 +108,23 @@ func checkNoPassword(w *world) {
 	}
 	thePasswords.search("the metrics", metricsText(w))
 	thePasswords.search("the arguments of the process", strings.Join(os.Args, " "))
-	thePasswords.search("the log", theOperator.log.String())
+	thePasswords.searchLog(&theLog)
 	for _, place := range thePasswords.leaks() {
 		w.Errorf("a password stands in %s", place)
 	}
 }
 
-// metricsText is the operator's metrics as text.
-func metricsText(t testing.TB) string {
-	t.Helper()
-	families, err := metrics.Registry.Gather()
-	must(t, err)
+// metricsText is the operator's metrics as text, with those of the whole process.
+func metricsText(w *world) string {
+	w.Helper()
 	var text strings.Builder
-	for _, family := range families {
+	for _, family := range theOperator.metrics(w) {
 		fmt.Fprintln(&text, family)
+	}
+	if w.operator != &theOperator {
+		for _, family := range w.operator.metrics(w) {
+			fmt.Fprintln(&text, family)
+		}
 	}
 	return text.String()
 }
@@ -129,6 +149,34 @@ func TestTheSearchForPasswordsFindsThem(t *testing.T) {
 		}
 		if got := len(found.leaks()) - before; got != leaks {
 			t.Errorf("%d leaks in %s", got, body)
+		}
+	}
+}
+
+func TestTheSearchOfTheLogFindsWhatComesToIt(t *testing.T) {
+	t.Parallel()
+	var found passwords
+	var log lockedBuffer
+	found.add("user", "hunter2")
+	for _, step := range []struct {
+		written, added string
+		leaks          int
+	}{
+		{written: "all well, hun"},
+		{written: "ter2 in two parts", leaks: 1},
+		{written: "all well"},
+		{written: "swordfish before it is known"},
+		{added: "swordfish", leaks: 1},
+	} {
+		before := len(found.leaks())
+		_, err := log.Write([]byte(step.written))
+		must(t, err)
+		if step.added != "" {
+			found.add("user", step.added)
+		}
+		found.searchLog(&log)
+		if got := len(found.leaks()) - before; got != step.leaks {
+			t.Errorf("%d leaks after %q", got, step.written)
 		}
 	}
 }

@@ -29,7 +29,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
@@ -47,14 +46,15 @@ import (
 // Every right that the manager is deployed with is used: without it the API server refuses something in the life of a
 // Transport. And with all of them it refuses nothing.
 func TestTheManagerHasEveryRightThatItNeedsAndNoOther(t *testing.T) {
+	t.Parallel()
 	granted := deployedRights(t)
 	if len(granted) < 20 {
 		t.Fatalf("config/rbac grants only %v", granted)
 	}
 	cluster := testcluster.Start(t)
-	newWorld(t) // starts the operator, where no test did before
-	pause(t)
 	installRabbitmqClusters(t, cluster)
+	theKEDA.Lock()
+	t.Cleanup(theKEDA.Unlock) // after the parts of this test, which run side by side
 	installKEDA(t, cluster)
 	token := scrapersToken(t, cluster)
 	if denied := liveUnder(t, cluster, granted, token); len(denied) > 0 {
@@ -70,13 +70,6 @@ func TestTheManagerHasEveryRightThatItNeedsAndNoOther(t *testing.T) {
 			t.Logf("refused were %v", denied)
 		})
 	}
-}
-
-// pause keeps the operator of the other tests away until this one ends. No other may run meanwhile.
-func pause(t *testing.T) {
-	t.Helper()
-	theOperator.stop()
-	t.Cleanup(func() { theOperator.start(t, testcluster.Start(t)) })
 }
 
 // installRabbitmqClusters makes the kind of the RabbitMQ Cluster Operator known, unless it is.
@@ -249,9 +242,14 @@ type denials struct {
 
 // hide has the cluster look as if it had no KEDA.
 func (d *denials) hide(next http.RoundTripper) http.RoundTripper {
+	return hideKEDA(next, d.keda.Load)
+}
+
+// hideKEDA has the cluster look as if it had no KEDA, unless it is shown.
+func hideKEDA(next http.RoundTripper, shown func() bool) http.RoundTripper {
 	const nothing = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
-		if r.URL.Path != "/apis/keda.sh/v1alpha1" || d.keda.Load() {
+		if r.URL.Path != "/apis/keda.sh/v1alpha1" || shown() {
 			return next.RoundTrip(r)
 		}
 		return answer(r, http.StatusNotFound, nothing), nil
@@ -303,7 +301,7 @@ type stage struct {
 // reads its metrics. It ends at the first request that is forbidden, and returns those.
 func liveUnder(t *testing.T, cluster *testcluster.Cluster, rights []right, token string) []string {
 	t.Helper()
-	w := newWorld(t)
+	w := newUnattendedWorld(t, &operator{})
 	own := cluster.Namespace(t)
 	grantRights(t, cluster, own, rights)
 	denied := &denials{}
@@ -331,11 +329,8 @@ func startAs(w *world, cluster *testcluster.Cluster, own string, denied *denials
 	cfg.Wrap(denied.wrap)
 	cfg.Wrap(denied.hide)
 	cfg.Wrap(withoutStreamedLists)
-	cached, err := controllers.CacheOptions()
-	must(w.T, err)
-	cached.DefaultNamespaces = map[string]cache.Config{w.namespace: {}}
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
-		Scheme: controllers.NewScheme(), Cache: cached, Client: controllers.ClientOptions(),
+		Scheme: controllers.NewScheme(), Cache: w.operator.sight(w.T), Client: controllers.ClientOptions(),
 		Metrics: metricsserver.Options{
 			BindAddress: address, SecureServing: true, FilterProvider: filters.WithAuthenticationAndAuthorization,
 		},
@@ -351,7 +346,7 @@ func startAs(w *world, cluster *testcluster.Cluster, own string, denied *denials
 	must(w.T, controllers.Setup(ctx, mgr, controllers.Options{
 		ClusterUID: uid, Workers: workload.Options{Image: workerImage},
 		PollInterval: pollInterval, Waits: shortWaits(), Concurrency: 2,
-		Scale: controllers.Scale{URL: "http://redrive.example"},
+		Scale: controllers.Scale{URL: "http://redrive.example"}, Name: "-" + own, Metrics: w.operator.registerer(),
 	}))
 	ended := make(chan struct{})
 	go func() {

@@ -23,6 +23,7 @@ func awaitAnswer(t *testing.T, r *restarts, at string, silent bool) {
 }
 
 func TestTheTransportsOfABrokerThatAnswersAgainAreLookedAt(t *testing.T) {
+	t.Parallel()
 	m, b, r := newManagement(t), newBrokers(0, 8, nil), newRestarts()
 	other := newManagement(t).port(t, b, "password")
 	port, one, two := m.port(t, b, "password"), types.NamespacedName{Name: "one"}, types.NamespacedName{Name: "two"}
@@ -76,6 +77,7 @@ func TestATransportThatMovesIsOfItsNewBrokerOnly(t *testing.T) {
 
 // What was silent for long is left alone for as long, but not when it answers again.
 func TestABrokerThatAnswersAgainIsObservedAtOnce(t *testing.T) {
+	t.Parallel()
 	m, b, r := newManagement(t), newBrokers(0, 8, nil), newRestarts()
 	port := m.port(t, b, "password")
 	r.of(types.NamespacedName{Name: "one"}, port)

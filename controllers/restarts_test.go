@@ -9,18 +9,14 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"redrive.dev/redrive/internal/message"
-	"redrive.dev/redrive/internal/testcluster"
 	"redrive.dev/redrive/internal/testtransport"
 )
 
 // The poll would come in an hour. Messages in a lane of which the exchange is gone expire, and stay; when the management API answers again
 // after it had not, the exchange is made again, and the lane touched.
 func TestAfterARestartOfTheBrokerALaneThatStandsStillIsTouchedLongBeforeThePoll(t *testing.T) {
-	w := newWorld(t)
-	pause(t)
-	operator := &operator{poll: time.Hour}
-	operator.start(t, testcluster.Start(t))
-	defer operator.stop()
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{poll: time.Hour})
 	w.create(w.policy("policy", time.Second))
 	transport := w.transport()
 	transport.Spec.Workers[0].Replicas = new(int32(0)) // it would look more often while workers come up

@@ -41,11 +41,8 @@ func TestARevokedLoginIsAConditionAndTheNextOneIsTakenOver(t *testing.T) {
 
 // The poll would come in an hour. Pods that are no longer ready are reason enough to look at the Secret and the broker anew.
 func TestWorkersThatAreNotAvailableMakeTheOperatorLookAtTheBroker(t *testing.T) {
-	w := newWorld(t)
-	pause(t)
-	operator := &operator{poll: time.Hour}
-	operator.start(t, testcluster.Start(t))
-	defer operator.stop()
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{poll: time.Hour})
 	transport := w.ready()
 	password := w.revoke()
 	available := int32(2)

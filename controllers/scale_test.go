@@ -31,7 +31,7 @@ import (
 // ask asks for the number of messages as KEDA does. It returns the status where there is none, and else the number.
 func (w *world) ask(transport, worker string) string {
 	w.Helper()
-	return w.askAt(theOperator.scale, transport, worker)
+	return w.askAt(w.operator.scale, transport, worker)
 }
 
 func (w *world) askAt(address, transport, worker string) string {
@@ -178,11 +178,11 @@ func TestABreakerOfOneKeyHoldsNothingBack(t *testing.T) {
 
 // Its broker is asked by a login of its own, and no reconcile has ever run in it.
 func TestAManagerThatStandsByAnswersToo(t *testing.T) {
-	cluster := testcluster.Start(t)
-	w := newWorld(t)
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{})
 	w.scaled(func(*v1alpha1.Worker) {})
 	w.amqp.Publish("async", "test", make([]amqp091.Publishing, 3)...)
-	pause(t)
+	w.operator.stop()
 	now := metav1.NowMicro()
 	w.create(&coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "redrive"},
@@ -190,10 +190,8 @@ func TestAManagerThatStandsByAnswersToo(t *testing.T) {
 			HolderIdentity: new("another"), LeaseDurationSeconds: ptr.To[int32](3600), AcquireTime: &now, RenewTime: &now,
 		},
 	})
-	cached, err := controllers.CacheOptions()
-	must(t, err)
-	mgr, err := ctrl.NewManager(cluster.Config, ctrl.Options{
-		Scheme: controllers.NewScheme(), Cache: cached, Client: controllers.ClientOptions(), Metrics: metricsserver.Options{BindAddress: "0"},
+	mgr, err := ctrl.NewManager(testcluster.Start(t).Config, ctrl.Options{
+		Scheme: controllers.NewScheme(), Cache: w.operator.sight(t), Client: controllers.ClientOptions(), Metrics: metricsserver.Options{BindAddress: "0"},
 		LeaderElection: true, LeaderElectionID: "redrive", LeaderElectionNamespace: w.namespace,
 		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
@@ -204,7 +202,7 @@ func TestAManagerThatStandsByAnswersToo(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	must(t, controllers.Setup(ctx, mgr, controllers.Options{
 		ClusterUID: "standby", Workers: workload.Options{Image: workerImage}, PollInterval: pollInterval, Waits: shortWaits(), Concurrency: 1,
-		Scale: controllers.Scale{Listener: listener, URL: address},
+		Scale: controllers.Scale{Listener: listener, URL: address}, Name: w.operator.name, Metrics: w.operator.registerer(),
 	}))
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Start(ctx) }()

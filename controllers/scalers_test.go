@@ -28,10 +28,12 @@ import (
 	"redrive.dev/redrive/internal/workload"
 )
 
-// The one test with KEDA's kind in the cluster that all share: it comes before those that run side by side.
 func TestKEDAComesAndGoes(t *testing.T) {
+	t.Parallel()
+	theKEDA.Lock()
+	t.Cleanup(theKEDA.Unlock) // after what takes KEDA's kind away
 	cluster := testcluster.Start(t)
-	w := newWorld(t)
+	w := newPrivateWorld(t, &operator{keda: true})
 	w.create(w.policy("policy", time.Second))
 	transport := w.transport()
 	transport.Spec.Workers[0].Replicas = ptr.To[int32](5)
@@ -48,7 +50,7 @@ func TestKEDAComesAndGoes(t *testing.T) {
 	}
 	triggers, _, _ := unstructured.NestedSlice(object.Object, "spec", "triggers")
 	address, _, _ := unstructured.NestedString(triggers[0].(map[string]any), "metadata", "url")
-	if want := theOperator.scale + workload.ScalePath(w.namespace, "async", "default"); address != want {
+	if want := w.operator.scale + workload.ScalePath(w.namespace, "async", "default"); address != want {
 		t.Errorf("KEDA is to ask %s, want %s", address, want)
 	}
 	w.settle()
@@ -64,9 +66,9 @@ func TestKEDAComesAndGoes(t *testing.T) {
 		return w.isReady(transport) && transport.Status.Workers == "0/0"
 	})
 	w.settle()
-	written := len(theOperator.writes.of(w.namespace))
+	written := len(w.operator.writes.of(w.namespace))
 	w.awaitLooks(6)
-	if now := theOperator.writes.of(w.namespace); len(now) > written {
+	if now := w.operator.writes.of(w.namespace); len(now) > written {
 		t.Errorf("where nothing differs, written was %v", now[written:])
 	}
 	if got := sizes(); !slices.Equal(got, []int32{5, 7, 0}) {
@@ -129,9 +131,9 @@ func TestWithoutKEDAKubernetesOwnAutoscalerIsUsed(t *testing.T) {
 		t.Errorf("the autoscaler is %+v", hpa)
 	}
 	w.settle()
-	written := len(theOperator.writes.of(w.namespace))
+	written := len(w.operator.writes.of(w.namespace))
 	w.awaitLooks(6)
-	if now := theOperator.writes.of(w.namespace); len(now) > written {
+	if now := w.operator.writes.of(w.namespace); len(now) > written {
 		t.Errorf("where nothing differs, written was %v", now[written:])
 	}
 
@@ -307,7 +309,10 @@ func (w *world) watchReplicas(transport *v1alpha1.Transport) func() []int32 {
 	}
 }
 
-// installKEDA makes KEDA's kind known, and returns what takes it away again.
+// theKEDA is held by a test as long as the cluster that all share is to have KEDA's kind, or to lack it.
+var theKEDA sync.Mutex
+
+// installKEDA makes KEDA's kind known, and returns what takes it away again. Its caller holds theKEDA.
 func installKEDA(t *testing.T, cluster *testcluster.Cluster) (remove func()) {
 	t.Helper()
 	data, err := os.ReadFile("testdata/keda.yaml")

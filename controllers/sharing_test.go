@@ -9,14 +9,9 @@ import (
 )
 
 func TestTransportsOfOneVhostCostOneSnapshotForEachPoll(t *testing.T) {
-	w := newWorld(t)
-	theOperator.poll = 2 * time.Second
-	t.Cleanup(func() {
-		theOperator.poll = 0
-		theOperator.restart(t)
-	})
-	theOperator.restart(t)
-	const users, polls, readsOfASnapshot = 6, 4, 5
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{poll: 6 * time.Second})
+	const users, polls, readsOfASnapshot = 6, 3, 5
 	w.create(w.policy("policy", time.Second))
 	for i := range users {
 		transport, name := w.transport(), fmt.Sprintf("shared-%d", i)
@@ -31,16 +26,16 @@ func TestTransportsOfOneVhostCostOneSnapshotForEachPoll(t *testing.T) {
 	quiet := -1
 	testtransport.Eventually(t, "nothing to be written any more", func() bool {
 		before := quiet
-		quiet = len(theOperator.writes.of(w.namespace)) + int(w.proxy.writes.Load())
+		quiet = len(w.operator.writes.of(w.namespace)) + int(w.proxy.writes.Load())
 		w.awaitLooks(2)
 		return before == quiet
 	})
 
-	reads, looks := w.proxy.reads.Load(), reconciles(t, "transport")
+	reads, looks := w.proxy.reads.Load(), w.operator.reconciles(w.T, "transport")
 	testtransport.Eventually(t, "some polls", func() bool {
-		return reconciles(t, "transport") >= looks+polls*users
+		return w.operator.reconciles(w.T, "transport") >= looks+polls*users
 	})
-	looks = reconciles(t, "transport") - looks
+	looks = w.operator.reconciles(w.T, "transport") - looks
 	snapshots := float64(w.proxy.reads.Load()-reads) / readsOfASnapshot
 	// One round may have been half over at either end.
 	if most := float64(looks)/users + 2; snapshots > most {

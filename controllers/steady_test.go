@@ -29,11 +29,11 @@ func (w *world) settle() {
 	before := []int{-1, -1}
 	defer func() {
 		if w.Failed() {
-			w.Logf("written were %v and %v", theOperator.writes.of(w.namespace), w.proxy.written)
+			w.Logf("written were %v and %v", w.operator.writes.of(w.namespace), w.proxy.written)
 		}
 	}()
 	testtransport.Eventually(w, "the operator to have nothing left to write", func() bool {
-		now := []int{len(theOperator.writes.of(w.namespace)), int(w.proxy.writes.Load())}
+		now := []int{len(w.operator.writes.of(w.namespace)), int(w.proxy.writes.Load())}
 		quiet := slices.Equal(now, before)
 		before = now
 		w.awaitLooks(4)
@@ -55,9 +55,9 @@ func TestNothingIsWrittenWhereNothingDiffers(t *testing.T) {
 	transport := w.ready()
 	w.settle()
 	w.get(transport)
-	server, broker := theOperator.writes.of(w.namespace), w.proxy.writes.Load()
+	server, broker := w.operator.writes.of(w.namespace), w.proxy.writes.Load()
 	w.awaitLooks(6)
-	if now := theOperator.writes.of(w.namespace); len(now) > len(server) {
+	if now := w.operator.writes.of(w.namespace); len(now) > len(server) {
 		t.Errorf("the operator wrote to the API server: %v", now[len(server):])
 	}
 	if now := w.proxy.writes.Load(); now > broker {

@@ -2,20 +2,16 @@ package controllers_test
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -28,22 +24,15 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	"sigs.k8s.io/yaml"
 
 	"redrive.dev/redrive/api/v1alpha1"
-	"redrive.dev/redrive/controllers"
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/testbroker"
 	"redrive.dev/redrive/internal/testcluster"
@@ -62,18 +51,13 @@ const (
 	repairWindow = 30 * time.Second
 )
 
-// shortWaits come to a second or so each, since the status keeps whole seconds.
-func shortWaits() topology.Waits {
-	return topology.Waits{Grace: 100 * time.Millisecond, Unbound: 100 * time.Millisecond, Empty: 100 * time.Millisecond}
-}
-
 func TestMain(m *testing.M) {
 	// The tests wait for the broker's figures, and not for a processor. The command line still decides.
 	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
 	}
 	// Now: controller-runtime drops all that is logged by a logger that comes half a minute after the start.
-	logger := logr.FromSlogHandler(slog.NewTextHandler(&theOperator.log, nil))
+	logger := logr.FromSlogHandler(slog.NewTextHandler(&theLog, nil))
 	ctrl.SetLogger(logger)
 	klog.SetLogger(logger)
 	testbroker.Main(running(func() int {
@@ -90,125 +74,6 @@ type running func() int
 // Run implements what the Main functions take.
 func (r running) Run() int { return r() }
 
-// operator is a manager with the controllers in it.
-type operator struct {
-	once sync.Once
-	// poll is how often it looks at each Transport; pollInterval where it is zero.
-	poll time.Duration
-	// young is how old a queue becomes before anything leads into it.
-	young time.Duration
-	// image of the workers, workerImage where it is empty; maxRollouts is how many Deployments another one rolls at a time.
-	image       string
-	maxRollouts int
-	// uid is what it takes for its cluster's, and namespace the only one that it sees, where they are set: so it stands for
-	// the operator of another cluster.
-	uid, namespace string
-	// wrap stands between it and the API server, where it is set.
-	wrap func(http.RoundTripper) http.RoundTripper
-
-	// scale is the URL at which it tells how many messages there are.
-	scale string
-
-	cancel context.CancelFunc
-	ended  chan error
-	log    lockedBuffer
-	writes writeCounter
-	// dead is true once it was killed: nothing that it still says reaches the API server.
-	dead atomic.Bool
-}
-
-// theOperator is the one that all tests share. They share a process, and TestMain ends it.
-var theOperator operator
-
-func (o *operator) start(t *testing.T, cluster *testcluster.Cluster) {
-	t.Helper()
-	cfg := rest.CopyConfig(cluster.Config)
-	cfg.Impersonate.UserName = managerUser
-	cfg.Wrap(o.writes.wrap)
-	cfg.Wrap(thePasswords.watch)
-	cfg.Wrap(o.cutOff)
-	if o.wrap != nil {
-		cfg.Wrap(o.wrap)
-	}
-	cached, err := controllers.CacheOptions()
-	must(t, err)
-	if o.namespace != "" {
-		cached.DefaultNamespaces = map[string]cache.Config{o.namespace: {}}
-	}
-	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
-		Scheme: controllers.NewScheme(), Cache: cached, Client: controllers.ClientOptions(),
-		Metrics: metricsserver.Options{BindAddress: "0"},
-		// A second manager in the same process has controllers of the same names.
-		Controller: config.Controller{SkipNameValidation: new(true)},
-	})
-	must(t, err)
-	uid := ""
-	testtransport.Eventually(t, "the API server to know the operator's rights", func() bool {
-		uid, err = controllers.ClusterUID(context.Background(), mgr.GetAPIReader())
-		return err == nil
-	})
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	o.scale = "http://" + listener.Addr().String()
-	waits := shortWaits()
-	waits.Young = o.young
-	ctx, cancel := context.WithCancel(context.Background())
-	o.cancel, o.ended = cancel, make(chan error, 1)
-	must(t, controllers.Setup(ctx, mgr, controllers.Options{
-		ClusterUID: cmp.Or(o.uid, uid), Workers: workload.Options{Image: cmp.Or(o.image, workerImage)}, MaxRollouts: o.maxRollouts,
-		PollInterval: cmp.Or(o.poll, pollInterval), Waits: waits, SuspectsStay: time.Second, RepairWindow: repairWindow, Concurrency: 8,
-		Scale: controllers.Scale{Listener: listener, URL: o.scale},
-	}))
-	go func() { o.ended <- mgr.Start(ctx) }()
-}
-
-// grant gives the operator the rights that it is deployed with, and no other.
-func grant(t *testing.T, cluster *testcluster.Cluster) {
-	t.Helper()
-	file, err := os.ReadFile("../config/rbac/role.yaml")
-	must(t, err)
-	role := &rbacv1.ClusterRole{}
-	must(t, yaml.UnmarshalStrict(file, role))
-	must(t, cluster.Client.Create(t.Context(), role))
-	must(t, cluster.Client.Create(t.Context(), &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: role.Name},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: managerUser}},
-	}))
-}
-
-// restart ends the operator and starts another, as a new pod would. No other test may run meanwhile.
-func (o *operator) restart(t *testing.T) {
-	t.Helper()
-	o.stop()
-	o.start(t, testcluster.Start(t))
-}
-
-// kill ends the operator as SIGKILL does: it writes nothing more to anybody.
-func (o *operator) kill() {
-	o.dead.Store(true)
-	o.stop()
-	o.dead.Store(false)
-}
-
-func (o *operator) cutOff(next http.RoundTripper) http.RoundTripper {
-	return roundTripper(func(r *http.Request) (*http.Response, error) {
-		if o.dead.Load() {
-			return nil, errors.New("the operator is dead")
-		}
-		return next.RoundTrip(r)
-	})
-}
-
-func (o *operator) stop() {
-	if o.cancel != nil {
-		o.cancel()
-		if err := <-o.ended; err != nil {
-			fmt.Fprintln(os.Stderr, "the operator ended:", err)
-		}
-	}
-}
-
 // world is what one test has for itself: a namespace, a vhost, and a proxy before the management API.
 type world struct {
 	*testing.T
@@ -220,6 +85,7 @@ type world struct {
 	amqp      *testtransport.Broker
 	broker    *broker.Client
 	proxy     *proxy
+	operator  *operator
 }
 
 func newWorld(t *testing.T) *world {
@@ -231,16 +97,26 @@ func newWorld(t *testing.T) *world {
 func newWorldOn(t *testing.T, server *testbroker.Broker) *world {
 	t.Helper()
 	cluster := testcluster.Start(t)
-	theOperator.once.Do(func() {
-		grant(t, cluster)
-		theOperator.start(t, cluster)
-	})
+	theStart.Do(func() { theOperator.start(t, cluster) })
+	return newWorldIn(t, server, cluster.Namespace(t), &theOperator)
+}
+
+// newUnattendedWorld is a world that no operator sees, until the test starts one for it.
+func newUnattendedWorld(t *testing.T, o *operator) *world {
+	t.Helper()
+	w := newWorldIn(t, testbroker.Shared(t), privateNamespace(t, testcluster.Start(t)), o)
+	o.namespaces = append(o.namespaces, w.namespace)
+	return w
+}
+
+func newWorldIn(t *testing.T, server *testbroker.Broker, namespace string, o *operator) *world {
+	t.Helper()
 	vhost := server.Vhost(t)
 	management, err := url.Parse(server.ManagementURL)
 	must(t, err)
 	administrator, _ := management.User.Password()
 	w := &world{
-		T: t, client: cluster.Client, namespace: cluster.Namespace(t), vhost: vhost,
+		T: t, client: testcluster.Start(t).Client, namespace: namespace, vhost: vhost, operator: o,
 		user: "operator-" + vhost, password: server.User(t, "operator-"+vhost, "policymaker", vhost, ".*", ".*", ".*"),
 		amqp: testtransport.Connect(t, server.URL(vhost)), proxy: newProxy(t, server.ManagementURL),
 	}

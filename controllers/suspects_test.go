@@ -15,7 +15,6 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
-	"redrive.dev/redrive/internal/testcluster"
 	"redrive.dev/redrive/internal/testtransport"
 	"redrive.dev/redrive/internal/workload"
 )
@@ -103,9 +102,9 @@ func TestAPodForSuspectsRunsWhileThereAreSome(t *testing.T) {
 		return w.get(pod) && pod.Annotations[workload.ConfigHashAnnotation] == transport.Status.ConfigHash
 	})
 	w.settle()
-	server := theOperator.writes.of(w.namespace)
+	server := w.operator.writes.of(w.namespace)
 	w.awaitLooks(4)
-	if now := theOperator.writes.of(w.namespace); len(now) > len(server) {
+	if now := w.operator.writes.of(w.namespace); len(now) > len(server) {
 		t.Errorf("the operator wrote while nothing changed: %v", now[len(server):])
 	}
 
@@ -204,9 +203,9 @@ func TestSuspectsAreHandledWhileTheirTransportIsStalled(t *testing.T) {
 			}
 			w.await(transport, v1alpha1.ReadyCondition, metav1.ConditionFalse, tt.reason)
 			w.settle()
-			server := theOperator.writes.of(w.namespace)
+			server := w.operator.writes.of(w.namespace)
 			w.awaitLooks(4)
-			if now := theOperator.writes.of(w.namespace); len(now) > len(server) {
+			if now := w.operator.writes.of(w.namespace); len(now) > len(server) {
 				t.Errorf("the operator wrote while nothing changed: %v", now[len(server):])
 			}
 
@@ -235,11 +234,8 @@ func TestSuspectsAreHandledWhileTheirTransportIsStalled(t *testing.T) {
 // The poll would come in an hour. That workers were not there is reason enough to look again soon: the broker counts late
 // what they left behind.
 func TestSuspectsOfWorkersThatEndedAreSoonFound(t *testing.T) {
-	w := newWorld(t)
-	pause(t)
-	operator := &operator{poll: time.Hour}
-	operator.start(t, testcluster.Start(t))
-	defer operator.stop()
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{poll: time.Hour})
 	transport := w.ready() // whose workers have only just come
 	w.suspect()
 	w.awaitSuspects(transport)

@@ -143,10 +143,10 @@ func TestWhatWorkersSayOfThemselvesIsACondition(t *testing.T) {
 
 	t.Log("nothing new is written")
 	w.settle()
-	server, asked := theOperator.writes.of(w.namespace), one.asked.Load()
+	server, asked := w.operator.writes.of(w.namespace), one.asked.Load()
 	one.says.Store(said(time.Now().Add(time.Hour)))
 	testtransport.Eventually(t, "the pod to be asked again", func() bool { return one.asked.Load() >= asked+3 })
-	if now := theOperator.writes.of(w.namespace); len(now) > len(server) {
+	if now := w.operator.writes.of(w.namespace); len(now) > len(server) {
 		t.Errorf("the operator wrote while nothing changed: %v", now[len(server):])
 	}
 
@@ -172,7 +172,8 @@ func TestWhatWorkersSayOfThemselvesIsACondition(t *testing.T) {
 }
 
 func TestAnOperatorThatStartsTellsNothingTwice(t *testing.T) {
-	w := newWorld(t)
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{})
 	w.create(w.policy("policy", time.Second))
 	transport := w.transport()
 	transport.Spec.Workers[0].Budget = &v1alpha1.Budget{Percent: 10}
@@ -183,7 +184,7 @@ func TestAnOperatorThatStartsTellsNothingTwice(t *testing.T) {
 	talker.says.Store(&compile.WorkerStatus{Troubles: []compile.Trouble{{Reason: v1alpha1.ReasonBudgetExhausted, Message: "retries wait"}}})
 	w.awaitWarning(transport, v1alpha1.ReasonBudgetExhausted, "retries wait")
 	w.awaitEvent("BudgetExhausted", "retries wait")
-	theOperator.restart(t)
+	w.operator.restart(t)
 	asked := talker.asked.Load()
 	testtransport.Eventually(t, "the next operator to ask", func() bool { return talker.asked.Load() >= asked+3 })
 	talker.says.Store(&compile.WorkerStatus{})
@@ -267,11 +268,11 @@ func TestAHandlerThatIsNotReadyIsAWarning(t *testing.T) {
 
 	t.Log("the next try says something else, and so does the other pod")
 	w.settle()
-	server, asked := theOperator.writes.of(w.namespace), one.asked.Load()
+	server, asked := w.operator.writes.of(w.namespace), one.asked.Load()
 	one.says.Store(says("php: exit status 255 before its hello: 10:15:07 Parse error on line 3"))
 	other.says.Store(says("php: exit status 255 before its hello: 10:15:08 Parse error on line 3"))
 	testtransport.Eventually(t, "the pod to be asked again", func() bool { return one.asked.Load() >= asked+3 })
-	if now := theOperator.writes.of(w.namespace); len(now) > len(server) {
+	if now := w.operator.writes.of(w.namespace); len(now) > len(server) {
 		t.Errorf("the operator wrote while nothing changed: %v", now[len(server):])
 	}
 	if events := w.eventsOf("Recovered", ""); len(events) > 0 {

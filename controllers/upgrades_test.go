@@ -1,7 +1,6 @@
 package controllers_test
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -42,22 +41,12 @@ func (w *world) fleet(transports int) []*v1alpha1.Transport {
 	return fleet
 }
 
-// upgrade runs the operator with another image of the workers, which rolls so many at a time, until the test ends. It looks at
-// nothing by itself unless poll says so.
+// upgrade runs the operator with another image of the workers, which rolls so many at a time. It looks at nothing by itself unless poll
+// says so.
 func (w *world) upgrade(image string, maxRollouts int, poll time.Duration) {
 	w.Helper()
-	theOperator.image, theOperator.maxRollouts, theOperator.poll = image, maxRollouts, poll
-	theOperator.restart(w.T)
-}
-
-func (w *world) downgradeAtEnd() {
-	w.Cleanup(func() {
-		// This cluster collects no garbage, and what is left would keep its place.
-		w.release()
-		must(w.T, w.client.DeleteAllOf(context.Background(), &appsv1.Deployment{}, client.InNamespace(w.namespace)))
-		theOperator.image, theOperator.maxRollouts, theOperator.poll = "", 0, 0
-		theOperator.restart(w.T)
-	})
+	w.operator.image, w.operator.maxRollouts, w.operator.poll = image, maxRollouts, poll
+	w.operator.restart(w.T)
 }
 
 // withImage are the Deployments of an image, and those of them whose pods are all there.
@@ -119,7 +108,7 @@ func (w *world) awaitCalm() {
 	w.Helper()
 	seen, since := -1, time.Now()
 	testtransport.Eventually(w, "nobody to reconcile", func() bool {
-		if total := reconciles(w.T, "transport"); total != seen {
+		if total := w.operator.reconciles(w.T, "transport"); total != seen {
 			seen, since = total, time.Now()
 		}
 		return time.Since(since) > time.Second
@@ -127,10 +116,10 @@ func (w *world) awaitCalm() {
 }
 
 func TestAnUpgradeRollsAFewDeploymentsAtATimeAndEndsWithAll(t *testing.T) {
-	w := newWorld(t)
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{})
 	const fleet, limit = 7, 2
 	transports := w.fleet(fleet)
-	w.downgradeAtEnd()
 	w.upgrade(newImage, limit, time.Hour)
 	w.awaitFull(newImage, limit)
 
@@ -149,12 +138,12 @@ func TestAnUpgradeRollsAFewDeploymentsAtATimeAndEndsWithAll(t *testing.T) {
 	}
 
 	t.Log("the operator is killed and another goes on")
-	written := len(theOperator.writes.of(w.namespace))
-	theOperator.kill()
-	theOperator.start(t, testcluster.Start(t))
+	written := len(w.operator.writes.of(w.namespace))
+	w.operator.kill()
+	w.operator.start(t, testcluster.Start(t))
 	w.awaitFull(newImage, limit)
 	w.awaitCalm()
-	if now := theOperator.writes.of(w.namespace); len(now) != written {
+	if now := w.operator.writes.of(w.namespace); len(now) != written {
 		t.Errorf("while they wait it wrote %q", now[written:])
 	}
 
@@ -177,9 +166,9 @@ func TestAnUpgradeRollsAFewDeploymentsAtATimeAndEndsWithAll(t *testing.T) {
 }
 
 func TestAUsersChangeDoesNotWaitForAnUpgrade(t *testing.T) {
-	w := newWorld(t)
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{})
 	transports := w.fleet(3)
-	w.downgradeAtEnd()
 	w.upgrade(newImage, 1, time.Hour)
 	first := w.awaitFull(newImage, 1)[0]
 	i := slices.IndexFunc(transports, func(tr *v1alpha1.Transport) bool { return !strings.HasPrefix(first.Name, tr.Name) })
@@ -201,9 +190,9 @@ func TestAUsersChangeDoesNotWaitForAnUpgrade(t *testing.T) {
 }
 
 func TestAnUpgradeThatDoesNotComeUpGoesOnOneAtATime(t *testing.T) {
-	w := newWorld(t)
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{})
 	transports := w.fleet(5)
-	w.downgradeAtEnd()
 	w.upgrade(newImage, 2, time.Hour)
 	broken := w.awaitBroken(2)
 	rolling := w.awaitFull(newImage, 3)
@@ -243,11 +232,11 @@ func (w *world) touch(transport *v1alpha1.Transport) {
 }
 
 func TestAWorkerThatWasBrokenBeforeHoldsNoPlaceInAnUpgrade(t *testing.T) {
-	w := newWorld(t)
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{})
 	transports := w.fleet(3)
 	before := w.deployments()[0]
 	w.setStatus(&before, neverReady)
-	w.downgradeAtEnd()
 	w.upgrade(newImage, 1, pollInterval)
 	for range transports {
 		testtransport.Eventually(t, "one more to roll", func() bool {

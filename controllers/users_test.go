@@ -160,9 +160,9 @@ func TestWorkersGetAUserOfTheirOwnThatFollowsTheirQueues(t *testing.T) {
 
 	t.Log("nothing is written where nothing differs")
 	w.settle()
-	server, written := theOperator.writes.of(w.namespace), w.proxy.writes.Load()
+	server, written := w.operator.writes.of(w.namespace), w.proxy.writes.Load()
 	w.awaitLooks(6)
-	if now := theOperator.writes.of(w.namespace); len(now) > len(server) || w.proxy.writes.Load() > written {
+	if now := w.operator.writes.of(w.namespace); len(now) > len(server) || w.proxy.writes.Load() > written {
 		t.Errorf("written: %v, %v", now[len(server):], w.proxy.since(int(written)))
 	}
 
@@ -422,7 +422,8 @@ func TestWithoutTheTagWorkersThatHaveAUserGoOnAndAreToldOfNoQueueThatItMayNotCon
 
 func TestAnOperatorThatIsKilledWhileItMakesOrChangesAUserGoesOn(t *testing.T) {
 	testtransport.Long(t)
-	w := newWorld(t)
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{})
 	w.administer()
 	w.allowSecrets()
 	transport := w.scoped()

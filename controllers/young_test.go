@@ -6,17 +6,14 @@ import (
 	"time"
 
 	"redrive.dev/redrive/api/v1alpha1"
-	"redrive.dev/redrive/internal/testcluster"
 	"redrive.dev/redrive/internal/testtransport"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 )
 
 func TestNothingLeadsToAQueueAndNoWorkerIsToldOfItBeforeItIsOldEnough(t *testing.T) {
-	w := newWorld(t)
-	theOperator.stop()
-	patient := &operator{young: time.Hour}
-	patient.start(t, testcluster.Start(t))
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{young: time.Hour})
 	w.create(w.policy("policy", time.Second, 2*time.Second))
 	transport := w.transport()
 	w.create(transport)
@@ -38,8 +35,8 @@ func TestNothingLeadsToAQueueAndNoWorkerIsToldOfItBeforeItIsOldEnough(t *testing
 	if len(w.configMaps())+len(w.deployments()) > 0 {
 		t.Errorf("workers are told of the queues: %v", w.configMaps())
 	}
-	patient.stop()
-	theOperator.start(t, testcluster.Start(t))
+	w.operator.young = 0
+	w.operator.restart(t)
 	w.awaitReady(transport)
 	if len(w.configMaps()) != 1 {
 		t.Errorf("want the workers' configuration, got %d", len(w.configMaps()))
