@@ -42,6 +42,7 @@ func carrying(text string) *retry.Failure {
 }
 
 func TestWorker_CarriesWhatAFailureAsksForToTheNextAttempt(t *testing.T) {
+	t.Parallel()
 	crash := &retry.Failure{Source: retry.SourceCrash, Class: "SIGKILL"}
 	queues := map[string]struct {
 		change func(*v1alpha1.Transport)

@@ -56,7 +56,7 @@ func (h *held) of(queue string) time.Duration {
 
 func TestABusyQueueDoesNotHoldUpAMessageNowAndThen(t *testing.T) {
 	const messages, lasts = 5000, 50 * time.Millisecond
-	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), withQueues(nil, "free"))
+	r := newRigAlone(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), withQueues(nil, "free"))
 	p := newProgram()
 	var mu sync.Mutex
 	began := map[string]time.Time{}
@@ -122,7 +122,7 @@ func TestQueuesShareTheHandlersTimeByWeight(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), withQueues(c.weights, "free"))
+			r := newRigAlone(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), withQueues(c.weights, "free"))
 			p, h := newProgram(), &held{time: map[string]time.Duration{}}
 			p.handle = h.handle(c.lasts)
 			p.started(r, func() {

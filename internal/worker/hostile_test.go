@@ -125,6 +125,7 @@ func TestAMessageWhoseHeadersHaveOutgrownEveryFrameDisturbsNoOther(t *testing.T)
 
 func TestHeadersAreBoundedByTheBrokersFrames(t *testing.T) {
 	testtransport.Long(t)
+	t.Parallel()
 	own := testbroker.Private(t)
 	if err := own.Control(t.Context(), "eval", "application:set_env(rabbit, frame_max, 65536)."); err != nil {
 		t.Fatal(err)

@@ -65,6 +65,7 @@ func TestAHandlerThatCannotReadAMessageFailsItAtOnce(t *testing.T) {
 }
 
 func TestARetryHasThePriorityOfItsPolicyAndTheHandlerSeesTheProducers(t *testing.T) {
+	t.Parallel()
 	cases := []struct {
 		name      string
 		policy    v1alpha1.RetryPriority

@@ -14,6 +14,7 @@ import (
 )
 
 func TestAMessageThatTheHandlerHasNotBegunComesAgainWithNothingCounted(t *testing.T) {
+	t.Parallel()
 	queues := map[string]func(*v1alpha1.Transport){"an ordinary queue": nil, "a strict one": strict(v1alpha1.OnFailureContinue)}
 	for name, change := range queues {
 		t.Run(name, func(t *testing.T) {

@@ -44,6 +44,7 @@ case $REDRIVE_MESSAGE_ID in
 esac`
 
 func TestNothingIsLostByProgramsThatMisbehave(t *testing.T) {
+	t.Parallel()
 	type classes = map[string]string // of the failure of a message, by its id; empty where it succeeds
 	cases := map[string]struct {
 		handler v1alpha1.Handler

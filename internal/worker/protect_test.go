@@ -241,7 +241,6 @@ func (r *rig) counted(name string, label ...string) float64 {
 
 func TestAPartnerThatIsDownForAMinuteIsCalledLessThanAHundredthAsOften(t *testing.T) {
 	testtransport.Long(t)
-	t.Parallel()
 	const messages, outage = 10_000, time.Minute
 	var down atomic.Bool
 	down.Store(true)

@@ -160,6 +160,7 @@ func TestAHandlerThatIsNotReadyGetsNoMessageAndCostsNoAttempt(t *testing.T) {
 }
 
 func TestAHandlerThatIsNotReadyYetGetsNothingUntilItIs(t *testing.T) {
+	t.Parallel()
 	for name, journal := range map[string]*notebook{"a worker": nil, "the suspects' worker": {}} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), nil)

@@ -27,6 +27,7 @@ type silence struct {
 
 func newSilence(t *testing.T) *silence {
 	t.Helper()
+	t.Parallel()
 	s := &silence{node: testbroker.Private(t)}
 	s.partner = newPartner(t, func(r *http.Request, attempt int) int {
 		kind := r.Header.Get("Redrive-Type")

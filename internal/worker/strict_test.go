@@ -303,7 +303,7 @@ func (r *rig) interrupt(queue string) {
 	}
 	select {
 	case <-deliveries:
-	case <-time.After(30 * time.Second):
+	case <-time.After(testtransport.Patience):
 		r.t.Fatalf("waited for a message in %s", queue)
 	}
 }

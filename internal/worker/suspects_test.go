@@ -68,7 +68,7 @@ func (r *rig) next(queue string) amqp091.Delivery {
 	select {
 	case d := <-deliveries:
 		return d
-	case <-time.After(30 * time.Second):
+	case <-time.After(testtransport.Patience):
 		r.t.Fatalf("waited for a message in %s", queue)
 		return amqp091.Delivery{}
 	}

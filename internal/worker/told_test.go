@@ -53,7 +53,7 @@ func TestNothingTellsAValueOfAMessageWhereAnExpressionFails(t *testing.T) {
 		policy.Strategies = append(policy.Strategies, v1alpha1.Strategy{Name: fmt.Sprint("fails-", i), When: when, Action: v1alpha1.ActionDrop})
 	}
 	policy.Strategies = append(policy.Strategies, v1alpha1.Strategy{Name: "without-a-delay", When: "true", DelayFrom: new("duration(message.body.text)")})
-	r := newRig(t, newPartner(t, always(http.StatusInternalServerError)), policy, failingEverywhere)
+	r := newRigAlone(t, newPartner(t, always(http.StatusInternalServerError)), policy, failingEverywhere)
 	log := &sharedBuffer{}
 	r.log = slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})
 	collector := traced(t, r, nil)

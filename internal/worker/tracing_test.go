@@ -55,7 +55,7 @@ func twice(status int) func(*http.Request, int) int {
 
 func TestEachAttemptIsASpanInTheProducersTraceLinkedToTheOneBefore(t *testing.T) {
 	p := newPartner(t, twice(502))
-	r := newRig(t, p, testtransport.Explicit(100*time.Millisecond, 100*time.Millisecond), nil)
+	r := newRigAlone(t, p, testtransport.Explicit(100*time.Millisecond, 100*time.Millisecond), nil)
 	collector := traced(t, r, nil)
 	r.publish(amqp091.Publishing{
 		MessageId: "m-1", CorrelationId: "c-1", Body: []byte("secret body"),
@@ -108,7 +108,7 @@ func TestEachAttemptIsASpanInTheProducersTraceLinkedToTheOneBefore(t *testing.T)
 
 func TestAMessageWithoutAContextBeginsATraceWithEachAttempt(t *testing.T) {
 	p := newPartner(t, twice(500))
-	r := newRig(t, p, testtransport.Explicit(100*time.Millisecond, 100*time.Millisecond), nil)
+	r := newRigAlone(t, p, testtransport.Explicit(100*time.Millisecond, 100*time.Millisecond), nil)
 	collector := traced(t, r, nil)
 	r.publish(amqp091.Publishing{Headers: amqp091.Table{"traceparent": "no context"}})
 	testtransport.Eventually(t, "the spans of all attempts", func() bool { return len(collector.Named("process test")) == 3 })
@@ -124,7 +124,7 @@ func TestAMessageThatIsGivenUpKeepsItsSpanAndTheProducersContext(t *testing.T) {
 	p := newPartner(t, always(500))
 	policy := testtransport.Explicit(time.Second)
 	policy.Strategies = []v1alpha1.Strategy{{Name: "hopeless", When: "error.status == 500", Action: v1alpha1.ActionFail}}
-	r := newRig(t, p, policy, nil)
+	r := newRigAlone(t, p, policy, nil)
 	collector := traced(t, r, nil)
 	r.publish(amqp091.Publishing{Headers: amqp091.Table{"traceparent": producersParent}})
 	testtransport.Eventually(t, "the failure queue", func() bool { return r.Ready("async.failed") == 1 })
@@ -146,7 +146,7 @@ func TestTriesAtOnceAreAttemptsWithSpansToo(t *testing.T) {
 	p := newPartner(t, twice(500))
 	policy := testtransport.Explicit(time.Second)
 	policy.Immediate = new(int32(2))
-	r := newRig(t, p, policy, nil)
+	r := newRigAlone(t, p, policy, nil)
 	collector := traced(t, r, nil)
 	r.publish(amqp091.Publishing{})
 	testtransport.Eventually(t, "the spans of all attempts", func() bool { return len(collector.Named("process test")) == 3 })
@@ -162,7 +162,7 @@ func TestTriesAtOnceAreAttemptsWithSpansToo(t *testing.T) {
 
 func TestAttemptsInAStrictlyOrderedQueueAreLinked(t *testing.T) {
 	p := newPartner(t, twice(500))
-	r := newRig(t, p, testtransport.Explicit(100*time.Millisecond, 100*time.Millisecond), func(t *v1alpha1.Transport) {
+	r := newRigAlone(t, p, testtransport.Explicit(100*time.Millisecond, 100*time.Millisecond), func(t *v1alpha1.Transport) {
 		t.Spec.Queues[0].Ordering = &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}
 	})
 	collector := traced(t, r, nil)
@@ -178,7 +178,7 @@ func TestAttemptsInAStrictlyOrderedQueueAreLinked(t *testing.T) {
 
 func TestATraceThatIsNotSampledStaysSo(t *testing.T) {
 	p := newPartner(t, twice(500))
-	r := newRig(t, p, testtransport.Explicit(100*time.Millisecond, 100*time.Millisecond), nil)
+	r := newRigAlone(t, p, testtransport.Explicit(100*time.Millisecond, 100*time.Millisecond), nil)
 	collector := traced(t, r, nil)
 	parent := strings.TrimSuffix(producersParent, "01") + "00"
 	r.publish(amqp091.Publishing{Headers: amqp091.Table{"traceparent": parent}}, amqp091.Publishing{MessageId: "sampled"})
@@ -212,7 +212,7 @@ func TestWithoutTracesTheProducersContextIsHandedOn(t *testing.T) {
 
 func TestNamesThatAreNoTextDoNotCostSpans(t *testing.T) {
 	p := newPartner(t, always(200))
-	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
+	r := newRigAlone(t, p, testtransport.Explicit(time.Second), nil)
 	collector := traced(t, r, nil)
 	r.Publish("async.return", testtransport.Queue, amqp091.Publishing{MessageId: "\xff\xfe", CorrelationId: "\x80", Headers: amqp091.Table{"redrive-routing-key": "\xc3("}}, amqp091.Publishing{MessageId: "text"})
 	testtransport.Eventually(t, "both spans", func() bool { return len(collector.Named("process test")) == 2 })
@@ -221,7 +221,7 @@ func TestNamesThatAreNoTextDoNotCostSpans(t *testing.T) {
 func TestACollectorThatIsAwayHoldsUpNoMessage(t *testing.T) {
 	const messages = 3000
 	p := newPartner(t, always(200))
-	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
+	r := newRigAlone(t, p, testtransport.Explicit(time.Second), nil)
 	collector := traced(t, r, map[string]string{"OTEL_BSP_MAX_QUEUE_SIZE": "16", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "8"})
 	asked, release := make(chan struct{}, messages), make(chan struct{})
 	t.Cleanup(func() { close(release) })

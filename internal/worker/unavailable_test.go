@@ -13,6 +13,7 @@ import (
 )
 
 func TestAQueueWithoutALeaderIsATroubleAndTheOthersGoOn(t *testing.T) {
+	t.Parallel()
 	own := testbroker.Private(t)
 	p := newPartner(t, always(200))
 	r := newRigOn(t, own, p, testtransport.Explicit(time.Second), withQueues(nil, "free"))

@@ -3,6 +3,7 @@ package worker_test
 import (
 	"cmp"
 	"context"
+	"flag"
 	"io"
 	"log/slog"
 	"net/http"
@@ -27,7 +28,13 @@ import (
 	"redrive.dev/redrive/internal/worker"
 )
 
-func TestMain(m *testing.M) { testbroker.Main(m) }
+func TestMain(m *testing.M) {
+	// The tests wait for lanes, and not for a processor. The command line still decides.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	testbroker.Main(m)
+}
 
 // partner is the code that the worker calls: it remembers every request and answers as told.
 type partner struct {
@@ -110,10 +117,17 @@ func (r *rig) use(change func(*amqp.Target)) {
 // newRig declares the topology and starts the worker, under a login that has no right too many.
 func newRig(t *testing.T, p *partner, policy v1alpha1.RetryPolicySpec, change func(*v1alpha1.Transport)) *rig {
 	t.Helper()
+	t.Parallel() // Every rig has its vhost, its login and its worker.
 	return newRigOn(t, testbroker.Shared(t), p, policy, change)
 }
 
-// newRigOn is newRig on a broker of its own.
+// newRigAlone is newRig for a test that sets the environment, or in which others would take the time that it measures.
+func newRigAlone(t *testing.T, p *partner, policy v1alpha1.RetryPolicySpec, change func(*v1alpha1.Transport)) *rig {
+	t.Helper()
+	return newRigOn(t, testbroker.Shared(t), p, policy, change)
+}
+
+// newRigOn is newRigAlone on a broker of its own.
 func newRigOn(t *testing.T, shared *testbroker.Broker, p *partner, policy v1alpha1.RetryPolicySpec, change func(*v1alpha1.Transport)) *rig {
 	t.Helper()
 	transport := testtransport.New(p.URL)
@@ -454,6 +468,7 @@ func largeBody(t *testing.T) int {
 }
 
 func TestGarbageIsHandledOrFailsAndNeverLoops(t *testing.T) {
+	t.Parallel()
 	nested := amqp091.Table{"deep": amqp091.Table{"deeper": []any{int32(1), "x", nil}}}
 	cases := []struct {
 		name    string
