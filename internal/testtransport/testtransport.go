@@ -252,7 +252,7 @@ func Eventually(t testing.TB, what string, condition func() bool) {
 // would else keep the machine from what they wait for.
 func EventuallyWithin(t testing.TB, limit time.Duration, what string, condition func() bool) {
 	t.Helper()
-	const often, seldom = 20 * time.Millisecond, 100 * time.Millisecond
+	const often, seldom = 20 * time.Millisecond, 200 * time.Millisecond
 	for start := time.Now(); !condition(); {
 		waited := time.Since(start)
 		if waited > limit {
