@@ -43,6 +43,7 @@ func (s *stage) bindings(queue string) []string {
 }
 
 func TestAnAdoptedQueueLosesNothingAndIsLetGoAsItWas(t *testing.T) {
+	t.Parallel()
 	for name, arguments := range map[string]amqp091.Table{
 		"classic": nil, "quorum": {"x-queue-type": "quorum"}, "quorum with a bound": {"x-queue-type": "quorum", "x-max-length": int32(100)},
 	} {
@@ -113,6 +114,7 @@ func TestAQueueIsNotLetGoWhileAConfigurationNamesIt(t *testing.T) {
 }
 
 func TestAnAdoptedQueueOutlivesItsTransport(t *testing.T) {
+	t.Parallel()
 	for name, force := range map[string]bool{"with DeleteIfEmpty": false, "with Delete": true} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
@@ -200,6 +202,7 @@ func (r *racing) Apply(ctx context.Context, step topology.Step) (bool, error) {
 }
 
 func TestTwoThatMakeTheSameAtTheSameTimeComeApart(t *testing.T) {
+	t.Parallel()
 	cases := map[string]string{
 		"from the beginning": "+ policy", "before the first exchange": "+ exchange async.failed ", "before a queue": "+ queue test ",
 		"before the producers' exchange": "+ exchange async ",

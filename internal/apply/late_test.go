@@ -11,6 +11,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/testtransport"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -65,12 +66,13 @@ func (b *belated) DeleteQueue(ctx context.Context, name string, ifEmpty, ifUnuse
 // The worst moment is when all goes into what has been made again and the workers, for the order, have not begun to read it: the end of the first
 // migration for the queue, and the middle of the second for its stand-in.
 func TestADeletionThatIsCarriedOutLateTakesNothingThatWasMadeAgain(t *testing.T) {
+	t.Parallel()
 	const deletions = 8
 	for number := 1; number <= deletions; number++ {
 		t.Run(fmt.Sprintf("deletion %d", number), func(t *testing.T) {
 			s := newStage(t)
 			f := s.settled(false, "test")
-			f.within = 8 * time.Minute
+			f.within = 4 * testtransport.Patience
 			s.waits.Request = time.Minute
 			port := &belated{Port: s.client, number: number, by: 25 * time.Second, worst: make(chan struct{})}
 			worst := sync.OnceFunc(func() { close(port.worst) })

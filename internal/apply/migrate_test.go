@@ -64,7 +64,8 @@ type tap struct {
 
 func newFlow(s *stage, parks bool, keys ...string) *flow {
 	f := &flow{
-		s: s, exchange: "async", keys: keys, parks: parks, within: 4 * time.Minute, stop: make(chan struct{}), confirmed: map[string]bool{}, gone: map[string]bool{}, handled: map[string]int{},
+		s: s, exchange: "async", keys: keys, parks: parks, within: 2 * testtransport.Patience, stop: make(chan struct{}),
+		confirmed: map[string]bool{}, gone: map[string]bool{}, handled: map[string]int{},
 		order: map[string][]int{}, consumers: map[string]*tap{},
 	}
 	s.t.Cleanup(f.end)
@@ -418,6 +419,7 @@ func (s *stage) queue(name string) *v1alpha1.Queue {
 }
 
 func TestAQueueIsExchangedUnderTraffic(t *testing.T) {
+	t.Parallel()
 	classic, quorum := v1alpha1.QueueClassic, v1alpha1.QueueQuorum
 	strict := &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}
 	for name, c := range map[string]struct {
@@ -489,6 +491,7 @@ func (s *stage) doubling() []topology.Binding {
 }
 
 func TestAQueueIsExchangedBehindExchangesThatRouteToOthersToo(t *testing.T) {
+	t.Parallel()
 	classic := v1alpha1.QueueClassic
 	for name, c := range map[string]struct {
 		change func(s *stage)
@@ -564,6 +567,7 @@ func TestTwoOperatorsExchangeAQueueTogether(t *testing.T) {
 }
 
 func TestAnExchangeThatIsTakenBackLosesNothing(t *testing.T) {
+	t.Parallel()
 	for _, at := range wholeWay() {
 		t.Run(string(at), func(t *testing.T) {
 			s := newStage(t)

@@ -32,6 +32,7 @@ func (s *stage) home(key string) (queues []string) {
 }
 
 func TestARenamedQueueTakesOverUnderTraffic(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		change  func(q *v1alpha1.Queue)
 		ordered bool
@@ -72,6 +73,7 @@ func TestARenamedQueueTakesOverUnderTraffic(t *testing.T) {
 }
 
 func TestARenamingThatIsKilledAfterEachStepGoesOn(t *testing.T) {
+	t.Parallel()
 	for name, ordered := range map[string]bool{"without an order": false, "in order": true} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
@@ -114,6 +116,7 @@ func TestAQueueIsExchangedAndRenamedAtOnce(t *testing.T) {
 // What comes by a former name has a way home while the queue is exchanged, too.
 // Whoever has bound a queue does not do so again under its new name.
 func TestWhatOthersHaveBoundFollowsARenamingThatTakesAnotherTurn(t *testing.T) {
+	t.Parallel()
 	for name, turn := range map[string]func(q *v1alpha1.Queue){
 		"the new queue is adopted": func(q *v1alpha1.Queue) { q.Adopt = new(true) },
 		"it is renamed again":      func(q *v1alpha1.Queue) { q.Name, q.Formerly = "bills", []string{"orders", "test"} },

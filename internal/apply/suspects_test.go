@@ -14,6 +14,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/retry"
+	"redrive.dev/redrive/internal/testtransport"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -136,7 +137,7 @@ func (s *stage) handle(queue string, times int, settle func(amqp091.Delivery) er
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	limit := time.NewTimer(25 * time.Second)
+	limit := time.NewTimer(testtransport.Patience)
 	defer limit.Stop()
 	for i := range times {
 		select {
@@ -145,7 +146,7 @@ func (s *stage) handle(queue string, times int, settle func(amqp091.Delivery) er
 				s.t.Fatal(err)
 			}
 		case <-limit.C:
-			s.t.Fatalf("%d of %d messages in %s within 25 s", i, times, queue)
+			s.t.Fatalf("%d of %d messages in %s within %s", i, times, queue, testtransport.Patience)
 		}
 	}
 	if err := channel.Close(); err != nil {

@@ -125,6 +125,7 @@ func TestThePolicyOfALaneThatExpiredMessagesDoNotLeaveIsTouched(t *testing.T) {
 }
 
 func TestAPolicyIsTouchedAFewTimes(t *testing.T) {
+	t.Parallel()
 	const second = time.Second
 	for name, c := range map[string]struct {
 		// restarted is true where the broker was started again just now.
@@ -173,6 +174,7 @@ func TestLanesThatStallOneAfterTheOtherShareTheTouches(t *testing.T) {
 }
 
 func TestAnotherRestartBeginsAnew(t *testing.T) {
+	t.Parallel()
 	s := newStalling(t)
 	for range 3 {
 		s.in.State.Restarted = s.in.Now
@@ -285,6 +287,7 @@ func TestAPolicyOfSomebodyElseIsNotTouched(t *testing.T) {
 // Messages that expire while the exchange is gone stay in the lane when it is there again, for 180 s by RabbitMQ alone. So they do where
 // a vhost of a broker before 4.2 starts its queues before its exchanges.
 func TestExpiredMessagesLeaveALaneSoonAfterTheirExchangeIsBack(t *testing.T) {
+	t.Parallel()
 	s := newStageOn(t, testbroker.Private(t, testbroker.LongConfirmTimeout))
 	s.once()
 	s.allCounted()
