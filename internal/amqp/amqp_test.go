@@ -3,6 +3,7 @@ package amqp_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"log/slog"
 	"net/url"
 	"reflect"
@@ -22,7 +23,13 @@ import (
 	"redrive.dev/redrive/internal/testtransport"
 )
 
-func TestMain(m *testing.M) { testbroker.Main(m) }
+func TestMain(m *testing.M) {
+	// The tests wait for the broker, and not for a processor. The command line still decides.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	testbroker.Main(m)
+}
 
 // broker is a vhost behind a proxy that can be cut, and a plain connection to it.
 type broker struct {
@@ -32,6 +39,13 @@ type broker struct {
 }
 
 func newBroker(t *testing.T) *broker {
+	t.Helper()
+	t.Parallel() // Each has its vhost.
+	return brokerOf(t, testbroker.Shared(t))
+}
+
+// newBrokerAlone is newBroker for a test that looks at the whole process, or in which others would take the time that it measures.
+func newBrokerAlone(t *testing.T) *broker {
 	t.Helper()
 	return brokerOf(t, testbroker.Shared(t))
 }
@@ -435,7 +449,7 @@ func (l *locked) Write(p []byte) (int, error) {
 }
 
 func TestNothingIsLeftRunning(t *testing.T) {
-	b := newBroker(t)
+	b := newBrokerAlone(t)
 	b.queue(t, "q", nil)
 	ignore := goleak.IgnoreCurrent()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -59,7 +59,6 @@ func TestAMessageThatAFullQueueRefusedIsNeverTakenForConfirmed(t *testing.T) {
 
 // RabbitMQ refuses at once, so nobody waits for it whenever somebody looks: the message that is held is between two tries.
 func TestAFullQueueIsAProblemForAsLongAsAMessageIsTriedAgain(t *testing.T) {
-	t.Parallel()
 	b := newBroker(t)
 	b.queue(t, "q", amqp091.Table{"x-max-length": int32(1), "x-overflow": "reject-publish"})
 	publisher := amqp.NewPublisher(b.options(t))

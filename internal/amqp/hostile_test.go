@@ -242,7 +242,7 @@ func TestAMarkOfSomebodyElsesPublicationIsNotTakenForOurs(t *testing.T) {
 }
 
 func TestABrokerThatDoesNotAnswerDoesNotHoldUpTheEnd(t *testing.T) {
-	b := newBroker(t)
+	b := newBrokerAlone(t)
 	b.queue(t, "q", nil)
 	b.fill(1)
 	publisher, consumer, in := amqp.NewPublisher(b.options(t)), amqp.NewConsumer(b.options(t)), &inbox{}
