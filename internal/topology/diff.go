@@ -108,7 +108,7 @@ type differ struct {
 	patterns map[string]*regexp.Regexp
 	// patternSteps is what those that are compiled come to.
 	patternSteps int
-	out      Difference
+	out          Difference
 }
 
 // Diff compares the desired with the observed objects. created are the objects, as Ref strings, that this Transport made
