@@ -69,7 +69,7 @@ func metadataSize(configMap *corev1.ConfigMap) int {
 	}
 	for i := range configMap.ManagedFields {
 		if fields := configMap.ManagedFields[i].FieldsV1; fields != nil {
-			size += len(fields.Raw)
+			size += len(fields.GetRawBytes())
 		}
 	}
 	return size

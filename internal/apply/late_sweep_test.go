@@ -36,8 +36,6 @@ func lateChanges() map[string]lateChange {
 
 // laters are after how long a request is carried out to which nobody has heard an answer, one after the other: before the waits of a deletion
 // are over, in their middle, and after what is made again has traffic.
-//
-//nolint:gochecknoglobals // a table
 var laters = []time.Duration{2 * time.Second, 8 * time.Second, 15 * time.Second, 30 * time.Second}
 
 // belatedWrite holds up the write of a number, from 1; 0 is none. It counts all.

@@ -252,7 +252,7 @@ func (f *flow) check(queues ...string) (doubled int) {
 		defer f.mu.Unlock()
 		for id := range f.confirmed {
 			for _, queue := range queues {
-				if f.handled[queue+"/"+id] == 0 && !(f.mayReturn && f.gone[id]) {
+				if f.handled[queue+"/"+id] == 0 && (!f.mayReturn || !f.gone[id]) {
 					ids = append(ids, queue+"/"+id)
 				}
 			}
