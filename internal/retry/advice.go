@@ -59,6 +59,8 @@ func (d *decision) release(f Failure) {
 	d.verdict.Reason = ReasonRelease
 	d.verdict.Explanation = "again in " + readable(delay) + ", because the handler released the message; no attempt is counted"
 	d.verdict.History = d.before
+	// How early a message may be is told by the delay that it waits for, and not by a longer one before.
+	d.verdict.History.LastDelay = min(d.before.LastDelay, delay)
 }
 
 // heed writes down that the handler decided.

@@ -49,7 +49,19 @@ func (b *Budget) begin() (began time.Time, err error) {
 	return began, nil
 }
 
-func (b *Budget) end(began time.Time) { b.took += time.Since(began) }
+func (b *Budget) end(began time.Time) {
+	b.took += time.Since(began)
+	b.ends = time.Time{}
+}
+
+// without takes out of the time of the evaluation that runs what it waited for others.
+func (b *Budget) without(waited time.Duration) {
+	if b == nil || b.ends.IsZero() {
+		return
+	}
+	b.ends = b.ends.Add(waited)
+	b.took -= waited
+}
 
 // spend takes steps. It ends the evaluation, by the panic that CEL takes for that, where there are not as many: an error would be
 // a value like others, which && and || may pass over.

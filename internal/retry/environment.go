@@ -306,8 +306,14 @@ func (s *schema) NativeToValue(value any) ref.Val {
 	}
 }
 
+// longestNumber is more than any number needs. Each read of one parses it again, which would take a second for a megabyte of digits.
+const longestNumber = 1024
+
 // number is an int where it is written as one and fits, else a double.
 func number(n json.Number) ref.Val {
+	if len(n) > longestNumber {
+		return types.NewErr("number out of range")
+	}
 	if i, err := n.Int64(); err == nil {
 		return types.Int(i)
 	}

@@ -179,7 +179,10 @@ func (s *scope) time(at slot, value time.Time) ref.Val {
 func (s *scope) readBody() (any, error) {
 	if !s.decoded {
 		s.decoded = true
-		if s.bodyErr = s.message.Bodies.take(len(s.message.Body)); s.bodyErr == nil {
+		began := time.Now()
+		s.bodyErr = s.message.Bodies.take(len(s.message.Body))
+		s.budget.without(time.Since(began))
+		if s.bodyErr == nil {
 			s.taken = true
 			s.body, s.bodyErr = s.decode(s.message.Body)
 		}

@@ -337,6 +337,7 @@ func (w *Worker) denied(ctx context.Context, j *job, wait time.Duration) (outcom
 		return w.pause(ctx, j, wait)
 	}
 	j.state.NotBefore = w.options.Now().Add(wait)
+	j.state.History.LastDelay = min(j.state.History.LastDelay, wait) // by which it is told how early it may be
 	return outcome{kind: postponed}, true
 }
 
