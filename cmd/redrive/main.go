@@ -10,9 +10,11 @@ import (
 
 	"redrive.dev/redrive/internal/child"
 	"redrive.dev/redrive/internal/cli"
+	"redrive.dev/redrive/internal/handler"
 )
 
 func main() {
+	handler.GuardStandardLog()
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	os.Exit(child.Main(func() int {

@@ -18,6 +18,7 @@ import (
 
 	"redrive.dev/redrive/handler"
 	"redrive.dev/redrive/internal/child"
+	calls "redrive.dev/redrive/internal/handler"
 	"redrive.dev/redrive/internal/suspects"
 	"redrive.dev/redrive/internal/worker"
 )
@@ -37,6 +38,7 @@ func Main(h handler.Handler) {
 	o := Flags(flag.CommandLine)
 	flag.Parse()
 	worker.LetHeapGrow()
+	calls.GuardStandardLog()
 	os.Exit(child.Main(func() int {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 		defer stop()

@@ -124,10 +124,17 @@ func unconnected(err error, handshake bool) *retry.Failure {
 	return &retry.Failure{Source: retry.SourceConnection, Class: connectionClass(err, handshake), Message: text, Logged: text}
 }
 
+// goAwayDebug begins, in an error of net/http, what a server has to say when it ends a connection of HTTP/2. It may be of a message.
+const goAwayDebug = "debug="
+
 // lost is the failure of one whose connection ended.
 func lost(err error) *retry.Failure {
 	text := message.Text(err.Error(), message.MaxText)
-	return &retry.Failure{Source: retry.SourceCrash, Class: ClassConnectionReset, Message: text, Logged: text}
+	logged, said, _ := strings.Cut(text, goAwayDebug)
+	if said != "" {
+		logged += "and debug data"
+	}
+	return &retry.Failure{Source: retry.SourceCrash, Class: ClassConnectionReset, Message: text, Logged: logged}
 }
 
 // connectionClass says why no connection came about.

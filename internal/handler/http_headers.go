@@ -156,7 +156,7 @@ func (c *carrier) carry(name string, fieldOf func() string) {
 	}
 	field := fieldOf()
 	full := canonical(c.prefix, field)
-	if !c.mayCarry(full) {
+	if field == "" || !c.mayCarry(full) {
 		c.omit(name)
 		return
 	}
@@ -283,7 +283,11 @@ func (c *carrier) fieldOf(name string) string {
 		field = append(field, '-')
 	}
 	free := string(field)
+	// Each try looks at a name that another header has: more than are carried need not be tried, and would take seconds for thousands of spellings.
 	for n := 2; c.isTaken(free); n++ {
+		if n > maxCarriedHeaders {
+			return ""
+		}
 		free = string(field) + "-" + strconv.Itoa(n)
 	}
 	return free

@@ -52,7 +52,7 @@ func (p *Process) bury(q *peer, exit child.Exit, read int64) {
 		reason = exitCrashed
 	}
 	p.remove(q, reason)
-	why := q.obituary(exit)
+	why, busy := q.obituary(exit), len(q.calls) > 0
 	p.blame(q, exit, read, why)
 	switch {
 	case p.pool.closed, planned:
@@ -62,6 +62,9 @@ func (p *Process) bury(q *peer, exit child.Exit, read int64) {
 	case q.reason == exitTimeout:
 		p.grow()
 	default:
+		if busy {
+			why = q.ending(exit) // what it wrote may be of a message: that stands in the failure queue only
+		}
 		p.log.warn("end", "a process of the handler ended", "program", p.settings.program(), "pid", q.child.Pid(), "error", why)
 		p.pool.crashes++
 		if p.pool.crashes > freeCrashes {
@@ -128,6 +131,14 @@ func (q *peer) obituary(exit child.Exit) error {
 		text += "; its standard error: " + child.Text(last, cut, maxReason)
 	}
 	return errors.New(message.Text(text, message.MaxText))
+}
+
+// ending says how a process ended, without a word of what it wrote.
+func (q *peer) ending(exit child.Exit) error {
+	if q.fault != nil {
+		return errors.New("it broke the protocol, or gave no answer, and was killed")
+	}
+	return errors.New("it ended: " + exit.String())
 }
 
 // lastComplaint is the end of what a process wrote to its standard error since it got the messages that it has in hand, or since it

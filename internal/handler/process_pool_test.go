@@ -446,3 +446,24 @@ func TestProcessesThatGoOnDyingAreReplacedWithPauses(t *testing.T) {
 		t.Errorf("eleven starts within %s", took)
 	}
 }
+
+// What a process that ends with a message in hand wrote may be of that message.
+func TestNothingThatAProcessWroteOfAMessageIsToldOfTheHandler(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello)}, handler.Options{Concurrency: 1})
+	told := ""
+	for range 12 {
+		if failure := give(t, p, patience, "complain cannot book marked", "exit 3"); failure == nil || strings.Contains(failure.Logged, "marked") {
+			t.Fatalf("failure %+v", failure)
+		}
+		if why, _ := p.Ready(); why != nil {
+			told = why.Error()
+		}
+		if strings.Contains(told, "marked") {
+			t.Fatalf("it is told: %s", told)
+		}
+	}
+	if !strings.Contains(told, "exit status 3") {
+		t.Errorf("told is %q", told)
+	}
+}
