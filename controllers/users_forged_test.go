@@ -4,7 +4,6 @@ import (
 	"net/url"
 	"slices"
 	"testing"
-	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	corev1 "k8s.io/api/core/v1"
@@ -21,12 +20,7 @@ import (
 // Whoever may write ConfigMaps makes one that looks as if the operator had published it, and names a queue of another team on the same vhost.
 func TestAConfigMapOfSomebodyElseOpensNoQueueOfOthers(t *testing.T) {
 	w := newWorld(t)
-	w.allowSecrets()
-	transport := w.scoped()
-	w.dropUsersOf(transport)
-	w.create(w.policy("policy", time.Second))
-	w.create(transport)
-	w.awaitReady(transport)
+	transport := w.scopedReady()
 	_, err := w.amqp.Channel().QueueDeclare("payroll", true, false, false, false, amqp091.Table{"x-queue-type": "quorum", "redrive-owner": "c2/payroll/pay"})
 	must(t, err)
 	w.amqp.Publish("", "payroll", amqp091.Publishing{MessageId: "1", Body: []byte("of others")})
