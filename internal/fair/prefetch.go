@@ -167,7 +167,7 @@ func (p *Prefetch) look(loads map[string]Load, limits Limits, now time.Time) []*
 		}
 		d.full = l.Prefetch > 0 && l.Full >= passed/2
 		limited := d.full || l.Prefetch > 0 && float64(l.Arrived) >= turnover*float64(l.Prefetch)*passed.Seconds()
-		l.fresh = d.cut && l.Seen >= Sampled && l.Arrived >= Sampled
+		l.fresh = d.cut && l.Seen >= Sampled && float64(l.Arrived) >= Sampled*passed.Seconds()
 		l.busy = l.fresh || limited && d.limited
 		d.limited = limited
 		if l.Peak >= d.peak || now.Sub(d.peaked) > memory {

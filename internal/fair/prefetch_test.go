@@ -183,6 +183,36 @@ func TestAShortBurstInOtherQueuesTakesNothingFromABusyOne(t *testing.T) {
 	}
 }
 
+// Another queue's messages let the worker look in between. Then a queue of 3,000 messages had half a dozen on loan for a second.
+func TestAQueueGrowsWithItsSampleHoweverOftenOthersAreLookedAt(t *testing.T) {
+	p := NewPrefetch()
+	limits := Limits{Concurrency: 10, Loans: 20, Bytes: 128 * mib}
+	loads := map[string]Load{"a": {}, "b": {}}
+	look := func(after time.Duration, a, b int) (prefetch int) {
+		arrive := func(l Load, n int) Load {
+			l.Arrived, l.Peak, l.OnLoan, l.Full = n, l.Prefetch, l.Prefetch, after
+			l.Seen, l.Size, l.Largest = l.Seen+n, 100, 100
+			return l
+		}
+		loads["a"], loads["b"] = arrive(loads["a"], a), arrive(loads["b"], b)
+		for name, next := range p.Next(loads, limits, noon.Add(after)) {
+			l := loads[name]
+			l.Prefetch = next
+			loads[name] = l
+		}
+		return loads["a"].Prefetch
+	}
+	if got := look(0, 0, 0); got != 2 {
+		t.Fatalf("%d before anything is known, want 2", got)
+	}
+	if got := look(5*time.Millisecond, 5, Sampled); got != 2 {
+		t.Fatalf("%d after 5 messages, want 2", got)
+	}
+	if got := look(8*time.Millisecond, Sampled-5, 5); got < 10 {
+		t.Errorf("%d once the size of its messages is known, want half of 20 at least", got)
+	}
+}
+
 func TestMessagesThatTurnOutToBeLargeShrinkThePrefetchAtOnce(t *testing.T) {
 	b := newBench(Limits{Concurrency: 50, Loans: 100, Bytes: 64 * mib}, "a")
 	b.after(3, "a")
