@@ -241,12 +241,13 @@ func (s *consuming) take(d *amqp091.Delivery) {
 	unread, unreadable := d.Headers[s.wire.mark]
 	leftOut, _ := unread.(int64)
 	loan := &Delivery{
-		Message: fromDelivery(d), Queue: s.queue, Unreadable: unreadable, LeftOut: leftOut, tag: d.DeliveryTag, stream: s.current, session: s,
-		received: s.current.stirred,
+		Message: fromDelivery(d), Queue: s.queue, Unreadable: unreadable, LeftOut: max(leftOut, -leftOut), NoRoom: leftOut < 0,
+		tag: d.DeliveryTag, stream: s.current, session: s, received: s.current.stirred,
 	}
 	loan.life, loan.end = context.WithCancel(s.life)
 	s.loans[loan.tag] = loan
 	s.consumer.deliver(loan)
+	s.wire.door.Load().arrived(int64(len(d.Body))) // whoever has it has counted it
 }
 
 // adjust starts the broker's consumer, or cancels it, as wanted. A consumer starts only when fewer than its prefetch are on

@@ -28,8 +28,10 @@ type Delivery struct {
 	// Unreadable is true when the message has headers that cannot be read. They are not in it, so it must not be published
 	// again; DeadLetter moves it with them.
 	Unreadable bool
-	// LeftOut is the size of its body, in bytes, where that was too large to be read: then nothing of the message is known but this.
+	// LeftOut is the size of its body, in bytes, where that was not read: then nothing of the message is known but this. It was too large,
+	// or, where NoRoom is true, there was no room for it at the time: GiveBack it once there is.
 	LeftOut int64
+	NoRoom  bool
 
 	tag     uint64
 	stream  *stream
@@ -62,6 +64,18 @@ func (d *Delivery) Requeue() error { return d.giveBack(requeue) }
 // at its place again on every version, with its delivery count raised. Whichever consumer is active then gets it. Its
 // errors are those of Ack, and ErrNotStrict.
 func (d *Delivery) Abandon() error { return d.giveBack(abandon) }
+
+// GiveBack gives a message back for which there was no room. It is delivered again, here or to another consumer, as one that came
+// back. Its errors are those of Ack, and ErrNotStrict for any other message.
+func (d *Delivery) GiveBack() error {
+	switch {
+	case !d.NoRoom:
+		return ErrNotStrict
+	case d.Strict():
+		return d.settle(abandon)
+	}
+	return d.settle(requeue)
+}
 
 func (d *Delivery) giveBack(end ending) error {
 	if !d.stream.strict {

@@ -59,6 +59,11 @@ type readable struct {
 	// bodyMax is the largest body that is passed on, in bytes; 0 is no limit. A larger one is left out: it would end the process before
 	// anybody saw it.
 	bodyMax atomic.Int64
+	// door is where bodies take the room for which they wait, and entered is true once the next one has it. Nothing is waited for
+	// once ended is closed.
+	door    atomic.Pointer[door]
+	entered bool
+	ended   <-chan struct{}
 	// frameMax is the size of the largest frame that the library reads, in bytes.
 	frameMax atomic.Int64
 	// replaced is read first, then pass bytes of in as they are.
@@ -120,7 +125,31 @@ func (r *readable) arrived() bool {
 		return false
 	}
 	head, _ := r.in.Peek(frameHead) // it is there
-	return head[0] != contentHeader && !r.isUnread(head) || r.in.Buffered() >= frameSize(head)
+	if head[0] != contentHeader && !r.isUnread(head) {
+		return true
+	}
+	size := frameSize(head)
+	if r.in.Buffered() < size {
+		return false
+	}
+	front, _ := r.in.Peek(min(size, longestFront)) // as above
+	return head[0] != contentHeader || r.isTooLarge(front) || r.enters(front)
+}
+
+// enters is true where the body of a content header has room at once.
+func (r *readable) enters(front []byte) bool {
+	if !r.entered && hasBody(front) {
+		r.entered = r.door.Load().enter(int64(sizeOfBody(front))) //nolint:gosec // it is not too large
+		return r.entered
+	}
+	return true
+}
+
+// waits is true where the body of a content header has room before it is too late to wait.
+func (r *readable) waits(front []byte) bool {
+	entered := r.enters(front) || r.door.Load().await(r.ended, int64(sizeOfBody(front))) //nolint:gosec // as above
+	r.entered = false
+	return entered
 }
 
 // next looks at the head of a frame, and at the headers in a content header.
@@ -144,7 +173,9 @@ func (r *readable) next() error {
 	parts, ok := partsOf(front, size)
 	switch {
 	case r.isTooLarge(front):
-		return r.leaveOut(front, size)
+		return r.leaveOut(front, size, 1)
+	case !r.waits(front):
+		return r.leaveOut(front, size, -1)
 	case !ok, parts.before+parts.after > limit-len(r.marks):
 		r.pass = size // there are no headers, or the rest is no message's
 	case size <= limit:
@@ -175,18 +206,22 @@ func (r *readable) discard(head []byte, size int) error {
 // isTooLarge is true of a content header whose body is not to be read.
 func (r *readable) isTooLarge(front []byte) bool {
 	limit := r.bodyMax.Load()
-	return limit > 0 && len(front) >= frameHead+propertyFlags+2 && sizeOfBody(front) > uint64(limit)
+	return limit > 0 && hasBody(front) && sizeOfBody(front) > uint64(limit)
 }
+
+// hasBody is false of a content header that is none.
+func hasBody(front []byte) bool { return len(front) >= frameHead+propertyFlags+2 }
 
 // sizeOfBody is what a content header says of the body that follows.
 func sizeOfBody(front []byte) uint64 { return binary.BigEndian.Uint64(front[frameHead+bodySize:]) }
 
-// leaveOut passes on a content header without properties but the mark, with the size of the body that is left out.
-func (r *readable) leaveOut(front []byte, size int) error {
+// leaveOut passes on a content header without properties but the mark, with the size of the body that is left out: a positive number
+// where it is too large, and a negative one where there is no room for it now.
+func (r *readable) leaveOut(front []byte, size, sign int) error {
 	body := sizeOfBody(front)
 	r.unread[[2]byte(front[1:3])] = body
-	entry := append([]byte{byte(len(r.mark))}, r.mark+"l"...) //nolint:gosec // a short name
-	entry = binary.BigEndian.AppendUint64(entry, body)
+	entry := append([]byte{byte(len(r.mark))}, r.mark+"l"...)                     //nolint:gosec // a short name
+	entry = binary.BigEndian.AppendUint64(entry, uint64(int64(body)*int64(sign))) //nolint:gosec // two's complement is what is meant
 	frame := append([]byte(nil), front[:frameHead+propertyFlags]...)
 	clear(frame[frameHead+bodySize:])
 	frame = binary.BigEndian.AppendUint16(frame, flagHeaders)

@@ -86,7 +86,7 @@ func (s *consuming) settleAll() (over bool, err error) {
 			return true, err
 		}
 		switch leaving := s.leaving != nil && settled.delivery.stream == s.current; {
-		case settled.end == abandon, settled.end == requeue && leaving:
+		case settled.end == abandon, settled.end == requeue && leaving && s.current.strict:
 			over = true // if it were rejected after a cancel, the message after it would go first
 		case leaving && !over:
 			s.leaving.held = append(s.leaving.held, settled)

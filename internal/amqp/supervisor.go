@@ -288,6 +288,8 @@ func (s *supervisor) start(ctx context.Context) (*running, error) {
 		return nil, err
 	}
 	wire.bodyMax.Store(s.options.MaxBody)
+	door := s.options.Room.door()
+	wire.door.Store(door)
 	s.frameSize.Store(int64(conn.Config.FrameSize))
 	life, cancel := context.WithCancel(ctx)
 	retired, retire := context.WithCancel(context.Background())
@@ -296,6 +298,7 @@ func (s *supervisor) start(ctx context.Context) (*running, error) {
 	s.options.Log.Info("broker session started", "address", target.Address, "vhost", target.VHost)
 	go func() {
 		defer close(session.done)
+		defer door.close()
 		defer retire()
 		defer cancel()
 		// A call that waits for an answer, or a write, may hang for as long as the heartbeat. When ctx has ended it must not.

@@ -26,7 +26,11 @@ type wire struct {
 }
 
 func newWire(conn net.Conn, socket *bounded) *wire {
-	return &wire{readable: newReadable(conn), conn: conn, socket: socket}
+	w := &wire{readable: newReadable(conn), conn: conn, socket: socket}
+	if socket != nil {
+		w.ended = socket.over
+	}
+	return w
 }
 
 // hold keeps together what is written until release, which sends it: many frames with one write, where the library makes a
@@ -83,6 +87,9 @@ type bounded struct {
 	silence atomic.Int64
 	// end is the time after which nothing is waited for; nil where there is none.
 	end atomic.Pointer[time.Time]
+	// over is closed, once, with the end of the socket, or when that is near.
+	over chan struct{}
+	once sync.Once
 	// writing is when the write began that is under way; nil where there is none.
 	writing atomic.Pointer[time.Time]
 	// patient is true while the broker says that it reads nothing: a write then takes as long as that does.
@@ -92,7 +99,7 @@ type bounded struct {
 }
 
 func newBounded(socket net.Conn) *bounded {
-	b := &bounded{Conn: socket, within: writeTimeout}
+	b := &bounded{Conn: socket, within: writeTimeout, over: make(chan struct{})}
 	b.silence.Store(int64(handshakeTimeout))
 	return b
 }
@@ -109,6 +116,13 @@ func (b *bounded) finish(within time.Duration) {
 	end := time.Now().Add(within)
 	b.end.Store(&end)
 	_ = b.SetDeadline(end)
+	b.once.Do(func() { close(b.over) })
+}
+
+// Close implements net.Conn.
+func (b *bounded) Close() error {
+	b.once.Do(func() { close(b.over) })
+	return b.Conn.Close() //nolint:wrapcheck // a net.Conn gives the errors of its socket
 }
 
 // Read implements net.Conn.

@@ -3,6 +3,7 @@ package worker_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -180,8 +181,7 @@ func TestOneBusyQueueOf64HasAllPlaces(t *testing.T) {
 
 func TestLargeMessagesStayWithinTheirShareOfTheMemory(t *testing.T) {
 	testtransport.Long(t)
-	const size = 8 << 20
-	stayWithinTheirShare(t, size, 256<<20, amqp091.Publishing{Body: make([]byte, size)})
+	stayWithinTheirShare(t, 2*8<<20, 256<<20, parcels(testtransport.Queue, 200, 8<<20))
 }
 
 func TestManySmallHeadersStayWithinTheirShareOfTheMemory(t *testing.T) {
@@ -190,28 +190,69 @@ func TestManySmallHeadersStayWithinTheirShareOfTheMemory(t *testing.T) {
 	for i := range 8000 {
 		headers[strconv.Itoa(i)] = nil
 	}
-	stayWithinTheirShare(t, 700_000, 32<<20, amqp091.Publishing{Headers: headers})
+	all := parcels(testtransport.Queue, 200, 0)
+	for i := range all {
+		all[i].Headers = headers
+	}
+	stayWithinTheirShare(t, 2*700_000, 32<<20, all)
 }
 
-// stayWithinTheirShare expects of messages that take at least so much memory that they take a quarter of all at most.
-func stayWithinTheirShare(t *testing.T, size, memory int, m amqp091.Publishing) {
+// While messages are small many of them may be on loan: then large ones took 345 MiB where 64 were allowed.
+func TestLargeMessagesBehindSmallOnesStayWithinTheirShareOfTheMemory(t *testing.T) {
+	stayWithinTheirShare(t, 2<<20, 32<<20, parcels(testtransport.Queue, 3000, 10), parcels(testtransport.Queue, 40, 1<<20))
+}
+
+// Each queue may have one on loan, whatever its size.
+func TestLargeMessagesOfManyQueuesStayWithinTheirShareOfTheMemory(t *testing.T) {
+	queues := []string{"q1", "q2", "q3", "q4", "q5", "q6", "q7"}
+	var all [][]parcel
+	for _, queue := range queues {
+		all = append(all, parcels(queue, 3, 3<<20))
+	}
+	stayWithinTheirShare(t, 2*3<<20, 32<<20, all...)
+}
+
+// parcel is a message for a queue.
+type parcel struct {
+	queue string
+	amqp091.Publishing
+}
+
+// parcels are messages for a queue that have bodies of a certain size.
+func parcels(queue string, n, size int) []parcel {
+	all, body := make([]parcel, n), make([]byte, size)
+	for i := range all {
+		all[i] = parcel{queue, amqp091.Publishing{MessageId: fmt.Sprintf("%s %d %d", queue, size, i), Body: body}}
+	}
+	return all
+}
+
+// stayWithinTheirShare expects of messages that they take a quarter of the memory at most, and at some time no less than least bytes.
+func stayWithinTheirShare(t *testing.T, least, memory int, batches ...[]parcel) {
 	t.Helper()
-	const messages = 200
-	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), nil)
+	all := slices.Concat(batches...)
+	var others []string
+	for _, m := range all {
+		if m.queue != testtransport.Queue && !slices.Contains(others, m.queue) {
+			others = append(others, m.queue)
+		}
+	}
+	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), withQueues(nil, others...))
 	r.stop()
 	r.memory = int64(memory)
 	p := newProgram()
-	p.handle = func(context.Context, handler.Request) *retry.Failure {
-		time.Sleep(100 * time.Millisecond)
+	p.handle = func(_ context.Context, request handler.Request) *retry.Failure {
+		if len(request.Body) != 10 {
+			time.Sleep(100 * time.Millisecond)
+		}
 		return nil
 	}
 	r.handlers = func(v1alpha1.Handler, int) (handler.Handler, error) { return p, nil }
-	var watching sync.WaitGroup
-	for i := range messages {
-		m.MessageId = strconv.Itoa(i)
-		r.publish(m)
+	for _, m := range all {
+		r.Publish("async", m.queue, m.Publishing)
 	}
 	r.start(nil)
+	var watching sync.WaitGroup
 	var most float64
 	done, stop := context.WithCancel(t.Context())
 	watching.Go(func() {
@@ -219,12 +260,12 @@ func stayWithinTheirShare(t *testing.T, size, memory int, m amqp091.Publishing) 
 			most = max(most, value(t, r.registry, "redrive_loan_bytes"))
 		}
 	})
-	testtransport.Eventually(t, "all handled", func() bool { return outcomes(r, "succeeded") == messages })
+	testtransport.Eventually(t, "all handled", func() bool { return outcomes(r, "succeeded") == len(all) })
 	stop()
 	watching.Wait()
 	t.Logf("%v MiB on loan at most", most/(1<<20))
-	if most > float64(memory)/4 || most < 2*float64(size) {
-		t.Errorf("%v MiB were on loan, want two messages at least, and a quarter of %d MiB at most", most/(1<<20), memory>>20)
+	if most > float64(memory)/4 || most < float64(least) {
+		t.Errorf("%v MiB were on loan, want %d bytes at least, and a quarter of %d MiB at most", most/(1<<20), least, memory>>20)
 	}
 	if moved := outcomes(r, "suspected"); moved != 0 {
 		t.Errorf("%d messages came back as if their worker had crashed", moved)

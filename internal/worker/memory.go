@@ -12,6 +12,8 @@ const (
 	// loanShare is the part of the memory that messages on loan may have, and unlimitedLoans what they may have where nothing limits it.
 	loanShare      = 4
 	unlimitedLoans = 256 << 20
+	// suspectsShare is the part of that which messages of the suspects' worker may have. A larger one has it alone.
+	suspectsShare = 8
 	// bodyShare is the part of the memory that the bodies may have which expressions read at the same time. Decoded they take 32 times as
 	// much, a quarter of the memory, and 60 times at worst.
 	bodyShare = 128

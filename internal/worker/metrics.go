@@ -21,6 +21,7 @@ type Metrics struct {
 	lateAcks         prometheus.Counter
 	expressionErrors *prometheus.CounterVec
 	garbageHeaders   *prometheus.CounterVec
+	noRoom           *prometheus.CounterVec
 	config           *prometheus.GaugeVec
 	configErrors     prometheus.Counter
 	rateLimited      *prometheus.CounterVec
@@ -107,6 +108,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		lateAcks:         lateAcks.WithLabelValues(),
 		expressionErrors: counter("expression_errors_total", "Expressions that failed on a message, and so did not match.", "policy"),
 		garbageHeaders:   counter("garbage_headers_total", "Headers of ours with values that cannot be used, and are ignored.", "queue"),
+		noRoom:           counter("messages_without_room_total", "Messages given back unread: those on loan have all the memory they may.", "queue"),
 		config:           gauge("config_info", "1 for the configuration in force, by its hash.", "hash"),
 		configErrors:     configErrors.WithLabelValues(),
 		rateLimited:      counter("rate_limited_total", "Times that a message was turned away by a rate limit.", "limit"),
@@ -126,8 +128,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		Namespace: "redrive", Name: "loan_bytes", Help: "Memory that messages on loan take, from their delivery to their settlement.",
 	}, m.loanBytes)
 	registry.MustRegister(m.handled, m.handlerSeconds, m.retryDelay, m.laneRounding, m.inFlight, held, m.sessionUp, m.sessions, m.refused, m.publishProblems,
-		lateAcks, m.expressionErrors, m.garbageHeaders, m.config, configErrors, m.rateLimited, exhausted, m.breakers, m.breakerChanges, m.crashes, m.blocked,
-		m.unavailable, m.queueHeld, ready, m.prefetch, m.publishFailing, lent)
+		lateAcks, m.expressionErrors, m.garbageHeaders, m.noRoom, m.config, configErrors, m.rateLimited, exhausted, m.breakers, m.breakerChanges,
+		m.crashes, m.blocked, m.unavailable, m.queueHeld, ready, m.prefetch, m.publishFailing, lent)
 	return m
 }
 

@@ -16,8 +16,13 @@ const mostWaiting = 256
 // accept takes a delivery, and does not block: the prefetch bounds how many there are. One that has to wait for a place at the
 // handler does so in the scheduler, and has no goroutine until it has one.
 func (w *Worker) accept(ctx context.Context, d *amqp.Delivery) {
+	if d.NoRoom {
+		go w.awaitRoom(ctx, d)
+		return
+	}
 	j := &job{delivery: d, received: time.Now(), size: message.MemorySize(&d.Message), loan: w.loans.of(d.Queue)}
 	j.turn.Value = j
+	w.room.Add(j.size)
 	if j.loan.begin(j.size, j.received) {
 		w.loans.due.Store(true)
 		w.regulate()
@@ -25,6 +30,19 @@ func (w *Worker) accept(ctx context.Context, d *amqp.Delivery) {
 	if w.isApart(d) || w.places.Take(&j.turn, d.Queue, j.received) {
 		w.launch(ctx, j)
 	}
+}
+
+// awaitRoom gives a message back for which there was no room, once there is. RabbitMQ delivers it again, as one that came back.
+func (w *Worker) awaitRoom(ctx context.Context, d *amqp.Delivery) {
+	w.options.Metrics.noRoom.WithLabelValues(d.Queue).Inc()
+	w.problems.warn("room/"+d.Queue, "a message was not read, because those on loan have all the memory they may; it is given back when there is room",
+		"queue", d.Queue, "bytes", d.LeftOut, "limit", w.loans.limit)
+	live, cancel := d.WhileLive(ctx)
+	defer cancel()
+	live, stop := context.WithTimeout(live, w.program.Load().config.HoldLimit())
+	defer stop()
+	w.room.Await(live, d.LeftOut)
+	_ = d.GiveBack()
 }
 
 // isApart is true of a message that may not need a place at all, or does more than wait for it.
@@ -48,6 +66,7 @@ func (w *Worker) run(ctx context.Context, j *job) {
 		w.process(ctx, j)
 		next := w.pass(ctx, j)
 		j.loan.end(j.size, j.took, time.Now())
+		w.room.Add(-j.size)
 		w.unuse(j)
 		if j = next; j == nil {
 			j = w.wait()

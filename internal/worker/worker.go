@@ -75,8 +75,9 @@ type Worker struct {
 	// idle hands jobs to the goroutines that wait for one; waiting is how many do.
 	idle    chan *job
 	waiting atomic.Int64
-	// loans are the deliveries that are not settled yet.
+	// loans are the deliveries that are not settled yet, and room is the memory that they take.
 	loans *loans
+	room  *amqp.Room
 	// bodies is the memory for those that expressions read.
 	bodies   *retry.Bodies
 	draining chan struct{}
@@ -134,7 +135,11 @@ func New(o Options) (*Worker, error) {
 		regulation: make(chan struct{}, 1),
 	}
 	consuming := session("consume")
-	consuming.OnQueue, consuming.MaxBody = w.noteQueue, w.loans.limit
+	w.room = amqp.NewRoom(w.loans.limit)
+	if o.Journal != nil {
+		w.room = amqp.NewRoom(w.loans.limit / suspectsShare) // it handles one at a time, beside a worker that has what others may
+	}
+	consuming.OnQueue, consuming.MaxBody, consuming.Room = w.noteQueue, w.loans.limit, w.room
 	consuming.ConsumerTimeout = func() time.Duration { return w.program.Load().config.LoanLimit() }
 	w.consumer = amqp.NewConsumer(consuming)
 	p, err := w.newProgram(o.Config, nil)
