@@ -27,7 +27,9 @@ func (r *TransportReconciler) findAdmin(ctx context.Context, run *transportRun) 
 		if end, err := login.Management(); err != nil || end.URL != home.URL {
 			continue
 		}
-		port, err := r.brokers.port(login, run.source.login.VHostOr(run.transport.Spec.Broker.VHost))
+		own := client.ObjectKeyFromObject(run.transport)
+		own.Name += "/admin" // beside the client with the Transport's login
+		port, err := r.brokers.port(own, login, run.source.login.VHostOr(run.transport.Spec.Broker.VHost))
 		if err != nil {
 			return nil, fmt.Errorf("--broker-admin names Secret %s: %w", name, err)
 		}

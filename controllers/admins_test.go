@@ -75,7 +75,7 @@ func TestUsersAreMadeByTheAdministratorOfTheSameManagementAPI(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			shared, err := r.brokers.port(login, "shop")
+			shared, err := r.brokers.port(types.NamespacedName{Namespace: "shop", Name: "async"}, login, "shop")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/credentials"
 	"redrive.dev/redrive/internal/topology"
@@ -24,6 +26,9 @@ const (
 	snapshotAge = 5 * time.Second
 	// keepBroker is how long a client that nobody asks for is kept.
 	keepBroker = 10 * time.Minute
+	// maxCertificates is the size, in bytes, of all certificates that the clients of one namespace keep. Beyond it, those that were not asked for
+	// the longest are dropped, and made again when they are.
+	maxCertificates = 8 << 20
 	// freshAge is the age of a snapshot that is taken for current where something seems wrong.
 	freshAge = time.Second
 	// promptly is how soon a broker refuses that is not there. After one that took longer to say nothing, whoever tries it next waits as long.
@@ -46,6 +51,8 @@ type brokers struct {
 
 	mu    sync.Mutex
 	ports map[brokerKey]*sharedPort
+	// used are the clients that Transports use, by their names: each Transport has one.
+	used  map[types.NamespacedName]brokerKey
 	lines map[string]*line // by host and port of the management API
 }
 
@@ -55,14 +62,16 @@ type brokerKey [sha256.Size]byte
 // newBrokers makes it for an operator that lets so many be busy with a management API at a time, and whose snapshots serve so long.
 func newBrokers(age time.Duration, seats int, deny []netip.Prefix) *brokers {
 	return &brokers{
-		age: age, deny: deny, budget: newBudget(budgetOfProcess()), seats: seats, ports: map[brokerKey]*sharedPort{}, lines: map[string]*line{},
+		age: age, deny: deny, budget: newBudget(budgetOfProcess()), seats: seats, ports: map[brokerKey]*sharedPort{},
+		used: map[types.NamespacedName]brokerKey{}, lines: map[string]*line{},
 		waiting: prometheus.NewDesc("redrive_broker_waiting_transports",
 			"Transports that wait for their turn at a management API of RabbitMQ.", []string{"broker"}, nil),
 	}
 }
 
-// port returns the client for a vhost. It makes no connection yet.
-func (b *brokers) port(c credentials.Credentials, vhost string) (*sharedPort, error) {
+// port returns the client of a Transport, in its vhost. It makes no connection yet. The one that the Transport had before is dropped where no
+// other Transport uses it.
+func (b *brokers) port(transport types.NamespacedName, c credentials.Credentials, vhost string) (*sharedPort, error) {
 	end, err := c.Management()
 	if err != nil {
 		return nil, err //nolint:wrapcheck // It names the key of the Secret.
@@ -71,8 +80,23 @@ func (b *brokers) port(c credentials.Credentials, vhost string) (*sharedPort, er
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.forget(time.Now())
-	if port, ok := b.ports[key]; ok {
-		port.asked = time.Now()
+	port, err := b.make(key, &end, vhost)
+	if err != nil {
+		return nil, err
+	}
+	port.asked, port.certificates = time.Now(), len(c.CA)+len(c.Cert)+len(c.Key)
+	if b.used[transport] != key {
+		b.leave(transport)
+		b.used[transport] = key
+		port.users++
+	}
+	b.bound(transport)
+	return port, nil
+}
+
+// make returns the client with a key, a new one where there is none.
+func (b *brokers) make(key brokerKey, end *credentials.Management, vhost string) (*sharedPort, error) {
+	if port := b.ports[key]; port != nil {
 		return port, nil
 	}
 	client, err := broker.New(broker.Config{
@@ -86,25 +110,59 @@ func (b *brokers) port(c credentials.Credentials, vhost string) (*sharedPort, er
 		b.lines[at] = newLine(b.seats)
 	}
 	port := &sharedPort{
-		Client: client, age: b.age, budget: b.budget, line: b.lines[at], at: at, turn: make(chan struct{}, 1), asked: time.Now(),
-		wrote: map[string]int{},
+		Client: client, age: b.age, budget: b.budget, line: b.lines[at], at: at, turn: make(chan struct{}, 1), wrote: map[string]int{},
 	}
 	b.ports[key] = port
 	return port, nil
 }
 
-// forget drops the clients that nobody asked for in a while, such as those of a password that was changed.
+// forget drops the clients that nobody asked for in a while, such as those of Transports that are gone.
 func (b *brokers) forget(now time.Time) {
-	used := map[string]bool{}
-	for key, port := range b.ports {
-		if now.Sub(port.asked) > keepBroker {
-			port.Close()
-			delete(b.ports, key)
-			continue
+	for transport, key := range b.used {
+		if now.Sub(b.ports[key].asked) > keepBroker {
+			b.leave(transport)
 		}
-		used[port.at] = true
 	}
-	maps.DeleteFunc(b.lines, func(at string, _ *line) bool { return !used[at] })
+	at := map[string]bool{}
+	for _, port := range b.ports {
+		at[port.at] = true
+	}
+	maps.DeleteFunc(b.lines, func(name string, _ *line) bool { return !at[name] })
+}
+
+// leave says that a Transport does not use its client any more.
+func (b *brokers) leave(transport types.NamespacedName) {
+	key, ok := b.used[transport]
+	if !ok {
+		return
+	}
+	delete(b.used, transport)
+	port := b.ports[key]
+	if port.users--; port.users == 0 {
+		port.Close()
+		delete(b.ports, key)
+	}
+}
+
+// bound drops clients of the namespace of a Transport, but not its own, until the certificates of the others are not too large together.
+func (b *brokers) bound(transport types.NamespacedName) {
+	own := b.used[transport]
+	for {
+		sum, oldest := 0, types.NamespacedName{}
+		for other, key := range b.used {
+			if other.Namespace != transport.Namespace || key == own {
+				continue
+			}
+			sum += b.ports[key].certificates
+			if oldest.Name == "" || b.ports[key].asked.Before(b.ports[b.used[oldest]].asked) {
+				oldest = other
+			}
+		}
+		if sum <= maxCertificates {
+			return
+		}
+		b.leave(oldest)
+	}
 }
 
 // hostOf is the host and port of a URL. A path makes no other broker of it, or one server would have as many lines as one likes,
@@ -152,8 +210,11 @@ type sharedPort struct {
 	// line is that of the management API at a host and port.
 	line *line
 	at   string
-	// asked is when the client was last handed out; the lock of brokers guards it.
-	asked time.Time
+	// asked is when the client was last handed out, users are the Transports that it belongs to, and certificates is the size of those that it
+	// keeps, in bytes. The lock of brokers guards them.
+	asked        time.Time
+	users        int
+	certificates int
 
 	// turn is taken by whoever observes, so that the others wait for the same snapshot.
 	turn chan struct{}

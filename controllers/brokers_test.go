@@ -5,11 +5,14 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/broker"
@@ -67,7 +70,7 @@ func (m *management) port(t *testing.T, b *brokers, password string) *sharedPort
 	if err != nil {
 		t.Fatal(err)
 	}
-	port, err := b.port(login, "vhost")
+	port, err := b.port(types.NamespacedName{Namespace: "shop", Name: m.URL + password}, login, "vhost")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,6 +94,65 @@ func TestTransportsOfOneVhostShareASnapshot(t *testing.T) {
 	}
 }
 
+// Each password that a Secret ever had kept a client for ten minutes, with certificates of a megabyte: 221 of them ended the operator.
+func TestATransportHasOneClientWhateverItsSecretHad(t *testing.T) {
+	m, b := newManagement(t), newBrokers(time.Hour, 8, nil)
+	of := func(transport, password string) {
+		t.Helper()
+		login, err := credentials.FromSecret(map[string][]byte{
+			"host": []byte("127.0.0.1"), "username": []byte("user"), "password": []byte(password), "management_uri": []byte(m.URL),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.port(types.NamespacedName{Namespace: "shop", Name: transport}, login, "vhost"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	of("other", "0")
+	for i := range 10 {
+		of("async", strconv.Itoa(i))
+	}
+	if len(b.ports) != 2 {
+		t.Errorf("%d clients, want that of the other Transport, which has the first password yet, and the last one", len(b.ports))
+	}
+	of("other", "9")
+	if len(b.ports) != 1 {
+		t.Errorf("%d clients, want the one that both use", len(b.ports))
+	}
+	for _, port := range b.ports {
+		port.asked = port.asked.Add(-2 * keepBroker)
+	}
+	if b.forget(time.Now()); len(b.ports) != 0 || len(b.used) != 0 || len(b.lines) != 0 {
+		t.Errorf("%d clients, %d users and %d lines, want none of those that nobody asked for", len(b.ports), len(b.used), len(b.lines))
+	}
+}
+
+func TestTheCertificatesOfANamespaceAreBounded(t *testing.T) {
+	m, b := newManagement(t), newBrokers(time.Hour, 8, nil)
+	port := func(namespace string, i int) {
+		t.Helper()
+		login := credentials.Credentials{
+			Host: "127.0.0.1", Port: 1, Username: "user", Password: strconv.Itoa(i) + namespace, CA: make([]byte, maxCertificates/8),
+		}
+		if _, err := b.port(types.NamespacedName{Namespace: namespace, Name: strconv.Itoa(i)}, login, m.URL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	port("other", 0)
+	for i := range 20 {
+		port("shop", i)
+	}
+	if len(b.ports) != 1+1+8 {
+		t.Errorf("%d clients, want the other namespace's, the last one, and the 8 before it", len(b.ports))
+	}
+	for i := range 20 {
+		if _, kept := b.used[types.NamespacedName{Namespace: "shop", Name: strconv.Itoa(i)}]; kept != (i >= 11) {
+			t.Errorf("client %d is kept: %v", i, kept)
+		}
+	}
+}
+
 func TestOneManagementAPIHasOneLineWhateverThePath(t *testing.T) {
 	m, b := newManagement(t), newBrokers(time.Hour, 8, nil)
 	for _, path := range []string{"", "/a", "/b"} {
@@ -100,7 +162,7 @@ func TestOneManagementAPIHasOneLineWhateverThePath(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := b.port(login, "vhost"); err != nil {
+		if _, err := b.port(types.NamespacedName{Namespace: "shop", Name: "async" + path}, login, "vhost"); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/credentials"
 )
@@ -42,7 +44,7 @@ func TestAllSnapshotsTogetherAreBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		port, err := b.port(login, vhost)
+		port, err := b.port(types.NamespacedName{Namespace: "shop", Name: vhost}, login, vhost)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -78,7 +78,7 @@ func (r *TransportReconciler) find(ctx context.Context, t *v1alpha1.Transport) (
 	if f.source, f.err = find(ctx, t); f.err != nil {
 		return found{err: f.err}
 	}
-	if f.port, f.err = r.brokers.port(f.source.login, f.source.login.VHostOr(t.Spec.Broker.VHost)); f.err != nil {
+	if f.port, f.err = r.brokers.port(client.ObjectKeyFromObject(t), f.source.login, f.source.login.VHostOr(t.Spec.Broker.VHost)); f.err != nil {
 		f.err = invalidSecret(f.source, f.err)
 	}
 	return f

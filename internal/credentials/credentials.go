@@ -5,7 +5,6 @@ package credentials
 import (
 	"bytes"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -247,7 +246,7 @@ func (c Credentials) check() error {
 	if (len(c.Cert) == 0) != (len(c.Key) == 0) {
 		return fmt.Errorf("keys %s and %s: one of them is missing", KeyCert, KeyKey)
 	}
-	_, err := c.TLS()
+	_, err := readCertificates(c.CA, c.Cert, c.Key)
 	return err
 }
 
@@ -275,22 +274,11 @@ func (c Credentials) TLS() (*tls.Config, error) {
 }
 
 func (c Credentials) tlsConfig(host string) (*tls.Config, error) {
-	config := &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
-	if len(c.CA) > 0 {
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(c.CA) {
-			return nil, fmt.Errorf("key %s: holds no PEM certificate", KeyCA)
-		}
+	found, err := readCertificates(c.CA, c.Cert, c.Key)
+	if err != nil {
+		return nil, err
 	}
-	if len(c.Cert) > 0 {
-		// The library's error is left out: it may quote what it read.
-		pair, err := tls.X509KeyPair(c.Cert, c.Key)
-		if err != nil {
-			return nil, fmt.Errorf("keys %s and %s: are not a PEM certificate and its key", KeyCert, KeyKey)
-		}
-		config.Certificates = []tls.Certificate{pair}
-	}
-	return config, nil
+	return &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12, RootCAs: found.roots, Certificates: found.own}, nil
 }
 
 // VHostOr returns the vhost to use: the spec's if it names one, else the source's, else "/".

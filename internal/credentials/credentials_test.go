@@ -134,6 +134,15 @@ func TestErrorsNameTheKeyAndNoValue(t *testing.T) {
 			"key ca.crt: holds no PEM certificate",
 		},
 		{
+			"a CA beyond all bounds", data("host", "h", "username", "u", "password", "p", "ca.crt", strings.Repeat(secret, 40_000)),
+			"key ca.crt: is larger than 262144 bytes",
+		},
+		{
+			"a certificate beyond all bounds",
+			data("host", "h", "username", "u", "password", "p", "tls.crt", strings.Repeat(secret, 10_000), "tls.key", secret),
+			"key tls.crt: is larger than 65536 bytes",
+		},
+		{
 			"half of a pair", data("host", "h", "username", "u", "password", "p", "tls.crt", certificate),
 			"keys tls.crt and tls.key: one of them is missing",
 		},
