@@ -223,7 +223,7 @@ func (s *scanner) text() ([]byte, bool) {
 		return nil, false
 	}
 	end := bytes.IndexByte(s.rest, '"')
-	if end < 0 || plain(s.rest[:end]) != end {
+	if end < 0 || plain(s.rest[:end], false) != end {
 		return nil, false
 	}
 	text := s.rest[:end]

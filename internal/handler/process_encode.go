@@ -3,8 +3,8 @@ package handler
 import (
 	"bytes"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/json"
-	"fmt"
 	"math"
 	"math/bits"
 	"slices"
@@ -62,34 +62,92 @@ func appendMessage(to []byte, id uint64, deadline time.Time, r *Request) []byte 
 	to = append(to, `,"headers":`...)
 	to = appendTable(to, r.Headers, 0)
 	to = appendBody(append(to, '}'), r.Body)
-	return append(escapeSeparators(to), '}', '\n')
+	return append(to, '}', '\n')
 }
 
-// escapeSeparators escapes what JSON allows, but many a library takes for the end of a line. They stand in texts only.
-func escapeSeparators(frame []byte) []byte {
-	for _, separator := range []string{"\u0085", "\u2028", "\u2029"} {
-		if bytes.Contains(frame, []byte(separator)) {
-			r, _ := utf8.DecodeRuneInString(separator)
-			frame = bytes.ReplaceAll(frame, []byte(separator), fmt.Appendf(nil, "\\u%04x", r))
-		}
-	}
-	return frame
+// Framer is a Handler that writes each message anew for who handles it, into memory of its own.
+type Framer interface {
+	// FrameSize is how many bytes a message with this body takes there, without its headers and properties.
+	FrameSize(body []byte) int
 }
+
+// FrameSize implements Framer.
+func (p *Process) FrameSize(body []byte) int {
+	if !utf8.Valid(body) {
+		return base64.StdEncoding.EncodedLen(len(body))
+	}
+	return textSize(body)
+}
+
+const (
+	// longestEscape is how many bytes one of a body becomes at most.
+	longestEscape = len(`\u0000`)
+	// partSize is how many bytes of a body are written before it is looked whether there is room for more.
+	partSize = 1 << 10
+)
 
 // appendBody appends a body as text, or in base64 where it is not UTF-8. It makes the room at once, so that a large body is not
 // copied again while its frame grows.
 func appendBody(to, body []byte) []byte {
-	const frame = len(`,"bodyBase64":""}` + "\n")
+	const around, end = len(`,"bodyBase64":""}` + "\n"), len(`"}` + "\n")
 	if !utf8.Valid(body) {
-		to = slices.Grow(to, frame+base64.StdEncoding.EncodedLen(len(body)))
+		to = slices.Grow(to, around+base64.StdEncoding.EncodedLen(len(body)))
 		to = append(to, `,"bodyBase64":"`...)
 		return append(base64.StdEncoding.AppendEncode(to, body), '"')
 	}
-	size := frame + len(body)
-	for _, escaped := range []byte{'"', '\\', '\n'} {
-		size += bytes.Count(body, []byte{escaped})
+	room := longestEscape * min(len(body), partSize)
+	if len(body) > partSize {
+		room += usualSize(body)
 	}
-	return appendValid(append(slices.Grow(to, size), `,"body":`...), body)
+	to = append(slices.Grow(to, around+room), `,"body":"`...)
+	separated := hasSeparators(body)
+	for len(body) > 0 {
+		n := len(body)
+		if n > partSize {
+			n = partSize
+			for !utf8.RuneStart(body[n]) {
+				n--
+			}
+		}
+		if cap(to)-len(to) < longestEscape*n+end { // it has more to escape than is usual
+			to = slices.Grow(to, textSize(body)+end)
+		}
+		to = appendEscaped(to, body[:n], separated)
+		body = body[n:]
+	}
+	return append(to, '"')
+}
+
+// usualSize is how many bytes most texts take, and quick to tell.
+func usualSize(text []byte) int {
+	return len(text) + bytes.Count(text, []byte{'"'}) + bytes.Count(text, []byte{'\\'}) + bytes.Count(text, []byte{'\n'})
+}
+
+// textSize is how many bytes a text takes.
+func textSize(text []byte) int {
+	size := usualSize(text)
+	if n := controls(text) - bytes.Count(text, []byte{'\n'}); n > 0 {
+		short := bytes.Count(text, []byte{'\r'}) + bytes.Count(text, []byte{'\t'})
+		size += short + (n-short)*(longestEscape-1)
+	}
+	for _, separator := range separators {
+		size += bytes.Count(text, []byte(separator.text)) * (len(separator.escaped) - len(separator.text))
+	}
+	return size
+}
+
+// controls counts the control characters of ASCII that JSON does not allow, eight bytes at a time.
+func controls(body []byte) (n int) {
+	for ; len(body) >= 8; body = body[8:] {
+		word := binary.LittleEndian.Uint64(body)
+		n += bits.OnesCount64(^(word | tops - ones*' ') & ^word & tops)
+	}
+	for _, c := range body {
+		if c < ' ' {
+			n++
+		}
+	}
+	return n
 }
 
 // appendKnown appends a field that has a value.
@@ -105,28 +163,74 @@ func appendText(to []byte, text string) []byte {
 	if !utf8.ValidString(text) {
 		text = string([]rune(text))
 	}
-	return appendValid(to, text)
+	return append(appendEscaped(append(to, '"'), text, true), '"')
 }
 
-// appendValid appends a text that is UTF-8. Where characters were special others will be soon, so it goes on byte by byte for a while.
-func appendValid[T string | []byte](to []byte, text T) []byte {
+// appendEscaped appends a text that is UTF-8. Where characters were special others will be soon, so it goes on byte by byte for a while.
+// separated is false for a text that is known to have no separators.
+func appendEscaped[T string | []byte](to []byte, text T, separated bool) []byte {
 	const while = 8
-	to = append(to, '"')
 	for len(text) > 0 {
-		n := plain(text)
+		n := plain(text, separated)
 		to = append(to, text[:n]...)
 		i := n
 		for last := i; i < len(text) && i-last < while; i++ {
-			if c := text[i]; c >= ' ' && c != '"' && c != '\\' {
+			c := text[i]
+			if !special[c] {
 				to = append(to, c)
 				continue
 			}
-			to = appendEscape(to, text[i])
+			if c < utf8.RuneSelf {
+				to = appendEscape(to, c)
+			} else {
+				var n int
+				to, n = appendSeparator(to, text[i:])
+				i += n - 1
+			}
 			last = i
 		}
 		text = text[i:]
 	}
-	return append(to, '"')
+	return to
+}
+
+// separators are what JSON allows in a text, but many a library takes for the end of a line.
+//
+//nolint:gochecknoglobals // a table
+var separators = []struct{ text, escaped string }{{"\u0085", `\u0085`}, {"\u2028", `\u2028`}, {"\u2029", `\u2029`}}
+
+func hasSeparators(text []byte) bool {
+	for _, separator := range separators {
+		if bytes.Contains(text, []byte(separator.text)) {
+			return true
+		}
+	}
+	return false
+}
+
+// special are the bytes that do not stand in JSON as they are, and those that separators begin with.
+//
+//nolint:gochecknoglobals // a table
+var special = func() (table [1 << 8]bool) {
+	for c := range ' ' {
+		table[c] = true
+	}
+	table['"'], table['\\'] = true, true
+	for _, separator := range separators {
+		table[separator.text[0]] = true
+	}
+	return table
+}()
+
+// appendSeparator appends the separator that a text begins with, or else the first byte of the text. n is how many bytes of the text
+// that is.
+func appendSeparator[T string | []byte](to []byte, text T) (_ []byte, n int) {
+	for _, separator := range separators {
+		if n := len(separator.text); len(text) >= n && string(text[:n]) == separator.text {
+			return append(to, separator.escaped...), n
+		}
+	}
+	return append(to, text[0]), 1
 }
 
 // appendEscape appends a character that JSON does not allow to stand as it is.
@@ -145,21 +249,28 @@ func appendEscape(to []byte, c byte) []byte {
 	return append(to, '\\', 'u', '0', '0', digits[c>>4], digits[c&0xf])
 }
 
-// plain returns how many bytes at the beginning of a text stand in JSON as they are. It looks at eight at a time: the top bit of
-// a byte is set where it was below a space, a quote or a backslash.
-func plain[T string | []byte](text T) int {
-	const ones, tops = 0x0101010101010101, 0x8080808080808080
+// A word with the lowest and one with the top bit of each byte.
+const ones, tops = 0x0101010101010101, 0x8080808080808080
+
+// plain returns how many bytes at the beginning of a text stand in JSON as they are; where it may be separated, those that are no ASCII
+// have to be looked at. It looks at eight at a time: the top bit of a byte is set where it was ASCII, and below a space, a quote or a backslash.
+func plain[T string | []byte](text T, separated bool) int {
+	watched := uint64(0)
+	if separated {
+		watched = tops
+	}
 	n := 0
 	for ; len(text)-n >= 8; n += 8 {
 		word := uint64(text[n]) | uint64(text[n+1])<<8 | uint64(text[n+2])<<16 | uint64(text[n+3])<<24 |
 			uint64(text[n+4])<<32 | uint64(text[n+5])<<40 | uint64(text[n+6])<<48 | uint64(text[n+7])<<56
 		quote, slash := word^ones*'"', word^ones*'\\'
-		if special := (word-ones*' ')&^word | (quote-ones)&^quote | (slash-ones)&^slash; special&tops != 0 {
-			return n + bits.TrailingZeros64(special&tops)/8 // the lowest one that is set is right
+		found := ((word-ones*' ')|(quote-ones)|(slash-ones))&^word&tops | word&watched
+		if found != 0 {
+			return n + bits.TrailingZeros64(found)/8 // the lowest one that is set is right
 		}
 	}
 	for ; n < len(text); n++ {
-		if c := text[n]; c < ' ' || c == '"' || c == '\\' {
+		if c := text[n]; c < ' ' || c == '"' || c == '\\' || c >= utf8.RuneSelf && separated {
 			break
 		}
 	}

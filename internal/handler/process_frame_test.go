@@ -49,6 +49,8 @@ func FuzzMessageFrames(f *testing.F) {
 	f.Add("\"\\\n\x00\x1f\x7f ü\u2028😀", "\"quoted\"\\\r\n\t", "\xff", "\xed\xa0\x80", int64(math.MinInt64), math.Inf(1))
 	f.Add("", "\xff\xfe", "", strings.Repeat("é\"", 100), int64(-1), math.NaN())
 	f.Add("12345678", "1234567\"", "abcdefghi\\jklmnopq", "        \x1f", int64(7), 1e300)
+	f.Add("", strings.Repeat("é\u2028\x01", 500), "", strings.Repeat("x\t\xc2\x85", 700), int64(5), 1.5)
+	f.Add("é\u0085", "\u0085 Â\u2028\u2027\u2029\u202a \x00\x1f\r\t", "12345\u2028", "\xe2\x80", int64(3), 2.5)
 	f.Fuzz(func(t *testing.T, id, body, name, value string, number int64, float float64) {
 		at := time.Unix(number%1e11, 123456789)
 		request := Request{
@@ -83,6 +85,7 @@ func FuzzMessageFrames(f *testing.F) {
 			t.Errorf("priority %v, want %d", got, uint8(number))
 		}
 		checkBody(t, wire, body)
+		checkSize(t, body)
 		checkHeaders(t, wire, name, value, number, float)
 	})
 }
@@ -100,6 +103,18 @@ func checkBody(t *testing.T, wire wireMessage, want string) {
 		if got, err := base64.StdEncoding.DecodeString(*wire.BodyBase64); err != nil || string(got) != want || utf8.ValidString(want) {
 			t.Errorf("body %q, want %q", got, want)
 		}
+	}
+}
+
+// checkSize expects of a body to take as much as is told.
+func checkSize(t *testing.T, body string) {
+	t.Helper()
+	around := len(`,"body":""`)
+	if !utf8.ValidString(body) {
+		around = len(`,"bodyBase64":""`)
+	}
+	if got, want := (*Process)(nil).FrameSize([]byte(body)), len(appendBody(nil, []byte(body)))-around; got != want {
+		t.Errorf("it takes %d bytes, and %d are told", want, got)
 	}
 }
 
@@ -135,11 +150,18 @@ func checkHeaders(t *testing.T, wire wireMessage, name, value string, number int
 
 func TestTheFrameOfALargeMessageIsMadeOnce(t *testing.T) {
 	json := []byte(strings.Repeat("{\"a\": \"b\\\\c\"}\n", 1<<16))
-	for name, body := range map[string][]byte{"text": bytes.Repeat([]byte("x"), 1<<20), "JSON": json, "no text": bytes.Repeat([]byte{0xff}, 1<<20)} {
+	for name, body := range map[string][]byte{
+		"text": bytes.Repeat([]byte("x"), 1<<20), "JSON": json, "no text": bytes.Repeat([]byte{0xff}, 1<<20),
+		"control characters": make([]byte, 1<<20), "separators": bytes.Repeat([]byte("\u0085 \u2028\u2029\r"), 1<<17),
+	} {
 		request := Request{ID: "m-1", Queue: "work", Body: body}
 		space := make([]byte, 0, 1<<10)
 		var frame []byte
-		if n := testing.AllocsPerRun(3, func() { frame = appendMessage(space, 17, time.Time{}, &request) }); n != 1 {
+		most := 1.0
+		if name == "control characters" || name == "separators" {
+			most = 2 // for it turns out on the way
+		}
+		if n := testing.AllocsPerRun(3, func() { frame = appendMessage(space, 17, time.Time{}, &request) }); n > most {
 			t.Errorf("%s: made in %v pieces", name, n)
 		}
 		if cap(frame) > len(frame)+len(frame)/8 { // sizes of memory have steps
@@ -207,6 +229,12 @@ func BenchmarkMessageFrame(b *testing.B) {
 		"small":           `{"order":17,"lines":[{"sku":"a-1","count":3}]}`,
 		"256 KiB of JSON": `[` + strings.Repeat(`{"sku":"a-1","count":3},`, 256<<10/24) + `null]`,
 		"256 KiB of text": strings.Repeat("All work and no play. ", 256<<10/22),
+
+		"256 KiB of lines":           strings.Repeat("All work and no play.\r\n", 256<<10/23),
+		"256 KiB of Cyrillic":        strings.Repeat("Работа не волк. ", 256<<10/28),
+		"256 KiB of typography":      strings.Repeat("« Rien — ou presque… » ", 256<<10/31),
+		"256 KiB of control codes":   strings.Repeat("\x00\x01\x02", 256<<10/3),
+		"256 KiB of line separators": strings.Repeat("A line.\u2028", 256<<10/10),
 	}
 	for name, body := range bodies {
 		b.Run(name, func(b *testing.B) {
