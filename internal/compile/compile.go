@@ -74,7 +74,11 @@ func Compile(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy) (
 	if err != nil {
 		return nil, err
 	}
-	compiled, err := compileAll(t, resolved)
+	compiler, err := retry.NewCompiler()
+	if err != nil {
+		return nil, &Error{Reason: v1alpha1.ReasonPolicyInvalid, Err: err}
+	}
+	compiled, err := compileAll(compiler, t, resolved)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +98,7 @@ func Compile(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy) (
 		result.HighLanes = result.Lanes
 	}
 	for i := range t.Spec.Workers {
-		config, err := workerConfig(t, &t.Spec.Workers[i], resolved, result.Needs)
+		config, err := workerConfig(compiler, t, &t.Spec.Workers[i], resolved, result.Needs)
 		if err != nil {
 			return nil, &Error{Reason: v1alpha1.ReasonInvalidExpression, Err: fmt.Errorf("spec.workers[%d].%w", i, err)}
 		}
@@ -187,11 +191,7 @@ func usesDefaults(t *v1alpha1.Transport) bool {
 		slices.ContainsFunc(t.Spec.Queues, func(q v1alpha1.Queue) bool { return q.RetryPolicyRef == nil })
 }
 
-func compileAll(t *v1alpha1.Transport, specs map[string]v1alpha1.RetryPolicySpec) (map[string]*retry.Policy, error) {
-	compiler, err := retry.NewCompiler()
-	if err != nil {
-		return nil, &Error{Reason: v1alpha1.ReasonPolicyInvalid, Err: err}
-	}
+func compileAll(compiler *retry.Compiler, t *v1alpha1.Transport, specs map[string]v1alpha1.RetryPolicySpec) (map[string]*retry.Policy, error) {
 	var invalid []error
 	compiled := make(map[string]*retry.Policy, len(specs))
 	for _, name := range slices.Sorted(maps.Keys(specs)) {
@@ -209,8 +209,12 @@ func compileAll(t *v1alpha1.Transport, specs map[string]v1alpha1.RetryPolicySpec
 		return nil, &Error{Reason: v1alpha1.ReasonPolicyInvalid, Err: join(invalid)}
 	}
 	for i, rule := range t.Spec.RetryPolicies {
-		if _, err := retry.CompileMatch(fmt.Sprintf("spec.retryPolicies[%d].when", i), rule.When); err != nil {
+		_, err := compiler.CompileMatch(fmt.Sprintf("spec.retryPolicies[%d].when", i), rule.When)
+		if err != nil {
 			invalid = append(invalid, err)
+		}
+		if errors.Is(err, retry.ErrTooMuch) {
+			break
 		}
 	}
 	if len(invalid) > 0 {
@@ -219,7 +223,9 @@ func compileAll(t *v1alpha1.Transport, specs map[string]v1alpha1.RetryPolicySpec
 	return compiled, nil
 }
 
-func workerConfig(t *v1alpha1.Transport, w *v1alpha1.Worker, policies map[string]v1alpha1.RetryPolicySpec, needs Needs) (Config, error) {
+func workerConfig(
+	compiler *retry.Compiler, t *v1alpha1.Transport, w *v1alpha1.Worker, policies map[string]v1alpha1.RetryPolicySpec, needs Needs,
+) (Config, error) {
 	names := NamesOf(t)
 	config := Config{
 		Transport:   t.Namespace + "/" + t.Name,
@@ -245,7 +251,7 @@ func workerConfig(t *v1alpha1.Transport, w *v1alpha1.Worker, policies map[string
 	for _, rule := range t.Spec.RetryPolicies {
 		config.Rules = append(config.Rules, Rule{When: rule.When, Policy: rule.RetryPolicyRef.Name})
 	}
-	return config, protect(&config, w)
+	return config, protect(compiler, &config, w)
 }
 
 func workQueue(t *v1alpha1.Transport, queue *v1alpha1.Queue, names Names) Queue {

@@ -3,11 +3,15 @@ package compile_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
@@ -146,6 +150,33 @@ func TestPoliciesThatAreTooLargeTogetherAreToldOfOnce(t *testing.T) {
 	_, err := compile.Compile(transport, policies)
 	if err == nil || strings.Count(err.Error(), "are too large") != 1 {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestRulesAndKeysThatAreTooLargeAreToldOfOnce(t *testing.T) {
+	long := func(n int) string { return fmt.Sprintf(`message.id + "%04d%s"`, n, strings.Repeat("x", 2000)) }
+	for field, change := range map[string]func(*v1alpha1.TransportSpec){
+		"spec.retryPolicies[129].when": func(s *v1alpha1.TransportSpec) {
+			for n := range 256 {
+				s.RetryPolicies = append(s.RetryPolicies, v1alpha1.PolicyRule{When: long(n) + ` == ""`, RetryPolicyRef: v1alpha1.PolicyReference{Name: "p"}})
+			}
+		},
+		"spec.workers[14].rateLimits[3].key": func(s *v1alpha1.TransportSpec) {
+			s.Workers = slices.Repeat(s.Workers, 16)
+			for w := range s.Workers {
+				for n := range 9 {
+					s.Workers[w].RateLimits = append(s.Workers[w].RateLimits, v1alpha1.RateLimit{
+						Name: fmt.Sprint("l", n), PerSecond: intstr.FromInt32(1), Key: new(long(9*w + n)),
+					})
+				}
+			}
+		},
+	} {
+		_, err := compile.Compile(transport(change), byName(policy("p", v1alpha1.RetryPolicySpec{})))
+		refused, ok := errors.AsType[*compile.Error](err)
+		if !ok || refused.Reason != v1alpha1.ReasonInvalidExpression || !strings.HasPrefix(err.Error(), field+": ") || strings.Count(err.Error(), "are too large") != 1 {
+			t.Errorf("error %.300v, want one that begins with %s", err, field)
+		}
 	}
 }
 

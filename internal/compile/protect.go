@@ -39,12 +39,12 @@ func releases(t *v1alpha1.Transport) bool {
 
 // protect fills in the limits, the budget and the breaker of a worker group, and checks their expressions. The error begins
 // with the field.
-func protect(c *Config, w *v1alpha1.Worker) error {
+func protect(compiler *retry.Compiler, c *Config, w *v1alpha1.Worker) error {
 	for i := range w.RateLimits {
 		spec := &w.RateLimits[i]
 		limit, err := rateLimit(spec)
 		if err == nil && limit.Key != "" {
-			_, err = retry.CompileKey("key", limit.Key)
+			_, err = compiler.CompileKey("key", limit.Key)
 		}
 		if err != nil {
 			return fmt.Errorf("rateLimits[%d].%w", i, err)
@@ -64,7 +64,7 @@ func protect(c *Config, w *v1alpha1.Worker) error {
 	if w.Breaker != nil {
 		c.Breaker = breaker(w.Breaker)
 		if c.Breaker.Key != "" {
-			if _, err := retry.CompileKey("breaker.key", c.Breaker.Key); err != nil {
+			if _, err := compiler.CompileKey("breaker.key", c.Breaker.Key); err != nil {
 				return err //nolint:wrapcheck // it names the field
 			}
 		}

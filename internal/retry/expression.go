@@ -249,15 +249,24 @@ type Match struct {
 // CompileMatch compiles an expression over message alone that gives a bool. Field names the place that it stands in, for
 // errors: "retryPolicies[2].when". The error joins an *ExpressionError for each mistake.
 func CompileMatch(field, expr string) (*Match, error) {
-	env, err := forMessages()
+	c, err := NewCompiler()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", field, err)
 	}
-	compiled, err := env.compile(origin{field: field}, expr, resultBool)
+	return c.CompileMatch(field, expr)
+}
+
+// CompileMatch does what the function CompileMatch does.
+func (c *Compiler) CompileMatch(field, expr string) (*Match, error) {
+	return c.compileMatch(field, expr, resultBool)
+}
+
+func (c *Compiler) compileMatch(field, expr string, want result) (*Match, error) {
+	compiled, err := c.compile(c.messages, origin{field: field}, expr, want)
 	if err != nil {
 		return nil, err
 	}
-	return &Match{expression: compiled, schema: env.schema, decode: decodeJSON}, nil
+	return &Match{expression: compiled, schema: c.messages.schema, decode: decodeJSON}, nil
 }
 
 // Matches says whether the expression chooses the message. The error, an *ExpressionError, says that it failed at run
@@ -275,15 +284,20 @@ type Key struct{ match Match }
 // CompileKey compiles an expression over message alone that gives a text. Field names the place that it stands in, for
 // errors. The error joins an *ExpressionError for each mistake.
 func CompileKey(field, expr string) (*Key, error) {
-	env, err := forMessages()
+	c, err := NewCompiler()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", field, err)
 	}
-	compiled, err := env.compile(origin{field: field}, expr, resultText)
+	return c.CompileKey(field, expr)
+}
+
+// CompileKey does what the function CompileKey does.
+func (c *Compiler) CompileKey(field, expr string) (*Key, error) {
+	match, err := c.compileMatch(field, expr, resultText)
 	if err != nil {
 		return nil, err
 	}
-	return &Key{match: Match{expression: compiled, schema: env.schema, decode: decodeJSON}}, nil
+	return &Key{match: *match}, nil
 }
 
 // maxKey bounds a key in bytes.

@@ -66,14 +66,20 @@ func Compile(name string, spec v1alpha1.RetryPolicySpec) (*Policy, error) {
 	return c.Compile(name, spec)
 }
 
-// Compiler compiles policies that belong together: those of one Transport, or one alone. It bounds what all their expressions come to. It is
-// not safe for concurrent use; what it compiles is.
+// Compiler compiles expressions that belong together: those of one Transport and its policies, or of one policy alone. It bounds what all of
+// them come to. It is not safe for concurrent use; what it compiles is.
 type Compiler struct {
-	environment *environment
-	// seen are the expressions so far, nil for one that is wrong, and texts and steps what they come to. The environment forgets what it
+	policies, messages *environment
+	// seen are the expressions so far, nil for one that is wrong, and texts and steps what they come to. An environment forgets what it
 	// has no room for, and would compile anew, and keep once more, what stands in many policies.
-	seen         map[knownProgram]*program
+	seen         map[seenProgram]*program
 	texts, steps int
+}
+
+// seenProgram identifies an expression of a Compiler.
+type seenProgram struct {
+	environment *environment
+	knownProgram
 }
 
 // Bounds of what a Compiler compiles: what is compiled takes some hundred times the memory of its text.
@@ -83,21 +89,25 @@ const (
 )
 
 // ErrTooMuch says that the expressions so far have no room for further ones: all that follows is refused too.
-var ErrTooMuch = fmt.Errorf("the expressions of all policies together are too large: %d bytes of text are allowed, and %d steps in patterns of matches",
-	maxTexts, maxPatternSteps)
+var ErrTooMuch = fmt.Errorf("the expressions of all policies, rules and keys together are too large: "+
+	"%d bytes of text are allowed, and %d steps in patterns of matches", maxTexts, maxPatternSteps)
 
 // NewCompiler makes a compiler that has compiled nothing yet.
 func NewCompiler() (*Compiler, error) {
-	env, err := forPolicies()
+	policies, err := forPolicies()
 	if err != nil {
 		return nil, err
 	}
-	return &Compiler{environment: env, seen: map[knownProgram]*program{}}, nil
+	messages, err := forMessages()
+	if err != nil {
+		return nil, err
+	}
+	return &Compiler{policies: policies, messages: messages, seen: map[seenProgram]*program{}}, nil
 }
 
 // compile counts an expression once, and checks it.
-func (c *Compiler) compile(o origin, text string, want result) (*expression, error) {
-	known := knownProgram{text, want}
+func (c *Compiler) compile(env *environment, o origin, text string, want result) (*expression, error) {
+	known := seenProgram{env, knownProgram{text, want}}
 	before, counted := c.seen[known]
 	if before != nil {
 		return &expression{program: before, origin: o}, nil
@@ -109,7 +119,7 @@ func (c *Compiler) compile(o origin, text string, want result) (*expression, err
 	if c.texts > maxTexts || c.steps > maxPatternSteps {
 		return nil, o.error(ErrTooMuch, 0, 0)
 	}
-	compiled, err := c.environment.compile(o, text, want)
+	compiled, err := env.compile(o, text, want)
 	if err != nil {
 		return nil, err
 	}
@@ -122,13 +132,12 @@ func (c *Compiler) compile(o origin, text string, want result) (*expression, err
 
 // Compile does what the function Compile does.
 func (c *Compiler) Compile(name string, spec v1alpha1.RetryPolicySpec) (*Policy, error) {
-	env := c.environment
 	p := &Policy{
 		name:       name,
 		maxRetries: defaultMaxRetries,
 		maxAge:     defaultMaxAge,
 		priority:   cmp.Or(spec.RetryPriority, v1alpha1.RetryPrioritySame),
-		schema:     env.schema,
+		schema:     c.policies.schema,
 		decode:     decodeJSON,
 	}
 	p.followsAdvice = spec.HandlerAdvice != v1alpha1.HandlerAdviceIgnore
@@ -309,11 +318,11 @@ func compileStrategy(c *Compiler, policy string, spec *v1alpha1.Strategy) (strat
 		}
 	}
 	var err error
-	if s.when, err = c.compile(at("when"), spec.When, resultBool); err != nil {
+	if s.when, err = c.compile(c.policies, at("when"), spec.When, resultBool); err != nil {
 		errs = append(errs, err)
 	}
 	if spec.DelayFrom != nil {
-		if s.delayFrom, err = c.compile(at("delayFrom"), *spec.DelayFrom, resultDuration); err != nil {
+		if s.delayFrom, err = c.compile(c.policies, at("delayFrom"), *spec.DelayFrom, resultDuration); err != nil {
 			errs = append(errs, err)
 		}
 	}

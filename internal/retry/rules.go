@@ -16,15 +16,24 @@ type Rules struct {
 // CompileRules compiles expressions in the order in which they are asked. Field names the list that they stand in, for
 // errors: "spec.retryPolicies". The error joins an *ExpressionError for each mistake.
 func CompileRules(field string, whens []string) (*Rules, error) {
-	env, err := forMessages()
+	c, err := NewCompiler()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", field, err)
 	}
-	r := &Rules{expressions: make([]*expression, len(whens)), schema: env.schema, decode: decodeJSON}
+	return c.CompileRules(field, whens)
+}
+
+// CompileRules does what the function CompileRules does.
+func (c *Compiler) CompileRules(field string, whens []string) (*Rules, error) {
+	r := &Rules{expressions: make([]*expression, len(whens)), schema: c.messages.schema, decode: decodeJSON}
 	var errs []error
 	for i, when := range whens {
-		if r.expressions[i], err = env.compile(origin{field: fmt.Sprintf("%s[%d].when", field, i)}, when, resultBool); err != nil {
+		var err error
+		if r.expressions[i], err = c.compile(c.messages, origin{field: fmt.Sprintf("%s[%d].when", field, i)}, when, resultBool); err != nil {
 			errs = append(errs, err)
+		}
+		if errors.Is(err, ErrTooMuch) {
+			break // so would be said of each that follows
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -2,9 +2,12 @@ package retry
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"redrive.dev/redrive/api/v1alpha1"
 )
 
 func TestTheFirstRuleThatMatchesCounts(t *testing.T) {
@@ -61,6 +64,38 @@ func TestRulesThatDoNotCompileAreAllNamed(t *testing.T) {
 	var first *ExpressionError
 	if !errors.As(err, &first) || first.Field != "spec.retryPolicies[1].when" || !strings.Contains(err.Error(), "spec.retryPolicies[2].when, 1:1: must give a bool") {
 		t.Errorf("error = %v", err)
+	}
+}
+
+// 256 rules of 2 kB took 4.6 s and 33 MiB to compile, each time that anybody looked at their Transport.
+func TestRulesAndKeysAreBoundedWithThePolicies(t *testing.T) {
+	long := func(n int) string { return fmt.Sprintf(`message.id == "%03d%s"`, n, strings.Repeat("x", 2000)) }
+	var whens []string
+	for n := range 140 {
+		whens = append(whens, long(n))
+	}
+	if _, err := CompileRules("rules", whens); !errors.Is(err, ErrTooMuch) || strings.Count(err.Error(), "are too large") != 1 {
+		t.Errorf("rules: %v", err)
+	}
+	c, err := NewCompiler()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.CompileRules("rules", whens[:100]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.CompileRules("rules", whens[:100]); err != nil {
+		t.Errorf("the same once more: %v", err)
+	}
+	var spec v1alpha1.RetryPolicySpec
+	for n := range 40 {
+		spec.Strategies = append(spec.Strategies, v1alpha1.Strategy{Name: fmt.Sprint("s", n), When: long(n)})
+	}
+	if _, err := c.Compile("p", spec); !errors.Is(err, ErrTooMuch) {
+		t.Errorf("a policy after them: %v", err)
+	}
+	if _, err := c.CompileKey("key", "message.id"); !errors.Is(err, ErrTooMuch) {
+		t.Errorf("a key after them: %v", err)
 	}
 }
 

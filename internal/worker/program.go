@@ -104,7 +104,7 @@ func (p *program) compile() error {
 		whens[i] = rule.When
 		p.chosen = append(p.chosen, p.policies[rule.Policy])
 	}
-	if p.rules, err = retry.CompileRules("rules", whens); err != nil {
+	if p.rules, err = compiler.CompileRules("rules", whens); err != nil {
 		return fmt.Errorf("rules: %w", err)
 	}
 	return nil
