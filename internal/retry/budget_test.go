@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"redrive.dev/redrive/api/v1alpha1"
 )
@@ -132,6 +133,52 @@ func TestFunctionsOfTextKnowTheSizeOfTheirResultFirst(t *testing.T) {
 				t.Errorf("it took %d MiB: %v", took>>20, v.Problems)
 			}
 		})
+	}
+}
+
+// CEL builds such a list when it is compared, and goes through all parts for each element: 4 GB and 12 s, before the first
+// step was counted.
+func TestListsThatArePutTogetherAreCountedBeforeTheyAreBuilt(t *testing.T) {
+	together := strings.TrimSuffix(strings.Repeat(`message.body + `, 100), " + ")
+	body := listOf(100_000, "0")
+	value, err := decodeJSON(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, when := range []string{together + ` == []`, `message.body in [` + together + `]`, `(` + together + `).size() == 1`} {
+		p := strategyWhen(t, when)
+		p.decode = func([]byte) (any, error) { return value, nil }
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		began := time.Now()
+		v := p.Decide(Failure{}, Message{Body: body}, History{}, start(), edge(false))
+		runtime.ReadMemStats(&after)
+		checkProblem(t, v.Problems, "when", string(errSteps))
+		if took, mib := time.Since(began), (after.TotalAlloc-before.TotalAlloc)>>20; took > time.Second || mib > 16 {
+			t.Errorf("%.40s…: it took %d MiB and %s", when, mib, took)
+		}
+	}
+}
+
+func TestShortListsMayBePutTogether(t *testing.T) {
+	const body = `{"a": [1, 2], "b": [3], "many": [[1], [2, 3], []]}`
+	for _, when := range []string{
+		`message.body.a + message.body.b == [1, 2, 3]`, `(message.body.a + message.body.b).all(x, x > 0)`,
+		`3 in message.body.a + message.body.b`, `message.body.many.map(x, x + [0]).size() == 3`,
+		`message.body.many.map(x, (x + x).size()) == [2, 4, 0]`, `(message.body.many[0] + message.body.many[1]).filter(x, x > 1) == [2, 3]`,
+	} {
+		if v := strategyWhen(t, when).Decide(Failure{}, Message{Body: []byte(body)}, History{}, start(), edge(false)); v.Strategy != "s" {
+			t.Errorf("%s does not hold: %v", when, v.Problems)
+		}
+	}
+}
+
+// Empty lists counted nothing, however many were compared.
+func TestEmptyListsCountToo(t *testing.T) {
+	for _, element := range []string{"[]", "{}"} {
+		v := strategyWhen(t, `[1, 2, 3, 4, 5, 6, 7, 8, 9].exists(i, message.body != message.body)`).
+			Decide(Failure{}, Message{Body: listOf(100_000, element)}, History{}, start(), edge(false))
+		checkProblem(t, v.Problems, "when", string(errSteps))
 	}
 }
 

@@ -27,6 +27,9 @@ type tariff struct {
 	// texts are the nodes whose text is read, with the steps for textStep bytes of it, and deep how much of what is no text.
 	texts map[int64]int64
 	deep  map[int64]depth
+	// sums are the nodes that put lists together, but for those that add to what a comprehension collects: collected are the names of that.
+	sums      map[int64]bool
+	collected map[string]bool
 }
 
 // depth is what is read of a value beside a text.
@@ -65,10 +68,13 @@ var growing = map[string]bool{functionReplace: true, functionSplit: true, functi
 
 // tariffOf looks at an expression.
 func tariffOf(ast *celast.AST) tariff {
-	c := tariff{loops: map[int64]int64{}, texts: map[int64]int64{}, deep: map[int64]depth{}}
+	c := tariff{
+		loops: map[int64]int64{}, texts: map[int64]int64{}, deep: map[int64]depth{}, sums: map[int64]bool{}, collected: map[string]bool{},
+	}
 	celast.PreOrderVisit(ast.Expr(), celast.NewExprVisitor(func(e celast.Expr) {
 		if e.Kind() == celast.ComprehensionKind {
 			loop := e.AsComprehension()
+			c.collected[loop.AccuVar()] = true
 			c.loops[loop.IterRange().ID()] = 1 + nodes(loop.LoopCondition()) + nodes(loop.LoopStep())
 		}
 		if e.Kind() == celast.CallKind {
@@ -99,6 +105,8 @@ func (c tariff) call(e celast.Expr) {
 	switch {
 	case call.FunctionName() == overloads.Matches:
 		c.texts[arguments[0].ID()] = stepsOfPattern(arguments[1])
+	case call.FunctionName() == operators.Add:
+		c.sums[e.ID()] = arguments[0].Kind() != celast.IdentKind || !c.collected[arguments[0].AsIdent()]
 	case growing[call.FunctionName()]:
 		c.texts[e.ID()] = max(c.texts[e.ID()], 1)
 		c.deep[e.ID()] = max(c.deep[e.ID()], lists)
@@ -118,10 +126,11 @@ func nodes(e celast.Expr) (n int64) {
 func (c tariff) decorate(node interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
 	turn, loop := c.loops[node.ID()]
 	steps, text := c.texts[node.ID()]
-	if _, constant := node.(interpreter.InterpretableConst); constant && !loop || !loop && !text {
+	sum := c.sums[node.ID()]
+	if _, constant := node.(interpreter.InterpretableConst); constant && !loop || !loop && !text && !sum {
 		return node, nil
 	}
-	value := countedValue{turn: turn, steps: steps, deep: c.deep[node.ID()]}
+	value := countedValue{turn: turn, steps: steps, deep: c.deep[node.ID()], sum: sum}
 	// What may be selected from has to stay an attribute.
 	if attribute, ok := node.(interpreter.InterpretableAttribute); ok {
 		return &countedAttribute{InterpretableAttribute: attribute, countedValue: value}, nil
@@ -133,6 +142,7 @@ func (c tariff) decorate(node interpreter.InterpretableV2) (interpreter.Interpre
 type countedValue struct {
 	turn, steps int64
 	deep        depth
+	sum         bool
 }
 
 type countedNode struct {
@@ -170,6 +180,9 @@ func (c *countedValue) count(frame *interpreter.ExecutionFrame, value ref.Val) r
 	if !ok {
 		return types.NewErr("an expression is evaluated without a budget") // it would be a defect of ours
 	}
+	if c.sum {
+		weighSum(budget, value)
+	}
 	if c.steps > 0 {
 		c.read(budget, value)
 	}
@@ -184,6 +197,14 @@ func (c *countedValue) count(frame *interpreter.ExecutionFrame, value ref.Val) r
 		return &countedMap{Mapper: value, budget: budget, turn: c.turn}
 	default:
 		return value
+	}
+}
+
+// weighSum counts a list that is put together of two. CEL builds it when it is read for the first time, and goes through all that it is made of
+// for each element of it.
+func weighSum(budget *Budget, value ref.Val) {
+	if list, ok := value.(traits.Lister); ok {
+		budget.spend(sizeOf(list))
 	}
 }
 
@@ -217,10 +238,12 @@ func weigh(budget *Budget, value any) {
 	case json.Number:
 		weigh(budget, string(value))
 	case []any:
+		budget.spend(1)
 		for _, element := range value {
 			weigh(budget, element)
 		}
 	case map[string]any:
+		budget.spend(1)
 		for key, element := range value {
 			weigh(budget, key)
 			weigh(budget, element)
@@ -230,6 +253,7 @@ func weigh(budget *Budget, value any) {
 			weigh(budget, native)
 			return
 		}
+		budget.spend(1)
 		for it := value.Iterator(); it.HasNext() == types.True; {
 			weigh(budget, it.Next())
 		}
@@ -238,6 +262,7 @@ func weigh(budget *Budget, value any) {
 			weigh(budget, native)
 			return
 		}
+		budget.spend(1)
 		for it := value.Iterator(); it.HasNext() == types.True; {
 			key := it.Next()
 			weigh(budget, key)
