@@ -160,6 +160,19 @@ func TestListsThatArePutTogetherAreCountedBeforeTheyAreBuilt(t *testing.T) {
 	}
 }
 
+// These went uncounted, for CEL's estimate takes them for as cheap as a sum.
+func TestWhatIsMadeOfALongTextIsCounted(t *testing.T) {
+	body := []byte(`{"t": "` + strings.Repeat("1", 1<<20) + `"}`)
+	for _, when := range []string{
+		`int(message.body.t) == 1`, `uint(message.body.t) == 1u`, `double(message.body.t) < 1.0`, `bool(message.body.t)`, `size(message.body.t) == 1`,
+		`message.body.t.size() == 1`, `duration(message.body.t) == age`, `timestamp(message.body.t) == now`,
+	} {
+		v := strategyWhen(t, `[1, 2, 3, 4, 5, 6, 7, 8, 9].exists(i, `+when+`)`).
+			Decide(Failure{}, Message{Body: body}, History{}, start(), edge(false))
+		checkProblem(t, v.Problems, "when", string(errSteps))
+	}
+}
+
 func TestShortListsMayBePutTogether(t *testing.T) {
 	const body = `{"a": [1, 2], "b": [3], "many": [[1], [2, 3], []]}`
 	for _, when := range []string{

@@ -3,7 +3,9 @@ package retry
 import (
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/checker"
+	"github.com/google/cel-go/common"
 	celast "github.com/google/cel-go/common/ast"
+	"github.com/google/cel-go/common/overloads"
 )
 
 // Counting what an evaluation costs takes longer than most evaluations. So an expression that cannot cost much, whatever the
@@ -49,7 +51,21 @@ func (lightSizes) EstimateSize(node checker.AstNode) *checker.SizeEstimate {
 	}
 }
 
-// EstimateCallCost implements checker.CostEstimator. CEL knows the cost of its functions.
-func (lightSizes) EstimateCallCost(_, _ string, _ *checker.AstNode, _ []checker.AstNode) *checker.CallEstimate {
-	return nil
+// EstimateCallCost implements checker.CostEstimator. CEL knows the cost of its functions, but for those that go through a text to make
+// something else of it: they would be as cheap as a sum.
+func (lightSizes) EstimateCallCost(_, overload string, target *checker.AstNode, args []checker.AstNode) *checker.CallEstimate {
+	switch overload {
+	case overloads.StringToInt, overloads.StringToUint, overloads.StringToDouble, overloads.StringToBool, overloads.StringToDuration,
+		overloads.StringToTimestamp, overloads.SizeString, overloads.SizeStringInst:
+	default:
+		return nil
+	}
+	if target != nil {
+		args = []checker.AstNode{*target}
+	}
+	size := checker.UnknownSizeEstimate()
+	if known := args[0].ComputedSize(); known != nil {
+		size = *known
+	}
+	return &checker.CallEstimate{CostEstimate: size.MultiplyByCostFactor(common.StringTraversalCostFactor).Add(checker.FixedCostEstimate(1))}
 }

@@ -55,6 +55,11 @@ func TestOnlyExpressionsThatCannotCostMuchRunWithoutALimit(t *testing.T) {
 		{`error.class.replace('a', 'b') == 'x'`, false},
 		{`string(message.headers.partner) == 'acme'`, false},
 		{`message.body.list.all(x, x > 0)`, false},
+		{`int(message.headers.tries) > 3`, false},
+		{`int(message.id) > 3`, true},
+		{`duration(message.headers.wait) < age`, false},
+		{`message.body.text.size() > 3`, false},
+		{`message.id.size() > 3 && message.headers.size() > 3`, true},
 		{`[1, 2, 3].all(x, [1, 2, 3].all(y, x * y > 0))`, true},
 	}
 	for _, tt := range tests {
