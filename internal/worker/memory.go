@@ -17,6 +17,9 @@ const (
 	// bodyShare is the part of the memory that the bodies may have which expressions read at the same time. Decoded they take 32 times as
 	// much, a quarter of the memory, and 60 times at worst.
 	bodyShare = 128
+	// mostAlone is how many times what may be on loan one message may take, with what the handler writes it into: three quarters of the memory.
+	// The largest body that is read takes a little more than two in base64, and seven where each byte of it is escaped.
+	mostAlone = 3
 )
 
 // MemoryLimit is how many bytes this process may use: what GOMEMLIMIT or the control group says, the smaller of both, or 0

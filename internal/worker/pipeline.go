@@ -82,7 +82,7 @@ type job struct {
 	// queue is the work queue that the message belongs to, also where it came from its suspects' queue.
 	queue    compile.Queue
 	received time.Time
-	// size is about what the message takes in memory, in bytes.
+	// size is about what the message takes in memory, in bytes, with what the handler writes it into.
 	size  int64
 	state message.State
 	view  retry.Message
@@ -221,10 +221,14 @@ func (j *job) readState(now time.Time) {
 	j.state.Garbage = append(forged, j.state.Garbage...)
 }
 
-// unreadable refuses a message of which the headers are not known: neither the handler nor a copy would have them.
-func unreadable(_ *Worker, _ context.Context, j *job) (outcome, bool) {
-	return outcome{kind: refused}, j.delivery.Unreadable
+// unreadable refuses a message of which the headers are not known: neither the handler nor a copy would have them. And one that it takes too
+// much memory to hand over.
+func unreadable(w *Worker, _ context.Context, j *job) (outcome, bool) {
+	return outcome{kind: refused}, j.delivery.Unreadable || w.outgrows(j)
 }
+
+// outgrows is true of a message that takes more than the worker can have for one.
+func (w *Worker) outgrows(j *job) bool { return j.size > mostAlone*w.loans.limit }
 
 // stale leaves alone a delivery whose session has ended: the broker has it again.
 func stale(_ *Worker, _ context.Context, j *job) (outcome, bool) {

@@ -6,6 +6,7 @@ import (
 
 	"redrive.dev/redrive/internal/amqp"
 	"redrive.dev/redrive/internal/fair"
+	"redrive.dev/redrive/internal/handler"
 	"redrive.dev/redrive/internal/message"
 )
 
@@ -20,7 +21,7 @@ func (w *Worker) accept(ctx context.Context, d *amqp.Delivery) {
 		go w.awaitRoom(ctx, d)
 		return
 	}
-	j := &job{delivery: d, received: time.Now(), size: message.MemorySize(&d.Message), loan: w.loans.of(d.Queue)}
+	j := &job{delivery: d, received: time.Now(), size: w.sizeOf(d), loan: w.loans.of(d.Queue)}
 	j.turn.Value = j
 	w.room.Add(j.size)
 	if j.loan.begin(j.size, j.received) {
@@ -30,6 +31,15 @@ func (w *Worker) accept(ctx context.Context, d *amqp.Delivery) {
 	if w.isApart(d) || w.places.Take(&j.turn, d.Queue, j.received) {
 		w.launch(ctx, j)
 	}
+}
+
+// sizeOf is about what a message takes in memory, in bytes: itself, and what the handler writes it into.
+func (w *Worker) sizeOf(d *amqp.Delivery) int64 {
+	size := message.MemorySize(&d.Message)
+	if framer, ok := w.program.Load().handler.Handler.(handler.Framer); ok {
+		size += int64(framer.FrameSize(d.Body))
+	}
+	return size
 }
 
 // awaitRoom gives a message back for which there was no room, once there is. RabbitMQ delivers it again, as one that came back.

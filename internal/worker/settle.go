@@ -27,11 +27,7 @@ func (w *Worker) settle(ctx context.Context, j *job, o outcome) bool {
 	case succeeded, dropped:
 		return w.acknowledge(j)
 	case refused:
-		if size := j.delivery.LeftOut; size > 0 {
-			return w.deadLetter(j, fmt.Errorf("its body of %d bytes is more than the worker may have on loan, %d: "+ //nolint:err113 // for the log alone
-				"raise the memory limit of the worker", size, w.loans.limit))
-		}
-		return w.deadLetter(j, errUnreadable)
+		return w.deadLetter(j, w.refusal(j))
 	case returned:
 		return j.delivery.Requeue() == nil
 	case retried, parked, postponed, failed, released, moved:
@@ -45,6 +41,20 @@ func (w *Worker) settle(ctx context.Context, j *job, o outcome) bool {
 	case abandoned:
 	}
 	return false
+}
+
+// refusal is why a message is refused, for the log alone.
+func (w *Worker) refusal(j *job) error {
+	switch {
+	case j.delivery.LeftOut > 0:
+		return fmt.Errorf("its body of %d bytes is more than the worker may have on loan, %d: "+ //nolint:err113 // for the log alone
+			"raise the memory limit of the worker", j.delivery.LeftOut, w.loans.limit)
+	case w.outgrows(j):
+		return fmt.Errorf("it takes %d bytes to hand its body of %d to the handler, and %d are allowed: "+ //nolint:err113 // for the log alone
+			"raise the memory limit of the worker", j.size, len(j.delivery.Body), mostAlone*w.loans.limit)
+	default:
+		return errUnreadable
+	}
 }
 
 func (w *Worker) acknowledge(j *job) bool {
