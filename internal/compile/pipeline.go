@@ -51,7 +51,7 @@ func (c *Config) BetweenTries() []string {
 	return append([]string{StageStale}, c.protecting()...)
 }
 
-// protecting are the stages that protect the handler.
+// protecting are the stages that protect the handler. A message may wait in them, and be past its deadline when it has.
 func (c *Config) protecting() []string {
 	var stages []string
 	if c.Breaker != nil {
@@ -66,7 +66,7 @@ func (c *Config) protecting() []string {
 	if c.Breaker != nil {
 		stages = append(stages, StageBreaker)
 	}
-	return append(stages, StageReady)
+	return append(stages, StageReady, StageExpired)
 }
 
 // Pipelines are those that the configuration's queues go through: usual is empty where all are in strict order, and strict where none

@@ -27,25 +27,25 @@ func TestAPipelineHasTheStagesThatItsConfigurationHasAUseFor(t *testing.T) {
 	}{
 		{
 			name: "nothing is asked for", config: bare,
-			usual: "unreadable > suspected > slot > stale > expired > ready > attempt", again: "stale > ready",
+			usual: "unreadable > suspected > slot > stale > expired > ready > expired > attempt", again: "stale > ready > expired",
 		},
 		{
 			name: "a rate limit alone", config: limited,
-			usual: "unreadable > suspected > slot > stale > expired > rate limits > ready > attempt", again: "stale > rate limits > ready",
+			usual: "unreadable > suspected > slot > stale > expired > rate limits > ready > expired > attempt", again: "stale > rate limits > ready > expired",
 		},
 		{
 			name: "a process that runs suspects", config: bare, hasJournal: true,
-			usual: "unreadable > suspected > slot > noted > stale > expired > ready > attempt", again: "stale > ready",
+			usual: "unreadable > suspected > slot > noted > stale > expired > ready > expired > attempt", again: "stale > ready > expired",
 		},
 		{
 			name: "queues in strict order only", config: compile.Config{Queues: []compile.Queue{strictQueue}},
-			strict: "unreadable > slot > stale > expired > crashed > ready > attempt", again: "stale > ready",
+			strict: "unreadable > slot > stale > expired > crashed > ready > expired > attempt", again: "stale > ready > expired",
 		},
 		{
 			name: "all is asked for, and one of two queues is in strict order", config: guarded,
-			usual:  "unreadable > suspected > slot > stale > expired > early > open breaker > budget > rate limits > breaker > ready > attempt",
-			strict: "unreadable > slot > stale > expired > crashed > open breaker > budget > rate limits > breaker > ready > attempt",
-			again:  "stale > open breaker > budget > rate limits > breaker > ready",
+			usual:  "unreadable > suspected > slot > stale > expired > early > open breaker > budget > rate limits > breaker > ready > expired > attempt",
+			strict: "unreadable > slot > stale > expired > crashed > open breaker > budget > rate limits > breaker > ready > expired > attempt",
+			again:  "stale > open breaker > budget > rate limits > breaker > ready > expired",
 		},
 	}
 	for _, c := range cases {

@@ -301,7 +301,8 @@ func lastFailure(s State, final Final) retry.Failure {
 	return retry.Failure{Source: last.Source, Class: last.Class, Message: last.Message, Status: last.Status}
 }
 
-// deadline returns the earlier of the message's deadline and its expiration, zero where there is neither.
+// deadline returns the earlier of the message's deadline and its expiration, zero where there is neither. Decode has seen to the expiration
+// already, but for one of 0.
 //
 // An expiration counts from publication. The timestamp stands for that, to the end of its second, while it can be true:
 // the broker does not deliver what has expired, so a timestamp by which the message would have is not that of its

@@ -31,7 +31,7 @@ type State struct {
 	History retry.History
 	// NotBefore is the time before which the message is not handled; zero where it is due.
 	NotBefore time.Time
-	// Deadline is the time after which the message is not handled; zero where there is none.
+	// Deadline is the time after which the message is not handled, by its header or its expiration; zero where there is none.
 	Deadline time.Time
 	// Crashes is the number of processes that the message has brought down on its own.
 	Crashes int64
@@ -91,10 +91,14 @@ func NewID(random retry.Rand) string {
 // Decode reads the state from the headers of a message. It takes whatever a client may have put there: a value that
 // makes no sense counts as absent or is clamped, and its header is named in Garbage. It never fails.
 //
+// An expiration counts from the time at which the message was received, where no timestamp tells an earlier one: it has been in its queue
+// already, so that what is left of its time is no more. Only what comes from its producer has that property, and what a strictly ordered
+// queue gives back: no copy carries it.
+//
 // usual is the exchange that producers publish to, empty for the default exchange. A message that was published there does not say so
 // while it waits in a lane.
-func Decode(m Message, usual string, now time.Time) State {
-	r := reader{headers: m.Headers, now: now}
+func Decode(m Message, usual string, received time.Time) State {
+	r := reader{headers: m.Headers, now: received}
 	s := State{
 		ID: m.MessageID,
 		History: retry.History{
@@ -134,6 +138,9 @@ func Decode(m Message, usual string, now time.Time) State {
 	if s.Carry != "" && s.History.Attempts == 0 && s.History.FirstFailure.IsZero() {
 		s.Carry = "" // no attempt has asked for it: it is a producer's
 		r.reject(HeaderCarry)
+	}
+	if expiration, _ := spanOf(m.Expiration); expiration > 0 { // 0 is for the broker: now, or not at all
+		s.Deadline = deadline(m, s, received)
 	}
 	s.Garbage = r.garbage
 	return s

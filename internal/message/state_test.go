@@ -138,6 +138,34 @@ func TestDecodeTakesWhatMakesSenseAndNamesTheRest(t *testing.T) {
 	}
 }
 
+func TestAnExpirationIsADeadlineFromTheFirstDeliveryOn(t *testing.T) {
+	t.Parallel()
+	after := func(span time.Duration) any { return noon.Add(span).UnixMilli() }
+	cases := map[string]struct {
+		m    Message
+		want time.Time
+	}{
+		"it counts from when the message was received": {Message{Expiration: "5000"}, noon.Add(5 * time.Second)},
+		"or from its timestamp": {
+			Message{Expiration: "5000", Timestamp: noon.Add(-3 * time.Second)}, noon.Add(3 * time.Second),
+		},
+		"an earlier deadline holds":                       {Message{Expiration: "5000", Headers: map[string]any{HeaderDeadline: after(time.Second)}}, noon.Add(time.Second)},
+		"a later deadline gives way":                      {Message{Expiration: "5000", Headers: map[string]any{HeaderDeadline: after(time.Hour)}}, noon.Add(5 * time.Second)},
+		"one that was used up is none":                    {Message{Headers: map[string]any{HeaderExpiration: "5000", HeaderDeadline: after(-time.Second)}}, noon.Add(-time.Second)},
+		"nor one of a copy that has no deadline any more": {Message{Headers: map[string]any{HeaderExpiration: "5000"}}, time.Time{}},
+		"0 asks for a consumer that is free":              {Message{Expiration: "0"}, time.Time{}},
+		"one that is no number is ignored":                {Message{Expiration: "5s"}, time.Time{}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := Decode(c.m, "", noon).Deadline; !got.Equal(c.want) {
+				t.Errorf("got %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
 func TestTheMessageIDIsThePropertyOrElseTheHeader(t *testing.T) {
 	t.Parallel()
 	headers := map[string]any{HeaderID: "header"}

@@ -3,6 +3,7 @@ package worker
 import (
 	"strconv"
 	"testing"
+	"time"
 
 	"redrive.dev/redrive/internal/amqp"
 	"redrive.dev/redrive/internal/message"
@@ -65,5 +66,20 @@ func TestAHeadRemembersOnlySoMany(t *testing.T) {
 	first, _ := h.returns("0", true)
 	if last != 1 || first != 0 {
 		t.Errorf("the last one has %d attempts, the first one %d; want 1 and none", last, first)
+	}
+}
+
+// A message that comes again would have its whole time once more.
+func TestAMessageThatComesAgainKeepsItsDeadline(t *testing.T) {
+	h, now := newHeads().of("test"), time.Now()
+	for again := range 3 {
+		j := &job{
+			delivery: &amqp.Delivery{Message: message.Message{MessageID: "a", Redelivered: again > 0}},
+			state:    message.State{ID: "a", Deadline: now.Add(time.Duration(again) * time.Minute)},
+		}
+		h.recall(j).remember(j, outcome{kind: returned})
+		if !j.state.Deadline.Equal(now) {
+			t.Errorf("delivery %d has the deadline %s, want %s", again+1, j.state.Deadline, now)
+		}
 	}
 }

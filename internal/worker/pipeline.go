@@ -189,7 +189,7 @@ func (w *Worker) open(j *job) (opened bool) {
 	d := j.delivery
 	w.use(j)
 	j.queue, j.priority = j.program.queueOf(d.Queue), d.Priority
-	j.readState(w.options.Now())
+	j.readState(w.options.Now().Add(-time.Since(j.received)))
 	if j.state.ID == "" {
 		j.nameless, j.state.ID = true, message.NewID(w.options.Rand)
 	}
@@ -206,13 +206,13 @@ func (w *Worker) open(j *job) (opened bool) {
 // readState takes what the headers say of the message's past, as far as a worker can have written it. What an exchange of the producers
 // has routed has no past. And a message with a crash is among the suspects, until it is given up: elsewhere the header would make the
 // suspects' worker run what has brought down nobody.
-func (j *job) readState(now time.Time) {
+func (j *job) readState(received time.Time) {
 	d, exchanges := j.delivery, &j.program.config.Exchanges
 	var forged []string
 	if !exchanges.BringBack(d.Exchange) {
 		forged = message.Disown(d.Headers)
 	}
-	j.state = message.Decode(d.Message, exchanges.Work, now)
+	j.state = message.Decode(d.Message, exchanges.Work, received)
 	message.Strip(d.Headers, j.state)
 	if j.state.Crashes > 0 && d.Queue != j.queue.Suspects {
 		forged = append(forged, message.HeaderCrashes)
@@ -235,7 +235,7 @@ func stale(_ *Worker, _ context.Context, j *job) (outcome, bool) {
 	return outcome{kind: abandoned}, !j.delivery.Live()
 }
 
-// expired fails a message that is past its deadline. The broker's own expiry does not see it in lanes.
+// expired fails a message that is past its deadline. The broker's own expiry does not see it in lanes, nor while it waits here.
 func expired(w *Worker, _ context.Context, j *job) (outcome, bool) {
 	if j.state.Deadline.IsZero() {
 		return outcome{}, false

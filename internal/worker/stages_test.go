@@ -78,9 +78,9 @@ func TestAWorkerShowsTheStagesThatItsMessagesGoThrough(t *testing.T) {
 		config        compile.Config
 		usual, strict string
 	}{
-		"nothing is asked for":     {bare(), "unreadable suspected slot stale expired ready attempt", ""},
-		"all is asked for":         {guarded(), "unreadable suspected slot stale expired early open.breaker budget rate.limits breaker ready attempt", ""},
-		"a strictly ordered queue": {strict, "", "unreadable slot stale expired crashed open.breaker budget rate.limits breaker ready attempt"},
+		"nothing is asked for":     {bare(), "unreadable suspected slot stale expired ready expired attempt", ""},
+		"all is asked for":         {guarded(), "unreadable suspected slot stale expired early open.breaker budget rate.limits breaker ready expired attempt", ""},
+		"a strictly ordered queue": {strict, "", "unreadable slot stale expired crashed open.breaker budget rate.limits breaker ready expired attempt"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -135,7 +135,10 @@ func TestThePageOfTheWorkerNamesEveryStage(t *testing.T) {
 		t.Fatalf("got %+v", status)
 	}
 	last := -1
-	for _, name := range status.Pipeline {
+	for i, name := range status.Pipeline {
+		if slices.Contains(status.Pipeline[:i], name) {
+			continue // it comes a second time
+		}
 		at := bytes.Index(page, []byte("\n| "+name+" |"))
 		if at < last {
 			t.Errorf("%q is not on the page, or not in its place", name)

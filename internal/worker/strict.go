@@ -30,7 +30,7 @@ func (w *Worker) strictly(ctx context.Context, j *job) {
 		o = w.decide(ctx, j, j.program.stages.strict)
 	}
 	w.leave(ctx, j)
-	if o.kind == failed && (p.judged != nil || j.queue.Strict == v1alpha1.OnFailureBlock) {
+	if o.kind == failed && (p.judged != nil || j.queue.Strict == v1alpha1.OnFailureBlock && o.final.Reason != reasonExpired) {
 		o = w.block(live, j, p, o)
 	}
 	if o.kind == retried {
@@ -166,6 +166,8 @@ type past struct {
 	nameless nameless
 	// traceparent is the span of the last attempt, and carry what its failure asked to have back.
 	traceparent, carry string
+	// deadline of the message; zero where it has none. A delivery that comes again does not count its expiration anew.
+	deadline time.Time
 	// idle deliveries were no attempts; tried ones were.
 	idle, tried int64
 	// claimed is how often the message was delivered by the word of its publisher.
@@ -234,6 +236,10 @@ func (h *head) recall(j *job) *past {
 	attempts := min(max(p.tried, counted-p.idle), message.MaxCount)
 	j.state.History, j.state.Traceparent, j.state.Carry = p.history, p.traceparent, p.carry
 	j.state.History.Attempts, j.state.History.Retries = attempts, attempts
+	if !p.deadline.IsZero() {
+		j.state.Deadline = p.deadline
+	}
+	p.deadline = j.state.Deadline
 	return p
 }
 
