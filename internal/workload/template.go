@@ -47,9 +47,46 @@ func workerPath(worker *v1alpha1.Worker) *field.Path {
 const (
 	// maxTemplate bounds a template in bytes.
 	maxTemplate = 64 << 10
+	// maxAllTemplates bounds those of a Transport together.
+	maxAllTemplates = 256 << 10
 	// maxElements bounds each list in it.
 	maxElements = 256
+
+	// tooLong and tooLongTogether stand for templates that are refused, whatever is in them.
+	tooLong         = `"too long"`
+	tooLongTogether = `"too long together"`
 )
+
+// BoundTemplates puts something short in the place of templates that are too long, alone or with those of the workers before: the cache of the
+// operator keeps none of them. They are refused as they would be.
+func BoundTemplates(t *v1alpha1.Transport) {
+	all := 0
+	for i := range t.Spec.Workers {
+		template := t.Spec.Workers[i].Template
+		switch {
+		case template == nil:
+		case len(template.Raw) > maxTemplate:
+			template.Raw = []byte(tooLong)
+		case all+len(template.Raw) > maxAllTemplates:
+			template.Raw = []byte(tooLongTogether)
+		default:
+			all += len(template.Raw)
+		}
+	}
+}
+
+// checkSize refuses a template that is too long.
+func checkSize(path *field.Path, raw []byte) field.ErrorList {
+	switch {
+	case len(raw) > maxTemplate || string(raw) == tooLong:
+		return field.ErrorList{field.TooLong(path, "", maxTemplate)}
+	case string(raw) == tooLongTogether:
+		detail := fmt.Sprintf("the templates of all workers together may not be more than %d bytes", maxAllTemplates)
+		return field.ErrorList{field.Forbidden(path, detail)}
+	default:
+		return nil
+	}
+}
 
 // checkLists refuses lists that are too long, at any depth.
 func checkLists(path *field.Path, node any) (errs field.ErrorList) {
@@ -72,8 +109,8 @@ func checkLists(path *field.Path, node any) (errs field.ErrorList) {
 // checkPatch decodes a patch as strictly as the API server decodes a Deployment, so that a misspelt field is an error and
 // not silently without effect.
 func checkPatch(path *field.Path, raw []byte) field.ErrorList {
-	if len(raw) > maxTemplate {
-		return field.ErrorList{field.TooLong(path, "", maxTemplate)}
+	if errs := checkSize(path, raw); len(errs) > 0 {
+		return errs
 	}
 	var patch any
 	strict, err := kjson.UnmarshalStrict(raw, &patch)

@@ -331,3 +331,30 @@ func find(template *corev1.PodTemplateSpec, name string) *corev1.Container {
 	}
 	return &corev1.Container{}
 }
+
+// The operator keeps no template that is too long, and refuses it all the same.
+func TestTemplatesThatAreTooLongAreRefusedWithoutTheirText(t *testing.T) {
+	of := func(bytes int) v1alpha1.Worker {
+		w := worker("default")
+		w.Template = &runtime.RawExtension{Raw: []byte(`{"metadata":{"annotations":{"x":"` + strings.Repeat("x", bytes) + `"}}}`)}
+		return *w
+	}
+	transport := transport("async")
+	transport.Spec.Workers = []v1alpha1.Worker{of(1 << 20), of(60_000), of(60_000), of(60_000), of(60_000), of(60_000), of(10)}
+	_, before := workload.Deployment(transport, &transport.Spec.Workers[0], options)
+	workload.BoundTemplates(transport)
+	kept := 0
+	for i, want := range []string{"may not be more than 65536 bytes", "", "", "", "", "all workers together may not be more than 262144 bytes", ""} {
+		kept += len(transport.Spec.Workers[i].Template.Raw)
+		_, err := workload.Deployment(transport, &transport.Spec.Workers[i], options)
+		switch {
+		case want == "" && err != nil, want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("template %d: %v", i, err)
+		case i == 0 && err.Error() != before.Error():
+			t.Errorf("it was %v, and is %v", before, err)
+		}
+	}
+	if kept > 256<<10 {
+		t.Errorf("%d bytes are kept", kept)
+	}
+}
