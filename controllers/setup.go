@@ -151,7 +151,8 @@ func NewScheme() *runtime.Scheme {
 }
 
 // CacheOptions keep the cache to Redrive's own kinds and to objects that carry its label; of ConfigMaps and pods it has the metadata only. Who
-// manages which field is kept of Deployments only, where upToDate asks for it: of the others it would be a good part of what they take.
+// manages which field is kept of Deployments only, where upToDate asks for it: of the others it would be a good part of what they take. What the
+// cache leaves out of Transports and RetryPolicies is never written back: subject.write sends changes of the rest only.
 func CacheOptions() (cache.Options, error) {
 	ours, err := labels.Parse(workload.TransportLabel)
 	if err != nil {
@@ -162,9 +163,24 @@ func CacheOptions() (cache.Options, error) {
 		&appsv1.Deployment{}:    {Label: ours},
 		&corev1.ConfigMap{}:     {Label: ours, Transform: withoutContent},
 		&corev1.Pod{}:           {Label: ours, Transform: bare},
-		&v1alpha1.Transport{}:   {Transform: bare},
-		&v1alpha1.RetryPolicy{}: {Transform: bare},
+		&v1alpha1.Transport{}:   {Transform: lean},
+		&v1alpha1.RetryPolicy{}: {Transform: lean},
 	}}, nil
+}
+
+// lean takes off Transports and RetryPolicies what nobody reads and may be large: the copy that kubectl apply keeps in an annotation is as large as
+// the object, and a template may have all that the API server takes.
+func lean(object any) (any, error) {
+	if metadata, ok := object.(metav1.Object); ok {
+		metadata.SetAnnotations(nil)
+		metadata.SetLabels(nil)
+		metadata.SetOwnerReferences(nil)
+		metadata.SetManagedFields(nil)
+	}
+	if transport, ok := object.(*v1alpha1.Transport); ok {
+		workload.BoundTemplates(transport)
+	}
+	return object, nil
 }
 
 // ClientOptions let Secrets and Namespaces be read one by one and never be cached.

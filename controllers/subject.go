@@ -45,7 +45,7 @@ type subject struct {
 	// news are what is to be done once the status is written: events mostly, which are true only then.
 	news []func()
 
-	// written is the object as the API server has it.
+	// written is the object as the API server has it, without its spec.
 	written client.Object
 	// before is Ready as it was read; nil where there was none.
 	before *metav1.Condition
@@ -66,7 +66,7 @@ func ofTransport(t *v1alpha1.Transport, recorder events.EventRecorder) *subject 
 }
 
 func newSubject(s *subject) *subject {
-	s.written = copyOf(s.object)
+	s.written = copyOf(withoutSpec(s.object))
 	if ready := meta.FindStatusCondition(*s.conditions, v1alpha1.ReadyCondition); ready != nil {
 		s.before = ready.DeepCopy()
 	}
@@ -110,38 +110,52 @@ func (s *subject) set(name string, condition metav1.Condition) {
 // writeStatus patches the status if it differs from what the API server has. It fails with a conflict where the copy that
 // was read is outdated: status holds what must not be forgotten, such as which objects are ours.
 func (s *subject) writeStatus(ctx context.Context, c client.Client) error {
-	if equality.Semantic.DeepEqual(s.written, s.object) {
+	if equality.Semantic.DeepEqual(s.written, withoutSpec(s.object)) {
 		return nil
 	}
-	answer := copyOf(s.object)
-	if err := c.Status().Patch(ctx, answer, s.patch()); err != nil {
+	err := s.write(c, func(answer client.Object, patch client.Patch) error { return c.Status().Patch(ctx, answer, patch) })
+	if err != nil {
 		return fmt.Errorf("write the status: %w", err)
 	}
-	s.settle(answer)
 	return nil
 }
 
 // writeMeta patches the metadata, which the API server keeps apart from the status.
 func (s *subject) writeMeta(ctx context.Context, c client.Client) error {
-	answer := copyOf(s.object)
-	if err := c.Patch(ctx, answer, s.patch()); err != nil {
+	err := s.write(c, func(answer client.Object, patch client.Patch) error { return c.Patch(ctx, answer, patch) })
+	if err != nil {
 		return fmt.Errorf("write the finalizer: %w", err)
+	}
+	return nil
+}
+
+// write sends what differs in the metadata and the status, and nothing else: what the cache leaves out of an object is not to be taken out of it.
+// Of the answer it asks for the metadata only, since the spec may be large.
+func (s *subject) write(c client.Client, send func(answer client.Object, patch client.Patch) error) error {
+	patch := client.MergeFromWithOptions(s.written, client.MergeFromWithOptimisticLock{})
+	changes, err := patch.Data(withoutSpec(s.object))
+	if err != nil {
+		return fmt.Errorf("encode the changes: %w", err)
+	}
+	kind, err := c.GroupVersionKindFor(s.object)
+	if err != nil {
+		return fmt.Errorf("find the kind: %w", err)
+	}
+	answer := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: s.object.GetNamespace(), Name: s.object.GetName()}}
+	answer.SetGroupVersionKind(kind)
+	if err := send(answer, client.RawPatch(patch.Type(), changes)); err != nil {
+		return err
 	}
 	s.settle(answer)
 	return nil
 }
 
-func (s *subject) patch() client.Patch {
-	return client.MergeFromWithOptions(s.written, client.MergeFromWithOptimisticLock{})
-}
-
 // settle takes over what a write changed in the metadata.
 func (s *subject) settle(answer client.Object) {
 	s.object.SetResourceVersion(answer.GetResourceVersion())
-	s.object.SetManagedFields(answer.GetManagedFields())
 	s.object.SetGeneration(answer.GetGeneration())
 	s.object.SetFinalizers(answer.GetFinalizers())
-	s.written = copyOf(s.object)
+	s.written = copyOf(withoutSpec(s.object))
 }
 
 // ordinary are the reasons of a Transport that is not ready and goes its way.
@@ -198,6 +212,18 @@ func (s *subject) eventAbout(other client.Object, reason, note string) {
 func (s *subject) eventOnBroker(kind, name, reason, note string) {
 	related := &corev1.ObjectReference{Kind: kind, Name: name}
 	s.recorder.Eventf(s.object, related, corev1.EventTypeWarning, reason, actionReconcile, "%s", shorten(note, maxNote))
+}
+
+// withoutSpec is the part of an object that is written; it shares what is in it.
+func withoutSpec(object client.Object) client.Object {
+	switch object := object.(type) {
+	case *v1alpha1.Transport:
+		return &v1alpha1.Transport{TypeMeta: object.TypeMeta, ObjectMeta: object.ObjectMeta, Status: object.Status}
+	case *v1alpha1.RetryPolicy:
+		return &v1alpha1.RetryPolicy{TypeMeta: object.TypeMeta, ObjectMeta: object.ObjectMeta, Status: object.Status}
+	default:
+		return object
+	}
 }
 
 func copyOf(object client.Object) client.Object {

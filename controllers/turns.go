@@ -184,6 +184,8 @@ func (r *TransportReconciler) await(ctx context.Context, run *transportRun, plac
 				return nil, err
 			}
 		}
+		// It is read anew after that, and hundreds wait whose specs may be large.
+		run.transport.Spec = v1alpha1.TransportSpec{}
 		turn = waitFor(ctx, place.turn, lookUp)
 	}
 	return nil, errNothing

@@ -1,0 +1,54 @@
+package controllers_test
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"redrive.dev/redrive/api/v1alpha1"
+)
+
+// The operator keeps neither a template that is too long nor annotations, labels and owners. What it writes takes none of them out of the object.
+func TestWhatTheOperatorDoesNotKeepStaysInTheObject(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	policy := w.policy("policy", time.Second)
+	policy.Annotations, policy.Labels = map[string]string{"team": "shop"}, map[string]string{"team": "shop"}
+	w.create(policy)
+	transport := w.transport()
+	template := []byte(`{"metadata":{"annotations":{"x":"` + strings.Repeat("x", 100_000) + `"}}}`)
+	transport.Spec.Workers[0].Template = &runtime.RawExtension{Raw: template}
+	transport.Annotations, transport.Labels = map[string]string{"team": "shop"}, map[string]string{"team": "shop"}
+	transport.Finalizers = []string{"example.com/kept"}
+	transport.OwnerReferences = []metav1.OwnerReference{{APIVersion: "redrive.dev/v1alpha1", Kind: "RetryPolicy", Name: policy.Name, UID: policy.UID}}
+	w.create(transport)
+	message := w.await(transport, v1alpha1.StalledCondition, metav1.ConditionTrue, v1alpha1.ReasonWorkloadInvalid)
+	if !strings.Contains(message, "spec.workers[default].template: Too long: may not be more than 65536 bytes") {
+		t.Error(message)
+	}
+	whole := func() {
+		t.Helper()
+		w.get(transport)
+		w.get(policy)
+		for _, object := range []metav1.Object{transport, policy} {
+			if object.GetAnnotations()["team"] != "shop" || object.GetLabels()["team"] != "shop" {
+				t.Errorf("%s has %v, %v", object.GetName(), object.GetAnnotations(), object.GetLabels())
+			}
+		}
+		if len(transport.OwnerReferences) != 1 || len(transport.Finalizers) != 2 {
+			t.Errorf("the Transport has %v, %v", transport.OwnerReferences, transport.Finalizers)
+		}
+	}
+	whole()
+	if !bytes.Equal(transport.Spec.Workers[0].Template.Raw, template) {
+		t.Errorf("the template has %d bytes", len(transport.Spec.Workers[0].Template.Raw))
+	}
+	edit(w, transport, func(tr *v1alpha1.Transport) { tr.Spec.Workers[0].Template = nil })
+	w.awaitReady(transport)
+	whole()
+	edit(w, transport, func(tr *v1alpha1.Transport) { tr.Finalizers = []string{v1alpha1.Finalizer} })
+}
