@@ -146,19 +146,25 @@ func (w *tenants) run() {
 	})
 }
 
-// limit puts the manager into a group of its own whose memory is bounded as that of its container. Where that cannot be done, what it takes is
-// measured all the same.
+// limit puts the manager into a group of its own whose memory is bounded as that of its container, and reads back that it is. Where that cannot be
+// done, what it takes is measured all the same. Where the first version's folder is there, the second's is a plain one, and takes any file.
 func (w *tenants) limit() {
 	w.Helper()
-	for base, file := range map[string]string{"/sys/fs/cgroup/memory": "memory.limit_in_bytes", "/sys/fs/cgroup": "memory.max"} {
-		group := filepath.Join(base, fmt.Sprintf("redrive-tenants-%d", os.Getpid()))
+	for _, place := range []struct{ base, file string }{
+		{"/sys/fs/cgroup/memory", "memory.limit_in_bytes"},
+		{"/sys/fs/cgroup", "memory.max"},
+	} {
+		group := filepath.Join(place.base, fmt.Sprintf("redrive-tenants-%d", os.Getpid()))
 		if os.Mkdir(group, 0o750) != nil {
 			continue
 		}
-		w.Cleanup(func() { _ = os.Remove(group) })
-		bound := os.WriteFile(filepath.Join(group, file), []byte(strconv.Itoa(memoryLimit)), 0o600)
-		joined := os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(w.manager.Process.Pid)), 0o600)
-		if bound == nil && joined == nil {
+		w.Cleanup(func() { _ = os.RemoveAll(group) })
+		limit, pid := strconv.Itoa(memoryLimit), strconv.Itoa(w.manager.Process.Pid)
+		_ = os.WriteFile(filepath.Join(group, place.file), []byte(limit), 0o600)
+		_ = os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(pid), 0o600)
+		bound, _ := os.ReadFile(filepath.Join(group, place.file))
+		joined, _ := os.ReadFile(fmt.Sprintf("/proc/%s/cgroup", pid))
+		if strings.TrimSpace(string(bound)) == limit && strings.Contains(string(joined), "/"+filepath.Base(group)+"\n") {
 			w.Logf("the manager's memory is bounded by %s", group)
 			return
 		}
