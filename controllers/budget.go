@@ -20,7 +20,7 @@ const (
 var errBudget = errors.New("the operator reads as much at a time as it has memory for: this comes later, or never where one vhost is that large " +
 	"(raise GOMEMLIMIT and the memory limit of the operator then)")
 
-// budget is what all answers of management APIs may take at a time. One namespace has two thirds of it at most. It is safe for concurrent use.
+// budget is what all answers of management APIs may take at a time, or all configurations of workers. One namespace has two thirds of it at most. It is safe for concurrent use.
 type budget struct {
 	all, each int
 
@@ -56,10 +56,20 @@ type stake struct {
 func (b *budget) hold(tenant string) *stake { return &stake{budget: b, tenant: tenant, users: 1} }
 
 // Take implements broker.Meter. The first time it waits; whoever has something already and wants more does not, so that two never wait for each other.
-func (h *stake) Take(ctx context.Context, bytes int) error {
+func (h *stake) Take(ctx context.Context, bytes int) error { return h.take(ctx, bytes, true) }
+
+// takeNow fails instead of waiting. A nil has all.
+func (h *stake) takeNow(ctx context.Context, bytes int) error {
+	if h == nil {
+		return nil
+	}
+	return h.take(ctx, bytes, false)
+}
+
+func (h *stake) take(ctx context.Context, bytes int, mayWait bool) error {
 	h.used += bytes
 	for h.used-freeBudget > h.held {
-		if err := h.budget.take(ctx, h.tenant, h.held == 0); err != nil {
+		if err := h.budget.take(ctx, h.tenant, mayWait && h.held == 0); err != nil {
 			return err
 		}
 		h.held += budgetStep

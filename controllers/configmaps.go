@@ -2,9 +2,12 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,19 +23,49 @@ import (
 const (
 	// maxFormerConfigMaps is how many ConfigMaps of workers that are no longer in the spec are looked at in one reconcile; it deletes them.
 	maxFormerConfigMaps = 16
-	// maxConfigMapMetadata is the size, in bytes, of the annotations and managed fields of a ConfigMap that is kept.
-	maxConfigMapMetadata = 32 << 10
+	// maxKeptConfigMaps is how many bytes of ConfigMaps are kept of one namespace. What is over it is read anew at each look.
+	maxKeptConfigMaps = 8 << 20
+	// configMapReads is how many ConfigMaps of one namespace are read at a time.
+	configMapReads = 4
+	// configMapsPause is when a Transport comes back for whose ConfigMaps there is no memory.
+	configMapsPause = 10 * time.Second
 )
+
+// errConfigMaps is why a look goes no further.
+var errConfigMaps = errors.New("the configurations of workers that are looked at in this namespace take more memory than the operator has for them: " +
+	"this Transport comes later, or never where its own are that large (delete ConfigMaps that the operator has not made, or raise GOMEMLIMIT and " +
+	"the memory limit of the operator)")
 
 // configMapCache keeps the ConfigMaps of workers as they were last read. The cache of the manager has their metadata only: whoever may write
 // ConfigMaps in one namespace could fill it with megabytes that carry our label. It is safe for concurrent use.
 type configMapCache struct {
 	mu  sync.Mutex
 	all map[types.NamespacedName]map[string]*corev1.ConfigMap
+	// shares of the namespaces.
+	shares map[string]*configMapShare
+	// budget is what all looks take for ConfigMaps at a time, kept or not. It is apart from that of the brokers' answers, for which a look waits:
+	// looks that held something of it would wait for each other.
+	budget *budget
+}
+
+// configMapShare is what one namespace has: the bytes that are kept of it, and the places of those who read.
+type configMapShare struct {
+	kept    int
+	reading chan struct{}
 }
 
 func newConfigMapCache() *configMapCache {
-	return &configMapCache{all: map[types.NamespacedName]map[string]*corev1.ConfigMap{}}
+	return &configMapCache{
+		all: map[types.NamespacedName]map[string]*corev1.ConfigMap{}, shares: map[string]*configMapShare{}, budget: newBudget(budgetOfProcess() / 2),
+	}
+}
+
+// share is to be asked for with the lock.
+func (c *configMapCache) share(namespace string) *configMapShare {
+	if c.shares[namespace] == nil {
+		c.shares[namespace] = &configMapShare{reading: make(chan struct{}, configMapReads)}
+	}
+	return c.shares[namespace]
 }
 
 // of the workers of a Transport, by name; it is not to be changed.
@@ -42,42 +75,57 @@ func (c *configMapCache) of(transport types.NamespacedName) map[string]*corev1.C
 	return c.all[transport]
 }
 
-// keep takes the place of what was kept of a Transport.
-func (c *configMapCache) keep(transport types.NamespacedName, configMaps map[string]*corev1.ConfigMap) {
-	kept := map[string]*corev1.ConfigMap{}
-	for name, configMap := range configMaps {
-		// What somebody else wrote is about to be written again.
-		if _, ok := configIn(configMap); ok && metadataSize(configMap) <= maxConfigMapMetadata {
-			kept[name] = configMap
-		}
-	}
+// keep takes the place of what was kept of a Transport. What the spec does not want is about to be deleted, and what somebody else wrote is about
+// to be written again.
+func (c *configMapCache) keep(transport types.NamespacedName, configMaps map[string]*corev1.ConfigMap, wanted map[string]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	share := c.share(transport.Namespace)
+	for _, before := range c.all[transport] {
+		share.kept -= before.Size()
+	}
+	kept := map[string]*corev1.ConfigMap{}
+	for name, configMap := range configMaps {
+		if size := configMap.Size(); wanted[name] && isPublished(configMap) && share.kept+size <= maxKeptConfigMaps {
+			kept[name] = configMap
+			share.kept += size
+		}
+	}
 	c.all[transport] = kept
 }
 
 func (c *configMapCache) forget(transport types.NamespacedName) {
+	c.keep(transport, nil, nil)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.all, transport)
 }
 
-func metadataSize(configMap *corev1.ConfigMap) int {
-	size := 0
-	for name, value := range configMap.Annotations {
-		size += len(name) + len(value)
+// read waits for a place among those who read in a namespace, which is to be given back.
+func (c *configMapCache) read(ctx context.Context, namespace string) (done func(), err error) {
+	c.mu.Lock()
+	reading := c.share(namespace).reading
+	c.mu.Unlock()
+	select {
+	case reading <- struct{}{}:
+		return func() { <-reading }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err() //nolint:wrapcheck // The caller says what was to be read.
 	}
-	for i := range configMap.ManagedFields {
-		if fields := configMap.ManagedFields[i].FieldsV1; fields != nil {
-			size += len(fields.GetRawBytes())
-		}
-	}
-	return size
 }
 
-// readConfigMaps are those of the workers in the spec, and of some that are not, by name. One that has not changed since the last look is not
-// read again.
-func (r *TransportReconciler) readConfigMaps(ctx context.Context, t *v1alpha1.Transport) (map[string]*corev1.ConfigMap, error) {
+// weightOf a ConfigMap is what it takes in memory at most while it is looked at, as text and decoded. An object of two bytes is decoded into
+// hundreds, and an element of a list into tens.
+func weightOf(configMap *corev1.ConfigMap) int {
+	const object, element = 384, 32
+	text := configMap.Data[workload.ConfigKey]
+	return configMap.Size() + len(text) + object*strings.Count(text, "{") + element*strings.Count(text, ",")
+}
+
+// readConfigMaps are those of the workers in the spec, and of some that are not, by name. One that is kept and has not changed since the last look
+// is not read again. What all looks hold at a time is bounded.
+func (r *TransportReconciler) readConfigMaps(ctx context.Context, run *transportRun) (map[string]*corev1.ConfigMap, error) {
+	t := run.transport
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMapList"))
 	if err := r.Client.List(ctx, list, client.InNamespace(t.Namespace), client.MatchingLabels(workload.TransportLabels(t))); err != nil {
@@ -95,35 +143,53 @@ func (r *TransportReconciler) readConfigMaps(ctx context.Context, t *v1alpha1.Tr
 				continue
 			}
 		}
-		configMap, err := r.readConfigMap(ctx, metadata, kept[metadata.Name])
-		if err != nil {
-			return nil, err
+		configMap := kept[metadata.Name]
+		if configMap == nil || configMap.UID != metadata.UID || configMap.ResourceVersion != metadata.ResourceVersion {
+			var err error
+			if configMap, err = r.readConfigMap(ctx, client.ObjectKeyFromObject(metadata)); err != nil {
+				return nil, err
+			}
 		}
-		if configMap != nil {
-			found[metadata.Name] = configMap
+		if configMap == nil {
+			continue
 		}
+		if run.held.takeNow(ctx, weightOf(configMap)) != nil {
+			return nil, wait(waitReason(t), jitter(configMapsPause), errConfigMaps)
+		}
+		found[metadata.Name] = configMap
 	}
-	r.configMaps.keep(transport, found)
+	r.configMaps.keep(transport, found, wanted)
 	return found, nil
 }
 
-// readConfigMap is the one that is kept, where it has not changed, else that of the API server; nil where it is gone. What others have added to
-// it is left out.
-func (r *TransportReconciler) readConfigMap(
-	ctx context.Context, metadata *metav1.PartialObjectMetadata, kept *corev1.ConfigMap,
-) (*corev1.ConfigMap, error) {
-	if kept != nil && kept.UID == metadata.UID && kept.ResourceVersion == metadata.ResourceVersion {
-		return kept, nil
+// waitReason is that of a Transport that comes later.
+func waitReason(t *v1alpha1.Transport) string {
+	if t.DeletionTimestamp.IsZero() {
+		return v1alpha1.ReasonProgressing
 	}
+	return v1alpha1.ReasonDeleting
+}
+
+// readConfigMap is that of the API server; nil where it is gone. What others have added to it is left out, and so is a content that the operator
+// has not published: nothing is done by it.
+func (r *TransportReconciler) readConfigMap(ctx context.Context, key types.NamespacedName) (*corev1.ConfigMap, error) {
+	done, err := r.configMaps.read(ctx, key.Namespace)
+	if err != nil {
+		return nil, fmt.Errorf("read ConfigMap %s: %w", key.Name, err)
+	}
+	defer done()
 	configMap := &corev1.ConfigMap{}
-	err := r.Live.Get(ctx, client.ObjectKeyFromObject(metadata), configMap)
+	err = r.Live.Get(ctx, key, configMap)
 	if apierrors.IsNotFound(err) {
 		return nil, nil //nolint:nilnil // it has gone since
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read ConfigMap %s: %w", metadata.Name, err)
+		return nil, fmt.Errorf("read ConfigMap %s: %w", key.Name, err)
 	}
 	configMap.BinaryData = nil
+	if !isPublished(configMap) {
+		configMap.Data = nil
+	}
 	for key := range configMap.Data {
 		if key != workload.ConfigKey {
 			delete(configMap.Data, key)

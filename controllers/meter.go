@@ -10,7 +10,6 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -234,16 +233,23 @@ func (m *meter) look(ctx context.Context, t *v1alpha1.Transport) (sight, error) 
 // queues are those of the worker groups that are scaled, by their published configurations: these name stand-ins, and what is no
 // longer in the spec and still to be emptied.
 func (m *meter) queues(ctx context.Context, t *v1alpha1.Transport) (map[string][]compile.Queue, error) {
+	held := m.r.configMaps.budget.hold(t.Namespace)
+	defer held.release()
 	queues := map[string][]compile.Queue{}
 	for i := range t.Spec.Workers {
 		w := &t.Spec.Workers[i]
 		if w.Autoscaling == nil {
 			continue
 		}
-		configMap := &corev1.ConfigMap{}
-		err := m.r.Live.Get(ctx, types.NamespacedName{Namespace: t.Namespace, Name: workload.Name(t, w.Name)}, configMap)
-		if client.IgnoreNotFound(err) != nil {
-			return nil, fmt.Errorf("read the configuration of worker %q: %w", w.Name, err)
+		configMap, err := m.r.readConfigMap(ctx, types.NamespacedName{Namespace: t.Namespace, Name: workload.Name(t, w.Name)})
+		if err != nil {
+			return nil, fmt.Errorf("worker %q: %w", w.Name, err)
+		}
+		if configMap == nil {
+			continue
+		}
+		if err := held.takeNow(ctx, weightOf(configMap)); err != nil {
+			return nil, errConfigMaps
 		}
 		if config, ok := configIn(configMap); ok && metav1.IsControlledBy(configMap, t) {
 			queues[w.Name] = config.Queues

@@ -67,6 +67,8 @@ type transportRun struct {
 	asked bool
 	// live are the workers' objects as the cluster has them.
 	live liveWorkers
+	// held is what the ConfigMaps of the look take of the operator's memory; nil is not counted.
+	held *stake
 	// scaled is what scales the workers; empty where nothing does.
 	scaled liveScalers
 

@@ -27,6 +27,8 @@ type liveWorkers struct {
 	// deployments of the workers, and those of the suspects, which count for nothing else.
 	deployments, suspects map[string]*appsv1.Deployment
 	configMaps            map[string]*corev1.ConfigMap
+	// decoded are the configurations in ConfigMaps that were asked for; nil for one that is not published. A nil map keeps none.
+	decoded map[*corev1.ConfigMap]*compile.Config
 }
 
 // readWorkers finds the workers' objects and sets status.workers.
@@ -37,11 +39,14 @@ func (r *TransportReconciler) readWorkers(ctx context.Context, run *transportRun
 	if err := r.Client.List(ctx, &deployments, ours...); err != nil {
 		return fmt.Errorf("list the Deployments: %w", err)
 	}
-	configMaps, err := r.readConfigMaps(ctx, t)
+	configMaps, err := r.readConfigMaps(ctx, run)
 	if err != nil {
 		return err
 	}
-	run.live = liveWorkers{map[string]*appsv1.Deployment{}, map[string]*appsv1.Deployment{}, configMaps}
+	run.live = liveWorkers{
+		deployments: map[string]*appsv1.Deployment{}, suspects: map[string]*appsv1.Deployment{},
+		configMaps: configMaps, decoded: map[*corev1.ConfigMap]*compile.Config{},
+	}
 	for i := range deployments.Items {
 		deployment := &deployments.Items[i]
 		switch {
@@ -314,12 +319,21 @@ func (r *TransportReconciler) pods(ctx context.Context, t *v1alpha1.Transport) (
 	return list.Items, nil
 }
 
-// configs are the configurations that are published.
+// configs are the configurations that are published; they are not to be changed. Each is decoded once, since steps ask for every queue.
 func (l liveWorkers) configs() []compile.Config {
 	var configs []compile.Config
-	for name := range l.configMaps {
-		if config, ok := l.config(name); ok {
-			configs = append(configs, config)
+	for _, configMap := range l.configMaps {
+		config, known := l.decoded[configMap]
+		if !known {
+			if decoded, ok := configIn(configMap); ok {
+				config = &decoded
+			}
+			if l.decoded != nil {
+				l.decoded[configMap] = config
+			}
+		}
+		if config != nil {
+			configs = append(configs, *config)
 		}
 	}
 	return configs

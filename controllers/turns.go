@@ -67,6 +67,8 @@ func (r *TransportReconciler) reconcile(ctx context.Context, name types.Namespac
 	defer cancel()
 	held := r.brokers.budget.hold(name.Namespace)
 	defer held.release()
+	run.held = r.configMaps.budget.hold(name.Namespace)
+	defer run.held.release()
 	defer func() {
 		if run.port != nil {
 			run.port.done()

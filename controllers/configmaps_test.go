@@ -1,0 +1,117 @@
+package controllers
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/workload"
+)
+
+// looksPublished is a ConfigMap with the hash of its content.
+func looksPublished(name, text string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{workload.ConfigHashAnnotation: compile.Hash([]byte(text))}},
+		Data:       map[string]string{workload.ConfigKey: text},
+	}
+}
+
+// Whoever may write ConfigMaps writes as many of 1 MB as there is room for, and each looks as if the operator had published it.
+func TestTheConfigMapsThatAreKeptOfANamespaceAreBounded(t *testing.T) {
+	c, text := newConfigMapCache(), strings.Repeat("x", 1_000_000)
+	names := make([]types.NamespacedName, 20)
+	kept := func() (bytes int) {
+		for _, name := range names {
+			for _, configMap := range c.of(name) {
+				bytes += configMap.Size()
+			}
+		}
+		return bytes
+	}
+	for i := range names {
+		names[i] = types.NamespacedName{Namespace: "hostile", Name: fmt.Sprint("t", i)}
+		c.keep(names[i], map[string]*corev1.ConfigMap{"mine": looksPublished("mine", text), "former": looksPublished("former", text)}, map[string]bool{"mine": true})
+		if c.of(names[i])["former"] != nil {
+			t.Fatal("what is about to be deleted is kept")
+		}
+	}
+	if got := kept(); got < maxKeptConfigMaps/2 || got > maxKeptConfigMaps {
+		t.Errorf("%d bytes are kept", got)
+	}
+	other := types.NamespacedName{Namespace: "shop", Name: "async"}
+	c.keep(other, map[string]*corev1.ConfigMap{"mine": looksPublished("mine", text)}, map[string]bool{"mine": true})
+	if c.of(other)["mine"] == nil {
+		t.Error("nothing is kept of another namespace")
+	}
+	for _, name := range names {
+		c.forget(name)
+	}
+	if got := c.shares["hostile"].kept; got != 0 {
+		t.Errorf("all are gone, and %d bytes are counted", got)
+	}
+}
+
+// A configuration is as heavy as it becomes where it is decoded, so that none grows where it is read.
+func TestAConfigMapWeighsWhatItTakesDecoded(t *testing.T) {
+	many := func(n int, element func(int) string) string {
+		parts := make([]string, n)
+		for i := range parts {
+			parts[i] = element(i)
+		}
+		return strings.Join(parts, ",")
+	}
+	empty := func(int) string { return "{}" }
+	for name, text := range map[string]string{
+		"one long name":   `{"queues":[{"hold":"` + strings.Repeat("x", 1_000_000) + `"}]}`,
+		"many queues":     `{"queues":[` + many(300_000, empty) + `]}`,
+		"many strategies": `{"policies":{"p":{"strategies":[` + many(300_000, empty) + `]}}}`,
+		"many policies":   `{"policies":{` + many(70_000, func(i int) string { return fmt.Sprintf(`"p%d":{}`, i) }) + `}}`,
+	} {
+		configMap := looksPublished("c", text)
+		var config compile.Config
+		before := heap()
+		if err := json.Unmarshal([]byte(text), &config); err != nil {
+			t.Fatal(err)
+		}
+		const noise = 4 << 20 // of the operator in this process
+		if took, weight := heap()-before+len(text), weightOf(configMap); took > weight+noise {
+			t.Errorf("%s: took %d bytes, and weighs %d", name, took, weight)
+		}
+		runtime.KeepAlive(config)
+	}
+}
+
+func heap() int {
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return int(stats.HeapAlloc) //nolint:gosec // it fits
+}
+
+func TestWhatLooksHoldOfConfigMapsIsBounded(t *testing.T) {
+	c, configMap := newConfigMapCache(), looksPublished("c", strings.Repeat("x", 1_000_000))
+	looks := 0
+	for ; looks < 100; looks++ {
+		if err := c.budget.hold("hostile").takeNow(t.Context(), weightOf(configMap)); err != nil {
+			if !errors.Is(err, errBudget) {
+				t.Fatal(err)
+			}
+			break
+		}
+	}
+	if looks < 4 || looks > 64 {
+		t.Errorf("%d looks hold a ConfigMap of 1 MB at a time", looks)
+	}
+	held := c.budget.hold("shop")
+	if err := held.takeNow(t.Context(), 8*weightOf(looksPublished("c", "{}"))); err != nil {
+		t.Errorf("another namespace: %v", err)
+	}
+}
