@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/testbroker"
 	"redrive.dev/redrive/internal/testcluster"
 	"redrive.dev/redrive/internal/testtransport"
@@ -384,6 +385,8 @@ func TestOneTenantCannotStopOrOverrunAnother(t *testing.T) {
 			attack{"a host that no metric may name", w.oddHost},
 			attack{"a policy of RabbitMQ that grows where it is compiled", w.brokerPolicy},
 			attack{"hundreds of megabytes in ConfigMaps with our label", w.fillers},
+			attack{"hundreds of megabytes in ConfigMaps that look as if the operator had published them", w.forged},
+			attack{"Transports of 1.2 MB that wait for a broker that never answers", w.large},
 			attack{"a hash of a configuration that no metric may have", w.oddHash},
 			attack{"hundreds of paths of one broker that never answers", w.hangingPaths})
 	}
@@ -476,22 +479,54 @@ func (w *tenants) fillers() {
 	}
 }
 
-func (w *tenants) oddHash() {
-	transport := w.hostileTransport("bytes", "http://127.0.0.1:1")
-	w.make(transport)
-	w.says(transport, v1alpha1.ReconcilingCondition, v1alpha1.ReasonBrokerUnreachable)
-	labels := workload.TransportLabels(transport)
-	labels[workload.WorkerLabel] = "default"
-	w.make(&corev1.ConfigMap{
+// forged are ConfigMaps of Transports whose looks end before anything is published or removed.
+func (w *tenants) forged() {
+	data, err := compile.Encode(compile.Config{
+		Version: compile.Version, Transport: "a/b", Worker: "w", Exchanges: compile.Exchanges{Fallback: "f", Return: "r", Failed: "d"},
+		Queues:   []compile.Queue{{Name: "q", Policy: "p", Hold: strings.Repeat("x", 1_000_000)}},
+		Policies: map[string]v1alpha1.RetryPolicySpec{"p": {}}, Concurrency: 1, Timeout: *v1alpha1.NewDuration(time.Second),
+	})
+	must(w.T, err)
+	for i := range 24 {
+		transport := w.hostileTransport(fmt.Sprint("forged-", i), "http://127.0.0.1:1")
+		transport.Spec.RetryPolicyRef = &v1alpha1.PolicyReference{Name: "none"}
+		w.make(transport)
+		for j := range 16 {
+			w.make(configMapOf(transport, fmt.Sprintf("%s-%d", transport.Name, j), compile.Hash(data), string(data)))
+		}
+	}
+}
+
+// configMapOf looks as if the operator had made it.
+func configMapOf(transport *v1alpha1.Transport, name, hash, data string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: w.hostile, Name: workload.Name(transport, "default"), Labels: labels,
-			Annotations: map[string]string{workload.ConfigHashAnnotation: "h\xff"},
+			Namespace: transport.Namespace, Name: name, Labels: workload.Labels(transport, "default"),
+			Annotations: map[string]string{workload.ConfigHashAnnotation: hash},
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: v1alpha1.GroupVersion.String(), Kind: "Transport", Name: transport.Name, UID: transport.UID, Controller: new(true),
 			}},
 		},
-		Data: map[string]string{workload.ConfigKey: "{}"},
-	})
+		Data: map[string]string{workload.ConfigKey: data},
+	}
+}
+
+func (w *tenants) large() {
+	urls, asked := w.liars(1, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	template := []byte(`{"metadata":{"annotations":{"x":"` + strings.Repeat("x", 1_200_000) + `"}}}`)
+	for i := range 50 {
+		transport := w.hostileTransport(fmt.Sprint("large-", i), urls[0])
+		transport.Spec.Workers[0].Template = &runtime.RawExtension{Raw: template}
+		w.make(transport)
+	}
+	testtransport.Eventually(w, "the operator to ask", func() bool { return asked.Load() > 0 })
+}
+
+func (w *tenants) oddHash() {
+	transport := w.hostileTransport("bytes", "http://127.0.0.1:1")
+	w.make(transport)
+	w.says(transport, v1alpha1.ReconcilingCondition, v1alpha1.ReasonBrokerUnreachable)
+	w.make(configMapOf(transport, workload.Name(transport, "default"), "h\xff", "{}"))
 }
 
 func (w *tenants) oddHost() {
