@@ -20,7 +20,8 @@ const (
 var errBudget = errors.New("the operator reads as much at a time as it has memory for: this comes later, or never where one vhost is that large " +
 	"(raise GOMEMLIMIT and the memory limit of the operator then)")
 
-// budget is what all answers of management APIs may take at a time, or all configurations of workers. One namespace has two thirds of it at most. It is safe for concurrent use.
+// budget is what all answers of management APIs may take at a time, or all configurations of workers. One namespace has two thirds of it at most.
+// It is safe for concurrent use.
 type budget struct {
 	all, each int
 

@@ -93,7 +93,7 @@ func heap() int {
 	runtime.GC()
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)
-	return int(stats.HeapAlloc) //nolint:gosec // it fits
+	return int(stats.HeapAlloc)
 }
 
 func TestWhatLooksHoldOfConfigMapsIsBounded(t *testing.T) {

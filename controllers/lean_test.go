@@ -54,7 +54,7 @@ func TestNoSpecIsWritten(t *testing.T) {
 	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Name: "async", ResourceVersion: "1"}}
 	transport.Spec.Workers = []v1alpha1.Worker{{Name: "default"}}
 	s := ofTransport(transport, events.NewFakeRecorder(1))
-	if len(s.written.(*v1alpha1.Transport).Spec.Workers) > 0 { //nolint:forcetypeassert // it is one
+	if len(s.written.(*v1alpha1.Transport).Spec.Workers) > 0 {
 		t.Error("the spec is kept twice")
 	}
 	transport.Spec = v1alpha1.TransportSpec{}
