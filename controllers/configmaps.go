@@ -225,10 +225,12 @@ func withoutContent(object any) (any, error) {
 // the administrator's login give rights on queues of others.
 func (run *transportRun) ownQueues(owner string, names []string) []string {
 	return slices.DeleteFunc(names, func(name string) bool {
-		ref := "queue/" + name
-		if slices.Contains(run.transport.Status.Created, ref) || slices.Contains(run.transport.Status.Adopted, ref) {
-			return false
-		}
-		return run.observed == nil || run.observed.Queues[name].Arguments.Owner() != owner
+		return !slices.Contains(run.transport.Status.Adopted, "queue/"+name) && !run.made(owner, name)
 	})
+}
+
+// made is true of a queue that the Transport made.
+func (run *transportRun) made(owner, queue string) bool {
+	return slices.Contains(run.transport.Status.Created, "queue/"+queue) ||
+		run.observed != nil && run.observed.Queues[queue].Arguments.Owner() == owner
 }

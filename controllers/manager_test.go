@@ -20,6 +20,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -57,6 +58,10 @@ type operator struct {
 	wrap func(http.RoundTripper) http.RoundTripper
 	// namespaces are the only ones that it sees; none is all but the private ones.
 	namespaces []string
+
+	// admins are the Secrets of its --broker-admin, and request is for how long a request may be carried out late.
+	admins  []types.NamespacedName
+	request time.Duration
 
 	// scale is the URL at which it tells how many messages there are.
 	scale string
@@ -174,13 +179,13 @@ func (o *operator) start(t *testing.T, cluster *testcluster.Cluster) {
 	must(t, err)
 	o.scale = "http://" + listener.Addr().String()
 	waits := shortWaits()
-	waits.Young = o.young
+	waits.Young, waits.Request = o.young, cmp.Or(o.request, waits.Request)
 	ctx, cancel := context.WithCancel(context.Background())
 	o.cancel, o.ended = cancel, make(chan error, 1)
 	must(t, controllers.Setup(ctx, mgr, controllers.Options{
 		ClusterUID: cmp.Or(o.uid, uid), Workers: workload.Options{Image: cmp.Or(o.image, workerImage)}, MaxRollouts: o.maxRollouts,
 		PollInterval: cmp.Or(o.poll, pollInterval), Waits: waits, SuspectsStay: time.Second, RepairWindow: repairWindow, Concurrency: 8,
-		Scale: controllers.Scale{Listener: listener, URL: o.scale}, Name: o.name, Metrics: o.registerer(),
+		BrokerAdmins: o.admins, Scale: controllers.Scale{Listener: listener, URL: o.scale}, Name: o.name, Metrics: o.registerer(),
 	}))
 	go func() { o.ended <- mgr.Start(ctx) }()
 }

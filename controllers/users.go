@@ -95,8 +95,23 @@ func (r *TransportReconciler) keepUser(ctx context.Context, run *transportRun) e
 // consumedQueues are those that workers consume, or may consume as long as not all of them know better.
 func (run *transportRun) consumedQueues(owner string) []string {
 	names := slices.Concat(run.ownQueues(owner, queuesIn(run.live.configs())), queuesIn(run.compiled.Workers), run.report.Leaving)
+	names = slices.DeleteFunc(names, run.unproved(owner))
 	slices.Sort(names)
 	return slices.Compact(names)
+}
+
+// unproved tells of a queue that the Transport did not make, and that the team's login has not shown to be the team's: the binding from the return
+// exchange, for which RabbitMQ asks for a right on the queue, is neither there nor was it refused, but not tried. The administrator's login must
+// not give a right on it.
+func (run *transportRun) unproved(owner string) func(queue string) bool {
+	names, untried := compile.NamesOf(run.transport), map[string]bool{}
+	for _, withheld := range run.report.Withheld {
+		work := withheld.Binding.Destination
+		if withheld.Binding.Source == names.Return() && !run.made(owner, work) {
+			untried[work], untried[names.Suspects(work)] = true, true
+		}
+	}
+	return func(queue string) bool { return untried[queue] }
 }
 
 // queuesIn are the queues that some configurations name.
@@ -161,9 +176,15 @@ func (k *keeping) read(ctx context.Context) error {
 		return err
 	}
 	k.secret = secret
-	k.turn = turn{
-		names: topology.UserNames(t, k.r.owner(t)), recorded: t.Status.BrokerUsers, every: k.r.Options.RotateUsers, now: time.Now(),
-	}
+	names := topology.UserNames(t, k.r.owner(t))
+	t.Status.BrokerUsers = slices.DeleteFunc(slices.Clone(t.Status.BrokerUsers), func(u v1alpha1.BrokerUser) bool {
+		foreign := !slices.Contains(names[:], u.Name)
+		if foreign {
+			k.r.retain(k.run, u.Name)
+		}
+		return foreign
+	})
+	k.turn = turn{names: names, recorded: t.Status.BrokerUsers, every: k.r.Options.RotateUsers, now: time.Now()}
 	if secret != nil && len(secret.Data["password"]) >= minPassword {
 		if known := k.turn.find(string(secret.Data["username"])); known != nil {
 			k.turn.current = known.Name
@@ -335,8 +356,7 @@ func (r *TransportReconciler) idle(t *v1alpha1.Transport, now time.Time) []v1alp
 // deleteUser deletes one of ours, and says so.
 func (r *TransportReconciler) deleteUser(ctx context.Context, run *transportRun, name string) error {
 	if names := topology.UserNames(run.transport, r.owner(run.transport)); !slices.Contains(names[:], name) {
-		run.subject.event(corev1.EventTypeWarning, "Retained", "left is the RabbitMQ user "+name+
-			", which stands in status.brokerUsers, and is not one that the operator makes for this Transport")
+		r.retain(run, name)
 		return nil
 	}
 	if err := r.current(ctx, run.transport); err != nil {
@@ -352,6 +372,12 @@ func (r *TransportReconciler) deleteUser(ctx context.Context, run *transportRun,
 	r.grants.forget(name)
 	run.subject.event(corev1.EventTypeNormal, eventUserDeleted, "user "+name+" is deleted")
 	return nil
+}
+
+// retain says of a user that nothing is done to it: whoever may write a status could have the administrator's login change any user.
+func (*TransportReconciler) retain(run *transportRun, name string) {
+	run.subject.event(corev1.EventTypeWarning, "Retained", "left is the RabbitMQ user "+name+
+		", which stands in status.brokerUsers, and is not one that the operator makes for this Transport")
 }
 
 // userError tells what an error about users means for the Transport.
