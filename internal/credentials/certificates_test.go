@@ -7,11 +7,9 @@ import (
 	"crypto/rsa"
 	"crypto/x509"
 	"encoding/asn1"
-	"encoding/pem"
 	"math/big"
 	"strings"
 	"testing"
-	"time"
 
 	"redrive.dev/redrive/internal/credentials"
 )
@@ -58,10 +56,6 @@ func wrapped(t *testing.T, key []byte) []byte {
 	return der
 }
 
-func encoded(kind string, der []byte) string {
-	return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
-}
-
 // Go worked for a minute on numbers of 32,768 bits before it looked whether they are a key, and for an hour on the largest that a Secret holds.
 // A time is no test: what is refused here is refused before the library sees it, which shows in the error.
 func TestAKeyThatTakesLongToReadIsRefusedUnread(t *testing.T) {
@@ -84,17 +78,13 @@ func TestAnRSAKeyOfAnyUsualFormIsTaken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	certificate := certificateOf(t, &private.PublicKey, private)
 	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, key := range []string{encoded("PRIVATE KEY", pkcs8), encoded("RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(private))} {
-		got, err := credentials.FromSecret(data("host", "h", "username", "u", "password", "p", "tls.crt", encoded("CERTIFICATE", der), "tls.key", key))
+		got, err := credentials.FromSecret(data("host", "h", "username", "u", "password", "p", "tls.crt", certificate, "tls.key", key))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,12 +100,8 @@ func TestAnAuthorityWithAnEndlessKeyIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &rsa.PublicKey{N: number(t, 16384), E: 65537}, signer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = credentials.FromSecret(data("host", "h", "username", "u", "password", "p", "ca.crt", encoded("CERTIFICATE", der)))
+	authority := certificateOf(t, &rsa.PublicKey{N: number(t, 16384), E: 65537}, signer)
+	_, err = credentials.FromSecret(data("host", "h", "username", "u", "password", "p", "ca.crt", authority))
 	if want := "key ca.crt: has an RSA key of more than 8192 bits"; err == nil || err.Error() != want {
 		t.Errorf("want %q, got %v", want, err)
 	}

@@ -1,6 +1,7 @@
 package credentials_test
 
 import (
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -211,15 +212,24 @@ func pair(t *testing.T) (certificate, key string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	der, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return certificateOf(t, &private.PublicKey, private), encoded("PRIVATE KEY", der)
+}
+
+// certificateOf makes a certificate of a public key.
+func certificateOf(t *testing.T, public crypto.PublicKey, signer crypto.Signer) string {
+	t.Helper()
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	der, err := x509.CreateCertificate(rand.Reader, template, template, public, signer)
 	if err != nil {
 		t.Fatal(err)
 	}
-	encoded, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})),
-		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}))
+	return encoded("CERTIFICATE", der)
+}
+
+func encoded(kind string, der []byte) string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
 }
