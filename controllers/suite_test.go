@@ -339,7 +339,7 @@ type proxy struct {
 	reads, writes atomic.Int64
 	// open are the requests that are not answered yet.
 	open atomic.Int64
-	// refused are the requests that came while it was down.
+	// refused are the questions whether it answers that came while it was down.
 	refused atomic.Int64
 	down    atomic.Bool
 	trap    atomic.Pointer[trap]
@@ -359,11 +359,13 @@ func newProxy(t *testing.T, managementURL string) *proxy {
 	p.Server = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		p.open.Add(1)
 		defer p.open.Add(-1)
-		if p.down.Load() {
+		switch down := p.down.Load(); {
+		case down && r.URL.Path == "/api/whoami": // an answer, for Go's client asks again by itself where a connection is cut
+			rw.WriteHeader(http.StatusBadGateway)
 			p.refused.Add(1)
+			return
+		case down:
 			panic(http.ErrAbortHandler)
-		}
-		switch {
 		case r.URL.Path == "/api/whoami": // whether it answers, as the operator asks all the time
 		case r.Method == http.MethodGet:
 			p.reads.Add(1)
