@@ -110,10 +110,20 @@ func (b *brokers) make(key brokerKey, end *credentials.Management, vhost string)
 		b.lines[at] = newLine(b.seats)
 	}
 	port := &sharedPort{
-		Client: client, age: b.age, budget: b.budget, line: b.lines[at], at: at, turn: make(chan struct{}, 1), wrote: map[string]int{},
+		Client: client, age: b.age, budget: b.budget, line: b.lines[at], at: at, url: end.URL, turn: make(chan struct{}, 1), wrote: map[string]int{},
 	}
 	b.ports[key] = port
 	return port, nil
+}
+
+// at is the host and port of the management API that a Transport uses, empty where it has not used one lately.
+func (b *brokers) at(transport types.NamespacedName) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if port := b.ports[b.used[transport]]; port != nil {
+		return port.at
+	}
+	return ""
 }
 
 // forget drops the clients that nobody asked for in a while, such as those of Transports that are gone.
@@ -207,9 +217,10 @@ type sharedPort struct {
 	*broker.Client
 	age    time.Duration
 	budget *budget
-	// line is that of the management API at a host and port.
+	// line is that of the management API at a host and port, and url that of the API.
 	line *line
 	at   string
+	url  string
 	// asked is when the client was last handed out, users are the Transports that it belongs to, and certificates is the size of those that it
 	// keeps, in bytes. The lock of brokers guards them.
 	asked        time.Time

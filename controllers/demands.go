@@ -19,7 +19,7 @@ import (
 const (
 	// demandsEvery is how often the numbers are renewed that a HorizontalPodAutoscaler scales by: it looks as often itself.
 	demandsEvery = 15 * time.Second
-	// looksAtOnce is how many Transports of one broker are looked at side by side. Those of others do not wait for them.
+	// looksAtOnce is how many Transports of a namespace are looked at side by side at one broker. The others do not wait for them.
 	looksAtOnce = 4
 )
 
@@ -36,8 +36,15 @@ type demands struct {
 
 	mu  sync.Mutex
 	all map[types.NamespacedName]demanded
-	// busy are the brokers at which a round is under way.
-	busy map[v1alpha1.BrokerIdentity]bool
+	// busy are the rounds that are under way.
+	busy map[round]bool
+}
+
+// round is that of one namespace at one broker. What a broker says of itself is not to be believed: one that claims to be that of another
+// namespace, and answers slowly, would keep it waiting.
+type round struct {
+	namespace string
+	broker    v1alpha1.BrokerIdentity
 }
 
 // demanded are the numbers of one Transport as of a time.
@@ -58,7 +65,7 @@ func newDemands(meter *meter, every time.Duration) *demands {
 		desc: prometheus.NewDesc(workload.MessagesMetric,
 			"Messages for which a worker group with autoscaling is to have pods: those ready and in hand in its queues, not those that wait in lanes.",
 			[]string{labelNamespace, labelTransport, "worker"}, nil),
-		all: map[types.NamespacedName]demanded{}, busy: map[v1alpha1.BrokerIdentity]bool{},
+		all: map[types.NamespacedName]demanded{}, busy: map[round]bool{},
 	}
 }
 
@@ -81,34 +88,35 @@ func (d *demands) Start(ctx context.Context) error {
 	}
 }
 
-// renew begins a look at all Transports with worker groups that are scaled, broker by broker. A broker that is slow keeps only
+// renew begins a look at all Transports with worker groups that are scaled, by namespace and broker. A broker that is slow keeps only
 // its own Transports waiting.
 func (d *demands) renew(ctx context.Context) error {
 	var list v1alpha1.TransportList
 	if err := d.meter.r.Client.List(ctx, &list); err != nil {
 		return fmt.Errorf("list the Transports: %w", err)
 	}
-	there, rounds := map[types.NamespacedName]bool{}, map[v1alpha1.BrokerIdentity][]*v1alpha1.Transport{}
+	there, rounds := map[types.NamespacedName]bool{}, map[round][]*v1alpha1.Transport{}
 	for i := range list.Items {
 		if t := &list.Items[i]; len(scaledNames(t)) > 0 && t.Status.Broker != nil {
 			there[client.ObjectKeyFromObject(t)] = true
-			rounds[*t.Status.Broker] = append(rounds[*t.Status.Broker], t)
+			its := round{t.Namespace, *t.Status.Broker}
+			rounds[its] = append(rounds[its], t)
 		}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	maps.DeleteFunc(d.all, func(name types.NamespacedName, _ demanded) bool { return !there[name] })
-	for broker, round := range rounds {
-		if !d.busy[broker] {
-			d.busy[broker] = true
-			go d.round(ctx, broker, round)
+	for its, transports := range rounds {
+		if !d.busy[its] {
+			d.busy[its] = true
+			go d.round(ctx, its, transports)
 		}
 	}
 	return nil
 }
 
-// round looks at the Transports of one broker.
-func (d *demands) round(ctx context.Context, broker v1alpha1.BrokerIdentity, transports []*v1alpha1.Transport) {
+// round looks at the Transports of one.
+func (d *demands) round(ctx context.Context, its round, transports []*v1alpha1.Transport) {
 	var looking sync.WaitGroup
 	seats := make(chan struct{}, looksAtOnce)
 	for _, t := range transports {
@@ -124,7 +132,7 @@ func (d *demands) round(ctx context.Context, broker v1alpha1.BrokerIdentity, tra
 	looking.Wait()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.busy, broker)
+	delete(d.busy, its)
 }
 
 func (d *demands) of(ctx context.Context, t *v1alpha1.Transport) []demand {

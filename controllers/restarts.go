@@ -19,7 +19,7 @@ const askEvery = 2 * time.Second
 // stand still since. One question for each API serves all its Transports. It is safe for concurrent use.
 type restarts struct {
 	mu  sync.Mutex
-	all map[string]*restart // by host and port of the management API
+	all map[string]*restart // by URL of the management API: behind one host and port may be the servers of several teams
 }
 
 // restart is what is known of one management API.
@@ -45,14 +45,14 @@ func newRestarts() *restarts { return &restarts{all: map[string]*restart{}} }
 func (r *restarts) of(name types.NamespacedName, port *sharedPort) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	api := r.all[port.at]
+	api := r.all[port.url]
 	if api == nil {
 		api = &restart{transports: map[types.NamespacedName]bool{}, asked: time.Now()}
-		r.all[port.at] = api
+		r.all[port.url] = api
 	}
 	if !api.transports[name] {
 		r.leave(name)
-		api.transports[name], r.all[port.at] = true, api
+		api.transports[name], r.all[port.url] = true, api
 	}
 	api.port = port
 	return api.restarted

@@ -33,14 +33,14 @@ func TestTheTransportsOfABrokerThatAnswersAgainAreLookedAt(t *testing.T) {
 		}
 	}
 	r.of(types.NamespacedName{Name: "elsewhere"}, other)
-	awaitAnswer(t, r, port.at, false)
+	awaitAnswer(t, r, port.url, false)
 	m.down.Store(true)
-	awaitAnswer(t, r, port.at, true)
+	awaitAnswer(t, r, port.url, true)
 	if looks := r.tick(t.Context(), time.Now()); len(looks) > 0 || !r.of(one, port).IsZero() {
 		t.Errorf("while it is silent %v are looked at", looks)
 	}
 	m.down.Store(false)
-	awaitAnswer(t, r, port.at, false)
+	awaitAnswer(t, r, port.url, false)
 	restarted := r.of(one, port)
 	if restarted.IsZero() {
 		t.Fatal("that it answers again is not known")
@@ -82,12 +82,12 @@ func TestABrokerThatAnswersAgainIsObservedAtOnce(t *testing.T) {
 	port := m.port(t, b, "password")
 	r.of(types.NamespacedName{Name: "one"}, port)
 	m.down.Store(true)
-	awaitAnswer(t, r, port.at, true)
+	awaitAnswer(t, r, port.url, true)
 	if _, err := port.of("shop/async", time.Hour).Observe(t.Context()); err == nil {
 		t.Fatal("a broker that is down was observed")
 	}
 	port.rest = time.Hour
 	m.down.Store(false)
-	awaitAnswer(t, r, port.at, false)
+	awaitAnswer(t, r, port.url, false)
 	observe(t, port.of("shop/async", time.Hour))
 }

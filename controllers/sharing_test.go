@@ -2,9 +2,16 @@ package controllers_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/testcluster"
 	"redrive.dev/redrive/internal/testtransport"
 )
 
@@ -42,4 +49,54 @@ func TestTransportsOfOneVhostCostOneSnapshotForEachPoll(t *testing.T) {
 		t.Errorf("%.1f snapshots for %d looks of %d Transports", snapshots, looks, users)
 	}
 	t.Logf("%.1f snapshots for %d looks of %d Transports", snapshots, looks, users)
+}
+
+// Two Transports of different namespaces with the same exchange disturb each other. But a broker of somebody else, which claims to be the
+// same one, is not believed: it would put a warning, with a name of its choice, at Transports of others.
+func TestATransportIsWarnedOfAnotherNamespaceWithItsExchangeAtTheSameManagementAPI(t *testing.T) {
+	t.Parallel()
+	o := &operator{poll: 2 * time.Second}
+	w, other := newUnattendedWorld(t, o), newUnattendedWorld(t, o)
+	o.start(t, testcluster.Start(t))
+	t.Cleanup(o.stop)
+	w.ready()
+
+	other.vhost = w.vhost
+	edit(other, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: other.namespace, Name: secretName}}, func(s *corev1.Secret) {
+		s.Data["username"], s.Data["password"] = []byte(w.user), []byte(w.password)
+	})
+	other.create(other.policy("policy", time.Second))
+	transport := other.transport()
+	transport.Name = "other"
+	for i, name := range []string{"theirs", "their-lost"} {
+		transport.Spec.Queues[i].Name = name
+	}
+	transport.Spec.Exchange.UnroutedTo, transport.Spec.Prefix = new("their-lost"), new("other")
+	other.create(transport)
+	other.awaitReady(transport)
+	transports := func(visit func(w *world, name string)) { visit(w, "async"); visit(other, "other") }
+	warning := func(w *world, name string) string {
+		own := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
+		w.get(own)
+		if found := meta.FindStatusCondition(own.Status.Conditions, v1alpha1.WarningCondition); found != nil {
+			return found.Message
+		}
+		return ""
+	}
+	looks := o.reconciles(t, "transport")
+	testtransport.Eventually(t, "some looks", func() bool { return o.reconciles(t, "transport") >= looks+6 })
+	transports(func(w *world, name string) {
+		if message := warning(w, name); strings.Contains(message, "other Transports") {
+			t.Errorf("%s/%s is warned of one that is at another management API: %s", w.namespace, name, message)
+		}
+	})
+
+	edit(other, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: other.namespace, Name: secretName}}, func(s *corev1.Secret) {
+		s.Data["management_uri"] = []byte(w.proxy.URL)
+	})
+	transports(func(w *world, name string) {
+		testtransport.Eventually(t, w.namespace+"/"+name+" to be warned", func() bool {
+			return strings.Contains(warning(w, name), "exchange async is that of other Transports too")
+		})
+	})
 }

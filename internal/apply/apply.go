@@ -247,8 +247,8 @@ func refTexts(refs []topology.Ref) []string {
 	return texts
 }
 
-// stillThere is the list of created objects without those that are neither there nor wanted: whoever makes one of that
-// name later is its owner.
+// stillThere is the list of created objects without those that are not wanted, and not there as we made them: whoever makes one of that
+// name is its owner.
 func stillThere(input Input, observed topology.Observed) []string {
 	names := map[string]bool{}
 	for _, exchange := range input.Desired.Exchanges {
@@ -257,11 +257,15 @@ func stillThere(input Input, observed topology.Observed) []string {
 	for _, queue := range input.Desired.Queues {
 		names[topology.Ref{Kind: topology.KindQueue, Name: queue.Name}.String()] = true
 	}
-	for name := range observed.Exchanges {
-		names[topology.Ref{Kind: topology.KindExchange, Name: name}.String()] = true
+	for name, exchange := range observed.Exchanges {
+		if topology.Unmarked(input.Desired.Prefix, topology.KindExchange, exchange.Arguments) {
+			names[topology.Ref{Kind: topology.KindExchange, Name: name}.String()] = true
+		}
 	}
-	for name := range observed.Queues {
-		names[topology.Ref{Kind: topology.KindQueue, Name: name}.String()] = true
+	for name, queue := range observed.Queues {
+		if topology.Unmarked(input.Desired.Prefix, topology.KindQueue, queue.Arguments) {
+			names[topology.Ref{Kind: topology.KindQueue, Name: name}.String()] = true
+		}
 	}
 	return slices.DeleteFunc(slices.Clone(input.State.Created), func(created string) bool { return !names[created] })
 }

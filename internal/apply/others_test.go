@@ -73,3 +73,50 @@ func TestAQueueThatAnotherTransportHasMadeSinceIsNotUnbound(t *testing.T) {
 		t.Errorf("%d of %d bindings of the other Transport are left", now, bound)
 	}
 }
+
+// An application takes over a classic queue, which carries no mark: it deletes it, and declares it as it wants it.
+func TestAClassicQueueThatAnApplicationHasDeclaredAnewIsLeftToIt(t *testing.T) {
+	ends := map[string]func(s *stage){
+		"while it is on its way out": func(s *stage) {
+			for range 12 {
+				s.once()
+				s.allCounted()
+				s.later(16 * time.Second)
+			}
+			if len(s.state.Created) != 1 || len(s.state.Retiring) != 0 {
+				t.Errorf("written down as made are %q, on their way out are %v", s.state.Created, s.state.Retiring)
+			}
+		},
+		"when the Transport is deleted": func(s *stage) { s.remove(true, true) },
+	}
+	for name, end := range ends {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.spec.Spec.Queues = append(s.spec.Spec.Queues,
+				v1alpha1.Queue{Name: "plain", Type: new(v1alpha1.QueueClassic), BindingKeys: []string{"plain"}})
+			s.once()
+			s.allCounted()
+			s.spec.Spec.Queues = s.spec.Spec.Queues[:2]
+			s.once()
+			if len(s.state.Retiring) != 2 {
+				t.Fatalf("on their way out are %v", s.state.Retiring)
+			}
+			if _, err := s.amqp.QueueDelete("plain", false, false, false); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.amqp.QueueDeclare("plain", true, false, false, false, nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.amqp.QueueBind("plain", "their key", "amq.topic", false, nil); err != nil {
+				t.Fatal(err)
+			}
+			s.publish("amq.topic", "their key", nil)
+			s.counted("plain", 1)
+			end(s)
+			if bindings := s.bindings("plain"); !s.exists("plain") || len(bindings) != 1 {
+				t.Fatalf("the queue is there: %v; bindings: %q", s.exists("plain"), bindings)
+			}
+			s.take("plain")
+		})
+	}
+}

@@ -14,7 +14,7 @@ import (
 // retirer takes queues one step further on their way out, and gathers what came of it.
 type retirer struct {
 	port *deletions
-	// owner is the mark of the Transport: a queue with that of another one has been made by that since, and is not ours to take.
+	// owner is the mark of the Transport: a queue that somebody else has made since is not ours to take.
 	owner  string
 	prefix string
 	clock  clock
@@ -94,10 +94,9 @@ func (r *retirer) step(
 	return next, false, nil
 }
 
-// isOurs is true for a queue without the mark of another Transport.
+// isOurs is true for a queue that carries our mark, or none and looks as we made it.
 func (r *retirer) isOurs(queue topology.Queue) bool {
-	owner := queue.Arguments.Owner()
-	return owner == "" || owner == r.owner
+	return queue.Arguments.Owner() == r.owner || topology.Unmarked(r.prefix, topology.KindQueue, queue.Arguments)
 }
 
 // remove deletes a queue that was found empty. Only a classic queue can be asked to refuse if it is not.

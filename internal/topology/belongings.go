@@ -36,7 +36,7 @@ func BelongingsOf(owner, prefix string, observed Observed, created []string) Bel
 	own := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(observed.Queues)) {
 		queue := observed.Queues[name]
-		if !owned(owner, created, Ref{Kind: KindQueue, Name: name}, queue.Arguments) || observed.serves(owner, queue.Queue) {
+		if !owned(owner, prefix, created, Ref{Kind: KindQueue, Name: name}, queue.Arguments) || observed.serves(owner, queue.Queue) {
 			continue
 		}
 		own[name] = true
@@ -89,7 +89,7 @@ func (b *Belongings) addExchanges(owner, prefix string, observed Observed, creat
 		names.Standin(), names.Unrouted(), names.Fallback(), names.Return(), names.ReturnStandin(), names.Failed(),
 	}
 	for name, exchange := range observed.Exchanges {
-		if owned(owner, created, Ref{Kind: KindExchange, Name: name}, exchange.Arguments) {
+		if owned(owner, prefix, created, Ref{Kind: KindExchange, Name: name}, exchange.Arguments) {
 			b.Exchanges = append(b.Exchanges, name)
 		}
 	}
@@ -128,10 +128,22 @@ func (o Observed) serves(owner string, queue Queue) bool {
 	return queue.Arguments.Owner() == "" && other != "" && other != owner
 }
 
-// owned is true for what may be deleted one day: it carries the mark, or the Transport wrote down that it made it.
-func owned(owner string, created []string, ref Ref, arguments Arguments) bool {
-	mark := arguments.Owner()
-	return mark == owner || (mark == "" && slices.Contains(created, ref.String()))
+// owned is true for what may be deleted one day: it carries the mark, or the Transport wrote down that it made it, and it still looks so.
+func owned(owner, prefix string, created []string, ref Ref, arguments Arguments) bool {
+	return arguments.Owner() == owner || Unmarked(prefix, ref.Kind, arguments) && slices.Contains(created, ref.String())
+}
+
+// Unmarked is true for arguments as a Transport gives them to an object without an owner mark: to the producers' exchange none, and to a
+// classic queue its own dead-letter exchange. Who deletes such an object and declares it with other arguments has made it his own.
+func Unmarked(prefix string, kind Kind, arguments Arguments) bool {
+	switch {
+	case arguments.Owner() != "":
+		return false
+	case kind == KindExchange:
+		return len(arguments) == 0
+	default:
+		return arguments[argDeadLetterExchange] == compile.Names{Prefix: prefix}.Failed()
+	}
 }
 
 // RoleOf tells the role of a queue of ours by its arguments: only lanes have a TTL, only the failure queue has no

@@ -240,7 +240,7 @@ func (d *differ) disputed(conflict Conflict, wayOut bool) {
 }
 
 func (d *differ) ours(ref Ref, got Arguments) bool {
-	return owned(d.desired.Owner, d.created, ref, got)
+	return owned(d.desired.Owner, d.desired.Prefix, d.created, ref, got)
 }
 
 func (d *differ) policiesDiff() {

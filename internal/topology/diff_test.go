@@ -269,7 +269,10 @@ func TestWarnings(t *testing.T) {
 			broker: func(b *simulated) {
 				b.exchange("async", func(e *topology.ExchangeState) { e.Arguments["alternate-exchange"] = "theirs" })
 			},
-			want: expectation{warnings: []string{"exchange async: its argument alternate-exchange=theirs wins"}},
+			want: expectation{
+				warnings: []string{"exchange async: its argument alternate-exchange=theirs wins"},
+				adopted:  []string{"exchange/async"}, // we make it without arguments
+			},
 		},
 		{
 			name: "a policy that gives the fallback exchange an alternate exchange hides unroutable retries",
