@@ -24,7 +24,7 @@ type stream struct {
 	stirred time.Time
 }
 
-// consuming is one channel of one queue. Only run's goroutine uses the channel.
+// consuming is one channel of one queue. Only run's goroutine uses the channel, or waits for the one that does.
 type consuming struct {
 	consumer *Consumer
 	queue    string
@@ -145,7 +145,7 @@ func (s *consuming) idle(ctx context.Context, changed <-chan struct{}) (over boo
 		if !ok {
 			return false, s.ended(ctx)
 		}
-		s.take(&d)
+		s.take(s.current, &d)
 	case <-s.settlements.due:
 		return s.settleAll()
 	case <-s.gathering.C:
@@ -180,7 +180,7 @@ func (s *consuming) busy(ctx context.Context) (more, over bool, err error) {
 		if !ok {
 			return false, false, nil // idle sees to the end of a consumer
 		}
-		s.take(&d)
+		s.take(s.current, &d)
 		more = true
 	default:
 	}
@@ -224,25 +224,53 @@ func (s *consuming) works() {
 }
 
 // deliveries of the current consumer; nil where there is none.
-func (s *consuming) deliveries() <-chan amqp091.Delivery {
-	if s.current == nil {
+func (s *consuming) deliveries() <-chan amqp091.Delivery { return s.current.received() }
+
+func (s *stream) received() <-chan amqp091.Delivery {
+	if s == nil {
 		return nil
 	}
-	return s.current.deliveries
+	return s.deliveries
 }
 
-func (s *consuming) take(d *amqp091.Delivery) {
+// ask asks the broker something, and takes meanwhile what is delivered: the answer may come behind a body that has no room as long as
+// those before it are not taken.
+func (s *consuming) ask(question func() error) error {
+	answer := make(chan error, 1)
+	go func() { answer <- question() }()
+	current, next := s.current.received(), s.next.received()
+	for {
+		select {
+		case err := <-answer:
+			return err
+		case d, ok := <-current:
+			if !ok {
+				current = nil
+				continue
+			}
+			s.take(s.current, &d)
+		case d, ok := <-next:
+			if !ok {
+				next = nil
+				continue
+			}
+			s.take(s.next, &d)
+		}
+	}
+}
+
+func (s *consuming) take(from *stream, d *amqp091.Delivery) {
 	s.tags.taken(d.DeliveryTag)
-	s.current.unsettled++
-	s.current.stirred = time.Now()
-	if s.leaving != nil {
+	from.unsettled++
+	from.stirred = time.Now()
+	if s.leaving != nil && from == s.current {
 		s.leaving.arrived++
 	}
 	unread, unreadable := d.Headers[s.wire.mark]
 	leftOut, _ := unread.(int64)
 	loan := &Delivery{
 		Message: fromDelivery(d), Queue: s.queue, Unreadable: unreadable, LeftOut: max(leftOut, -leftOut), NoRoom: leftOut < 0,
-		tag: d.DeliveryTag, stream: s.current, session: s, received: s.current.stirred,
+		tag: d.DeliveryTag, stream: from, session: s, received: from.stirred,
 	}
 	loan.life, loan.end = context.WithCancel(s.life)
 	s.loans[loan.tag] = loan
@@ -292,7 +320,7 @@ func (s *consuming) start(want *Subscription) error {
 // consume starts a consumer, and returns when the queue has it. What the queue had assigned to others of this channel before
 // that has then reached the channel.
 func (s *consuming) consume(to *stream) (err error) {
-	if err := s.channel.Qos(to.prefetch, 0, false); err != nil {
+	if err := s.ask(func() error { return s.channel.Qos(to.prefetch, 0, false) }); err != nil {
 		return fmt.Errorf("set the prefetch: %w", err)
 	}
 	// A tag is used once: RabbitMQ 3.10 ends the channel when a quorum queue sees a cancelled consumer's tag again.
@@ -302,9 +330,11 @@ func (s *consuming) consume(to *stream) (err error) {
 	if to.passing {
 		arguments = amqp091.Table{"x-priority": int32(priority)}
 	}
-	err = s.verdicts.ask(s.queue, func() (err error) {
-		to.deliveries, err = s.channel.Consume(s.queue, to.tag, false, false, false, false, arguments)
-		return err //nolint:wrapcheck // wrapped below
+	err = s.verdicts.ask(s.queue, func() error {
+		return s.ask(func() (err error) {
+			to.deliveries, err = s.channel.Consume(s.queue, to.tag, false, false, false, false, arguments)
+			return err //nolint:wrapcheck // wrapped below
+		})
 	})
 	if err != nil {
 		return fmt.Errorf("consume: %w", err)

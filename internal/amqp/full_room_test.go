@@ -2,6 +2,7 @@ package amqp_test
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,8 @@ import (
 type holder struct {
 	room *amqp.Room
 	hold func(id string) time.Duration
+	// changed are the subscriptions that follow each other; nil where they stay.
+	changed <-chan []amqp.Subscription
 
 	back atomic.Int64
 	done chan string
@@ -86,6 +89,9 @@ func (h *holder) run(t *testing.T, b *broker, subscriptions []amqp.Subscription,
 				t.Errorf("message %s was handled twice", id)
 			}
 			seen[id] = true
+		case next := <-h.changed:
+			consumer.Subscribe(next)
+			time.Sleep(50 * time.Millisecond)
 		case <-timeout:
 			t.Fatalf("%d messages were handled, want %d", len(seen), messages)
 		}
@@ -135,5 +141,66 @@ func TestWaitsForRoomThatFollowEachOtherDoNotEndTheSession(t *testing.T) {
 	h.run(t, b, []amqp.Subscription{{Queue: "q", Prefetch: 100}}, messages)
 	if h.back.Load() > 0 {
 		t.Errorf("%d messages had no room, want them to wait", h.back.Load())
+	}
+}
+
+// Hundreds of small messages are read at once. While each of them waited for room of its own, nothing was read for minutes.
+func TestSmallMessagesWithoutRoomDoNotEndTheSession(t *testing.T) {
+	b := newBroker(t)
+	b.queue(t, "q", amqp091.Table{"x-queue-type": "quorum"})
+	const size, large, small = 1 << 20, 4, 30
+	const messages = 2*large + small
+	for i := range messages {
+		body := make([]byte, size)
+		if i >= large && i < large+small {
+			body = body[:24<<10] // those that come first have room, an eighth of it, and the others have not
+		}
+		b.Publish("", "q", amqp091.Publishing{MessageId: strconv.Itoa(i), Body: body})
+	}
+	h := &holder{room: amqp.NewRoom(large * size), done: make(chan string, messages), hold: func(id string) time.Duration {
+		if i, _ := strconv.Atoi(id); i < large {
+			return 25 * time.Second
+		}
+		return 0
+	}}
+	h.run(t, b, []amqp.Subscription{{Queue: "q", Prefetch: 100}}, messages)
+}
+
+// The broker answers a change of a prefetch behind the bodies that it has sent. Who waited for the answer took no deliveries, so that no
+// room came free, nothing was read any more, and after some seconds as much again: three times what was allowed.
+func TestWhileAPrefetchIsChangedNoMoreIsReadThanThereIsRoomFor(t *testing.T) {
+	b := newBroker(t)
+	const queues, messages, size, limit = 20, 12, 512 << 10, 8 << 20
+	subscriptions := make([]amqp.Subscription, queues)
+	for i := range subscriptions {
+		name := "q" + strconv.Itoa(i)
+		b.queue(t, name, amqp091.Table{"x-queue-type": "classic"})
+		for j := range messages {
+			b.Publish("", name, amqp091.Publishing{MessageId: name + " " + strconv.Itoa(j), Body: make([]byte, size)})
+		}
+		subscriptions[i] = amqp.Subscription{Queue: name, Prefetch: 200}
+	}
+	changed := make(chan []amqp.Subscription)
+	ended := make(chan struct{})
+	go func() {
+		defer close(changed)
+		for prefetch := 10; ; prefetch = 210 - prefetch {
+			next := slices.Clone(subscriptions)
+			for i := range next {
+				next[i].Prefetch = prefetch
+			}
+			select {
+			case changed <- next:
+			case <-ended:
+				return
+			}
+		}
+	}()
+	h := &holder{room: amqp.NewRoom(limit), done: make(chan string, queues*messages), hold: func(string) time.Duration { return 200 * time.Millisecond }}
+	h.changed = changed
+	h.run(t, b, subscriptions, queues*messages)
+	close(ended)
+	if h.most > limit {
+		t.Errorf("%d MiB were in hand, of %d", h.most>>20, limit>>20)
 	}
 }

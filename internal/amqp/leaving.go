@@ -91,8 +91,18 @@ func (s *consuming) divert() error {
 // cancel returns when the broker has cancelled the consumer; what that was sent before is still to be taken.
 func (s *consuming) cancel() error {
 	s.cancelled = true
-	if err := s.verdicts.ask(s.queue, func() error { return s.channel.Cancel(s.current.tag, false) }); err != nil {
-		return fmt.Errorf("cancel the consumer: %w", err)
+	if err := s.askToCancel(s.current.tag); err != nil {
+		return err
 	}
 	return s.stay()
+}
+
+func (s *consuming) askToCancel(tag string) error {
+	err := s.verdicts.ask(s.queue, func() error {
+		return s.ask(func() error { return s.channel.Cancel(tag, false) })
+	})
+	if err != nil {
+		return fmt.Errorf("cancel the consumer: %w", err)
+	}
+	return nil
 }

@@ -40,8 +40,8 @@ func (s *consuming) expire() {
 // acknowledgement it would get messages again, which nobody here expects, and of a queue with a single active consumer it would
 // stay the one.
 func (s *consuming) dismiss(tag string) error {
-	if err := s.verdicts.ask(s.queue, func() error { return s.channel.Cancel(tag, false) }); err != nil {
-		return fmt.Errorf("cancel the consumer: %w", err)
+	if err := s.askToCancel(tag); err != nil {
+		return err
 	}
 	return s.giveBack()
 }

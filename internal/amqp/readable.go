@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"sync/atomic"
+	"time"
 
 	"redrive.dev/redrive/internal/message"
 )
@@ -50,6 +51,8 @@ const longestFront = frameHead + propertyFlags + 2 + 2*(1+math.MaxUint8) + table
 // leave the message, whole, to the broker. Headers that are longer than a frame are never kept in memory.
 type readable struct {
 	in *bufio.Reader
+	// read is when something was last read.
+	read time.Time
 	// mark is the name of the header. No producer can know it, for it is drawn for each connection.
 	mark string
 	// marks are headers that consist of the mark alone.
@@ -72,12 +75,23 @@ type readable struct {
 }
 
 func newReadable(conn io.Reader) *readable {
-	r := &readable{unread: map[[2]byte]uint64{}, in: bufio.NewReaderSize(conn, readBuffer), mark: headerUnreadable + rand.Text()}
+	r := &readable{unread: map[[2]byte]uint64{}, mark: headerUnreadable + rand.Text()}
+	r.in = bufio.NewReaderSize(reading(func(p []byte) (int, error) {
+		n, err := conn.Read(p)
+		r.read = time.Now()
+		return n, err //nolint:wrapcheck // an io.Reader gives the errors of its source
+	}), readBuffer)
 	entry := append([]byte{byte(len(r.mark))}, r.mark+"t\x01"...)                      //nolint:gosec // a short name
 	r.marks = append(binary.BigEndian.AppendUint32(nil, uint32(len(entry))), entry...) //nolint:gosec // as above
 	r.frameMax.Store(frameMax)
 	return r
 }
+
+// reading is an io.Reader.
+type reading func(p []byte) (int, error)
+
+// Read implements io.Reader.
+func (r reading) Read(p []byte) (int, error) { return r(p) }
 
 // agreed takes over the size of a frame, in bytes, that both sides agreed on: the library reads no larger ones.
 func (r *readable) agreed(frameMax int) {
@@ -147,7 +161,7 @@ func (r *readable) enters(front []byte) bool {
 
 // waits is true where the body of a content header has room before it is too late to wait.
 func (r *readable) waits(front []byte) bool {
-	entered := r.enters(front) || r.door.Load().await(r.ended, int64(sizeOfBody(front))) //nolint:gosec // as above
+	entered := r.enters(front) || r.door.Load().await(r.ended, r.read, int64(sizeOfBody(front))) //nolint:gosec // as above
 	r.entered = false
 	return entered
 }
@@ -163,6 +177,9 @@ func (r *readable) next() error {
 		return r.discard(head, size)
 	}
 	if head[0] != contentHeader {
+		if head[0] == contentBody {
+			r.door.Load().moving()
+		}
 		r.pass = size
 		return nil
 	}

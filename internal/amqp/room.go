@@ -2,16 +2,24 @@ package amqp
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
 
 const (
-	// roomTime is how long a connection reads nothing because there is no room: RabbitMQ ends one that takes nothing for 15 s.
+	// roomTime is how long a connection reads nothing because there is no room: RabbitMQ ends one that takes nothing for 15 s. It counts from
+	// when something was last read, for hundreds of small messages may have been read at once.
 	roomTime = 8 * time.Second
 	// arrivalTime is how long a body is taken to be on its way that was read and has not been delivered. After that it was dropped with
 	// its channel. A message that was given back has as long to come again.
 	arrivalTime = 2 * time.Second
+	// reservedShare is the part of the room that is left to who waits longest: who needs more waits until it is there.
+	reservedShare = 8
+	// smallShare is the part of the room in addition to it that only small bodies get, so that they hardly ever wait behind large ones. One is
+	// small if hundreds of them are read at once.
+	smallShare = 8
+	smallBody  = readBuffer
 )
 
 // Room is the memory that messages may take together, in bytes. A Consumer takes it for each body before it reads it, and where there
@@ -22,10 +30,15 @@ type Room struct {
 	limit int64
 
 	mu sync.Mutex
-	// taken is what all messages take, with the bodies on their way and what is kept for messages that were given back.
+	// taken is what all messages take, with the bodies on their way and what is kept.
 	taken int64
 	// freed is closed when there is more room than before; nil where nobody waits for that.
 	freed chan struct{}
+	// waiting are those who wait for room, the longest first. Whoever comes later leaves the first of them the room that it needs: else a
+	// large message would wait as long as smaller ones come.
+	waiting []*waiter
+	// kept is what is kept for messages that were given back, one for each.
+	kept []*waiter
 	// doors are those of the connections.
 	doors map[*door]struct{}
 }
@@ -42,28 +55,84 @@ func (r *Room) Add(bytes int64) {
 }
 
 func (r *Room) add(bytes int64) {
-	if r.taken += bytes; bytes < 0 && r.freed != nil {
+	if r.taken += bytes; bytes < 0 {
+		r.wake()
+	}
+}
+
+func (r *Room) wake() {
+	if r.freed != nil {
 		close(r.freed)
 		r.freed = nil
 	}
 }
 
-// Await waits until there is room for a message that was left out, and keeps it until the message may have come again. It is false
-// where ctx ends first.
+// waiter is one who waits for room, or for a message to come for which there is some.
+type waiter struct{ bytes int64 }
+
+func (r *Room) join(bytes int64) *waiter {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := &waiter{bytes}
+	r.waiting = append(r.waiting, w)
+	return w
+}
+
+func (r *Room) leave(w *waiter) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waiting = slices.DeleteFunc(r.waiting, func(other *waiter) bool { return other == w })
+	r.wake()
+}
+
+func (r *Room) isSmall(bytes int64) bool { return bytes <= min(smallBody, r.limit/64) }
+
+// reserved is what who comes later leaves to the first of those who wait, in bytes.
+func (r *Room) reserved(from *waiter) int64 {
+	if len(r.waiting) == 0 || r.waiting[0] == from || r.waiting[0].bytes > r.limit/reservedShare {
+		return 0
+	}
+	return r.waiting[0].bytes
+}
+
+// Await waits until there is room for a message that was left out, and keeps it until the message comes again, but for arrivalTime at
+// most. It is false where ctx ends first.
 func (r *Room) Await(ctx context.Context, bytes int64) bool {
 	if !r.wait(ctx.Done(), nil, bytes, nil) {
 		return false
 	}
-	time.AfterFunc(arrivalTime, func() { r.Add(-bytes) })
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	its := &waiter{bytes}
+	r.kept = append(r.kept, its)
+	time.AfterFunc(arrivalTime, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if i := slices.Index(r.kept, its); i >= 0 {
+			r.kept = slices.Delete(r.kept, i, i+1)
+			r.add(-bytes)
+		}
+	})
 	return true
+}
+
+// unkeep takes what is kept for a message of that size.
+func (r *Room) unkeep(bytes int64) bool {
+	i := slices.IndexFunc(r.kept, func(its *waiter) bool { return its.bytes == bytes })
+	if i >= 0 {
+		r.kept = slices.Delete(r.kept, i, i+1)
+	}
+	return i >= 0
 }
 
 // wait takes room as soon as there is some. It is false where ended is closed first, or it is late.
 func (r *Room) wait(ended <-chan struct{}, late <-chan time.Time, bytes int64, by *door) bool {
+	self := r.join(bytes)
+	defer r.leave(self)
 	look := time.NewTicker(arrivalTime)
 	defer look.Stop()
 	for {
-		freed, ok := r.take(bytes, by)
+		freed, ok := r.take(bytes, by, self)
 		if ok {
 			return true
 		}
@@ -79,11 +148,19 @@ func (r *Room) wait(ended <-chan struct{}, late <-chan time.Time, bytes int64, b
 	}
 }
 
-// take takes room for a body that comes by a door, or is to come. Where there is none, freed is closed when there may be.
-func (r *Room) take(bytes int64, by *door) (freed <-chan struct{}, ok bool) {
+// take takes room for a body that comes by a door, or is to come, from one who waits or does not. Where there is none, freed is closed
+// when there may be.
+func (r *Room) take(bytes int64, by *door, from *waiter) (freed <-chan struct{}, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.taken > 0 && r.taken+bytes > r.limit {
+	limit := r.limit - r.reserved(from)
+	if r.isSmall(bytes) {
+		limit = r.limit + r.limit/smallShare
+	}
+	switch {
+	case by != nil && r.unkeep(bytes):
+		r.taken -= bytes
+	case r.taken > 0 && r.taken+bytes > limit:
 		if r.freed == nil {
 			r.freed = make(chan struct{})
 		}
@@ -111,6 +188,8 @@ func (r *Room) forget(since time.Time) {
 // door is where the bodies of one connection come in. A nil door is always open.
 type door struct {
 	room *Room
+	// hurried is true once a body has waited in vain: until one has room at once, none waits, for those behind it wait as well.
+	hurried bool
 	// coming is what the bodies take that are on their way, and moved when that last changed. Both are the room's.
 	coming int64
 	moved  time.Time
@@ -140,20 +219,36 @@ func (d *door) close() {
 	delete(d.room.doors, d)
 }
 
-// enter takes room for a body, where there is some now.
+// enter takes room for a body, where there is some now. Like await, it is for who reads the connection.
 func (d *door) enter(bytes int64) bool {
 	if d == nil {
 		return true
 	}
-	_, ok := d.room.take(bytes, d)
+	_, ok := d.room.take(bytes, d, nil)
+	d.hurried = d.hurried && (!ok || d.room.isSmall(bytes))
 	return ok
 }
 
-// await is enter, and waits for up to roomTime, or until ended is closed.
-func (d *door) await(ended <-chan struct{}, bytes int64) bool {
-	late := time.NewTimer(roomTime)
+// await is enter, and waits until roomTime has passed since something was last read, or until ended is closed.
+func (d *door) await(ended <-chan struct{}, read time.Time, bytes int64) bool {
+	left := time.Until(read.Add(roomTime))
+	if d.hurried || left <= 0 {
+		return d.enter(bytes)
+	}
+	late := time.NewTimer(left)
 	defer late.Stop()
-	return d.room.wait(ended, late.C, bytes, d)
+	d.hurried = !d.room.wait(ended, late.C, bytes, d)
+	return !d.hurried
+}
+
+// moving is called while a body is read, which may take longer than arrivalTime.
+func (d *door) moving() {
+	if d == nil {
+		return
+	}
+	d.room.mu.Lock()
+	defer d.room.mu.Unlock()
+	d.moved = time.Now()
 }
 
 // arrived is called when a body was delivered, and whoever has it counts what it takes.

@@ -19,7 +19,7 @@ func TestRoomHoldsWhatMessagesTakeTogether(t *testing.T) {
 	}
 	r.Add(70) // with its headers it takes more than its body did
 	door.arrived(60)
-	if door.enter(1) {
+	if door.enter(2) {
 		t.Error("70 and 40 are taken of 100: there is no room")
 	}
 	r.Add(-70)
@@ -43,18 +43,28 @@ func TestRoomIsWaitedForAndNotForEver(t *testing.T) {
 		r.Add(100)
 		time.AfterFunc(time.Second, func() { r.Add(-50) })
 		began := time.Now()
-		if !door.await(ended, 50) || time.Since(began) != time.Second {
+		if !door.await(ended, time.Now(), 50) || time.Since(began) != time.Second {
 			t.Errorf("no room after %s, want some after a second", time.Since(began))
 		}
 		door.arrived(50)
 		r.Add(50)
 		began = time.Now()
-		if door.await(ended, 50) || time.Since(began) != roomTime {
+		if door.await(ended, time.Now(), 50) || time.Since(began) != roomTime {
 			t.Errorf("the wait ended after %s, want %s", time.Since(began), roomTime)
+		}
+		if door.await(ended, time.Now(), 50) {
+			t.Error("there is no room")
+		}
+		if waited := time.Since(began); waited != roomTime {
+			t.Errorf("another one waited in vain for %s: those behind it have waited as well", waited-roomTime)
+		}
+		door = r.door()
+		if door.await(ended, time.Now().Add(-roomTime), 50) || time.Since(began) != roomTime {
+			t.Error("it has waited, though nothing was read for so long already")
 		}
 		time.AfterFunc(time.Second, func() { close(ended) })
 		began = time.Now()
-		if door.await(ended, 50) || time.Since(began) != time.Second {
+		if door.await(ended, time.Now(), 50) || time.Since(began) != time.Second {
 			t.Errorf("the wait ended after %s, want a second: the session has ended", time.Since(began))
 		}
 	})
@@ -68,7 +78,7 @@ func TestABodyThatIsNeverDeliveredGivesItsRoomBack(t *testing.T) {
 		if !lost.enter(100) {
 			t.Fatal("there is room")
 		}
-		if !door.await(nil, 80) {
+		if !door.await(nil, time.Now(), 80) {
 			t.Error("want the room of what did not arrive")
 		}
 		lost.arrived(100) // it was only late
@@ -76,6 +86,26 @@ func TestABodyThatIsNeverDeliveredGivesItsRoomBack(t *testing.T) {
 		if door.enter(0) {
 			t.Error("180 are taken of 100")
 		}
+	})
+}
+
+func TestABodyThatIsBeingReadKeepsItsRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewRoom(100)
+		reading := r.door()
+		if !reading.enter(80) {
+			t.Fatal("there is room")
+		}
+		go func() {
+			for range 10 {
+				time.Sleep(arrivalTime / 2)
+				reading.moving()
+			}
+		}()
+		if other := r.door(); other.await(nil, time.Now().Add(4*arrivalTime-roomTime), 80) {
+			t.Error("a body that is being read gave its room away")
+		}
+		time.Sleep(10 * arrivalTime)
 	})
 }
 
@@ -130,4 +160,78 @@ func TestABodyWithoutRoomIsLeftOut(t *testing.T) {
 	if !bytes.Contains(rest, mark) || !bytes.HasSuffix(rest, last) || bytes.Contains(rest, body) {
 		t.Errorf("%q, want a header with the mark %q, and then %q", rest, mark, last)
 	}
+}
+
+// A large message would wait as long as smaller ones come.
+func TestWhoWaitsForRoomIsLeftItByWhoComesLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewRoom(160)
+		r.Add(150)
+		served := false
+		go func() { served = r.Await(t.Context(), 20) }()
+		synctest.Wait()
+		door := r.door()
+		if door.enter(5) {
+			t.Error("there was room for who came later, and not for who waits")
+		}
+		r.Add(-5) // 15 are free
+		if door.enter(5) {
+			t.Error("who comes later takes what is kept")
+		}
+		r.Add(-5)
+		synctest.Wait()
+		if !served {
+			t.Error("20 are free, and who waits for them has not got them")
+		}
+	})
+}
+
+// A body that waits keeps all of the connection waiting.
+func TestASmallBodyHasRoomWhereALargeOneHasNone(t *testing.T) {
+	r := NewRoom(1 << 20)
+	r.Add(1 << 20)
+	door := r.door()
+	if small := int64(16 << 10); door.enter(small+1) || !door.enter(small) {
+		t.Errorf("want room for %d bytes, and none for more", small)
+	}
+	for range 7 {
+		door.enter(16 << 10)
+	}
+	if door.enter(1) {
+		t.Error("small ones take more than an eighth beside the room")
+	}
+}
+
+func TestARoomThatIsKeptIsThatOfTheMessageThatComesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewRoom(100)
+		if !r.Await(t.Context(), 80) {
+			t.Fatal("there is room")
+		}
+		door := r.door()
+		if door.enter(70) {
+			t.Error("what is kept for one message is given to another")
+		}
+		if !door.enter(80) || door.enter(80) {
+			t.Error("want room for the message that comes again, and once")
+		}
+		time.Sleep(2 * arrivalTime)
+		if door.enter(30) || !door.enter(20) {
+			t.Error("80 are taken of 100")
+		}
+	})
+}
+
+func TestRoomIsNotKeptForWhatNeedsMuchOfIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewRoom(160)
+		r.Add(100)
+		ended, cancel := context.WithCancel(t.Context())
+		go r.Await(ended, 150)
+		synctest.Wait()
+		if !r.door().enter(60) {
+			t.Error("one large message keeps all others out")
+		}
+		cancel()
+	})
 }

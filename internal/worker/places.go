@@ -52,6 +52,9 @@ func (w *Worker) awaitRoom(ctx context.Context, d *amqp.Delivery) {
 	live, stop := context.WithTimeout(live, w.program.Load().config.HoldLimit())
 	defer stop()
 	w.room.Await(live, d.LeftOut)
+	if d.Strict() {
+		w.heads.of(d.Queue).unread.Add(1) // it was no attempt
+	}
 	_ = d.GiveBack()
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"redrive.dev/redrive/api/v1alpha1"
@@ -153,6 +154,8 @@ type head struct {
 	// pasts are those of the messages that may come again, the latest first. One is enough for a strict queue. A classic queue that is
 	// emptied while a strict one takes its place gives each of its consumers a message, and what one returns it may give to another.
 	pasts []*past
+	// unread is how often the message that comes next was given back unread.
+	unread atomic.Int64
 }
 
 // maxPasts is how many messages a head remembers.
@@ -229,6 +232,9 @@ func (h *head) recall(j *job) *past {
 		j.state.ID, j.view.ID = p.id, p.id
 	}
 	p.id, p.nameless = j.state.ID, seen
+	if unread := h.unread.Swap(0); j.delivery.Redelivered {
+		p.idle += unread
+	}
 	counted := j.delivery.DeliveryCount()
 	if counted == p.claimed {
 		counted = 0 // nobody has counted since

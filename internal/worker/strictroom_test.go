@@ -1,0 +1,50 @@
+package worker_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/testtransport"
+)
+
+// The memory is full with what another queue has in hand for longer than room is waited for. The message at the head of a strict queue is
+// given back unread, which the broker counts as a delivery: it is no attempt.
+func TestAStrictMessageThatHadNoRoomIsChargedNoAttempt(t *testing.T) {
+	p := newPartner(t, func(r *http.Request, _ int) int {
+		if r.Header.Get("Redrive-Message-Id") == "strict" {
+			return http.StatusBadGateway
+		}
+		time.Sleep(11 * time.Second)
+		return http.StatusOK
+	})
+	r := newRigAlone(t, p, testtransport.Explicit(100*time.Millisecond), func(tr *v1alpha1.Transport) {
+		strict(v1alpha1.OnFailureContinue)(tr)
+		tr.Spec.Workers[0].Timeout = v1alpha1.NewDuration(12 * time.Second)
+		tr.Spec.Queues = append(tr.Spec.Queues, v1alpha1.Queue{Name: "q1", BindingKeys: []string{"q1"}})
+	})
+	r.stop()
+	r.memory = 4 << 20 // of which a quarter is for messages
+	for _, id := range []string{"a", "b"} {
+		r.Publish("async", "q1", amqp091.Publishing{MessageId: id, Body: make([]byte, 450_000)})
+	}
+	r.start(nil)
+	testtransport.Eventually(t, "the memory to be full", func() bool { return len(p.got()) == 2 })
+	r.publish(amqp091.Publishing{MessageId: "strict", Body: make([]byte, 500_000)})
+	failed := r.Take("async.failed")
+	var attempts []string
+	for _, call := range p.got() {
+		if call.header.Get("Redrive-Message-Id") == failed.MessageId {
+			attempts = append(attempts, call.header.Get("Redrive-Attempt"))
+		}
+	}
+	if failed.MessageId != "strict" || len(attempts) != 2 || attempts[0] != "1" || attempts[1] != "2" {
+		t.Errorf("message %s failed after the attempts %q, want strict after 1 and 2", failed.MessageId, attempts)
+	}
+	if n := value(t, r.registry, "redrive_messages_without_room_total"); n == 0 {
+		t.Error("it had room: this shows nothing")
+	}
+}
