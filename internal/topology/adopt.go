@@ -229,7 +229,7 @@ func (d *differ) claimOn(queue Queue) (claim, bool) {
 	}
 	var ours bool
 	var first claim
-	for _, binding := range d.observed.BindingsTo(queue.Name) {
+	for _, binding := range d.bound.to(queue.Name, nil) {
 		owner := binding.Arguments.Owner()
 		if owner == "" || binding.RoutingKey != queue.Name || d.observed.Exchanges[binding.Source].Arguments.Owner() != owner {
 			continue

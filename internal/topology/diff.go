@@ -98,6 +98,11 @@ type differ struct {
 	absent map[string]bool
 	// doubtful are the objects that a request may still delete, each with the time until when.
 	doubtful map[string]time.Time
+	// bound are the observed bindings, and asked the destinations of what was desired first, by where the messages come from.
+	bound *bound
+	asked map[wayIn][]string
+	// outgoing are the names of the extra queues.
+	outgoing map[string]bool
 	// broken is true when an object that messages need to leave by is in conflict.
 	broken bool
 	// taken is true when another Transport uses the same prefix.
@@ -123,6 +128,7 @@ func DiffSince(desired Objects, observed Observed, past Past) Difference {
 		desired: desired, observed: observed,
 		created: past.Created, roles: map[string]Role{}, queues: map[string]Role{}, conflicted: map[Ref]bool{}, others: map[Ref]bool{}, absent: map[string]bool{},
 		patterns: map[string]*regexp.Regexp{}, doubtful: past.Doubtful,
+		bound: boundBy(observed.Bindings), asked: map[wayIn][]string{}, outgoing: map[string]bool{},
 		out: Difference{Missing: Objects{Owner: desired.Owner, Prefix: desired.Prefix}},
 	}
 	for _, exchange := range desired.Exchanges {
@@ -130,6 +136,10 @@ func DiffSince(desired Objects, observed Observed, past Past) Difference {
 	}
 	for _, queue := range desired.Queues {
 		d.queues[queue.Name] = queue.Role
+	}
+	for _, binding := range desired.Bindings {
+		from := wayIn{binding.Source, binding.RoutingKey}
+		d.asked[from] = append(d.asked[from], binding.Destination)
 	}
 	d.settle()
 	d.migrate(past)
@@ -308,19 +318,13 @@ func (d *differ) coversConflict(policy Policy) bool {
 }
 
 // retiring is true for a queue that is on its way out; its policy holds until it is gone.
-func (d *differ) retiring(queue string) bool {
-	return slices.ContainsFunc(d.out.ExtraQueues, func(q QueueState) bool { return q.Name == queue })
-}
+func (d *differ) retiring(queue string) bool { return d.outgoing[queue] }
 
 func (d *differ) bindingsDiff() {
-	present := make(map[string]bool, len(d.observed.Bindings))
-	for _, binding := range d.observed.Bindings {
-		present[binding.identity()] = true
-	}
 	reported := map[string]bool{}
 	for _, want := range d.desired.Bindings {
 		d.await(want.ref())
-		if present[want.identity()] {
+		if d.bound.has(want) {
 			continue
 		}
 		if reason := d.obstacle(want, reported); reason != "" {
@@ -390,6 +394,7 @@ func (d *differ) extraObjects() {
 		queue := d.observed.Queues[name]
 		if _, desired := d.queues[name]; !desired && d.ours(Ref{Kind: KindQueue, Name: name}, queue.Arguments) {
 			d.out.ExtraQueues = append(d.out.ExtraQueues, queue)
+			d.outgoing[name] = true
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.observed.Exchanges)) {
@@ -405,8 +410,8 @@ func (d *differ) extraBindings() {
 	for _, binding := range d.desired.Bindings {
 		desired[binding.identity()] = !d.amongOthers(binding)
 	}
-	for _, binding := range d.observed.Bindings {
-		if desired[binding.identity()] || binding.ToExchange || binding.Arguments.Owner() != d.desired.Owner {
+	for i, binding := range d.observed.Bindings {
+		if desired[d.bound.ids[i]] || binding.ToExchange || binding.Arguments.Owner() != d.desired.Owner {
 			continue
 		}
 		wayBack := d.roles[binding.Source] == RoleReturn && d.lettingGo(binding.Destination)
@@ -421,7 +426,7 @@ func (d *differ) extraBindings() {
 // holdQueues keeps what is to go as it is, while the broker lacks what may be to take its place.
 func (d *differ) holdQueues() {
 	hold := func(queue string, homeless bool) {
-		if !homeless && !slices.ContainsFunc(d.observed.BindingsTo(queue), func(b Binding) bool {
+		if !homeless && !slices.ContainsFunc(d.bound.to(queue, nil), func(b Binding) bool {
 			return b.Arguments.Owner() == d.desired.Owner && d.out.Lacks(b.Source)
 		}) {
 			return

@@ -23,8 +23,8 @@ func (d *differ) foreignBindings() {
 		}
 	}
 	outOf, into := map[string][]string{}, map[Ref][]string{}
-	for _, binding := range d.observed.Bindings {
-		if known[binding.identity()] || known[d.route(binding)] || binding.Arguments.Owner() == d.desired.Owner ||
+	for i, binding := range d.observed.Bindings {
+		if known[d.bound.ids[i]] || known[d.route(binding)] || binding.Arguments.Owner() == d.desired.Owner ||
 			!binding.ToExchange && d.retiring(binding.Destination) {
 			continue
 		}

@@ -95,6 +95,13 @@ func (a Arguments) Owner() string {
 
 // canonical is the same text for arguments that mean the same: keys are sorted, and numbers have no width.
 func (a Arguments) canonical() string {
+	if len(a) == 1 { // as most bindings have them, of which there are many
+		for name, value := range a {
+			if text, ok := value.(string); ok {
+				return strconv.Quote(name) + strconv.Quote(text)
+			}
+		}
+	}
 	plain := make(map[string]any, len(a))
 	for name, value := range a {
 		plain[name] = normalise(value)

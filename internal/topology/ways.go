@@ -38,9 +38,7 @@ func (d *differ) isDirect(exchange string) bool {
 	return d.observed.Exchanges[exchange].Type == TypeDirect
 }
 
-func (d *differ) isObserved(want Binding) bool {
-	return slices.ContainsFunc(d.observed.Bindings, func(b Binding) bool { return b.identity() == want.identity() })
-}
+func (d *differ) isObserved(want Binding) bool { return d.bound.has(want) }
 
 // leadingTo is a binding with another end.
 func leadingTo(binding Binding, queue string) Binding {
@@ -68,11 +66,7 @@ func (d *differ) foreignTrouble(exchange string) string {
 }
 
 // waysInto are the observed bindings into a queue, without the bridge.
-func (e *exchanging) waysInto(queue string) []Binding {
-	return slices.DeleteFunc(e.d.observed.BindingsTo(queue), func(b Binding) bool {
-		return slices.ContainsFunc(e.bridge, func(bridge Binding) bool { return bridge.identity() == b.identity() })
-	})
-}
+func (e *exchanging) waysInto(queue string) []Binding { return e.d.bound.to(queue, identities(e.bridge)) }
 
 // lead moves the desired ways from one queue to another. What stands is swapped in pairs; what does not is made where it is to
 // be.
@@ -91,9 +85,9 @@ func (e *exchanging) lead(from, to string) {
 	if e.awaits(slices.Concat(ways, standing), to) {
 		standing = nil
 	}
+	wanted := identities(ways)
 	for _, way := range standing {
-		wanted := slices.ContainsFunc(ways, func(b Binding) bool { return b.identity() == way.identity() })
-		if wanted || way.Arguments.Owner() != d.desired.Owner {
+		if wanted[way.identity()] || way.Arguments.Owner() != d.desired.Owner {
 			e.swap(way, leadingTo(way, to))
 		}
 	}
@@ -134,7 +128,7 @@ func (e *exchanging) formersTo(to string) []Binding {
 // keepHome lets what left a queue under its former name come back to it as long as the new one is not there.
 func (e *exchanging) keepHome() {
 	d := e.d
-	for _, way := range d.observed.BindingsTo(e.Standin) {
+	for _, way := range d.bound.to(e.Standin, nil) {
 		if e.Renames && d.roles[way.Source] == RoleReturn && way.RoutingKey == e.Standin {
 			d.desired.Bindings = append(d.desired.Bindings, way)
 		}
@@ -173,8 +167,8 @@ func (e *exchanging) doubling() []Binding {
 // bridges is true for a way whose messages go to the stand-in while neither queue is bound.
 func (e *exchanging) bridges(way Binding) bool {
 	bridge, _ := e.d.bridgeOf(way)
-	return e.spans(way) && slices.ContainsFunc(e.d.observed.BindingsTo(e.Standin), func(b Binding) bool {
-		return b.Source == bridge.Source && b.RoutingKey == bridge.RoutingKey
+	return e.spans(way) && e.d.bound.anyFrom(wayIn{bridge.Source, bridge.RoutingKey}, func(b Binding) bool {
+		return !b.ToExchange && b.Destination == e.Standin
 	})
 }
 
@@ -185,11 +179,9 @@ func (e *exchanging) spans(way Binding) bool {
 	if !has || e.d.alternateOf(way.Source) != bridge.Source {
 		return false
 	}
-	shared := func(b Binding) bool {
-		alone := !b.ToExchange && (b.Destination == e.Queue || b.Destination == e.Standin)
-		return b.Source == way.Source && b.RoutingKey == way.RoutingKey && !alone
-	}
-	return !slices.ContainsFunc(e.d.observed.Bindings, shared) && !slices.ContainsFunc(e.d.desired.Bindings, shared)
+	from, other := wayIn{way.Source, way.RoutingKey}, func(queue string) bool { return queue != e.Queue && queue != e.Standin }
+	shared := e.d.bound.anyFrom(from, func(b Binding) bool { return b.ToExchange || other(b.Destination) })
+	return !shared && !slices.ContainsFunc(e.d.asked[from], other)
 }
 
 // alternateOf is where an exchange leads what it cannot route, as far as the broker shows it.
@@ -248,5 +240,5 @@ func (d *differ) isHomeless(queue Queue) bool {
 
 // waysOfOthers are the observed bindings into a queue that are not ours.
 func (d *differ) waysOfOthers(queue string) []Binding {
-	return slices.DeleteFunc(d.observed.BindingsTo(queue), func(b Binding) bool { return b.Arguments.Owner() == d.desired.Owner })
+	return slices.DeleteFunc(d.bound.to(queue, nil), func(b Binding) bool { return b.Arguments.Owner() == d.desired.Owner })
 }
