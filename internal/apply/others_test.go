@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/testbroker"
@@ -118,5 +120,40 @@ func TestAClassicQueueThatAnApplicationHasDeclaredAnewIsLeftToIt(t *testing.T) {
 			}
 			s.take("plain")
 		})
+	}
+}
+
+// A Transport was deleted with Retain, and is made anew under its name with another prefix. What stands still dead-letters to the exchanges
+// of the former one, of which the failure queue was unbound and deleted, since it was empty.
+func TestTheFailureQueueOfAFormerPrefixStaysAsLongAsQueuesDeadLetterIntoIt(t *testing.T) {
+	s := newStage(t)
+	s.spec.Spec.Queues = []v1alpha1.Queue{
+		{Name: "plain", Type: new(v1alpha1.QueueClassic), BindingKeys: []string{"plain"}}, {Name: "test", BindingKeys: []string{"test"}}, {Name: "lost"},
+	}
+	s.once()
+	s.state = apply.State{}
+	s.spec.Spec.Prefix = new("another")
+	s.allCounted()
+	s.eventually("the lanes of the former prefix to be gone", func() bool {
+		s.once()
+		s.allCounted()
+		s.later(2 * time.Minute)
+		return !s.exists("async.fallback.1s") && !s.exists("async.fallback.3s")
+	})
+	for range 10 {
+		s.once()
+		s.allCounted()
+		s.later(time.Minute)
+	}
+	if !s.exists("async.failed") {
+		t.Fatal("the failure queue is gone, and queues dead-letter into it")
+	}
+	publishing := amqp091.Publishing{Body: []byte("it expires"), DeliveryMode: amqp091.Persistent, Expiration: "100"}
+	confirmed, err := s.amqp.PublishWithDeferredConfirmWithContext(t.Context(), "", "plain", true, false, publishing)
+	if err != nil || !confirmed.Wait() {
+		t.Fatalf("publish: %v", err)
+	}
+	if d := s.take("async.failed"); string(d.Body) != "it expires" {
+		t.Errorf("the failure queue has %q, want what expired", d.Body)
 	}
 }

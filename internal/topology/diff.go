@@ -103,6 +103,8 @@ type differ struct {
 	asked map[wayIn][]string
 	// outgoing are the names of the extra queues.
 	outgoing map[string]bool
+	// exits are exchanges that queues dead-letter to though they are not wanted any more, each with such a queue.
+	exits map[string]string
 	// broken is true when an object that messages need to leave by is in conflict.
 	broken bool
 	// taken is true when another Transport uses the same prefix.
@@ -128,7 +130,7 @@ func DiffSince(desired Objects, observed Observed, past Past) Difference {
 		desired: desired, observed: observed,
 		created: past.Created, roles: map[string]Role{}, queues: map[string]Role{}, conflicted: map[Ref]bool{}, others: map[Ref]bool{}, absent: map[string]bool{},
 		patterns: map[string]*regexp.Regexp{}, doubtful: past.Doubtful,
-		bound: boundBy(observed.Bindings), asked: map[wayIn][]string{}, outgoing: map[string]bool{},
+		bound: boundBy(observed.Bindings), asked: map[wayIn][]string{}, outgoing: map[string]bool{}, exits: map[string]string{},
 		out: Difference{Missing: Objects{Owner: desired.Owner, Prefix: desired.Prefix}},
 	}
 	for _, exchange := range desired.Exchanges {
@@ -149,6 +151,7 @@ func DiffSince(desired Objects, observed Observed, past Past) Difference {
 	d.yield()
 	d.holdMigrations()
 	d.extraObjects()
+	d.findExits()
 	d.leadHome()
 	d.letGo()
 	d.policiesDiff()
@@ -416,7 +419,7 @@ func (d *differ) extraBindings() {
 		}
 		wayBack := d.roles[binding.Source] == RoleReturn && d.lettingGo(binding.Destination)
 		needed := d.out.Lacks(binding.Source) && !d.amongOthers(binding)
-		if !wayBack && !needed && !d.retiring(binding.Destination) {
+		if !wayBack && !needed && !d.retiring(binding.Destination) && !d.isExit(binding) {
 			d.out.ExtraBindings = append(d.out.ExtraBindings, binding)
 		}
 	}
@@ -437,7 +440,13 @@ func (d *differ) holdQueues() {
 			Message: "it is not wanted any more, and stays for now: what goes into it may be meant for a queue that cannot be bound",
 		})
 	}
+	exits := d.lastExits()
 	for _, queue := range d.out.ExtraQueues {
+		if from := exits[queue.Name]; from != "" {
+			d.out.Held = append(d.out.Held, queue.Name)
+			d.warnf(KindQueue, queue.Name, "", "it is not wanted any more, and stays for now: queue %q still dead-letters into it, and nowhere else", from)
+			continue
+		}
 		hold(queue.Name, d.isHomeless(queue.Queue))
 	}
 	for _, queue := range d.out.LetGo {

@@ -66,7 +66,9 @@ func (d *differ) foreignTrouble(exchange string) string {
 }
 
 // waysInto are the observed bindings into a queue, without the bridge.
-func (e *exchanging) waysInto(queue string) []Binding { return e.d.bound.to(queue, identities(e.bridge)) }
+func (e *exchanging) waysInto(queue string) []Binding {
+	return e.d.bound.to(queue, identities(e.bridge))
+}
 
 // lead moves the desired ways from one queue to another. What stands is swapped in pairs; what does not is made where it is to
 // be.
