@@ -116,14 +116,17 @@ func (b *brokers) make(key brokerKey, end *credentials.Management, vhost string)
 	return port, nil
 }
 
-// at is the host and port of the management API that a Transport uses, empty where it has not used one lately.
-func (b *brokers) at(transport types.NamespacedName) string {
+// seen is the broker that a Transport's login was let into lately, by host and port of its management API and by what it said of itself.
+func (b *brokers) seen(transport types.NamespacedName) (at string, broker topology.Identity) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	if port := b.ports[b.used[transport]]; port != nil {
-		return port.at
+	port := b.ports[b.used[transport]]
+	b.mu.Unlock()
+	if port == nil {
+		return "", broker
 	}
-	return ""
+	port.mu.Lock()
+	defer port.mu.Unlock()
+	return port.at, port.identity
 }
 
 // forget drops the clients that nobody asked for in a while, such as those of Transports that are gone.
@@ -237,6 +240,8 @@ type sharedPort struct {
 	// snapshot holds all writes up to complete. It was begun at taken.
 	snapshot topology.Observed
 	held     *stake
+	// identity is that of the last snapshot, which may be gone.
+	identity topology.Identity
 	complete int
 	taken    time.Time
 	// silence is the error of the last try if the broker did not answer, silent its time, and rest how long nobody tries again.
@@ -318,7 +323,7 @@ func (p *sharedPort) observe(
 	case err == nil:
 		p.silence = nil
 		p.held.release()
-		p.snapshot, p.held, p.complete, p.taken = snapshot, held.share(), recent.writes, start
+		p.snapshot, p.held, p.complete, p.taken, p.identity = snapshot, held.share(), recent.writes, start, snapshot.Identity
 		time.AfterFunc(p.age, func() { p.drop(start) })
 		maps.DeleteFunc(p.wrote, func(_ string, write int) bool { return write <= recent.writes })
 	case ctx.Err() != nil: // That whoever asks had no more time says nothing about the broker.

@@ -52,7 +52,7 @@ func indexReferences(ctx context.Context, indexer client.FieldIndexer) error {
 }
 
 // warnOfSharing tells of other Transports that have the same exchange: owner marks keep queues apart, and not what is published. Those of
-// other namespaces have to be at the same management API: what a broker says of itself is not to be believed.
+// other namespaces have to be let into the same management API: what a broker says of itself is not to be believed.
 func (r *TransportReconciler) warnOfSharing(ctx context.Context, run *transportRun) error {
 	t := run.transport
 	if t.Spec.Exchange == nil || t.Status.Broker == nil {
@@ -63,13 +63,14 @@ func (r *TransportReconciler) warnOfSharing(ctx context.Context, run *transportR
 		return fmt.Errorf("list the Transports with the same exchange: %w", err)
 	}
 	var others []string
-	at := r.brokers.at(client.ObjectKeyFromObject(t))
+	at, its := r.brokers.seen(client.ObjectKeyFromObject(t))
 	for i := range list.Items {
 		other := &list.Items[i]
 		if other.UID == t.UID || other.Status.Broker == nil || *other.Status.Broker != *t.Status.Broker {
 			continue
 		}
-		if name := client.ObjectKeyFromObject(other); other.Namespace == t.Namespace || r.brokers.at(name) == at {
+		name := client.ObjectKeyFromObject(other)
+		if where, theirs := r.brokers.seen(name); other.Namespace == t.Namespace || where == at && theirs == its {
 			others = append(others, name.String())
 		}
 	}

@@ -23,6 +23,9 @@ import (
 // BrokerChanged or Conflict, or Reconciling with BrokerUnreachable or BrokerRefused.
 func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportRun) error {
 	t := run.transport
+	if err := run.weigh(ctx); err != nil {
+		return err
+	}
 	desired, err := topology.Desired(t, r.needs(run), r.owner(t))
 	if err != nil {
 		return stall(v1alpha1.ReasonInvalid, err)
@@ -87,7 +90,8 @@ func (run *transportRun) followQueues() {
 }
 
 // prepare looks at the broker and decides what is to be done there. Where something is in the way on a snapshot that may lack what
-// other Transports have done since, it looks again; and also where a first look finds queues that are to go: it decides whose they are.
+// other Transports have done since, it looks again; and also where a first look finds queues that are to go, for it decides whose they are, and
+// where ways are swapped: whoever has bound a queue by the same key since would be the only one to get what comes meanwhile.
 func (r *TransportReconciler) prepare(
 	ctx context.Context, run *transportRun, desired topology.Objects,
 ) (observed topology.Observed, prepared apply.Prepared, err error) {
@@ -106,16 +110,64 @@ func (r *TransportReconciler) prepare(
 		if observed, err = run.port.Observe(ctx); err != nil {
 			return observed, prepared, err
 		}
-		prepared, err = apply.Prepare(input, observed)
+		if prepared, err = run.decide(ctx, input, observed); err != nil {
+			return observed, prepared, err
+		}
 		difference := prepared.Difference
 		obstructed := run.port.behind && len(difference.Conflicts)+len(difference.Problems) > 0
-		decides := !input.State.Begun && len(difference.ExtraQueues) > 0
-		if err != nil || !obstructed && !decides || run.port.age == 0 {
-			return observed, prepared, err //nolint:wrapcheck // It says what differs.
+		decides := !input.State.Begun && len(difference.ExtraQueues) > 0 || difference.Swaps()
+		if !obstructed && !decides || run.port.age == 0 {
+			return observed, prepared, nil
 		}
 		run.port.age = 0
 	}
 }
+
+const (
+	// perWay is what a binding that a spec asks for takes in memory while it is looked at, in bytes.
+	perWay = 1 << 10
+	// costly is how many objects take time to compare.
+	costly = 2000
+	// costlyPause is when a Transport comes back for which there was no memory, or no time.
+	costlyPause = 30 * time.Second
+)
+
+// weigh counts what follows from the spec.
+func (run *transportRun) weigh(ctx context.Context) error {
+	ways := 0
+	for i := range run.transport.Spec.Queues {
+		queue := &run.transport.Spec.Queues[i]
+		ways += len(queue.BindingKeys)
+		for _, foreign := range queue.Bindings {
+			ways += len(foreign.Keys)
+		}
+	}
+	if err := run.weighed.takeNow(ctx, perWay*ways); err != nil {
+		return wait(v1alpha1.ReasonProgressing, costlyPause, fmt.Errorf("weigh %d bindings: %w", ways, err))
+	}
+	return nil
+}
+
+// decide decides what is to be done. Where there is much to compare, those of a namespace do it one at a time: others need processors, too.
+func (run *transportRun) decide(ctx context.Context, input apply.Input, observed topology.Observed) (apply.Prepared, error) {
+	if run.crowd != nil && len(observed.Queues)+len(observed.Bindings)+len(input.Desired.Bindings) > costly {
+		late := time.NewTimer(costlyPause)
+		defer late.Stop()
+		select {
+		case run.crowd.busy <- struct{}{}:
+			defer func() { <-run.crowd.busy }()
+		case <-ctx.Done():
+			return apply.Prepared{}, ctx.Err() //nolint:wrapcheck // as it is
+		case <-late.C:
+			return apply.Prepared{}, wait(v1alpha1.ReasonProgressing, costlyPause, errCostly)
+		}
+	}
+	return apply.Prepare(input, observed) //nolint:wrapcheck // It says what differs.
+}
+
+// errCostly is why a Transport comes back later.
+var errCostly = errors.New("other Transports of this namespace with as many objects in their vhosts, or bindings, are compared with their brokers: " +
+	"this one comes back later")
 
 // needs of the topology, with all lanes that have to be on the broker: those of the new configuration, and those that a published one still names. So the
 // way out of a lane begins when no configuration names it any more, however long publishing takes.

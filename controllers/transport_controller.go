@@ -67,6 +67,10 @@ type transportRun struct {
 	asked bool
 	// live are the workers' objects as the cluster has them.
 	live liveWorkers
+	// crowd are the Transports of the namespace that are worked on; nil for one that needs no broker.
+	crowd *crowd
+	// weighed is what follows from the spec takes of the operator's memory; nil is not counted.
+	weighed *stake
 	// held is what the ConfigMaps of the look take of the operator's memory; nil is not counted.
 	held *stake
 	// scaled is what scales the workers; empty where nothing does.

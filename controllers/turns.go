@@ -62,11 +62,14 @@ func (r *TransportReconciler) reconcile(ctx context.Context, name types.Namespac
 		if run, err = r.await(ctx, run, place); err != nil {
 			return ctrl.Result{}, err
 		}
+		run.crowd = crowd
 	}
 	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
 	defer cancel()
 	held := r.brokers.budget.hold(name.Namespace)
 	defer held.release()
+	run.weighed = r.brokers.budget.hold(name.Namespace)
+	defer run.weighed.release()
 	run.held = r.configMaps.budget.hold(name.Namespace)
 	defer run.held.release()
 	defer func() {

@@ -26,6 +26,8 @@ const (
 	requestTimeout = 30 * time.Second
 	// pingTimeout bounds a question that a broker answers at once.
 	pingTimeout = 5 * time.Second
+	// maxResponseHeaders is the size of the headers of an answer, in bytes.
+	maxResponseHeaders = 64 << 10
 	// maxResponse bounds an answer: 10,000 queues take 3 MB.
 	maxResponse = 32 << 20
 )
@@ -94,6 +96,8 @@ func New(config Config, options ...Option) (*Client, error) {
 		IdleConnTimeout:       time.Minute,
 		DisableCompression:    true, // the bounds of an answer hold for what is on the wire
 		MaxIdleConnsPerHost:   2,
+		// Go takes 10 MB of them, from each server.
+		MaxResponseHeaderBytes: maxResponseHeaders,
 	})
 	client := &Client{config: config, base: base, transport: base}
 	for _, option := range options {

@@ -4,9 +4,9 @@ package topology
 // worked out once.
 type bound struct {
 	all []Binding
-	ids []string
+	ids []identity
 	// known are their identities, and into and by their numbers: by the queue into which they lead, and by where they come from.
-	known map[string]bool
+	known map[identity]bool
 	into  map[string][]int32
 	by    map[wayIn][]int32
 }
@@ -16,7 +16,7 @@ type wayIn struct{ source, key string }
 
 func boundBy(bindings []Binding) *bound {
 	b := &bound{
-		all: bindings, ids: make([]string, len(bindings)), known: make(map[string]bool, len(bindings)),
+		all: bindings, ids: make([]identity, len(bindings)), known: make(map[identity]bool, len(bindings)),
 		into: map[string][]int32{}, by: map[wayIn][]int32{},
 	}
 	for i, binding := range bindings {
@@ -34,7 +34,7 @@ func boundBy(bindings []Binding) *bound {
 func (b *bound) has(binding Binding) bool { return b.known[binding.identity()] }
 
 // to are those that lead into a queue, without some.
-func (b *bound) to(queue string, without map[string]bool) []Binding {
+func (b *bound) to(queue string, without map[identity]bool) []Binding {
 	var found []Binding
 	for _, i := range b.into[queue] {
 		if !without[b.ids[i]] {
@@ -55,8 +55,8 @@ func (b *bound) anyFrom(from wayIn, such func(Binding) bool) bool {
 }
 
 // identities of some bindings.
-func identities(bindings []Binding) map[string]bool {
-	ids := make(map[string]bool, len(bindings))
+func identities(bindings []Binding) map[identity]bool {
+	ids := make(map[identity]bool, len(bindings))
 	for _, binding := range bindings {
 		ids[binding.identity()] = true
 	}

@@ -409,7 +409,7 @@ func (d *differ) extraObjects() {
 }
 
 func (d *differ) extraBindings() {
-	desired := make(map[string]bool, len(d.desired.Bindings))
+	desired := make(map[identity]bool, len(d.desired.Bindings))
 	for _, binding := range d.desired.Bindings {
 		desired[binding.identity()] = !d.amongOthers(binding)
 	}
@@ -423,7 +423,9 @@ func (d *differ) extraBindings() {
 			d.out.ExtraBindings = append(d.out.ExtraBindings, binding)
 		}
 	}
-	slices.SortFunc(d.out.ExtraBindings, func(a, b Binding) int { return cmp.Compare(a.identity(), b.identity()) })
+	slices.SortFunc(d.out.ExtraBindings, func(a, b Binding) int {
+		return cmp.Or(cmp.Compare(a.Name(), b.Name()), cmp.Compare(a.PropertiesKey, b.PropertiesKey))
+	})
 }
 
 // holdQueues keeps what is to go as it is, while the broker lacks what may be to take its place.

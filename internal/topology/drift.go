@@ -19,7 +19,7 @@ func Fingerprint(desired Objects, withheld []Withheld) string {
 	for _, queue := range desired.Queues {
 		adopted[queue.Name] = queue.Adopt
 	}
-	absent := make(map[string]bool, len(withheld))
+	absent := make(map[identity]bool, len(withheld))
 	for _, w := range withheld {
 		// One that waits for an object of ours to be put right has been there, and is to come back.
 		if !own[w.Binding.Source] || adopted[w.Binding.Destination] {

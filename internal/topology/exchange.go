@@ -45,6 +45,11 @@ type Migration struct {
 	swaps []Step
 }
 
+// Swaps is true where ways are led from one queue to another.
+func (d Difference) Swaps() bool {
+	return slices.ContainsFunc(d.Migrations, func(m Migration) bool { return len(m.swaps) > 0 })
+}
+
 // StepsLeft says what the exchange still has before it, for people.
 func (m Migration) StepsLeft() []string {
 	all := []struct {

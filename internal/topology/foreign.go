@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,14 +16,14 @@ const maxRoutes = 3
 // foreignBindings reports bindings that others made into our queues and private exchanges, or out of the latter. They are
 // reported and never removed: somebody may count on them.
 func (d *differ) foreignBindings() {
-	known := map[string]bool{}
+	known := map[identity]bool{}
 	for _, binding := range d.desired.Bindings {
 		known[binding.identity()] = true
 		if role := d.roles[binding.Source]; role == "" || role == RoleProducers {
 			known[d.route(binding)] = true
 		}
 	}
-	outOf, into := map[string][]string{}, map[Ref][]string{}
+	outOf, into := map[string]routes{}, map[Ref]routes{}
 	for i, binding := range d.observed.Bindings {
 		if known[d.bound.ids[i]] || known[d.route(binding)] || binding.Arguments.Owner() == d.desired.Owner ||
 			!binding.ToExchange && d.retiring(binding.Destination) {
@@ -30,17 +31,17 @@ func (d *differ) foreignBindings() {
 		}
 		switch target := destinationOf(binding); {
 		case d.private(binding.Source):
-			outOf[binding.Source] = append(outOf[binding.Source], fmt.Sprintf("%q (key %q)", binding.Destination, binding.RoutingKey))
+			outOf[binding.Source] = outOf[binding.Source].with(fmt.Sprintf("%q (key %q)", binding.Destination, binding.RoutingKey))
 		case target.Kind == KindQueue && d.queues[target.Name] != "" && !d.isAdopted(target.Name), d.private(target.Name) && target.Kind == KindExchange:
-			into[target] = append(into[target], fmt.Sprintf("exchange %q (key %q)", binding.Source, binding.RoutingKey))
+			into[target] = into[target].with(fmt.Sprintf("exchange %q (key %q)", binding.Source, binding.RoutingKey))
 		}
 	}
 	for _, source := range slices.Sorted(maps.Keys(outOf)) {
 		d.warnf(KindExchange, source, v1alpha1.ReasonForeignBinding, "somebody bound %s to this private exchange, and gets copies of "+
-			"messages: remove the binding", routesText(outOf[source]))
+			"messages: remove the binding", outOf[source].String())
 	}
 	for _, target := range slices.SortedFunc(maps.Keys(into), func(a, b Ref) int { return strings.Compare(a.String(), b.String()) }) {
-		d.warnf(target.Kind, target.Name, v1alpha1.ReasonForeignBinding, d.intrusion(target), routesText(into[target]))
+		d.warnf(target.Kind, target.Name, v1alpha1.ReasonForeignBinding, d.intrusion(target), into[target].String())
 	}
 }
 
@@ -70,7 +71,7 @@ func (d *differ) private(exchange string) bool {
 
 // route is the same for bindings by which the same messages go the same way. An own binding of others beside ours changes
 // nothing, as many clients make it when they start.
-func (d *differ) route(binding Binding) string {
+func (d *differ) route(binding Binding) identity {
 	key := binding.RoutingKey
 	switch d.observed.Exchanges[binding.Source].Type {
 	case TypeFanout:
@@ -78,7 +79,7 @@ func (d *differ) route(binding Binding) string {
 	case TypeHeaders:
 		return binding.identity()
 	}
-	return strings.Join([]string{"route", binding.Source, destinationOf(binding).String(), key}, "\x00")
+	return sha256.Sum256([]byte(strings.Join([]string{"route", binding.Source, destinationOf(binding).String(), key}, "\x00")))
 }
 
 func destinationOf(binding Binding) Ref {
@@ -88,11 +89,26 @@ func destinationOf(binding Binding) Ref {
 	return Ref{Kind: KindQueue, Name: binding.Destination}
 }
 
-// routesText names some bindings and counts the rest, in an order that does not depend on the broker's.
-func routesText(routes []string) string {
-	slices.Sort(routes)
-	if more := len(routes) - maxRoutes; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(routes[:maxRoutes], ", "), more)
+// routes are the first of some bindings, in the order of their texts, and how many more there are.
+type routes struct {
+	first []string
+	more  int
+}
+
+func (r routes) with(route string) routes {
+	at, _ := slices.BinarySearch(r.first, route)
+	r.first = slices.Insert(slices.Clip(r.first), at, route)
+	if len(r.first) > maxRoutes {
+		r.first, r.more = r.first[:maxRoutes], r.more+1
 	}
-	return strings.Join(routes, ", ")
+	return r
+}
+
+// String implements fmt.Stringer.
+func (r routes) String() string {
+	text := strings.Join(r.first, ", ")
+	if r.more > 0 {
+		text = fmt.Sprintf("%s and %d more", text, r.more)
+	}
+	return text
 }

@@ -155,9 +155,14 @@ type Binding struct {
 	PropertiesKey string `json:"-"`
 }
 
+// identity is a digest: the arguments of bindings may be as large as one likes, and there are many.
+type identity [sha256.Size]byte
+
 // identity tells bindings apart as the broker does.
-func (b Binding) identity() string {
-	return strings.Join([]string{b.Source, b.Destination, strconv.FormatBool(b.ToExchange), b.RoutingKey, b.Arguments.canonical()}, "\x00")
+func (b Binding) identity() identity {
+	return sha256.Sum256([]byte(strings.Join([]string{
+		b.Source, b.Destination, strconv.FormatBool(b.ToExchange), b.RoutingKey, b.Arguments.canonical(),
+	}, "\x00")))
 }
 
 // Name of a binding for people, such as `async -> test "order.#"`.

@@ -23,6 +23,7 @@ func SharedQueues(desired Objects, observed Observed) []Shared {
 			named[former] = true
 		}
 	}
+	others := observed.boundByOthers(desired.Owner)
 	var shared []Shared
 	for _, name := range slices.Sorted(maps.Keys(observed.Queues)) {
 		queue := observed.Queues[name].Queue
@@ -30,21 +31,22 @@ func SharedQueues(desired Objects, observed Observed) []Shared {
 		if named[name] || queue.Arguments.Owner() != desired.Owner || RoleOf(queue) != RoleWork || StandinFor(queue) != "" {
 			continue
 		}
-		if others := observed.boundByOthers(name, desired.Owner); len(others) > 0 {
-			shared = append(shared, Shared{Queue: name, By: routesText(others)})
+		if ways, bound := others[name]; bound {
+			shared = append(shared, Shared{Queue: name, By: ways.String()})
 		}
 	}
 	return shared
 }
 
-// boundByOthers names the ways by which others lead messages into a work queue of ours. Our own bindings to it carry the mark.
-func (o Observed) boundByOthers(queue, owner string) (routes []string) {
-	for _, binding := range o.BindingsTo(queue) {
-		if binding.Arguments.Owner() != owner {
-			routes = append(routes, fmt.Sprintf("exchange %q, key %q", binding.Source, binding.RoutingKey))
+// boundByOthers are the ways by which others lead messages into queues. Our own bindings carry the mark.
+func (o Observed) boundByOthers(owner string) map[string]routes {
+	ways := map[string]routes{}
+	for _, binding := range o.Bindings {
+		if !binding.ToExchange && binding.Arguments.Owner() != owner {
+			ways[binding.Destination] = ways[binding.Destination].with(fmt.Sprintf("exchange %q, key %q", binding.Source, binding.RoutingKey))
 		}
 	}
-	return routes
+	return ways
 }
 
 // Ref names the queue.
