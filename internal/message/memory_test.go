@@ -1,7 +1,9 @@
 package message
 
 import (
+	"maps"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -47,6 +49,43 @@ func TestTheEstimateOfMemoryIsCloseToWhatIsTaken(t *testing.T) { //nolint:parall
 			runtime.KeepAlive(held)
 			t.Logf("%.0f bytes taken, %.0f estimated, %d in a frame", taken, estimate, HeaderSize(held[0]))
 			if ratio := estimate / taken; ratio < 0.75 || ratio > 2 {
+				t.Errorf("%.0f bytes are taken, and the estimate is %.0f", taken, estimate)
+			}
+		})
+	}
+}
+
+// A decimal had all lists and tables around it copied for expressions and the handler, and the copy counted nothing.
+func TestTheEstimateOfMemoryHasWhatAViewCopies(t *testing.T) { //nolint:paralleltest // it measures the heap
+	tables := func(value any) []any {
+		list := make([]any, 5000)
+		for i := range list {
+			list[i] = map[string]any{"k": value}
+		}
+		return list
+	}
+	decimal := Decimal{Scale: 1, Value: 5}
+	many := map[string]any{"x-delivery-count": int64(1)}
+	for i := range 8000 {
+		many["h"+strconv.Itoa(i)] = nil
+	}
+	for name, headers := range map[string]map[string]any{
+		"tables without a decimal":       {"list": tables("v")},
+		"tables with one each":           {"list": tables(decimal)},
+		"a list with one beside tables":  {"list": append(tables("v"), decimal), "other": tables("v")},
+		"a list of decimals":             {"list": slices.Repeat([]any{decimal}, 8000)},
+		"many headers and a decimal":     {"many": maps.Clone(many), "price": decimal},
+		"many that the broker has added": many,
+	} {
+		t.Run(name, func(t *testing.T) { //nolint:paralleltest // as above
+			before := heap()
+			view := View(Message{Headers: headers}, State{}, "work")
+			taken := float64(heap() - before)
+			estimate := float64(MemorySize(&Message{Headers: headers}) - 2*int64(tableMemory(headers)))
+			runtime.KeepAlive(headers)
+			runtime.KeepAlive(view)
+			t.Logf("%.0f bytes taken, %.0f estimated", taken, estimate)
+			if estimate < 0.75*taken || estimate > 2*max(taken, 1000) {
 				t.Errorf("%.0f bytes are taken, and the estimate is %.0f", taken, estimate)
 			}
 		})
