@@ -42,6 +42,8 @@ type Request struct {
 	Priority uint8
 	// Expiration is the property as the producer set it, in milliseconds; empty where there was none.
 	Expiration string
+	// Deadline of the message, after which it is handed to nobody; zero where there is none. An attempt that has begun may go on after it.
+	Deadline time.Time
 	// FirstFailure is zero on the first attempt.
 	FirstFailure time.Time
 	// Carry is what the last failed attempt asked to have back; empty where there is nothing.

@@ -130,12 +130,15 @@ func readMemory(text string) (int64, error) {
 // program names the command for people, without its arguments: they may be anything.
 func (s *processSettings) program() string { return filepath.Base(s.command.Args[0]) }
 
-// Handle gives the message to a process and waits for its answer. A message that no process has begun when ctx ends has a
+// Handle gives the message to a process and waits for its answer. A message that no process has begun when ctx ends, or at its deadline, has a
 // failure of the class ClassNotBegun. The time that it waits for a process is not the attempt's, where ctx is of WithTimeout.
 func (p *Process) Handle(ctx context.Context, request Request) *retry.Failure {
 	c := newCall(ctx, request.ID)
 	defer func() { c.cancel() }()
 	c.key = request.IdempotencyKey
+	if !request.Deadline.IsZero() {
+		c.deadline = time.Now().Add(time.Until(request.Deadline)) // which no change of the clock moves
+	}
 	for {
 		if failure := p.place(c); failure != nil {
 			p.remember(c)

@@ -22,6 +22,8 @@ type call struct {
 	messageID string
 	// key is its idempotency key.
 	key string
+	// deadline is that of the message: no process gets it afterwards.
+	deadline time.Time
 	// ctx and cancel are of the goroutine that handles the message.
 	ctx    context.Context //nolint:containedctx // it changes while the call goes on
 	cancel context.CancelFunc
@@ -85,16 +87,31 @@ func (c *call) left() time.Duration {
 	return time.Until(deadline)
 }
 
+// isLate is true after the deadline of the message.
+func (c *call) isLate() bool { return !c.deadline.IsZero() && !time.Now().Before(c.deadline) }
+
+// expiry returns a channel that tells when the deadline of the message has passed; nil, which never does, where there is none.
+func (c *call) expiry() (passed <-chan time.Time, stop func()) {
+	if c.deadline.IsZero() {
+		return nil, func() {}
+	}
+	timer := time.NewTimer(time.Until(c.deadline))
+	return timer.C, func() { timer.Stop() }
+}
+
 // end tells the call's goroutine. Each placement has one end.
 func (c *call) end(e ending) { c.ended <- e }
 
 // notBegun is the failure of a call that waited for a process in vain.
 func (c *call) notBegun(why error) *retry.Failure {
-	if !errors.Is(c.ctx.Err(), context.DeadlineExceeded) {
+	late := c.ctx.Err() == nil && c.isLate()
+	if !late && !errors.Is(c.ctx.Err(), context.DeadlineExceeded) {
 		return unanswered(c.ctx, "")
 	}
 	text := "no process was free in time"
 	switch {
+	case late:
+		text = "no process was free before the deadline of the message"
 	case why != nil:
 		text = why.Error()
 	case c.alone:

@@ -64,10 +64,10 @@ func newPool() pool {
 	}
 }
 
-// place waits until a process has the message in hand.
+// place waits until a process has the message in hand, but not beyond the deadline of the message.
 func (p *Process) place(c *call) *retry.Failure {
 	p.mu.Lock()
-	if c.ctx.Err() != nil || p.pool.closed {
+	if c.ctx.Err() != nil || p.pool.closed || c.isLate() {
 		defer p.mu.Unlock()
 		return c.notBegun(p.pool.why)
 	}
@@ -85,10 +85,15 @@ func (p *Process) place(c *call) *retry.Failure {
 	p.pool.enqueue(c)
 	p.grow()
 	p.mu.Unlock()
+	passed, stop := c.expiry()
+	defer stop()
 	select {
 	case <-c.placed:
-		c.granted(true)
-		return nil
+		if !c.isLate() {
+			c.granted(true)
+			return nil
+		}
+	case <-passed:
 	case <-c.ctx.Done():
 	case <-p.pool.drained:
 	case <-p.pool.closing:
@@ -96,7 +101,7 @@ func (p *Process) place(c *call) *retry.Failure {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.withdraw(c)
-	if c.ctx.Err() == nil && p.pool.isDrained() {
+	if c.ctx.Err() == nil && !c.isLate() && p.pool.isDrained() {
 		return turnedAway()
 	}
 	return c.notBegun(p.pool.why)

@@ -368,6 +368,41 @@ func TestTheTimeThatAMessageWaitsForAProcessIsNotItsAttempt(t *testing.T) {
 	calls.Wait()
 }
 
+// A message was handed over when a process was free at last, however long after its deadline that was.
+func TestAMessageIsNotHandedToAProcessAfterItsDeadline(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello), Processes: ptr.To[int32](1)}, handler.Options{})
+	dir := t.TempDir()
+	begun, end, late := filepath.Join(dir, "begun"), filepath.Join(dir, "end"), filepath.Join(dir, "late")
+	first := make(chan *retry.Failure, 1)
+	go func() { first <- give(t, p, patience, "touch "+begun, "await "+end, "ack") }()
+	eventually(t, "the first has begun", func() bool { return exists(begun) })
+	due := func(after time.Duration) *retry.Failure {
+		ctx, cancel := handler.WithTimeout(t.Context(), patience, patience)
+		defer cancel()
+		return p.Handle(ctx, handler.Request{ID: "m-2", Deadline: time.Now().Add(after), Body: []byte(script("touch "+late, "ack"))})
+	}
+	began := time.Now()
+	for _, after := range []time.Duration{200 * time.Millisecond, -time.Second} {
+		if got := due(after); !handler.IsNotBegun(got) || !strings.Contains(got.Message, "deadline") {
+			t.Errorf("%s before its deadline: %+v", after, got)
+		}
+	}
+	if waited := time.Since(began); waited > patience/2 {
+		t.Errorf("they waited for %s", waited)
+	}
+	touch(end)
+	if got := <-first; got != nil {
+		t.Errorf("the first: %+v", got)
+	}
+	if got := due(-time.Second); !handler.IsNotBegun(got) || exists(late) {
+		t.Errorf("after its deadline, and a process is free: %+v", got)
+	}
+	if got := due(patience); got != nil || !exists(late) {
+		t.Errorf("long before its deadline: %+v", got)
+	}
+}
+
 func TestDrainTurnsAwayMessagesThatWaitAndLetsTheOthersFinish(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello), Processes: ptr.To[int32](1)}, handler.Options{})

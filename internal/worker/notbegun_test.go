@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/handler"
 	"redrive.dev/redrive/internal/retry"
@@ -42,6 +44,36 @@ func TestAMessageThatTheHandlerHasNotBegunComesAgainWithNothingCounted(t *testin
 				t.Errorf("calls %v, want %v", calls, want)
 			}
 			p.check(t)
+		})
+	}
+}
+
+func TestAMessageWhoseDeadlinePassesWhileItsHandlerHasNotBegunExpires(t *testing.T) {
+	t.Parallel()
+	queues := map[string]func(*v1alpha1.Transport){"an ordinary queue": nil, "a strict one": strict(v1alpha1.OnFailureBlock)}
+	for name, change := range queues {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(), change)
+			p := newProgram()
+			p.handle = func(_ context.Context, request handler.Request) *retry.Failure {
+				if request.Deadline.IsZero() {
+					return nil
+				}
+				time.Sleep(time.Until(request.Deadline))
+				return &retry.Failure{Source: retry.SourceTimeout, Class: handler.ClassNotBegun, Message: "no process was free"}
+			}
+			p.started(r)
+			r.publish(amqp091.Publishing{MessageId: "a", Expiration: "1500"}, amqp091.Publishing{MessageId: "b"})
+			failed := r.Take("async.failed")
+			if failed.MessageId != "a" || text(t, failed.Headers, "redrive-reason") != "Expired" || failed.Headers["redrive-attempts"] != nil {
+				t.Errorf("failed: %s with %v", failed.MessageId, failed.Headers)
+			}
+			testtransport.Eventually(t, "the other", func() bool { return outcomes(r, "succeeded") == 1 })
+			calls := p.called()
+			slices.Sort(calls)
+			if want := []string{"a1", "b1"}; !slices.Equal(calls, want) {
+				t.Errorf("calls %v, want %v", calls, want)
+			}
 		})
 	}
 }

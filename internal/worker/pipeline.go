@@ -305,6 +305,9 @@ func attempt(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 		if handler.IsNotBegun(failure) { // it is no attempt
 			w.report(permit, 0, guard.Neither)
 			j.attempted = attempted
+			if o, decided := expired(w, ctx, j); decided {
+				return j.ended(o, failure), true
+			}
 			return j.ended(notBegun(j), failure), true
 		}
 		w.report(permit, j.took, health(failure))
@@ -362,6 +365,7 @@ func (w *Worker) call(ctx context.Context, j *job) *retry.Failure {
 		Priority:        j.state.Priority,
 		Expiration:      j.state.Expiration,
 		Timestamp:       d.Timestamp,
+		Deadline:        j.state.Deadline,
 		FirstFailure:    j.state.History.FirstFailure,
 		Carry:           j.state.Carry,
 		Traceparent:     j.traced.parent,
