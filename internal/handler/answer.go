@@ -1,13 +1,14 @@
 package handler
 
 import (
-	"encoding/json"
 	"fmt"
 	"mime"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
+
+	kjson "sigs.k8s.io/json"
 
 	"redrive.dev/redrive/internal/message"
 	"redrive.dev/redrive/internal/retry"
@@ -107,7 +108,7 @@ func problem(body []byte) (class, text string) {
 		Title  any `json:"title"`
 		Detail any `json:"detail"`
 	}
-	if err := json.Unmarshal(body, &fields); err != nil {
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, &fields); err != nil {
 		return "", ""
 	}
 	class, _ = fields.Type.(string)

@@ -310,6 +310,12 @@ func TestAnAnswerThatIsNotSuccessSaysWhatItIs(t *testing.T) {
 			`{"type":"https://example.com/no-flour","title":"No flour","detail":"0 kg left","status":422}`,
 			retry.Failure{Status: 422, Class: "https://example.com/no-flour", Message: "No flour: 0 kg left"},
 		},
+		"names in another case are others": {
+			409,
+			map[string]string{"Content-Type": "application/problem+json"},
+			`{"type":"/problems/out-of-stock","title":"Out of stock","Type":"/else","DETAIL":"secret"}`,
+			retry.Failure{Status: 409, Class: "/problems/out-of-stock", Message: "Out of stock"},
+		},
 		"about:blank is no class": {
 			404,
 			map[string]string{"Content-Type": "application/problem+json"},

@@ -8,6 +8,8 @@ import (
 	"math"
 	"strconv"
 
+	kjson "sigs.k8s.io/json"
+
 	"redrive.dev/redrive/internal/retry"
 )
 
@@ -55,7 +57,7 @@ func readFrame(line []byte) (frame, error) {
 		Protocol    json.RawMessage `json:"protocol"`
 		Concurrency json.RawMessage `json:"concurrency"`
 	}
-	if json.Unmarshal(line, &wire) != nil {
+	if kjson.UnmarshalCaseSensitivePreserveInts(line, &wire) != nil {
 		if beginsResult(line) {
 			return frame{}, errors.New("a result is no JSON")
 		}

@@ -262,6 +262,17 @@ func BenchmarkReadAcknowledgement(b *testing.B) {
 	}
 }
 
+// A program's own field, such as Outcome beside outcome, stood for that of the protocol: a failure was a success.
+func TestNamesInAFrameHaveTheirCase(t *testing.T) {
+	got, err := readFrame([]byte(`{"type":"result","id":"1","outcome":"failure","class":"OutOfStock","Type":"hello","ID":"2","OUTCOME":"ack","Class":1}`))
+	if err != nil || got.word != wordResult || got.id != 1 || got.failure == nil || got.failure.Class != "OutOfStock" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := readFrame([]byte(`{"Type":"result","id":"1","outcome":"ack"}`)); !errors.Is(err, errStray) {
+		t.Errorf("without a type: %v, want a line that is passed over", err)
+	}
+}
+
 // A result that is broken was passed over like any other line, and the message ran into its timeout.
 func TestABrokenResultIsNoStrayLine(t *testing.T) {
 	for _, line := range []string{

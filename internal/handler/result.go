@@ -8,12 +8,14 @@ import (
 	"strings"
 	"time"
 
+	kjson "sigs.k8s.io/json"
+
 	"redrive.dev/redrive/internal/message"
 	"redrive.dev/redrive/internal/retry"
 )
 
 // result is what a program says about a message: exec's last line of standard output, and a part of the process protocol's
-// result frame. Fields that it does not know are passed over.
+// result frame. Fields that it does not know are passed over, and so is a name in another case: encoding/json would take it for the same.
 type result struct {
 	Outcome string `json:"outcome"`
 	Class   string `json:"class"`
@@ -40,14 +42,14 @@ func isResult(line []byte) bool {
 	var fields struct {
 		Outcome json.RawMessage `json:"outcome"`
 	}
-	return json.Unmarshal(line, &fields) != nil || fields.Outcome != nil
+	return kjson.UnmarshalCaseSensitivePreserveInts(line, &fields) != nil || fields.Outcome != nil
 }
 
 // decodeResult returns nil for a result that is a success, and else its failure. One whose values make no sense is of the class
 // MalformedResponse and says which.
 func decodeResult(line []byte) *retry.Failure {
 	var r result
-	if err := json.Unmarshal(line, &r); err != nil {
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(line, &r); err != nil {
 		return malformedResult(err)
 	}
 	advice, err := readAdvice(r.Advice)
