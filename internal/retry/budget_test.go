@@ -173,6 +173,40 @@ func TestWhatIsMadeOfALongTextIsCounted(t *testing.T) {
 	}
 }
 
+// A zone of the message is looked for in files, and counted nothing: a list of 100,000 took seconds.
+func TestTimeZonesAreCounted(t *testing.T) {
+	names := listOf(100_000, `"Europe/Nowhere"`)
+	long := []byte(`["` + strings.Repeat("a", 1<<20) + `"]`)
+	for function := range inZone {
+		for when, body := range map[string][]byte{
+			`message.body.exists(z, now.` + function + `(z) == 77)`:                                                                       names,
+			`message.body.all(z, now.` + function + `('Europe/Paris') < 3000)`:                                                            names,
+			`[1, 2, 3, 4, 5, 6, 7, 8, 9].exists(i, now.` + function + `(message.body[0]) == 77)`:                                          long,
+			`message.body.exists(z, timestamp('2026-01-01T00:00:00Z').` + function + `(z == '' ? 'UTC' : 'Europe/Paris') == 77 || false)`: names,
+		} {
+			began := time.Now()
+			v := strategyWhen(t, when).Decide(Failure{}, Message{Body: body}, History{}, start(), edge(false))
+			checkProblem(t, v.Problems, "when", string(errSteps))
+			if took := time.Since(began); took > time.Second {
+				t.Errorf("%s took %s", when, took)
+			}
+		}
+	}
+	for when, light := range map[string]bool{
+		`now.getHours('Europe/Paris') < 24`:                                             true,
+		`now.getHours(message.headers.zone) < 24`:                                       false,
+		`message.body.all(z, now.getHours(z) < 24)`:                                     false,
+		`message.body.all(z, now.getHours('Europe/Paris') < 24)`:                        false,
+		`[` + strings.Repeat("1, ", 30) + `].all(x, now.getHours('Europe/Paris') < 24)`: false,
+	} {
+		m := Message{Headers: map[string]any{"zone": "Europe/Paris"}, Body: listOf(500, `"+02:00"`)}
+		p := strategyWhen(t, when)
+		if v := p.Decide(Failure{}, m, History{}, start(), edge(false)); v.Strategy != "s" || p.strategies[0].when.light != light {
+			t.Errorf("%s: %q, light %v, problems %v", when, v.Strategy, p.strategies[0].when.light, v.Problems)
+		}
+	}
+}
+
 func TestShortListsMayBePutTogether(t *testing.T) {
 	const body = `{"a": [1, 2], "b": [3], "many": [[1], [2, 3], []]}`
 	for _, when := range []string{

@@ -52,8 +52,11 @@ func (lightSizes) EstimateSize(node checker.AstNode) *checker.SizeEstimate {
 }
 
 // EstimateCallCost implements checker.CostEstimator. CEL knows the cost of its functions, but for those that go through a text to make
-// something else of it: they would be as cheap as a sum.
-func (lightSizes) EstimateCallCost(_, overload string, target *checker.AstNode, args []checker.AstNode) *checker.CallEstimate {
+// something else of it, or that look for a time zone: they would be as cheap as a sum.
+func (lightSizes) EstimateCallCost(function, overload string, target *checker.AstNode, args []checker.AstNode) *checker.CallEstimate {
+	if overload == inZone[function] && len(args) == 1 {
+		return readOf(args[0], zoneSteps)
+	}
 	switch overload {
 	case overloads.StringToInt, overloads.StringToUint, overloads.StringToDouble, overloads.StringToBool, overloads.StringToDuration,
 		overloads.StringToTimestamp, overloads.SizeString, overloads.SizeStringInst:
@@ -61,11 +64,16 @@ func (lightSizes) EstimateCallCost(_, overload string, target *checker.AstNode, 
 		return nil
 	}
 	if target != nil {
-		args = []checker.AstNode{*target}
+		return readOf(*target, 1)
 	}
+	return readOf(args[0], 1)
+}
+
+// readOf is the cost of a call that goes through a text, and takes some steps beside.
+func readOf(text checker.AstNode, steps uint64) *checker.CallEstimate {
 	size := checker.UnknownSizeEstimate()
-	if known := args[0].ComputedSize(); known != nil {
+	if known := text.ComputedSize(); known != nil {
 		size = *known
 	}
-	return &checker.CallEstimate{CostEstimate: size.MultiplyByCostFactor(common.StringTraversalCostFactor).Add(checker.FixedCostEstimate(1))}
+	return &checker.CallEstimate{CostEstimate: size.MultiplyByCostFactor(common.StringTraversalCostFactor).Add(checker.FixedCostEstimate(steps))}
 }
