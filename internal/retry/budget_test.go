@@ -242,6 +242,32 @@ func TestFunctionsOfTextGiveWhatTheyGaveBefore(t *testing.T) {
 	}
 }
 
+// What a worker allows for bodies that are decoded goes by this. It measures the heap, so it is not parallel.
+func TestADecodedBodyTakesAtMost68TimesItsSize(t *testing.T) {
+	repeated := func(element string) []byte { return listOf((1<<20)/len(element), element) }
+	nested := func(open, value, end string, depth int) []byte {
+		return repeated(strings.Repeat(open, depth) + value + strings.Repeat(end, depth))
+	}
+	for name, body := range map[string][]byte{
+		"numbers": repeated("1"), "texts": repeated(`""`), "objects": repeated(`{"":0}`), "empty objects": repeated("{}"), "empty lists": repeated("[]"),
+		"lists in lists": nested("[", "1", "]", 5000), "objects in objects": nested(`{"":`, "1", "}", 5000), "both": nested(`[{"":`, "1", "}]", 2000),
+	} {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		value, err := decodeJSON(body)
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		times := (float64(after.HeapAlloc) - float64(before.HeapAlloc)) / float64(len(body))
+		runtime.KeepAlive(value)
+		runtime.KeepAlive(body)
+		t.Logf("%s: %.1f times", name, times)
+		if err != nil || times > 68 {
+			t.Errorf("%s take %.1f times their size, %v", name, times, err)
+		}
+	}
+}
+
 // Bodies of ordinary size that are decoded at the same time took all the memory of a worker, though each alone did no harm.
 func TestBodiesWaitForTheMemoryToBeDecoded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -15,7 +15,7 @@ const (
 	// suspectsShare is the part of that which messages of the suspects' worker may have. A larger one has it alone.
 	suspectsShare = 8
 	// bodyShare is the part of the memory that the bodies may have which expressions read at the same time. Decoded they take 32 times as
-	// much, a quarter of the memory, and 60 times at worst.
+	// much, a quarter of the memory, and 68 times at worst, a little more than half of it.
 	bodyShare = 128
 	// mostAlone is how many times what may be on loan one message may take, with what the handler writes it into: three quarters of the memory.
 	// The largest body that is read takes a little more than two in base64, and seven where each byte of it is escaped.
