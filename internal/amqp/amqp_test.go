@@ -1,12 +1,14 @@
 package amqp_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
 	"log/slog"
 	"net/url"
 	"reflect"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -116,7 +118,7 @@ func TestPublishTellsRoutedFromUnroutable(t *testing.T) {
 					key, want = "nowhere", amqp.ErrUnroutable
 				}
 				all.Go(func() {
-					m := &message.Message{RoutingKey: key, MessageID: c.id(i), Body: []byte("x")}
+					m := &message.Message{RoutingKey: key, MessageID: c.id(i), Body: bytes.Repeat([]byte("x"), i%4*70_000)}
 					if err := publisher.Publish(t.Context(), m); !errors.Is(err, want) {
 						t.Errorf("publish to %q: %v, want %v", key, err, want)
 					}
@@ -127,6 +129,25 @@ func TestPublishTellsRoutedFromUnroutable(t *testing.T) {
 				t.Errorf("%d messages in the queue, want 100", got)
 			}
 		})
+	}
+}
+
+// What came back was read whole, and more than once as it grew, beside all that messages on loan may take.
+func TestAMessageThatComesBackTakesNoMemory(t *testing.T) {
+	b := newBroker(t)
+	publisher := amqp.NewPublisher(b.options(t))
+	run(t, publisher.Run)
+	m := &message.Message{RoutingKey: "nowhere", MessageID: "a", Body: make([]byte, 12<<20)}
+	for range 2 { // the first one makes the session
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if err := publisher.Publish(t.Context(), m); !errors.Is(err, amqp.ErrUnroutable) {
+			t.Fatal(err)
+		}
+		runtime.ReadMemStats(&after)
+		if taken := after.TotalAlloc - before.TotalAlloc; taken > 6<<20 {
+			t.Errorf("%d MiB were taken for a message of 12 MiB", taken>>20)
+		}
 	}
 }
 

@@ -3,10 +3,51 @@ package amqp
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
+	"io"
 	"strings"
 	"testing"
 	"testing/iotest"
 )
+
+// A message that came back was read whole, beside all that is on loan, though only its properties are looked at.
+func TestABodyThatNobodyNeedsIsTakenOff(t *testing.T) {
+	header := func(channel byte, size int, table []byte) []byte {
+		c := contents{contentType: "a/b", table: table, after: []byte("the rest")}
+		sent := on(channel, c.frame())
+		binary.BigEndian.PutUint64(sent[frameHead+bodySize:], uint64(size))
+		return sent
+	}
+	body := func(channel byte, size int) []byte {
+		return on(channel, frame(contentBody, []byte(strings.Repeat("x", size))))
+	}
+	method := on(1, frame(1, []byte("a method")))
+	for name, table := range map[string][]byte{"with headers": long(100), "without headers": nil, "with large headers": long(frameMax / 2)} {
+		for _, size := range []int{0, 1, 700, 70_000, 1 << 20} {
+			var sent, want []byte
+			for range 2 { // a message after the other, between the frames of another channel
+				sent, want = append(sent, method...), append(want, method...)
+				sent, want = append(sent, header(1, size, table)...), append(want, header(1, 0, table)...)
+				sent, want = append(sent, header(2, 10, nil)...), append(want, header(2, 0, nil)...)
+				for left := size; left > 0; left -= min(left, 50_000) {
+					sent = append(sent, body(1, min(left, 50_000))...)
+				}
+				sent = append(sent, body(2, 10)...)
+			}
+			for _, slow := range []bool{false, true} {
+				from := iotest.DataErrReader(bytes.NewReader(sent))
+				if slow {
+					from = iotest.HalfReader(bytes.NewReader(sent))
+				}
+				r := newReadable(from)
+				r.bodiless.Store(true)
+				if got, err := io.ReadAll(r); err != nil && !errors.Is(err, io.EOF) || !bytes.Equal(got, want) {
+					t.Errorf("%s, a body of %d bytes: %d bytes arrive, want %d, %v", name, size, len(got), len(want), err)
+				}
+			}
+		}
+	}
+}
 
 // on is a frame of another channel.
 func on(channel byte, sent []byte) []byte {

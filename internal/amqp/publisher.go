@@ -78,6 +78,7 @@ func (r *request) answer(err error) {
 
 // NewPublisher returns a Publisher. It does nothing before Run.
 func NewPublisher(options Options) *Publisher {
+	options.bodiless = true // what comes back is known by its headers
 	p := &Publisher{options: options}
 	p.own.Store(maxOutlets)
 	p.supervisor = newSupervisor(&p.options, p.session)

@@ -62,6 +62,8 @@ type readable struct {
 	// bodyMax is the largest body that is passed on, in bytes; 0 is no limit. A larger one is left out: it would end the process before
 	// anybody saw it.
 	bodyMax atomic.Int64
+	// bodiless is true where no body is passed on: each message comes as an empty one, with all else that it has.
+	bodiless atomic.Bool
 	// door is where bodies take the room for which they wait, and entered is true once the next one has it. Nothing is waited for
 	// once ended is closed.
 	door    atomic.Pointer[door]
@@ -187,6 +189,9 @@ func (r *readable) next() error {
 	if err != nil {
 		return err //nolint:wrapcheck // as above
 	}
+	if r.bodiless.Load() && hasBody(front) {
+		r.takeOff(front)
+	}
 	parts, ok := partsOf(front, size)
 	switch {
 	case r.isTooLarge(front):
@@ -231,6 +236,14 @@ func hasBody(front []byte) bool { return len(front) >= frameHead+propertyFlags+2
 
 // sizeOfBody is what a content header says of the body that follows.
 func sizeOfBody(front []byte) uint64 { return binary.BigEndian.Uint64(front[frameHead+bodySize:]) }
+
+// takeOff makes a content header one without a body, where it stands in the buffer, and notes that what follows is not passed on.
+func (r *readable) takeOff(front []byte) {
+	if size := sizeOfBody(front); size > 0 {
+		r.unread[[2]byte(front[1:3])] = size
+		binary.BigEndian.PutUint64(front[frameHead+bodySize:], 0)
+	}
+}
 
 // leaveOut passes on a content header without properties but the mark, with the size of the body that is left out: a positive number
 // where it is too large, and a negative one where there is no room for it now.

@@ -75,6 +75,8 @@ type Options struct {
 	// Room, if set, is where bodies take room before they are read. Where there is none for some seconds, the body is left out: such a
 	// delivery has NoRoom.
 	Room *Room
+	// bodiless is true where nobody needs the bodies of what comes.
+	bodiless bool
 	// OnQueue, if set, is told of a queue that cannot be consumed and why, in plain words, with each try, and, with nil, of one that is consumed or not
 	// wanted any more. It is called by one at a time, and must not call the Consumer.
 	OnQueue func(queue string, err error)

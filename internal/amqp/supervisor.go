@@ -288,6 +288,7 @@ func (s *supervisor) start(ctx context.Context) (*running, error) {
 		return nil, err
 	}
 	wire.bodyMax.Store(s.options.MaxBody)
+	wire.bodiless.Store(s.options.bodiless)
 	door := s.options.Room.door()
 	wire.door.Store(door)
 	s.frameSize.Store(int64(conn.Config.FrameSize))
