@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -23,10 +24,11 @@ import (
 // BrokerChanged or Conflict, or Reconciling with BrokerUnreachable or BrokerRefused.
 func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportRun) error {
 	t := run.transport
-	if err := run.weigh(ctx); err != nil {
+	needs := r.needs(run)
+	if err := run.weigh(ctx, len(needs.Lanes)+len(needs.HighLanes)); err != nil {
 		return err
 	}
-	desired, err := topology.Desired(t, r.needs(run), r.owner(t))
+	desired, err := topology.Desired(t, needs, r.owner(t))
 	if err != nil {
 		return stall(v1alpha1.ReasonInvalid, err)
 	}
@@ -124,6 +126,9 @@ func (r *TransportReconciler) prepare(
 }
 
 const (
+	// mostLanes is how many lanes there are with those that published configurations name. Of these whoever may write ConfigMaps may make any
+	// number; a plan has 128 at most.
+	mostLanes = 1024
 	// perWay is what a binding that a spec asks for takes in memory while it is looked at, in bytes.
 	perWay = 1 << 10
 	// costly is how many objects take time to compare.
@@ -132,9 +137,9 @@ const (
 	costlyPause = 30 * time.Second
 )
 
-// weigh counts what follows from the spec.
-func (run *transportRun) weigh(ctx context.Context) error {
-	ways := 0
+// weigh counts what follows from the spec, and from the lanes.
+func (run *transportRun) weigh(ctx context.Context, lanes int) error {
+	ways := 2 * lanes // a lane is a queue and a binding
 	for i := range run.transport.Spec.Queues {
 		queue := &run.transport.Spec.Queues[i]
 		ways += len(queue.BindingKeys)
@@ -143,7 +148,7 @@ func (run *transportRun) weigh(ctx context.Context) error {
 		}
 	}
 	if err := run.weighed.takeNow(ctx, perWay*ways); err != nil {
-		return wait(v1alpha1.ReasonProgressing, costlyPause, fmt.Errorf("weigh %d bindings: %w", ways, err))
+		return wait(v1alpha1.ReasonProgressing, costlyPause, fmt.Errorf("the Transport takes %d queues and bindings: %w", ways, err))
 	}
 	return nil
 }
@@ -173,17 +178,26 @@ var errCostly = errors.New("other Transports of this namespace with as many obje
 // way out of a lane begins when no configuration names it any more, however long publishing takes.
 func (r *TransportReconciler) needs(run *transportRun) compile.Needs {
 	needs := run.compiled.Needs
-	lanes, high := slices.Clone(needs.Lanes), slices.Clone(needs.HighLanes)
+	lanes, high := setOf(needs.Lanes), setOf(needs.HighLanes)
 	for _, config := range run.live.configs() {
-		lanes = append(lanes, config.Lanes...)
+		if len(lanes)+len(config.Lanes) > mostLanes {
+			continue // its lanes go as those do that nobody names: once they are empty
+		}
+		maps.Copy(lanes, setOf(config.Lanes))
 		if config.HighLanes {
-			high = append(high, config.Lanes...)
+			maps.Copy(high, setOf(config.Lanes))
 		}
 	}
-	slices.Sort(lanes)
-	slices.Sort(high)
-	needs.Lanes, needs.HighLanes = slices.Compact(lanes), slices.Compact(high)
+	needs.Lanes, needs.HighLanes = slices.Sorted(maps.Keys(lanes)), slices.Sorted(maps.Keys(high))
 	return needs
+}
+
+func setOf(delays []time.Duration) map[time.Duration]bool {
+	set := make(map[time.Duration]bool, len(delays))
+	for _, delay := range delays {
+		set[delay] = true
+	}
+	return set
 }
 
 // reportTopology puts into the status what a run on the broker did and found, also one that ended early. unchanged is true

@@ -49,8 +49,9 @@ func (s *consuming) leave() (over bool, err error) {
 	if s.leaving == nil {
 		s.leaving = &leave{began: time.Now()}
 	}
-	quiet := quietTime - time.Since(s.current.stirred)
-	fill := fillTime - time.Since(s.leaving.began)
+	stood := s.wire.door.Load().stood() // and then nothing arrives that is under way
+	quiet := quietTime - time.Since(latest(s.current.stirred, stood))
+	fill := fillTime - time.Since(latest(s.leaving.began, stood))
 	if s.current.passing {
 		fill += fillTime
 	}

@@ -190,7 +190,10 @@ type door struct {
 	room *Room
 	// hurried is true once a body has waited in vain: until one has room at once, none waits, for those behind it wait as well.
 	hurried bool
-	// coming is what the bodies take that are on their way, and moved when that last changed. Both are the room's.
+	// waiting is true while a body waits, and waited when the last one ended to.
+	waiting bool
+	waited  time.Time
+	// coming is what the bodies take that are on their way, and moved when that last changed. They, waiting and waited are the room's.
 	coming int64
 	moved  time.Time
 }
@@ -237,8 +240,29 @@ func (d *door) await(ended <-chan struct{}, read time.Time, bytes int64) bool {
 	}
 	late := time.NewTimer(left)
 	defer late.Stop()
+	d.wait(true)
+	defer d.wait(false)
 	d.hurried = !d.room.wait(ended, late.C, bytes, d)
 	return !d.hurried
+}
+
+func (d *door) wait(waiting bool) {
+	d.room.mu.Lock()
+	defer d.room.mu.Unlock()
+	d.waiting, d.waited = waiting, time.Now()
+}
+
+// stood is when the connection last stood still because a body waited; zero where it never did.
+func (d *door) stood() time.Time {
+	if d == nil {
+		return time.Time{}
+	}
+	d.room.mu.Lock()
+	defer d.room.mu.Unlock()
+	if d.waiting {
+		return time.Now()
+	}
+	return d.waited
 }
 
 // moving is called while a body is read, which may take longer than arrivalTime.

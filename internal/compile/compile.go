@@ -295,10 +295,13 @@ func anyHigher(policies map[string]*retry.Policy) bool {
 
 // LaneKeys are the values of the header redrive-lane, each with the delay of its lane, the shortest first.
 func (n Needs) LaneKeys() []LaneKey {
-	keys := make([]LaneKey, 0, len(n.Lanes)+len(n.HighLanes))
+	keys, high := make([]LaneKey, 0, len(n.Lanes)+len(n.HighLanes)), map[time.Duration]bool{}
+	for _, delay := range n.HighLanes {
+		high[delay] = true
+	}
 	for _, delay := range n.Lanes {
 		keys = append(keys, LaneKey{Key: retry.LaneKey(delay), Delay: delay})
-		if slices.Contains(n.HighLanes, delay) {
+		if high[delay] {
 			keys = append(keys, LaneKey{Key: retry.HighLaneKey(delay), Delay: delay})
 		}
 	}

@@ -14,6 +14,8 @@ import (
 const (
 	// maxAnswerHeaders bounds the status line and the headers of an answer.
 	maxAnswerHeaders = 64 << 10
+	// maxAnswerLines bounds how many there are, about: each takes much more memory than room on the wire.
+	maxAnswerLines = 512
 	// dialTimeout bounds the wait for a connection and, separately, for the TLS handshake, within the attempt's deadline.
 	dialTimeout = 10 * time.Second
 	// idleTimeout is shorter than the 5 s after which common servers close an idle connection, for a POST that meets the

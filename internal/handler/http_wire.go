@@ -2,6 +2,7 @@ package handler
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"math"
@@ -30,7 +31,7 @@ const (
 	wary = time.Hour
 )
 
-var errLongHeaders = errors.New("its headers exceed 64 KiB")
+var errLongHeaders = errors.New("its headers exceed 64 KiB, or are more than 512")
 
 // wire sends requests to one server in plain HTTP/1.1, which is what most handlers get that run beside the worker. To its
 // caller it is like http.Transport, in about half of the time: the goroutine of the attempt writes and reads itself, and nothing
@@ -64,6 +65,7 @@ type wireConn struct {
 
 	in     *bufio.Reader // of this connection, by way of Read
 	quota  int64         // how much more may be read
+	lines  int           // how many more, of headers
 	out    []byte
 	fields fields
 
@@ -74,11 +76,14 @@ type wireConn struct {
 
 // Read reads no more than the quota.
 func (c *wireConn) Read(p []byte) (int, error) {
-	if c.quota <= 0 {
+	if c.quota <= 0 || c.lines <= 0 {
 		return 0, errLongHeaders
 	}
 	n, err := c.Conn.Read(p[:min(int64(len(p)), c.quota)])
 	c.quota -= int64(n)
+	if c.lines < math.MaxInt {
+		c.lines -= bytes.Count(p[:n], []byte("\n"))
+	}
 	return n, err //nolint:wrapcheck // a reader's errors are told apart by their type
 }
 
@@ -296,7 +301,7 @@ func (h *HTTP) answer(ctx context.Context, c *wireConn) (failure *retry.Failure,
 		}
 		return malformed(err.Error())
 	}
-	c.quota = maxAnswerHeaders
+	c.quota, c.lines = maxAnswerHeaders, maxAnswerLines
 	for {
 		response, err := http.ReadResponse(c.in, nil) //nolint:bodyclose // that would read all of it; the connection is closed instead
 		if err != nil {
@@ -305,7 +310,7 @@ func (h *HTTP) answer(ctx context.Context, c *wireConn) (failure *retry.Failure,
 		if code := response.StatusCode; code >= 100 && code < 200 && code != http.StatusSwitchingProtocols {
 			continue // informational: the answer comes after it
 		}
-		c.quota = math.MaxInt64 // judge reads no more than it wants
+		c.quota, c.lines = math.MaxInt64, math.MaxInt // judge reads no more than it wants
 		failure, whole = h.judge(response, cut)
 		return failure, whole && !response.Close
 	}

@@ -17,10 +17,12 @@ const (
 	// bodyShare is the part of the memory that the bodies may have which expressions read at the same time. Decoded they take 32 times as
 	// much, a quarter of the memory, and 68 times at worst, a little more than half of it.
 	bodyShare = 128
-	// mostAlone is how many times what may be on loan one message may take, with what the handler writes it into: three quarters of the memory.
-	// The largest body that is read takes a little more than two in base64, and seven where each byte of it is escaped.
-	mostAlone = 3
 )
+
+// mostAlone is how many bytes one message may take, with what the handler writes it into, where so many may be on loan: three eighths of the
+// memory, for what the one before took may not be free again. The largest body that is read takes a little more than two in base64, and
+// seven where each byte of it is escaped.
+func mostAlone(loans int64) int64 { return loans + loans/2 }
 
 // MemoryLimit is how many bytes this process may use: what GOMEMLIMIT or the control group says, the smaller of both, or 0
 // where neither says anything.
@@ -56,3 +58,7 @@ func bodyBytes(memory int64) int64 {
 	}
 	return memory / bodyShare
 }
+
+// largestBody is the size of the largest body that is read where so many bytes may be on loan: an eighth of the memory, since the client
+// library takes twice as much while it reads one, and what the one before took may not be free again.
+func largestBody(loans int64) int64 { return loans / 2 }

@@ -228,7 +228,7 @@ func unreadable(w *Worker, _ context.Context, j *job) (outcome, bool) {
 }
 
 // outgrows is true of a message that takes more than the worker can have for one.
-func (w *Worker) outgrows(j *job) bool { return j.size > mostAlone*w.loans.limit }
+func (w *Worker) outgrows(j *job) bool { return j.size > mostAlone(w.loans.limit) }
 
 // stale leaves alone a delivery whose session has ended: the broker has it again.
 func stale(_ *Worker, _ context.Context, j *job) (outcome, bool) {

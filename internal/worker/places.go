@@ -54,6 +54,8 @@ func (w *Worker) awaitRoom(ctx context.Context, d *amqp.Delivery) {
 	w.room.Await(live, d.LeftOut)
 	if d.Strict() {
 		w.heads.of(d.Queue).unread.Add(1) // it was no attempt
+	} else {
+		w.unread.add(d.Queue)
 	}
 	_ = d.GiveBack()
 }

@@ -47,11 +47,11 @@ func (w *Worker) settle(ctx context.Context, j *job, o outcome) bool {
 func (w *Worker) refusal(j *job) error {
 	switch {
 	case j.delivery.LeftOut > 0:
-		return fmt.Errorf("its body of %d bytes is more than the worker may have on loan, %d: "+ //nolint:err113 // for the log alone
-			"raise the memory limit of the worker", j.delivery.LeftOut, w.loans.limit)
+		return fmt.Errorf("its body of %d bytes is more than the worker reads, %d: "+ //nolint:err113 // for the log alone
+			"raise the memory limit of the worker", j.delivery.LeftOut, largestBody(w.loans.limit))
 	case w.outgrows(j):
 		return fmt.Errorf("it takes %d bytes to hand its body of %d to the handler, and %d are allowed: "+ //nolint:err113 // for the log alone
-			"raise the memory limit of the worker", j.size, len(j.delivery.Body), mostAlone*w.loans.limit)
+			"raise the memory limit of the worker", j.size, len(j.delivery.Body), mostAlone(w.loans.limit))
 	default:
 		return errUnreadable
 	}

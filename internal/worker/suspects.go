@@ -33,7 +33,7 @@ type Journal interface {
 // session. The suspects' worker, in a process of its own, charges a message for the crashes that it caused there.
 func suspected(w *Worker, _ context.Context, j *job) (outcome, bool) {
 	if w.options.Journal == nil {
-		if !j.delivery.Redelivered || j.queue.Suspects == "" {
+		if !j.delivery.Redelivered || j.queue.Suspects == "" || j.delivery.DeliveryCount() <= 1 && w.unread.take(j.queue.Name) {
 			return outcome{}, false
 		}
 		w.problems.warn("suspects/"+j.queue.Name, "messages that a session left unsettled are handled one by one", "queue", j.queue.Name,

@@ -84,6 +84,8 @@ type Worker struct {
 	problems *sampled
 	troubles *troubles
 	heads    *heads
+	// unread are the messages that came back because they had no room.
+	unread *unread
 	// tracer is nil where traces are off.
 	tracer trace.Tracer
 	// receiving is what gate decided last, and allowed how many messages at a time the breaker lets through.
@@ -130,6 +132,7 @@ func New(o Options) (*Worker, error) {
 		bodies:    retry.NewBodies(bodyBytes(o.Memory)),
 		troubles:  newTroubles(),
 		heads:     newHeads(),
+		unread:    &unread{all: map[string]returns{}},
 		tracer:    newTracer(o.Traces),
 
 		regulation: make(chan struct{}, 1),
@@ -139,7 +142,7 @@ func New(o Options) (*Worker, error) {
 	if o.Journal != nil {
 		w.room = amqp.NewRoom(w.loans.limit / suspectsShare) // it handles one at a time, beside a worker that has what others may
 	}
-	consuming.OnQueue, consuming.MaxBody, consuming.Room = w.noteQueue, w.loans.limit, w.room
+	consuming.OnQueue, consuming.MaxBody, consuming.Room = w.noteQueue, largestBody(w.loans.limit), w.room
 	consuming.ConsumerTimeout = func() time.Duration { return w.program.Load().config.LoanLimit() }
 	w.consumer = amqp.NewConsumer(consuming)
 	p, err := w.newProgram(o.Config, nil)

@@ -14,6 +14,16 @@ import (
 // The memory is full with what another queue has in hand for longer than room is waited for. The message at the head of a strict queue is
 // given back unread, which the broker counts as a delivery: it is no attempt.
 func TestAStrictMessageThatHadNoRoomIsChargedNoAttempt(t *testing.T) {
+	isChargedNothing(t, strict(v1alpha1.OnFailureContinue))
+}
+
+// Nobody has had it in hand: were it suspected, nobody would handle it here.
+func TestAMessageThatHadNoRoomIsNotSuspected(t *testing.T) {
+	isChargedNothing(t, func(*v1alpha1.Transport) {})
+}
+
+func isChargedNothing(t *testing.T, order func(*v1alpha1.Transport)) {
+	t.Helper()
 	p := newPartner(t, func(r *http.Request, _ int) int {
 		if r.Header.Get("Redrive-Message-Id") == "strict" {
 			return http.StatusBadGateway
@@ -22,14 +32,16 @@ func TestAStrictMessageThatHadNoRoomIsChargedNoAttempt(t *testing.T) {
 		return http.StatusOK
 	})
 	r := newRigAlone(t, p, testtransport.Explicit(100*time.Millisecond), func(tr *v1alpha1.Transport) {
-		strict(v1alpha1.OnFailureContinue)(tr)
+		order(tr)
 		tr.Spec.Workers[0].Timeout = v1alpha1.NewDuration(12 * time.Second)
-		tr.Spec.Queues = append(tr.Spec.Queues, v1alpha1.Queue{Name: "q1", BindingKeys: []string{"q1"}})
+		for _, name := range []string{"q1", "q2"} {
+			tr.Spec.Queues = append(tr.Spec.Queues, v1alpha1.Queue{Name: name, BindingKeys: []string{name}})
+		}
 	})
 	r.stop()
 	r.memory = 4 << 20 // of which a quarter is for messages
-	for _, id := range []string{"a", "b"} {
-		r.Publish("async", "q1", amqp091.Publishing{MessageId: id, Body: make([]byte, 450_000)})
+	for _, queue := range []string{"q1", "q2"} {
+		r.Publish("async", queue, amqp091.Publishing{MessageId: queue, Body: make([]byte, 450_000)})
 	}
 	r.start(nil)
 	testtransport.Eventually(t, "the memory to be full", func() bool { return len(p.got()) == 2 })
