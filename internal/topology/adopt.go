@@ -361,5 +361,6 @@ func (d *differ) letGo() {
 
 // lettingGo is true for a queue that was adopted and still has what we added to it.
 func (d *differ) lettingGo(queue string) bool {
-	return slices.ContainsFunc(d.out.LetGo, func(l LetGo) bool { return l.Queue == queue })
+	_, found := slices.BinarySearchFunc(d.out.LetGo, queue, func(l LetGo, queue string) int { return strings.Compare(l.Queue, queue) })
+	return found
 }

@@ -109,12 +109,13 @@ type differ struct {
 	broken bool
 	// taken is true when another Transport uses the same prefix.
 	taken bool
-	// policies are the names of those observed, in order; nil until they are needed.
-	policies []string
+	// ranked are the observed policies; nil until they are needed.
+	ranked *rivals
 	// patterns of policies, compiled; nil where Go does not understand one.
 	patterns map[string]*regexp.Regexp
-	// patternSteps is what those that are compiled come to.
+	// patternSteps is what those that are compiled come to, and patternsFull true once one had no room.
 	patternSteps int
+	patternsFull bool
 	out          Difference
 }
 

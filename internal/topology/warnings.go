@@ -2,9 +2,7 @@ package topology
 
 import (
 	"fmt"
-	"maps"
 	"regexp"
-	"slices"
 	"strings"
 
 	"redrive.dev/redrive/api/v1alpha1"
@@ -145,41 +143,6 @@ func (d *differ) ownPolicy(kind Kind, name string) (Policy, bool) {
 	return Policy{}, false
 }
 
-// rival returns the strongest policy of others that would apply to an object if ours did not. Patterns that only the
-// broker's own engine understands count where the broker says that they apply.
-func (d *differ) rival(kind Kind, name, applied string, ours Policy) (Policy, bool) {
-	var strongest Policy
-	found := false
-	if d.policies == nil {
-		d.policies = slices.Sorted(maps.Keys(d.observed.Policies))
-	}
-	for _, id := range d.policies {
-		policy := d.observed.Policies[id]
-		if policy.Name == ours.Name || !d.appliesTo(policy, kind, name) || (!d.matches(policy, name) && applied != policy.Name) {
-			continue
-		}
-		if !found || policy.Priority > strongest.Priority {
-			strongest, found = policy, true
-		}
-	}
-	return strongest, found
-}
-
-func (d *differ) appliesTo(policy Policy, kind Kind, name string) bool {
-	switch policy.ApplyTo {
-	case "all":
-		return true
-	case applyToExchanges:
-		return kind == KindExchange
-	case applyToQueues:
-		return kind == KindQueue
-	case "quorum_queues", "classic_queues":
-		return kind == KindQueue && strings.HasPrefix(policy.ApplyTo, d.typeOf(name))
-	default:
-		return false
-	}
-}
-
 func (d *differ) typeOf(queue string) string {
 	for _, want := range d.desired.Queues {
 		if want.Name == queue {
@@ -190,26 +153,36 @@ func (d *differ) typeOf(queue string) string {
 }
 
 func (d *differ) matches(policy Policy, name string) bool {
-	// Nearly all policies are those of Transports, each of one queue: a vhost has hundreds, and each is held against all queues.
 	if only, exact := exactName(policy.Pattern); exact {
 		return only == name
 	}
-	pattern, known := d.patterns[policy.Pattern]
-	if !known {
-		pattern = d.compiled(policy.Pattern)
-		d.patterns[policy.Pattern] = pattern
-	}
+	pattern := d.patternOf(policy.Pattern)
 	return pattern != nil && pattern.MatchString(name)
+}
+
+func (d *differ) patternOf(text string) *regexp.Regexp {
+	pattern, known := d.patterns[text]
+	if !known {
+		pattern = d.compiled(text)
+		d.patterns[text] = pattern
+	}
+	return pattern
 }
 
 // maxPatternSteps bounds all patterns of a vhost that are compiled in one look. Anybody who may make policies there writes them.
 const maxPatternSteps = 20_000
 
 // compiled is a pattern of somebody else's policy. One that Go does not understand, or that would take much memory, is none: it is
-// judged by what the broker says.
+// judged by what the broker says. So are all that follow the first one without room: each look at a text costs time, too.
 func (d *differ) compiled(text string) *regexp.Regexp {
+	if d.patternsFull {
+		return nil
+	}
 	steps, err := retry.PatternSteps(text)
-	if err != nil || steps > retry.MaxPattern || d.patternSteps+steps > maxPatternSteps {
+	if err != nil || steps > retry.MaxPattern {
+		return nil
+	}
+	if d.patternsFull = d.patternSteps+steps > maxPatternSteps; d.patternsFull {
 		return nil
 	}
 	d.patternSteps += steps
