@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -30,6 +31,8 @@ const (
 	defaultRollouts = 10
 	// settleTime is how soon after their rollout workers that end are taken for broken by it.
 	settleTime = 10 * time.Minute
+	// callTime is how soon one whose turn it is looks at its Deployments.
+	callTime = time.Minute
 )
 
 // errTurn is in the error of a Deployment that waits for its turn in an upgrade.
@@ -46,6 +49,8 @@ type upgrades struct {
 	begun map[types.NamespacedName]begun
 	// waiting are the Transports that were not let go, the longest first.
 	waiting []types.NamespacedName
+	// called are those whose turn it is, each with the time until when namespaces with more places leave it one of theirs.
+	called map[types.NamespacedName]time.Time
 }
 
 // begun is a change that the cache may not show yet.
@@ -57,7 +62,7 @@ type begun struct {
 }
 
 func newUpgrades(reader client.Reader, limit int) *upgrades {
-	return &upgrades{reader: reader, limit: limit, begun: map[types.NamespacedName]begun{}}
+	return &upgrades{reader: reader, limit: limit, begun: map[types.NamespacedName]begun{}, called: map[types.NamespacedName]time.Time{}}
 }
 
 // turn lets an object be written, or fails with errTurn. Only a Deployment waits, and only for a change that its user did not
@@ -100,11 +105,13 @@ func (u *upgrades) enter(ctx context.Context, transport, name types.NamespacedNa
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	now := time.Now()
-	free, stuck, err := u.free(ctx, name, now)
+	places, err := u.places(ctx, name, now)
 	if err != nil {
 		return err
 	}
-	if free > 0 {
+	places.taken[transport.Namespace] += 0
+	delete(u.called, transport)
+	if places.free(transport.Namespace) > u.promised(transport.Namespace, places) {
 		u.begun[name] = begun{until: now.Add(reconcileTimeout)}
 		u.waiting = slices.DeleteFunc(u.waiting, func(other types.NamespacedName) bool { return other == transport })
 		return nil
@@ -113,7 +120,7 @@ func (u *upgrades) enter(ctx context.Context, transport, name types.NamespacedNa
 		u.waiting = append(u.waiting, transport)
 	}
 	// The texts hold no number that changes while it waits: each would be a write.
-	if stuck >= u.limit {
+	if places.held(transport.Namespace) >= u.limit {
 		return meaning(errTurn, "it waits for its turn and keeps its present workers: the new ones of %d groups do not come up, "+
 			"and the upgrade goes on with one group at a time", u.limit)
 	}
@@ -135,15 +142,43 @@ func (u *upgrades) wrote(name types.NamespacedName, before, after int64, err err
 	}
 }
 
-// free is how many places are left for one Deployment and others, and stuck how many of those that were let go do not come up.
-// These keep their places, so that an image that is broken is not spread; but one place is always left for the others: what is
-// wrong may be wrong with those few only.
-func (u *upgrades) free(ctx context.Context, but types.NamespacedName, now time.Time) (free, stuck int, err error) {
+// places are those that an upgrade has, and who takes them.
+type places struct {
+	limit, rolling int
+	// taken are all of them, and stuck those of Deployments that do not come up, by namespace. Who waits is in taken, too.
+	taken, stuck map[string]int
+}
+
+// free is how many are left for a namespace. One always is for the others than those that are stuck: what is wrong may be wrong with
+// those few only.
+func (p *places) free(namespace string) int { return max(p.limit-p.held(namespace), 1) - p.rolling }
+
+// held is how many a namespace lacks since those who took them do not come up. They keep them, so that an image that is broken is not
+// spread; but it may be broken by one team's doing, and so another namespace holds no more than its share.
+func (p *places) held(namespace string) int {
+	sharers := max(len(p.taken), 1)
+	share := (p.limit + sharers - 1) / sharers
+	held := p.stuck[namespace]
+	for other, stuck := range p.stuck {
+		if other != namespace {
+			held += min(stuck, share)
+		}
+	}
+	return held
+}
+
+func (p *places) roll(namespace string) {
+	p.rolling++
+	p.taken[namespace]++
+}
+
+// places are found without a Deployment that asks for one itself.
+func (u *upgrades) places(ctx context.Context, but types.NamespacedName, now time.Time) (*places, error) {
 	var list appsv1.DeploymentList
 	if err := u.reader.List(ctx, &list, client.HasLabels{workload.TransportLabel}, client.UnsafeDisableDeepCopy); err != nil {
-		return 0, 0, fmt.Errorf("list the Deployments: %w", err)
+		return nil, fmt.Errorf("list the Deployments: %w", err)
 	}
-	rolling := 0
+	p := &places{limit: u.limit, taken: map[string]int{}, stuck: map[string]int{}}
 	for i := range list.Items {
 		deployment := &list.Items[i]
 		name := client.ObjectKeyFromObject(deployment)
@@ -154,9 +189,10 @@ func (u *upgrades) free(ctx context.Context, but types.NamespacedName, now time.
 			continue
 		}
 		if overdue(deployment) {
-			stuck++
+			p.stuck[name.Namespace]++
+			p.taken[name.Namespace]++
 		} else {
-			rolling++
+			p.roll(name.Namespace)
 		}
 	}
 	for name, written := range u.begun {
@@ -164,33 +200,70 @@ func (u *upgrades) free(ctx context.Context, but types.NamespacedName, now time.
 		case now.After(written.until):
 			delete(u.begun, name)
 		case name != but:
-			rolling++
+			p.roll(name.Namespace)
 		}
 	}
-	return max(u.limit-stuck, 1) - rolling, stuck, nil
+	maps.DeleteFunc(u.called, func(_ types.NamespacedName, until time.Time) bool { return now.After(until) })
+	for _, transport := range slices.AppendSeq(slices.Clone(u.waiting), maps.Keys(u.called)) {
+		p.taken[transport.Namespace] += 0
+	}
+	return p, nil
 }
 
-// next are the Transports whose turn it may be. One that makes no use of it leaves its place until others look by themselves.
+// promised is how many places one of a namespace leaves to those that are called and whose namespaces have fewer.
+func (u *upgrades) promised(namespace string, p *places) (n int) {
+	for called := range u.called {
+		if p.taken[called.Namespace] < p.taken[namespace] {
+			n++
+		}
+	}
+	return n
+}
+
+// next are the Transports whose turn it may be: the namespaces share the places, so who belongs to one that has fewer of them goes first,
+// and of these who came first. One that makes no use of it leaves its place until others look by themselves.
 func (u *upgrades) next(ctx context.Context) []types.NamespacedName {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if len(u.waiting) == 0 {
 		return nil
 	}
-	free, _, err := u.free(ctx, types.NamespacedName{}, time.Now())
+	now := time.Now()
+	p, err := u.places(ctx, types.NamespacedName{}, now)
 	if err != nil {
 		return nil // They look by themselves with the poll.
 	}
-	n := min(max(0, free), len(u.waiting))
-	next := slices.Clone(u.waiting[:n])
-	u.waiting = slices.Delete(u.waiting, 0, n)
+	for called := range u.called {
+		p.roll(called.Namespace)
+	}
+	var next []types.NamespacedName
+	for i := u.first(p); i >= 0; i = u.first(p) {
+		transport := u.waiting[i]
+		u.waiting = slices.Delete(u.waiting, i, i+1)
+		u.called[transport] = now.Add(callTime)
+		p.roll(transport.Namespace)
+		next = append(next, transport)
+	}
 	return next
+}
+
+// first is who of those that wait is called, or negative where there is no place for any.
+func (u *upgrades) first(p *places) int {
+	first := -1
+	for i, transport := range u.waiting {
+		fewer := first < 0 || p.taken[transport.Namespace] < p.taken[u.waiting[first].Namespace]
+		if fewer && p.free(transport.Namespace) > 0 {
+			first = i
+		}
+	}
+	return first
 }
 
 func (u *upgrades) forget(transport types.NamespacedName) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.waiting = slices.DeleteFunc(u.waiting, func(other types.NamespacedName) bool { return other == transport })
+	delete(u.called, transport)
 }
 
 // whenOneEnds calls those who wait when a Deployment gives its place back, or is found not to come up.

@@ -170,3 +170,132 @@ func TestReconcilesAtOnceDoNotOverrunAnUpgradeWhileTheCacheIsLate(t *testing.T) 
 		t.Errorf("the last one is done, and yet: %v", err)
 	}
 }
+
+// rolls shows a Deployment that an upgrade has changed, whose new pod comes up, or does not.
+func (o *lateCache) rolls(name types.NamespacedName, progressing corev1.ConditionStatus) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	deployment := appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name, Generation: 2, Annotations: map[string]string{upgradeAnnotation: "true"}},
+		Spec:       appsv1.DeploymentSpec{Replicas: new(int32(1))},
+		Status:     appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: 2, UpdatedReplicas: 1},
+	}
+	deployment.Status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: progressing}}
+	o.items = append(o.items, deployment)
+}
+
+// ends shows that the rollout that began first is over.
+func (o *lateCache) ends() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.items = o.items[1:]
+}
+
+// begin lets so many of a namespace ask for a place, those with one roll, and is how many have.
+func begin(t *testing.T, u *upgrades, cache *lateCache, namespace string, many int, progressing corev1.ConditionStatus) (began int) {
+	t.Helper()
+	for i := range many {
+		name := types.NamespacedName{Namespace: namespace, Name: strconv.Itoa(i)}
+		switch err := u.enter(t.Context(), name, name); {
+		case err == nil:
+			u.wrote(name, 1, 2, nil, time.Now())
+			cache.rolls(name, progressing)
+			began++
+		case !errors.Is(err, errTurn):
+			t.Fatal(err)
+		}
+	}
+	return began
+}
+
+func TestNamespacesShareThePlacesOfAnUpgrade(t *testing.T) {
+	const limit = 10
+	cache := &lateCache{}
+	u := newUpgrades(cache, limit)
+	if began := begin(t, u, cache, "many", 200, corev1.ConditionTrue); began != limit {
+		t.Fatalf("%d roll", began)
+	}
+	begin(t, u, cache, "few", 1, corev1.ConditionTrue)
+	begin(t, u, cache, "some", 2, corev1.ConditionTrue)
+	for _, want := range []types.NamespacedName{{Namespace: "few", Name: "0"}, {Namespace: "some", Name: "0"}, {Namespace: "some", Name: "1"}} {
+		cache.ends()
+		if next := u.next(t.Context()); len(next) != 1 || next[0] != want {
+			t.Fatalf("it is the turn of %v, and not of %v", next, want)
+		}
+		other := types.NamespacedName{Namespace: "many", Name: "199"}
+		if err := u.enter(t.Context(), other, other); !errors.Is(err, errTurn) {
+			t.Fatalf("one of a namespace with more places has that of %v: %v", want, err)
+		}
+		if err := u.enter(t.Context(), want, want); err != nil {
+			t.Fatal(err)
+		}
+		u.wrote(want, 1, 2, nil, time.Now())
+		cache.rolls(want, corev1.ConditionTrue)
+	}
+	cache.ends()
+	if next := u.next(t.Context()); len(next) != 1 || next[0] != (types.NamespacedName{Namespace: "many", Name: "10"}) {
+		t.Errorf("it is the turn of %v, and not of who came first", next)
+	}
+}
+
+func TestACallThatNobodyAnswersEnds(t *testing.T) {
+	cache := &lateCache{}
+	u := newUpgrades(cache, 2)
+	begin(t, u, cache, "many", 3, corev1.ConditionTrue)
+	begin(t, u, cache, "few", 1, corev1.ConditionTrue)
+	cache.ends()
+	called := u.next(t.Context())
+	if len(called) != 1 || called[0].Namespace != "few" {
+		t.Fatalf("it is the turn of %v", called)
+	}
+	other := types.NamespacedName{Namespace: "many", Name: "2"}
+	if err := u.enter(t.Context(), other, other); !errors.Is(err, errTurn) {
+		t.Errorf("it has the place of %v: %v", called, err)
+	}
+	u.called[called[0]] = time.Now().Add(-time.Second)
+	if err := u.enter(t.Context(), other, other); err != nil {
+		t.Errorf("%v makes no use of the place, and yet: %v", called, err)
+	}
+}
+
+func TestWorkersThatDoNotComeUpTakeNoMoreThanTheShareOfTheirNamespace(t *testing.T) {
+	const limit = 10
+	for name, tt := range map[string]struct{ namespaces, others int }{
+		"one other namespace waits": {1, 5},
+		"three do":                  {3, 7},
+		"many do":                   {20, 9},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cache := &lateCache{}
+			u := newUpgrades(cache, limit)
+			for i := range 50 {
+				cache.rolls(types.NamespacedName{Namespace: "broken", Name: strconv.Itoa(i)}, corev1.ConditionFalse)
+			}
+			began := 0
+			for i := range tt.namespaces {
+				began += begin(t, u, cache, "other-"+strconv.Itoa(i), limit, corev1.ConditionTrue)
+			}
+			if began != tt.others {
+				t.Errorf("%d of the others roll at a time, and %d may", began, tt.others)
+			}
+			another := types.NamespacedName{Namespace: "broken", Name: "another"}
+			if err := u.enter(t.Context(), another, another); !errors.Is(err, errTurn) {
+				t.Errorf("one more of the namespace whose workers do not come up: %v", err)
+			}
+		})
+	}
+}
+
+func TestWorkersThatComeUpInNoNamespaceSlowAnUpgradeDown(t *testing.T) {
+	const limit = 10
+	cache := &lateCache{}
+	u := newUpgrades(cache, limit)
+	for i := range limit {
+		cache.rolls(types.NamespacedName{Namespace: "team-" + strconv.Itoa(i%3), Name: strconv.Itoa(i)}, corev1.ConditionFalse)
+	}
+	for team := range 3 {
+		if began, want := begin(t, u, cache, "team-"+strconv.Itoa(team), 10, corev1.ConditionTrue), max(0, 1-team); began != want {
+			t.Errorf("%d more of namespace %d roll, and %d may", began, team, want)
+		}
+	}
+}
