@@ -20,7 +20,17 @@ const (
 	// small if hundreds of them are read at once.
 	smallShare = 8
 	smallBody  = readBuffer
+	// doubleBody is the size of a body from which on one takes twice as much while it is read: the client library lets it grow.
+	doubleBody = 1 << 20
 )
+
+// onItsWay is what a body takes until it is delivered, in bytes.
+func onItsWay(bytes int64) int64 {
+	if bytes > doubleBody {
+		return 2 * bytes
+	}
+	return bytes
+}
 
 // Room is the memory that messages may take together, in bytes. A Consumer takes it for each body before it reads it, and where there
 // is none waits for a while. One message always has room, however large.
@@ -98,6 +108,7 @@ func (r *Room) reserved(from *waiter) int64 {
 // Await waits until there is room for a message that was left out, and keeps it until the message comes again, but for arrivalTime at
 // most. It is false where ctx ends first.
 func (r *Room) Await(ctx context.Context, bytes int64) bool {
+	bytes = onItsWay(bytes)
 	if !r.wait(ctx.Done(), nil, bytes, nil) {
 		return false
 	}
@@ -227,7 +238,7 @@ func (d *door) enter(bytes int64) bool {
 	if d == nil {
 		return true
 	}
-	_, ok := d.room.take(bytes, d, nil)
+	_, ok := d.room.take(onItsWay(bytes), d, nil)
 	d.hurried = d.hurried && (!ok || d.room.isSmall(bytes))
 	return ok
 }
@@ -242,7 +253,7 @@ func (d *door) await(ended <-chan struct{}, read time.Time, bytes int64) bool {
 	defer late.Stop()
 	d.wait(true)
 	defer d.wait(false)
-	d.hurried = !d.room.wait(ended, late.C, bytes, d)
+	d.hurried = !d.room.wait(ended, late.C, onItsWay(bytes), d)
 	return !d.hurried
 }
 
@@ -282,7 +293,7 @@ func (d *door) arrived(bytes int64) {
 	}
 	d.room.mu.Lock()
 	defer d.room.mu.Unlock()
-	bytes = min(bytes, d.coming)
+	bytes = min(onItsWay(bytes), d.coming)
 	d.coming, d.moved = d.coming-bytes, time.Now()
 	d.room.add(-bytes)
 }

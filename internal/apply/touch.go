@@ -146,7 +146,7 @@ func (r *run) touch(ctx context.Context) error {
 		}
 	}
 	for _, policy := range slices.Sorted(maps.Keys(due)) {
-		if !due[policy] {
+		if !due[policy] || r.isRivalled(policy) {
 			continue
 		}
 		if err := r.touchPolicy(ctx, policy, now); err != nil {
@@ -176,6 +176,18 @@ func (r *run) lookForStuck(now, restarted time.Time) Stuck {
 		}
 	}
 	return stuck
+}
+
+// isRivalled is true for a policy that, with the smaller priority, would have that of one of somebody else. Which of the two applies then is not
+// known, and the other one may expire queues.
+func (r *run) isRivalled(name string) bool {
+	touched := r.observed.Policies[name].Touched(r.wantedPolicy(name))
+	for other, policy := range r.observed.Policies {
+		if policy.Priority == touched.Priority && !topology.IsOurName(other) {
+			return true
+		}
+	}
+	return false
 }
 
 // touchPolicy changes a policy. For all its queues it begins to count what that helps.

@@ -319,3 +319,18 @@ func TestExpiredMessagesLeaveALaneSoonAfterTheirExchangeIsBack(t *testing.T) {
 		t.Errorf("what was touched is changed back: %s", steps(report.Steps))
 	}
 }
+
+// With the smaller priority it would have that of the other one, and RabbitMQ would apply either: one that expires queues, say.
+func TestAPolicyIsNotTouchedBesideOneOfThatPriority(t *testing.T) {
+	s := newStalling(t)
+	s.observed.Policies["theirs"] = topology.Policy{
+		Name: "theirs", Pattern: ".*", ApplyTo: "queues", Priority: s.observed.Policies[lanePolicy].Priority - 1, Definition: topology.Arguments{"expires": int64(1000)},
+	}
+	if times := s.touched(t, func(time.Duration) int64 { return 3 }, 0); len(times) > 0 {
+		t.Errorf("touched at %v", times)
+	}
+	delete(s.observed.Policies, "theirs")
+	if times := s.touched(t, func(time.Duration) int64 { return 3 }, 0); len(times) == 0 {
+		t.Error("nor without that one: this shows nothing")
+	}
+}

@@ -13,7 +13,7 @@ import (
 
 const (
 	// maxAnswerHeaders bounds the status line and the headers of an answer.
-	maxAnswerHeaders = 64 << 10
+	maxAnswerHeaders = 16 << 10
 	// maxAnswerLines bounds how many there are, about: each takes much more memory than room on the wire.
 	maxAnswerLines = 512
 	// dialTimeout bounds the wait for a connection and, separately, for the TLS handshake, within the attempt's deadline.

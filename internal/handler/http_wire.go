@@ -31,7 +31,7 @@ const (
 	wary = time.Hour
 )
 
-var errLongHeaders = errors.New("its headers exceed 64 KiB, or are more than 512")
+var errLongHeaders = errors.New("its headers exceed 16 KiB, or are more than 512")
 
 // wire sends requests to one server in plain HTTP/1.1, which is what most handlers get that run beside the worker. To its
 // caller it is like http.Transport, in about half of the time: the goroutine of the attempt writes and reads itself, and nothing

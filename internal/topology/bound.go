@@ -22,9 +22,9 @@ func boundBy(bindings []Binding) *bound {
 	for i, binding := range bindings {
 		id, from := binding.identity(), wayIn{binding.Source, binding.RoutingKey}
 		b.ids[i], b.known[id] = id, true
-		b.by[from] = append(b.by[from], int32(i)) //nolint:gosec // the client reads fewer
+		b.by[from] = append(b.by[from], int32(i))
 		if !binding.ToExchange {
-			b.into[binding.Destination] = append(b.into[binding.Destination], int32(i)) //nolint:gosec // as above
+			b.into[binding.Destination] = append(b.into[binding.Destination], int32(i))
 		}
 	}
 	return b

@@ -33,7 +33,7 @@ const (
 type policyNames struct{ start string }
 
 func policyNamesOf(prefix string) policyNames {
-	return policyNames{start: "redrive." + strings.NewReplacer("%", "%25", ":", "%3A").Replace(prefix) + ":"}
+	return policyNames{start: ourStart + strings.NewReplacer("%", "%25", ":", "%3A").Replace(prefix) + ":"}
 }
 
 func (n policyNames) exchange() string         { return n.start + "exchange" }
@@ -92,6 +92,12 @@ func anyOf(names []string) string {
 func lanesPattern(names compile.Names) string {
 	return "^" + regexp.QuoteMeta(names.LanePrefix()) + `[0-9]+[a-z]+(\.high)?$`
 }
+
+// ourStart is what the names of all Transports' policies start with.
+const ourStart = "redrive."
+
+// IsOurName is true for a policy that is some Transport's by its name.
+func IsOurName(policy string) bool { return strings.HasPrefix(policy, ourStart) }
 
 // touchedPriority is the other of the two priorities that a policy of ours may have. It is the smaller one, so that it wins over no policy
 // that is to win over ours.

@@ -288,6 +288,14 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
+// unbegun is what becomes of a message that the handler has not begun with.
+func (w *Worker) unbegun(ctx context.Context, j *job) outcome {
+	if o, decided := expired(w, ctx, j); decided {
+		return o
+	}
+	return notBegun(j)
+}
+
 // attempt calls the handler and asks the policy about a failure: once, or again at once where the policy says so.
 func attempt(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 	for {
@@ -305,10 +313,7 @@ func attempt(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 		if handler.IsNotBegun(failure) { // it is no attempt
 			w.report(permit, 0, guard.Neither)
 			j.attempted = attempted
-			if o, decided := expired(w, ctx, j); decided {
-				return j.ended(o, failure), true
-			}
-			return j.ended(notBegun(j), failure), true
+			return j.ended(w.unbegun(ctx, j), failure), true
 		}
 		w.report(permit, j.took, health(failure))
 		w.heedPartner(j, failure)
