@@ -115,11 +115,11 @@ func (c *configMapCache) read(ctx context.Context, namespace string) (done func(
 }
 
 // weightOf a ConfigMap is what it takes in memory at most while it is looked at, as text and decoded. An object of two bytes is decoded into
-// hundreds, and an element of a list into tens.
+// hundreds, and an element of a list into tens; null, where an object is meant, into as many as that, and the list grows with each.
 func weightOf(configMap *corev1.ConfigMap) int {
-	const object, element = 384, 32
+	const object, element, null = 384, 32, 512
 	text := configMap.Data[workload.ConfigKey]
-	return configMap.Size() + len(text) + object*strings.Count(text, "{") + element*strings.Count(text, ",")
+	return configMap.Size() + len(text) + object*strings.Count(text, "{") + element*strings.Count(text, ",") + null*strings.Count(text, "null")
 }
 
 // readConfigMaps are those of the workers in the spec, and of some that are not, by name. One that is kept and has not changed since the last look

@@ -5,14 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/retry"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -72,6 +75,7 @@ func TestAConfigMapWeighsWhatItTakesDecoded(t *testing.T) {
 	for name, text := range map[string]string{
 		"one long name":   `{"queues":[{"hold":"` + strings.Repeat("x", 1_000_000) + `"}]}`,
 		"many queues":     `{"queues":[` + many(300_000, empty) + `]}`,
+		"many nulls":      `{"queues":[` + many(200_000, func(int) string { return "null" }) + `]}`,
 		"many strategies": `{"policies":{"p":{"strategies":[` + many(300_000, empty) + `]}}}`,
 		"many policies":   `{"policies":{` + many(70_000, func(i int) string { return fmt.Sprintf(`"p%d":{}`, i) }) + `}}`,
 	} {
@@ -113,5 +117,23 @@ func TestWhatLooksHoldOfConfigMapsIsBounded(t *testing.T) {
 	held := c.budget.hold("shop")
 	if err := held.takeNow(t.Context(), 8*weightOf(looksPublished("c", "{}"))); err != nil {
 		t.Errorf("another namespace: %v", err)
+	}
+}
+
+// Whoever may write ConfigMaps may name any number of lanes, each of which is a queue.
+func TestLanesOfForgedConfigurationsAreBounded(t *testing.T) {
+	t.Parallel()
+	forged := compile.Config{Lanes: make(retry.Lanes, 100_000), HighLanes: true}
+	for i := range forged.Lanes {
+		forged.Lanes[i] = time.Duration(i+1) * time.Second
+	}
+	own, former := retry.Lanes{time.Second}, compile.Config{Lanes: retry.Lanes{time.Minute, time.Hour}}
+	run := &transportRun{compiled: &compile.Result{Needs: compile.Needs{Lanes: own}}, live: liveWorkers{
+		configMaps: map[string]*corev1.ConfigMap{"forged": {}, "former": {}}, decoded: map[*corev1.ConfigMap]*compile.Config{},
+	}}
+	run.live.decoded[run.live.configMaps["forged"]], run.live.decoded[run.live.configMaps["former"]] = &forged, &former
+	needs := (&TransportReconciler{}).needs(run)
+	if !slices.Equal(needs.Lanes, retry.Lanes{time.Second, time.Minute, time.Hour}) || len(needs.HighLanes) > 0 {
+		t.Errorf("%d lanes are needed, and %d for high priorities", len(needs.Lanes), len(needs.HighLanes))
 	}
 }
