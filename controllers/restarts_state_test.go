@@ -66,7 +66,7 @@ func TestATransportThatMovesIsOfItsNewBrokerOnly(t *testing.T) {
 	first, second := newManagement(t).port(t, b, "password"), newManagement(t).port(t, b, "password")
 	r.of(name, first)
 	r.of(name, second)
-	if len(r.all) != 1 || r.all[second.at] == nil || !r.all[second.at].transports[name] {
+	if len(r.all) != 1 || r.all[second.url] == nil || !r.all[second.url].transports[name] {
 		t.Errorf("it is of %v", r.all)
 	}
 	r.forget(name)
