@@ -21,7 +21,7 @@ const (
 	smallShare = 8
 	smallBody  = readBuffer
 	// doubleBody is the size of a body from which on one takes twice as much while it is read: the client library lets it grow.
-	doubleBody = 1 << 20
+	doubleBody = 8 << 20
 )
 
 // onItsWay is what a body takes until it is delivered, in bytes.

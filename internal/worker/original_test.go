@@ -62,6 +62,7 @@ func TestAHandlerSeesTheProducersMessageOnEachAttempt(t *testing.T) {
 			c.message.MessageId = name
 			r.Publish(c.exchange, c.key, c.message)
 			first := <-requests
+			first.Deadline = first.Deadline.Truncate(time.Millisecond) // as it is carried along
 			if first.Headers["price"] != 19.99 || !c.check(first) {
 				t.Fatalf("first attempt: %+v", first)
 			}
@@ -71,6 +72,10 @@ func TestAHandlerSeesTheProducersMessageOnEachAttempt(t *testing.T) {
 					t.Fatalf("attempt %d, want %d", again.Attempt, attempt)
 				}
 				again.Attempt, again.Retries, again.FirstFailure = first.Attempt, first.Retries, first.FirstFailure
+				if !again.Deadline.Equal(first.Deadline) {
+					t.Errorf("attempt %d has the deadline %s, want %s", attempt, again.Deadline, first.Deadline)
+				}
+				again.Deadline = first.Deadline
 				if !reflect.DeepEqual(again, first) {
 					t.Errorf("attempt %d\ngot  %+v\nwant %+v", attempt, again, first)
 				}
