@@ -134,7 +134,7 @@ func TestPublishTellsRoutedFromUnroutable(t *testing.T) {
 
 // What came back was read whole, and more than once as it grew, beside all that messages on loan may take.
 func TestAMessageThatComesBackTakesNoMemory(t *testing.T) {
-	b := newBroker(t)
+	b := newBrokerAlone(t)
 	publisher := amqp.NewPublisher(b.options(t))
 	run(t, publisher.Run)
 	m := &message.Message{RoutingKey: "nowhere", MessageID: "a", Body: make([]byte, 12<<20)}
