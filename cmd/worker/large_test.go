@@ -44,6 +44,9 @@ func newGroup(t *testing.T, limit int) *group {
 			continue
 		}
 		t.Cleanup(func() { _ = os.Remove(folder) })
+		if _, err := os.Stat(filepath.Join(folder, "cgroup.procs")); err != nil {
+			continue // an ordinary folder: control groups are elsewhere
+		}
 		if os.WriteFile(filepath.Join(folder, files[0]), []byte(strconv.Itoa(limit)), 0o600) == nil {
 			return &group{folder: folder, peak: filepath.Join(folder, files[1])}
 		}
@@ -151,5 +154,33 @@ func TestAMessageOf128MiBStopsNobodyWhoIsBehindIt(t *testing.T) {
 	t.Logf("in a group: %t; the worker had %d MiB at most", inGroup != nil, most>>20)
 	if most > podMemory {
 		t.Errorf("the worker had %d bytes, and may have %d", most, podMemory)
+	}
+}
+
+// Each takes an eighth of the memory, and the copies of the one before may still be there.
+func TestMessagesOfTheLargestSizeInARowKeepWithinTheMemory(t *testing.T) {
+	testtransport.Long(t)
+	const size, count = podMemory/8 - 1000, 12
+	s := newScene(t, testbroker.Private(t, fmt.Sprint("max_message_size = ", large)))
+	body := bytes.Repeat([]byte("0123456789abcdef"), size/16)
+	for i := range count {
+		s.Publish("async", testtransport.Queue, amqp091.Publishing{MessageId: strconv.Itoa(1 + i), Body: body})
+	}
+	inGroup := newGroup(t, podMemory)
+	s.process.confine(inGroup)
+	s.process.start()
+	testtransport.Eventually(t, "every message handled", func() bool {
+		s.partner.mu.Lock()
+		defer s.partner.mu.Unlock()
+		return len(s.partner.handled) == count && s.Stored() == 0
+	})
+	most, err := s.process.most()
+	must(t, err)
+	t.Logf("in a group: %t; the worker had %d MiB at most", inGroup != nil, most>>20)
+	if most > podMemory {
+		t.Errorf("the worker had %d bytes, and may have %d", most, podMemory)
+	}
+	if err := s.process.end(syscall.SIGTERM); err != nil {
+		t.Errorf("the worker ended: %v: %s", err, s.process.log)
 	}
 }

@@ -379,12 +379,16 @@ func (c *Consumer) consumeQueue(ctx context.Context, l *link, queue, alone strin
 }
 
 func (c *Consumer) consumeOn(ctx context.Context, l *link, channel *amqp091.Channel, queue, alone string, verdicts *verdicts) error {
-	defer func() { _ = channel.Close() }()
+	tagged := fmt.Sprintf("redrive-%d-", l.wire.channels.Add(1))
+	defer func() {
+		_ = channel.Close()
+		l.wire.door.Load().gone(int64(l.wire.apart.drop(tagged))) // what was not taken is delivered again
+	}()
 	life, end := context.WithCancel(ctx)
 	defer end()
 	s := &consuming{
 		consumer: c, queue: queue, alone: alone, wire: l.wire, channel: channel, life: life, retired: l.retired, verdicts: verdicts,
-		settlements: newSettlements(), loans: map[uint64]*Delivery{}, log: c.options.Log,
+		settlements: newSettlements(), loans: map[uint64]*Delivery{}, log: c.options.Log, tagged: tagged,
 	}
 	return s.run(ctx)
 }

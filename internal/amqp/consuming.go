@@ -75,8 +75,9 @@ type consuming struct {
 	next *stream
 	// wake is when a consumer that is about to be cancelled is looked at again.
 	wake <-chan time.Time
-	// started counts the consumers so far.
+	// started counts the consumers so far, and tagged is how their tags begin: no other channel of the connection has such.
 	started int
+	tagged  string
 	// loans are the deliveries of all consumers so far that are not settled, by their tags.
 	loans map[uint64]*Delivery
 	// overdue ticks once the broker has cancelled a consumer, and expired are the tags that it is to be told of.
@@ -266,6 +267,10 @@ func (s *consuming) take(from *stream, d *amqp091.Delivery) {
 	if s.leaving != nil && from == s.current {
 		s.leaving.arrived++
 	}
+	door, own := s.wire.door.Load(), s.wire.apart.fetch(d.ConsumerTag, d.DeliveryTag)
+	if own != nil {
+		d.Body = own
+	}
 	unread, unreadable := d.Headers[s.wire.mark]
 	leftOut, _ := unread.(int64)
 	loan := &Delivery{
@@ -275,7 +280,11 @@ func (s *consuming) take(from *stream, d *amqp091.Delivery) {
 	loan.life, loan.end = context.WithCancel(s.life)
 	s.loans[loan.tag] = loan
 	s.consumer.deliver(loan)
-	s.wire.door.Load().arrived(int64(len(d.Body))) // whoever has it has counted it
+	if own != nil { // whoever has it has counted it
+		door.gone(int64(len(own)))
+	} else {
+		door.arrived(int64(len(d.Body)))
+	}
 }
 
 // adjust starts the broker's consumer, or cancels it, as wanted. A consumer starts only when fewer than its prefetch are on
@@ -325,7 +334,7 @@ func (s *consuming) consume(to *stream) (err error) {
 	}
 	// A tag is used once: RabbitMQ 3.10 ends the channel when a quorum queue sees a cancelled consumer's tag again.
 	s.started++
-	to.tag = "redrive-" + strconv.Itoa(s.started)
+	to.tag = s.tagged + strconv.Itoa(s.started)
 	var arguments amqp091.Table
 	if to.passing {
 		arguments = amqp091.Table{"x-priority": int32(priority)}

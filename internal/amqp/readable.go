@@ -27,6 +27,7 @@ const (
 const (
 	frameHead       = 7 // type, channel and size
 	frameEnd        = 1
+	method          = 1  // the type of the frames that are neither of both below
 	contentHeader   = 2  // the type of the frame that holds a message's properties
 	contentBody     = 3  // the type of the frames that hold its body
 	bodySize        = 4  // where in a content header the size of the body is
@@ -59,6 +60,8 @@ type readable struct {
 	marks []byte
 	// unread are the bytes of bodies, by their channels, that are not passed on.
 	unread map[[2]byte]uint64
+	// apart are the bodies that are read here.
+	apart *bodies
 	// bodyMax is the largest body that is passed on, in bytes; 0 is no limit. A larger one is left out: it would end the process before
 	// anybody saw it.
 	bodyMax atomic.Int64
@@ -77,7 +80,7 @@ type readable struct {
 }
 
 func newReadable(conn io.Reader) *readable {
-	r := &readable{unread: map[[2]byte]uint64{}, mark: headerUnreadable + rand.Text()}
+	r := &readable{unread: map[[2]byte]uint64{}, apart: newBodies(), mark: headerUnreadable + rand.Text()}
 	r.in = bufio.NewReaderSize(reading(func(p []byte) (int, error) {
 		n, err := conn.Read(p)
 		r.read = time.Now()
@@ -141,10 +144,13 @@ func (r *readable) arrived() bool {
 		return false
 	}
 	head, _ := r.in.Peek(frameHead) // it is there
-	if head[0] != contentHeader && !r.isUnread(head) {
+	if head[0] == contentBody && !r.isUnread(head) && !r.apart.isReading(head) {
 		return true
 	}
 	size := frameSize(head)
+	if head[0] == method {
+		return r.in.Buffered() >= min(size, longestDeliver)
+	}
 	if r.in.Buffered() < size {
 		return false
 	}
@@ -174,17 +180,27 @@ func (r *readable) next() error {
 	if err != nil {
 		return err //nolint:wrapcheck // as above
 	}
-	size, limit := frameSize(head), int(r.frameMax.Load())
-	if r.isUnread(head) {
+	size := frameSize(head)
+	switch {
+	case r.isUnread(head):
 		return r.discard(head, size)
-	}
-	if head[0] != contentHeader {
-		if head[0] == contentBody {
-			r.door.Load().moving()
+	case head[0] == contentBody && r.apart.isReading(head):
+		r.replaced, err = r.apart.readFrame(r.in, head, size)
+		return err
+	case head[0] == contentHeader:
+		return r.header(size)
+	case head[0] == method:
+		var front []byte
+		if front, err = r.in.Peek(min(size, longestDeliver)); err == nil {
+			r.door.Load().gone(int64(r.apart.announced(front)))
 		}
-		r.pass = size
-		return nil
 	}
+	r.pass = size
+	return err //nolint:wrapcheck // as above
+}
+
+// header passes on a content header that the library can read: at once, or behind a body that is read here.
+func (r *readable) header(size int) error {
 	front, err := r.in.Peek(min(size, longestFront))
 	if err != nil {
 		return err //nolint:wrapcheck // as above
@@ -192,12 +208,31 @@ func (r *readable) next() error {
 	if r.bodiless.Load() && hasBody(front) {
 		r.takeOff(front)
 	}
-	parts, ok := partsOf(front, size)
 	switch {
 	case r.isTooLarge(front):
 		return r.leaveOut(front, size, 1)
 	case !r.waits(front):
 		return r.leaveOut(front, size, -1)
+	case r.door.Load() == nil || !hasBody(front) || !r.apart.begins(front):
+		return r.properties(front, size)
+	}
+	channel := [2]byte(front[1:3])
+	r.door.Load().apart(int64(sizeOfBody(front))) //nolint:gosec // it is not too large
+	binary.BigEndian.PutUint64(front[frameHead+bodySize:], 0)
+	if err := r.properties(front, size); err != nil {
+		return err
+	}
+	kept := append(make([]byte, 0, len(r.replaced)+r.pass), r.replaced...)[:len(r.replaced)+r.pass]
+	_, err = io.ReadFull(r.in, kept[len(r.replaced):])
+	r.apart.keep(channel, kept)
+	r.replaced, r.pass = nil, 0
+	return err //nolint:wrapcheck // as above
+}
+
+// properties passes on a content header as it is, or with the mark in place of its headers.
+func (r *readable) properties(front []byte, size int) (err error) {
+	parts, ok := partsOf(front, size)
+	switch limit := int(r.frameMax.Load()); {
 	case !ok, parts.before+parts.after > limit-len(r.marks):
 		r.pass = size // there are no headers, or the rest is no message's
 	case size <= limit:

@@ -20,17 +20,7 @@ const (
 	// small if hundreds of them are read at once.
 	smallShare = 8
 	smallBody  = readBuffer
-	// doubleBody is the size of a body from which on one takes twice as much while it is read: the client library lets it grow.
-	doubleBody = 8 << 20
 )
-
-// onItsWay is what a body takes until it is delivered, in bytes.
-func onItsWay(bytes int64) int64 {
-	if bytes > doubleBody {
-		return 2 * bytes
-	}
-	return bytes
-}
 
 // Room is the memory that messages may take together, in bytes. A Consumer takes it for each body before it reads it, and where there
 // is none waits for a while. One message always has room, however large.
@@ -108,7 +98,6 @@ func (r *Room) reserved(from *waiter) int64 {
 // Await waits until there is room for a message that was left out, and keeps it until the message comes again, but for arrivalTime at
 // most. It is false where ctx ends first.
 func (r *Room) Await(ctx context.Context, bytes int64) bool {
-	bytes = onItsWay(bytes)
 	if !r.wait(ctx.Done(), nil, bytes, nil) {
 		return false
 	}
@@ -204,9 +193,11 @@ type door struct {
 	// waiting is true while a body waits, and waited when the last one ended to.
 	waiting bool
 	waited  time.Time
-	// coming is what the bodies take that are on their way, and moved when that last changed. They, waiting and waited are the room's.
+	// coming is what the bodies take that are on their way, and moved when that last changed. These, waiting and waited are the room's.
 	coming int64
 	moved  time.Time
+	// reading is what those of them take that are read apart from the client library.
+	reading int64
 }
 
 // door opens one. It is to be closed.
@@ -228,8 +219,8 @@ func (d *door) close() {
 	}
 	d.room.mu.Lock()
 	defer d.room.mu.Unlock()
-	d.room.add(-d.coming)
-	d.coming = 0
+	d.room.add(-d.coming - d.reading)
+	d.coming, d.reading = 0, 0
 	delete(d.room.doors, d)
 }
 
@@ -238,7 +229,7 @@ func (d *door) enter(bytes int64) bool {
 	if d == nil {
 		return true
 	}
-	_, ok := d.room.take(onItsWay(bytes), d, nil)
+	_, ok := d.room.take(bytes, d, nil)
 	d.hurried = d.hurried && (!ok || d.room.isSmall(bytes))
 	return ok
 }
@@ -253,7 +244,7 @@ func (d *door) await(ended <-chan struct{}, read time.Time, bytes int64) bool {
 	defer late.Stop()
 	d.wait(true)
 	defer d.wait(false)
-	d.hurried = !d.room.wait(ended, late.C, onItsWay(bytes), d)
+	d.hurried = !d.room.wait(ended, late.C, bytes, d)
 	return !d.hurried
 }
 
@@ -276,14 +267,23 @@ func (d *door) stood() time.Time {
 	return d.waited
 }
 
-// moving is called while a body is read, which may take longer than arrivalTime.
-func (d *door) moving() {
+// apart says that a body which has entered is read apart from the client library: its room is given back by gone, and never forgotten.
+func (d *door) apart(bytes int64) {
+	d.room.mu.Lock()
+	defer d.room.mu.Unlock()
+	d.coming, d.reading = d.coming-bytes, d.reading+bytes
+}
+
+// gone gives back the room of such a body: whoever has it counts it, or it will not be delivered.
+func (d *door) gone(bytes int64) {
 	if d == nil {
 		return
 	}
 	d.room.mu.Lock()
 	defer d.room.mu.Unlock()
-	d.moved = time.Now()
+	bytes = min(bytes, d.reading) // all of it is given back with the door
+	d.reading -= bytes
+	d.room.add(-bytes)
 }
 
 // arrived is called when a body was delivered, and whoever has it counts what it takes.
@@ -293,7 +293,7 @@ func (d *door) arrived(bytes int64) {
 	}
 	d.room.mu.Lock()
 	defer d.room.mu.Unlock()
-	bytes = min(onItsWay(bytes), d.coming)
+	bytes = min(bytes, d.coming)
 	d.coming, d.moved = d.coming-bytes, time.Now()
 	d.room.add(-bytes)
 }

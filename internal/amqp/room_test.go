@@ -92,20 +92,26 @@ func TestABodyThatIsNeverDeliveredGivesItsRoomBack(t *testing.T) {
 func TestABodyThatIsBeingReadKeepsItsRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRoom(100)
-		reading := r.door()
+		reading, other := r.door(), r.door()
 		if !reading.enter(80) {
 			t.Fatal("there is room")
 		}
-		go func() {
-			for range 10 {
-				time.Sleep(arrivalTime / 2)
-				reading.moving()
-			}
-		}()
-		if other := r.door(); other.await(nil, time.Now().Add(4*arrivalTime-roomTime), 80) {
+		reading.apart(80)
+		if other.await(nil, time.Now().Add(4*arrivalTime-roomTime), 80) {
 			t.Error("a body that is being read gave its room away")
 		}
-		time.Sleep(10 * arrivalTime)
+		if reading.gone(80); !other.enter(80) {
+			t.Error("its room is not given back")
+		}
+		if other.close(); !reading.enter(80) {
+			t.Error("nor with its connection")
+		}
+		reading.apart(80)
+		reading.close()
+		reading.gone(80) // it was still to be fetched
+		if r.taken != 0 {
+			t.Errorf("%d are taken", r.taken)
+		}
 	})
 }
 

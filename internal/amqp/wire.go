@@ -19,6 +19,8 @@ type wire struct {
 
 	conn   net.Conn
 	socket *bounded
+	// channels counts those that a queue was consumed on.
+	channels atomic.Int64
 
 	mu    sync.Mutex
 	holds int

@@ -59,6 +59,6 @@ func bodyBytes(memory int64) int64 {
 	return memory / bodyShare
 }
 
-// largestBody is the size of the largest body that is read where so many bytes may be on loan: an eighth of the memory, since the client
-// library takes twice as much while it reads one, and what the one before took may not be free again.
+// largestBody is the size of the largest body that is read where so many bytes may be on loan: an eighth of the memory, since the handler is
+// given a copy, and what the message before took may not be free again.
 func largestBody(loans int64) int64 { return loans / 2 }
