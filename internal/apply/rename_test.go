@@ -3,6 +3,7 @@ package apply_test
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
@@ -203,4 +204,28 @@ func TestARemovedQueueIsEmptiedBeforeItGoes(t *testing.T) {
 	if s.exists("test") || s.exists("test.suspect") {
 		t.Error("the queues are left")
 	}
+}
+
+// "Keep what is there, and bound what comes": the bound was that of both.
+func TestTheBoundOfANewFailureQueueDropsNothingOfTheFormerOne(t *testing.T) {
+	s := newStage(t)
+	s.once()
+	for range 20 {
+		s.publish("async.failed", "test", nil)
+	}
+	s.counted("async.failed", 20)
+	s.spec.Spec.Failure = &v1alpha1.Failure{Queue: new("bounded.failed"), DropOldestAfter: new(int64(3))}
+	for range 3 {
+		s.once()
+		s.allCounted()
+		s.later(11 * time.Second)
+	}
+	for range 5 {
+		s.publish("async.failed", "test", nil)
+	}
+	s.eventually("the new one to drop what is beyond its bound", func() bool {
+		queue, err := s.channel().QueueDeclarePassive("bounded.failed", true, false, false, false, nil)
+		return err == nil && queue.Messages == 3
+	})
+	s.holds("async.failed", 20)
 }

@@ -263,12 +263,11 @@ func (d *differ) policiesDiff() {
 		return
 	}
 	desired := map[string]bool{}
-	for _, want := range d.desired.Policies {
+	for _, want := range slices.Concat(d.formerPolicies(), d.desired.Policies) {
 		desired[want.Name] = true
 		if d.coversConflict(want) || d.broken && IsWorkPolicy(want.Name, d.desired.Prefix) {
 			continue
 		}
-		want = d.pinned(want)
 		got, exists := d.observed.Policies[want.Name]
 		// It is made all the same: without it messages would go astray at once, and where it goes again the next look makes it.
 		d.out.Awaited = d.out.Awaited || d.isDoubtful(Ref{Kind: KindPolicy, Name: want.Name})
@@ -283,7 +282,8 @@ func (d *differ) policiesDiff() {
 		queue, isQueue := named.queueOf(name)
 		stays := d.retiring(queue) || d.lettingGo(queue) || d.absent[queue] || d.conflicted[Ref{Kind: KindQueue, Name: queue}]
 		stays = stays || d.leavesByExchange(queue)
-		if !desired[name] && (name == named.exchange() || isQueue && !stays) {
+		_, isFormer := named.formerOf(name)
+		if !desired[name] && (name == named.exchange() || isFormer || isQueue && !stays) {
 			d.out.ExtraPolicies = append(d.out.ExtraPolicies, d.observed.Policies[name])
 		}
 	}
@@ -295,20 +295,14 @@ func (d *differ) leavesByExchange(queue string) bool {
 	return slices.ContainsFunc(d.out.Migrations, func(m Migration) bool { return m.Queue == queue && len(m.Fields) > 0 })
 }
 
-// pinned is the policy of the failure queue, made to hold for earlier ones too until they are empty and gone: without it a
-// broad policy of others would drop what is in them.
-func (d *differ) pinned(policy Policy) Policy {
-	if policy.Name != policyNamesOf(d.desired.Prefix).failure() {
-		return policy
-	}
-	names := d.desired.QueuesOf(RoleFailure)
+// formerPolicies are those of the failure queues that are not wanted any more.
+func (d *differ) formerPolicies() (policies []Policy) {
 	for _, queue := range d.out.ExtraQueues {
 		if RoleOf(queue.Queue) == RoleFailure {
-			names = append(names, queue.Name)
+			policies = append(policies, formerPolicy(queue.Name, policyNamesOf(d.desired.Prefix)))
 		}
 	}
-	policy.Pattern = anyOf(names)
-	return policy
+	return policies
 }
 
 // coversConflict is true for a policy of an object that is in conflict: it may be somebody else's.

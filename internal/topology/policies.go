@@ -36,14 +36,29 @@ func policyNamesOf(prefix string) policyNames {
 	return policyNames{start: ourStart + strings.NewReplacer("%", "%25", ":", "%3A").Replace(prefix) + ":"}
 }
 
-func (n policyNames) exchange() string         { return n.start + "exchange" }
-func (n policyNames) lanes() string            { return n.start + "lanes" }
-func (n policyNames) failure() string          { return n.start + "failure" }
-func (n policyNames) queue(name string) string { return n.start + "queue:" + name }
+func (n policyNames) exchange() string          { return n.start + "exchange" }
+func (n policyNames) lanes() string             { return n.start + "lanes" }
+func (n policyNames) failure() string           { return n.start + "failure" }
+func (n policyNames) former(name string) string { return n.start + "former:" + name }
+func (n policyNames) queue(name string) string  { return n.start + "queue:" + name }
 
 // queueOf returns the work or suspects' queue that a policy of this prefix is for.
 func (n policyNames) queueOf(policy string) (string, bool) {
 	return strings.CutPrefix(policy, n.start+"queue:")
+}
+
+// formerOf returns the former failure queue that a policy of this prefix is for.
+func (n policyNames) formerOf(policy string) (string, bool) {
+	return strings.CutPrefix(policy, n.start+"former:")
+}
+
+// formerPolicy pins a failure queue that is not wanted any more until it is empty and gone: without one a broad policy of others would
+// drop what is in it, and so would a bound that is meant for the queue that took its place.
+func formerPolicy(queue string, named policyNames) Policy {
+	return Policy{
+		Name: named.former(queue), Pattern: exactly(queue), ApplyTo: applyToQueues, Priority: pinPriority,
+		Definition: Arguments{keyDeliveryLimit: unlimitedDeliveries},
+	}
 }
 
 // IsWorkPolicy is true for the RabbitMQ policy of a work queue or of its suspects. What it limits is dead-lettered at
