@@ -213,14 +213,6 @@ func isPublished(configMap *corev1.ConfigMap) bool {
 	return compile.Hash([]byte(configMap.Data[workload.ConfigKey])) == configMap.Annotations[workload.ConfigHashAnnotation]
 }
 
-// withoutContent keeps of the metadata of ConfigMaps in the cache what tells whose they are and whether they have changed.
-func withoutContent(object any) (any, error) {
-	if metadata, ok := object.(*metav1.PartialObjectMetadata); ok {
-		metadata.Annotations, metadata.ManagedFields = nil, nil
-	}
-	return object, nil
-}
-
 // ownQueues are those of some names that are the Transport's own for sure. What a ConfigMap names is not: whoever may write ConfigMaps could have
 // the administrator's login give rights on queues of others.
 func (run *transportRun) ownQueues(owner string, names []string) []string {

@@ -136,8 +136,11 @@ func (p *place) leave() {
 
 // proceed gives the free seats to those whose turn it is.
 func (l *line) proceed(now time.Time) {
-	for l.seats > 0 && len(l.waiting) > 0 {
+	for {
 		i := l.next(now)
+		if i < 0 {
+			return
+		}
 		p := l.waiting[i]
 		l.waiting = slices.Delete(l.waiting, i, i+1)
 		l.seats--
@@ -146,19 +149,25 @@ func (l *line) proceed(now time.Time) {
 	}
 }
 
-// next is whose turn it is: that of who came first. But the namespaces share the seats: who belongs to one that has fewer of them goes before.
-// In between, what is new, changed or not ready goes before what is only looked at again; and who is served by a snapshot that is there already
-// before who is not: else hundreds that come at once, from many vhosts, would need a snapshot each, for it serves only a few seconds.
+// next is whose turn it is; -1 where it is nobody's. It is that of who came first, but the namespaces share the seats: one gets another as long as it
+// leaves as many free as it has. Else those whose looks take long would keep all seats, however soon others come. And who belongs to one that has fewer
+// goes before. In between, what is new, changed or not ready goes before what is only looked at again; and who is served by a snapshot that is there
+// already before who is not: else hundreds that come at once, from many vhosts, would need a snapshot each, for it serves only a few seconds.
 func (l *line) next(now time.Time) int {
-	best := 0
-	if l.overtaking < mostOvertake {
-		for i, p := range l.waiting {
-			if l.before(p, l.waiting[best], now) {
-				best = i
-			}
+	best, first := -1, -1
+	for i, p := range l.waiting {
+		switch {
+		case l.taken[p.namespace] >= l.seats:
+		case best < 0:
+			best, first = i, i
+		case l.overtaking < mostOvertake && l.before(p, l.waiting[best], now):
+			best = i
 		}
 	}
-	if l.overtaking++; best == 0 {
+	if best < 0 {
+		return best
+	}
+	if l.overtaking++; best == first {
 		l.overtaking = 0
 	}
 	return best

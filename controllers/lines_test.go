@@ -72,7 +72,7 @@ func (q *queue) want(names ...string) {
 }
 
 func TestWhoCameFirstHasItsTurnFirst(t *testing.T) {
-	q := newQueue(t, 2)
+	q := newQueue(t, 3) // one is left to other namespaces
 	for _, name := range []string{"a", "b", "c", "d", "e"} {
 		q.come(name, "shop")
 	}
@@ -144,22 +144,41 @@ func TestNamespacesShareTheSeatsOfABroker(t *testing.T) {
 		q.change(fmt.Sprintf("a%02d", i), "fresh")
 	}
 	q.ports["fresh"].taken = time.Now()
-	q.want("a00", "a01", "a02", "a03")
+	q.want("a00", "a01")
 	q.namespace = "other"
 	for i := range 3 {
 		q.come(fmt.Sprintf("b%02d", i), "own")
 	}
-	for i, want := range [][]string{
-		{"a01", "a02", "a03", "b00"}, {"a02", "a03", "b00", "b01"},
-	} {
-		q.leave(fmt.Sprintf("a%02d", i))
-		q.want(want...)
-	}
+	q.want("a00", "a01", "b00")
+	q.leave("a00")
+	q.want("a01", "a02", "b00")
 	q.leave("b00")
-	q.want("a02", "a03", "b01", "b02")
+	q.want("a01", "a02", "b01")
 	q.leave("b01")
 	q.leave("b02")
-	q.want("a02", "a03", "a04", "a05")
+	q.want("a01", "a02")
+}
+
+// One whose looks take long had all of them, and kept those of others waiting for half a minute.
+func TestASeatIsLeftToWhoComesLater(t *testing.T) {
+	q := newQueue(t, 8)
+	for _, c := range []struct {
+		namespace string
+		want      int
+	}{{"first", 4}, {"second", 2}, {"third", 1}, {"fourth", 1}, {"fifth", 0}} {
+		before := len(q.seated())
+		q.namespace = c.namespace
+		for i := range 20 {
+			q.change(c.namespace+strconv.Itoa(i), "shop")
+		}
+		if got := len(q.seated()) - before; got != c.want {
+			t.Errorf("the %s namespace has %d of 8 seats, want %d", c.namespace, got, c.want)
+		}
+	}
+	q.leave("first0")
+	if seated := q.seated(); len(seated) != 8 || !slices.ContainsFunc(seated, func(name string) bool { return strings.HasPrefix(name, "fifth") }) {
+		t.Errorf("%v have a seat", seated)
+	}
 }
 
 func TestOneNamespaceDoesNotTakeAllLookers(t *testing.T) {

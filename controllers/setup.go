@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -151,21 +152,39 @@ func NewScheme() *runtime.Scheme {
 }
 
 // CacheOptions keep the cache to Redrive's own kinds and to objects that carry its label; of ConfigMaps and pods it has the metadata only. Who
-// manages which field is kept of Deployments only, where upToDate asks for it: of the others it would be a good part of what they take. What the
+// manages which field is kept of Deployments only, where upToDate asks for it: of the others it would be a good part of what they take. Nothing is kept
+// that nobody reads and whose size nothing bounds, for whoever may create one of them fills the memory of the operator by it. What the
 // cache leaves out of Transports and RetryPolicies is never written back: subject.write sends changes of the rest only.
 func CacheOptions() (cache.Options, error) {
 	ours, err := labels.Parse(workload.TransportLabel)
 	if err != nil {
 		return cache.Options{}, fmt.Errorf("select by label %s: %w", workload.TransportLabel, err)
 	}
-	bare := cache.TransformStripManagedFields()
 	return cache.Options{ByObject: map[client.Object]cache.ByObject{
 		&appsv1.Deployment{}:    {Label: ours},
-		&corev1.ConfigMap{}:     {Label: ours, Transform: withoutContent},
+		&corev1.ConfigMap{}:     {Label: ours, Transform: bare},
 		&corev1.Pod{}:           {Label: ours, Transform: bare},
 		&v1alpha1.Transport{}:   {Transform: lean},
 		&v1alpha1.RetryPolicy{}: {Transform: lean},
 	}}, nil
+}
+
+// bare keeps of the metadata of ConfigMaps and pods what tells whose they are and whether they have changed.
+func bare(object any) (any, error) {
+	metadata, ok := object.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return object, nil
+	}
+	own := metav1.ObjectMeta{
+		Namespace: metadata.Namespace, Name: metadata.Name, UID: metadata.UID, ResourceVersion: metadata.ResourceVersion, Generation: metadata.Generation,
+		CreationTimestamp: metadata.CreationTimestamp, DeletionTimestamp: metadata.DeletionTimestamp, Labels: workload.OwnLabels(metadata.Labels),
+	}
+	owner := metav1.GetControllerOf(metadata)
+	if owner != nil && len(owner.APIVersion)+len(owner.Kind)+len(owner.Name)+len(owner.UID) <= maxMetadata {
+		own.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
+	metadata.ObjectMeta = own
+	return metadata, nil
 }
 
 // lean takes off Transports and RetryPolicies what nobody reads and may be large: the copy that kubectl apply keeps in an annotation is as large as
@@ -176,11 +195,31 @@ func lean(object any) (any, error) {
 		metadata.SetLabels(nil)
 		metadata.SetOwnerReferences(nil)
 		metadata.SetManagedFields(nil)
+		metadata.SetFinalizers(boundFinalizers(metadata.GetFinalizers()))
 	}
 	if transport, ok := object.(*v1alpha1.Transport); ok {
 		workload.BoundTemplates(transport)
 	}
 	return object, nil
+}
+
+// maxMetadata bounds what the cache keeps of some metadata of others, in bytes. Kubernetes has no bound of its own but the size of the object.
+const maxMetadata = 4 << 10
+
+// boundFinalizers leaves a list as it is, unless it is longer than anybody needs: then the operator knows of its own only, and writes no more.
+func boundFinalizers(all []string) []string {
+	size := 0
+	for _, finalizer := range all {
+		size += len(finalizer)
+	}
+	switch {
+	case size <= maxMetadata:
+		return all
+	case slices.Contains(all, v1alpha1.Finalizer):
+		return []string{v1alpha1.Finalizer}
+	default:
+		return nil
+	}
 }
 
 // ClientOptions let Secrets and Namespaces be read one by one and never be cached.

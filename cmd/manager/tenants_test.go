@@ -377,6 +377,7 @@ func TestOneTenantCannotStopOrOverrunAnother(t *testing.T) {
 	attacks := []attack{
 		{"packed answers that unpack to a hundred times as much", func() { w.bombs(true) }},
 		{"lists without an end from eight vhosts", func() { w.bombs(false) }},
+		{"tables in tables", w.nested},
 	}
 	if os.Getenv(allTenants) != "" {
 		attacks = append(attacks,
@@ -386,6 +387,7 @@ func TestOneTenantCannotStopOrOverrunAnother(t *testing.T) {
 			attack{"a policy of RabbitMQ that grows where it is compiled", w.brokerPolicy},
 			attack{"hundreds of megabytes in ConfigMaps with our label", w.fillers},
 			attack{"hundreds of megabytes in ConfigMaps that look as if the operator had published them", w.forged},
+			attack{"a megabyte of labels on each of 200 ConfigMaps with our label", w.labels},
 			attack{"Transports of 1.2 MB that wait for a broker that never answers", w.large},
 			attack{"a hash of a configuration that no metric may have", w.oddHash},
 			attack{"hundreds of paths of one broker that never answers", w.hangingPaths})
@@ -406,6 +408,21 @@ func (w *tenants) bombs(packed bool) {
 		transport.Spec.Broker.VHost = new(fmt.Sprint("v", i))
 		w.make(transport)
 	}
+	testtransport.Eventually(w, "the operator to ask", func() bool { return asked.Load() > 0 })
+}
+
+func (w *tenants) nested() {
+	row := `,{"name":"%d","arguments":{"a":` + strings.Repeat(`{"":`, 9000) + "1" + strings.Repeat("}", 9000) + `}}`
+	urls, asked := w.liars(1, sane("exchanges", func(rw http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(rw, `[{"name":"amq.direct","type":"direct"}`)
+		for i := range 600 { // 27 MB
+			if _, err := fmt.Fprintf(rw, row, i); err != nil {
+				return
+			}
+		}
+		_, _ = io.WriteString(rw, "]")
+	}))
+	w.make(w.hostileTransport("nested", urls[0]))
 	testtransport.Eventually(w, "the operator to ask", func() bool { return asked.Load() > 0 })
 }
 
@@ -476,6 +493,16 @@ func (w *tenants) fillers() {
 			ObjectMeta: metav1.ObjectMeta{Namespace: w.hostile, Name: fmt.Sprint("filler-", i), Labels: map[string]string{workload.TransportLabel: "x"}},
 			Data:       map[string]string{"x": strings.Repeat("x", 1_000_000)},
 		})
+	}
+}
+
+func (w *tenants) labels() {
+	for i := range 200 {
+		labels := map[string]string{workload.TransportLabel: "x"}
+		for j := range 10_000 {
+			labels[fmt.Sprintf("l%05d%s", j, strings.Repeat("x", 57))] = strings.Repeat("y", 60)
+		}
+		w.make(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.hostile, Name: fmt.Sprint("labels-", i), Labels: labels}})
 	}
 }
 

@@ -150,15 +150,15 @@ func (c *Client) Identity(ctx context.Context) (topology.Identity, error) {
 func (c *Client) clusterID(ctx context.Context) (string, error) {
 	var parameters []struct {
 		Name  string
-		Value any
+		Value text
 	}
 	err := c.get(ctx, "read the cluster's ID", "global-parameters", &parameters)
 	if errors.Is(err, ErrForbidden) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrRefused) {
 		return "", nil
 	}
 	for _, parameter := range parameters {
-		if id, is := parameter.Value.(string); is && parameter.Name == "internal_cluster_id" {
-			return id, nil
+		if parameter.Value != "" && parameter.Name == "internal_cluster_id" {
+			return string(parameter.Value), nil
 		}
 	}
 	return "", err

@@ -213,20 +213,51 @@ func (c *Client) bindings(ctx context.Context, what, path string) (bindings []to
 // table is a JSON object for which Erlang may write an empty list.
 type table map[string]any
 
+// nested is a table or a list within a table, as JSON. Nothing of ours has such a value, and decoded it may take sixty times the memory of
+// its text.
+type nested string
+
+// MarshalJSON implements json.Marshaler.
+func (n nested) MarshalJSON() ([]byte, error) { return []byte(n), nil }
+
+// maxInOrder is the longest nested value whose keys are put in order, in bytes: that takes such memory for a moment. Those of a longer one stay
+// in the order in which they come.
+const maxInOrder = 1 << 10
+
 // UnmarshalJSON takes anything but an object as empty.
 func (t *table) UnmarshalJSON(text []byte) error {
 	*t = table{}
 	if !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
 		return nil
 	}
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.UseNumber()
-	var values map[string]any
-	if err := decoder.Decode(&values); err != nil {
+	var parts map[string]json.RawMessage
+	if err := json.Unmarshal(text, &parts); err != nil {
 		return fmt.Errorf("a table: %w", err)
 	}
-	*t = values
+	for name, part := range parts {
+		isNested := part[0] == '{' || part[0] == '['
+		var value any
+		if isNested && len(part) > maxInOrder {
+			value = nested(part)
+		} else if err := numbered(part, &value); err != nil {
+			return fmt.Errorf("a table: %w", err)
+		} else if isNested {
+			ordered, err := json.Marshal(value)
+			if err != nil {
+				return fmt.Errorf("a table: %w", err)
+			}
+			value = nested(ordered)
+		}
+		(*t)[name] = value
+	}
 	return nil
+}
+
+// numbered decodes JSON with its numbers as they are.
+func numbered(text []byte, into any) error {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	return decoder.Decode(into) //nolint:wrapcheck // the caller says of what
 }
 
 type exchangeRow struct {

@@ -67,6 +67,19 @@ func TransportLabels(t *v1alpha1.Transport) map[string]string {
 	}
 }
 
+// OwnLabels are those of some labels that the objects of worker groups have.
+func OwnLabels(labels map[string]string) map[string]string {
+	own := map[string]string{}
+	for _, name := range []string{
+		TransportLabel, WorkerLabel, SuspectsLabel, nameLabel, instanceLabel, componentLabel, managedByLabel, partOfLabel,
+	} {
+		if value, has := labels[name]; has {
+			own[name] = value
+		}
+	}
+	return own
+}
+
 // Labels of all objects of a worker group.
 func Labels(t *v1alpha1.Transport, worker string) map[string]string {
 	labels := TransportLabels(t)
