@@ -3,6 +3,7 @@ module redrive.dev/redrive
 go 1.26.0
 
 require (
+	github.com/Azure/go-amqp v1.7.0
 	github.com/KimMachineGun/automemlimit v1.0.1
 	github.com/Shopify/toxiproxy/v2 v2.12.0
 	github.com/agnivade/levenshtein v1.2.1

@@ -38,15 +38,15 @@ type apart struct {
 	fell bool
 }
 
-// part gives the queues of a connection one each where RabbitMQ has ended it over something that was asked of a queue: to consume
-// a quorum queue that has no leader, or to cancel its consumer, does that (541). Which queue it was is not said, and others may be
-// like it, so each is tried by itself: whatever ends then, ends alone, and the messages that the other queues had on loan come
-// again this once only. What RabbitMQ answers on shows that a queue is sound, and it rejoins the others after its probation:
-// a connection for each queue of each worker would be many.
+// part gives the queues of a connection one each where RabbitMQ has ended it over a queue (541): to consume a quorum queue that has no
+// leader, or to cancel its consumer, does that, and so does a message that it cannot hand to a client of AMQP 0-9-1, such as one of AMQP
+// 1.0 with a property of the type uuid. Which queue it was is not said, and others may be like it, so each is tried by itself:
+// whatever ends then, ends alone, and the messages that the other queues had on loan come again this once only. A queue rejoins the others
+// once RabbitMQ has answered there and its probation is over without such an end: a connection for each queue of each worker would be many.
 //
 // waiting are the queues of which an answer was outstanding; alone is the one that had the connection for itself, if any.
 func (c *Consumer) part(waiting []string, alone string, cause *amqp091.Error) {
-	if !isFault(cause) || len(waiting) == 0 {
+	if !isFault(cause) {
 		return
 	}
 	if alone != "" {
@@ -137,7 +137,8 @@ func inWords(err error) error {
 	}
 	switch answer.Code {
 	case amqp091.InternalError:
-		return errors.New("RabbitMQ cannot serve it; a quorum queue without a leader is so, until most of its nodes are up")
+		return errors.New("RabbitMQ cannot serve it: a quorum queue that has no leader, until most of its nodes are up, or one whose next message RabbitMQ " +
+			"cannot hand to clients of AMQP 0-9-1, such as one that was sent by AMQP 1.0 with a property of the type uuid (see its log)")
 	case amqp091.NotFound:
 		return errors.New("it does not exist, or its node is down")
 	case amqp091.AccessRefused:
