@@ -6,14 +6,16 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
 )
 
-// memory is what is known of a Transport's queues from one look to the next, and stands in no status: since when they are known to exist,
-// and which ones expired messages do not leave.
+// memory is what is known of a Transport from one look to the next, and stands in no status: since when its queues are known to exist, which
+// ones expired messages do not leave, and since when deletions without an answer are known.
 type memory struct {
-	known map[string]time.Time
-	stuck apply.Stuck
+	known  map[string]time.Time
+	stuck  apply.Stuck
+	doubts apply.Doubts
 }
 
 // memories are those of all Transports: after a restart all queues are as old as the first look. It is safe for concurrent use.
@@ -34,7 +36,19 @@ func (m *memories) of(name types.NamespacedName) memory {
 func (m *memories) keep(name types.NamespacedName, report *apply.Report) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.all[name] = memory{known: report.Known, stuck: report.Stuck}
+	its := m.all[name]
+	its.known, its.stuck = report.Known, report.Stuck
+	m.all[name] = its
+}
+
+// doubt keeps since when some deletions are known: now for those that are new.
+func (m *memories) doubt(name types.NamespacedName, deletions []v1alpha1.Deletion) apply.Doubts {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	its := m.all[name]
+	its.doubts = its.doubts.See(deletions, time.Now())
+	m.all[name] = its
+	return its.doubts
 }
 
 func (m *memories) forget(name types.NamespacedName) {

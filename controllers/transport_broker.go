@@ -108,6 +108,7 @@ func (r *TransportReconciler) prepare(
 	if input.Others, err = r.deletionsOfOthers(ctx, t); err != nil {
 		return observed, prepared, err
 	}
+	input.State.Doubts = r.memory.doubt(client.ObjectKeyFromObject(t), slices.Concat(state.Deletions, input.Others))
 	for {
 		if observed, err = run.port.Observe(ctx); err != nil {
 			return observed, prepared, err

@@ -97,7 +97,9 @@ func (r *TransportReconciler) endingNamespace(ctx context.Context, run *transpor
 // release lets the Transport go and leaves its objects. What is left is said by an event, which outlives the Transport and
 // its namespace, and by the log.
 func (r *TransportReconciler) release(ctx context.Context, run *transportRun, why string) error {
-	if left := apply.Awaited(run.transport.Status.Deletions, r.Options.Waits, time.Now()); left > 0 {
+	sent := run.transport.Status.Deletions
+	doubts := r.memory.doubt(client.ObjectKeyFromObject(run.transport), sent)
+	if left := doubts.Awaited(sent, r.Options.Waits, time.Now()); left > 0 {
 		return errAwaited(left)
 	}
 	users, err := r.releaseUsers(ctx, run)
@@ -145,8 +147,10 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 		return err
 	}
 	workersGone := len(run.live.all()) == 0 && len(pods) == 0
+	state := stateOf(t)
+	state.Doubts = r.memory.doubt(client.ObjectKeyFromObject(t), state.Deletions)
 	report, err := apply.Delete(ctx, run.port, apply.DeleteInput{
-		Owner: r.owner(t), Prefix: compile.NamesOf(t).Prefix, State: stateOf(t),
+		Owner: r.owner(t), Prefix: compile.NamesOf(t).Prefix, State: state,
 		Force:       t.Spec.DeletionPolicy == v1alpha1.DeletionDelete,
 		WorkersGone: workersGone, Waits: r.Options.Waits, Now: time.Now(), WriteDeletions: r.writeDeletions(run),
 	})

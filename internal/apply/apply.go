@@ -52,6 +52,8 @@ type State struct {
 	Known map[string]time.Time
 	// Stuck are the queues that expired messages did not leave lately. It is kept in memory only.
 	Stuck Stuck
+	// Doubts are Deletions, and those of others, as this process has seen them. They are kept in memory only.
+	Doubts Doubts
 	// Restarted is when the broker was found to answer again after it had not; zero where nobody knows of that. It is kept in memory only.
 	Restarted time.Time
 }

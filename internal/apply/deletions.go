@@ -33,6 +33,41 @@ func (e *unwrittenError) Error() string {
 }
 func (e *unwrittenError) Unwrap() error { return e.cause }
 
+// Doubts are deletions that nobody knows the answer of, each with the time at which this process saw it first. By what is written down alone
+// one would be over at once where the clock of the machine is set, or where another operator, with another clock, takes over.
+type Doubts map[doubt]time.Time
+
+type doubt struct {
+	object  string
+	written int64
+}
+
+func doubtOf(deletion v1alpha1.Deletion) doubt {
+	return doubt{deletion.Object, deletion.Written.Unix()}
+}
+
+// See returns those of some deletions: each as it is known, or else seen now.
+func (d Doubts) See(deletions []v1alpha1.Deletion, now time.Time) Doubts {
+	seen := make(Doubts, len(deletions))
+	for _, deletion := range deletions {
+		first, known := d[doubtOf(deletion)]
+		if !known {
+			first = now
+		}
+		seen[doubtOf(deletion)] = first
+	}
+	return seen
+}
+
+// left is for how long a deletion may still be carried out, by the clock that says longer: what is written down may come from another machine.
+func (d Doubts) left(deletion v1alpha1.Deletion, life time.Duration, now time.Time) time.Duration {
+	left := deletion.Written.Add(life).Sub(now)
+	if first, known := d[doubtOf(deletion)]; known {
+		left = max(left, first.Add(life).Sub(now))
+	}
+	return left
+}
+
 // deletions is a Port that writes down each deletion before it sends it, and strikes it out when the broker
 // has answered. RabbitMQ deletes by name. A request that had no answer may be carried out minutes later, by a proxy or a node that was
 // frozen, and takes what has been made again under that name: so nobody makes it before the request cannot live any more.
@@ -46,6 +81,8 @@ type deletions struct {
 	write func(context.Context, []v1alpha1.Deletion) error
 	// known are the deletions by the Key of their objects.
 	known map[string]deletionState
+	// doubts are those of earlier runs.
+	doubts Doubts
 }
 
 // deletionState is what is known of the deletions of one object.
@@ -57,7 +94,7 @@ type deletionState struct {
 }
 
 func newDeletions(port Port, state State, waits topology.Waits, at clock, write func(context.Context, []v1alpha1.Deletion) error) *deletions {
-	d := &deletions{Port: port, clock: at, life: waits.Request, write: write, known: map[string]deletionState{}}
+	d := &deletions{Port: port, clock: at, life: waits.Request, write: write, known: map[string]deletionState{}, doubts: state.Doubts}
 	for _, old := range state.Deletions {
 		d.known[old.Object] = deletionState{doubtful: &old.Written}
 	}
@@ -68,7 +105,8 @@ func newDeletions(port Port, state State, waits topology.Waits, at clock, write 
 func (input *Input) doubtful() map[string]time.Time {
 	until := map[string]time.Time{}
 	for _, old := range slices.Concat(input.State.Deletions, input.Others) {
-		if end := old.Written.Add(input.Waits.Request); end.After(input.Now) && end.After(until[old.Object]) {
+		left := input.State.Doubts.left(old, input.Waits.Request, input.Now)
+		if end := input.Now.Add(left); left > 0 && end.After(until[old.Object]) {
 			until[old.Object] = end
 		}
 	}
@@ -101,15 +139,15 @@ func (d *deletions) announce(ctx context.Context, steps ...topology.Step) error 
 func deletes(step topology.Step) bool { return step.Action == topology.ActionDelete }
 
 // Awaited is how long some deletions may still be carried out; zero where none can.
-func Awaited(list []v1alpha1.Deletion, waits topology.Waits, now time.Time) (longest time.Duration) {
+func (d Doubts) Awaited(list []v1alpha1.Deletion, waits topology.Waits, now time.Time) (longest time.Duration) {
 	for _, deletion := range list {
-		longest = max(longest, deletion.Written.Add(waits.Request).Sub(now))
+		longest = max(longest, d.left(deletion, waits.Request, now))
 	}
 	return longest
 }
 
 func (d *deletions) awaited() time.Duration {
-	return Awaited(d.left(), topology.Waits{Request: d.life}, d.clock())
+	return d.doubts.Awaited(d.left(), topology.Waits{Request: d.life}, d.clock())
 }
 
 // list are the deletions that may still be carried out, or are about to be sent.
@@ -120,8 +158,10 @@ func (d *deletions) list() []v1alpha1.Deletion {
 		switch {
 		case !state.written.IsZero():
 			list = append(list, v1alpha1.Deletion{Object: key, Written: *topology.Stamp(now.Add(-time.Since(state.written)))})
-		case state.doubtful != nil && state.doubtful.Add(d.life).After(now):
-			list = append(list, v1alpha1.Deletion{Object: key, Written: *state.doubtful})
+		case state.doubtful != nil:
+			if old := (v1alpha1.Deletion{Object: key, Written: *state.doubtful}); d.doubts.left(old, d.life, now) > 0 {
+				list = append(list, old)
+			}
 		}
 	}
 	return list

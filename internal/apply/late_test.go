@@ -204,3 +204,40 @@ func TestAQueueOfAnotherTransportIsNotMadeWhileALateDeletionMayTakeIt(t *testing
 		t.Error("the queue is not made when no request can take it any more")
 	}
 }
+
+// The clock of who sent the request was ten minutes behind, and is put right; or who takes over has another clock.
+func TestALateDeletionThatWasWrittenDownByAClockThatIsBehindTakesNothing(t *testing.T) {
+	s := newStage(t)
+	s.once()
+	s.allCounted()
+	all := s.spec.Spec.Queues
+	s.spec.Spec.Queues = slices.Clone(all[:1])
+	port := &holding{Port: s.client, what: "queue/test"}
+	s.eventually("the deletion to be sent", func() bool {
+		report, err := apply.Once(t.Context(), ahead{port, s.moved}, s.input(), func(context.Context, []string) error { return nil })
+		s.state.Retiring, s.state.Deletions, s.state.Known = report.Retiring, report.Deletions, report.Known
+		if port.release == nil && err != nil {
+			t.Fatal(err)
+		}
+		s.later(16 * time.Second)
+		return port.release != nil
+	})
+	if err := s.client.DeleteQueue(t.Context(), "test", false, false); err != nil { // as another request did that got through
+		t.Fatal(err)
+	}
+	s.now, s.state.Doubts = s.now.Add(10*time.Minute), nil // seconds later
+	s.spec.Spec.Queues = all
+	s.once()
+	if s.exists("test") {
+		t.Error("it is made again while a request that may still be carried out would take it")
+	}
+	if err := port.release(); err != nil {
+		t.Fatal(err)
+	}
+	s.later(s.waits.Request)
+	s.once()
+	for range 5 {
+		s.publish("async", "test", nil)
+	}
+	s.holds("test", 5)
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -177,6 +178,7 @@ func (s *stage) input() apply.Input {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	s.state.Doubts = s.state.Doubts.See(slices.Concat(s.state.Deletions, s.others), s.now)
 	return apply.Input{
 		Desired: objects, State: s.state, Consumed: s.consumed, Others: s.others, Waits: s.waits, Now: s.now, WriteDeletions: s.writeDeletions,
 	}
@@ -216,6 +218,7 @@ func (s *stage) onceOn(port apply.Port) apply.Report {
 // remove takes the deletion one run further.
 func (s *stage) remove(workersGone, force bool) apply.DeleteReport {
 	s.t.Helper()
+	s.state.Doubts = s.state.Doubts.See(s.state.Deletions, s.now)
 	report, err := apply.Delete(context.Background(), ahead{s.client, s.moved}, apply.DeleteInput{
 		Owner: s.owner, Prefix: "async", State: s.state, Force: force, WorkersGone: workersGone,
 		Waits: s.waits, Now: s.now, WriteDeletions: s.writeDeletions,
