@@ -51,7 +51,12 @@ func (c *Consumer) part(waiting []string, alone string, cause *amqp091.Error) {
 	}
 	if alone != "" {
 		c.fell(alone)
-		c.tell(alone, cause)
+		c.demand.update(func(d *demand) bool {
+			if len(d.at(alone)) > 0 {
+				c.told(alone, cause) // the channel that received from it has ended, whether that is counted yet or not
+			}
+			return false
+		})
 		return
 	}
 	c.options.Log.Warn("RabbitMQ ended the connection over a queue: each queue is tried on a connection of its own, and those that "+
