@@ -76,6 +76,15 @@ type Input struct {
 	WriteDeletions func(context.Context, []v1alpha1.Deletion) error
 }
 
+// retiring are the names of the queues on their way out.
+func (input *Input) retiring() []string {
+	names := make([]string, len(input.State.Retiring))
+	for i, state := range input.State.Retiring {
+		names[i] = state.Queue
+	}
+	return names
+}
+
 // OvertakenError says that somebody makes the same objects at the same time. Whoever that is, another operator for the
 // same Transport or another Transport, shows when the broker is observed again.
 type OvertakenError struct{ Object topology.Ref }
@@ -211,7 +220,7 @@ func Prepare(input Input, observed topology.Observed) (Prepared, error) {
 	observed = observed.Disown(input.Desired.Owner, kept)
 	difference := topology.DiffSince(input.Desired, observed, topology.Past{
 		Created: input.State.Created, Migrations: input.State.Migrations, Consumed: input.Consumed, Follows: input.Follows,
-		Doubtful: input.doubtful(),
+		Doubtful: input.doubtful(), Retiring: input.retiring(),
 	})
 	difference.Warnings = append(difference.Warnings, spared...)
 	created := without(stillThere(input, observed), refTexts(difference.Adopted))

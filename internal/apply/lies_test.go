@@ -13,6 +13,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/testbroker"
 	"redrive.dev/redrive/internal/testtransport"
 	"redrive.dev/redrive/internal/topology"
 )
@@ -303,4 +304,28 @@ func (s *stage) holds(queue string, messages int) {
 	if err != nil || state.Messages != messages {
 		s.t.Errorf("want %d messages in queue %s, got %d, %v", messages, queue, state.Messages, err)
 	}
+}
+
+// Nothing leads into a former failure queue, so that a list which lacks it does not contradict itself. Somebody's policy for all queues bounds it.
+func TestAFormerFailureQueueThatAListLacksKeepsItsPolicy(t *testing.T) {
+	b := testbroker.Shared(t)
+	s := newStageOn(t, b)
+	b.SetPolicy(t, s.config.VHost, "platform", ".*", "queues", 0, map[string]any{"max-length": 3})
+	s.once()
+	for range 20 {
+		s.publish("async.failed", "test", nil)
+	}
+	s.counted("async.failed", 20)
+	s.spec.Spec.Failure = &v1alpha1.Failure{Queue: new("failed.new")}
+	for range 3 {
+		s.once()
+		s.later(11 * time.Second)
+	}
+	report, err := apply.Once(t.Context(), s.through(listWithout("queues", "name", "async.failed")), s.input(), keep)
+	if err != nil || len(report.Steps) > 0 {
+		t.Errorf("%v, and these steps are taken: %v", err, steps(report.Steps))
+	}
+	s.once()
+	time.Sleep(time.Second) // a policy takes effect in some hundred milliseconds
+	s.holds("async.failed", 20)
 }

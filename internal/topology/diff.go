@@ -101,8 +101,9 @@ type differ struct {
 	// bound are the observed bindings, and asked the destinations of what was desired first, by where the messages come from.
 	bound *bound
 	asked map[wayIn][]string
-	// outgoing are the names of the extra queues.
+	// outgoing are the names of the extra queues, and unseen those of queues on their way out that a list lacks: they may be there all the same.
 	outgoing map[string]bool
+	unseen   map[string]bool
 	// exits are exchanges that queues dead-letter to though they are not wanted any more, each with such a queue.
 	exits map[string]string
 	// broken is true when an object that messages need to leave by is in conflict.
@@ -131,7 +132,7 @@ func DiffSince(desired Objects, observed Observed, past Past) Difference {
 		desired: desired, observed: observed,
 		created: past.Created, roles: map[string]Role{}, queues: map[string]Role{}, conflicted: map[Ref]bool{}, others: map[Ref]bool{}, absent: map[string]bool{},
 		patterns: map[string]*regexp.Regexp{}, doubtful: past.Doubtful,
-		bound: boundBy(observed.Bindings), asked: map[wayIn][]string{}, outgoing: map[string]bool{}, exits: map[string]string{},
+		bound: boundBy(observed.Bindings), asked: map[wayIn][]string{}, outgoing: map[string]bool{}, unseen: map[string]bool{}, exits: map[string]string{},
 		out: Difference{Missing: Objects{Owner: desired.Owner, Prefix: desired.Prefix}},
 	}
 	for _, exchange := range desired.Exchanges {
@@ -139,6 +140,10 @@ func DiffSince(desired Objects, observed Observed, past Past) Difference {
 	}
 	for _, queue := range desired.Queues {
 		d.queues[queue.Name] = queue.Role
+	}
+	for _, queue := range past.Retiring {
+		_, listed := observed.Queues[queue]
+		d.unseen[queue] = !listed && d.queues[queue] == ""
 	}
 	for _, binding := range desired.Bindings {
 		from := wayIn{binding.Source, binding.RoutingKey}
@@ -281,9 +286,9 @@ func (d *differ) policiesDiff() {
 	for _, name := range slices.Sorted(maps.Keys(d.observed.Policies)) {
 		queue, isQueue := named.queueOf(name)
 		stays := d.retiring(queue) || d.lettingGo(queue) || d.absent[queue] || d.conflicted[Ref{Kind: KindQueue, Name: queue}]
-		stays = stays || d.leavesByExchange(queue)
-		_, isFormer := named.formerOf(name)
-		if !desired[name] && (name == named.exchange() || isFormer || isQueue && !stays) {
+		stays = stays || d.leavesByExchange(queue) || d.unseen[queue]
+		former, isFormer := named.formerOf(name)
+		if !desired[name] && (name == named.exchange() || isFormer && !d.unseen[former] || isQueue && !stays) {
 			d.out.ExtraPolicies = append(d.out.ExtraPolicies, d.observed.Policies[name])
 		}
 	}

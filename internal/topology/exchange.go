@@ -24,6 +24,8 @@ type Past struct {
 	// Doubtful are the objects, as Ref strings, that a request whose answer nobody knows may still delete, each with the
 	// time until when.
 	Doubtful map[string]time.Time
+	// Retiring are the queues on their way out that nobody has found gone yet.
+	Retiring []string
 }
 
 // Migration is the exchange of one work queue, as far as it is now.
