@@ -11,6 +11,8 @@ const (
 	// roomTime is how long a connection reads nothing because there is no room: RabbitMQ ends one that takes nothing for 15 s. It counts from
 	// when something was last read, for hundreds of small messages may have been read at once.
 	roomTime = 8 * time.Second
+	// standingShare is the part of the time in which a connection may stand so, beyond the first roomTime: all its queues stand with it.
+	standingShare = 10
 	// arrivalTime is how long a body is taken to be on its way that was read and has not been delivered. After that it was dropped with
 	// its channel. A message that was given back has as long to come again.
 	arrivalTime = 2 * time.Second
@@ -188,8 +190,9 @@ func (r *Room) forget(since time.Time) {
 // door is where the bodies of one connection come in. A nil door is always open.
 type door struct {
 	room *Room
-	// hurried is true once a body has waited in vain: until one has room at once, none waits, for those behind it wait as well.
-	hurried bool
+	// credit is for how long it may stand still because a body waits, and credited when that was known last. Without any, no body waits.
+	credit   time.Duration
+	credited time.Time
 	// waiting is true while a body waits, and waited when the last one ended to.
 	waiting bool
 	waited  time.Time
@@ -207,7 +210,7 @@ func (r *Room) door() *door {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	d := &door{room: r, moved: time.Now()}
+	d := &door{room: r, moved: time.Now(), credit: roomTime, credited: time.Now()}
 	r.doors[d] = struct{}{}
 	return d
 }
@@ -230,22 +233,27 @@ func (d *door) enter(bytes int64) bool {
 		return true
 	}
 	_, ok := d.room.take(bytes, d, nil)
-	d.hurried = d.hurried && (!ok || d.room.isSmall(bytes))
 	return ok
 }
 
-// await is enter, and waits until roomTime has passed since something was last read, or until ended is closed.
+// await is enter, and waits until roomTime has passed since something was last read, until the connection has stood still for long enough, or until
+// ended is closed.
 func (d *door) await(ended <-chan struct{}, read time.Time, bytes int64) bool {
-	left := time.Until(read.Add(roomTime))
-	if d.hurried || left <= 0 {
+	began := time.Now()
+	d.credit = min(roomTime, d.credit+began.Sub(d.credited)/standingShare)
+	d.credited = began
+	left := min(roomTime-began.Sub(read), d.credit)
+	if left <= 0 {
 		return d.enter(bytes)
 	}
 	late := time.NewTimer(left)
 	defer late.Stop()
 	d.wait(true)
 	defer d.wait(false)
-	d.hurried = !d.room.wait(ended, late.C, bytes, d)
-	return !d.hurried
+	entered := d.room.wait(ended, late.C, bytes, d)
+	d.credited = time.Now()
+	d.credit -= d.credited.Sub(began)
+	return entered
 }
 
 func (d *door) wait(waiting bool) {

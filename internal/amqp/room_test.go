@@ -46,8 +46,9 @@ func TestRoomIsWaitedForAndNotForEver(t *testing.T) {
 		if !door.await(ended, time.Now(), 50) || time.Since(began) != time.Second {
 			t.Errorf("no room after %s, want some after a second", time.Since(began))
 		}
-		door.arrived(50)
+		door.close()
 		r.Add(50)
+		door = r.door()
 		began = time.Now()
 		if door.await(ended, time.Now(), 50) || time.Since(began) != roomTime {
 			t.Errorf("the wait ended after %s, want %s", time.Since(began), roomTime)
@@ -66,6 +67,27 @@ func TestRoomIsWaitedForAndNotForEver(t *testing.T) {
 		began = time.Now()
 		if door.await(ended, time.Now(), 50) || time.Since(began) != time.Second {
 			t.Errorf("the wait ended after %s, want a second: the session has ended", time.Since(began))
+		}
+	})
+}
+
+// Two queues of large messages that take some seconds each had the connection stand still nearly all the time, with all others.
+func TestAConnectionStandsStillForRoomInAPartOfTheTimeOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewRoom(100)
+		door, stood, began := r.door(), time.Duration(0), time.Now()
+		for time.Since(began) < 100*time.Second {
+			r.Add(100)
+			time.AfterFunc(5*time.Second, func() { r.Add(-100) })
+			before := time.Now()
+			if door.await(nil, before, 60) {
+				door.arrived(60)
+			}
+			stood += time.Since(before)
+			time.Sleep(5*time.Second - time.Since(before) + time.Millisecond)
+		}
+		if most := roomTime + 100*time.Second/standingShare; stood > most || stood < most/2 {
+			t.Errorf("it stood still for %s of 100 s, want about %s", stood, most)
 		}
 	})
 }
