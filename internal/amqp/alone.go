@@ -31,11 +31,12 @@ func isFault(err *amqp091.Error) bool {
 	return err != nil && err.Server && !err.Recover && err.Code != amqp091.ConnectionForced
 }
 
-// apart is the connection of one queue. fell is true once RabbitMQ has ended one of its sessions over the queue.
+// apart is the connection of one queue. fell is true once RabbitMQ has ended one of its sessions over the queue, and undelivered once it has over
+// one of its messages.
 type apart struct {
 	*supervisor
 
-	fell bool
+	fell, undelivered bool
 }
 
 // part gives the queues of a connection one each where RabbitMQ has ended it over a queue (541): to consume a quorum queue that has no
@@ -50,7 +51,7 @@ func (c *Consumer) part(waiting []string, alone string, cause *amqp091.Error) {
 		return
 	}
 	if alone != "" {
-		c.fell(alone)
+		c.fell(alone, len(waiting) == 0)
 		c.demand.update(func(d *demand) bool {
 			if len(d.at(alone)) > 0 {
 				c.told(alone, cause) // the channel that received from it has ended, whether that is counted yet or not
@@ -98,13 +99,27 @@ func (c *Consumer) rejoin(queue string) {
 }
 
 // fell notes that a connection of its own has ended over a queue: it stays there for longer, once for each time that it came there.
-func (c *Consumer) fell(queue string) {
+func (c *Consumer) fell(queue string, overMessage bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if own := c.alone[queue]; own != nil && !own.fell {
+	own := c.alone[queue]
+	if own == nil {
+		return
+	}
+	own.undelivered = own.undelivered || overMessage
+	if !own.fell {
 		own.fell = true
 		c.probations[queue] = min(2*max(c.probations[queue], c.shortest), longestProbation)
 	}
+}
+
+// isUndelivered is true for a queue on a connection of its own that has ended over one of its messages. It is consumed one by one there: each such
+// end counts as a delivery for all messages that are on loan, and RabbitMQ gives up those that come to its delivery limit.
+func (c *Consumer) isUndelivered(queue string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	own := c.alone[queue]
+	return own != nil && own.undelivered
 }
 
 func (c *Consumer) probation(queue string) time.Duration {

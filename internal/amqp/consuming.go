@@ -207,6 +207,9 @@ func (s *consuming) wanted() (want Subscription, subscribed bool, changed <-chan
 	if s.known.changed != changed {
 		s.known.changed = changed
 		s.known.want, s.known.subscribed = all.of(s.queue, s.alone)
+		if s.alone != "" && s.consumer.isUndelivered(s.alone) {
+			s.known.want.Prefetch = min(1, s.known.want.Prefetch)
+		}
 	}
 	return s.known.want, s.known.subscribed, changed
 }
