@@ -115,6 +115,8 @@ type exchanging struct {
 	d *differ
 	// want is the queue as the spec asks for it, and standin the queue beside it.
 	want, standin Queue
+	// alien is true where a queue of the wanted name is not ours, and hostile where it cannot be used either: nothing is done to it.
+	alien, hostile bool
 	// remake is true where the queue is to be made in this step, and bridged where all of the bridge stands.
 	remake, bridged bool
 	// removes and creates swap ways over the bridge, and pairs the others.
@@ -137,8 +139,10 @@ func (d *differ) exchangeOf(want Queue, past Past) *exchanging {
 		e.Standin, e.Renames, beside, made = former.Name, true, former, true
 	}
 	ours := exists && d.ours(Ref{Kind: KindQueue, Name: want.Name}, got.Arguments) && !d.isClaimed(got.Queue)
-	if !made && (len(e.Fields) == 0 || !ours) {
-		return nil
+	e.alien = exists && !ours
+	e.hostile = e.alien && (len(e.Fields) > 0 || d.isClaimed(got.Queue))
+	if !made && (len(e.Fields) == 0 || !ours) || e.hostile && past.stepOf(want.Name) == "" {
+		return nil // where that is a conflict, it is told, and the queue of a former name stays as it is
 	}
 	if taken && !made {
 		d.conflict(standinConflict(e.Standin, want.Name), false)
@@ -148,7 +152,7 @@ func (d *differ) exchangeOf(want Queue, past Past) *exchanging {
 	seen.Untold = e.Renames && slices.Contains(past.Consumed, e.Standin) && !slices.Contains(past.Consumed, want.Name)
 	seen.Ordered = isSingle(want) || isSingle(got.Queue) || isSingle(beside.Queue)
 	switch {
-	case len(e.Fields) > 0 && ours:
+	case len(e.Fields) > 0 && ours, !exists && slices.Contains(past.Retiring, want.Name): // a list that lacks it is not believed
 		seen.Queue = LikenessOther
 	case exists && len(e.Fields) == 0:
 		seen.Queue = LikenessEqual
@@ -267,8 +271,11 @@ func (e *exchanging) enact() {
 	e.swaps = slices.Concat(e.removes, e.creates, e.pairs)
 }
 
-// takeAsIs keeps the queue from being a conflict.
+// takeAsIs keeps the queue from being a conflict, unless it is somebody else's.
 func (e *exchanging) takeAsIs() {
+	if e.hostile {
+		return
+	}
 	got := e.d.observed.Queues[e.Queue].Queue
 	for i := range e.d.desired.Queues {
 		if queue := &e.d.desired.Queues[i]; queue.Name == e.Queue {
@@ -278,8 +285,11 @@ func (e *exchanging) takeAsIs() {
 	}
 }
 
-// leave lets the queue not be desired for now.
+// leave lets the queue not be desired for now. Somebody else's stays a conflict, so that no policy for ours is written over it.
 func (e *exchanging) leave() {
+	if e.hostile {
+		return
+	}
 	e.d.desired.Queues = slices.DeleteFunc(e.d.desired.Queues, func(q Queue) bool { return q.Name == e.Queue })
 }
 

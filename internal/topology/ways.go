@@ -65,9 +65,13 @@ func (d *differ) foreignTrouble(exchange string) string {
 	return d.foreignObstacle(exchange)
 }
 
-// waysInto are the observed bindings into a queue, without the bridge.
+// waysInto are the observed bindings into a queue, without the bridge; into one that is not ours, those that we have made.
 func (e *exchanging) waysInto(queue string) []Binding {
-	return e.d.bound.to(queue, identities(e.bridge))
+	ways := e.d.bound.to(queue, identities(e.bridge))
+	if queue != e.Queue || !e.alien {
+		return ways
+	}
+	return slices.DeleteFunc(ways, func(way Binding) bool { return way.Arguments.Owner() != e.d.desired.Owner })
 }
 
 // lead moves the desired ways from one queue to another. What stands is swapped in pairs; what does not is made where it is to
@@ -230,14 +234,20 @@ func (d *differ) leadHome() {
 	}
 }
 
-// isHomeless is true for a queue that gets messages of others and whose heir is not there, or must not get any.
+// isHomeless is true for a queue whose heir is somebody else's, and for one that gets messages of others and whose heir is not there, or must not
+// get any.
 func (d *differ) isHomeless(queue Queue) bool {
 	work := d.heirOf(queue)
-	if d.queues[work] != RoleWork || len(d.waysOfOthers(queue.Name)) == 0 {
+	switch {
+	case d.queues[work] != RoleWork:
+		return false
+	case d.conflicted[Ref{Kind: KindQueue, Name: work}]:
+		return true
+	case len(d.waysOfOthers(queue.Name)) == 0:
 		return false
 	}
 	_, exists := d.observed.Queues[work]
-	return !exists || d.taken || d.broken || d.conflicted[Ref{Kind: KindQueue, Name: work}] || d.lacksSuspects(work)
+	return !exists || d.taken || d.broken || d.lacksSuspects(work)
 }
 
 // waysOfOthers are the observed bindings into a queue that are not ours.
