@@ -628,14 +628,14 @@ type TransportStatus struct {
 	// and classic queues. Only what is listed here or carries the mark is ever deleted.
 	// +optional
 	// +listType=set
-	// +kubebuilder:validation:MaxItems=128
+	// +kubebuilder:validation:MaxItems=512
 	// +kubebuilder:validation:items:MaxLength=300
 	Created []string `json:"created,omitempty"`
 
 	// adopted are objects of the spec that existed before; they are used and never deleted.
 	// +optional
 	// +listType=set
-	// +kubebuilder:validation:MaxItems=128
+	// +kubebuilder:validation:MaxItems=512
 	// +kubebuilder:validation:items:MaxLength=300
 	Adopted []string `json:"adopted,omitempty"`
 

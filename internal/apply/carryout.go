@@ -200,7 +200,7 @@ func (r *run) retireAll(ctx context.Context) error {
 	for _, state := range r.input.State.Retiring {
 		_, extra := states[state.Queue]
 		_, exists := r.observed.Queues[state.Queue]
-		if extra || (!exists && !desires(r.input.Desired, state.Queue)) {
+		if extra || !exists && (r.drains(state.Queue) || !desires(r.input.Desired, state.Queue)) {
 			states[state.Queue] = state
 		}
 	}
@@ -230,6 +230,11 @@ func (r *run) retireAll(ctx context.Context) error {
 	slices.SortFunc(r.report.Retiring, func(a, b v1alpha1.Retirement) int { return cmp.Compare(a.Queue, b.Queue) })
 	r.take(retirer)
 	return ended
+}
+
+// drains is true for a queue that is emptied to be exchanged.
+func (r *run) drains(queue string) bool {
+	return slices.ContainsFunc(r.Difference.Migrations, func(m topology.Migration) bool { return m.Drains == queue })
 }
 
 // suspectsOf names the work queue of a suspects' queue; empty for other queues.

@@ -21,6 +21,9 @@ const (
 	// sentWithin is the part of a request's lifetime within which a deletion must be sent once it is written down: who stands still for
 	// longer, as on a node that is frozen, must not send it when others take it for over.
 	sentWithin = 10
+	// promptly is within what RabbitMQ answers a deletion. One that is answered later may have been sent again by a proxy on the way, to which
+	// the first one had no answer, and which may still be carried out.
+	promptly = 5 * time.Second
 	// betweenDoubts is the longest time between two looks while something waits for a request that may still be carried out.
 	betweenDoubts = 5 * time.Second
 )
@@ -189,9 +192,9 @@ func (d *deletions) send(ctx context.Context, step topology.Step, request func()
 	if late := elapsed(state.written); d.life > 0 && late > d.life/sentWithin {
 		return fmt.Errorf("delete %s: %w: it was written down %s ago, and is begun anew", step.Ref(), broker.ErrUnreachable, late.Round(time.Second))
 	}
-	written := topology.Stamp(d.clock())
+	written, sent := topology.Stamp(d.clock()), time.Now()
 	err := request()
-	if answered(err) {
+	if answered(err) && elapsed(sent) < promptly {
 		d.known[key] = deletionState{doubtful: state.doubtful}
 	} else {
 		d.known[key] = deletionState{doubtful: written}

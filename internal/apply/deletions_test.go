@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"redrive.dev/redrive/api/v1alpha1"
@@ -76,6 +77,20 @@ func TestADeletionWithoutAnAnswerIsRememberedForAsLongAsItMayLive(t *testing.T) 
 	if err != nil || !report.Done || len(report.Deletions) > 0 {
 		t.Errorf("it is over: %v, %+v", err, report)
 	}
+}
+
+// A proxy that had no answer may have sent it again, and passed on the answer to that.
+func TestADeletionThatIsAnsweredLateMayStillBeCarriedOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for by, want := range map[time.Duration]int{0: 0, 6 * time.Second: 1} {
+			observed, _ := goner("old", topology.Arguments{"x-dead-letter-exchange": "async.failed"})
+			port := &noted{faulty: &faulty{observed: observed, by: by}}
+			report, err := port.force(nil, time.Now(), port.write)
+			if err != nil || len(report.Deletions) != want {
+				t.Errorf("answered after %s: %v, %+v, want %d that may still be carried out", by, err, report.Deletions, want)
+			}
+		}
+	})
 }
 
 // slow is a broker that answers late before a queue is deleted.

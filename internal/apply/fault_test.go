@@ -27,6 +27,8 @@ type faulty struct {
 	done    []string
 	queues  map[string]topology.QueueState
 	deleted error
+	// by is how long it takes to delete a queue.
+	by time.Duration
 }
 
 func (f *faulty) Observe(context.Context) (topology.Observed, error) { return f.observed, nil }
@@ -50,7 +52,10 @@ func (f *faulty) Queue(_ context.Context, name string) (topology.QueueState, err
 
 func (f *faulty) Bindings(context.Context, string) ([]topology.Binding, error) { return nil, nil }
 
-func (f *faulty) DeleteQueue(context.Context, string, bool, bool) error { return f.deleted }
+func (f *faulty) DeleteQueue(context.Context, string, bool, bool) error {
+	time.Sleep(f.by)
+	return f.deleted
+}
 
 func (f *faulty) DeleteExchange(context.Context, string) error { return nil }
 

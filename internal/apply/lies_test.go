@@ -13,6 +13,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/testbroker"
 	"redrive.dev/redrive/internal/testtransport"
 	"redrive.dev/redrive/internal/topology"
@@ -328,4 +329,39 @@ func TestAFormerFailureQueueThatAListLacksKeepsItsPolicy(t *testing.T) {
 	s.once()
 	time.Sleep(time.Second) // a policy takes effect in some hundred milliseconds
 	s.holds("async.failed", 20)
+}
+
+// Nothing leads into the old queue any more, so that a list which lacks it does not contradict itself: workers read the new messages before the old.
+func TestAListWithoutTheOldQueueKeepsTheOrderOfAnExchange(t *testing.T) {
+	s := newStage(t)
+	s.once()
+	s.allCounted()
+	s.queue("test").SingleActiveConsumer = new(true)
+	for range 5 {
+		s.publish("async", "test", nil)
+	}
+	s.counted("test", 5)
+	look := func(port apply.Port) apply.Report {
+		t.Helper()
+		report := s.onceOn(port)
+		s.state.Migrations = report.Migrations
+		s.later(11 * time.Second)
+		return report
+	}
+	s.eventually("the drain", func() bool {
+		report := look(s.client)
+		return len(report.Migrations) == 1 && report.Migrations[0].Step == v1alpha1.MigrationDrain
+	})
+	for range 5 {
+		s.publish("async", "test", nil)
+	}
+	s.counted("test.standin", 5)
+	look(s.through(listWithout("queues", "name", "test")))
+	for range 3 {
+		report := look(s.client)
+		s.holds("test", 5)
+		if len(report.Migrations) != 1 || report.Migrations[0].Step != v1alpha1.MigrationDrain || report.StandIns["test"].Reads == compile.ReadsStandin {
+			t.Fatalf("%+v, %+v: the old queue holds 5 messages", report.Migrations, report.StandIns)
+		}
+	}
 }
