@@ -20,13 +20,31 @@ type networks []netip.Prefix
 
 // have is true for an address in one of them.
 func (n networks) have(address netip.Addr) bool {
-	address = address.Unmap().WithZone("")
+	address = embedded(address.Unmap().WithZone(""))
 	for _, network := range n {
 		if network.Contains(address) {
 			return true
 		}
 	}
 	return false
+}
+
+var (
+	nat64     = netip.MustParsePrefix("64:ff9b::/96")
+	sixToFour = netip.MustParsePrefix("2002::/16")
+)
+
+// embedded is the IPv4 address to which a translator on the way sends what goes to an address of IPv6 (RFC 6052 and 3056), or the address itself.
+func embedded(address netip.Addr) netip.Addr {
+	bytes := address.As16()
+	switch {
+	case nat64.Contains(address):
+		return netip.AddrFrom4([4]byte(bytes[12:]))
+	case sixToFour.Contains(address):
+		return netip.AddrFrom4([4]byte(bytes[2:6]))
+	default:
+		return address
+	}
 }
 
 // dialer looks at each address that it is about to connect to, after the name was resolved: another answer of the resolver changes nothing.
