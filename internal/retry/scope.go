@@ -180,7 +180,7 @@ func (s *scope) readBody() (any, error) {
 	if !s.decoded {
 		s.decoded = true
 		began := time.Now()
-		s.bodyErr = s.message.Bodies.take(len(s.message.Body))
+		s.bodyErr = s.message.Bodies.take(s.message.Queue, len(s.message.Body))
 		s.budget.without(time.Since(began))
 		if s.bodyErr == nil {
 			s.taken = true

@@ -28,7 +28,7 @@ func TestWaitingForMemoryTakesNoneOfTheTimeOfADecision(t *testing.T) {
 	}
 	body := []byte(`{"tags":["a","x"]}`)
 	bodies := NewBodies(int64(len(body)))
-	if err := bodies.take(len(body)); err != nil {
+	if err := bodies.take("", len(body)); err != nil {
 		t.Fatal(err)
 	}
 	const wait = 200 * time.Millisecond

@@ -1,0 +1,84 @@
+package retry
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+)
+
+func TestQueuesThatWaitHaveTheirTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLine(2)
+		l.take("", 2)
+		var lock sync.Mutex
+		var order []string
+		var all sync.WaitGroup
+		// Each takes more than the half, so that one after the other has its part.
+		for i, queue := range []string{"many", "many", "many", "few", "other", "few"} {
+			all.Go(func() {
+				l.take(queue, 2)
+				lock.Lock()
+				order = append(order, fmt.Sprint(i, queue))
+				lock.Unlock()
+				l.give(2)
+			})
+			synctest.Wait() // for it to stand in line
+		}
+		l.give(1)
+		if l.tryTake(1) {
+			t.Error("somebody who would not wait went before those who do")
+		}
+		l.give(1)
+		all.Wait()
+		if want := []string{"0many", "3few", "4other", "1many", "5few", "2many"}; !slices.Equal(order, want) {
+			t.Errorf("they had their turns so: %v, want %v", order, want)
+		}
+		if l.free != 2 || len(l.waiting) > 0 || !l.tryTake(2) {
+			t.Errorf("%d are free in the end, %d queues wait", l.free, len(l.waiting))
+		}
+	})
+}
+
+// One large body took all the room, and the small ones of others stood in line behind it and behind those that waited before them.
+func TestSmallBodiesWaitForNoLargeOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		key, err := CompileKey("key", "message.body.tenant")
+		if err != nil {
+			t.Fatal(err)
+		}
+		const limit = 64 << 10
+		bodies := NewBodies(limit)
+		if err := bodies.take("large", limit); err != nil { // somebody is at work on it
+			t.Fatal(err)
+		}
+		var waiting sync.WaitGroup
+		for _, queue := range []string{"large", "medium"} {
+			waiting.Go(func() {
+				size := map[string]int{"large": limit, "medium": limit/smallBodies + 1}[queue]
+				if err := bodies.take(queue, size); err != nil {
+					t.Error(err)
+				}
+				bodies.give(size)
+			})
+			synctest.Wait()
+		}
+		for range 2 * smallBodies / shareOfSmall { // all of them together have no room at a time
+			if text, err := key.Of(Message{Body: []byte(`{"tenant":"small"}`), Queue: "small", Bodies: bodies}); text != "small" || err != nil {
+				t.Fatalf("the key is %q, %v", text, err)
+			}
+		}
+		held := 0
+		for ; bodies.tryTake(limit / smallBodies); held++ {
+		}
+		if held != smallBodies/shareOfSmall {
+			t.Errorf("%d of the largest small bodies have room at a time", held)
+		}
+		if bodies.tryTake(limit/smallBodies + 1) {
+			t.Error("a body that is just not small did not wait for the large one")
+		}
+		bodies.give(limit)
+		waiting.Wait()
+	})
+}
