@@ -126,12 +126,17 @@ type scene struct {
 
 func newScene(t *testing.T, broker *testbroker.Broker) *scene {
 	t.Helper()
+	return newSceneWith(t, broker, 50)
+}
+
+// newSceneWith has so many messages in work at a time, and a policy that asks these strategies first.
+func newSceneWith(t *testing.T, broker *testbroker.Broker, concurrency int32, strategies ...v1alpha1.Strategy) *scene {
+	t.Helper()
 	p := newPartner(t)
 	transport := testtransport.New(p.URL)
-	concurrency := int32(50)
 	transport.Spec.Workers[0].Concurrency = &concurrency
 	policy := testtransport.Explicit(500*time.Millisecond, time.Second, 2*time.Second)
-	policy.Strategies = []v1alpha1.Strategy{{Name: "rejected", When: "error.status == 422", Action: v1alpha1.ActionFail}}
+	policy.Strategies = append(strategies, v1alpha1.Strategy{Name: "rejected", When: "error.status == 422", Action: v1alpha1.ActionFail})
 	result := testtransport.Compile(t, transport, policy)
 	vhost := broker.Vhost(t)
 

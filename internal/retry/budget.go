@@ -36,32 +36,26 @@ type Budget struct {
 	looked int64
 }
 
-// begin starts the clock for one evaluation, and tells whether anything is left for it.
-func (b *Budget) begin() (began time.Time, err error) {
+// left tells whether anything is left for an evaluation.
+func (b *Budget) left() error {
 	switch {
 	case b.steps > DecisionSteps:
-		return began, errSteps
+		return errSteps
 	case b.took > decisionTime:
-		return began, errTime
+		return errTime
+	default:
+		return nil
 	}
+}
+
+// begin starts the clock for one evaluation.
+func (b *Budget) begin() (began time.Time) {
 	began = time.Now()
 	b.ends = began.Add(decisionTime - b.took)
-	return began, nil
+	return began
 }
 
-func (b *Budget) end(began time.Time) {
-	b.took += time.Since(began)
-	b.ends = time.Time{}
-}
-
-// without takes out of the time of the evaluation that runs what it waited for others.
-func (b *Budget) without(waited time.Duration) {
-	if b == nil || b.ends.IsZero() {
-		return
-	}
-	b.ends = b.ends.Add(waited)
-	b.took -= waited
-}
+func (b *Budget) end(began time.Time) { b.took += time.Since(began) }
 
 // spend takes steps. It ends the evaluation, by the panic that CEL takes for that, where there are not as many: an error would be
 // a value like others, which && and || may pass over.

@@ -187,13 +187,13 @@ func (p *program) eval(s *scope) (ref.Val, error) {
 	if err != nil {
 		return nil, err
 	}
-	began, err := s.budget.begin()
-	if err != nil {
-		return nil, err
+	value, err := s.inTurn(run)
+	if s.wantsBody {
+		s.wantsBody = false
+		_, _ = s.readBody() // the expression reads it again, and what was wrong with it
+		value, err = s.inTurn(run)
 	}
-	defer s.budget.end(began)
-	value, _, err := run.Eval(s)
-	return value, err //nolint:wrapcheck // as above
+	return value, err
 }
 
 // matches evaluates an expression that gives a bool. The error is an *ExpressionError.

@@ -12,6 +12,7 @@ import (
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
+	"github.com/google/cel-go/interpreter"
 )
 
 // bodyDecoder turns a body into maps, lists, strings, json.Numbers, bools and nil.
@@ -71,6 +72,8 @@ type scope struct {
 	taken   bool
 	body    any
 	bodyErr error
+	// hasTurn is true while an evaluation has a turn, and wantsBody where it ended because the body is to be decoded first.
+	hasTurn, wantsBody bool
 
 	values  [slots]ref.Val
 	headers headers
@@ -175,17 +178,48 @@ func (s *scope) time(at slot, value time.Time) ref.Val {
 	return s.values[at]
 }
 
+// inTurn evaluates a program that counts what it costs, in its turn. Waiting for that takes none of the time of the decision.
+func (s *scope) inTurn(run cel.Program) (ref.Val, error) {
+	if err := s.budget.left(); err != nil {
+		return nil, err
+	}
+	s.message.Turns.take(s.message.Queue)
+	s.hasTurn = true
+	defer func() {
+		s.hasTurn = false
+		s.message.Turns.give()
+	}()
+	steps, looked := s.budget.steps, s.budget.looked
+	defer s.budget.end(s.budget.begin())
+	value, _, err := run.Eval(s)
+	if s.wantsBody {
+		s.budget.steps, s.budget.looked = steps, looked // all of it is done again
+	}
+	return value, err //nolint:wrapcheck // the callers give it its place
+}
+
+// quickBody is how large a body is at most that takes a few milliseconds to decode, in bytes.
+const quickBody = 32 << 10
+
 // readBody decodes the body when it is read for the first time, as soon as there is memory for it.
+//
+// An evaluation that has a turn does not wait: whoever had the memory might wait for that turn, and the texts that were made so far would
+// stay meanwhile. Nor does it decode what takes long while others wait for the turn. So it ends, gives up both, and is done anew when the body is there.
 func (s *scope) readBody() (any, error) {
-	if !s.decoded {
-		s.decoded = true
-		began := time.Now()
-		s.bodyErr = s.message.Bodies.take(s.message.Queue, len(s.message.Body))
-		s.budget.without(time.Since(began))
-		if s.bodyErr == nil {
-			s.taken = true
-			s.body, s.bodyErr = s.decode(s.message.Body)
-		}
+	size := len(s.message.Body)
+	switch {
+	case s.decoded:
+		return s.body, s.bodyErr
+	case !s.hasTurn:
+		s.bodyErr = s.message.Bodies.take(s.message.Queue, size)
+	case size > quickBody || !s.message.Bodies.tryTake(size):
+		s.wantsBody = true
+		panic(interpreter.EvalCancelledError{Message: "the body is decoded first", Cause: interpreter.ContextCancelled})
+	}
+	s.decoded = true
+	if s.bodyErr == nil {
+		s.taken = true
+		s.body, s.bodyErr = s.decode(s.message.Body)
 	}
 	return s.body, s.bodyErr
 }

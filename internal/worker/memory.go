@@ -17,6 +17,8 @@ const (
 	// bodyShare is the part of the memory that the bodies may have which expressions read at the same time, but for an eighth more of small
 	// ones. Decoded they take 32 times as much, a little more than a quarter of the memory, and 68 times at worst, three fifths of it.
 	bodyShare = 128
+	// leastTurns is how many expressions are evaluated at a time where there is one processor: one that takes long stops nobody else's then.
+	leastTurns = 2
 )
 
 // mostAlone is how many bytes one message may take, with what the handler writes it into, where so many may be on loan: three eighths of the

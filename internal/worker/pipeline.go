@@ -194,7 +194,7 @@ func (w *Worker) open(j *job) (opened bool) {
 		j.nameless, j.state.ID = true, message.NewID(w.options.Rand)
 	}
 	j.view = message.View(d.Message, j.state, j.queue.Name)
-	j.view.Bodies, j.view.Budget = w.bodies, &j.budget
+	j.view.Bodies, j.view.Turns, j.view.Budget = w.bodies, w.turns, &j.budget
 	if len(j.state.Garbage) > 0 {
 		w.options.Metrics.garbageHeaders.WithLabelValues(d.Queue).Inc()
 		w.problems.warn("garbage/"+d.Queue, "headers of a message cannot be used and are ignored",

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -78,8 +79,9 @@ type Worker struct {
 	// loans are the deliveries that are not settled yet, and room is the memory that they take.
 	loans *loans
 	room  *amqp.Room
-	// bodies is the memory for those that expressions read.
+	// bodies is the memory for those that expressions read, and turns are those of their evaluations.
 	bodies   *retry.Bodies
+	turns    *retry.Turns
 	draining chan struct{}
 	problems *sampled
 	troubles *troubles
@@ -130,6 +132,7 @@ func New(o Options) (*Worker, error) {
 		idle:      make(chan *job),
 		loans:     newLoans(loanBytes(o.Memory)),
 		bodies:    retry.NewBodies(bodyBytes(o.Memory)),
+		turns:     retry.NewTurns(max(leastTurns, runtime.GOMAXPROCS(0))),
 		troubles:  newTroubles(),
 		heads:     newHeads(),
 		unread:    &unread{all: map[string]returns{}},
