@@ -316,8 +316,12 @@ func (k *Key) Of(msg Message) (string, error) {
 	switch value.(type) {
 	case types.String, types.Int, types.Uint, types.Double, types.Bool, types.Bytes:
 		text, ok := value.ConvertToType(types.StringType).(types.String)
-		if ok {
-			return cut(string(text), maxKey), nil
+		switch {
+		case !ok:
+		case e.light && len(text) <= maxKey:
+			return string(text), nil
+		default: // it may be a part of a text of 1 MiB, all of which would stay in use with it
+			return strings.Clone(cut(string(text), maxKey)), nil
 		}
 	}
 	return "", e.failed(gave("a text", value.Type()))
