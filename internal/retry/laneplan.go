@@ -12,8 +12,11 @@ import (
 const (
 	// maxSteps bounds how far a schedule is followed. What lies beyond counts as open-ended.
 	maxSteps = 128
-	// maxSplit is the number of lanes across the window of a jittered step.
+	// maxSplit is the number of lanes across the window of a jittered step, and splits how many ways there are to have fewer, by halves.
 	maxSplit = 8
+	splits   = 4
+	// manyLanes is how many lanes are gathered exactly; more are gathered to three digits.
+	manyLanes = 1 << 14
 	// thinExactly is the number of lanes that are thinned one by one; more are coarsened first.
 	thinExactly = 512
 )
@@ -49,17 +52,22 @@ func Ladder() Lanes {
 // largest. merged is the number of wanted lanes that were left out: their delays round up to a lane within a tenth, or
 // hop, and are never early.
 //
+// Where they are more than 16,384, all are rounded up to three digits before that, and merged counts that many.
+//
 // Then come 1s, 10s, 1m and 10m, as far as maxAge reaches, if a policy follows a handler's advice. They may take the place of
 // lanes of jittered steps, but of no others.
 func PlanLanes(policies []*Policy, limit int, open bool) (lanes Lanes, merged int) {
 	limit = max(limit, 1)
-	w := wanted{exact: map[time.Duration]bool{}, windows: map[window]bool{}, open: open}
+	w := newWanted(limit)
+	w.open = open
 	for _, p := range policies {
 		w.addPolicy(p)
 	}
-	lanes = w.lanes(maxSplit)
+	split := splits - 1
+	lanes = w.lanes(split)
 	all := len(lanes)
-	for split := maxSplit / 2; split >= 1 && len(lanes) > limit; split /= 2 {
+	for len(lanes) > limit && split > 0 {
+		split--
 		lanes = w.lanes(split)
 	}
 	var kept Lanes
@@ -67,7 +75,7 @@ func PlanLanes(policies []*Policy, limit int, open bool) (lanes Lanes, merged in
 		kept = Ladder()
 	}
 	lanes = thin(lanes, limit, kept)
-	merged = all - len(lanes)
+	merged = max(0, all-len(lanes))
 	return w.withAdvised(lanes, limit), merged
 }
 
@@ -78,8 +86,10 @@ func (w *wanted) withAdvised(lanes Lanes, limit int) Lanes {
 	}
 	advised := advisedLanes(w.advisedWithin)
 	kept := slices.Clone(advised)
-	for d := range w.exact {
-		kept = append(kept, lane(d))
+	for _, d := range lanes {
+		if w.exact[d] {
+			kept = append(kept, d)
+		}
 	}
 	for _, d := range slices.Backward(advised) { // the longest one saves most hops
 		place, there := slices.BinarySearch(lanes, d)
@@ -99,14 +109,33 @@ func (w *wanted) withAdvised(lanes Lanes, limit int) Lanes {
 	return lanes
 }
 
-// wanted are the delays that need lanes.
+// wanted are the delays that need lanes. They are gathered as lanes at once, and not as the windows that they come from: those are as many as all
+// strategies of all policies have steps, millions of them where somebody wants that.
 type wanted struct {
-	exact   map[time.Duration]bool
-	windows map[window]bool
+	// schedules that were added.
+	schedules map[schedule]bool
+	// exact are the lanes of delays without jitter.
+	exact laneSet
+	// split are all lanes, with the windows split into 1, 2, 4 and 8 parts.
+	split [splits]laneSet
+	// limit is how many lanes there may be. Those of windows in more parts than one matter up to there only.
+	limit int
+	// coarse is true where there are so many lanes that they are kept to three digits.
+	coarse bool
 	// open is true where some delay is not known beforehand.
 	open bool
 	// advisedWithin is the longest maxAge of the policies that follow a handler's advice; 0 where none does.
 	advisedWithin time.Duration
+}
+
+type laneSet map[time.Duration]bool
+
+func newWanted(limit int) wanted {
+	w := wanted{schedules: map[schedule]bool{}, exact: laneSet{}, limit: limit}
+	for i := range w.split {
+		w.split[i] = laneSet{}
+	}
+	return w
 }
 
 func (w *wanted) addPolicy(p *Policy) {
@@ -125,7 +154,30 @@ func (w *wanted) addPolicy(p *Policy) {
 	}
 }
 
+// schedule is a backoff, but for the list of an Explicit one, and how far it is followed.
+type schedule struct {
+	kind                      v1alpha1.BackoffType
+	delay, step, most, maxAge time.Duration
+	multiplier                float64
+	jitter                    jitter
+	limit                     int64
+}
+
+// isNew is false for a schedule that was added already: a strategy may be part of hundreds of policies.
+func (w *wanted) isNew(b *backoff, limit int64, maxAge time.Duration) bool {
+	if b.kind == v1alpha1.BackoffExplicit {
+		return true
+	}
+	s := schedule{b.kind, b.delay, b.step, b.maxDelay, maxAge, b.multiplier, b.jitter, limit}
+	known := w.schedules[s]
+	w.schedules[s] = true
+	return !known
+}
+
 func (w *wanted) addSchedule(b *backoff, limit int64, maxAge time.Duration) {
+	if !w.isNew(b, limit, maxAge) {
+		return
+	}
 	for s := range b.steps(limit, maxAge) {
 		if b.jitter.kind == v1alpha1.JitterFull || b.jitter.kind == v1alpha1.JitterDecorrelated || s.n == maxSteps {
 			w.open = true
@@ -141,25 +193,61 @@ func (w *wanted) addSchedule(b *backoff, limit int64, maxAge time.Duration) {
 func (w *wanted) addWindow(v window) {
 	v = window{min: min(v.min, MaxLane), max: min(v.max, MaxLane)}
 	if v.min == v.max {
-		w.exact[v.max] = true
-		return
+		w.exact.add(w.kept(lane(v.max)), manyLanes)
 	}
-	w.windows[v] = true
-}
-
-// lanes with the windows split into that many parts, ascending. Those of a smaller power of two are among those of a
-// larger one.
-func (w *wanted) lanes(split int) Lanes {
-	set := map[time.Duration]bool{}
-	for d := range w.exact {
-		set[lane(d)] = true
-	}
-	for v := range w.windows {
-		for i := range split {
-			set[lane(v.part((i+1)*(maxSplit/split)))] = true
+	w.split[0].add(w.kept(lane(v.max)), manyLanes)
+	for i := 1; i < splits; i++ {
+		most, parts := w.limit, 1<<i
+		if i == splits-1 {
+			most = manyLanes // all are counted
+		}
+		for part := 1; part <= parts && len(w.split[i]) <= most; part++ {
+			w.split[i].add(lane(v.part(part*maxSplit/parts)), most)
 		}
 	}
+	if !w.coarse && len(w.split[0]) > manyLanes {
+		w.coarse = true
+		w.exact, w.split[0] = w.exact.coarse(), w.split[0].coarse()
+	}
+}
+
+// kept is a lane as it is kept.
+func (w *wanted) kept(lane time.Duration) time.Duration {
+	if w.coarse {
+		return toThreeDigits(lane)
+	}
+	return lane
+}
+
+// add adds one unless there are more than that many already.
+func (s laneSet) add(lane time.Duration, most int) {
+	if len(s) <= most {
+		s[lane] = true
+	}
+}
+
+func (s laneSet) coarse() laneSet {
+	coarse := laneSet{}
+	for d := range s {
+		coarse[toThreeDigits(d)] = true
+	}
+	return coarse
+}
+
+// toThreeDigits rounds a lane up to three digits: a hundredth of it at most.
+func toThreeDigits(lane time.Duration) time.Duration {
+	grid := time.Millisecond
+	for lane >= 1000*grid {
+		grid *= 10
+	}
+	return min((lane + grid - 1).Truncate(grid), MaxLane)
+}
+
+// lanes with the windows split into 1<<i parts, ascending. Those of fewer parts are among those of more.
+func (w *wanted) lanes(i int) Lanes {
+	set := w.split[i]
 	if w.open {
+		set = maps.Clone(set)
 		for _, d := range Ladder() {
 			set[d] = true
 		}

@@ -129,6 +129,37 @@ func TestADelayThatAHandlerAsksForTakesFewHops(t *testing.T) {
 	}
 }
 
+// More lanes than are gathered exactly: none of them is early for that, and a plan is the same whatever comes first.
+func TestTensOfThousandsOfDelaysAreRoundedUp(t *testing.T) {
+	var policies []*Policy
+	longest := time.Duration(0)
+	for i := range 300 {
+		p := compile(t, `{maxRetries: 128, maxAge: 8760h, handlerAdvice: Ignore, backoff: {type: Linear, delay: 1s, maxDelay: 720h}}`)
+		p.backoff.delay += time.Duration(i) * 37 * time.Millisecond
+		p.backoff.step += time.Duration(i) * 41 * time.Millisecond
+		if i%2 == 0 {
+			p.backoff.jitter.kind = v1alpha1.JitterEqual
+		}
+		policies, longest = append(policies, p), max(longest, p.LongestDelay())
+	}
+	lanes, merged := PlanLanes(policies, 64, false)
+	if last := lanes[len(lanes)-1]; len(lanes) != 64 || last < longest || last > longest+longest/100 || merged < manyLanes-64 {
+		t.Errorf("lanes %s for delays of up to %s, merged %d", keys(lanes), longest, merged)
+	}
+	slices.Reverse(policies)
+	if again, _ := PlanLanes(policies, 64, false); !slices.Equal(again, lanes) {
+		t.Errorf("lanes %s, and in another order %s", keys(lanes), keys(again))
+	}
+	for d, want := range map[time.Duration]time.Duration{
+		100 * time.Millisecond: 100 * time.Millisecond, 999 * time.Millisecond: 999 * time.Millisecond, 1001 * time.Millisecond: 1010 * time.Millisecond,
+		12345 * time.Second: 12400 * time.Second, 9999 * time.Second: 10000 * time.Second, MaxLane: MaxLane,
+	} {
+		if got := toThreeDigits(d); got != want {
+			t.Errorf("%s becomes %s, want %s", d, got, want)
+		}
+	}
+}
+
 func TestPlanLanesThinsOutWhatIsTooMuch(t *testing.T) {
 	tests := []planning{
 		{

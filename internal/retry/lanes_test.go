@@ -16,11 +16,11 @@ func anyLanes() *rapid.Generator[Lanes] {
 		for range rapid.IntRange(1, 64).Draw(t, "lanes") {
 			exact = append(exact, time.Duration(rapid.Int64Range(100, (2*time.Hour).Milliseconds()).Draw(t, "ms"))*time.Millisecond)
 		}
-		w := wanted{exact: map[time.Duration]bool{}}
+		w := newWanted(len(exact))
 		for _, d := range exact {
-			w.exact[d] = true
+			w.addWindow(window{min: d, max: d})
 		}
-		return w.lanes(1)
+		return w.lanes(0)
 	})
 }
 
