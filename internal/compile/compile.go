@@ -27,6 +27,14 @@ const (
 
 	defaultConcurrency = 10
 	defaultWeight      = 1
+
+	// MaxStrategies is how many strategies the policies of one Transport have together, where those of a policy that others include count for each
+	// of these: as many as 256 policies, one for each rule of a Transport, have of their own. Includes multiply: without a bound 16 policies, and some
+	// hundreds that include them all, come to 600,000.
+	MaxStrategies = 256 * 128
+
+	// maxInvalid is how many policies or rules are said to be wrong.
+	maxInvalid = 16
 )
 
 // Error says why a Transport has no configuration. Reason is one of the condition reasons of the API.
@@ -129,7 +137,29 @@ func References(t *v1alpha1.Transport) []string {
 	return slices.Compact(names)
 }
 
+// Strategies counts those of all policies that a Transport refers to, with what they include. It costs little, whatever there are.
+func Strategies(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy) (all int) {
+	for _, name := range References(t) {
+		policy, ok := policies[name]
+		if !ok {
+			continue
+		}
+		all += len(policy.Spec.Strategies)
+		for _, include := range policy.Spec.IncludeStrategies {
+			if included, err := strategiesOf(include, policies); err == nil {
+				all += len(included)
+			}
+		}
+	}
+	return all
+}
+
 func resolveAll(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy) (map[string]v1alpha1.RetryPolicySpec, error) {
+	if all := Strategies(t, policies); all > MaxStrategies {
+		return nil, &Error{Reason: v1alpha1.ReasonInvalid, Err: fmt.Errorf("spec.retryPolicies: the policies of the Transport have %d strategies together, "+
+			"and %d are allowed; what a policy includes counts for each policy that includes it: name fewer policies, or let fewer of them include that many",
+			all, MaxStrategies)}
+	}
 	resolved := map[string]v1alpha1.RetryPolicySpec{}
 	if usesDefaults(t) {
 		resolved[Defaults] = v1alpha1.RetryPolicySpec{}
@@ -155,10 +185,11 @@ func resolveAll(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy
 }
 
 // Resolve gives a policy's spec with the strategies of the policies and presets that it includes, after its own and named
-// "policy/strategy" or "preset/strategy". What those include is not followed. It fails when an included policy does not exist.
+// "policy/strategy" or "preset/strategy". What those include is not followed. It fails when an included policy does not exist. What strategies lead
+// to is shared with the policies that they come from, which many include: it must not be altered.
 func Resolve(policy *v1alpha1.RetryPolicy, policies map[string]*v1alpha1.RetryPolicy) (v1alpha1.RetryPolicySpec, error) {
-	spec := *policy.Spec.DeepCopy()
-	spec.IncludeStrategies = nil
+	spec := policy.Spec
+	spec.IncludeStrategies, spec.Strategies = nil, slices.Clip(spec.Strategies)
 	var missing []error
 	for i, include := range policy.Spec.IncludeStrategies {
 		included, err := strategiesOf(include, policies)
@@ -166,6 +197,7 @@ func Resolve(policy *v1alpha1.RetryPolicy, policies map[string]*v1alpha1.RetryPo
 			missing = append(missing, fmt.Errorf("RetryPolicy %q, spec.includeStrategies[%d]: %w in namespace %q", policy.Name, i, err, policy.Namespace))
 			continue
 		}
+		spec.Strategies = slices.Grow(spec.Strategies, len(included))
 		for _, strategy := range included {
 			strategy.Name = cmp.Or(include.Name, string(include.Preset)) + "/" + strategy.Name
 			spec.Strategies = append(spec.Strategies, strategy)
@@ -174,7 +206,7 @@ func Resolve(policy *v1alpha1.RetryPolicy, policies map[string]*v1alpha1.RetryPo
 	return spec, join(missing)
 }
 
-// strategiesOf are copies of the strategies that an include names.
+// strategiesOf are the strategies that an include names.
 func strategiesOf(include v1alpha1.StrategyInclude, policies map[string]*v1alpha1.RetryPolicy) ([]v1alpha1.Strategy, error) {
 	if include.Name == "" {
 		return retry.Preset(include.Preset) //nolint:wrapcheck // the caller names the field
@@ -183,7 +215,7 @@ func strategiesOf(include v1alpha1.StrategyInclude, policies map[string]*v1alpha
 	if !ok {
 		return nil, fmt.Errorf("RetryPolicy %q does not exist", include.Name)
 	}
-	return policy.DeepCopy().Spec.Strategies, nil
+	return policy.Spec.Strategies, nil
 }
 
 func usesDefaults(t *v1alpha1.Transport) bool {
@@ -198,8 +230,8 @@ func compileAll(compiler *retry.Compiler, t *v1alpha1.Transport, specs map[strin
 		policy, err := compiler.Compile(name, specs[name])
 		if err != nil {
 			invalid = append(invalid, err)
-			if errors.Is(err, retry.ErrTooMuch) {
-				break // so would be said of each that follows
+			if errors.Is(err, retry.ErrTooMuch) || len(invalid) >= maxInvalid {
+				break // so would be said of each that follows, or nobody reads on
 			}
 			continue
 		}
@@ -213,7 +245,7 @@ func compileAll(compiler *retry.Compiler, t *v1alpha1.Transport, specs map[strin
 		if err != nil {
 			invalid = append(invalid, err)
 		}
-		if errors.Is(err, retry.ErrTooMuch) {
+		if errors.Is(err, retry.ErrTooMuch) || len(invalid) >= maxInvalid {
 			break
 		}
 	}

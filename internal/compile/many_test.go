@@ -144,12 +144,122 @@ func TestPoliciesThatAreTooLargeTogetherAreToldOfOnce(t *testing.T) {
 	transport, policies := manyPartners(v1alpha1.LanesStandard)
 	for name, p := range policies {
 		for n := range 100 {
+			if len(p.Spec.IncludeStrategies) == 0 {
+				break // what is included counts for each of the 200, and would be too much by its number
+			}
 			p.Spec.Strategies = append(p.Spec.Strategies, strategy(fmt.Sprint("s", n), fmt.Sprintf(`message.type == "%s %03d"`, name, n)))
 		}
 	}
 	_, err := compile.Compile(transport, policies)
 	if err == nil || strings.Count(err.Error(), "are too large") != 1 {
 		t.Errorf("got %v", err)
+	}
+}
+
+// including are 16 policies of 128 strategies, with as many schedules, and others that include them all. Each is as the API takes it.
+func including(n int, change func(i int, spec *v1alpha1.RetryPolicySpec)) (*v1alpha1.Transport, map[string]*v1alpha1.RetryPolicy) {
+	policies, t := map[string]*v1alpha1.RetryPolicy{}, transport(func(*v1alpha1.TransportSpec) {})
+	var all []v1alpha1.StrategyInclude
+	for i := range 16 {
+		name := fmt.Sprint("base-", i)
+		var spec v1alpha1.RetryPolicySpec
+		for j := range 128 {
+			spec.Strategies = append(spec.Strategies, v1alpha1.Strategy{
+				Name: fmt.Sprint("s", j), When: "true", MaxRetries: new(int32(1000)),
+				Backoff: &v1alpha1.Backoff{
+					Type: v1alpha1.BackoffExponential, Delay: v1alpha1.NewDuration(time.Duration(1000+(i*128+j)*7) * time.Millisecond),
+					Multiplier: new("1.01"), MaxDelay: v1alpha1.NewDuration(time.Hour),
+					Jitter: &v1alpha1.Jitter{Type: v1alpha1.JitterProportional, Percent: new(int32(20))},
+				},
+			})
+		}
+		policies[name] = policy(name, spec)
+		all = append(all, v1alpha1.StrategyInclude{Name: name})
+	}
+	for i := range n {
+		spec := v1alpha1.RetryPolicySpec{MaxAge: v1alpha1.NewDuration(700 * time.Hour), IncludeStrategies: all}
+		change(i, &spec)
+		name := fmt.Sprint("all-", i)
+		policies[name] = policy(name, spec)
+		t.Spec.RetryPolicies = append(t.Spec.RetryPolicies, v1alpha1.PolicyRule{When: "true", RetryPolicyRef: v1alpha1.PolicyReference{Name: name}})
+	}
+	return t, policies
+}
+
+// 34 policies that include 16 of 128 strategies made 69,632 copies, and took four seconds and 71 MB.
+func TestStrategiesAreCountedBeforeTheyAreCopied(t *testing.T) {
+	transport, policies := including(34, func(int, *v1alpha1.RetryPolicySpec) {})
+	var err error
+	allocated := allocatedBy(func() { _, err = compile.Compile(transport, policies) })
+	refused, ok := errors.AsType[*compile.Error](err)
+	if !ok || refused.Reason != v1alpha1.ReasonInvalid || !strings.Contains(err.Error(), "have 69632 strategies together, and 32768 are allowed") {
+		t.Errorf("error %v", err)
+	}
+	if allocated > 256<<10 {
+		t.Errorf("%d kB were allocated before it was refused", allocated>>10)
+	}
+}
+
+// What stays allowed takes memory for the copies, and not for each step of each schedule: neither where policies share their schedules, nor where
+// each follows them to another age.
+func TestAsManyIncludesAsAreAllowedTakeLittleMemory(t *testing.T) {
+	for name, change := range map[string]func(int, *v1alpha1.RetryPolicySpec){
+		"the same schedules": func(int, *v1alpha1.RetryPolicySpec) {},
+		"schedules that end elsewhere": func(i int, spec *v1alpha1.RetryPolicySpec) {
+			spec.MaxAge = v1alpha1.NewDuration(700*time.Hour + time.Duration(i)*time.Second)
+		},
+	} {
+		transport, policies := including(compile.MaxStrategies/2048-1, change)
+		var result *compile.Result
+		var err error
+		begun := time.Now()
+		allocated := allocatedBy(func() { result, err = compile.Compile(transport, policies) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s: %d strategies, %d MB, %s", name, compile.Strategies(transport, policies), allocated>>20, time.Since(begun))
+		if allocated > 64<<20 || len(result.Lanes) != 24 {
+			t.Errorf("%s: %d MB were allocated, for %d lanes", name, allocated>>20, len(result.Lanes))
+		}
+	}
+}
+
+// allocatedBy is how many bytes are allocated in all, by this test alone.
+func allocatedBy(work func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	work()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// A policy for each of 256 rules, each with as many strategies as a policy has of its own.
+func TestPoliciesOfAllRulesMayHaveAllTheirStrategies(t *testing.T) {
+	transport, policies := transport(func(*v1alpha1.TransportSpec) {}), map[string]*v1alpha1.RetryPolicy{}
+	for i := range 256 {
+		name := fmt.Sprint("p", i)
+		var spec v1alpha1.RetryPolicySpec
+		for j := range 128 {
+			spec.Strategies = append(spec.Strategies, strategy(fmt.Sprint("s", j), fmt.Sprintf("error.status == %d", 400+j)))
+		}
+		policies[name] = policy(name, spec)
+		transport.Spec.RetryPolicies = append(transport.Spec.RetryPolicies, v1alpha1.PolicyRule{When: "true", RetryPolicyRef: v1alpha1.PolicyReference{Name: name}})
+	}
+	if _, err := compile.Compile(transport, policies); err != nil {
+		t.Errorf("%.500v", err)
+	}
+}
+
+func TestOnlySomeOfThousandsOfWrongStrategiesAreTold(t *testing.T) {
+	transport, policies := including(15, func(int, *v1alpha1.RetryPolicySpec) {})
+	for _, p := range policies {
+		for i := range p.Spec.Strategies {
+			p.Spec.Strategies[i].When = "error.statsu == 1"
+		}
+	}
+	_, err := compile.Compile(transport, policies)
+	if err == nil || strings.Count(err.Error(), "statsu") == 0 || len(err.Error()) > 100_000 {
+		t.Errorf("%.500v", err)
 	}
 }
 

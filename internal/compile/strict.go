@@ -2,6 +2,7 @@ package compile
 
 import (
 	"fmt"
+	"time"
 
 	"k8s.io/utils/ptr"
 
@@ -36,6 +37,7 @@ func maxCrashes(t *v1alpha1.Transport) int {
 func checkStrict(t *v1alpha1.Transport, compiled map[string]*retry.Policy) error {
 	limit := (&Config{ConsumerTimeout: ptr.Deref(t.Spec.Broker.ConsumerTimeout, v1alpha1.Duration{})}).HoldLimit()
 	var problems []error
+	longest := map[string]time.Duration{} // a policy is that of many queues, and all its schedules are followed for it
 	for i := range t.Spec.Queues {
 		if !IsStrict(&t.Spec.Queues[i]) {
 			continue
@@ -50,11 +52,14 @@ func checkStrict(t *v1alpha1.Transport, compiled map[string]*retry.Policy) error
 				problems = append(problems, fmt.Errorf("spec.queues[%d] has Strict ordering, and strategy %q of policy %q is unlimited: one message could "+
 					"stop the queue for as long as maxAge; give it maxRetries instead", i, strategy, name))
 			}
-			if longest := p.LongestDelay(); longest >= limit {
+			if _, known := longest[name]; !known {
+				longest[name] = p.LongestDelay()
+			}
+			if longest[name] >= limit {
 				problems = append(problems, fmt.Errorf("spec.queues[%d] has Strict ordering, and policy %q may wait %s before a retry: the message waits in "+
 					"a worker, and less than %s is allowed, half of the broker's consumer timeout; set a shorter maxDelay in its backoff or "+
 					"in the strategy with delayFrom, or, where RabbitMQ has a "+
-					"longer consumer_timeout, broker.consumerTimeout", i, name, retry.Readable(longest), retry.Readable(limit)))
+					"longer consumer_timeout, broker.consumerTimeout", i, name, retry.Readable(longest[name]), retry.Readable(limit)))
 			}
 		}
 	}

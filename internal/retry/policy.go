@@ -56,7 +56,7 @@ type strategy struct {
 // Compile makes a policy from its spec, in which the included strategies already stand after the own ones. It fills what
 // is left out and orders the strategies by priority, equal ones as they stand.
 //
-// The error joins everything that is wrong: an *ExpressionError for each mistake in an expression, and a plain error for
+// The error joins everything that is wrong, of 32 strategies at most: an *ExpressionError for each mistake in an expression, and a plain error for
 // each value that the API's validation would have refused.
 func Compile(name string, spec v1alpha1.RetryPolicySpec) (*Policy, error) {
 	c, err := NewCompiler()
@@ -87,6 +87,9 @@ const (
 	maxTexts        = 256 << 10
 	maxPatternSteps = 50_000
 )
+
+// maxWrong is how many strategies of a policy are said to be wrong. A wrong expression is compiled anew wherever it stands, and nobody reads on.
+const maxWrong = 32
 
 // ErrTooMuch says that the expressions so far have no room for further ones: all that follows is refused too.
 var ErrTooMuch = fmt.Errorf("the expressions of all policies, rules and keys together are too large: "+
@@ -182,7 +185,7 @@ func (c *Compiler) Compile(name string, spec v1alpha1.RetryPolicySpec) (*Policy,
 		if err != nil {
 			errs = append(errs, err)
 		}
-		if errors.Is(err, ErrTooMuch) {
+		if errors.Is(err, ErrTooMuch) || len(errs) >= maxWrong {
 			break
 		}
 		p.strategies = append(p.strategies, s)
