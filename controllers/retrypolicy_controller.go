@@ -148,10 +148,10 @@ func (r *RetryPolicyReconciler) usedBy(ctx context.Context, object client.Object
 	return names, nil
 }
 
-// policiesOf reads the RetryPolicies of a namespace.
+// policiesOf reads the RetryPolicies of a namespace. They are the cache's own, and must not be altered.
 func policiesOf(ctx context.Context, c client.Reader, namespace string) (map[string]*v1alpha1.RetryPolicy, error) {
 	var list v1alpha1.RetryPolicyList
-	if err := c.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+	if err := c.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list the RetryPolicies of namespace %s: %w", namespace, err)
 	}
 	policies := make(map[string]*v1alpha1.RetryPolicy, len(list.Items))

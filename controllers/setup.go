@@ -103,6 +103,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		drops:      newDrops(),
 		counts:     newStatusCounts(),
 		memory:     newMemories(),
+		verdicts:   newVerdicts(),
 		configMaps: newConfigMapCache(),
 		drift:      newDrift(),
 		voices:     newVoices(age),

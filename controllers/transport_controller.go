@@ -42,6 +42,8 @@ type TransportReconciler struct {
 	drops   *drops
 	counts  *statusCounts
 	memory  *memories
+	// verdicts on the policies of Transports, as they were last compiled.
+	verdicts *verdicts
 	// configMaps of the workers, as they were last read.
 	configMaps *configMapCache
 	drift      *drift
@@ -210,6 +212,7 @@ func (r *TransportReconciler) forget(name types.NamespacedName) {
 	r.standings.forget(name)
 	r.counts.forget(name)
 	r.memory.forget(name)
+	r.verdicts.forget(name)
 	r.configMaps.forget(name)
 	r.drift.forget(name)
 	r.contests.forget(name)
@@ -231,11 +234,8 @@ func (r *TransportReconciler) addFinalizer(ctx context.Context, run *transportRu
 // compile turns the spec and the policies into the workers' configuration: Stalled with PolicyNotFound, PolicyInvalid,
 // InvalidExpression or Invalid where that cannot be. Then the last good configuration stays in force.
 func (r *TransportReconciler) compile(ctx context.Context, run *transportRun) error {
-	policies, err := policiesOf(ctx, r.Client, run.transport.Namespace)
-	if err != nil {
-		return err
-	}
-	run.compiled, err = compile.Compile(run.transport, policies)
+	var err error
+	run.compiled, err = r.compileNow(ctx, run)
 	if refused, ok := errors.AsType[*compile.Error](err); ok {
 		return stall(refused.Reason, err)
 	}
@@ -245,7 +245,7 @@ func (r *TransportReconciler) compile(ctx context.Context, run *transportRun) er
 		}
 		run.followReplicas()
 	}
-	return err //nolint:wrapcheck // a compile.Error names what it is about
+	return err
 }
 
 // followReplicas lets the workers divide what they share by the pods that an autoscaler wants at the moment, and by the one of

@@ -16,7 +16,6 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/broker"
-	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -51,7 +50,9 @@ func (r *TransportReconciler) reconcile(ctx context.Context, name types.Namespac
 			return r.turnAway(ctx, run, crowdPause, err)
 		}
 		defer leave()
-		if err := r.warm(ctx, run, crowd); err != nil {
+		if err := r.warm(ctx, run, crowd); errors.Is(err, errCompiling) {
+			return r.turnAway(ctx, run, fullPause, err)
+		} else if err != nil {
 			return ctrl.Result{}, err
 		}
 		place, err := run.found.port.line.join(run.found.port, name.Namespace, run.settled())
@@ -88,24 +89,20 @@ func (r *TransportReconciler) turnAway(ctx context.Context, run *transportRun, p
 	return ctrl.Result{RequeueAfter: jitter(pause)}, nil
 }
 
-// warm does beforehand what costs CPU and not the broker, so that nobody keeps a seat meanwhile: expressions are compiled and templates merged
-// once, and kept. What is wrong with them is told at the look itself.
+// warm does beforehand what costs CPU and not the broker, so that nobody keeps a seat meanwhile: policies are compiled, lanes planned and templates
+// merged once, and what comes of it is kept. What is wrong with them is told at the look itself.
 func (r *TransportReconciler) warm(ctx context.Context, run *transportRun, crowd *crowd) error {
-	if !run.changed() || !run.transport.DeletionTimestamp.IsZero() {
+	if !run.transport.DeletionTimestamp.IsZero() {
 		return nil
+	}
+	if right, err := r.compileOnce(ctx, run.transport, crowd); err != nil || !right || !run.changed() {
+		return err
 	}
 	select {
 	case crowd.busy <- struct{}{}:
 		defer func() { <-crowd.busy }()
 	case <-ctx.Done():
 		return errNothing
-	}
-	policies, err := policiesOf(ctx, r.Client, run.transport.Namespace)
-	if err != nil {
-		return err
-	}
-	if _, err := compile.Compile(run.transport, policies); err != nil {
-		return nil // as above
 	}
 	run.source = run.found.source
 	for i := range run.transport.Spec.Workers {

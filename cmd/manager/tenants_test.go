@@ -382,6 +382,7 @@ func TestOneTenantCannotStopOrOverrunAnother(t *testing.T) {
 	if os.Getenv(allTenants) != "" {
 		attacks = append(attacks,
 			attack{"patterns that grow where they are compiled", w.patterns},
+			attack{"policies that include thousands of strategies", w.including},
 			attack{"templates that take long to be merged", w.templates},
 			attack{"a host that no metric may name", w.oddHost},
 			attack{"a policy of RabbitMQ that grows where it is compiled", w.brokerPolicy},
@@ -455,6 +456,41 @@ func (w *tenants) patterns() {
 		w.make(policy)
 		transport := w.hostileTransport(policy.Name, w.broker.ManagementURL)
 		transport.Spec.RetryPolicyRef = &v1alpha1.PolicyReference{Name: policy.Name}
+		w.make(transport)
+	}
+}
+
+// including are 50 Transports of as many policies as a quota may allow: some have too many strategies, and others as many as they may, each with a
+// schedule of its own.
+func (w *tenants) including() {
+	var all []v1alpha1.StrategyInclude
+	for i := range 16 {
+		policy := &v1alpha1.RetryPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: w.hostile, Name: fmt.Sprint("base-", i)}}
+		for j := range 128 {
+			policy.Spec.Strategies = append(policy.Spec.Strategies, v1alpha1.Strategy{
+				Name: fmt.Sprint("s", j), When: "true", MaxRetries: new(int32(1000)),
+				Backoff: &v1alpha1.Backoff{
+					Type: v1alpha1.BackoffExponential, Delay: v1alpha1.NewDuration(time.Duration(1000+(i*128+j)*7) * time.Millisecond), Multiplier: new("1.01"),
+					Jitter: &v1alpha1.Jitter{Type: v1alpha1.JitterProportional, Percent: new(int32(20))},
+				},
+			})
+		}
+		w.make(policy)
+		all = append(all, v1alpha1.StrategyInclude{Name: policy.Name})
+	}
+	var rules []v1alpha1.PolicyRule
+	for i := range 34 {
+		policy := &v1alpha1.RetryPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: w.hostile, Name: fmt.Sprint("all-", i)}}
+		policy.Spec.MaxAge = v1alpha1.NewDuration(700*time.Hour + time.Duration(i)*time.Second)
+		policy.Spec.IncludeStrategies = all
+		w.make(policy)
+		rules = append(rules, v1alpha1.PolicyRule{When: "true", RetryPolicyRef: v1alpha1.PolicyReference{Name: policy.Name}})
+	}
+	for i := range 50 {
+		transport := w.hostileTransport(fmt.Sprint("including-", i), fmt.Sprintf("http://127.0.0.1:%d", 1+i))
+		if transport.Spec.RetryPolicies = rules; i%2 == 0 {
+			transport.Spec.RetryPolicies = rules[:15]
+		}
 		w.make(transport)
 	}
 }

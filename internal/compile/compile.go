@@ -78,14 +78,69 @@ func (r *Result) Merged() string {
 // Compile resolves and checks the policies of a Transport and gives the lanes and the configuration of each worker.
 // policies holds the RetryPolicies of the Transport's namespace by name. An error is an *Error.
 func Compile(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy) (*Result, error) {
+	result, _, err := CompileAgain(t, policies, nil)
+	return result, err
+}
+
+// Verdict is what takes time to find out about a Transport and its policies, and stays the same as long as these do. It is small, whatever they are.
+type Verdict struct {
+	needs  Needs
+	merged int
+	// err is why there is no configuration.
+	err *Error
+}
+
+// maxKept is how much of the text of an error is kept: more than a condition shows.
+const maxKept = 8 << 10
+
+// CompileAgain is Compile, and gives what is to be kept for the next time. known is that of the last time; where the Transport or a policy has changed since,
+// or there was none, it is nil.
+func CompileAgain(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy, known *Verdict) (*Result, *Verdict, error) {
+	if known != nil && known.err != nil {
+		return nil, known, known.err
+	}
+	result, verdict, err := compileBy(t, policies, known)
+	refused, ok := errors.AsType[*Error](err)
+	if !ok {
+		return result, verdict, err
+	}
+	text := err.Error()
+	if len(text) > maxKept {
+		text = strings.ToValidUTF8(text[:maxKept], "")
+	}
+	return nil, &Verdict{err: &Error{Reason: refused.Reason, Err: errors.New(text)}}, err
+}
+
+func compileBy(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy, known *Verdict) (*Result, *Verdict, error) {
 	resolved, err := resolveAll(t, policies)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	compiler, err := retry.NewCompiler()
-	if err != nil {
-		return nil, &Error{Reason: v1alpha1.ReasonPolicyInvalid, Err: err}
+	var compiler *retry.Compiler // nil where all expressions are known to be right
+	if known == nil {
+		if compiler, err = retry.NewCompiler(); err != nil {
+			return nil, nil, &Error{Reason: v1alpha1.ReasonPolicyInvalid, Err: err}
+		}
+		if known, err = judge(compiler, t, resolved); err != nil {
+			return nil, nil, err
+		}
 	}
+	result := &Result{Needs: known.needs, MergedDelays: known.merged}
+	for i := range t.Spec.Workers {
+		config, err := workerConfig(compiler, t, &t.Spec.Workers[i], resolved, result.Needs)
+		if err != nil {
+			return nil, nil, &Error{Reason: v1alpha1.ReasonInvalidExpression, Err: fmt.Errorf("spec.workers[%d].%w", i, err)}
+		}
+		if err := checkPrefetch(&config); err != nil {
+			return nil, nil, &Error{Reason: v1alpha1.ReasonInvalid, Err: fmt.Errorf("spec.workers[%d]: %w", i, err)}
+		}
+		result.Workers = append(result.Workers, config)
+	}
+	return result, known, nil
+}
+
+// judge compiles the policies and plans the lanes.
+func judge(compiler *retry.Compiler, t *v1alpha1.Transport, resolved map[string]v1alpha1.RetryPolicySpec) (*Verdict, error) {
 	compiled, err := compileAll(compiler, t, resolved)
 	if err != nil {
 		return nil, err
@@ -96,26 +151,16 @@ func Compile(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy) (
 	if err := checkScaling(t); err != nil {
 		return nil, &Error{Reason: v1alpha1.ReasonInvalid, Err: err}
 	}
-	result := &Result{Needs: Needs{Deliveries: deliveries(t, compiled)}}
+	verdict := &Verdict{needs: Needs{Deliveries: deliveries(t, compiled)}}
 	limit, high := retry.LaneLimit(t.Spec.Lanes), anyHigher(compiled)
 	if high {
 		limit /= 2 // each has a twin
 	}
-	result.Lanes, result.MergedDelays = retry.PlanLanes(sorted(compiled), limit, releases(t))
+	verdict.needs.Lanes, verdict.merged = retry.PlanLanes(sorted(compiled), limit, releases(t))
 	if high {
-		result.HighLanes = result.Lanes
+		verdict.needs.HighLanes = verdict.needs.Lanes
 	}
-	for i := range t.Spec.Workers {
-		config, err := workerConfig(compiler, t, &t.Spec.Workers[i], resolved, result.Needs)
-		if err != nil {
-			return nil, &Error{Reason: v1alpha1.ReasonInvalidExpression, Err: fmt.Errorf("spec.workers[%d].%w", i, err)}
-		}
-		if err := checkPrefetch(&config); err != nil {
-			return nil, &Error{Reason: v1alpha1.ReasonInvalid, Err: fmt.Errorf("spec.workers[%d]: %w", i, err)}
-		}
-		result.Workers = append(result.Workers, config)
-	}
-	return result, nil
+	return verdict, nil
 }
 
 // References lists the names of the RetryPolicies that a Transport refers to itself, sorted and without repetition.

@@ -37,13 +37,13 @@ func releases(t *v1alpha1.Transport) bool {
 	return false
 }
 
-// protect fills in the limits, the budget and the breaker of a worker group, and checks their expressions. The error begins
-// with the field.
+// protect fills in the limits, the budget and the breaker of a worker group, and checks their expressions where there is a compiler. The error
+// begins with the field.
 func protect(compiler *retry.Compiler, c *Config, w *v1alpha1.Worker) error {
 	for i := range w.RateLimits {
 		spec := &w.RateLimits[i]
 		limit, err := rateLimit(spec)
-		if err == nil && limit.Key != "" {
+		if err == nil && limit.Key != "" && compiler != nil {
 			_, err = compiler.CompileKey("key", limit.Key)
 		}
 		if err != nil {
@@ -63,7 +63,7 @@ func protect(compiler *retry.Compiler, c *Config, w *v1alpha1.Worker) error {
 	}
 	if w.Breaker != nil {
 		c.Breaker = breaker(w.Breaker)
-		if c.Breaker.Key != "" {
+		if c.Breaker.Key != "" && compiler != nil {
 			if _, err := compiler.CompileKey("breaker.key", c.Breaker.Key); err != nil {
 				return err //nolint:wrapcheck // it names the field
 			}
