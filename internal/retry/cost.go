@@ -16,20 +16,24 @@ const (
 	maxShortText = 255
 	// maxFailureText bounds those of a failure.
 	maxFailureText = 1024
-	// lightCost is far below what would be much, because the estimate leaves out some steps through values of any type.
-	lightCost = 10_000
+	// lightCost is far below what would be much: the estimate leaves out some steps through values of any type, and each of hundreds of
+	// expressions about a message may come to it.
+	lightCost = 2_000
 )
 
-// isLight is true for an expression that costs little on every message with short texts. The estimate takes the functions that give
-// more than they read for cheap.
-func (e *environment) isLight(ast *cel.Ast) bool {
+// costOf is what an expression costs at most on a message with short texts, in steps. It is light where that is little. The estimate takes the
+// functions that give more than they read for cheap.
+func (e *environment) costOf(ast *cel.Ast) (cost int64, light bool) {
 	for name := range growing {
 		if len(celast.MatchDescendants(celast.NavigateAST(ast.NativeRep()), celast.FunctionMatcher(name))) > 0 {
-			return false
+			return 0, false
 		}
 	}
 	estimate, err := e.cel.EstimateCost(ast, lightSizes{})
-	return err == nil && estimate.Max <= lightCost
+	if err != nil || estimate.Max > lightCost {
+		return 0, false
+	}
+	return 1 + int64(estimate.Max), true //nolint:gosec // not more than lightCost
 }
 
 // lightSizes tells CEL's estimate how long the texts are.
@@ -52,12 +56,18 @@ func (lightSizes) EstimateSize(node checker.AstNode) *checker.SizeEstimate {
 }
 
 // EstimateCallCost implements checker.CostEstimator. CEL knows the cost of its functions, but for those that go through a text to make
-// something else of it, or that look for a time zone: they would be as cheap as a sum.
+// something else of it, or that look for a time zone: they would be as cheap as a sum. And it takes a pattern by its length, not by what it repeats.
 func (lightSizes) EstimateCallCost(function, overload string, target *checker.AstNode, args []checker.AstNode) *checker.CallEstimate {
 	if overload == inZone[function] && len(args) == 1 {
 		return readOf(args[0], zoneSteps)
 	}
 	switch overload {
+	case overloads.Matches, overloads.MatchesString:
+		text := append([]checker.AstNode{}, args...)
+		if target != nil {
+			text = append([]checker.AstNode{*target}, args...)
+		}
+		return matchOf(text[0], stepsOfPattern(text[1].Expr()))
 	case overloads.StringToInt, overloads.StringToUint, overloads.StringToDouble, overloads.StringToBool, overloads.StringToDuration,
 		overloads.StringToTimestamp, overloads.SizeString, overloads.SizeStringInst:
 	default:
@@ -67,6 +77,15 @@ func (lightSizes) EstimateCallCost(function, overload string, target *checker.As
 		return readOf(*target, 1)
 	}
 	return readOf(args[0], 1)
+}
+
+// matchOf is the cost of a pattern that takes so many steps for each textStep bytes of a text.
+func matchOf(text checker.AstNode, steps int64) *checker.CallEstimate {
+	size := checker.UnknownSizeEstimate()
+	if known := text.ComputedSize(); known != nil {
+		size = *known
+	}
+	return &checker.CallEstimate{CostEstimate: size.Add(checker.FixedSizeEstimate(textStep)).MultiplyByCostFactor(float64(steps) / textStep)}
 }
 
 // readOf is the cost of a call that goes through a text, and takes some steps beside.

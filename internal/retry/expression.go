@@ -86,6 +86,22 @@ func (o origin) error(err error, line, column int) *ExpressionError {
 	return e
 }
 
+// of is an error of compile, told of the same text in this place.
+func (o origin) of(err error) error {
+	errs := []error{err}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // what compile gives
+		errs = joined.Unwrap()
+	}
+	told := make([]error, len(errs))
+	for i, err := range errs {
+		told[i] = err
+		if its, ok := errors.AsType[*ExpressionError](err); ok {
+			told[i] = o.error(its.Err, its.Line, its.Column)
+		}
+	}
+	return errors.Join(told...)
+}
+
 // expression is a compiled expression in its place. It is immutable and safe for concurrent use.
 type expression struct {
 	*program
@@ -98,9 +114,10 @@ type program struct {
 	// text as it was written, and the steps of its regular expressions.
 	text  string
 	steps int
-	// run is what evaluates it. It counts what that costs, unless it is light: then it cannot cost much.
+	// run is what evaluates it. It counts what that costs, unless it is light: then it cannot cost more than cost, in steps.
 	run   cel.Program
 	light bool
+	cost  int64
 	// counted counts in any case. It is rarely needed, and not small.
 	counted func() (cel.Program, error)
 	// source finds the position of what failed at run time.
@@ -164,7 +181,8 @@ func (e *environment) compile(o origin, text string, want result) (*expression, 
 
 // plan makes a program of a checked expression.
 func (e *environment) plan(text string, ast *cel.Ast) (*program, error) {
-	p := &program{text: text, steps: patternSteps(ast), light: e.isLight(ast), source: ast.NativeRep().SourceInfo()}
+	p := &program{text: text, steps: patternSteps(ast), source: ast.NativeRep().SourceInfo()}
+	p.cost, p.light = e.costOf(ast)
 	p.counted = sync.OnceValues(func() (cel.Program, error) {
 		return e.cel.Program(ast, cel.CustomDecoratorV2(tariffOf(ast.NativeRep()).decorate), cel.EvalOptions(cel.OptOptimize))
 	})
@@ -180,6 +198,10 @@ func (e *environment) plan(text string, ast *cel.Ast) (*program, error) {
 // eval evaluates the expression, and counts what it costs only where that could be too much.
 func (p *program) eval(s *scope) (ref.Val, error) {
 	if p.light && s.short {
+		if err := s.budget.left(); err != nil {
+			return nil, err
+		}
+		s.budget.steps += p.cost
 		value, _, err := p.run.Eval(s)
 		return value, err //nolint:wrapcheck // the callers give it its place
 	}

@@ -70,10 +70,16 @@ func Compile(name string, spec v1alpha1.RetryPolicySpec) (*Policy, error) {
 // them come to. It is not safe for concurrent use; what it compiles is.
 type Compiler struct {
 	policies, messages *environment
-	// seen are the expressions so far, nil for one that is wrong, and texts and steps what they come to. An environment forgets what it
-	// has no room for, and would compile anew, and keep once more, what stands in many policies.
-	seen         map[seenProgram]*program
+	// seen are the expressions so far, and texts and steps what they come to. An environment forgets what it has no room for, and
+	// would compile anew, and keep once more, what stands in many policies.
+	seen         map[seenProgram]verdict
 	texts, steps int
+}
+
+// verdict is an expression that was compiled, or what is wrong with it.
+type verdict struct {
+	program *program
+	wrong   error
 }
 
 // seenProgram identifies an expression of a Compiler.
@@ -88,7 +94,7 @@ const (
 	maxPatternSteps = 50_000
 )
 
-// maxWrong is how many strategies of a policy are said to be wrong. A wrong expression is compiled anew wherever it stands, and nobody reads on.
+// maxWrong is how many strategies of a policy are said to be wrong: nobody reads on.
 const maxWrong = 32
 
 // ErrTooMuch says that the expressions so far have no room for further ones: all that follows is refused too.
@@ -105,31 +111,31 @@ func NewCompiler() (*Compiler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Compiler{policies: policies, messages: messages, seen: map[seenProgram]*program{}}, nil
+	return &Compiler{policies: policies, messages: messages, seen: map[seenProgram]verdict{}}, nil
 }
 
 // compile counts an expression once, and checks it.
 func (c *Compiler) compile(env *environment, o origin, text string, want result) (*expression, error) {
 	known := seenProgram{env, knownProgram{text, want}}
-	before, counted := c.seen[known]
-	if before != nil {
-		return &expression{program: before, origin: o}, nil
+	before, isKnown := c.seen[known]
+	switch {
+	case before.program != nil:
+		return &expression{program: before.program, origin: o}, nil
+	case isKnown:
+		return nil, o.of(before.wrong)
 	}
-	if !counted {
-		c.seen[known] = nil
-		c.texts += len(text)
-	}
-	if c.texts > maxTexts || c.steps > maxPatternSteps {
+	if c.texts += len(text); c.texts > maxTexts || c.steps > maxPatternSteps {
 		return nil, o.error(ErrTooMuch, 0, 0)
 	}
 	compiled, err := env.compile(o, text, want)
 	if err != nil {
+		c.seen[known] = verdict{wrong: err}
 		return nil, err
 	}
 	if c.steps += compiled.steps; c.steps > maxPatternSteps {
 		return nil, o.error(ErrTooMuch, 0, 0)
 	}
-	c.seen[known] = compiled.program
+	c.seen[known] = verdict{program: compiled.program}
 	return compiled, nil
 }
 
