@@ -49,8 +49,10 @@ const (
 	maxTemplate = 64 << 10
 	// maxAllTemplates bounds those of a Transport together.
 	maxAllTemplates = 256 << 10
-	// maxElements bounds each list in it.
-	maxElements = 256
+	// maxElements bounds each list in it, and maxContainers those of containers: each of them is some kilobyte in the Deployment and in the
+	// list of who manages its fields, however short it is here.
+	maxElements   = 256
+	maxContainers = 32
 
 	// tooLong and tooLongTogether stand for templates that are refused, whatever is in them.
 	tooLong         = `"too long"`
@@ -93,6 +95,10 @@ func checkLists(path *field.Path, node any) (errs field.ErrorList) {
 	switch node := node.(type) {
 	case map[string]any:
 		for _, key := range slices.Sorted(maps.Keys(node)) {
+			if list, ok := node[key].([]any); ok && len(list) > maxContainers && (key == "containers" || key == "initContainers") {
+				errs = append(errs, field.TooMany(path.Child(key), len(list), maxContainers))
+				continue
+			}
 			errs = append(errs, checkLists(path.Child(key), node[key])...)
 		}
 	case []any:

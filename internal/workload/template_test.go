@@ -245,10 +245,11 @@ func TestTemplateThatWeakensThePodsSecurity(t *testing.T) {
 
 func TestATemplateThatWouldTakeLongToMergeIsRefused(t *testing.T) {
 	many := strings.TrimSuffix(strings.Repeat(`{"name":"a","value":"b"},`, 257), ",")
+	some := strings.TrimSuffix(strings.Repeat(`{"name":"a","image":"b"},`, 33), ",")
 	checkRefusals(t, map[string]refusal{
 		"too many variables": {inWorker(`"env":[` + many + `]`), templatePath + ".spec.containers[0].env", "must have at most 256 items"},
 		"too many containers": {
-			`{"spec":{"containers":[` + many + `]}}`, templatePath + ".spec.containers", "must have at most 256 items",
+			`{"spec":{"initContainers":[` + some + `]}}`, templatePath + ".spec.initContainers", "must have at most 32 items",
 		},
 		"too long": {`{"metadata":{"annotations":{"a":"` + strings.Repeat("x", 64<<10) + `"}}}`, templatePath, "65536 bytes"},
 	})
