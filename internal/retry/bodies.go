@@ -1,27 +1,41 @@
 package retry
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+)
 
 const (
-	// smallBodies is the part of all room up to which a body is small, and shareOfSmall the part that small ones have for themselves.
+	// quickBody is how large a body is at most that takes a few milliseconds to decode, in bytes.
+	quickBody = 32 << 10
+	// smallBodies is the part of all room up to which such a body is small, and shareOfSmall the part that small ones have for themselves,
+	// but for what is more than quickBodies of them for each processor.
 	smallBodies  = 64
 	shareOfSmall = 8
+	quickBodies  = 4
 )
 
 // Bodies is the memory that all decoded bodies of a process may take together, told in bytes of bodies as they came. A body waits until
 // there is room for it. Small ones have a share of their own beside it: a large one takes all the room, and a third of a second to decode,
 // so that nothing else went on while somebody sent many. It is safe for concurrent use.
 type Bodies struct {
-	limit        int64
+	// limit is the size of the largest body that is decoded, and most that of the largest small one.
+	limit, most int64
+	// least is what a large body takes at least.
+	least        int64
 	large, small *line
 }
 
-// NewBodies makes an account; 0 is no limit.
-func NewBodies(limit int64) *Bodies {
+// NewBodies makes an account; a limit of 0 is none. At most as many large bodies are decoded at a time as there are processors: they would be
+// done no sooner, and everybody else would wait for a processor behind all of them.
+func NewBodies(limit int64, processors int) *Bodies {
 	if limit <= 0 {
-		return nil
+		limit = math.MaxInt64
 	}
-	return &Bodies{limit: limit, large: newLine(limit), small: newLine(limit / shareOfSmall)}
+	return &Bodies{
+		limit: limit, most: min(limit/smallBodies, quickBody), least: limit / int64(processors),
+		large: newLine(limit), small: newLine(min(limit/shareOfSmall, quickBodies*quickBody*int64(processors))),
+	}
 }
 
 // take waits for the room that a body needs. The error says that it never fits. Nobody who has room waits for anything but the
@@ -34,25 +48,31 @@ func (b *Bodies) take(queue string, size int) error {
 		return plainError(fmt.Sprintf("message.body is not decoded: it has %d bytes, and the memory limit of the worker allows for %d; "+
 			"raise that limit, or let the expression read a header", size, b.limit))
 	}
-	b.of(size).take(queue, int64(size))
+	from, room := b.roomOf(size)
+	from.take(queue, room)
 	return nil
 }
 
 // tryTake takes the room that a body needs if there is enough at once.
 func (b *Bodies) tryTake(size int) bool {
-	return b == nil || b.of(size).tryTake(int64(size))
+	if b == nil {
+		return true
+	}
+	from, room := b.roomOf(size)
+	return from.tryTake(room)
 }
 
 func (b *Bodies) give(size int) {
 	if b != nil {
-		b.of(size).give(int64(size))
+		to, room := b.roomOf(size)
+		to.give(room)
 	}
 }
 
-// of is where a body of this size has its room.
-func (b *Bodies) of(size int) *line {
-	if int64(size) <= b.limit/smallBodies {
-		return b.small
+// roomOf is what a body of this size takes, and of what.
+func (b *Bodies) roomOf(size int) (*line, int64) {
+	if int64(size) <= b.most {
+		return b.small, int64(size)
 	}
-	return b.large
+	return b.large, max(int64(size), b.least)
 }

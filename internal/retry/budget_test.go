@@ -286,7 +286,7 @@ func TestBodiesWaitForTheMemoryToBeDecoded(t *testing.T) {
 			lock.Unlock()
 			return decodeJSON(body)
 		}
-		bodies := NewBodies(20)
+		bodies := NewBodies(20, 2)
 		var all sync.WaitGroup
 		for range 10 {
 			all.Go(func() {

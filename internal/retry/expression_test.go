@@ -388,12 +388,12 @@ func TestABodyThatIsTooLargeToBeDecodedFailsTheExpressionThatReadsIt(t *testing.
 		t.Error("it was decoded")
 		return nil, errAbsent
 	}
-	v := p.Decide(Failure{}, Message{Body: []byte(`{"x":1}`), Bodies: NewBodies(6)}, History{}, start(), edge(false))
+	v := p.Decide(Failure{}, Message{Body: []byte(`{"x":1}`), Bodies: NewBodies(6, 2)}, History{}, start(), edge(false))
 	if v.Strategy != "b" || len(v.Problems) != 1 || !strings.Contains(v.Problems[0].Error(), "it has 7 bytes, and the memory limit of the worker allows for 6") {
 		t.Errorf("strategy %q decided, problems %v", v.Strategy, v.Problems)
 	}
 	p.decode = decodeJSON
-	if v := p.Decide(Failure{}, Message{Body: []byte(`{"x":1}`), Bodies: NewBodies(7)}, History{}, start(), edge(false)); v.Strategy != "a" || len(v.Problems) != 0 {
+	if v := p.Decide(Failure{}, Message{Body: []byte(`{"x":1}`), Bodies: NewBodies(7, 2)}, History{}, start(), edge(false)); v.Strategy != "a" || len(v.Problems) != 0 {
 		t.Errorf("of a body that is just small enough %q decided, problems %v", v.Strategy, v.Problems)
 	}
 }

@@ -49,7 +49,7 @@ func TestSmallBodiesWaitForNoLargeOnes(t *testing.T) {
 			t.Fatal(err)
 		}
 		const limit = 64 << 10
-		bodies := NewBodies(limit)
+		bodies := NewBodies(limit, 2)
 		if err := bodies.take("large", limit); err != nil { // somebody is at work on it
 			t.Fatal(err)
 		}
@@ -81,4 +81,27 @@ func TestSmallBodiesWaitForNoLargeOnes(t *testing.T) {
 		bodies.give(limit)
 		waiting.Wait()
 	})
+}
+
+// Dozens were decoded at a time where each took a small part of the room, and everybody else waited for a processor behind all of them.
+func TestNoMoreLargeBodiesAreDecodedAtATimeThanThereAreProcessors(t *testing.T) {
+	const limit = 1 << 20
+	for name, bodies := range map[string]*Bodies{"limited": NewBodies(limit, 3), "unlimited": NewBodies(0, 3)} {
+		size := int(bodies.most) + 1
+		held := 0
+		for ; bodies.tryTake(size); held++ {
+		}
+		if held != 3 {
+			t.Errorf("%s: %d have room at a time, want 3", name, held)
+		}
+		for range held {
+			bodies.give(size)
+		}
+		if !bodies.tryTake(limit) {
+			t.Errorf("%s: there is less room in the end", name)
+		}
+	}
+	if bodies := NewBodies(16<<30, 3); bodies.most != quickBody || bodies.small.free != 3*quickBodies*quickBody {
+		t.Errorf("with much memory bodies of up to %d bytes are small, and have %d", bodies.most, bodies.small.free)
+	}
 }

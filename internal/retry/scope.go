@@ -198,9 +198,6 @@ func (s *scope) inTurn(run cel.Program) (ref.Val, error) {
 	return value, err //nolint:wrapcheck // the callers give it its place
 }
 
-// quickBody is how large a body is at most that takes a few milliseconds to decode, in bytes.
-const quickBody = 32 << 10
-
 // readBody decodes the body when it is read for the first time, as soon as there is memory for it.
 //
 // An evaluation that has a turn does not wait: whoever had the memory might wait for that turn, and the texts that were made so far would

@@ -69,7 +69,7 @@ func TestAnEvaluationThatWaitsForMemoryHasNoTurn(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := strategyWhen(t, `['a'].map(t, t.replace('a', 'xyz')).exists(t, t == message.body[0])`)
 			body := []byte(`["xyz"` + strings.Repeat(" ", size-7) + `]`)
-			bodies, turns := NewBodies(int64(len(body))), NewTurns(1)
+			bodies, turns := NewBodies(int64(len(body)), 2), NewTurns(1)
 			if err := bodies.take("", len(body)); err != nil {
 				t.Fatal(err)
 			}
@@ -117,7 +117,7 @@ func TestABodyThatCannotBeDecodedIsTriedOnceByAnEvaluationThatHasATurn(t *testin
 			t.Errorf("%d bytes: decoded %d times, problems %v", size, decoded, v.Problems)
 		}
 	}
-	v := p.Decide(Failure{}, Message{Body: []byte(`[1, 1, 1]`), Bodies: NewBodies(5), Turns: NewTurns(1)}, History{}, start(), edge(false))
+	v := p.Decide(Failure{}, Message{Body: []byte(`[1, 1, 1]`), Bodies: NewBodies(5, 2), Turns: NewTurns(1)}, History{}, start(), edge(false))
 	if len(v.Problems) != 2 || !strings.Contains(v.Problems[0].Error(), "it has 9 bytes") {
 		t.Errorf("a body that never has room: %v", v.Problems)
 	}

