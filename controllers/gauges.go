@@ -67,7 +67,8 @@ func register(registry prometheus.Registerer, collectors ...prometheus.Collector
 	return nil
 }
 
-// set takes a look at the queues of a Transport.
+// set takes a look at the queues of a Transport. Of a queue that is told twice the first counts: a registry refuses to serve any metric, of all
+// Transports, where two have the same labels.
 func (g *gauges) set(name types.NamespacedName, queues []apply.QueueCount, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -75,16 +76,20 @@ func (g *gauges) set(name types.NamespacedName, queues []apply.QueueCount, now t
 	for _, known := range g.queues[name] {
 		backlogs[known.Name] = known.backlog
 	}
-	seen := make([]queueGauge, len(queues))
-	for i, queue := range queues {
-		seen[i] = queueGauge{QueueCount: queue}
-		if queue.Messages == nil || queue.Role == topology.RoleLane {
+	seen, told := make([]queueGauge, 0, len(queues)), make(map[string]bool, len(queues))
+	for _, queue := range queues {
+		if told[queue.Name] {
 			continue
 		}
-		if seen[i].backlog = backlogs[queue.Name]; seen[i].backlog == nil {
-			seen[i].backlog = &backlog{}
+		told[queue.Name] = true
+		gauge := queueGauge{QueueCount: queue}
+		if queue.Messages != nil && queue.Role != topology.RoleLane {
+			if gauge.backlog = backlogs[queue.Name]; gauge.backlog == nil {
+				gauge.backlog = &backlog{}
+			}
+			gauge.oldest = gauge.backlog.see(queue, now)
 		}
-		seen[i].oldest = seen[i].backlog.see(queue, now)
+		seen = append(seen, gauge)
 	}
 	g.queues[name] = seen
 }

@@ -382,7 +382,8 @@ func desires(desired topology.Objects, queue string) bool {
 	return slices.ContainsFunc(desired.Queues, func(q topology.Queue) bool { return q.Name == queue })
 }
 
-// counts has the desired queues and what belongs to them: stand-ins, and suspects that are still to be handled.
+// counts has the desired queues and what belongs to them: stand-ins, and suspects that are still to be handled. Each is counted once, whatever it is
+// besides.
 func counts(p *Prepared) []QueueCount {
 	var counts []QueueCount
 	desired, observed := slices.Clone(p.input.Desired.Queues), p.observed
@@ -394,8 +395,10 @@ func counts(p *Prepared) []QueueCount {
 			desired = append(desired, topology.Queue{Name: queue.Name, Role: topology.RoleSuspects})
 		}
 	}
+	counted := make(map[string]bool, len(desired))
 	for _, queue := range desired {
-		if got, exists := observed.Queues[queue.Name]; exists {
+		if got, exists := observed.Queues[queue.Name]; exists && !counted[queue.Name] {
+			counted[queue.Name] = true
 			counts = append(counts, countOf(got, queue.Role))
 		}
 	}

@@ -186,12 +186,14 @@ func (p Past) stepOf(queue string) v1alpha1.MigrationStep {
 	return ""
 }
 
-// formerOf is the queue of a former name that still stands. The queue of the new name takes over from it as from a stand-in.
+// formerOf is the queue of a former name that still stands. The queue of the new name takes over from it as from a stand-in. One that stands in for another
+// queue already gives its messages to that one.
 func (d *differ) formerOf(want Queue) (QueueState, bool) {
 	for _, name := range want.Formerly {
 		got, exists := d.observed.Queues[name]
 		ours := exists && d.ours(Ref{Kind: KindQueue, Name: name}, got.Arguments) && !d.isClaimed(got.Queue)
-		if ours && d.queues[name] == "" && RoleOf(got.Queue) == RoleWork {
+		elsewhere := StandinFor(got.Queue) != "" && StandinFor(got.Queue) != want.Name
+		if ours && !elsewhere && d.queues[name] == "" && RoleOf(got.Queue) == RoleWork {
 			return got, true
 		}
 	}

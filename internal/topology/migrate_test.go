@@ -333,6 +333,39 @@ func TestAQueueOfAFormerNameThatIsNotTakenOverIsTold(t *testing.T) {
 	}
 }
 
+// It gives its messages to the queue that it stands in for. Where that has left the spec, its own workers empty it.
+func TestAStandInOfAnotherQueueIsNotTakenOverFrom(t *testing.T) {
+	for what, change := range map[string]func(*v1alpha1.Transport){
+		"of a queue of the spec": func(*v1alpha1.Transport) {},
+		"of one that has left the spec": func(tr *v1alpha1.Transport) {
+			tr.Spec.Queues[0].Name, tr.Spec.Exchange.UnroutedTo = "found", new("found")
+		},
+	} {
+		broker := emptyBroker()
+		broker.converge(desired(t, async()))
+		classic := async(func(tr *v1alpha1.Transport) { tr.Spec.Queues[0].Type = new(v1alpha1.QueueClassic) })
+		past := topology.Past{Created: []string{createdExchange}}
+		for _, step := range topology.Plan(topology.DiffSince(desired(t, classic), broker.Observed, past)) {
+			broker.apply(step)
+		}
+		if _, there := broker.Queues["lost.standin"]; !there {
+			t.Fatal("nothing stands in")
+		}
+		change(classic)
+		objects := desired(t, classic)
+		for i := range objects.Queues {
+			if objects.Queues[i].Name == "test" {
+				objects.Queues[i].Formerly = []string{"lost.standin"}
+			}
+		}
+		for _, m := range topology.DiffSince(objects, broker.Observed, past).Migrations {
+			if m.Queue == "test" {
+				t.Errorf("%s: it takes over from it: %+v", what, m)
+			}
+		}
+	}
+}
+
 func TestAFormerNameIsThatOfNoOtherQueue(t *testing.T) {
 	for name, change := range map[string]func(*v1alpha1.Transport){
 		`spec.queues[1].formerly[0]: "lost" is the name of spec.queues[0]`: func(tr *v1alpha1.Transport) {
@@ -340,6 +373,12 @@ func TestAFormerNameIsThatOfNoOtherQueue(t *testing.T) {
 		},
 		`spec.queues[1].formerly[0]: "old" is also in spec.queues[0].formerly`: func(tr *v1alpha1.Transport) {
 			tr.Spec.Queues[0].Formerly, tr.Spec.Queues[1].Formerly = []string{"old"}, []string{"old"}
+		},
+		`spec.queues[1].formerly[0]: "lost.standin" would stand in for spec.queues[0] while that is exchanged: take it out, or rename that queue`: func(tr *v1alpha1.Transport) {
+			tr.Spec.Queues[1].Formerly = []string{"lost.standin"}
+		},
+		`spec.queues[1].formerly[0]: "lost.suspect" is the queue for the suspects of spec.queues[0]: take it out, or rename that queue`: func(tr *v1alpha1.Transport) {
+			tr.Spec.Queues[1].Formerly = []string{"lost.suspect"}
 		},
 	} {
 		_, err := topology.Desired(async(change), compile.Needs{}, owner)

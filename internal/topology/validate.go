@@ -113,7 +113,7 @@ func (v *validator) queue(i int) {
 	}
 }
 
-// formerly checks that a former name leads to one queue only.
+// formerly checks that a former name leads to one queue only, and is none that Redrive gives a queue beside another one.
 func (v *validator) formerly(field string, queue *v1alpha1.Queue) {
 	for i, name := range queue.Formerly {
 		at := fmt.Sprintf("%s[%d]", field, i)
@@ -124,6 +124,10 @@ func (v *validator) formerly(field string, queue *v1alpha1.Queue) {
 				v.addf(at, "%q is the name of spec.queues[%d]: a former name is one that no queue has any more", name, j)
 			case other.Name != queue.Name && slices.Contains(other.Formerly, name):
 				v.addf(at, "%q is also in spec.queues[%d].formerly: what left it can come back to one queue only", name, j)
+			case !adopts(other) && name == v.names.StandinQueue(other.Name):
+				v.addf(at, "%q would stand in for spec.queues[%d] while that is exchanged: take it out, or rename that queue", name, j)
+			case !compile.IsStrict(other) && name == v.names.Suspects(other.Name):
+				v.addf(at, "%q is the queue for the suspects of spec.queues[%d]: take it out, or rename that queue", name, j)
 			}
 		}
 	}
