@@ -391,6 +391,7 @@ func TestOneTenantCannotStopOrOverrunAnother(t *testing.T) {
 			attack{"a megabyte of labels on each of 200 ConfigMaps with our label", w.labels},
 			attack{"Transports of 1.2 MB that wait for a broker that never answers", w.large},
 			attack{"a hash of a configuration that no metric may have", w.oddHash},
+			attack{"a queue that is two things to one Transport", w.toldTwice},
 			attack{"hundreds of paths of one broker that never answers", w.hangingPaths})
 	}
 	for _, attack := range attacks {
@@ -583,6 +584,39 @@ func (w *tenants) large() {
 		w.make(transport)
 	}
 	testtransport.Eventually(w, "the operator to ask", func() bool { return asked.Load() > 0 })
+}
+
+// toldTwice has queues by whose names another queue is said to have been called: those that stand in for them, or hold their suspects.
+func (w *tenants) toldTwice() {
+	vhost := w.broker.Vhost(w)
+	user := "mallory-" + vhost
+	management, err := url.Parse(w.broker.ManagementURL)
+	must(w.T, err)
+	management.User = nil
+	transport := w.hostileTransport("twice", management.String())
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.hostile, Name: "twice"}}
+	must(w.T, w.attacker.Get(w.Context(), client.ObjectKeyFromObject(secret), secret))
+	secret.Data["username"], secret.Data["password"] = []byte(user), []byte(w.broker.User(w, user, "policymaker", vhost, ".*", ".*", ".*"))
+	must(w.T, w.attacker.Update(w.Context(), secret))
+	transport.Spec.Workers, transport.Spec.Exchange, transport.Spec.Broker.VHost = nil, nil, &vhost
+	transport.Spec.Queues = []v1alpha1.Queue{{Name: "a"}, {Name: "b"}}
+	w.make(transport)
+	w.says(transport, v1alpha1.ReadyCondition, v1alpha1.ReasonSucceeded)
+	change := func(queues ...v1alpha1.Queue) {
+		patch := client.MergeFrom(transport.DeepCopy())
+		transport.Spec.Queues = queues
+		must(w.T, w.attacker.Patch(w.Context(), transport, patch))
+	}
+	classic := v1alpha1.QueueClassic
+	change(v1alpha1.Queue{Name: "a", Type: &classic}, v1alpha1.Queue{Name: "b"})
+	w.says(transport, v1alpha1.ReconcilingCondition, v1alpha1.ReasonMigrating)
+	change(v1alpha1.Queue{Name: "a", Type: &classic}, v1alpha1.Queue{Name: "b", Formerly: []string{"a.standin"}})
+	w.says(transport, v1alpha1.StalledCondition, `spec.queues[1].formerly[0]: "a.standin" would stand in for spec.queues[0]`)
+	change(v1alpha1.Queue{Name: "b", Formerly: []string{"a.standin"}})
+	testtransport.Eventually(w, "the operator to have looked at it", func() bool {
+		must(w.T, w.attacker.Get(w.Context(), client.ObjectKeyFromObject(transport), transport))
+		return transport.Status.ObservedGeneration == transport.Generation
+	})
 }
 
 func (w *tenants) oddHash() {
