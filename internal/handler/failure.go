@@ -124,17 +124,40 @@ func unconnected(err error, handshake bool) *retry.Failure {
 	return &retry.Failure{Source: retry.SourceConnection, Class: connectionClass(err, handshake), Message: text, Logged: text}
 }
 
-// goAwayDebug begins, in an error of net/http, what a server has to say when it ends a connection of HTTP/2. It may be of a message.
-const goAwayDebug = "debug="
-
 // lost is the failure of one whose connection ended.
 func lost(err error) *retry.Failure {
-	text := message.Text(err.Error(), message.MaxText)
-	logged, said, _ := strings.Cut(text, goAwayDebug)
-	if said != "" {
-		logged += "and debug data"
+	return &retry.Failure{
+		Source: retry.SourceCrash, Class: ClassConnectionReset,
+		Message: message.Text(err.Error(), message.MaxText), Logged: message.Text(kindOf(err), message.MaxText),
 	}
-	return &retry.Failure{Source: retry.SourceCrash, Class: ClassConnectionReset, Message: text, Logged: logged}
+}
+
+// brokeOff is what the log has of a connection whose end net/http tells in words that are not known here.
+const brokeOff = "the connection ended, or broke HTTP/2"
+
+// kindOf says how a connection ended. What net/http says of HTTP/2 may quote the server, which may repeat a message: the debug data of a
+// GOAWAY, and the name of a header that has none of HTTP's characters. So of that only the words are taken that are net/http's own.
+func kindOf(err error) string {
+	text := err.Error()
+	switch {
+	case isCut(err): // by the network, or by a server that said nothing
+		return text
+	case strings.HasPrefix(text, "stream error: "):
+		parts := strings.SplitN(text, "; ", 3) // the stream, the code, and what else there is to it
+		if len(parts) == 3 && parts[2] != "received from peer" {
+			parts = parts[:2]
+		}
+		return strings.Join(parts, "; ")
+	case strings.HasPrefix(text, "http2: server sent GOAWAY "):
+		known, said, _ := strings.Cut(text, "debug=")
+		if said != "" {
+			known += "and debug data"
+		}
+		return known
+	case strings.HasPrefix(text, "connection error: "), text == "http2: client connection lost": // the latter answered no ping
+		return text
+	}
+	return brokeOff
 }
 
 // connectionClass says why no connection came about.

@@ -36,6 +36,12 @@ func TestTheLogHasTheHandlersWordsAndNothingThatIsQuotedBesideThem(t *testing.T)
 			return inProcess(t, program, handler.Options{Concurrency: 1}).Handle(t.Context(), handler.Request{})
 		}
 	}
+	frames := func(answer func(framed)) func(*testing.T) *retry.Failure {
+		return func(t *testing.T) *retry.Failure {
+			h, _ := speakHTTP2(t, handler.NewHTTP, answer)
+			return attempt(t, h, time.Minute, secret)
+		}
+	}
 	cases := map[string]struct {
 		failed func(*testing.T) *retry.Failure
 		logged string
@@ -47,6 +53,16 @@ func TestTheLogHasTheHandlersWordsAndNothingThatIsQuotedBesideThem(t *testing.T)
 		"an answer that is not HTTP": {func(t *testing.T) *retry.Failure {
 			return attempt(t, speak(t, func(c net.Conn) { _, _ = c.Write([]byte(secret + "\r\n\r\n")) }), time.Minute, "")
 		}, "not an HTTP answer"},
+		"a header of HTTP/2 with a name that is none": {
+			frames(func(f framed) { _ = f.headers(true, ":status", "503", "Card "+secret, "v") }), "stream error: stream ID 1; PROTOCOL_ERROR",
+		},
+		"a trailer with such a name": {frames(func(f framed) {
+			_ = f.headers(false, ":status", "200")
+			_ = f.headers(true, "Card "+secret, "v")
+		}), "stream error: stream ID 1; PROTOCOL_ERROR"},
+		"a pseudo-header that nobody knows": {
+			frames(func(f framed) { _ = f.headers(true, ":status", "503", ":"+secret, "v") }), "stream error: stream ID 1; PROTOCOL_ERROR",
+		},
 		"a script's standard error":    {script("echo " + secret + " >&2; exit 3"), "exit status 3"},
 		"a script that is killed":      {script("echo " + secret + " >&2; kill -9 $$"), "killed by SIGKILL"},
 		"a script's result":            {script(`echo '{"outcome": "failure", "message": "no flour"}'`), "no flour"},

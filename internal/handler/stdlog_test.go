@@ -19,10 +19,21 @@ func TestAnAnswerThatNobodyAskedForIsNotLogged(t *testing.T) {
 	}
 }
 
-func TestWhatAServerSaysWhenItGoesAwayIsNotLogged(t *testing.T) {
-	failure := lost(errors.New(`http2: server sent GOAWAY and closed the connection; LastStreamID=1, ErrCode=INTERNAL_ERROR, debug="marked body"`))
-	if strings.Contains(failure.Logged, "marked") || !strings.Contains(failure.Logged, "INTERNAL_ERROR") || !strings.Contains(failure.Message, "marked") {
-		t.Errorf("%+v", failure)
+func TestTheLogHasTheKindOfALostConnectionAndNothingThatAServerSays(t *testing.T) {
+	for text, want := range map[string]string{
+		`http2: server sent GOAWAY and closed the connection; LastStreamID=1, ErrCode=INTERNAL_ERROR, debug="marked body"`: "http2: server sent GOAWAY and " +
+			"closed the connection; LastStreamID=1, ErrCode=INTERNAL_ERROR, and debug data",
+		"stream error: stream ID 1; INTERNAL_ERROR; received from peer":                          "stream error: stream ID 1; INTERNAL_ERROR; received from peer",
+		"stream error: stream ID 1; REFUSED_STREAM":                                              "stream error: stream ID 1; REFUSED_STREAM",
+		`stream error: stream ID 1; PROTOCOL_ERROR; invalid header field name "marked; x"`:       "stream error: stream ID 1; PROTOCOL_ERROR",
+		"connection error: COMPRESSION_ERROR":                                                    "connection error: COMPRESSION_ERROR",
+		"http2: client connection lost":                                                          "http2: client connection lost",
+		`http2: Transport: cannot retry err [stream error: stream ID 1; X; "marked"] after that`: "the connection ended, or broke HTTP/2",
+	} {
+		failure := lost(errors.New(text))
+		if failure.Logged != want || failure.Message != text {
+			t.Errorf("%+v, want %q logged", failure, want)
+		}
 	}
 }
 
