@@ -78,8 +78,10 @@ type carrier struct {
 	own map[string]any
 	// count and left are how many headers, and how many bytes, may still be carried over.
 	count, left int
-	// used are the fields of names that are carried and are not their own field.
+	// used are the fields of names that are carried and are not their own field. next is, of a field that was taken, the number with
+	// which the search for a free one goes on: what is taken stays so.
 	used []string
+	next map[string]int
 	// index tells of the fields by which names and types they stand for, and omitted names what is left out.
 	index, omitted []byte
 	missing        int
@@ -145,7 +147,7 @@ func (c *carrier) carry(name string, fieldOf func() string) {
 	if !c.allows(name) {
 		return
 	}
-	if c.count == 0 {
+	if c.count == 0 || c.left < len(c.prefix)+1+lineOverhead { // which the shortest takes
 		c.omit(name)
 		return
 	}
@@ -282,14 +284,27 @@ func (c *carrier) fieldOf(name string) string {
 	if len(field) == 0 {
 		field = append(field, '-')
 	}
-	free := string(field)
-	// Each try looks at a name that another header has: more than are carried need not be tried, and would take seconds for thousands of spellings.
-	for n := 2; c.isTaken(free); n++ {
-		if n > maxCarriedHeaders {
-			return ""
-		}
-		free = string(field) + "-" + strconv.Itoa(n)
+	return c.freeField(string(field))
+}
+
+// freeField returns a field that no other header of the message has: this one, or with the first number after it that makes it so. Each
+// try looks at a name that another header has, so more than are carried need not be tried; nor need those be tried again that were taken
+// for the name before, of which a message may have thousands.
+func (c *carrier) freeField(field string) string {
+	if !c.isTaken(field) {
+		return field
 	}
+	n, free := max(2, c.next[field]), ""
+	for ; n <= maxCarriedHeaders; n++ {
+		if numbered := field + "-" + strconv.Itoa(n); !c.isTaken(numbered) {
+			free = numbered
+			break
+		}
+	}
+	if c.next == nil {
+		c.next = map[string]int{}
+	}
+	c.next[field] = n
 	return free
 }
 
