@@ -52,7 +52,7 @@ func readFrame(line []byte) (frame, error) {
 		return frame{}, errStray
 	}
 	var wire struct {
-		Type        any             `json:"type"`
+		Type        json.RawMessage `json:"type"`
 		ID          json.RawMessage `json:"id"`
 		Protocol    json.RawMessage `json:"protocol"`
 		Concurrency json.RawMessage `json:"concurrency"`
@@ -63,8 +63,8 @@ func readFrame(line []byte) (frame, error) {
 		}
 		return frame{}, errStray
 	}
-	kind, _ := wire.Type.(string)
-	switch word(kind) {
+	kind := word(textOf(wire.Type))
+	switch kind {
 	case wordHello:
 		return readHello(wire.Protocol, wire.Concurrency)
 	case wordResult, wordProgress:
@@ -72,7 +72,7 @@ func readFrame(line []byte) (frame, error) {
 		if !ok {
 			return frame{}, fmt.Errorf("a %s has the id %s, which is none that it was given", kind, quoted(wire.ID))
 		}
-		f := frame{word: word(kind), id: id}
+		f := frame{word: kind, id: id}
 		if f.word == wordResult {
 			f.failure = decodeResult(line)
 		}
