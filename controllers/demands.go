@@ -1,9 +1,12 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -55,7 +58,7 @@ type demanded struct {
 
 // demand is the number of one worker group.
 type demand struct {
-	labels []string
+	labels [3]string
 	number int64
 }
 
@@ -148,7 +151,7 @@ func (d *demands) of(ctx context.Context, t *v1alpha1.Transport) []demand {
 			continue
 		}
 		labels := workload.MetricLabels(t, w.Name)
-		all = append(all, demand{[]string{labels[labelNamespace], labels[labelTransport], labels["worker"]}, number})
+		all = append(all, demand{[3]string{labels[labelNamespace], labels[labelTransport], labels["worker"]}, number})
 	}
 	return all
 }
@@ -156,16 +159,26 @@ func (d *demands) of(ctx context.Context, t *v1alpha1.Transport) []demand {
 // Describe implements prometheus.Collector.
 func (d *demands) Describe(descs chan<- *prometheus.Desc) { descs <- d.desc }
 
-// Collect implements prometheus.Collector.
+// Collect implements prometheus.Collector. Long names are shortened for the label, and somebody may look for two that come to the same: of these the
+// first name has the series. Sent twice, it would have the registry refuse the metrics of all Transports.
 func (d *demands) Collect(metrics chan<- prometheus.Metric) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, known := range d.all {
+	sent := map[[3]string]bool{}
+	for _, name := range slices.SortedFunc(maps.Keys(d.all), compareNames) {
+		known := d.all[name]
 		if time.Since(known.at) > lastLook+d.every {
 			continue
 		}
 		for _, one := range known.numbers {
-			metrics <- prometheus.MustNewConstMetric(d.desc, prometheus.GaugeValue, float64(one.number), one.labels...)
+			if !sent[one.labels] {
+				sent[one.labels] = true
+				metrics <- prometheus.MustNewConstMetric(d.desc, prometheus.GaugeValue, float64(one.number), one.labels[:]...)
+			}
 		}
 	}
+}
+
+func compareNames(a, b types.NamespacedName) int {
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 }
