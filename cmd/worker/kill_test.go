@@ -136,7 +136,8 @@ func newSceneWith(t *testing.T, broker *testbroker.Broker, concurrency int32, st
 	transport := testtransport.New(p.URL)
 	transport.Spec.Workers[0].Concurrency = &concurrency
 	policy := testtransport.Explicit(500*time.Millisecond, time.Second, 2*time.Second)
-	policy.Strategies = append(strategies, v1alpha1.Strategy{Name: "rejected", When: "error.status == 422", Action: v1alpha1.ActionFail})
+	policy.Strategies = append(policy.Strategies, strategies...)
+	policy.Strategies = append(policy.Strategies, v1alpha1.Strategy{Name: "rejected", When: "error.status == 422", Action: v1alpha1.ActionFail})
 	result := testtransport.Compile(t, transport, policy)
 	vhost := broker.Vhost(t)
 

@@ -70,7 +70,8 @@ func TestSmallBodiesWaitForNoLargeOnes(t *testing.T) {
 			}
 		}
 		held := 0
-		for ; bodies.tryTake(limit / smallBodies); held++ {
+		for bodies.tryTake(limit / smallBodies) {
+			held++
 		}
 		if held != smallBodies/shareOfSmall {
 			t.Errorf("%d of the largest small bodies have room at a time", held)
@@ -89,7 +90,8 @@ func TestNoMoreLargeBodiesAreDecodedAtATimeThanThereAreProcessors(t *testing.T) 
 	for name, bodies := range map[string]*Bodies{"limited": NewBodies(limit, 3), "unlimited": NewBodies(0, 3)} {
 		size := int(bodies.most) + 1
 		held := 0
-		for ; bodies.tryTake(size); held++ {
+		for bodies.tryTake(size) {
+			held++
 		}
 		if held != 3 {
 			t.Errorf("%s: %d have room at a time, want 3", name, held)

@@ -1,7 +1,7 @@
 package retry
 
 import (
-	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -77,7 +77,7 @@ func TestAnEvaluationThatWaitsForMemoryHasNoTurn(t *testing.T) {
 			var all sync.WaitGroup
 			for i := range budgets {
 				all.Go(func() {
-					m := Message{Body: body, Bodies: bodies, Turns: turns, Budget: &budgets[i], Queue: fmt.Sprint(i % 3)}
+					m := Message{Body: body, Bodies: bodies, Turns: turns, Budget: &budgets[i], Queue: strconv.Itoa(i % 3)}
 					if v := p.Decide(Failure{}, m, History{}, start(), edge(false)); v.Strategy != "s" || len(v.Problems) > 0 {
 						t.Errorf("%q decided, problems %v", v.Strategy, v.Problems)
 					}
