@@ -21,29 +21,49 @@ const maxRetryAfter = 720 * time.Hour
 // excerpt is how much of an answer's text is looked at for a failure's message.
 const excerpt = 2 << 10
 
+// told is what the headers of an answer that is no success say.
+type told struct {
+	contentType, contentEncoding, retryAfter, advice string
+	// carry as it stands there; nil where there is none.
+	carry *string
+}
+
+// takeHeaders takes out of an answer what its headers say, and lets go of them: thousands of short ones take much more memory than room on
+// the wire, for as long as a server holds back the body.
+func takeHeaders(response *http.Response) (t told) {
+	header := response.Header
+	response.Header = nil
+	t.contentType, t.contentEncoding = header.Get("Content-Type"), header.Get("Content-Encoding")
+	t.retryAfter, t.advice = header.Get("Retry-After"), header.Get("Redrive-Advice")
+	if values := header.Values(headerCarry); len(values) > 0 {
+		t.carry = new(values[0])
+	}
+	return t
+}
+
 // refusal makes a failure out of an answer that is not success. An RFC 9457 problem names its class and message;
 // otherwise the message is the status and the beginning of the body, if that is text.
-func (h *HTTP) refusal(response *http.Response, body []byte) *retry.Failure {
-	carry, err := carryOf(response.Header)
+func (h *HTTP) refusal(status int, said told, body []byte) *retry.Failure {
+	carry, err := carryOf(said.carry)
 	if err != nil {
 		return malformedResult(err)
 	}
 	failure := &retry.Failure{
 		Carry:      carry,
 		Source:     retry.SourceHandler,
-		Status:     response.StatusCode,
-		RetryAfter: retryAfter(response.Header.Get("Retry-After"), h.clock()),
-		Advice:     stopped(advice(response.Header.Get("Redrive-Advice")), isNegative(response.Header.Get("Retry-After"))),
+		Status:     status,
+		RetryAfter: retryAfter(said.retryAfter, h.clock()),
+		Advice:     stopped(advice(said.advice), isNegative(said.retryAfter)),
 	}
-	mediaType, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
+	mediaType, _, _ := mime.ParseMediaType(said.contentType)
 	if mediaType == "application/problem+json" {
 		failure.Class, failure.Message = problem(body)
 	}
 	logged := failure.Message
 	if logged == "" {
-		logged = statusLine(response.StatusCode)
+		logged = statusLine(status)
 		failure.Message = logged
-		if text := plainText(response.Header, mediaType, body); failure.Class == "" && text != "" {
+		if text := plainText(said.contentEncoding, mediaType, body); failure.Class == "" && text != "" {
 			failure.Message += ": " + text
 		}
 	}
@@ -136,8 +156,8 @@ func textOf(value json.RawMessage) (text string) {
 }
 
 // plainText returns the beginning of a body, in one line; empty if it is not text.
-func plainText(header http.Header, mediaType string, body []byte) string {
-	if header.Get("Content-Encoding") != "" {
+func plainText(encoding, mediaType string, body []byte) string {
+	if encoding != "" {
 		return ""
 	}
 	if mediaType == "" {

@@ -1,8 +1,13 @@
 package handler
 
 import (
+	"io"
+	"net/http"
 	"strings"
 	"testing"
+	"time"
+
+	"redrive.dev/redrive/internal/retry"
 )
 
 // Whatever stood in place of a text was decoded: 64 KiB became 3 MiB of maps, and that for as many answers as there are at a time.
@@ -37,6 +42,44 @@ func TestTheTextsOfAProblemAreThoseOfItsJSON(t *testing.T) {
 	} {
 		if class, text := problem([]byte(body)); class != want[0] || text != want[1] {
 			t.Errorf("%s: class %q, text %q", body, class, text)
+		}
+	}
+}
+
+// held is a body that its server holds back. It says whether the headers are still there meanwhile.
+type held struct {
+	io.Reader
+
+	response *http.Response
+	kept     int
+}
+
+func (b *held) Read(p []byte) (int, error) {
+	b.kept += len(b.response.Header)
+	return b.Reader.Read(p)
+}
+
+func (b *held) Close() error { return nil }
+
+func TestHeadersAreNotKeptWhileAServerHoldsBackTheBody(t *testing.T) {
+	h := &HTTP{clock: time.Now}
+	for _, status := range []int{200, 503} {
+		body := &held{Reader: strings.NewReader(`{"title":"No flour"}`)}
+		body.response = &http.Response{StatusCode: status, Body: body, Header: http.Header{
+			"Content-Type": {"application/problem+json"}, "Retry-After": {"7"}, "Redrive-Advice": {"retry"}, headerCarry: {"a%20b"}, "X": {"y"},
+		}}
+		failure, whole := h.judge(body.response, lost)
+		if body.kept > 0 || !whole {
+			t.Errorf("%d: %d headers are there while the body is read, whole %t", status, body.kept, whole)
+		}
+		if status == 200 {
+			if failure != nil {
+				t.Errorf("got %+v", failure)
+			}
+			continue
+		}
+		if failure.Message != "No flour" || *failure.RetryAfter != 7*time.Second || failure.Advice != retry.AdviseRetry || *failure.Carry != "a b" {
+			t.Errorf("got %+v", failure)
 		}
 	}
 }

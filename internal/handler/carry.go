@@ -3,7 +3,6 @@ package handler
 import (
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"unicode/utf8"
 
@@ -27,15 +26,14 @@ func checkCarry(text string) error {
 
 // carryOf reads what an answer wants to have back; nil where it says nothing. Servers refuse requests with long headers, so the bound
 // is that of the value as it stands there.
-func carryOf(answer http.Header) (*string, error) {
-	values := answer.Values(headerCarry)
-	if len(values) == 0 {
+func carryOf(value *string) (*string, error) {
+	if value == nil {
 		return nil, nil //nolint:nilnil // there is none
 	}
-	if len(values[0]) > message.MaxCarry {
-		return nil, fmt.Errorf("%s takes %d bytes, and may take %d", headerCarry, len(values[0]), message.MaxCarry)
+	if len(*value) > message.MaxCarry {
+		return nil, fmt.Errorf("%s takes %d bytes, and may take %d", headerCarry, len(*value), message.MaxCarry)
 	}
-	text, err := url.PathUnescape(values[0])
+	text, err := url.PathUnescape(*value)
 	if err != nil {
 		return nil, fmt.Errorf("%s has a %% without two hexadecimal digits", headerCarry)
 	}

@@ -193,12 +193,15 @@ func (h *HTTP) post(ctx context.Context, link *link, request Request) *retry.Fai
 
 // judge says what an answer means, and whether all of it was read. cut makes a failure of a success that breaks off.
 func (h *HTTP) judge(response *http.Response, cut func(error) *retry.Failure) (failure *retry.Failure, whole bool) {
-	start := io.LimitReader(response.Body, maxAnswer)
+	if countHeaders(response.Header) > maxAnswerLines {
+		return malformed(errLongHeaders.Error()), false
+	}
+	said, start := takeHeaders(response), io.LimitReader(response.Body, maxAnswer)
 	switch code := response.StatusCode; {
 	case code < 100 || code > 599:
 		return malformed(fmt.Sprintf("the status is %d", code)), false
 	case code < 200: // a final 101: the body is a connection that speaks another protocol
-		return h.refusal(response, nil), false
+		return h.refusal(code, said, nil), false
 	case code <= 299:
 		n, err := io.Copy(io.Discard, start)
 		if err != nil {
@@ -207,5 +210,14 @@ func (h *HTTP) judge(response *http.Response, cut func(error) *retry.Failure) (f
 		return nil, n < maxAnswer
 	}
 	body, err := io.ReadAll(start) // what there is of it
-	return h.refusal(response, body), err == nil && len(body) < maxAnswer
+	return h.refusal(response.StatusCode, said, body), err == nil && len(body) < maxAnswer
+}
+
+// countHeaders is how many lines the headers take. Without TLS the wire counts them as it reads; net/http has a bound for their bytes
+// alone.
+func countHeaders(header http.Header) (n int) {
+	for _, values := range header {
+		n += len(values)
+	}
+	return n
 }

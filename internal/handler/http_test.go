@@ -180,6 +180,8 @@ func TestEveryWayToGoWrongOnTheWireIsAFailureOfItsOwn(t *testing.T) {
 		"a reset instead of an answer":           {reset, long, retry.SourceCrash, handler.ClassConnectionReset, 0},
 		"an end instead of an answer":            {say(""), long, retry.SourceCrash, handler.ClassConnectionReset, 0},
 		"thousands of headers":                   {say("HTTP/1.1 200 OK\r\n" + strings.Repeat("a:\n", 16_000) + "\r\n"), long, retry.SourceHandler, handler.ClassMalformedResponse, 0},
+		"thousands of headers in 9 kB":           {say("HTTP/1.1 200 OK\r\n" + strings.Repeat("a:\n", 3_000) + "\r\n"), long, retry.SourceHandler, handler.ClassMalformedResponse, 0},
+		"five hundred headers":                   {say("HTTP/1.1 200 OK\r\n" + strings.Repeat("a: b\r\n", 500) + "\r\n"), long, "", "", 0},
 		"an end within the status line":          {say("HTTP/1.1 2"), long, retry.SourceHandler, handler.ClassMalformedResponse, 0},
 		"an end within the headers":              {say("HTTP/1.1 200 OK\r\nA: b\r\n"), long, retry.SourceCrash, handler.ClassConnectionReset, 0},
 		"an end within a success":                {say("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc"), long, retry.SourceCrash, handler.ClassConnectionReset, 0},
