@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"time"
 
 	"redrive.dev/redrive/internal/compile"
@@ -60,6 +61,9 @@ func newProtection(config *compile.Config, last *protection, observe breakerObse
 		}
 		p.limits = append(p.limits, limit{spec: spec, key: key})
 	}
+	// Those with a key are asked first: who is over a limit of its own takes no turn of a limit for all. A turn that is given back helps
+	// nobody where a later one was given meanwhile.
+	slices.SortStableFunc(p.limits, func(a, b limit) int { return int(truth(a.key == nil) - truth(b.key == nil)) })
 	if config.Breaker != nil {
 		var err error
 		if p.key, err = compileKey("breaker.key", config.Breaker.Key); err != nil {
@@ -261,7 +265,7 @@ func overBudget(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 	}
 }
 
-// limited gives a job its turn at each rate limit, which may be a little later, or sends it away.
+// limited gives a job its turn at each rate limit, those with a key first, which may be a little later, or sends it away.
 func limited(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 	for i := range j.program.protection.limits {
 		if o, decided := w.turnAt(ctx, j, &j.program.protection.limits[i]); decided {

@@ -1,0 +1,56 @@
+package worker
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"redrive.dev/redrive/internal/compile"
+)
+
+// A tenant that was over its own limit had taken a turn of the limit for all before it was sent away, and the others got half of theirs.
+func TestLimitsWithAKeyAreAskedBeforeThoseWithout(t *testing.T) {
+	limits := func(names ...string) *compile.Config {
+		config := &compile.Config{}
+		for _, name := range names {
+			limit := compile.RateLimit{Name: name, PerSecond: 1, Burst: 1}
+			if name == "tenant" || name == "partner" {
+				limit.Key = "message.headers." + name
+			}
+			config.RateLimits = append(config.RateLimits, limit)
+		}
+		return config
+	}
+	named := func(p *protection) (names []string) {
+		for i := range p.limits {
+			names = append(names, p.limits[i].spec.Name)
+		}
+		return names
+	}
+	now := time.Now()
+	first, err := newProtection(limits("contract", "tenant", "all", "partner"), &protection{}, nil, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := named(&first); !slices.Equal(got, []string{"tenant", "partner", "contract", "all"}) {
+		t.Errorf("asked in the order %q", got)
+	}
+	// What they have counted stays with them where the list is put in another order.
+	then, err := newProtection(limits("all", "partner", "tenant", "contract"), &first, nil, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := named(&then); !slices.Equal(got, []string{"partner", "tenant", "all", "contract"}) {
+		t.Errorf("after a reload asked in the order %q", got)
+	}
+	for i := range then.limits {
+		at := slices.Index(named(&first), then.limits[i].spec.Name)
+		if then.limits[i].limiter != first.limits[at].limiter {
+			t.Errorf("%s begins anew", then.limits[i].spec.Name)
+		}
+	}
+	_, err = newProtection(&compile.Config{RateLimits: []compile.RateLimit{{Name: "a", PerSecond: 1}, {Name: "b", PerSecond: 1, Key: "nonsense("}}}, &first, nil, now)
+	if err == nil {
+		t.Error("a key that is no expression is taken")
+	}
+}
