@@ -260,7 +260,7 @@ func early(w *Worker, _ context.Context, j *job) (outcome, bool) {
 		return outcome{}, false
 	}
 	now := w.options.Now()
-	policy, _ := j.program.policyFor(j.view)
+	policy := j.foreseen()
 	first := j.state.History.FirstFailure
 	if first.IsZero() {
 		first = now
@@ -278,6 +278,14 @@ func early(w *Worker, _ context.Context, j *job) (outcome, bool) {
 		return outcome{}, false
 	}
 	return outcome{kind: parked}, true
+}
+
+// foreseen is the policy that would decide on a job by now. The verdict has a budget of its own for the choice: a rule that has its
+// steps at the first attempt has them at each other one, too.
+func (j *job) foreseen() *retry.Policy {
+	policy, _ := j.program.policyFor(j.view)
+	j.budget = retry.Budget{}
+	return policy
 }
 
 // earlier is the earlier of two times.

@@ -69,8 +69,7 @@ func crashed(w *Worker, _ context.Context, j *job) (outcome, bool) {
 	}
 	used, allowed := j.state.History.Retries, j.program.mostRetries()+int64(j.program.maxCrashes())
 	if used < allowed+spare {
-		policy, _ := j.program.policyFor(j.view)
-		allowed = policy.MostRetries() + int64(j.program.maxCrashes())
+		allowed = j.foreseen().MostRetries() + int64(j.program.maxCrashes())
 	}
 	if used < allowed+spare {
 		return outcome{}, false
@@ -131,7 +130,7 @@ func (w *Worker) reconsider(j *job, o outcome) (outcome, bool) {
 	if queue.Strict != v1alpha1.OnFailureBlock {
 		return o, true
 	}
-	policy, _ := j.program.policyFor(j.view)
+	policy := j.foreseen()
 	if o.final.Reason != retry.ReasonMaxRetries && o.final.Reason != reasonPoison || j.state.History.Retries >= policy.MostRetries() {
 		w.options.Log.Warn("the changed configuration gives the first message of the queue no further retry", "queue", queue.Name,
 			"message", j.state.ID, "reason", o.final.Reason, "retriesUsed", j.state.History.Retries, "maxRetries", policy.MostRetries())
