@@ -23,6 +23,9 @@ const (
 	maxPair = 64 << 10
 	// maxBits is the size of an RSA key. It is what crypto/tls takes from a server; with a larger one a processor is busy for seconds, or hours.
 	maxBits = 8192
+	// maxSameName is how many certificates of ca.crt may have one subject. For a certificate of that issuer a handshake tries them one after the other,
+	// and a hundred of them took a processor for 0.2 s. An authority that is renewed has two.
+	maxSameName = 16
 )
 
 // certificates are what the keys hold, read once.
@@ -86,12 +89,22 @@ func readAnew(ca, cert, key []byte) (*certificates, error) {
 
 // readAuthorities reads what x509 can, and leaves out the rest as that does.
 func readAuthorities(data []byte) (*x509.CertPool, error) {
+	known, same := map[string]bool{}, map[string]int{}
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
-		if block.Type != "CERTIFICATE" || len(block.Headers) > 0 {
+		if block.Type != "CERTIFICATE" || len(block.Headers) > 0 || known[string(block.Bytes)] {
 			continue
 		}
-		if certificate, err := x509.ParseCertificate(block.Bytes); err == nil && isTooLarge(certificate) {
+		known[string(block.Bytes)] = true
+		certificate, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			continue
+		}
+		if isTooLarge(certificate) {
 			return nil, fmt.Errorf("key %s: has an RSA key of more than %d bits", KeyCA, maxBits)
+		}
+		if same[string(certificate.RawSubject)]++; same[string(certificate.RawSubject)] > maxSameName {
+			return nil, fmt.Errorf("key %s: has more than %d certificates of one subject (%.100s): leave in it those that are in use",
+				KeyCA, maxSameName, certificate.Subject)
 		}
 	}
 	roots := x509.NewCertPool() // It keeps certificates unread until they are needed.

@@ -106,3 +106,26 @@ func TestAnAuthorityWithAnEndlessKeyIsRefused(t *testing.T) {
 		t.Errorf("want %q, got %v", want, err)
 	}
 }
+
+// For a server's certificate whose issuer has a hundred certificates in ca.crt a handshake tries all of them. One that is there twice is tried once.
+func TestManyAuthoritiesOfOneNameAreRefused(t *testing.T) {
+	var all []string
+	for range 17 {
+		one, _ := pair(t)
+		all = append(all, one)
+	}
+	most := strings.Join(all[:16], "")
+	for text, want := range map[string]string{
+		most:                  "",
+		most + most:           "",
+		strings.Join(all, ""): "key ca.crt: has more than 16 certificates of one subject (CN=broker): leave in it those that are in use",
+	} {
+		got := ""
+		if _, err := credentials.FromSecret(data("host", "h", "username", "u", "password", "p", "ca.crt", text)); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("want %q, got %q", want, got)
+		}
+	}
+}

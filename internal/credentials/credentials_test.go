@@ -6,6 +6,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
@@ -222,7 +223,7 @@ func pair(t *testing.T) (certificate, key string) {
 // certificateOf makes a certificate of a public key.
 func certificateOf(t *testing.T, public crypto.PublicKey, signer crypto.Signer) string {
 	t.Helper()
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "broker"}, NotAfter: time.Now().Add(time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, public, signer)
 	if err != nil {
 		t.Fatal(err)
