@@ -80,7 +80,7 @@ func (b *brokers) port(transport types.NamespacedName, c credentials.Credentials
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.forget(time.Now())
-	port, err := b.make(key, &end, vhost)
+	port, err := b.make(key, apiOf(c, end), &end, vhost)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +95,7 @@ func (b *brokers) port(transport types.NamespacedName, c credentials.Credentials
 }
 
 // make returns the client with a key, a new one where there is none.
-func (b *brokers) make(key brokerKey, end *credentials.Management, vhost string) (*sharedPort, error) {
+func (b *brokers) make(key brokerKey, api string, end *credentials.Management, vhost string) (*sharedPort, error) {
 	if port := b.ports[key]; port != nil {
 		return port, nil
 	}
@@ -110,7 +110,8 @@ func (b *brokers) make(key brokerKey, end *credentials.Management, vhost string)
 		b.lines[at] = newLine(b.seats)
 	}
 	port := &sharedPort{
-		Client: client, age: b.age, budget: b.budget, line: b.lines[at], at: at, url: end.URL, turn: make(chan struct{}, 1), wrote: map[string]int{},
+		Client: client, age: b.age, budget: b.budget, line: b.lines[at], at: at, api: api, url: end.URL, turn: make(chan struct{}, 1),
+		wrote: map[string]int{},
 	}
 	b.ports[key] = port
 	return port, nil
@@ -206,6 +207,15 @@ func (b *brokers) Collect(into chan<- prometheus.Metric) {
 	}
 }
 
+// apiOf tells a management API by its URL, and by the certificates with which it is asked: with others' certificates it may seem not to answer.
+func apiOf(c credentials.Credentials, end credentials.Management) string {
+	digest := sha256.New()
+	for _, part := range []string{end.URL, string(c.CA), string(c.Cert), string(c.Key)} {
+		_, _ = fmt.Fprintf(digest, "%d:%s", len(part), part)
+	}
+	return string(digest.Sum(nil))
+}
+
 func keyOf(c credentials.Credentials, end credentials.Management, vhost string) brokerKey {
 	digest := sha256.New()
 	for _, part := range []string{end.URL, end.Username, end.Password(), vhost, string(c.CA), string(c.Cert), string(c.Key)} {
@@ -220,10 +230,12 @@ type sharedPort struct {
 	*broker.Client
 	age    time.Duration
 	budget *budget
-	// line is that of the management API at a host and port, and url that of the API.
+	// line is that of the management API at a host and port, and url that of the API. api is the same for all who ask it whether it answers and
+	// trust the same certificates.
 	line *line
 	at   string
 	url  string
+	api  string
 	// asked is when the client was last handed out, users are the Transports that it belongs to, and certificates is the size of those that it
 	// keeps, in bytes. The lock of brokers guards them.
 	asked        time.Time

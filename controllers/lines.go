@@ -89,10 +89,12 @@ type line struct {
 
 	// looks are the seats of those who ask for autoscaling: they are asked themselves, and cannot wait behind a reconcile.
 	looks chan struct{}
+	// asks is the seat of who asks whether the API answers: one at a time.
+	asks chan struct{}
 }
 
 func newLine(seats int) *line {
-	return &line{seats: seats, taken: map[string]int{}, looks: make(chan struct{}, seats)}
+	return &line{seats: seats, taken: map[string]int{}, looks: make(chan struct{}, seats), asks: make(chan struct{}, 1)}
 }
 
 // place is one in a line.

@@ -12,14 +12,23 @@ import (
 	"redrive.dev/redrive/internal/apply"
 )
 
-// askEvery is how often a management API is asked whether it answers. A node of RabbitMQ takes longer than that to start.
+// askEvery is how often a management API is asked whether it answers. A node of RabbitMQ takes longer than that to start. One that does not answer is
+// asked less and less often, up to the poll.
 const askEvery = 2 * time.Second
 
 // restarts notices that a management API answers again after it had not, and lets its Transports be looked at soon after that: lanes may
-// stand still since. One question for each API serves all its Transports. It is safe for concurrent use.
+// stand still since. One question for each API serves all its Transports. A question may cost much, as a handshake does where somebody has made the
+// certificates for that: those for the Transports of one namespace go one after the other, with pauses in between, and those to one host and port one
+// at a time. It is safe for concurrent use.
 type restarts struct {
-	mu  sync.Mutex
-	all map[string]*restart // by URL of the management API: behind one host and port may be the servers of several teams
+	// slowest is how seldom an API is asked that does not answer.
+	slowest time.Duration
+
+	mu sync.Mutex
+	// all APIs by sharedPort.api: behind one host and port may be the servers of several teams.
+	all map[string]*restart
+	// walking are the namespaces that ask at the moment.
+	walking map[string]bool
 }
 
 // restart is what is known of one management API.
@@ -28,8 +37,9 @@ type restart struct {
 	port *sharedPort
 	// transports that are on it.
 	transports map[types.NamespacedName]bool
-	// asked is when it was asked last, and asking is true while it is.
+	// asked is when it was asked last, pause how long it is left alone after that, and asking is true while it is asked.
 	asked  time.Time
+	pause  time.Duration
 	asking bool
 	// silent is true while it does not answer, and restarted is when it answered again.
 	silent    bool
@@ -38,21 +48,23 @@ type restart struct {
 	look time.Time
 }
 
-func newRestarts() *restarts { return &restarts{all: map[string]*restart{}} }
+func newRestarts(poll time.Duration) *restarts {
+	return &restarts{slowest: max(askEvery, poll), all: map[string]*restart{}, walking: map[string]bool{}}
+}
 
 // of is when the broker of a Transport was found to be started again; zero where that is not known. From now on the Transport is looked
 // at when it is.
 func (r *restarts) of(name types.NamespacedName, port *sharedPort) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	api := r.all[port.url]
+	api := r.all[port.api]
 	if api == nil {
-		api = &restart{transports: map[types.NamespacedName]bool{}, asked: time.Now()}
-		r.all[port.url] = api
+		api = &restart{transports: map[types.NamespacedName]bool{}, asked: time.Now(), pause: askEvery}
+		r.all[port.api] = api
 	}
 	if !api.transports[name] {
 		r.leave(name)
-		api.transports[name], r.all[port.url] = true, api
+		api.transports[name], r.all[port.api] = true, api
 	}
 	api.port = port
 	return api.restarted
@@ -92,14 +104,16 @@ func (r *restarts) watch(ctx context.Context, queue workqueue.TypedRateLimitingI
 	return nil
 }
 
-// tick asks those whose turn it is, and gives the Transports that are to be looked at now.
+// tick has those asked whose turn it is, and gives the Transports that are to be looked at now.
 func (r *restarts) tick(ctx context.Context, now time.Time) (looks []types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, api := range r.all {
-		if !api.asking && now.Sub(api.asked) >= askEvery {
-			api.asking, api.asked = true, now
-			go r.ask(ctx, api, api.port)
+		for name := range api.transports {
+			if api.isDue(now) && !r.walking[name.Namespace] {
+				r.walking[name.Namespace] = true
+				go r.walk(ctx, name.Namespace, now)
+			}
 		}
 		if api.look.IsZero() || now.Before(api.look) {
 			continue
@@ -112,6 +126,47 @@ func (r *restarts) tick(ctx context.Context, now time.Time) (looks []types.Names
 	return looks
 }
 
+// walk asks, one after the other, the APIs of the Transports of a namespace whose turn it is as of now. One that other namespaces are on, too, is asked
+// by the first of them that comes to it. After each it rests, so that a namespace takes a fifth of a processor at most.
+func (r *restarts) walk(ctx context.Context, namespace string, now time.Time) {
+	for api, port := r.next(namespace, now); api != nil; api, port = r.next(namespace, now) {
+		took := r.ask(ctx, api, port)
+		select {
+		case <-time.After(min(4*took, askEvery)):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// next is the API that a namespace asks next, the one that was not asked for the longest; nil where it is nobody's turn.
+func (r *restarts) next(namespace string, now time.Time) (*restart, *sharedPort) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var first *restart
+	for _, api := range r.all {
+		if api.isDue(now) && api.isOf(namespace) && (first == nil || api.asked.Before(first.asked)) {
+			first = api
+		}
+	}
+	if first == nil {
+		delete(r.walking, namespace)
+		return nil, nil
+	}
+	first.asking, first.asked = true, now
+	return first, first.port
+}
+
+func (a *restart) isDue(now time.Time) bool { return !a.asking && now.Sub(a.asked) >= a.pause }
+
+func (a *restart) isOf(namespace string) bool {
+	for name := range a.transports {
+		if name.Namespace == namespace {
+			return true
+		}
+	}
+	return false
+}
+
 // plan the next look.
 func (a *restart) plan(now time.Time) {
 	a.look = time.Time{}
@@ -120,19 +175,41 @@ func (a *restart) plan(now time.Time) {
 	}
 }
 
-// ask once whether an API answers.
-func (r *restarts) ask(ctx context.Context, api *restart, port *sharedPort) {
+// ask once whether an API answers, and tell how long that took.
+func (r *restarts) ask(ctx context.Context, api *restart, port *sharedPort) (took time.Duration) {
+	select {
+	case port.line.asks <- struct{}{}:
+		defer func() { <-port.line.asks }()
+	case <-ctx.Done():
+		return 0
+	}
+	begun := time.Now()
 	err := port.Ping(ctx)
+	took = time.Since(begun)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	api.asking = false
+	if ended := time.Now(); ended.After(api.asked) {
+		api.asked = ended
+	}
 	if ctx.Err() != nil {
-		return
+		return took
 	}
 	if api.silent && err == nil {
 		api.restarted = time.Now()
 		api.plan(api.restarted)
 		port.answers()
 	}
+	api.wait(api.silent, err == nil, r.slowest)
 	api.silent = err != nil
+	return took
+}
+
+// wait sets how long an API is left alone: one that was silent before and is so still, half as long again as the last time.
+func (a *restart) wait(wasSilent, answers bool, slowest time.Duration) {
+	if answers || !wasSilent {
+		a.pause = askEvery
+		return
+	}
+	a.pause = min(a.pause+a.pause/2, slowest)
 }

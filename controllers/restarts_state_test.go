@@ -24,7 +24,7 @@ func awaitAnswer(t *testing.T, r *restarts, at string, silent bool) {
 
 func TestTheTransportsOfABrokerThatAnswersAgainAreLookedAt(t *testing.T) {
 	t.Parallel()
-	m, b, r := newManagement(t), newBrokers(0, 8, nil), newRestarts()
+	m, b, r := newManagement(t), newBrokers(0, 8, nil), newRestarts(time.Minute)
 	other := newManagement(t).port(t, b, "password")
 	port, one, two := m.port(t, b, "password"), types.NamespacedName{Name: "one"}, types.NamespacedName{Name: "two"}
 	for _, name := range []types.NamespacedName{one, two} {
@@ -33,14 +33,14 @@ func TestTheTransportsOfABrokerThatAnswersAgainAreLookedAt(t *testing.T) {
 		}
 	}
 	r.of(types.NamespacedName{Name: "elsewhere"}, other)
-	awaitAnswer(t, r, port.url, false)
+	awaitAnswer(t, r, port.api, false)
 	m.down.Store(true)
-	awaitAnswer(t, r, port.url, true)
+	awaitAnswer(t, r, port.api, true)
 	if looks := r.tick(t.Context(), time.Now()); len(looks) > 0 || !r.of(one, port).IsZero() {
 		t.Errorf("while it is silent %v are looked at", looks)
 	}
 	m.down.Store(false)
-	awaitAnswer(t, r, port.url, false)
+	awaitAnswer(t, r, port.api, false)
 	restarted := r.of(one, port)
 	if restarted.IsZero() {
 		t.Fatal("that it answers again is not known")
@@ -62,11 +62,11 @@ func TestTheTransportsOfABrokerThatAnswersAgainAreLookedAt(t *testing.T) {
 }
 
 func TestATransportThatMovesIsOfItsNewBrokerOnly(t *testing.T) {
-	b, r, name := newBrokers(0, 8, nil), newRestarts(), types.NamespacedName{Name: "one"}
+	b, r, name := newBrokers(0, 8, nil), newRestarts(time.Minute), types.NamespacedName{Name: "one"}
 	first, second := newManagement(t).port(t, b, "password"), newManagement(t).port(t, b, "password")
 	r.of(name, first)
 	r.of(name, second)
-	if len(r.all) != 1 || r.all[second.url] == nil || !r.all[second.url].transports[name] {
+	if len(r.all) != 1 || r.all[second.api] == nil || !r.all[second.api].transports[name] {
 		t.Errorf("it is of %v", r.all)
 	}
 	r.forget(name)
@@ -78,16 +78,16 @@ func TestATransportThatMovesIsOfItsNewBrokerOnly(t *testing.T) {
 // What was silent for long is left alone for as long, but not when it answers again.
 func TestABrokerThatAnswersAgainIsObservedAtOnce(t *testing.T) {
 	t.Parallel()
-	m, b, r := newManagement(t), newBrokers(0, 8, nil), newRestarts()
+	m, b, r := newManagement(t), newBrokers(0, 8, nil), newRestarts(time.Minute)
 	port := m.port(t, b, "password")
 	r.of(types.NamespacedName{Name: "one"}, port)
 	m.down.Store(true)
-	awaitAnswer(t, r, port.url, true)
+	awaitAnswer(t, r, port.api, true)
 	if _, err := port.of("shop/async", time.Hour).Observe(t.Context()); err == nil {
 		t.Fatal("a broker that is down was observed")
 	}
 	port.rest = time.Hour
 	m.down.Store(false)
-	awaitAnswer(t, r, port.url, false)
+	awaitAnswer(t, r, port.api, false)
 	observe(t, port.of("shop/async", time.Hour))
 }

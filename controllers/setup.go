@@ -109,7 +109,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		voices:     newVoices(age),
 		vigil:      newVigil(),
 
-		restarts:  newRestarts(),
+		restarts:  newRestarts(options.PollInterval),
 		standings: newStandings(),
 
 		contests: newContests(cmp.Or(options.RepairWindow, maxRepairs*options.PollInterval)),
