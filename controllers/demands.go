@@ -92,44 +92,48 @@ func (d *demands) Start(ctx context.Context) error {
 }
 
 // renew begins a look at all Transports with worker groups that are scaled, by namespace and broker. A broker that is slow keeps only
-// its own Transports waiting.
+// its own Transports waiting. Those that wait for it are known by name: all of them whole would take more memory than the operator has.
 func (d *demands) renew(ctx context.Context) error {
 	var list v1alpha1.TransportList
-	if err := d.meter.r.Client.List(ctx, &list); err != nil {
+	if err := d.meter.r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list the Transports: %w", err)
 	}
-	there, rounds := map[types.NamespacedName]bool{}, map[round][]*v1alpha1.Transport{}
+	there, rounds := map[types.NamespacedName]bool{}, map[round][]types.NamespacedName{}
 	for i := range list.Items {
 		if t := &list.Items[i]; len(scaledNames(t)) > 0 && t.Status.Broker != nil {
-			there[client.ObjectKeyFromObject(t)] = true
-			its := round{t.Namespace, *t.Status.Broker}
-			rounds[its] = append(rounds[its], t)
+			name, its := client.ObjectKeyFromObject(t), round{t.Namespace, *t.Status.Broker}
+			there[name] = true
+			rounds[its] = append(rounds[its], name)
 		}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	maps.DeleteFunc(d.all, func(name types.NamespacedName, _ demanded) bool { return !there[name] })
-	for its, transports := range rounds {
+	for its, names := range rounds {
 		if !d.busy[its] {
 			d.busy[its] = true
-			go d.round(ctx, its, transports)
+			go d.round(ctx, its, names)
 		}
 	}
 	return nil
 }
 
 // round looks at the Transports of one.
-func (d *demands) round(ctx context.Context, its round, transports []*v1alpha1.Transport) {
+func (d *demands) round(ctx context.Context, its round, names []types.NamespacedName) {
 	var looking sync.WaitGroup
 	seats := make(chan struct{}, looksAtOnce)
-	for _, t := range transports {
+	for _, name := range names {
 		seats <- struct{}{}
 		looking.Go(func() {
 			defer func() { <-seats }()
+			t := &v1alpha1.Transport{}
+			if err := d.meter.r.Client.Get(ctx, name, t); err != nil {
+				return // It is gone.
+			}
 			now := demanded{d.of(ctx, t), time.Now()}
 			d.mu.Lock()
 			defer d.mu.Unlock()
-			d.all[client.ObjectKeyFromObject(t)] = now
+			d.all[name] = now
 		})
 	}
 	looking.Wait()

@@ -95,7 +95,7 @@ func (r *TransportReconciler) guardedSecrets(ctx context.Context, run *transport
 	guarded := map[string]bool{}
 	if len(shown) > 0 {
 		var transports v1alpha1.TransportList
-		if err := r.Client.List(ctx, &transports, client.InNamespace(run.transport.Namespace)); err != nil {
+		if err := r.Client.List(ctx, &transports, client.InNamespace(run.transport.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("list the Transports of the namespace: %w", err)
 		}
 		for i := range transports.Items {

@@ -59,7 +59,7 @@ func (r *TransportReconciler) warnOfSharing(ctx context.Context, run *transportR
 		return nil
 	}
 	var list v1alpha1.TransportList
-	if err := r.Client.List(ctx, &list, client.MatchingFields{byExchange: t.Spec.Exchange.Name}); err != nil {
+	if err := r.Client.List(ctx, &list, client.MatchingFields{byExchange: t.Spec.Exchange.Name}, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list the Transports with the same exchange: %w", err)
 	}
 	var others []string
@@ -104,7 +104,7 @@ func references(object client.Object) []string {
 // includers are the RetryPolicies that include one.
 func includers(ctx context.Context, c client.Reader, policy types.NamespacedName) ([]types.NamespacedName, error) {
 	var list v1alpha1.RetryPolicyList
-	err := c.List(ctx, &list, client.InNamespace(policy.Namespace), client.MatchingFields{byInclude: policy.Name})
+	err := c.List(ctx, &list, client.InNamespace(policy.Namespace), client.MatchingFields{byInclude: policy.Name}, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return nil, fmt.Errorf("list the RetryPolicies that include %s: %w", policy.Name, err)
 	}
@@ -125,7 +125,7 @@ func users(ctx context.Context, c client.Reader, policy types.NamespacedName) ([
 	found := map[types.NamespacedName]struct{}{}
 	for _, name := range append(policies, policy) {
 		var list v1alpha1.TransportList
-		err := c.List(ctx, &list, client.InNamespace(name.Namespace), client.MatchingFields{byPolicy: name.Name})
+		err := c.List(ctx, &list, client.InNamespace(name.Namespace), client.MatchingFields{byPolicy: name.Name}, client.UnsafeDisableDeepCopy)
 		if err != nil {
 			return nil, fmt.Errorf("list the Transports that refer to %s: %w", name.Name, err)
 		}

@@ -138,7 +138,7 @@ func (r *RetryPolicyReconciler) usedBy(ctx context.Context, object client.Object
 			continue
 		}
 		policy := &v1alpha1.RetryPolicy{}
-		if err := r.Client.Get(ctx, key, policy); client.IgnoreNotFound(err) != nil {
+		if err := r.Client.Get(ctx, key, policy, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("read RetryPolicy %s: %w", key, err)
 		}
 		for _, include := range references(policy) {
@@ -148,7 +148,8 @@ func (r *RetryPolicyReconciler) usedBy(ctx context.Context, object client.Object
 	return names, nil
 }
 
-// policiesOf reads the RetryPolicies of a namespace. They are the cache's own, and must not be altered.
+// policiesOf reads the RetryPolicies of a namespace. They are those of the cache, and nobody may change them: copies of all of them, at each look, would
+// take more memory than the operator has.
 func policiesOf(ctx context.Context, c client.Reader, namespace string) (map[string]*v1alpha1.RetryPolicy, error) {
 	var list v1alpha1.RetryPolicyList
 	if err := c.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
