@@ -189,7 +189,7 @@ func bare(object any) (any, error) {
 }
 
 // lean takes off Transports and RetryPolicies what nobody reads and may be large: the copy that kubectl apply keeps in an annotation is as large as
-// the object, and a template may have all that the API server takes.
+// the object, and a template may have all that the API server takes. Of a spec that is refused for its size it leaves a part.
 func lean(object any) (any, error) {
 	if metadata, ok := object.(metav1.Object); ok {
 		metadata.SetAnnotations(nil)
@@ -200,6 +200,7 @@ func lean(object any) (any, error) {
 	}
 	if transport, ok := object.(*v1alpha1.Transport); ok {
 		workload.BoundTemplates(transport)
+		boundSpec(transport)
 	}
 	return object, nil
 }

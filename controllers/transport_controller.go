@@ -189,6 +189,7 @@ func (r *TransportReconciler) take(ctx context.Context, run *transportRun) error
 	return runSteps(ctx, run,
 		r.addFinalizer,
 		r.readWorkers,
+		r.orKeep(r.checkSize),
 		r.orKeep(r.compile),
 		r.askWorkers,
 		r.lookForSecrets,

@@ -1,0 +1,81 @@
+package controllers
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"redrive.dev/redrive/api/v1alpha1"
+)
+
+// largeTransport has so many keys at each of 64 queues.
+func largeTransport(keys int) *v1alpha1.Transport {
+	t := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "async", Generation: 1, Annotations: map[string]string{tooLarge: "1"}}}
+	t.Spec.Broker.SecretRef = &v1alpha1.LocalReference{Name: "login"}
+	t.Spec.DeletionPolicy = v1alpha1.DeletionRetain
+	t.Spec.Prefix = new("async")
+	t.Spec.Workers = []v1alpha1.Worker{{Name: "default"}}
+	for i := range 64 {
+		queue := v1alpha1.Queue{Name: fmt.Sprint("q", i)}
+		for j := range keys {
+			if j%32 == 0 {
+				queue.Bindings = append(queue.Bindings, v1alpha1.Binding{Exchange: fmt.Sprint("e", j)})
+			}
+			binding := &queue.Bindings[len(queue.Bindings)-1]
+			binding.Keys = append(binding.Keys, fmt.Sprintf("%030d", j))
+		}
+		t.Spec.Queues = append(t.Spec.Queues, queue)
+	}
+	for i := range 256 {
+		t.Spec.RetryPolicies = append(t.Spec.RetryPolicies, v1alpha1.PolicyRule{When: fmt.Sprintf("%0200d", i), RetryPolicyRef: v1alpha1.PolicyReference{Name: "p"}})
+	}
+	return t
+}
+
+// Strings of two bytes take ten times what they are in the text, so that one Transport could take megabytes of the operator's memory.
+func TestTheCacheKeepsAPartOfASpecThatIsTooLarge(t *testing.T) {
+	t.Parallel()
+	r := &TransportReconciler{}
+	for keys, refused := range map[int]bool{32: false, 512: true} {
+		kept := largeTransport(keys)
+		if _, err := lean(kept); err != nil {
+			t.Fatal(err)
+		}
+		if size := sizeOf(reflect.ValueOf(kept.Spec)); size > maxSpec || refused && size > maxSpec/8 {
+			t.Errorf("%d keys: %d bytes are kept", keys, size)
+		}
+		err := r.checkSize(t.Context(), &transportRun{transport: kept})
+		if !refused {
+			if whole := largeTransport(keys); err != nil || !reflect.DeepEqual(kept.Spec, whole.Spec) {
+				t.Errorf("%d keys: %v", keys, err)
+			}
+			continue
+		}
+		if err == nil || interpret(err).course != stalled || !strings.HasPrefix(err.Error(), "spec: takes ") {
+			t.Errorf("%d keys: %v", keys, err)
+		}
+		s := kept.Spec
+		if s.Broker.SecretRef == nil || s.DeletionPolicy != v1alpha1.DeletionRetain || *s.Prefix != "async" || len(s.Queues) != 64 || len(s.Workers) != 1 {
+			t.Errorf("its deletion lacks something: %+v", s)
+		}
+	}
+}
+
+func TestWorkersThatAreTooLargeAreNotKept(t *testing.T) {
+	t.Parallel()
+	kept := largeTransport(1)
+	for i := range 16 {
+		handler := v1alpha1.Handler{Exec: &v1alpha1.ExecHandler{Command: slices.Repeat([]string{strings.Repeat("x", 4000)}, 64)}}
+		kept.Spec.Workers = append(kept.Spec.Workers, v1alpha1.Worker{Name: fmt.Sprint("w", i), Handler: handler})
+	}
+	if _, err := lean(kept); err != nil {
+		t.Fatal(err)
+	}
+	if size := sizeOf(reflect.ValueOf(kept.Spec)); size > maxSpec/8 || kept.Annotations[tooLarge] == "" {
+		t.Errorf("%d bytes are kept, with %v", size, kept.Annotations)
+	}
+}
