@@ -3,8 +3,17 @@ package main
 import (
 	"bytes"
 	"compress/gzip"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"fmt"
 	"io"
+	"log"
+	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -390,6 +399,8 @@ func TestOneTenantCannotStopOrOverrunAnother(t *testing.T) {
 			attack{"hundreds of megabytes in ConfigMaps that look as if the operator had published them", w.forged},
 			attack{"a megabyte of labels on each of 200 ConfigMaps with our label", w.labels},
 			attack{"Transports of 1.2 MB that wait for a broker that never answers", w.large},
+			attack{"Transports and policies as large as the API takes them", w.largeSpecs},
+			attack{"brokers whose certificates take long to be checked", w.costlyHandshakes},
 			attack{"a hash of a configuration that no metric may have", w.oddHash},
 			attack{"a queue that is two things to one Transport", w.toldTwice},
 			attack{"hundreds of paths of one broker that never answers", w.hangingPaths})
@@ -617,6 +628,93 @@ func (w *tenants) toldTwice() {
 		must(w.T, w.attacker.Get(w.Context(), client.ObjectKeyFromObject(transport), transport))
 		return transport.Status.ObservedGeneration == transport.Generation
 	})
+}
+
+// largeSpecs are 50 policies, and 50 Transports whose exchange is called as the other team's.
+func (w *tenants) largeSpecs() {
+	for i := range 50 {
+		policy := &v1alpha1.RetryPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: w.hostile, Name: fmt.Sprint("large-", i)}}
+		for j := range 128 {
+			when := fmt.Sprintf("message.id == \"%d-%d%s\"", i, j, strings.Repeat("x", 2000))
+			policy.Spec.Strategies = append(policy.Spec.Strategies, v1alpha1.Strategy{Name: fmt.Sprint("s", j), When: when})
+		}
+		w.make(policy)
+	}
+	var queues []v1alpha1.Queue
+	for i := range 64 {
+		queue := v1alpha1.Queue{Name: fmt.Sprint("q", i)}
+		for j := range 16 {
+			binding := v1alpha1.Binding{Exchange: fmt.Sprint("e", j)}
+			for k := range 32 {
+				binding.Keys = append(binding.Keys, fmt.Sprintf("%02d", k))
+			}
+			queue.Bindings = append(queue.Bindings, binding)
+		}
+		queues = append(queues, queue)
+	}
+	for i := range 50 {
+		transport := w.hostileTransport(fmt.Sprint("spec-", i), fmt.Sprintf("http://127.0.0.1:%d", 1+i))
+		transport.Spec.Exchange = w.victim.transport.Spec.Exchange.DeepCopy()
+		transport.Spec.RetryPolicyRef, transport.Spec.Queues = &v1alpha1.PolicyReference{Name: "large-0"}, queues
+		for j := range 250 {
+			transport.Spec.RetryPolicies = append(transport.Spec.RetryPolicies, v1alpha1.PolicyRule{
+				When: fmt.Sprintf("message.id == \"%d-%d%s\"", i, j, strings.Repeat("x", 1900)), RetryPolicyRef: v1alpha1.PolicyReference{Name: "large-0"},
+			})
+		}
+		transport.Spec.Workers[0].Template = &runtime.RawExtension{Raw: []byte(`{"metadata":{"annotations":{"x":"` + strings.Repeat("x", 60_000) + `"}}}`)}
+		w.make(transport)
+	}
+}
+
+// costlyHandshakes are those with a server that sends a hundred certificates of its issuer's name, none of which has signed its own.
+func (w *tenants) costlyHandshakes() {
+	authorities, certificate := manyAuthorities(w.T, 120)
+	asked := &atomic.Int64{}
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		asked.Add(1)
+		return nil, nil //nolint:nilnil // as it is
+	}}
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	w.Cleanup(server.Close)
+	for i := range 50 {
+		transport := w.hostileTransport(fmt.Sprint("chain-", i), fmt.Sprint(server.URL, "/", i))
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.hostile, Name: transport.Name}}
+		must(w.T, w.attacker.Get(w.Context(), client.ObjectKeyFromObject(secret), secret))
+		secret.Data["ca.crt"] = authorities
+		must(w.T, w.attacker.Update(w.Context(), secret))
+		w.make(transport)
+	}
+	testtransport.Eventually(w, "the operator to ask", func() bool { return asked.Load() > 10 })
+}
+
+// manyAuthorities are those of one name that a server sends along, and one of them to be trusted; its own certificate is signed by another.
+func manyAuthorities(t *testing.T, n int) (trusted []byte, server tls.Certificate) {
+	t.Helper()
+	now := time.Now()
+	authority := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "S"}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true,
+	}
+	leaf := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "leaf"}, NotBefore: authority.NotBefore, NotAfter: authority.NotAfter,
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	own, err := ecdsa.GenerateKey(elliptic.P521(), rand.Reader)
+	must(t, err)
+	der, err := x509.CreateCertificate(rand.Reader, leaf, authority, own.Public(), own) // as if by an authority
+	must(t, err)
+	server = tls.Certificate{Certificate: [][]byte{der}, PrivateKey: own}
+	for range n {
+		key, err := ecdsa.GenerateKey(elliptic.P521(), rand.Reader)
+		must(t, err)
+		der, err := x509.CreateCertificate(rand.Reader, authority, authority, key.Public(), key)
+		must(t, err)
+		server.Certificate = append(server.Certificate, der)
+		trusted = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	}
+	return trusted, server
 }
 
 func (w *tenants) oddHash() {
