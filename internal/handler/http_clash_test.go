@@ -58,7 +58,10 @@ func TestNumbersOfAFieldAreTriedOnceForAllNamesThatBecomeIt(t *testing.T) {
 
 // What is carried of names that clash, and as what, does not depend on how a free field is found.
 func TestNamesThatBecomeOneFieldAreNumberedInTheirOrder(t *testing.T) {
-	own := map[string]any{"a": "1", "a-3": "2", "b-2": "3", "b-2-2": "4", "A": "5", "A_": "6", "_a": "7", "a_": "8", "B-2": "9", "B": "10", "B_": "11", "b": "12", "b_2": "13"}
+	own := map[string]any{
+		"a": "1", "a-3": "2", "A": "3", "A_": "4", "_a": "5", "a_": "6",
+		"b": "7", "b-2": "8", "b-2-2": "9", "B-2": "10", "B": "11", "B_": "12", "b_2": "13",
+	}
 	for i := range 70 {
 		own["c"+strings.Repeat("_", i+1)] = strconv.Itoa(i)
 	}

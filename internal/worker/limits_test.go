@@ -2,6 +2,7 @@ package worker
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -49,8 +50,9 @@ func TestLimitsWithAKeyAreAskedBeforeThoseWithout(t *testing.T) {
 			t.Errorf("%s begins anew", then.limits[i].spec.Name)
 		}
 	}
-	_, err = newProtection(&compile.Config{RateLimits: []compile.RateLimit{{Name: "a", PerSecond: 1}, {Name: "b", PerSecond: 1, Key: "nonsense("}}}, &first, nil, now)
-	if err == nil {
-		t.Error("a key that is no expression is taken")
+	wrong := limits("all", "tenant")
+	wrong.RateLimits[1].Key = "nonsense("
+	if _, err := newProtection(wrong, &first, nil, now); err == nil || !strings.Contains(err.Error(), "rateLimits[1]") {
+		t.Errorf("a key that is no expression: %v, want its place in the list", err)
 	}
 }
