@@ -143,7 +143,7 @@ func TestAnAdoptedQueueOutlivesItsTransport(t *testing.T) {
 				s.later(30 * time.Second)
 			}
 			observed := s.allCounted()
-			if len(observed.Queues) != 3 || len(observed.Policies) > 0 || len(observed.Bindings) > 0 {
+			if len(observed.Queues) != 4 || len(observed.Policies) != 1 || len(observed.Bindings) != 1 { // with the failure queue, to which they dead-letter
 				t.Errorf("left are %d queues, policies %v, bindings %v", len(observed.Queues), observed.Policies, observed.Bindings)
 			}
 			s.take("legacy")

@@ -205,8 +205,8 @@ func TestWhatExistedIsAdoptedAndNeverDeleted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, kept := observed.Exchanges["async"]; !kept || len(observed.Queues) != 1 || len(observed.Bindings) != 0 || len(observed.Policies) != 0 {
-		t.Errorf("only what was adopted may be left: %v, %v, %v", observed.Queues, observed.Bindings, observed.Policies)
+	if _, kept := observed.Exchanges["async"]; !kept || len(observed.Queues) != 2 || len(observed.Bindings) != 1 || len(observed.Policies) != 1 {
+		t.Errorf("only what was adopted, and what it dead-letters to, may be left: %v, %v, %v", observed.Queues, observed.Bindings, observed.Policies)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -357,6 +358,12 @@ func (r *removal) conclude(ctx context.Context) error {
 		return err
 	}
 	rest := r.belongings(observed)
+	if rest.Leaves != "" {
+		ref := topology.Ref{Kind: topology.KindExchange, Name: compile.Names{Prefix: r.Prefix}.Failed()}
+		r.report.Left = append(r.report.Left, topology.Finding{
+			Object: ref, Message: "it is kept, with the failure queue, because queue " + rest.Leaves + " dead-letters to it",
+		})
+	}
 	rest.Exchanges = slices.DeleteFunc(rest.Exchanges, func(name string) bool {
 		return slices.ContainsFunc(r.report.Left, func(left topology.Finding) bool { return left.Object.Name == name })
 	})

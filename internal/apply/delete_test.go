@@ -3,6 +3,7 @@ package apply_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -157,4 +158,33 @@ func TestATransportThatMadeNothingIsDoneAtOnce(t *testing.T) {
 	if report := s.remove(true, false); !report.Done || s.writes.Load() != 0 {
 		t.Errorf("want it done without a write, got %+v", report)
 	}
+}
+
+// An adopted queue dead-letters to the failure exchange, and outlives its Transport: what it dead-letters later was lost.
+func TestAQueueThatStaysKeepsTheWayOutThatItDeadLettersTo(t *testing.T) {
+	s := newStage(t)
+	if _, err := s.amqp.QueueDeclare("theirs", true, false, false, false, amqp091.Table{
+		"x-queue-type": "quorum", "x-dead-letter-exchange": "async.failed",
+	}); err != nil {
+		t.Fatal(err)
+	}
+	s.spec.Spec.Queues = append(s.spec.Spec.Queues, v1alpha1.Queue{Name: "theirs", Adopt: new(true)})
+	s.once()
+	s.publish("", "theirs", nil)
+	gone, done := false, apply.DeleteReport{}
+	s.eventually("the deletion to end", func() bool {
+		s.allCounted()
+		done = s.remove(gone, false)
+		gone = gone || done.Drained
+		s.later(max(done.RequeueAfter, 11*time.Second))
+		return done.Done
+	})
+	if len(done.Left) != 1 || !strings.Contains(done.Left[0].Message, "queue theirs dead-letters to it") || s.exists("async.fallback.1s") {
+		t.Errorf("left is %v", done.Left)
+	}
+	d, ok, err := s.amqp.Get("theirs", false)
+	if err != nil || !ok || d.Reject(false) != nil {
+		t.Fatal(ok, err)
+	}
+	s.counted("async.failed", 1)
 }

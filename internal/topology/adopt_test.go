@@ -467,8 +467,8 @@ func TestADisownedQueueIsNotAmongTheBelongings(t *testing.T) {
 	broker.converge(desired(t, async()))
 	observed := broker.Disown(owner, []string{"queue/test", "queue/nowhere", "exchange/async.failed"})
 	got := topology.BelongingsOf(owner, "async", observed, []string{createdExchange})
-	if len(got.Work) != 1 || got.Work[0].Name != "lost" || len(got.Exchanges) != 7 {
-		t.Errorf("work queues %v, exchanges %v", got.Work, got.Exchanges)
+	if len(got.Work) != 1 || got.Work[0].Name != "lost" || len(got.Exchanges) != 6 || got.Leaves != "test" {
+		t.Errorf("work queues %v, exchanges %v, and %q dead-letters to the last one", got.Work, got.Exchanges, got.Leaves)
 	}
 	contains(t, "released", got.Released, []string{"redrive.async:queue:test"})
 	var back []string

@@ -27,6 +27,9 @@ type Belongings struct {
 	Released []Policy
 	// Policies of its prefix, without the inlet policies and the released ones.
 	Policies []Policy
+	// Leaves is a queue that is not its own and dead-letters to its failure exchange; empty where none does. That exchange, the failure queue and
+	// its policy are then not among the others: dead-lettered to an exchange that leads nowhere, a message is lost.
+	Leaves string
 }
 
 // BelongingsOf finds what belongs to a Transport. created are the objects, as Ref strings, that it made and that carry no
@@ -54,7 +57,33 @@ func BelongingsOf(owner, prefix string, observed Observed, created []string) Bel
 	found.addBindings(owner, prefix, observed, own)
 	found.addExchanges(owner, prefix, observed, created)
 	found.addPolicies(owner, prefix, observed, own)
+	found.keepExit(owner, prefix, observed, own)
 	return found
+}
+
+// keepExit takes out what messages of a queue that stays leave it by.
+func (b *Belongings) keepExit(owner, prefix string, observed Observed, own map[string]bool) {
+	failed, named := compile.Names{Prefix: prefix}.Failed(), policyNamesOf(prefix)
+	if observed.Exchanges[failed].Arguments.Owner() != owner {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(observed.Queues)) {
+		queue := observed.Queues[name]
+		exchange := queue.Arguments[argDeadLetterExchange]
+		if exchange == nil && !strings.HasPrefix(queue.Policy, named.start) { // which goes
+			exchange = observed.Policies[queue.Policy].Definition[keyDeadLetterExchange]
+		}
+		if exchange == failed && !own[name] {
+			b.Leaves = name
+			break
+		}
+	}
+	if b.Leaves == "" {
+		return
+	}
+	b.Failure = nil
+	b.Exchanges = slices.DeleteFunc(b.Exchanges, func(name string) bool { return name == failed })
+	b.Policies = slices.DeleteFunc(b.Policies, func(policy Policy) bool { return policy.Name == named.failure() })
 }
 
 // Empty is true when nothing is left.

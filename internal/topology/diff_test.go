@@ -382,6 +382,12 @@ func TestBelongingsNeedNoSpec(t *testing.T) {
 	)
 	broker.exchange("blog.failed", func(e *topology.ExchangeState) { e.Arguments["redrive-owner"] = "c1/shop/blog" })
 
+	leaves := topology.BelongingsOf(owner, "async", broker.Observed, []string{createdExchange})
+	if leaves.Leaves != "theirs" || len(leaves.Failure) > 0 || slices.Contains(leaves.Exchanges, "async.failed") {
+		t.Errorf("a queue that is not its own dead-letters to the failure exchange, and the Transport may delete that: %+v", leaves)
+	}
+	delete(broker.Queues["theirs"].Arguments, "x-dead-letter-exchange")
+
 	got := topology.BelongingsOf(owner, "async", broker.Observed, []string{createdExchange})
 	names := func(queues []topology.QueueState) (names []string) {
 		for _, queue := range queues {
