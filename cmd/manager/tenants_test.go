@@ -643,7 +643,7 @@ func (w *tenants) largeSpecs() {
 	var queues []v1alpha1.Queue
 	for i := range 64 {
 		queue := v1alpha1.Queue{Name: fmt.Sprint("q", i)}
-		for j := range 16 {
+		for j := range 8 {
 			binding := v1alpha1.Binding{Exchange: fmt.Sprint("e", j)}
 			for k := range 32 {
 				binding.Keys = append(binding.Keys, fmt.Sprintf("%02d", k))
