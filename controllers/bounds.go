@@ -69,8 +69,8 @@ func sizeBeyond(v reflect.Value) (size int) {
 			size += sizeOf(key) + sizeOf(value)
 		}
 	case reflect.Struct:
-		for i := range v.NumField() {
-			size += sizeBeyond(v.Field(i))
+		for _, field := range v.Fields() {
+			size += sizeBeyond(field)
 		}
 	}
 	return size

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -60,7 +61,7 @@ func TestTheAPIsOfANamespaceAreAskedOneAfterTheOther(t *testing.T) {
 		for _, namespace := range []string{"hostile", "shop"}[:1+i/3] {
 			server := httptest.NewServer(http.HandlerFunc(serve))
 			t.Cleanup(server.Close)
-			name := types.NamespacedName{Namespace: namespace, Name: fmt.Sprint(i)}
+			name := types.NamespacedName{Namespace: namespace, Name: strconv.Itoa(i)}
 			r.of(name, portAt(t, b, name, fmt.Sprintf("%s/%s/%d", server.URL, namespace, i)))
 		}
 	}

@@ -45,25 +45,12 @@ func (r *TransportReconciler) reconcile(ctx context.Context, name types.Namespac
 		return ctrl.Result{}, err
 	}
 	if run.needsBroker() {
-		crowd, leave, err := r.crowds.enter(name.Namespace, run.settled())
-		if err != nil {
-			return r.turnAway(ctx, run, crowdPause, err)
-		}
+		seated, leave, later, err := r.seat(ctx, run)
 		defer leave()
-		if err := r.warm(ctx, run, crowd); errors.Is(err, errCompiling) {
-			return r.turnAway(ctx, run, fullPause, err)
-		} else if err != nil {
-			return ctrl.Result{}, err
+		if err != nil || seated == nil {
+			return later, err
 		}
-		place, err := run.found.port.line.join(run.found.port, name.Namespace, run.settled())
-		if err != nil {
-			return r.turnAway(ctx, run, fullPause, err)
-		}
-		defer place.leave()
-		if run, err = r.await(ctx, run, place); err != nil {
-			return ctrl.Result{}, err
-		}
-		run.crowd = crowd
+		run = seated
 	}
 	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
 	defer cancel()
@@ -79,6 +66,34 @@ func (r *TransportReconciler) reconcile(ctx context.Context, name types.Namespac
 		}
 	}()
 	return r.look(broker.WithMeter(ctx, held), run)
+}
+
+// seat waits for the turn of a Transport at its broker. seated is nil where there is none now, and later says when it comes back. leave is to be
+// called in any case.
+func (r *TransportReconciler) seat(ctx context.Context, run *transportRun) (seated *transportRun, leave func(), later ctrl.Result, err error) {
+	namespace := run.transport.Namespace
+	crowd, leave, err := r.crowds.enter(namespace, run.settled())
+	if err != nil {
+		later, err = r.turnAway(ctx, run, crowdPause, err)
+		return nil, func() {}, later, err
+	}
+	if err := r.warm(ctx, run, crowd); errors.Is(err, errCompiling) {
+		later, err = r.turnAway(ctx, run, fullPause, err)
+		return nil, leave, later, err
+	} else if err != nil {
+		return nil, leave, later, err
+	}
+	place, err := run.found.port.line.join(run.found.port, namespace, run.settled())
+	if err != nil {
+		later, err = r.turnAway(ctx, run, fullPause, err)
+		return nil, leave, later, err
+	}
+	both := func() { place.leave(); leave() }
+	if seated, err = r.await(ctx, run, place); err != nil {
+		return nil, both, later, err
+	}
+	seated.crowd = crowd
+	return seated, both, later, nil
 }
 
 // turnAway has a Transport come back that finds no place, and says so.

@@ -107,7 +107,7 @@ func (r *TransportReconciler) compileOnce(ctx context.Context, t *v1alpha1.Trans
 // compiled compiles with what is known, and keeps what is found out.
 func (r *TransportReconciler) compiled(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy) (*compile.Result, error) {
 	name, version := client.ObjectKeyFromObject(t), versionOf(t, policies)
-	result, found, err := compile.CompileAgain(t, policies, r.verdicts.of(name, version))
+	result, found, err := compile.Again(t, policies, r.verdicts.of(name, version))
 	if found != nil {
 		r.verdicts.keep(name, version, found)
 	}
@@ -155,7 +155,8 @@ func (r *TransportReconciler) compileAlone(ctx context.Context, run *transportRu
 	return func() { done(); leave() }, nil
 }
 
-// begin waits, for so long at most (errCompiling), until no other Transport of the namespace takes the processors for what may cost much. end lets the next one.
+// begin waits, for so long at most (errCompiling), until no other Transport of the namespace takes the processors for what may cost much.
+// end lets the next one.
 func (c *crowd) begin(ctx context.Context, most time.Duration) (end func(), err error) {
 	late := time.NewTimer(most)
 	defer late.Stop()

@@ -29,18 +29,14 @@ func (n networks) have(address netip.Addr) bool {
 	return false
 }
 
-var (
-	nat64     = netip.MustParsePrefix("64:ff9b::/96")
-	sixToFour = netip.MustParsePrefix("2002::/16")
-)
-
-// embedded is the IPv4 address to which a translator on the way sends what goes to an address of IPv6 (RFC 6052 and 3056), or the address itself.
+// embedded is the IPv4 address to which a translator on the way sends what goes to an address of IPv6, 64:ff9b::/96 of RFC 6052 or 2002::/16 of RFC
+// 3056; or the address itself.
 func embedded(address netip.Addr) netip.Addr {
 	bytes := address.As16()
 	switch {
-	case nat64.Contains(address):
+	case address.Is6() && [12]byte(bytes[:12]) == [12]byte{1: 0x64, 2: 0xff, 3: 0x9b}:
 		return netip.AddrFrom4([4]byte(bytes[12:]))
-	case sixToFour.Contains(address):
+	case address.Is6() && [2]byte(bytes[:2]) == [2]byte{0x20, 0x02}:
 		return netip.AddrFrom4([4]byte(bytes[2:6]))
 	default:
 		return address

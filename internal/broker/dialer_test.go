@@ -26,7 +26,8 @@ func TestNobodyIsAskedInANetworkThatIsDenied(t *testing.T) {
 	_, port, _ := strings.Cut(strings.TrimPrefix(server.URL, "http://"), ":")
 	deny := []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128"), netip.MustParsePrefix("169.254.0.0/16")}
 	reasons := map[string]bool{}
-	for _, host := range []string{"127.0.0.1:" + port, "localhost:" + port, "[::ffff:127.0.0.1]:" + port, "127.0.0.1:1", "169.254.169.254",
+	for _, host := range []string{
+		"127.0.0.1:" + port, "localhost:" + port, "[::ffff:127.0.0.1]:" + port, "127.0.0.1:1", "169.254.169.254",
 		"[64:ff9b::a9fe:a9fe]", "[2002:a9fe:a9fe::1]", // the same by a translator
 	} {
 		client, err := broker.New(broker.Config{ManagementURL: "http://" + host, Username: "u", Password: password, VHost: "v", Deny: deny})

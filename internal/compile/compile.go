@@ -78,7 +78,7 @@ func (r *Result) Merged() string {
 // Compile resolves and checks the policies of a Transport and gives the lanes and the configuration of each worker.
 // policies holds the RetryPolicies of the Transport's namespace by name. An error is an *Error.
 func Compile(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy) (*Result, error) {
-	result, _, err := CompileAgain(t, policies, nil)
+	result, _, err := Again(t, policies, nil)
 	return result, err
 }
 
@@ -93,9 +93,9 @@ type Verdict struct {
 // maxKept is how much of the text of an error is kept: more than a condition shows.
 const maxKept = 8 << 10
 
-// CompileAgain is Compile, and gives what is to be kept for the next time. known is that of the last time; where the Transport or a policy has changed since,
+// Again is Compile, and gives what is to be kept for the next time. known is that of the last time; where the Transport or a policy has changed since,
 // or there was none, it is nil.
-func CompileAgain(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy, known *Verdict) (*Result, *Verdict, error) {
+func Again(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy, known *Verdict) (*Result, *Verdict, error) {
 	if known != nil && known.err != nil {
 		return nil, known, known.err
 	}

@@ -33,7 +33,7 @@ func (e *environment) costOf(ast *cel.Ast) (cost int64, light bool) {
 	if err != nil || estimate.Max > lightCost {
 		return 0, false
 	}
-	return 1 + int64(estimate.Max), true //nolint:gosec // not more than lightCost
+	return 1 + int64(estimate.Max), true
 }
 
 // lightSizes tells CEL's estimate how long the texts are.

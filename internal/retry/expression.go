@@ -89,7 +89,7 @@ func (o origin) error(err error, line, column int) *ExpressionError {
 // of is an error of compile, told of the same text in this place.
 func (o origin) of(err error) error {
 	errs := []error{err}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // what compile gives
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		errs = joined.Unwrap()
 	}
 	told := make([]error, len(errs))

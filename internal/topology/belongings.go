@@ -83,7 +83,10 @@ func (b *Belongings) keepExit(owner, prefix string, observed Observed, own map[s
 	}
 	b.Failure = nil
 	b.Exchanges = slices.DeleteFunc(b.Exchanges, func(name string) bool { return name == failed })
-	b.Policies = slices.DeleteFunc(b.Policies, func(policy Policy) bool { return policy.Name == named.failure() })
+	b.Policies = slices.DeleteFunc(b.Policies, func(policy Policy) bool {
+		_, is := named.failureOf(policy.Name)
+		return is
+	})
 }
 
 // Empty is true when nothing is left.

@@ -82,7 +82,7 @@ func TestDesired(t *testing.T) {
 				tr.Spec.Failure = &v1alpha1.Failure{Queue: new("graveyard"), DropOldestAfter: new(int64(7))}
 			},
 			lines: []string{
-				"+ policy redrive.async:failure  pattern=^graveyard$, priority=1000, delivery-limit=2147483647, max-length=7, " +
+				"+ policy redrive.async:failure:graveyard  pattern=^graveyard$, priority=1000, delivery-limit=2147483647, max-length=7, " +
 					"overflow=drop-head",
 				"+ queue graveyard  x-queue-type=quorum",
 				`+ binding async.failed -> graveyard ""`,
@@ -283,7 +283,7 @@ func TestStepsMarshal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"action":"create","policy":{"name":"redrive.async:failure","pattern":"^async\\.failed$","applyTo":"queues",` +
+	want := `{"action":"create","policy":{"name":"redrive.async:failure:async.failed","pattern":"^async\\.failed$","applyTo":"queues",` +
 		`"priority":1000,"definition":{"delivery-limit":2147483647}}}`
 	if string(text) != want {
 		t.Errorf("want %s, got %s", want, text)

@@ -287,8 +287,8 @@ func (d *differ) policiesDiff() {
 		queue, isQueue := named.queueOf(name)
 		stays := d.retiring(queue) || d.lettingGo(queue) || d.absent[queue] || d.conflicted[Ref{Kind: KindQueue, Name: queue}]
 		stays = stays || d.leavesByExchange(queue) || d.unseen[queue]
-		former, isFormer := named.formerOf(name)
-		if !desired[name] && (name == named.exchange() || isFormer && !d.unseen[former] || isQueue && !stays) {
+		failure, isFailure := named.failureOf(name)
+		if !desired[name] && (name == named.exchange() || isFailure && !d.unseen[failure] || isQueue && !stays) {
 			d.out.ExtraPolicies = append(d.out.ExtraPolicies, d.observed.Policies[name])
 		}
 	}
@@ -300,11 +300,11 @@ func (d *differ) leavesByExchange(queue string) bool {
 	return slices.ContainsFunc(d.out.Migrations, func(m Migration) bool { return m.Queue == queue && len(m.Fields) > 0 })
 }
 
-// formerPolicies are those of the failure queues that are not wanted any more.
+// formerPolicies are those of the failure queues that are not wanted any more. The bound of the one that took their place is not theirs.
 func (d *differ) formerPolicies() (policies []Policy) {
 	for _, queue := range d.out.ExtraQueues {
 		if RoleOf(queue.Queue) == RoleFailure {
-			policies = append(policies, formerPolicy(queue.Name, policyNamesOf(d.desired.Prefix)))
+			policies = append(policies, failurePolicy(queue.Name, policyNamesOf(d.desired.Prefix)))
 		}
 	}
 	return policies

@@ -232,7 +232,7 @@ func TestEveryHarmfulPolicyComesWithARemedy(t *testing.T) {
 		"an operator policy": {
 			change: func(b *simulated) {
 				b.queue("async.failed", func(q *topology.QueueState) {
-					q.Policy = "redrive.async:failure"
+					q.Policy = "redrive.async:failure:async.failed"
 					q.EffectiveDefinition = topology.Arguments{"delivery-limit": 1<<31 - 1, "message-ttl": 1000}
 				})
 			},

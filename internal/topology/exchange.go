@@ -132,15 +132,10 @@ func (d *differ) exchangeOf(want Queue, past Past) *exchanging {
 	got, exists := d.observed.Queues[want.Name]
 	beside, taken := d.observed.Queues[e.Standin]
 	made := taken && beside.Arguments.Owner() == d.desired.Owner && StandinFor(beside.Queue) == want.Name
-	if exists {
-		e.Fields = compareQueue(want, got.Queue)
-	}
+	ours := exists && e.judge(got)
 	if former, there := d.formerOf(want); there && !made {
 		e.Standin, e.Renames, beside, made = former.Name, true, former, true
 	}
-	ours := exists && d.ours(Ref{Kind: KindQueue, Name: want.Name}, got.Arguments) && !d.isClaimed(got.Queue)
-	e.alien = exists && !ours
-	e.hostile = e.alien && (len(e.Fields) > 0 || d.isClaimed(got.Queue))
 	if !made && (len(e.Fields) == 0 || !ours) || e.hostile && past.stepOf(want.Name) == "" {
 		return nil // where that is a conflict, it is told, and the queue of a former name stays as it is
 	}
@@ -151,12 +146,7 @@ func (d *differ) exchangeOf(want Queue, past Past) *exchanging {
 	seen := Passage{Standin: made, Follows: func(reads compile.Reading) bool { return past.Follows == nil || past.Follows(want.Name, reads) }}
 	seen.Untold = e.Renames && slices.Contains(past.Consumed, e.Standin) && !slices.Contains(past.Consumed, want.Name)
 	seen.Ordered = isSingle(want) || isSingle(got.Queue) || isSingle(beside.Queue)
-	switch {
-	case len(e.Fields) > 0 && ours, !exists && slices.Contains(past.Retiring, want.Name): // a list that lacks it is not believed
-		seen.Queue = LikenessOther
-	case exists && len(e.Fields) == 0:
-		seen.Queue = LikenessEqual
-	}
+	seen.Queue = e.likeness(exists, ours, past)
 	e.standin = d.standinOf(want, seen.Ordered)
 	if made {
 		e.standin.Name, e.standin.Type, e.standin.Arguments = e.Standin, beside.Type, beside.Arguments
@@ -174,6 +164,27 @@ func (d *differ) exchangeOf(want Queue, past Past) *exchanging {
 		e.Reads = compile.ReadsStandin
 	}
 	return e
+}
+
+// judge tells how a queue of the wanted name differs, and whose it is.
+func (e *exchanging) judge(got QueueState) (ours bool) {
+	claimed := e.d.isClaimed(got.Queue)
+	ours = !claimed && e.d.ours(Ref{Kind: KindQueue, Name: e.Queue}, got.Arguments)
+	e.Fields = compareQueue(e.want, got.Queue)
+	e.alien, e.hostile = !ours, !ours && (claimed || len(e.Fields) > 0)
+	return ours
+}
+
+// likeness is that of the queue of the wanted name. A list that lacks one which is emptied is not believed.
+func (e *exchanging) likeness(exists, ours bool, past Past) Likeness {
+	switch {
+	case len(e.Fields) > 0 && ours, !exists && slices.Contains(past.Retiring, e.Queue):
+		return LikenessOther
+	case exists && len(e.Fields) == 0:
+		return LikenessEqual
+	default:
+		return LikenessNone
+	}
 }
 
 // stepOf is the step of an exchange that was written down before; empty where none was.

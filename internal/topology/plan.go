@@ -136,7 +136,7 @@ func Plan(d Difference) []Step {
 // Within each the order stays: of two Transports of one prefix that is the first which makes the first exchange.
 func Making(plan []Step, prefix string) (first, rest []Step) {
 	for _, step := range plan {
-		pins := step.Policy != nil && policyStage(*step.Policy, prefix) <= stagePins
+		pins := step.Policy != nil && policyStage(*step.Policy, prefix) == stagePins
 		made := step.Queue != nil || step.Exchange != nil && step.Exchange.Role != RoleProducers
 		if step.Action != ActionDelete && (pins || made) {
 			first = append(first, step)
@@ -181,9 +181,7 @@ func writes(d Difference) []Step {
 
 // Stages of creation, from the way out to the way in.
 const (
-	// A former failure queue is pinned by its own policy before that of the failure queue, which may bound it, applies to another.
-	stageFormerPins = iota
-	stagePins
+	stagePins = iota
 	stageFailedExchange
 	stageFailureQueue
 	stageFailedBinding
@@ -209,16 +207,9 @@ func policyStage(policy Policy, prefix string) int {
 		return stageExchangePolicy
 	case IsWorkPolicy(policy.Name, prefix):
 		return stageWorkPolicies
-	case isFormerPolicy(policy.Name, prefix):
-		return stageFormerPins
 	default:
 		return stagePins
 	}
-}
-
-func isFormerPolicy(policy, prefix string) bool {
-	_, is := policyNamesOf(prefix).formerOf(policy)
-	return is
 }
 
 func exchangeStage(role Role) int {

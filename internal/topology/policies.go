@@ -36,27 +36,30 @@ func policyNamesOf(prefix string) policyNames {
 	return policyNames{start: ourStart + strings.NewReplacer("%", "%25", ":", "%3A").Replace(prefix) + ":"}
 }
 
-func (n policyNames) exchange() string          { return n.start + "exchange" }
-func (n policyNames) lanes() string             { return n.start + "lanes" }
-func (n policyNames) failure() string           { return n.start + "failure" }
-func (n policyNames) former(name string) string { return n.start + "former:" + name }
-func (n policyNames) queue(name string) string  { return n.start + "queue:" + name }
+func (n policyNames) exchange() string           { return n.start + "exchange" }
+func (n policyNames) lanes() string              { return n.start + "lanes" }
+func (n policyNames) failure(name string) string { return n.start + "failure:" + name }
+func (n policyNames) queue(name string) string   { return n.start + "queue:" + name }
 
 // queueOf returns the work or suspects' queue that a policy of this prefix is for.
 func (n policyNames) queueOf(policy string) (string, bool) {
 	return strings.CutPrefix(policy, n.start+"queue:")
 }
 
-// formerOf returns the former failure queue that a policy of this prefix is for.
-func (n policyNames) formerOf(policy string) (string, bool) {
-	return strings.CutPrefix(policy, n.start+"former:")
+// failureOf returns the failure queue that a policy of this prefix is for: the present one or a former one. Each has a policy of its own, so that
+// one which is written late is never that of another queue. Before there were those there was one for all of them, whose pattern changed.
+func (n policyNames) failureOf(policy string) (queue string, is bool) {
+	if policy == n.start+"failure" {
+		return "", true
+	}
+	return strings.CutPrefix(policy, n.start+"failure:")
 }
 
-// formerPolicy pins a failure queue that is not wanted any more until it is empty and gone: without one a broad policy of others would
-// drop what is in it, and so would a bound that is meant for the queue that took its place.
-func formerPolicy(queue string, named policyNames) Policy {
+// failurePolicy pins a failure queue, also one that is not wanted any more until it is empty and gone: without one a broad policy of others would drop
+// what is in it.
+func failurePolicy(queue string, named policyNames) Policy {
 	return Policy{
-		Name: named.former(queue), Pattern: exactly(queue), ApplyTo: applyToQueues, Priority: pinPriority,
+		Name: named.failure(queue), Pattern: exactly(queue), ApplyTo: applyToQueues, Priority: pinPriority,
 		Definition: Arguments{keyDeliveryLimit: unlimitedDeliveries},
 	}
 }
@@ -129,16 +132,13 @@ func (p Policy) Touched(wanted Policy) Policy {
 // desiredPolicies hold what may change; arguments hold what never does.
 func desiredPolicies(t *v1alpha1.Transport, needs compile.Needs, names compile.Names) []Policy {
 	named := policyNamesOf(names.Prefix)
-	failure := Arguments{keyDeliveryLimit: unlimitedDeliveries}
+	failure := failurePolicy(names.FailureQueue(), named)
 	if t.Spec.Failure != nil && t.Spec.Failure.DropOldestAfter != nil {
-		failure[keyMaxLength] = *t.Spec.Failure.DropOldestAfter
-		failure[keyOverflow] = overflowDropHead
+		failure.Definition[keyMaxLength] = *t.Spec.Failure.DropOldestAfter
+		failure.Definition[keyOverflow] = overflowDropHead
 	}
 	policies := []Policy{
-		{
-			Name: named.failure(), Pattern: exactly(names.FailureQueue()), ApplyTo: applyToQueues, Priority: pinPriority,
-			Definition: failure,
-		},
+		failure,
 		{
 			Name: named.lanes(), Pattern: lanesPattern(names), ApplyTo: applyToQueues, Priority: pinPriority,
 			Definition: Arguments{keyOverflow: overflowRejectPublish},
