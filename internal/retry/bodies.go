@@ -1,6 +1,7 @@
 package retry
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 )
@@ -45,7 +46,7 @@ func (b *Bodies) take(queue string, size int) error {
 	case b == nil:
 		return nil
 	case int64(size) > b.limit:
-		return plainError(fmt.Sprintf("message.body is not decoded: it has %d bytes, and the memory limit of the worker allows for %d; "+
+		return plainError(fmt.Sprintf("message.body is not decoded: it counts as %d bytes, and the memory limit of the worker allows for %d; "+
 			"raise that limit, or let the expression read a header", size, b.limit))
 	}
 	from, room := b.roomOf(size)
@@ -67,6 +68,23 @@ func (b *Bodies) give(size int) {
 		to, room := b.roomOf(size)
 		to.give(room)
 	}
+}
+
+// What a body becomes when it is decoded, in bytes: an object or a list, an element of either; and how many times its length is allowed for.
+const (
+	perNesting = 350
+	perElement = 48
+	perByte    = 32
+)
+
+// weightOf is the size of the body by which it is counted: its length, or, where it becomes more than perByte times that, as many objects in each
+// other do, what allows for that.
+func weightOf(body []byte) int {
+	if len(body) <= quickBody {
+		return len(body)
+	}
+	nested := bytes.Count(body, []byte("{")) + bytes.Count(body, []byte("["))
+	return max(len(body), (len(body)+perNesting*nested+perElement*bytes.Count(body, []byte(",")))/perByte)
 }
 
 // roomOf is what a body of this size takes, and of what.

@@ -389,7 +389,7 @@ func TestABodyThatIsTooLargeToBeDecodedFailsTheExpressionThatReadsIt(t *testing.
 		return nil, errAbsent
 	}
 	v := p.Decide(Failure{}, Message{Body: []byte(`{"x":1}`), Bodies: NewBodies(6, 2)}, History{}, start(), edge(false))
-	if v.Strategy != "b" || len(v.Problems) != 1 || !strings.Contains(v.Problems[0].Error(), "it has 7 bytes, and the memory limit of the worker allows for 6") {
+	if v.Strategy != "b" || len(v.Problems) != 1 || !strings.Contains(v.Problems[0].Error(), "it counts as 7 bytes, and the memory limit of the worker allows for 6") {
 		t.Errorf("strategy %q decided, problems %v", v.Strategy, v.Problems)
 	}
 	p.decode = decodeJSON

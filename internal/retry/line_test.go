@@ -3,6 +3,7 @@ package retry
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -105,5 +106,25 @@ func TestNoMoreLargeBodiesAreDecodedAtATimeThanThereAreProcessors(t *testing.T) 
 	}
 	if bodies := NewBodies(16<<30, 3); bodies.most != quickBody || bodies.small.free != 3*quickBodies*quickBody {
 		t.Errorf("with much memory bodies of up to %d bytes are small, and have %d", bodies.most, bodies.small.free)
+	}
+}
+
+// Objects in each other become seventy times their text: two megabytes of them took more than half the memory of a worker.
+func TestABodyCountsByWhatItBecomes(t *testing.T) {
+	repeated := func(text string) []byte { return []byte(strings.Repeat(text, 100_000/len(text))) }
+	for name, c := range map[string]struct {
+		body        []byte
+		least, most int // in tenths of its length
+	}{
+		"objects in objects": {repeated(`{"":`), 27, 29},
+		"empty objects":      {repeated(`{},`), 38, 45},
+		"ordinary objects":   {repeated(`{"customer":"a name","items":[1,2,3],"total":12.5},`), 10, 10},
+		"numbers":            {repeated(`1,`), 10, 10},
+		"a text":             {repeated("x"), 10, 10},
+		"a short body":       {[]byte(`{"":{"":{}}}`), 10, 10},
+	} {
+		if weight := weightOf(c.body); 10*weight < c.least*len(c.body) || 10*weight > c.most*len(c.body) {
+			t.Errorf("%s of %d bytes count as %d", name, len(c.body), weight)
+		}
 	}
 }

@@ -69,6 +69,8 @@ type scope struct {
 
 	decode  bodyDecoder
 	decoded bool
+	// weight is the size by which the body is counted, and taken is true once there is room for it.
+	weight  int
 	taken   bool
 	body    any
 	bodyErr error
@@ -106,7 +108,7 @@ func (s *schema) scope(decode bodyDecoder, m Message) *scope {
 // release gives the scope back. What belongs to the message alone is let go, its body above all.
 func (s *scope) release() {
 	if s.taken {
-		s.message.Bodies.give(len(s.message.Body))
+		s.message.Bodies.give(s.weight)
 	}
 	s.message, s.failure, s.budget, s.taken = Message{}, Failure{}, nil, false
 	s.decoded, s.body, s.bodyErr = false, nil, nil
@@ -203,13 +205,14 @@ func (s *scope) inTurn(run cel.Program) (ref.Val, error) {
 // An evaluation that has a turn does not wait: whoever had the memory might wait for that turn, and the texts that were made so far would
 // stay meanwhile. Nor does it decode what takes long while others wait for the turn. So it ends, gives up both, and is done anew when the body is there.
 func (s *scope) readBody() (any, error) {
-	size := len(s.message.Body)
-	switch {
-	case s.decoded:
+	if s.decoded {
 		return s.body, s.bodyErr
+	}
+	s.weight = weightOf(s.message.Body)
+	switch {
 	case !s.hasTurn:
-		s.bodyErr = s.message.Bodies.take(s.message.Queue, size)
-	case size > quickBody || !s.message.Bodies.tryTake(size):
+		s.bodyErr = s.message.Bodies.take(s.message.Queue, s.weight)
+	case s.weight > quickBody || !s.message.Bodies.tryTake(s.weight):
 		s.wantsBody = true
 		panic(interpreter.EvalCancelledError{Message: "the body is decoded first", Cause: interpreter.ContextCancelled})
 	}

@@ -118,7 +118,7 @@ func TestABodyThatCannotBeDecodedIsTriedOnceByAnEvaluationThatHasATurn(t *testin
 		}
 	}
 	v := p.Decide(Failure{}, Message{Body: []byte(`[1, 1, 1]`), Bodies: NewBodies(5, 2), Turns: NewTurns(1)}, History{}, start(), edge(false))
-	if len(v.Problems) != 2 || !strings.Contains(v.Problems[0].Error(), "it has 9 bytes") {
+	if len(v.Problems) != 2 || !strings.Contains(v.Problems[0].Error(), "it counts as 9 bytes") {
 		t.Errorf("a body that never has room: %v", v.Problems)
 	}
 }

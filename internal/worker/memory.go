@@ -15,7 +15,7 @@ const (
 	// suspectsShare is the part of that which messages of the suspects' worker may have. A larger one has it alone.
 	suspectsShare = 8
 	// bodyShare is the part of the memory that the bodies may have which expressions read at the same time, but for an eighth more of small
-	// ones. Decoded they take 32 times as much, a little more than a quarter of the memory, and 68 times at worst, three fifths of it.
+	// ones. Decoded they take 32 times as much, a little more than a quarter of the memory.
 	bodyShare = 128
 	// leastTurns is how many expressions are evaluated at a time where there is one processor: one that takes long stops nobody else's then.
 	leastTurns = 2
