@@ -12,9 +12,14 @@ import (
 	"redrive.dev/redrive/internal/apply"
 )
 
-// askEvery is how often a management API is asked whether it answers. A node of RabbitMQ takes longer than that to start. One that does not answer is
-// asked less and less often, up to the poll.
-const askEvery = 2 * time.Second
+const (
+	// askEvery is how often a management API is asked whether it answers. A node of RabbitMQ takes longer than that to start. One that does not answer is
+	// asked less and less often, down to once in askSeldom: so long at most do retries wait longer after an outage.
+	askEvery  = 2 * time.Second
+	askSeldom = 8 * time.Second
+	// askFor bounds one question: the other APIs of the namespace wait for it.
+	askFor = 10 * time.Second
+)
 
 // restarts notices that a management API answers again after it had not, and lets its Transports be looked at soon after that: lanes may
 // stand still since. One question for each API serves all its Transports. A question may cost much, as a handshake does where somebody has made the
@@ -49,7 +54,7 @@ type restart struct {
 }
 
 func newRestarts(poll time.Duration) *restarts {
-	return &restarts{slowest: max(askEvery, poll), all: map[string]*restart{}, walking: map[string]bool{}}
+	return &restarts{slowest: min(max(askEvery, poll), askSeldom), all: map[string]*restart{}, walking: map[string]bool{}}
 }
 
 // of is when the broker of a Transport was found to be started again; zero where that is not known. From now on the Transport is looked
@@ -184,7 +189,9 @@ func (r *restarts) ask(ctx context.Context, api *restart, port *sharedPort) (too
 		return 0
 	}
 	begun := time.Now()
-	err := port.Ping(ctx)
+	within, cancel := context.WithTimeout(ctx, askFor)
+	defer cancel()
+	err := port.Ping(within)
 	took = time.Since(begun)
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -117,7 +117,7 @@ func TestAnAPIThatDoesNotAnswerIsAskedLessAndLessOften(t *testing.T) {
 	for _, answers := range []bool{true, false, false, false, false, false, false, true, false} {
 		pauses = append(pauses, ask(answers))
 	}
-	seconds := []float64{2, 2, 3, 4.5, 6.75, 10, 10, 2, 2}
+	seconds := []float64{2, 2, 3, 4.5, 6.75, 8, 8, 2, 2}
 	if !slices.EqualFunc(pauses, seconds, func(pause time.Duration, s float64) bool { return pause.Round(time.Second/4).Seconds() == s }) {
 		t.Errorf("the pauses are %v", pauses)
 	}
