@@ -72,28 +72,28 @@ func (r *TransportReconciler) reconcile(ctx context.Context, name types.Namespac
 // called in any case.
 func (r *TransportReconciler) seat(ctx context.Context, run *transportRun) (seated *transportRun, leave func(), later ctrl.Result, err error) {
 	namespace := run.transport.Namespace
-	crowd, leave, err := r.crowds.enter(namespace, run.settled())
+	crowd, leaveCrowd, err := r.crowds.enter(namespace, run.settled())
 	if err != nil {
 		later, err = r.turnAway(ctx, run, crowdPause, err)
 		return nil, func() {}, later, err
 	}
 	if err := r.warm(ctx, run, crowd); errors.Is(err, errCompiling) {
 		later, err = r.turnAway(ctx, run, fullPause, err)
-		return nil, leave, later, err
+		return nil, leaveCrowd, later, err
 	} else if err != nil {
-		return nil, leave, later, err
+		return nil, leaveCrowd, later, err
 	}
 	place, err := run.found.port.line.join(run.found.port, namespace, run.settled())
 	if err != nil {
 		later, err = r.turnAway(ctx, run, fullPause, err)
+		return nil, leaveCrowd, later, err
+	}
+	leave = func() { place.leave(); leaveCrowd() }
+	if seated, err = r.await(ctx, run, place); err != nil {
 		return nil, leave, later, err
 	}
-	both := func() { place.leave(); leave() }
-	if seated, err = r.await(ctx, run, place); err != nil {
-		return nil, both, later, err
-	}
 	seated.crowd = crowd
-	return seated, both, later, nil
+	return seated, leave, later, nil
 }
 
 // turnAway has a Transport come back that finds no place, and says so.
