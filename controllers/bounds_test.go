@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/workload"
 )
 
 // largeTransport has so many keys at each of 64 queues.
@@ -77,5 +78,35 @@ func TestWorkersThatAreTooLargeAreNotKept(t *testing.T) {
 	}
 	if size := sizeOf(reflect.ValueOf(kept.Spec)); size > maxSpec/8 || kept.Annotations[tooLarge] == "" {
 		t.Errorf("%d bytes are kept, with %v", size, kept.Annotations)
+	}
+}
+
+// Labels of a megabyte on ConfigMaps, and annotations of thousands of pods, filled the memory of the operator.
+func TestTheCacheKeepsOfMetadataWhatIsRead(t *testing.T) {
+	long := strings.Repeat("x", 2*maxMetadata)
+	object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "shop", Name: "one", UID: "u", ResourceVersion: "7", Finalizers: []string{long},
+		Labels:          map[string]string{workload.TransportLabel: "async", "long": long},
+		Annotations:     map[string]string{workload.ConfigHashAnnotation: "h", workload.SecretVersionAnnotation: "s", "long": long},
+		OwnerReferences: []metav1.OwnerReference{{Name: long}, {Kind: "Transport", Name: "async", UID: "t", Controller: new(true)}},
+		ManagedFields:   []metav1.ManagedFieldsEntry{{Manager: long}},
+	}}
+	kept, err := bare(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := metav1.ObjectMeta{
+		Namespace: "shop", Name: "one", UID: "u", ResourceVersion: "7", Labels: map[string]string{workload.TransportLabel: "async"},
+		Annotations:     map[string]string{workload.ConfigHashAnnotation: "h", workload.SecretVersionAnnotation: "s"},
+		OwnerReferences: []metav1.OwnerReference{{Kind: "Transport", Name: "async", UID: "t", Controller: new(true)}},
+	}
+	if got := kept.(*metav1.PartialObjectMetadata).ObjectMeta; !reflect.DeepEqual(got, want) { //nolint:forcetypeassert // what it was given
+		t.Errorf("kept is %+v, want %+v", got, want)
+	}
+	if got := boundFinalizers([]string{"a", v1alpha1.Finalizer}); len(got) != 2 {
+		t.Errorf("finalizers %v", got)
+	}
+	if got := boundFinalizers([]string{long, v1alpha1.Finalizer}); !slices.Equal(got, []string{v1alpha1.Finalizer}) {
+		t.Errorf("%d finalizers are kept", len(got))
 	}
 }

@@ -374,7 +374,7 @@ func TestAQueueThatTheTransportMadeIsKeptByAdopt(t *testing.T) {
 	must(t, w.client.Delete(t.Context(), transport))
 	w.awaitGone(transport)
 	observed := w.observed()
-	if _, stays := observed.Queues["test"]; !stays || len(observed.Queues) != 1 {
+	if _, stays := observed.Queues["test"]; !stays || len(observed.Queues) != 2 { // with the failure queue, to which it dead-letters
 		t.Errorf("left are %v", observed.Queues)
 	}
 	t.Log("which another team goes on using when it is made again, and nothing but the mark is known of it")

@@ -170,7 +170,7 @@ func CacheOptions() (cache.Options, error) {
 	}}, nil
 }
 
-// bare keeps of the metadata of ConfigMaps and pods what tells whose they are and whether they have changed.
+// bare keeps of the metadata of ConfigMaps and pods what tells whose they are and whether they have changed, and what refreshPods has written.
 func bare(object any) (any, error) {
 	metadata, ok := object.(*metav1.PartialObjectMetadata)
 	if !ok {
@@ -179,6 +179,11 @@ func bare(object any) (any, error) {
 	own := metav1.ObjectMeta{
 		Namespace: metadata.Namespace, Name: metadata.Name, UID: metadata.UID, ResourceVersion: metadata.ResourceVersion, Generation: metadata.Generation,
 		CreationTimestamp: metadata.CreationTimestamp, DeletionTimestamp: metadata.DeletionTimestamp, Labels: workload.OwnLabels(metadata.Labels),
+	}
+	for _, name := range []string{workload.ConfigHashAnnotation, workload.SecretVersionAnnotation} {
+		if value, has := metadata.Annotations[name]; has && len(value) <= maxMetadata {
+			metav1.SetMetaDataAnnotation(&own, name, value)
+		}
 	}
 	owner := metav1.GetControllerOf(metadata)
 	if owner != nil && len(owner.APIVersion)+len(owner.Kind)+len(owner.Name)+len(owner.UID) <= maxMetadata {
