@@ -100,7 +100,7 @@ func TestTheCacheKeepsOfMetadataWhatIsRead(t *testing.T) {
 		Annotations:     map[string]string{workload.ConfigHashAnnotation: "h", workload.SecretVersionAnnotation: "s"},
 		OwnerReferences: []metav1.OwnerReference{{Kind: "Transport", Name: "async", UID: "t", Controller: new(true)}},
 	}
-	if got := kept.(*metav1.PartialObjectMetadata).ObjectMeta; !reflect.DeepEqual(got, want) { //nolint:forcetypeassert // what it was given
+	if got := kept.(*metav1.PartialObjectMetadata).ObjectMeta; !reflect.DeepEqual(got, want) {
 		t.Errorf("kept is %+v, want %+v", got, want)
 	}
 	if got := boundFinalizers([]string{"a", v1alpha1.Finalizer}); len(got) != 2 {
