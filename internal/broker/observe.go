@@ -252,7 +252,14 @@ const maxInOrder = 1 << 10
 // UnmarshalJSON takes anything but an object as empty.
 func (t *table) UnmarshalJSON(text []byte) error {
 	*t = table{}
-	if !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
+	text = bytes.TrimSpace(text)
+	if !bytes.HasPrefix(text, []byte("{")) {
+		return nil
+	}
+	if !bytes.ContainsAny(text[1:], "{[") { // as nearly all are
+		if err := numbered(text, (*map[string]any)(t)); err != nil {
+			return fmt.Errorf("a table: %w", err)
+		}
 		return nil
 	}
 	var parts map[string]json.RawMessage
