@@ -70,11 +70,11 @@ func (b *bodies) announced(front []byte) (left int) {
 	if !ok || len(rest) < 8 {
 		return left
 	}
-	before := b.coming[channel].consumer
-	if before != string(consumer) {
-		before = string(consumer)
+	its := b.coming[channel].consumer
+	if its != string(consumer) { // else no text is made for each delivery
+		its = string(consumer)
 	}
-	b.coming[channel] = delivered{before, binary.BigEndian.Uint64(rest)}
+	b.coming[channel] = delivered{its, binary.BigEndian.Uint64(rest)}
 	return left
 }
 

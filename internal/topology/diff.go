@@ -144,6 +144,7 @@ func DiffSince(desired Objects, observed Observed, past Past) Difference {
 	for _, queue := range past.Retiring {
 		_, listed := observed.Queues[queue]
 		d.unseen[queue] = !listed && d.queues[queue] == ""
+		d.unseen[formerly] = d.unseen[formerly] || d.unseen[queue]
 	}
 	for _, binding := range desired.Bindings {
 		from := wayIn{binding.Source, binding.RoutingKey}

@@ -47,13 +47,17 @@ func (n policyNames) queueOf(policy string) (string, bool) {
 }
 
 // failureOf returns the failure queue that a policy of this prefix is for: the present one or a former one. Each has a policy of its own, so that
-// one which is written late is never that of another queue. Before there were those there was one for all of them, whose pattern changed.
+// one which is written late is never that of another queue. Before there were those there was one for all of them, whose pattern changed: formerly
+// stands for that.
 func (n policyNames) failureOf(policy string) (queue string, is bool) {
 	if policy == n.start+"failure" {
-		return "", true
+		return formerly, true
 	}
 	return strings.CutPrefix(policy, n.start+"failure:")
 }
+
+// formerly is no queue's name.
+const formerly = ""
 
 // failurePolicy pins a failure queue, also one that is not wanted any more until it is empty and gone: without one a broad policy of others would drop
 // what is in it.

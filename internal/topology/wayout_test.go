@@ -1,6 +1,7 @@
 package topology_test
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -78,6 +79,12 @@ func TestAFailureQueueThatIsRenamedStaysPinnedWithoutABoundWhileItHoldsMessages(
 	old := broker.Policies[former]
 	old.Name = "redrive.async:failure" // as it was called while one was for all
 	broker.Policies[old.Name] = old
+	lacking := broker.Observed
+	lacking.Queues = maps.Clone(broker.Queues)
+	delete(lacking.Queues, "async.failed")
+	if d := topology.DiffSince(renamed, lacking, topology.Past{Retiring: []string{"async.failed"}}); len(d.ExtraPolicies) > 0 {
+		t.Errorf("a list lacks the former one, and these policies are to go: %v", d.ExtraPolicies)
+	}
 	broker.converge(renamed)
 	if got := broker.Policies[failure].Pattern; got != `^b\.failed$` {
 		t.Errorf("the bounded policy applies to %s", got)
