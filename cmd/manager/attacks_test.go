@@ -1,0 +1,354 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/testtransport"
+	"redrive.dev/redrive/internal/workload"
+)
+
+func (w *tenants) bombs(packed bool) {
+	urls, asked := w.liars(1, sane("exchanges", bomb(packed)))
+	for i := range 8 {
+		transport := w.hostileTransport(fmt.Sprint("bomb-", i), urls[0])
+		transport.Spec.Broker.VHost = new(fmt.Sprint("v", i))
+		w.make(transport)
+	}
+	testtransport.Eventually(w, "the operator to ask", func() bool { return asked.Load() > 0 })
+}
+
+func (w *tenants) nested() {
+	row := `,{"name":"%d","arguments":{"a":` + strings.Repeat(`{"":`, 9000) + "1" + strings.Repeat("}", 9000) + `}}`
+	urls, asked := w.liars(1, sane("exchanges", func(rw http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(rw, `[{"name":"amq.direct","type":"direct"}`)
+		for i := range 600 { // 27 MB
+			if _, err := fmt.Fprintf(rw, row, i); err != nil {
+				return
+			}
+		}
+		_, _ = io.WriteString(rw, "]")
+	}))
+	w.make(w.hostileTransport("nested", urls[0]))
+	testtransport.Eventually(w, "the operator to ask", func() bool { return asked.Load() > 0 })
+}
+
+func (w *tenants) hangingBrokers() {
+	urls, asked := w.liars(inFull(1400, 120), func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	for i, to := range urls {
+		w.make(w.hostileTransport(fmt.Sprint("hanging-", i), to))
+	}
+	testtransport.Eventually(w, "the operator to ask many", func() bool { return asked.Load() > 50 })
+}
+
+func (w *tenants) hangingPaths() {
+	urls, asked := w.liars(1, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	for i := range 1400 {
+		w.make(w.hostileTransport(fmt.Sprint("path-", i), fmt.Sprintf("%s/%d", urls[0], i)))
+	}
+	testtransport.Eventually(w, "the operator to ask", func() bool { return asked.Load() > 0 })
+}
+
+func (w *tenants) patterns() {
+	for i := range 8 {
+		policy := &v1alpha1.RetryPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: w.hostile, Name: fmt.Sprint("pattern-", i)}}
+		for j := range 128 {
+			when := fmt.Sprintf(`message.id.matches("%d-%d(?:aa){600}")`, i, j) // as much as is allowed, each another
+			if j%2 == 0 && i%2 == 0 {
+				when = `message.id.matches("(?:` + strings.Repeat("a", 1900) + `){1000}")`
+			}
+			policy.Spec.Strategies = append(policy.Spec.Strategies, v1alpha1.Strategy{Name: fmt.Sprint("s", j), When: when})
+		}
+		w.make(policy)
+		transport := w.hostileTransport(policy.Name, w.broker.ManagementURL)
+		transport.Spec.RetryPolicyRef = &v1alpha1.PolicyReference{Name: policy.Name}
+		w.make(transport)
+	}
+}
+
+// including are 50 Transports of as many policies as a quota may allow: some have too many strategies, and others as many as they may, each with a
+// schedule of its own.
+func (w *tenants) including() {
+	var all []v1alpha1.StrategyInclude
+	for i := range 16 {
+		policy := &v1alpha1.RetryPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: w.hostile, Name: fmt.Sprint("base-", i)}}
+		for j := range 128 {
+			policy.Spec.Strategies = append(policy.Spec.Strategies, v1alpha1.Strategy{
+				Name: fmt.Sprint("s", j), When: "true", MaxRetries: new(int32(1000)),
+				Backoff: &v1alpha1.Backoff{
+					Type: v1alpha1.BackoffExponential, Delay: v1alpha1.NewDuration(time.Duration(1000+(i*128+j)*7) * time.Millisecond), Multiplier: new("1.01"),
+					Jitter: &v1alpha1.Jitter{Type: v1alpha1.JitterProportional, Percent: new(int32(20))},
+				},
+			})
+		}
+		w.make(policy)
+		all = append(all, v1alpha1.StrategyInclude{Name: policy.Name})
+	}
+	var rules []v1alpha1.PolicyRule
+	for i := range 34 {
+		policy := &v1alpha1.RetryPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: w.hostile, Name: fmt.Sprint("all-", i)}}
+		policy.Spec.MaxAge = v1alpha1.NewDuration(700*time.Hour + time.Duration(i)*time.Second)
+		policy.Spec.IncludeStrategies = all
+		w.make(policy)
+		rules = append(rules, v1alpha1.PolicyRule{When: "true", RetryPolicyRef: v1alpha1.PolicyReference{Name: policy.Name}})
+	}
+	for i := range 50 {
+		transport := w.hostileTransport(fmt.Sprint("including-", i), fmt.Sprintf("http://127.0.0.1:%d", 1+i))
+		if transport.Spec.RetryPolicies = rules; i%2 == 0 {
+			transport.Spec.RetryPolicies = rules[:15]
+		}
+		w.make(transport)
+	}
+}
+
+func (w *tenants) templates() {
+	management, err := url.Parse(w.broker.ManagementURL)
+	must(w.T, err)
+	management.User = nil
+	for i, n := range []int{16000, 16000, 256, 256, 256, 256, 256, 256} {
+		var variables []string
+		for j := range n {
+			variables = append(variables, fmt.Sprintf(`{"name":"V%d"}`, j))
+		}
+		container := `{"name":%q,"image":"i","env":[` + strings.Join(variables, ",") + `]}`
+		containers := []string{fmt.Sprintf(container, "worker")}
+		for j := 0; n == 256 && j < 14; j++ {
+			containers = append(containers, fmt.Sprintf(container, fmt.Sprint("c", j)))
+		}
+		transport := w.hostileTransport(fmt.Sprint("template-", i), management.String())
+		transport.Spec.Workers[0].Template = &runtime.RawExtension{Raw: []byte(`{"spec":{"containers":[` + strings.Join(containers, ",") + `]}}`)}
+		w.make(transport)
+	}
+}
+
+func (w *tenants) brokerPolicy() {
+	urls, asked := w.liars(1, sane("policies", func(rw http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintf(rw, `[{"name":"p","pattern":"(?:%s){1000}","apply-to":"all","priority":1,"definition":{"max-length":1}}]`, strings.Repeat("a", 3000))
+	}))
+	w.make(w.hostileTransport("grows", urls[0]))
+	testtransport.Eventually(w, "the operator to ask", func() bool { return asked.Load() > 3 })
+}
+
+func (w *tenants) fillers() {
+	for i := range 300 {
+		w.make(&corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: w.hostile, Name: fmt.Sprint("filler-", i), Labels: map[string]string{workload.TransportLabel: "x"}},
+			Data:       map[string]string{"x": strings.Repeat("x", 1_000_000)},
+		})
+	}
+}
+
+func (w *tenants) labels() {
+	for i := range 200 {
+		labels := map[string]string{workload.TransportLabel: "x"}
+		for j := range 10_000 {
+			labels[fmt.Sprintf("l%05d%s", j, strings.Repeat("x", 57))] = strings.Repeat("y", 60)
+		}
+		w.make(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.hostile, Name: fmt.Sprint("labels-", i), Labels: labels}})
+	}
+}
+
+// forged are ConfigMaps of Transports whose looks end before anything is published or removed.
+func (w *tenants) forged() {
+	data, err := compile.Encode(compile.Config{
+		Version: compile.Version, Transport: "a/b", Worker: "w", Exchanges: compile.Exchanges{Fallback: "f", Return: "r", Failed: "d"},
+		Queues:   []compile.Queue{{Name: "q", Policy: "p", Hold: strings.Repeat("x", 1_000_000)}},
+		Policies: map[string]v1alpha1.RetryPolicySpec{"p": {}}, Concurrency: 1, Timeout: *v1alpha1.NewDuration(time.Second),
+	})
+	must(w.T, err)
+	for i := range 24 {
+		transport := w.hostileTransport(fmt.Sprint("forged-", i), "http://127.0.0.1:1")
+		transport.Spec.RetryPolicyRef = &v1alpha1.PolicyReference{Name: "none"}
+		w.make(transport)
+		for j := range 16 {
+			w.make(configMapOf(transport, fmt.Sprintf("%s-%d", transport.Name, j), compile.Hash(data), string(data)))
+		}
+	}
+}
+
+// configMapOf looks as if the operator had made it.
+func configMapOf(transport *v1alpha1.Transport, name, hash, data string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: transport.Namespace, Name: name, Labels: workload.Labels(transport, "default"),
+			Annotations: map[string]string{workload.ConfigHashAnnotation: hash},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: v1alpha1.GroupVersion.String(), Kind: "Transport", Name: transport.Name, UID: transport.UID, Controller: new(true),
+			}},
+		},
+		Data: map[string]string{workload.ConfigKey: data},
+	}
+}
+
+func (w *tenants) large() {
+	urls, asked := w.liars(1, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	template := []byte(`{"metadata":{"annotations":{"x":"` + strings.Repeat("x", 1_200_000) + `"}}}`)
+	for i := range 50 {
+		transport := w.hostileTransport(fmt.Sprint("large-", i), urls[0])
+		transport.Spec.Workers[0].Template = &runtime.RawExtension{Raw: template}
+		w.make(transport)
+	}
+	testtransport.Eventually(w, "the operator to ask", func() bool { return asked.Load() > 0 })
+}
+
+// toldTwice has queues by whose names another queue is said to have been called: those that stand in for them, or hold their suspects.
+func (w *tenants) toldTwice() {
+	vhost := w.broker.Vhost(w)
+	user := "mallory-" + vhost
+	management, err := url.Parse(w.broker.ManagementURL)
+	must(w.T, err)
+	management.User = nil
+	transport := w.hostileTransport("twice", management.String())
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.hostile, Name: "twice"}}
+	must(w.T, w.attacker.Get(w.Context(), client.ObjectKeyFromObject(secret), secret))
+	secret.Data["username"], secret.Data["password"] = []byte(user), []byte(w.broker.User(w, user, "policymaker", vhost, ".*", ".*", ".*"))
+	must(w.T, w.attacker.Update(w.Context(), secret))
+	transport.Spec.Workers, transport.Spec.Exchange, transport.Spec.Broker.VHost = nil, nil, &vhost
+	transport.Spec.Queues = []v1alpha1.Queue{{Name: "a"}, {Name: "b"}}
+	w.make(transport)
+	w.says(transport, v1alpha1.ReadyCondition, v1alpha1.ReasonSucceeded)
+	change := func(queues ...v1alpha1.Queue) {
+		patch := client.MergeFrom(transport.DeepCopy())
+		transport.Spec.Queues = queues
+		must(w.T, w.attacker.Patch(w.Context(), transport, patch))
+	}
+	classic := v1alpha1.QueueClassic
+	change(v1alpha1.Queue{Name: "a", Type: &classic}, v1alpha1.Queue{Name: "b"})
+	w.says(transport, v1alpha1.ReconcilingCondition, v1alpha1.ReasonMigrating)
+	change(v1alpha1.Queue{Name: "a", Type: &classic}, v1alpha1.Queue{Name: "b", Formerly: []string{"a.standin"}})
+	w.says(transport, v1alpha1.StalledCondition, `spec.queues[1].formerly[0]: "a.standin" would stand in for spec.queues[0]`)
+	change(v1alpha1.Queue{Name: "b", Formerly: []string{"a.standin"}})
+	testtransport.Eventually(w, "the operator to have looked at it", func() bool {
+		must(w.T, w.attacker.Get(w.Context(), client.ObjectKeyFromObject(transport), transport))
+		return transport.Status.ObservedGeneration == transport.Generation
+	})
+}
+
+// largeSpecs are 50 policies, and 50 Transports whose exchange is called as the other team's.
+func (w *tenants) largeSpecs() {
+	for i := range 50 {
+		policy := &v1alpha1.RetryPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: w.hostile, Name: fmt.Sprint("large-", i)}}
+		for j := range 128 {
+			when := fmt.Sprintf("message.id == \"%d-%d%s\"", i, j, strings.Repeat("x", 2000))
+			policy.Spec.Strategies = append(policy.Spec.Strategies, v1alpha1.Strategy{Name: fmt.Sprint("s", j), When: when})
+		}
+		w.make(policy)
+	}
+	var queues []v1alpha1.Queue
+	for i := range 64 {
+		queue := v1alpha1.Queue{Name: fmt.Sprint("q", i)}
+		for j := range 8 {
+			binding := v1alpha1.Binding{Exchange: fmt.Sprint("e", j)}
+			for k := range 32 {
+				binding.Keys = append(binding.Keys, fmt.Sprintf("%02d", k))
+			}
+			queue.Bindings = append(queue.Bindings, binding)
+		}
+		queues = append(queues, queue)
+	}
+	for i := range 50 {
+		transport := w.hostileTransport(fmt.Sprint("spec-", i), fmt.Sprintf("http://127.0.0.1:%d", 1+i))
+		transport.Spec.Exchange = w.victim.transport.Spec.Exchange.DeepCopy()
+		transport.Spec.RetryPolicyRef, transport.Spec.Queues = &v1alpha1.PolicyReference{Name: "large-0"}, queues
+		for j := range 250 {
+			transport.Spec.RetryPolicies = append(transport.Spec.RetryPolicies, v1alpha1.PolicyRule{
+				When: fmt.Sprintf("message.id == \"%d-%d%s\"", i, j, strings.Repeat("x", 1900)), RetryPolicyRef: v1alpha1.PolicyReference{Name: "large-0"},
+			})
+		}
+		transport.Spec.Workers[0].Template = &runtime.RawExtension{Raw: []byte(`{"metadata":{"annotations":{"x":"` + strings.Repeat("x", 60_000) + `"}}}`)}
+		w.make(transport)
+	}
+}
+
+// costlyHandshakes are those with a server that sends a hundred certificates of its issuer's name, none of which has signed its own.
+func (w *tenants) costlyHandshakes() {
+	authorities, certificate := manyAuthorities(w.T, 120)
+	asked := &atomic.Int64{}
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		asked.Add(1)
+		return nil, nil //nolint:nilnil // as it is
+	}}
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	w.Cleanup(server.Close)
+	for i := range 50 {
+		transport := w.hostileTransport(fmt.Sprint("chain-", i), fmt.Sprint(server.URL, "/", i))
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.hostile, Name: transport.Name}}
+		must(w.T, w.attacker.Get(w.Context(), client.ObjectKeyFromObject(secret), secret))
+		secret.Data["ca.crt"] = authorities
+		must(w.T, w.attacker.Update(w.Context(), secret))
+		w.make(transport)
+	}
+	testtransport.Eventually(w, "the operator to ask", func() bool { return asked.Load() > 10 })
+}
+
+// manyAuthorities are those of one name that a server sends along, and one of them to be trusted; its own certificate is signed by another.
+func manyAuthorities(t *testing.T, n int) (trusted []byte, server tls.Certificate) {
+	t.Helper()
+	now := time.Now()
+	authority := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "S"}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true,
+	}
+	leaf := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "leaf"}, NotBefore: authority.NotBefore, NotAfter: authority.NotAfter,
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	own, err := ecdsa.GenerateKey(elliptic.P521(), rand.Reader)
+	must(t, err)
+	der, err := x509.CreateCertificate(rand.Reader, leaf, authority, own.Public(), own) // as if by an authority
+	must(t, err)
+	server = tls.Certificate{Certificate: [][]byte{der}, PrivateKey: own}
+	for range n {
+		key, err := ecdsa.GenerateKey(elliptic.P521(), rand.Reader)
+		must(t, err)
+		der, err := x509.CreateCertificate(rand.Reader, authority, authority, key.Public(), key)
+		must(t, err)
+		server.Certificate = append(server.Certificate, der)
+		trusted = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	}
+	return trusted, server
+}
+
+func (w *tenants) oddHash() {
+	transport := w.hostileTransport("bytes", "http://127.0.0.1:1")
+	w.make(transport)
+	w.says(transport, v1alpha1.ReconcilingCondition, v1alpha1.ReasonBrokerUnreachable)
+	w.make(configMapOf(transport, workload.Name(transport, "default"), "h\xff", "{}"))
+}
+
+func (w *tenants) oddHost() {
+	transport := w.hostileTransport("odd", "http://127.0.0.1:1")
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.hostile, Name: "odd"}}
+	must(w.T, w.attacker.Get(w.Context(), client.ObjectKeyFromObject(secret), secret))
+	secret.Data["host"] = []byte("h\xff")
+	delete(secret.Data, "management_uri")
+	must(w.T, w.attacker.Update(w.Context(), secret))
+	w.make(transport)
+	w.says(transport, v1alpha1.StalledCondition, "SecretInvalid")
+}
