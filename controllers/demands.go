@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/topology"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -47,7 +48,7 @@ type demands struct {
 // namespace, and answers slowly, would keep it waiting.
 type round struct {
 	namespace string
-	broker    v1alpha1.BrokerIdentity
+	broker    topology.Identity
 }
 
 // demanded are the numbers of one Transport as of a time.
@@ -101,7 +102,7 @@ func (d *demands) renew(ctx context.Context) error {
 	there, rounds := map[types.NamespacedName]bool{}, map[round][]types.NamespacedName{}
 	for i := range list.Items {
 		if t := &list.Items[i]; len(scaledNames(t)) > 0 && t.Status.Broker != nil {
-			name, its := client.ObjectKeyFromObject(t), round{t.Namespace, *t.Status.Broker}
+			name, its := client.ObjectKeyFromObject(t), round{t.Namespace, topology.IdentityOf(*t.Status.Broker)}
 			there[name] = true
 			rounds[its] = append(rounds[its], name)
 		}

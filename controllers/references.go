@@ -66,7 +66,7 @@ func (r *TransportReconciler) warnOfSharing(ctx context.Context, run *transportR
 	at, its := r.brokers.seen(client.ObjectKeyFromObject(t))
 	for i := range list.Items {
 		other := &list.Items[i]
-		if other.UID == t.UID || other.Status.Broker == nil || *other.Status.Broker != *t.Status.Broker {
+		if other.UID == t.UID || other.Status.Broker == nil || !topology.IdentityOf(*other.Status.Broker).Is(topology.IdentityOf(*t.Status.Broker)) {
 			continue
 		}
 		name := client.ObjectKeyFromObject(other)

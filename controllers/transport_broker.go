@@ -36,7 +36,7 @@ func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportR
 	if err != nil {
 		return brokerError(err)
 	}
-	t.Status.Broker = identityOf(t.Status.Broker, observed.Identity)
+	t.Status.Broker = identityOf(t.Status.Broker, &observed)
 	t.Status.Created, t.Status.Adopted = prepared.Created, withRefs(t.Status.Adopted, prepared.Kept)
 	wanted := topology.Fingerprint(prepared.Difference.Wanted, prepared.Difference.Withheld)
 	unchanged := t.Status.TopologyHash == wanted
@@ -69,11 +69,14 @@ func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportR
 	return judge(run)
 }
 
-// identityOf is the broker on which the objects stand. An ID that cannot be read any more is kept.
-func identityOf(before *v1alpha1.BrokerIdentity, now topology.Identity) *v1alpha1.BrokerIdentity {
-	identity := &v1alpha1.BrokerIdentity{Cluster: now.Cluster, ClusterID: now.ClusterID, VHost: now.VHost}
+// identityOf is the broker on which the objects stand. An ID and nodes that cannot be read any more are kept.
+func identityOf(before *v1alpha1.BrokerIdentity, now *topology.Observed) *v1alpha1.BrokerIdentity {
+	identity := &v1alpha1.BrokerIdentity{Cluster: now.Cluster, ClusterID: now.ClusterID, VHost: now.VHost, Nodes: now.Nodes}
 	if before != nil && now.ClusterID == "" {
 		identity.ClusterID = before.ClusterID
+	}
+	if before != nil && len(now.Nodes) == 0 {
+		identity.Nodes = before.Nodes
 	}
 	return identity
 }

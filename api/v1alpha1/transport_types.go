@@ -462,6 +462,13 @@ type BrokerIdentity struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	VHost string `json:"vhost,omitempty"`
+	// nodes are the names of its nodes, as of the last look; none where the operator's user may not read them. A second cluster with the
+	// definitions of the first has the clusterID of the first, and other nodes.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=255
+	Nodes []string `json:"nodes,omitempty"`
 }
 
 // Retirement is a queue on its way out. A queue is deleted in steps, none of which is taken twice or left out when the

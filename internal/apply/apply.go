@@ -98,13 +98,20 @@ func (e *OvertakenError) Error() string {
 type BrokerChangedError struct {
 	Want v1alpha1.BrokerIdentity
 	Got  topology.Identity
+	// Nodes are those of the cluster to which it leads.
+	Nodes []string
 }
 
 // Error names both.
 func (e *BrokerChangedError) Error() string {
 	text := fmt.Sprintf("the objects stand on cluster %q, vhost %q; the Secret now leads to cluster %q, vhost %q",
 		e.Want.Cluster, e.Want.VHost, e.Got.Cluster, e.Got.VHost)
-	if e.Want.Cluster == e.Got.Cluster && e.Want.VHost == e.Got.VHost {
+	switch {
+	case topology.IdentityOf(e.Want).Is(e.Got):
+		text += fmt.Sprintf(", which has the ID of the first and none of its nodes (%s; those of the first are %s): its definitions were imported; "+
+			"where the first is lost and this one takes its place, take status.broker.nodes away",
+			strings.Join(e.Nodes, ", "), strings.Join(e.Want.Nodes, ", "))
+	case e.Want.Cluster == e.Got.Cluster && e.Want.VHost == e.Got.VHost:
 		text += fmt.Sprintf(", which is another one of that name (its ID is %s, and was %s); where the first is lost and this one takes its "+
 			"place, take status.broker.clusterID away", e.Got.ClusterID, e.Want.ClusterID)
 	}
@@ -205,7 +212,7 @@ type Prepared struct {
 
 // Prepare compares and plans; it changes nothing. The error is a *BrokerChangedError.
 func Prepare(input Input, observed topology.Observed) (Prepared, error) {
-	if err := checkIdentity(input.State.Broker, observed.Identity); err != nil {
+	if err := checkIdentity(input.State.Broker, observed); err != nil {
 		return Prepared{}, err
 	}
 	kept := keptOf(input, observed)
@@ -307,11 +314,11 @@ func Once(ctx context.Context, port Port, input Input, record func(context.Conte
 	return prepared.CarryOut(ctx, port)
 }
 
-func checkIdentity(want *v1alpha1.BrokerIdentity, got topology.Identity) error {
-	if want == nil || topology.IdentityOf(*want).Is(got) {
+func checkIdentity(want *v1alpha1.BrokerIdentity, got topology.Observed) error {
+	if want == nil || got.StandsOn(*want) {
 		return nil
 	}
-	return &BrokerChangedError{Want: *want, Got: got}
+	return &BrokerChangedError{Want: *want, Got: got.Identity, Nodes: got.Nodes}
 }
 
 // ends is true for errors after which no further step can succeed.

@@ -12,6 +12,9 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/credentials"
+	"redrive.dev/redrive/internal/testbroker"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -358,5 +361,55 @@ func TestAnotherBrokerIsNotTouched(t *testing.T) {
 	_, err = apply.Delete(context.Background(), s.client, apply.DeleteInput{Owner: owner, Prefix: "async", State: s.state})
 	if !errors.As(err, &changed) || s.writes.Load() != 0 {
 		t.Errorf("want a BrokerChangedError and no write, got %v", err)
+	}
+}
+
+// A cluster into which the definitions of another are imported takes its ID: that is how one is moved or restored.
+func TestABrokerWithTheDefinitionsOfAnotherIsNotTouched(t *testing.T) {
+	s := newStage(t)
+	s.once()
+	here := s.snapshot()
+	if len(here.Nodes) == 0 {
+		t.Fatal("the broker names no node")
+	}
+	s.state.Broker = &v1alpha1.BrokerIdentity{
+		Cluster: here.Cluster, ClusterID: here.ClusterID, VHost: here.VHost, Nodes: here.Nodes,
+	}
+	s.once()
+
+	second, err := testbroker.Start(t.Context(), t.Output())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := second.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	second.Import(t, testbroker.Shared(t), here.VHost)
+	found, err := credentials.FromURLs(second.AMQPURL, second.ManagementURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end, err := found.Management()
+	if err != nil {
+		t.Fatal(err)
+	}
+	there, err := broker.New(broker.Config{ManagementURL: end.URL, Username: end.Username, Password: end.Password(), VHost: here.VHost})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(there.Close)
+	seen, err := there.Observe(t.Context())
+	if err != nil || len(seen.Queues) != len(here.Queues) || slices.Equal(seen.Nodes, here.Nodes) {
+		t.Fatalf("want another broker with the queues of the first: %v, %v", seen.Nodes, err)
+	}
+	_, err = apply.Once(t.Context(), there, s.input(), nil)
+	var changed *apply.BrokerChangedError
+	if !errors.As(err, &changed) {
+		t.Errorf("want a BrokerChangedError, got %v", err)
+	}
+	if _, err = apply.Delete(t.Context(), there, apply.DeleteInput{Owner: owner, Prefix: "async", State: s.state}); !errors.As(err, &changed) {
+		t.Errorf("want a BrokerChangedError, got %v", err)
 	}
 }

@@ -88,7 +88,7 @@ func Delete(ctx context.Context, port Port, input DeleteInput) (report DeleteRep
 		return r.report, err //nolint:wrapcheck // It names its operation.
 	}
 	r.report.Identity = observed.Identity
-	if err := checkIdentity(input.State.Broker, observed.Identity); err != nil {
+	if err := checkIdentity(input.State.Broker, observed); err != nil {
 		return r.report, err
 	}
 	if observed.Queues, err = r.withUnlisted(ctx, observed.Queues); err != nil {

@@ -13,7 +13,9 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
@@ -30,6 +32,9 @@ const (
 	maxResponseHeaders = 64 << 10
 	// maxResponse bounds an answer: 10,000 queues take 3 MB.
 	maxResponse = 32 << 20
+	// maxNodes and maxNodeName bound what is remembered of a cluster's nodes, as the API does.
+	maxNodes    = 64
+	maxNodeName = 255
 )
 
 // Config says where the management API is, and as whom to speak to it.
@@ -71,6 +76,8 @@ type Client struct {
 	config    Config
 	base      byMethod
 	transport http.RoundTripper
+	// nodesRefused is true once the broker has refused the names of its nodes: it logs each refusal.
+	nodesRefused atomic.Bool
 }
 
 // New returns a client. It makes no connection yet.
@@ -162,6 +169,29 @@ func (c *Client) clusterID(ctx context.Context) (string, error) {
 		}
 	}
 	return "", err
+}
+
+// nodes are the names of the cluster's nodes, whether they run or not, sorted; none where the user may not read them, which takes the tag
+// monitoring.
+func (c *Client) nodes(ctx context.Context) ([]string, error) {
+	if c.nodesRefused.Load() {
+		return nil, nil
+	}
+	var rows []struct{ Name text }
+	err := c.get(ctx, "read the names of the cluster's nodes", "nodes?columns=name", &rows)
+	if errors.Is(err, ErrForbidden) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrRefused) {
+		c.nodesRefused.Store(errors.Is(err, ErrForbidden))
+		return nil, nil
+	}
+	var names []string
+	for _, row := range rows {
+		if row.Name != "" && len(row.Name) <= maxNodeName {
+			names = append(names, string(row.Name))
+		}
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	return names[:min(len(names), maxNodes)], err
 }
 
 // Apply carries out one step. existed is true where an exchange or a queue to be created was there already, equal in

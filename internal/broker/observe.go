@@ -30,8 +30,13 @@ func (c *Client) Observe(ctx context.Context) (topology.Observed, error) {
 	if err != nil {
 		return topology.Observed{}, err
 	}
+	nodes, err := c.nodes(ctx)
+	if err != nil {
+		return topology.Observed{}, err
+	}
 	observed := topology.Observed{
 		Identity:  identity,
+		Nodes:     nodes,
 		Exchanges: map[string]topology.ExchangeState{},
 		Queues:    map[string]topology.QueueState{},
 		Policies:  map[string]topology.Policy{},

@@ -147,7 +147,7 @@ func (c *remoteCluster) report(ctx context.Context, t *v1alpha1.Transport) statu
 	switch {
 	case read.err != nil:
 		return status.FromStatus(t, read.err.Error())
-	case status.Elsewhere(t, read.observed.Identity):
+	case status.Elsewhere(t, read.observed):
 		return status.FromStatus(t, fmt.Sprintf("what answers is cluster %q, vhost %q, and not the one on which the objects stand",
 			read.observed.Cluster, read.observed.VHost))
 	default:

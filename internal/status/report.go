@@ -91,9 +91,8 @@ func FromBroker(t *v1alpha1.Transport, observed topology.Observed) Report {
 
 // Elsewhere is true where the objects stand on another broker or vhost than the one that was read. Its counts would be
 // of something else.
-func Elsewhere(t *v1alpha1.Transport, read topology.Identity) bool {
-	stand := t.Status.Broker
-	return stand != nil && !topology.IdentityOf(*stand).Is(read)
+func Elsewhere(t *v1alpha1.Transport, read topology.Observed) bool {
+	return t.Status.Broker != nil && !read.StandsOn(*t.Status.Broker)
 }
 
 // judge reads the conditions.

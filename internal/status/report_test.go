@@ -223,10 +223,10 @@ func TestWithoutTheBrokerTheStatusTellsWhatItCan(t *testing.T) {
 }
 
 func TestABrokerOnWhichNothingStandsIsNotTheOne(t *testing.T) {
-	here := topology.Identity{Cluster: "rabbit@shop", VHost: "shop"}
+	here := topology.Observed{Identity: topology.Identity{Cluster: "rabbit@shop", VHost: "shop"}}
 	for _, other := range []topology.Identity{{Cluster: "rabbit@other", VHost: "shop"}, {Cluster: "rabbit@shop", VHost: "/"}} {
-		if !status.Elsewhere(transport(nil), other) {
-			t.Errorf("%+v was taken for %+v", other, here)
+		if !status.Elsewhere(transport(nil), topology.Observed{Identity: other}) {
+			t.Errorf("%+v was taken for %+v", other, here.Identity)
 		}
 	}
 	if status.Elsewhere(transport(nil), here) {

@@ -1,6 +1,10 @@
 package topology
 
-import "redrive.dev/redrive/api/v1alpha1"
+import (
+	"slices"
+
+	"redrive.dev/redrive/api/v1alpha1"
+)
 
 // QueueState is a queue as it was seen.
 type QueueState struct {
@@ -51,9 +55,19 @@ func (i Identity) Is(other Identity) bool {
 	return i.Cluster == other.Cluster && i.VHost == other.VHost
 }
 
+// StandsOn tells whether this is the broker and vhost that a status names. A cluster into which the definitions of another were imported
+// has its ID: where the nodes of both are known and none is in both, they are two.
+func (o Observed) StandsOn(stands v1alpha1.BrokerIdentity) bool {
+	common := func(node string) bool { return slices.Contains(stands.Nodes, node) }
+	return IdentityOf(stands).Is(o.Identity) &&
+		(len(stands.Nodes) == 0 || len(o.Nodes) == 0 || slices.ContainsFunc(o.Nodes, common))
+}
+
 // Observed is a snapshot of one vhost. Snapshots are shared: nobody changes one.
 type Observed struct {
 	Identity
+	// Nodes are the names of the cluster's nodes; none where the user may not read them.
+	Nodes     []string
 	Exchanges map[string]ExchangeState
 	Queues    map[string]QueueState
 	// Bindings without those of the default exchange.
