@@ -539,14 +539,41 @@ func TestAnExchangeThatIsKilledAfterEachStepGoesOn(t *testing.T) {
 	testtransport.Long(t)
 	s := newStage(t)
 	f := s.settled(true, "test")
+	s.bindByAnApplication("test")
 	s.queue("test").SingleActiveConsumer = new(true)
 	port := &mortal{Port: s.client}
 	f.migrating(port, []string{"test"}, nil)
+	s.isBoundByTheApplication("test")
 	if doubled := f.check("test"); doubled > 0 {
 		t.Errorf("%d messages were handled twice", doubled)
 	}
 	if port.kills < 10 {
 		t.Errorf("only %d runs were killed", port.kills)
+	}
+}
+
+// bindByAnApplication binds a queue as many applications do when they start, once by the key by which the Transport binds it, too.
+func (s *stage) bindByAnApplication(queue string) {
+	s.t.Helper()
+	for _, key := range []string{"test", "theirs"} {
+		if err := s.amqp.QueueBind(queue, key, "async", false, amqp091.Table{"note": "kept"}); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// isBoundByTheApplication expects its bindings at a queue, and no others that are not ours.
+func (s *stage) isBoundByTheApplication(queue string) {
+	s.t.Helper()
+	var keys []string
+	for _, way := range s.snapshot().BindingsTo(queue) {
+		if !topology.IsMarked(way) {
+			keys = append(keys, fmt.Sprint(way.Source, " ", way.RoutingKey, " ", way.Arguments["note"]))
+		}
+	}
+	slices.Sort(keys)
+	if want := []string{"async test kept", "async theirs kept"}; !slices.Equal(keys, want) {
+		s.t.Errorf("the application had bound %s by %v, and now has by %v", queue, want, keys)
 	}
 }
 

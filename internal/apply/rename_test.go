@@ -82,9 +82,11 @@ func TestARenamingThatIsKilledAfterEachStepGoesOn(t *testing.T) {
 				s.queue("test").SingleActiveConsumer = new(true)
 			}
 			f := s.settled(!ordered, "test")
+			s.bindByAnApplication("test")
 			s.rename(f, "orders")
 			port := &mortal{Port: s.client}
 			f.migrating(port, []string{"orders"}, nil)
+			s.isBoundByTheApplication("orders")
 			if doubled := f.check("test"); doubled > 0 {
 				t.Errorf("%d messages were handled twice", doubled)
 			}

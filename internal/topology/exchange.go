@@ -117,13 +117,16 @@ type exchanging struct {
 	want, standin Queue
 	// alien is true where a queue of the wanted name is not ours, and hostile where it cannot be used either: nothing is done to it.
 	alien, hostile bool
-	// remake is true where the queue is to be made in this step, and bridged where all of the bridge stands.
-	remake, bridged bool
+	// remake is true where the queue is to be made in this step, bridged where all of the bridge stands, and written where the step is that of the
+	// look before.
+	remake, bridged, written bool
 	// removes and creates swap ways over the bridge, and pairs the others.
 	removes, creates, pairs []Step
 	// ways are the desired bindings into the work queue, formers those by its former names, and bridge those by which the stand-in
 	// gets what is unroutable.
 	ways, formers, bridge []Binding
+	// traces are bindings of the bridge, each of which remembers a way of somebody else.
+	traces []Binding
 }
 
 // exchangeOf is nil for a queue that is not exchanged: it is as it is wanted, or not ours to change.
@@ -152,10 +155,13 @@ func (d *differ) exchangeOf(want Queue, past Past) *exchanging {
 		e.standin.Name, e.standin.Type, e.standin.Arguments = e.Standin, beside.Type, beside.Arguments
 	}
 	e.findWays()
+	e.findTraces(past.stepOf(want.Name))
 	e.bridged = !slices.ContainsFunc(e.bridge, func(b Binding) bool { return !d.isObserved(b) })
 	seen.Bridged = e.bridged
 	seen.Away, seen.Home = e.allLead(want.Name, e.Standin), e.allLead(e.Standin, want.Name)
-	e.Step, e.Reads, e.remake = Migrate(past.stepOf(want.Name), seen)
+	last := past.stepOf(want.Name)
+	e.Step, e.Reads, e.remake = Migrate(last, seen)
+	e.written = e.Step == last
 	// Nobody is to look for a queue that must not be made yet.
 	switch {
 	case !made && d.isDoubtful(Ref{Kind: KindQueue, Name: e.Standin}):
@@ -253,7 +259,7 @@ func (e *exchanging) enact() {
 		return
 	}
 	e.d.desired.Queues = append(e.d.desired.Queues, e.standin)
-	e.d.desired.Bindings = slices.Concat(e.bridge, e.d.desired.Bindings)
+	e.d.desired.Bindings = slices.Concat(e.bridge, e.traces, e.d.desired.Bindings)
 	e.policies()
 	switch e.Step {
 	case v1alpha1.MigrationPrepare:

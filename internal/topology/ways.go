@@ -67,7 +67,10 @@ func (d *differ) foreignTrouble(exchange string) string {
 
 // waysInto are the observed bindings into a queue, without the bridge; into one that is not ours, those that we have made.
 func (e *exchanging) waysInto(queue string) []Binding {
-	ways := e.d.bound.to(queue, identities(e.bridge))
+	ways := slices.DeleteFunc(e.d.bound.to(queue, identities(e.bridge)), func(way Binding) bool {
+		_, traces := e.tracedBy(way)
+		return traces
+	})
 	if queue != e.Queue || !e.alien {
 		return ways
 	}
@@ -78,18 +81,22 @@ func (e *exchanging) waysInto(queue string) []Binding {
 // be.
 func (e *exchanging) lead(from, to string) {
 	d, standing := e.d, e.waysInto(from)
-	var ways []Binding
+	var ways, absent []Binding
 	for _, way := range e.ways {
 		before, after := leadingTo(way, from), leadingTo(way, to)
-		if d.isObserved(before) {
+		stands, arrived := d.isObserved(before), d.isObserved(after)
+		if stands {
 			ways = append(ways, before)
 		}
-		if !d.isObserved(before) || d.isObserved(after) {
+		switch {
+		case arrived, !stands && !e.shares(before, standing):
 			ways = append(ways, after)
+		case !stands:
+			absent = append(absent, before)
 		}
 	}
-	if e.awaits(slices.Concat(ways, standing), to) {
-		standing = nil
+	if e.awaits(slices.Concat(ways, standing), to) || e.untraced(standing, to) {
+		standing, absent = nil, nil
 	}
 	wanted := identities(ways)
 	for _, way := range standing {
@@ -97,10 +104,21 @@ func (e *exchanging) lead(from, to string) {
 			e.swap(way, leadingTo(way, to))
 		}
 	}
+	for _, way := range absent {
+		e.create(way, leadingTo(way, to))
+	}
 	// Before those of other queues: where one of them gets the same key, the stand-in must not wait for what is unroutable.
 	d.desired.Bindings = slices.Concat(ways, e.formersTo(to), slices.DeleteFunc(slices.Clone(d.desired.Bindings), func(b Binding) bool {
 		return b.Destination == e.Queue
 	}))
+}
+
+// shares is true for a way over the bridge beside which another one of the same key stands: while that leads into the one queue, it must not
+// lead into the other, or messages would come to both.
+func (e *exchanging) shares(way Binding, standing []Binding) bool {
+	return e.bridges(way) && slices.ContainsFunc(standing, func(other Binding) bool {
+		return other.Source == way.Source && other.RoutingKey == way.RoutingKey
+	})
 }
 
 // awaits is true where a request may still delete one of the ways into a queue. All wait for it, since messages that come by two ways
@@ -150,13 +168,19 @@ func (e *exchanging) swap(before, after Binding) {
 		return
 	}
 	if e.bridges(before) {
-		create.after = remove.Ref()
-		e.removes, e.creates = append(e.removes, remove), append(e.creates, create)
+		e.removes = append(e.removes, remove)
+		e.create(before, after)
 		return
 	}
 	e.Doubling = append(e.Doubling, before)
 	remove.after = create.Ref()
 	e.pairs = append(e.pairs, create, remove)
+}
+
+// create makes a way over the bridge at its new end, once those of its key at the former one are gone.
+func (e *exchanging) create(before, after Binding) {
+	remove := Step{Action: ActionDelete, Binding: &before}
+	e.creates = append(e.creates, Step{Action: ActionCreate, Binding: &after, after: remove.Ref()})
 }
 
 // doubling are the ways that will not be swapped over the bridge.

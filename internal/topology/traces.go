@@ -1,0 +1,78 @@
+package topology
+
+import (
+	"maps"
+	"slices"
+
+	"redrive.dev/redrive/api/v1alpha1"
+)
+
+// argMoves, in a binding of the bridge, names the exchange of a binding of somebody else that is led from one queue to another. Such a binding of
+// the bridge is its trace: between the removal at the one queue and the creation at the other nothing else tells of it, and whoever made it
+// may not do so again.
+const argMoves = "redrive-moves"
+
+// traceOf is the trace of a way. One that can be made again by whoever made it needs none, and neither does one that is made at the one queue
+// before it is removed at the other.
+func (e *exchanging) traceOf(way Binding) (Binding, bool) {
+	trace, bridged := e.d.bridgeOf(way)
+	if _, odd := way.Arguments[argMoves]; !bridged || odd || IsMarked(way) {
+		return Binding{}, false
+	}
+	trace = leadingTo(trace, e.Standin)
+	trace.Arguments = Arguments{}
+	maps.Copy(trace.Arguments, way.Arguments)
+	trace.Arguments[OwnerArgument], trace.Arguments[argMoves] = e.d.desired.Owner, way.Source
+	return trace, true
+}
+
+// tracedBy is the way into the queue of which a binding is the trace.
+func (e *exchanging) tracedBy(trace Binding) (Binding, bool) {
+	source, traces := trace.Arguments[argMoves].(string)
+	if !traces || trace.Arguments.Owner() != e.d.desired.Owner {
+		return Binding{}, false
+	}
+	way := leadingTo(trace, e.Queue)
+	way.Source, way.Arguments = source, maps.Clone(trace.Arguments)
+	delete(way.Arguments, OwnerArgument)
+	delete(way.Arguments, argMoves)
+	if len(way.Arguments) == 0 {
+		way.Arguments = nil
+	}
+	bridge, bridged := e.d.bridgeOf(way)
+	return way, bridged && bridge.Source == trace.Source
+}
+
+// findTraces finds the traces that are to stand, and the ways that stand at neither queue because a run ended between two steps of a swap: they
+// are led where the others are.
+func (e *exchanging) findTraces(last v1alpha1.MigrationStep) {
+	d := e.d
+	traced := map[identity]bool{}
+	for _, queue := range []string{e.Queue, e.Standin} {
+		for _, way := range d.waysOfOthers(queue) {
+			if trace, ok := e.traceOf(way); ok && !traced[trace.identity()] {
+				traced[trace.identity()] = true
+				e.traces = append(e.traces, trace)
+			}
+		}
+	}
+	switch last {
+	case v1alpha1.MigrationSwap, v1alpha1.MigrationDrain, v1alpha1.MigrationRemake, v1alpha1.MigrationReturn:
+	default:
+		return // No way has been removed yet, or all are where they belong: whoever made it has taken it away.
+	}
+	for _, trace := range d.bound.to(e.Standin, traced) {
+		if way, ok := e.tracedBy(trace); ok {
+			e.traces, e.ways = append(e.traces, trace), append(e.ways, way)
+		}
+	}
+}
+
+// untraced is true where a way of somebody else would be swapped whose trace does not stand yet, or in a step that is not written down yet. All wait
+// for it, as they do in awaits.
+func (e *exchanging) untraced(ways []Binding, to string) bool {
+	return slices.ContainsFunc(ways, func(way Binding) bool {
+		trace, ok := e.traceOf(way)
+		return ok && (!e.written || !e.d.isObserved(trace)) && !e.d.isObserved(leadingTo(way, to))
+	})
+}
