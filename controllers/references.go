@@ -17,6 +17,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/topology"
 )
 
 // Indexes of the cache.
