@@ -255,6 +255,7 @@ func startChild(command *exec.Cmd) (*child, error) {
 	if err := command.Start(); err != nil {
 		return nil, err //nolint:wrapcheck // wrapped by the callers
 	}
+	prefer(command.Process.Pid)
 	go func() {
 		_ = command.Wait()
 		close(c.done)
