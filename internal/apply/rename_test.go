@@ -231,3 +231,47 @@ func TestTheBoundOfANewFailureQueueDropsNothingOfTheFormerOne(t *testing.T) {
 	})
 	s.holds("async.failed", 20)
 }
+
+// A spec that changes again before an exchange has ended leaves a queue without a name in the spec: the stand-in of a former name, or a former name of a
+// former name.
+func TestWhatAnApplicationHasBoundFollowsASecondChangeOfASingleActiveConsumer(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		first   func(*stage, *flow)
+		step    v1alpha1.MigrationStep
+		second  []string // the names that it had before
+		ordered bool
+	}{
+		"renamed while its stand-in has all": {
+			first: func(s *stage, f *flow) { s.queue("test").SingleActiveConsumer = new(true) },
+			step:  v1alpha1.MigrationRemake, second: []string{"test"}, ordered: true,
+		},
+		"renamed twice, the older name first": {
+			first: func(s *stage, f *flow) { s.rename(f, "orders") },
+			step:  v1alpha1.MigrationClear, second: []string{"test", "orders"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.queue("test").SingleActiveConsumer = new(!c.ordered)
+			f := s.settled(false, "test")
+			s.bindByAnApplication("test")
+			c.first(s, f)
+			queue, changed := &s.spec.Spec.Queues[1], false
+			consumed := []string{queue.Name}
+			f.mu.Lock()
+			f.as = map[string]string{"bills": "test", "orders": "test", "test.standin": "test"}
+			f.mu.Unlock()
+			f.migrating(s.client, consumed, func(report apply.Report) {
+				if !changed && len(report.Migrations) > 0 && report.Migrations[0].Step == c.step {
+					changed, queue.Name, queue.Formerly = true, "bills", c.second
+					consumed[0] = queue.Name
+				}
+			})
+			s.isBoundByTheApplication("bills")
+			if doubled := f.check("test"); c.ordered && (doubled > 0 || !slices.IsSorted(f.order["test"])) {
+				t.Errorf("the order is lost, and %d messages were handled twice", doubled)
+			}
+		})
+	}
+}

@@ -91,6 +91,7 @@ type differ struct {
 	created    []string
 	roles      map[string]Role // of desired exchanges by name
 	queues     map[string]Role // of desired queues by name
+	works      []Queue         // the work queues of the spec
 	conflicted map[Ref]bool
 	// others are objects that another Transport claims.
 	others map[Ref]bool
@@ -140,6 +141,9 @@ func DiffSince(desired Objects, observed Observed, past Past) Difference {
 	}
 	for _, queue := range desired.Queues {
 		d.queues[queue.Name] = queue.Role
+		if queue.Role == RoleWork {
+			d.works = append(d.works, queue)
+		}
 	}
 	for _, queue := range past.Retiring {
 		_, listed := observed.Queues[queue]

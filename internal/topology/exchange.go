@@ -203,13 +203,17 @@ func (p Past) stepOf(queue string) v1alpha1.MigrationStep {
 	return ""
 }
 
-// formerOf is the queue of a former name that still stands. The queue of the new name takes over from it as from a stand-in. One that stands in for another
-// queue already gives its messages to that one.
+// formerOf is the queue of a former name that still stands, or its stand-in, if only that does. The queue of the new name takes over from it as from a
+// stand-in. One that stands in for another queue already gives its messages to that one.
 func (d *differ) formerOf(want Queue) (QueueState, bool) {
-	for _, name := range want.Formerly {
-		got, exists := d.observed.Queues[name]
+	for _, former := range want.Formerly {
+		got, exists := d.observed.Queues[former]
+		if beside := d.observed.Queues[compile.Names{}.StandinQueue(former)]; !exists && StandinFor(beside.Queue) == former {
+			got, exists = beside, true
+		}
+		name, standsFor := got.Name, StandinFor(got.Queue)
 		ours := exists && d.ours(Ref{Kind: KindQueue, Name: name}, got.Arguments) && !d.isClaimed(got.Queue)
-		elsewhere := StandinFor(got.Queue) != "" && StandinFor(got.Queue) != want.Name
+		elsewhere := standsFor != "" && standsFor != want.Name && standsFor != former
 		if ours && !elsewhere && d.queues[name] == "" && RoleOf(got.Queue) == RoleWork {
 			return got, true
 		}

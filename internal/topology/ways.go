@@ -1,6 +1,9 @@
 package topology
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // findWays tells the bindings that bridge from those that lead in.
 func (e *exchanging) findWays() {
@@ -224,14 +227,12 @@ func (d *differ) alternateOf(name string) string {
 	return alternate
 }
 
-// heirOf names the queue that gets what came into one that goes: the work queue of a stand-in, or the queue that had its name before.
-// It is empty where there is none.
+// heirOf names the work queue of the spec that gets what came into a queue that goes: that of a stand-in, or the one that had its name before, also
+// where that name is the one of a stand-in's queue. It is empty where there is none.
 func (d *differ) heirOf(queue Queue) string {
-	if work := StandinFor(queue); work != "" {
-		return work
-	}
-	for _, want := range d.desired.Queues {
-		if slices.Contains(want.Formerly, queue.Name) {
+	name := cmp.Or(StandinFor(queue), queue.Name)
+	for _, want := range d.works {
+		if want.Name == name && name != queue.Name || slices.Contains(want.Formerly, name) {
 			return want.Name
 		}
 	}
@@ -243,7 +244,7 @@ func (d *differ) heirOf(queue Queue) string {
 func (d *differ) leadHome() {
 	for _, extra := range d.out.ExtraQueues {
 		work := d.heirOf(extra.Queue)
-		if d.queues[work] != RoleWork || d.isHomeless(extra.Queue) {
+		if work == "" || d.isHomeless(extra.Queue) {
 			continue
 		}
 		for _, way := range d.waysOfOthers(extra.Name) {
@@ -263,7 +264,7 @@ func (d *differ) leadHome() {
 func (d *differ) isHomeless(queue Queue) bool {
 	work := d.heirOf(queue)
 	switch {
-	case d.queues[work] != RoleWork:
+	case work == "":
 		return false
 	case d.conflicted[Ref{Kind: KindQueue, Name: work}]:
 		return true
@@ -271,7 +272,7 @@ func (d *differ) isHomeless(queue Queue) bool {
 		return false
 	}
 	_, exists := d.observed.Queues[work]
-	return !exists || d.taken || d.broken || d.lacksSuspects(work)
+	return !exists || d.queues[work] != RoleWork || d.taken || d.broken || d.lacksSuspects(work)
 }
 
 // waysOfOthers are the observed bindings into a queue that are not ours.
