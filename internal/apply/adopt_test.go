@@ -249,3 +249,48 @@ func TestTwoThatMakeTheSameAtTheSameTimeComeApart(t *testing.T) {
 		}
 	}
 }
+
+// A failure queue that was there before is not ours to delete. What failed stays in it, whatever somebody's policy for all queues says.
+func TestAnAdoptedFailureQueueKeepsItsPolicyWhileItHoldsMessages(t *testing.T) {
+	for _, how := range []string{"another failure queue", "deleted"} {
+		t.Run(how, func(t *testing.T) {
+			s := newStage(t)
+			if _, err := s.amqp.QueueDeclare("async.failed", true, false, false, false, amqp091.Table{"x-queue-type": "quorum"}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.client.Apply(t.Context(), topology.Step{Action: topology.ActionCreate, Policy: &topology.Policy{
+				Name: "housekeeping", Pattern: ".*", ApplyTo: "queues", Definition: topology.Arguments{"max-length": 3},
+			}}); err != nil {
+				t.Fatal(err)
+			}
+			s.once()
+			for range 10 {
+				s.publish("async.failed", "test", nil)
+			}
+			s.counted("async.failed", 10)
+			if how == "deleted" {
+				s.untilDrained()
+				if report := s.untilBlocked(); !report.Done || !slices.ContainsFunc(report.Left, func(left topology.Finding) bool {
+					return left.Object.Name == "async.failed"
+				}) {
+					t.Errorf("it is not told that the policy is left: %+v", report)
+				}
+			} else {
+				s.spec.Spec.Failure = &v1alpha1.Failure{Queue: new("async.dead")}
+				s.once()
+				s.once()
+			}
+			for range 10 {
+				s.take("async.failed")
+			}
+			if how == "deleted" {
+				return
+			}
+			s.counted("async.failed", 0)
+			s.once()
+			if _, stands := s.snapshot().Policies["redrive.async:failure:async.failed"]; stands {
+				t.Error("the policy is left for an empty queue of somebody else")
+			}
+		})
+	}
+}

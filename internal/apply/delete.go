@@ -364,6 +364,12 @@ func (r *removal) conclude(ctx context.Context) error {
 			Object: ref, Message: "it is kept, with the failure queue, because queue " + rest.Leaves + " dead-letters to it",
 		})
 	}
+	for _, queue := range rest.Pinned {
+		r.report.Left = append(r.report.Left, topology.Finding{
+			Object:  topology.Ref{Kind: topology.KindQueue, Name: queue},
+			Message: "it was the failure queue, is not Redrive's and holds messages: its RabbitMQ policy is kept, so that no other one drops them",
+		})
+	}
 	rest.Exchanges = slices.DeleteFunc(rest.Exchanges, func(name string) bool {
 		return slices.ContainsFunc(r.report.Left, func(left topology.Finding) bool { return left.Object.Name == name })
 	})

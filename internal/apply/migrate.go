@@ -32,10 +32,11 @@ func (r *run) retire(
 	ctx context.Context, shared *retirer, state v1alpha1.Retirement,
 ) (kept v1alpha1.Retirement, gone bool, err error) {
 	if r.exchanged(state.Queue) == nil {
+		shared.bequeaths = slices.Contains(r.Difference.Inherited, state.Queue)
 		return shared.step(ctx, state, r.waits(state.Queue))
 	}
 	known := r.observed.Queues[state.Queue].Queue
-	own := &retirer{port: r.port, owner: shared.owner, prefix: shared.prefix, clock: r.clock, known: &known}
+	own := &retirer{port: r.port, owner: shared.owner, prefix: shared.prefix, clock: r.clock, known: &known, bequeaths: true}
 	waits := r.input.Waits
 	waits.Grace = 0
 	kept, gone, err = own.step(ctx, state, waits)

@@ -20,6 +20,9 @@ type retirer struct {
 	clock  clock
 	// keepsReturn is true while messages may wait in lanes: the way back from them stays bound until the queue is empty.
 	keepsReturn bool
+	// bequeaths is true where another queue gets what leads in, also by bindings of others: what was bound since the broker was looked at is not
+	// unbound, but led on by the next look.
+	bequeaths bool
 	// known is the queue as it was seen when it was decided that it goes; nil where whatever has its name goes.
 	known *topology.Queue
 
@@ -63,6 +66,12 @@ func (r *retirer) step(
 	}
 	if seen != nil && !r.isOurs(queue) {
 		decision = topology.DecisionDone
+	}
+	if decision == topology.DecisionUnbind && r.bequeaths && slices.ContainsFunc(ways, func(way topology.Binding) bool {
+		return way.Arguments.Owner() != r.owner
+	}) {
+		r.wait = soonest(r.wait, again)
+		return v1alpha1.Retirement{Queue: state.Queue, Since: next.Since, Messages: next.Messages}, false, nil
 	}
 	switch decision {
 	case topology.DecisionDone:

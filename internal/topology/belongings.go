@@ -30,6 +30,9 @@ type Belongings struct {
 	// Leaves is a queue that is not its own and dead-letters to its failure exchange; empty where none does. That exchange, the failure queue and
 	// its policy are then not among the others: dead-lettered to an exchange that leads nowhere, a message is lost.
 	Leaves string
+	// Pinned are queues that are not its own, were its failure queue and may hold failed messages. Their policies, which keep others from them, are
+	// not among the others.
+	Pinned []string
 }
 
 // BelongingsOf finds what belongs to a Transport. created are the objects, as Ref strings, that it made and that carry no
@@ -143,6 +146,8 @@ func (b *Belongings) addPolicies(owner, prefix string, observed Observed, own ma
 		queue, ofQueue := named.queueOf(name)
 		_, exists := observed.Queues[queue]
 		switch {
+		case named.pinned(name, observed, own) != "":
+			b.Pinned = append(b.Pinned, named.pinned(name, observed, own))
 		case ofQueue && exists && !own[queue]:
 			b.Released = append(b.Released, observed.Policies[name])
 		case name == named.exchange():
@@ -151,6 +156,15 @@ func (b *Belongings) addPolicies(owner, prefix string, observed Observed, own ma
 			b.Policies = append(b.Policies, observed.Policies[name])
 		}
 	}
+}
+
+// pinned is the failure queue of a policy that has to stay; empty for other policies.
+func (n policyNames) pinned(policy string, observed Observed, own map[string]bool) string {
+	queue, is := n.failureOf(policy)
+	if !is || own[queue] || !observed.pins(queue) {
+		return ""
+	}
+	return queue
 }
 
 // serves is true for a queue without a mark that dead-letters to an exchange of another Transport, and so is that one's.

@@ -62,6 +62,8 @@ type Difference struct {
 	LetGo []LetGo
 	// Disordered are the Strict work queues whose order the broker would not keep. Workers must not consume them.
 	Disordered []string
+	// Inherited are those of ExtraQueues of which a work queue of the spec takes all that leads in, also what others have bound.
+	Inherited []string
 	// Awaited is true where something is not made or bound yet, since a request that is under way may delete it.
 	Awaited bool
 	// Held are those of ExtraQueues and LetGo that stay as they are for now: a way in comes out of an exchange that lacks another.
@@ -293,6 +295,11 @@ func (d *differ) policiesDiff() {
 		stays := d.retiring(queue) || d.lettingGo(queue) || d.absent[queue] || d.conflicted[Ref{Kind: KindQueue, Name: queue}]
 		stays = stays || d.leavesByExchange(queue) || d.unseen[queue]
 		failure, isFailure := named.failureOf(name)
+		if isFailure && !desired[name] && d.queues[failure] == "" && d.observed.pins(failure) {
+			d.warnf(KindQueue, failure, "", "it was the failure queue and is not Redrive's: the RabbitMQ policy %q, which keeps other policies from it, "+
+				"stays until it is empty", name)
+			continue
+		}
 		if !desired[name] && (name == named.exchange() || isFailure && !d.unseen[failure] || isQueue && !stays) {
 			d.out.ExtraPolicies = append(d.out.ExtraPolicies, d.observed.Policies[name])
 		}
@@ -313,6 +320,12 @@ func (d *differ) formerPolicies() (policies []Policy) {
 		}
 	}
 	return policies
+}
+
+// pins is true for a queue that may hold failed messages: without the policy that keeps others from it a weaker one might drop them.
+func (o Observed) pins(queue string) bool {
+	state, exists := o.Queues[queue]
+	return exists && !state.Empty()
 }
 
 // coversConflict is true for a policy of an object that is in conflict: it may be somebody else's.

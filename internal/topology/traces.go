@@ -43,8 +43,8 @@ func (e *exchanging) tracedBy(trace Binding) (Binding, bool) {
 	return way, bridged && bridge.Source == trace.Source
 }
 
-// findTraces finds the traces that are to stand, and the ways that stand at neither queue because a run ended between two steps of a swap: they
-// are led where the others are.
+// findTraces finds the traces that are to stand, and the ways that stand at neither queue: a run may have ended between two steps of a swap, whatever
+// is remembered of it. They are led where the others are.
 func (e *exchanging) findTraces(last v1alpha1.MigrationStep) {
 	d := e.d
 	traced := map[identity]bool{}
@@ -56,10 +56,8 @@ func (e *exchanging) findTraces(last v1alpha1.MigrationStep) {
 			}
 		}
 	}
-	switch last {
-	case v1alpha1.MigrationSwap, v1alpha1.MigrationDrain, v1alpha1.MigrationRemake, v1alpha1.MigrationReturn:
-	default:
-		return // No way has been removed yet, or all are where they belong: whoever made it has taken it away.
+	if last == v1alpha1.MigrationClear {
+		return // All ways are where they belong: whoever made one that is missing has taken it away.
 	}
 	for _, trace := range d.bound.to(e.Standin, traced) {
 		if way, ok := e.tracedBy(trace); ok {

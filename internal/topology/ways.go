@@ -247,6 +247,7 @@ func (d *differ) leadHome() {
 		if work == "" || d.isHomeless(extra.Queue) {
 			continue
 		}
+		d.out.Inherited = append(d.out.Inherited, extra.Name)
 		for _, way := range d.waysOfOthers(extra.Name) {
 			remove, home := Step{Action: ActionDelete, Binding: &way}, leadingTo(way, work)
 			if !d.isObserved(home) {
