@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -65,14 +65,19 @@ type glance struct {
 	busy chan struct{}
 }
 
-// sight is what a look saw. Nobody changes one.
+// sight is what a look saw. Nobody changes one. It is kept for minutes, and so it is small, whatever there was to see.
 type sight struct {
-	// messages that are ready or in hand, by queue; -1 for a queue that the broker has not counted yet.
-	messages map[string]int64
-	// queues of each worker group that is scaled, as its workers know them.
-	queues map[string][]compile.Queue
+	// loads of the worker groups that are scaled and have a configuration.
+	loads map[string]load
 	// open are the worker groups that leave their handler alone.
 	open map[string]bool
+}
+
+// load is the number of messages for which a worker group is to have pods.
+type load struct {
+	messages int64
+	// uncounted is a queue that the broker has not counted yet; empty where it has counted all.
+	uncounted string
 }
 
 func newMeter(r *TransportReconciler, age time.Duration) *meter {
@@ -102,30 +107,22 @@ func (m *meter) demandOf(ctx context.Context, t *v1alpha1.Transport, w *v1alpha1
 	if err != nil {
 		return 0, err
 	}
-	queues, told := seen.queues[w.Name]
-	if !told {
+	its, told := seen.loads[w.Name]
+	switch {
+	case !told:
 		return 0, errUntold
-	}
-	scaling, _ := compile.ScalingOf(w)
-	uncounted := ""
-	demand := compile.Demand(queues, scaling, func(queue string) int64 {
-		if seen.messages[queue] < 0 {
-			uncounted = queue
-		}
-		return max(0, seen.messages[queue])
-	})
-	if uncounted != "" {
-		return 0, fmt.Errorf("the broker has not counted the messages in %s yet", uncounted)
-	}
-	if !seen.open[w.Name] {
-		return demand, nil
+	case its.uncounted != "":
+		return 0, fmt.Errorf("the broker has not counted the messages in %s yet", its.uncounted)
+	case !seen.open[w.Name]:
+		return its.messages, nil
 	}
 	pods, err := m.pods(ctx, t, w)
 	if err != nil || pods == 0 {
-		return demand, err // Where there is no pod, no breaker is open.
+		return its.messages, err // Where there is no pod, no breaker is open.
 	}
+	scaling, _ := compile.ScalingOf(w)
 	// More pods would only find out the same.
-	return min(demand, int64(pods)*scaling.MessagesPerPod), nil
+	return min(its.messages, int64(pods)*scaling.MessagesPerPod), nil
 }
 
 // pods is how many a worker group is to have at the moment.
@@ -210,35 +207,20 @@ func (m *meter) look(ctx context.Context, t *v1alpha1.Transport) (sight, error) 
 	if err != nil {
 		return sight{}, err
 	}
-	queues, err := m.queues(ctx, t)
-	if err != nil {
-		return sight{}, err
-	}
-	seen := sight{messages: map[string]int64{}, queues: queues, open: open}
-	for _, queue := range slices.Concat(slices.Collect(maps.Values(queues))...) {
-		for _, name := range queue.Holding() {
-			state, exists := observed.Queues[name]
-			switch {
-			case !exists: // and so holds nothing
-			case state.Messages == nil:
-				seen.messages[name] = -1
-			default:
-				seen.messages[name] = state.Ready + state.Unacked
-			}
-		}
-	}
-	return seen, nil
+	loads, err := m.loads(ctx, t, observed.Queues)
+	return sight{loads: loads, open: open}, err
 }
 
-// queues are those of the worker groups that are scaled, by their published configurations: these name stand-ins, and what is no
+// loads are those of the worker groups that are scaled, by their published configurations: these name stand-ins, and what is no
 // longer in the spec and still to be emptied.
-func (m *meter) queues(ctx context.Context, t *v1alpha1.Transport) (map[string][]compile.Queue, error) {
+func (m *meter) loads(ctx context.Context, t *v1alpha1.Transport, observed map[string]topology.QueueState) (map[string]load, error) {
 	held := m.r.configMaps.budget.hold(t.Namespace)
 	defer held.release()
-	queues := map[string][]compile.Queue{}
+	loads := map[string]load{}
 	for i := range t.Spec.Workers {
 		w := &t.Spec.Workers[i]
-		if w.Autoscaling == nil {
+		scaling, scaled := compile.ScalingOf(w)
+		if !scaled {
 			continue
 		}
 		configMap, err := m.r.readConfigMap(ctx, types.NamespacedName{Namespace: t.Namespace, Name: workload.Name(t, w.Name)})
@@ -252,10 +234,42 @@ func (m *meter) queues(ctx context.Context, t *v1alpha1.Transport) (map[string][
 			return nil, errConfigMaps
 		}
 		if config, ok := configIn(configMap); ok && metav1.IsControlledBy(configMap, t) {
-			queues[w.Name] = config.Queues
+			loads[w.Name] = m.loadOf(t, config.Queues, scaling, observed)
 		}
 	}
-	return queues, nil
+	return loads, nil
+}
+
+// loadOf counts what is in the queues of a configuration. Anybody may have written that: queues that are not the Transport's do not count.
+func (m *meter) loadOf(t *v1alpha1.Transport, queues []compile.Queue, scaling compile.Scaling, observed map[string]topology.QueueState) load {
+	its, owner, uncounted := queuesOf(t), m.r.owner(t), ""
+	messages := compile.Demand(queues, scaling, func(queue string) int64 {
+		state, exists := observed[queue]
+		switch {
+		case !exists, !its[queue] && state.Arguments.Owner() != owner:
+			return 0
+		case state.Messages == nil:
+			uncounted = queue
+			return 0
+		default:
+			return state.Ready + state.Unacked
+		}
+	})
+	return load{messages, uncounted}
+}
+
+// queuesOf are the queues that a Transport has in its spec, and those that it has made or taken over.
+func queuesOf(t *v1alpha1.Transport) map[string]bool {
+	its := map[string]bool{}
+	for i := range t.Spec.Queues {
+		its[t.Spec.Queues[i].Name] = true
+	}
+	for _, object := range slices.Concat(t.Status.Created, t.Status.Adopted) {
+		if queue, is := strings.CutPrefix(object, "queue/"); is {
+			its[queue] = true
+		}
+	}
+	return its
 }
 
 // observe takes the snapshot that all Transports of the vhost share.

@@ -48,6 +48,9 @@ func Hash(data []byte) string {
 	return hex.EncodeToString(sum[:8])
 }
 
+// maxQueues is how many work queues a configuration has: the 64 of a spec, and the 1,024 on their way out that a status has room for.
+const maxQueues = 64 + 1024
+
 func check(c *Config) error {
 	if c.Version < 1 {
 		return errors.New("version is missing")
@@ -57,6 +60,9 @@ func check(c *Config) error {
 	}
 	if len(c.Queues) == 0 {
 		return errors.New("queues is empty")
+	}
+	if len(c.Queues) > maxQueues {
+		return fmt.Errorf("queues has %d elements, and %d are allowed", len(c.Queues), maxQueues)
 	}
 	for i, queue := range c.Queues {
 		if _, ok := c.Policies[queue.Policy]; !ok {

@@ -239,6 +239,7 @@ func TestDecodeRefusesWhatAWorkerCannotRunOn(t *testing.T) {
 		{"a newer version", "version", compile.Version + 1, "newer"},
 		{"no version", "version", 0, "version"},
 		{"no queues", "queues", []any{}, "queues"},
+		{"more queues than can be", "queues", slices.Repeat([]any{map[string]any{"name": "q", "policy": compile.Defaults}}, 1089), "1089"},
 		{"a queue whose policy is missing", "queues", []any{map[string]any{"name": "q", "policy": "nope"}}, `"nope"`},
 		{"a rule whose policy is missing", "rules", []any{map[string]any{"when": "true", "policy": "nope"}}, `"nope"`},
 		{"no exchanges", "exchanges", map[string]any{}, "exchanges"},
