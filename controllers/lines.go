@@ -87,14 +87,16 @@ type line struct {
 	// overtaking counts those who had their turn before who came first, since that one's predecessor had it.
 	overtaking int
 
-	// looks are the seats of those who ask for autoscaling: they are asked themselves, and cannot wait behind a reconcile.
-	looks chan struct{}
+	// looks is the line of those who ask for autoscaling: they are asked themselves, and cannot wait behind a reconcile.
+	looks *line
 	// asks is the seat of who asks whether the API answers: one at a time.
 	asks chan struct{}
 }
 
 func newLine(seats int) *line {
-	return &line{seats: seats, taken: map[string]int{}, looks: make(chan struct{}, seats), asks: make(chan struct{}, 1)}
+	return &line{
+		seats: seats, taken: map[string]int{}, looks: &line{seats: seats, taken: map[string]int{}}, asks: make(chan struct{}, 1),
+	}
 }
 
 // place is one in a line.

@@ -282,10 +282,12 @@ func (m *meter) observe(ctx context.Context, t *v1alpha1.Transport) (topology.Ob
 	if found.err != nil {
 		return topology.Observed{}, found.err
 	}
-	select {
-	case found.port.line.looks <- struct{}{}:
-		defer func() { <-found.port.line.looks }()
-	case <-ctx.Done():
+	place, err := found.port.line.looks.join(found.port, t.Namespace, false)
+	if err != nil {
+		return topology.Observed{}, errNoLook
+	}
+	defer place.leave()
+	if !waitFor(ctx, place.turn, lookTimeout) {
 		return topology.Observed{}, errNoLook
 	}
 	port := found.port.of(client.ObjectKeyFromObject(t).String(), m.age)

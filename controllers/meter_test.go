@@ -2,7 +2,9 @@ package controllers
 
 import (
 	"context"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -109,4 +111,51 @@ func TestAForgedConfigurationIsNotKept(t *testing.T) {
 	if used := m.r.configMaps.budget.used; used != 0 {
 		t.Errorf("%d bytes are still counted", used)
 	}
+}
+
+// Where one namespace keeps many snapshots waiting at a broker that it shares with others, these get their numbers all the same.
+func TestTheLooksOfANamespaceLeaveSeatsToOthers(t *testing.T) {
+	t.Parallel()
+	const seats = 8
+	api, secrets := newManagement(t), map[string]map[string]string{}
+	r := &TransportReconciler{brokers: newBrokers(time.Hour, seats, nil), Live: stored{secrets: secrets}}
+	m := newMeter(r, time.Second)
+	var all sync.WaitGroup
+	look := func(namespace, vhost string) {
+		transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: vhost}}
+		transport.Spec.Broker = v1alpha1.Broker{SecretRef: &v1alpha1.LocalReference{Name: "login"}, VHost: &vhost}
+		transport.Status.Broker = &v1alpha1.BrokerIdentity{Cluster: "rabbit@test", VHost: vhost}
+		all.Go(func() {
+			if _, err := m.observe(t.Context(), transport); err != nil {
+				t.Errorf("%s: %v", namespace, err)
+			}
+		})
+	}
+	for _, namespace := range []string{"hostile", "shop"} {
+		secrets[namespace+"/login"] = map[string]string{"host": "127.0.0.1", "username": "user", "password": namespace, "management_uri": api.URL}
+	}
+	api.gate.Lock()
+	for i := range seats {
+		look("hostile", strconv.Itoa(i))
+	}
+	for range seats / 2 {
+		<-api.entered
+	}
+	line := r.brokers.lines[strings.TrimPrefix(api.URL, "http://")].looks
+	waiting := func() int {
+		line.mu.Lock()
+		defer line.mu.Unlock()
+		return len(line.waiting)
+	}
+	for waiting() < seats/2 {
+		time.Sleep(time.Millisecond)
+	}
+	look("shop", "shop")
+	select {
+	case <-api.entered:
+	case <-time.After(10 * time.Second):
+		t.Error("the other namespace is not looked at")
+	}
+	api.gate.Unlock()
+	all.Wait()
 }
