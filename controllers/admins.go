@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/internal/credentials"
@@ -27,15 +28,18 @@ func (r *TransportReconciler) findAdmin(ctx context.Context, run *transportRun) 
 		if end, err := login.Management(); err != nil || end.URL != home.URL {
 			continue
 		}
-		own := client.ObjectKeyFromObject(run.transport)
-		own.Name += "/admin" // beside the client with the Transport's login
-		port, err := r.brokers.port(own, login, run.source.login.VHostOr(run.transport.Spec.Broker.VHost))
+		port, err := r.brokers.port(adminOf(client.ObjectKeyFromObject(run.transport)), login, run.source.login.VHostOr(run.transport.Spec.Broker.VHost))
 		if err != nil {
 			return nil, fmt.Errorf("--broker-admin names Secret %s: %w", name, err)
 		}
 		return port.of(client.ObjectKeyFromObject(run.transport).String(), 0), nil
 	}
 	return run.port, nil
+}
+
+// adminOf names the client with the administrator's login, beside that with the Transport's own.
+func adminOf(transport types.NamespacedName) types.NamespacedName {
+	return types.NamespacedName{Namespace: transport.Namespace, Name: transport.Name + "/admin"}
 }
 
 // adminLogin reads one of the Secrets of --broker-admin.

@@ -144,6 +144,15 @@ func (b *brokers) forget(now time.Time) {
 	maps.DeleteFunc(b.lines, func(name string, _ *line) bool { return !at[name] })
 }
 
+// gone says that a Transport is no more: with it goes its client, and that with the administrator's login, where no other Transport uses them.
+func (b *brokers) gone(transport types.NamespacedName) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.leave(transport)
+	b.leave(adminOf(transport))
+	b.forget(time.Now())
+}
+
 // leave says that a Transport does not use its client any more.
 func (b *brokers) leave(transport types.NamespacedName) {
 	key, ok := b.used[transport]

@@ -120,6 +120,12 @@ func TestATransportHasOneClientWhateverItsSecretHad(t *testing.T) {
 	if len(b.ports) != 1 {
 		t.Errorf("%d clients, want the one that both use", len(b.ports))
 	}
+	name := types.NamespacedName{Namespace: "shop", Name: "gone"}
+	of(name.Name, "9")
+	of(adminOf(name).Name, "admin")
+	if b.gone(name); len(b.ports) != 1 || len(b.used) != 2 {
+		t.Errorf("%d clients and %d users, want the one that two others use", len(b.ports), len(b.used))
+	}
 	for _, port := range b.ports {
 		port.asked = port.asked.Add(-2 * keepBroker)
 	}

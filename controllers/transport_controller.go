@@ -208,6 +208,7 @@ func (r *TransportReconciler) take(ctx context.Context, run *transportRun) error
 
 // forget drops what is kept in memory about a Transport that is gone.
 func (r *TransportReconciler) forget(name types.NamespacedName) {
+	r.brokers.gone(name)
 	r.gauges.forget(name)
 	r.drops.forget(name)
 	r.standings.forget(name)
