@@ -59,32 +59,53 @@ func (f *followers) follow(ctx context.Context, queue string, reads compile.Read
 
 // ask asks the pods of the workers for the configuration that is in force there. One that is about to end counts until it is gone.
 func (f *followers) ask(ctx context.Context) error {
-	t := f.run.transport
-	var list corev1.PodList
-	err := f.r.Live.List(ctx, &list, client.InNamespace(t.Namespace), client.MatchingLabels(workload.TransportLabels(t)))
-	if err != nil {
-		return fmt.Errorf("list the pods: %w", err)
+	addresses, wanted, err := f.peers(ctx)
+	if err != nil || f.dissent {
+		return err
 	}
-	var pods []*corev1.Pod
-	for i := range list.Items {
-		pod := &list.Items[i]
-		over := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-		if !over && pod.Labels[workload.WorkerLabel] != "" {
-			pods = append(pods, pod)
-		}
-	}
-	for pod, hash := range f.r.voices.hashes(ctx, pods) {
-		configMap := f.run.live.configMaps[workload.Name(t, pod.Labels[workload.WorkerLabel])]
-		switch {
-		case configMap == nil, !pod.DeletionTimestamp.IsZero():
-			f.dissent = true
-		case hash == "":
+	for i, hash := range f.r.voices.hashes(ctx, addresses) {
+		switch hash {
+		case "":
 			f.silent = true
-		case hash != configMap.Annotations[workload.ConfigHashAnnotation]:
+		case wanted[i]:
+		default:
 			f.dissent = true
 		}
 	}
 	return nil
+}
+
+// peers are the addresses of the pods to ask, and the configuration that each is to have in force. A Transport may have thousands of pods: they are read
+// page by page, no more is kept of them, and none is read any more where one cannot follow.
+func (f *followers) peers(ctx context.Context) (addresses, wanted []string, err error) {
+	t, page := f.run.transport, ""
+	for more := true; more && !f.dissent; more = page != "" {
+		var list corev1.PodList
+		err := f.r.Live.List(ctx, &list, client.InNamespace(t.Namespace), client.MatchingLabels(workload.TransportLabels(t)),
+			client.Limit(podsPage), client.Continue(page))
+		if err != nil {
+			return nil, nil, fmt.Errorf("list the pods: %w", err)
+		}
+		page = list.Continue
+		for i := range list.Items {
+			pod := &list.Items[i]
+			over := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+			if over || pod.Labels[workload.WorkerLabel] == "" {
+				continue
+			}
+			configMap := f.run.live.configMaps[workload.Name(t, pod.Labels[workload.WorkerLabel])]
+			switch {
+			case configMap == nil, !pod.DeletionTimestamp.IsZero():
+				f.dissent = true
+			case !canAnswer(pod):
+				f.silent = true
+			default:
+				addresses = append(addresses, addressOf(pod))
+				wanted = append(wanted, configMap.Annotations[workload.ConfigHashAnnotation])
+			}
+		}
+	}
+	return addresses, wanted, nil
 }
 
 // longAgo is true where the workers that nobody can ask have had the time in which all take over a configuration, and none is of

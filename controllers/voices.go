@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode"
 
@@ -29,6 +30,8 @@ const (
 	// maxPodsAsked bounds how many pods of a Transport are asked, and askedAtOnce how many at a time.
 	maxPodsAsked = 50
 	askedAtOnce  = 10
+	// podsPage is how many pods are read at a time where all of a Transport are.
+	podsPage = 100
 	// silentFor is how long the pods of a Transport are left alone where none of them answered in time, mostly because a
 	// NetworkPolicy is in the way.
 	silentFor = 5 * time.Minute
@@ -136,7 +139,7 @@ func (v *voices) ask(ctx context.Context, pods []*corev1.Pod) hearing {
 		asking.Go(func() {
 			seats <- struct{}{}
 			defer func() { <-seats }()
-			if answer := v.status(ctx, pod); answer != nil {
+			if answer := v.status(ctx, addressOf(pod)); answer != nil {
 				answers <- reply{pod.Labels[workload.WorkerLabel], troublesIn(answer, workload.GroupOf(pod.Labels))}
 			}
 		})
@@ -224,35 +227,33 @@ func (v *voice) next(now time.Time) time.Duration {
 	return jitter(soonLook)
 }
 
-// hashes asks each pod for the configuration that it has in force; empty for those that give no answer.
-func (v *voices) hashes(ctx context.Context, pods []*corev1.Pod) map[*corev1.Pod]string {
+// hashes asks the pods at some addresses for the configuration that each has in force; empty for those that give no answer.
+func (v *voices) hashes(ctx context.Context, addresses []string) []string {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	var mu sync.Mutex
+	hashes := make([]string, len(addresses))
+	var next atomic.Int64
 	var asking sync.WaitGroup
-	all, seats := make(map[*corev1.Pod]string, len(pods)), make(chan struct{}, askedAtOnce)
-	for _, pod := range pods {
+	for range min(askedAtOnce, len(addresses)) {
 		asking.Go(func() {
-			seats <- struct{}{}
-			defer func() { <-seats }()
-			hash := ""
-			if canAnswer(pod) {
-				if answer := v.status(ctx, pod); answer != nil {
-					hash = answer.ConfigHash
+			for i := next.Add(1) - 1; i < int64(len(addresses)); i = next.Add(1) - 1 {
+				if answer := v.status(ctx, addresses[i]); answer != nil {
+					hashes[i] = answer.ConfigHash
 				}
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			all[pod] = hash
 		})
 	}
 	asking.Wait()
-	return all
+	return hashes
 }
 
-// status asks one pod; nil where it gives no answer that can be read.
-func (v *voices) status(ctx context.Context, pod *corev1.Pod) *compile.WorkerStatus {
-	address := net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(int(statusPort(pod))))
+// addressOf a pod is where it is asked.
+func addressOf(pod *corev1.Pod) string {
+	return net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(int(statusPort(pod))))
+}
+
+// status asks the pod at an address; nil where that gives no answer that can be read.
+func (v *voices) status(ctx context.Context, address string) *compile.WorkerStatus {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/status", nil)
 	if err != nil {
 		return nil
