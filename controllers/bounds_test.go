@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -46,7 +47,7 @@ func TestTheCacheKeepsAPartOfASpecThatIsTooLarge(t *testing.T) {
 		if _, err := lean(kept); err != nil {
 			t.Fatal(err)
 		}
-		if size := sizeOf(reflect.ValueOf(kept.Spec)); size > maxSpec || refused && size > maxSpec/8 {
+		if size := compile.SizeOf(&kept.Spec); size > compile.MaxSpec || refused && size > compile.MaxSpec/8 {
 			t.Errorf("%d keys: %d bytes are kept", keys, size)
 		}
 		err := r.checkSize(t.Context(), &transportRun{transport: kept})
@@ -76,7 +77,7 @@ func TestWorkersThatAreTooLargeAreNotKept(t *testing.T) {
 	if _, err := lean(kept); err != nil {
 		t.Fatal(err)
 	}
-	if size := sizeOf(reflect.ValueOf(kept.Spec)); size > maxSpec/8 || kept.Annotations[tooLarge] == "" {
+	if size := compile.SizeOf(&kept.Spec); size > compile.MaxSpec/8 || kept.Annotations[tooLarge] == "" {
 		t.Errorf("%d bytes are kept, with %v", size, kept.Annotations)
 	}
 }

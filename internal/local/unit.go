@@ -43,16 +43,18 @@ func (u *Unit) Name() types.NamespacedName {
 // uses. The error lists everything that is wrong, by object and field.
 func Prepare(set *manifest.Set) ([]Unit, error) {
 	var problems []error
+	wrong := map[types.NamespacedName]bool{}
 	for _, name := range sorted(set.RetryPolicies) {
 		if err := checkPolicy(set.RetryPolicies[name], policiesOf(set, name.Namespace)); err != nil {
+			wrong[name] = true
 			problems = append(problems, set.Locate("RetryPolicy", name, err))
 		}
 	}
 	units := make([]Unit, 0, len(set.Transports))
 	for _, name := range sorted(set.Transports) {
 		unit, err := prepare(set.Transports[name], policiesOf(set, name.Namespace))
-		if invalid := new(compile.Error); errors.As(err, &invalid) && invalid.Reason == v1alpha1.ReasonPolicyInvalid {
-			continue // said already, of the policy itself
+		if invalid := new(compile.Error); errors.As(err, &invalid) && invalid.Reason == v1alpha1.ReasonPolicyInvalid && usesOneOf(set.Transports[name], wrong) {
+			continue // said already, of the policy itself; others may be wrong only together
 		}
 		if err != nil {
 			problems = append(problems, set.Locate("Transport", name, reasonless(err)))
@@ -64,6 +66,13 @@ func Prepare(set *manifest.Set) ([]Unit, error) {
 		return nil, err
 	}
 	return units, nil
+}
+
+// usesOneOf is true for a Transport that refers to one of some policies.
+func usesOneOf(t *v1alpha1.Transport, policies map[types.NamespacedName]bool) bool {
+	return slices.ContainsFunc(compile.References(t), func(policy string) bool {
+		return policies[types.NamespacedName{Namespace: t.Namespace, Name: policy}]
+	})
 }
 
 // Describe names an object of a set and where it stands: "shop.yaml:12: Transport default/async".
@@ -92,6 +101,9 @@ func checkPolicy(policy *v1alpha1.RetryPolicy, others map[string]*v1alpha1.Retry
 }
 
 func prepare(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy) (Unit, error) {
+	if size := compile.SizeOf(&t.Spec); size > compile.MaxSpec {
+		return Unit{}, compile.TooLarge(size) //nolint:wrapcheck // the caller names the Transport
+	}
 	compiled, err := compile.Compile(t, policies)
 	if err != nil {
 		return Unit{}, err //nolint:wrapcheck // the caller names the Transport

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -72,5 +73,65 @@ spec:
 	}
 	if _, err := Prepare(set); err == nil || strings.Count(err.Error(), "\n") != 0 {
 		t.Errorf("want one line, got %v", err)
+	}
+}
+
+// Each of two policies is fine, and one Transport cannot have both. It was left out without a word, and ran with nothing.
+func TestATransportWhosePoliciesDoNotGoTogetherIsToldOf(t *testing.T) {
+	policy := func(name string) string {
+		var text strings.Builder
+		fmt.Fprintf(&text, "apiVersion: redrive.dev/v1alpha1\nkind: RetryPolicy\nmetadata: {name: %s}\nspec:\n  strategies:\n", name)
+		for i := range 80 {
+			fmt.Fprintf(&text, "  - {name: s%d, when: 'message.id == \"%s%d%s\"', action: Fail}\n", i, name, i, strings.Repeat("x", 1900))
+		}
+		return text.String() + "---\n"
+	}
+	const transport = `apiVersion: redrive.dev/v1alpha1
+kind: Transport
+metadata: {name: async}
+spec:
+  broker: {secretRef: {name: rabbitmq}}
+  retryPolicyRef: {name: a}
+  queues: [{name: one}, {name: two, retryPolicyRef: {name: b}}]
+`
+	checkPrepare(t, policy("a")+policy("b")+transport, `Transport default/async`, "the expressions of all policies, rules and keys together are too large")
+}
+
+// The operator refuses such a Transport, and what is tried beforehand is to say so.
+func TestASpecThatTheOperatorRefusesForItsSizeIsRefused(t *testing.T) {
+	var text strings.Builder
+	text.WriteString("apiVersion: redrive.dev/v1alpha1\nkind: Transport\nmetadata: {name: async}\nspec:\n  broker: {secretRef: {name: rabbitmq}}\n  queues:\n")
+	for i := range 64 {
+		fmt.Fprintf(&text, "  - name: q%d\n    bindings:\n", i)
+		for j := range 8 {
+			fmt.Fprintf(&text, "    - {exchange: e%d, keys: [%s]}\n", j, strings.Join(keys(32), ", "))
+		}
+	}
+	checkPrepare(t, text.String(), "Transport default/async", "spec: takes ", "kB of the operator's memory, and 512 are allowed")
+}
+
+func keys(n int) (all []string) {
+	for i := range n {
+		all = append(all, fmt.Sprintf("key%030d", i))
+	}
+	return all
+}
+
+// checkPrepare wants an error that says all of this.
+func checkPrepare(t *testing.T, text string, says ...string) {
+	t.Helper()
+	loader, err := manifest.NewLoader()
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := loader.Load(t.Context(), strings.NewReader(text), manifest.Stdin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = Prepare(set)
+	for _, want := range says {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %.300v, want %q in it", err, want)
+		}
 	}
 }
