@@ -2,6 +2,7 @@ package controllers_test
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -51,4 +52,48 @@ func TestWhatTheOperatorDoesNotKeepStaysInTheObject(t *testing.T) {
 	w.awaitReady(transport)
 	whole()
 	edit(w, transport, func(tr *v1alpha1.Transport) { tr.Finalizers = []string{v1alpha1.Finalizer} })
+}
+
+// The cache has a part only of a spec that is too large. What is deleted does not follow from what is missing.
+func TestATransportWhoseSpecIsTooLargeIsDeletedByItsPolicy(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []v1alpha1.DeletionPolicy{v1alpha1.DeletionDeleteIfEmpty, v1alpha1.DeletionDelete, v1alpha1.DeletionRetain} {
+		t.Run(string(policy), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			transport := w.ready()
+			edit(w, transport, func(tr *v1alpha1.Transport) {
+				tr.Spec.DeletionPolicy = policy
+				for i := range 60 {
+					queue := v1alpha1.Queue{Name: fmt.Sprint("large-", i)}
+					for j := range 12 {
+						binding := v1alpha1.Binding{Exchange: fmt.Sprint("e", j)}
+						for k := range 32 {
+							binding.Keys = append(binding.Keys, fmt.Sprintf("%030d", k))
+						}
+						queue.Bindings = append(queue.Bindings, binding)
+					}
+					tr.Spec.Queues = append(tr.Spec.Queues, queue)
+				}
+			})
+			message := w.await(transport, v1alpha1.StalledCondition, metav1.ConditionTrue, v1alpha1.ReasonInvalid)
+			if !strings.HasPrefix(message, "spec: takes ") {
+				t.Error(message)
+			}
+			if policy == v1alpha1.DeletionDeleteIfEmpty {
+				w.hold("test")
+			}
+			must(t, w.client.Delete(t.Context(), transport))
+			if policy == v1alpha1.DeletionDeleteIfEmpty {
+				w.await(transport, v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonDeletionBlocked)
+				w.checkHeld("test")
+			}
+			w.awaitGone(transport)
+			if policy != v1alpha1.DeletionRetain {
+				checkBrokerIsEmpty(w)
+			} else if !w.hasQueue("test") || !w.hasQueue("lost") {
+				t.Error("it should have left its queues")
+			}
+		})
+	}
 }
