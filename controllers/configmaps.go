@@ -25,8 +25,6 @@ const (
 	maxFormerConfigMaps = 16
 	// maxKeptConfigMaps is how many bytes of ConfigMaps are kept of one namespace. What is over it is read anew at each look.
 	maxKeptConfigMaps = 8 << 20
-	// configMapReads is how many ConfigMaps of one namespace are read at a time.
-	configMapReads = 4
 	// configMapsPause is when a Transport comes back for whose ConfigMaps there is no memory.
 	configMapsPause = 10 * time.Second
 )
@@ -48,11 +46,8 @@ type configMapCache struct {
 	budget *budget
 }
 
-// configMapShare is what one namespace has: the bytes that are kept of it, and the places of those who read.
-type configMapShare struct {
-	kept    int
-	reading chan struct{}
-}
+// configMapShare is what one namespace has: the bytes that are kept of it.
+type configMapShare struct{ kept int }
 
 func newConfigMapCache() *configMapCache {
 	return &configMapCache{
@@ -63,7 +58,7 @@ func newConfigMapCache() *configMapCache {
 // share is to be asked for with the lock.
 func (c *configMapCache) share(namespace string) *configMapShare {
 	if c.shares[namespace] == nil {
-		c.shares[namespace] = &configMapShare{reading: make(chan struct{}, configMapReads)}
+		c.shares[namespace] = &configMapShare{}
 	}
 	return c.shares[namespace]
 }
@@ -99,19 +94,6 @@ func (c *configMapCache) forget(transport types.NamespacedName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.all, transport)
-}
-
-// read waits for a place among those who read in a namespace, which is to be given back.
-func (c *configMapCache) read(ctx context.Context, namespace string) (done func(), err error) {
-	c.mu.Lock()
-	reading := c.share(namespace).reading
-	c.mu.Unlock()
-	select {
-	case reading <- struct{}{}:
-		return func() { <-reading }, nil
-	case <-ctx.Done():
-		return nil, ctx.Err() //nolint:wrapcheck // The caller says what was to be read.
-	}
 }
 
 // weightOf a ConfigMap is what it takes in memory at most while it is looked at, as text and decoded. An object of two bytes is decoded into
@@ -173,13 +155,8 @@ func waitReason(t *v1alpha1.Transport) string {
 // readConfigMap is that of the API server; nil where it is gone. What others have added to it is left out, and so is a content that the operator
 // has not published: nothing is done by it.
 func (r *TransportReconciler) readConfigMap(ctx context.Context, key types.NamespacedName) (*corev1.ConfigMap, error) {
-	done, err := r.configMaps.read(ctx, key.Namespace)
-	if err != nil {
-		return nil, fmt.Errorf("read ConfigMap %s: %w", key.Name, err)
-	}
-	defer done()
 	configMap := &corev1.ConfigMap{}
-	err = r.Live.Get(ctx, key, configMap)
+	err := r.reads.get(ctx, r.Live, key, configMap)
 	if apierrors.IsNotFound(err) {
 		return nil, nil //nolint:nilnil // it has gone since
 	}

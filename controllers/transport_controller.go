@@ -46,9 +46,11 @@ type TransportReconciler struct {
 	verdicts *verdicts
 	// configMaps of the workers, as they were last read.
 	configMaps *configMapCache
-	drift      *drift
-	voices     *voices
-	vigil      *vigil
+	// reads of what may be large.
+	reads  reads
+	drift  *drift
+	voices *voices
+	vigil  *vigil
 
 	restarts  *restarts
 	standings *standings

@@ -44,13 +44,15 @@ func (r *TransportReconciler) reconcile(ctx context.Context, name types.Namespac
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if run.needsBroker() {
+	if run.mayNeedBroker() {
 		seated, leave, later, err := r.seat(ctx, run)
 		defer leave()
 		if err != nil || seated == nil {
 			return later, err
 		}
 		run = seated
+	} else {
+		r.lead(ctx, run)
 	}
 	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
 	defer cancel()
@@ -68,14 +70,18 @@ func (r *TransportReconciler) reconcile(ctx context.Context, name types.Namespac
 	return r.look(broker.WithMeter(ctx, held), run)
 }
 
-// seat waits for the turn of a Transport at its broker. seated is nil where there is none now, and later says when it comes back. leave is to be
-// called in any case.
+// seat finds the broker of a Transport, and waits for its turn there if it needs it. seated is nil where there is none now, and later says when it
+// comes back. leave is to be called in any case.
 func (r *TransportReconciler) seat(ctx context.Context, run *transportRun) (seated *transportRun, leave func(), later ctrl.Result, err error) {
 	namespace := run.transport.Namespace
 	crowd, leaveCrowd, err := r.crowds.enter(namespace, run.settled())
 	if err != nil {
 		later, err = r.turnAway(ctx, run, crowdPause, err)
 		return nil, func() {}, later, err
+	}
+	r.lead(ctx, run)
+	if !run.needsBroker() {
+		return run, leaveCrowd, later, nil
 	}
 	if err := r.warm(ctx, run, crowd); errors.Is(err, errCompiling) {
 		later, err = r.turnAway(ctx, run, fullPause, err)
@@ -133,7 +139,7 @@ func (r *TransportReconciler) warm(ctx context.Context, run *transportRun, crowd
 	return nil
 }
 
-// begin reads the Transport, and what leads to its broker. It fails with errNothing.
+// begin reads the Transport. It fails with errNothing.
 func (r *TransportReconciler) begin(ctx context.Context, name types.NamespacedName) (*transportRun, error) {
 	transport := &v1alpha1.Transport{}
 	if err := r.Client.Get(ctx, name, transport); apierrors.IsNotFound(err) {
@@ -148,23 +154,29 @@ func (r *TransportReconciler) begin(ctx context.Context, name types.NamespacedNa
 	}
 	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
 	defer cancel()
-	run := &transportRun{
-		transport: transport, subject: ofTransport(transport, r.Recorder), asked: askedAnew(transport), found: r.find(ctx, transport),
-	}
+	run := &transportRun{transport: transport, subject: ofTransport(transport, r.Recorder), asked: askedAnew(transport)}
 	if deleted {
 		run.ending, run.endingErr = r.endingNamespace(ctx, run)
 	}
 	return run, nil
 }
 
-// needsBroker is false where no broker is found, or where the Transport goes whatever is on it: it must not wait for others then.
-func (run *transportRun) needsBroker() bool {
-	t := run.transport
-	if t.DeletionTimestamp.IsZero() {
-		return run.found.err == nil
-	}
-	return run.found.err == nil && t.Status.Broker != nil && t.Spec.DeletionPolicy != v1alpha1.DeletionRetain && run.ending == nil
+// lead reads what leads to the Transport's broker. It comes after begin, and only where the namespace has room for the Transport: a Secret may be large.
+func (r *TransportReconciler) lead(ctx context.Context, run *transportRun) {
+	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
+	defer cancel()
+	run.found = r.find(ctx, run.transport)
 }
+
+// mayNeedBroker is false where the Transport goes whatever is on its broker: it must not wait for others then.
+func (run *transportRun) mayNeedBroker() bool {
+	t := run.transport
+	return t.DeletionTimestamp.IsZero() ||
+		t.Status.Broker != nil && t.Spec.DeletionPolicy != v1alpha1.DeletionRetain && run.ending == nil
+}
+
+// needsBroker is false where no broker is found, too.
+func (run *transportRun) needsBroker() bool { return run.mayNeedBroker() && run.found.err == nil }
 
 // changed is true where the status says nothing yet of the Transport as its user wants it.
 func (run *transportRun) changed() bool {
@@ -191,6 +203,7 @@ func (r *TransportReconciler) await(ctx context.Context, run *transportRun, plac
 		}
 		anew.asked = anew.asked || run.asked
 		run = anew
+		r.lead(ctx, run)
 		switch {
 		case run.needsBroker() && run.found.port.line != place.line:
 			return nil, errMoved
