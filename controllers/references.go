@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -116,15 +117,21 @@ func includers(ctx context.Context, c client.Reader, policy types.NamespacedName
 	return names, nil
 }
 
-// users are the Transports whose retries a RetryPolicy has a part in: those that refer to it, and those that refer to a
-// policy that includes it.
-func users(ctx context.Context, c client.Reader, policy types.NamespacedName) ([]types.NamespacedName, error) {
-	policies, err := includers(ctx, c, policy)
-	if err != nil {
-		return nil, err
+// users are the Transports whose retries some RetryPolicies have a part in: those that refer to one, and those that refer to a
+// policy that includes one.
+func users(ctx context.Context, c client.Reader, policies ...types.NamespacedName) ([]types.NamespacedName, error) {
+	parts := map[types.NamespacedName]struct{}{}
+	for _, policy := range policies {
+		including, err := includers(ctx, c, policy)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range append(including, policy) {
+			parts[name] = struct{}{}
+		}
 	}
 	found := map[types.NamespacedName]struct{}{}
-	for _, name := range append(policies, policy) {
+	for name := range parts {
 		var list v1alpha1.TransportList
 		err := c.List(ctx, &list, client.InNamespace(name.Namespace), client.MatchingFields{byPolicy: name.Name}, client.UnsafeDisableDeepCopy)
 		if err != nil {
@@ -170,5 +177,63 @@ func gathered(delay time.Duration, mapped handler.MapFunc) handler.EventHandler 
 			add(ctx, e.ObjectNew, q)
 		},
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { add(ctx, e.Object, q) },
+	}
+}
+
+const (
+	// gatherPolicies is how long changes of the RetryPolicies of a namespace are gathered: somebody may change them many times a second.
+	gatherPolicies = 250 * time.Millisecond
+	// wakeApart is how far apart the Transports that a RetryPolicy has a part in are woken, and wakeWithin bounds the time in which all of them are.
+	wakeApart  = 20 * time.Millisecond
+	wakeWithin = 2 * time.Second
+)
+
+// waker is a handler that wakes the users of RetryPolicies, one after the other. Of a change it notes only whose it is: to look for the users takes
+// milliseconds where policies include each other, and what others change would wait meanwhile.
+type waker struct {
+	users func(ctx context.Context, policies ...types.NamespacedName) ([]types.NamespacedName, error)
+
+	mu sync.Mutex
+	// changed are the policies that are gathered, by namespace.
+	changed map[string]map[types.NamespacedName]bool
+}
+
+// handler is told of the changes. Where the operator begins, the Transports look by themselves.
+func (w *waker) handler() handler.EventHandler {
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
+			if !e.IsInInitialList {
+				w.note(ctx, e.Object, q)
+			}
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { w.note(ctx, e.ObjectNew, q) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { w.note(ctx, e.Object, q) },
+	}
+}
+
+func (w *waker) note(ctx context.Context, policy client.Object, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	namespace := policy.GetNamespace()
+	if w.changed[namespace] == nil {
+		w.changed[namespace] = map[types.NamespacedName]bool{}
+		time.AfterFunc(gatherPolicies, func() { w.wake(ctx, namespace, q) })
+	}
+	w.changed[namespace][client.ObjectKeyFromObject(policy)] = true
+}
+
+func (w *waker) wake(ctx context.Context, namespace string, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	w.mu.Lock()
+	policies := slices.Collect(maps.Keys(w.changed[namespace]))
+	delete(w.changed, namespace) // what changes from now on is gathered anew
+	w.mu.Unlock()
+	found, err := w.users(ctx, policies...)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "cannot tell what a change concerns", "namespace", namespace)
+		return
+	}
+	for i, name := range found {
+		q.AddAfter(reconcile.Request{NamespacedName: name}, time.Duration(i)*min(wakeApart, wakeWithin/time.Duration(len(found))))
 	}
 }

@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -131,6 +130,7 @@ const gatherOwned = 250 * time.Millisecond
 // setup registers the reconciler. Of policies, only a change of the spec concerns a Transport.
 func (r *TransportReconciler) setup(mgr ctrl.Manager, name string, options controller.Options) error {
 	changed := builder.WithPredicates(predicate.GenerationChangedPredicate{})
+	policies := &waker{users: r.usersOf, changed: map[string]map[types.NamespacedName]bool{}}
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named(name).
 		For(&v1alpha1.Transport{}, changed).
@@ -138,7 +138,7 @@ func (r *TransportReconciler) setup(mgr ctrl.Manager, name string, options contr
 		Watches(&corev1.ConfigMap{}, gathered(gatherOwned, requests(ownerOf)), builder.OnlyMetadata).
 		Watches(&appsv1.Deployment{}, r.upgrades.whenOneEnds()).
 		WatchesRawSource(source.Func(r.restarts.watch)).
-		Watches(&v1alpha1.RetryPolicy{}, handler.EnqueueRequestsFromMapFunc(requests(r.usersOf)), changed).
+		Watches(&v1alpha1.RetryPolicy{}, policies.handler(), changed).
 		WithOptions(options).
 		Complete(r)
 	if err != nil {
@@ -156,8 +156,8 @@ func ownerOf(_ context.Context, object client.Object) ([]types.NamespacedName, e
 	return []types.NamespacedName{{Namespace: object.GetNamespace(), Name: owner.Name}}, nil
 }
 
-func (r *TransportReconciler) usersOf(ctx context.Context, object client.Object) ([]types.NamespacedName, error) {
-	return users(ctx, r.Client, client.ObjectKeyFromObject(object))
+func (r *TransportReconciler) usersOf(ctx context.Context, policies ...types.NamespacedName) ([]types.NamespacedName, error) {
+	return users(ctx, r.Client, policies...)
 }
 
 // +kubebuilder:rbac:groups=redrive.dev,resources=transports,verbs=get;list;watch;patch
