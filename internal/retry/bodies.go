@@ -70,6 +70,26 @@ func (b *Bodies) give(size int) {
 	}
 }
 
+// Decoded is the decoded body of one message: keys, rules and strategies that read it have it decoded once. Its memory is taken from Bodies until LetGo.
+// Whoever keeps it must wait for nothing but the processor meanwhile, for others wait for its room. The zero value is a body that nobody has read. It
+// is not safe for concurrent use.
+type Decoded struct {
+	done  bool
+	value any
+	err   error
+	// from is where weight, the size by which the body is counted, was taken.
+	from   *Bodies
+	weight int
+}
+
+// LetGo gives the memory of the decoded body back. Whoever reads it next decodes it anew, but one that cannot be decoded is not tried again.
+func (d *Decoded) LetGo() {
+	if d.weight > 0 {
+		d.from.give(d.weight)
+	}
+	*d = Decoded{done: d.err != nil, err: d.err}
+}
+
 // What a body becomes when it is decoded, in bytes: an object or a list, an element of either; and how many times its length is allowed for.
 const (
 	perNesting = 350

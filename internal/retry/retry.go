@@ -84,6 +84,8 @@ type Message struct {
 	Body []byte
 	// Bodies is the account that decoding takes memory from; nil is no limit.
 	Bodies *Bodies
+	// Decoded keeps the decoded body from one call to the next, until the caller lets go of it. nil decodes it anew for each call.
+	Decoded *Decoded
 	// Turns are those that evaluations wait for, but for light ones; nil is no bound.
 	Turns *Turns
 	// Budget is what the decision about the message may still cost. nil stands for a whole one for each call.

@@ -67,13 +67,10 @@ type scope struct {
 	budget *Budget
 	own    Budget
 
-	decode  bodyDecoder
-	decoded bool
-	// weight is the size by which the body is counted, and taken is true once there is room for it.
-	weight  int
-	taken   bool
-	body    any
-	bodyErr error
+	decode bodyDecoder
+	// body is the message's, or else ownBody.
+	body    *Decoded
+	ownBody Decoded
 	// hasTurn is true while an evaluation has a turn, and wantsBody where it ended because the body is to be decoded first.
 	hasTurn, wantsBody bool
 
@@ -99,6 +96,9 @@ func (s *schema) scope(decode bodyDecoder, m Message) *scope {
 		made.own = Budget{}
 		made.budget = &made.own
 	}
+	if made.body = m.Decoded; made.body == nil {
+		made.body = &made.ownBody
+	}
 	made.headers.all = m.Headers
 	made.short = max(len(m.ID), len(m.Type), len(m.Exchange), len(m.RoutingKey), len(m.Queue), len(m.ContentType),
 		len(m.CorrelationID), len(m.ReplyTo), len(m.AppID), len(m.UserID)) <= maxShortText
@@ -107,11 +107,9 @@ func (s *schema) scope(decode bodyDecoder, m Message) *scope {
 
 // release gives the scope back. What belongs to the message alone is let go, its body above all.
 func (s *scope) release() {
-	if s.taken {
-		s.message.Bodies.give(s.weight)
-	}
-	s.message, s.failure, s.budget, s.taken = Message{}, Failure{}, nil, false
-	s.decoded, s.body, s.bodyErr = false, nil, nil
+	s.ownBody.LetGo()
+	s.ownBody = Decoded{}
+	s.message, s.failure, s.budget, s.body = Message{}, Failure{}, nil, nil
 	s.headers.all = nil
 	s.schema.scopes.Put(s)
 }
@@ -205,23 +203,23 @@ func (s *scope) inTurn(run cel.Program) (ref.Val, error) {
 // An evaluation that has a turn does not wait: whoever had the memory might wait for that turn, and the texts that were made so far would
 // stay meanwhile. Nor does it decode what takes long while others wait for the turn. So it ends, gives up both, and is done anew when the body is there.
 func (s *scope) readBody() (any, error) {
-	if s.decoded {
-		return s.body, s.bodyErr
+	b, m := s.body, &s.message
+	if b.done {
+		return b.value, b.err
 	}
-	s.weight = weightOf(s.message.Body)
+	weight := weightOf(m.Body)
 	switch {
 	case !s.hasTurn:
-		s.bodyErr = s.message.Bodies.take(s.message.Queue, s.weight)
-	case s.weight > quickBody || !s.message.Bodies.tryTake(s.weight):
+		b.err = m.Bodies.take(m.Queue, weight)
+	case weight > quickBody || !m.Bodies.tryTake(weight):
 		s.wantsBody = true
 		panic(interpreter.EvalCancelledError{Message: "the body is decoded first", Cause: interpreter.ContextCancelled})
 	}
-	s.decoded = true
-	if s.bodyErr == nil {
-		s.taken = true
-		s.body, s.bodyErr = s.decode(s.message.Body)
+	if b.done = true; b.err == nil {
+		b.from, b.weight = m.Bodies, weight
+		b.value, b.err = s.decode(m.Body)
 	}
-	return s.body, s.bodyErr
+	return b.value, b.err
 }
 
 // decodeJSON keeps numbers as they are written, so that large whole ones stay exact.

@@ -3,6 +3,9 @@ package worker_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/handler"
 	"redrive.dev/redrive/internal/retry"
 	"redrive.dev/redrive/internal/testtransport"
@@ -27,6 +31,9 @@ func costlyBody(size int) []byte {
 	b.WriteString(`]}`)
 	return b.Bytes()
 }
+
+// largestCostly is about the largest costlyBody that is decoded where bodies may have so much room: it counts as almost twice its size.
+func largestCostly(room int) int { return room * 11 / 20 }
 
 // publishSteadily publishes a message again and again, on a connection of its own, until the test ends.
 func publishSteadily(t *testing.T, r *rig, queue string, every time.Duration, m amqp091.Publishing) {
@@ -49,13 +56,107 @@ func publishSteadily(t *testing.T, r *rig, queue string, every time.Duration, m 
 	t.Cleanup(func() { close(done); running.Wait() })
 }
 
+// Keys, rules and the policy of one message decoded its body anew each, so that one body of a megabyte took a processor for seconds.
+func TestABodyIsDecodedOnceBeforeTheHandlerAndOnceAfter(t *testing.T) {
+	r := newRigAlone(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), nil)
+	const limit = 2 << 20
+	body := costlyBody(largestCostly(limit))
+	allocated := func(do func()) uint64 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		do()
+		runtime.ReadMemStats(&after)
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	once := allocated(func() {
+		var value any
+		if err := json.Unmarshal(body, &value); err != nil {
+			t.Fatal(err)
+		}
+	})
+	r.memory = 128 * limit
+	p := newProgram()
+	p.handle = func(context.Context, handler.Request) *retry.Failure {
+		return &retry.Failure{Source: retry.SourceHandler, Status: 500}
+	}
+	key := "message.body.tenant"
+	r.config.RateLimits = []compile.RateLimit{{Name: "a", PerSecond: 1000, Burst: 1000, Key: key}, {Name: "b", PerSecond: 1000, Burst: 1000, Key: key + " + 'b'"}}
+	r.config.Breaker = &compile.Breaker{FailurePercent: 100, MinimumCalls: 100, Window: *v1alpha1.NewDuration(time.Minute), OpenFor: *v1alpha1.NewDuration(time.Second), Key: key}
+	r.config.Rules = []compile.Rule{{When: "message.body.tenant == 'other'", Policy: r.config.Queues[0].Policy}}
+	for name, policy := range r.config.Policies {
+		policy.MaxRetries = new(int32(0))
+		policy.Strategies = []v1alpha1.Strategy{{Name: "s", When: "message.body.tenant == 'other'", Action: v1alpha1.ActionDrop}}
+		r.config.Policies[name] = policy
+	}
+	p.started(r)
+	all := allocated(func() {
+		r.publish(amqp091.Publishing{MessageId: "1", Body: body})
+		r.Take("async.failed")
+	})
+	t.Logf("%d bytes were allocated, and %d for decoding it once", all, once)
+	if all > 7*once/2 {
+		t.Errorf("%d bytes were allocated, want about twice the %d of decoding it once", all, once)
+	}
+}
+
+// Who waits for the handler keeps no room that others need to have their bodies decoded.
+func TestABodyIsNotKeptDecodedWhileTheHandlerHasTheMessage(t *testing.T) {
+	key := "message.body.tenant"
+	queues := []string{testtransport.Queue, "q0"} // one of these bodies has room at a time
+	r := newRigAlone(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), func(tr *v1alpha1.Transport) {
+		withQueues(nil, queues[1:]...)(tr)
+		tr.Spec.Workers[0].RateLimits = []v1alpha1.RateLimit{{Name: "tenants", PerSecond: intstr.FromInt32(10_000), Key: &key}}
+	})
+	r.memory = 256 << 20
+	p, end := newProgram(), make(chan struct{})
+	var had atomic.Int64
+	p.handle = func(ctx context.Context, _ handler.Request) *retry.Failure {
+		had.Add(1)
+		select {
+		case <-end:
+		case <-ctx.Done():
+		}
+		return nil
+	}
+	p.started(r)
+	for _, queue := range queues {
+		r.Publish("async", queue, amqp091.Publishing{Body: costlyBody(largestCostly(2 << 20))})
+	}
+	testtransport.Eventually(t, "all large messages at the handler", func() bool { return int(had.Load()) == len(queues) })
+	close(end)
+}
+
 // One queue's bodies take all the memory that expressions have for large ones. The keys of another queue's small bodies were read at a 17th of
 // their rate meanwhile.
 func TestLargeBodiesThatKeysReadKeepNoSmallOnesWaiting(t *testing.T) {
 	testtransport.Long(t)
 	key := "message.body.tenant"
+	smallBesideLarge(t, key, costlyBody(largestCostly(2<<20)), testtransport.Queue)
+}
+
+// Each queue has its turn, so that whoever has many of them had as many turns.
+func TestManyQueuesOfLargeBodiesKeepNoSmallOnesWaiting(t *testing.T) {
+	testtransport.Long(t)
+	queues := []string{testtransport.Queue}
+	for i := range 7 {
+		queues = append(queues, fmt.Sprintf("q%d", i))
+	}
+	for name, c := range map[string]struct {
+		key  string
+		size int
+	}{
+		"to decode":   {"message.body.tenant", 2<<20 - 100},
+		"to evaluate": {"message.body.a.exists(x, x == 1) ? 'one' : message.body.tenant", 30 << 10},
+	} {
+		t.Run(name, func(t *testing.T) { smallBesideLarge(t, c.key, costlyBody(c.size), queues...) })
+	}
+}
+
+// smallBesideLarge compares the rate of small messages with that beside large ones in these queues, where a key reads the bodies of all.
+func smallBesideLarge(t *testing.T, key string, body []byte, queues ...string) {
+	t.Helper()
 	r := newRigAlone(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), func(tr *v1alpha1.Transport) {
-		withQueues(nil, "free")(tr)
+		withQueues(nil, append([]string{"free"}, queues[1:]...)...)(tr)
 		tr.Spec.Workers[0].RateLimits = []v1alpha1.RateLimit{{Name: "tenants", PerSecond: intstr.FromInt32(10_000), Key: &key}}
 	})
 	r.memory = 256 << 20
@@ -70,7 +171,7 @@ func TestLargeBodiesThatKeysReadKeepNoSmallOnesWaiting(t *testing.T) {
 		return nil
 	}
 	p.started(r)
-	publishSteadily(t, r, "free", 5*time.Millisecond, amqp091.Publishing{Body: []byte(`{"tenant":"small"}`)})
+	publishSteadily(t, r, "free", 5*time.Millisecond, amqp091.Publishing{Body: []byte(`{"tenant":"small","a":[]}`)})
 	testtransport.Eventually(t, "small messages", func() bool { return small.Load() > 0 })
 	rate := func() float64 {
 		before, began := small.Load(), time.Now()
@@ -78,14 +179,19 @@ func TestLargeBodiesThatKeysReadKeepNoSmallOnesWaiting(t *testing.T) {
 		return float64(small.Load()-before) / time.Since(began).Seconds()
 	}
 	alone := rate()
-	body := costlyBody(2<<20 - 100)
-	for range 120 {
-		r.Publish("async", testtransport.Queue, amqp091.Publishing{Body: body})
+	for range int(240<<20) / len(body) / len(queues) {
+		for _, queue := range queues {
+			r.Publish("async", queue, amqp091.Publishing{Body: body})
+		}
 	}
 	before := large.Load()
 	beside := rate()
 	t.Logf("small messages: %.1f/s alone, %.1f/s beside large ones (%.2f), of which %d were handled", alone, beside, beside/alone, large.Load()-before)
-	if r.Ready(testtransport.Queue) == 0 {
+	left := 0
+	for _, queue := range queues {
+		left += r.Ready(queue)
+	}
+	if left == 0 {
 		t.Error("there were too few large messages")
 	}
 	// It was a tenth before they had room of their own. The decoding takes a processor, so that not all is left where others use the machine too.

@@ -89,6 +89,9 @@ type job struct {
 	// budget is what expressions may still cost until the next verdict, and keys are the texts that those for keys gave.
 	budget retry.Budget
 	keys   map[*retry.Key]string
+	// decoded is the body as expressions read it: once before the handler has the message, and once for the verdict. It is let go of
+	// before anything is waited for, so that nobody waits for its room meanwhile.
+	decoded retry.Decoded
 	// nameless is true where the message came without an id, and the one of the state was drawn for this delivery.
 	nameless bool
 	// priority with which it is published again, and whether it takes a lane of ordinary priority all the same.
@@ -156,6 +159,7 @@ func (w *Worker) count(j *job, o outcome) {
 // decide runs a pipeline. A defect of ours must cost neither the process nor the message: it fails, with the reason on it.
 func (w *Worker) decide(ctx context.Context, j *job, stages []stage) (o outcome) {
 	defer func() {
+		j.decoded.LetGo()
 		w.unnote(j) // before it leaves its place to another one
 		if !j.grant.isEmpty() {
 			j.grant.giveBack(w.options.Now())
@@ -194,7 +198,7 @@ func (w *Worker) open(j *job) (opened bool) {
 		j.nameless, j.state.ID = true, message.NewID(w.options.Rand)
 	}
 	j.view = message.View(d.Message, j.state, j.queue.Name)
-	j.view.Bodies, j.view.Turns, j.view.Budget = w.bodies, w.turns, &j.budget
+	j.view.Bodies, j.view.Decoded, j.view.Turns, j.view.Budget = w.bodies, &j.decoded, w.turns, &j.budget
 	if len(j.state.Garbage) > 0 {
 		w.options.Metrics.garbageHeaders.WithLabelValues(d.Queue).Inc()
 		w.problems.warn("garbage/"+d.Queue, "headers of a message cannot be used and are ignored",
@@ -351,6 +355,7 @@ func notBegun(j *job) outcome {
 }
 
 func (w *Worker) call(ctx context.Context, j *job) *retry.Failure {
+	j.decoded.LetGo()
 	d, queue := j.delivery, j.queue.Name
 	metrics := w.options.Metrics.of(queue)
 	metrics.inFlight.Inc()

@@ -369,6 +369,7 @@ func (w *Worker) await(ctx context.Context, j *job, wait time.Duration, woken <-
 	if wait <= 0 {
 		return outcome{}, false
 	}
+	j.decoded.LetGo()
 	ctx, cancel := j.delivery.WhileLive(ctx)
 	defer cancel()
 	timer := time.NewTimer(wait)

@@ -131,6 +131,7 @@ func (w *Worker) reconsider(j *job, o outcome) (outcome, bool) {
 		return o, true
 	}
 	policy := j.foreseen()
+	j.decoded.LetGo()
 	if o.final.Reason != retry.ReasonMaxRetries && o.final.Reason != reasonPoison || j.state.History.Retries >= policy.MostRetries() {
 		w.options.Log.Warn("the changed configuration gives the first message of the queue no further retry", "queue", queue.Name,
 			"message", j.state.ID, "reason", o.final.Reason, "retriesUsed", j.state.History.Retries, "maxRetries", policy.MostRetries())
