@@ -45,3 +45,41 @@ func TestWhatAHandlerWritesAMessageIntoCountsInItsMemory(t *testing.T) {
 		t.Errorf("calls %v, %v refused", calls, outcomes(r, "refused"))
 	}
 }
+
+// What waited at the time of a reload went to the new handler with frames that nothing counted, however large.
+func TestAMessageThatWaitedForAnotherHandlerCountsByTheOneThatGetsIt(t *testing.T) {
+	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), withQueues(nil, "q0"))
+	r.memory, r.config.Concurrency = 8<<20, 1
+	before, after, end := newProgram(), newProgram(), make(chan struct{})
+	before.handle = func(context.Context, handler.Request) *retry.Failure {
+		<-end
+		return nil
+	}
+	var bytes []float64
+	after.handle = func(context.Context, handler.Request) *retry.Failure {
+		bytes = append(bytes, value(t, r.registry, "redrive_loan_bytes"))
+		return nil
+	}
+	before.started(r)
+	r.publish(amqp091.Publishing{MessageId: "first"})
+	testtransport.Eventually(t, "the first one at the handler", func() bool { return len(before.called()) == 1 })
+	r.Publish("async", "q0", amqp091.Publishing{MessageId: "too large", Body: make([]byte, 600_000)})
+	testtransport.Eventually(t, "one that waits", func() bool { return value(t, r.registry, "redrive_loan_bytes") > 600_000 })
+	next := r.config
+	next.Handler.HTTP = &v1alpha1.HTTPHandler{URL: "http://127.0.0.1:1/next"}
+	r.handlers = func(v1alpha1.Handler, int) (handler.Handler, error) { return framed{after}, nil }
+	if err := r.worker.Reload(next); err != nil {
+		t.Fatal(err)
+	}
+	close(end)
+	if failed := r.Take("async.failed"); failed.MessageId != "too large" {
+		t.Errorf("%s failed", failed.MessageId)
+	}
+	r.publish(amqp091.Publishing{MessageId: "large", Body: make([]byte, 100_000)})
+	testtransport.Eventually(t, "it is handled", func() bool { return outcomes(r, "succeeded") == 2 })
+	r.empty()
+	if calls := after.called(); len(calls) != 1 || len(bytes) != 1 || bytes[0] < 1_100_000 || outcomes(r, "refused") != 1 {
+		t.Errorf("calls %v with %v bytes on loan, %v refused", calls, bytes, outcomes(r, "refused"))
+	}
+	testtransport.Eventually(t, "nothing on loan", func() bool { return value(t, r.registry, "redrive_loan_bytes") == 0 })
+}

@@ -173,6 +173,13 @@ func (l *loan) begin(size int64, now time.Time) bool {
 	return l.seen == fair.Sampled || size >= largeMessage && l.bytes > l.enough
 }
 
+// grow counts bytes more of a message that has begun.
+func (l *loan) grow(more int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.bytes += more
+}
+
 // end counts a message that is settled. took is how long the handler had it; 0 where it did not.
 func (l *loan) end(size int64, took time.Duration, now time.Time) {
 	l.mu.Lock()

@@ -82,10 +82,11 @@ type job struct {
 	// queue is the work queue that the message belongs to, also where it came from its suspects' queue.
 	queue    compile.Queue
 	received time.Time
-	// size is about what the message takes in memory, in bytes, with what the handler writes it into.
-	size  int64
-	state message.State
-	view  retry.Message
+	// size is about what the message takes in memory, in bytes, with what the handler writes it into: the one of counted.
+	size    int64
+	counted *shared
+	state   message.State
+	view    retry.Message
 	// budget is what expressions may still cost until the next verdict, and keys are the texts that those for keys gave.
 	budget retry.Budget
 	keys   map[*retry.Key]string
@@ -192,6 +193,7 @@ func (w *Worker) open(j *job) (opened bool) {
 	}()
 	d := j.delivery
 	w.use(j)
+	w.recount(j)
 	j.queue, j.priority = j.program.queueOf(d.Queue), d.Priority
 	j.readState(w.options.Now().Add(-time.Since(j.received)))
 	if j.state.ID == "" {

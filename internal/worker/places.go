@@ -21,7 +21,8 @@ func (w *Worker) accept(ctx context.Context, d *amqp.Delivery) {
 		go w.awaitRoom(ctx, d)
 		return
 	}
-	j := &job{delivery: d, received: time.Now(), size: w.sizeOf(d), loan: w.loans.of(d.Queue)}
+	counted := w.program.Load().handler
+	j := &job{delivery: d, received: time.Now(), size: sizeFor(counted, d), counted: counted, loan: w.loans.of(d.Queue)}
 	j.turn.Value = j
 	w.room.Add(j.size)
 	if j.loan.begin(j.size, j.received) {
@@ -33,13 +34,25 @@ func (w *Worker) accept(ctx context.Context, d *amqp.Delivery) {
 	}
 }
 
-// sizeOf is about what a message takes in memory, in bytes: itself, and what the handler writes it into.
-func (w *Worker) sizeOf(d *amqp.Delivery) int64 {
+// sizeFor is about what a message takes in memory, in bytes: itself, and what the handler writes it into.
+func sizeFor(s *shared, d *amqp.Delivery) int64 {
 	size := message.MemorySize(&d.Message)
-	if framer, ok := w.program.Load().handler.Handler.(handler.Framer); ok {
+	if framer, ok := s.Handler.(handler.Framer); ok {
 		size += int64(framer.FrameSize(d.Body))
 	}
 	return size
+}
+
+// recount counts a message by the handler that it goes to, where that is another one than when it came.
+func (w *Worker) recount(j *job) {
+	if j.counted == j.program.handler {
+		return
+	}
+	j.counted = j.program.handler
+	more := sizeFor(j.counted, j.delivery) - j.size
+	j.size += more
+	j.loan.grow(more)
+	w.room.Add(more)
 }
 
 // awaitRoom gives a message back for which there was no room, once there is. RabbitMQ delivers it again, as one that came back.
