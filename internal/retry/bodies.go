@@ -33,9 +33,10 @@ func NewBodies(limit int64, processors int) *Bodies {
 	if limit <= 0 {
 		limit = math.MaxInt64
 	}
+	small := min(limit/shareOfSmall, quickBodies*quickBody*int64(processors))
 	return &Bodies{
 		limit: limit, most: min(limit/smallBodies, quickBody), least: limit / int64(processors),
-		large: newLine(limit), small: newLine(min(limit/shareOfSmall, quickBodies*quickBody*int64(processors))),
+		large: newLine(limit, 0, limit), small: newLine(small, 0, small),
 	}
 }
 
@@ -63,10 +64,10 @@ func (b *Bodies) tryTake(size int) bool {
 	return from.tryTake(room)
 }
 
-func (b *Bodies) give(size int) {
+func (b *Bodies) give(queue string, size int) {
 	if b != nil {
 		to, room := b.roomOf(size)
-		to.give(room)
+		to.give(queue, room, int64(size))
 	}
 }
 
@@ -77,15 +78,16 @@ type Decoded struct {
 	done  bool
 	value any
 	err   error
-	// from is where weight, the size by which the body is counted, was taken.
+	// from is where weight, the size by which the body is counted, was taken, for the message's queue.
 	from   *Bodies
+	queue  string
 	weight int
 }
 
 // LetGo gives the memory of the decoded body back. Whoever reads it next decodes it anew, but one that cannot be decoded is not tried again.
 func (d *Decoded) LetGo() {
 	if d.weight > 0 {
-		d.from.give(d.weight)
+		d.from.give(d.queue, d.weight)
 	}
 	*d = Decoded{done: d.err != nil, err: d.err}
 }

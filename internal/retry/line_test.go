@@ -7,11 +7,12 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 func TestQueuesThatWaitHaveTheirTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLine(2)
+		l := newLine(2, 0, 0)
 		l.take("", 2)
 		var lock sync.Mutex
 		var order []string
@@ -23,15 +24,15 @@ func TestQueuesThatWaitHaveTheirTurns(t *testing.T) {
 				lock.Lock()
 				order = append(order, fmt.Sprint(i, queue))
 				lock.Unlock()
-				l.give(2)
+				l.give("", 2, 0)
 			})
 			synctest.Wait() // for it to stand in line
 		}
-		l.give(1)
+		l.give("", 1, 0)
 		if l.tryTake(1) {
 			t.Error("somebody who would not wait went before those who do")
 		}
-		l.give(1)
+		l.give("", 1, 0)
 		all.Wait()
 		if want := []string{"0many", "3few", "4other", "1many", "5few", "2many"}; !slices.Equal(order, want) {
 			t.Errorf("they had their turns so: %v, want %v", order, want)
@@ -40,6 +41,53 @@ func TestQueuesThatWaitHaveTheirTurns(t *testing.T) {
 			t.Errorf("%d are free in the end, %d queues wait", l.free, len(l.waiting))
 		}
 	})
+}
+
+// Whoever has many queues had as many turns, and a queue that needs little waited for all of them each time.
+func TestAQueueThatTakesLittleDoesNotWaitForManyThatTakeMuch(t *testing.T) {
+	const little, pause, much, long = time.Millisecond, 9 * time.Millisecond, 20 * time.Millisecond, 20 * time.Second
+	for name, c := range map[string]struct {
+		kept int64
+		each time.Duration // in which it has a turn
+	}{
+		"it waits for who is at it": {0, pause + much + little},
+		"it has a part at once":     {1, pause + little},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLine(1+c.kept, c.kept, int64(savedTurns))
+				ended := time.Now().Add(long)
+				var all sync.WaitGroup
+				turns := func(queue string, takes, pause time.Duration) (n int) {
+					for ; time.Now().Before(ended); n++ {
+						l.take(queue, 1)
+						time.Sleep(takes)
+						l.give(queue, 1, int64(takes))
+						time.Sleep(pause)
+					}
+					return n
+				}
+				for i := range 80 { // of eight queues
+					all.Go(func() { turns(fmt.Sprint(i%8), much, 0) })
+				}
+				all.Go(func() {
+					if n, want := turns("little", little, pause), int(long/c.each); n < want*8/10 {
+						t.Errorf("it had %d turns, want about %d", n, want)
+					}
+				})
+				all.Go(func() { // it has its share from then on, and has saved up little
+					time.Sleep(long / 2)
+					if n, want := turns("later", much, 0), int(long/2/much/9); n < want*8/10 || n > want*15/10 {
+						t.Errorf("who came later had %d turns, want about %d", n, want)
+					}
+				})
+				all.Wait()
+				if l.free != l.all || len(l.had) > 0 {
+					t.Errorf("%d are free in the end, and of %d queues it is known what they had", l.free, len(l.had))
+				}
+			})
+		})
+	}
 }
 
 // One large body took all the room, and the small ones of others stood in line behind it and behind those that waited before them.
@@ -61,7 +109,7 @@ func TestSmallBodiesWaitForNoLargeOnes(t *testing.T) {
 				if err := bodies.take(queue, size); err != nil {
 					t.Error(err)
 				}
-				bodies.give(size)
+				bodies.give("", size)
 			})
 			synctest.Wait()
 		}
@@ -80,7 +128,7 @@ func TestSmallBodiesWaitForNoLargeOnes(t *testing.T) {
 		if bodies.tryTake(limit/smallBodies + 1) {
 			t.Error("a body that is just not small did not wait for the large one")
 		}
-		bodies.give(limit)
+		bodies.give("", limit)
 		waiting.Wait()
 	})
 }
@@ -98,7 +146,7 @@ func TestNoMoreLargeBodiesAreDecodedAtATimeThanThereAreProcessors(t *testing.T) 
 			t.Errorf("%s: %d have room at a time, want 3", name, held)
 		}
 		for range held {
-			bodies.give(size)
+			bodies.give("", size)
 		}
 		if !bodies.tryTake(limit) {
 			t.Errorf("%s: there is less room in the end", name)

@@ -185,9 +185,10 @@ func (s *scope) inTurn(run cel.Program) (ref.Val, error) {
 	}
 	s.message.Turns.take(s.message.Queue)
 	s.hasTurn = true
+	began := time.Now()
 	defer func() {
 		s.hasTurn = false
-		s.message.Turns.give()
+		s.message.Turns.give(s.message.Queue, time.Since(began))
 	}()
 	steps, looked := s.budget.steps, s.budget.looked
 	defer s.budget.end(s.budget.begin())
@@ -216,7 +217,7 @@ func (s *scope) readBody() (any, error) {
 		panic(interpreter.EvalCancelledError{Message: "the body is decoded first", Cause: interpreter.ContextCancelled})
 	}
 	if b.done = true; b.err == nil {
-		b.from, b.weight = m.Bodies, weight
+		b.from, b.queue, b.weight = m.Bodies, m.Queue, weight
 		b.value, b.err = s.decode(m.Body)
 	}
 	return b.value, b.err

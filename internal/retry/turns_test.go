@@ -87,8 +87,8 @@ func TestAnEvaluationThatWaitsForMemoryHasNoTurn(t *testing.T) {
 			if !turns.line.tryTake(1) {
 				t.Fatal("one that waits for memory has the turn")
 			}
-			turns.give()
-			bodies.give(len(body))
+			turns.give("", 0)
+			bodies.give("", len(body))
 			all.Wait()
 			var alone Budget
 			p.Decide(Failure{}, Message{Body: body, Budget: &alone}, History{}, start(), edge(false))

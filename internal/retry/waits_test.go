@@ -32,7 +32,7 @@ func TestWaitingForMemoryTakesNoneOfTheTimeOfADecision(t *testing.T) {
 		t.Fatal(err)
 	}
 	const wait = 200 * time.Millisecond
-	time.AfterFunc(wait, func() { bodies.give(len(body)) })
+	time.AfterFunc(wait, func() { bodies.give("", len(body)) })
 	budget := Budget{took: decisionTime - wait/2} // less is left than it waits
 	if matches, err := m.Matches(Message{Body: body, Bodies: bodies, Budget: &budget}); err != nil || !matches {
 		t.Errorf("%v, %v", matches, err)
