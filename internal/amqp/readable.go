@@ -174,6 +174,43 @@ func (r *readable) waits(front []byte) bool {
 	return entered
 }
 
+// isUrgent is true of a content header that came back often, whose body then has room after all. It is looked for in headers that fit the buffer.
+func (r *readable) isUrgent(size int) bool {
+	frame, err := r.in.Peek(min(size, r.in.Size()))
+	if err != nil || len(frame) < size {
+		return false
+	}
+	parts, ok := partsOf(frame, size)
+	return ok && deliveriesIn(frame[parts.before+tableSize:parts.before+parts.table]) >= urgentReturns &&
+		r.door.Load().enterUrgently(int64(sizeOfBody(frame))) //nolint:gosec // it is not too large
+}
+
+// deliveriesIn is the delivery count that stands in a table of headers; 0 where none does.
+func deliveriesIn(fields []byte) uint64 {
+	for len(fields) > 0 {
+		name, rest, ok := cut(fields, 1)
+		if !ok || len(rest) == 0 {
+			return 0
+		}
+		kind, rest := rest[0], rest[1:]
+		size := fixedSize(kind)
+		if size < 0 {
+			if _, fields, ok = cut(rest, 4); !ok {
+				return 0
+			}
+			continue
+		}
+		if size > len(rest) {
+			return 0
+		}
+		if kind == 'l' && string(name) == headerDeliveryCount {
+			return binary.BigEndian.Uint64(rest)
+		}
+		fields = rest[size:]
+	}
+	return 0
+}
+
 // next looks at the head of a frame, and at the headers in a content header.
 func (r *readable) next() error {
 	head, err := r.in.Peek(frameHead)
@@ -212,8 +249,15 @@ func (r *readable) header(size int) error {
 	case r.isTooLarge(front):
 		return r.leaveOut(front, size, 1)
 	case !r.waits(front):
-		return r.leaveOut(front, size, -1)
-	case r.door.Load() == nil || !hasBody(front) || !r.apart.begins(front):
+		urgent := r.isUrgent(size)
+		if front, err = r.in.Peek(len(front)); err != nil { // it may stand elsewhere now
+			return err //nolint:wrapcheck // as above
+		}
+		if !urgent {
+			return r.leaveOut(front, size, -1)
+		}
+	}
+	if r.door.Load() == nil || !hasBody(front) || !r.apart.begins(front) {
 		return r.properties(front, size)
 	}
 	channel := [2]byte(front[1:3])

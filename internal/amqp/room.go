@@ -22,6 +22,10 @@ const (
 	// small if hundreds of them are read at once.
 	smallShare = 8
 	smallBody  = readBuffer
+	// urgentShare is the part of the room in addition to it that a message gets which came back urgentReturns times: the broker counts each
+	// time that it is given back, and gives up what comes to the delivery limit, which is 20.
+	urgentShare   = 2
+	urgentReturns = 10
 )
 
 // Room is the memory that messages may take together, in bytes. A Consumer takes it for each body before it reads it, and where there
@@ -234,6 +238,18 @@ func (d *door) enter(bytes int64) bool {
 	}
 	_, ok := d.room.take(bytes, d, nil)
 	return ok
+}
+
+// enterUrgently is enter for a message that must not be given back often any more.
+func (d *door) enterUrgently(bytes int64) bool {
+	d.room.mu.Lock()
+	defer d.room.mu.Unlock()
+	if d.room.taken+bytes > d.room.limit+d.room.limit/urgentShare {
+		return false
+	}
+	d.room.taken += bytes
+	d.coming, d.moved = d.coming+bytes, time.Now()
+	return true
 }
 
 // await is enter, and waits until roomTime has passed since something was last read, until the connection has stood still for long enough, or until

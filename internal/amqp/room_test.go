@@ -263,3 +263,31 @@ func TestRoomIsNotKeptForWhatNeedsMuchOfIt(t *testing.T) {
 		cancel()
 	})
 }
+
+func TestWhatWasGivenBackOftenHasRoomBesideTheOthers(t *testing.T) {
+	r := NewRoom(100)
+	r.Add(100)
+	door := r.door()
+	if door.enter(30) || !door.enterUrgently(30) || !door.enterUrgently(20) || door.enterUrgently(1) {
+		t.Error("want room for half as much again, and no more")
+	}
+	door.arrived(50)
+	r.Add(-100)
+	if r.taken != 0 {
+		t.Errorf("%d are taken in the end", r.taken)
+	}
+}
+
+func TestTheDeliveryCountIsFoundAmongHeaders(t *testing.T) {
+	field := func(name, value string) string { return string(rune(len(name))) + name + value }
+	count := field(headerDeliveryCount, "l\x00\x00\x00\x00\x00\x00\x00\x0c")
+	before := field("text", "S\x00\x00\x00\x03abc") + field("table", "F\x00\x00\x00\x04\x01ab\x01") + field("true", "t\x01") + field("none", "V")
+	for table, want := range map[string]uint64{
+		"": 0, count: 12, before + count: 12, before: 0, count[:len(count)-1]: 0, before + "\x09abc": 0, "\x01": 0, "\x01a": 0, "\x01aS\xff": 0,
+		field(headerDeliveryCount, "S\x00\x00\x00\x01a"): 0,
+	} {
+		if got := deliveriesIn([]byte(table)); got != want {
+			t.Errorf("%q: %d, want %d", table, got, want)
+		}
+	}
+}
