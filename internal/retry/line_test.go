@@ -3,6 +3,7 @@ package retry
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -68,7 +69,7 @@ func TestAQueueThatTakesLittleDoesNotWaitForManyThatTakeMuch(t *testing.T) {
 					return n
 				}
 				for i := range 80 { // of eight queues
-					all.Go(func() { turns(fmt.Sprint(i%8), much, 0) })
+					all.Go(func() { turns(strconv.Itoa(i%8), much, 0) })
 				}
 				all.Go(func() {
 					if n, want := turns("little", little, pause), int(long/c.each); n < want*8/10 {
