@@ -131,14 +131,14 @@ func TestABodyIsNotKeptDecodedWhileTheHandlerHasTheMessage(t *testing.T) {
 // their rate meanwhile.
 func TestLargeBodiesThatKeysReadKeepNoSmallOnesWaiting(t *testing.T) {
 	testtransport.Long(t)
-	smallBesideCostly(t, 1, "message.body.tenant", amqp091.Publishing{Body: costlyBody(largestCostly(2 << 20))}, 100*time.Millisecond)
+	smallBesideCostly(t, 1, "message.body.tenant", amqp091.Publishing{Body: costlyBody(largestCostly(2 << 20))}, 40*time.Millisecond)
 }
 
 // Each queue has its turn, so that whoever has many of them had as many turns.
 func TestManyQueuesOfCostlyMessagesKeepNoSmallOnesWaiting(t *testing.T) {
 	testtransport.Long(t)
 	t.Run("large bodies", func(t *testing.T) {
-		smallBesideCostly(t, 8, "message.body.tenant", amqp091.Publishing{Body: costlyBody(largestCostly(2 << 20))}, 500*time.Millisecond)
+		smallBesideCostly(t, 8, "message.body.tenant", amqp091.Publishing{Body: costlyBody(largestCostly(2 << 20))}, 250*time.Millisecond)
 	})
 	t.Run("expressions", func(t *testing.T) {
 		list := "[" + strings.Repeat("0,", 600) + "0]"
