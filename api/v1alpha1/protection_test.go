@@ -101,6 +101,21 @@ func TestOrderingRules(t *testing.T) {
 	})
 }
 
+// RabbitMQ lists no binding of a vhost any more where one has arguments, as Redrive's have, and a ~ beside other characters in its key.
+func TestKeysAndNamesThatRabbitMQCannotListAreRefused(t *testing.T) {
+	queue := func(fields string) string { return "broker: {secretRef: {name: r}}\nqueues: [{" + fields + "}]\n" }
+	runs(t, "Transport", map[string]verdict{
+		"a key that is a ~":                  {queue("name: a, bindingKeys: ['~', 'b']"), ""},
+		"a key with a ~":                     {queue("name: a, bindingKeys: ['b~']"), "should match"},
+		"a key of two":                       {queue("name: a, bindingKeys: ['~~']"), "should match"},
+		"a key on an exchange of others":     {queue("name: a, bindings: [{exchange: x, keys: ['~b']}]"), "should match"},
+		"a ~ in the name of an exchange":     {queue("name: a, bindings: [{exchange: x~y, keys: ['b']}]"), ""},
+		"a name with a ~":                    {queue("name: a~b"), "should match"},
+		"a former name with a ~":             {queue("name: a, formerly: ['a~b']"), "should match"},
+		"an empty key, and one of two lines": {queue("name: a, bindingKeys: ['', \"b\\nc\"]"), ""},
+	})
+}
+
 func TestRateLimitRules(t *testing.T) {
 	runs(t, "Transport", map[string]verdict{
 		"a rate":                    {limit("perSecond: 5"), ""},

@@ -149,12 +149,13 @@ type Binding struct {
 	// +kubebuilder:validation:MaxLength=255
 	Exchange string `json:"exchange"`
 
-	// keys to bind with.
+	// keys to bind with. RabbitMQ cannot list a binding of Redrive's with a ~ beside other characters.
 	// +required
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=255
+	// +kubebuilder:validation:items:Pattern=`^(~|[^~]*)$`
 	Keys []string `json:"keys"`
 }
 
@@ -227,6 +228,7 @@ type Queue struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=247
+	// +kubebuilder:validation:Pattern=`^(~|[^~]*)$`
 	Name string `json:"name"`
 
 	// formerly are names that the queue had before, in this Transport. A queue of such a name that Redrive made is emptied by the
@@ -237,6 +239,7 @@ type Queue struct {
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=247
+	// +kubebuilder:validation:items:Pattern=`^(~|[^~]*)$`
 	Formerly []string `json:"formerly,omitempty"`
 
 	// bindingKeys bind the queue to the Transport's own exchange. Direct and Topic take any number; Fanout takes none and
@@ -245,6 +248,7 @@ type Queue struct {
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=255
+	// +kubebuilder:validation:items:Pattern=`^(~|[^~]*)$`
 	BindingKeys []string `json:"bindingKeys,omitempty"`
 
 	// bindings to exchanges of others.

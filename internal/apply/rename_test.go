@@ -243,7 +243,7 @@ func TestWhatAnApplicationHasBoundFollowsASecondChangeOfASingleActiveConsumer(t 
 		ordered bool
 	}{
 		"renamed while its stand-in has all": {
-			first: func(s *stage, f *flow) { s.queue("test").SingleActiveConsumer = new(true) },
+			first: func(s *stage, _ *flow) { s.queue("test").SingleActiveConsumer = new(true) },
 			step:  v1alpha1.MigrationRemake, second: []string{"test"}, ordered: true,
 		},
 		"renamed twice, the older name first": {

@@ -221,7 +221,7 @@ func (c *Client) Bindings(ctx context.Context, queue string) ([]topology.Binding
 func (c *Client) bindings(ctx context.Context, what, path string) (bindings []topology.Binding, bound int, err error) {
 	var rows []bindingRow
 	if err := c.get(ctx, what, path, &rows); err != nil {
-		return nil, 0, err
+		return nil, 0, explained(err)
 	}
 	bindings = make([]topology.Binding, 0, len(rows))
 	for _, row := range rows {
@@ -238,6 +238,18 @@ func (c *Client) bindings(ctx context.Context, what, path string) (bindings []to
 		})
 	}
 	return bindings, bound, nil
+}
+
+// explained tells of the one binding on which RabbitMQ ends each list of bindings (docs/upstream/rabbitmq-tilde.md).
+func explained(err error) error {
+	failure, ok := errors.AsType[*Error](err)
+	if !ok || failure.Status != http.StatusInternalServerError || failure.Reason != "" {
+		return err
+	}
+	told := *failure
+	told.Reason = "if all other requests are answered, there is a binding that has arguments and a ~ in its key, on which RabbitMQ ends each list " +
+		"of bindings: find it with rabbitmqctl list_bindings, and unbind it by AMQP"
+	return &told
 }
 
 // table is a JSON object for which Erlang may write an empty list.

@@ -194,6 +194,16 @@ func TestSpecsThatRabbitMQWouldRefuseAreRefusedWithTheField(t *testing.T) {
 			[]string{`spec.queues[0].bindingKeys[0]: "a\nb" holds a control character`},
 		},
 		{
+			"keys and names that RabbitMQ cannot list", func(tr *v1alpha1.Transport) {
+				tr.Spec.Queues[0].BindingKeys, tr.Spec.Queues[0].Formerly, tr.Spec.Queues[1].Name = []string{"~", "a~b"}, []string{"~c"}, "d~"
+				tr.Spec.Queues[1].Bindings = []v1alpha1.Binding{{Exchange: "theirs", Keys: []string{"~", "~~"}}}
+			},
+			[]string{
+				"spec.queues[0].formerly[0]: \"~c\": RabbitMQ cannot list", "spec.queues[0].bindingKeys[1]: \"a~b\": RabbitMQ cannot list",
+				"spec.queues[1].name: \"d~\": RabbitMQ cannot list", "spec.queues[1].bindings[0].keys[1]: \"~~\": RabbitMQ cannot list",
+			},
+		},
+		{
 			"bytes that are no text", func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].Name = "a\xff" },
 			[]string{"spec.queues[1].name: is not valid UTF-8"},
 		},

@@ -289,6 +289,11 @@ func (d *differ) policiesDiff() {
 			d.out.Changed = append(d.out.Changed, PolicyChange{Policy: want, Fields: fields})
 		}
 	}
+	d.extraPolicies(desired)
+}
+
+// extraPolicies are those of the prefix that are not desired, and are needed by nothing that is there.
+func (d *differ) extraPolicies(desired map[string]bool) {
 	named := policyNamesOf(d.desired.Prefix)
 	for _, name := range slices.Sorted(maps.Keys(d.observed.Policies)) {
 		queue, isQueue := named.queueOf(name)

@@ -16,7 +16,7 @@ const argMoves = "redrive-moves"
 // before it is removed at the other.
 func (e *exchanging) traceOf(way Binding) (Binding, bool) {
 	trace, bridged := e.d.bridgeOf(way)
-	if _, odd := way.Arguments[argMoves]; !bridged || odd || IsMarked(way) {
+	if _, odd := way.Arguments[argMoves]; !bridged || odd || IsMarked(way) || !isListable(way.RoutingKey) {
 		return Binding{}, false
 	}
 	trace = leadingTo(trace, e.Standin)

@@ -95,6 +95,7 @@ func (v *validator) queue(i int) {
 	queue := &v.transport.Spec.Queues[i]
 	field := fmt.Sprintf("spec.queues[%d]", i)
 	v.name(field+".name", queue.Name)
+	v.listable(field+".name", queue.Name)
 	first := slices.IndexFunc(v.transport.Spec.Queues, func(q v1alpha1.Queue) bool { return q.Name == queue.Name })
 	switch {
 	case first != i:
@@ -118,6 +119,7 @@ func (v *validator) formerly(field string, queue *v1alpha1.Queue) {
 	for i, name := range queue.Formerly {
 		at := fmt.Sprintf("%s[%d]", field, i)
 		v.name(at, name)
+		v.listable(at, name)
 		for j := range v.transport.Spec.Queues {
 			switch other := &v.transport.Spec.Queues[j]; {
 			case other.Name == name:
@@ -168,7 +170,7 @@ func (v *validator) bindingKeys(field string, queue *v1alpha1.Queue) {
 		}
 	}
 	for i, key := range queue.BindingKeys {
-		v.text(fmt.Sprintf("%s[%d]", field, i), key)
+		v.key(fmt.Sprintf("%s[%d]", field, i), key)
 	}
 }
 
@@ -186,7 +188,7 @@ func (v *validator) binding(field string, foreign v1alpha1.Binding) {
 		v.addf(field+".exchange", "%q is one of the Transport's private exchanges", foreign.Exchange)
 	}
 	for i, key := range foreign.Keys {
-		v.text(fmt.Sprintf("%s.keys[%d]", field, i), key)
+		v.key(fmt.Sprintf("%s.keys[%d]", field, i), key)
 	}
 }
 
@@ -257,6 +259,22 @@ func (v *validator) name(field, name string) {
 	}
 	v.text(field, name)
 }
+
+// key checks a key of a binding.
+func (v *validator) key(field, key string) {
+	v.text(field, key)
+	v.listable(field, key)
+}
+
+// listable checks a key by which Redrive binds, as it does by the names of queues, too.
+func (v *validator) listable(field, key string) {
+	if !isListable(key) {
+		v.addf(field, "%q: RabbitMQ cannot list a binding of Redrive's whose key has a ~ beside other characters, and then no other one of the vhost", key)
+	}
+}
+
+// isListable is false for keys of bindings with arguments over which RabbitMQ ends each list of bindings (docs/upstream/rabbitmq-tilde.md).
+func isListable(key string) bool { return key == "~" || !strings.Contains(key, "~") }
 
 // text checks what travels as an AMQP short string.
 func (v *validator) text(field, text string) {

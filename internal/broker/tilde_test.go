@@ -1,0 +1,49 @@
+package broker_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/testbroker"
+)
+
+// Anybody may bind so, with AMQP. Redrive itself does not.
+func TestABindingThatCannotBeListedIsToldOf(t *testing.T) {
+	b := testbroker.Shared(t)
+	vhost := b.Vhost(t)
+	conn, err := amqp091.Dial(b.URL(vhost))
+	if err != nil {
+		t.Fatal("no AMQP connection")
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	channel, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := channel.QueueDeclare("theirs", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	client := connect(t, config(t, b, vhost))
+	bind := func(key string, arguments amqp091.Table) error {
+		t.Helper()
+		if err := channel.QueueBind("theirs", key, "amq.topic", false, arguments); err != nil {
+			t.Fatal(err)
+		}
+		_, err := client.Observe(t.Context())
+		return err
+	}
+	// Those that are allowed: ~ alone with arguments, and any without.
+	for key, arguments := range map[string]amqp091.Table{"~": {"note": "x"}, "a~b": nil} {
+		if err := bind(key, arguments); err != nil {
+			t.Errorf("%q: %v", key, err)
+		}
+	}
+	err = bind("a~b", amqp091.Table{"note": "x"})
+	if err == nil || !errors.Is(err, broker.ErrUnreachable) || !strings.Contains(err.Error(), "has arguments and a ~ in its key") {
+		t.Errorf("the cause is not told: %v", err)
+	}
+}
