@@ -62,13 +62,20 @@ func (d Doubts) See(deletions []v1alpha1.Deletion, now time.Time) Doubts {
 	return seen
 }
 
-// left is for how long a deletion may still be carried out, by the clock that says longer: what is written down may come from another machine.
+// left is for how long a deletion may still be carried out, by the clock that says longer: what is written down may come from another machine. What
+// was written down after it was seen comes from one whose clock was ahead, and that may be by years.
 func (d Doubts) left(deletion v1alpha1.Deletion, life time.Duration, now time.Time) time.Duration {
+	const rounded = time.Second // times of the status are whole seconds
 	left := deletion.Written.Add(life).Sub(now)
-	if first, known := d[doubtOf(deletion)]; known {
-		left = max(left, first.Add(life).Sub(now))
+	first, known := d[doubtOf(deletion)]
+	switch {
+	case !known:
+		return min(left, life)
+	case deletion.Written.Sub(first) > rounded:
+		return first.Add(life).Sub(now)
+	default:
+		return max(left, first.Add(life).Sub(now))
 	}
-	return left
 }
 
 // deletions is a Port that writes down each deletion before it sends it, and strikes it out when the broker

@@ -202,6 +202,8 @@ func (c *Client) Apply(ctx context.Context, step topology.Step) (existed bool, e
 	vhost := c.config.VHost
 	if step.Action == topology.ActionDelete {
 		switch {
+		case step.Binding != nil && cannotBeNamed(step.Binding.PropertiesKey):
+			return false, &Error{Operation: what, kind: ErrRefused, Reason: "the management API cannot name a binding by this key: unbind it by AMQP"}
 		case step.Binding != nil && step.Binding.PropertiesKey != "":
 			_, err = c.call(ctx, what, func(api *rabbithole.Client) (*http.Response, error) {
 				return api.DeleteBinding(vhost, bindingInfo(*step.Binding))
@@ -233,6 +235,11 @@ func (c *Client) Apply(ctx context.Context, step topology.Step) (existed bool, e
 	return status == http.StatusNoContent, err
 }
 
+// cannotBeNamed is true for a binding that the management API lists and does not find: by "." and ".." it understands steps of a path, and by null none.
+func cannotBeNamed(propertiesKey string) bool {
+	return propertiesKey == "." || propertiesKey == ".." || propertiesKey == "null" || strings.HasPrefix(propertiesKey, "null~")
+}
+
 // DeleteQueue deletes a queue. With ifEmpty the broker refuses with ErrConflict where messages are in it, and always on
 // quorum queues; with ifUnused where it has consumers. A queue that is not there is success.
 func (c *Client) DeleteQueue(ctx context.Context, name string, ifEmpty, ifUnused bool) error {
@@ -248,13 +255,15 @@ func (c *Client) DeleteExchange(ctx context.Context, name string) error {
 	what := "delete exchange " + name
 	path := "exchanges/" + url.PathEscape(c.config.VHost) + "/" + url.PathEscape(name)
 	// RabbitMQ 4 refuses some names that are in use with an internal error, which says nothing. So the question comes
-	// first, and if-unused covers the moment in between.
-	var bound []bindingRow
-	if err := c.get(ctx, what, path+"/bindings/source", &bound); err != nil {
-		return unlessGone(err)
-	}
-	if len(bound) > 0 {
-		return &Error{Operation: what, Reason: fmt.Sprintf("%d bindings lead out of it", len(bound)), kind: ErrConflict}
+	// first, and if-unused covers the moment in between. RabbitMQ takes no notice of what leads into an exchange.
+	for end, leads := range map[string]string{"source": "lead out of it", "destination": "lead into it from other exchanges"} {
+		var bound []bindingRow
+		if err := c.get(ctx, what, path+"/bindings/"+end, &bound); err != nil {
+			return unlessGone(err)
+		}
+		if len(bound) > 0 {
+			return &Error{Operation: what, Reason: fmt.Sprintf("%d bindings %s", len(bound), leads), kind: ErrConflict}
+		}
 	}
 	return unlessGone(c.request(ctx, what, http.MethodDelete, path+"?if-unused=true", nil))
 }

@@ -9,6 +9,7 @@ import (
 
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/testbroker"
+	"redrive.dev/redrive/internal/topology"
 )
 
 // Anybody may bind so, with AMQP. Redrive itself does not.
@@ -45,5 +46,40 @@ func TestABindingThatCannotBeListedIsToldOf(t *testing.T) {
 	err = bind("a~b", amqp091.Table{"note": "x"})
 	if err == nil || !errors.Is(err, broker.ErrUnreachable) || !strings.Contains(err.Error(), "has arguments and a ~ in its key") {
 		t.Errorf("the cause is not told: %v", err)
+	}
+}
+
+func TestABindingThatCannotBeNamedIsNotTakenForUnbound(t *testing.T) {
+	b := testbroker.Shared(t)
+	vhost := b.Vhost(t)
+	conn, err := amqp091.Dial(b.URL(vhost))
+	if err != nil {
+		t.Fatal("no AMQP connection")
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	channel, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := channel.QueueDeclare("theirs", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	client := connect(t, config(t, b, vhost))
+	for key, named := range map[string]bool{"null": false, ".": false, "..": false, "~": true, "nullable": true, "...": true} {
+		if err := channel.QueueBind("theirs", key, "amq.topic", false, nil); err != nil {
+			t.Fatal(err)
+		}
+		ways, err := client.Bindings(t.Context(), "theirs")
+		if err != nil || len(ways) != 1 {
+			t.Fatalf("%q: %v, %v", key, ways, err)
+		}
+		_, err = client.Apply(t.Context(), topology.Step{Action: topology.ActionDelete, Binding: &ways[0]})
+		left, failed := client.Bindings(t.Context(), "theirs")
+		if failed != nil || (err == nil) != named || (len(left) == 0) != named {
+			t.Errorf("%q: %v are left, and it says %v", key, left, err)
+		}
+		if err := channel.QueueUnbind("theirs", key, "amq.topic", nil); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

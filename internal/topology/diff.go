@@ -305,6 +305,9 @@ func (d *differ) extraPolicies(desired map[string]bool) {
 				"stays until it is empty", name)
 			continue
 		}
+		if isFailure && failure == formerly && slices.ContainsFunc(d.out.Missing.Policies, func(p Policy) bool { return policyStage(p, d.desired.Prefix) == stagePins }) {
+			continue // until those that take its place are there
+		}
 		if !desired[name] && (name == named.exchange() || isFailure && !d.unseen[failure] || isQueue && !stays) {
 			d.out.ExtraPolicies = append(d.out.ExtraPolicies, d.observed.Policies[name])
 		}

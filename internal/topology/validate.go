@@ -268,6 +268,9 @@ func (v *validator) key(field, key string) {
 
 // listable checks a key by which Redrive binds, as it does by the names of queues, too.
 func (v *validator) listable(field, key string) {
+	if key == "null" {
+		v.addf(field, "%q: the management API can bind by this key and not unbind", key)
+	}
 	if !isListable(key) {
 		v.addf(field, "%q: RabbitMQ cannot list a binding of Redrive's whose key has a ~ beside other characters, and then no other one of the vhost", key)
 	}

@@ -89,6 +89,10 @@ func TestAFailureQueueThatIsRenamedStaysPinnedWithoutABoundWhileItHoldsMessages(
 	if got := broker.Policies[failure].Pattern; got != `^b\.failed$` {
 		t.Errorf("the bounded policy applies to %s", got)
 	}
+	if _, stays := broker.Policies[old.Name]; !stays {
+		t.Error("the policy for all failure queues goes before those that take its place are seen")
+	}
+	broker.converge(renamed)
 	if _, stays := broker.Policies[old.Name]; stays {
 		t.Error("the policy for all failure queues stays")
 	}

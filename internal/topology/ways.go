@@ -98,7 +98,7 @@ func (e *exchanging) lead(from, to string) {
 			absent = append(absent, before)
 		}
 	}
-	if e.awaits(slices.Concat(ways, standing), to) || e.untraced(standing, to) {
+	if e.awaits(slices.Concat(ways, standing), to) || e.untraced(standing, to) || d.unshown(standing, to) {
 		standing, absent = nil, nil
 	}
 	wanted := identities(ways)
@@ -273,7 +273,7 @@ func (d *differ) isHomeless(queue Queue) bool {
 		return false
 	}
 	_, exists := d.observed.Queues[work]
-	return !exists || d.queues[work] != RoleWork || d.taken || d.broken || d.lacksSuspects(work)
+	return !exists || d.queues[work] != RoleWork || d.taken || d.broken || d.lacksSuspects(work) || d.unshown(d.waysOfOthers(queue.Name), work)
 }
 
 // waysOfOthers are the observed bindings into a queue that are not ours.
