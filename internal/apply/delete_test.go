@@ -2,6 +2,7 @@ package apply_test
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/topology"
 )
 
 func TestADeletionWaitsForMessagesAndThenLeavesNothing(t *testing.T) {
@@ -160,15 +162,50 @@ func TestATransportThatMadeNothingIsDoneAtOnce(t *testing.T) {
 
 // An adopted queue dead-letters to the failure exchange, and outlives its Transport: what it dead-letters later was lost.
 func TestAQueueThatStaysKeepsTheWayOutThatItDeadLettersTo(t *testing.T) {
-	s := newStage(t)
-	if _, err := s.amqp.QueueDeclare("theirs", true, false, false, false, amqp091.Table{
-		"x-queue-type": "quorum", "x-dead-letter-exchange": "async.failed",
-	}); err != nil {
-		t.Fatal(err)
+	theirs := topology.Policy{
+		Name: "theirs", Pattern: "^theirs$", ApplyTo: "queues", Priority: 10,
+		Definition: topology.Arguments{"dead-letter-exchange": "async.failed", "delivery-limit": 5},
 	}
-	s.spec.Spec.Queues = append(s.spec.Spec.Queues, v1alpha1.Queue{Name: "theirs", Adopt: new(true)})
-	s.once()
-	s.publish("", "theirs", nil)
+	for name, c := range map[string]struct {
+		arguments amqp091.Table
+		policy    *topology.Policy
+		limits    *v1alpha1.Limits
+		applies   string // in the end
+	}{
+		"by an argument": {arguments: amqp091.Table{"x-dead-letter-exchange": "async.failed"}},
+		"by a policy of its owner that ours hides": {
+			policy: &theirs, limits: &v1alpha1.Limits{MessageTTL: v1alpha1.NewDuration(time.Hour)}, applies: "theirs",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			arguments := amqp091.Table{"x-queue-type": "quorum"}
+			maps.Copy(arguments, c.arguments)
+			if _, err := s.amqp.QueueDeclare("theirs", true, false, false, false, arguments); err != nil {
+				t.Fatal(err)
+			}
+			if c.policy != nil {
+				if _, err := s.client.Apply(t.Context(), topology.Step{Action: topology.ActionCreate, Policy: c.policy}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.spec.Spec.Queues = append(s.spec.Spec.Queues, v1alpha1.Queue{Name: "theirs", Adopt: new(true), Limits: c.limits})
+			s.once()
+			s.publish("", "theirs", nil)
+			s.deletedButForTheWayOutOf("theirs")
+			s.eventually("the policy "+c.applies, func() bool { return s.snapshot().Queues["theirs"].Policy == c.applies })
+			d, ok, err := s.amqp.Get("theirs", false)
+			if err != nil || !ok || d.Reject(false) != nil {
+				t.Fatal(ok, err)
+			}
+			s.counted("async.failed", 1)
+		})
+	}
+}
+
+// deletedButForTheWayOutOf deletes the Transport, and expects that it says what it leaves for a queue.
+func (s *stage) deletedButForTheWayOutOf(queue string) {
+	s.t.Helper()
 	gone, done := false, apply.DeleteReport{}
 	s.eventually("the deletion to end", func() bool {
 		s.allCounted()
@@ -177,12 +214,7 @@ func TestAQueueThatStaysKeepsTheWayOutThatItDeadLettersTo(t *testing.T) {
 		s.later(max(done.RequeueAfter, 11*time.Second))
 		return done.Done
 	})
-	if len(done.Left) != 1 || !strings.Contains(done.Left[0].Message, "queue theirs dead-letters to it") || s.exists("async.fallback.1s") {
-		t.Errorf("left is %v", done.Left)
+	if len(done.Left) != 1 || !strings.Contains(done.Left[0].Message, "queue "+queue+" dead-letters to it") || s.exists("async.fallback.1s") {
+		s.t.Errorf("left is %v", done.Left)
 	}
-	d, ok, err := s.amqp.Get("theirs", false)
-	if err != nil || !ok || d.Reject(false) != nil {
-		t.Fatal(ok, err)
-	}
-	s.counted("async.failed", 1)
 }

@@ -3,6 +3,7 @@ package topology
 import (
 	"cmp"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -71,12 +72,7 @@ func (b *Belongings) keepExit(owner, prefix string, observed Observed, own map[s
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(observed.Queues)) {
-		queue := observed.Queues[name]
-		exchange := queue.Arguments[argDeadLetterExchange]
-		if exchange == nil && !strings.HasPrefix(queue.Policy, named.start) { // which goes
-			exchange = observed.Policies[queue.Policy].Definition[keyDeadLetterExchange]
-		}
-		if exchange == failed && !own[name] {
+		if !own[name] && observed.leavesBy(failed, observed.Queues[name], named) {
 			b.Leaves = name
 			break
 		}
@@ -90,6 +86,34 @@ func (b *Belongings) keepExit(owner, prefix string, observed Observed, own map[s
 		_, is := named.failureOf(policy.Name)
 		return is
 	})
+}
+
+// leavesBy is true for a queue that dead-letters to an exchange once our policies are gone. One of others that ours hides is believed to apply then if its
+// pattern matches, whatever else does.
+func (o Observed) leavesBy(exchange string, queue QueueState, ours policyNames) bool {
+	if argument := queue.Arguments[argDeadLetterExchange]; argument != nil {
+		return argument == exchange
+	}
+	if !strings.HasPrefix(queue.Policy, ours.start) {
+		return o.Policies[queue.Policy].Definition[keyDeadLetterExchange] == exchange
+	}
+	for _, policy := range o.Policies {
+		leads := policy.Definition[keyDeadLetterExchange] == exchange && !strings.HasPrefix(policy.Name, ours.start)
+		if leads && policy.ApplyTo != applyToExchanges && mayMatch(policy.Pattern, queue.Name) {
+			return true
+		}
+	}
+	return false
+}
+
+// mayMatch is true also for a pattern that only the broker's own engine understands, or that is too long to be tried.
+func mayMatch(pattern, name string) bool {
+	const longest = 1 << 10
+	if len(pattern) > longest {
+		return true
+	}
+	compiled, err := regexp.Compile(pattern)
+	return err != nil || compiled.MatchString(name)
 }
 
 // Empty is true when nothing is left.
