@@ -104,6 +104,7 @@ func TestPolicyTestRefusesWhatIsWrong(t *testing.T) {
 		{"nothing in the manifests", []string{"-f", "-", "--cases", good}, "kind: ConfigMap\napiVersion: v1\n", "-: there is no RetryPolicy in it"},
 		{"a manifest that the cluster refuses", []string{"-f", "-", "--cases", good}, strings.Replace(policyYAML, "maxRetries", "maxTries", 1), `spec.maxTries: unknown field; did you mean maxRetries?`},
 		{"an expression that does not compile", []string{"-f", "-", "--cases", good}, strings.Replace(policyYAML, "error.status", "error.code", 1), "when, 1:6: there is no field code"},
+		{"an expression that makes an object", []string{"-f", "-", "--cases", good}, strings.Replace(policyYAML, "error.status == 422", `"google.protobuf.Struct{}.size() == 0"`, 1), "an expression makes no objects, such as this google.protobuf.Struct{}"},
 		{"an unknown policy", []string{"-f", manifests, "--cases", good, "--policy", "other"}, "", `there is no RetryPolicy "other" in the files, which have partner`},
 		{"a mistake in the cases", []string{"-f", manifests, "--cases", file(t, "bad.yaml", "cases:\n- {expect: {action: Retry, delay: soon}}\n")}, "", `bad.yaml:2: "soon" is no duration`},
 		{"an unknown format", []string{"-f", manifests, "--cases", good, "-o", "xml"}, "", "-o xml: the formats are table and json"},

@@ -119,7 +119,7 @@ func newEnvironment(variables []cel.EnvOption) (*environment, error) {
 		cel.CustomTypeAdapter(s),
 		cel.CrossTypeNumericComparisons(true),
 		cel.DefaultUTCTimeZone(true),
-		cel.ASTValidators(cel.ValidateDurationLiterals(), cel.ValidateTimestampLiterals(), patternValidator{}),
+		cel.ASTValidators(cel.ValidateDurationLiterals(), cel.ValidateTimestampLiterals(), patternValidator{}, objectValidator{}),
 	}, texts, variables)...)
 	if err != nil {
 		return nil, fmt.Errorf("make the environment of expressions: %w", err)
@@ -247,27 +247,29 @@ func (s *schema) object(name string) (*objectType, bool) {
 	}
 }
 
-// FindStructType implements types.Provider.
+// FindStructType implements types.Provider. It knows none of protobuf's messages, which the registry brings along.
 func (s *schema) FindStructType(name string) (*types.Type, bool) {
-	if found, ok := s.object(name); ok {
-		return types.NewTypeTypeWithParam(found.cel), true
+	found, ok := s.object(name)
+	if !ok {
+		return nil, false
 	}
-	return s.Registry.FindStructType(name)
+	return types.NewTypeTypeWithParam(found.cel), true
 }
 
 // FindStructFieldNames implements types.Provider.
 func (s *schema) FindStructFieldNames(name string) ([]string, bool) {
-	if found, ok := s.object(name); ok {
-		return slices.Sorted(maps.Keys(found.fields)), true
+	found, ok := s.object(name)
+	if !ok {
+		return nil, false
 	}
-	return s.Registry.FindStructFieldNames(name)
+	return slices.Sorted(maps.Keys(found.fields)), true
 }
 
 // FindStructFieldType implements types.Provider.
 func (s *schema) FindStructFieldType(name, fieldName string) (*types.FieldType, bool) {
 	found, ok := s.object(name)
 	if !ok {
-		return s.Registry.FindStructFieldType(name, fieldName)
+		return nil, false
 	}
 	f, ok := found.fields[fieldName]
 	if !ok {

@@ -12,6 +12,7 @@ import (
 
 var (
 	undeclared   = regexp.MustCompile(`^undeclared reference to '([^']*)'`)
+	unresolved   = regexp.MustCompile(`^unexpected failed resolution of '([^']*)'`)
 	noSuchField  = regexp.MustCompile(`^undefined field '([^']*)'`)
 	wrongOperand = regexp.MustCompile(`^found no matching overload for '_(==|!=|<|<=|>|>=)_' applied to '\((?:int, string|string, int)\)'`)
 )
@@ -30,6 +31,9 @@ func (e *environment) hint(message, expression string) string {
 	if found := undeclared.FindStringSubmatch(message); found != nil {
 		return e.hintName(found[1], expression)
 	}
+	if found := unresolved.FindStringSubmatch(message); found != nil {
+		return noObjects(found[1])
+	}
 	if found := noSuchField.FindStringSubmatch(message); found != nil {
 		return e.hintField(found[1])
 	}
@@ -42,6 +46,9 @@ func (e *environment) hint(message, expression string) string {
 func (e *environment) hintName(name, expression string) string {
 	if called, err := regexp.MatchString(`\b`+regexp.QuoteMeta(name)+`\s*\(`, expression); err == nil && called {
 		return fmt.Sprintf("there is no function %s", name)
+	}
+	if made, err := regexp.MatchString(regexp.QuoteMeta(name)+`\s*\{`, expression); err == nil && made {
+		return noObjects(name)
 	}
 	text := fmt.Sprintf("there is no variable %s here", name)
 	if meant, near := suggest.Nearest(name, e.variables); near {
