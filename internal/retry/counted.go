@@ -30,8 +30,9 @@ type tariff struct {
 	// sums are the nodes that put lists together, but for those that add to what a comprehension collects: collected are the names of that.
 	sums      map[int64]bool
 	collected map[string]bool
-	// zones are the nodes that ask for a part of a moment in a time zone.
-	zones map[int64]bool
+	// flat are the nodes that take the same steps for whatever value: those that make a map or a list, or ask for a part of a moment in a
+	// time zone.
+	flat map[int64]int64
 }
 
 // depth is what is read of a value beside a text.
@@ -71,6 +72,21 @@ var growing = map[string]bool{functionReplace: true, functionSplit: true, functi
 // zoneSteps is what it takes to find a time zone: CEL reads it from files each time, in some 20 µs, and one that does not exist in 60.
 const zoneSteps = 500
 
+// What it takes to make a map or a list, and each of their entries. It is for their memory rather than for their time: so all that an
+// evaluation makes takes bytesOfStep for each step at most.
+const (
+	mapSteps   = 25
+	entrySteps = 4
+	listSteps  = 8
+)
+
+// bytesOfStep is how much memory an evaluation may hold for each step that it took: for texts it is what a step is counted for, and
+// CEL's maps of one entry take 400 bytes.
+const bytesOfStep = 20
+
+// DecisionBytes is what all that the expressions on one decision make may take in memory, beside the message and its decoded body.
+const DecisionBytes = bytesOfStep * DecisionSteps
+
 // inZone are the functions that may be given a time zone, each with its overload that is.
 //
 //nolint:gochecknoglobals // a table
@@ -86,19 +102,39 @@ var inZone = map[string]string{
 func tariffOf(ast *celast.AST) tariff {
 	c := tariff{
 		loops: map[int64]int64{}, texts: map[int64]int64{}, deep: map[int64]depth{}, sums: map[int64]bool{}, collected: map[string]bool{},
-		zones: map[int64]bool{},
+		flat: map[int64]int64{},
 	}
 	celast.PreOrderVisit(ast.Expr(), celast.NewExprVisitor(func(e celast.Expr) {
-		if e.Kind() == celast.ComprehensionKind {
+		switch e.Kind() {
+		case celast.ComprehensionKind:
 			loop := e.AsComprehension()
 			c.collected[loop.AccuVar()] = true
 			c.loops[loop.IterRange().ID()] = 1 + nodes(loop.LoopCondition()) + nodes(loop.LoopStep())
-		}
-		if e.Kind() == celast.CallKind {
+		case celast.CallKind:
 			c.call(e)
+		case celast.MapKind, celast.ListKind:
+			c.made(e)
 		}
 	}))
 	return c
+}
+
+// made says what is counted of a map or a list that is made each time: not of one that is constant.
+func (c tariff) made(e celast.Expr) {
+	if isConstant(e) {
+		return
+	}
+	if e.Kind() == celast.ListKind {
+		if _, known := c.flat[e.ID()]; !known {
+			c.flat[e.ID()] = listSteps + int64(e.AsList().Size())
+		}
+		return
+	}
+	c.flat[e.ID()] = mapSteps + entrySteps*int64(e.AsMap().Size())
+	for _, entry := range e.AsMap().Entries() {
+		key := entry.AsMapEntry().Key().ID() // a long one is hashed
+		c.texts[key] = max(c.texts[key], 1)
+	}
 }
 
 // call says what is counted of one call.
@@ -106,7 +142,7 @@ func (c tariff) call(e celast.Expr) {
 	call := e.AsCall()
 	if inZone[call.FunctionName()] != "" && len(call.Args()) == 1 {
 		zone := call.Args()[0].ID()
-		c.zones[e.ID()] = true
+		c.flat[e.ID()] = zoneSteps
 		c.texts[zone] = max(c.texts[zone], 1)
 		return
 	}
@@ -128,8 +164,10 @@ func (c tariff) call(e celast.Expr) {
 	switch {
 	case call.FunctionName() == overloads.Matches:
 		c.texts[arguments[0].ID()] = stepsOfPattern(arguments[1])
+	case call.FunctionName() == operators.Add && arguments[0].Kind() == celast.IdentKind && c.collected[arguments[0].AsIdent()]:
+		c.flat[arguments[1].ID()] = 0 // a list of one element, whose memory is free as soon as the element is collected
 	case call.FunctionName() == operators.Add:
-		c.sums[e.ID()] = arguments[0].Kind() != celast.IdentKind || !c.collected[arguments[0].AsIdent()]
+		c.sums[e.ID()] = true
 	case growing[call.FunctionName()]:
 		c.texts[e.ID()] = max(c.texts[e.ID()], 1)
 		c.deep[e.ID()] = max(c.deep[e.ID()], lists)
@@ -138,6 +176,16 @@ func (c tariff) call(e celast.Expr) {
 
 // isShort is true for what is written in the expression.
 func isShort(e celast.Expr) bool { return e.Kind() == celast.LiteralKind }
+
+// isConstant is true for what is made of nothing else than that: CEL makes it once.
+func isConstant(e celast.Expr) bool {
+	constant := true
+	celast.PreOrderVisit(e, celast.NewExprVisitor(func(part celast.Expr) {
+		kind := part.Kind()
+		constant = constant && (kind == celast.LiteralKind || kind == celast.ListKind || kind == celast.MapKind)
+	}))
+	return constant
+}
 
 // nodes is how many operations there are in a part of an expression.
 func nodes(e celast.Expr) (n int64) {
@@ -149,11 +197,11 @@ func nodes(e celast.Expr) (n int64) {
 func (c tariff) decorate(node interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
 	turn, loop := c.loops[node.ID()]
 	steps, text := c.texts[node.ID()]
-	sum, zone := c.sums[node.ID()], c.zones[node.ID()]
-	if _, constant := node.(interpreter.InterpretableConst); constant && !loop || !loop && !text && !sum && !zone {
+	sum, flat := c.sums[node.ID()], c.flat[node.ID()]
+	if _, constant := node.(interpreter.InterpretableConst); constant && !loop || !loop && !text && !sum && flat == 0 {
 		return node, nil
 	}
-	value := countedValue{turn: turn, steps: steps, deep: c.deep[node.ID()], sum: sum, zone: zone}
+	value := countedValue{turn: turn, steps: steps, flat: flat, deep: c.deep[node.ID()], sum: sum}
 	// What may be selected from has to stay an attribute.
 	if attribute, ok := node.(interpreter.InterpretableAttribute); ok {
 		return &countedAttribute{InterpretableAttribute: attribute, countedValue: value}, nil
@@ -163,9 +211,9 @@ func (c tariff) decorate(node interpreter.InterpretableV2) (interpreter.Interpre
 
 // countedValue is what a node counts of its value.
 type countedValue struct {
-	turn, steps int64
-	deep        depth
-	sum, zone   bool
+	turn, steps, flat int64
+	deep              depth
+	sum               bool
 }
 
 type countedNode struct {
@@ -203,8 +251,8 @@ func (c *countedValue) count(frame *interpreter.ExecutionFrame, value ref.Val) r
 	if !ok {
 		return types.NewErr("an expression is evaluated without a budget") // it would be a defect of ours
 	}
-	if c.zone {
-		budget.spend(zoneSteps)
+	if c.flat > 0 {
+		budget.spend(c.flat)
 	}
 	if c.sum {
 		weighSum(budget, value)

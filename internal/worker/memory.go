@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
+
+	"redrive.dev/redrive/internal/retry"
 )
 
 const (
@@ -19,6 +21,8 @@ const (
 	bodyShare = 128
 	// leastTurns is how many expressions are evaluated at a time where there is one processor: one that takes long stops nobody else's then.
 	leastTurns = 2
+	// turnShare is the part of the memory that what expressions make may have: with as much again that is not collected yet, an eighth.
+	turnShare = 16
 )
 
 // mostAlone is how many bytes one message may take, with what the handler writes it into, where so many may be on loan: three eighths of the
@@ -59,6 +63,18 @@ func bodyBytes(memory int64) int64 {
 		memory = MemoryLimit()
 	}
 	return memory / bodyShare
+}
+
+// turnsWithin is how many expressions that may cost much are evaluated at a time within a memory limit: as many as there are processors, as far as
+// what they make has room.
+func turnsWithin(memory int64, processors int) int {
+	if memory == 0 {
+		memory = MemoryLimit()
+	}
+	if memory > 0 {
+		processors = int(min(int64(processors), memory/turnShare/retry.DecisionBytes))
+	}
+	return max(leastTurns, processors)
 }
 
 // largestBody is the size of the largest body that is read where so many bytes may be on loan: an eighth of the memory, since the handler is

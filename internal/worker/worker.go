@@ -133,7 +133,7 @@ func New(o Options) (*Worker, error) {
 		idle:      make(chan *job),
 		loans:     newLoans(loanBytes(o.Memory)),
 		bodies:    retry.NewBodies(bodyBytes(o.Memory), processors),
-		turns:     retry.NewTurns(processors - 1), // and one for queues that need little
+		turns:     retry.NewTurns(turnsWithin(o.Memory, processors) - 1), // and one for queues that need little
 		troubles:  newTroubles(),
 		heads:     newHeads(),
 		unread:    &unread{all: map[string]returns{}},
