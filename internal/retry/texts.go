@@ -2,7 +2,6 @@ package retry
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/types"
@@ -41,7 +40,10 @@ func boundTexts() ([]cel.EnvOption, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the functions of texts: %w", err)
 	}
-	options := []cel.EnvOption{library}
+	options := append([]cel.EnvOption{library}, boundSearches(plain)...)
+	if plain, err = cel.NewEnv(options...); err != nil {
+		return nil, fmt.Errorf("make the functions of texts: %w", err)
+	}
 	for name, size := range map[string]func(...ref.Val) int{
 		functionReplace: replacedSize, functionSplit: splitSize, functionQuote: quoteSize, functionJoin: joinedSize, functionFormat: formattedSize,
 	} {
@@ -107,13 +109,13 @@ func howOften(args []ref.Val, at, n int) int {
 
 func replacedSize(args ...ref.Val) int {
 	text, old, with := textOf(args[0]), textOf(args[1]), textOf(args[2])
-	n := howOften(args, 3, strings.Count(text, old))
+	n := howOften(args, 3, finderOf(old).count(text))
 	return len(text) + n*(len(with)-len(old))
 }
 
 func splitSize(args ...ref.Val) int {
 	text, separator := textOf(args[0]), textOf(args[1])
-	return elementSize * howOften(args, 2, strings.Count(text, separator)+1)
+	return elementSize * howOften(args, 2, finderOf(separator).count(text)+1)
 }
 
 func quoteSize(args ...ref.Val) int { return quotedSize * len(textOf(args[0])) }
