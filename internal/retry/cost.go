@@ -1,6 +1,8 @@
 package retry
 
 import (
+	"slices"
+
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/checker"
 	"github.com/google/cel-go/common"
@@ -29,11 +31,19 @@ func (e *environment) costOf(ast *cel.Ast) (cost int64, light bool) {
 			return 0, false
 		}
 	}
+	if len(celast.MatchDescendants(celast.NavigateAST(ast.NativeRep()), hasOpenKey)) > 0 {
+		return 0, false
+	}
 	estimate, err := e.cel.EstimateCost(ast, lightSizes{})
 	if err != nil || estimate.Max > lightCost {
 		return 0, false
 	}
 	return 1 + int64(estimate.Max), true
+}
+
+// hasOpenKey is true for a map that is made with a key that is not written in the expression.
+func hasOpenKey(e celast.NavigableExpr) bool {
+	return e.Kind() == celast.MapKind && slices.ContainsFunc(e.AsMap().Entries(), func(entry celast.EntryExpr) bool { return !isShort(entry.AsMapEntry().Key()) })
 }
 
 // lightSizes tells CEL's estimate how long the texts are.
@@ -62,13 +72,19 @@ func (lightSizes) EstimateCallCost(function, overload string, target *checker.As
 		return readOf(args[0], zoneSteps)
 	}
 	switch overload {
+	case overloads.IndexMap:
+		return readOf(args[len(args)-1], 1) // the key is hashed
+	case overloads.StringToDouble:
+		return matchOf(args[0], doubleSteps)
+	case overloads.InMap:
+		return readOf(args[0], 1)
 	case overloads.Matches, overloads.MatchesString:
 		text := append([]checker.AstNode{}, args...)
 		if target != nil {
 			text = append([]checker.AstNode{*target}, args...)
 		}
 		return matchOf(text[0], stepsOfPattern(text[1].Expr()))
-	case overloads.StringToInt, overloads.StringToUint, overloads.StringToDouble, overloads.StringToBool, overloads.StringToDuration,
+	case overloads.StringToInt, overloads.StringToUint, overloads.StringToBool, overloads.StringToDuration,
 		overloads.StringToTimestamp, overloads.SizeString, overloads.SizeStringInst:
 	default:
 		return nil

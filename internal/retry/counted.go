@@ -27,9 +27,12 @@ type tariff struct {
 	// texts are the nodes whose text is read, with the steps for textStep bytes of it, and deep how much of what is no text.
 	texts map[int64]int64
 	deep  map[int64]depth
-	// sums are the nodes that put lists together, but for those that add to what a comprehension collects: collected are the names of that.
-	sums      map[int64]bool
+	// elements are the nodes whose lists take steps for each element: those that put lists together, but for those that add to what a comprehension
+	// collects, and what is written into a text. collected are the names of what comprehensions collect.
+	elements  map[int64]int64
 	collected map[string]bool
+	// keys are the nodes by which a map or a list is asked.
+	keys map[int64]bool
 	// flat are the nodes that take the same steps for whatever value: those that make a map or a list, or ask for a part of a moment in a
 	// time zone.
 	flat map[int64]int64
@@ -69,6 +72,13 @@ var reading = map[string]struct {
 //nolint:gochecknoglobals // a table
 var growing = map[string]bool{functionReplace: true, functionSplit: true, functionQuote: true, functionJoin: true, functionFormat: true}
 
+// formatSteps is what it takes to write one value into a text: a number with 99 digits takes some µs. A list that is put together takes a step for each
+// element instead: CEL builds it when it is read for the first time, and goes through all that it is made of for each element of it.
+const formatSteps = 20
+
+// doubleSteps is what textStep bytes of a text cost of which a double is made: one that stands between two doubles is read digit by digit.
+const doubleSteps = 8
+
 // zoneSteps is what it takes to find a time zone: CEL reads it from files each time, in some 20 µs, and one that does not exist in 60.
 const zoneSteps = 500
 
@@ -101,8 +111,8 @@ var inZone = map[string]string{
 // tariffOf looks at an expression.
 func tariffOf(ast *celast.AST) tariff {
 	c := tariff{
-		loops: map[int64]int64{}, texts: map[int64]int64{}, deep: map[int64]depth{}, sums: map[int64]bool{}, collected: map[string]bool{},
-		flat: map[int64]int64{},
+		loops: map[int64]int64{}, texts: map[int64]int64{}, deep: map[int64]depth{}, elements: map[int64]int64{}, collected: map[string]bool{},
+		flat: map[int64]int64{}, keys: map[int64]bool{},
 	}
 	celast.PreOrderVisit(ast.Expr(), celast.NewExprVisitor(func(e celast.Expr) {
 		switch e.Kind() {
@@ -146,6 +156,12 @@ func (c tariff) call(e celast.Expr) {
 		c.texts[zone] = max(c.texts[zone], 1)
 		return
 	}
+	if call.FunctionName() == operators.Index {
+		key := call.Args()[1].ID() // a long one is hashed
+		c.keys[key] = true
+		c.texts[key] = max(c.texts[key], 1)
+		return
+	}
 	how, ok := reading[call.FunctionName()]
 	if !ok {
 		return
@@ -162,13 +178,18 @@ func (c tariff) call(e celast.Expr) {
 		c.deep[argument.ID()] = max(c.deep[argument.ID()], how.deep)
 	}
 	switch {
+	case call.FunctionName() == overloads.TypeConvertDouble:
+		c.texts[arguments[0].ID()] = doubleSteps
 	case call.FunctionName() == overloads.Matches:
 		c.texts[arguments[0].ID()] = stepsOfPattern(arguments[1])
 	case call.FunctionName() == operators.Add && arguments[0].Kind() == celast.IdentKind && c.collected[arguments[0].AsIdent()]:
 		c.flat[arguments[1].ID()] = 0 // a list of one element, whose memory is free as soon as the element is collected
 	case call.FunctionName() == operators.Add:
-		c.sums[e.ID()] = true
+		c.elements[e.ID()] = 1
 	case growing[call.FunctionName()]:
+		if call.FunctionName() == functionFormat {
+			c.elements[arguments[1].ID()] = formatSteps
+		}
 		c.texts[e.ID()] = max(c.texts[e.ID()], 1)
 		c.deep[e.ID()] = max(c.deep[e.ID()], lists)
 	}
@@ -197,13 +218,13 @@ func nodes(e celast.Expr) (n int64) {
 func (c tariff) decorate(node interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
 	turn, loop := c.loops[node.ID()]
 	steps, text := c.texts[node.ID()]
-	sum, flat := c.sums[node.ID()], c.flat[node.ID()]
-	if _, constant := node.(interpreter.InterpretableConst); constant && !loop || !loop && !text && !sum && flat == 0 {
+	elements, flat := c.elements[node.ID()], c.flat[node.ID()]
+	if _, constant := node.(interpreter.InterpretableConst); constant && !loop || !loop && !text && elements == 0 && flat == 0 {
 		return node, nil
 	}
-	value := countedValue{turn: turn, steps: steps, flat: flat, deep: c.deep[node.ID()], sum: sum}
-	// What may be selected from has to stay an attribute.
-	if attribute, ok := node.(interpreter.InterpretableAttribute); ok {
+	value := countedValue{turn: turn, steps: steps, flat: flat, elements: elements, deep: c.deep[node.ID()]}
+	// What may be selected from has to stay an attribute. A key that is one is not asked for by its node.
+	if attribute, ok := node.(interpreter.InterpretableAttribute); ok && !c.keys[node.ID()] {
 		return &countedAttribute{InterpretableAttribute: attribute, countedValue: value}, nil
 	}
 	return &countedNode{InterpretableV2: node, countedValue: value}, nil
@@ -211,9 +232,8 @@ func (c tariff) decorate(node interpreter.InterpretableV2) (interpreter.Interpre
 
 // countedValue is what a node counts of its value.
 type countedValue struct {
-	turn, steps, flat int64
-	deep              depth
-	sum               bool
+	turn, steps, flat, elements int64
+	deep                        depth
 }
 
 type countedNode struct {
@@ -254,8 +274,8 @@ func (c *countedValue) count(frame *interpreter.ExecutionFrame, value ref.Val) r
 	if c.flat > 0 {
 		budget.spend(c.flat)
 	}
-	if c.sum {
-		weighSum(budget, value)
+	if list, ok := value.(traits.Lister); ok && c.elements > 0 {
+		budget.spend(c.elements * sizeOf(list))
 	}
 	if c.steps > 0 {
 		c.read(budget, value)
@@ -274,19 +294,11 @@ func (c *countedValue) count(frame *interpreter.ExecutionFrame, value ref.Val) r
 	}
 }
 
-// weighSum counts a list that is put together of two. CEL builds it when it is read for the first time, and goes through all that it is made of
-// for each element of it.
-func weighSum(budget *Budget, value ref.Val) {
-	if list, ok := value.(traits.Lister); ok {
-		budget.spend(sizeOf(list))
-	}
-}
-
 // read counts a text, and of other values as much as is read of them.
 func (c *countedValue) read(budget *Budget, value ref.Val) {
 	switch value := value.(type) {
 	case types.String:
-		budget.spend(1 + int64(len(value))*c.steps/textStep)
+		budget.spend(max(1, c.steps) + int64(len(value))*c.steps/textStep) // a pattern is tried on an empty one, too
 	case types.Bytes:
 		budget.spend(1 + int64(len(value))*c.steps/textStep)
 	case traits.Lister:
