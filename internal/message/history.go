@@ -51,7 +51,7 @@ func Record(s State, a Attempt) State {
 }
 
 // Text makes a text fit for headers, logs and people: valid UTF-8 without control characters other than line breaks and
-// tabs, at most limit bytes long, cut between two characters.
+// tabs, at most limit bytes long, cut between two characters. Whoever keeps it keeps no more than that alive.
 func Text(text string, limit int) string {
 	if len(text) > limit { // first, so that a huge text costs nothing; what is cut in half goes below
 		text = text[:limit]
@@ -63,6 +63,7 @@ func Text(text string, limit int) string {
 				break
 			}
 		}
+		text = strings.Clone(text) // else it would keep all that it was cut from
 	}
 	clean := strings.Map(func(r rune) rune {
 		switch {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -226,4 +227,24 @@ func TestTextIsValidShortAndKeepsWhatItCan(t *testing.T) {
 			t.Fatalf("cut to %d of %d", len(got), limit)
 		}
 	})
+}
+
+// The failures of messages that were held kept 1 MiB alive for each, and ended the worker.
+func TestTextKeepsNothingAliveButItself(t *testing.T) {
+	const texts, size = 64, 1 << 20
+	for name, text := range map[string]string{"plain": "x", "with characters that are replaced": "\x00"} {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		var kept [texts]string
+		for i := range kept {
+			kept[i] = Text(strings.Repeat(text, size), MaxText)
+		}
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		if more := int64(after.HeapAlloc) - int64(before.HeapAlloc); more > texts*size/8 {
+			t.Errorf("%s: %d texts of %d bytes keep %d KiB alive", name, texts, len(kept[0]), more>>10)
+		}
+		runtime.KeepAlive(&kept)
+	}
 }
