@@ -1,6 +1,7 @@
 package handler
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,8 @@ const (
 	atOnce = 4 << 10
 	// maxKeptBuffer is the largest buffer for frames that is kept for the next one.
 	maxKeptBuffer = 1 << 20
+	// usualBuffer is the largest buffer that any frame may have.
+	usualBuffer = 16 << 10
 )
 
 // Process hands messages to processes that stay, over their standard input and output. docs/process-protocol.md is what they
@@ -188,20 +191,37 @@ func (p *Process) exchange(c *call, request *Request) ending {
 
 // hand writes the frame of a message.
 func (p *Process) hand(c *call, q *peer, id uint64, request *Request) {
-	buffer, _ := p.buffers.Get().(*[]byte)
 	deadline, _ := c.ctx.Deadline()
-	*buffer = appendMessage((*buffer)[:0], id, deadline, request)
+	frame := p.frameOf(id, deadline, request)
 	write := func() {
-		q.send(c, *buffer)
-		if cap(*buffer) <= maxKeptBuffer {
-			p.buffers.Put(buffer)
-		}
+		q.send(c, *frame)
+		p.keep(frame)
 	}
-	if len(*buffer) <= atOnce {
+	if len(*frame) <= atOnce {
 		write()
 		return
 	}
 	go write() // for a process may wait until somebody reads what it writes, before it reads
+}
+
+// frameOf makes the frame of a message, in a buffer that is kept from another one. A much larger buffer is not taken for it: it would be in
+// use for as long as the process does not read, while what is counted is the frame.
+func (p *Process) frameOf(id uint64, deadline time.Time, request *Request) *[]byte {
+	buffer, _ := p.buffers.Get().(*[]byte)
+	*buffer = appendMessage((*buffer)[:0], id, deadline, request)
+	if size := cap(*buffer); size > usualBuffer && len(*buffer) < size-size/4 {
+		frame := bytes.Clone(*buffer)
+		p.keep(buffer)
+		return &frame
+	}
+	return buffer
+}
+
+// keep keeps a buffer for the next frame.
+func (p *Process) keep(buffer *[]byte) {
+	if cap(*buffer) <= maxKeptBuffer {
+		p.buffers.Put(buffer)
+	}
 }
 
 // abandon ends an attempt of which the context has ended. Nobody can ask a process to let go of a message, so it is killed.

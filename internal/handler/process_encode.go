@@ -3,12 +3,12 @@ package handler
 import (
 	"bytes"
 	"encoding/base64"
-	"encoding/binary"
 	"encoding/json"
 	"math"
 	"math/bits"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -60,23 +60,9 @@ func appendMessage(to []byte, id uint64, deadline time.Time, r *Request) []byte 
 		to = appendTime(append(to, `,"firstFailure":`...), r.FirstFailure)
 	}
 	to = append(to, `,"headers":`...)
-	to = appendTable(to, r.Headers, 0)
+	to = appendTable(growFor(to, r.Headers), r.Headers, 0)
 	to = appendBody(append(to, '}'), r.Body)
 	return append(to, '}', '\n')
-}
-
-// Framer is a Handler that writes each message anew for who handles it, into memory of its own.
-type Framer interface {
-	// FrameSize is how many bytes a message with this body takes there, without its headers and properties.
-	FrameSize(body []byte) int
-}
-
-// FrameSize implements Framer.
-func (p *Process) FrameSize(body []byte) int {
-	if !utf8.Valid(body) {
-		return base64.StdEncoding.EncodedLen(len(body))
-	}
-	return textSize(body)
 }
 
 const (
@@ -118,38 +104,6 @@ func appendBody(to, body []byte) []byte {
 	return append(to, '"')
 }
 
-// usualSize is how many bytes most texts take, and quick to tell.
-func usualSize(text []byte) int {
-	return len(text) + bytes.Count(text, []byte{'"'}) + bytes.Count(text, []byte{'\\'}) + bytes.Count(text, []byte{'\n'})
-}
-
-// textSize is how many bytes a text takes.
-func textSize(text []byte) int {
-	size := usualSize(text)
-	if n := controls(text) - bytes.Count(text, []byte{'\n'}); n > 0 {
-		short := bytes.Count(text, []byte{'\r'}) + bytes.Count(text, []byte{'\t'})
-		size += short + (n-short)*(longestEscape-1)
-	}
-	for _, separator := range separators {
-		size += bytes.Count(text, []byte(separator.text)) * (len(separator.escaped) - len(separator.text))
-	}
-	return size
-}
-
-// controls counts the control characters of ASCII that JSON does not allow, eight bytes at a time.
-func controls(body []byte) (n int) {
-	for ; len(body) >= 8; body = body[8:] {
-		word := binary.LittleEndian.Uint64(body)
-		n += bits.OnesCount64(^(word | tops - ones*' ') & ^word & tops)
-	}
-	for _, c := range body {
-		if c < ' ' {
-			n++
-		}
-	}
-	return n
-}
-
 // appendKnown appends a field that has a value.
 func appendKnown(to []byte, name, value string) []byte {
 	if value == "" {
@@ -160,10 +114,23 @@ func appendKnown(to []byte, name, value string) []byte {
 
 // appendText appends a text as JSON. Each byte that is not UTF-8 becomes U+FFFD.
 func appendText(to []byte, text string) []byte {
-	if !utf8.ValidString(text) {
-		text = string([]rune(text))
+	to = append(to, '"')
+	for !utf8.ValidString(text) {
+		n := validSize(text)
+		to = append(appendEscaped(to, text[:n], true), string(utf8.RuneError)...)
+		text = text[n+1:]
 	}
-	return append(appendEscaped(append(to, '"'), text, true), '"')
+	return append(appendEscaped(to, text, true), '"')
+}
+
+// validSize is how many bytes at the beginning of a text are UTF-8.
+func validSize(text string) int {
+	for i, r := range text {
+		if r == utf8.RuneError && !strings.HasPrefix(text[i:], string(utf8.RuneError)) {
+			return i
+		}
+	}
+	return len(text)
 }
 
 // appendEscaped appends a text that is UTF-8. Where characters were special others will be soon, so it goes on byte by byte for a while.

@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/handler"
+	"redrive.dev/redrive/internal/message"
 	"redrive.dev/redrive/internal/retry"
 	"redrive.dev/redrive/internal/testtransport"
 )
@@ -16,9 +18,11 @@ import (
 // framed is a program that writes each message anew, into ten times as much.
 type framed struct{ *program }
 
-func (framed) FrameSize(body []byte) int { return 10 * len(body) }
+func (framed) FrameSize(m *message.Message) int {
+	return 10 * (len(m.Body) + message.HeaderSize(m.Headers))
+}
 
-// A body of 16 MiB can take 96 MiB as a frame, which nothing counted.
+// A body of 16 MiB can take 96 MiB as a frame, which nothing counted, and headers of 128 KiB take 768.
 func TestWhatAHandlerWritesAMessageIntoCountsInItsMemory(t *testing.T) {
 	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), nil)
 	r.stop()
@@ -36,12 +40,17 @@ func TestWhatAHandlerWritesAMessageIntoCountsInItsMemory(t *testing.T) {
 	if most < 1_100_000 {
 		t.Errorf("%v bytes were on loan, want the message and its frame", most)
 	}
+	r.publish(amqp091.Publishing{MessageId: "long header", Headers: amqp091.Table{"a": strings.Repeat("a", 100_000)}})
+	testtransport.Eventually(t, "it is handled", func() bool { return outcomes(r, "succeeded") == 2 })
+	if most < 1_200_000 {
+		t.Errorf("%v bytes were on loan, want twice the headers and the frame", most)
+	}
 	r.publish(amqp091.Publishing{MessageId: "too large", Body: make([]byte, 600_000), Headers: amqp091.Table{"a": "b"}})
 	if failed := r.Take("async.failed"); failed.MessageId != "too large" || len(failed.Body) != 600_000 || failed.Headers["a"] != "b" {
 		t.Errorf("%s failed with %d bytes and %v", failed.MessageId, len(failed.Body), failed.Headers)
 	}
 	r.empty()
-	if calls := p.called(); len(calls) != 1 || outcomes(r, "refused") != 1 {
+	if calls := p.called(); len(calls) != 2 || outcomes(r, "refused") != 1 {
 		t.Errorf("calls %v, %v refused", calls, outcomes(r, "refused"))
 	}
 }

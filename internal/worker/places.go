@@ -38,7 +38,7 @@ func (w *Worker) accept(ctx context.Context, d *amqp.Delivery) {
 func sizeFor(s *shared, d *amqp.Delivery) int64 {
 	size := message.MemorySize(&d.Message)
 	if framer, ok := s.Handler.(handler.Framer); ok {
-		size += int64(framer.FrameSize(d.Body))
+		size += int64(framer.FrameSize(&d.Message))
 	}
 	return size
 }
