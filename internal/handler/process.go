@@ -174,10 +174,11 @@ func (p *Process) exchange(c *call, request *Request) ending {
 	stop := watch()
 	defer func() { stop() }()
 
-	p.hand(c, q, id, request)
+	written := p.hand(c, q, id, request)
 	for {
 		select {
 		case end := <-c.ended:
+			c.awaitRead(written)
 			return end
 		case <-c.progress:
 			stop()
@@ -189,19 +190,26 @@ func (p *Process) exchange(c *call, request *Request) ending {
 	}
 }
 
-// hand writes the frame of a message.
-func (p *Process) hand(c *call, q *peer, id uint64, request *Request) {
+// hand writes the frame of a message. The channel that it returns is closed when that is done; nil where it is.
+func (p *Process) hand(c *call, q *peer, id uint64, request *Request) (written <-chan struct{}) {
 	deadline, _ := c.ctx.Deadline()
 	frame := p.frameOf(id, deadline, request)
+	c.unread.Store(true)
 	write := func() {
 		q.send(c, *frame)
 		p.keep(frame)
+		c.unread.Store(false)
 	}
 	if len(*frame) <= atOnce {
 		write()
-		return
+		return nil
 	}
-	go write() // for a process may wait until somebody reads what it writes, before it reads
+	done := make(chan struct{})
+	go func() { // for a process may wait until somebody reads what it writes, before it reads
+		defer close(done)
+		write()
+	}()
+	return done
 }
 
 // frameOf makes the frame of a message, in a buffer that is kept from another one. A much larger buffer is not taken for it: it would be in
@@ -229,14 +237,17 @@ func (p *Process) abandon(ctx context.Context, c *call, q *peer, id uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	late := errors.Is(ctx.Err(), context.DeadlineExceeded)
-	if q.calls[id] != c || late && q.condemned {
-		return // it has just ended, or is about to, and nobody knows yet whether it had begun
-	}
-	delete(q.calls, id)
 	reason := exitStopped
 	if late {
 		reason = exitTimeout
 	}
+	if q.calls[id] != c && c.unread.Load() {
+		p.condemn(q, reason, nil) // it has answered what it does not read
+	}
+	if q.calls[id] != c || late && q.condemned {
+		return // it has just ended, or is about to, and nobody knows yet whether it had begun
+	}
+	delete(q.calls, id)
 	p.condemn(q, reason, nil)
 	c.end(ending{kind: endAnswered, failure: unanswered(ctx, q.stray)})
 }

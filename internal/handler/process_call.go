@@ -3,6 +3,7 @@ package handler
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"redrive.dev/redrive/internal/message"
@@ -45,6 +46,8 @@ type call struct {
 	// start is where its frame begins in all that was written to the peer, -1 while it is not written. It is guarded by the
 	// peer's writing.
 	start int64
+	// unread is true while its frame is being written.
+	unread atomic.Bool
 }
 
 // ending is how a message left the hand of a process.
@@ -76,6 +79,18 @@ func (c *call) extend(remaining time.Duration) {
 	ctx, cancel := Extended(c.ctx, remaining)
 	c.cancel()
 	c.ctx, c.cancel = ctx, cancel
+}
+
+// awaitRead waits until the process has read the frame of a call that has ended, as it may well do after its answer: until then the frame takes
+// memory that others must not have. A process that does not read in the time of the attempt is killed.
+func (c *call) awaitRead(written <-chan struct{}) {
+	if written == nil {
+		return
+	}
+	select {
+	case <-written:
+	case <-c.ctx.Done():
+	}
 }
 
 // left is what is left of the attempt's time.
