@@ -86,6 +86,7 @@ type Turn struct {
 
 	place int
 	tat   int64
+	due   int64
 }
 
 // Take asks for a turn. Where there is no key, it is "".
@@ -105,7 +106,15 @@ func (l *Limiter) Take(key string, now time.Time) Turn {
 	}
 	b.tat = next
 	b.promises.taken(t, l.pace.interval)
-	return Turn{OK: true, Wait: time.Duration(max(0, due-t)), place: place, tat: next}
+	return Turn{OK: true, Wait: time.Duration(max(0, due-t)), place: place, tat: next, due: due}
+}
+
+// IsLate is true of a turn that came so long ago that the next one has come since. Who uses it all the same may do so at the same moment as
+// the next one.
+func (l *Limiter) IsLate(turn Turn, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.clock.at(now)-turn.due > l.pace.interval
 }
 
 // Cancel gives back, once, a turn that was not used. It helps where no later turn of that key was given; else the later ones

@@ -437,3 +437,19 @@ func TestALimiterMayBeUsedByManyAtOnce(t *testing.T) {
 		t.Errorf("%d turns, want 100", sum)
 	}
 }
+
+func TestATurnIsLateOnceTheNextHasCome(t *testing.T) {
+	for name, config := range map[string]LimiterConfig{
+		"leaky": {Smooth: true, PerSecond: 10, Burst: 5}, "token": {PerSecond: 10, Burst: 1},
+	} {
+		limiter, now := NewLimiter(config, time.Second, nil), time.Now()
+		limiter.Take("", now)
+		turn := limiter.Take("", now)
+		for _, after := range []time.Duration{0, 100 * time.Millisecond, 199 * time.Millisecond, 201 * time.Millisecond} {
+			want := after > 200*time.Millisecond
+			if got := limiter.IsLate(turn, now.Add(after)); got != want {
+				t.Errorf("%s: a turn after 100 ms is late after %s: %t, want %t", name, after, got, want)
+			}
+		}
+	}
+}

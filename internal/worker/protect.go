@@ -207,6 +207,13 @@ func (g *grant) giveBack(now time.Time) {
 	*g = grant{}
 }
 
+// cancelLast gives the turn back that was taken last.
+func (g *grant) cancelLast() {
+	last := len(g.turns) - 1
+	g.turns[last]()
+	g.turns = g.turns[:last]
+}
+
 // breakerOf is the breaker of a job; nil where there is none.
 func (w *Worker) breakerOf(j *job) *guard.Breaker {
 	p := &j.program.protection
@@ -277,20 +284,23 @@ func limited(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 
 func (w *Worker) turnAt(ctx context.Context, j *job, l *limit) (outcome, bool) {
 	key := w.keyOf(l.key, j)
-	for {
+	for late := false; ; {
 		turn := l.limiter.Take(key, w.options.Now())
 		if turn.OK {
 			j.grant.turns = append(j.grant.turns, func() { l.limiter.Cancel(turn) })
 			switch {
 			case turn.Wait <= 0:
 				return outcome{}, false
-			case j.isStrict():
-				return w.pause(ctx, j, turn.Wait)
-			case l.key == nil: // others need it too
+			case late, l.key == nil && !j.isStrict(): // others need it too
 				return w.await(ctx, j, turn.Wait, nil)
-			case j.loan.stepAside():
-				defer j.loan.stepBack()
-				return w.pause(ctx, j, turn.Wait)
+			case j.isStrict() || j.loan.stepAside():
+				o, ended := w.aside(ctx, j, turn.Wait)
+				if late = !ended && l.limiter.IsLate(turn, w.options.Now()); !late {
+					return o, ended
+				}
+				// There was no place for it in time, as for others of its key: they would all go at once. It takes another turn, with its place.
+				j.grant.cancelLast()
+				continue
 			}
 			j.grant.giveBack(w.options.Now())
 		}
@@ -299,6 +309,14 @@ func (w *Worker) turnAt(ctx context.Context, j *job, l *limit) (outcome, bool) {
 			return o, true
 		}
 	}
+}
+
+// aside is pause for a job that has stepped aside, unless it is strict.
+func (w *Worker) aside(ctx context.Context, j *job, wait time.Duration) (outcome, bool) {
+	if !j.isStrict() {
+		defer j.loan.stepBack()
+	}
+	return w.pause(ctx, j, wait)
 }
 
 // tripped waits for the breaker's leave: while it probes or ramps up there are few at a time.

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -74,6 +75,55 @@ func TestALeakyBucketSpacesTheCallsEvenly(t *testing.T) {
 	}
 	if r.counted("redrive_rate_limited_total") != 0 {
 		t.Error("a message was turned away although it could wait")
+	}
+}
+
+// Messages of a key whose turns came while others had all places went to the handler at once, when there were some.
+func TestTurnsThatComeWhileThereIsNoPlaceAreNotUsedAtOnce(t *testing.T) {
+	const perSecond, slow, fast = 4, 10, 6
+	free := make(chan struct{})
+	p := newPartner(t, func(r *http.Request, _ int) int {
+		if strings.HasPrefix(r.Header.Get("Redrive-Header-Partner"), "slow") {
+			<-free
+		}
+		return 200
+	})
+	r := newRig(t, p, testtransport.Explicit(time.Second), func(tr *v1alpha1.Transport) {
+		withQueues(nil, "q1")(tr)
+		tr.Spec.Workers[0].Concurrency = new(int32(slow))
+		limitedTo(v1alpha1.RateLimit{
+			Name: "partner", Type: v1alpha1.RateLimitLeakyBucket, PerSecond: intstr.FromInt32(perSecond), Key: new("message.headers.partner"),
+		})(tr)
+	})
+	times := func(partner string) (times []time.Time) {
+		for _, got := range p.got() {
+			if strings.HasPrefix(got.header.Get("Redrive-Header-Partner"), partner) {
+				times = append(times, got.at)
+			}
+		}
+		return times
+	}
+	for i := range 300 {
+		r.publish(numbered(1, "partner", strconv.Itoa(i))...)
+	}
+	testtransport.Eventually(t, "a prefetch that has grown", func() bool {
+		return len(p.got()) == 300 && r.counted("redrive_prefetch") > 3*fast // of both queues
+	})
+	for i := range slow - 1 {
+		r.Publish("async", "q1", numbered(1, "partner", "slow"+strconv.Itoa(i))...)
+	}
+	testtransport.Eventually(t, "others have all places but one", func() bool { return len(times("slow")) == slow-1 })
+	r.publish(numbered(fast, "partner", "fast")...)
+	testtransport.Eventually(t, "a message at the handler", func() bool { return len(times("fast")) > 0 })
+	r.Publish("async", "q1", numbered(1, "partner", "slow and last")...)
+	testtransport.Eventually(t, "others have all places", func() bool { return len(times("slow")) == slow })
+	time.Sleep(fast * time.Second / perSecond) // until their turns have come
+	close(free)
+	testtransport.Eventually(t, "all handled", func() bool { return len(times("fast")) == fast && len(times("slow")) == slow })
+	for at, i := times("fast"), 1; i < fast; i++ {
+		if span := at[i].Sub(at[i-1]); span < time.Second/perSecond/5 {
+			t.Errorf("2 calls within %s, want %d a second, evenly spaced: %v", span, perSecond, at)
+		}
 	}
 }
 
