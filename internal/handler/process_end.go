@@ -62,7 +62,7 @@ func (p *Process) bury(q *peer, exit child.Exit, read int64) {
 	case q.reason == exitTimeout:
 		p.grow()
 	default:
-		if busy {
+		if busy || q.fault != nil && q.taken > 0 {
 			why = q.ending(exit) // what it wrote may be of a message: that stands in the failure queue only
 		}
 		p.log.warn("end", "a process of the handler ended", "program", p.settings.program(), "pid", q.child.Pid(), "error", why)

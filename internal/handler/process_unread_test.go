@@ -2,7 +2,9 @@ package handler_test
 
 import (
 	"bytes"
+	"log/slog"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -68,4 +70,28 @@ func TestAProcessThatDoesNotReadWhatItAnswersIsKilledInTime(t *testing.T) {
 		t.Fatal("it is in hand for ever")
 	}
 	eventually(t, "the process is killed", func() bool { return exits(registry, "timeout") == 1 })
+}
+
+// What a process wrote of a message, in place of an id, was in the log where the process had nothing in hand any more.
+func TestTheLogHasNothingOfWhatAProcessWroteAfterAMessage(t *testing.T) {
+	t.Parallel()
+	for name, begin := range map[string]string{
+		"an id that is none": `say {"type":"result","id":"card-4111-of-Jane","outcome":"ack"}`, "a line that is no JSON": `say {"type":"result" card-4111-of-Jane`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			log, registry := &book{}, prometheus.NewRegistry()
+			p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello)},
+				handler.Options{Metrics: registry, Log: slog.New(slog.NewTextHandler(log, nil))})
+			if got := give(t, p, patience, "ack", "sleep 50", begin, "hang"); got != nil {
+				t.Errorf("got %+v", got)
+			}
+			eventually(t, "its end in the log", func() bool {
+				return strings.Contains(strings.Join(log.lines(), "\n"), "a process of the handler ended")
+			})
+			if text := strings.Join(log.lines(), "\n"); strings.Contains(text, "4111") || !strings.Contains(text, "broke the protocol") {
+				t.Errorf("the log says: %s", text)
+			}
+		})
+	}
 }
