@@ -124,18 +124,7 @@ func TestAnUpgradeRollsAFewDeploymentsAtATimeAndEndsWithAll(t *testing.T) {
 	w.awaitFull(newImage, limit)
 
 	t.Log("those that wait say so, and cost nothing")
-	waiting := 0
-	for _, transport := range transports {
-		w.get(transport)
-		reconciling := meta.FindStatusCondition(transport.Status.Conditions, v1alpha1.ReconcilingCondition)
-		if reconciling != nil && reconciling.Reason == v1alpha1.ReasonProgressing &&
-			strings.Contains(reconciling.Message, "waits for its turn") && strings.Contains(reconciling.Message, "at most 2 groups") {
-			waiting++
-		}
-	}
-	if waiting != fleet-limit {
-		t.Errorf("%d Transports say that they wait, and %d do", waiting, fleet-limit)
-	}
+	testtransport.Eventually(t, "those that wait to say so", func() bool { return w.waitingOf(transports) == fleet-limit })
 
 	t.Log("the operator is killed and another goes on")
 	written := len(w.operator.writes.of(w.namespace))
@@ -163,6 +152,19 @@ func TestAnUpgradeRollsAFewDeploymentsAtATimeAndEndsWithAll(t *testing.T) {
 	for _, event := range w.eventsOf("Repaired", "") {
 		t.Errorf("it takes the upgrade for somebody else's change: %s", event.Note)
 	}
+}
+
+// waitingOf is how many of some Transports say that they wait for their turn among 2.
+func (w *world) waitingOf(transports []*v1alpha1.Transport) (waiting int) {
+	for _, transport := range transports {
+		w.get(transport)
+		reconciling := meta.FindStatusCondition(transport.Status.Conditions, v1alpha1.ReconcilingCondition)
+		if reconciling != nil && reconciling.Reason == v1alpha1.ReasonProgressing &&
+			strings.Contains(reconciling.Message, "waits for its turn") && strings.Contains(reconciling.Message, "at most 2 groups") {
+			waiting++
+		}
+	}
+	return waiting
 }
 
 func TestAUsersChangeDoesNotWaitForAnUpgrade(t *testing.T) {
