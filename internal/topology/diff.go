@@ -305,7 +305,7 @@ func (d *differ) extraPolicies(desired map[string]bool) {
 				"stays until it is empty", name)
 			continue
 		}
-		if isFailure && failure == formerly && slices.ContainsFunc(d.out.Missing.Policies, func(p Policy) bool { return policyStage(p, d.desired.Prefix) == stagePins }) {
+		if isFailure && failure == formerly && d.lacksPins() {
 			continue // until those that take its place are there
 		}
 		if !desired[name] && (name == named.exchange() || isFailure && !d.unseen[failure] || isQueue && !stays) {
@@ -328,6 +328,11 @@ func (d *differ) formerPolicies() (policies []Policy) {
 		}
 	}
 	return policies
+}
+
+// lacksPins is true where a policy by which lanes or failure queues keep those of others off is still to be made.
+func (d *differ) lacksPins() bool {
+	return slices.ContainsFunc(d.out.Missing.Policies, func(p Policy) bool { return policyStage(p, d.desired.Prefix) == stagePins })
 }
 
 // pins is true for a queue that may hold failed messages: without the policy that keeps others from it a weaker one might drop them.
