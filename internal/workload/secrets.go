@@ -24,7 +24,7 @@ type shownSecret struct {
 	all bool
 }
 
-// secretsShown are the Secrets that a pod's containers see.
+// secretsShown are the Secrets that a pod's containers see, or that drivers of its volumes are given.
 func secretsShown(path *field.Path, pod *corev1.PodSpec) (shown []shownSecret) {
 	add := func(path *field.Path, name string, items []corev1.KeyToPath) {
 		has := func(item corev1.KeyToPath) bool { return item.Key == credentials.KeyManagementURI }
@@ -34,6 +34,9 @@ func secretsShown(path *field.Path, pod *corev1.PodSpec) (shown []shownSecret) {
 		at := path.Child("volumes").Key(volume.Name)
 		if volume.Secret != nil {
 			add(at.Child("secret", "secretName"), volume.Secret.SecretName, volume.Secret.Items)
+		}
+		if volume.CSI != nil && volume.CSI.NodePublishSecretRef != nil {
+			add(at.Child("csi", "nodePublishSecretRef", "name"), volume.CSI.NodePublishSecretRef.Name, nil)
 		}
 		if volume.Projected == nil {
 			continue
@@ -137,9 +140,12 @@ func (g *guard) checkSecrets(path *field.Path, own, merged *corev1.PodSpec, opts
 	g.refuseIf(merged.DeprecatedServiceAccount != own.DeprecatedServiceAccount, path.Child("serviceAccount"), identity)
 	g.refuseIf(!isFalse(merged.AutomountServiceAccountToken), path.Child("automountServiceAccountToken"), identity)
 	for _, volume := range merged.Volumes {
-		for i := range ptr.Deref(volume.Projected, corev1.ProjectedVolumeSource{}).Sources {
-			g.refuseIf(volume.Projected.Sources[i].ServiceAccountToken != nil,
-				path.Child("volumes").Key(volume.Name).Child("projected", "sources").Index(i).Child("serviceAccountToken"), identity)
+		at := path.Child("volumes").Key(volume.Name)
+		g.refuseIf(volume.CSI != nil, at.Child("csi"), "templates take no volume here that a driver fills, with Secrets as well (--restrict-templates)")
+		for i, source := range ptr.Deref(volume.Projected, corev1.ProjectedVolumeSource{}).Sources {
+			from := at.Child("projected", "sources").Index(i)
+			g.refuseIf(source.ServiceAccountToken != nil, from.Child("serviceAccountToken"), identity)
+			g.refuseIf(source.PodCertificate != nil, from.Child("podCertificate"), identity)
 		}
 	}
 }

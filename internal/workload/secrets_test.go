@@ -27,6 +27,7 @@ func TestAWorkerShowsNoLoginForTheManagementAPI(t *testing.T) {
 		"a projection":           {in(volumes, `"projected":{"sources":[{"secret":{"name":"admin"}}]}`), "volumes[v].projected.sources[0].secret.name", false},
 		"a variable":             {in(env, `"env":[{"name":"A","valueFrom":{"secretKeyRef":{"name":"admin","key":"management_uri"}}}]`), "containers[worker].env[A]", false},
 		"all as variables":       {in(env, `"envFrom":[{"secretRef":{"name":"admin"}}]`), "containers[worker].envFrom[0].secretRef.name", false},
+		"a driver's login":       {in(volumes, `"csi":{"driver":"d","nodePublishSecretRef":{"name":"admin"}}`), "volumes[v].csi", false},
 		"somebody else's Secret": {in(volumes, `"secret":{"secretName":"other"}`), "volumes[v].secret.secretName", true},
 	}
 	for name, tt := range templates {
@@ -75,6 +76,8 @@ func TestRestrictedTemplatesTakeNoServiceAccount(t *testing.T) {
 	for _, template := range []string{
 		`{"spec":{"serviceAccountName":"admin"}}`, `{"spec":{"serviceAccount":"admin"}}`, `{"spec":{"automountServiceAccountToken":true}}`,
 		`{"spec":{"volumes":[{"name":"v","projected":{"sources":[{"serviceAccountToken":{"path":"t"}}]}}]}}`,
+		`{"spec":{"volumes":[{"name":"v","projected":{"sources":[{"podCertificate":{"signerName":"kubernetes.io/kube-apiserver-client-pod","keyType":"ED25519"}}]}}]}}`,
+		`{"spec":{"volumes":[{"name":"v","csi":{"driver":"secrets-store.csi.k8s.io"}}]}}`,
 	} {
 		shop := transport("async")
 		w := worker("default")
