@@ -262,7 +262,7 @@ func TestRequestsCanBeSeenOnTheirWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	create(t, client, topology.Step{Queue: quorum("q")})
-	if want := append(slices.Repeat([]string{http.MethodGet}, 6), http.MethodPut); !slices.Equal(seen, want) {
+	if want := append(slices.Repeat([]string{http.MethodGet}, 7), http.MethodPut); !slices.Equal(seen, want) {
 		t.Errorf("want %v, got %v", want, seen)
 	}
 }

@@ -256,13 +256,13 @@ func (c *Client) DeleteExchange(ctx context.Context, name string) error {
 	path := "exchanges/" + url.PathEscape(c.config.VHost) + "/" + url.PathEscape(name)
 	// RabbitMQ 4 refuses some names that are in use with an internal error, which says nothing. So the question comes
 	// first, and if-unused covers the moment in between. RabbitMQ takes no notice of what leads into an exchange.
-	for end, leads := range map[string]string{"source": "lead out of it", "destination": "lead into it from other exchanges"} {
+	for _, end := range []struct{ is, leads string }{{"source", "lead out of it"}, {"destination", "lead into it from other exchanges"}} {
 		var bound []bindingRow
-		if err := c.get(ctx, what, path+"/bindings/"+end, &bound); err != nil {
+		if err := c.get(ctx, what, path+"/bindings/"+end.is, &bound); err != nil {
 			return unlessGone(err)
 		}
 		if len(bound) > 0 {
-			return &Error{Operation: what, Reason: fmt.Sprintf("%d bindings %s", len(bound), leads), kind: ErrConflict}
+			return &Error{Operation: what, Reason: fmt.Sprintf("%d bindings %s", len(bound), end.leads), kind: ErrConflict}
 		}
 	}
 	return unlessGone(c.request(ctx, what, http.MethodDelete, path+"?if-unused=true", nil))

@@ -157,7 +157,8 @@ func TestAManagementURLMayHaveAPathAndNamesAreEscaped(t *testing.T) {
 	_ = client.DeleteExchange(ctx, "é/e")
 	want := []string{
 		"DELETE /rabbit/api/queues/a%2Fb%20c/x%2Fy%20%252F",
-		"GET /rabbit/api/exchanges/a%2Fb%20c/%C3%A9%2Fe/bindings/source", "DELETE /rabbit/api/exchanges/a%2Fb%20c/%C3%A9%2Fe",
+		"GET /rabbit/api/exchanges/a%2Fb%20c/%C3%A9%2Fe/bindings/source",
+		"GET /rabbit/api/exchanges/a%2Fb%20c/%C3%A9%2Fe/bindings/destination", "DELETE /rabbit/api/exchanges/a%2Fb%20c/%C3%A9%2Fe",
 	}
 	if strings.Join(paths, "\n") != strings.Join(want, "\n") {
 		t.Errorf("want %q, got %q", want, paths)
