@@ -381,34 +381,3 @@ func (r *run) take(retirer *retirer) {
 func desires(desired topology.Objects, queue string) bool {
 	return slices.ContainsFunc(desired.Queues, func(q topology.Queue) bool { return q.Name == queue })
 }
-
-// counts has the desired queues and what belongs to them: stand-ins, and suspects that are still to be handled. Each is counted once, whatever it is
-// besides.
-func counts(p *Prepared) []QueueCount {
-	var counts []QueueCount
-	desired, observed := slices.Clone(p.input.Desired.Queues), p.observed
-	for _, m := range p.Difference.Migrations {
-		desired = append(desired, topology.Queue{Name: m.Standin, Role: topology.RoleWork})
-	}
-	for _, queue := range p.Difference.ExtraQueues {
-		if topology.RoleOf(queue.Queue) == topology.RoleSuspects {
-			desired = append(desired, topology.Queue{Name: queue.Name, Role: topology.RoleSuspects})
-		}
-	}
-	counted := make(map[string]bool, len(desired))
-	for _, queue := range desired {
-		if got, exists := observed.Queues[queue.Name]; exists && !counted[queue.Name] {
-			counted[queue.Name] = true
-			counts = append(counts, countOf(got, queue.Role))
-		}
-	}
-	return counts
-}
-
-func countOf(queue topology.QueueState, role topology.Role) QueueCount {
-	return QueueCount{
-		Name: queue.Name, Role: role, Messages: queue.Messages,
-		Ready: queue.Ready, Unacked: queue.Unacked, Consumers: queue.Consumers,
-		Expired: queue.MessagesDLX, Published: queue.Published, Acked: queue.Acked,
-	}
-}

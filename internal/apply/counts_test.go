@@ -1,9 +1,11 @@
 package apply
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
+	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -19,11 +21,80 @@ func TestAQueueIsCountedOnceWhateverItIsBesides(t *testing.T) {
 			"a": queue("a"), "b": queue("b"), "a.standin": queue("a.standin"),
 		}},
 	}
-	var names []string
-	for _, count := range counts(p) {
+	if want, got := []string{"a", "b", "a.standin"}, namesOf(counts(p)); !slices.Equal(got, want) {
+		t.Errorf("counted are %v, want %v", got, want)
+	}
+}
+
+// marked is a queue that calls itself that of the suspects of a work queue.
+func marked(name, work string) topology.QueueState {
+	return topology.QueueState{Queue: topology.Queue{Name: name, Arguments: topology.Arguments{"redrive-suspects-of": work}}}
+}
+
+// What is counted is kept until the next look: it must not be as much as a server likes to list.
+func TestOnlyKnownQueuesOfSuspectsAreCounted(t *testing.T) {
+	p := &Prepared{
+		input: Input{
+			Desired:  topology.Objects{Queues: []topology.Queue{{Name: "wanted", Role: topology.RoleWork}}},
+			State:    State{Retiring: []v1alpha1.Retirement{{Queue: "leaving"}}},
+			Consumed: []string{"consumed", "z.suspect"},
+		},
+		observed: topology.Observed{Queues: map[string]topology.QueueState{}},
+	}
+	for i := range 1000 {
+		p.Difference.ExtraQueues = append(p.Difference.ExtraQueues, marked(fmt.Sprint("forged-", i), "nobodys"))
+	}
+	for _, work := range []string{"wanted", "leaving", "consumed"} {
+		p.Difference.ExtraQueues = append(p.Difference.ExtraQueues, marked(work+".suspect", work))
+	}
+	p.Difference.ExtraQueues = append(p.Difference.ExtraQueues, marked("z.suspect", "z"))
+	if want, got := []string{"z.suspect", "wanted.suspect", "leaving.suspect", "consumed.suspect"}, namesOf(counts(p)); !slices.Equal(got, want) {
+		t.Errorf("counted are %v, want %v", got, want)
+	}
+	for i := range 1000 {
+		p.Difference.ExtraQueues = slices.Insert(p.Difference.ExtraQueues, 0, marked(fmt.Sprint("a-", i), "wanted"))
+	}
+	if got := namesOf(counts(p)); len(got) != mostLeavingSuspects || !slices.Contains(got, "z.suspect") {
+		t.Errorf("%d are counted, want %d, among them what workers consume: %v", len(got), mostLeavingSuspects, got)
+	}
+}
+
+func TestTheLanesThatAreCountedAreBounded(t *testing.T) {
+	p := &Prepared{observed: topology.Observed{Queues: map[string]topology.QueueState{}}}
+	for i := range 1024 {
+		lane := topology.Queue{Name: fmt.Sprint("lane-", i), Role: topology.RoleLane}
+		p.input.Desired.Queues = append(p.input.Desired.Queues, lane)
+		p.observed.Queues[lane.Name] = topology.QueueState{Queue: lane}
+	}
+	work := topology.Queue{Name: "work", Role: topology.RoleWork}
+	p.input.Desired.Queues = append(p.input.Desired.Queues, work)
+	p.observed.Queues[work.Name] = topology.QueueState{Queue: work}
+	if got := namesOf(counts(p)); len(got) != mostCountedLanes+1 || !slices.Contains(got, "work") {
+		t.Errorf("%d are counted, want %d lanes and the work queue", len(got), mostCountedLanes)
+	}
+}
+
+// A deletion finds its queues by their marks alone, and a server may list any number of them.
+func TestWhatADeletionCountsIsBounded(t *testing.T) {
+	r := &removal{}
+	for i := range 2000 {
+		r.found.Lanes = append(r.found.Lanes, topology.QueueState{Queue: topology.Queue{
+			Name: fmt.Sprint("lane-", i), Arguments: topology.Arguments{"x-message-ttl": 1000},
+		}})
+		r.found.Work = append(r.found.Work, topology.QueueState{Queue: topology.Queue{
+			Name: fmt.Sprint("work-", i), Arguments: topology.Arguments{"x-dead-letter-exchange": "async.failed"},
+		}})
+	}
+	r.found.Failure = []topology.QueueState{{Queue: topology.Queue{Name: "async.failed"}}}
+	got := namesOf(r.counts())
+	if len(got) != mostCounted || !slices.Contains(got, "async.failed") || !slices.Contains(got, "lane-0") || !slices.Contains(got, "work-0") {
+		t.Errorf("%d are counted, want %d of all kinds", len(got), mostCounted)
+	}
+}
+
+func namesOf(counts []QueueCount) (names []string) {
+	for _, count := range counts {
 		names = append(names, count.Name)
 	}
-	if want := []string{"a", "b", "a.standin"}; !slices.Equal(names, want) {
-		t.Errorf("counted are %v, want %v", names, want)
-	}
+	return names
 }

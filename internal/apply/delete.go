@@ -144,15 +144,15 @@ func (r *removal) belongings(observed topology.Observed) topology.Belongings {
 	return topology.BelongingsOf(r.Owner, r.Prefix, observed, without(r.report.Created, r.State.Adopted))
 }
 
-// counts has all queues that are to go.
+// counts has the queues that are to go, the failure queue first: no more than are counted of any Transport.
 func (r *removal) counts() []QueueCount {
-	var counts []QueueCount
-	for _, queues := range [][]topology.QueueState{r.found.Lanes, r.found.Work, r.found.Suspects, r.found.Failure} {
+	all := tally{known: map[string]bool{}}
+	for _, queues := range [][]topology.QueueState{r.found.Failure, r.found.Lanes, r.found.Work, r.found.Suspects} {
 		for _, queue := range queues {
-			counts = append(counts, countOf(queue, topology.RoleOf(queue.Queue)))
+			all.add(queue, topology.RoleOf(queue.Queue))
 		}
 	}
-	return counts
+	return all.counts
 }
 
 // cutInlets removes what leads new messages in; cut is true where there was something.
