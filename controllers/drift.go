@@ -28,6 +28,8 @@ const (
 	// stallPatience is how long a lane must have shown expired messages until it counts as stalled: where many expire at
 	// once it takes the broker some seconds to move them.
 	stallPatience = 30 * time.Second
+	// mostPassing is how many findings that may pass are remembered of a Transport; the others begin when there is room.
+	mostPassing = 512
 )
 
 // drift counts repairs, and remembers of each Transport what a single look does not show. It is safe for concurrent use.
@@ -35,7 +37,7 @@ type drift struct {
 	repairs *prometheus.CounterVec
 
 	mu sync.Mutex
-	// messages are the counts of queues when they were last there.
+	// messages are the counts of the queues that are wanted, when they were last there.
 	messages map[types.NamespacedName]map[string]int64
 	// passing is since when a finding holds that may pass.
 	passing map[types.NamespacedName]map[topology.Ref]time.Time
@@ -60,20 +62,22 @@ func (d *drift) forget(name types.NamespacedName) {
 	delete(d.passing, name)
 }
 
-// see remembers how many messages were in each queue. Of a queue that is gone the last count stays until it is back.
-func (d *drift) see(name types.NamespacedName, queues []apply.QueueCount) {
+// see remembers how many messages were in each queue that is wanted. Of one that is gone the last count stays until it is back; those of all
+// others are forgotten, or a broker that lists other queues at each look would fill the memory.
+func (d *drift) see(name types.NamespacedName, queues []apply.QueueCount, wanted []topology.Queue) {
+	counts := censusOf(queues)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	seen := d.messages[name]
-	if seen == nil {
-		seen = map[string]int64{}
-		d.messages[name] = seen
-	}
-	for _, queue := range queues {
-		if queue.Messages != nil {
-			seen[queue.Name] = *queue.Messages
+	before, seen := d.messages[name], map[string]int64{}
+	for _, queue := range wanted {
+		if count, known := before[queue.Name]; known {
+			seen[queue.Name] = count
+		}
+		if count, known := counts[queue.Name]; known {
+			seen[queue.Name] = count
 		}
 	}
+	d.messages[name] = seen
 }
 
 // lost tells of the messages that were in a queue when somebody deleted it, and forgets them.
@@ -100,6 +104,9 @@ func (d *drift) staying(name types.NamespacedName, findings []topology.Finding, 
 	var staying []topology.Finding
 	for _, finding := range findings {
 		if finding.Passing {
+			if len(since) == mostPassing {
+				continue
+			}
 			first, known := before[finding.Object]
 			if !known {
 				first = now

@@ -134,6 +134,38 @@ func TestWhatMayPassIsToldOnceItStays(t *testing.T) {
 	}
 }
 
+// A server may list other queues at each look.
+func TestTheCountsOfQueuesThatAreNotWantedAreForgotten(t *testing.T) {
+	d, transport := newDrift(), types.NamespacedName{Name: "async"}
+	wanted := []topology.Queue{{Name: "work"}}
+	count := func(name string) apply.QueueCount { return apply.QueueCount{Name: name, Messages: ptr.To[int64](7)} }
+	d.see(transport, []apply.QueueCount{count("work")}, wanted)
+	for i := range 1000 {
+		d.see(transport, []apply.QueueCount{count(fmt.Sprint("forged-", i))}, wanted)
+	}
+	if kept := d.messages[transport]; len(kept) != 1 {
+		t.Errorf("%d counts are kept, want that of one queue", len(kept))
+	}
+	if told := d.lost(transport, "work"); told != "work (7 when last seen)" {
+		t.Errorf("of the queue that is gone it tells %s", told)
+	}
+}
+
+func TestWhatIsRememberedOfPassingFindingsIsBounded(t *testing.T) {
+	d, transport, now := newDrift(), types.NamespacedName{Name: "async"}, time.Now()
+	var findings []topology.Finding
+	for i := range 2 * mostPassing {
+		findings = append(findings, topology.Finding{Object: topology.Ref{Kind: topology.KindQueue, Name: fmt.Sprint(i)}, Passing: true})
+	}
+	d.staying(transport, findings, now)
+	if kept := len(d.passing[transport]); kept != mostPassing {
+		t.Errorf("%d findings are remembered, want %d", kept, mostPassing)
+	}
+	if staying := d.staying(transport, findings[:mostPassing], now.Add(stallPatience)); len(staying) != mostPassing {
+		t.Errorf("%d findings stay, want %d", len(staying), mostPassing)
+	}
+}
+
 func TestTheWorstWarningComesFirstAndGivesTheReason(t *testing.T) {
 	finding := func(reason, name string) topology.Finding {
 		return topology.Finding{Object: topology.Ref{Kind: topology.KindQueue, Name: name}, Reason: reason, Message: "m"}

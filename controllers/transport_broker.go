@@ -56,7 +56,7 @@ func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportR
 	}
 	run.report, err = prepared.CarryOut(ctx, run.port)
 	r.memory.keep(client.ObjectKeyFromObject(t), &run.report)
-	r.reportTopology(ctx, run, unchanged)
+	r.reportTopology(ctx, run, prepared.Difference.Wanted.Queues, unchanged)
 	reportMigrations(run, run.report.Migrations, prepared.Difference.Migrations)
 	if err != nil {
 		return brokerError(err)
@@ -204,9 +204,9 @@ func setOf(delays []time.Duration) map[time.Duration]bool {
 	return set
 }
 
-// reportTopology puts into the status what a run on the broker did and found, also one that ended early. unchanged is true
-// where all that is wanted had been made before.
-func (r *TransportReconciler) reportTopology(ctx context.Context, run *transportRun, unchanged bool) {
+// reportTopology puts into the status what a run on the broker did and found, also one that ended early. wanted are the queues that are to be
+// there, and unchanged is true where all that is wanted had been made before.
+func (r *TransportReconciler) reportTopology(ctx context.Context, run *transportRun, wanted []topology.Queue, unchanged bool) {
 	status, report, name := &run.transport.Status, run.report, client.ObjectKeyFromObject(run.transport)
 	reportAdoption(run)
 	status.Created, status.Adopted, status.Deletions = report.Created, report.Adopted, report.Deletions
@@ -224,7 +224,7 @@ func (r *TransportReconciler) reportTopology(ctx context.Context, run *transport
 			listed(holding(status.Retiring, report.Blocked), blockedText)))
 	}
 	r.reportSteps(ctx, run, unchanged)
-	r.drift.see(name, report.Queues)
+	r.drift.see(name, report.Queues, wanted)
 	r.reportCounts(run)
 }
 
