@@ -201,11 +201,12 @@ func hostOf(text string) string {
 // Describe implements prometheus.Collector.
 func (b *brokers) Describe(descs chan<- *prometheus.Desc) { descs <- b.waiting }
 
-// Collect implements prometheus.Collector.
+// Collect implements prometheus.Collector. It sends without the lock: the registry takes as long as it likes.
 func (b *brokers) Collect(into chan<- prometheus.Metric) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	for at, line := range b.lines {
+	lines := maps.Clone(b.lines)
+	b.mu.Unlock()
+	for at, line := range lines {
 		line.mu.Lock()
 		waiting := len(line.waiting)
 		line.mu.Unlock()

@@ -165,13 +165,15 @@ func (d *demands) of(ctx context.Context, t *v1alpha1.Transport) []demand {
 func (d *demands) Describe(descs chan<- *prometheus.Desc) { descs <- d.desc }
 
 // Collect implements prometheus.Collector. Long names are shortened for the label, and somebody may look for two that come to the same: of these the
-// first name has the series. Sent twice, it would have the registry refuse the metrics of all Transports.
+// first name has the series. Sent twice, it would have the registry refuse the metrics of all Transports. It sends without the lock: the registry
+// takes as long as it likes.
 func (d *demands) Collect(metrics chan<- prometheus.Metric) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
+	all := maps.Clone(d.all) // nobody changes what round has put there
+	d.mu.Unlock()
 	sent := map[[3]string]bool{}
-	for _, name := range slices.SortedFunc(maps.Keys(d.all), compareNames) {
-		known := d.all[name]
+	for _, name := range slices.SortedFunc(maps.Keys(all), compareNames) {
+		known := all[name]
 		if time.Since(known.at) > lastLook+d.every {
 			continue
 		}

@@ -3,6 +3,7 @@ package controllers
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -137,26 +138,32 @@ func (m queueMetric) Write(into *dto.Metric) error {
 	return nil
 }
 
-// Collect implements prometheus.Collector.
+// Collect implements prometheus.Collector. It sends without the lock: the registry takes as long as it likes, and looks would wait for it.
 func (g *gauges) Collect(metrics chan<- prometheus.Metric) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	for name, queues := range g.queues {
+	all := maps.Clone(g.queues) // nobody changes what set has put there
+	g.mu.Unlock()
+	for name, queues := range all {
 		for _, queue := range queues {
-			labels := prometheus.MakeLabelPairs(g.messages, []string{name.Namespace, name.Name, queue.Name, string(queue.Role)})
-			tell := func(desc *prometheus.Desc, value float64) { metrics <- queueMetric{desc, labels, value} }
-			tell(g.consumers, float64(queue.Consumers))
-			if queue.Messages == nil {
-				continue
-			}
-			tell(g.messages, float64(*queue.Messages))
-			tell(g.ready, float64(queue.Ready))
-			tell(g.unacked, float64(queue.Unacked))
-			if queue.Role == topology.RoleLane {
-				tell(g.expired, float64(queue.Expired))
-				continue
-			}
-			tell(g.oldest, queue.oldest.Seconds())
+			g.tell(metrics, name, queue)
 		}
 	}
+}
+
+// tell sends the numbers of one queue.
+func (g *gauges) tell(metrics chan<- prometheus.Metric, name types.NamespacedName, queue queueGauge) {
+	labels := prometheus.MakeLabelPairs(g.messages, []string{name.Namespace, name.Name, queue.Name, string(queue.Role)})
+	tell := func(desc *prometheus.Desc, value float64) { metrics <- queueMetric{desc, labels, value} }
+	tell(g.consumers, float64(queue.Consumers))
+	if queue.Messages == nil {
+		return
+	}
+	tell(g.messages, float64(*queue.Messages))
+	tell(g.ready, float64(queue.Ready))
+	tell(g.unacked, float64(queue.Unacked))
+	if queue.Role == topology.RoleLane {
+		tell(g.expired, float64(queue.Expired))
+		return
+	}
+	tell(g.oldest, queue.oldest.Seconds())
 }

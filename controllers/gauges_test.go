@@ -43,3 +43,43 @@ func TestAQueueThatIsToldTwiceTakesNoMetricsAway(t *testing.T) {
 		}
 	}
 }
+
+// A registry that is slow to take the metrics, as where there are very many, must not have the looks at all Transports wait for it.
+func TestNoLookWaitsForMetricsToBeCollected(t *testing.T) {
+	t.Parallel()
+	name := types.NamespacedName{Namespace: "shop", Name: "orders"}
+	g, s, b := newGauges(), newStandings(), newBrokers(time.Second, 1, nil)
+	d := newDemands(newMeter(&TransportReconciler{}, time.Second), time.Second)
+	set := func() { g.set(name, []apply.QueueCount{{Name: "a"}, {Name: "b"}}, time.Now()) }
+	set()
+	s.all[name] = standing{holds: []held{{"Ready", "Succeeded"}, {"Warning", "Suspects"}}}
+	b.lines["here"], b.lines["there"] = newLine(1), newLine(1)
+	d.all[name] = demanded{numbers: []demand{{labels: [3]string{"a"}}, {labels: [3]string{"b"}}}, at: time.Now()}
+	for what, tt := range map[string]struct {
+		prometheus.Collector
+		look func()
+	}{
+		"gauges":    {g, set},
+		"standings": {s, func() { s.forget(types.NamespacedName{}) }},
+		"brokers":   {b, func() { b.gone(types.NamespacedName{}) }},
+		"demands":   {d, func() { d.mu.Lock(); defer d.mu.Unlock() }},
+	} {
+		metrics, looked := make(chan prometheus.Metric), make(chan struct{})
+		go func() {
+			defer close(metrics)
+			tt.Collect(metrics)
+		}()
+		<-metrics // it is about to send the next one
+		go func() {
+			defer close(looked)
+			tt.look()
+		}()
+		select {
+		case <-looked:
+		case <-time.After(10 * time.Second):
+			t.Errorf("%s: a look waits until the metrics are collected", what)
+		}
+		for range metrics { //nolint:revive // the rest
+		}
+	}
+}

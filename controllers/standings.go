@@ -101,11 +101,12 @@ func (s *standings) Describe(descs chan<- *prometheus.Desc) {
 	descs <- s.config
 }
 
-// Collect implements prometheus.Collector.
+// Collect implements prometheus.Collector. It sends without the lock: the registry takes as long as it likes.
 func (s *standings) Collect(metrics chan<- prometheus.Metric) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	for name, now := range s.all {
+	all := maps.Clone(s.all) // nobody changes what see has put there
+	s.mu.Unlock()
+	for name, now := range all {
 		for _, one := range now.holds {
 			metrics <- prometheus.MustNewConstMetric(s.condition, prometheus.GaugeValue, 1,
 				name.Namespace, name.Name, one.condition, one.reason)
