@@ -160,7 +160,8 @@ func (r *run) touch(ctx context.Context) error {
 func (r *run) lookForStuck(now, restarted time.Time) Stuck {
 	before, stuck := r.input.State.Stuck, Stuck{queues: map[string]stuckQueue{}, policies: map[string]touches{}}
 	standing := map[string]bool{}
-	for name, queue := range r.observed.Queues {
+	for _, name := range r.mayBeStuck() {
+		queue := r.observed.Queues[name]
 		if queue.MessagesDLX == 0 || !r.isOurs(queue.Policy) {
 			continue
 		}
@@ -176,6 +177,21 @@ func (r *run) lookForStuck(now, restarted time.Time) Stuck {
 		}
 	}
 	return stuck
+}
+
+// mayBeStuck are the queues that are wanted, and those on their way out that the state knows, as many as are counted at most: a broker may list any
+// number of others under a policy of ours.
+func (r *run) mayBeStuck() []string {
+	names := make([]string, 0, len(r.input.Desired.Queues)+len(r.input.State.Retiring))
+	for _, queue := range r.Difference.Wanted.Queues {
+		names = append(names, queue.Name)
+	}
+	for _, m := range r.Difference.Migrations {
+		names = append(names, m.Queue, m.Standin)
+	}
+	names = append(names, r.input.retiring()...)
+	names = slices.DeleteFunc(names, func(name string) bool { return r.observed.Queues[name].MessagesDLX == 0 })
+	return names[:min(len(names), mostCounted)]
 }
 
 // isRivalled is true for a policy that, with the smaller priority, would have that of one of somebody else. Which of the two applies then is not

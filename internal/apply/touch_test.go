@@ -271,6 +271,24 @@ func TestALaneWithMuchTrafficIsNotToldOf(t *testing.T) {
 	}
 }
 
+// What is known of them is kept until the next look, and a server may list any number.
+func TestQueuesThatNobodyKnowsAreNotFollowedUnderAPolicyOfOurs(t *testing.T) {
+	s := newStalling(t)
+	forged := func(name string) {
+		s.observed.Queues[name] = topology.QueueState{Queue: topology.Queue{Name: name}, Policy: lanePolicy, MessagesDLX: 1}
+	}
+	forged("forged")
+	for at := time.Duration(0); at < time.Minute; at += 5 * time.Second {
+		if report := s.look(t, 5*time.Second, 0, 0); len(report.Touched)+len(report.Warnings) > 0 || report.RequeueAfter > 0 {
+			t.Fatalf("touched %v, warnings %v, next look in %s", report.Touched, report.Warnings, report.RequeueAfter)
+		}
+	}
+	s.in.State.Retiring = []v1alpha1.Retirement{{Queue: "forged"}}
+	if report := s.look(t, 5*time.Second, 0, 0); report.RequeueAfter == 0 {
+		t.Error("one that is on its way out is not followed")
+	}
+}
+
 func TestAPolicyOfSomebodyElseIsNotTouched(t *testing.T) {
 	s := newStalling(t)
 	lane := s.observed.Queues[stuckLane]
