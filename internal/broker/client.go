@@ -32,9 +32,10 @@ const (
 	maxResponseHeaders = 64 << 10
 	// maxResponse bounds an answer: 10,000 queues take 3 MB.
 	maxResponse = 32 << 20
-	// maxNodes and maxNodeName bound what is remembered of a cluster's nodes, as the API does.
-	maxNodes    = 64
-	maxNodeName = 255
+	// maxNodes bounds what is remembered of a cluster's nodes, as the API does, and maxName is the length of a name in bytes: AMQP and the API have
+	// no longer ones.
+	maxNodes = 64
+	maxName  = 255
 )
 
 // Config says where the management API is, and as whom to speak to it.
@@ -149,6 +150,9 @@ func (c *Client) Identity(ctx context.Context) (topology.Identity, error) {
 	if cluster.Name == "" {
 		return topology.Identity{}, implausible("read the cluster's name", "it holds no name")
 	}
+	if len(cluster.Name) > maxName {
+		return topology.Identity{}, implausible("read the cluster's name", errLong)
+	}
 	id, err := c.clusterID(ctx)
 	return topology.Identity{Cluster: cluster.Name, ClusterID: id, VHost: c.config.VHost}, err
 }
@@ -164,7 +168,7 @@ func (c *Client) clusterID(ctx context.Context) (string, error) {
 		return "", nil
 	}
 	for _, parameter := range parameters {
-		if parameter.Value != "" && parameter.Name == "internal_cluster_id" {
+		if parameter.Value != "" && len(parameter.Value) <= maxName && parameter.Name == "internal_cluster_id" {
 			return string(parameter.Value), nil
 		}
 	}
@@ -185,7 +189,7 @@ func (c *Client) nodes(ctx context.Context) ([]string, error) {
 	}
 	var names []string
 	for _, row := range rows {
-		if row.Name != "" && len(row.Name) <= maxNodeName {
+		if row.Name != "" && len(row.Name) <= maxName {
 			names = append(names, string(row.Name))
 		}
 	}

@@ -130,6 +130,8 @@ func TestAManagementAPIThatLiesIsNotBelieved(t *testing.T) {
 		"policies without a name":      {body("/api/policies", "application/json", `[{}]`), broker.ErrGarbled, "of another shape"},
 		"bindings without an end":      {body("/api/bindings", "application/json", `[{}]`), broker.ErrGarbled, "of another shape"},
 		"two answers in one":           {body("/api/queues", "application/json", `[{"name":"q","durable":true}] []`), broker.ErrGarbled, "something follows its end"},
+		"a queue with a long name":     {body("/api/queues", "application/json", `[{"name":"`+strings.Repeat("q", 256)+`","durable":true}]`), broker.ErrGarbled, "a name of more than 255 bytes"},
+		"a cluster with a long name":   {body("/api/cluster", "application/json", `{"name":"`+strings.Repeat("c", 256)+`"}`), broker.ErrGarbled, "a name of more than 255 bytes"},
 		"a cluster without a name":     {body("/api/cluster", "application/json", `{}`), broker.ErrGarbled, "no name"},
 		"a vhost without exchanges":    {body("/api/exchanges", "application/json", `[]`), broker.ErrGarbled, "lacks the exchange amq.direct"},
 		"bindings to queues, but no queues": {

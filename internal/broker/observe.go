@@ -51,6 +51,9 @@ func (c *Client) Observe(ctx context.Context) (topology.Observed, error) {
 	return observed, nil
 }
 
+// errLong is why a name is not believed. What is kept of a Transport between looks, and told of it, is named by such.
+const errLong = "it has a name of more than 255 bytes, and RabbitMQ has none"
+
 // implausible is the error of an answer that is well formed and cannot be true. A broker that is only half up, or a stand-in
 // of it, may give an empty list for what it does not know, and on an empty list everything would be made anew, or nothing be
 // left to empty before a deletion goes on.
@@ -142,6 +145,9 @@ func (c *Client) observeQueues(ctx context.Context, observed *topology.Observed)
 		for _, row := range rows {
 			if row.Name == "" {
 				return implausible(what, errShape.Error())
+			}
+			if len(row.Name) > maxName {
+				return implausible(what, errLong)
 			}
 			observed.Queues[row.Name] = row.state()
 		}
