@@ -23,6 +23,9 @@ const (
 	suspectsStay = 5 * time.Minute
 	// suspectsStart is how long a suspects' pod may take to get ready before that is told.
 	suspectsStart = time.Minute
+	// mostSuspected is how many suspects' queues of a Transport the condition tells of. A spec has 64, and a configuration that somebody else has
+	// written any number.
+	mostSuspected = 128
 
 	// kindWorker stands in findings for a worker group.
 	kindWorker topology.Kind = "worker"
@@ -130,7 +133,7 @@ func (r *TransportReconciler) runSuspects(ctx context.Context, run *transportRun
 	groups, held := run.suspected(), map[string]int64{}
 	for _, group := range groups {
 		for _, queue := range group.queues {
-			if counts[queue] > 0 {
+			if counts[queue] > 0 && len(held) < mostSuspected {
 				held[queue] = counts[queue]
 			}
 		}

@@ -41,6 +41,8 @@ const (
 	maxTroubles    = 100
 	maxTroubleText = 300
 	maxSubjectText = 100
+	// mostHeard is how many different troubles of a Transport are remembered.
+	mostHeard = 256
 )
 
 // trouble is what pods of a worker group say that holds messages back.
@@ -152,17 +154,24 @@ func (v *voices) ask(ctx context.Context, pods []*corev1.Pod) hearing {
 	for answer := range answers {
 		h.answered[answer.worker] = true
 		for _, one := range answer.troubles {
-			h.heard[one]++
+			h.hear(one, 1)
 		}
 	}
 	return h
+}
+
+// hear takes down that pods tell of a trouble. What all pods of a Transport say is remembered, and so it is bounded, too.
+func (h hearing) hear(one trouble, pods int64) {
+	if _, known := h.heard[one]; known || len(h.heard) < mostHeard {
+		h.heard[one] += pods
+	}
 }
 
 // keep lets what was heard last stand for the worker groups that have pods, of which none answered now.
 func (h hearing) keep(last map[trouble]int64, replicas map[string]int32) {
 	for one, pods := range last {
 		if _, heard := h.heard[one]; !heard && !h.answered[one.worker] && replicas[one.worker] > 0 {
-			h.heard[one] = pods
+			h.hear(one, pods)
 		}
 	}
 }

@@ -260,6 +260,19 @@ func TestATroubleThatStaysIsNoReasonToHurryForEver(t *testing.T) {
 	}
 }
 
+func TestWhatAllPodsOfATransportSayIsBounded(t *testing.T) {
+	said, last := hearing{heard: map[trouble]int64{}}, map[trouble]int64{}
+	for i := range 2 * mostHeard {
+		said.hear(trouble{worker: "default", text: strconv.Itoa(i)}, 1)
+		last[trouble{worker: "other", text: strconv.Itoa(i)}] = 1
+	}
+	said.hear(trouble{worker: "default", text: "0"}, 1)
+	said.keep(last, map[string]int32{"other": 1})
+	if len(said.heard) != mostHeard || said.heard[trouble{worker: "default", text: "0"}] != 2 {
+		t.Errorf("%d troubles are remembered, want %d", len(said.heard), mostHeard)
+	}
+}
+
 func TestPodsAreNotAskedAgainAtOnce(t *testing.T) {
 	v, name, now := newVoices(5*time.Second), types.NamespacedName{Name: "async"}, time.Now()
 	recent := func(after time.Duration) bool {
