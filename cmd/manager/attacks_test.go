@@ -17,6 +17,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -27,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/controllers"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/testtransport"
 	"redrive.dev/redrive/internal/workload"
@@ -351,4 +353,59 @@ func (w *tenants) oddHost() {
 	must(w.T, w.attacker.Update(w.Context(), secret))
 	w.make(transport)
 	w.says(transport, v1alpha1.StalledCondition, "SecretInvalid")
+}
+
+// forgedQueues is a server that lists thousands of queues of suspects of whoever asks, which have expired messages besides, and answers nothing more
+// to one who has had the list: what is kept of that look is kept.
+type forgedQueues struct {
+	owner string
+	mu    sync.Mutex
+	shown map[string]bool
+	had   map[string]bool
+}
+
+func (f *forgedQueues) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	user, _, _ := r.BasicAuth()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.had[user] = f.had[user] || f.shown[user] && r.Method == http.MethodPut
+	switch {
+	case f.had[user], r.Method != http.MethodGet:
+		rw.WriteHeader(http.StatusInternalServerError)
+	case strings.HasPrefix(r.URL.Path, "/api/bindings"):
+		sane("bindings", func(rw http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(rw, `[{"source":"","destination":"x","destination_type":"queue"}]`)
+		})(rw, r)
+	default:
+		sane("queues/v", func(rw http.ResponseWriter, _ *http.Request) {
+			f.shown[user] = true
+			row, before := `%s{"name":"%06d%s","durable":true,"messages":1,"messages_dlx":1,"arguments":{"redrive-owner":%q,"redrive-suspects-of":"w"}}`, "["
+			for i := range 20_000 {
+				_, _ = fmt.Fprintf(rw, row, before, i, strings.Repeat("x", 200), f.owner+user)
+				before = ","
+			}
+			_, _ = io.WriteString(rw, "]")
+		})(rw, r)
+	}
+}
+
+// forgedLists are five Transports that have had such a list once, one after the other.
+func (w *tenants) forgedLists() {
+	uid, err := controllers.ClusterUID(w.Context(), w.cluster.Client)
+	must(w.T, err)
+	f := &forgedQueues{owner: fmt.Sprintf("%s/%s/", uid, w.hostile), shown: map[string]bool{}, had: map[string]bool{}}
+	urls, _ := w.liars(1, f.ServeHTTP)
+	for i := range 5 {
+		transport := w.hostileTransport(fmt.Sprint("lists-", i), fmt.Sprint(urls[0], "/"))
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.hostile, Name: transport.Name}}
+		must(w.T, w.attacker.Get(w.Context(), client.ObjectKeyFromObject(secret), secret))
+		secret.Data["username"] = []byte(transport.Name)
+		must(w.T, w.attacker.Update(w.Context(), secret))
+		w.make(transport)
+		testtransport.Eventually(w, "the operator to have read the list", func() bool {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return f.had[transport.Name]
+		})
+	}
 }

@@ -392,6 +392,7 @@ func TestOneTenantCannotStopOrOverrunAnother(t *testing.T) {
 			attack{"brokers whose certificates take long to be checked", w.costlyHandshakes},
 			attack{"a hash of a configuration that no metric may have", w.oddHash},
 			attack{"a queue that is two things to one Transport", w.toldTwice},
+			attack{"thousands of queues that a server lists as its Transport's", w.forgedLists},
 			attack{"hundreds of paths of one broker that never answers", w.hangingPaths})
 	}
 	for _, attack := range attacks {
