@@ -153,7 +153,7 @@ func NewScheme() *runtime.Scheme {
 }
 
 // CacheOptions keep the cache to Redrive's own kinds and to objects that carry its label; of ConfigMaps and pods it has the metadata only. Who
-// manages which field is kept of Deployments only, where upToDate asks for it: of the others it would be a good part of what they take. Nothing is kept
+// manages which field is kept of Deployments only, of large ones a part: of the others it would be a good part of what they take. Nothing is kept
 // that nobody reads and whose size nothing bounds, for whoever may create one of them fills the memory of the operator by it. What the
 // cache leaves out of Transports and RetryPolicies is never written back: subject.write sends changes of the rest only.
 func CacheOptions() (cache.Options, error) {
@@ -162,7 +162,7 @@ func CacheOptions() (cache.Options, error) {
 		return cache.Options{}, fmt.Errorf("select by label %s: %w", workload.TransportLabel, err)
 	}
 	return cache.Options{ByObject: map[client.Object]cache.ByObject{
-		&appsv1.Deployment{}:    {Label: ours},
+		&appsv1.Deployment{}:    {Label: ours, Transform: leanDeployment},
 		&corev1.ConfigMap{}:     {Label: ours, Transform: bare},
 		&corev1.Pod{}:           {Label: ours, Transform: bare},
 		&v1alpha1.Transport{}:   {Transform: lean},

@@ -167,6 +167,10 @@ func (r *TransportReconciler) write(ctx context.Context, run *transportRun, desi
 	if r.contests.isSame(name, object, current) {
 		return nil
 	}
+	current, err = r.whole(ctx, current)
+	if err != nil {
+		return err
+	}
 	same, err := upToDate(current, form)
 	if err != nil {
 		return err
