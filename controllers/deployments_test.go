@@ -18,8 +18,10 @@ func TestTheCacheKeepsNoLargeTemplateOfADeployment(t *testing.T) {
 			Name: name, UID: "u", ResourceVersion: "7", Labels: map[string]string{workload.WorkerLabel: "w", "more": "x"},
 			Annotations: map[string]string{stampAnnotation: "s", "other": "x"},
 			ManagedFields: []metav1.ManagedFieldsEntry{
-				{Manager: fieldOwner, Operation: metav1.ManagedFieldsOperationApply, APIVersion: "apps/v1", FieldsType: "FieldsV1",
-					FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:replicas":{},"f:paused":{}}}`)},
+				{
+					Manager: fieldOwner, Operation: metav1.ManagedFieldsOperationApply, APIVersion: "apps/v1", FieldsType: "FieldsV1",
+					FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:replicas":{},"f:paused":{}}}`),
+				},
 				{Manager: "kubectl", FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{}}}`)},
 			},
 		}}

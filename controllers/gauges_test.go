@@ -79,7 +79,7 @@ func TestNoLookWaitsForMetricsToBeCollected(t *testing.T) {
 		case <-time.After(10 * time.Second):
 			t.Errorf("%s: a look waits until the metrics are collected", what)
 		}
-		for range metrics { //nolint:revive // the rest
+		for range metrics { // the rest
 		}
 	}
 }

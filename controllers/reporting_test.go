@@ -3,6 +3,7 @@ package controllers
 import (
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -155,7 +156,7 @@ func TestWhatIsRememberedOfPassingFindingsIsBounded(t *testing.T) {
 	d, transport, now := newDrift(), types.NamespacedName{Name: "async"}, time.Now()
 	var findings []topology.Finding
 	for i := range 2 * mostPassing {
-		findings = append(findings, topology.Finding{Object: topology.Ref{Kind: topology.KindQueue, Name: fmt.Sprint(i)}, Passing: true})
+		findings = append(findings, topology.Finding{Object: topology.Ref{Kind: topology.KindQueue, Name: strconv.Itoa(i)}, Passing: true})
 	}
 	d.staying(transport, findings, now)
 	if kept := len(d.passing[transport]); kept != mostPassing {
