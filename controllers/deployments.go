@@ -16,7 +16,7 @@ import (
 
 const (
 	// maxDeployment is the size, in bytes of its protobuf, up to which the cache keeps a Deployment whole: that of a worker without a template
-	// has half of it. Decoded, and with who manages which field, one of a long template takes twenty times the template.
+	// has a third of it. Decoded, and with who manages which field, one of a long template takes twenty times the template.
 	maxDeployment = 8 << 10
 	// partOnly is an annotation that stands, in the cache alone, on a Deployment of which a part is kept.
 	partOnly = "redrive.dev/part-only"
