@@ -124,6 +124,7 @@ func tariffOf(ast *celast.AST) tariff {
 			c.call(e)
 		case celast.MapKind, celast.ListKind:
 			c.made(e)
+		default: // a step of its own
 		}
 	}))
 	return c

@@ -10,8 +10,8 @@ import (
 	"github.com/google/cel-go/common/types/ref"
 )
 
-// searching are the functions that look for a text in another one, with contains, each by a way of ours whose time goes by the length of both. CEL's own compare the whole text that
-// is looked for at each place, or at each 16th: of two texts of 300 kB that takes minutes.
+// searching are the functions that look for a text in another one, with contains, each by a way of ours whose time goes by the length of both.
+// CEL's own compare the whole text that is looked for at each place, or at each 16th: of two texts of 300 kB that takes minutes.
 //
 //nolint:gochecknoglobals // a table
 var searching = map[string]func(...ref.Val) ref.Val{

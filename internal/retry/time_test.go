@@ -21,8 +21,6 @@ func each(of, expression string) string {
 }
 
 // costly are calls of each function that take as long as any for what they are given. Functions that take the same time for all are in quick.
-//
-//nolint:gochecknoglobals // a table
 var costly = map[string][]string{
 	operators.Equals: {
 		`message.body.a == message.body.b`, `message.body.numbers == message.body.digits`, each("digits", `x == 1.5`), `message.body == message.body`,
@@ -77,8 +75,6 @@ var costly = map[string][]string{
 }
 
 // quick are the functions that take the same time for all values.
-//
-//nolint:gochecknoglobals // a table
 var quick = strings.Fields(`in _in_ !_ -_ _-_ _*_ _/_ _%_ _&&_ _||_ _?_:_ @not_strictly_false __not_strictly_false__ _[?_] _?._ dyn type
 	getFullYear getMonth getDate getDayOfMonth getDayOfWeek getMinutes getSeconds getMilliseconds`)
 
