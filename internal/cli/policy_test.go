@@ -105,6 +105,12 @@ func TestPolicyTestRefusesWhatIsWrong(t *testing.T) {
 		{"a manifest that the cluster refuses", []string{"-f", "-", "--cases", good}, strings.Replace(policyYAML, "maxRetries", "maxTries", 1), `spec.maxTries: unknown field; did you mean maxRetries?`},
 		{"an expression that does not compile", []string{"-f", "-", "--cases", good}, strings.Replace(policyYAML, "error.status", "error.code", 1), "when, 1:6: there is no field code"},
 		{"an expression that makes an object", []string{"-f", "-", "--cases", good}, strings.Replace(policyYAML, "error.status == 422", `"google.protobuf.Struct{}.size() == 0"`, 1), "an expression makes no objects, such as this google.protobuf.Struct{}"},
+		{
+			"an expression that is too large to compile",
+			[]string{"-f", "-", "--cases", good},
+			strings.Replace(policyYAML, "error.status == 422", `"`+strings.Repeat("[", 220)+strings.Repeat("]", 220)+` == []"`, 1),
+			`policy "partner", strategy "rejected", when: the expressions of all policies, rules and keys together are too large`,
+		},
 		{"an unknown policy", []string{"-f", manifests, "--cases", good, "--policy", "other"}, "", `there is no RetryPolicy "other" in the files, which have partner`},
 		{"a mistake in the cases", []string{"-f", manifests, "--cases", file(t, "bad.yaml", "cases:\n- {expect: {action: Retry, delay: soon}}\n")}, "", `bad.yaml:2: "soon" is no duration`},
 		{"an unknown format", []string{"-f", manifests, "--cases", good, "-o", "xml"}, "", "-o xml: the formats are table and json"},

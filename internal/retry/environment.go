@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"weak"
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/types"
@@ -36,6 +38,7 @@ type environment struct {
 	schema *schema
 	// variables are the names of those that there are.
 	variables []string
+	functions map[string]function
 	programs  *programs
 }
 
@@ -48,37 +51,52 @@ var (
 	forMessages = sync.OnceValues(func() (*environment, error) { return newEnvironment(messageVariables()) })
 )
 
-// programs keep what was compiled, the latest of it, by its text. They are safe for concurrent use.
+// programs keep what was compiled, by its text: the latest of it, and all that is in use, so that a configuration that is read again has
+// nothing compiled, however large it is. They are safe for concurrent use.
 type programs struct {
-	mu    sync.Mutex
-	all   map[knownProgram]*program
-	order []knownProgram
-	size  int
+	mu  sync.Mutex
+	all map[knownProgram]weak.Pointer[program]
+	// latest are those that are kept where nobody uses them, and size what they take.
+	latest []*program
+	size   int
 }
 
-// maxPrograms bounds roughly how many bytes of memory an environment keeps.
+// maxPrograms bounds roughly how many bytes of memory an environment keeps that nobody uses.
 const maxPrograms = 8 << 20
 
 // size is roughly what it takes.
-func (p *program) size() int { return 4096 + 50*len(p.text) + 100*p.steps }
+func (p *program) size() int { return 4096 + len(p.text) + 100*p.steps + bytesPerNode*p.nodes }
 
 func (p *programs) find(known knownProgram) *program {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.all[known]
+	return p.all[known].Value()
 }
 
-func (p *programs) keep(known knownProgram, compiled *program) {
+// keep gives the program of this text that is kept, which is another one where somebody else has compiled it meanwhile.
+func (p *programs) keep(known knownProgram, compiled *program) *program {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.all[known] != nil {
-		return
+	if before := p.all[known].Value(); before != nil {
+		return before
 	}
-	p.all[known] = compiled
-	p.order = append(p.order, known)
-	for p.size += compiled.size(); p.size > maxPrograms; p.order = p.order[1:] {
-		p.size -= p.all[p.order[0]].size()
-		delete(p.all, p.order[0])
+	p.all[known] = weak.Make(compiled)
+	runtime.AddCleanup(compiled, p.forget, known)
+	p.latest = append(p.latest, compiled)
+	for p.size += compiled.size(); p.size > maxPrograms; {
+		p.size -= p.latest[0].size()
+		p.latest[0] = nil // the list goes on in the same memory
+		p.latest = p.latest[1:]
+	}
+	return compiled
+}
+
+// forget a program that nobody uses, unless it was compiled anew.
+func (p *programs) forget(known knownProgram) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.all[known].Value() == nil {
+		delete(p.all, known)
 	}
 }
 
@@ -131,7 +149,10 @@ func newEnvironment(variables []cel.EnvOption) (*environment, error) {
 		}
 	}
 	slices.Sort(names)
-	return &environment{cel: env, schema: s, variables: names, programs: &programs{all: map[knownProgram]*program{}}}, nil
+	return &environment{
+		cel: env, schema: s, variables: names, functions: functionsOf(env),
+		programs: &programs{all: map[knownProgram]weak.Pointer[program]{}},
+	}, nil
 }
 
 // schema tells CEL the types of message and error, and converts Go values for it.

@@ -111,9 +111,9 @@ type expression struct {
 
 // program is an expression that is compiled and type-checked, wherever it stands.
 type program struct {
-	// text as it was written, and the steps of its regular expressions.
-	text  string
-	steps int
+	// text as it was written, its nodes and what it weighs, in nodes, and the steps of its regular expressions.
+	text                 string
+	nodes, weight, steps int
 	// run is what evaluates it. It counts what that costs, unless it is light: then it cannot cost more than cost, in steps.
 	run   cel.Program
 	light bool
@@ -151,13 +151,24 @@ func (r result) check(t *cel.Type) error {
 	}
 }
 
-// compile checks an expression. The error joins an *ExpressionError for each mistake.
-func (e *environment) compile(o origin, text string, want result) (*expression, error) {
+// compile checks an expression, if room has as many nodes left, and takes them. The error joins an *ExpressionError for each mistake.
+func (e *environment) compile(o origin, text string, want result, room *int) (*expression, error) {
 	known := knownProgram{text, want}
 	if p := e.programs.find(known); p != nil {
+		if *room -= p.weight; *room < 0 {
+			return nil, o.error(ErrTooMuch, 0, 0)
+		}
 		return &expression{program: p, origin: o}, nil
 	}
-	ast, issues := e.cel.Compile(text)
+	ast, issues := e.cel.Parse(text)
+	var nodes, weight int
+	if issues.Err() == nil {
+		nodes, weight = e.weigh(ast)
+		if *room -= weight; *room < 0 {
+			return nil, o.error(ErrTooMuch, 0, 0)
+		}
+		ast, issues = e.cel.Check(ast)
+	}
 	if issues.Err() != nil {
 		errs := make([]error, 0, len(issues.Errors()))
 		for _, issue := range issues.Errors() {
@@ -175,8 +186,8 @@ func (e *environment) compile(o origin, text string, want result) (*expression, 
 	if err != nil {
 		return nil, o.error(err, 0, 0)
 	}
-	e.programs.keep(known, p)
-	return &expression{program: p, origin: o}, nil
+	p.nodes, p.weight = nodes, weight
+	return &expression{program: e.programs.keep(known, p), origin: o}, nil
 }
 
 // plan makes a program of a checked expression.

@@ -167,33 +167,6 @@ func TestAPatternOfReasonableSizeIsTaken(t *testing.T) {
 	strategyWhen(t, `message.id.matches('^[a-z0-9-]{1,63}([.][a-z0-9-]{1,63}){1,8}$')`)
 }
 
-// Else a look at a Transport would cost as much as its policies are large, each time.
-func TestAnExpressionIsCompiledOnceAndKeptForAWhile(t *testing.T) {
-	env, err := forPolicies()
-	if err != nil {
-		t.Fatal(err)
-	}
-	compile := func(text string) *program {
-		t.Helper()
-		compiled, err := env.compile(origin{}, text, resultBool)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return compiled.program
-	}
-	const text = `message.id == "kept"`
-	first := compile(text)
-	if compile(text) != first {
-		t.Error("it was compiled again")
-	}
-	for i := range maxPrograms/4096 + 1 {
-		compile(fmt.Sprintf("retries == %d", i))
-	}
-	if env.programs.find(knownProgram{text, resultBool}) != nil || env.programs.size > maxPrograms || len(env.programs.all) != len(env.programs.order) {
-		t.Errorf("%d programs of %d bytes are kept", len(env.programs.all), env.programs.size)
-	}
-}
-
 func TestAllExpressionsOfAPolicyAreBoundedTogether(t *testing.T) {
 	for name, when := range map[string]string{
 		"text":     `message.id == "%03d` + strings.Repeat("x", 2000) + `"`,
