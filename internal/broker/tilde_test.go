@@ -12,8 +12,9 @@ import (
 	"redrive.dev/redrive/internal/topology"
 )
 
-// Anybody may bind so, with AMQP. Redrive itself does not.
-func TestABindingThatCannotBeListedIsToldOf(t *testing.T) {
+// queueOfTheirs is a vhost with the queue "theirs", which is bound by AMQP.
+func queueOfTheirs(t *testing.T) (*amqp091.Channel, *broker.Client) {
+	t.Helper()
 	b := testbroker.Shared(t)
 	vhost := b.Vhost(t)
 	conn, err := amqp091.Dial(b.URL(vhost))
@@ -28,7 +29,12 @@ func TestABindingThatCannotBeListedIsToldOf(t *testing.T) {
 	if _, err := channel.QueueDeclare("theirs", true, false, false, false, nil); err != nil {
 		t.Fatal(err)
 	}
-	client := connect(t, config(t, b, vhost))
+	return channel, connect(t, config(t, b, vhost))
+}
+
+// Anybody may bind so, with AMQP. Redrive itself does not.
+func TestABindingThatCannotBeListedIsToldOf(t *testing.T) {
+	channel, client := queueOfTheirs(t)
 	bind := func(key string, arguments amqp091.Table) error {
 		t.Helper()
 		if err := channel.QueueBind("theirs", key, "amq.topic", false, arguments); err != nil {
@@ -43,28 +49,14 @@ func TestABindingThatCannotBeListedIsToldOf(t *testing.T) {
 			t.Errorf("%q: %v", key, err)
 		}
 	}
-	err = bind("a~b", amqp091.Table{"note": "x"})
+	err := bind("a~b", amqp091.Table{"note": "x"})
 	if err == nil || !errors.Is(err, broker.ErrUnreachable) || !strings.Contains(err.Error(), "has arguments and a ~ in its key") {
 		t.Errorf("the cause is not told: %v", err)
 	}
 }
 
 func TestABindingThatCannotBeNamedIsNotTakenForUnbound(t *testing.T) {
-	b := testbroker.Shared(t)
-	vhost := b.Vhost(t)
-	conn, err := amqp091.Dial(b.URL(vhost))
-	if err != nil {
-		t.Fatal("no AMQP connection")
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	channel, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := channel.QueueDeclare("theirs", true, false, false, false, nil); err != nil {
-		t.Fatal(err)
-	}
-	client := connect(t, config(t, b, vhost))
+	channel, client := queueOfTheirs(t)
 	for key, named := range map[string]bool{"null": false, ".": false, "..": false, "~": true, "nullable": true, "...": true} {
 		if err := channel.QueueBind("theirs", key, "amq.topic", false, nil); err != nil {
 			t.Fatal(err)
