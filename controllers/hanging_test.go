@@ -42,6 +42,7 @@ func TestBrokersThatNeverAnswerDoNotKeepOthersFromTheirs(t *testing.T) {
 	for until := time.Now().Add(45 * time.Second); time.Now().Before(until); {
 		others.check()
 	}
+	others.judge()
 	for i, l := range liars {
 		if l.requests.Load() == 0 {
 			t.Errorf("nobody has asked broker %d", i)
