@@ -319,8 +319,8 @@ patches:
 $(if $(NAMESPACES),$(WATCHED))
 endef
 define WATCHED
-    - {op: test, path: /spec/template/spec/containers/0/args/6, value: --namespaces=shop}
-    - {op: replace, path: /spec/template/spec/containers/0/args/6, value: "--namespaces=$(subst $(EMPTY) $(EMPTY),$(COMMA),$(strip $(NAMESPACES)))"}
+    - {op: test, path: /spec/template/spec/containers/0/args/6, value: --watch-namespaces=shop}
+    - {op: replace, path: /spec/template/spec/containers/0/args/6, value: "--watch-namespaces=$(subst $(EMPTY) $(EMPTY),$(COMMA),$(strip $(NAMESPACES)))"}
 endef
 export OVERLAY
 

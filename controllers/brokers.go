@@ -64,7 +64,7 @@ func newBrokers(age time.Duration, seats int, deny []netip.Prefix) *brokers {
 	return &brokers{
 		age: age, deny: deny, budget: newBudget(budgetOfProcess()), seats: seats, ports: map[brokerKey]*sharedPort{},
 		used: map[types.NamespacedName]brokerKey{}, lines: map[string]*line{},
-		waiting: prometheus.NewDesc("redrive_broker_waiting_transports",
+		waiting: prometheus.NewDesc("redrive_broker_queued_reconciles",
 			"Transports that wait for their turn at a management API of RabbitMQ.", []string{"broker"}, nil),
 	}
 }

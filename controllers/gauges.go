@@ -48,7 +48,7 @@ func newGauges() *gauges {
 		unacked:   desc("redrive_queue_unacked_messages", "Messages that consumers have and have not settled."),
 		expired:   desc("redrive_queue_expired_messages", "Messages of a lane that have expired and cannot leave it yet."),
 		consumers: desc("redrive_queue_consumers", "Consumers of a queue when the operator last looked."),
-		oldest:    desc("redrive_queue_oldest_seconds", "How long the oldest message of a queue has been there, at least; of lanes it is not told."),
+		oldest:    desc("redrive_queue_oldest_message_age_seconds", "How long the oldest message of a queue has been there, at least; of lanes it is not told."),
 		queues:    map[types.NamespacedName][]queueGauge{},
 	}
 }

@@ -36,10 +36,10 @@ func TestMetricsTellHowMessagesAndTransportsStand(t *testing.T) {
 	of := func(metric, queue string) float64 { return w.series("redrive_queue_"+metric, "queue")[queue] }
 	testtransport.Eventually(t, "two messages that wait, one in hand, and their age", func() bool {
 		return of("messages", "test") == 3 && of("ready_messages", "test") == 2 && of("unacked_messages", "test") == 1 &&
-			of("oldest_seconds", "test") > 1
+			of("oldest_message_age_seconds", "test") > 1
 	})
 	w.park("2s", "1")
-	if _, told := w.series("redrive_queue_oldest_seconds", "role")["lane"]; told {
+	if _, told := w.series("redrive_queue_oldest_message_age_seconds", "role")["lane"]; told {
 		t.Error("lanes have an age")
 	}
 	if _, told := w.series("redrive_queue_expired_messages", "queue")["async.fallback.2s"]; !told || of("expired_messages", "test") != 0 {
@@ -51,7 +51,7 @@ func TestMetricsTellHowMessagesAndTransportsStand(t *testing.T) {
 	w.amqp.TakeAll("test")
 	testtransport.Eventually(t, "the age to be gone with the messages", func() bool {
 		w.amqp.TakeAll("test") // what came back from the lane
-		return of("messages", "test") == 0 && of("oldest_seconds", "test") == 0
+		return of("messages", "test") == 0 && of("oldest_message_age_seconds", "test") == 0
 	})
 
 	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.RetryPolicyRef.Name = "missing" })

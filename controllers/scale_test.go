@@ -109,7 +109,7 @@ func TestTheNumberIsOfMessagesThatWorkersCanHaveNow(t *testing.T) {
 	w.awaitNumber("a second one, which was parked for as long as it had to be", "2")
 
 	testtransport.Eventually(t, "the same number as a metric", func() bool {
-		return w.series("redrive_worker_messages", "transport", "worker")["async default"] == 2
+		return w.series("redrive_autoscaling_backlog_messages", "transport", "worker")["async default"] == 2
 	})
 	for _, unknown := range [][2]string{{"async", "other"}, {"other", "default"}} {
 		if got := w.ask(unknown[0], unknown[1]); got != "404 Not Found" {
@@ -118,7 +118,7 @@ func TestTheNumberIsOfMessagesThatWorkersCanHaveNow(t *testing.T) {
 	}
 	w.proxy.down.Store(true)
 	w.awaitNumber("a broker that does not answer", "503 Service Unavailable")
-	testtransport.Eventually(t, "no metric that is no longer known", func() bool { return len(w.series("redrive_worker_messages", "worker")) == 0 })
+	testtransport.Eventually(t, "no metric that is no longer known", func() bool { return len(w.series("redrive_autoscaling_backlog_messages", "worker")) == 0 })
 	w.proxy.down.Store(false)
 	w.awaitNumber("it answers again", "2")
 	scale(w, transport, nil)

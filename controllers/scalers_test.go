@@ -127,7 +127,7 @@ func TestWithoutKEDAKubernetesOwnAutoscalerIsUsed(t *testing.T) {
 	}
 	hpa := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: workload.Name(transport, "default")}}
 	if !w.get(hpa) || hpa.Spec.ScaleTargetRef.Name != hpa.Name || *hpa.Spec.MinReplicas != 3 || hpa.Spec.MaxReplicas != 10 ||
-		hpa.Spec.Metrics[0].External.Metric.Name != "redrive_worker_messages" || !metav1.IsControlledBy(hpa, transport) {
+		hpa.Spec.Metrics[0].External.Metric.Name != "redrive_autoscaling_backlog_messages" || !metav1.IsControlledBy(hpa, transport) {
 		t.Errorf("the autoscaler is %+v", hpa)
 	}
 	w.settle()

@@ -26,7 +26,7 @@ import (
 const (
 	// upgradeAnnotation stands on a Deployment whose last change came from the operator and not from its user. It is no part of
 	// what is wanted, so the next change by the user takes it away.
-	upgradeAnnotation = "redrive.dev/upgrade"
+	upgradeAnnotation = "redrive.dev/operator-rollout"
 	// defaultRollouts is how many Deployments an upgrade rolls at a time where nothing else is set.
 	defaultRollouts = 10
 	// settleTime is how soon after their rollout workers that end are taken for broken by it.

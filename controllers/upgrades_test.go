@@ -180,7 +180,7 @@ func TestAUsersChangeDoesNotWaitForAnUpgrade(t *testing.T) {
 	if got := *changed.Spec.Template.Spec.TerminationGracePeriodSeconds; got != 47+15 {
 		t.Errorf("the pods have %d s to end", got)
 	}
-	if changed.Annotations["redrive.dev/upgrade"] != "" {
+	if changed.Annotations["redrive.dev/operator-rollout"] != "" {
 		t.Error("a change by the user counts as one by the upgrade")
 	}
 	t.Log("what somebody else changes is put right at once, too")

@@ -120,8 +120,8 @@ func (r *replicasOfManager) start() {
 	log, err := os.CreateTemp(r.TempDir(), "manager")
 	must(r.T, err)
 	process := exec.Command(r.program, "--kubeconfig="+r.config, "--leader-elect", "--leader-elect-namespace="+r.namespace,
-		"--namespaces="+r.namespace, "--worker-image=i", "--metrics-bind-address=0", "--health-probe-bind-address=0",
-		"--poll-interval=1s", "--lane-grace=100ms", "--unbound-wait=100ms", "--empty-wait=100ms")
+		"--watch-namespaces="+r.namespace, "--worker-image=i", "--metrics-bind-address=0", "--health-probe-bind-address=0",
+		"--poll-interval=1s", "--lane-grace=100ms", "--drain-settle-period=100ms", "--empty-confirm-period=100ms")
 	process.Stderr = log
 	must(r.T, process.Start())
 	r.running = append(r.running, process)

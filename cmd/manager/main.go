@@ -82,13 +82,13 @@ func parse(flags *flag.FlagSet, arguments []string) *settings {
 	flags.StringVar(&s.metricsCertDir, "metrics-cert-dir", "",
 		"Folder with the certificate of the metrics, tls.crt and tls.key; empty makes a self-signed one.")
 	flags.StringVar(&s.probeAddress, "health-probe-bind-address", ":8081", "Address of /healthz and /readyz.")
-	flags.StringVar(&s.scaleAddress, "scale-bind-address", off, "Address at which KEDA asks for numbers of messages; 0 turns it off, and KEDA is not used.")
-	flags.StringVar(&s.scaleURL, "scale-url", "http://redrive-manager-scale.redrive-system.svc:8082", "URL under which KEDA reaches that address.")
+	flags.StringVar(&s.scaleAddress, "autoscaling-bind-address", off, "Address at which KEDA asks for numbers of messages; 0 turns it off, and KEDA is not used.")
+	flags.StringVar(&s.scaleURL, "autoscaling-url", "http://redrive-manager-scale.redrive-system.svc:8082", "URL under which KEDA reaches that address.")
 	flags.StringVar(&s.pprofAddress, "pprof-bind-address", "0",
 		"Address of Go's profiles, for everybody who reaches it: give one on loopback. 0 turns them off.")
 	flags.StringVar(&s.workerImage, "worker-image", os.Getenv(workerImageVariable), "Image of the workers.")
 	flags.StringVar(&s.imagePullPolicy, "worker-image-pull-policy", "", "Pull policy of the workers' image; empty leaves it to Kubernetes.")
-	flags.Var(&s.namespaces, "namespaces", "The only namespaces to look at, with commas between them; empty is all.")
+	flags.Var(&s.namespaces, "watch-namespaces", "Comma-separated list of the namespaces to watch. Default: all.")
 	flags.Var(&s.denyNetworks, "deny-broker-networks",
 		"Networks, such as 127.0.0.0/8, in which no management API of RabbitMQ is asked, with commas between them; empty is none.")
 	flags.Var(&s.brokerAdmins, "broker-admin",
@@ -96,14 +96,14 @@ func parse(flags *flag.FlagSet, arguments []string) *settings {
 	flags.BoolVar(&s.restrict, "restrict-templates", false, "Refuse templates of pods that show Secrets, or that take a service account.")
 	flags.DurationVar(&s.pollInterval, "poll-interval", time.Minute, "How often each Transport is compared with its broker.")
 	flags.DurationVar(&s.waits.Grace, "lane-grace", s.waits.Grace, "How long a fallback queue stays bound after no configuration names it.")
-	flags.DurationVar(&s.waits.Unbound, "unbound-wait", s.waits.Unbound, "How long a queue that goes is unbound before it is first counted.")
-	flags.DurationVar(&s.waits.Empty, "empty-wait", s.waits.Empty, "Time between the two counts of a queue that goes.")
+	flags.DurationVar(&s.waits.Unbound, "drain-settle-period", s.waits.Unbound, "How long a queue that goes is unbound before it is first counted.")
+	flags.DurationVar(&s.waits.Empty, "empty-confirm-period", s.waits.Empty, "Time between the two counts of a queue that goes.")
 	flags.DurationVar(&s.waits.Request, "request-lifetime", s.waits.Request,
 		"How long a request to delete something may still be carried out after it was sent, where its answer is not known.")
-	flags.DurationVar(&s.rotateUsers, "rotate-users", 30*24*time.Hour,
+	flags.DurationVar(&s.rotateUsers, "user-rotation-interval", 30*24*time.Hour,
 		"How old the password of a RabbitMQ user becomes that the manager made for workers (spec.broker.scopedUser).")
-	flags.IntVar(&s.concurrency, "concurrency", 8, "How many Transports of one broker, and how many RetryPolicies, are reconciled at a time.")
-	flags.IntVar(&s.maxRollouts, "max-worker-rollouts", 10, "How many worker Deployments an upgrade of the operator rolls at a time.")
+	flags.IntVar(&s.concurrency, "max-concurrent-reconciles", 8, "Transports of one broker, and RetryPolicies, that are reconciled at a time.")
+	flags.IntVar(&s.maxRollouts, "max-concurrent-rollouts", 10, "How many worker Deployments an upgrade of the operator rolls at a time.")
 	flags.BoolVar(&s.version, "version", false, "Print the version and exit.")
 	flags.TextVar(&s.logLevel, "log-level", slog.LevelInfo, "DEBUG, INFO, WARN or ERROR.")
 	config.RegisterFlags(flags)
@@ -118,13 +118,13 @@ func (s *settings) check() error {
 	case s.pollInterval < time.Second:
 		return errors.New("--poll-interval must be at least 1s")
 	case s.waits.Grace < 0 || s.waits.Unbound < 0 || s.waits.Empty < 0 || s.waits.Request < 0:
-		return errors.New("--lane-grace, --unbound-wait, --empty-wait and --request-lifetime must not be negative")
+		return errors.New("--lane-grace, --drain-settle-period, --empty-confirm-period and --request-lifetime must not be negative")
 	case s.rotateUsers < time.Hour:
-		return errors.New("--rotate-users must be at least 1h")
+		return errors.New("--user-rotation-interval must be at least 1h")
 	case s.concurrency < 1:
-		return errors.New("--concurrency must be at least 1")
+		return errors.New("--max-concurrent-reconciles must be at least 1")
 	case s.maxRollouts < 1:
-		return errors.New("--max-worker-rollouts must be at least 1")
+		return errors.New("--max-concurrent-rollouts must be at least 1")
 	}
 	if err := s.checkScale(); err != nil {
 		return err

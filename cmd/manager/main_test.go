@@ -17,14 +17,14 @@ func TestFlagsThatCannotBeAreRefused(t *testing.T) {
 		"an image is all that is needed":       {"--worker-image=i", ""},
 		"no image":                             {"", "--worker-image or REDRIVE_WORKER_IMAGE"},
 		"a poll that never rests":              {"--worker-image=i --poll-interval=10ms", "--poll-interval"},
-		"a negative wait":                      {"--worker-image=i --empty-wait=-1s", "must not be negative"},
-		"nobody who works":                     {"--worker-image=i --concurrency=0", "--concurrency"},
-		"an upgrade of nobody":                 {"--worker-image=i --max-worker-rollouts=0", "--max-worker-rollouts"},
+		"a negative wait":                      {"--worker-image=i --empty-confirm-period=-1s", "must not be negative"},
+		"nobody who works":                     {"--worker-image=i --max-concurrent-reconciles=0", "--max-concurrent-reconciles"},
+		"an upgrade of nobody":                 {"--worker-image=i --max-concurrent-rollouts=0", "--max-concurrent-rollouts"},
 		"administrators of brokers":            {"--worker-image=i --broker-admin=redrive-system/a,redrive-system/b --restrict-templates", ""},
 		"networks of no brokers":               {"--worker-image=i --deny-broker-networks=127.0.0.0/8,::1/128", ""},
-		"an address for KEDA":                  {"--worker-image=i --scale-bind-address=:8082", ""},
-		"a URL that is none":                   {"--worker-image=i --scale-bind-address=:8082 --scale-url=redrive:8082", "--scale-url"},
-		"a URL with a password":                {"--worker-image=i --scale-bind-address=:8082 --scale-url=http://a:b@c", "--scale-url=http://a:xxxxx@c"},
+		"an address for KEDA":                  {"--worker-image=i --autoscaling-bind-address=:8082", ""},
+		"a URL that is none":                   {"--worker-image=i --autoscaling-bind-address=:8082 --autoscaling-url=redrive:8082", "--autoscaling-url"},
+		"a URL with a password":                {"--worker-image=i --autoscaling-bind-address=:8082 --autoscaling-url=http://a:b@c", "--autoscaling-url=http://a:xxxxx@c"},
 		"a log level in small letters is fine": {"--worker-image=i --log-level=debug", ""},
 	}
 	for name, tt := range tests {
@@ -47,11 +47,11 @@ func TestNamespacesAreNamesWithCommasBetweenThem(t *testing.T) {
 		want      []string
 	}{
 		"not given":   {"", nil},
-		"empty":       {"--namespaces=", nil},
-		"one":         {"--namespaces=shop", []string{"shop"}},
-		"some":        {"--namespaces=shop,billing", []string{"shop", "billing"}},
-		"given twice": {"--namespaces=shop --namespaces=billing", []string{"shop", "billing"}},
-		"named twice": {"--namespaces=shop,shop", []string{"shop"}},
+		"empty":       {"--watch-namespaces=", nil},
+		"one":         {"--watch-namespaces=shop", []string{"shop"}},
+		"some":        {"--watch-namespaces=shop,billing", []string{"shop", "billing"}},
+		"given twice": {"--watch-namespaces=shop --watch-namespaces=billing", []string{"shop", "billing"}},
+		"named twice": {"--watch-namespaces=shop,shop", []string{"shop"}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestTheImageMayComeFromTheEnvironment(t *testing.T) {
 
 // All workers of a large cluster at once would have it short of pods and the broker of connections.
 func TestAnUpgradeRollsTenDeploymentsAtATimeUnlessAFlagSaysOtherwise(t *testing.T) {
-	for arguments, want := range map[string]int{"": 10, "--max-worker-rollouts=3": 3} {
+	for arguments, want := range map[string]int{"": 10, "--max-concurrent-rollouts=3": 3} {
 		s := parse(flag.NewFlagSet("manager", flag.ContinueOnError), strings.Fields(arguments))
 		if s.maxRollouts != want {
 			t.Errorf("%q: %d at a time, want %d", arguments, s.maxRollouts, want)

@@ -164,7 +164,7 @@ func TestAManagerOfOneNamespaceNeedsNoRightElsewhereAndTouchesNothingThere(t *te
 
 	s := parse(flag.NewFlagSet("manager", flag.ContinueOnError), append(argumentsDeployed(t, cluster),
 		"--worker-image=i", "--health-probe-bind-address=0", "--metrics-bind-address=0", "--leader-elect=false",
-		"--deny-broker-networks=", "--poll-interval=1s", "--unbound-wait=100ms", "--empty-wait=100ms"))
+		"--deny-broker-networks=", "--poll-interval=1s", "--drain-settle-period=100ms", "--empty-confirm-period=100ms"))
 	asked := &requests{}
 	config := asDeployed(cluster)
 	config.Wrap(asked.wrap)

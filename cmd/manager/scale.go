@@ -20,10 +20,10 @@ func (s *settings) checkScale() error {
 	}
 	to, err := url.Parse(s.scaleURL)
 	if err != nil {
-		return fmt.Errorf("--scale-url: %w", err)
+		return fmt.Errorf("--autoscaling-url: %w", err)
 	}
 	if to.Scheme != "http" && to.Scheme != "https" || to.Host == "" || to.User != nil || to.RawQuery != "" || to.Fragment != "" {
-		return fmt.Errorf("--scale-url=%s must be http or https with a host, without a user, a query or a fragment", to.Redacted())
+		return fmt.Errorf("--autoscaling-url=%s must be http or https with a host, without a user, a query or a fragment", to.Redacted())
 	}
 	return nil
 }
@@ -35,7 +35,7 @@ func (s *settings) scale(ctx context.Context) (controllers.Scale, error) {
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.scaleAddress)
 	if err != nil {
-		return controllers.Scale{}, fmt.Errorf("--scale-bind-address: %w", err)
+		return controllers.Scale{}, fmt.Errorf("--autoscaling-bind-address: %w", err)
 	}
 	return controllers.Scale{Listener: listener, URL: strings.TrimSuffix(s.scaleURL, "/")}, nil
 }

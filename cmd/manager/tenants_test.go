@@ -128,7 +128,7 @@ func (w *tenants) run() {
 	log, err := os.Create(filepath.Join(folder, "log"))
 	must(w.T, err)
 	w.manager = exec.Command(program, append(argumentsDeployed(w.T, w.cluster), "--kubeconfig="+config, "--leader-elect=false", "--worker-image=i",
-		"--metrics-bind-address="+w.metrics, "--metrics-secure=false", "--health-probe-bind-address=0", "--scale-bind-address=0",
+		"--metrics-bind-address="+w.metrics, "--metrics-secure=false", "--health-probe-bind-address=0", "--autoscaling-bind-address=0",
 		// The test's broker is on loopback; that nobody is asked there is a test of internal/broker.
 		"--deny-broker-networks=")...)
 	w.manager.Env = append(os.Environ(), "GOMEMLIMIT=90MiB")
@@ -253,7 +253,7 @@ func (w *tenants) suffer(attack string) {
 	text, err := io.ReadAll(response.Body)
 	must(w.T, err)
 	_ = response.Body.Close()
-	if response.StatusCode != http.StatusOK || !strings.Contains(string(text), "redrive_broker_waiting_transports") {
+	if response.StatusCode != http.StatusOK || !strings.Contains(string(text), "redrive_broker_queued_reconciles") {
 		w.Errorf("%s: the metrics answer %d", attack, response.StatusCode)
 	}
 }

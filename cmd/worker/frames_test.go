@@ -54,7 +54,7 @@ func TestHeadersOfControlCharactersEndNoWorker(t *testing.T) {
 	inGroup := newGroup(t, podMemory)
 	p.confine(inGroup)
 	p.start()
-	loaned, most, before := regexp.MustCompile(`(?m)^redrive_loan_bytes (\S+)`), 0, ""
+	loaned, most, before := regexp.MustCompile(`(?m)^redrive_inflight_bytes (\S+)`), 0, ""
 	testtransport.Eventually(t, "it has as many as it may", func() bool {
 		if most, err = p.most(); err != nil || most == 0 {
 			t.Fatalf("the worker ended: %v: %s", err, p.log)

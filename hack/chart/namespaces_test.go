@@ -47,7 +47,7 @@ func TestEachWatchedNamespaceHasARoleAndThereIsNoRightElsewhere(t *testing.T) {
 			t.Errorf("%s: %s", key, text)
 		}
 	}
-	if text := document(t, objects["Deployment "+system+"/redrive-manager"]); !strings.Contains(text, `"--namespaces=shop,billing"`) {
+	if text := document(t, objects["Deployment "+system+"/redrive-manager"]); !strings.Contains(text, `"--watch-namespaces=shop,billing"`) {
 		t.Errorf("the manager is not told: %s", text)
 	}
 }

@@ -100,7 +100,7 @@ func (r *rollouts) look(ctx context.Context) error {
 func TestAnUpgradeOfTheOperatorRollsAFewWorkersAtATimeUnderLoad(t *testing.T) {
 	long(t)
 	earlier, present := builds(t)
-	const limit, flag = 1, "--max-worker-rollouts=1"
+	const limit, flag = 1, "--max-concurrent-rollouts=1"
 	shops, flows := make([]*shop, 3), make([]*load, 3)
 	for i := range shops {
 		shops[i] = newShop(t, fmt.Sprint("upgrade-", i), plan{change: func(tr *v1alpha1.Transport) { tr.Spec.Workers[0].Replicas = ptr.To[int32](1) }})

@@ -63,7 +63,7 @@ func Flags(flags *flag.FlagSet) *Options {
 		"handle the messages of the suspects' queues instead, one at a time, in a process that may be brought down")
 	flags.StringVar(&o.Journal, "journal", defaultJournal,
 		"folder that remembers over a crash which message was handled; of the suspects' worker")
-	flags.BoolVar(&o.UntilEOF, "until-eof", false, "stop also when standard input ends, as it does with the process that started this one")
+	flags.BoolVar(&o.UntilEOF, "stop-on-stdin-close", false, "stop also when standard input ends, as it does with the process that started this one")
 	flags.StringVar(&o.Install, "install", "", "copy this program to the file worker in a folder, and end")
 	return &o
 }

@@ -76,7 +76,7 @@ func TestAHandlerThatNeverReturnsHoldsUpNobody(t *testing.T) {
 	if failed := s.Take("async.failed"); failed.MessageId != "hang" || failed.Headers["redrive-error-source"] != "Timeout" {
 		t.Errorf("%s failed with %v", failed.MessageId, failed.Headers)
 	}
-	p.awaitMetric(t, "redrive_handler_runaway_calls 2")
+	p.awaitMetric(t, "redrive_handler_abandoned_calls 2")
 	must(t, p.command.Process.Signal(syscall.SIGTERM))
 	if code := p.code(); code != 0 {
 		t.Errorf("exit code %d: calls that have run away kept it from stopping", code)
@@ -85,7 +85,7 @@ func TestAHandlerThatNeverReturnsHoldsUpNobody(t *testing.T) {
 
 func TestAWorkerThatIsToldToStopsAtTheEndOfItsInput(t *testing.T) {
 	s := newScene(t, 2, 10*time.Second)
-	stays, goes := s.start(t, "team"), s.start(t, "team", "--until-eof")
+	stays, goes := s.start(t, "team"), s.start(t, "team", "--stop-on-stdin-close")
 	for _, p := range []*program{stays, goes} {
 		testtransport.Eventually(t, "the worker to run", func() bool { return p.metrics() != "" })
 		must(t, p.input.Close())
@@ -100,7 +100,7 @@ func TestAWorkerThatIsToldToStopsAtTheEndOfItsInput(t *testing.T) {
 
 func TestASuspectsWorkerStopsAtTheEndOfItsInput(t *testing.T) {
 	s := newScene(t, 2, 10*time.Second)
-	p := s.start(t, "team", "--suspects", "--journal", filepath.Join(s.folder, "journal"), "--until-eof")
+	p := s.start(t, "team", "--suspects", "--journal", filepath.Join(s.folder, "journal"), "--stop-on-stdin-close")
 	s.Publish("async.return", testtransport.Queue+".suspect", amqp091.Publishing{MessageId: "fine-1"})
 	p.awaitMetric(t, `redrive_messages_handled_total{outcome="succeeded",queue="test",strategy=""} 1`)
 	must(t, p.input.Close())

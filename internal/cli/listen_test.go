@@ -150,7 +150,7 @@ func TestRunServesWhileItDrains(t *testing.T) {
 	testtransport.Eventually(t, "the status to say so", func() bool {
 		return strings.Contains(ask(t, address, "/status"), `"problem":"draining"`)
 	})
-	if text := ask(t, address, "/metrics"); !strings.Contains(text, `redrive_in_flight_messages{namespace="default",queue="test",transport="async",worker="default"} 1`) {
+	if text := ask(t, address, "/metrics"); !strings.Contains(text, `redrive_handler_calls_in_flight{namespace="default",queue="test",transport="async",worker="default"} 1`) {
 		t.Errorf("the metrics do not show the message in hand:\n%s", text)
 	}
 	_ = ask(t, address, "/healthz")

@@ -95,7 +95,7 @@ func queueRows(queues []status.Queue) [][]string {
 	if len(queues) == 0 {
 		return nil
 	}
-	rows := [][]string{{"QUEUE", "ROLE", "WAITING", "IN HAND", "OLDEST", "CONSUMERS", "NOTES"}}
+	rows := [][]string{{"QUEUE", "ROLE", "WAITING", "UNACKED", "OLDEST", "CONSUMERS", "NOTES"}}
 	for _, q := range queues {
 		rows = append(rows, []string{
 			q.Name, string(q.Role), count(q.Waiting), count(q.InHand), oldest(q), count(q.Consumers), strings.Join(q.Notes, "; "),

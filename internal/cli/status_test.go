@@ -204,7 +204,7 @@ func (s *shop) fill() {
 
 const filled = `Transport shop/async: Ready, workers 2/2, failed 3, on rabbit@shop, vhost vhost-1
   Adopted, and never deleted: queue/lost
-  QUEUE              ROLE      WAITING  IN HAND  OLDEST  CONSUMERS  NOTES
+  QUEUE              ROLE      WAITING  UNACKED  OLDEST  CONSUMERS  NOTES
   test               work            4        1       -          1
   lost               work            0        0                  1  adopted, and never deleted
   test.suspect       suspects        0        0                  0

@@ -17,11 +17,11 @@ type runawayMetrics struct {
 func newRunawayMetrics(registry prometheus.Registerer) (runawayMetrics, error) {
 	m := runawayMetrics{
 		now: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "redrive", Name: "handler_runaway_calls",
+			Namespace: "redrive", Name: "handler_abandoned_calls",
 			Help: "Calls of a handler in this process that still run although their time is over.",
 		}),
 		total: prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: "redrive", Name: "handler_runaway_calls_total",
+			Namespace: "redrive", Name: "handler_abandoned_calls_total",
 			Help: "Calls of a handler in this process that did not return when their time was over.",
 		}),
 	}

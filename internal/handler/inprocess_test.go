@@ -273,7 +273,7 @@ func TestCallsThatRunOnAreCountedAndBounded(t *testing.T) {
 			t.Error("a change is announced, and nothing changed")
 		default:
 		}
-		if got := values(t, registry); got["redrive_handler_runaway_calls"] != now || got["redrive_handler_runaway_calls_total"] != total {
+		if got := values(t, registry); got["redrive_handler_abandoned_calls"] != now || got["redrive_handler_abandoned_calls_total"] != total {
 			t.Errorf("metrics %v, want %v now and %v in total", got, now, total)
 		}
 	}

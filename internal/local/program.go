@@ -69,7 +69,7 @@ func startOutside(config compile.Config, on Broker, files Files, options *Option
 	limit := func() time.Duration { return time.Duration(g.timeout.Load()) + stopGrace }
 	args := append(slices.Clone(options.Program),
 		"--config", folder.at(configFolder+"/"+configFile), "--credentials", folder.at(brokerFolder),
-		"--handler-files", folder.at(handlerFolder), "--log-level", options.LogLevel.String(), "--until-eof")
+		"--handler-files", folder.at(handlerFolder), "--log-level", options.LogLevel.String(), "--stop-on-stdin-close")
 	g.worker = newUpkeep(args, options.LogTo, limit, log)
 	g.suspects = newUpkeep(append(slices.Clone(args), "--suspects", "--journal", folder.at(journalFolder)), options.LogTo, limit,
 		log.With("process", processSuspects))

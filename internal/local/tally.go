@@ -24,7 +24,7 @@ type Tally struct {
 // Names of the worker's metrics that the table is made of.
 const (
 	metricHandled  = "redrive_messages_handled_total"
-	metricInFlight = "redrive_in_flight_messages"
+	metricInFlight = "redrive_handler_calls_in_flight"
 )
 
 // tallies of queues by name.

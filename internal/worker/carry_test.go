@@ -104,8 +104,8 @@ func TestWorker_DropsWhatAProducerMakesAMessageCarry(t *testing.T) {
 	if want := []string{"", "its own"}; !slices.Equal(told.got(), want) {
 		t.Errorf("carried %q, want %q", told.got(), want)
 	}
-	if got := value(t, r.registry, "redrive_garbage_headers_total"); got != 1 {
-		t.Errorf("redrive_garbage_headers_total is %v, want 1", got)
+	if got := value(t, r.registry, "redrive_invalid_headers_total"); got != 1 {
+		t.Errorf("redrive_invalid_headers_total is %v, want 1", got)
 	}
 	p.check(t)
 }

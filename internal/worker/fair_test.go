@@ -257,7 +257,7 @@ func stayWithinTheirShare(t *testing.T, least, memory int, batches ...[]parcel) 
 	done, stop := context.WithCancel(t.Context())
 	watching.Go(func() {
 		for done.Err() == nil {
-			most = max(most, value(t, r.registry, "redrive_loan_bytes"))
+			most = max(most, value(t, r.registry, "redrive_inflight_bytes"))
 		}
 	})
 	testtransport.Eventually(t, "all handled", func() bool { return outcomes(r, "succeeded") == len(all) })

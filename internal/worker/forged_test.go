@@ -110,7 +110,7 @@ func TestWhatAnExchangeOfTheProducersRoutedHasNoPast(t *testing.T) {
 	if failed, suspects := r.Ready("async.failed"), r.Ready("test.suspect"); failed != 0 || suspects != 0 {
 		t.Errorf("%d messages failed, %d are among the suspects", failed, suspects)
 	}
-	if garbage := value(t, r.registry, "redrive_garbage_headers_total"); garbage != float64(messages/2-1) { // not the one with an id
+	if garbage := value(t, r.registry, "redrive_invalid_headers_total"); garbage != float64(messages/2-1) { // not the one with an id
 		t.Errorf("%v messages are counted for their headers, want %d", garbage, messages/2-1)
 	}
 }

@@ -30,7 +30,7 @@ func TestWhatAHandlerWritesAMessageIntoCountsInItsMemory(t *testing.T) {
 	p := newProgram()
 	var most float64
 	p.handle = func(context.Context, handler.Request) *retry.Failure {
-		most = value(t, r.registry, "redrive_loan_bytes")
+		most = value(t, r.registry, "redrive_inflight_bytes")
 		return nil
 	}
 	r.handlers = func(v1alpha1.Handler, int) (handler.Handler, error) { return framed{p}, nil }
@@ -66,14 +66,14 @@ func TestAMessageThatWaitedForAnotherHandlerCountsByTheOneThatGetsIt(t *testing.
 	}
 	var bytes []float64
 	after.handle = func(context.Context, handler.Request) *retry.Failure {
-		bytes = append(bytes, value(t, r.registry, "redrive_loan_bytes"))
+		bytes = append(bytes, value(t, r.registry, "redrive_inflight_bytes"))
 		return nil
 	}
 	before.started(r)
 	r.publish(amqp091.Publishing{MessageId: "first"})
 	testtransport.Eventually(t, "the first one at the handler", func() bool { return len(before.called()) == 1 })
 	r.Publish("async", "q0", amqp091.Publishing{MessageId: "too large", Body: make([]byte, 600_000)})
-	testtransport.Eventually(t, "one that waits", func() bool { return value(t, r.registry, "redrive_loan_bytes") > 600_000 })
+	testtransport.Eventually(t, "one that waits", func() bool { return value(t, r.registry, "redrive_inflight_bytes") > 600_000 })
 	next := r.config
 	next.Handler.HTTP = &v1alpha1.HTTPHandler{URL: "http://127.0.0.1:1/next"}
 	r.handlers = func(v1alpha1.Handler, int) (handler.Handler, error) { return framed{after}, nil }
@@ -90,5 +90,5 @@ func TestAMessageThatWaitedForAnotherHandlerCountsByTheOneThatGetsIt(t *testing.
 	if calls := after.called(); len(calls) != 1 || len(bytes) != 1 || bytes[0] < 1_100_000 || outcomes(r, "refused") != 1 {
 		t.Errorf("calls %v with %v bytes on loan, %v refused", calls, bytes, outcomes(r, "refused"))
 	}
-	testtransport.Eventually(t, "nothing on loan", func() bool { return value(t, r.registry, "redrive_loan_bytes") == 0 })
+	testtransport.Eventually(t, "nothing on loan", func() bool { return value(t, r.registry, "redrive_inflight_bytes") == 0 })
 }

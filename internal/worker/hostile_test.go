@@ -35,7 +35,7 @@ func (r *rig) failureExchange() {
 // held is the number of messages that have an outcome and wait for the broker to take it.
 func (r *rig) held() float64 {
 	r.t.Helper()
-	return value(r.t, r.registry, "redrive_held_messages")
+	return value(r.t, r.registry, "redrive_settlements_pending")
 }
 
 func TestAMessageThatIsHeldWhenItsSessionEndsIsNotPublishedTwice(t *testing.T) {
@@ -115,7 +115,7 @@ func TestAMessageWhoseHeadersHaveOutgrownEveryFrameDisturbsNoOther(t *testing.T)
 	testtransport.Eventually(t, "the innocents handled", func() bool { return len(p.got()) >= innocents })
 	testtransport.Eventually(t, "the poison in the failure queue", func() bool { return r.Ready("async.failed") == 1 })
 	r.stop()
-	if sessions := value(t, r.registry, "redrive_sessions_total"); sessions != 1 {
+	if sessions := value(t, r.registry, "redrive_connections_total"); sessions != 1 {
 		t.Errorf("%v sessions of the consumers, want one", sessions)
 	}
 	if copies := r.Ready("free.suspect"); len(p.got()) != innocents || copies != 0 {
@@ -143,7 +143,7 @@ func TestHeadersAreBoundedByTheBrokersFrames(t *testing.T) {
 	if attempts["fits"] != 2 || attempts["does not fit with what a lane adds"] != 1 {
 		t.Errorf("attempts %v, want a retry of the one that fits", attempts)
 	}
-	if sessions := value(t, r.registry, "redrive_sessions_total"); sessions != 1 {
+	if sessions := value(t, r.registry, "redrive_connections_total"); sessions != 1 {
 		t.Errorf("%v sessions of the consumers, want one", sessions)
 	}
 }
@@ -199,7 +199,7 @@ func TestAMessageThatIsLargerThanMayBeOnLoanIsRefusedUnread(t *testing.T) {
 		t.Errorf("%s failed with %d bytes and %v", failed.MessageId, len(failed.Body), failed.Headers)
 	}
 	r.empty()
-	if sessions := value(t, r.registry, "redrive_sessions_total"); sessions != 1 || outcomes(r, "refused") != 1 {
+	if sessions := value(t, r.registry, "redrive_connections_total"); sessions != 1 || outcomes(r, "refused") != 1 {
 		t.Errorf("%v sessions, want one; %v messages refused", sessions, outcomes(r, "refused"))
 	}
 }

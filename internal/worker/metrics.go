@@ -84,11 +84,11 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "redrive", Name: name, Help: help, Buckets: buckets}, labels)
 	}
-	lateAcks := counter("late_acks_total", "Messages that were settled after their session had ended, and so are delivered again.")
+	lateAcks := counter("stale_acks_total", "Messages settled after their channel had closed; RabbitMQ delivers them again.")
 	configErrors := counter("config_errors_total", "Configurations that could not be taken over; the one before stays in force.")
 	exhausted := gauge("retry_budget_exhausted", "1 while retries wait because the budget allows for no more.")
 	ready := gauge("handler_ready", "1 while the handler can take messages; none are consumed while it cannot.")
-	held := gauge("held_messages", "Messages that have an outcome and wait for the broker to take it.")
+	held := gauge("settlements_pending", "Messages that are decided and whose settlement the broker has not confirmed yet.")
 	m := &Metrics{
 		handled: counter("messages_handled_total",
 			"Messages settled, by outcome and by the strategy that decided.", "queue", "outcome", "strategy"),
@@ -98,23 +98,23 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			[]float64{.01, .05, .1, .25, .5, 1, 2, 5, 10, 30, 60, 300, 1800}, "queue"),
 		retryDelay: histogram("retry_delay_seconds", "Delays that were decided on, before the choice of a lane.",
 			[]float64{.1, .5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 21600, 86400}, "queue"),
-		inFlight:  gauge("in_flight_messages", "Messages at the handler.", "queue"),
+		inFlight:  gauge("handler_calls_in_flight", "Messages at the handler.", "queue"),
 		held:      held.WithLabelValues(),
-		sessionUp: gauge("session_up", "1 while the broker session stands.", "role"),
-		sessions:  counter("sessions_total", "Broker sessions started.", "role"),
-		refused: gauge("credentials_refused",
+		sessionUp: gauge("connection_up", "1 while the connection to the broker is open.", "role"),
+		sessions:  counter("connections_total", "Connections opened to the broker.", "role"),
+		refused: gauge("credential_rotation_failed",
 			"1 while changed credentials cannot be taken over, and the session goes on with those before.", "role"),
-		publishProblems:  counter("publish_problems_total", "Publishes that were not confirmed and routed, and are tried again.", "problem"),
+		publishProblems:  counter("publish_failures_total", "Publishes that were not confirmed and routed, and are tried again.", "reason"),
 		lateAcks:         lateAcks.WithLabelValues(),
 		expressionErrors: counter("expression_errors_total", "Expressions that failed on a message, and so did not match.", "policy"),
-		garbageHeaders:   counter("garbage_headers_total", "Headers of ours with values that cannot be used, and are ignored.", "queue"),
+		garbageHeaders:   counter("invalid_headers_total", "redrive-* headers whose values are invalid; they are ignored.", "queue"),
 		noRoom:           counter("messages_without_room_total", "Messages given back unread: those on loan have all the memory they may.", "queue"),
 		config:           gauge("config_info", "1 for the configuration in force, by its hash.", "hash"),
 		configErrors:     configErrors.WithLabelValues(),
 		rateLimited:      counter("rate_limited_total", "Times that a message was turned away by a rate limit.", "limit"),
 		budgetExhausted:  exhausted.WithLabelValues(),
-		breakers:         gauge("breakers", "Breakers that are not closed, by state.", "state"),
-		breakerChanges:   counter("breaker_changes_total", "Changes of a breaker's state, by the new state.", "state"),
+		breakers:         gauge("circuit_breakers", "Circuit breakers that are not closed, by state.", "state"),
+		breakerChanges:   counter("circuit_breaker_changes_total", "Changes of a circuit breaker's state, by the new state.", "state"),
 		crashes:          counter("crashes_total", "Processes that a message has brought down on its own.", "queue"),
 		blocked:          gauge("queue_blocked", "1 while a strictly ordered queue stops at a message that was given up.", "queue"),
 		unavailable:      gauge("queue_unavailable", "1 while a queue cannot be consumed, such as one without a leader. Other queues go on.", "queue"),
@@ -125,7 +125,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			"1 while messages are held because the broker does not take what is published to a lane or queue.", "exchange", "destination"),
 	}
 	lent := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Namespace: "redrive", Name: "loan_bytes", Help: "Memory that messages on loan take, from their delivery to their settlement.",
+		Namespace: "redrive", Name: "inflight_bytes", Help: "Memory of messages in flight, from their delivery to their settlement, in bytes.",
 	}, m.loanBytes)
 	registry.MustRegister(m.handled, m.handlerSeconds, m.retryDelay, m.laneRounding, m.inFlight, held, m.sessionUp, m.sessions, m.refused, m.publishProblems,
 		lateAcks, m.expressionErrors, m.garbageHeaders, m.noRoom, m.config, configErrors, m.rateLimited, exhausted, m.breakers, m.breakerChanges,

@@ -99,9 +99,9 @@ func TestANamelessMessageOfAStrictQueueKeepsItsIdThroughALostSession(t *testing.
 	r := newRig(t, p, testtransport.Explicit(50*time.Millisecond), strict(v1alpha1.OnFailureContinue))
 	r.publish(nameless(1)...)
 	<-entered
-	before := r.counted("redrive_sessions_total")
+	before := r.counted("redrive_connections_total")
 	r.proxy.Cut()
-	testtransport.Eventually(t, "new sessions", func() bool { return r.counted("redrive_sessions_total") > before && r.worker.Ready() == nil })
+	testtransport.Eventually(t, "new sessions", func() bool { return r.counted("redrive_connections_total") > before && r.worker.Ready() == nil })
 	close(release)
 	testtransport.Eventually(t, "the message handled", func() bool { return r.handled() == 1 })
 	if ids := p.ids(t); len(ids) != 2 || ids[0] != ids[1] {

@@ -193,7 +193,7 @@ func TestABrokenPartnerIsLeftAloneAndNothingFailsMeanwhile(t *testing.T) {
 	if err := r.worker.Ready(); err != nil {
 		t.Errorf("not ready while the breaker is open: %v", err)
 	}
-	testtransport.Eventually(t, "a probe or two", func() bool { return r.counted("redrive_breaker_changes_total") >= 5 })
+	testtransport.Eventually(t, "a probe or two", func() bool { return r.counted("redrive_circuit_breaker_changes_total") >= 5 })
 	if calls := len(p.got()); calls > 50 {
 		t.Errorf("%d calls of a partner that is down", calls)
 	}
@@ -253,7 +253,7 @@ func TestARetryAfterHoldsBackTheWholeKeyWhereThatIsAskedFor(t *testing.T) {
 	if failed := r.counted("redrive_messages_handled_total", "outcome", "retried"); failed != 1 {
 		t.Errorf("%v attempts failed", failed)
 	}
-	if opened := r.counted("redrive_breaker_changes_total", "state", "Open"); opened != 1 {
+	if opened := r.counted("redrive_circuit_breaker_changes_total", "state", "Open"); opened != 1 {
 		t.Errorf("opened %v times", opened)
 	}
 }

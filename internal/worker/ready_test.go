@@ -182,7 +182,7 @@ func TestAHandlerThatIsNotReadyYetGetsNothingUntilItIs(t *testing.T) {
 				t.Error("ready before its handler was once")
 			}
 			// Both sessions stand when the publisher takes messages; nothing is received all the same.
-			testtransport.Eventually(t, "the sessions", func() bool { return r.counted("redrive_sessions_total") == 2 })
+			testtransport.Eventually(t, "the sessions", func() bool { return r.counted("redrive_connections_total") == 2 })
 			if waiting := r.Ready(queue); waiting != 3 || len(p.called()) != 0 {
 				t.Errorf("%d in the queue, calls %v; want 3 and none", waiting, p.called())
 			}

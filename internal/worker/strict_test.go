@@ -177,7 +177,7 @@ func TestAMessageOfAStrictQueueIsNotHandledTwiceAtATimeAfterItsConnectionWasCut(
 	r := newRig(t, p, testtransport.Explicit(200*time.Millisecond), strict(v1alpha1.OnFailureContinue))
 	r.publish(letters("a", "b")...)
 	testtransport.Eventually(t, "the first call", func() bool { return len(p.got()) == 1 })
-	sessions := func() float64 { return r.counted("redrive_sessions_total") }
+	sessions := func() float64 { return r.counted("redrive_connections_total") }
 	before := sessions()
 	r.proxy.Cut()
 	testtransport.Eventually(t, "new sessions", func() bool { return sessions() > before && r.worker.Ready() == nil })

@@ -16,7 +16,7 @@ import (
 
 const (
 	// MessagesMetric is the metric by which a HorizontalPodAutoscaler scales a worker group, with the labels of MetricLabels.
-	MessagesMetric = "redrive_worker_messages"
+	MessagesMetric = "redrive_autoscaling_backlog_messages"
 	// MessagesField holds the number in the manager's answer to KEDA.
 	MessagesField = "messages"
 )

@@ -12,7 +12,7 @@
 {{/* The manager's arguments besides those that config/ gives it. */}}
 {{- define "redrive.arguments" -}}
 {{- with .Values.watchNamespaces }}
-- --namespaces={{ join "," . }}
+- --watch-namespaces={{ join "," . }}
 {{- end }}
 {{- if not .Values.metrics.secure }}
 - --metrics-secure=false
