@@ -17,7 +17,7 @@ const (
 	// eventAdopted tells of an object that was there before and is used from now on.
 	eventAdopted = "Adopted"
 	// eventKept tells of a queue that is not in the spec and stays, since nobody knows whether it was adopted.
-	eventKept = "Kept"
+	eventKept = "Preserved"
 )
 
 // adopted are the queues that are never deleted: those that were adopted, and those that the spec wants to be.
@@ -36,7 +36,7 @@ func adopted(t *v1alpha1.Transport) []string {
 	return refs
 }
 
-// consumed are the queues that a published configuration names, those of the suspects too.
+// consumed are the queues that a published configuration names, quarantine queues too.
 func (l liveWorkers) consumed() []string {
 	var queues []string
 	for _, config := range l.configs() {

@@ -175,7 +175,7 @@ var badInputs = map[string]struct {
 		v1alpha1.ReasonWorkloadInvalid,
 		[]string{"handler"},
 	},
-	"workers-label-on-suspects": {
+	"workers-label-on-quarantine": {
 		withTemplate(`{"metadata":{"labels":{"redrive.dev/worker":"default"}}}`), v1alpha1.ReasonWorkloadInvalid, []string{"labels[redrive.dev/worker]", "find the pods"},
 	},
 	"container-of-no-name": {withTemplate(`{"spec":{"containers":[{"image":"x"}]}}`), v1alpha1.ReasonWorkloadInvalid, []string{"containers[0].name"}},

@@ -12,7 +12,8 @@ import (
 // is never written, and annotations that come with an object are not kept.
 const tooLarge = "redrive.dev/too-large"
 
-// boundSpec takes off a Transport whose spec is too large what may be long, and notes its size. What its deletion needs stays, and who runs its suspects.
+// boundSpec takes off a Transport whose spec is too large what may be long, and notes its size. What its deletion needs stays, and who handles its
+// quarantined messages.
 func boundSpec(t *v1alpha1.Transport) {
 	size := compile.SizeOf(&t.Spec)
 	if size <= compile.MaxSpec {
@@ -22,7 +23,7 @@ func boundSpec(t *v1alpha1.Transport) {
 	t.Spec.RetryPolicies = nil
 	for i := range t.Spec.Queues {
 		queue := &t.Spec.Queues[i]
-		queue.Bindings, queue.BindingKeys, queue.Formerly = nil, nil, nil
+		queue.Bindings, queue.BindingKeys, queue.PreviousNames = nil, nil, nil
 	}
 	if compile.SizeOf(&t.Spec) > compile.MaxSpec {
 		t.Spec.Workers = nil

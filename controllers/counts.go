@@ -49,14 +49,14 @@ func (r *TransportReconciler) reportCounts(run *transportRun) {
 type statusCounts struct {
 	mu              sync.Mutex
 	failures, drain map[types.NamespacedName]time.Time
-	// suspected are the messages in suspects' queues as the condition tells of them.
-	suspected map[types.NamespacedName]map[string]figure
+	// quarantined are the messages in quarantine queues as the condition tells of them.
+	quarantined map[types.NamespacedName]map[string]figure
 }
 
 func newStatusCounts() *statusCounts {
 	return &statusCounts{
 		failures: map[types.NamespacedName]time.Time{}, drain: map[types.NamespacedName]time.Time{},
-		suspected: map[types.NamespacedName]map[string]figure{},
+		quarantined: map[types.NamespacedName]map[string]figure{},
 	}
 }
 
@@ -80,13 +80,13 @@ func roughly[K comparable](before map[K]figure, numbers map[K]int64, now time.Ti
 	return figures
 }
 
-// suspects gives the figures for the messages in the suspects' queues that hold any.
-func (c *statusCounts) suspects(name types.NamespacedName, held map[string]int64, now time.Time) map[string]figure {
+// quarantine gives the figures for the messages in the quarantine queues that hold any.
+func (c *statusCounts) quarantine(name types.NamespacedName, held map[string]int64, now time.Time) map[string]figure {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	figures := roughly(c.suspected[name], held, now)
-	if c.suspected[name] = figures; len(figures) == 0 {
-		delete(c.suspected, name)
+	figures := roughly(c.quarantined[name], held, now)
+	if c.quarantined[name] = figures; len(figures) == 0 {
+		delete(c.quarantined, name)
 	}
 	return figures
 }
@@ -169,7 +169,7 @@ func (c *statusCounts) forget(name types.NamespacedName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.failures, name)
-	delete(c.suspected, name)
+	delete(c.quarantined, name)
 	delete(c.drain, name)
 }
 

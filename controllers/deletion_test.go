@@ -537,7 +537,7 @@ func TestAnOperatorThatIsKilledInAnyStageOfADeletionLosesNothing(t *testing.T) {
 	w.blocked(transport)
 	w.checkHeld("async.failed")
 	for _, write := range []string{
-		"/bindings/.*/async.failed", "/queues/[^/]+/async.failed$", "/exchanges/[^/]+/async.standin$", "/exchanges/[^/]+/async.failed$",
+		"/bindings/.*/async.failed", "/queues/[^/]+/async.failed$", "/exchanges/[^/]+/async.alternate$", "/exchanges/[^/]+/async.failed$",
 		"/policies/.*failure$", "/policies/.*test$",
 	} {
 		w.killAt(http.MethodDelete, write, true, nothing)

@@ -30,7 +30,7 @@ func TestWorkersLeaveAStrictQueueAloneWhoseOrderTheBrokerWouldNotKeep(t *testing
 	transport := w.transport()
 	transport.Spec.Queues[0].Ordering = &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}
 	w.create(transport)
-	message := w.await(transport, v1alpha1.WarningCondition, metav1.ConditionTrue, v1alpha1.ReasonHarmfulPolicy)
+	message := w.await(transport, v1alpha1.DegradedCondition, metav1.ConditionTrue, v1alpha1.ReasonConflictingBrokerPolicy)
 	if !strings.Contains(message, "queue test: its declaration sets x-delayed-retry-type to all") {
 		t.Errorf("it is said: %q", message)
 	}
@@ -68,7 +68,7 @@ func TestAnOperatorPolicyThatBreaksAnOrderIsNamedAndARealWorkerLeavesTheQueueAlo
 		t.Log("RabbitMQ before 4.3 delays nothing, and refuses such a policy")
 		return
 	}
-	message := w.await(transport, v1alpha1.WarningCondition, metav1.ConditionTrue, v1alpha1.ReasonHarmfulPolicy)
+	message := w.await(transport, v1alpha1.DegradedCondition, metav1.ConditionTrue, v1alpha1.ReasonConflictingBrokerPolicy)
 	if !strings.Contains(message, `queue test: the operator policy "delays" sets delayed-retry-type to all`) {
 		t.Errorf("it is said: %q", message)
 	}

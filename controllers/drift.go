@@ -23,7 +23,7 @@ import (
 const (
 	// eventRepaired tells of what was put right on the broker, eventBroker of every other change there.
 	eventRepaired = "Repaired"
-	eventBroker   = "BrokerUpdated"
+	eventBroker   = "TopologyUpdated"
 
 	// stallPatience is how long a lane must have shown expired messages until it counts as stalled: where many expire at
 	// once it takes the broker some seconds to move them.
@@ -182,13 +182,13 @@ func repairText(repairs []topology.Step, lost []string) string {
 	return strings.Join(parts, "; ")
 }
 
-// severity orders the reasons of Warning, the worst first.
+// severity orders the reasons of Degraded, the worst first.
 func severity(reason string) int {
 	order := []string{
 		v1alpha1.ReasonSecretNotFound, v1alpha1.ReasonLaneStalled, v1alpha1.ReasonDestinationFull, v1alpha1.ReasonQueueBlocked,
-		v1alpha1.ReasonQueueUnavailable, v1alpha1.ReasonPublishFailing, v1alpha1.ReasonHarmfulPolicy, v1alpha1.ReasonHandlerNotReady,
-		v1alpha1.ReasonBreakerOpen, v1alpha1.ReasonBudgetExhausted,
-		v1alpha1.ReasonSuspects, v1alpha1.ReasonPolicyOverridden, v1alpha1.ReasonForeignBinding,
+		v1alpha1.ReasonQueueUnavailable, v1alpha1.ReasonPublishFailing, v1alpha1.ReasonConflictingBrokerPolicy, v1alpha1.ReasonHandlerNotReady,
+		v1alpha1.ReasonCircuitOpen, v1alpha1.ReasonRetryBudgetExhausted,
+		v1alpha1.ReasonMessagesQuarantined, v1alpha1.ReasonPolicyOverridden, v1alpha1.ReasonForeignBinding,
 	}
 	if i := slices.Index(order, reason); i >= 0 {
 		return i

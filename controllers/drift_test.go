@@ -169,8 +169,8 @@ func TestWhatSomebodyDeletesOrChangesIsRepairedWithinOnePoll(t *testing.T) {
 		},
 		"a private exchange": {
 			breaks: deleteExchange("async.return"),
-			event: `created again: exchange async.return, binding async.return -> test.suspect "test.suspect", ` +
-				`binding async.return -> lost.suspect "lost.suspect", binding async.return -> test "test", binding async.return -> lost "lost"`,
+			event: `created again: exchange async.return, binding async.return -> test.quarantine "test.quarantine", ` +
+				`binding async.return -> lost.quarantine "lost.quarantine", binding async.return -> test "test", binding async.return -> lost "lost"`,
 			counts: map[string]float64{"exchange" + create: 1, "binding" + create: 4},
 		},
 		"the exchange of the lanes": {
@@ -278,7 +278,7 @@ func TestAnOrdinaryChangeIsNoRepair(t *testing.T) {
 	w.await(transport, v1alpha1.ReconcilingCondition, metav1.ConditionTrue, v1alpha1.ReasonProgressing)
 	must(t, w.amqp.Channel().ExchangeDeclare("shop.events", amqp091.ExchangeTopic, true, false, false, false, nil))
 	w.awaitReady(transport)
-	w.awaitEvent("BrokerUpdated", "create queue")
+	w.awaitEvent("TopologyUpdated", "create queue")
 	if repairs, events := w.repairs(), w.events("Repaired"); len(repairs)+len(events) > 0 {
 		t.Errorf("counted %v, told %v", repairs, events)
 	}
@@ -316,7 +316,7 @@ func TestASpecThatChangedWhileTheOperatorWasAwayIsNoRepair(t *testing.T) {
 	})
 	w.operator.start(t, testcluster.Start(t))
 	w.awaitReady(transport)
-	w.awaitEvent("BrokerUpdated", "create queue more")
+	w.awaitEvent("TopologyUpdated", "create queue more")
 	if repairs := w.repairs(); len(repairs) > 0 {
 		t.Errorf("counted %v", repairs)
 	}
@@ -414,7 +414,7 @@ func TestABindingOfOthersIsReportedAndStays(t *testing.T) {
 	must(t, w.amqp.Channel().QueueBind("async.fallback.1s", "late", "shop.events", false, nil))
 	written := w.proxy.writes.Load()
 	testtransport.Eventually(t, "both bindings to be reported", func() bool {
-		message := w.await(transport, v1alpha1.WarningCondition, metav1.ConditionTrue, v1alpha1.ReasonForeignBinding)
+		message := w.await(transport, v1alpha1.DegradedCondition, metav1.ConditionTrue, v1alpha1.ReasonForeignBinding)
 		return strings.Contains(message, `queue test: it also gets messages of exchange "shop.events" (key "order.#")`) &&
 			strings.Contains(message, `queue async.fallback.1s: it also gets messages of exchange "shop.events" (key "late"): they wait here`)
 	})
@@ -439,7 +439,7 @@ func (w *world) awaitNoWarning(transport *v1alpha1.Transport) {
 	testtransport.Eventually(w, "the warning to go", func() bool {
 		w.rollOut()
 		w.get(transport)
-		return meta.FindStatusCondition(transport.Status.Conditions, v1alpha1.WarningCondition) == nil
+		return meta.FindStatusCondition(transport.Status.Conditions, v1alpha1.DegradedCondition) == nil
 	})
 }
 
@@ -452,7 +452,7 @@ func TestALaneThatStallsIsReportedWithTheQueueThatIsFull(t *testing.T) {
 		Definition: topology.Arguments{"max-length": 2, "overflow": "reject-publish"},
 	}
 	w.policyStep(topology.ActionCreate, bound)
-	message := w.await(transport, v1alpha1.WarningCondition, metav1.ConditionTrue, v1alpha1.ReasonHarmfulPolicy)
+	message := w.await(transport, v1alpha1.DegradedCondition, metav1.ConditionTrue, v1alpha1.ReasonConflictingBrokerPolicy)
 	for _, part := range []string{
 		`queue test: the RabbitMQ policy "bound" bounds its length and refuses what is over: a full queue stops the lanes`,
 		`give it a priority below 100`, `applies instead of "redrive.async:queue:test"`,
@@ -464,7 +464,7 @@ func TestALaneThatStallsIsReportedWithTheQueueThatIsFull(t *testing.T) {
 
 	t.Log("the queue is full")
 	w.amqp.Publish("async", "test", make([]amqp091.Publishing, 2)...)
-	message = w.await(transport, v1alpha1.WarningCondition, metav1.ConditionTrue, v1alpha1.ReasonDestinationFull)
+	message = w.await(transport, v1alpha1.DegradedCondition, metav1.ConditionTrue, v1alpha1.ReasonDestinationFull)
 	if part := `queue test: it is full and refuses messages, which stops the lanes that lead to it (max-length 2 by the RabbitMQ policy "bound")`; !strings.Contains(message, part) {
 		t.Errorf("the condition says %q, not %q", message, part)
 	}
@@ -474,7 +474,7 @@ func TestALaneThatStallsIsReportedWithTheQueueThatIsFull(t *testing.T) {
 	for i := range 100 {
 		w.park("1s", strconv.Itoa(i))
 	}
-	message = w.await(transport, v1alpha1.WarningCondition, metav1.ConditionTrue, v1alpha1.ReasonLaneStalled)
+	message = w.await(transport, v1alpha1.DegradedCondition, metav1.ConditionTrue, v1alpha1.ReasonLaneStalled)
 	if part := "queue async.fallback.1s: 32 or more expired messages wait to leave it, and what comes later waits behind them: queue test is full"; !strings.Contains(message, part) {
 		t.Errorf("the condition says %q, not %q", message, part)
 	}
@@ -501,7 +501,7 @@ func TestALaneThatStallsIsReportedWithTheQueueThatIsFull(t *testing.T) {
 	w.policyStep(topology.ActionDelete, bound)
 	testtransport.Eventually(t, "the queue to be no longer full", func() bool {
 		w.get(transport)
-		warning := meta.FindStatusCondition(transport.Status.Conditions, v1alpha1.WarningCondition)
+		warning := meta.FindStatusCondition(transport.Status.Conditions, v1alpha1.DegradedCondition)
 		return warning == nil || !strings.Contains(warning.Message, "is full")
 	})
 }

@@ -236,7 +236,7 @@ func (p *workers) start(config compile.Config, number int) *worker.Worker {
 	user := fmt.Sprintf("worker-%d-%s", number, p.vhost)
 	target := amqp.Target{
 		Address: testtransport.Address(p, server.AMQPURL), VHost: p.vhost, Username: user,
-		Password: server.User(p.T, user, "", p.vhost, "^$", "^"+regexp.QuoteMeta(p.prefix)+`\.(fallback|return|failed)$`, `^(test|test_2|lost|test\.native)(\.(suspect|standin))?$`),
+		Password: server.User(p.T, user, "", p.vhost, "^$", "^"+regexp.QuoteMeta(p.prefix)+`\.(fallback|return|failed)$`, `^(test|test_2|lost|test\.native)(\.(quarantine|migrating))?$`),
 	}
 	made, err := worker.New(worker.Options{
 		Config: config, Source: func() (amqp.Target, error) { return target, nil },
@@ -537,19 +537,19 @@ func (f *founding) settle() {
 		}
 	}
 	published, byOld, byNew := f.ledger.tally()
-	f.Logf("%d published; %d handled by old consumers, %d by workers, %d twice while queues were exchanged; %d failed",
+	f.Logf("%d published; %d handled by old consumers, %d by workers, %d twice while queues were migrated; %d failed",
 		published, byOld, byNew, len(doubled), len(f.failed))
 	queues := slices.Sorted(maps.Keys(f.observed().Queues))
 	want := []string{
 		"async.redrive.failed", "async.redrive.fallback.10m", "async.redrive.fallback.10s", "async.redrive.fallback.1m",
 		"async.redrive.fallback.1s", "async.redrive.fallback.2s", "async.redrive.fallback.4s",
-		"lost", "lost.suspect", "test.native", "test.native.suspect", "test_2", "test_2.suspect",
+		"lost", "lost.quarantine", "test.native", "test.native.quarantine", "test_2", "test_2.quarantine",
 	}
 	if !slices.Equal(queues, want) {
 		f.Errorf("left are the queues %q", queues)
 	}
 	for _, queue := range queues {
-		if ready := f.amqp.Ready(queue); ready > 0 { // among them those of suspects: nothing came back unsettled
+		if ready := f.amqp.Ready(queue); ready > 0 { // among them quarantine queues: nothing came back unsettled
 			f.Errorf("%d messages are left in %s", ready, queue)
 		}
 	}

@@ -20,7 +20,7 @@ func TestAQueueThatIsToldTwiceTakesNoMetricsAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	count := func(messages int64, role topology.Role) apply.QueueCount {
-		return apply.QueueCount{Name: "a.standin", Role: role, Messages: &messages}
+		return apply.QueueCount{Name: "a.migrating", Role: role, Messages: &messages}
 	}
 	g.set(types.NamespacedName{Namespace: "hostile", Name: "twice"}, []apply.QueueCount{
 		count(1, topology.RoleWork), count(2, topology.RoleWork), count(3, topology.RoleLane),
@@ -52,7 +52,7 @@ func TestNoLookWaitsForMetricsToBeCollected(t *testing.T) {
 	d := newDemands(newMeter(&TransportReconciler{}, time.Second), time.Second)
 	set := func() { g.set(name, []apply.QueueCount{{Name: "a"}, {Name: "b"}}, time.Now()) }
 	set()
-	s.all[name] = standing{holds: []held{{"Ready", "Succeeded"}, {"Warning", "Suspects"}}}
+	s.all[name] = standing{holds: []held{{"Ready", "Succeeded"}, {"Degraded", "MessagesQuarantined"}}}
 	b.lines["here"], b.lines["there"] = newLine(1), newLine(1)
 	d.all[name] = demanded{numbers: []demand{{labels: [3]string{"a"}}, {labels: [3]string{"b"}}}, at: time.Now()}
 	for what, tt := range map[string]struct {

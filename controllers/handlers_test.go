@@ -42,7 +42,7 @@ func names(containers []corev1.Container) (found []string) {
 	return found
 }
 
-func TestWorkersAndSuspectsHaveTheShapeOfTheirHandler(t *testing.T) {
+func TestWorkersAndQuarantineHaveTheShapeOfTheirHandler(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		handler          v1alpha1.Handler
@@ -57,14 +57,14 @@ func TestWorkersAndSuspectsHaveTheShapeOfTheirHandler(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			transport := w.handled(tt.handler)
-			w.suspect()
-			for _, deployment := range []*appsv1.Deployment{&w.deployments()[0], w.awaitSuspects(transport)} {
+			w.quarantined()
+			for _, deployment := range []*appsv1.Deployment{&w.deployments()[0], w.awaitQuarantine(transport)} {
 				spec := deployment.Spec.Template.Spec
 				if !slices.Equal(names(spec.InitContainers), tt.first) || !slices.Equal(names(spec.Containers), tt.alongside) {
 					t.Errorf("%s has %v before %v, want %v before %v", deployment.Name, names(spec.InitContainers), names(spec.Containers), tt.first, tt.alongside)
 				}
 			}
-			w.handleSuspect()
+			w.handleQuarantine()
 		})
 	}
 }
@@ -104,7 +104,7 @@ func TestASecretThatAHandlerNamesAndThatIsMissingIsAWarning(t *testing.T) {
 	login := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "login"}, StringData: map[string]string{"Authorization": token}}
 	w.create(login)
 	testtransport.Eventually(t, "only the other to be missing", func() bool {
-		message := w.await(transport, v1alpha1.WarningCondition, metav1.ConditionTrue, v1alpha1.ReasonSecretNotFound)
+		message := w.await(transport, v1alpha1.DegradedCondition, metav1.ConditionTrue, v1alpha1.ReasonSecretNotFound)
 		return !strings.Contains(message, `"login"`) && strings.Contains(message, `"authority"`)
 	})
 	w.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "authority"}})

@@ -132,7 +132,7 @@ func checkStatus(w *world, transport *v1alpha1.Transport) {
 	if !slices.Equal(status.Created, []string{"exchange/async"}) {
 		w.Errorf("status.created %v", status.Created)
 	}
-	stages := []string{"unreadable", "suspected", "slot", "stale", "expired", "early", "ready", "expired", "attempt"}
+	stages := []string{"unreadable", "quarantined", "slot", "stale", "expired", "early", "ready", "expired", "attempt"}
 	if p := status.Pipelines; len(p) != 1 || p[0].Worker != "default" || !slices.Equal(p[0].Stages, stages) || len(p[0].StrictStages) > 0 {
 		w.Errorf("status.pipelines %+v", p)
 	}

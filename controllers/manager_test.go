@@ -184,7 +184,7 @@ func (o *operator) start(t *testing.T, cluster *testcluster.Cluster) {
 	o.cancel, o.ended = cancel, make(chan error, 1)
 	must(t, controllers.Setup(ctx, mgr, controllers.Options{
 		ClusterUID: cmp.Or(o.uid, uid), Workers: workload.Options{Image: cmp.Or(o.image, workerImage)}, MaxRollouts: o.maxRollouts,
-		PollInterval: cmp.Or(o.poll, pollInterval), Waits: waits, SuspectsStay: time.Second, RepairWindow: repairWindow, Concurrency: 8,
+		PollInterval: cmp.Or(o.poll, pollInterval), Waits: waits, QuarantineStay: time.Second, RepairWindow: repairWindow, Concurrency: 8,
 		BrokerAdmins: o.admins, Scale: controllers.Scale{Listener: listener, URL: o.scale}, Name: o.name, Metrics: o.registerer(),
 	}))
 	go func() { o.ended <- mgr.Start(ctx) }()

@@ -305,7 +305,7 @@ func (m *meter) breakers(ctx context.Context, t *v1alpha1.Transport) (map[string
 	groups := map[string]int32{}
 	for i := range t.Spec.Workers {
 		w := &t.Spec.Workers[i]
-		if w.Autoscaling == nil || w.Breaker == nil || ptr.Deref(w.Breaker.Key, "") != "" {
+		if w.Autoscaling == nil || w.CircuitBreaker == nil || ptr.Deref(w.CircuitBreaker.Key, "") != "" {
 			continue
 		}
 		pods, err := m.pods(ctx, t, w)
@@ -322,7 +322,7 @@ func (m *meter) breakers(ctx context.Context, t *v1alpha1.Transport) (map[string
 	}
 	open := map[string]bool{}
 	for one := range heard {
-		if _, asked := groups[one.worker]; asked && one.reason == v1alpha1.ReasonBreakerOpen {
+		if _, asked := groups[one.worker]; asked && one.reason == v1alpha1.ReasonCircuitOpen {
 			open[one.worker] = true
 		}
 	}

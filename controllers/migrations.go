@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	// eventMigrating tells that a queue is exchanged, and eventMigrated that it is done.
-	eventMigrating = "MigrationBegan"
-	eventMigrated  = "MigrationEnded"
+	// eventMigrating tells that a queue is migrated, and eventMigrated that it is done.
+	eventMigrating = "MigrationStarted"
+	eventMigrated  = "MigrationCompleted"
 )
 
-// followers tells whether all worker pods consume a queue that is exchanged as they are to. The pods are asked once, and only
-// where an exchange waits for them.
+// followers tells whether all worker pods consume a queue that is migrated as they are to. The pods are asked once, and only
+// where a migration waits for them.
 type followers struct {
 	r   *TransportReconciler
 	run *transportRun
@@ -119,7 +119,7 @@ func (f *followers) longAgo(queue string) bool {
 	return false
 }
 
-// reportMigrations puts into the status which queues are exchanged and how far that is, and tells of those that begin and end.
+// reportMigrations puts into the status which queues are migrated and how far that is, and tells of those that begin and end.
 func reportMigrations(run *transportRun, migrations []v1alpha1.Migration, under []topology.Migration) {
 	status := &run.transport.Status
 	names := func(all []v1alpha1.Migration) (queues []string) {
@@ -136,7 +136,7 @@ func reportMigrations(run *transportRun, migrations []v1alpha1.Migration, under 
 	}
 	for _, queue := range before {
 		if !slices.Contains(now, queue) {
-			run.subject.eventOnceWritten(corev1.EventTypeNormal, eventMigrated, "queue "+queue+" is no longer exchanged, and stands alone")
+			run.subject.eventOnceWritten(corev1.EventTypeNormal, eventMigrated, "queue "+queue+" is no longer migrated, and stands alone")
 		}
 	}
 	for i := range migrations {
@@ -156,49 +156,49 @@ func beginning(m *topology.Migration) string {
 	if m.Renames {
 		return fmt.Sprintf("queue %s takes over from %s, as it was called before", m.Queue, m.Standin)
 	}
-	return fmt.Sprintf("queue %s is exchanged for one with other arguments (%s); %s takes its messages meanwhile",
+	return fmt.Sprintf("queue %s is migrated to other arguments (%s); %s takes its messages meanwhile",
 		m.Queue, listed(m.Fields, topology.FieldChange.String), m.Standin)
 }
 
-// drained is the queue that workers empty in a step of an exchange.
+// drained is the queue that workers empty in a step of a migration.
 func drained(m v1alpha1.Migration) string {
 	switch m.Step {
 	case v1alpha1.MigrationDrain:
 		return m.Queue
-	case v1alpha1.MigrationClear:
+	case v1alpha1.MigrationCleanup:
 		return m.Standin
 	default:
 		return ""
 	}
 }
 
-// migrating is the error of a Transport some of whose queues are exchanged; nil where none is.
+// migrating is the error of a Transport some of whose queues are migrated; nil where none is.
 func migrating(report apply.Report, status *v1alpha1.TransportStatus) error {
 	if len(report.Migrations) == 0 {
 		return nil
 	}
 	return wait(v1alpha1.ReasonMigrating, report.RequeueAfter, errors.New(
-		"queues are exchanged for ones with other arguments or names: "+listed(status.Migrations, migrationText)))
+		"queues are migrated to other arguments or names: "+listed(status.Migrations, migrationText)))
 }
 
 func migrationText(m v1alpha1.Migration) string {
 	switch m.Step {
 	case v1alpha1.MigrationPrepare:
 		return m.Queue + ": workers learn of " + m.Standin
-	case v1alpha1.MigrationSwap:
+	case v1alpha1.MigrationDivert:
 		return m.Queue + ": " + m.Standin + " takes over"
 	case v1alpha1.MigrationDrain:
 		return m.Queue + ": workers empty it"
-	case v1alpha1.MigrationRemake:
+	case v1alpha1.MigrationRecreate:
 		return m.Queue + ": it is made"
-	case v1alpha1.MigrationReturn:
+	case v1alpha1.MigrationRestore:
 		return m.Queue + ": it takes over from " + m.Standin
 	default:
 		return m.Queue + ": workers empty " + m.Standin
 	}
 }
 
-// republish publishes the last good configurations with what is changed in how workers read what is exchanged.
+// republish publishes the last good configurations with what is changed in how workers read what is migrated.
 func (r *TransportReconciler) republish(ctx context.Context, run *transportRun, change func(compile.Config) (next compile.Config, changed bool)) error {
 	for name, configMap := range run.live.configMaps {
 		last, ok := run.live.config(name)
@@ -224,7 +224,7 @@ func (r *TransportReconciler) republish(ctx context.Context, run *transportRun, 
 	return nil
 }
 
-// keepReading lets workers that run on with the last good configuration follow the exchanges all the same: these go on where something
+// keepReading lets workers that run on with the last good configuration follow the migrations all the same: these go on where something
 // else is in the way, and where they do not, the queue that is read may be empty while the other one gets what is new.
 func (r *TransportReconciler) keepReading(ctx context.Context, run *transportRun) error {
 	if run.observed != nil {
@@ -244,7 +244,7 @@ func (r *TransportReconciler) keepReading(ctx context.Context, run *transportRun
 	return r.readOn(ctx, run, leftOver(&run.transport.Status, observed))
 }
 
-// leftOver tells what is left in queues whose exchange takes no further step. Only of the one that workers empty, and that nothing leads to
+// leftOver tells what is left in queues whose migration takes no further step. Only of the one that workers empty, and that nothing leads to
 // any more, the count is the last word.
 func leftOver(status *v1alpha1.TransportStatus, observed *topology.Observed) []v1alpha1.Retirement {
 	var states []v1alpha1.Retirement
@@ -266,7 +266,7 @@ func leftOver(status *v1alpha1.TransportStatus, observed *topology.Observed) []v
 }
 
 // readOn lets workers that consume a queue and its stand-in one after the other go on to the other one when that which they read
-// is empty, where no further step of an exchange is taken: nothing must be left that nobody reads.
+// is empty, where no further step of a migration is taken: nothing must be left that nobody reads.
 func (r *TransportReconciler) readOn(ctx context.Context, run *transportRun, states []v1alpha1.Retirement) error {
 	return r.republish(ctx, run, func(last compile.Config) (compile.Config, bool) {
 		all, changed := map[string]compile.Standin{}, false

@@ -49,11 +49,11 @@ func TestAQueueIsExchangedWithTheStepsInTheStatus(t *testing.T) {
 		return w.get(transport) && len(transport.Status.Migrations) == 0 && w.published("test").Standin == ""
 	})
 	got := w.observed().Queues["test"]
-	if got.Arguments["x-single-active-consumer"] != true || w.hasQueue("test.standin") {
-		t.Errorf("the queue is %+v, and the stand-in is left: %v", got.Queue, w.hasQueue("test.standin"))
+	if got.Arguments["x-single-active-consumer"] != true || w.hasQueue("test.migrating") {
+		t.Errorf("the queue is %+v, and the stand-in is left: %v", got.Queue, w.hasQueue("test.migrating"))
 	}
-	w.awaitEvent("MigrationBegan", "queue test is exchanged for one with other arguments")
-	w.awaitEvent("MigrationEnded", "queue test")
+	w.awaitEvent("MigrationStarted", "queue test is migrated to other arguments")
+	w.awaitEvent("MigrationCompleted", "queue test")
 	w.awaitReady(transport)
 }
 
@@ -69,7 +69,7 @@ func TestAnExchangeWaitsForAPodThatSaysNothing(t *testing.T) {
 	})
 	testtransport.Eventually(t, "the configuration to name the stand-in", func() bool {
 		queue := w.published("test")
-		return queue.Standin == "test.standin" && queue.Reads == compile.ReadsQueue
+		return queue.Standin == "test.migrating" && queue.Reads == compile.ReadsQueue
 	})
 	w.awaitLooks(6)
 	if w.get(transport); len(transport.Status.Migrations) != 1 || transport.Status.Migrations[0].Step != v1alpha1.MigrationPrepare {
@@ -112,7 +112,7 @@ func (w *world) consume(queue string, messages int) (ids []string) {
 	return ids
 }
 
-// passage are the messages that go through queue test while it is exchanged for one with a single active consumer.
+// passage are the messages that go through queue test while it is migrated to one with a single active consumer.
 type passage struct {
 	w         *world
 	transport *v1alpha1.Transport
@@ -181,7 +181,7 @@ func TestAnOperatorThatIsKilledBetweenTheStepsOfAnExchangeGoesOn(t *testing.T) {
 	p.publish()
 
 	t.Log("before and while the stand-in takes over")
-	p.killAt("PUT", "/queues/[^/]+/test.standin$", true, func() {
+	p.killAt("PUT", "/queues/[^/]+/test.migrating$", true, func() {
 		edit(w, p.transport, func(t *v1alpha1.Transport) { t.Spec.Queues[0].SingleActiveConsumer = new(true) })
 	})
 	p.killAt("DELETE", "/e/async/q/test/", true, nothing)
@@ -202,11 +202,11 @@ func TestAnOperatorThatIsKilledBetweenTheStepsOfAnExchangeGoesOn(t *testing.T) {
 
 	t.Log("when it is made, and while it takes over")
 	p.killAt("PUT", "/queues/[^/]+/test$", true, nothing)
-	p.killAt("DELETE", "/e/async/q/test.standin/", true, nothing)
+	p.killAt("DELETE", "/e/async/q/test.migrating/", true, nothing)
 
 	t.Log("when the stand-in is gone")
-	p.awaitStep(v1alpha1.MigrationClear)
-	p.killAt("DELETE", "/queues/[^/]+/test.standin$", true, func() { p.empty("test.standin") })
+	p.awaitStep(v1alpha1.MigrationCleanup)
+	p.killAt("DELETE", "/queues/[^/]+/test.migrating$", true, func() { p.empty("test.migrating") })
 	testtransport.Eventually(t, "the exchange to be over", func() bool {
 		return w.get(p.transport) && len(p.transport.Status.Migrations)+len(p.transport.Status.Retiring) == 0 && w.published("test").Standin == ""
 	})
@@ -214,14 +214,14 @@ func TestAnOperatorThatIsKilledBetweenTheStepsOfAnExchangeGoesOn(t *testing.T) {
 	if condition := meta.FindStatusCondition(p.transport.Status.Conditions, v1alpha1.ReconcilingCondition); condition != nil {
 		t.Errorf("the status still says %+v", condition)
 	}
-	if w.observed().Queues["test"].Arguments["x-single-active-consumer"] != true || w.hasQueue("test.standin") {
-		t.Errorf("the queue is %+v, and the stand-in is left: %v", w.observed().Queues["test"].Queue, w.hasQueue("test.standin"))
+	if w.observed().Queues["test"].Arguments["x-single-active-consumer"] != true || w.hasQueue("test.migrating") {
+		t.Errorf("the queue is %+v, and the stand-in is left: %v", w.observed().Queues["test"].Queue, w.hasQueue("test.migrating"))
 	}
 	p.empty("test")
 	p.check()
 }
 
-// A deletion takes no further step of an exchange. Workers that consume one of the two queues after the other go on to the other
+// A deletion takes no further step of a migration. Workers that consume one of the two queues after the other go on to the other
 // all the same, or what is in it would keep the Transport for ever.
 func TestADeletionInTheMiddleOfAnExchangeLeavesNothingThatNobodyConsumes(t *testing.T) {
 	testtransport.Long(t)
@@ -234,11 +234,11 @@ func TestADeletionInTheMiddleOfAnExchangeLeavesNothingThatNobodyConsumes(t *test
 	testtransport.Eventually(t, "the queue to be emptied", func() bool {
 		return w.get(transport) && len(transport.Status.Migrations) == 1 && transport.Status.Migrations[0].Step == v1alpha1.MigrationDrain
 	})
-	if queue := w.published("test"); queue.Reads != compile.ReadsQueue || queue.Standin != "test.standin" {
+	if queue := w.published("test"); queue.Reads != compile.ReadsQueue || queue.Standin != "test.migrating" {
 		t.Fatalf("it is published as %+v", queue)
 	}
 	w.amqp.Publish("async", "test", amqp091.Publishing{MessageId: "newer"})
-	w.awaitCount("test.standin", 1)
+	w.awaitCount("test.migrating", 1)
 	must(t, w.client.Delete(t.Context(), transport))
 	w.blocked(transport)
 	w.awaitLooks(4)
@@ -247,7 +247,7 @@ func TestADeletionInTheMiddleOfAnExchangeLeavesNothingThatNobodyConsumes(t *test
 	}
 	w.consumeOne("test")
 	testtransport.Eventually(t, "the stand-in to be consumed", func() bool { return w.published("test").Reads == compile.ReadsStandin })
-	w.consumeOne("test.standin")
+	w.consumeOne("test.migrating")
 	w.awaitGone(transport)
 	checkBrokerIsEmpty(w)
 }
@@ -258,19 +258,19 @@ func TestARenamedQueueTakesOverWithTheStepsInTheStatus(t *testing.T) {
 	transport := w.ready()
 	w.amqp.Publish("async", "test", amqp091.Publishing{MessageId: "older"})
 	w.awaitCount("test", 1)
-	w.suspect()
+	w.quarantined()
 	edit(w, transport, func(t *v1alpha1.Transport) {
-		t.Spec.Queues[0].Name, t.Spec.Queues[0].Formerly = "orders", []string{"test"}
+		t.Spec.Queues[0].Name, t.Spec.Queues[0].PreviousNames = "orders", []string{"test"}
 	})
 	testtransport.Eventually(t, "the old queue to be emptied", func() bool {
-		return w.get(transport) && len(transport.Status.Migrations) == 1 && transport.Status.Migrations[0].Step == v1alpha1.MigrationClear
+		return w.get(transport) && len(transport.Status.Migrations) == 1 && transport.Status.Migrations[0].Step == v1alpha1.MigrationCleanup
 	})
 	if m := transport.Status.Migrations[0]; m.Queue != "orders" || m.Standin != "test" {
 		t.Errorf("the status has %+v", m)
 	}
 	testtransport.Eventually(t, "the workers to consume both", func() bool {
 		queue, old := w.published("orders"), w.published("test")
-		return slices.Equal(queue.Consumed(), []string{"orders", "test"}) && old.Reads == compile.ReadsSuspects && old.Suspects == "test.suspect"
+		return slices.Equal(queue.Consumed(), []string{"orders", "test"}) && old.Reads == compile.ReadsQuarantine && old.Quarantine == "test.quarantine"
 	})
 	w.amqp.Publish("async", "test", amqp091.Publishing{MessageId: "newer"})
 	w.awaitCount("orders", 1)
@@ -279,16 +279,16 @@ func TestARenamedQueueTakesOverWithTheStepsInTheStatus(t *testing.T) {
 	if id := w.amqp.Take("test").MessageId; id != "older" {
 		t.Errorf("the old queue has %s", id)
 	}
-	must(t, client.IgnoreNotFound(w.client.Delete(t.Context(), w.suspects(transport)))) // it is made again for a queue that goes
-	w.awaitSuspects(transport)
-	w.handleSuspect()
+	must(t, client.IgnoreNotFound(w.client.Delete(t.Context(), w.quarantine(transport)))) // it is made again for a queue that goes
+	w.awaitQuarantine(transport)
+	w.handleQuarantine()
 	testtransport.Eventually(t, "all of the old name to be gone", func() bool {
 		return w.get(transport) && len(transport.Status.Migrations)+len(transport.Status.Retiring) == 0 && w.published("test").Name == ""
 	})
-	if w.hasQueue("test") || w.hasQueue("test.suspect") || w.published("orders").Standin != "" {
+	if w.hasQueue("test") || w.hasQueue("test.quarantine") || w.published("orders").Standin != "" {
 		t.Errorf("left is %+v", w.published("orders"))
 	}
-	w.awaitEvent("MigrationBegan", "queue orders takes over from test, as it was called before")
+	w.awaitEvent("MigrationStarted", "queue orders takes over from test, as it was called before")
 	w.awaitReady(transport)
 }
 
@@ -318,11 +318,11 @@ func TestAnOldQueueIsEmptiedAlsoWhereItsNameIsGivenUp(t *testing.T) {
 	w.amqp.Publish("async", "test", amqp091.Publishing{MessageId: "older"})
 	w.awaitCount("test", 1)
 	edit(w, transport, func(t *v1alpha1.Transport) {
-		t.Spec.Queues[0].Name, t.Spec.Queues[0].Formerly = "orders", []string{"test"}
+		t.Spec.Queues[0].Name, t.Spec.Queues[0].PreviousNames = "orders", []string{"test"}
 	})
 	alone := func() bool { return slices.Equal(w.published("orders").Consumed(), []string{"test"}) }
 	testtransport.Eventually(t, "the workers to consume the old queue alone", alone)
-	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Queues[0].Formerly = nil })
+	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Queues[0].PreviousNames = nil })
 	testtransport.Eventually(t, "the exchange to be given up, and nothing to lead into the old queue", func() bool {
 		given := w.get(transport) && transport.Status.ObservedGeneration == transport.Generation && len(transport.Status.Migrations) == 0
 		return given && slices.Equal(w.boundTo("async", "test"), []string{"orders"})
@@ -341,11 +341,11 @@ func TestAnOldQueueIsEmptiedAlsoWhereItsNameIsGivenUp(t *testing.T) {
 	w.awaitReady(transport)
 }
 
-func TestSuspectsOfAQueueThatGetsAnOrderAreHandled(t *testing.T) {
+func TestQuarantineOfAQueueThatGetsAnOrderAreHandled(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()
-	w.suspect()
+	w.quarantined()
 	edit(w, transport, func(t *v1alpha1.Transport) {
 		t.Spec.Queues[0].Ordering = &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}
 	})
@@ -353,10 +353,10 @@ func TestSuspectsOfAQueueThatGetsAnOrderAreHandled(t *testing.T) {
 		return w.get(transport) && transport.Status.ObservedGeneration == transport.Generation && len(transport.Status.Migrations) == 0 &&
 			w.published("test").Strict != ""
 	})
-	must(t, client.IgnoreNotFound(w.client.Delete(t.Context(), w.suspects(transport)))) // it is made again
-	w.awaitSuspects(transport)
-	w.handleSuspect()
-	testtransport.Eventually(t, "the suspects' queue to be gone", func() bool { return !w.hasQueue("test.suspect") })
+	must(t, client.IgnoreNotFound(w.client.Delete(t.Context(), w.quarantine(transport)))) // it is made again
+	w.awaitQuarantine(transport)
+	w.handleQuarantine()
+	testtransport.Eventually(t, "the quarantine queue to be gone", func() bool { return !w.hasQueue("test.quarantine") })
 	w.awaitReady(transport)
 }
 
@@ -374,18 +374,18 @@ func TestAQueueThatLeavesTheSpecIsEmptiedByTheWorkersThatConsumedIt(t *testing.T
 	testtransport.Eventually(t, "the new queue", func() bool { return w.published("other").Name != "" })
 	w.awaitLooks(4)
 	old := w.published("test")
-	if !old.Leaving || !slices.Equal(old.Consumed(), []string{"test"}) || old.Policy != before.Policy || old.Suspects != before.Suspects {
+	if !old.Leaving || !slices.Equal(old.Consumed(), []string{"test"}) || old.Policy != before.Policy || old.Quarantine != before.Quarantine {
 		t.Errorf("it is published as %+v", old)
 	}
 	w.awaitReady(transport)
 	w.amqp.Take("test")
 	testtransport.Eventually(t, "it to be gone", func() bool {
-		return !w.hasQueue("test") && !w.hasQueue("test.suspect") && w.published("test").Name == ""
+		return !w.hasQueue("test") && !w.hasQueue("test.quarantine") && w.published("test").Name == ""
 	})
 	w.awaitReady(transport)
 }
 
-func TestThePodOfSuspectsHasItsShareOfTheLimitsOfItsGroup(t *testing.T) {
+func TestThePodOfQuarantineHasItsShareOfTheLimitsOfItsGroup(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.transport()
@@ -401,9 +401,9 @@ func TestThePodOfSuspectsHasItsShareOfTheLimitsOfItsGroup(t *testing.T) {
 		}
 	}
 	testtransport.Eventually(t, "two pods to share", shares(2))
-	w.suspect()
-	w.awaitSuspects(transport)
+	w.quarantined()
+	w.awaitQuarantine(transport)
 	testtransport.Eventually(t, "three to share", shares(3))
-	w.handleSuspect()
+	w.handleQuarantine()
 	testtransport.Eventually(t, "two to share again", shares(2))
 }

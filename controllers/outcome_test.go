@@ -27,7 +27,7 @@ func TestConditionsFollowFromTheOutcome(t *testing.T) {
 		},
 		"a warning does not affect Ready": {
 			outcome: nil, warnings: []string{"one", "two"},
-			want: "Ready=True Succeeded, Warning=True Degraded",
+			want: "Ready=True Succeeded, Degraded=True Other",
 		},
 		"what only the user can put right is Stalled": {
 			outcome: stall(v1alpha1.ReasonInvalid, cause),

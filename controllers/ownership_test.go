@@ -290,7 +290,7 @@ func TestAnAdoptedQueueIsReportedAndOutlivesTheTransport(t *testing.T) {
 		t.Error("a queue to adopt was made")
 	}
 	w.awaitEvent("Adopted", "adopted queue legacy with 1,234 messages and 2 consumers")
-	warning := w.await(transport, v1alpha1.WarningCondition, metav1.ConditionTrue, v1alpha1.ReasonDegraded)
+	warning := w.await(transport, v1alpha1.DegradedCondition, metav1.ConditionTrue, v1alpha1.ReasonOther)
 	if !strings.Contains(warning, "queue legacy: its argument x-max-length is 5000") {
 		t.Errorf("the warning says %q", warning)
 	}
@@ -385,7 +385,7 @@ func TestAQueueThatTheTransportMadeIsKeptByAdopt(t *testing.T) {
 	anew := w.transport()
 	anew.Spec.Queues, anew.Spec.Workers[0].Queues = transport.Spec.Queues, nil
 	w.create(anew)
-	w.awaitEvent("Kept", "queue test: it carries this Transport's mark")
+	w.awaitEvent("Preserved", "queue test: it carries this Transport's mark")
 	w.awaitReady(anew)
 	w.awaitLooks(4)
 	w.amqp.Publish("theirs", "", amqp091.Publishing{MessageId: "after"})

@@ -19,7 +19,7 @@ func (w *world) takeName(queue string) {
 	must(w.T, err)
 }
 
-// draining makes a Transport whose queue "test" is exchanged in order, with a message in the old queue and one in its stand-in.
+// draining makes a Transport whose queue "test" is migrated in order, with a message in the old queue and one in its stand-in.
 func (w *world) draining() *v1alpha1.Transport {
 	w.Helper()
 	transport := w.ready()
@@ -30,11 +30,11 @@ func (w *world) draining() *v1alpha1.Transport {
 		return w.get(transport) && len(transport.Status.Migrations) == 1 && transport.Status.Migrations[0].Step == v1alpha1.MigrationDrain
 	})
 	w.amqp.Publish("async", "test", amqp091.Publishing{MessageId: "newer"})
-	w.awaitCount("test.standin", 1)
+	w.awaitCount("test.migrating", 1)
 	return transport
 }
 
-// The exchange of a queue goes on while another queue is in conflict, and the workers have to follow: nobody would consume the stand-in.
+// The migration of a queue goes on while another queue is in conflict, and the workers have to follow: nobody would consume the stand-in.
 func TestWorkersFollowAnExchangeWhileAnotherQueueIsInConflict(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
@@ -45,11 +45,11 @@ func TestWorkersFollowAnExchangeWhileAnotherQueueIsInConflict(t *testing.T) {
 	w.await(transport, v1alpha1.StalledCondition, metav1.ConditionTrue, v1alpha1.ReasonConflict)
 	w.consumeOne("test")
 	testtransport.Eventually(t, "the stand-in to be consumed", func() bool { return w.published("test").Reads == compile.ReadsStandin })
-	w.consumeOne("test.standin")
+	w.consumeOne("test.migrating")
 	testtransport.Eventually(t, "the exchange to be over", func() bool {
 		return w.get(transport) && len(transport.Status.Migrations) == 0 && w.published("test").Standin == ""
 	})
-	if w.observed().Queues["test"].Arguments["x-single-active-consumer"] != true || w.hasQueue("test.standin") {
+	if w.observed().Queues["test"].Arguments["x-single-active-consumer"] != true || w.hasQueue("test.migrating") {
 		t.Errorf("the queues are %v", w.observed().Queues)
 	}
 	if queue := w.published("taken"); queue.Name != "" {
@@ -72,7 +72,7 @@ func TestWorkersReadOnInAnExchangeWithoutAPolicy(t *testing.T) {
 	}
 	w.consumeOne("test")
 	testtransport.Eventually(t, "the stand-in to be consumed", func() bool { return w.published("test").Reads == compile.ReadsStandin })
-	w.consumeOne("test.standin")
+	w.consumeOne("test.migrating")
 	w.create(policy)
 	w.awaitReady(transport)
 	testtransport.Eventually(t, "the exchange to be over", func() bool {
@@ -88,7 +88,7 @@ func TestNoQueueIsRenamedWhileAnotherOneIsInConflict(t *testing.T) {
 	transport := w.ready()
 	w.takeName("taken")
 	edit(w, transport, func(t *v1alpha1.Transport) {
-		t.Spec.Queues[0].Name, t.Spec.Queues[0].Formerly = "orders", []string{"test"}
+		t.Spec.Queues[0].Name, t.Spec.Queues[0].PreviousNames = "orders", []string{"test"}
 		t.Spec.Queues = append(t.Spec.Queues, v1alpha1.Queue{Name: "taken"})
 	})
 	w.await(transport, v1alpha1.StalledCondition, metav1.ConditionTrue, v1alpha1.ReasonConflict)

@@ -175,8 +175,8 @@ func TestTheWorstWarningComesFirstAndGivesTheReason(t *testing.T) {
 	run := &transportRun{transport: transport, subject: ofTransport(transport, events.NewFakeRecorder(1)), warnings: []string{"delays"}}
 	findings := []topology.Finding{
 		finding("", "plain"), finding(v1alpha1.ReasonForeignBinding, "bound"), finding(v1alpha1.ReasonPolicyOverridden, "overridden"),
-		finding(v1alpha1.ReasonLaneStalled, "stalled"), finding(v1alpha1.ReasonHarmfulPolicy, "harmed"), finding(v1alpha1.ReasonSuspects, "suspect"),
-		finding(v1alpha1.ReasonBudgetExhausted, "exhausted"), finding(v1alpha1.ReasonBreakerOpen, "open"), finding(v1alpha1.ReasonQueueBlocked, "blocked"),
+		finding(v1alpha1.ReasonLaneStalled, "stalled"), finding(v1alpha1.ReasonConflictingBrokerPolicy, "harmed"), finding(v1alpha1.ReasonMessagesQuarantined, "quarantine"),
+		finding(v1alpha1.ReasonRetryBudgetExhausted, "exhausted"), finding(v1alpha1.ReasonCircuitOpen, "open"), finding(v1alpha1.ReasonQueueBlocked, "blocked"),
 	}
 	for i := range 12 {
 		findings = append(findings, finding(v1alpha1.ReasonDestinationFull, fmt.Sprintf("full-%02d", i)))
@@ -184,13 +184,13 @@ func TestTheWorstWarningComesFirstAndGivesTheReason(t *testing.T) {
 	run.warn(findings)
 	run.subject.summarise(nil, run.told())
 	warning := transport.Status.Conditions[1]
-	if warning.Type != v1alpha1.WarningCondition || warning.Reason != v1alpha1.ReasonLaneStalled {
+	if warning.Type != v1alpha1.DegradedCondition || warning.Reason != v1alpha1.ReasonLaneStalled {
 		t.Errorf("got %s %s", warning.Type, warning.Reason)
 	}
 	position := -1
 	for _, part := range []string{
 		"queue stalled", "queue full-00", "queue full-09", "queue blocked", "queue harmed",
-		"queue open", "queue exhausted", "queue suspect", "queue overridden", "queue bound", "queue plain", "and 2 more", "delays",
+		"queue open", "queue exhausted", "queue quarantined message", "queue overridden", "queue bound", "queue plain", "and 2 more", "delays",
 	} {
 		at := strings.Index(warning.Message, part)
 		if at <= position {

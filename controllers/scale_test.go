@@ -145,12 +145,12 @@ func TestAQueueThatLeavesTheSpecAsksForPodsUntilItIsEmpty(t *testing.T) {
 func TestAnOpenBreakerAsksForNoMorePods(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	transport := w.scaled(func(worker *v1alpha1.Worker) { worker.Breaker = &v1alpha1.Breaker{} })
+	transport := w.scaled(func(worker *v1alpha1.Worker) { worker.CircuitBreaker = &v1alpha1.CircuitBreaker{} })
 	talker := newTalker(t)
 	w.talks(transport, "one", talker)
 	w.amqp.Publish("async", "test", make([]amqp091.Publishing, 9)...)
 	w.awaitNumber("all is well", "9")
-	talker.says.Store(&compile.WorkerStatus{Troubles: []compile.Trouble{{Reason: v1alpha1.ReasonBreakerOpen, Message: "calls fail"}}})
+	talker.says.Store(&compile.WorkerStatus{Troubles: []compile.Trouble{{Reason: v1alpha1.ReasonCircuitOpen, Message: "calls fail"}}})
 	w.awaitNumber("for one pod, which there is", "2")
 	w.scaleTo(transport, 3)
 	w.awaitNumber("for three pods, which there are", "6")
@@ -164,13 +164,15 @@ func TestAnOpenBreakerAsksForNoMorePods(t *testing.T) {
 func TestABreakerOfOneKeyHoldsNothingBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	transport := w.scaled(func(worker *v1alpha1.Worker) { worker.Breaker = &v1alpha1.Breaker{Key: new("message.type")} })
+	transport := w.scaled(func(worker *v1alpha1.Worker) {
+		worker.CircuitBreaker = &v1alpha1.CircuitBreaker{Key: new("message.type")}
+	})
 	talker := newTalker(t)
-	talker.says.Store(&compile.WorkerStatus{Troubles: []compile.Trouble{{Reason: v1alpha1.ReasonBreakerOpen, Subject: "a", Message: "calls fail"}}})
+	talker.says.Store(&compile.WorkerStatus{Troubles: []compile.Trouble{{Reason: v1alpha1.ReasonCircuitOpen, Subject: "a", Message: "calls fail"}}})
 	w.talks(transport, "one", talker)
 	w.amqp.Publish("async", "test", make([]amqp091.Publishing, 9)...)
 	w.awaitNumber("the messages of other keys", "9")
-	w.await(transport, v1alpha1.WarningCondition, "True", v1alpha1.ReasonBreakerOpen)
+	w.await(transport, v1alpha1.DegradedCondition, "True", v1alpha1.ReasonCircuitOpen)
 	if got := w.ask("async", "default"); got != "9" {
 		t.Errorf("with the breaker of one key open it is %s", got)
 	}

@@ -85,7 +85,7 @@ func TestKEDAComesAndGoes(t *testing.T) {
 	remove()
 	testtransport.Eventually(t, "Kubernetes' own autoscaler to take over, and to have a pod to begin with", func() bool {
 		w.get(transport)
-		warning := meta.FindStatusCondition(transport.Status.Conditions, v1alpha1.WarningCondition)
+		warning := meta.FindStatusCondition(transport.Status.Conditions, v1alpha1.DegradedCondition)
 		return w.scaler(transport, workload.AutoscalerKind()) != nil && w.replicas(transport) == 1 &&
 			warning != nil && strings.Contains(warning.Message, "autoscaling.min is 0")
 	})
@@ -138,14 +138,14 @@ func TestWithoutKEDAKubernetesOwnAutoscalerIsUsed(t *testing.T) {
 	}
 
 	w.tellOfScaling(hpa, corev1.ConditionFalse, "FailedGetExternalMetric")
-	if text := w.await(transport, v1alpha1.WarningCondition, metav1.ConditionTrue, v1alpha1.ReasonDegraded); !strings.Contains(text,
+	if text := w.await(transport, v1alpha1.DegradedCondition, metav1.ConditionTrue, v1alpha1.ReasonOther); !strings.Contains(text,
 		`worker "default": HorizontalPodAutoscaler `+hpa.Name+" does not scale it, and its status says why: FailedGetExternalMetric") {
 		t.Errorf("the warning says %q", text)
 	}
 	w.tellOfScaling(hpa, corev1.ConditionTrue, "ValidMetricFound")
 	testtransport.Eventually(t, "no warning any more", func() bool {
 		w.get(transport)
-		return meta.FindStatusCondition(transport.Status.Conditions, v1alpha1.WarningCondition) == nil
+		return meta.FindStatusCondition(transport.Status.Conditions, v1alpha1.DegradedCondition) == nil
 	})
 
 	sizes := w.watchReplicas(transport)

@@ -51,8 +51,8 @@ type Options struct {
 	PollInterval time.Duration
 	// Waits between the steps by which a queue is deleted.
 	Waits topology.Waits
-	// SuspectsStay is how old a suspects' pod becomes at least; zero is 5 minutes.
-	SuspectsStay time.Duration
+	// QuarantineStay is how old a quarantine pod becomes at least; zero is 5 minutes.
+	QuarantineStay time.Duration
 	// RotateUsers is how old the password of a Transport's own RabbitMQ user becomes; zero is 30 days.
 	RotateUsers time.Duration
 	// Concurrency is the number of RetryPolicies, and of Transports of one broker, that are reconciled at a time.
@@ -86,7 +86,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		return err
 	}
 	options.Workers.Templates = workload.NewTemplates()
-	options.SuspectsStay = cmp.Or(options.SuspectsStay, suspectsStay)
+	options.QuarantineStay = cmp.Or(options.QuarantineStay, quarantineStay)
 	options.RotateUsers = cmp.Or(options.RotateUsers, rotateUsers)
 	server, err := discovery.NewDiscoveryClientForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {

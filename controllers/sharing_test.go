@@ -78,7 +78,7 @@ func TestATransportIsWarnedOfAnotherNamespaceWithItsExchangeAtTheSameManagementA
 	warning := func(w *world, name string) string {
 		own := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
 		w.get(own)
-		if found := meta.FindStatusCondition(own.Status.Conditions, v1alpha1.WarningCondition); found != nil {
+		if found := meta.FindStatusCondition(own.Status.Conditions, v1alpha1.DegradedCondition); found != nil {
 			return found.Message
 		}
 		return ""

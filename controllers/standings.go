@@ -16,7 +16,7 @@ import (
 )
 
 // standings are how the Transports stood at the end of their last reconcile. It is a prometheus.Collector, with a series for
-// each condition that is true and for each reason of Warning that holds: as many as there are reasons, whatever their texts say.
+// each condition that is true and for each reason of Degraded that holds: as many as there are reasons, whatever their texts say.
 type standings struct {
 	condition, config *prometheus.Desc
 
@@ -49,12 +49,12 @@ func newStandings() *standings {
 func (s *standings) see(run *transportRun) {
 	now := standing{hashes: map[string]string{}}
 	for _, condition := range run.transport.Status.Conditions {
-		if condition.Status == metav1.ConditionTrue && condition.Type != v1alpha1.WarningCondition {
+		if condition.Status == metav1.ConditionTrue && condition.Type != v1alpha1.DegradedCondition {
 			now.holds = append(now.holds, held{condition.Type, condition.Reason})
 		}
 	}
 	for reason := range run.warningReasons() {
-		now.holds = append(now.holds, held{v1alpha1.WarningCondition, reason})
+		now.holds = append(now.holds, held{v1alpha1.DegradedCondition, reason})
 	}
 	for _, configMap := range run.live.configMaps {
 		// What somebody else has written into a ConfigMap is no label of a metric.
@@ -81,10 +81,10 @@ func (s *standings) begin(run *transportRun) {
 func (run *transportRun) warningReasons() map[string]bool {
 	reasons := map[string]bool{}
 	for _, finding := range run.findings {
-		reasons[cmp.Or(finding.Reason, v1alpha1.ReasonDegraded)] = true
+		reasons[cmp.Or(finding.Reason, v1alpha1.ReasonOther)] = true
 	}
 	if len(run.warnings) > 0 {
-		reasons[v1alpha1.ReasonDegraded] = true
+		reasons[v1alpha1.ReasonOther] = true
 	}
 	return reasons
 }

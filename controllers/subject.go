@@ -35,7 +35,7 @@ type subject struct {
 	observed   *int64
 	// success is the message of a Ready that is true.
 	success string
-	// warning is the reason of Warning; Degraded where it is empty.
+	// warning is the reason of Degraded; Other where it is empty.
 	warning  string
 	recorder events.EventRecorder
 
@@ -86,13 +86,13 @@ func (s *subject) summarise(outcome error, warnings []string) {
 		abnormal[why.course.condition()] = cause
 	}
 	if len(warnings) > 0 {
-		abnormal[v1alpha1.WarningCondition] = metav1.Condition{
-			Status: metav1.ConditionTrue, Reason: cmp.Or(s.warning, v1alpha1.ReasonDegraded),
+		abnormal[v1alpha1.DegradedCondition] = metav1.Condition{
+			Status: metav1.ConditionTrue, Reason: cmp.Or(s.warning, v1alpha1.ReasonOther),
 			Message: shorten(strings.Join(warnings, "; "), maxMessage),
 		}
 	}
 	s.set(v1alpha1.ReadyCondition, ready)
-	for _, name := range []string{v1alpha1.ReconcilingCondition, v1alpha1.StalledCondition, v1alpha1.WarningCondition} {
+	for _, name := range []string{v1alpha1.ReconcilingCondition, v1alpha1.StalledCondition, v1alpha1.DegradedCondition} {
 		if condition, is := abnormal[name]; is {
 			s.set(name, condition)
 		} else {

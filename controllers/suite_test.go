@@ -264,11 +264,11 @@ func conditionsOf(object client.Object) []metav1.Condition {
 	}
 }
 
-// rollOut has the pods of the workers there. Those of suspects never are: nothing may wait for them.
+// rollOut has the pods of the workers there. Those of quarantined messages never are: nothing may wait for them.
 func (w *world) rollOut() {
 	w.Helper()
 	for _, deployment := range w.deployments() {
-		if deployment.Labels[workload.SuspectsLabel] != "" {
+		if deployment.Labels[workload.QuarantineLabel] != "" {
 			continue
 		}
 		wanted := ptr.Deref(deployment.Spec.Replicas, 1)

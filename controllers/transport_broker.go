@@ -81,7 +81,7 @@ func identityOf(before *v1alpha1.BrokerIdentity, now *topology.Observed) *v1alph
 	return identity
 }
 
-// followQueues lets the workers consume what is exchanged as it is to be, empty what they consumed and is not wanted any more, and leave
+// followQueues lets the workers consume what is migrated as it is to be, empty what they consumed and is not wanted any more, and leave
 // alone what would lose its order.
 func (run *transportRun) followQueues() {
 	for i := range run.compiled.Workers {

@@ -200,7 +200,7 @@ func (r *TransportReconciler) take(ctx context.Context, run *transportRun) error
 		r.warnOfSharing,
 		r.orKeep(r.keepUser),
 		r.orKeep(r.applyWorkers),
-		r.applySuspects,
+		r.applyQuarantine,
 		r.removeWorkers,
 		r.refreshPods,
 		r.leaveUsers,
@@ -253,7 +253,7 @@ func (r *TransportReconciler) compile(ctx context.Context, run *transportRun) er
 }
 
 // followReplicas lets the workers divide what they share by the pods that an autoscaler wants at the moment, and by the one of
-// their suspects, which calls the same handler.
+// their quarantined messages, which calls the same handler.
 func (run *transportRun) followReplicas() {
 	for i := range run.compiled.Workers {
 		worker, config := &run.transport.Spec.Workers[i], &run.compiled.Workers[i]
@@ -263,7 +263,7 @@ func (run *transportRun) followReplicas() {
 		if live := run.live.deployments[workload.Name(run.transport, worker.Name)]; live != nil && worker.Replicas == nil {
 			config.Replicas = max(1, int(replicas(live)))
 		}
-		if run.live.suspects[workload.SuspectsName(run.transport, worker.Name)] != nil {
+		if run.live.quarantine[workload.QuarantineName(run.transport, worker.Name)] != nil {
 			config.Replicas++
 		}
 	}
@@ -285,7 +285,7 @@ func workerNames(t *v1alpha1.Transport) map[string]bool {
 	names := make(map[string]bool, 2*len(t.Spec.Workers))
 	for i := range t.Spec.Workers {
 		names[workload.Name(t, t.Spec.Workers[i].Name)] = true
-		names[workload.SuspectsName(t, t.Spec.Workers[i].Name)] = true
+		names[workload.QuarantineName(t, t.Spec.Workers[i].Name)] = true
 	}
 	return names
 }

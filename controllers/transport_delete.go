@@ -132,8 +132,8 @@ func leftText(t *v1alpha1.Transport) string {
 		}
 	}
 	return fmt.Sprintf("on cluster %q, vhost %q, with the messages in them, as far as they are still there: the queues %s, %s, "+
-		"those of their suspects (*%s) and %s*, and the exchanges and policies that belong to them",
-		t.Status.Broker.Cluster, t.Status.Broker.VHost, names.FailureQueue(), joinedBy(", ", queues), compile.SuspectsSuffix, names.LanePrefix())
+		"their quarantine queues (*%s) and %s*, and the exchanges and policies that belong to them",
+		t.Status.Broker.Cluster, t.Status.Broker.VHost, names.FailureQueue(), joinedBy(", ", queues), compile.QuarantineSuffix, names.LanePrefix())
 }
 
 // takeDown goes one stage further.
@@ -157,7 +157,7 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 	t.Status.Created, t.Status.Deletions = report.Created, report.Deletions
 	t.Status.Retiring = r.counts.retiring(client.ObjectKeyFromObject(t), t.Status.Retiring, report.Retiring, time.Now())
 	if len(report.Steps) > 0 {
-		run.subject.event(corev1.EventTypeNormal, "BrokerUpdated", stepsText(report.Steps))
+		run.subject.event(corev1.EventTypeNormal, "TopologyUpdated", stepsText(report.Steps))
 	}
 	if err != nil {
 		return brokerError(err)
@@ -168,8 +168,8 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 		return r.stopWorkers(ctx, run, pods)
 	}
 	if !workersGone {
-		// Suspects are left for their pod, as all else is for the workers, and it goes with them.
-		if err := r.runSuspects(ctx, run, censusOfBlocked(report.Blocked)); err != nil {
+		// Quarantined messages are left for their pod, as all else is for the workers, and it goes with them.
+		if err := r.runQuarantine(ctx, run, censusOfBlocked(report.Blocked)); err != nil {
 			return err
 		}
 		if err := r.readOn(ctx, run, report.Retiring); err != nil {

@@ -24,9 +24,9 @@ import (
 
 // liveWorkers are the workers' objects of one Transport as the cluster has them, by name.
 type liveWorkers struct {
-	// deployments of the workers, and those of the suspects, which count for nothing else.
-	deployments, suspects map[string]*appsv1.Deployment
-	configMaps            map[string]*corev1.ConfigMap
+	// deployments of the workers, and quarantine queues, which count for nothing else.
+	deployments, quarantine map[string]*appsv1.Deployment
+	configMaps              map[string]*corev1.ConfigMap
 	// decoded are the configurations in ConfigMaps that were asked for; nil for one that is not published. A nil map keeps none.
 	decoded map[*corev1.ConfigMap]*compile.Config
 }
@@ -44,15 +44,15 @@ func (r *TransportReconciler) readWorkers(ctx context.Context, run *transportRun
 		return err
 	}
 	run.live = liveWorkers{
-		deployments: map[string]*appsv1.Deployment{}, suspects: map[string]*appsv1.Deployment{},
+		deployments: map[string]*appsv1.Deployment{}, quarantine: map[string]*appsv1.Deployment{},
 		configMaps: configMaps, decoded: map[*corev1.ConfigMap]*compile.Config{},
 	}
 	for i := range deployments.Items {
 		deployment := &deployments.Items[i]
 		switch {
 		case !metav1.IsControlledBy(deployment, t):
-		case deployment.Labels[workload.SuspectsLabel] != "":
-			run.live.suspects[deployment.Name] = deployment
+		case deployment.Labels[workload.QuarantineLabel] != "":
+			run.live.quarantine[deployment.Name] = deployment
 		default:
 			run.live.deployments[deployment.Name] = deployment
 		}
@@ -118,8 +118,8 @@ func (r *TransportReconciler) applyWorker(ctx context.Context, run *transportRun
 	}
 	deployment, err := workload.Deployment(run.transport, worker, options)
 	if err == nil {
-		// A template that the suspects' pod cannot have is told of now, and not when there are suspects.
-		_, err = workload.SuspectsDeployment(run.transport, worker, options)
+		// A template that the quarantine pod cannot have is told of now, and not when there are quarantined messages.
+		_, err = workload.QuarantineDeployment(run.transport, worker, options)
 	}
 	if err != nil {
 		return hash, &refusal{err}
@@ -227,7 +227,7 @@ func (r *TransportReconciler) removeWorkers(ctx context.Context, run *transportR
 		return err
 	}
 	wanted := workerNames(run.transport)
-	for _, deployments := range []map[string]*appsv1.Deployment{run.live.deployments, run.live.suspects} {
+	for _, deployments := range []map[string]*appsv1.Deployment{run.live.deployments, run.live.quarantine} {
 		for name, deployment := range deployments {
 			if !wanted[name] {
 				if err := r.remove(ctx, run, "Deployment", deployment); err != nil {
@@ -312,7 +312,7 @@ func (r *TransportReconciler) refreshPod(ctx context.Context, pod *metav1.Partia
 	return nil
 }
 
-// pods of all workers and of the suspects. Only their metadata is read and kept.
+// pods of all workers, quarantine pods included. Only their metadata is read and kept.
 func (r *TransportReconciler) pods(ctx context.Context, t *v1alpha1.Transport) ([]metav1.PartialObjectMetadata, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
@@ -351,9 +351,9 @@ func (l liveWorkers) config(name string) (config compile.Config, ok bool) {
 	return config, false
 }
 
-// all are the Deployments of the workers and of the suspects.
+// all are the Deployments of the workers and their quarantine.
 func (l liveWorkers) all() []*appsv1.Deployment {
-	return slices.AppendSeq(slices.Collect(maps.Values(l.deployments)), maps.Values(l.suspects))
+	return slices.AppendSeq(slices.Collect(maps.Values(l.deployments)), maps.Values(l.quarantine))
 }
 
 // ready is the number of pods that are ready.

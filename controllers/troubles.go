@@ -113,7 +113,7 @@ func (r *TransportReconciler) troubled(run *transportRun, now time.Time) map[str
 
 // mayHaveTrouble is true for workers that may hold messages back while they are ready.
 func mayHaveTrouble(config *compile.Config) bool {
-	return mayBeNotReady(&config.Handler) || config.Breaker != nil || config.Budget != nil ||
+	return mayBeNotReady(&config.Handler) || config.CircuitBreaker != nil || config.RetryBudget != nil ||
 		slices.ContainsFunc(config.Queues, func(q compile.Queue) bool { return q.Strict == v1alpha1.OnFailureBlock })
 }
 
@@ -126,7 +126,7 @@ func mayBeNotReady(handler *v1alpha1.Handler) bool {
 // toldBefore are the troubles that the condition tells of already, for an operator that has just started.
 func toldBefore(t *v1alpha1.Transport, heard map[trouble]int64, now time.Time) map[trouble]figure {
 	told := map[trouble]figure{}
-	warning := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.WarningCondition)
+	warning := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.DegradedCondition)
 	for one, pods := range heard {
 		if warning != nil && strings.Contains(warning.Message, one.String()) {
 			told[one] = figure{n: pods, at: now}

@@ -82,18 +82,18 @@ func TestATroubleStandsWhileNoPodCanTellOfIt(t *testing.T) {
 	w := newWorld(t)
 	w.create(w.policy("policy", time.Second))
 	transport := w.transport()
-	transport.Spec.Workers[0].Breaker = &v1alpha1.Breaker{}
+	transport.Spec.Workers[0].CircuitBreaker = &v1alpha1.CircuitBreaker{}
 	w.create(transport)
 	w.awaitReady(transport)
 	talker := newTalker(t)
 	pod := w.talks(transport, "one", talker)
-	open := &compile.WorkerStatus{Troubles: []compile.Trouble{{Reason: v1alpha1.ReasonBreakerOpen, Message: "calls fail"}}}
+	open := &compile.WorkerStatus{Troubles: []compile.Trouble{{Reason: v1alpha1.ReasonCircuitOpen, Message: "calls fail"}}}
 	talker.says.Store(open)
-	w.awaitWarning(transport, v1alpha1.ReasonBreakerOpen, "calls fail (1 pod says so)")
+	w.awaitWarning(transport, v1alpha1.ReasonCircuitOpen, "calls fail (1 pod says so)")
 	stands := func() {
 		t.Helper()
 		w.awaitLooks(6)
-		w.awaitWarning(transport, v1alpha1.ReasonBreakerOpen, "calls fail (1 pod says so)")
+		w.awaitWarning(transport, v1alpha1.ReasonCircuitOpen, "calls fail (1 pod says so)")
 		if events := w.eventsOf("Recovered", ""); len(events) > 0 {
 			t.Errorf("it is over, by the event %q", events[0].Note)
 		}
@@ -112,8 +112,8 @@ func TestATroubleStandsWhileNoPodCanTellOfIt(t *testing.T) {
 	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Workers[0].Replicas = ptr.To[int32](0) })
 	w.getReady(pod, corev1.ConditionFalse)
 	w.awaitNoWarning(transport)
-	w.awaitEvent("Recovered", "BreakerOpen of worker default: calls fail")
-	if events := w.eventsOf("BreakerOpen", ""); len(events) != 1 || events[0].Series != nil {
+	w.awaitEvent("Recovered", "CircuitOpen of worker default: calls fail")
+	if events := w.eventsOf("CircuitOpen", ""); len(events) != 1 || events[0].Series != nil {
 		t.Errorf("it began more than once: %v", events)
 	}
 }
@@ -123,7 +123,7 @@ func TestWhatWorkersSayOfThemselvesIsACondition(t *testing.T) {
 	w := newWorld(t)
 	w.create(w.policy("policy", time.Second))
 	transport := w.transport()
-	transport.Spec.Workers[0].Breaker = &v1alpha1.Breaker{}
+	transport.Spec.Workers[0].CircuitBreaker = &v1alpha1.CircuitBreaker{}
 	w.create(transport)
 	w.awaitReady(transport)
 	one, other := newTalker(t), newTalker(t)
@@ -131,14 +131,14 @@ func TestWhatWorkersSayOfThemselvesIsACondition(t *testing.T) {
 	w.talks(transport, "other", other)
 	said := func(since time.Time) *compile.WorkerStatus {
 		return &compile.WorkerStatus{Troubles: []compile.Trouble{
-			{Reason: v1alpha1.ReasonBreakerOpen, Subject: "acme", Message: `calls for "acme" fail`, Since: since},
+			{Reason: v1alpha1.ReasonCircuitOpen, Subject: "acme", Message: `calls for "acme" fail`, Since: since},
 			{Reason: "Invented", Message: "whatever"},
 		}}
 	}
 	one.says.Store(said(time.Now()))
 	other.says.Store(said(time.Now()))
-	w.awaitWarning(transport, v1alpha1.ReasonBreakerOpen, `worker default: calls for "acme" fail (2 pods say so)`)
-	w.awaitEvent("BreakerOpen", `worker default: calls for "acme" fail`)
+	w.awaitWarning(transport, v1alpha1.ReasonCircuitOpen, `worker default: calls for "acme" fail (2 pods say so)`)
+	w.awaitEvent("CircuitOpen", `worker default: calls for "acme" fail`)
 	w.awaitReady(transport)
 
 	t.Log("nothing new is written")
@@ -160,9 +160,9 @@ func TestWhatWorkersSayOfThemselvesIsACondition(t *testing.T) {
 	one.says.Store(&compile.WorkerStatus{})
 	other.says.Store(&compile.WorkerStatus{})
 	w.awaitNoWarning(transport)
-	w.awaitEvent("Recovered", `BreakerOpen of worker default: calls for "acme" fail`)
+	w.awaitEvent("Recovered", `CircuitOpen of worker default: calls for "acme" fail`)
 	w.awaitEvent("Recovered", "QueueBlocked of worker default: stops (test)")
-	for _, reason := range []string{"BreakerOpen", "QueueBlocked", "Recovered"} {
+	for _, reason := range []string{"CircuitOpen", "QueueBlocked", "Recovered"} {
 		for _, event := range w.eventsOf(reason, "") {
 			if event.Series != nil {
 				t.Errorf("the event %s came more than once: %s", reason, event.Note)
@@ -176,20 +176,20 @@ func TestAnOperatorThatStartsTellsNothingTwice(t *testing.T) {
 	w := newPrivateWorld(t, &operator{})
 	w.create(w.policy("policy", time.Second))
 	transport := w.transport()
-	transport.Spec.Workers[0].Budget = &v1alpha1.Budget{Percent: 10}
+	transport.Spec.Workers[0].RetryBudget = &v1alpha1.RetryBudget{Percent: 10}
 	w.create(transport)
 	w.awaitReady(transport)
 	talker := newTalker(t)
 	w.talks(transport, "one", talker)
-	talker.says.Store(&compile.WorkerStatus{Troubles: []compile.Trouble{{Reason: v1alpha1.ReasonBudgetExhausted, Message: "retries wait"}}})
-	w.awaitWarning(transport, v1alpha1.ReasonBudgetExhausted, "retries wait")
-	w.awaitEvent("BudgetExhausted", "retries wait")
+	talker.says.Store(&compile.WorkerStatus{Troubles: []compile.Trouble{{Reason: v1alpha1.ReasonRetryBudgetExhausted, Message: "retries wait"}}})
+	w.awaitWarning(transport, v1alpha1.ReasonRetryBudgetExhausted, "retries wait")
+	w.awaitEvent("RetryBudgetExhausted", "retries wait")
 	w.operator.restart(t)
 	asked := talker.asked.Load()
 	testtransport.Eventually(t, "the next operator to ask", func() bool { return talker.asked.Load() >= asked+3 })
 	talker.says.Store(&compile.WorkerStatus{})
 	w.awaitEvent("Recovered", "retries wait")
-	if events := w.eventsOf("BudgetExhausted", ""); len(events) != 1 || events[0].Series != nil {
+	if events := w.eventsOf("RetryBudgetExhausted", ""); len(events) != 1 || events[0].Series != nil {
 		t.Errorf("the event came again: %v", events)
 	}
 }

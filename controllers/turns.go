@@ -133,7 +133,7 @@ func (r *TransportReconciler) warm(ctx context.Context, run *transportRun, crowd
 			return err
 		}
 		if _, err := workload.Deployment(run.transport, worker, options); err == nil {
-			_, _ = workload.SuspectsDeployment(run.transport, worker, options)
+			_, _ = workload.QuarantineDeployment(run.transport, worker, options)
 		}
 	}
 	return nil
@@ -231,7 +231,7 @@ func (r *TransportReconciler) tellOfLine(ctx context.Context, run *transportRun,
 		reason, why = v1alpha1.ReasonDeleting, fmt.Errorf("%w; to let the Transport go without its broker, set spec.deletionPolicy to Retain", why)
 	}
 	var warnings []string
-	if standing := meta.FindStatusCondition(run.transport.Status.Conditions, v1alpha1.WarningCondition); standing != nil {
+	if standing := meta.FindStatusCondition(run.transport.Status.Conditions, v1alpha1.DegradedCondition); standing != nil {
 		run.subject.warning, warnings = standing.Reason, []string{standing.Message}
 	}
 	_, err := conclude(ctx, r.Client, run.subject, wait(reason, 0, why), warnings, 0)

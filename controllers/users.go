@@ -108,7 +108,7 @@ func (run *transportRun) unproved(owner string) func(queue string) bool {
 	for _, withheld := range run.report.Withheld {
 		work := withheld.Binding.Destination
 		if withheld.Binding.Source == names.Return() && !run.made(owner, work) {
-			untried[work], untried[names.Suspects(work)] = true, true
+			untried[work], untried[names.Quarantine(work)] = true, true
 		}
 	}
 	return func(queue string) bool { return untried[queue] }
@@ -118,7 +118,7 @@ func (run *transportRun) unproved(owner string) func(queue string) bool {
 func queuesIn(configs []compile.Config) (names []string) {
 	for i := range configs {
 		for _, queue := range configs[i].Queues {
-			for _, name := range []string{queue.Name, queue.Suspects, queue.Standin} {
+			for _, name := range []string{queue.Name, queue.Quarantine, queue.Standin} {
 				if name != "" {
 					names = append(names, name)
 				}

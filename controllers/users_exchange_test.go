@@ -45,7 +45,7 @@ func (w *world) holdRights(trigger func()) (letGo func()) {
 // The broker would refuse workers that are told of a queue too early, or that still know of one too late.
 func TestAUserMayReadWhatTakesOverBeforeWorkersAreToldAndWhatGoesUntilTheyAreToldAgain(t *testing.T) {
 	t.Parallel()
-	const before = `^(lost|test)(|\.suspect)$`
+	const before = `^(lost|test)(|\.quarantine)$`
 	for name, tt := range map[string]struct {
 		change func(*v1alpha1.Queue)
 		// comes is the queue that takes over first, and goes the one that is gone at the end.
@@ -53,12 +53,12 @@ func TestAUserMayReadWhatTakesOverBeforeWorkersAreToldAndWhatGoesUntilTheyAreTol
 		during, after string
 	}{
 		"a queue with other arguments": {
-			change: func(q *v1alpha1.Queue) { q.SingleActiveConsumer = new(true) }, comes: "test.standin", goes: "test.standin",
-			during: `^((test)(|\.standin|\.suspect)|(lost)(|\.suspect))$`, after: before,
+			change: func(q *v1alpha1.Queue) { q.SingleActiveConsumer = new(true) }, comes: "test.migrating", goes: "test.migrating",
+			during: `^((test)(|\.migrating|\.quarantine)|(lost)(|\.quarantine))$`, after: before,
 		},
 		"a queue of another name": {
-			change: func(q *v1alpha1.Queue) { q.Name, q.Formerly = "orders", []string{"test"} }, comes: "orders", goes: "test",
-			during: `^(lost|orders|test)(|\.suspect)$`, after: `^(lost|orders)(|\.suspect)$`,
+			change: func(q *v1alpha1.Queue) { q.Name, q.PreviousNames = "orders", []string{"test"} }, comes: "orders", goes: "test",
+			during: `^(lost|orders|test)(|\.quarantine)$`, after: `^(lost|orders)(|\.quarantine)$`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -66,7 +66,7 @@ func TestAUserMayReadWhatTakesOverBeforeWorkersAreToldAndWhatGoesUntilTheyAreTol
 			w := newWorld(t)
 			transport := w.scopedReady()
 			user := w.loggedInAs(transport)
-			w.amqp.Publish("async", "test", amqp091.Publishing{MessageId: "older"}) // so that the exchange waits
+			w.amqp.Publish("async", "test", amqp091.Publishing{MessageId: "older"}) // so that the migration waits
 			w.awaitCount("test", 1)
 
 			letGo := w.holdRights(func() {

@@ -81,8 +81,8 @@ func claimant(t *testing.T, identity topology.Identity, mark string, queues ...s
 		var there, bindings []map[string]any
 		for _, name := range queues[min(int(gone.Load()), len(queues)):] {
 			arguments := map[string]any{"x-queue-type": "quorum", "redrive-owner": mark, "x-dead-letter-exchange": "d.failed"}
-			if work, is := strings.CutSuffix(name, ".suspect"); is {
-				arguments["redrive-suspects-of"] = work
+			if work, is := strings.CutSuffix(name, ".quarantine"); is {
+				arguments["redrive-quarantine-of"] = work
 			}
 			there = append(there, map[string]any{"name": name, "type": "quorum", "durable": true, "arguments": arguments})
 			bindings = append(bindings, map[string]any{"source": "", "destination": name, "destination_type": "queue", "routing_key": name})
@@ -135,7 +135,7 @@ func TestADoubtfulDeletionOpensNoQueueOfOthers(t *testing.T) {
 	decoy.Name, decoy.Spec.Exchange, decoy.Spec.Prefix, decoy.Spec.RetryPolicyRef, decoy.Spec.Workers = "decoy", nil, new("d"), nil, nil
 	decoy.Spec.Broker.SecretRef.Name, decoy.Spec.DeletionPolicy = "decoy", v1alpha1.DeletionDelete
 	decoy.Spec.Queues = []v1alpha1.Queue{{Name: "d"}, {Name: "payroll"}}
-	login("decoy", "x", wrongPassword, claimant(t, identity, owner(t, w, decoy), "payroll", "payroll.suspect").URL)
+	login("decoy", "x", wrongPassword, claimant(t, identity, owner(t, w, decoy), "payroll", "payroll.quarantine").URL)
 	w.create(decoy)
 	testtransport.Eventually(t, "the decoy to be looked at", func() bool { w.get(decoy); return decoy.Status.Broker != nil })
 	must(t, w.client.Delete(t.Context(), decoy))

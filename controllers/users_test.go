@@ -153,7 +153,7 @@ func TestWorkersGetAUserOfTheirOwnThatFollowsTheirQueues(t *testing.T) {
 	}
 	user, err := w.broker.User(t.Context(), names[0])
 	must(t, err)
-	const both = `^(lost|test)(|\.suspect)$`
+	const both = `^(lost|test)(|\.quarantine)$`
 	if got := w.rightsOf(names[0]); len(user.Tags) > 0 || !slices.Equal(got, w.rights(both)) {
 		t.Errorf("tags %q, rights %+v", user.Tags, got)
 	}
@@ -182,7 +182,7 @@ func TestWorkersGetAUserOfTheirOwnThatFollowsTheirQueues(t *testing.T) {
 			published = len(writes)
 		}
 	}
-	const three = `^(a\.b\+c|lost|test)(|\.suspect)$`
+	const three = `^(a\.b\+c|lost|test)(|\.quarantine)$`
 	if got := w.rightsOf(names[0]); right < 0 || published < 0 || !slices.Equal(got, w.rights(three)) {
 		t.Errorf("rights %+v after %v", got, writes)
 	}
@@ -231,7 +231,7 @@ func TestAUserMayNotReadAFailureQueueThatLeaves(t *testing.T) {
 			return s.Queue == "async.failed" && s.Messages != nil && *s.Messages == 1
 		})
 	})
-	if got := w.rightsOf(name); !slices.Equal(got, w.rights(`^(lost|test|third)(|\.suspect)$`)) {
+	if got := w.rightsOf(name); !slices.Equal(got, w.rights(`^(lost|test|third)(|\.quarantine)$`)) {
 		t.Errorf("rights %+v", got)
 	}
 }

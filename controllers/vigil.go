@@ -13,7 +13,7 @@ const (
 	// vigilFor is how long a Transport is looked at so often because workers are not there: a Deployment that stays broken
 	// is no reason to ask the broker all the time.
 	vigilFor = 3 * time.Minute
-	// vigilAfter is how long it goes on once they are there again: pods that end and start again may leave suspects behind
+	// vigilAfter is how long it goes on once they are there again: pods that end and start again may leave quarantined messages behind
 	// that the broker has not counted yet.
 	vigilAfter = 2 * soonLook
 )

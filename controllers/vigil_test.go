@@ -52,7 +52,7 @@ func TestWorkersThatAreMissingAreLookedAtSoonAndNotForEver(t *testing.T) {
 	}
 }
 
-func TestWhenASuspectsPodIsWanted(t *testing.T) {
+func TestWhenAQuarantinePodIsWanted(t *testing.T) {
 	now := time.Now()
 	const stay = 5 * time.Minute
 	aged := func(age time.Duration) *appsv1.Deployment {
@@ -65,31 +65,31 @@ func TestWhenASuspectsPodIsWanted(t *testing.T) {
 		counts   census
 		want     bool
 	}{
-		"no suspects, and no pod":                    {queues: []string{"a", "b"}, counts: census{"a": 0, "b": 0}},
-		"suspects in one queue":                      {queues: []string{"a", "b"}, counts: census{"a": 0, "b": 1}, want: true},
-		"suspects in one queue, another not counted": {queues: []string{"a", "b"}, counts: census{"b": 1}, want: true},
-		"suspects of another group":                  {queues: []string{"a"}, counts: census{"a": 0, "b": 1}},
-		"nothing is counted, and no pod":             {queues: []string{"a"}, counts: census{}},
-		"nothing is counted, and a pod":              {live: aged(time.Hour), queues: []string{"a"}, counts: census{}, want: true},
-		"one queue is not counted, and a pod":        {live: aged(time.Hour), queues: []string{"a", "b"}, counts: census{"a": 0}, want: true},
-		"no suspects any more, and a young pod":      {live: aged(stay - time.Second), queues: []string{"a"}, counts: census{"a": 0}, want: true},
-		"no suspects any more, and an old pod":       {live: aged(stay), queues: []string{"a"}, counts: census{"a": 0}},
-		"suspects, and an old pod":                   {live: aged(time.Hour), queues: []string{"a"}, counts: census{"a": 9}, want: true},
-		"no queue that may have any, and an old pod": {live: aged(time.Hour), counts: census{}},
-		"suspects of a group that is stopped":        {replicas: ptr.To[int32](0), live: aged(0), queues: []string{"a"}, counts: census{"a": 1}},
-		"suspects of a group that runs":              {replicas: ptr.To[int32](3), queues: []string{"a"}, counts: census{"a": 1}, want: true},
+		"no quarantined messages, and no pod":                    {queues: []string{"a", "b"}, counts: census{"a": 0, "b": 0}},
+		"quarantined messages in one queue":                      {queues: []string{"a", "b"}, counts: census{"a": 0, "b": 1}, want: true},
+		"quarantined messages in one queue, another not counted": {queues: []string{"a", "b"}, counts: census{"b": 1}, want: true},
+		"quarantined messages of another group":                  {queues: []string{"a"}, counts: census{"a": 0, "b": 1}},
+		"nothing is counted, and no pod":                         {queues: []string{"a"}, counts: census{}},
+		"nothing is counted, and a pod":                          {live: aged(time.Hour), queues: []string{"a"}, counts: census{}, want: true},
+		"one queue is not counted, and a pod":                    {live: aged(time.Hour), queues: []string{"a", "b"}, counts: census{"a": 0}, want: true},
+		"no quarantined messages any more, and a young pod":      {live: aged(stay - time.Second), queues: []string{"a"}, counts: census{"a": 0}, want: true},
+		"no quarantined messages any more, and an old pod":       {live: aged(stay), queues: []string{"a"}, counts: census{"a": 0}},
+		"quarantined messages, and an old pod":                   {live: aged(time.Hour), queues: []string{"a"}, counts: census{"a": 9}, want: true},
+		"no queue that may have any, and an old pod":             {live: aged(time.Hour), counts: census{}},
+		"quarantined messages of a group that is stopped":        {replicas: ptr.To[int32](0), live: aged(0), queues: []string{"a"}, counts: census{"a": 1}},
+		"quarantined messages of a group that runs":              {replicas: ptr.To[int32](3), queues: []string{"a"}, counts: census{"a": 1}, want: true},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			group := suspectedGroup{Worker: &v1alpha1.Worker{Replicas: tt.replicas}, queues: tt.queues}
-			if got := wantsSuspects(group, tt.live, tt.counts, now, stay); got != tt.want {
+			group := quarantinedGroup{Worker: &v1alpha1.Worker{Replicas: tt.replicas}, queues: tt.queues}
+			if got := wantsQuarantine(group, tt.live, tt.counts, now, stay); got != tt.want {
 				t.Errorf("got %v", got)
 			}
 		})
 	}
 }
 
-func TestASuspectsPodThatDoesNotGetReadyIsToldOfInTime(t *testing.T) {
+func TestAQuarantinePodThatDoesNotGetReadyIsToldOfInTime(t *testing.T) {
 	now := time.Now()
 	ago := func(age time.Duration) metav1.Time { return metav1.NewTime(now.Add(-age)) }
 	const unready = "its pod is not ready: look at its log for a right or a connection that is missing"
@@ -99,28 +99,28 @@ func TestASuspectsPodThatDoesNotGetReadyIsToldOfInTime(t *testing.T) {
 		cause       string
 		want        string
 	}{
-		"a young one":                            {created: ago(suspectsStart - time.Second), unavailable: ago(suspectsStart - time.Second)},
-		"one whose Deployment has no status yet": {created: ago(suspectsStart), want: unready},
+		"a young one":                            {created: ago(quarantineStart - time.Second), unavailable: ago(quarantineStart - time.Second)},
+		"one whose Deployment has no status yet": {created: ago(quarantineStart), want: unready},
 		"one that was never ready":               {created: ago(time.Hour), unavailable: ago(time.Hour), want: unready},
 		"one that was ready until a moment ago":  {created: ago(time.Hour), unavailable: ago(time.Second)},
-		"a young one that cannot start":          {created: ago(time.Second), cause: ": no room", want: "its Deployment suspects does not start: no room"},
-		"an old one that cannot start":           {created: ago(time.Hour), cause: ": no room", want: "its Deployment suspects does not start: no room"},
+		"a young one that cannot start":          {created: ago(time.Second), cause: ": no room", want: "its Deployment quarantined messages does not start: no room"},
+		"an old one that cannot start":           {created: ago(time.Hour), cause: ": no room", want: "its Deployment quarantined messages does not start: no room"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			live := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "suspects", CreationTimestamp: tt.created}}
+			live := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "quarantine", CreationTimestamp: tt.created}}
 			live.Status.Conditions = []appsv1.DeploymentCondition{
 				{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionFalse, LastTransitionTime: tt.unavailable},
 				{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, LastTransitionTime: ago(0)},
 			}
-			if got := suspectsTrouble(live, tt.cause, now); got != tt.want {
+			if got := quarantineTrouble(live, tt.cause, now); got != tt.want {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})
 	}
 }
 
-func TestOnlyGroupsWhoseWorkersStayHaveSuspectsHandled(t *testing.T) {
+func TestOnlyGroupsWhoseWorkersStayHaveQuarantineHandled(t *testing.T) {
 	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "async"}}
 	transport.Spec.Workers = []v1alpha1.Worker{{Name: "default"}}
 	name := workload.Name(transport, "default")
@@ -140,7 +140,7 @@ func TestOnlyGroupsWhoseWorkersStayHaveSuspectsHandled(t *testing.T) {
 			configMap, err := workload.ConfigMap(transport, compile.Config{
 				Version: compile.Version, Worker: "default",
 				Exchanges: compile.Exchanges{Fallback: "async.fallback", Return: "async.return", Failed: "async.failed"},
-				Queues:    []compile.Queue{{Name: "test", Policy: "policy", Suspects: "test.suspect"}, {Name: "strict", Policy: "policy"}},
+				Queues:    []compile.Queue{{Name: "test", Policy: "policy", Quarantine: "test.quarantine"}, {Name: "strict", Policy: "policy"}},
 				Policies:  map[string]v1alpha1.RetryPolicySpec{"policy": {}}, Concurrency: 1,
 				Timeout: v1alpha1.Duration{Duration: metav1.Duration{Duration: time.Second}},
 			})
@@ -151,22 +151,22 @@ func TestOnlyGroupsWhoseWorkersStayHaveSuspectsHandled(t *testing.T) {
 				deployments: map[string]*appsv1.Deployment{name: {}}, configMaps: map[string]*corev1.ConfigMap{name: configMap},
 			}}
 			tt.change(&run.live)
-			groups := run.suspected()
-			if got := len(groups) == 1 && slices.Equal(groups[0].queues, []string{"test.suspect"}); got != tt.want || !got && len(groups) > 0 {
+			groups := run.quarantined()
+			if got := len(groups) == 1 && slices.Equal(groups[0].queues, []string{"test.quarantine"}); got != tt.want || !got && len(groups) > 0 {
 				t.Errorf("got %+v", groups)
 			}
 		})
 	}
 }
 
-func TestSuspectsInAQueueOfSomebodyElseAreNotCounted(t *testing.T) {
+func TestQuarantineInAQueueOfSomebodyElseAreNotCounted(t *testing.T) {
 	queue := func(owner string, messages *int64) topology.QueueState {
 		return topology.QueueState{Evidence: topology.Evidence{Messages: messages}, Queue: topology.Queue{Arguments: topology.Arguments{topology.OwnerArgument: owner}}}
 	}
 	observed := &topology.Observed{Queues: map[string]topology.QueueState{
 		"ours": queue("us", ptr.To[int64](1)), "new": queue("us", nil), "theirs": queue("them", ptr.To[int64](2)), "other": queue("us", ptr.To[int64](3)),
 	}}
-	got := censusOfOurs([]suspectedGroup{{queues: []string{"ours", "new"}}, {queues: []string{"theirs", "gone"}}}, observed, "us")
+	got := censusOfOurs([]quarantinedGroup{{queues: []string{"ours", "new"}}, {queues: []string{"theirs", "gone"}}}, observed, "us")
 	if want := (census{"ours": 1}); !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}

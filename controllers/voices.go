@@ -120,7 +120,7 @@ func (v *voices) forget(name types.NamespacedName) {
 type hearing struct {
 	// heard is by how many pods each trouble is told.
 	heard map[trouble]int64
-	// answered are the worker groups of which a worker answered. A suspects' pod does not speak for the workers.
+	// answered are the worker groups of which a worker answered. A quarantine pod does not speak for the workers.
 	answered map[string]bool
 	// silent is true where not one pod answered in time.
 	silent bool
@@ -307,7 +307,7 @@ func troublesIn(answer *compile.WorkerStatus, worker string) []trouble {
 	var found []trouble
 	for _, told := range answer.Troubles[:min(len(answer.Troubles), maxTroubles)] {
 		switch told.Reason {
-		case v1alpha1.ReasonQueueBlocked, v1alpha1.ReasonHandlerNotReady, v1alpha1.ReasonBreakerOpen, v1alpha1.ReasonBudgetExhausted,
+		case v1alpha1.ReasonQueueBlocked, v1alpha1.ReasonHandlerNotReady, v1alpha1.ReasonCircuitOpen, v1alpha1.ReasonRetryBudgetExhausted,
 			v1alpha1.ReasonQueueUnavailable, v1alpha1.ReasonPublishFailing:
 		default:
 			continue

@@ -49,7 +49,7 @@ func saysOnly(body string) http.HandlerFunc {
 }
 
 const (
-	open      = `{"troubles":[{"reason":"BreakerOpen","message":"calls fail"}]}`
+	open      = `{"troubles":[{"reason":"CircuitOpen","message":"calls fail"}]}`
 	openHeard = "worker default: calls fail"
 )
 
@@ -64,18 +64,18 @@ func TestWhatAPodSaysIsNotTrustedBlindly(t *testing.T) {
 		"one with its subject in the text":   {saysOnly(`{"troubles":[{"reason":"QueueBlocked","subject":"q","message":"queue q stops"}]}`), []string{"worker default: queue q stops"}},
 		"one with its subject beside it":     {saysOnly(`{"troubles":[{"reason":"QueueBlocked","subject":"q","message":"stops"}]}`), []string{"worker default: stops (q)"}},
 		"one without a text":                 {saysOnly(`{"troubles":[{"reason":"QueueBlocked"}]}`), []string{"worker default: QueueBlocked"}},
-		"one that it tells twice":            {saysOnly(`{"troubles":[{"reason":"BreakerOpen","message":"a"},{"reason":"BreakerOpen","message":"a"}]}`), []string{"worker default: a"}},
+		"one that it tells twice":            {saysOnly(`{"troubles":[{"reason":"CircuitOpen","message":"a"},{"reason":"CircuitOpen","message":"a"}]}`), []string{"worker default: a"}},
 		"a reason that is not known":         {saysOnly(`{"troubles":[{"reason":"LaneStalled","message":"a"},{"reason":"","message":"b"}]}`), nil},
-		"fields that are not known":          {saysOnly(`{"more":1,"troubles":[{"reason":"BreakerOpen","message":"a","more":2}]}`), []string{"worker default: a"}},
-		"control characters":                 {saysOnly(`{"troubles":[{"reason":"BreakerOpen","message":"a\n\u001b[31mb\u202e\u0000c"}]}`), []string{"worker default: a [31mb c"}},
+		"fields that are not known":          {saysOnly(`{"more":1,"troubles":[{"reason":"CircuitOpen","message":"a","more":2}]}`), []string{"worker default: a"}},
+		"control characters":                 {saysOnly(`{"troubles":[{"reason":"CircuitOpen","message":"a\n\u001b[31mb\u202e\u0000c"}]}`), []string{"worker default: a [31mb c"}},
 		"a handler that is not ready":        {saysOnly(`{"troubles":[{"reason":"HandlerNotReady","message":"php: exit status 255: PHP Parse error"}]}`), []string{"worker default: php: exit status 255: PHP Parse error"}},
 		"no troubles":                        {saysOnly(`{}`), nil},
 		"no JSON":                            {saysOnly(`<html>`), nil},
-		"a trouble, and an endless text":     {saysOnly(`{"troubles":[{"reason":"BreakerOpen","message":"` + strings.Repeat("a", maxAnswer) + `"}]}`), nil},
+		"a trouble, and an endless text":     {saysOnly(`{"troubles":[{"reason":"CircuitOpen","message":"` + strings.Repeat("a", maxAnswer) + `"}]}`), nil},
 		"nothing but an error":               {func(rw http.ResponseWriter, _ *http.Request) { http.Error(rw, open, http.StatusInternalServerError) }, nil},
 		"that somebody else is to be asked":  {func(rw http.ResponseWriter, r *http.Request) { http.Redirect(rw, r, elsewhere.URL, http.StatusFound) }, nil},
 		"a line that breaks off":             {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, nil},
-		"a subject and a text without bound": {saysOnly(`{"troubles":[{"reason":"BreakerOpen","subject":"` + strings.Repeat("s", 200) + `","message":"` + strings.Repeat("ä", 400) + `"}]}`), []string{"worker default: " + strings.Repeat("ä", 148) + "… (" + strings.Repeat("s", 97) + "…)"}},
+		"a subject and a text without bound": {saysOnly(`{"troubles":[{"reason":"CircuitOpen","subject":"` + strings.Repeat("s", 200) + `","message":"` + strings.Repeat("ä", 400) + `"}]}`), []string{"worker default: " + strings.Repeat("ä", 148) + "… (" + strings.Repeat("s", 97) + "…)"}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -91,7 +91,7 @@ func TestWhatAPodSaysIsNotTrustedBlindly(t *testing.T) {
 	}
 	many := &compile.WorkerStatus{}
 	for i := range 2 * maxTroubles {
-		many.Troubles = append(many.Troubles, compile.Trouble{Reason: v1alpha1.ReasonBreakerOpen, Message: strconv.Itoa(i)})
+		many.Troubles = append(many.Troubles, compile.Trouble{Reason: v1alpha1.ReasonCircuitOpen, Message: strconv.Itoa(i)})
 	}
 	if got := len(troublesIn(many, "default")); got != maxTroubles {
 		t.Errorf("one pod tells of %d troubles", got)
@@ -108,14 +108,14 @@ func TestManyPodsAreAskedAndThoseThatDoNotAnswerHaveNoTrouble(t *testing.T) {
 	hanging := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	pods = append(pods, unheard, talking(t, hanging))
 	said := newVoices(0).ask(t.Context(), pods)
-	want := trouble{worker: "default", reason: v1alpha1.ReasonBreakerOpen, text: "calls fail"}
+	want := trouble{worker: "default", reason: v1alpha1.ReasonCircuitOpen, text: "calls fail"}
 	if len(said.heard) != 1 || said.heard[want] != 3*askedAtOnce || said.silent || !said.answered["default"] {
 		t.Errorf("heard %+v", said)
 	}
-	suspects := talking(t, saysOnly(open))
-	suspects.Labels = map[string]string{workload.SuspectsLabel: "default"}
-	if said := newVoices(0).ask(t.Context(), []*corev1.Pod{unheard, suspects}); said.heard[want] != 1 || said.answered["default"] {
-		t.Errorf("heard %+v of the suspects' pod alone", said)
+	quarantine := talking(t, saysOnly(open))
+	quarantine.Labels = map[string]string{workload.QuarantineLabel: "default"}
+	if said := newVoices(0).ask(t.Context(), []*corev1.Pod{unheard, quarantine}); said.heard[want] != 1 || said.answered["default"] {
+		t.Errorf("heard %+v of the quarantine pod alone", said)
 	}
 	// The time for all of them is over.
 	ctx, cancel := context.WithCancel(t.Context())
@@ -173,8 +173,8 @@ func TestAHandlerThatIsNotReadyIsOneTroubleWhateverItSays(t *testing.T) {
 	says := func(worker, text string) trouble {
 		return trouble{worker: worker, reason: v1alpha1.ReasonHandlerNotReady, text: text}
 	}
-	breaker := trouble{worker: "a", reason: v1alpha1.ReasonBreakerOpen, text: "x"}
-	other := trouble{worker: "a", reason: v1alpha1.ReasonBreakerOpen, text: "y"}
+	breaker := trouble{worker: "a", reason: v1alpha1.ReasonCircuitOpen, text: "x"}
+	other := trouble{worker: "a", reason: v1alpha1.ReasonCircuitOpen, text: "y"}
 	tests := map[string]struct {
 		heard map[trouble]int64
 		told  map[trouble]figure
@@ -187,7 +187,7 @@ func TestAHandlerThatIsNotReadyIsOneTroubleWhateverItSays(t *testing.T) {
 		"for long, and some say it":      {map[trouble]int64{says("a", "0"): 1, says("a", "1"): 1}, map[trouble]figure{says("a", "1"): {1, now.Add(-time.Hour)}}, map[trouble]int64{says("a", "1"): 2}},
 		"it is over":                     {map[trouble]int64{}, map[trouble]figure{says("a", "1"): {1, now}}, map[trouble]int64{}},
 		"it is over there, and not here": {map[trouble]int64{says("b", "1"): 1}, map[trouble]figure{says("a", "1"): {1, now}}, map[trouble]int64{says("b", "1"): 1}},
-		"others have texts that matter":  {map[trouble]int64{breaker: 1, other: 2}, map[trouble]figure{{"a", v1alpha1.ReasonBreakerOpen, "z"}: {1, now}}, map[trouble]int64{breaker: 1, other: 2}},
+		"others have texts that matter":  {map[trouble]int64{breaker: 1, other: 2}, map[trouble]figure{{"a", v1alpha1.ReasonCircuitOpen, "z"}: {1, now}}, map[trouble]int64{breaker: 1, other: 2}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -214,13 +214,13 @@ func TestWhatAGroupSaidStandsWhileNobodyOfItCanAnswer(t *testing.T) {
 		replicas map[string]int32
 		want     map[trouble]int64
 	}{
-		"nobody answers":                         {replicas: map[string]int32{"default": 2}, want: last},
-		"nobody answers, and there are no pods":  {replicas: map[string]int32{"default": 0}},
-		"nobody is asked any more":               {},
-		"a worker has nothing to tell":           {answered: true, replicas: map[string]int32{"default": 2}},
-		"a worker tells of another":              {heard: map[trouble]int64{other: 1}, answered: true, replicas: map[string]int32{"default": 2}, want: map[trouble]int64{other: 1}},
-		"only the suspects' pod tells of it":     {heard: map[trouble]int64{one: 1}, replicas: map[string]int32{"default": 2}, want: map[trouble]int64{one: 1}},
-		"only the suspects' pod tells of others": {heard: map[trouble]int64{other: 1}, replicas: map[string]int32{"default": 2}, want: map[trouble]int64{one: 2, other: 1}},
+		"nobody answers":                          {replicas: map[string]int32{"default": 2}, want: last},
+		"nobody answers, and there are no pods":   {replicas: map[string]int32{"default": 0}},
+		"nobody is asked any more":                {},
+		"a worker has nothing to tell":            {answered: true, replicas: map[string]int32{"default": 2}},
+		"a worker tells of another":               {heard: map[trouble]int64{other: 1}, answered: true, replicas: map[string]int32{"default": 2}, want: map[trouble]int64{other: 1}},
+		"only the quarantine pod tells of it":     {heard: map[trouble]int64{one: 1}, replicas: map[string]int32{"default": 2}, want: map[trouble]int64{one: 1}},
+		"only the quarantine pod tells of others": {heard: map[trouble]int64{other: 1}, replicas: map[string]int32{"default": 2}, want: map[trouble]int64{one: 2, other: 1}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

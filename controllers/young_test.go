@@ -24,7 +24,7 @@ func TestNothingLeadsToAQueueAndNoWorkerIsToldOfItBeforeItIsOldEnough(t *testing
 	})
 	w.awaitLooks(3)
 	observed := w.observed()
-	for _, queue := range []string{"test", "lost", "test.suspect", "async.failed", "async.fallback.1s"} {
+	for _, queue := range []string{"test", "lost", "test.quarantine", "async.failed", "async.fallback.1s"} {
 		if _, is := observed.Queues[queue]; !is {
 			t.Errorf("queue %s is not made", queue)
 		}

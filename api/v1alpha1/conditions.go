@@ -9,8 +9,8 @@ const (
 	ReconcilingCondition = "Reconciling"
 	// StalledCondition is true when only a change by the user can lead further.
 	StalledCondition = "Stalled"
-	// WarningCondition is true while something works, but not as the user may believe. It never affects Ready.
-	WarningCondition = "Warning"
+	// DegradedCondition is true while something works, but not as the user may believe. It never affects Ready.
+	DegradedCondition = "Degraded"
 )
 
 // Reasons of conditions.
@@ -19,7 +19,7 @@ const (
 	ReasonSucceeded = "Succeeded"
 	// ReasonProgressing says that workers are still rolling out or lanes are still to be made.
 	ReasonProgressing = "Progressing"
-	// ReasonMigrating says that work queues are exchanged for ones with other arguments; status.migrations holds how far that is.
+	// ReasonMigrating says that work queues are migrated to other arguments; status.migrations holds how far that is.
 	ReasonMigrating = "Migrating"
 	// ReasonInvalid says that the spec contradicts itself: a reference between lists, a name RabbitMQ refuses.
 	ReasonInvalid = "Invalid"
@@ -29,7 +29,7 @@ const (
 	ReasonPolicyNotFound = "PolicyNotFound"
 	// ReasonPolicyInvalid says that a referenced RetryPolicy is Stalled.
 	ReasonPolicyInvalid = "PolicyInvalid"
-	// ReasonSecretNotFound says that the broker's Secret does not exist. On a Warning it is one that a handler names.
+	// ReasonSecretNotFound says that the broker's Secret does not exist. On a Degraded condition it is one that a handler names.
 	ReasonSecretNotFound = "SecretNotFound"
 	// ReasonSecretInvalid says that the broker's Secret lacks a key or holds one that cannot be used.
 	ReasonSecretInvalid = "SecretInvalid"
@@ -51,35 +51,35 @@ const (
 	ReasonDeleting = "Deleting"
 	// ReasonDeletionBlocked says which queues still hold messages and so are not deleted.
 	ReasonDeletionBlocked = "DeletionBlocked"
-	// ReasonLaneStalled stands on a Warning: expired messages cannot leave a lane, so retries wait in it.
+	// ReasonLaneStalled stands on a Degraded condition: expired messages cannot leave a lane, so retries wait in it.
 	ReasonLaneStalled = "LaneStalled"
-	// ReasonDestinationFull stands on a Warning: a queue that lanes lead to is full and refuses messages.
+	// ReasonDestinationFull stands on a Degraded condition: a queue that lanes lead to is full and refuses messages.
 	ReasonDestinationFull = "DestinationFull"
-	// ReasonQueueBlocked stands on a Warning: a strictly ordered queue stops at a message that was given up.
+	// ReasonQueueBlocked stands on a Degraded condition: a strictly ordered queue stops at a message that was given up.
 	ReasonQueueBlocked = "QueueBlocked"
-	// ReasonHarmfulPolicy stands on a Warning: a RabbitMQ policy of others makes a queue or exchange lose, shorten or
+	// ReasonConflictingBrokerPolicy stands on a Degraded condition: a RabbitMQ policy of others makes a queue or exchange lose, shorten or
 	// refuse what it must keep.
-	ReasonHarmfulPolicy = "HarmfulPolicy"
-	// ReasonHandlerNotReady stands on a Warning: a handler cannot take messages, and so none are taken from the queues. Its
+	ReasonConflictingBrokerPolicy = "ConflictingBrokerPolicy"
+	// ReasonHandlerNotReady stands on a Degraded condition: a handler cannot take messages, and so none are taken from the queues. Its
 	// readiness URL does not answer, or its processes do not start.
 	ReasonHandlerNotReady = "HandlerNotReady"
-	// ReasonQueueUnavailable stands on a Warning: workers cannot consume a queue, such as a quorum queue without a leader. Other
+	// ReasonQueueUnavailable stands on a Degraded condition: workers cannot consume a queue, such as a quorum queue without a leader. Other
 	// queues go on.
 	ReasonQueueUnavailable = "QueueUnavailable"
-	// ReasonPublishFailing stands on a Warning: RabbitMQ takes nothing of what workers publish to an exchange, lane or queue, and so
+	// ReasonPublishFailing stands on a Degraded condition: RabbitMQ takes nothing of what workers publish to an exchange, lane or queue, and so
 	// they hold messages.
 	ReasonPublishFailing = "PublishFailing"
-	// ReasonBreakerOpen stands on a Warning: workers leave their handler alone, because its calls fail or are slow.
-	ReasonBreakerOpen = "BreakerOpen"
-	// ReasonBudgetExhausted stands on a Warning: retries wait, because they are more than the budget allows.
-	ReasonBudgetExhausted = "BudgetExhausted"
-	// ReasonSuspects stands on a Warning: messages that came back from a worker that ended are handled one by one.
-	ReasonSuspects = "Suspects"
-	// ReasonPolicyOverridden stands on a Warning: of a RabbitMQ policy of ours and one of others only one applies.
+	// ReasonCircuitOpen stands on a Degraded condition: workers leave their handler alone, because its calls fail or are slow.
+	ReasonCircuitOpen = "CircuitOpen"
+	// ReasonRetryBudgetExhausted stands on a Degraded condition: retries wait, because they are more than the budget allows.
+	ReasonRetryBudgetExhausted = "RetryBudgetExhausted"
+	// ReasonMessagesQuarantined stands on a Degraded condition: messages that came back from a worker that ended are handled one by one.
+	ReasonMessagesQuarantined = "MessagesQuarantined"
+	// ReasonPolicyOverridden stands on a Degraded condition: of a RabbitMQ policy of ours and one of others only one applies.
 	ReasonPolicyOverridden = "PolicyOverridden"
-	// ReasonForeignBinding stands on a Warning: a binding of others leads into our queues or out of our exchanges.
+	// ReasonForeignBinding stands on a Degraded condition: a binding of others leads into our queues or out of our exchanges.
 	ReasonForeignBinding = "ForeignBinding"
-	// ReasonDegraded stands on a Warning of any other cause. Where there are several, the first of this list that holds is
+	// ReasonOther stands on a Degraded condition of any other cause. Where there are several, the first of this list that holds is
 	// the reason, and the message tells of all.
-	ReasonDegraded = "Degraded"
+	ReasonOther = "Other"
 )

@@ -40,9 +40,9 @@ var seeds = map[string][]string{
 		`{"broker":{"secretRef":{"name":"r"}},"queues":[{"name":"a"}],"workers":[{"name":"w","handler":{"http":{"url":"https://h/"}}}]}`,
 		`{"broker":{"clusterRef":{"name":"r"},"consumerTimeout":"1h"},"poison":{"maxCrashes":2},
 		  "queues":[{"name":"a","ordering":{"type":"Strict","onFailure":"Block"}},{"name":"b","ordering":{"type":"None"}}],
-		  "workers":[{"name":"w","handler":{"http":{"url":"https://h/"}},"budget":{"percent":20,"window":"1m","minPerSecond":1},
+		  "workers":[{"name":"w","handler":{"http":{"url":"https://h/"}},"retryBudget":{"percent":20,"window":"1m","minPerSecond":1},
 		  "rateLimits":[{"name":"l","type":"TokenBucket","perSecond":5,"burst":10,"scope":"Pod","key":"message.id"},
-		  {"name":"m","perSecond":"0.5"}],"breaker":{"failurePercent":50,"slowAfter":"2s","slowPercent":80,"minimumCalls":20,
+		  {"name":"m","perSecond":"0.5"}],"circuitBreaker":{"failurePercent":50,"slowAfter":"2s","slowPercent":80,"minimumCalls":20,
 		  "window":"30s","openFor":"10s","maxOpenFor":"1m","openOnRetryAfter":true,"key":"message.id"}}]}`,
 		`{"broker":{"secretRef":{"name":"r"}},"queues":[{"name":"a","weight":3}],"workers":[
 		  {"name":"h","handler":{"image":"shop:v1","http":{"url":"https://h/","unixSocket":"/run/shop/http.sock","format":"CloudEvents",

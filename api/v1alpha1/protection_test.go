@@ -111,7 +111,7 @@ func TestKeysAndNamesThatRabbitMQCannotListAreRefused(t *testing.T) {
 		"a key on an exchange of others":     {queue("name: a, bindings: [{exchange: x, keys: ['~b']}]"), "should match"},
 		"a ~ in the name of an exchange":     {queue("name: a, bindings: [{exchange: x~y, keys: ['b']}]"), ""},
 		"a name with a ~":                    {queue("name: a~b"), "should match"},
-		"a former name with a ~":             {queue("name: a, formerly: ['a~b']"), "should match"},
+		"a former name with a ~":             {queue("name: a, previousNames: ['a~b']"), "should match"},
 		"an empty key, and one of two lines": {queue("name: a, bindingKeys: ['', \"b\\nc\"]"), ""},
 	})
 }
@@ -171,7 +171,7 @@ func TestPerSecond(t *testing.T) {
 
 func TestBudgetRules(t *testing.T) {
 	const window = "window is between 1s and 1h"
-	budget := func(fields string) string { return worker("budget: {" + fields + "}") }
+	budget := func(fields string) string { return worker("retryBudget: {" + fields + "}") }
 	runs(t, "Transport", map[string]verdict{
 		"a share":                {budget("percent: 20"), ""},
 		"all of its fields":      {budget("percent: 20, window: 30s, minPerSecond: 5"), ""},
@@ -188,13 +188,13 @@ func TestBudgetRules(t *testing.T) {
 		"floor below":            {budget("percent: 1, minPerSecond: 0"), atLeast},
 		"floor at its most":      {budget("percent: 1, minPerSecond: 100000"), ""},
 		"floor over":             {budget("percent: 1, minPerSecond: 100001"), atMost},
-		"a budget of a handler":  {minimal + "workers: [{name: w, handler: {http: {url: 'http://h/'}, budget: {percent: 1}}}]", `unknown field "spec.workers[0].handler.budget"`},
+		"a budget of a handler":  {minimal + "workers: [{name: w, handler: {http: {url: 'http://h/'}, retryBudget: {percent: 1}}}]", `unknown field "spec.workers[0].handler.retryBudget"`},
 		"a percentage in quotes": {budget(`percent: "20"`), "must be of type integer"},
 	})
 }
 
 func TestBreakerRules(t *testing.T) {
-	breaker := func(fields string) string { return worker("breaker: {" + fields + "}") }
+	breaker := func(fields string) string { return worker("circuitBreaker: {" + fields + "}") }
 	runs(t, "Transport", map[string]verdict{
 		"the defaults":        {breaker(""), ""},
 		"opens as it is told": {breaker("openOnRetryAfter: true"), ""},
@@ -234,7 +234,7 @@ func TestBreakerRules(t *testing.T) {
 
 func TestDefaultsOfTheProtection(t *testing.T) {
 	cluster := server(t)
-	o := object(t, "Transport", worker("rateLimits: [{name: l, perSecond: \"0.5\"}, {name: m, perSecond: 5}], budget: {percent: 20}, breaker: {}")+"poison: {}")
+	o := object(t, "Transport", worker("rateLimits: [{name: l, perSecond: \"0.5\"}, {name: m, perSecond: 5}], retryBudget: {percent: 20}, circuitBreaker: {}")+"poison: {}")
 	o.SetNamespace(cluster.Namespace(t))
 	if err := cluster.Client.Create(t.Context(), o); err != nil {
 		t.Fatal(err)
@@ -243,7 +243,7 @@ func TestDefaultsOfTheProtection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stored := fmt.Sprint(workers[0].(map[string]any)["rateLimits"], workers[0].(map[string]any)["budget"], workers[0].(map[string]any)["breaker"])
+	stored := fmt.Sprint(workers[0].(map[string]any)["rateLimits"], workers[0].(map[string]any)["retryBudget"], workers[0].(map[string]any)["circuitBreaker"])
 	// Defaults stand only on scalars directly under spec: what is left out stays out, and is filled in by the operator.
 	if want := "[map[name:l perSecond:0.5] map[name:m perSecond:5]] map[percent:20] map[]"; stored != want {
 		t.Errorf("stored %s, want %s", stored, want)

@@ -69,9 +69,9 @@ type RateLimit struct {
 	Key *string `json:"key,omitempty"`
 }
 
-// Budget bounds the retries of a worker's pod, so that they never become the larger part of its calls. A retry over the
+// RetryBudget bounds the retries of a worker's pod, so that they never become the larger part of its calls. A retry over the
 // budget waits for its turn in a fallback queue; no attempt is counted.
-type Budget struct {
+type RetryBudget struct {
 	// percent of the first attempts within the window that may be made again.
 	// +required
 	// +kubebuilder:validation:Minimum=1
@@ -90,13 +90,13 @@ type Budget struct {
 	MinPerSecond *int32 `json:"minPerSecond,omitempty"`
 }
 
-// Breaker stops calling a handler that is failing, or too slow, until it works again. While it is open no attempt is
+// CircuitBreaker stops calling a handler that is failing, or too slow, until it works again. While it is open no attempt is
 // counted. Timeouts, crashes, lost connections, exit codes, exceptions, and answers of 500 and above, 408 and 429 are failures. An
 // answer below 500, and the advice to fail or to drop the message, show that the handler works.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.slowPercent) || has(self.slowAfter)",message="slowPercent needs slowAfter"
 // +kubebuilder:validation:XValidation:rule="!has(self.openFor) || !has(self.maxOpenFor) || duration(self.openFor) <= duration(self.maxOpenFor)",message="openFor is longer than maxOpenFor"
-type Breaker struct {
+type CircuitBreaker struct {
 	// failurePercent of the calls within the window that opens the breaker. Left out, it is 50.
 	// +optional
 	// +kubebuilder:validation:Minimum=1

@@ -124,7 +124,7 @@ type Exchange struct {
 	// RabbitMQ's own affair: returned to a producer that asks for it (mandatory), else gone.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=247
+	// +kubebuilder:validation:MaxLength=244
 	UnroutedTo *string `json:"unroutedTo,omitempty"`
 }
 
@@ -222,25 +222,25 @@ type Limits struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.ordering) || self.ordering.type != 'Strict' || !has(self.type) || self.type == 'Quorum'",message="Strict ordering needs type Quorum: a classic queue does not count deliveries"
 // +kubebuilder:validation:XValidation:rule="!has(self.ordering) || self.ordering.type != 'Strict' || !has(self.singleActiveConsumer)",message="Strict ordering has a single active consumer of its own: leave out singleActiveConsumer"
 // +kubebuilder:validation:XValidation:rule="!has(self.ordering) || self.ordering.type != 'Strict' || !has(self.adopt) || !self.adopt",message="Strict ordering needs a queue of Redrive's own making: leave out adopt"
-// +kubebuilder:validation:XValidation:rule="!has(self.formerly) || !(self.name in self.formerly)",message="formerly holds the names that the queue had before, and not the one that it has"
+// +kubebuilder:validation:XValidation:rule="!has(self.previousNames) || !(self.name in self.previousNames)",message="previousNames holds the names that the queue had before, and not the one that it has"
 type Queue struct {
 	// name of the queue on the broker.
 	// +required
 	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=247
+	// +kubebuilder:validation:MaxLength=244
 	// +kubebuilder:validation:Pattern=`^(~|[^~]*)$`
 	Name string `json:"name"`
 
-	// formerly are names that the queue had before, in this Transport. A queue of such a name that Redrive made is emptied by the
+	// previousNames are names that the queue had before, in this Transport. A queue of such a name that Redrive made is emptied by the
 	// workers and deleted, and retries that left it come back to this one, for as long as the name stands here: leave it until
 	// the longest delay of the retry policies has passed since the change, or for good.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MinLength=1
-	// +kubebuilder:validation:items:MaxLength=247
+	// +kubebuilder:validation:items:MaxLength=244
 	// +kubebuilder:validation:items:Pattern=`^(~|[^~]*)$`
-	Formerly []string `json:"formerly,omitempty"`
+	PreviousNames []string `json:"previousNames,omitempty"`
 
 	// bindingKeys bind the queue to the Transport's own exchange. Direct and Topic take any number; Fanout takes none and
 	// binds every queue.
@@ -344,7 +344,7 @@ type Worker struct {
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
-	// +kubebuilder:validation:items:MaxLength=247
+	// +kubebuilder:validation:items:MaxLength=244
 	Queues []string `json:"queues,omitempty"`
 
 	// concurrency is the number of messages that one pod handles at a time. Left out, it is 10.
@@ -370,13 +370,13 @@ type Worker struct {
 	// +kubebuilder:validation:MaxItems=8
 	RateLimits []RateLimit `json:"rateLimits,omitempty"`
 
-	// budget bounds the retries of each pod. Left out, they are as many as the policies ask for.
+	// retryBudget limits the retries of each pod. Default: no limit.
 	// +optional
-	Budget *Budget `json:"budget,omitempty"`
+	RetryBudget *RetryBudget `json:"retryBudget,omitempty"`
 
-	// breaker stops calling a handler that is failing. Left out, there is none.
+	// circuitBreaker stops calling a handler that is failing. Default: none.
 	// +optional
-	Breaker *Breaker `json:"breaker,omitempty"`
+	CircuitBreaker *CircuitBreaker `json:"circuitBreaker,omitempty"`
 
 	// template is a strategic merge patch on the pod template; the worker's container is named "worker", and that of an http
 	// handler's image "handler".
@@ -520,30 +520,30 @@ type Deletion struct {
 	Written metav1.Time `json:"written"`
 }
 
-// MigrationStep is how far the exchange of a queue is.
+// MigrationStep is how far the migration of a queue is.
 //
-// +kubebuilder:validation:Enum=Prepare;Swap;Drain;Remake;Return;Clear
+// +kubebuilder:validation:Enum=Prepare;Divert;Drain;Recreate;Restore;Cleanup
 type MigrationStep string
 
 const (
 	// MigrationPrepare makes the stand-in and waits until all workers know it.
 	MigrationPrepare MigrationStep = "Prepare"
-	// MigrationSwap lets new messages into the stand-in instead of the queue.
-	MigrationSwap MigrationStep = "Swap"
+	// MigrationDivert lets new messages into the stand-in instead of the queue.
+	MigrationDivert MigrationStep = "Divert"
 	// MigrationDrain waits for the workers to empty the queue, and deletes it.
 	MigrationDrain MigrationStep = "Drain"
-	// MigrationRemake makes the queue again, as the spec asks for.
-	MigrationRemake MigrationStep = "Remake"
-	// MigrationReturn lets new messages into the queue instead of the stand-in.
-	MigrationReturn MigrationStep = "Return"
-	// MigrationClear waits for the workers to empty the stand-in, and deletes it.
-	MigrationClear MigrationStep = "Clear"
+	// MigrationRecreate makes the queue again, as the spec asks for.
+	MigrationRecreate MigrationStep = "Recreate"
+	// MigrationRestore lets new messages into the queue instead of the stand-in.
+	MigrationRestore MigrationStep = "Restore"
+	// MigrationCleanup waits for the workers to empty the stand-in, and deletes it.
+	MigrationCleanup MigrationStep = "Cleanup"
 )
 
-// Migration is a work queue that is exchanged for one with other arguments or another name, since RabbitMQ cannot change them in
+// Migration is a work queue that is migrated to other arguments or another name, since RabbitMQ cannot change them in
 // place. A second queue takes its messages meanwhile, and none is lost.
 type Migration struct {
-	// queue that is exchanged.
+	// queue that is migrated.
 	// +required
 	// +kubebuilder:validation:MaxLength=255
 	Queue string `json:"queue"`
@@ -551,7 +551,7 @@ type Migration struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	Standin string `json:"standin,omitempty"`
-	// step is what is being done: Prepare, Swap, Drain, Remake, Return or Clear.
+	// step is what is being done: Prepare, Divert, Drain, Recreate, Restore or Cleanup.
 	// +optional
 	Step MigrationStep `json:"step,omitempty"`
 	// since is when the step began.
@@ -579,7 +579,7 @@ type TransportStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions: Ready always; Reconciling, Stalled and Warning while they are true.
+	// conditions: Ready always; Reconciling, Stalled and Degraded while they are true.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -657,7 +657,7 @@ type TransportStatus struct {
 	// +kubebuilder:validation:MaxItems=1024
 	Retiring []Retirement `json:"retiring,omitempty"`
 
-	// migrations are the work queues that are exchanged for ones with other arguments.
+	// migrations are the work queues that are migrated to other arguments.
 	// +optional
 	// +listType=map
 	// +listMapKey=queue
@@ -715,7 +715,7 @@ type WorkerPipeline struct {
 // +kubebuilder:printcolumn:name="Failed",type=integer,JSONPath=`.status.failed`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
-// +kubebuilder:printcolumn:name="Warning",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Warning")].message`
+// +kubebuilder:printcolumn:name="Degraded",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Degraded")].message`
 type Transport struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional

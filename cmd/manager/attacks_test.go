@@ -217,7 +217,7 @@ func (w *tenants) large() {
 	testtransport.Eventually(w, "the operator to ask", func() bool { return asked.Load() > 0 })
 }
 
-// toldTwice has queues by whose names another queue is said to have been called: those that stand in for them, or hold their suspects.
+// toldTwice has queues by whose names another queue is said to have been called: those that stand in for them, or hold their quarantined messages.
 func (w *tenants) toldTwice() {
 	vhost := w.broker.Vhost(w)
 	user := "mallory-" + vhost
@@ -241,9 +241,9 @@ func (w *tenants) toldTwice() {
 	classic := v1alpha1.QueueClassic
 	change(v1alpha1.Queue{Name: "a", Type: &classic}, v1alpha1.Queue{Name: "b"})
 	w.says(transport, v1alpha1.ReconcilingCondition, v1alpha1.ReasonMigrating)
-	change(v1alpha1.Queue{Name: "a", Type: &classic}, v1alpha1.Queue{Name: "b", Formerly: []string{"a.standin"}})
-	w.says(transport, v1alpha1.StalledCondition, `spec.queues[1].formerly[0]: "a.standin" would stand in for spec.queues[0]`)
-	change(v1alpha1.Queue{Name: "b", Formerly: []string{"a.standin"}})
+	change(v1alpha1.Queue{Name: "a", Type: &classic}, v1alpha1.Queue{Name: "b", PreviousNames: []string{"a.migrating"}})
+	w.says(transport, v1alpha1.StalledCondition, `spec.queues[1].previousNames[0]: "a.migrating" would stand in for spec.queues[0]`)
+	change(v1alpha1.Queue{Name: "b", PreviousNames: []string{"a.migrating"}})
 	testtransport.Eventually(w, "the operator to have looked at it", func() bool {
 		must(w.T, w.attacker.Get(w.Context(), client.ObjectKeyFromObject(transport), transport))
 		return transport.Status.ObservedGeneration == transport.Generation
@@ -355,7 +355,7 @@ func (w *tenants) oddHost() {
 	w.says(transport, v1alpha1.StalledCondition, "SecretInvalid")
 }
 
-// forgedQueues is a server that lists thousands of queues of suspects of whoever asks, which have expired messages besides, and answers nothing more
+// forgedQueues is a server that lists thousands of quarantine queues of whoever asks, which have expired messages besides, and answers nothing more
 // to one who has had the list: what is kept of that look is kept.
 type forgedQueues struct {
 	owner string
@@ -379,7 +379,7 @@ func (f *forgedQueues) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	default:
 		sane("queues/v", func(rw http.ResponseWriter, _ *http.Request) {
 			f.shown[user] = true
-			row, before := `%s{"name":"%06d%s","durable":true,"messages":1,"messages_dlx":1,"arguments":{"redrive-owner":%q,"redrive-suspects-of":"w"}}`, "["
+			row, before := `%s{"name":"%06d%s","durable":true,"messages":1,"messages_dlx":1,"arguments":{"redrive-owner":%q,"redrive-quarantine-of":"w"}}`, "["
 			for i := range 20_000 {
 				_, _ = fmt.Fprintf(rw, row, before, i, strings.Repeat("x", 200), f.owner+user)
 				before = ","

@@ -232,7 +232,7 @@ func TestAManagerThatStandsByFinishesWhatAKilledOneBegan(t *testing.T) {
 	testtransport.Eventually(t, "the other to finish", func() bool { return m.settled(t, cluster) })
 	made := m.stands(t, "queues", "exchanges", "bindings")
 
-	t.Log("killed between the steps by which a lane is exchanged, with a message in it")
+	t.Log("killed between the steps by which a lane is migrated, with a message in it")
 	connection := testtransport.Connect(t, broker.URL(m.vhost))
 	connection.Publish("async.fallback", "test", amqp091.Publishing{MessageId: "in the lane", Headers: amqp091.Table{message.HeaderLane: "1s"}})
 	policy := &v1alpha1.RetryPolicy{}

@@ -442,7 +442,7 @@ func TestATenantReadsNothingOfAnother(t *testing.T) {
 		w.says(transport(name, attack), v1alpha1.StalledCondition, v1alpha1.ReasonWorkloadInvalid)
 	}
 	thief := transport("thief", func(t *v1alpha1.Transport) { t.Spec.Exchange = w.victim.transport.Spec.Exchange })
-	w.says(thief, v1alpha1.WarningCondition, w.victim.namespace+"/"+w.victim.transport.Name)
-	w.says(w.victim.transport, v1alpha1.WarningCondition, w.hostile+"/thief")
+	w.says(thief, v1alpha1.DegradedCondition, w.victim.namespace+"/"+w.victim.transport.Name)
+	w.says(w.victim.transport, v1alpha1.DegradedCondition, w.hostile+"/thief")
 	w.undo()
 }

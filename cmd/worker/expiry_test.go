@@ -45,7 +45,7 @@ func newExpiring(t *testing.T, soon func(e *expiring, expires time.Time)) *expir
 	e.expires = time.Now().Add(expiresSoon)
 	soon(e, e.expires)
 	e.process.start()
-	e.suspects.start()
+	e.quarantine.start()
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("log of the worker:\n%s", tail(e.log.String()))
@@ -104,7 +104,7 @@ func (e *expiring) works(t *testing.T) {
 		defer e.partner.mu.Unlock()
 		return len(ends)+len(e.partner.handled) >= published && e.Stored() == 0
 	})
-	for _, p := range []*process{e.process, e.suspects} {
+	for _, p := range []*process{e.process, e.quarantine} {
 		if err := p.end(syscall.SIGTERM); err != nil { // they are the processes that were started
 			t.Errorf("a worker did not stop cleanly: %v\n%s", err, p.log)
 		}

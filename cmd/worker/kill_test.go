@@ -119,9 +119,9 @@ type scene struct {
 
 	partner *partner
 	process *process
-	// suspects is the process that handles what a worker left when it ended.
-	suspects *process
-	url      string
+	// quarantine is the process that handles what a worker left when it ended.
+	quarantine *process
+	url        string
 }
 
 func newScene(t *testing.T, broker *testbroker.Broker) *scene {
@@ -165,8 +165,8 @@ func newSceneWith(t *testing.T, broker *testbroker.Broker, concurrency int32, st
 		partner: p,
 		url:     broker.URL(vhost),
 		process: &worker,
-		suspects: &process{t: t, binary: worker.binary, args: append(slices.Clone(worker.args),
-			"--suspects", "--journal", filepath.Join(folder, "journal"))},
+		quarantine: &process{t: t, binary: worker.binary, args: append(slices.Clone(worker.args),
+			"--quarantine", "--journal", filepath.Join(folder, "journal"))},
 	}
 }
 
@@ -203,7 +203,7 @@ func (s *scene) settle(t *testing.T) (ended, repeated int) {
 		defer s.partner.mu.Unlock()
 		return len(ends)+len(s.partner.handled) >= messages && s.Ready(testtransport.Queue) == 0 && s.Waiting() == 0
 	})
-	for _, p := range []*process{s.process, s.suspects} {
+	for _, p := range []*process{s.process, s.quarantine} {
 		if err := p.end(syscall.SIGTERM); err != nil {
 			t.Errorf("a worker did not stop cleanly: %v\n%s", err, p.log)
 		}
@@ -223,7 +223,7 @@ func TestAKilledWorkerLosesNoMessage(t *testing.T) {
 	s := newScene(t, testbroker.Shared(t))
 	s.fill()
 	s.process.start()
-	s.suspects.start()
+	s.quarantine.start()
 	kills := 0
 	for _, at := range []int64{500, 2500, 5000, 8000} {
 		testtransport.Eventually(t, fmt.Sprint(at, " requests"), func() bool { return s.partner.requests.Load() >= at })
@@ -246,7 +246,7 @@ func TestABrokerRestartLosesNoMessage(t *testing.T) {
 	s := newScene(t, broker)
 	s.fill()
 	s.process.start()
-	s.suspects.start()
+	s.quarantine.start()
 	for i, restart := range []func(context.Context) error{
 		broker.Restart,
 		func(ctx context.Context) error {

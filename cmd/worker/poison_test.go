@@ -79,7 +79,7 @@ func TestOfAThousandMessagesOnlyTheOneThatKillsItsWorkerFails(t *testing.T) {
 			w.Publish("async", testtransport.Queue, numbered(0, good/5)...)
 			w.Publish("async", testtransport.Queue, named("poison"))
 			w.Publish("async", testtransport.Queue, numbered(good/5, good)...)
-			pods := []*pod{w.suspectsWorker(), w.worker("worker-0"), w.worker("worker-1"), w.worker("worker-2")}
+			pods := []*pod{w.quarantineWorker(), w.worker("worker-0"), w.worker("worker-1"), w.worker("worker-2")}
 			began := time.Now()
 			var allHandled, convicted time.Duration
 			testtransport.Eventually(t, "all to be handled and the poison to be convicted", func() bool {
@@ -98,7 +98,7 @@ func TestOfAThousandMessagesOnlyTheOneThatKillsItsWorkerFails(t *testing.T) {
 				t.Fatalf("%d messages failed, the first is %s", len(failed), failed[0].MessageId)
 			}
 			for name, want := range map[string]any{
-				"redrive-reason": "PoisonCrash", "redrive-crashes": int64(3), "redrive-crash-exit": "signal: killed", "redrive-worker": "suspects",
+				"redrive-reason": "PoisonCrash", "redrive-crashes": int64(3), "redrive-crash-exit": "signal: killed", "redrive-worker": "quarantine",
 				"redrive-queue": testtransport.Queue,
 			} {
 				if got := failed[0].Headers[name]; got != want {
@@ -132,7 +132,7 @@ func TestOfAThousandMessagesOnlyTheOneThatKillsItsWorkerFails(t *testing.T) {
 
 func TestARollingUpdateUnderLoadMovesNoMessage(t *testing.T) {
 	w := newWard(t, testbroker.Shared(t), wardOptions{})
-	pods := []*pod{w.suspectsWorker(), w.worker("worker-0"), w.worker("worker-1"), w.worker("worker-2")}
+	pods := []*pod{w.quarantineWorker(), w.worker("worker-0"), w.worker("worker-1"), w.worker("worker-2")}
 	stream := newStream(t, w.url)
 	for i := range 3 {
 		stream.more(t, 200)
@@ -154,16 +154,16 @@ func TestARollingUpdateUnderLoadMovesNoMessage(t *testing.T) {
 	w.nobodyCharged()
 }
 
-func TestMainWorkGoesOnWhileASuspectRuns(t *testing.T) {
+func TestMainWorkGoesOnWhileAQuarantineRuns(t *testing.T) {
 	w := newWard(t, testbroker.Shared(t), wardOptions{})
 	release := w.hold(t, "slow")
-	w.suspect(named("slow"), named("next"))
-	pods := []*pod{w.suspectsWorker(), w.worker("worker-0")}
+	w.quarantined(named("slow"), named("next"))
+	pods := []*pod{w.quarantineWorker(), w.worker("worker-0")}
 	w.awaitCall("slow", 1)
 	w.Publish("async", testtransport.Queue, numbered(0, 200)...)
 	testtransport.Eventually(t, "the work beside", func() bool { return len(w.outcome()) == 200 })
 	if w.called("next") > 0 {
-		t.Error("two suspects ran at a time")
+		t.Error("two quarantined messages ran at a time")
 	}
 	release()
 	w.awaitHandled("slow", "next")
@@ -171,13 +171,13 @@ func TestMainWorkGoesOnWhileASuspectRuns(t *testing.T) {
 	w.nobodyCharged()
 }
 
-func TestACutConnectionChargesNoSuspect(t *testing.T) {
+func TestACutConnectionChargesNoQuarantine(t *testing.T) {
 	broker := testbroker.Shared(t)
 	proxy := testtransport.NewProxy(t, testtransport.Address(t, broker.AMQPURL))
 	w := newWard(t, broker, wardOptions{address: proxy.Address})
 	release := w.hold(t, "a")
-	w.suspect(named("a"), named("b"))
-	pod := w.suspectsWorker()
+	w.quarantined(named("a"), named("b"))
+	pod := w.quarantineWorker()
 	for n := range 4 {
 		w.awaitCall("a", n+1)
 		next := w.hold(t, "a")
@@ -188,19 +188,19 @@ func TestACutConnectionChargesNoSuspect(t *testing.T) {
 	w.awaitCall("a", 5)
 	release()
 	w.awaitHandled("a", "b")
-	testtransport.Eventually(t, "the queue to be empty", func() bool { return w.Ready(suspectsQueue) == 0 })
+	testtransport.Eventually(t, "the queue to be empty", func() bool { return w.Ready(quarantineQueue) == 0 })
 	stop(t, pod)
 	w.nobodyCharged()
 }
 
-func TestABrokerRestartChargesNoSuspect(t *testing.T) {
+func TestABrokerRestartChargesNoQuarantine(t *testing.T) {
 	testtransport.Long(t)
 	broker := testbroker.Private(t)
 	w := newWard(t, broker, wardOptions{})
 	release := w.hold(t, "a", "main")
-	w.suspect(named("a"), named("b"))
+	w.quarantined(named("a"), named("b"))
 	w.Publish("async", testtransport.Queue, named("main"))
-	pods := []*pod{w.suspectsWorker(), w.worker("worker-0")}
+	pods := []*pod{w.quarantineWorker(), w.worker("worker-0")}
 	w.awaitCall("a", 1)
 	w.awaitCall("main", 1)
 	must(t, broker.Restart(t.Context()))
@@ -219,13 +219,13 @@ func TestAPeekChargesNobody(t *testing.T) {
 			map[string]any{"count": 10, "ackmode": "ack_requeue_true", "encoding": "auto"})
 	}
 	release := w.hold(t, "a")
-	w.suspect(named("a"), named("b"))
-	suspects := w.suspectsWorker()
+	w.quarantined(named("a"), named("b"))
+	quarantine := w.quarantineWorker()
 	w.awaitCall("a", 1)
 	w.Publish("async", testtransport.Queue, numbered(0, 5)...)
 	for range 4 {
 		// A queue with a single active consumer may refuse to be looked into, which is as well.
-		if status := peek(suspectsQueue); status != http.StatusOK && status != http.StatusBadRequest {
+		if status := peek(quarantineQueue); status != http.StatusOK && status != http.StatusBadRequest {
 			t.Errorf("status %d", status)
 		}
 		if status := peek(testtransport.Queue); status != http.StatusOK {
@@ -239,16 +239,16 @@ func TestAPeekChargesNobody(t *testing.T) {
 	})
 	release()
 	w.awaitHandled("a", "b", "0", "1", "2", "3", "4")
-	stop(t, suspects, worker)
+	stop(t, quarantine, worker)
 	w.nobodyCharged()
 }
 
 func TestAMessageThatHangsIsAFailureAndNoCrash(t *testing.T) {
 	w := newWard(t, testbroker.Shared(t), wardOptions{timeout: 300 * time.Millisecond})
-	w.hold(t, "suspect", "main")
-	w.suspect(named("suspect"))
+	w.hold(t, "quarantine", "main")
+	w.quarantined(named("quarantine"))
 	w.Publish("async", testtransport.Queue, named("main"))
-	pods := []*pod{w.suspectsWorker(), w.worker("worker-0")}
+	pods := []*pod{w.quarantineWorker(), w.worker("worker-0")}
 	for range 2 {
 		d := w.Take("async.failed")
 		if d.Headers["redrive-reason"] != "MaxRetries" || d.Headers["redrive-error-source"] != "Timeout" ||
@@ -257,12 +257,12 @@ func TestAMessageThatHangsIsAFailureAndNoCrash(t *testing.T) {
 		}
 	}
 	stop(t, pods...)
-	if n := w.called("suspect"); n != 2 {
-		t.Errorf("the suspect was handled %d times", n)
+	if n := w.called("quarantine"); n != 2 {
+		t.Errorf("the quarantined message was handled %d times", n)
 	}
 }
 
-func TestASuspectIsRetriedByItsPolicy(t *testing.T) {
+func TestAQuarantineIsRetriedByItsPolicy(t *testing.T) {
 	for name, tt := range map[string]struct {
 		answers []int
 		charges int
@@ -275,8 +275,8 @@ func TestASuspectIsRetriedByItsPolicy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWard(t, testbroker.Shared(t), wardOptions{})
 			w.answer("m", tt.answers...)
-			w.suspect(named("m"))
-			pods := []*pod{w.suspectsWorker(), w.worker("worker-0")}
+			w.quarantined(named("m"))
+			pods := []*pod{w.quarantineWorker(), w.worker("worker-0")}
 			w.awaitHandled("m")
 			testtransport.Eventually(t, "the queues to be empty", func() bool { return w.Stored() == 0 })
 			stop(t, pods...)
@@ -284,7 +284,7 @@ func TestASuspectIsRetriedByItsPolicy(t *testing.T) {
 				t.Errorf("%d attempts, want %d", n, len(tt.answers))
 			}
 			if moved, charged := w.moves(); len(moved) != 1 || len(charged) != tt.charges {
-				t.Errorf("%d times to the suspects' queue uncharged, want once; %d times charged, want %d", len(moved), len(charged), tt.charges)
+				t.Errorf("%d times to the quarantine queue uncharged, want once; %d times charged, want %d", len(moved), len(charged), tt.charges)
 			}
 			if n := w.Ready("async.failed"); n > 0 {
 				t.Errorf("%d messages failed", n)
@@ -301,19 +301,19 @@ func TestAPodThatVanishesConvictsNobodyAndIsLeftToTheDeliveryLimit(t *testing.T)
 	const limit = 3
 	w := newWard(t, testbroker.Shared(t), wardOptions{})
 	if status := w.manage(http.MethodPut, "/api/policies/"+w.vhost+"/limit", map[string]any{
-		"pattern": "^test\\.suspect$", "apply-to": "queues", "definition": map[string]any{"delivery-limit": limit},
+		"pattern": "^test\\.quarantine$", "apply-to": "queues", "definition": map[string]any{"delivery-limit": limit},
 	}); status != http.StatusCreated {
 		t.Fatalf("status %d", status)
 	}
 	w.hold(t, "fatal")
-	w.suspect(named("fatal"), named("innocent"))
+	w.quarantined(named("fatal"), named("innocent"))
 	for n := range limit + 1 {
-		pod := w.suspectsWorker()
+		pod := w.quarantineWorker()
 		w.awaitCall("fatal", n+1)
 		pod.end(syscall.SIGKILL)
 		must(t, os.RemoveAll(w.journal()))
 	}
-	pod := w.suspectsWorker()
+	pod := w.quarantineWorker()
 	w.awaitHandled("innocent")
 	d := w.Take("async.failed")
 	deaths, _ := d.Headers["x-death"].([]any)
@@ -328,8 +328,8 @@ func TestAPodThatVanishesConvictsNobodyAndIsLeftToTheDeliveryLimit(t *testing.T)
 func TestAContainerThatIsKilledWithItsSupervisorChargesItsMessage(t *testing.T) {
 	w := newWard(t, testbroker.Shared(t), wardOptions{})
 	w.hold(t, "fatal")
-	w.suspect(named("fatal"))
-	pod := w.suspectsWorker()
+	w.quarantined(named("fatal"))
+	pod := w.quarantineWorker()
 	for n := range 3 {
 		w.awaitCall("fatal", n+1)
 		pod.mu.Lock()
@@ -367,8 +367,8 @@ func TestAMessageThatKillsItsWorkerOutsideOfTheHandlerIsCharged(t *testing.T) {
 			tt.options.memory = spareMemory
 			w := newWard(t, testbroker.Shared(t), tt.options)
 			w.answer("fatal", http.StatusBadGateway)
-			w.suspect(heavy("fatal"), named("innocent"), named("another"))
-			pod := w.suspectsWorker()
+			w.quarantined(heavy("fatal"), named("innocent"), named("another"))
+			pod := w.quarantineWorker()
 			w.awaitHandled("innocent", "another")
 			d := w.Take("async.failed")
 			if d.MessageId != "fatal" || d.Headers["redrive-reason"] != "PoisonCrash" || d.Headers["redrive-crashes"] != int64(3) ||

@@ -27,7 +27,7 @@ func TestUsersInTurnWithARightToLittleLoseAndRepeatNothing(t *testing.T) {
 		ManagementURL: "http://" + management.Host, Username: management.User.Username(), Password: password, VHost: r.vhost,
 	})
 	must(t, err)
-	rights := topology.WorkerRights(compile.Names{Prefix: "async"}, []string{testtransport.Queue, testtransport.Queue + compile.SuspectsSuffix})
+	rights := topology.WorkerRights(compile.Names{Prefix: "async"}, []string{testtransport.Queue, testtransport.Queue + compile.QuarantineSuffix})
 	names := topology.UserNames(testtransport.New(""), r.vhost)
 	t.Cleanup(func() {
 		for _, name := range names {

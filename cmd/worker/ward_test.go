@@ -38,8 +38,8 @@ const (
 	// deadly is the doctor's answer that kills the worker which asked.
 	deadly = http.StatusTeapot
 
-	suspectsQueue = testtransport.Queue + compile.SuspectsSuffix
-	// movedQueue gets a copy of whatever is published to the suspects' queue.
+	quarantineQueue = testtransport.Queue + compile.QuarantineSuffix
+	// movedQueue gets a copy of whatever is published to the quarantine queue.
 	movedQueue = "moved"
 )
 
@@ -242,12 +242,12 @@ func newWard(t *testing.T, broker *testbroker.Broker, o wardOptions) *ward {
 	w.Broker = testtransport.Declare(t, w.url, transport, result)
 	_, err = w.Channel().QueueDeclare(movedQueue, true, false, false, false, nil)
 	must(t, err)
-	must(t, w.Channel().QueueBind(movedQueue, suspectsQueue, "async.return", false, nil))
+	must(t, w.Channel().QueueBind(movedQueue, quarantineQueue, "async.return", false, nil))
 	return w
 }
 
-// moves are the messages that were published to the suspects' queue so far: those that a worker moved there, and those that
-// carry crashes, which the suspects' worker put there again.
+// moves are the messages that were published to the quarantine queue so far: those that a worker moved there, and those that
+// carry crashes, which the quarantine worker put there again.
 func (w *ward) moves() (moved, charged []string) {
 	w.t.Helper()
 	w.copies = append(w.copies, w.TakeAll(movedQueue)...)
@@ -261,10 +261,10 @@ func (w *ward) moves() (moved, charged []string) {
 	return moved, charged
 }
 
-// suspect makes a message one that came back from a worker that ended.
-func (w *ward) suspect(messages ...amqp091.Publishing) {
+// quarantined makes a message one that came back from a worker that ended.
+func (w *ward) quarantined(messages ...amqp091.Publishing) {
 	w.t.Helper()
-	w.Publish("async.return", suspectsQueue, messages...)
+	w.Publish("async.return", quarantineQueue, messages...)
 }
 
 // manage calls the management API with a body, and returns the status.
@@ -320,10 +320,10 @@ func (w *ward) worker(name string) *pod {
 	return w.run(name)
 }
 
-// suspectsWorker starts a pod that handles suspects.
-func (w *ward) suspectsWorker() *pod {
+// quarantineWorker starts a pod that handles quarantined messages.
+func (w *ward) quarantineWorker() *pod {
 	w.t.Helper()
-	return w.run("suspects", "--suspects", "--journal", w.journal())
+	return w.run("quarantine", "--quarantine", "--journal", w.journal())
 }
 
 func (w *ward) journal() string { return filepath.Join(w.folder, "journal") }

@@ -30,7 +30,7 @@ func TestArgoCDAndFluxAgreeOnEveryFixture(t *testing.T) {
 func TestTheMessageSaysWhy(t *testing.T) {
 	cases := []struct{ fixture, want string }{
 		{"Current/transport-ready", "the broker and the workers are as the spec asks"},
-		{"Current/transport-ready-with-warning", "Warning: queue/test: no worker group consumes this queue"},
+		{"Current/transport-ready-degraded", "Degraded: queue/test: no worker group consumes this queue"},
 		{"InProgress/transport-edited", "the operator has not looked at the latest change yet"},
 		{"InProgress/transport-without-its-secret", `SecretNotFound: there is no Secret "rabbitmq" in namespace "shop"`},
 		{"Failed/transport-conflict", "Conflict: queue/test: x-message-ttl is 60000 and not none"},

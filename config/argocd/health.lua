@@ -35,7 +35,7 @@ end
 if not is("Ready") then
   return health("Progressing", found["Ready"] and told("Ready") or "the operator has not looked at it yet")
 end
-if is("Warning") then
-  return health("Healthy", "Warning: " .. found["Warning"].message)
+if is("Degraded") then
+  return health("Healthy", "Degraded: " .. found["Degraded"].message)
 end
 return health("Healthy", found["Ready"].message)

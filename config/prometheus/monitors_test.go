@@ -68,13 +68,13 @@ func TestTheManagersMonitorFindsItsService(t *testing.T) {
 	}
 }
 
-func TestTheWorkersMonitorFindsThePodsOfWorkersAndOfSuspects(t *testing.T) {
+func TestTheWorkersMonitorFindsThePodsOfWorkersAndOfQuarantine(t *testing.T) {
 	var m monitor
 	decode(t, "prometheus/workers_monitor.yaml", &m)
 	transport := testtransport.New("http://127.0.0.1:8080/")
 	options := workload.Options{Image: "redrive-worker"}
 	for name, build := range map[string]func(*v1alpha1.Transport, *v1alpha1.Worker, workload.Options) (*appsv1.Deployment, error){
-		"workers": workload.Deployment, "suspects": workload.SuspectsDeployment,
+		"workers": workload.Deployment, "quarantine": workload.QuarantineDeployment,
 	} {
 		made, err := build(transport, &transport.Spec.Workers[0], options)
 		if err != nil {

@@ -24,8 +24,8 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	var err error
-	if flag.Arg(0) == local.SuspectsArgument {
-		err = local.SuspectsWorker(ctx, os.Stdin, os.Stdout, os.Stderr)
+	if flag.Arg(0) == local.QuarantineArgument {
+		err = local.QuarantineWorker(ctx, os.Stdin, os.Stdout, os.Stderr)
 	} else {
 		err = demo(ctx, *samples, *inCluster)
 	}

@@ -33,7 +33,7 @@ type process struct {
 func newProcess(p *place, log io.Writer) *process {
 	return &process{place: p, runner: local.NewRunner(local.Options{
 		Waits: topology.DefaultWaits(), Reapply: 15 * time.Second, Refresh: lookEvery,
-		SuspectsStay: time.Minute, LogTo: log, LogLevel: slog.LevelWarn,
+		QuarantineStay: time.Minute, LogTo: log, LogLevel: slog.LevelWarn,
 		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})}
 }

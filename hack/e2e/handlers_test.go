@@ -142,14 +142,14 @@ func (s *shop) checkNoAttemptBurnt(times int) {
 	}
 }
 
-func TestMessagesOfAKilledTeamsImageAreHandledByASuspectsPod(t *testing.T) {
+func TestMessagesOfAKilledTeamsImageAreHandledByAQuarantinePod(t *testing.T) {
 	long(t)
 	t.Parallel()
-	checkSuspects(t, openShop(t, "suspects-exec", plan{change: inTeamsImage(t, execHandler())}))
+	checkQuarantine(t, openShop(t, "quarantined messages-exec", plan{change: inTeamsImage(t, execHandler())}))
 }
 
 // TestACommandThatEatsTheMemoryOfItsPodIsConvictedAlone: the kernel ends the command, or with cgroups of version 2 all of its
-// container, so that the suspects' pod has to find out who it was.
+// container, so that the quarantine pod has to find out who it was.
 func TestACommandThatEatsTheMemoryOfItsPodIsConvictedAlone(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -173,7 +173,7 @@ func TestACommandThatEatsTheMemoryOfItsPodIsConvictedAlone(t *testing.T) {
 	}
 }
 
-// TestAMessageThatKillsAWorkerOfTheTeamsOwnIsConvictedAlone: nothing but the suspects' pod can tell who it was.
+// TestAMessageThatKillsAWorkerOfTheTeamsOwnIsConvictedAlone: nothing but the quarantine pod can tell who it was.
 func TestAMessageThatKillsAWorkerOfTheTeamsOwnIsConvictedAlone(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -295,7 +295,7 @@ func TestMessagesWaitForAServerBesideTheWorker(t *testing.T) {
 		if err != nil {
 			return false, err
 		}
-		c := meta.FindStatusCondition(transport.Status.Conditions, v1alpha1.WarningCondition)
+		c := meta.FindStatusCondition(transport.Status.Conditions, v1alpha1.DegradedCondition)
 		return c != nil && c.Reason == v1alpha1.ReasonHandlerNotReady && strings.Contains(c.Message, strconv.Itoa(http.StatusUnauthorized)),
 			transport.Status.Conditions
 	})

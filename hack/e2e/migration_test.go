@@ -44,7 +44,7 @@ func TestAQueueBecomesAQuorumQueueUnderLoad(t *testing.T) {
 	s.awaitExchanged()
 	s.awaitHandled(100)
 	checkOnce(t, s.tally.settle(flow.stop(), 2*time.Minute))
-	if kind, left := s.kindOf(ordersQueue), s.kindOf(ordersQueue+".standin"); kind != "quorum" || left != "" {
+	if kind, left := s.kindOf(ordersQueue), s.kindOf(ordersQueue+".migrating"); kind != "quorum" || left != "" {
 		t.Errorf("the queue is %q, and the stand-in %q", kind, left)
 	}
 }
@@ -72,7 +72,7 @@ func TestAnOrderedQueueBecomesAQuorumQueueWhileMessagesWait(t *testing.T) {
 	s.update(func(transport *v1alpha1.Transport) { queueOf(transport, ordersQueue).Type = nil })
 	await(t, time.Minute, "messages in both queues", func() (bool, any) {
 		inQueue, err := s.count(ordersQueue)
-		beside, none := s.count(ordersQueue + ".standin")
+		beside, none := s.count(ordersQueue + ".migrating")
 		return inQueue >= waiting && beside >= meanwhile && errors.Join(err, none) == nil, fmt.Sprint(inQueue, beside, err, none)
 	})
 
@@ -82,7 +82,7 @@ func TestAnOrderedQueueBecomesAQuorumQueueWhileMessagesWait(t *testing.T) {
 	maps.Copy(all, flow.stop())
 	checkOnce(t, s.tally.settle(all, 2*time.Minute))
 	s.checkOrder(len(all))
-	if kind, left := s.kindOf(ordersQueue), s.kindOf(ordersQueue+".standin"); kind != "quorum" || left != "" {
+	if kind, left := s.kindOf(ordersQueue), s.kindOf(ordersQueue+".migrating"); kind != "quorum" || left != "" {
 		t.Errorf("the queue is %q, and the stand-in %q", kind, left)
 	}
 }
@@ -92,7 +92,7 @@ func queueOf(transport *v1alpha1.Transport, name string) *v1alpha1.Queue {
 	return &transport.Spec.Queues[at]
 }
 
-// awaitExchanged waits until no queue is exchanged any more and all is as it should be.
+// awaitExchanged waits until no queue is migrated any more and all is as it should be.
 func (s *shop) awaitExchanged() {
 	s.t.Helper()
 	await(s.t, 4*time.Minute, "the exchange to be over", func() (bool, any) {

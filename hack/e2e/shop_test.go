@@ -207,7 +207,7 @@ func (s *shop) queueNames() string {
 	for i, q := range s.transport.Spec.Queues {
 		names[i] = q.Name
 	}
-	return "^(" + strings.Join(names, "|") + `)(\.(suspect|standin))?$`
+	return "^(" + strings.Join(names, "|") + `)(\.(quarantine|migrating))?$`
 }
 
 func (s *shop) objectNames() string {

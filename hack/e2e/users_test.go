@@ -26,7 +26,7 @@ func TestWorkersWithAUserOfTheirOwn(t *testing.T) {
 	user := s.scopedUser(s.awaitReady(readyWithin))
 	s.awaitUser(user, s.worker.user)
 	checkMixed(t, s, messages)
-	checkSuspects(t, s)
+	checkQuarantine(t, s)
 
 	flow := s.startLoad(60, func(n int) parcel { return parcel{id: numbered("later", n), pause: "100ms"} })
 	s.awaitHandled(60)

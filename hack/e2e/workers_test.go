@@ -120,19 +120,19 @@ func (s *shop) checkNothingMoved() {
 	}
 	must(s.t, s.broker.manage(s.t.Context(), http.MethodGet, apiPath("queues", s.vhost), nil, &queues))
 	for _, q := range queues {
-		if strings.HasSuffix(q.Name, ".suspect") && q.Stats.Published > 0 {
+		if strings.HasSuffix(q.Name, ".quarantine") && q.Stats.Published > 0 {
 			s.t.Errorf("%d messages were moved to %s", q.Stats.Published, q.Name)
 		}
 	}
 }
 
-func TestMessagesOfAKilledWorkerAreHandledByASuspectsPod(t *testing.T) {
+func TestMessagesOfAKilledWorkerAreHandledByAQuarantinePod(t *testing.T) {
 	t.Parallel()
-	checkSuspects(t, openShop(t, "suspects", plan{}))
+	checkQuarantine(t, openShop(t, "quarantine", plan{}))
 }
 
-// checkSuspects kills a worker and looks what becomes of what it had in hand.
-func checkSuspects(t *testing.T, s *shop) {
+// checkQuarantine kills a worker and looks what becomes of what it had in hand.
+func checkQuarantine(t *testing.T, s *shop) {
 	t.Helper()
 	parcels := make([]parcel, 60)
 	for n := range parcels {
@@ -142,8 +142,8 @@ func checkSuspects(t *testing.T, s *shop) {
 	s.awaitHandled(1)
 	before := s.awaitPods(2, time.Minute)
 	must(t, suite.kill(t.Context(), s.namespace, before[0].Name))
-	await(t, 2*time.Minute, "a pod for the suspects", func() (bool, any) {
-		pods, err := s.podsWith(t.Context(), "redrive.dev/suspects")
+	await(t, 2*time.Minute, "a quarantine pod", func() (bool, any) {
+		pods, err := s.podsWith(t.Context(), "redrive.dev/quarantine")
 		return err == nil && len(pods) == 1 && podReady(&pods[0]), fmt.Sprint(len(pods), err)
 	})
 	s.tally.settle(all, 2*time.Minute)

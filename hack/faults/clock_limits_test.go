@@ -135,7 +135,7 @@ func TestAClockThatStepsAnHourKeepsTheRetryBudget(t *testing.T) {
 				return failsFirst(c)
 			},
 			change: func(worker *v1alpha1.Worker) {
-				worker.Budget = &v1alpha1.Budget{Percent: 1, Window: v1alpha1.NewDuration(window), MinPerSecond: new(int32(perSecond))}
+				worker.RetryBudget = &v1alpha1.RetryBudget{Percent: 1, Window: v1alpha1.NewDuration(window), MinPerSecond: new(int32(perSecond))}
 			},
 		})
 		began := time.Now()
@@ -180,7 +180,7 @@ func TestAClockThatStepsAnHourKeepsAnOpenBreakerToItsTime(t *testing.T) {
 						return http.StatusOK
 					},
 					change: func(worker *v1alpha1.Worker) {
-						worker.Breaker = &v1alpha1.Breaker{
+						worker.CircuitBreaker = &v1alpha1.CircuitBreaker{
 							MinimumCalls: new(int32(2)), OpenFor: v1alpha1.NewDuration(openFor), MaxOpenFor: v1alpha1.NewDuration(openFor),
 						}
 					},

@@ -4,7 +4,7 @@
 // success and what the failure queue holds on the other. The workers' own counts are not believed.
 //
 // Every case ends the same way (scene.settle): no message is lost, no more of them ended twice than were in flight at the
-// faults, and no queue, lane or suspect queue holds one. How long the worker took to go on by itself is logged.
+// faults, and no queue, lane or quarantine queue holds one. How long the worker took to go on by itself is logged.
 // docs/reliability.md has the cases in a table.
 //
 // The matrix (TestAFaultOfOneObjectStaysWithIt) is for what fails alone: a fault in one lane, queue, exchange or right, while messages that

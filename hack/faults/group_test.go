@@ -24,8 +24,8 @@ type group struct {
 	t testing.TB
 	// workers take messages from the work queue.
 	workers []*process
-	// suspects is the worker that handles alone what a session has left unsettled; nil where another process runs it.
-	suspects *process
+	// quarantine is the worker that handles alone what a session has left unsettled; nil where another process runs it.
+	quarantine *process
 }
 
 // startGroup starts the processes of the scene's worker group.
@@ -35,7 +35,7 @@ func (s *scene) startGroup(replicas int) *group {
 	for n := range replicas {
 		g.workers = append(g.workers, s.newWorker(fmt.Sprint("worker-", n)))
 	}
-	g.suspects = s.newWorker("suspects", "--suspects", "--journal", s.t.TempDir())
+	g.quarantine = s.newWorker("quarantine", "--quarantine", "--journal", s.t.TempDir())
 	g.start()
 	return g
 }
@@ -56,10 +56,10 @@ func (g *group) start() {
 
 // all processes of the group.
 func (g *group) all() []*process {
-	if g.suspects == nil {
+	if g.quarantine == nil {
 		return g.workers
 	}
-	return append(slices.Clone(g.workers), g.suspects)
+	return append(slices.Clone(g.workers), g.quarantine)
 }
 
 // revive starts those that have ended, as the kubelet does.

@@ -94,7 +94,7 @@ func (m *matrix) run() {
 	lifted := time.Now()
 	m.published = m.traffic.stop()
 	m.t.Logf("what waited for it ended within %s", m.allEnd().Sub(lifted).Round(100*time.Millisecond))
-	m.settle(bounds{faults: m.faults, duplicates: m.inFlight, refused: m.cell.by == theSuspects})
+	m.settle(bounds{faults: m.faults, duplicates: m.inFlight, refused: m.cell.by == theQuarantine})
 	for id, times := range m.ends() {
 		if times > 1+m.faults {
 			m.t.Errorf("message %d of %s ended %d times", id, m.traffic.flows[id], times)
@@ -110,7 +110,7 @@ func (m *matrix) warm() {
 	})
 	m.isHit()
 	consumers(m)
-	m.await(atOnceWithin, "what was cut off to be quarantined", func() bool { return m.suspected() > 0 })
+	m.await(atOnceWithin, "what was cut off to be quarantined", func() bool { return m.quarantined() > 0 })
 	published := m.traffic.published()
 	m.await(atOnceWithin, "all flows to be steady", func() bool { return m.missingOf(0, published, nil) == "" })
 }
@@ -248,8 +248,8 @@ func (m *matrix) isNamed(struck time.Time) {
 		return
 	}
 	p := m.group.workers[0]
-	if m.cell.by == theSuspects {
-		p = m.group.suspects
+	if m.cell.by == theQuarantine {
+		p = m.group.quarantine
 	}
 	for {
 		told := m.troubles(p)

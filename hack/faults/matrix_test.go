@@ -13,7 +13,7 @@ import (
 // on beside it.
 const (
 	free       = "free"
-	quarantine = testtransport.Queue + ".suspect"
+	quarantine = testtransport.Queue + ".quarantine"
 	failures   = "async.failed"
 	fallback   = "async.fallback"
 	returning  = "async.return"
@@ -46,7 +46,7 @@ type member int
 
 const (
 	aWorker member = iota
-	theSuspects
+	theQuarantine
 )
 
 // cells of the matrix {lane, work queue, quarantine queue, failure queue, exchange, right} x {missing, without leader, not
@@ -77,8 +77,8 @@ func cells() []cell {
 		{object: "work queue", fault: "not confirming", strike: stopped(testtransport.Queue), needs: all, others: all},
 		{object: "work queue", fault: "slow", strike: slow(testtransport.Queue), needs: all, others: all},
 
-		{object: "quarantine queue", fault: "missing", strike: deleted(quarantine), anew: consumers, needs: all, others: all, names: quarantine, by: theSuspects},
-		{object: "quarantine queue", fault: "without leader", strike: stopped(quarantine), anew: everybody, needs: all, others: all, names: quarantine, by: theSuspects},
+		{object: "quarantine queue", fault: "missing", strike: deleted(quarantine), anew: consumers, needs: all, others: all, names: quarantine, by: theQuarantine},
+		{object: "quarantine queue", fault: "without leader", strike: stopped(quarantine), anew: everybody, needs: all, others: all, names: quarantine, by: theQuarantine},
 		{object: "quarantine queue", fault: "not confirming", strike: stopped(quarantine), anew: consumers, needs: all, others: all, names: returning + " " + quarantine},
 		{object: "quarantine queue", fault: "slow", strike: slow(quarantine), anew: consumers, needs: all, others: all},
 
@@ -95,7 +95,7 @@ func cells() []cell {
 		{object: "right to publish to return", fault: "missing", strike: unpermitted(returning), anew: everybody, needs: []kind{plain}, others: exceptRetried, names: returning},
 		{object: "right to publish to failed", fault: "missing", strike: unpermitted(failures), anew: publishers, needs: []kind{failing}, others: exceptFailing, names: failures, soon: true},
 		{object: "right to consume the work queue", fault: "missing", strike: unpermitted(testtransport.Queue), anew: consumers, needs: all, others: all, names: testtransport.Queue},
-		{object: "right to consume the quarantine queue", fault: "missing", strike: unpermitted(quarantine), anew: everybody, needs: all, others: all, names: quarantine, by: theSuspects},
+		{object: "right to consume the quarantine queue", fault: "missing", strike: unpermitted(quarantine), anew: everybody, needs: all, others: all, names: quarantine, by: theQuarantine},
 	}
 }
 

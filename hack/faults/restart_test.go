@@ -11,7 +11,7 @@ import (
 )
 
 // A worker that stops settles what it has begun and gives back what it has not, so that the broker delivers nothing again and
-// nothing is suspected.
+// nothing is quarantined.
 func TestWorkersThatAreReplacedUnderLoadRepeatNothing(t *testing.T) {
 	t.Parallel()
 	rounds(t, func(t *testing.T) {
@@ -47,7 +47,7 @@ func TestALateAckAfterAReconnectSettlesNoOtherMessage(t *testing.T) {
 			policy: testtransport.Explicit(100*time.Millisecond, 100*time.Millisecond), answer: func(call) int { return g.pass() },
 		})
 		for range reconnects {
-			// These have the tags that on the next connection those have which move to the suspects.
+			// These have the tags that on the next connection those have which move to the quarantined messages.
 			s.publish(prefetch)
 			s.idle()
 
@@ -57,14 +57,14 @@ func TestALateAckAfterAReconnectSettlesNoOtherMessage(t *testing.T) {
 				return g.waiting() == concurrency && s.wire.onLoan() == prefetch
 			})
 			s.wire.cut()
-			moved := s.suspected() + prefetch
+			moved := s.quarantined() + prefetch
 			s.worksAgain(func() bool {
-				return s.suspected() >= moved && s.wire.onLoan() == prefetch && g.waiting() == concurrency+1
+				return s.quarantined() >= moved && s.wire.onLoan() == prefetch && g.waiting() == concurrency+1
 			})
 
 			openSecond := g.shut()
 			openFirst(http.StatusOK)
-			// The next ones are at the handler, and the next suspect: it is done with the first, and their acks are late.
+			// The next ones are at the handler, and the next quarantined message: it is done with the first, and their acks are late.
 			s.await(atOnceWithin, "the handler to be busy again", func() bool { return g.waiting() == concurrency+1 })
 			s.group.workers[0].kill()
 			openSecond(http.StatusBadGateway) // no success of theirs: what is handled is handled after the kill

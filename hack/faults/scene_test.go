@@ -164,7 +164,7 @@ const allExchanges = `^async\.(fallback|return|failed)$`
 
 // allQueues are those that a worker consumes, as a pattern.
 func (s *scene) allQueues() string {
-	return `^(` + strings.Join(s.queues, "|") + `)(\.(suspect|standin))?$`
+	return `^(` + strings.Join(s.queues, "|") + `)(\.(quarantine|migrating))?$`
 }
 
 // login is the mounted Secret of one process.
@@ -286,11 +286,11 @@ func (s *scene) idle() {
 type bounds struct {
 	faults int
 	// duplicates that the faults may have made, and those that they must have made, or they were not where they should be. No
-	// more messages are suspected either.
+	// more messages are quarantined either.
 	duplicates, atLeast int
 	// lost by the hand of whoever deleted the queue that they were in.
 	deleted []int
-	// refused is true where the broker may refuse what is moved to the suspects' queue. Each try counts there.
+	// refused is true where the broker may refuse what is moved to the quarantine queue. Each try counts there.
 	refused bool
 }
 
@@ -310,9 +310,9 @@ func (s *scene) settle(b bounds) {
 		}
 		duplicates += times - 1
 	}
-	lost, suspected := s.missing(b.deleted), s.suspected()
-	s.t.Logf("faults=%d published=%d ended=%d failed=%d lost=%d deleted=%d duplicates=%d suspected=%d (at most %d) late=%s works again within %s",
-		b.faults, s.published, len(ends), len(s.failed), len(lost), s.published-len(ends)-len(lost), duplicates, suspected, b.duplicates,
+	lost, quarantined := s.missing(b.deleted), s.quarantined()
+	s.t.Logf("faults=%d published=%d ended=%d failed=%d lost=%d deleted=%d duplicates=%d quarantined=%d (at most %d) late=%s works again within %s",
+		b.faults, s.published, len(ends), len(s.failed), len(lost), s.published-len(ends)-len(lost), duplicates, quarantined, b.duplicates,
 		s.partner.latest(), s.slowest())
 	if len(lost) != 0 {
 		s.t.Errorf("%d messages are lost, such as %v", len(lost), lost[:min(10, len(lost))])
@@ -320,17 +320,17 @@ func (s *scene) settle(b bounds) {
 	if duplicates > b.duplicates || duplicates < b.atLeast {
 		s.t.Errorf("%d duplicates, want %d to %d", duplicates, b.atLeast, b.duplicates)
 	}
-	if suspected > b.duplicates && !b.refused {
-		s.t.Errorf("%d messages were suspected, want at most %d", suspected, b.duplicates)
+	if quarantined > b.duplicates && !b.refused {
+		s.t.Errorf("%d messages were quarantined, want at most %d", quarantined, b.duplicates)
 	}
 }
 
-// suspected is how many messages were moved to the suspects' queue.
-func (s *scene) suspected() int {
+// quarantined is how many messages were moved to the quarantine queue.
+func (s *scene) quarantined() int {
 	total := 0
 	for _, p := range s.group.all() {
-		_, suspected := p.wire.suspicions()
-		total += suspected
+		_, quarantined := p.wire.suspicions()
+		total += quarantined
 	}
 	return total
 }

@@ -65,7 +65,7 @@ func unpermitted(object string) func(m *matrix) func() {
 }
 
 // consumers cuts the connections that the workers receive on, publishers those that they publish on, and everybody also those of the
-// suspects' worker.
+// quarantine worker.
 func consumers(m *matrix) {
 	for _, p := range m.group.workers {
 		p.wire.cutConsumers()

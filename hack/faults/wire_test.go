@@ -133,9 +133,9 @@ type wire struct {
 	cables map[*cable]bool
 	dialed int
 	passed map[point]int
-	// redelivered counts deliveries that carry the flag, and suspected the messages that go to a suspects' queue.
-	redelivered, suspected int
-	trap                   *trap
+	// redelivered counts deliveries that carry the flag, and quarantined the messages that go to a quarantine queue.
+	redelivered, quarantined int
+	trap                     *trap
 }
 
 // trap waits for a point, and puts the fault in when it is reached for the n-th time. That frame is not forwarded.
@@ -248,10 +248,10 @@ func (w *wire) dials() int {
 }
 
 // suspicions are the numbers of deliveries that are marked as redelivered, and of messages that were moved for it.
-func (w *wire) suspicions() (redelivered, suspected int) {
+func (w *wire) suspicions() (redelivered, quarantined int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.redelivered, w.suspected
+	return w.redelivered, w.quarantined
 }
 
 // onLoan is the number of deliveries that the worker has not settled, on connections that stand.
@@ -374,7 +374,7 @@ func (c *cable) passes(from side, f frame) bool {
 	return true
 }
 
-// count what the worker has on loan and what it suspects.
+// count what the worker has on loan and what it quarantined messages.
 func (c *cable) count(at point, f frame) {
 	switch at {
 	case point{fromBroker, basicDeliver}:
@@ -386,8 +386,8 @@ func (c *cable) count(at point, f frame) {
 			c.wire.redelivered++
 		}
 	case point{fromClient, basicPublish}:
-		if strings.HasSuffix(f.routingKey(), ".suspect") {
-			c.wire.suspected++
+		if strings.HasSuffix(f.routingKey(), ".quarantine") {
+			c.wire.quarantined++
 		}
 	case point{fromClient, basicAck}, point{fromClient, basicReject}:
 		settled, multiple := f.settled()

@@ -28,10 +28,10 @@ type Options struct {
 	// worker can have it. Left out, it is a registry of the worker's own with the metrics of Go and of the process.
 	Metrics *prometheus.Registry
 
-	// Suspects makes this the worker that handles the messages of the suspects' queues, one at a time, in a child process which
+	// Quarantine makes this the worker that handles the messages of the quarantine queues, one at a time, in a child process which
 	// they may bring down. Journal is the folder that remembers over a crash which message was handled.
-	Suspects bool
-	Journal  string
+	Quarantine bool
+	Journal    string
 	// UntilEOF stops the worker also when standard input ends, as it does when the process is gone that started it, and when
 	// SIGINT or SIGTERM comes. Standard input is used up for that.
 	UntilEOF bool
@@ -59,10 +59,10 @@ func Flags(flags *flag.FlagSet) *Options {
 		"folder with what an http handler takes from Secrets: headers/ with a file for each, and ca.crt; read again when it changes")
 	flags.StringVar(&o.Listen, "listen", defaultListen, "address of /healthz, /readyz, /status and /metrics")
 	flags.TextVar(&o.LogLevel, "log-level", slog.LevelInfo, "DEBUG, INFO, WARN or ERROR")
-	flags.BoolVar(&o.Suspects, "suspects", false,
-		"handle the messages of the suspects' queues instead, one at a time, in a process that may be brought down")
+	flags.BoolVar(&o.Quarantine, "quarantine", false,
+		"handle the messages of the quarantine queues instead, one at a time, in a process that may be brought down")
 	flags.StringVar(&o.Journal, "journal", defaultJournal,
-		"folder that remembers over a crash which message was handled; of the suspects' worker")
+		"folder that remembers over a crash which message was handled; of the quarantine worker")
 	flags.BoolVar(&o.UntilEOF, "stop-on-stdin-close", false, "stop also when standard input ends, as it does with the process that started this one")
 	flags.StringVar(&o.Install, "install", "", "copy this program to the file worker in a folder, and end")
 	return &o

@@ -19,7 +19,7 @@ import (
 	"redrive.dev/redrive/handler"
 	"redrive.dev/redrive/internal/child"
 	calls "redrive.dev/redrive/internal/handler"
-	"redrive.dev/redrive/internal/suspects"
+	"redrive.dev/redrive/internal/quarantine"
 	"redrive.dev/redrive/internal/worker"
 )
 
@@ -30,7 +30,7 @@ import (
 //
 // The worker's flags are added to those of flag.CommandLine, so that a program can have its own, of other names; it must leave it to
 // Main to parse them. The exit code is 0 after a stop, 1 after an error, which is on standard error, and 2 where the command line
-// is wrong. With --suspects it is that of the worker's process, which is then a child of this one.
+// is wrong. With --quarantine it is that of the worker's process, which is then a child of this one.
 //
 // It has to be called by the main goroutine: where the process is the first of its container, that one takes away the processes
 // that others leave behind. Where h is nil the Transport has to name another handler than inProcess.
@@ -61,7 +61,7 @@ func exitCode(err error) int {
 // Run is Main for a program with a main function of its own. It runs a worker until ctx ends and all is settled, or until an
 // error that needs people or a new process; a broker or a handler that is away is none.
 //
-// On Kubernetes the program is given the worker's command line, so it has to take its Options from Flags. Where they say Suspects,
+// On Kubernetes the program is given the worker's command line, so it has to take its Options from Flags. Where they say Quarantined messages,
 // Run starts the same program again with the same arguments and hands the work to that child, so nothing before it may be in the
 // way of a second process.
 func Run(ctx context.Context, h handler.Handler, o Options) error {
@@ -69,16 +69,16 @@ func Run(ctx context.Context, h handler.Handler, o Options) error {
 	if o.Install != "" {
 		return install(o.Install)
 	}
-	isChild := o.Suspects && suspects.IsChild()
+	isChild := o.Quarantine && quarantine.IsChild()
 	switch {
 	case isChild:
-		ctx = suspects.Attach(ctx)
+		ctx = quarantine.Attach(ctx)
 	case o.UntilEOF:
 		var release func()
 		ctx, release = untilEOF(ctx)
 		defer release()
 	}
-	if o.Suspects && !isChild {
+	if o.Quarantine && !isChild {
 		return supervise(ctx, &o)
 	}
 	return work(ctx, h, &o)
@@ -100,12 +100,12 @@ func untilEOF(ctx context.Context) (until context.Context, release func()) {
 type childError int
 
 func (e childError) Error() string {
-	return fmt.Sprintf("the suspects' worker ended with exit code %d", int(e))
+	return fmt.Sprintf("the quarantine worker ended with exit code %d", int(e))
 }
 
-// supervise runs the suspects' worker as a child process.
+// supervise runs the quarantine worker as a child process.
 func supervise(ctx context.Context, o *Options) error {
-	supervisor := suspects.Supervisor{Command: suspects.Itself, Journal: o.Journal, Log: o.Log}
+	supervisor := quarantine.Supervisor{Command: quarantine.Itself, Journal: o.Journal, Log: o.Log}
 	if code := supervisor.Run(ctx); code != 0 {
 		return childError(code)
 	}

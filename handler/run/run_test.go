@@ -98,10 +98,10 @@ func TestAWorkerThatIsToldToStopsAtTheEndOfItsInput(t *testing.T) {
 	}
 }
 
-func TestASuspectsWorkerStopsAtTheEndOfItsInput(t *testing.T) {
+func TestAQuarantineWorkerStopsAtTheEndOfItsInput(t *testing.T) {
 	s := newScene(t, 2, 10*time.Second)
-	p := s.start(t, "team", "--suspects", "--journal", filepath.Join(s.folder, "journal"), "--stop-on-stdin-close")
-	s.Publish("async.return", testtransport.Queue+".suspect", amqp091.Publishing{MessageId: "fine-1"})
+	p := s.start(t, "team", "--quarantine", "--journal", filepath.Join(s.folder, "journal"), "--stop-on-stdin-close")
+	s.Publish("async.return", testtransport.Queue+".quarantine", amqp091.Publishing{MessageId: "fine-1"})
 	p.awaitMetric(t, `redrive_messages_handled_total{outcome="succeeded",queue="test",strategy=""} 1`)
 	must(t, p.input.Close())
 	if code := p.code(); code != 0 {

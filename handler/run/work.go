@@ -16,7 +16,7 @@ import (
 	public "redrive.dev/redrive/handler"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/handler"
-	"redrive.dev/redrive/internal/suspects"
+	"redrive.dev/redrive/internal/quarantine"
 	"redrive.dev/redrive/internal/tracing"
 	"redrive.dev/redrive/internal/version"
 	"redrive.dev/redrive/internal/worker"
@@ -69,8 +69,8 @@ func work(ctx context.Context, program public.Handler, o *Options) error {
 		Name:    name(),
 		Image:   os.Getenv(compile.HandlerImageVariable),
 	}
-	if o.Suspects {
-		if settings.Journal, err = suspects.Open(o.Journal, time.Now, j.log); err != nil {
+	if o.Quarantine {
+		if settings.Journal, err = quarantine.Open(o.Journal, time.Now, j.log); err != nil {
 			return err //nolint:wrapcheck // it says of what
 		}
 	}

@@ -38,7 +38,7 @@ type State struct {
 	Adopted []string
 	// Retiring are the queues on their way out.
 	Retiring []v1alpha1.Retirement
-	// Migrations are the queues that are being exchanged.
+	// Migrations are the queues that are being migrated.
 	Migrations []v1alpha1.Migration
 	// Deletions are requests that may still be carried out.
 	Deletions []v1alpha1.Deletion
@@ -62,7 +62,7 @@ type State struct {
 type Input struct {
 	Desired topology.Objects
 	State   State
-	// Consumed are the queues, those of suspects too, that a published configuration of the workers still names.
+	// Consumed are the queues, quarantine queues too, that a published configuration of the workers still names.
 	Consumed []string
 	// Follows tells whether all workers are known to consume a work queue and its stand-in as they are to. nil stands for
 	// nobody who consumes.
@@ -169,15 +169,15 @@ type Report struct {
 	Begun      bool
 	Known      map[string]time.Time
 	Stuck      Stuck
-	// StandIns says of each work queue that is being exchanged how the workers are to consume it and its stand-in from now on.
+	// StandIns says of each work queue that is being migrated how the workers are to consume it and its stand-in from now on.
 	StandIns map[string]compile.Standin
 	// Disordered are the Strict work queues whose order the broker would not keep: workers must not consume them.
 	Disordered []string
-	// Leaving are the work and suspects' queues that are no longer wanted; who consumes them is to empty them.
+	// Leaving are the work and quarantine queues that are no longer wanted; who consumes them is to empty them.
 	Leaving []string
 	// Blocked are queues that are no longer wanted and are not deleted because of their messages.
 	Blocked []Blocked
-	// Queues are the desired queues that exist, stand-ins and suspects' queues that are about to go, with their counts.
+	// Queues are the desired queues that exist, stand-ins and quarantine queues that are about to go, with their counts.
 	Queues []QueueCount
 	// RequeueAfter is when the next step of a queue on its way out is due; zero where nothing is.
 	RequeueAfter time.Duration

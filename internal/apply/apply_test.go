@@ -292,8 +292,8 @@ func TestARemovedWorkQueueIsKeptWhileItHoldsMessages(t *testing.T) {
 		t.Errorf("its policy goes last: %s", got)
 	}
 	s.untilRetired()
-	if report := s.once(); s.exists("test.suspect") || !report.Converged() {
-		t.Errorf("the queue for its suspects goes after it: %+v", report)
+	if report := s.once(); s.exists("test.quarantine") || !report.Converged() {
+		t.Errorf("its quarantine queue goes after it: %+v", report)
 	}
 }
 

@@ -77,7 +77,7 @@ func (p Prepared) CarryOut(ctx context.Context, port Port) (report Report, err e
 	if err := r.retireAll(ctx); err != nil {
 		return r.report, err
 	}
-	r.migrated()
+	r.noteMigrations()
 	if err := r.touch(ctx); err != nil {
 		return r.report, err
 	}
@@ -163,15 +163,15 @@ func (r *run) skipped(step topology.Step) bool {
 	}
 	source := topology.Ref{Kind: topology.KindExchange, Name: step.Binding.Source}
 	destination := topology.Ref{Kind: topology.KindQueue, Name: step.Binding.Destination}
-	suspects := topology.Ref{Kind: topology.KindQueue, Name: compile.Names{}.Suspects(destination.Name)}
+	quarantine := topology.Ref{Kind: topology.KindQueue, Name: compile.Names{}.Quarantine(destination.Name)}
 	leadsIn := !wayOut(step, r.input.Desired)
-	return r.failed[source] || r.failed[destination] || leadsIn && (r.broken || r.failed[suspects])
+	return r.failed[source] || r.failed[destination] || leadsIn && (r.broken || r.failed[quarantine])
 }
 
 // wayOut is true for what failed messages need to leave by.
 func wayOut(step topology.Step, desired topology.Objects) bool {
 	private := []string{
-		desired.ExchangeOf(topology.RoleFailed), desired.ExchangeOf(topology.RoleReturnStandin),
+		desired.ExchangeOf(topology.RoleFailed), desired.ExchangeOf(topology.RoleReturnAlternate),
 		desired.ExchangeOf(topology.RoleReturn), desired.ExchangeOf(topology.RoleFallback),
 	}
 	switch {
@@ -232,29 +232,29 @@ func (r *run) retireAll(ctx context.Context) error {
 	return ended
 }
 
-// drains is true for a queue that is emptied to be exchanged.
+// drains is true for a queue that is emptied to be migrated.
 func (r *run) drains(queue string) bool {
 	return slices.ContainsFunc(r.Difference.Migrations, func(m topology.Migration) bool { return m.Drains == queue })
 }
 
-// suspectsOf names the work queue of a suspects' queue; empty for other queues.
-func (r *run) suspectsOf(name string) string {
-	return topology.SuspectsOf(r.observed.Queues[name].Queue)
+// quarantineOf names the work queue of a quarantine queue; empty for other queues.
+func (r *run) quarantineOf(name string) string {
+	return topology.QuarantineOf(r.observed.Queues[name].Queue)
 }
 
-// retiringOrder has suspects' queues last, so that one begins when its work queue has ended.
+// retiringOrder has quarantine queues last, so that one begins when its work queue has ended.
 func (r *run) retiringOrder(states map[string]v1alpha1.Retirement) []string {
 	names := slices.Sorted(maps.Keys(states))
 	slices.SortStableFunc(names, func(a, b string) int {
-		return cmp.Compare(min(1, len(r.suspectsOf(a))), min(1, len(r.suspectsOf(b))))
+		return cmp.Compare(min(1, len(r.quarantineOf(a))), min(1, len(r.quarantineOf(b))))
 	})
 	return names
 }
 
-// stillNeeded is true for a suspects' queue into which workers may publish: its work queue is not gone yet, or is in
+// stillNeeded is true for a quarantine queue into which workers may publish: its work queue is not gone yet, or is in
 // conflict, which leaves the workers as they are, or a configuration names it.
 func (r *run) stillNeeded(name string, left map[string]bool) bool {
-	work := r.suspectsOf(name)
+	work := r.quarantineOf(name)
 	if work == "" {
 		return false
 	}
@@ -310,14 +310,14 @@ func (r *run) letGo(
 }
 
 // waits for a queue: workers publish into a lane until they have read the new configuration, so it has a grace. So has the
-// suspects' queue of a work queue that goes on without one. Others have none, but what waits in lanes may still come back
+// quarantine queue of a work queue that goes on without one. Others have none, but what waits in lanes may still come back
 // into them.
 func (r *run) waits(queue string) topology.Waits {
 	waits := r.input.Waits
 	if topology.RoleOf(r.observed.Queues[queue].Queue) == topology.RoleLane {
 		return waits
 	}
-	if !desires(r.input.Desired, r.suspectsOf(queue)) {
+	if !desires(r.input.Desired, r.quarantineOf(queue)) {
 		waits.Grace = 0
 	}
 	waits.Return = r.returning()

@@ -68,17 +68,17 @@ func TestThreeNodesExchangeAQueueWhileTheyFail(t *testing.T) {
 			if doubled := f.check("test"); doubled > 2*2*loans {
 				t.Errorf("%d messages were handled twice", doubled)
 			}
-			if on.exists("test.standin") {
+			if on.exists("test.migrating") {
 				t.Error("the stand-in is left")
 			}
 		})
 	}
 }
 
-// loans are the messages that a consumer of a flow has at most; there are two while a queue is exchanged.
+// loans are the messages that a consumer of a flow has at most; there are two while a queue is migrated.
 const loans = 10
 
-// exchange sees an exchange through, with a fault in its middle.
+// migration sees a migration through, with a fault in its middle.
 func (on *threeNodes) exchange(f *flow, fault fault) {
 	on.t.Helper()
 	var struck time.Time

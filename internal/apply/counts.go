@@ -8,12 +8,12 @@ import (
 )
 
 // What is counted is kept until the next look, and told by metrics, so it is bounded whatever a broker lists. A spec has 64 queues, as many for
-// their suspects and as many stand-ins, a failure queue and 128 lanes.
+// their quarantined messages and as many stand-ins, a failure queue and 128 lanes.
 const (
 	mostCounted      = 512
 	mostCountedLanes = 256
-	// mostLeavingSuspects is how many suspects' queues are counted that are not wanted any more.
-	mostLeavingSuspects = 64
+	// mostLeavingQuarantine is how many quarantine queues are counted that are not wanted any more.
+	mostLeavingQuarantine = 64
 )
 
 // tally collects the counts of queues, of each once and of some at most.
@@ -35,8 +35,8 @@ func (t *tally) add(queue topology.QueueState, role topology.Role) {
 	t.counts = append(t.counts, countOf(queue, role))
 }
 
-// counts has the desired queues and what belongs to them: stand-ins, and suspects that are still to be handled. Each is counted once, whatever it is
-// besides.
+// counts has the desired queues and what belongs to them: stand-ins, and quarantine queues that still hold messages. Each queue is counted once, whatever
+// else it is.
 func counts(p *Prepared) []QueueCount {
 	desired, all := slices.Clone(p.input.Desired.Queues), tally{known: map[string]bool{}}
 	for _, m := range p.Difference.Migrations {
@@ -47,15 +47,15 @@ func counts(p *Prepared) []QueueCount {
 			all.add(got, queue.Role)
 		}
 	}
-	for _, queue := range leavingSuspects(p) {
-		all.add(queue, topology.RoleSuspects)
+	for _, queue := range leavingQuarantine(p) {
+		all.add(queue, topology.RoleQuarantine)
 	}
 	return all.counts
 }
 
-// leavingSuspects are the suspects' queues that are not wanted any more, those first that workers still consume. A mark alone makes none of a queue:
+// leavingQuarantine are the quarantine queues that are not wanted any more, those first that workers still consume. A mark alone makes none of a queue:
 // anybody's management API may list any number of them. Its work queue, or it itself, has to be known.
-func leavingSuspects(p *Prepared) []topology.QueueState {
+func leavingQuarantine(p *Prepared) []topology.QueueState {
 	const consumed, known = 1, 2
 	ranks := map[string]int{}
 	for _, state := range p.input.State.Retiring {
@@ -69,7 +69,7 @@ func leavingSuspects(p *Prepared) []topology.QueueState {
 	}
 	var leaving []topology.QueueState
 	for _, queue := range p.Difference.ExtraQueues {
-		if work := topology.SuspectsOf(queue.Queue); topology.RoleOf(queue.Queue) == topology.RoleSuspects && ranks[queue.Name]+ranks[work] > 0 {
+		if work := topology.QuarantineOf(queue.Queue); topology.RoleOf(queue.Queue) == topology.RoleQuarantine && ranks[queue.Name]+ranks[work] > 0 {
 			leaving = append(leaving, queue)
 		}
 	}
@@ -77,7 +77,7 @@ func leavingSuspects(p *Prepared) []topology.QueueState {
 		rank := func(queue topology.QueueState) int { return cmp.Or(ranks[queue.Name], known+1) }
 		return cmp.Compare(rank(a), rank(b))
 	})
-	return leaving[:min(len(leaving), mostLeavingSuspects)]
+	return leaving[:min(len(leaving), mostLeavingQuarantine)]
 }
 
 func countOf(queue topology.QueueState, role topology.Role) QueueCount {

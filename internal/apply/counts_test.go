@@ -14,30 +14,30 @@ func TestAQueueIsCountedOnceWhateverItIsBesides(t *testing.T) {
 	queue := func(name string) topology.QueueState { return topology.QueueState{Queue: topology.Queue{Name: name}} }
 	p := &Prepared{
 		Difference: topology.Difference{Migrations: []topology.Migration{
-			{Queue: "a", Standin: "a.standin"}, {Queue: "b", Standin: "a.standin", Renames: true}, {Queue: "c", Standin: "b"},
+			{Queue: "a", Standin: "a.migrating"}, {Queue: "b", Standin: "a.migrating", Renames: true}, {Queue: "c", Standin: "b"},
 		}},
 		input: Input{Desired: topology.Objects{Queues: []topology.Queue{{Name: "a", Role: topology.RoleWork}, {Name: "b", Role: topology.RoleWork}}}},
 		observed: topology.Observed{Queues: map[string]topology.QueueState{
-			"a": queue("a"), "b": queue("b"), "a.standin": queue("a.standin"),
+			"a": queue("a"), "b": queue("b"), "a.migrating": queue("a.migrating"),
 		}},
 	}
-	if want, got := []string{"a", "b", "a.standin"}, namesOf(counts(p)); !slices.Equal(got, want) {
+	if want, got := []string{"a", "b", "a.migrating"}, namesOf(counts(p)); !slices.Equal(got, want) {
 		t.Errorf("counted are %v, want %v", got, want)
 	}
 }
 
-// marked is a queue that calls itself that of the suspects of a work queue.
+// marked is a queue that calls itself that of the quarantine of a work queue.
 func marked(name, work string) topology.QueueState {
-	return topology.QueueState{Queue: topology.Queue{Name: name, Arguments: topology.Arguments{"redrive-suspects-of": work}}}
+	return topology.QueueState{Queue: topology.Queue{Name: name, Arguments: topology.Arguments{"redrive-quarantine-of": work}}}
 }
 
 // What is counted is kept until the next look: it must not be as much as a server likes to list.
-func TestOnlyKnownQueuesOfSuspectsAreCounted(t *testing.T) {
+func TestOnlyKnownQueuesOfQuarantineAreCounted(t *testing.T) {
 	p := &Prepared{
 		input: Input{
 			Desired:  topology.Objects{Queues: []topology.Queue{{Name: "wanted", Role: topology.RoleWork}}},
 			State:    State{Retiring: []v1alpha1.Retirement{{Queue: "leaving"}}},
-			Consumed: []string{"consumed", "z.suspect"},
+			Consumed: []string{"consumed", "z.quarantine"},
 		},
 		observed: topology.Observed{Queues: map[string]topology.QueueState{}},
 	}
@@ -45,17 +45,17 @@ func TestOnlyKnownQueuesOfSuspectsAreCounted(t *testing.T) {
 		p.Difference.ExtraQueues = append(p.Difference.ExtraQueues, marked(fmt.Sprint("forged-", i), "nobodys"))
 	}
 	for _, work := range []string{"wanted", "leaving", "consumed"} {
-		p.Difference.ExtraQueues = append(p.Difference.ExtraQueues, marked(work+".suspect", work))
+		p.Difference.ExtraQueues = append(p.Difference.ExtraQueues, marked(work+".quarantine", work))
 	}
-	p.Difference.ExtraQueues = append(p.Difference.ExtraQueues, marked("z.suspect", "z"))
-	if want, got := []string{"z.suspect", "wanted.suspect", "leaving.suspect", "consumed.suspect"}, namesOf(counts(p)); !slices.Equal(got, want) {
+	p.Difference.ExtraQueues = append(p.Difference.ExtraQueues, marked("z.quarantine", "z"))
+	if want, got := []string{"z.quarantine", "wanted.quarantine", "leaving.quarantine", "consumed.quarantine"}, namesOf(counts(p)); !slices.Equal(got, want) {
 		t.Errorf("counted are %v, want %v", got, want)
 	}
 	for i := range 1000 {
 		p.Difference.ExtraQueues = slices.Insert(p.Difference.ExtraQueues, 0, marked(fmt.Sprint("a-", i), "wanted"))
 	}
-	if got := namesOf(counts(p)); len(got) != mostLeavingSuspects || !slices.Contains(got, "z.suspect") {
-		t.Errorf("%d are counted, want %d, among them what workers consume: %v", len(got), mostLeavingSuspects, got)
+	if got := namesOf(counts(p)); len(got) != mostLeavingQuarantine || !slices.Contains(got, "z.quarantine") {
+		t.Errorf("%d are counted, want %d, among them what workers consume: %v", len(got), mostLeavingQuarantine, got)
 	}
 }
 

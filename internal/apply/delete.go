@@ -73,7 +73,7 @@ type removal struct {
 const again = time.Second
 
 // Delete takes a Transport's objects away, one stage at a time, and never what is not its own: first the ways in, then,
-// when work queues, suspects' queues and lanes are empty and the workers gone, these, then the failure queue, then
+// when work queues, quarantine queues and lanes are empty and the workers gone, these, then the failure queue, then
 // exchanges and policies.
 // The caller calls it again until it is done.
 func Delete(ctx context.Context, port Port, input DeleteInput) (report DeleteReport, err error) {
@@ -147,7 +147,7 @@ func (r *removal) belongings(observed topology.Observed) topology.Belongings {
 // counts has the queues that are to go, the failure queue first: no more than are counted of any Transport.
 func (r *removal) counts() []QueueCount {
 	all := tally{known: map[string]bool{}}
-	for _, queues := range [][]topology.QueueState{r.found.Failure, r.found.Lanes, r.found.Work, r.found.Suspects} {
+	for _, queues := range [][]topology.QueueState{r.found.Failure, r.found.Lanes, r.found.Work, r.found.Quarantine} {
 		for _, queue := range queues {
 			all.add(queue, topology.RoleOf(queue.Queue))
 		}
@@ -192,9 +192,9 @@ func (r *removal) note(step topology.Step, err error) error {
 	return nil
 }
 
-// drain waits for the workers to empty work queues, suspects' queues and lanes. Lanes stay bound: workers still retry.
+// drain waits for the workers to empty work queues, quarantine queues and lanes. Lanes stay bound: workers still retry.
 func (r *removal) drain(ctx context.Context, cut bool) error {
-	queues := slices.Concat(r.found.Work, r.found.Suspects)
+	queues := slices.Concat(r.found.Work, r.found.Quarantine)
 	if len(r.found.Work) > 0 {
 		// Without, others publish into all work queues, and lanes may never be empty.
 		queues = append(queues, r.found.Lanes...)
@@ -230,14 +230,14 @@ func (r *removal) drain(ctx context.Context, cut bool) error {
 }
 
 // takeDown goes one stage further, now that nobody consumes: lanes, then the work queues that they lead to, then those of
-// the suspects, which come from both, then the failure queue, then the rest.
+// the quarantined messages, which come from both, then the failure queue, then the rest.
 func (r *removal) takeDown(ctx context.Context) error {
 	r.report.Drained = true
 	r.report.Retiring = nil
 	if err := r.all(ctx, policyDeletions(r.found.Released)); err != nil {
 		return err
 	}
-	for _, stage := range [][]topology.QueueState{r.found.Lanes, r.found.Work, r.found.Suspects, r.found.Failure} {
+	for _, stage := range [][]topology.QueueState{r.found.Lanes, r.found.Work, r.found.Quarantine, r.found.Failure} {
 		if len(stage) == 0 {
 			continue
 		}

@@ -228,7 +228,7 @@ func TestQueuesThatLeaveTheSpecUnderAPublisherLoseNothing(t *testing.T) {
 	}
 	consumed := slices.Concat(going, []string{kept})
 	for _, queue := range slices.Clone(consumed) {
-		consumed = append(consumed, queue+compile.SuspectsSuffix)
+		consumed = append(consumed, queue+compile.QuarantineSuffix)
 	}
 	tr.worker(t.Context(), consumed...)
 	s.eventually("messages to be handled", func() bool { return tr.count(handled) > 1000 })
@@ -243,7 +243,7 @@ func TestQueuesThatLeaveTheSpecUnderAPublisherLoseNothing(t *testing.T) {
 		s.pass(max(report.RequeueAfter, 100*time.Millisecond))
 	}
 	for _, name := range consumed[:len(going)] {
-		if s.exists(name) || s.exists(name+compile.SuspectsSuffix) {
+		if s.exists(name) || s.exists(name+compile.QuarantineSuffix) {
 			t.Errorf("queue %s is still there", name)
 		}
 	}
@@ -261,7 +261,7 @@ func TestATransportThatIsDeletedUnderAPublisherLosesNothing(t *testing.T) {
 	working, stopWorkers := context.WithCancel(t.Context())
 	defer stopWorkers()
 	for range 2 {
-		tr.worker(working, "test", "lost", "test.suspect", "lost.suspect")
+		tr.worker(working, "test", "lost", "test.quarantine", "lost.quarantine")
 	}
 	s.eventually("messages to be handled", func() bool { return tr.count(handled) > 1000 })
 

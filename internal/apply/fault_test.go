@@ -77,21 +77,21 @@ func TestARefusedStepStopsWhatBuildsOnIt(t *testing.T) {
 		skipped []string
 	}{
 		{"a work queue", "+ queue test ", []string{`+ binding async.return -> test "test"`, `+ binding async -> test "test"`}},
-		{"a queue for suspects", "+ queue test.suspect ", []string{
-			`+ binding async.return -> test.suspect "test.suspect"`, `+ binding async -> test "test"`,
+		{"a quarantine queue", "+ queue test.quarantine ", []string{
+			`+ binding async.return -> test.quarantine "test.quarantine"`, `+ binding async -> test "test"`,
 		}},
 		{"a way out", "+ exchange async.return ", []string{
-			`+ policy redrive.async:queue:lost.suspect  pattern=^lost\.suspect$, priority=1000, delivery-limit=20, overflow=reject-publish`,
-			`+ policy redrive.async:queue:test.suspect  pattern=^test\.suspect$, priority=1000, delivery-limit=20, overflow=reject-publish`,
+			`+ policy redrive.async:queue:lost.quarantine  pattern=^lost\.quarantine$, priority=1000, delivery-limit=20, overflow=reject-publish`,
+			`+ policy redrive.async:queue:test.quarantine  pattern=^test\.quarantine$, priority=1000, delivery-limit=20, overflow=reject-publish`,
 			"+ policy redrive.async:queue:lost  pattern=^lost$, priority=100, delivery-limit=20",
 			"+ policy redrive.async:queue:test  pattern=^test$, priority=100, delivery-limit=20",
-			`+ binding async.return -> lost.suspect "lost.suspect"`, `+ binding async.return -> test.suspect "test.suspect"`,
+			`+ binding async.return -> lost.quarantine "lost.quarantine"`, `+ binding async.return -> test.quarantine "test.quarantine"`,
 			`+ binding async.return -> lost "lost"`, `+ binding async.return -> test "test"`, `+ binding async.unrouted -> lost ""`,
 			`+ binding async -> lost "lost"`, `+ binding async -> test "test"`,
 		}},
 		{"the binding of the failure queue", "+ binding async.failed -> ", []string{
-			`+ policy redrive.async:queue:lost.suspect  pattern=^lost\.suspect$, priority=1000, delivery-limit=20, overflow=reject-publish`,
-			`+ policy redrive.async:queue:test.suspect  pattern=^test\.suspect$, priority=1000, delivery-limit=20, overflow=reject-publish`,
+			`+ policy redrive.async:queue:lost.quarantine  pattern=^lost\.quarantine$, priority=1000, delivery-limit=20, overflow=reject-publish`,
+			`+ policy redrive.async:queue:test.quarantine  pattern=^test\.quarantine$, priority=1000, delivery-limit=20, overflow=reject-publish`,
 			"+ policy redrive.async:queue:lost  pattern=^lost$, priority=100, delivery-limit=20",
 			"+ policy redrive.async:queue:test  pattern=^test$, priority=100, delivery-limit=20",
 			`+ binding async.unrouted -> lost ""`, `+ binding async -> lost "lost"`, `+ binding async -> test "test"`,

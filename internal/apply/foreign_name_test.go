@@ -15,7 +15,7 @@ import (
 func (s *stage) renamedTo(name string) {
 	s.t.Helper()
 	queue := s.queue("test")
-	queue.Name, queue.Formerly = name, []string{"test"}
+	queue.Name, queue.PreviousNames = name, []string{"test"}
 	for range 4 {
 		report, err := apply.Once(context.Background(), ahead{s.client, s.moved}, s.input(), keep)
 		if err != nil || len(report.Conflicts) == 0 || len(report.Migrations) > 0 {
@@ -66,7 +66,7 @@ func TestARenameTakesNothingFromAQueueOfAnApplication(t *testing.T) {
 		s.publish("amq.topic", "order.new", nil)
 	}
 	s.allCounted()
-	s.consumed = []string{"lost", "lost.suspect", "test", "test.suspect"} // no worker has been told of the new name
+	s.consumed = []string{"lost", "lost.quarantine", "test", "test.quarantine"} // no worker has been told of the new name
 	s.renamedTo("orders")
 	s.leftAlone("orders", 1)
 	s.holds("orders", 20)

@@ -87,7 +87,7 @@ func TestADeletionThatIsCarriedOutLateTakesNothingThatWasMadeAgain(t *testing.T)
 				}
 			}
 			s.queue("test").SingleActiveConsumer = new(true)
-			f.migrating(port, []string{"test"}, at(v1alpha1.MigrationClear))
+			f.migrating(port, []string{"test"}, at(v1alpha1.MigrationCleanup))
 			s.queue("test").SingleActiveConsumer = nil // once more, with a stand-in of the same name
 			f.migrating(port, []string{"test"}, at(v1alpha1.MigrationDrain))
 			port.late.Wait()
@@ -109,7 +109,7 @@ func TestADeletionThatIsCarriedOutLateTakesNothingThatWasMadeAgain(t *testing.T)
 type holding struct {
 	apply.Port
 
-	// what is held up, such as "exchange/async.standin".
+	// what is held up, such as "exchange/async.alternate".
 	what    string
 	release func() error
 }
@@ -142,7 +142,7 @@ func (h *holding) DeleteExchange(ctx context.Context, name string) error {
 
 // A Transport that is made again must lose nothing to a deletion of the one before, whatever that deletes.
 func TestATransportIsNotGoneWhileAnyOfItsDeletionsMayBeCarriedOut(t *testing.T) {
-	for _, what := range []string{"exchange/async.standin", "policy/redrive.async:exchange", "binding/async.return -> test \"test\""} {
+	for _, what := range []string{"exchange/async.alternate", "policy/redrive.async:exchange", "binding/async.return -> test \"test\""} {
 		t.Run(what, func(t *testing.T) {
 			s := newStage(t)
 			s.once()
@@ -188,7 +188,7 @@ func TestAQueueOfAnotherTransportIsNotMadeWhileALateDeletionMayTakeIt(t *testing
 		}
 		s.state.Retiring, s.state.Deletions, s.state.Known = report.Retiring, report.Deletions, report.Known
 		s.later(16 * time.Second)
-		return port.release != nil && !s.exists("test") && !s.exists("test.suspect")
+		return port.release != nil && !s.exists("test") && !s.exists("test.quarantine")
 	})
 	other := s.beside("other")
 	other.spec.Spec.Queues = []v1alpha1.Queue{{Name: "test", BindingKeys: []string{"test"}}}

@@ -355,7 +355,7 @@ func TestAListWithoutTheOldQueueKeepsTheOrderOfAnExchange(t *testing.T) {
 	for range 5 {
 		s.publish("async", "test", nil)
 	}
-	s.counted("test.standin", 5)
+	s.counted("test.migrating", 5)
 	look(s.through(listWithout("queues", "name", "test")))
 	for range 3 {
 		report := look(s.client)

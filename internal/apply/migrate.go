@@ -10,14 +10,14 @@ import (
 	"redrive.dev/redrive/internal/topology"
 )
 
-// betweenSteps is when to go on with an exchange that waits for nothing but a look at what was done.
+// betweenSteps is when to go on with a migration that waits for nothing but a look at what was done.
 const betweenSteps = time.Second
 
 // longestPause is the longest time between two looks at a step that waits for workers.
 const longestPause = 30 * time.Second
 
-// exchanged is the migration in which a queue is drained, nil for other queues.
-func (r *run) exchanged(queue string) *topology.Migration {
+// drainedIn is the migration in which a queue is drained, nil for other queues.
+func (r *run) drainedIn(queue string) *topology.Migration {
 	for i := range r.Difference.Migrations {
 		if r.Difference.Migrations[i].Drains == queue {
 			return &r.Difference.Migrations[i]
@@ -26,12 +26,12 @@ func (r *run) exchanged(queue string) *topology.Migration {
 	return nil
 }
 
-// retire takes a queue one step further on its way out. Into one that is exchanged nothing comes back: another queue has taken
+// retire takes a queue one step further on its way out. Into one that is migrated nothing comes back: another queue has taken
 // over its whole name. Nobody needs to be told to take its messages out, since workers do.
 func (r *run) retire(
 	ctx context.Context, shared *retirer, state v1alpha1.Retirement,
 ) (kept v1alpha1.Retirement, gone bool, err error) {
-	if r.exchanged(state.Queue) == nil {
+	if r.drainedIn(state.Queue) == nil {
 		shared.bequeaths = slices.Contains(r.Difference.Inherited, state.Queue)
 		return shared.step(ctx, state, r.waits(state.Queue))
 	}
@@ -45,8 +45,8 @@ func (r *run) retire(
 	return kept, gone, err
 }
 
-// migrated notes how far the exchanges are, and how the workers are to follow.
-func (r *run) migrated() {
+// noteMigrations notes how far the migrations are, and how the workers are to follow.
+func (r *run) noteMigrations() {
 	r.report.Migrations, r.report.StandIns = nil, map[string]compile.Standin{}
 	for _, m := range r.Difference.Migrations {
 		next := v1alpha1.Migration{Queue: m.Queue, Standin: m.Standin, Step: m.Step, Since: topology.Stamp(r.clock())}
@@ -79,7 +79,7 @@ func (r *run) leaving() []string {
 	for _, queue := range r.Difference.ExtraQueues {
 		role := topology.RoleOf(queue.Queue)
 		stays := slices.ContainsFunc(r.report.Retiring, func(s v1alpha1.Retirement) bool { return s.Queue == queue.Name })
-		if stays && (role == topology.RoleWork || role == topology.RoleSuspects) && r.exchanged(queue.Name) == nil {
+		if stays && (role == topology.RoleWork || role == topology.RoleQuarantine) && r.drainedIn(queue.Name) == nil {
 			names = append(names, queue.Name)
 		}
 	}

@@ -17,7 +17,7 @@ func TestAQueueWithOtherDeadLetteringIsExchanged(t *testing.T) {
 	})
 	f := newFlow(s, true, "test")
 	f.begin()
-	s.exchangedOnce(f)
+	s.migratedOnce(f)
 	arguments := s.snapshot().Queues["test"].Arguments
 	if arguments["x-dead-letter-exchange"] != "async.failed" || arguments["x-dead-letter-strategy"] != "at-least-once" {
 		t.Errorf("the queue has the arguments %v", arguments)

@@ -33,7 +33,7 @@ type flow struct {
 	keys     []string
 	// parks is true where some messages fail once and wait in a lane.
 	parks bool
-	// within is how long an exchange may take.
+	// within is how long a migration may take.
 	within time.Duration
 	// next is the number of the next message.
 	next atomic.Int64
@@ -166,7 +166,7 @@ func (f *flow) follow(report apply.Report, queues ...string) {
 	wanted := map[string]string{}
 	for _, queue := range queues {
 		config := compile.Queue{Name: queue}
-		if standin, exchanged := report.StandIns[queue]; exchanged {
+		if standin, migrated := report.StandIns[queue]; migrated {
 			config.Standin, config.Reads = standin.Queue, standin.Reads
 		}
 		for _, name := range config.Consumed() {
@@ -174,7 +174,7 @@ func (f *flow) follow(report apply.Report, queues ...string) {
 		}
 	}
 	for _, name := range report.Leaving {
-		if !strings.HasSuffix(name, compile.SuspectsSuffix) {
+		if !strings.HasSuffix(name, compile.QuarantineSuffix) {
 			wanted[name] = name
 		}
 	}
@@ -279,7 +279,7 @@ func (f *flow) check(queues ...string) (doubled int) {
 	return doubled
 }
 
-// migrating goes on with the engine, as it is run with the port, until no exchange is under way; look is called after each run.
+// migrating goes on with the engine, as it is run with the port, until no migration is under way; look is called after each run.
 func (f *flow) migrating(port apply.Port, queues []string, look func(apply.Report)) (steps []v1alpha1.MigrationStep) {
 	s := f.s
 	s.t.Helper()
@@ -372,11 +372,11 @@ func (m *mortal) DeleteQueue(ctx context.Context, name string, ifEmpty, ifUnused
 	return m.Port.DeleteQueue(ctx, name, ifEmpty, ifUnused)
 }
 
-// wholeWay are the steps of every exchange.
+// wholeWay are the steps of every migration.
 func wholeWay() []v1alpha1.MigrationStep {
 	return []v1alpha1.MigrationStep{
-		v1alpha1.MigrationPrepare, v1alpha1.MigrationSwap, v1alpha1.MigrationDrain, v1alpha1.MigrationRemake, v1alpha1.MigrationReturn,
-		v1alpha1.MigrationClear,
+		v1alpha1.MigrationPrepare, v1alpha1.MigrationDivert, v1alpha1.MigrationDrain, v1alpha1.MigrationRecreate, v1alpha1.MigrationRestore,
+		v1alpha1.MigrationCleanup,
 	}
 }
 
@@ -451,7 +451,7 @@ func TestAQueueIsExchangedUnderTraffic(t *testing.T) {
 			}
 			f := s.settled(!c.ordered, "test")
 			c.after(s.queue("test"))
-			s.exchangedOnce(f)
+			s.migratedOnce(f)
 			if c.ordered && !slices.IsSorted(f.order["test"]) {
 				t.Error("the order is lost")
 			}
@@ -459,8 +459,8 @@ func TestAQueueIsExchangedUnderTraffic(t *testing.T) {
 	}
 }
 
-// exchangedOnce sees the exchange of the queue "test" through, in which no message is lost or doubled.
-func (s *stage) exchangedOnce(f *flow) {
+// migratedOnce sees the migration of the queue "test" through, in which no message is lost or doubled.
+func (s *stage) migratedOnce(f *flow) {
 	t := s.t
 	t.Helper()
 	if told := s.doubling(); len(told) > 0 {
@@ -472,7 +472,7 @@ func (s *stage) exchangedOnce(f *flow) {
 	if doubled := f.check("test"); doubled > 0 {
 		t.Errorf("%d messages were handled twice", doubled)
 	}
-	if s.exists("test.standin") {
+	if s.exists("test.migrating") {
 		t.Error("the stand-in is left")
 	}
 	if !topology.Diff(s.input().Desired, s.snapshot(), s.state.Created).Empty() {
@@ -480,12 +480,12 @@ func (s *stage) exchangedOnce(f *flow) {
 	}
 }
 
-// doubling are the ways into the queue "test", which is to be exchanged, by which messages may come to both queues.
+// doubling are the ways into the queue "test", which is to be migrated, by which messages may come to both queues.
 func (s *stage) doubling() []topology.Binding {
 	s.t.Helper()
 	diff := topology.Diff(s.input().Desired, s.snapshot(), s.state.Created)
 	if len(diff.Migrations) != 1 || diff.Migrations[0].Step != v1alpha1.MigrationPrepare {
-		s.t.Fatalf("it is not the queue that is about to be exchanged: %+v", diff.Migrations)
+		s.t.Fatalf("it is not the queue that is about to be migrated: %+v", diff.Migrations)
 	}
 	return diff.Migrations[0].Doubling
 }
@@ -671,12 +671,12 @@ func TestTheDeletionOfATransportWaitsForItsStandIns(t *testing.T) {
 func TestAQueueThatHasTheNameOfAStandInIsAConflict(t *testing.T) {
 	s := newStage(t)
 	s.once()
-	if _, err := s.amqp.QueueDeclare("test.standin", true, false, false, false, amqp091.Table{"x-queue-type": "quorum"}); err != nil {
+	if _, err := s.amqp.QueueDeclare("test.migrating", true, false, false, false, amqp091.Table{"x-queue-type": "quorum"}); err != nil {
 		t.Fatal(err)
 	}
 	s.queue("test").SingleActiveConsumer = new(true)
 	report := s.once()
-	if len(report.Conflicts) == 0 || !strings.Contains(report.Conflicts[0].String(), "test.standin") || len(report.Migrations) > 0 {
+	if len(report.Conflicts) == 0 || !strings.Contains(report.Conflicts[0].String(), "test.migrating") || len(report.Migrations) > 0 {
 		t.Errorf("conflicts %v, migrations %v", report.Conflicts, report.Migrations)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"redrive.dev/redrive/internal/topology"
 )
 
-// A weaker policy of somebody else, which expires queues that nobody uses, must not come into force while a queue is exchanged.
+// A weaker policy of somebody else, which expires queues that nobody uses, must not come into force while a queue is migrated.
 func TestAQueueThatIsExchangedKeepsItsPolicyUntilItIsGone(t *testing.T) {
 	s := newStage(t)
 	testbroker.Shared(t).SetPolicy(t, s.config.VHost, "theirs", ".*", "queues", 0, map[string]any{"expires": 3_600_000})
@@ -56,7 +56,7 @@ func TestAQueueThatAnotherTransportHasMadeSinceIsNotUnbound(t *testing.T) {
 	s.allCounted()
 	s.spec.Spec.Queues = s.spec.Spec.Queues[:1]
 	s.once() // the queue is on its way out, and somebody deletes it
-	for _, queue := range []string{"test", "test.suspect"} {
+	for _, queue := range []string{"test", "test.quarantine"} {
 		if _, err := s.amqp.QueueDelete(queue, false, false, false); err != nil {
 			t.Fatal(err)
 		}

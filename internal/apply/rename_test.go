@@ -14,7 +14,7 @@ import (
 // rename gives the queue "test" another name in the spec. What is handled of the two counts as of one.
 func (s *stage) rename(f *flow, name string) {
 	queue := s.queue("test")
-	queue.Name, queue.Formerly = name, []string{"test"}
+	queue.Name, queue.PreviousNames = name, []string{"test"}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.as = map[string]string{name: "test"}
@@ -22,7 +22,7 @@ func (s *stage) rename(f *flow, name string) {
 
 // home is how messages come back that left a queue.
 func (s *stage) home(key string) (queues []string) {
-	for _, exchange := range []string{"async.return", "async.return.standin"} {
+	for _, exchange := range []string{"async.return", "async.return.alternate"} {
 		for _, binding := range s.snapshot().Bindings {
 			if binding.Source == exchange && binding.RoutingKey == key {
 				queues = append(queues, binding.Destination)
@@ -55,7 +55,7 @@ func TestARenamedQueueTakesOverUnderTraffic(t *testing.T) {
 			if c.ordered && !slices.IsSorted(f.order["test"]) {
 				t.Error("the order is lost")
 			}
-			if s.exists("test") || s.exists("test.suspect") {
+			if s.exists("test") || s.exists("test.quarantine") {
 				t.Error("the old queues are left")
 			}
 			if queues := s.home("test"); !slices.Equal(queues, []string{"orders"}) {
@@ -64,7 +64,7 @@ func TestARenamedQueueTakesOverUnderTraffic(t *testing.T) {
 			if !topology.Diff(s.input().Desired, s.snapshot(), s.state.Created).Empty() {
 				t.Error("something differs at the end")
 			}
-			s.queue("orders").Formerly = nil
+			s.queue("orders").PreviousNames = nil
 			s.eventually("the old name to be forgotten", func() bool {
 				_, err := s.onceBy(s.client)
 				return err == nil && len(s.home("test")) == 0
@@ -116,15 +116,15 @@ func TestAQueueIsExchangedAndRenamedAtOnce(t *testing.T) {
 	}
 }
 
-// What comes by a former name has a way home while the queue is exchanged, too.
+// What comes by a former name has a way home while the queue is migrated, too.
 // Whoever has bound a queue does not do so again under its new name.
 func TestWhatOthersHaveBoundFollowsARenamingThatTakesAnotherTurn(t *testing.T) {
 	t.Parallel()
 	for name, turn := range map[string]func(q *v1alpha1.Queue){
 		"the new queue is adopted": func(q *v1alpha1.Queue) { q.Adopt = new(true) },
-		"it is renamed again":      func(q *v1alpha1.Queue) { q.Name, q.Formerly = "bills", []string{"orders", "test"} },
+		"it is renamed again":      func(q *v1alpha1.Queue) { q.Name, q.PreviousNames = "bills", []string{"orders", "test"} },
 	} {
-		for _, step := range []v1alpha1.MigrationStep{v1alpha1.MigrationRemake, v1alpha1.MigrationReturn} {
+		for _, step := range []v1alpha1.MigrationStep{v1alpha1.MigrationRecreate, v1alpha1.MigrationRestore} {
 			t.Run(name+" in step "+string(step), func(t *testing.T) {
 				s := newStage(t)
 				s.once()
@@ -166,12 +166,12 @@ func TestWhatOthersHaveBoundFollowsAQueueThatIsRenamedInItsExchange(t *testing.T
 	f.migrating(s.client, last, func(report apply.Report) {
 		if last[0] == "test" && len(report.Migrations) > 0 && report.Migrations[0].Step == v1alpha1.MigrationDrain {
 			s.rename(f, "orders")
-			f.as["test.standin"] = "test"
+			f.as["test.migrating"] = "test"
 			last[0] = "orders"
 		}
 	})
 	f.check("test")
-	if !slices.Contains(s.bindings("orders"), `async -> orders "others"`) || s.exists("test") || s.exists("test.standin") {
+	if !slices.Contains(s.bindings("orders"), `async -> orders "others"`) || s.exists("test") || s.exists("test.migrating") {
 		t.Errorf("into the queue lead %q", s.bindings("orders"))
 	}
 }
@@ -179,7 +179,7 @@ func TestWhatOthersHaveBoundFollowsAQueueThatIsRenamedInItsExchange(t *testing.T
 func TestARenamedQueueIsExchangedLater(t *testing.T) {
 	s := newStage(t)
 	f := s.settled(true, "test")
-	s.queue("test").Formerly = []string{"earlier"}
+	s.queue("test").PreviousNames = []string{"earlier"}
 	s.queue("test").Type = new(v1alpha1.QueueClassic)
 	f.migrating(s.client, []string{"test"}, func(apply.Report) {
 		if len(s.home("earlier")) == 0 {
@@ -203,7 +203,7 @@ func TestARemovedQueueIsEmptiedBeforeItGoes(t *testing.T) {
 	s.spec.Spec.Queues = slices.DeleteFunc(s.spec.Spec.Queues, func(q v1alpha1.Queue) bool { return q.Name == "test" })
 	f.migrating(s.client, []string{"lost"}, nil)
 	f.check("test")
-	if s.exists("test") || s.exists("test.suspect") {
+	if s.exists("test") || s.exists("test.quarantine") {
 		t.Error("the queues are left")
 	}
 }
@@ -232,7 +232,7 @@ func TestTheBoundOfANewFailureQueueDropsNothingOfTheFormerOne(t *testing.T) {
 	s.holds("async.failed", 20)
 }
 
-// A spec that changes again before an exchange has ended leaves a queue without a name in the spec: the stand-in of a former name, or a former name of a
+// A spec that changes again before a migration has ended leaves a queue without a name in the spec: the stand-in of a former name, or a former name of a
 // former name.
 func TestWhatAnApplicationHasBoundFollowsASecondChangeOfASingleActiveConsumer(t *testing.T) {
 	t.Parallel()
@@ -244,11 +244,11 @@ func TestWhatAnApplicationHasBoundFollowsASecondChangeOfASingleActiveConsumer(t 
 	}{
 		"renamed while its stand-in has all": {
 			first: func(s *stage, _ *flow) { s.queue("test").SingleActiveConsumer = new(true) },
-			step:  v1alpha1.MigrationRemake, second: []string{"test"}, ordered: true,
+			step:  v1alpha1.MigrationRecreate, second: []string{"test"}, ordered: true,
 		},
 		"renamed twice, the older name first": {
 			first: func(s *stage, f *flow) { s.rename(f, "orders") },
-			step:  v1alpha1.MigrationClear, second: []string{"test", "orders"},
+			step:  v1alpha1.MigrationCleanup, second: []string{"test", "orders"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -260,11 +260,11 @@ func TestWhatAnApplicationHasBoundFollowsASecondChangeOfASingleActiveConsumer(t 
 			queue, changed := &s.spec.Spec.Queues[1], false
 			consumed := []string{queue.Name}
 			f.mu.Lock()
-			f.as = map[string]string{"bills": "test", "orders": "test", "test.standin": "test"}
+			f.as = map[string]string{"bills": "test", "orders": "test", "test.migrating": "test"}
 			f.mu.Unlock()
 			f.migrating(s.client, consumed, func(report apply.Report) {
 				if !changed && len(report.Migrations) > 0 && report.Migrations[0].Step == c.step {
-					changed, queue.Name, queue.Formerly = true, "bills", c.second
+					changed, queue.Name, queue.PreviousNames = true, "bills", c.second
 					consumed[0] = queue.Name
 				}
 			})

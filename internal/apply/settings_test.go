@@ -69,7 +69,7 @@ func removals() map[string]removal {
 		"it gets another type":      {change: func(s *stage) { s.queue("test").Type = new(v1alpha1.QueueClassic) }},
 		"it gets another name": {change: func(s *stage) {
 			queue := s.queue("test")
-			queue.Name, queue.Formerly = "orders", []string{"test"}
+			queue.Name, queue.PreviousNames = "orders", []string{"test"}
 		}},
 		"a lane goes":              {change: func(s *stage) { s.lanes = s.lanes[:1] }, parked: true},
 		"the Transport is deleted": {change: func(*stage) {}, deletes: true},

@@ -48,7 +48,7 @@ func TestATransportThatBeginsAnewKeepsWhatOthersHaveBound(t *testing.T) {
 	}
 	s.publish("theirs", "", nil)
 	report = s.untilRetired()
-	if s.exists("ours") || s.exists("test.suspect") {
+	if s.exists("ours") || s.exists("test.quarantine") {
 		t.Error("what is ours alone is left")
 	}
 	if want := []string{`theirs -> test ""`}; !slices.Equal(s.bindings("test"), want) || !slices.Contains(report.Adopted, "queue/test") || len(report.Spared) > 0 {
@@ -87,7 +87,7 @@ func TestAQueueThatLeavesTheSpecGoesWhoeverHasBoundIt(t *testing.T) {
 	}
 }
 
-// A queue that is to be taken as it is in the middle of its exchange gets back what others have bound to it: they do not bind it again.
+// A queue that is to be taken as it is in the middle of its migration gets back what others have bound to it: they do not bind it again.
 func TestAQueueThatIsAdoptedInItsExchangeGetsTheMessagesOfOthersBack(t *testing.T) {
 	testtransport.Long(t)
 	s := newStage(t)
@@ -96,20 +96,20 @@ func TestAQueueThatIsAdoptedInItsExchangeGetsTheMessagesOfOthersBack(t *testing.
 		t.Fatal(err)
 	}
 	f := s.settled(false, "others", "test")
-	f.as = map[string]string{"test.standin": "test"}
+	f.as = map[string]string{"test.migrating": "test"}
 	s.queue("test").Type = new(v1alpha1.QueueClassic)
 	f.migrating(s.client, []string{"test"}, func(report apply.Report) {
 		queue := s.queue("test")
 		if queue.Adopt != nil || len(report.Migrations) == 0 || report.Migrations[0].Step != v1alpha1.MigrationDrain {
 			return
 		}
-		if !slices.Contains(s.bindings("test.standin"), `async -> test.standin "others"`) {
-			t.Errorf("into the stand-in lead %q", s.bindings("test.standin"))
+		if !slices.Contains(s.bindings("test.migrating"), `async -> test.migrating "others"`) {
+			t.Errorf("into the stand-in lead %q", s.bindings("test.migrating"))
 		}
 		queue.Type, queue.Adopt = nil, new(true)
 	})
 	f.check("test")
-	if s.exists("test.standin") || !slices.Contains(s.bindings("test"), `async -> test "others"`) || s.snapshot().Queues["test"].Type != topology.TypeQuorum {
+	if s.exists("test.migrating") || !slices.Contains(s.bindings("test"), `async -> test "others"`) || s.snapshot().Queues["test"].Type != topology.TypeQuorum {
 		t.Errorf("into the queue lead %q", s.bindings("test"))
 	}
 }

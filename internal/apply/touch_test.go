@@ -45,7 +45,7 @@ func newStalling(t *testing.T) *stalling {
 		switch name {
 		case stuckLane, otherLane:
 			queue.Policy = lanePolicy
-		case "test", "test.suspect":
+		case "test", "test.quarantine":
 			queue.Policy = "redrive.async:queue:" + name
 		}
 		s.observed.Queues[name] = queue
@@ -214,10 +214,10 @@ func TestWorkAndQuarantineQueuesAreTouchedToo(t *testing.T) {
 	s := newStalling(t)
 	s.in.State.Restarted = s.in.Now
 	s.has("test", 3, 0)
-	s.has("test.suspect", 2, 0)
+	s.has("test.quarantine", 2, 0)
 	report := s.look(t, 5*time.Second, 1, 0)
 	slices.Sort(report.Touched)
-	if want := []string{stuckLane, "test", "test.suspect"}; !slices.Equal(report.Touched, want) {
+	if want := []string{stuckLane, "test", "test.quarantine"}; !slices.Equal(report.Touched, want) {
 		t.Errorf("touched are %v, want %v", report.Touched, want)
 	}
 }

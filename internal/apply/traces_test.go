@@ -67,7 +67,7 @@ func TestATraceIsFollowedThoughAListLacksABindingOfTheBridge(t *testing.T) {
 		if *killed && !lied {
 			lied = true
 			observed.Bindings = slices.DeleteFunc(slices.Clone(observed.Bindings), func(b topology.Binding) bool {
-				return b.Source == "async.standin" && b.RoutingKey == "test"
+				return b.Source == "async.alternate" && b.RoutingKey == "test"
 			})
 		}
 		return observed
@@ -107,7 +107,7 @@ func TestWhatAnApplicationBindsWhileItsQueueBeginsToDrainStays(t *testing.T) {
 	bound := false
 	port := &crooked{Port: s.client}
 	port.observed = func(observed topology.Observed) topology.Observed {
-		_, stands := observed.Queues["test.standin"]
+		_, stands := observed.Queues["test.migrating"]
 		_, there := observed.Queues["test"]
 		if stands && there && !bound && len(observed.BindingsTo("test")) == 0 {
 			bound = true
@@ -128,7 +128,7 @@ func TestWhatAnApplicationBindsWhileItsQueueBeginsToDrainStays(t *testing.T) {
 }
 
 // What a binding by the presence of a header says cannot be read by HTTP, so nobody but the application can make it again.
-func TestABindingThatIsNotShownAsItIsHoldsAnExchangeUntilTheApplicationBindsTheNextQueue(t *testing.T) {
+func TestABindingThatIsNotShownAsItIsHoldsAMigrationUntilTheApplicationBindsTheNextQueue(t *testing.T) {
 	s := newStage(t)
 	s.stand()
 	present := amqp091.Table{"x-match": "all", "tenant": nil}
@@ -148,7 +148,7 @@ func TestABindingThatIsNotShownAsItIsHoldsAnExchangeUntilTheApplicationBindsTheN
 	told := map[string]bool{}
 	f.migrating(s.client, []string{"test"}, func(report apply.Report) {
 		for _, problem := range report.Problems {
-			for _, next := range []string{"test.standin", "test"} {
+			for _, next := range []string{"test.migrating", "test"} {
 				if strings.HasPrefix(problem.Message, "queue "+next+" is to get") && !told[next] {
 					told[next] = true
 					bind(next)
@@ -156,7 +156,7 @@ func TestABindingThatIsNotShownAsItIsHoldsAnExchangeUntilTheApplicationBindsTheN
 			}
 		}
 	})
-	if !told["test.standin"] || !told["test"] {
+	if !told["test.migrating"] || !told["test"] {
 		t.Errorf("it was told of %v", told)
 	}
 	returns := s.amqp.NotifyReturn(make(chan amqp091.Return, 1))

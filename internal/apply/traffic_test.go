@@ -100,8 +100,8 @@ func (tr *traffic) lost() []string {
 // takeOut takes all messages out of a queue, as a person does.
 func (tr *traffic) takeOut(queue string) {
 	tr.s.t.Helper()
-	if strings.HasSuffix(queue, compile.SuspectsSuffix) {
-		tr.takeOutSuspects(queue)
+	if strings.HasSuffix(queue, compile.QuarantineSuffix) {
+		tr.takeOutQuarantine(queue)
 		return
 	}
 	for {
@@ -116,12 +116,12 @@ func (tr *traffic) takeOut(queue string) {
 	}
 }
 
-// takeOutSuspects takes them as the only consumer, or lets the worker that is it come to an end.
-func (tr *traffic) takeOutSuspects(queue string) {
+// takeOutQuarantine takes them as the only consumer, or lets the worker that is it come to an end.
+func (tr *traffic) takeOutQuarantine(queue string) {
 	tr.s.t.Helper()
 	state := tr.passive(queue)
 	if state.Consumers > 0 {
-		tr.s.eventually("the workers to handle the suspects", func() bool { return tr.passive(queue).Messages == 0 })
+		tr.s.eventually("the workers to handle the quarantined messages", func() bool { return tr.passive(queue).Messages == 0 })
 		return
 	}
 	tr.s.handle(queue, state.Messages, func(d amqp091.Delivery) error {
@@ -206,7 +206,7 @@ func (tr *traffic) publish(channel *amqp091.Channel, name, exchange string, keys
 	}
 }
 
-// worker consumes queues as Redrive's does: of its messages some are parked in a lane first, some are suspects, and some
+// worker consumes queues as Redrive's does: of its messages some are parked in a lane first, some are quarantined messages, and some
 // fail.
 func (tr *traffic) worker(ctx context.Context, queues ...string) {
 	tr.s.t.Helper()
@@ -265,8 +265,8 @@ func (tr *traffic) settle(ctx context.Context, d amqp091.Delivery, out *amqp091.
 		if !publish("async.fallback", d.ConsumerTag, amqp091.Table{message.HeaderLane: "1s"}) {
 			return
 		}
-	case n%30 == 2 && !strings.HasSuffix(d.ConsumerTag, compile.SuspectsSuffix):
-		if !publish("async.return", d.ConsumerTag+compile.SuspectsSuffix, nil) {
+	case n%30 == 2 && !strings.HasSuffix(d.ConsumerTag, compile.QuarantineSuffix):
+		if !publish("async.return", d.ConsumerTag+compile.QuarantineSuffix, nil) {
 			return
 		}
 	case n%50 == 1:

@@ -94,7 +94,7 @@ func TestAQueueThatRabbitMQCannotHaveCountedYetIsBound(t *testing.T) {
 }
 
 func TestWhereNoQueueHasACountNothingWaitsForOne(t *testing.T) {
-	port, in := growing(t, "lost", "test", "lost.suspect", "test.suspect", "next", "next.suspect", "other", "other.suspect", "async.failed",
+	port, in := growing(t, "lost", "test", "lost.quarantine", "test.quarantine", "next", "next.quarantine", "other", "other.quarantine", "async.failed",
 		"async.fallback.1s", "async.fallback.3s")
 	for name, queue := range port.observed.Queues {
 		if queue.Messages != nil {

@@ -44,7 +44,7 @@ func newScopedUser(t *testing.T) *scopedUser {
 		_, err := s.amqp.QueueDeclare(other, true, false, false, false, nil)
 		must(t, err)
 	}
-	rights := topology.WorkerRights(compile.NamesOf(s.spec), []string{"lost", oddQueue, oddQueue + compile.SuspectsSuffix})
+	rights := topology.WorkerRights(compile.NamesOf(s.spec), []string{"lost", oddQueue, oddQueue + compile.QuarantineSuffix})
 	seen, err := apply.LookAtUser(t.Context(), s.client, u.vhost, u.name, u.password)
 	must(t, err)
 	_, err = apply.PutUserRight(t.Context(), s.client, u.vhost, u.name, u.password, seen, rights)
@@ -124,7 +124,7 @@ func TestTheUserOfWorkersCanDoWhatTheyNeedAndNothingElse(t *testing.T) {
 	}{
 		{"consume a work queue", consume(oddQueue), true},
 		{"consume another work queue", consume("lost"), true},
-		{"consume a suspects' queue", consume(oddQueue + ".suspect"), true},
+		{"consume a quarantine queue", consume(oddQueue + ".quarantine"), true},
 		{"park a retry", to("async.fallback", oddQueue), true},
 		{"return a message", to("async.return", oddQueue), true},
 		{"give up a message", to("async.failed", oddQueue), true},
@@ -143,7 +143,7 @@ func TestTheUserOfWorkersCanDoWhatTheyNeedAndNothingElse(t *testing.T) {
 		{"publish to the default exchange", to("", oddQueue), false},
 		{"publish to the producers' exchange", to("async", oddQueue), false},
 		{"publish to an exchange of the broker", to("amq.direct", oddQueue), false},
-		{"publish to a stand-in", to("async.return.standin", oddQueue), false},
+		{"publish to a stand-in", to("async.return.alternate", oddQueue), false},
 		{"declare a queue", declare("mine"), false},
 		{"declare a queue that it reads", declare("lost"), false},
 		{"declare a queue with a name from the broker", declare(""), false},
@@ -250,7 +250,7 @@ func TestRightsForTheLongestNames(t *testing.T) {
 	var queues []string
 	for i := range 64 {
 		name := fmt.Sprintf("%02d", i) + strings.Repeat(".", 238)
-		queues = append(queues, name, name+compile.SuspectsSuffix, name+".standin")
+		queues = append(queues, name, name+compile.QuarantineSuffix, name+".migrating")
 	}
 	rights := topology.WorkerRights(compile.NamesOf(u.spec), queues)
 	seen, err := apply.LookAtUser(t.Context(), u.client, u.vhost, u.name, u.password)

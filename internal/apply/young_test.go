@@ -154,7 +154,7 @@ func TestAWayIsNotTakenAwayBeforeTheNextOneIsThere(t *testing.T) {
 	moved.Spec.Queues = append(moved.Spec.Queues, v1alpha1.Queue{Name: "next", BindingKeys: []string{"test"}})
 	in.Desired = desiredOf(t, moved)
 	report, young := port.young(t, &in)
-	if young == nil || !slices.Equal(young.Queues, []string{"next", "next.suspect"}) || strings.Contains(steps(report.Steps), "- binding") {
+	if young == nil || !slices.Equal(young.Queues, []string{"next", "next.quarantine"}) || strings.Contains(steps(report.Steps), "- binding") {
 		t.Fatalf("want both ways to wait, got %+v, %s", young, steps(report.Steps))
 	}
 	in.Now = in.Now.Add(ripe + time.Second)

@@ -65,9 +65,9 @@ func TestRunGivesAnHTTPHandlerItsSecrets(t *testing.T) {
 	publish(broker, "test", 1, 1)
 	testtransport.Eventually(t, "the message to be handled", func() bool { return strings.Contains(run.out.String(), "handled=1 retried=0 failed=0") })
 
-	t.Run("in the process for suspects too", func(t *testing.T) {
-		broker.Publish("async.return", "test.suspect", amqp091.Publishing{MessageId: "suspect"})
-		testtransport.Eventually(t, "the suspect to be handled", func() bool { return strings.Contains(run.out.String(), "handled=2 retried=0 failed=0") })
+	t.Run("in the quarantine process too", func(t *testing.T) {
+		broker.Publish("async.return", "test.quarantine", amqp091.Publishing{MessageId: "quarantine"})
+		testtransport.Eventually(t, "the quarantined message to be handled", func() bool { return strings.Contains(run.out.String(), "handled=2 retried=0 failed=0") })
 	})
 	t.Run("and changed ones without a restart", func(t *testing.T) {
 		g.mu.Lock()
@@ -153,9 +153,9 @@ done`)
 	broker := testtransport.Connect(t, b.direct)
 	publish(broker, "test", 1, 1)
 	publish(broker, "more", 2, 2)
-	broker.Publish("async.return", "test.suspect", amqp091.Publishing{MessageId: "m-3"})
-	broker.Publish("async.return", "more.suspect", amqp091.Publishing{MessageId: "m-4"})
-	testtransport.Eventually(t, "both to be handled, and a suspect of each", func() bool {
+	broker.Publish("async.return", "test.quarantine", amqp091.Publishing{MessageId: "m-3"})
+	broker.Publish("async.return", "more.quarantine", amqp091.Publishing{MessageId: "m-4"})
+	testtransport.Eventually(t, "both to be handled, and a quarantined message of each", func() bool {
 		return strings.Contains(run.out.String(), "test ready=0 handled=2 retried=0 failed=0; more ready=0 handled=2 retried=0 failed=0")
 	})
 	run.stop(t)

@@ -75,7 +75,7 @@ func TestRunServesTheMetricsAndTheStatusOfAllWorkers(t *testing.T) {
 	} {
 		testtransport.Eventually(t, want, func() bool { return strings.Contains(ask(t, address, "/metrics"), want) })
 	}
-	suspectsAreServed(t, broker, address)
+	quarantineAreServed(t, broker, address)
 	if text := ask(t, address, "/healthz"); text != "ok\n" {
 		t.Errorf("/healthz says %q", text)
 	}
@@ -94,9 +94,9 @@ func TestRunServesTheMetricsAndTheStatusOfAllWorkers(t *testing.T) {
 		t.Errorf("the status is %+v", transport)
 	}
 	if len(transport.Workers) != 3 {
-		t.Fatalf("workers %+v, want two, and a process for suspects", transport.Workers)
+		t.Fatalf("workers %+v, want two, and a quarantine process", transport.Workers)
 	}
-	for i, want := range []string{"default", "second", "second suspects"} {
+	for i, want := range []string{"default", "second", "second quarantined messages"} {
 		if got := transport.Workers[i]; strings.TrimSpace(got.Worker+" "+got.Process) != want || got.ConfigHash == "" || len(got.Pipeline) == 0 {
 			t.Errorf("worker %d is %+v, want %s", i, got, want)
 		}
@@ -111,11 +111,11 @@ func TestRunServesTheMetricsAndTheStatusOfAllWorkers(t *testing.T) {
 	}
 }
 
-// suspectsAreServed lets the worker in this process have a suspect: what its other process measures is in the same answer, no series twice.
-func suspectsAreServed(t *testing.T, broker *testtransport.Broker, address string) {
+// quarantineAreServed lets the worker in this process have a quarantined message: what its other process measures is in the same answer, no series twice.
+func quarantineAreServed(t *testing.T, broker *testtransport.Broker, address string) {
 	t.Helper()
-	broker.Publish("async.return", "more.suspect", amqp091.Publishing{MessageId: "m-2"})
-	const want = `redrive_messages_handled_total{namespace="default",outcome="succeeded",process="suspects",queue="more",strategy="",transport="async",worker="second"} 1`
+	broker.Publish("async.return", "more.quarantine", amqp091.Publishing{MessageId: "m-2"})
+	const want = `redrive_messages_handled_total{namespace="default",outcome="succeeded",process="quarantine",queue="more",strategy="",transport="async",worker="second"} 1`
 	text := ""
 	testtransport.Eventually(t, want, func() bool {
 		text = ask(t, address, "/metrics")

@@ -23,7 +23,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) == 2 && os.Args[1] == local.SuspectsArgument {
+	if len(os.Args) == 2 && os.Args[1] == local.QuarantineArgument {
 		os.Exit(Main(context.Background(), Environment{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, os.Args[1:]))
 	}
 	if len(os.Args) > 1 && os.Args[1] == "run" {

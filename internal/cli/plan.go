@@ -219,13 +219,13 @@ func describe(text *strings.Builder, p *local.Plan) {
 	line("%s.", strings.ToUpper(said[:1])+said[1:])
 }
 
-// describeMigration tells the steps that the exchange of a queue still has before it.
+// describeMigration tells the steps that the migration of a queue still has before it.
 func describeMigration(line func(format string, args ...any), m *topology.Migration) {
 	fields := make([]string, len(m.Fields))
 	for i, field := range m.Fields {
 		fields[i] = field.String()
 	}
-	text, how := fmt.Sprintf("  ~ queue %s  %s", m.Queue, strings.Join(fields, ", ")), "it is exchanged under way"
+	text, how := fmt.Sprintf("  ~ queue %s  %s", m.Queue, strings.Join(fields, ", ")), "it is migrated online"
 	if m.Renames {
 		how = "it takes over from " + m.Standin
 	}

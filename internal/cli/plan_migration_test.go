@@ -12,13 +12,13 @@ import (
 
 func TestThePlanShowsTheStepsOfAnExchangeAndWhereMessagesMayBeDoubled(t *testing.T) {
 	text := planText([]local.Plan{{Transport: "shop/async", Broker: "rabbit:5672", Summary: local.Summary{Change: 1}, Migrations: []topology.Migration{{
-		Queue: "test", Standin: "test.standin", Step: v1alpha1.MigrationDrain,
+		Queue: "test", Standin: "test.migrating", Step: v1alpha1.MigrationDrain,
 		Fields:   []topology.FieldChange{{Field: "type", From: "classic", To: "quorum"}},
 		Doubling: []topology.Binding{{Source: "shop.events", Destination: "test", RoutingKey: "order.#"}},
 	}}}})
 	for _, want := range []string{
-		"~ queue test  type: classic -> quorum; it is exchanged under way, and no message is lost:\n      Drain: workers empty test, and it is deleted\n      Remake:",
-		"Clear: workers empty test.standin, and it is deleted\n      messages that come by shop.events -> test \"order.#\" may be doubled while it moves",
+		"~ queue test  type: classic -> quorum; it is migrated online, and no message is lost:\n      Drain: workers empty test, and it is deleted\n      Remake:",
+		"Cleanup: workers empty test.migrating, and it is deleted\n      messages that come by shop.events -> test \"order.#\" may be doubled while it moves",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in\n%s", want, text)
@@ -29,7 +29,7 @@ func TestThePlanShowsTheStepsOfAnExchangeAndWhereMessagesMayBeDoubled(t *testing
 	}
 }
 
-// What comes by an exchange of others may be doubled while a queue is exchanged; what comes by the Transport's own is not.
+// What comes by an exchange of others may be doubled while a queue is migrated; what comes by the Transport's own is not.
 func TestThePlanOfAQueueThatIsBoundToAnExchangeOfOthersTellsThatMessagesMayBeDoubled(t *testing.T) {
 	b := newBench(t)
 	if err := testtransport.Connect(t, b.direct).Channel().ExchangeDeclare("shop.events", "topic", true, false, false, false, nil); err != nil {
@@ -52,7 +52,7 @@ func TestThePlanOfAQueueThatIsBoundToAnExchangeOfOthersTellsThatMessagesMayBeDou
 		var code int
 		var errs string
 		code, out, errs = b.command(t, "", "plan", "-f", dir)
-		if code != exitChanges || !strings.Contains(out, "~ queue test  type: quorum -> classic; it is exchanged under way, and no message is lost:") {
+		if code != exitChanges || !strings.Contains(out, "~ queue test  type: quorum -> classic; it is migrated online, and no message is lost:") {
 			t.Fatalf("exit code %d, stderr %q", code, errs)
 		}
 		const told = "messages that come by shop.events -> test \"order.#\" may be doubled while it moves"

@@ -172,7 +172,7 @@ func TestPlanOfAConflictIsPrintedAndFails(t *testing.T) {
 	}
 }
 
-func TestPlanRemovesNoSuspectsQueueWhileItsWorkQueueIsInConflict(t *testing.T) {
+func TestPlanRemovesNoQuarantineQueueWhileItsWorkQueueIsInConflict(t *testing.T) {
 	b := newBench(t)
 	b.foreign(t, "test")
 	dir := folder(t, map[string]string{"transport.yaml": transportYAML, "policy.yaml": policyYAML})
@@ -182,12 +182,12 @@ func TestPlanRemovesNoSuspectsQueueWhileItsWorkQueueIsInConflict(t *testing.T) {
 	if code != exitError || !strings.Contains(out, `! conflict: queue "test": `) || !strings.Contains(out, "x-single-active-consumer is false") {
 		t.Errorf("exit code %d, stderr %q, want 1 and the conflict:\n%s", code, errs, out)
 	}
-	if strings.Contains(out, "test.suspect") || strings.Contains(out, "to remove") && !strings.Contains(out, " 0 to remove") {
+	if strings.Contains(out, "test.quarantine") || strings.Contains(out, "to remove") && !strings.Contains(out, " 0 to remove") {
 		t.Errorf("something is to be removed:\n%s", out)
 	}
 	put(t, dir, "transport.yaml", strings.Replace(strings.Replace(transportYAML, "{name: test, ", "{name: other, ", 1), ", unroutedTo: test", "", 1))
-	if _, out, errs := b.command(t, "", "plan", "-f", dir); !strings.Contains(out, "- queue test.suspect") {
-		t.Errorf("%s, want the suspects' queue to go with its work queue:\n%s", errs, out)
+	if _, out, errs := b.command(t, "", "plan", "-f", dir); !strings.Contains(out, "- queue test.quarantine") {
+		t.Errorf("%s, want the quarantine queue to go with its work queue:\n%s", errs, out)
 	}
 }
 
@@ -227,7 +227,7 @@ func TestPlanAndRunKeepAQueueThatOthersHaveBound(t *testing.T) {
 	put(t, dir, "transport.yaml", strings.Replace(strings.Replace(transportYAML, "{name: test, ", "{name: other, ", 1), ", unroutedTo: test", "", 1))
 	const told = "queue test: it carries this Transport's mark, is not in spec.queues, and others have bound it"
 	_, out, errs := b.command(t, "", "plan", "-f", dir)
-	if !strings.Contains(out, "warning: "+told) || strings.Contains(out, "- queue test  ") || !strings.Contains(out, "- queue test.suspect") {
+	if !strings.Contains(out, "warning: "+told) || strings.Contains(out, "- queue test  ") || !strings.Contains(out, "- queue test.quarantine") {
 		t.Errorf("%s, want test to stay, and to be told so:\n%s", errs, out)
 	}
 	run := b.start(t, "run", "-f", dir)
@@ -270,11 +270,11 @@ func TestThePlanShowsTheStepsOfARenaming(t *testing.T) {
 	testtransport.Eventually(t, "the topology", func() bool { return strings.Contains(run.log.String(), "as it should be") })
 	run.signals <- nil
 	<-run.code
-	renamed := strings.Replace(strings.Replace(text, "{name: test, ", "{name: orders, formerly: [test], ", 1), "unroutedTo: test", "unroutedTo: orders", 1)
+	renamed := strings.Replace(strings.Replace(text, "{name: test, ", "{name: orders, previousNames: [test], ", 1), "unroutedTo: test", "unroutedTo: orders", 1)
 	put(t, dir, "transport.yaml", renamed)
 	code, out, errs := b.command(t, "", "plan", "-f", dir)
-	if code != exitChanges || !strings.Contains(out, "~ queue orders; it takes over from test, and no message is lost:\n      Remake: ") ||
-		!strings.Contains(out, "Clear: workers empty test, and it is deleted") {
+	if code != exitChanges || !strings.Contains(out, "~ queue orders; it takes over from test, and no message is lost:\n      Recreate: ") ||
+		!strings.Contains(out, "Cleanup: workers empty test, and it is deleted") {
 		t.Errorf("exit code %d, stderr %q:\n%s", code, errs, out)
 	}
 }

@@ -92,13 +92,13 @@ func (s *started) stop(t *testing.T) {
 	}
 }
 
-var programLine = regexp.MustCompile(`the worker's program starts".* worker=(\S+)( process=suspects)? process=(\d+)`)
+var programLine = regexp.MustCompile(`the worker's program starts".* worker=(\S+)( process=quarantined messages)? process=(\d+)`)
 
 // programs are the processes of the team's program that were started, by their ids.
-func (s *started) programs(suspects bool) []int {
+func (s *started) programs(quarantine bool) []int {
 	var found []int
 	for _, match := range programLine.FindAllStringSubmatch(s.log.String(), -1) {
-		if (match[2] != "") == suspects {
+		if (match[2] != "") == quarantine {
 			id, _ := strconv.Atoi(match[3])
 			found = append(found, id)
 		}
@@ -187,7 +187,7 @@ func privateFolder(t *testing.T, temporary string) {
 	}
 }
 
-func TestAProgramThatIsKilledLosesNothingAndItsSuspectsAreHandled(t *testing.T) {
+func TestAProgramThatIsKilledLosesNothingAndItsQuarantineAreHandled(t *testing.T) {
 	b, temporary := newBench(t), temporary(t)
 	var mu sync.Mutex
 	reached, hold := make(chan struct{}, 100), true
@@ -222,7 +222,7 @@ func TestAProgramThatIsKilledLosesNothingAndItsSuspectsAreHandled(t *testing.T) 
 		return len(handled) == messages
 	})
 	if n := len(run.programs(true)); n != 1 {
-		t.Errorf("%d processes ran for suspects, want 1", n)
+		t.Errorf("%d processes ran for quarantined messages, want 1", n)
 	}
 	if !run.logged("the worker's program ended by itself and is started again")() || !run.logged(`exit="killed by SIGKILL"`)() {
 		t.Error("the log does not say how the program ended")
@@ -287,7 +287,7 @@ func TestCtrlCWaitsForAProgramAtWork(t *testing.T) {
 	if code := <-run.code; code != exitOK {
 		t.Errorf("exit code %d: %s", code, run.log.String())
 	}
-	if ready := broker.Ready("test") + broker.Ready("async.failed") + broker.Ready("test.suspect"); ready > 0 {
+	if ready := broker.Ready("test") + broker.Ready("async.failed") + broker.Ready("test.quarantine"); ready > 0 {
 		t.Errorf("%d messages are left", ready)
 	}
 	isGone(t, run.programs(false), temporary)

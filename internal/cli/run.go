@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	reapplyEvery = 15 * time.Second
-	refreshEvery = time.Second
-	redrawEvery  = 250 * time.Millisecond
-	lineEvery    = 5 * time.Second
-	suspectsStay = time.Minute
+	reapplyEvery   = 15 * time.Second
+	refreshEvery   = time.Second
+	redrawEvery    = 250 * time.Millisecond
+	lineEvery      = 5 * time.Second
+	quarantineStay = time.Minute
 )
 
 // runFlags are the flags of run.
@@ -131,7 +131,7 @@ func run(ctx context.Context, env Environment, flags runFlags) error {
 	}
 	advise(log, loaded.units)
 	runner := local.NewRunner(local.Options{
-		Waits: topology.DefaultWaits(), Reapply: reapplyEvery, Refresh: refreshEvery, SuspectsStay: suspectsStay, Program: flags.program,
+		Waits: topology.DefaultWaits(), Reapply: reapplyEvery, Refresh: refreshEvery, QuarantineStay: quarantineStay, Program: flags.program,
 		Log: log, LogTo: logTo, LogLevel: flags.logLevel,
 	})
 	defer answer(listener, runner.Endpoints(), log)() //nolint:contextcheck // what is under way at the end is answered

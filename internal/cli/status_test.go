@@ -61,7 +61,7 @@ func newShop(t *testing.T) *shop {
 		status.Workers, status.Failed = "2/2", new(int64(0))
 		status.Lanes = []string{"1h", "2h"}
 		status.Pipelines = []v1alpha1.WorkerPipeline{
-			{Worker: "default", Stages: []string{"suspected", "attempt"}}, {Worker: "ordered", StrictStages: []string{"crashed", "attempt"}},
+			{Worker: "default", Stages: []string{"quarantined", "attempt"}}, {Worker: "ordered", StrictStages: []string{"crashed", "attempt"}},
 		}
 		status.Adopted = []string{"queue/lost"}
 		s.condition(status, v1alpha1.ReadyCondition, metav1.ConditionTrue, v1alpha1.ReasonSucceeded, "the broker and the workers are as the spec asks")
@@ -207,13 +207,13 @@ const filled = `Transport shop/async: Ready, workers 2/2, failed 3, on rabbit@sh
   QUEUE              ROLE      WAITING  UNACKED  OLDEST  CONSUMERS  NOTES
   test               work            4        1       -          1
   lost               work            0        0                  1  adopted, and never deleted
-  test.suspect       suspects        0        0                  0
-  lost.suspect       suspects        0        0                  0
+  test.quarantine       quarantine        0        0                  0
+  lost.quarantine       quarantine        0        0                  0
   async.fallback.1h  lane            2        0     <1h          0
   async.fallback.2h  lane            0        0                  0
   async.failed       failure         3        0       -          0
   WORKER                  STAGES
-  default                 suspected > attempt
+  default                 quarantined > attempt
   ordered (strict order)  crashed > attempt
 `
 

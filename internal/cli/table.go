@@ -28,8 +28,8 @@ func table(snapshots []local.Snapshot) []string {
 			})
 		}
 		rows = append(rows, []string{"(all lanes)", "", count(s.Waiting)})
-		if hasSuspects(s) {
-			rows = append(rows, []string{"(suspects)", count(s.Suspects)})
+		if hasQuarantine(s) {
+			rows = append(rows, []string{"(quarantine)", count(s.Quarantine)})
 		}
 		rows = append(rows, []string{s.FailureQueue, count(s.Failures)})
 		lines = append(lines, terminal.Align(rows)...)
@@ -73,8 +73,8 @@ func line(s local.Snapshot) string {
 		parts = append(parts, text)
 	}
 	parts = append(parts, "in lanes "+count(s.Waiting))
-	if hasSuspects(s) {
-		parts = append(parts, "suspects "+count(s.Suspects))
+	if hasQuarantine(s) {
+		parts = append(parts, "quarantine "+count(s.Quarantine))
 	}
 	parts = append(parts, s.FailureQueue+" "+count(s.Failures))
 	text := s.Transport + ": " + strings.Join(parts, "; ")
@@ -84,8 +84,8 @@ func line(s local.Snapshot) string {
 	return strings.Join(append([]string{text}, troubleTexts(s)...), "; ")
 }
 
-// hasSuspects is true while messages wait to be handled apart from others, which is rare.
-func hasSuspects(s local.Snapshot) bool { return s.Suspects != nil && *s.Suspects > 0 }
+// hasQuarantine is true while messages wait to be handled apart from others, which is rare.
+func hasQuarantine(s local.Snapshot) bool { return s.Quarantine != nil && *s.Quarantine > 0 }
 
 func count(n *int64) string {
 	if n == nil {

@@ -54,14 +54,14 @@ func TestWhatAGroupIsScaledBy(t *testing.T) {
 	if want := (compile.Scaling{Min: 1, Max: 10, MessagesPerPod: 100}); !ok || got != want {
 		t.Errorf("it is %+v, want %+v", got, want)
 	}
-	messages := map[string]int64{"plain": 250, "before": 3, "single": 40, "single.standin": 80, "strict": 7, "gone": 20, "other": 9, "plain.suspect": 5}
+	messages := map[string]int64{"plain": 250, "before": 3, "single": 40, "single.migrating": 80, "strict": 7, "gone": 20, "other": 9, "plain.quarantine": 5}
 	count := func(queue string) int64 { return messages[queue] }
 	queues := []compile.Queue{
-		{Name: "plain", Standin: "before", Suspects: "plain.suspect"},
-		{Name: "single", SingleActiveConsumer: true, Standin: "single.standin", Reads: compile.ReadsQueue},
+		{Name: "plain", Standin: "before", Quarantine: "plain.quarantine"},
+		{Name: "single", SingleActiveConsumer: true, Standin: "single.migrating", Reads: compile.ReadsQueue},
 		{Name: "strict", Strict: v1alpha1.OnFailureBlock},
 		{Name: "gone", Leaving: true},
-		{Name: "other", Suspects: "other.suspect", Leaving: true, Reads: compile.ReadsSuspects},
+		{Name: "other", Quarantine: "other.quarantine", Leaving: true, Reads: compile.ReadsQuarantine},
 	}
 	if n := compile.Demand(queues, got, count); n != 250+3+100+7+20 {
 		t.Errorf("the demand is %d", n)

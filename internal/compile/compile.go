@@ -342,7 +342,7 @@ func workQueue(t *v1alpha1.Transport, queue *v1alpha1.Queue, names Names) Queue 
 		q.Strict = cmp.Or(queue.Ordering.OnFailure, v1alpha1.OnFailureContinue)
 	} else {
 		// In a strictly ordered queue each message runs alone anyway.
-		q.Suspects = names.Suspects(queue.Name)
+		q.Quarantine = names.Quarantine(queue.Name)
 	}
 	return q
 }

@@ -11,7 +11,7 @@ import (
 const HandlerImageVariable = "REDRIVE_HANDLER_IMAGE"
 
 // Version is the newest version of the configuration that this build reads. It writes the oldest one by which a worker can
-// carry a configuration out, so that an older worker goes on where it can. Version 1 knew neither suspects nor strict order nor
+// carry a configuration out, so that an older worker goes on where it can. Version 1 knew neither quarantined messages nor strict order nor
 // limits. Version 2 knew no handler but http, and of that only the URL: it would post without the headers of a login.
 // Version 3 knew no stand-ins: it would leave what is in them, and consume a queue before its time.
 // Version 4 knew no policy that is unlimited as a whole: it would end its retries after the third.
@@ -67,12 +67,12 @@ type Config struct {
 	MaxCrashes int `json:"maxCrashes,omitempty"`
 	// RateLimits that a message needs leave of before the handler is called.
 	RateLimits []RateLimit `json:"rateLimits,omitempty"`
-	// Replicas is the number of pods, with that of the suspects, that share the rate limits with scope Workers; 0 where there is none of these.
+	// Replicas is the number of pods, with that of the quarantined messages, that share the rate limits with scope Workers; 0 where there is none of these.
 	Replicas int `json:"replicas,omitempty"`
 	// Budget of retries; nil where there is none.
-	Budget *Budget `json:"budget,omitempty"`
+	RetryBudget *RetryBudget `json:"retryBudget,omitempty"`
 	// Breaker of the handler; nil where there is none.
-	Breaker *Breaker `json:"breaker,omitempty"`
+	CircuitBreaker *CircuitBreaker `json:"circuitBreaker,omitempty"`
 	// Handler that is called with each message. It names Secrets and holds nothing of them. Its image is the one that it is
 	// meant for.
 	Handler v1alpha1.Handler `json:"handler"`
@@ -124,9 +124,9 @@ type Queue struct {
 	Policy string `json:"policy"`
 	// SingleActiveConsumer is true where only one consumer at a time receives.
 	SingleActiveConsumer bool `json:"singleActiveConsumer,omitempty"`
-	// Suspects is the queue of the messages that may have brought down a worker; empty where there is none.
-	Suspects string `json:"suspects,omitempty"`
-	// Standin is the queue that takes its messages while it is exchanged for one with other arguments; empty where it is not.
+	// Quarantine is the queue of the messages that may have brought down a worker; empty where there is none.
+	Quarantine string `json:"quarantine,omitempty"`
+	// Standin is the queue that takes its messages while it is migrated to other arguments; empty where it is not.
 	Standin string `json:"standin,omitempty"`
 	// Reads says which of its queues are consumed; empty stands for all.
 	Reads Reading `json:"reads,omitempty"`
@@ -156,15 +156,15 @@ type RateLimit struct {
 	Key string `json:"key,omitempty"`
 }
 
-// Budget of retries with all its defaults filled in.
-type Budget struct {
+// RetryBudget of retries with all its defaults filled in.
+type RetryBudget struct {
 	Percent      int               `json:"percent"`
 	Window       v1alpha1.Duration `json:"window"`
 	MinPerSecond int               `json:"minPerSecond"`
 }
 
-// Breaker with all its defaults filled in.
-type Breaker struct {
+// CircuitBreaker with all its defaults filled in.
+type CircuitBreaker struct {
 	FailurePercent int `json:"failurePercent"`
 	// SlowAfter is zero where no call is slow.
 	SlowAfter    v1alpha1.Duration `json:"slowAfter,omitzero"`

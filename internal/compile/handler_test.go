@@ -63,9 +63,9 @@ func TestAConfigurationIsOfTheOldestVersionThatCanCarryItOut(t *testing.T) {
 		})
 	}
 	config := configOf(t, v1alpha1.Handler{HTTP: &v1alpha1.HTTPHandler{URL: url}})
-	exchanged := config.WithStandIns(map[string]compile.Standin{"test": {Queue: "test.standin"}})
-	if exchanged.Version != 4 {
-		t.Errorf("writes version %d where a queue has a stand-in", exchanged.Version)
+	migrated := config.WithStandIns(map[string]compile.Standin{"test": {Queue: "test.migrating"}})
+	if migrated.Version != 4 {
+		t.Errorf("writes version %d where a queue has a stand-in", migrated.Version)
 	}
 	config.Policies = map[string]v1alpha1.RetryPolicySpec{"p": {Unlimited: new(true)}}
 	if compile.Version != 7 {

@@ -87,7 +87,7 @@ func TestTheNumberOfQueuesDoesNotGrowWithTheNumberOfPolicies(t *testing.T) {
 					lanes++
 				}
 			}
-			// Each work queue has a suspects' queue; the failure queue is the last one.
+			// Each work queue has a quarantine queue; the failure queue is the last one.
 			if others := len(objects.Queues) - lanes; lanes > limit || lanes == 0 || others != 2*len(transport.Spec.Queues)+1 {
 				t.Errorf("%d lanes, at most %d are allowed; %d other queues", lanes, limit, others)
 			}

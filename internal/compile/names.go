@@ -2,11 +2,11 @@ package compile
 
 import "redrive.dev/redrive/api/v1alpha1"
 
-// SuspectsSuffix ends the name of every suspects' queue; the rest is the name of its work queue.
-const SuspectsSuffix = ".suspect"
+// QuarantineSuffix ends the name of every quarantine queue; the rest is the name of its work queue.
+const QuarantineSuffix = ".quarantine"
 
 // standinSuffix ends the name of every stand-in queue; the rest is the name of its work queue.
-const standinSuffix = ".standin"
+const standinSuffix = ".migrating"
 
 // Names gives the broker objects of one Transport their names. All of them but the failure queue derive from the prefix,
 // so that two Transports with different prefixes never meet.
@@ -38,16 +38,16 @@ func (n Names) Fallback() string { return n.Prefix + ".fallback" }
 // Return is the direct exchange that leads back to the work queues.
 func (n Names) Return() string { return n.Prefix + ".return" }
 
-// ReturnStandin is the alternate exchange of Return, which leads to Failed.
-func (n Names) ReturnStandin() string { return n.Prefix + ".return.standin" }
+// ReturnAlternate is the alternate exchange of Return, which leads to Failed.
+func (n Names) ReturnAlternate() string { return n.Prefix + ".return.alternate" }
 
 // Failed is the fanout exchange that leads to the failure queue.
 func (n Names) Failed() string { return n.Prefix + ".failed" }
 
-// Standin is the alternate exchange of the producers' exchange.
-func (n Names) Standin() string { return n.Prefix + ".standin" }
+// Alternate is the alternate exchange of the producers' exchange.
+func (n Names) Alternate() string { return n.Prefix + ".alternate" }
 
-// Unrouted is the alternate exchange of Standin, which leads to the queue for unroutable messages.
+// Unrouted is the alternate exchange of Alternate, which leads to the queue for unroutable messages.
 func (n Names) Unrouted() string { return n.Prefix + ".unrouted" }
 
 // Lane is the fallback queue of one value of the header redrive-lane, such as "5s".
@@ -56,10 +56,10 @@ func (n Names) Lane(key string) string { return n.LanePrefix() + key }
 // LanePrefix is what the names of all lanes begin with.
 func (n Names) LanePrefix() string { return n.Prefix + ".fallback." }
 
-// Suspects is the queue of the messages of a work queue that may have brought down a worker.
-func (n Names) Suspects(queue string) string { return queue + SuspectsSuffix }
+// Quarantine is the queue of the messages of a work queue that may have brought down a worker.
+func (n Names) Quarantine(queue string) string { return queue + QuarantineSuffix }
 
-// StandinQueue takes the messages of a work queue while that is exchanged for one with other arguments.
+// StandinQueue takes the messages of a work queue while that is migrated to other arguments.
 func (n Names) StandinQueue(queue string) string { return queue + standinSuffix }
 
 // FailureQueue is where messages end that are not retried any more.

@@ -9,7 +9,7 @@ import (
 // Stages of a worker's pipeline, by the names that its log, /status, the Transport's status and the documentation have for them.
 const (
 	StageUnreadable  = "unreadable"
-	StageSuspected   = "suspected"
+	StageQuarantined = "quarantined"
 	StageSlot        = "slot"
 	StageNoted       = "noted"
 	StageStale       = "stale"
@@ -26,10 +26,10 @@ const (
 
 // Pipeline is the way of a delivery to its outcome; StrictPipeline and BetweenTries are shorter ones. All leave out the stages that
 // the configuration has no use for. Whatever sends a message away without an attempt stands before attempt, so that it costs none:
-// first what the session and the message itself say, then what protects the handler. A journal, which the process that runs suspects
+// first what the session and the message itself say, then what protects the handler. A journal, which the process that runs quarantined messages
 // has, takes down which message is in work.
 func (c *Config) Pipeline(hasJournal bool) []string {
-	stages := []string{StageUnreadable, StageSuspected, StageSlot}
+	stages := []string{StageUnreadable, StageQuarantined, StageSlot}
 	if hasJournal {
 		stages = append(stages, StageNoted)
 	}
@@ -54,16 +54,16 @@ func (c *Config) BetweenTries() []string {
 // protecting are the stages that protect the handler. A message may wait in them, and be past its deadline when it has.
 func (c *Config) protecting() []string {
 	var stages []string
-	if c.Breaker != nil {
+	if c.CircuitBreaker != nil {
 		stages = append(stages, StageOpenBreaker)
 	}
-	if c.Budget != nil {
+	if c.RetryBudget != nil {
 		stages = append(stages, StageBudget)
 	}
 	if len(c.RateLimits) > 0 {
 		stages = append(stages, StageRateLimits)
 	}
-	if c.Breaker != nil {
+	if c.CircuitBreaker != nil {
 		stages = append(stages, StageBreaker)
 	}
 	return append(stages, StageReady, StageExpired)

@@ -17,7 +17,7 @@ func TestAPipelineHasTheStagesThatItsConfigurationHasAUseFor(t *testing.T) {
 	limited.RateLimits = make([]compile.RateLimit, 1)
 	guarded := compile.Config{
 		Queues: []compile.Queue{usualQueue, strictQueue}, Lanes: retry.Lanes{time.Second},
-		RateLimits: make([]compile.RateLimit, 1), Budget: &compile.Budget{}, Breaker: &compile.Breaker{},
+		RateLimits: make([]compile.RateLimit, 1), RetryBudget: &compile.RetryBudget{}, CircuitBreaker: &compile.CircuitBreaker{},
 	}
 	cases := []struct {
 		name                 string
@@ -27,15 +27,15 @@ func TestAPipelineHasTheStagesThatItsConfigurationHasAUseFor(t *testing.T) {
 	}{
 		{
 			name: "nothing is asked for", config: bare,
-			usual: "unreadable > suspected > slot > stale > expired > ready > expired > attempt", again: "stale > ready > expired",
+			usual: "unreadable > quarantined > slot > stale > expired > ready > expired > attempt", again: "stale > ready > expired",
 		},
 		{
 			name: "a rate limit alone", config: limited,
-			usual: "unreadable > suspected > slot > stale > expired > rate limits > ready > expired > attempt", again: "stale > rate limits > ready > expired",
+			usual: "unreadable > quarantined > slot > stale > expired > rate limits > ready > expired > attempt", again: "stale > rate limits > ready > expired",
 		},
 		{
-			name: "a process that runs suspects", config: bare, hasJournal: true,
-			usual: "unreadable > suspected > slot > noted > stale > expired > ready > expired > attempt", again: "stale > ready > expired",
+			name: "a process that runs quarantined messages", config: bare, hasJournal: true,
+			usual: "unreadable > quarantined > slot > noted > stale > expired > ready > expired > attempt", again: "stale > ready > expired",
 		},
 		{
 			name: "queues in strict order only", config: compile.Config{Queues: []compile.Queue{strictQueue}},
@@ -43,7 +43,7 @@ func TestAPipelineHasTheStagesThatItsConfigurationHasAUseFor(t *testing.T) {
 		},
 		{
 			name: "all is asked for, and one of two queues is in strict order", config: guarded,
-			usual:  "unreadable > suspected > slot > stale > expired > early > open breaker > budget > rate limits > breaker > ready > expired > attempt",
+			usual:  "unreadable > quarantined > slot > stale > expired > early > open breaker > budget > rate limits > breaker > ready > expired > attempt",
 			strict: "unreadable > slot > stale > expired > crashed > open breaker > budget > rate limits > breaker > ready > expired > attempt",
 			again:  "stale > open breaker > budget > rate limits > breaker > ready > expired",
 		},

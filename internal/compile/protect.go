@@ -30,7 +30,7 @@ const (
 func releases(t *v1alpha1.Transport) bool {
 	for i := range t.Spec.Workers {
 		w := &t.Spec.Workers[i]
-		if len(w.RateLimits) > 0 || w.Budget != nil || w.Breaker != nil {
+		if len(w.RateLimits) > 0 || w.RetryBudget != nil || w.CircuitBreaker != nil {
 			return true
 		}
 	}
@@ -54,17 +54,17 @@ func protect(compiler *retry.Compiler, c *Config, w *v1alpha1.Worker) error {
 			c.Replicas = max(1, int(ptr.Deref(w.Replicas, 1)))
 		}
 	}
-	if w.Budget != nil {
-		c.Budget = &Budget{
-			Percent:      int(w.Budget.Percent),
-			Window:       ptr.Deref(w.Budget.Window, *v1alpha1.NewDuration(defaultBudgetWindow)),
-			MinPerSecond: int(ptr.Deref(w.Budget.MinPerSecond, defaultMinPerSecond)),
+	if w.RetryBudget != nil {
+		c.RetryBudget = &RetryBudget{
+			Percent:      int(w.RetryBudget.Percent),
+			Window:       ptr.Deref(w.RetryBudget.Window, *v1alpha1.NewDuration(defaultBudgetWindow)),
+			MinPerSecond: int(ptr.Deref(w.RetryBudget.MinPerSecond, defaultMinPerSecond)),
 		}
 	}
-	if w.Breaker != nil {
-		c.Breaker = breaker(w.Breaker)
-		if c.Breaker.Key != "" && compiler != nil {
-			if _, err := compiler.CompileKey("breaker.key", c.Breaker.Key); err != nil {
+	if w.CircuitBreaker != nil {
+		c.CircuitBreaker = breaker(w.CircuitBreaker)
+		if c.CircuitBreaker.Key != "" && compiler != nil {
+			if _, err := compiler.CompileKey("circuitBreaker.key", c.CircuitBreaker.Key); err != nil {
 				return err //nolint:wrapcheck // it names the field
 			}
 		}
@@ -96,8 +96,8 @@ func rateLimit(spec *v1alpha1.RateLimit) (RateLimit, error) {
 	return limit, nil
 }
 
-func breaker(spec *v1alpha1.Breaker) *Breaker {
-	b := &Breaker{
+func breaker(spec *v1alpha1.CircuitBreaker) *CircuitBreaker {
+	b := &CircuitBreaker{
 		FailurePercent: int(ptr.Deref(spec.FailurePercent, defaultFailurePercent)),
 		MinimumCalls:   int(ptr.Deref(spec.MinimumCalls, defaultMinimumCalls)),
 		Window:         ptr.Deref(spec.Window, *v1alpha1.NewDuration(defaultBreakerWindow)),

@@ -33,8 +33,8 @@ func TestWhatProtectsAHandlerHasItsDefaults(t *testing.T) {
 			{Name: "all", PerSecond: intstr.FromString("2.5")},
 			{Name: "pod", PerSecond: intstr.FromInt32(7), Type: v1alpha1.RateLimitLeakyBucket, Scope: v1alpha1.RateLimitScopePod, Key: new("message.type")},
 		}
-		w.Budget = &v1alpha1.Budget{Percent: 20}
-		w.Breaker = &v1alpha1.Breaker{SlowAfter: v1alpha1.NewDuration(time.Second)}
+		w.RetryBudget = &v1alpha1.RetryBudget{Percent: 20}
+		w.CircuitBreaker = &v1alpha1.CircuitBreaker{SlowAfter: v1alpha1.NewDuration(time.Second)}
 	})
 	want := []compile.RateLimit{
 		{Name: "all", PerSecond: 2.5, Burst: 3, Shared: true},
@@ -43,10 +43,10 @@ func TestWhatProtectsAHandlerHasItsDefaults(t *testing.T) {
 	if !reflect.DeepEqual(config.RateLimits, want) || config.Replicas != 4 {
 		t.Errorf("limits %+v for %d replicas", config.RateLimits, config.Replicas)
 	}
-	if b := config.Budget; b.Percent != 20 || b.Window.Duration.Duration != time.Minute || b.MinPerSecond != 1 {
+	if b := config.RetryBudget; b.Percent != 20 || b.Window.Duration.Duration != time.Minute || b.MinPerSecond != 1 {
 		t.Errorf("budget %+v", b)
 	}
-	b := config.Breaker
+	b := config.CircuitBreaker
 	if b.FailurePercent != 50 || b.SlowPercent != 80 || b.MinimumCalls != 20 || b.Window.Duration.Duration != 30*time.Second ||
 		b.OpenFor.Duration.Duration != 10*time.Second || b.MaxOpenFor.Duration.Duration != time.Minute {
 		t.Errorf("breaker %+v", b)
@@ -54,14 +54,14 @@ func TestWhatProtectsAHandlerHasItsDefaults(t *testing.T) {
 }
 
 func TestTheOpenTimesOfABreakerFollowTheOneThatIsSet(t *testing.T) {
-	times := func(b v1alpha1.Breaker) [2]time.Duration {
-		config := protected(t, func(w *v1alpha1.Worker) { w.Breaker = &b })
-		return [2]time.Duration{config.Breaker.OpenFor.Duration.Duration, config.Breaker.MaxOpenFor.Duration.Duration}
+	times := func(b v1alpha1.CircuitBreaker) [2]time.Duration {
+		config := protected(t, func(w *v1alpha1.Worker) { w.CircuitBreaker = &b })
+		return [2]time.Duration{config.CircuitBreaker.OpenFor.Duration.Duration, config.CircuitBreaker.MaxOpenFor.Duration.Duration}
 	}
-	if got := times(v1alpha1.Breaker{MaxOpenFor: v1alpha1.NewDuration(5 * time.Second)}); got != [2]time.Duration{5 * time.Second, 5 * time.Second} {
+	if got := times(v1alpha1.CircuitBreaker{MaxOpenFor: v1alpha1.NewDuration(5 * time.Second)}); got != [2]time.Duration{5 * time.Second, 5 * time.Second} {
 		t.Errorf("a short maxOpenFor gives %v", got)
 	}
-	if got := times(v1alpha1.Breaker{OpenFor: v1alpha1.NewDuration(5 * time.Minute)}); got != [2]time.Duration{5 * time.Minute, 5 * time.Minute} {
+	if got := times(v1alpha1.CircuitBreaker{OpenFor: v1alpha1.NewDuration(5 * time.Minute)}); got != [2]time.Duration{5 * time.Minute, 5 * time.Minute} {
 		t.Errorf("a long openFor gives %v", got)
 	}
 }
@@ -81,7 +81,7 @@ func TestAKeyThatDoesNotCompileIsNamed(t *testing.T) {
 		"spec.workers[0].rateLimits[0].key": func(w *v1alpha1.Worker) {
 			w.RateLimits = []v1alpha1.RateLimit{{Name: "a", PerSecond: intstr.FromInt32(1), Key: new("message.size")}}
 		},
-		"spec.workers[0].breaker.key": func(w *v1alpha1.Worker) { w.Breaker = &v1alpha1.Breaker{Key: new("error.status")} },
+		"spec.workers[0].circuitBreaker.key": func(w *v1alpha1.Worker) { w.CircuitBreaker = &v1alpha1.CircuitBreaker{Key: new("error.status")} },
 	} {
 		_, err := compile.Compile(transport(func(s *v1alpha1.TransportSpec) { change(&s.Workers[0]) }), nil)
 		refused, ok := errors.AsType[*compile.Error](err)

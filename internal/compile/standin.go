@@ -18,11 +18,11 @@ const (
 	ReadsQueue Reading = "Queue"
 	// ReadsStandin consumes the stand-in alone.
 	ReadsStandin Reading = "Standin"
-	// ReadsSuspects consumes neither: only suspects of the queue are left.
-	ReadsSuspects Reading = "Suspects"
+	// ReadsQuarantine consumes neither: only quarantined messages of the queue are left.
+	ReadsQuarantine Reading = "Quarantine"
 )
 
-// Standin is the queue beside a work queue that is exchanged, and which of the two are consumed.
+// Standin is the queue beside a work queue that is migrated, and which of the two are consumed.
 type Standin struct {
 	Queue string
 	Reads Reading
@@ -46,7 +46,7 @@ func (q Queue) Consumed() []string {
 // to come.
 func (q Queue) Holding() []string {
 	switch {
-	case q.Reads == ReadsSuspects:
+	case q.Reads == ReadsQuarantine:
 		return nil
 	case q.Standin == "":
 		return []string{q.Name}
@@ -65,17 +65,17 @@ func (c *Config) WithHolds(all map[string]string) Config {
 	return with
 }
 
-// WithStandIns is the configuration with stand-ins for those of its work queues that are exchanged. all holds them by the names
+// WithStandIns is the configuration with stand-ins for those of its work queues that are migrated. all holds them by the names
 // of the work queues.
 func (c *Config) WithStandIns(all map[string]Standin) Config {
 	with := *c
 	with.Queues = slices.Clone(c.Queues)
 	for i := range with.Queues {
 		queue := &with.Queues[i]
-		if queue.Reads == ReadsSuspects {
+		if queue.Reads == ReadsQuarantine {
 			continue
 		}
-		if standin, exchanged := all[queue.Name]; exchanged || !queue.Leaving {
+		if standin, migrated := all[queue.Name]; migrated || !queue.Leaving {
 			queue.Standin, queue.Reads = standin.Queue, standin.Reads
 		}
 	}
@@ -84,11 +84,11 @@ func (c *Config) WithStandIns(all map[string]Standin) Config {
 }
 
 // disordered is why workers do not consume a Strict queue that they would disorder.
-const disordered = "RabbitMQ would not keep its order: the warning HarmfulPolicy of the Transport names the setting"
+const disordered = "RabbitMQ would not keep its order: the warning ConflictingBrokerPolicy of the Transport names the setting"
 
 // Holding is the configuration in which the workers do not consume some of their Strict queues, and consume those again that they
-// did not. Workers of version 4 do not know Hold, and obey Reads: a Strict queue has no suspects, so that one of which nothing but
-// suspects is to be consumed is left alone.
+// did not. Workers of version 4 do not know Hold, and obey Reads: a Strict queue has no quarantined messages, so that one of which nothing but
+// quarantine is to be consumed is left alone.
 func (c *Config) Holding(queues []string) (next Config, changed bool) {
 	next = *c
 	next.Queues = slices.Clone(c.Queues)
@@ -96,8 +96,8 @@ func (c *Config) Holding(queues []string) (next Config, changed bool) {
 		queue := &next.Queues[i]
 		switch held := slices.Contains(queues, queue.Name); {
 		case queue.Strict == "":
-		case held && queue.Reads != ReadsSuspects:
-			queue.Reads, queue.Hold, changed = ReadsSuspects, disordered, true
+		case held && queue.Reads != ReadsQuarantine:
+			queue.Reads, queue.Hold, changed = ReadsQuarantine, disordered, true
 		case !held && queue.Hold == disordered && queue.Standin == "":
 			queue.Reads, queue.Hold, changed = ReadsBoth, "", true
 		}
@@ -107,8 +107,8 @@ func (c *Config) Holding(queues []string) (next Config, changed bool) {
 }
 
 // WithLeaving is the configuration with those queues of the last one, which is in force, that are not wanted any more and are
-// still on the broker: who consumed them empties them. leaving names these, stand-ins and queues of suspects too. So a queue that
-// stays may keep a stand-in, of an exchange that is not wanted any more, and suspects, where it has none in future.
+// still on the broker: who consumed them empties them. leaving names these, stand-ins and quarantine queues too. So a queue that
+// stays may keep a stand-in, of a migration that is not wanted any more, and quarantined messages, where it has none in future.
 func (c *Config) WithLeaving(last Config, leaving []string) Config {
 	with := *c
 	with.Queues, with.Policies = slices.Clone(c.Queues), map[string]v1alpha1.RetryPolicySpec{}
@@ -134,14 +134,14 @@ func (c *Config) WithLeaving(last Config, leaving []string) Config {
 }
 
 // Following is the configuration, which is in force and stays, with nothing changed but how its workers read what they read already of
-// queues that are exchanged or leave: the steps on the broker go on, and nothing may be left that nobody consumes. A stand-in that is new
+// queues that are migrated or leave: the steps on the broker go on, and nothing may be left that nobody consumes. A stand-in that is new
 // to them has to wait. changed is false where they are to go on as they do.
 func (c *Config) Following(all map[string]Standin, leaving []string) (next Config, changed bool) {
 	known := map[string]Standin{}
 	next = *c
 	next.Queues = slices.DeleteFunc(slices.Clone(c.Queues), func(q Queue) bool {
-		standin, exchanged := all[q.Name]
-		if exchanged && q.Standin != "" {
+		standin, migrated := all[q.Name]
+		if migrated && q.Standin != "" {
 			known[q.Name] = standin
 			return false
 		}
@@ -155,7 +155,7 @@ func (c *Config) Following(all map[string]Standin, leaving []string) (next Confi
 
 // isAmong is true where one of the queues on the broker that belong to it has one of the names.
 func (q Queue) isAmong(names []string) bool {
-	return slices.ContainsFunc([]string{q.Name, q.Standin, q.Suspects}, func(name string) bool { return slices.Contains(names, name) })
+	return slices.ContainsFunc([]string{q.Name, q.Standin, q.Quarantine}, func(name string) bool { return slices.Contains(names, name) })
 }
 
 // keepStandin keeps the stand-in of the last configuration that is still to be emptied. Nobody leads the reading on any more: a
@@ -178,26 +178,26 @@ func (c *Config) leftOf(queue Queue, leaving []string) (Queue, bool) {
 	for _, known := range c.Queues {
 		switch queue.Name {
 		case known.Name:
-			left, some := queue.onlySuspects(leaving)
-			return left, some && known.Suspects != queue.Suspects
+			left, some := queue.onlyQuarantine(leaving)
+			return left, some && known.Quarantine != queue.Quarantine
 		case known.Standin:
-			return queue.onlySuspects(leaving)
+			return queue.onlyQuarantine(leaving)
 		}
 	}
 	return queue.leaving(leaving)
 }
 
-// Named are the queues that a worker with this configuration needs: those that it consumes, and those of suspects into which it
+// Named are the queues that a worker with this configuration needs: those that it consumes, and quarantine queues into which it
 // publishes.
 func (c *Config) Named() []string {
 	var names []string
 	for _, queue := range c.Queues {
-		if queue.Reads == ReadsSuspects {
+		if queue.Reads == ReadsQuarantine {
 			continue
 		}
 		names = append(names, queue.Name)
-		if queue.Suspects != "" {
-			names = append(names, queue.Suspects)
+		if queue.Quarantine != "" {
+			names = append(names, queue.Quarantine)
 		}
 	}
 	return names
@@ -214,18 +214,18 @@ func (q Queue) leaving(names []string) (Queue, bool) {
 	case standin:
 		q.Reads = ReadsStandin
 	default:
-		return q.onlySuspects(names)
+		return q.onlyQuarantine(names)
 	}
 	return q, true
 }
 
-// onlySuspects is the queue with no more than its suspects; false where there are none.
-func (q Queue) onlySuspects(names []string) (Queue, bool) {
-	q.Leaving, q.Standin, q.Reads = true, "", ReadsSuspects
-	return q, slices.Contains(names, q.Suspects)
+// onlyQuarantine is the queue with no more than its quarantined messages; false where there are none.
+func (q Queue) onlyQuarantine(names []string) (Queue, bool) {
+	q.Leaving, q.Standin, q.Reads = true, "", ReadsQuarantine
+	return q, slices.Contains(names, q.Quarantine)
 }
 
-// Follows is true where a worker with this configuration consumes a work queue that is exchanged as it is to, or does not
+// Follows is true where a worker with this configuration consumes a work queue that is migrated as it is to, or does not
 // consume it at all.
 func (c *Config) Follows(queue string, reading Reading) bool {
 	for _, known := range c.Queues {

@@ -11,10 +11,10 @@ import (
 
 func TestWhatIsConsumedOfAQueueAndItsStandIn(t *testing.T) {
 	for reads, want := range map[compile.Reading][]string{
-		compile.ReadsBoth: {"test", "test.standin"}, compile.ReadsQueue: {"test"}, compile.ReadsStandin: {"test.standin"},
-		"Unheard": {"test", "test.standin"},
+		compile.ReadsBoth: {"test", "test.migrating"}, compile.ReadsQueue: {"test"}, compile.ReadsStandin: {"test.migrating"},
+		"Unheard": {"test", "test.migrating"},
 	} {
-		if got := (compile.Queue{Name: "test", Standin: "test.standin", Reads: reads}).Consumed(); !slices.Equal(got, want) {
+		if got := (compile.Queue{Name: "test", Standin: "test.migrating", Reads: reads}).Consumed(); !slices.Equal(got, want) {
 			t.Errorf("%q: %v, want %v", reads, got, want)
 		}
 		if got := (compile.Queue{Name: "test", Reads: reads}).Consumed(); !slices.Equal(got, []string{"test"}) {
@@ -29,11 +29,11 @@ func TestStandInsChangeNothingOfTheConfigurationTheyAreGivenTo(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := result.Workers[0]
-	with := before.WithStandIns(map[string]compile.Standin{before.Queues[0].Name: {Queue: before.Queues[0].Name + ".standin", Reads: compile.ReadsQueue}})
+	with := before.WithStandIns(map[string]compile.Standin{before.Queues[0].Name: {Queue: before.Queues[0].Name + ".migrating", Reads: compile.ReadsQueue}})
 	switch name := before.Queues[0].Name; {
 	case before.Queues[0].Standin != "" || before.Version == with.Version:
 		t.Errorf("it was changed itself: %+v", before.Queues[0])
-	case with.Queues[0].Standin != name+".standin" || with.Queues[1].Standin != "":
+	case with.Queues[0].Standin != name+".migrating" || with.Queues[1].Standin != "":
 		t.Errorf("the stand-ins are %+v", with.Queues)
 	case !with.Follows(name, compile.ReadsQueue) || with.Follows(name, compile.ReadsBoth) || before.Follows(name, compile.ReadsQueue):
 		t.Error("who follows is not told")
@@ -53,36 +53,36 @@ func TestAQueueThatLeavesIsConsumedUntilNothingOfItIsLeft(t *testing.T) {
 	}
 	now := result.Workers[0]
 	last := now
-	old := compile.Queue{Name: "old", Policy: "gone", Suspects: "old.suspect"}
+	old := compile.Queue{Name: "old", Policy: "gone", Quarantine: "old.quarantine"}
 	last.Queues = append(slices.Clone(now.Queues), old)
 	last.Policies = map[string]v1alpha1.RetryPolicySpec{"gone": {MaxRetries: new(int32(7))}}
-	exchanged := last.WithStandIns(map[string]compile.Standin{"old": {Queue: "old.standin", Reads: compile.ReadsQueue}})
+	migrated := last.WithStandIns(map[string]compile.Standin{"old": {Queue: "old.migrating", Reads: compile.ReadsQueue}})
 	for name, c := range map[string]struct {
-		last     compile.Config
-		leaving  []string
-		consumed []string
-		suspects bool
+		last       compile.Config
+		leaving    []string
+		consumed   []string
+		quarantine bool
 	}{
-		"all of it is there":                   {last, []string{"old", "old.suspect"}, []string{"old"}, true},
-		"its suspects are left":                {last, []string{"old.suspect"}, nil, true},
+		"all of it is there":                   {last, []string{"old", "old.quarantine"}, []string{"old"}, true},
+		"its quarantined messages are left":    {last, []string{"old.quarantine"}, nil, true},
 		"nothing is left":                      {last, nil, nil, false},
-		"it is exchanged meanwhile":            {exchanged, []string{"old", "old.standin"}, []string{"old"}, true},
-		"its stand-in is left":                 {exchanged, []string{"old.standin"}, []string{"old.standin"}, true},
-		"its stand-in is gone, and not itself": {exchanged, []string{"old"}, []string{"old"}, true},
+		"it is migrated meanwhile":             {migrated, []string{"old", "old.migrating"}, []string{"old"}, true},
+		"its stand-in is left":                 {migrated, []string{"old.migrating"}, []string{"old.migrating"}, true},
+		"its stand-in is gone, and not itself": {migrated, []string{"old"}, []string{"old"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			with := now.WithLeaving(c.last, c.leaving)
-			if !c.suspects {
+			if !c.quarantine {
 				if len(with.Queues) != len(now.Queues) {
 					t.Errorf("it is still there: %+v", with.Queues)
 				}
 				return
 			}
 			got := with.Queues[len(with.Queues)-1]
-			if got.Name != "old" || !got.Leaving || !slices.Equal(got.Consumed(), c.consumed) || got.Suspects != "old.suspect" {
+			if got.Name != "old" || !got.Leaving || !slices.Equal(got.Consumed(), c.consumed) || got.Quarantine != "old.quarantine" {
 				t.Errorf("it is %+v, of which %v is consumed", got, got.Consumed())
 			}
-			if slices.Contains(with.Named(), "old.suspect") != (c.consumed != nil) {
+			if slices.Contains(with.Named(), "old.quarantine") != (c.consumed != nil) {
 				t.Errorf("named are %v", with.Named())
 			}
 			if with.Policies["gone"].MaxRetries == nil || now.Policies["gone"].MaxRetries != nil {
@@ -95,7 +95,7 @@ func TestAQueueThatLeavesIsConsumedUntilNothingOfItIsLeft(t *testing.T) {
 	}
 }
 
-// A queue that stays may leave something behind: an exchange that is given up its stand-in, and one that gets an order its suspects.
+// A queue that stays may leave something behind: a migration that is given up its stand-in, and one that gets an order its quarantined messages.
 func TestWhatAStayingQueueLeavesBehindIsConsumedToo(t *testing.T) {
 	result, err := compile.Compile(transport(func(*v1alpha1.TransportSpec) {}), nil)
 	if err != nil {
@@ -103,53 +103,53 @@ func TestWhatAStayingQueueLeavesBehindIsConsumedToo(t *testing.T) {
 	}
 	now := result.Workers[0]
 	name := now.Queues[0].Name
-	exchanged := func(reads compile.Reading, more ...compile.Queue) compile.Config {
+	migrated := func(reads compile.Reading, more ...compile.Queue) compile.Config {
 		last := now.WithStandIns(map[string]compile.Standin{name: {Queue: "before", Reads: reads}})
 		last.Queues = append(last.Queues, more...)
 		return last
 	}
-	suspected := now
-	suspected.Queues = slices.Clone(now.Queues)
-	suspected.Queues[0].Suspects = "others.suspect"
-	former := compile.Queue{Name: "before", Policy: now.Queues[0].Policy, Suspects: "before.suspect", Leaving: true, Reads: compile.ReadsSuspects}
+	quarantined := now
+	quarantined.Queues = slices.Clone(now.Queues)
+	quarantined.Queues[0].Quarantine = "others.quarantine"
+	former := compile.Queue{Name: "before", Policy: now.Queues[0].Policy, Quarantine: "before.quarantine", Leaving: true, Reads: compile.ReadsQuarantine}
 	for why, c := range map[string]struct {
-		last     compile.Config
-		leaving  []string
-		consumed []string
-		suspects []string
+		last       compile.Config
+		leaving    []string
+		consumed   []string
+		quarantine []string
 	}{
-		"a stand-in beside it":                 {exchanged(compile.ReadsBoth), []string{"before"}, []string{name, "before"}, nil},
-		"a stand-in that has its turn":         {exchanged(compile.ReadsStandin), []string{"before"}, []string{"before"}, nil},
-		"one that nobody would lead on to":     {exchanged(compile.ReadsQueue), []string{"before"}, []string{name, "before"}, nil},
-		"a stand-in that is gone":              {exchanged(compile.ReadsStandin), nil, []string{name}, nil},
-		"a stand-in with suspects of its own":  {exchanged(compile.ReadsStandin, former), []string{"before", "before.suspect"}, []string{"before"}, []string{"before.suspect"}},
-		"suspects, where it is to have others": {suspected, []string{"others.suspect"}, []string{name}, []string{"others.suspect"}},
-		"suspects that are gone":               {suspected, nil, []string{name}, nil},
+		"a stand-in beside it":                             {migrated(compile.ReadsBoth), []string{"before"}, []string{name, "before"}, nil},
+		"a stand-in that has its turn":                     {migrated(compile.ReadsStandin), []string{"before"}, []string{"before"}, nil},
+		"one that nobody would lead on to":                 {migrated(compile.ReadsQueue), []string{"before"}, []string{name, "before"}, nil},
+		"a stand-in that is gone":                          {migrated(compile.ReadsStandin), nil, []string{name}, nil},
+		"a stand-in with quarantined messages of its own":  {migrated(compile.ReadsStandin, former), []string{"before", "before.quarantine"}, []string{"before"}, []string{"before.quarantine"}},
+		"quarantined messages, where it is to have others": {quarantined, []string{"others.quarantine"}, []string{name}, []string{"others.quarantine"}},
+		"quarantined messages that are gone":               {quarantined, nil, []string{name}, nil},
 	} {
 		with := now.WithLeaving(c.last, c.leaving)
-		if got := with.Queues[0]; !slices.Equal(got.Consumed(), c.consumed) || got.Suspects != now.Queues[0].Suspects || got.Leaving {
+		if got := with.Queues[0]; !slices.Equal(got.Consumed(), c.consumed) || got.Quarantine != now.Queues[0].Quarantine || got.Leaving {
 			t.Errorf("%s: of %+v is consumed %v", why, got, got.Consumed())
 		}
-		var suspects []string
+		var quarantine []string
 		for _, left := range with.Queues[len(now.Queues):] {
-			suspects = append(suspects, left.Suspects)
+			quarantine = append(quarantine, left.Quarantine)
 			if left.Consumed() != nil || !left.Leaving {
 				t.Errorf("%s: beside it is %+v", why, left)
 			}
 		}
-		if !slices.Equal(suspects, c.suspects) {
-			t.Errorf("%s: the suspects of %v are handled, want %v", why, suspects, c.suspects)
+		if !slices.Equal(quarantine, c.quarantine) {
+			t.Errorf("%s: the quarantine of %v are handled, want %v", why, quarantine, c.quarantine)
 		}
 		if again := now.WithLeaving(with, c.leaving); !slices.Equal(again.Queues, with.Queues) {
 			t.Errorf("%s: the next time it is %+v, was %+v", why, again.Queues, with.Queues)
 		}
-		if kept := with.WithStandIns(map[string]compile.Standin{name: {Queue: "next"}}); len(suspects) > 0 && kept.Queues[len(now.Queues)].Standin != "" {
-			t.Errorf("%s: what has suspects alone is exchanged: %+v", why, kept.Queues)
+		if kept := with.WithStandIns(map[string]compile.Standin{name: {Queue: "next"}}); len(quarantine) > 0 && kept.Queues[len(now.Queues)].Standin != "" {
+			t.Errorf("%s: what has quarantined messages alone is migrated: %+v", why, kept.Queues)
 		}
 	}
 }
 
-// What is in force and stays follows the exchanges that it knows, and nothing else.
+// What is in force and stays follows the migrations that it knows, and nothing else.
 func TestAConfigurationThatStaysFollowsItsExchanges(t *testing.T) {
 	policies := map[string]v1alpha1.RetryPolicySpec{"policy": {}}
 	queue := func(change func(*compile.Queue)) compile.Queue {
@@ -166,7 +166,7 @@ func TestAConfigurationThatStaysFollowsItsExchanges(t *testing.T) {
 		leaving []string
 		want    compile.Queue
 	}{
-		"nothing is exchanged":    {reads("", "", false), nil, nil, reads("", "", false)},
+		"nothing is migrated":     {reads("", "", false), nil, nil, reads("", "", false)},
 		"an exchange that is new": {reads("", "", false), map[string]compile.Standin{"test": {Queue: "other", Reads: compile.ReadsQueue}}, nil, reads("", "", false)},
 		"one that goes on":        {reads("other", compile.ReadsQueue, false), map[string]compile.Standin{"test": {Queue: "other", Reads: compile.ReadsStandin}}, nil, reads("other", compile.ReadsStandin, false)},
 		"one that is as it was":   {reads("other", compile.ReadsQueue, false), map[string]compile.Standin{"test": {Queue: "other", Reads: compile.ReadsQueue}}, nil, reads("other", compile.ReadsQueue, false)},

@@ -50,7 +50,7 @@ func TestAStrictQueueAllowsForEachDeliveryThatItsPoliciesNeed(t *testing.T) {
 				t.Errorf("deliveries %v, want %d of test alone", got, c.want)
 			}
 			queues := result.Workers[0].Queues
-			if queues[0].Suspects != "lost.suspect" || queues[0].Strict != "" || queues[1].Suspects != "" || queues[1].Strict != v1alpha1.OnFailureContinue {
+			if queues[0].Quarantine != "lost.quarantine" || queues[0].Strict != "" || queues[1].Quarantine != "" || queues[1].Strict != v1alpha1.OnFailureContinue {
 				t.Errorf("queues %+v", queues)
 			}
 		})
@@ -127,11 +127,11 @@ func TestTriesAtOnceCountForHowLongAMessageIsHeld(t *testing.T) {
 func TestAStrictQueueThatIsHeldIsNotConsumed(t *testing.T) {
 	config := compile.Config{Version: 3, Queues: []compile.Queue{
 		{Name: "ordered", Strict: v1alpha1.OnFailureContinue},
-		{Name: "other", Suspects: "other.suspect"},
-		{Name: "exchanged", Strict: v1alpha1.OnFailureContinue, Standin: "exchanged.standin", Reads: compile.ReadsStandin},
-		{Name: "leaves", Suspects: "leaves.suspect", Leaving: true, Reads: compile.ReadsSuspects},
+		{Name: "other", Quarantine: "other.quarantine"},
+		{Name: "migrated", Strict: v1alpha1.OnFailureContinue, Standin: "migrated.migrating", Reads: compile.ReadsStandin},
+		{Name: "leaves", Quarantine: "leaves.quarantine", Leaving: true, Reads: compile.ReadsQuarantine},
 	}}
-	held, changed := config.Holding([]string{"ordered", "exchanged", "other"})
+	held, changed := config.Holding([]string{"ordered", "migrated", "other"})
 	consumed := func(c compile.Config) (names []string) {
 		for _, queue := range c.Queues {
 			names = append(names, queue.Consumed()...)
@@ -141,13 +141,13 @@ func TestAStrictQueueThatIsHeldIsNotConsumed(t *testing.T) {
 	if got := consumed(held); !changed || !slices.Equal(got, []string{"other"}) || held.Version != 4 || held.Queues[0].Hold == "" {
 		t.Errorf("consumed are %v, by version %d", got, held.Version)
 	}
-	if got := consumed(config); !slices.Equal(got, []string{"ordered", "other", "exchanged.standin"}) {
+	if got := consumed(config); !slices.Equal(got, []string{"ordered", "other", "migrated.migrating"}) {
 		t.Errorf("the configuration itself was changed: %v", got)
 	}
-	if _, changed := held.Holding([]string{"ordered", "exchanged"}); changed {
+	if _, changed := held.Holding([]string{"ordered", "migrated"}); changed {
 		t.Error("what is held is to be held again")
 	}
-	if again, changed := held.Holding([]string{"exchanged"}); !changed || !slices.Equal(consumed(again), []string{"ordered", "other"}) || again.Queues[0].Hold != "" {
+	if again, changed := held.Holding([]string{"migrated"}); !changed || !slices.Equal(consumed(again), []string{"ordered", "other"}) || again.Queues[0].Hold != "" {
 		t.Errorf("what is not held any more is consumed: %v", consumed(again))
 	}
 }

@@ -16,7 +16,7 @@ type WorkerStatus struct {
 
 // Trouble is one thing that holds messages back.
 type Trouble struct {
-	// Reason is a reason of the Warning condition: BreakerOpen, BudgetExhausted, HandlerNotReady, PublishFailing, QueueBlocked or
+	// Reason is a reason of the Degraded condition: CircuitOpen, RetryBudgetExhausted, HandlerNotReady, PublishFailing, QueueBlocked or
 	// QueueUnavailable; or QueueHeld, of which the condition has the cause.
 	Reason string `json:"reason"`
 	// Subject is what it is about: a queue, or the key of a breaker; may be empty.

@@ -238,7 +238,7 @@ func awaitReadiness(t *testing.T, h *handler.HTTP, ready bool) {
 	}
 }
 
-// serveTLS serves with a certificate for 127.0.0.1 of the authority, which may be exchanged.
+// serveTLS serves with a certificate for 127.0.0.1 of the authority, which may be migrated.
 func serveTLS(t *testing.T, authority *testcert.Authority) (url string, exchange func(*testcert.Authority)) {
 	t.Helper()
 	url, show := servePairs(t)

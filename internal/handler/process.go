@@ -153,7 +153,7 @@ func (p *Process) Handle(ctx context.Context, request Request) *retry.Failure {
 			return end.failure
 		case endUntouched:
 			c.extend(0) // its attempt has not begun
-		case endSuspect:
+		case endQuarantine:
 			if c.ctx.Err() != nil {
 				return unanswered(c.ctx, "") //nolint:contextcheck // as above
 			}

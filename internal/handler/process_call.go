@@ -63,8 +63,8 @@ const (
 	endAnswered endKind = iota
 	// endUntouched: the process ended before it read of it.
 	endUntouched
-	// endSuspect: the process ended with several messages in hand, or for the sake of another one.
-	endSuspect
+	// endQuarantine: the process ended with several messages in hand, or for the sake of another one.
+	endQuarantine
 )
 
 func newCall(ctx context.Context, messageID string) *call {

@@ -173,7 +173,7 @@ func (p *Process) blame(q *peer, exit child.Exit, read int64, why error) {
 		return
 	}
 	for _, c := range touched {
-		c.end(ending{kind: endSuspect})
+		c.end(ending{kind: endQuarantine})
 	}
 }
 

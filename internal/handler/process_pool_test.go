@@ -127,20 +127,20 @@ func TestACancelledMessageChargesNoOtherOfItsProcess(t *testing.T) {
 
 func TestAMessageThatRanOutOfTimeWhileItWaitedToRunAloneIsNoAttempt(t *testing.T) {
 	t.Parallel()
-	// The second process never says hello, so there is none for the suspect.
+	// The second process never says hello, so there is none for the quarantined message.
 	marker := filepath.Join(t.TempDir(), "started")
 	command := scripted("say " + hello4)
 	command = append([]string{"sh", "-c", fmt.Sprintf(`test -e %q && exec sleep 60; touch %q; exec "$0" "$@"`, marker, marker)}, command...)
 	p := startProcess(t, v1alpha1.ProcessHandler{Command: command, StartTimeout: duration(time.Minute)}, handler.Options{})
 	awaitReady(t, p)
 	kept := filepath.Join(t.TempDir(), "kept")
-	suspect := make(chan *retry.Failure, 1)
-	go func() { suspect <- give(t, p, time.Second, "unless "+kept) }()
+	quarantined := make(chan *retry.Failure, 1)
+	go func() { quarantined <- give(t, p, time.Second, "unless "+kept) }()
 	eventually(t, "the process has it", func() bool { return exists(kept) })
 	if got := give(t, p, 100*time.Millisecond, "hang"); got == nil || got.Source != retry.SourceTimeout {
 		t.Errorf("got %+v", got)
 	}
-	if got := <-suspect; got == nil || got.Class != handler.ClassNotBegun {
+	if got := <-quarantined; got == nil || got.Class != handler.ClassNotBegun {
 		t.Errorf("got %+v", got)
 	}
 }

@@ -34,7 +34,7 @@ func (s *site) desired(unit *Unit) topology.Objects {
 	return desired
 }
 
-// consumed are the queues that the workers in force consume, and those of suspects into which they publish.
+// consumed are the queues that the workers in force consume, and quarantine queues into which they publish.
 func (s *site) consumed() []string {
 	var queues []string
 	for _, config := range s.inForce {
@@ -91,7 +91,7 @@ func (s *site) apply(desired topology.Objects) (next time.Duration, err error) {
 	return s.options.Reapply, nil
 }
 
-// follows is true where all workers in force consume a queue that is exchanged, and its stand-in, as they are to.
+// follows is true where all workers in force consume a queue that is migrated, and its stand-in, as they are to.
 func (s *site) follows(queue string, reads compile.Reading) bool {
 	for _, config := range s.inForce {
 		if !config.Follows(queue, reads) {
@@ -145,7 +145,7 @@ func hindrance(report apply.Report) string {
 		texts = append(texts, problem.String())
 	}
 	for _, warning := range report.Warnings {
-		if slices.Contains(report.Disordered, warning.Object.Name) && warning.Reason == v1alpha1.ReasonHarmfulPolicy {
+		if slices.Contains(report.Disordered, warning.Object.Name) && warning.Reason == v1alpha1.ReasonConflictingBrokerPolicy {
 			texts = append(texts, warning.String())
 		}
 	}

@@ -22,16 +22,16 @@ func TestWhatAWorkerInForceNeedsStaysOnTheBroker(t *testing.T) {
 		t.Fatalf("lanes %v, want those of the unit", alone)
 	}
 	s.inForce = map[string]compile.Config{"default": {
-		Lanes: []time.Duration{7 * time.Second}, Queues: []compile.Queue{{Name: "old", Suspects: "old.suspect"}, {Name: "ordered"}},
+		Lanes: []time.Duration{7 * time.Second}, Queues: []compile.Queue{{Name: "old", Quarantine: "old.quarantine"}, {Name: "ordered"}},
 	}}
 	if both := lanes(); len(both) != len(alone)+1 || !slices.Contains(both, "async.fallback.7s") {
 		t.Errorf("lanes %v, want the worker's too", both)
 	}
-	if consumed := s.consumed(); !slices.Equal(consumed, []string{"old", "old.suspect", "ordered"}) {
+	if consumed := s.consumed(); !slices.Equal(consumed, []string{"old", "old.quarantine", "ordered"}) {
 		t.Errorf("consumed are %v", consumed)
 	}
 	s.made(s.desired(&units[0]))
-	if !slices.Contains(s.queues, "old.suspect") {
-		t.Errorf("counted are %v, want the suspects of the worker in force too", s.queues)
+	if !slices.Contains(s.queues, "old.quarantine") {
+		t.Errorf("counted are %v, want the quarantine of the worker in force too", s.queues)
 	}
 }

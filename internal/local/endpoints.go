@@ -29,7 +29,7 @@ type Status struct {
 
 // Endpoints serves /healthz, which only says that this process answers, /status, which says how the Transports and their workers
 // are, and /metrics of this process and of all workers. What workers measure has the labels namespace, transport and worker; that of
-// a process for suspects has the label process, too.
+// a quarantine process has the label process, too.
 func (r *Runner) Endpoints() http.Handler {
 	own := prometheus.NewRegistry()
 	own.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

@@ -47,7 +47,7 @@ func TestMetricsOfAllWorkersAreTold(t *testing.T) {
 		{worker: "gone", group: measuring{members: []member{measured("", "a", 1, nil)}, ended: ended}},
 		{worker: "first", group: measuring{members: []member{measured("", "a", 2, nil)}}}, // which drains, for the one below
 		{worker: "second", group: measuring{members: []member{
-			measured("", "other words", 3, prometheus.Labels{"transport": "bus"}), measured(processSuspects, "a", 4, nil),
+			measured("", "other words", 3, prometheus.Labels{"transport": "bus"}), measured(processQuarantine, "a", 4, nil),
 		}}},
 		{worker: "first", group: measuring{members: []member{measured("", "a", 5, nil)}}},
 	}
@@ -63,7 +63,7 @@ func TestMetricsOfAllWorkersAreTold(t *testing.T) {
 	want := []string{
 		`orders_total{` + of + `,worker="first"} 5`,
 		`orders_total{exported_transport="bus",` + of + `,worker="second"} 3`,
-		`orders_total{namespace="default",process="suspects",transport="` + units[0].Name().Name + `",worker="second"} 4`,
+		`orders_total{namespace="default",process="quarantine",transport="` + units[0].Name().Name + `",worker="second"} 4`,
 	}
 	if len(got) != len(want) {
 		t.Fatalf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -18,17 +18,17 @@ type member struct {
 }
 
 // group is a worker group: one worker with the concurrency of one pod, however many replicas the spec asks for, and a process
-// for its suspects while there are some. All but drained are called by one goroutine, or with nothing else that changes them.
+// for its quarantine while there are some. All but drained are called by one goroutine, or with nothing else that changes them.
 type group interface {
 	// take puts a changed configuration, changed credentials and changed files of the handler in force.
 	take(config compile.Config, on Broker, files Files) error
 	// takeLogin is take for credentials alone.
 	takeLogin(on Broker)
-	// look lets the process for suspects run by the messages that were counted.
+	// look lets the quarantine process run by the messages that were counted.
 	look(counted counts, now time.Time)
 	// addTo counts what the group has done.
 	addTo(all tallies) error
-	// workers are the worker of the group and, where it is known, that of its suspects.
+	// workers are the worker of the group and, where it is known, its quarantine queue.
 	workers() []member
 	// drain lets the group finish what it has and stop. drained is closed when it has.
 	drain()
@@ -39,11 +39,11 @@ type group interface {
 
 // inside is a group whose worker is in this process.
 type inside struct {
-	worker   *worker.Worker
-	metrics  *prometheus.Registry
-	given    *given
-	suspects *suspectsChild
-	keeper   *keeper
+	worker     *worker.Worker
+	metrics    *prometheus.Registry
+	given      *given
+	quarantine *quarantineChild
+	keeper     *keeper
 	// folder of the handler's files; nil until there are some.
 	folder *folder
 	stop   func()
@@ -52,8 +52,8 @@ type inside struct {
 
 // startInside runs a group until drain is called.
 func startInside(config compile.Config, on Broker, files Files, options *Options, log *slog.Logger) (_ *inside, err error) {
-	g := &inside{metrics: prometheus.NewRegistry(), given: &given{}, suspects: newSuspectsChild(options, log), ended: make(chan struct{})}
-	g.keeper = newKeeper(options.SuspectsStay, g.suspects.run)
+	g := &inside{metrics: prometheus.NewRegistry(), given: &given{}, quarantine: newQuarantineChild(options, log), ended: make(chan struct{})}
+	g.keeper = newKeeper(options.QuarantineStay, g.quarantine.run)
 	defer func() {
 		if err != nil {
 			g.abandon()
@@ -103,13 +103,13 @@ func (g *inside) place(files Files) error {
 	return nil
 }
 
-// entrust gives a configuration that the worker takes to the process for its suspects.
+// entrust gives a configuration that the worker takes to the process for its quarantine.
 func (g *inside) entrust(config compile.Config, on Broker) error {
 	g.keeper.take(&config)
-	return g.suspects.take(config, on, *g.given.files.Load())
+	return g.quarantine.take(config, on, *g.given.files.Load())
 }
 
-// take hands nothing that the worker refuses to the process for its suspects: that would not start with it, while the worker goes
+// take hands nothing that the worker refuses to the process for its quarantine: that would not start with it, while the worker goes
 // on with the configuration before.
 func (g *inside) take(config compile.Config, on Broker, files Files) error {
 	g.given.broker.Store(&on)
@@ -117,7 +117,7 @@ func (g *inside) take(config compile.Config, on Broker, files Files) error {
 		return err
 	}
 	if err := g.worker.Reload(config); err != nil {
-		g.suspects.takeLogin(on)
+		g.quarantine.takeLogin(on)
 		return err //nolint:wrapcheck // the caller says of what
 	}
 	if g.folder != nil {
@@ -130,20 +130,20 @@ func (g *inside) take(config compile.Config, on Broker, files Files) error {
 
 func (g *inside) takeLogin(on Broker) {
 	g.given.broker.Store(&on)
-	g.suspects.takeLogin(on)
+	g.quarantine.takeLogin(on)
 }
 
 func (g *inside) look(counted counts, now time.Time) { g.keeper.look(counted, now) }
 
 func (g *inside) addTo(all tallies) error {
-	g.suspects.addTo(all)
+	g.quarantine.addTo(all)
 	return all.add(g.metrics)
 }
 
 func (g *inside) workers() []member {
 	members := []member{{status: WorkerSnapshot{WorkerStatus: g.worker.Status()}, metrics: g.metrics}}
-	if suspects, known := g.suspects.member(); known {
-		members = append(members, suspects)
+	if quarantine, known := g.quarantine.member(); known {
+		members = append(members, quarantine)
 	}
 	return members
 }
@@ -156,7 +156,7 @@ func (g *inside) drain() {
 func (g *inside) drained() <-chan struct{} { return g.ended }
 
 func (g *inside) abandon() {
-	g.suspects.forget()
+	g.quarantine.forget()
 	if g.folder != nil {
 		g.folder.remove()
 	}

@@ -8,7 +8,7 @@ import (
 	"redrive.dev/redrive/internal/compile"
 )
 
-// keeper runs the suspects' worker of a group, as a process of its own, while its queues hold messages.
+// keeper runs the quarantine worker of a group, as a process of its own, while its queues hold messages.
 type keeper struct {
 	// stay is how long the process stays after its queues were last seen with messages in them.
 	stay time.Duration
@@ -38,8 +38,8 @@ func (k *keeper) take(config *compile.Config) {
 	defer k.mu.Unlock()
 	k.queues = nil
 	for _, queue := range config.Queues {
-		if queue.Suspects != "" {
-			k.queues = append(k.queues, queue.Suspects)
+		if queue.Quarantine != "" {
+			k.queues = append(k.queues, queue.Quarantine)
 		}
 	}
 }

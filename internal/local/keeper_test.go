@@ -23,8 +23,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) == 2 && os.Args[1] == SuspectsArgument {
-		if err := SuspectsWorker(context.Background(), os.Stdin, os.Stdout, os.Stderr); err != nil {
+	if len(os.Args) == 2 && os.Args[1] == QuarantineArgument {
+		if err := QuarantineWorker(context.Background(), os.Stdin, os.Stdout, os.Stderr); err != nil {
 			_, _ = os.Stderr.WriteString(err.Error() + "\n")
 			os.Exit(1)
 		}
@@ -45,11 +45,11 @@ func configOf(t *testing.T, delays ...time.Duration) compile.Config {
 	return testtransport.Compile(t, testtransport.New("http://127.0.0.1:1"), testtransport.Explicit(delays...)).Workers[0]
 }
 
-// kept is a keeper of the process for suspects, and what both log.
+// kept is a keeper of the quarantine process, and what both log.
 type kept struct {
 	*keeper
 
-	child *suspectsChild
+	child *quarantineChild
 	// temporary is the system's temporary folder.
 	temporary string
 
@@ -80,9 +80,9 @@ func keep(t *testing.T) *kept {
 	k := &kept{}
 	k.temporary = t.TempDir()
 	t.Setenv("TMPDIR", k.temporary)
-	options := &Options{SuspectsStay: time.Minute, LogTo: k, LogLevel: slog.LevelInfo}
-	k.child = newSuspectsChild(options, slog.New(slog.NewTextHandler(k, nil)))
-	k.keeper = newKeeper(options.SuspectsStay, k.child.run)
+	options := &Options{QuarantineStay: time.Minute, LogTo: k, LogLevel: slog.LevelInfo}
+	k.child = newQuarantineChild(options, slog.New(slog.NewTextHandler(k, nil)))
+	k.keeper = newKeeper(options.QuarantineStay, k.child.run)
 	k.take(t, configOf(t, time.Second))
 	t.Cleanup(func() {
 		k.drain()
@@ -113,11 +113,11 @@ func (k *kept) runs() bool {
 	}
 }
 
-func TestAProcessRunsOnlyWhileThereAreSuspects(t *testing.T) {
+func TestAProcessRunsOnlyWhileThereAreQuarantine(t *testing.T) {
 	const (
-		starts = "the suspects' worker starts"
+		starts = "the quarantine worker starts"
 	)
-	queue := testtransport.Queue + compile.SuspectsSuffix
+	queue := testtransport.Queue + compile.QuarantineSuffix
 	k := keep(t)
 	now := time.Unix(0, 0)
 	for _, step := range []struct {
@@ -151,7 +151,7 @@ func TestAProcessRunsOnlyWhileThereAreSuspects(t *testing.T) {
 func TestAProcessLearnsOfChangesAndNoSecretShows(t *testing.T) {
 	k := keep(t)
 	k.look(counts{}, time.Unix(0, 0))
-	k.awaitLogged(t, "process=suspects", 1)
+	k.awaitLogged(t, "process=quarantined messages", 1)
 	k.take(t, configOf(t, time.Minute))
 	k.take(t, configOf(t, time.Minute))
 	k.awaitLogged(t, "configuration taken over", 1)
@@ -169,7 +169,7 @@ func TestAProcessLearnsOfChangesAndNoSecretShows(t *testing.T) {
 	}
 }
 
-func TestAConfigurationThatTheWorkerRefusesIsNotGivenToItsSuspects(t *testing.T) {
+func TestAConfigurationThatTheWorkerRefusesIsNotGivenToItsQuarantine(t *testing.T) {
 	k := keep(t)
 	g, err := startInside(configOf(t, time.Second), nowhere(), nil, k.child.options, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -179,10 +179,10 @@ func TestAConfigurationThatTheWorkerRefusesIsNotGivenToItsSuspects(t *testing.T)
 		g.drain()
 		<-g.drained()
 	})
-	config := g.suspects.orders.Config
+	config := g.quarantine.orders.Config
 	expect := func(change string, want json.RawMessage, password string) {
 		t.Helper()
-		got := g.suspects.orders
+		got := g.quarantine.orders
 		if !bytes.Equal(got.Config, want) {
 			t.Errorf("%s: configuration %s, want %s", change, got.Config, want)
 		}
@@ -262,7 +262,7 @@ func TestReportTo_OfProcessesThatFollowOneAnotherAddsUp(t *testing.T) {
 	inFlight := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: metricInFlight}, []string{"queue"})
 	registry.MustRegister(handled, inFlight)
 	inFlight.WithLabelValues("test").Set(1)
-	child := newSuspectsChild(&Options{}, slog.New(slog.DiscardHandler))
+	child := newQuarantineChild(&Options{}, slog.New(slog.DiscardHandler))
 	reader := &reportReader{tell: child.tell}
 	report := func(n float64) {
 		handled.WithLabelValues("test", "succeeded").Add(n)
@@ -285,7 +285,7 @@ func TestReportTo_OfProcessesThatFollowOneAnotherAddsUp(t *testing.T) {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
 		m, is := child.member()
-		if is != known || is && (m.status.Process != processSuspects || m.status.ConfigHash != "abc") {
+		if is != known || is && (m.status.Process != processQuarantine || m.status.ConfigHash != "abc") {
 			t.Errorf("its member is %+v, %v, want it %v", m.status, is, known)
 		}
 	}

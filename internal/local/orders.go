@@ -20,13 +20,13 @@ import (
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/credentials"
 	"redrive.dev/redrive/internal/handler"
-	"redrive.dev/redrive/internal/suspects"
+	"redrive.dev/redrive/internal/quarantine"
 	"redrive.dev/redrive/internal/tracing"
 	"redrive.dev/redrive/internal/version"
 	"redrive.dev/redrive/internal/worker"
 )
 
-// orders are what the suspects' worker of a group is told on its standard input: one JSON document at its start, and one after
+// orders are what the quarantine worker of a group is told on its standard input: one JSON document at its start, and one after
 // each change. So no secret is in its arguments, its environment or a file.
 type orders struct {
 	Config json.RawMessage `json:"config"`
@@ -79,9 +79,9 @@ func receive(from *json.Decoder) (settings, error) {
 	return s, nil
 }
 
-// SuspectsWorker is the process that a Runner starts with SuspectsArgument, called with its standard streams. It handles the
-// messages of a group's suspects' queues until in or ctx ends.
-func SuspectsWorker(ctx context.Context, in io.Reader, out, logTo io.Writer) error {
+// QuarantineWorker is the process that a Runner starts with QuarantineArgument, called with its standard streams. It handles the
+// messages of a group's quarantine queues until in or ctx ends.
+func QuarantineWorker(ctx context.Context, in io.Reader, out, logTo io.Writer) error {
 	from := json.NewDecoder(in)
 	s, err := receive(from)
 	if errors.Is(err, io.EOF) {
@@ -91,8 +91,8 @@ func SuspectsWorker(ctx context.Context, in io.Reader, out, logTo io.Writer) err
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(logTo, &slog.HandlerOptions{Level: s.LogLevel})).
-		With("transport", s.config.Transport, "worker", s.config.Worker, "process", processSuspects)
-	journal, err := suspects.Open(s.Journal, time.Now, log)
+		With("transport", s.config.Transport, "worker", s.config.Worker, "process", processQuarantine)
+	journal, err := quarantine.Open(s.Journal, time.Now, log)
 	if err != nil {
 		return err //nolint:wrapcheck // it says of what
 	}
@@ -126,14 +126,14 @@ func follow(from *json.Decoder, w *worker.Worker, given *given, log *slog.Logger
 		s, err := receive(from)
 		if err != nil {
 			if !errors.Is(err, io.EOF) {
-				log.Error("the suspects' worker stops", "error", err)
+				log.Error("the quarantine worker stops", "error", err)
 			}
 			return
 		}
 		given.broker.Store(&s.broker)
 		given.files.Store(&s.Files)
 		if err := w.Reload(s.config); err != nil {
-			log.Error("the suspects' worker keeps its configuration", "error", err)
+			log.Error("the quarantine worker keeps its configuration", "error", err)
 		}
 	}
 }

@@ -24,7 +24,7 @@ type Plan struct {
 	// RetiredQueues would be unbound, and deleted once they are empty; RetiredExchanges go with the last of them.
 	RetiredQueues    []RetiredQueue `json:"retiredQueues,omitempty"`
 	RetiredExchanges []string       `json:"retiredExchanges,omitempty"`
-	// Migrations are queues that would be exchanged for ones with other arguments, in the steps that they still have before them.
+	// Migrations are queues that would be migrated to other arguments, in the steps that they still have before them.
 	Migrations []topology.Migration `json:"migrations,omitempty"`
 	// Conflicts are objects that only the user can put right; Withheld bindings follow from them and from Problems, which
 	// keep a part of the Transport from working.
@@ -64,8 +64,8 @@ func userOf(unit *Unit) *User {
 	for _, config := range unit.Compiled.Workers {
 		for _, queue := range config.Queues {
 			queues = append(queues, queue.Name)
-			if queue.Suspects != "" {
-				queues = append(queues, queue.Suspects)
+			if queue.Quarantine != "" {
+				queues = append(queues, queue.Quarantine)
 			}
 		}
 	}
@@ -144,9 +144,9 @@ func planOf(d topology.Difference) Plan {
 	}
 	for _, queue := range d.ExtraQueues {
 		if isDrained(d.Migrations, queue.Name) {
-			continue // it is told of as a part of its exchange
+			continue // it is told of as a part of its migration
 		}
-		if inConflict(d.Conflicts, topology.SuspectsOf(queue.Queue)) {
+		if inConflict(d.Conflicts, topology.QuarantineOf(queue.Queue)) {
 			continue // workers may publish into it as long as the conflict stands
 		}
 		if slices.Contains(d.Held, queue.Name) {

@@ -22,8 +22,8 @@ const (
 	journalFolder = "journal"
 )
 
-// processSuspects is what a log line, a status and a metric call the process for suspects.
-const processSuspects = "suspects"
+// processQuarantine is what a log line, a status and a metric call the quarantine process.
+const processQuarantine = "quarantine"
 
 // stopGrace is how long a program may take to stop, beyond the timeout of its handler: as long as a pod has.
 const stopGrace = 15 * time.Second
@@ -48,11 +48,11 @@ func NeedProgram(set *manifest.Set, units []Unit, program []string) error {
 
 // outside is a group whose worker is a program of the team's, as a process.
 type outside struct {
-	log      *slog.Logger
-	folder   *folder
-	worker   *upkeep
-	suspects *upkeep
-	keeper   *keeper
+	log        *slog.Logger
+	folder     *folder
+	worker     *upkeep
+	quarantine *upkeep
+	keeper     *keeper
 	// timeout of the handler.
 	timeout atomic.Int64
 	stop    func()
@@ -71,9 +71,9 @@ func startOutside(config compile.Config, on Broker, files Files, options *Option
 		"--config", folder.at(configFolder+"/"+configFile), "--credentials", folder.at(brokerFolder),
 		"--handler-files", folder.at(handlerFolder), "--log-level", options.LogLevel.String(), "--stop-on-stdin-close")
 	g.worker = newUpkeep(args, options.LogTo, limit, log)
-	g.suspects = newUpkeep(append(slices.Clone(args), "--suspects", "--journal", folder.at(journalFolder)), options.LogTo, limit,
-		log.With("process", processSuspects))
-	g.keeper = newKeeper(options.SuspectsStay, g.suspects.run)
+	g.quarantine = newUpkeep(append(slices.Clone(args), "--quarantine", "--journal", folder.at(journalFolder)), options.LogTo, limit,
+		log.With("process", processQuarantine))
+	g.keeper = newKeeper(options.QuarantineStay, g.quarantine.run)
 	if err := g.take(config, on, files); err != nil {
 		folder.remove()
 		return nil, err
@@ -133,16 +133,16 @@ func (g *outside) look(counted counts, now time.Time) { g.keeper.look(counted, n
 
 func (g *outside) addTo(all tallies) error {
 	g.worker.addTo(all)
-	g.suspects.addTo(all)
+	g.quarantine.addTo(all)
 	return nil
 }
 
-// workers leaves out the suspects' process while there is none.
+// workers leaves out the quarantine process while there is none.
 func (g *outside) workers() []member {
 	worker, _ := g.worker.member("")
 	members := []member{worker}
-	if suspects, runs := g.suspects.member(processSuspects); runs {
-		members = append(members, suspects)
+	if quarantine, runs := g.quarantine.member(processQuarantine); runs {
+		members = append(members, quarantine)
 	}
 	return members
 }
@@ -156,6 +156,6 @@ func (g *outside) drained() <-chan struct{} { return g.ended }
 
 func (g *outside) abandon() {
 	g.worker.kill()
-	g.suspects.kill()
+	g.quarantine.kill()
 	g.folder.remove()
 }

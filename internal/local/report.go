@@ -64,7 +64,7 @@ func (r *record) member(process, problem string) member {
 	}
 }
 
-// reportEvery is how often the process for suspects tells of itself.
+// reportEvery is how often the quarantine process tells of itself.
 const reportEvery = time.Second
 
 // report is what it tells: one JSON document on a line.

@@ -21,8 +21,8 @@ type Options struct {
 	Reapply time.Duration
 	// Refresh is how often the broker's counts are read for Snapshots.
 	Refresh time.Duration
-	// SuspectsStay is how long the process stays that handles suspects, after their queues were last seen with messages in them.
-	SuspectsStay time.Duration
+	// QuarantineStay is how long the process stays that handles quarantined messages, after their queues were last seen with messages in them.
+	QuarantineStay time.Duration
 	// Program and its arguments are the worker of the groups whose handler is inProcess; empty where there is none.
 	Program []string
 	Log     *slog.Logger

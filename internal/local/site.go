@@ -39,7 +39,7 @@ type site struct {
 	state     apply.State
 	hindrance string
 	conflict  bool
-	// standIns says how the workers are to consume the queues that are being exchanged, and leaving which they are to empty that
+	// standIns says how the workers are to consume the queues that are being migrated, and leaving which they are to empty that
 	// are no longer wanted. disordered are those that they must not consume.
 	standIns   map[string]compile.Standin
 	leaving    []string
@@ -186,7 +186,7 @@ func (s *site) hold(unit *Unit) string {
 	return text
 }
 
-// follow lets workers that stay as they are read on where the exchange of a queue goes on; it says what keeps them from it.
+// follow lets workers that stay as they are read on where the migration of a queue goes on; it says what keeps them from it.
 func (s *site) follow(unit *Unit) string {
 	var problems []string
 	for _, worker := range slices.Sorted(maps.Keys(s.inForce)) {
@@ -283,7 +283,7 @@ func (s *site) allGroups() []staffed {
 	return slices.Clip(s.staffed)
 }
 
-// watch counts the messages in the queues, as often as the table asks for, and lets the suspects' workers run by that.
+// watch counts the messages in the queues, as often as the table asks for, and lets the quarantine workers run by that.
 func (s *site) watch() {
 	tick := time.NewTicker(s.options.Refresh)
 	defer tick.Stop()
@@ -321,7 +321,7 @@ func (s *site) watch() {
 	}
 }
 
-// made remembers which queues there are to count: those of suspects, too, that a worker has while the spec has none any more.
+// made remembers which queues there are to count: quarantine queues, too, that a worker has while the spec has none any more.
 func (s *site) made(desired topology.Objects) {
 	queues := s.consumed()
 	for _, queue := range desired.Queues {

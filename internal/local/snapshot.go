@@ -20,8 +20,8 @@ type Snapshot struct {
 	Queues []QueueSnapshot `json:"queues"`
 	// Waiting is the number of messages in all lanes; nil while it is not known.
 	Waiting *int64 `json:"inLanes"`
-	// Suspects is the number of messages that wait to be handled apart from others; nil while it is not known.
-	Suspects *int64 `json:"suspects"`
+	// Quarantine is the number of messages that wait to be handled apart from others; nil while it is not known.
+	Quarantine *int64 `json:"quarantine"`
 	// FailureQueue by name, and the number of messages in it; nil while it is not known.
 	FailureQueue string `json:"failureQueue"`
 	Failures     *int64 `json:"failures"`
@@ -35,7 +35,7 @@ type Snapshot struct {
 type WorkerSnapshot struct {
 	// Worker group.
 	Worker string `json:"worker"`
-	// Process is "suspects" for the process that handles the suspects of the group, and empty for the worker of its queues.
+	// Process is "quarantine" for the process that handles the quarantine of the group, and empty for the worker of its queues.
 	Process string `json:"process,omitempty"`
 	// Problem says why the worker's program does not run; empty while it does.
 	Problem string `json:"problem,omitempty"`
@@ -81,9 +81,9 @@ func snapshotOf(unit *Unit, counted counts, done tallies) Snapshot {
 		}
 		snapshot.Queues = append(snapshot.Queues, row)
 	}
-	for _, queue := range unit.Objects.QueuesOf(topology.RoleSuspects) {
+	for _, queue := range unit.Objects.QueuesOf(topology.RoleQuarantine) {
 		if count := counted.of(queue); count != nil {
-			snapshot.Suspects = new(*count + ptr.Deref(snapshot.Suspects, 0))
+			snapshot.Quarantine = new(*count + ptr.Deref(snapshot.Quarantine, 0))
 		}
 	}
 	for _, queue := range unit.Objects.QueuesOf(topology.RoleFailure) {

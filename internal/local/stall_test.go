@@ -132,7 +132,7 @@ func (s *stalls) run() (end func()) {
 		brokers[s.units[i].Name()] = on
 	}
 	runner := NewRunner(Options{
-		Waits: topology.DefaultWaits(), Reapply: time.Minute, Refresh: time.Second, SuspectsStay: time.Minute, Log: slog.New(slog.NewTextHandler(&s.log, nil)),
+		Waits: topology.DefaultWaits(), Reapply: time.Minute, Refresh: time.Second, QuarantineStay: time.Minute, Log: slog.New(slog.NewTextHandler(&s.log, nil)),
 	})
 	if err := runner.Take(s.units, brokers); err != nil {
 		s.t.Fatal(err)

@@ -106,7 +106,7 @@ func TestAProgramTellsWhatItDoesAndAllCount(t *testing.T) {
 		`redrive_messages_handled_total{queue="test",outcome="succeeded",strategy=""} 3` + "\n" +
 		`redrive_messages_handled_total{queue="test",outcome="failed",strategy="x"} 1` + "\n" +
 		"# TYPE redrive_handler_calls_in_flight gauge\n" + `redrive_handler_calls_in_flight{queue="test"} 2` + "\n"
-	status := `{"troubles": [{"reason": "BreakerOpen", "message": "the breaker is open"}]}`
+	status := `{"troubles": [{"reason": "CircuitOpen", "message": "the breaker is open"}]}`
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write([]byte(map[string]string{"/metrics": metrics, "/status": status}[r.URL.Path]))
 	}))

@@ -115,7 +115,7 @@ func TestAMessageThatGoesOnDoesNotSayTwiceWhatOneThatFailedSays(t *testing.T) {
 			[]string{HeaderLane, HeaderExchange},
 		},
 		"on its way back":  {publish: func(s State) (Message, error) { return Returned(Message{}, s, "work", noon) }, want: []string{HeaderExchange}},
-		"in another queue": {publish: func(s State) (Message, error) { return Returned(Message{}, s, "work.suspects", noon) }, want: []string{HeaderExchange, HeaderRoutingKey}},
+		"in another queue": {publish: func(s State) (Message, error) { return Returned(Message{}, s, "work.quarantine", noon) }, want: []string{HeaderExchange, HeaderRoutingKey}},
 		"after a retry that does not count": {
 			func(s *State) { s.History.Retries = 0 },
 			func(s State) (Message, error) { return Returned(Message{}, s, "work", noon) },

@@ -122,7 +122,7 @@ func TestKeys(t *testing.T) {
 	m.Headers["long"], m.Headers["broken"] = long, []byte{0xff}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			key, err := CompileKey("breaker.key", tt.expr)
+			key, err := CompileKey("circuitBreaker.key", tt.expr)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -134,7 +134,7 @@ func TestKeys(t *testing.T) {
 				t.Errorf("error = %v, want %q", err, tt.problem)
 			}
 			var at *ExpressionError
-			if err != nil && (!errors.As(err, &at) || at.Field != "breaker.key") {
+			if err != nil && (!errors.As(err, &at) || at.Field != "circuitBreaker.key") {
 				t.Errorf("error has no place: %v", err)
 			}
 		})

@@ -50,7 +50,7 @@ func whatToDoOnWarning(reason string) string {
 		return "Make room in the queue that the message names. The lane goes on by itself within three minutes."
 	case v1alpha1.ReasonDestinationFull:
 		return "Take messages out of the queue, or its length limit away, before a lane stalls."
-	case v1alpha1.ReasonHarmfulPolicy:
+	case v1alpha1.ReasonConflictingBrokerPolicy:
 		return "Narrow the pattern of the RabbitMQ policy that the message names, or lower its priority."
 	case v1alpha1.ReasonHandlerNotReady:
 		return "Put right what the message says of the handler. No message is taken meanwhile, and none uses up a retry."
@@ -58,19 +58,19 @@ func whatToDoOnWarning(reason string) string {
 		return "Narrow the pattern of your RabbitMQ policy, and set in the Transport what you need of it."
 	case v1alpha1.ReasonForeignBinding:
 		return "Add the binding to the spec, or remove it."
-	case v1alpha1.ReasonSuspects:
-		return "Wait: they are handled one by one. If they do not become fewer, look at the pod of the suspects' worker."
+	case v1alpha1.ReasonMessagesQuarantined:
+		return "Wait: they are handled one by one. If they do not become fewer, look at the pod of the quarantine worker."
 	case v1alpha1.ReasonQueueBlocked:
 		return "Raise maxRetries of the policy that decides on the message at the head, or set onFailure to Continue until it is in the failure queue."
 	case v1alpha1.ReasonQueueUnavailable:
 		return "Bring the queue back: start the nodes of RabbitMQ that have it, or grant what the message names. Other queues go on."
 	case v1alpha1.ReasonPublishFailing:
 		return "Bring back what the message names: the exchange, lane or queue, its leader, or the right to publish. Messages are held until then, and none is lost."
-	case v1alpha1.ReasonBreakerOpen:
+	case v1alpha1.ReasonCircuitOpen:
 		return "Bring what the handler calls back. Calls begin again by themselves, a few at first."
-	case v1alpha1.ReasonBudgetExhausted:
+	case v1alpha1.ReasonRetryBudgetExhausted:
 		return "Find out why so many messages fail. Retries wait for their turn, and none is lost."
-	case v1alpha1.ReasonDegraded:
+	case v1alpha1.ReasonOther:
 		return "Read the message."
 	default:
 		return ""

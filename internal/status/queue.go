@@ -44,8 +44,8 @@ func row(role topology.Role, name string, observed topology.Observed) Queue {
 	found.Waiting, found.InHand, found.Consumers = &state.Ready, &state.Unacked, &state.Consumers
 	found.Leaving = state.MessagesDLX
 	found.Oldest = oldest(state)
-	if role == topology.RoleSuspects && state.Ready > 0 && state.Consumers == 0 {
-		found.Notes = append(found.Notes, "the suspects' worker does not consume it")
+	if role == topology.RoleQuarantine && state.Ready > 0 && state.Consumers == 0 {
+		found.Notes = append(found.Notes, "the quarantine worker does not consume it")
 	}
 	if found.Leaving > 0 {
 		found.Notes = append(found.Notes, fmt.Sprintf("%d expired and not in the next queue yet", found.Leaving))

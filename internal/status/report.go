@@ -40,7 +40,7 @@ type Report struct {
 	Pipelines []v1alpha1.WorkerPipeline `json:"pipelines,omitempty"`
 	// Failed messages in the failure queue: counted where the broker was read, else roughly, as the status has them.
 	Failed *int64 `json:"failed,omitempty"`
-	// Queues are the work queues, those of their suspects, the lanes, the queues on their way out and the failure queue, with
+	// Queues are the work queues, their quarantine queues, the lanes, the queues on their way out and the failure queue, with
 	// the broker's counts.
 	Queues []Queue `json:"queues,omitempty"`
 	// NotRead says why the broker was not read; empty where it was.
@@ -120,7 +120,7 @@ func (r *Report) judge(t *v1alpha1.Transport) {
 	}
 }
 
-// queues puts the work queues first, in the order of the spec, then those of their suspects, then the lanes by their delay,
+// queues puts the work queues first, in the order of the spec, then their quarantine queues, then the lanes by their delay,
 // then what is on its way out, and the failure queue last.
 func queues(t *v1alpha1.Transport, observed topology.Observed) []Queue {
 	names := compile.NamesOf(t)
@@ -146,7 +146,7 @@ func queues(t *v1alpha1.Transport, observed topology.Observed) []Queue {
 	}
 	for i := range t.Spec.Queues {
 		if queue := &t.Spec.Queues[i]; !compile.IsStrict(queue) {
-			add(topology.RoleSuspects, names.Suspects(queue.Name))
+			add(topology.RoleQuarantine, names.Quarantine(queue.Name))
 		}
 	}
 	for _, lane := range lanes(t, names, observed) {

@@ -66,8 +66,8 @@ func observed() topology.Observed {
 		Queues: map[string]topology.QueueState{
 			"test":              queue(1200, 10, 0, 5, work),
 			"lost":              queue(0, 0, 0, 5, work),
-			"test.suspect":      queue(2, 0, 0, 0, work),
-			"lost.suspect":      queue(1, 1, 0, 1, work),
+			"test.quarantine":   queue(2, 0, 0, 0, work),
+			"lost.quarantine":   queue(1, 1, 0, 1, work),
 			"async.fallback.2s": queue(12, 0, 0, 0, lane(2*time.Second)),
 			"async.fallback.1m": queue(3, 0, 40, 0, lane(time.Minute)),
 			"async.failed":      queue(7, 0, 0, 0, nil),
@@ -87,8 +87,8 @@ func TestQueuesComeInTheOrderOfAMessagesLife(t *testing.T) {
 	want := []string{
 		"test|work|1200|10||5",
 		"lost|work|0|0||5|adopted, and never deleted",
-		"test.suspect|suspects|2|0||0|the suspects' worker does not consume it",
-		"lost.suspect|suspects|1|1||1",
+		"test.quarantine|quarantine|2|0||0|the quarantine worker does not consume it",
+		"lost.quarantine|quarantine|1|1||1",
 		"async.fallback.2s|lane|12|0|<2s|0",
 		"async.fallback.10s|lane|?|?||?|does not exist",
 		"async.fallback.1m|lane|3|0|>1m|0|40 expired and not in the next queue yet|unbound, and deleted once it is empty",
@@ -103,12 +103,12 @@ func TestQueuesComeInTheOrderOfAMessagesLife(t *testing.T) {
 	}
 }
 
-func TestAStrictQueueHasNoRowForSuspects(t *testing.T) {
+func TestAStrictQueueHasNoRowForQuarantine(t *testing.T) {
 	ordered := transport(func(t *v1alpha1.Transport) {
 		t.Spec.Queues[0].Ordering = &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}
 	})
 	for _, q := range status.FromBroker(ordered, topology.Observed{}).Queues {
-		if q.Name == "test.suspect" {
+		if q.Name == "test.quarantine" {
 			t.Errorf("%+v", q)
 		}
 	}
@@ -166,7 +166,7 @@ func TestReadyIsThatOfTheSpecAsItIsNow(t *testing.T) {
 	stalled := []metav1.Condition{
 		condition("Ready", false, v1alpha1.ReasonConflict, "queue/test differs"),
 		condition("Stalled", true, v1alpha1.ReasonConflict, "queue/test differs"),
-		condition("Warning", true, v1alpha1.ReasonDegraded, "lost is classic"),
+		condition("Degraded", true, v1alpha1.ReasonOther, "lost is classic"),
 	}
 	cases := []struct {
 		name   string
@@ -179,7 +179,7 @@ func TestReadyIsThatOfTheSpecAsItIsNow(t *testing.T) {
 		{
 			name:   "stalled",
 			change: func(t *v1alpha1.Transport) { t.Status.Conditions = stalled },
-			reason: "Conflict", causes: []string{"Stalled Conflict", "Warning Degraded"},
+			reason: "Conflict", causes: []string{"Stalled Conflict", "Degraded Other"},
 		},
 		{name: "changed since the operator looked", change: func(t *v1alpha1.Transport) { t.Generation = 4 }, reason: "NotObserved"},
 		{

@@ -55,7 +55,7 @@ func (d *differ) settle() {
 			continue
 		}
 		d.desired.Queues[i] = got.Queue
-		d.desired.Queues[i].Role, d.desired.Queues[i].Adopt, d.desired.Queues[i].Formerly = want.Role, true, want.Formerly
+		d.desired.Queues[i].Role, d.desired.Queues[i].Adopt, d.desired.Queues[i].PreviousNames = want.Role, true, want.PreviousNames
 		d.settleQueuePolicy(got)
 	}
 	d.settleExchangePolicy()
@@ -133,8 +133,8 @@ func (d *differ) settleExchangePolicy() {
 	_, stands := d.observed.Policies[ours.Name]
 	first := d.routesUnrouted(rival) && (!stands || rival.Name < ours.Name)
 	// Of two Transports that both route nothing only one withdraws, or they would take turns for ever.
-	_, standin := standinOf(rival)
-	idle := !routed && standin && !d.routesUnrouted(rival) && ours.Name < rival.Name
+	_, is := alternateOf(rival)
+	idle := !routed && is && !d.routesUnrouted(rival) && ours.Name < rival.Name
 	if routed && !first || idle {
 		return
 	}
@@ -147,15 +147,15 @@ func (d *differ) settleExchangePolicy() {
 
 // routesUnrouted is true for a policy by which another Transport leads an exchange's unroutable messages to a queue.
 func (d *differ) routesUnrouted(policy Policy) bool {
-	prefix, standin := standinOf(policy)
+	prefix, is := alternateOf(policy)
 	names := compile.Names{Prefix: prefix}
-	return standin && slices.ContainsFunc(d.observed.Bindings, func(b Binding) bool { return b.Source == names.Unrouted() })
+	return is && slices.ContainsFunc(d.observed.Bindings, func(b Binding) bool { return b.Source == names.Unrouted() })
 }
 
-// standinOf returns the prefix of the Transport whose policy for its producers' exchange this is.
-func standinOf(policy Policy) (prefix string, is bool) {
+// alternateOf returns the prefix of the Transport whose policy for its producers' exchange this is.
+func alternateOf(policy Policy) (prefix string, is bool) {
 	alternate, _ := policy.Definition[argAlternateExchange].(string)
-	prefix, is = strings.CutSuffix(alternate, (compile.Names{}).Standin())
+	prefix, is = strings.CutSuffix(alternate, (compile.Names{}).Alternate())
 	return prefix, is && policy.Name == policyNamesOf(prefix).exchange()
 }
 

@@ -18,8 +18,8 @@ type Belongings struct {
 	Inlets []Binding
 	// InletPolicies send unroutable messages of the producers' exchange to it.
 	InletPolicies []Policy
-	// Lanes, Work, Suspects and Failure are its queues.
-	Lanes, Work, Suspects, Failure []QueueState
+	// Lanes, Work, Quarantined messages and Failure are its queues.
+	Lanes, Work, Quarantine, Failure []QueueState
 	// Bindings are its bindings to queues that are not its own, without the inlets.
 	Bindings []Binding
 	// Exchanges in the order in which they can be deleted.
@@ -52,8 +52,8 @@ func BelongingsOf(owner, prefix string, observed Observed, created []string) Bel
 			found.Lanes = append(found.Lanes, queue)
 		case RoleFailure:
 			found.Failure = append(found.Failure, queue)
-		case RoleSuspects:
-			found.Suspects = append(found.Suspects, queue)
+		case RoleQuarantine:
+			found.Quarantine = append(found.Quarantine, queue)
 		default:
 			found.Work = append(found.Work, queue)
 		}
@@ -118,7 +118,7 @@ func mayMatch(pattern, name string) bool {
 
 // Empty is true when nothing is left.
 func (b *Belongings) Empty() bool {
-	return len(b.Inlets)+len(b.InletPolicies)+len(b.Lanes)+len(b.Work)+len(b.Suspects)+len(b.Failure)+
+	return len(b.Inlets)+len(b.InletPolicies)+len(b.Lanes)+len(b.Work)+len(b.Quarantine)+len(b.Failure)+
 		len(b.Bindings)+len(b.Exchanges)+len(b.Released)+len(b.Policies) == 0
 }
 
@@ -133,7 +133,7 @@ func (b *Belongings) addBindings(owner, prefix string, observed Observed, own ma
 		case own[queue.Name] && comesBack(queue) && LeadsIn(binding, queue, prefix):
 			b.Inlets = append(b.Inlets, binding)
 		case own[queue.Name] || !marked:
-		case slices.Contains([]string{names.Return(), names.ReturnStandin(), names.Failed()}, binding.Source):
+		case slices.Contains([]string{names.Return(), names.ReturnAlternate(), names.Failed()}, binding.Source):
 			b.Bindings = append(b.Bindings, binding)
 		default:
 			b.Inlets = append(b.Inlets, binding)
@@ -145,7 +145,7 @@ func (b *Belongings) addExchanges(owner, prefix string, observed Observed, creat
 	names := compile.Names{Prefix: prefix}
 	// What others lead to goes after them.
 	last := []string{
-		names.Standin(), names.Unrouted(), names.Fallback(), names.Return(), names.ReturnStandin(), names.Failed(),
+		names.Alternate(), names.Unrouted(), names.Fallback(), names.Return(), names.ReturnAlternate(), names.Failed(),
 	}
 	for name, exchange := range observed.Exchanges {
 		if owned(owner, prefix, created, Ref{Kind: KindExchange, Name: name}, exchange.Arguments) {
@@ -159,7 +159,7 @@ func (b *Belongings) addExchanges(owner, prefix string, observed Observed, creat
 
 func (b *Belongings) addPolicies(owner, prefix string, observed Observed, own map[string]bool) {
 	names := compile.Names{Prefix: prefix}
-	for _, name := range []string{names.Failed(), names.ReturnStandin(), names.Return(), names.Fallback()} {
+	for _, name := range []string{names.Failed(), names.ReturnAlternate(), names.Return(), names.Fallback()} {
 		if other := observed.Exchanges[name].Arguments.Owner(); other != "" && other != owner {
 			// Another Transport uses the same prefix, and the policies of that name are its own.
 			return
@@ -217,13 +217,13 @@ func Unmarked(prefix string, kind Kind, arguments Arguments) bool {
 }
 
 // RoleOf tells the role of a queue of ours by its arguments: only lanes have a TTL, only the failure queue has no
-// dead-letter exchange, and suspects' queues name their work queue.
+// dead-letter exchange, and quarantine queues name their work queue.
 func RoleOf(queue Queue) Role {
 	switch {
 	case queue.Arguments[argMessageTTL] != nil:
 		return RoleLane
-	case SuspectsOf(queue) != "":
-		return RoleSuspects
+	case QuarantineOf(queue) != "":
+		return RoleQuarantine
 	case queue.Arguments[argDeadLetterExchange] == nil:
 		return RoleFailure
 	default:
@@ -231,23 +231,23 @@ func RoleOf(queue Queue) Role {
 	}
 }
 
-// SuspectsOf names the work queue of a suspects' queue of ours; empty for queues that are none.
-func SuspectsOf(queue Queue) string {
-	work, _ := queue.Arguments[argSuspectsOf].(string)
+// QuarantineOf names the work queue of a quarantine queue of ours; empty for queues that are none.
+func QuarantineOf(queue Queue) string {
+	work, _ := queue.Arguments[argQuarantineOf].(string)
 	return work
 }
 
 // LeadsIn is true for a binding that must go before its queue is counted. The way back from the lanes into a work queue or
-// to its suspects stays until the queue is deleted: what waits in lanes comes back by it.
+// to its quarantined messages stays until the queue is deleted: what waits in lanes comes back by it.
 func LeadsIn(binding Binding, queue Queue, prefix string) bool {
 	names := compile.Names{Prefix: prefix}
-	return !comesBack(queue) || binding.Source != names.Return() && binding.Source != names.ReturnStandin()
+	return !comesBack(queue) || binding.Source != names.Return() && binding.Source != names.ReturnAlternate()
 }
 
 // comesBack is true for a queue into which lanes bring back messages.
 func comesBack(queue Queue) bool {
 	role := RoleOf(queue)
-	return role == RoleWork || role == RoleSuspects
+	return role == RoleWork || role == RoleQuarantine
 }
 
 // LaneDelay is how long messages wait in a lane; zero for queues that are none.

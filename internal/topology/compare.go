@@ -106,7 +106,7 @@ func remedyFor(role Role) string {
 	switch role {
 	case RoleProducers:
 		return "an exchange cannot change it in place: delete the exchange once nobody uses it, or choose another name"
-	case RoleSuspects:
+	case RoleQuarantine:
 		return "a queue cannot change it in place: give the work queue another name, or delete this one once it is empty"
 	case RoleWork:
 		return "a queue cannot change it in place: set adopt: true to take the queue as it is, or choose another name and let this " +

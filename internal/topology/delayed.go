@@ -40,12 +40,12 @@ func (d *differ) delayedRetryWarnings(queue Queue, winner Policy) {
 		return
 	}
 	if queue.Strict {
-		d.warnf(KindQueue, queue.Name, v1alpha1.ReasonHarmfulPolicy, "%s: RabbitMQ holds back a message that fails and delivers those behind it "+
+		d.warnf(KindQueue, queue.Name, v1alpha1.ReasonConflictingBrokerPolicy, "%s: RabbitMQ holds back a message that fails and delivers those behind it "+
 			"before it, which breaks the Strict order; workers do not consume the queue as long as that holds: %s", delayed, delayed.remedy)
 		d.out.Disordered = append(d.out.Disordered, workOf(queue))
 	}
 	if limit, drops := d.dropsOldest(got, winner); drops {
-		d.warnf(KindQueue, queue.Name, v1alpha1.ReasonHarmfulPolicy, "%s, and %s with overflow drop-head: once more messages are held back than the "+
+		d.warnf(KindQueue, queue.Name, v1alpha1.ReasonConflictingBrokerPolicy, "%s, and %s with overflow drop-head: once more messages are held back than the "+
 			"limit allows, the queue stops for good, and only deleting it with its messages ends that: %s; or take the limit away", delayed, limit, delayed.remedy)
 	}
 }

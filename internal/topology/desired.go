@@ -37,14 +37,14 @@ func desiredExchanges(t *v1alpha1.Transport, names compile.Names, owner string) 
 	}
 	exchanges := []Exchange{
 		private(RoleFailed, names.Failed(), TypeFanout, ""),
-		private(RoleReturnStandin, names.ReturnStandin(), TypeDirect, names.Failed()),
-		private(RoleReturn, names.Return(), TypeDirect, names.ReturnStandin()),
+		private(RoleReturnAlternate, names.ReturnAlternate(), TypeDirect, names.Failed()),
+		private(RoleReturn, names.Return(), TypeDirect, names.ReturnAlternate()),
 		private(RoleFallback, names.Fallback(), TypeHeaders, ""),
 	}
 	if t.Spec.Exchange != nil {
 		exchanges = append(exchanges,
 			private(RoleUnrouted, names.Unrouted(), TypeFanout, ""),
-			private(RoleStandin, names.Standin(), TypeDirect, names.Unrouted()),
+			private(RoleAlternate, names.Alternate(), TypeDirect, names.Unrouted()),
 			// Without arguments, so that a producer's own plain declaration goes on working.
 			Exchange{
 				Name: t.Spec.Exchange.Name, Type: strings.ToLower(string(t.Spec.Exchange.Type)), Durable: true,
@@ -55,7 +55,7 @@ func desiredExchanges(t *v1alpha1.Transport, names compile.Names, owner string) 
 	return exchanges
 }
 
-// desiredQueues has suspects' queues before work queues, since messages go from these to those.
+// desiredQueues has quarantine queues before work queues, since messages go from these to those.
 func desiredQueues(t *v1alpha1.Transport, names compile.Names, lanes []compile.LaneKey, owner string) []Queue {
 	queues := make([]Queue, 0, 1+len(lanes)+2*len(t.Spec.Queues))
 	queues = append(queues, Queue{
@@ -75,8 +75,8 @@ func desiredQueues(t *v1alpha1.Transport, names compile.Names, lanes []compile.L
 			},
 		})
 	}
-	for _, work := range suspected(t) {
-		queues = append(queues, suspectsQueue(work, names, owner))
+	for _, work := range quarantined(t) {
+		queues = append(queues, quarantineQueue(work, names, owner))
 	}
 	for i := range t.Spec.Queues {
 		queues = append(queues, workQueue(&t.Spec.Queues[i], names, owner))
@@ -84,8 +84,8 @@ func desiredQueues(t *v1alpha1.Transport, names compile.Names, lanes []compile.L
 	return queues
 }
 
-// suspected are the work queues that have a suspects' queue. In a strictly ordered one each message runs alone anyway.
-func suspected(t *v1alpha1.Transport) []string {
+// quarantined are the work queues that have a quarantine queue. In a strictly ordered one each message runs alone anyway.
+func quarantined(t *v1alpha1.Transport) []string {
 	work := make([]string, 0, len(t.Spec.Queues))
 	for i := range t.Spec.Queues {
 		if queue := &t.Spec.Queues[i]; !compile.IsStrict(queue) {
@@ -95,18 +95,18 @@ func suspected(t *v1alpha1.Transport) []string {
 	return work
 }
 
-// suspectsQueue holds what may have brought down a worker, whatever its work queue is: one consumer has one message at a
+// quarantineQueue holds what may have brought down a worker, whatever its work queue is: one consumer has one message at a
 // time, so that the next crash has one culprit.
-func suspectsQueue(work string, names compile.Names, owner string) Queue {
+func quarantineQueue(work string, names compile.Names, owner string) Queue {
 	return Queue{
-		Name: names.Suspects(work), Type: TypeQuorum, Durable: true, Role: RoleSuspects,
+		Name: names.Quarantine(work), Type: TypeQuorum, Durable: true, Role: RoleQuarantine,
 		Arguments: Arguments{
 			argQueueType:          TypeQuorum,
 			argSingleActive:       true,
 			argDeadLetterExchange: names.Failed(),
 			argDeadLetterStrategy: strategyAtLeastOnce,
 			argOverflow:           overflowRejectPublish,
-			argSuspectsOf:         work,
+			argQuarantineOf:       work,
 			OwnerArgument:         owner,
 		},
 	}
@@ -114,7 +114,7 @@ func suspectsQueue(work string, names compile.Names, owner string) Queue {
 
 func workQueue(queue *v1alpha1.Queue, names compile.Names, owner string) Queue {
 	if adopts(queue) {
-		return Queue{Name: queue.Name, Role: RoleWork, Adopt: true, Formerly: queue.Formerly}
+		return Queue{Name: queue.Name, Role: RoleWork, Adopt: true, PreviousNames: queue.PreviousNames}
 	}
 	kind, strict := queueType(queue), compile.IsStrict(queue)
 	arguments := Arguments{argQueueType: kind, argDeadLetterExchange: names.Failed()}
@@ -127,7 +127,7 @@ func workQueue(queue *v1alpha1.Queue, names compile.Names, owner string) Queue {
 		arguments[argSingleActive] = true
 	}
 	return Queue{
-		Name: queue.Name, Type: kind, Durable: true, Arguments: arguments, Role: RoleWork, Strict: strict, Formerly: queue.Formerly,
+		Name: queue.Name, Type: kind, Durable: true, Arguments: arguments, Role: RoleWork, Strict: strict, PreviousNames: queue.PreviousNames,
 	}
 }
 
@@ -151,8 +151,8 @@ func desiredBindings(t *v1alpha1.Transport, names compile.Names, lanes []compile
 			Arguments: Arguments{argMatch: "all", laneHeader: lane.Key},
 		})
 	}
-	for _, work := range suspected(t) {
-		bindings = append(bindings, marked(names.Return(), names.Suspects(work), names.Suspects(work)))
+	for _, work := range quarantined(t) {
+		bindings = append(bindings, marked(names.Return(), names.Quarantine(work), names.Quarantine(work)))
 	}
 	for i := range t.Spec.Queues {
 		name := t.Spec.Queues[i].Name
@@ -178,16 +178,16 @@ func desiredBindings(t *v1alpha1.Transport, names compile.Names, lanes []compile
 	return bindings
 }
 
-// formerWays lead home what left a queue, or that of its suspects, under a former name. An alternate exchange gets only what is
+// formerWays lead home what left a queue, or its quarantine queue, under a former name. An alternate exchange gets only what is
 // unroutable: while a queue of the old name has a way back of its own, its messages come back to it and to no other.
 func formerWays(queue *v1alpha1.Queue, names compile.Names, marked func(source, queue, key string) Binding) []Binding {
-	suspects := names.Suspects(queue.Name)
+	quarantine := names.Quarantine(queue.Name)
 	if compile.IsStrict(queue) {
-		suspects = queue.Name
+		quarantine = queue.Name
 	}
-	ways := make([]Binding, 0, 2*len(queue.Formerly))
-	for _, former := range queue.Formerly {
-		ways = append(ways, marked(names.ReturnStandin(), queue.Name, former), marked(names.ReturnStandin(), suspects, names.Suspects(former)))
+	ways := make([]Binding, 0, 2*len(queue.PreviousNames))
+	for _, former := range queue.PreviousNames {
+		ways = append(ways, marked(names.ReturnAlternate(), queue.Name, former), marked(names.ReturnAlternate(), quarantine, names.Quarantine(former)))
 	}
 	return ways
 }

@@ -95,7 +95,7 @@ func TestDesired(t *testing.T) {
 				tr.Spec.Queues[0].BindingKeys, tr.Spec.Queues[1].BindingKeys = nil, nil
 				tr.Spec.Queues[1].Bindings = []v1alpha1.Binding{{Exchange: "shop.events", Keys: []string{"order.#", "item.*"}}}
 			},
-			absent: "async.standin",
+			absent: "async.alternate",
 		},
 		{
 			name: "a fanout exchange binds every queue once",
@@ -111,7 +111,7 @@ func TestDesired(t *testing.T) {
 			lines: []string{
 				"+ queue a:b%.fallback.5s  x-dead-letter-exchange=a:b%.return, x-dead-letter-strategy=at-least-once, " +
 					"x-message-ttl=5000, x-overflow=reject-publish, x-queue-type=quorum",
-				"+ policy redrive.a%3Ab%25:exchange  pattern=^async$, priority=100, alternate-exchange=a:b%.standin",
+				"+ policy redrive.a%3Ab%25:exchange  pattern=^async$, priority=100, alternate-exchange=a:b%.alternate",
 			},
 		},
 		{
@@ -175,7 +175,7 @@ func TestSpecsThatRabbitMQWouldRefuseAreRefusedWithTheField(t *testing.T) {
 		},
 		{
 			"composed names are too long", func(tr *v1alpha1.Transport) { tr.Spec.Exchange.Name = long },
-			[]string{"spec.exchange.name: the name \"" + long + ".return.standin\" made from it has 257 bytes"},
+			[]string{"spec.exchange.name: the name \"" + long + ".return.alternate\" made from it has 259 bytes"},
 		},
 		{
 			"routing keys are too long", func(tr *v1alpha1.Transport) { tr.Spec.Queues[0].BindingKeys = []string{"a", long + long} },
@@ -195,11 +195,11 @@ func TestSpecsThatRabbitMQWouldRefuseAreRefusedWithTheField(t *testing.T) {
 		},
 		{
 			"keys and names that RabbitMQ cannot list", func(tr *v1alpha1.Transport) {
-				tr.Spec.Queues[0].BindingKeys, tr.Spec.Queues[0].Formerly, tr.Spec.Queues[1].Name = []string{"~", "a~b"}, []string{"~c"}, "d~"
+				tr.Spec.Queues[0].BindingKeys, tr.Spec.Queues[0].PreviousNames, tr.Spec.Queues[1].Name = []string{"~", "a~b"}, []string{"~c"}, "d~"
 				tr.Spec.Queues[1].Bindings = []v1alpha1.Binding{{Exchange: "theirs", Keys: []string{"~", "~~"}}}
 			},
 			[]string{
-				"spec.queues[0].formerly[0]: \"~c\": RabbitMQ cannot list", "spec.queues[0].bindingKeys[1]: \"a~b\": RabbitMQ cannot list",
+				"spec.queues[0].previousNames[0]: \"~c\": RabbitMQ cannot list", "spec.queues[0].bindingKeys[1]: \"a~b\": RabbitMQ cannot list",
 				"spec.queues[1].name: \"d~\": RabbitMQ cannot list", "spec.queues[1].bindings[0].keys[1]: \"~~\": RabbitMQ cannot list",
 			},
 		},

@@ -54,9 +54,9 @@ type Difference struct {
 	ExtraBindings []Binding
 	// ExtraPolicies are ours, not desired any more, and apply to nothing that is still ours. They can go at once.
 	ExtraPolicies []Policy
-	// Migrations are the work queues that are being exchanged. What is desired is what their steps ask for.
+	// Migrations are the work queues that are being migrated. What is desired is what their steps ask for.
 	Migrations []Migration
-	// Homeward are the steps that lead ways of others back from stand-ins of an exchange that is given up, in their order.
+	// Homeward are the steps that lead ways of others back from stand-ins of a migration that is given up, in their order.
 	Homeward []Step
 	// LetGo are queues that were adopted and are not desired any more. They stay as they were.
 	LetGo []LetGo
@@ -78,7 +78,7 @@ func (d Difference) Lacks(exchange string) bool {
 
 // LeadsBack is true for an exchange by which messages come back from the lanes.
 func (d Difference) LeadsBack(exchange string) bool {
-	return exchange == d.Wanted.ExchangeOf(RoleReturn) || exchange == d.Wanted.ExchangeOf(RoleReturnStandin)
+	return exchange == d.Wanted.ExchangeOf(RoleReturn) || exchange == d.Wanted.ExchangeOf(RoleReturnAlternate)
 }
 
 // Empty is true when there is nothing to write, now or later.
@@ -150,7 +150,7 @@ func DiffSince(desired Objects, observed Observed, past Past) Difference {
 	for _, queue := range past.Retiring {
 		_, listed := observed.Queues[queue]
 		d.unseen[queue] = !listed && d.queues[queue] == ""
-		d.unseen[formerly] = d.unseen[formerly] || d.unseen[queue]
+		d.unseen[commonFailurePolicy] = d.unseen[commonFailurePolicy] || d.unseen[queue]
 	}
 	for _, binding := range desired.Bindings {
 		from := wayIn{binding.Source, binding.RoutingKey}
@@ -159,7 +159,7 @@ func DiffSince(desired Objects, observed Observed, past Past) Difference {
 	d.settle()
 	d.migrate(past)
 	d.out.Wanted = d.desired
-	d.exchangesDiff()
+	d.migrationsDiff()
 	d.queuesDiff()
 	d.yield()
 	d.holdMigrations()
@@ -176,7 +176,7 @@ func DiffSince(desired Objects, observed Observed, past Past) Difference {
 	return d.out
 }
 
-func (d *differ) exchangesDiff() {
+func (d *differ) migrationsDiff() {
 	for _, want := range d.desired.Exchanges {
 		ref := Ref{Kind: KindExchange, Name: want.Name}
 		got, exists := d.observed.Exchanges[want.Name]
@@ -305,7 +305,7 @@ func (d *differ) extraPolicies(desired map[string]bool) {
 				"stays until it is empty", name)
 			continue
 		}
-		if isFailure && failure == formerly && d.lacksPins() {
+		if isFailure && failure == commonFailurePolicy && d.lacksPins() {
 			continue // until those that take its place are there
 		}
 		if !desired[name] && (name == named.exchange() || isFailure && !d.unseen[failure] || isQueue && !stays) {
@@ -396,18 +396,18 @@ func (d *differ) obstacle(want Binding, reported map[string]bool) string {
 		return "a request to delete it, or queue " + want.Destination + ", may still be carried out"
 	case leadsIn && d.broken:
 		return "an exchange or queue that failed messages need is in conflict"
-	case leadsIn && d.lacksSuspects(want.Destination):
-		return "the queue for its suspects is in conflict, or may still be deleted"
+	case leadsIn && d.lacksQuarantine(want.Destination):
+		return "its quarantine queue is in conflict, or may still be deleted"
 	default:
 		return ""
 	}
 }
 
-// lacksSuspects is true for a work queue whose suspects' queue is in conflict, or may go at any time: what a worker publishes there would end in
+// lacksQuarantine is true for a work queue whose quarantine queue is in conflict, or may go at any time: what a worker publishes there would end in
 // the failure queue.
-func (d *differ) lacksSuspects(work string) bool {
-	ref := Ref{Kind: KindQueue, Name: compile.Names{}.Suspects(work)}
-	return d.queues[ref.Name] == RoleSuspects && (d.conflicted[ref] || d.isDoubtful(ref))
+func (d *differ) lacksQuarantine(work string) bool {
+	ref := Ref{Kind: KindQueue, Name: compile.Names{}.Quarantine(work)}
+	return d.queues[ref.Name] == RoleQuarantine && (d.conflicted[ref] || d.isDoubtful(ref))
 }
 
 // foreignObstacle says why an exchange of others cannot be bound to, or nothing.

@@ -116,8 +116,8 @@ func TestDiff(t *testing.T) {
 				plan: []string{
 					"+ binding async.fallback -> async.fallback.1s redrive-lane=1s",
 					"+ binding async.fallback -> async.fallback.5s redrive-lane=5s",
-					`+ binding async.return -> lost.suspect "lost.suspect"`,
-					`+ binding async.return -> test.suspect "test.suspect"`,
+					`+ binding async.return -> lost.quarantine "lost.quarantine"`,
+					`+ binding async.return -> test.quarantine "test.quarantine"`,
 					`+ binding async.return -> lost "lost"`,
 					`+ binding async.return -> test "test"`,
 				},
@@ -132,7 +132,7 @@ func TestDiff(t *testing.T) {
 		{
 			name: "a prefix that another Transport uses is a conflict, and its policies are left alone",
 			broker: func(b *simulated) {
-				for _, name := range []string{"async.failed", "async.return", "async.return.standin", "async.fallback"} {
+				for _, name := range []string{"async.failed", "async.return", "async.return.alternate", "async.fallback"} {
 					b.exchange(name, func(e *topology.ExchangeState) { e.Arguments["redrive-owner"] = "c1/blog/async" })
 				}
 				b.Policies = map[string]topology.Policy{}
@@ -142,7 +142,7 @@ func TestDiff(t *testing.T) {
 				conflicts: []string{"it is owned by the Transport blog/async", "blog/async", "blog/async", "blog/async"},
 				withheld: []string{
 					"async.failed -> async.failed", "async.fallback -> async.fallback.1s", "async.fallback -> async.fallback.5s",
-					"async.return -> lost.suspect", "async.return -> test.suspect", "async.return -> lost", "async.return -> test", "async.unrouted -> lost", "async -> lost", "async -> test",
+					"async.return -> lost.quarantine", "async.return -> test.quarantine", "async.return -> lost", "async.return -> test", "async.unrouted -> lost", "async -> lost", "async -> test",
 				},
 			},
 		},
@@ -351,7 +351,7 @@ func TestWhatIsOursAndNoLongerWantedIsExtra(t *testing.T) {
 		queues = append(queues, queue.Name+" "+string(topology.RoleOf(queue.Queue)))
 	}
 	contains(t, "queues", queues, []string{
-		"async.fallback.2s lane", "old work", "old.suspect suspects", "plain work", "plain.suspect suspects", "theirs.suspect suspects",
+		"async.fallback.2s lane", "old work", "old.quarantine quarantine", "plain work", "plain.quarantine quarantine", "theirs.quarantine quarantine",
 	})
 	// The bindings and policies of what is ours stay until it is deleted. What was adopted gets no more messages by us, and
 	// is let go when no worker consumes it any more.
@@ -397,7 +397,7 @@ func TestBelongingsNeedNoSpec(t *testing.T) {
 	}
 	contains(t, "lanes", names(got.Lanes), []string{"async.fallback.1s", "async.fallback.5s"})
 	contains(t, "work", names(got.Work), []string{"lost", "test"})
-	contains(t, "suspects", names(got.Suspects), []string{"lost.suspect", "test.suspect", "theirs.suspect"})
+	contains(t, "quarantine", names(got.Quarantine), []string{"lost.quarantine", "test.quarantine", "theirs.quarantine"})
 	contains(t, "failure", names(got.Failure), []string{"async.failed"})
 	var inlets []string
 	for _, binding := range got.Inlets {
@@ -408,11 +408,11 @@ func TestBelongingsNeedNoSpec(t *testing.T) {
 	})
 	contains(t, "bindings", got.Bindings, []string{"theirs"})
 	contains(t, "exchanges", got.Exchanges, []string{
-		"async", "async.standin", "async.unrouted", "async.fallback", "async.return", "async.return.standin", "async.failed",
+		"async", "async.alternate", "async.unrouted", "async.fallback", "async.return", "async.return.alternate", "async.failed",
 	})
 	contains(t, "inlet policies", got.InletPolicies, []string{"redrive.async:exchange"})
 	contains(t, "policies", got.Policies, []string{
-		"failure", "lanes", "queue:lost", "queue:lost.suspect", "queue:test", "queue:test.suspect", "queue:theirs.suspect",
+		"failure", "lanes", "queue:lost", "queue:lost.quarantine", "queue:test", "queue:test.quarantine", "queue:theirs.quarantine",
 	})
 
 	adopted := topology.BelongingsOf(owner, "async", broker.Observed, nil)

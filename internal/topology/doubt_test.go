@@ -15,8 +15,8 @@ func TestNothingIsMadeThatARequestMayStillDelete(t *testing.T) {
 	for key, missing := range map[string][]string{
 		"queue/test":                   {"queue/test", `binding/async -> test "test"`, `binding/async.return -> test "test"`},
 		`binding/async -> test "test"`: {`binding/async -> test "test"`},
-		// A worker must not send suspects to where they cannot go.
-		"queue/test.suspect":          {"queue/test.suspect", `binding/async.return -> test.suspect "test.suspect"`, `binding/async -> test "test"`},
+		// A worker must not send quarantined messages to where they cannot go.
+		"queue/test.quarantine":       {"queue/test.quarantine", `binding/async.return -> test.quarantine "test.quarantine"`, `binding/async -> test "test"`},
 		"queue/somebody's":            nil,
 		`binding/async -> new "test"`: nil,
 	} {

@@ -236,12 +236,12 @@ func TestEveryHarmfulPolicyComesWithARemedy(t *testing.T) {
 					q.EffectiveDefinition = topology.Arguments{"delivery-limit": 1<<31 - 1, "message-ttl": 1000}
 				})
 			},
-			want: []string{"HarmfulPolicy queue async.failed: an operator policy sets message-ttl: failed messages are dropped when they are that old: " +
+			want: []string{"ConflictingBrokerPolicy queue async.failed: an operator policy sets message-ttl: failed messages are dropped when they are that old: " +
 				"narrow its pattern (rabbitmqctl list_operator_policies shows it)"},
 		},
 		"an alternate exchange": {
 			change: policy(`^async\.fallback$`, "exchanges", 0, topology.Arguments{"alternate-exchange": "void"}),
-			want:   []string{`HarmfulPolicy exchange async.fallback: the RabbitMQ policy "theirs" gives it an alternate exchange`},
+			want:   []string{`ConflictingBrokerPolicy exchange async.fallback: the RabbitMQ policy "theirs" gives it an alternate exchange`},
 		},
 	}
 	for name, tt := range tests {

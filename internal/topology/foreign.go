@@ -53,7 +53,7 @@ func (d *differ) intrusion(target Ref) string {
 	case d.queues[target.Name] == RoleLane:
 		return "it also gets messages of %s: they wait here, and then go to the queue that their key names, or else to the " +
 			"failure queue: remove the binding"
-	case d.queues[target.Name] == RoleSuspects:
+	case d.queues[target.Name] == RoleQuarantine:
 		return "it also gets messages of %s: they are handled one by one, as if they might bring down a worker: remove the binding"
 	case d.queues[target.Name] == RoleFailure:
 		return "it also gets messages of %s: they count as failed, without a reason: remove the binding"

@@ -22,11 +22,11 @@ func acceptable(name string) bool {
 func FuzzNames(f *testing.F) {
 	f.Add("async", "async", "test", "lost", "async.failed", "order.#", uint8(0))
 	f.Add("", "", "", "", "", "", uint8(1))
-	f.Add("amq.direct", "a", "a", "a.suspect", "a", "", uint8(2))
+	f.Add("amq.direct", "a", "a", "a.quarantine", "a", "", uint8(2))
 	f.Add("async", "p", "p.fallback.1s", "p.fallback", "p.failed", "\x00", uint8(3))
 	f.Add(strings.Repeat("é", 110), strings.Repeat("x", 220), strings.Repeat("q", 247), "..", "\xff", "k", uint8(4))
-	f.Add("e.fallback", "e", "e.return", "e.return.standin", "e.failed", "k", uint8(9))
-	f.Add("async", "", "async.failed", "async.suspect", "async.suspect.suspect", "k", uint8(16))
+	f.Add("e.fallback", "e", "e.return", "e.return.alternate", "e.failed", "k", uint8(9))
+	f.Add("async", "", "async.failed", "async.quarantine", "async.quarantine.quarantine", "k", uint8(16))
 	f.Fuzz(func(t *testing.T, exchange, prefix, first, second, failure, key string, choices uint8) {
 		transport := async()
 		transport.Spec.Exchange = &v1alpha1.Exchange{Name: exchange, Type: v1alpha1.ExchangeTopic}

@@ -25,7 +25,7 @@ func Mermaid(objects Objects) string {
 	drawing.alternates(objects)
 	drawing.worker(objects)
 	drawing.linef("  classDef work fill:#e3f2fd,stroke:#1565c0")
-	drawing.linef("  classDef suspects fill:#f3e5f5,stroke:#6a1b9a")
+	drawing.linef("  classDef quarantine fill:#f3e5f5,stroke:#6a1b9a")
 	drawing.linef("  classDef lane fill:#fff8e1,stroke:#f9a825")
 	drawing.linef("  classDef failure fill:#ffebee,stroke:#c62828")
 	drawing.linef("  classDef exchange fill:#f5f5f5,stroke:#616161")
@@ -99,7 +99,7 @@ func deadLettering(role Role) string {
 	switch role {
 	case RoleLane:
 		return "TTL"
-	case RoleSuspects:
+	case RoleQuarantine:
 		return "delivery limit"
 	default:
 		return "expired, rejected"
@@ -110,7 +110,7 @@ func (d *drawing) alternates(objects Objects) {
 	for _, exchange := range objects.Exchanges {
 		target, ok := exchange.Arguments[argAlternateExchange].(string)
 		if exchange.Role == RoleProducers {
-			target, ok = objects.ExchangeOf(RoleStandin), true
+			target, ok = objects.ExchangeOf(RoleAlternate), true
 		}
 		if ok && target != "" {
 			d.linef("  %s", arrow(d.id(KindExchange, exchange.Name), "-.->", "unroutable", d.id(KindExchange, target)))
@@ -127,14 +127,14 @@ func (d *drawing) worker(objects Objects) {
 		d.linef("  %s ==> worker([worker])", d.id(KindQueue, queue))
 	}
 	d.published("worker", objects, "release, redelivered")
-	suspects := objects.QueuesOf(RoleSuspects)
-	if len(suspects) == 0 {
+	quarantine := objects.QueuesOf(RoleQuarantine)
+	if len(quarantine) == 0 {
 		return
 	}
-	for _, queue := range suspects {
-		d.linef("  %s ==> suspects([\"suspects' worker\"])", d.id(KindQueue, queue))
+	for _, queue := range quarantine {
+		d.linef("  %s ==> quarantine([\"quarantine worker\"])", d.id(KindQueue, queue))
 	}
-	d.published("suspects", objects, "release, crash")
+	d.published("quarantine", objects, "release, crash")
 }
 
 // published draws where a worker publishes to.
@@ -181,7 +181,7 @@ func quoted(text string) string {
 }
 
 func class(role Role) string {
-	if slices.Contains([]Role{RoleWork, RoleSuspects, RoleLane, RoleFailure}, role) {
+	if slices.Contains([]Role{RoleWork, RoleQuarantine, RoleLane, RoleFailure}, role) {
 		return string(role)
 	}
 	return "exchange"

@@ -17,7 +17,7 @@ const (
 	LikenessOther Likeness = "Other"
 )
 
-// Passage is what is seen of a work queue that may be exchanged, and of its stand-in.
+// Passage is what is seen of a work queue that may be migrated, and of its stand-in.
 type Passage struct {
 	Queue Likeness
 	// Standin is true where the stand-in exists, and Bridged where it gets what is unroutable while neither of the two is bound.
@@ -32,7 +32,7 @@ type Passage struct {
 	Follows func(compile.Reading) bool
 }
 
-// Migrate takes one step of the exchange of a work queue for one with other arguments. last is the step that was written
+// Migrate takes one step of the migration of a work queue to other arguments. last is the step that was written
 // down before; empty where none was. An empty step says that there is nothing to exchange, or not any more. The steps follow
 // from what is seen, so that whoever goes on after a crash does the same, and a step whose work somebody undoes comes again.
 // Only in which of two queues the older messages are does not show: that takes the last step.
@@ -41,10 +41,10 @@ type Passage struct {
 func Migrate(last v1alpha1.MigrationStep, seen Passage) (step v1alpha1.MigrationStep, reads compile.Reading, remake bool) {
 	step = nextStep(last, seen)
 	reads = readingIn(step, seen.Ordered)
-	if step == v1alpha1.MigrationRemake {
+	if step == v1alpha1.MigrationRecreate {
 		// A worker that still consumes by the queue's name would have what is new before what is in the stand-in. And nobody would
 		// consume a queue of another name that workers are not told of, as long as something else is in the way of that.
-		begins := !seen.Untold && (!seen.Ordered || last == v1alpha1.MigrationRemake && seen.Follows(reads))
+		begins := !seen.Untold && (!seen.Ordered || last == v1alpha1.MigrationRecreate && seen.Follows(reads))
 		remake = begins || seen.Queue != LikenessNone
 	}
 	return step, reads, remake
@@ -57,19 +57,19 @@ func nextStep(last v1alpha1.MigrationStep, seen Passage) v1alpha1.MigrationStep 
 	case !seen.Standin:
 		return v1alpha1.MigrationPrepare
 	case seen.Queue == LikenessNone:
-		return v1alpha1.MigrationRemake
+		return v1alpha1.MigrationRecreate
 	case seen.remade(last) && seen.Home:
-		return v1alpha1.MigrationClear
+		return v1alpha1.MigrationCleanup
 	case seen.remade(last) && seen.Untold:
-		return v1alpha1.MigrationRemake
+		return v1alpha1.MigrationRecreate
 	case seen.remade(last):
-		return v1alpha1.MigrationReturn
+		return v1alpha1.MigrationRestore
 	case seen.Away:
 		return v1alpha1.MigrationDrain
 	case !seen.Bridged || !begun && !seen.Follows(readingIn(v1alpha1.MigrationPrepare, seen.Ordered)):
 		return v1alpha1.MigrationPrepare
 	default:
-		return v1alpha1.MigrationSwap
+		return v1alpha1.MigrationDivert
 	}
 }
 
@@ -80,9 +80,9 @@ func (p Passage) remade(last v1alpha1.MigrationStep) bool {
 		return p.Queue == LikenessEqual
 	}
 	switch last {
-	case v1alpha1.MigrationRemake, v1alpha1.MigrationReturn, v1alpha1.MigrationClear:
+	case v1alpha1.MigrationRecreate, v1alpha1.MigrationRestore, v1alpha1.MigrationCleanup:
 		return true
-	case v1alpha1.MigrationSwap, v1alpha1.MigrationDrain:
+	case v1alpha1.MigrationDivert, v1alpha1.MigrationDrain:
 		return false
 	default:
 		return p.Queue == LikenessEqual
@@ -91,11 +91,11 @@ func (p Passage) remade(last v1alpha1.MigrationStep) bool {
 
 func readingIn(step v1alpha1.MigrationStep, ordered bool) compile.Reading {
 	switch step {
-	case v1alpha1.MigrationPrepare, v1alpha1.MigrationSwap, v1alpha1.MigrationDrain:
+	case v1alpha1.MigrationPrepare, v1alpha1.MigrationDivert, v1alpha1.MigrationDrain:
 		if ordered {
 			return compile.ReadsQueue
 		}
-	case v1alpha1.MigrationRemake, v1alpha1.MigrationReturn, v1alpha1.MigrationClear:
+	case v1alpha1.MigrationRecreate, v1alpha1.MigrationRestore, v1alpha1.MigrationCleanup:
 		if ordered {
 			return compile.ReadsStandin
 		}

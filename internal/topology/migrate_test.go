@@ -17,9 +17,9 @@ import (
 func TestMigrate(t *testing.T) {
 	const (
 		none, equal, other = topology.LikenessNone, topology.LikenessEqual, topology.LikenessOther
-		prepare, swap      = v1alpha1.MigrationPrepare, v1alpha1.MigrationSwap
-		drain, remake      = v1alpha1.MigrationDrain, v1alpha1.MigrationRemake
-		back, clearing     = v1alpha1.MigrationReturn, v1alpha1.MigrationClear
+		prepare, swap      = v1alpha1.MigrationPrepare, v1alpha1.MigrationDivert
+		drain, remake      = v1alpha1.MigrationDrain, v1alpha1.MigrationRecreate
+		back, clearing     = v1alpha1.MigrationRestore, v1alpha1.MigrationCleanup
 	)
 	type passage struct {
 		queue                                        topology.Likeness
@@ -81,13 +81,13 @@ func TestAnOrderedQueueIsMadeAgainOnlyWhenNoWorkerConsumesItByItsName(t *testing
 		want bool
 	}{
 		{v1alpha1.MigrationDrain, compile.ReadsStandin, false}, // that it is to be made is not written down yet
-		{v1alpha1.MigrationRemake, compile.ReadsQueue, false},
-		{v1alpha1.MigrationRemake, compile.ReadsStandin, true},
+		{v1alpha1.MigrationRecreate, compile.ReadsQueue, false},
+		{v1alpha1.MigrationRecreate, compile.ReadsStandin, true},
 	} {
 		step, reads, remade := topology.Migrate(c.last, topology.Passage{
 			Standin: true, Bridged: true, Away: true, Ordered: true, Follows: func(reads compile.Reading) bool { return reads == c.sees },
 		})
-		if step != v1alpha1.MigrationRemake || reads != compile.ReadsStandin || remade != c.want {
+		if step != v1alpha1.MigrationRecreate || reads != compile.ReadsStandin || remade != c.want {
 			t.Errorf("after %s, where workers consume %q: %s, %q, made %v", c.last, c.sees, step, reads, remade)
 		}
 	}
@@ -98,7 +98,7 @@ func TestAQueueOfANewNameIsMadeOnlyWhenWorkersAreToldOfIt(t *testing.T) {
 		step, _, remade := topology.Migrate("", topology.Passage{
 			Standin: true, Away: true, Untold: untold, Follows: func(compile.Reading) bool { return true },
 		})
-		if step != v1alpha1.MigrationRemake || remade == untold {
+		if step != v1alpha1.MigrationRecreate || remade == untold {
 			t.Errorf("untold %v: %s, made %v", untold, step, remade)
 		}
 	}
@@ -131,7 +131,7 @@ func TestBetweenTwoWritesAMessageHasExactlyOneQueue(t *testing.T) {
 		diff := topology.DiffSince(single, broker.Observed, topology.Past{Created: []string{createdExchange}, Migrations: last})
 		for _, step := range topology.Plan(diff) {
 			broker.apply(step)
-			for exchange, alternate := range map[string]string{"async": "async.standin", "async.return": "async.return.standin"} {
+			for exchange, alternate := range map[string]string{"async": "async.alternate", "async.return": "async.return.alternate"} {
 				if queues := routes(exchange, alternate); len(queues) != 1 {
 					t.Fatalf("after %q a message to %s goes to %v", step, exchange, queues)
 				}
@@ -190,7 +190,7 @@ func TestAStandInHasTheLimitsOfItsWorkQueue(t *testing.T) {
 				diff := topology.DiffSince(desired(t, transport), broker.Observed, topology.Past{Created: []string{createdExchange}, Migrations: last})
 				for _, step := range topology.Plan(diff) {
 					broker.apply(step)
-					if len(broker.BindingsTo("test.standin")) > 0 {
+					if len(broker.BindingsTo("test.migrating")) > 0 {
 						broker.checkLimits(t, step.String(), c.want)
 					}
 				}
@@ -204,7 +204,7 @@ func TestAStandInHasTheLimitsOfItsWorkQueue(t *testing.T) {
 			if len(seen) != 6 || len(last) != 0 {
 				t.Errorf("it took the steps %v, and ends with %v", seen, last)
 			}
-			if _, left := broker.Policies["redrive.async:queue:test.standin"]; left {
+			if _, left := broker.Policies["redrive.async:queue:test.migrating"]; left {
 				t.Error("the policy is left")
 			}
 		})
@@ -214,12 +214,12 @@ func TestAStandInHasTheLimitsOfItsWorkQueue(t *testing.T) {
 // checkLimits holds the stand-in to a policy of its own and to what that has.
 func (s *simulated) checkLimits(t *testing.T, when string, want topology.Arguments) {
 	t.Helper()
-	got := s.Policies["redrive.async:queue:test.standin"]
+	got := s.Policies["redrive.async:queue:test.migrating"]
 	if limits := texts(got.Definition); !maps.Equal(limits, texts(want)) || got.ApplyTo != "queues" {
 		t.Fatalf("after %q the stand-in has %v on %s, want %v", when, limits, got.ApplyTo, want)
 	}
-	for _, name := range []string{"test.standin", "test", "test.suspect", "test-standin", "test.standins", "latest.standin", "test.standin.suspect"} {
-		if matched, err := regexp.MatchString(got.Pattern, name); err != nil || matched != (name == "test.standin") {
+	for _, name := range []string{"test.migrating", "test", "test.quarantine", "test-standin", "test.standins", "latest.migrating", "test.migrating.quarantine"} {
+		if matched, err := regexp.MatchString(got.Pattern, name); err != nil || matched != (name == "test.migrating") {
 			t.Fatalf("after %q the policy for %q is on %s: %v, %v", when, got.Pattern, name, matched, err)
 		}
 	}
@@ -243,10 +243,10 @@ func (s *simulated) remove(queue string) {
 func TestAStandInThatSomebodyElseHasMadeIsAConflict(t *testing.T) {
 	broker := emptyBroker()
 	broker.converge(desired(t, async()))
-	broker.Queues["test.standin"] = topology.QueueState{Queue: topology.Queue{Name: "test.standin", Type: "quorum", Durable: true}}
+	broker.Queues["test.migrating"] = topology.QueueState{Queue: topology.Queue{Name: "test.migrating", Type: "quorum", Durable: true}}
 	single := desired(t, async(func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].SingleActiveConsumer = new(true) }))
 	diff := topology.Diff(single, broker.Observed, []string{createdExchange})
-	if len(diff.Migrations) > 0 || len(diff.Conflicts) == 0 || !strings.Contains(diff.Conflicts[0].String(), "test.standin") {
+	if len(diff.Migrations) > 0 || len(diff.Conflicts) == 0 || !strings.Contains(diff.Conflicts[0].String(), "test.migrating") {
 		t.Errorf("migrations %v, conflicts %v", diff.Migrations, diff.Conflicts)
 	}
 }
@@ -257,7 +257,7 @@ func TestBetweenTwoWritesOfARenamingAMessageHasExactlyOneQueue(t *testing.T) {
 	broker.converge(desired(t, async()))
 	broker.exchange("async", func(e *topology.ExchangeState) { e.Policy = "redrive.async:exchange" })
 	renamed := desired(t, async(func(tr *v1alpha1.Transport) {
-		tr.Spec.Queues[1].Name, tr.Spec.Queues[1].Formerly = "orders", []string{"test"}
+		tr.Spec.Queues[1].Name, tr.Spec.Queues[1].PreviousNames = "orders", []string{"test"}
 	}))
 	routes := func(sources []string, key string) (queues []string) {
 		for _, source := range sources {
@@ -278,10 +278,10 @@ func TestBetweenTwoWritesOfARenamingAMessageHasExactlyOneQueue(t *testing.T) {
 		diff := topology.DiffSince(renamed, broker.Observed, topology.Past{Created: []string{createdExchange}, Migrations: last})
 		for _, step := range topology.Plan(diff) {
 			broker.apply(step)
-			ways := []string{"async.return", "async.return.standin"}
+			ways := []string{"async.return", "async.return.alternate"}
 			for what, queues := range map[string][]string{
-				"a new message": routes([]string{"async", "async.standin"}, "test"), "a retry by the old name": routes(ways, "test"),
-				"a suspect by the old name": routes(ways, "test.suspect"),
+				"a new message": routes([]string{"async", "async.alternate"}, "test"), "a retry by the old name": routes(ways, "test"),
+				"a quarantined message by the old name": routes(ways, "test.quarantine"),
 			} {
 				if len(queues) != 1 {
 					t.Fatalf("after %q %s goes to %v", step, what, queues)
@@ -300,11 +300,11 @@ func TestBetweenTwoWritesOfARenamingAMessageHasExactlyOneQueue(t *testing.T) {
 			}
 		}
 	}
-	want := []v1alpha1.MigrationStep{v1alpha1.MigrationRemake, v1alpha1.MigrationReturn, v1alpha1.MigrationClear}
+	want := []v1alpha1.MigrationStep{v1alpha1.MigrationRecreate, v1alpha1.MigrationRestore, v1alpha1.MigrationCleanup}
 	if !slices.Equal(slices.Compact(steps), want) || len(last) != 0 {
 		t.Errorf("it took the steps %v, and ends with %v", steps, last)
 	}
-	if back := routes([]string{"async.return", "async.return.standin"}, "test"); !slices.Equal(back, []string{"orders"}) {
+	if back := routes([]string{"async.return", "async.return.alternate"}, "test"); !slices.Equal(back, []string{"orders"}) {
 		t.Errorf("at the end a retry by the old name goes to %v", back)
 	}
 }
@@ -315,7 +315,7 @@ func TestAQueueOfAFormerNameThatIsNotTakenOverIsTold(t *testing.T) {
 	before := desired(t, old)
 	simulated.converge(before)
 	renamed := desired(t, async(func(tr *v1alpha1.Transport) {
-		tr.Spec.Queues[1].Name, tr.Spec.Queues[1].Formerly = "renamed", []string{before.QueuesOf(topology.RoleWork)[1]}
+		tr.Spec.Queues[1].Name, tr.Spec.Queues[1].PreviousNames = "renamed", []string{before.QueuesOf(topology.RoleWork)[1]}
 	}))
 	told := func(created ...string) (all string) {
 		for _, warning := range topology.Diff(renamed, simulated.Observed, created).Warnings {
@@ -324,7 +324,7 @@ func TestAQueueOfAFormerNameThatIsNotTakenOverIsTold(t *testing.T) {
 		return all
 	}
 	former := before.QueuesOf(topology.RoleWork)[1]
-	want := "queue " + former + ": formerly of queue renamed names it, and it is not taken over"
+	want := "queue " + former + ": previousNames of queue renamed names it, and it is not taken over"
 	if got := told(); !strings.Contains(got, want) {
 		t.Errorf("nobody knows whose it is: %s", got)
 	}
@@ -348,14 +348,14 @@ func TestAStandInOfAnotherQueueIsNotTakenOverFrom(t *testing.T) {
 		for _, step := range topology.Plan(topology.DiffSince(desired(t, classic), broker.Observed, past)) {
 			broker.apply(step)
 		}
-		if _, there := broker.Queues["lost.standin"]; !there {
+		if _, there := broker.Queues["lost.migrating"]; !there {
 			t.Fatal("nothing stands in")
 		}
 		change(classic)
 		objects := desired(t, classic)
 		for i := range objects.Queues {
 			if objects.Queues[i].Name == "test" {
-				objects.Queues[i].Formerly = []string{"lost.standin"}
+				objects.Queues[i].PreviousNames = []string{"lost.migrating"}
 			}
 		}
 		for _, m := range topology.DiffSince(objects, broker.Observed, past).Migrations {
@@ -368,17 +368,17 @@ func TestAStandInOfAnotherQueueIsNotTakenOverFrom(t *testing.T) {
 
 func TestAFormerNameIsThatOfNoOtherQueue(t *testing.T) {
 	for name, change := range map[string]func(*v1alpha1.Transport){
-		`spec.queues[1].formerly[0]: "lost" is the name of spec.queues[0]`: func(tr *v1alpha1.Transport) {
-			tr.Spec.Queues[1].Formerly = []string{"lost"}
+		`spec.queues[1].previousNames[0]: "lost" is the name of spec.queues[0]`: func(tr *v1alpha1.Transport) {
+			tr.Spec.Queues[1].PreviousNames = []string{"lost"}
 		},
-		`spec.queues[1].formerly[0]: "old" is also in spec.queues[0].formerly`: func(tr *v1alpha1.Transport) {
-			tr.Spec.Queues[0].Formerly, tr.Spec.Queues[1].Formerly = []string{"old"}, []string{"old"}
+		`spec.queues[1].previousNames[0]: "old" is also in spec.queues[0].previousNames`: func(tr *v1alpha1.Transport) {
+			tr.Spec.Queues[0].PreviousNames, tr.Spec.Queues[1].PreviousNames = []string{"old"}, []string{"old"}
 		},
-		`spec.queues[1].formerly[0]: "lost.standin" would stand in for spec.queues[0] while that is exchanged: take it out, or rename that queue`: func(tr *v1alpha1.Transport) {
-			tr.Spec.Queues[1].Formerly = []string{"lost.standin"}
+		`spec.queues[1].previousNames[0]: "lost.migrating" would stand in for spec.queues[0] while that is migrated: take it out, or rename that queue`: func(tr *v1alpha1.Transport) {
+			tr.Spec.Queues[1].PreviousNames = []string{"lost.migrating"}
 		},
-		`spec.queues[1].formerly[0]: "lost.suspect" is the queue for the suspects of spec.queues[0]: take it out, or rename that queue`: func(tr *v1alpha1.Transport) {
-			tr.Spec.Queues[1].Formerly = []string{"lost.suspect"}
+		`spec.queues[1].previousNames[0]: "lost.quarantine" is the quarantine queue of spec.queues[0]: take it out, or rename that queue`: func(tr *v1alpha1.Transport) {
+			tr.Spec.Queues[1].PreviousNames = []string{"lost.quarantine"}
 		},
 	} {
 		_, err := topology.Desired(async(change), compile.Needs{}, owner)

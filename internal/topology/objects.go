@@ -24,11 +24,11 @@ const (
 	argDeadLetterStrategy = "x-dead-letter-strategy"
 	argSingleActive       = "x-single-active-consumer"
 	argAlternateExchange  = "alternate-exchange"
-	// argSuspectsOf names the work queue of a suspects' queue. RabbitMQ stores it and ignores it.
-	argSuspectsOf = "redrive-suspects-of"
-	// argStandinFor names the work queue that a queue stands in for.
-	argStandinFor = "redrive-standin-for"
-	argMatch      = "x-match"
+	// argQuarantineOf names the work queue of a quarantine queue. RabbitMQ stores it and ignores it.
+	argQuarantineOf = "redrive-quarantine-of"
+	// argMigrationOf names the work queue that a queue stands in for.
+	argMigrationOf = "redrive-migration-of"
+	argMatch       = "x-match"
 
 	// laneHeader is the header by which the fallback exchange finds the lane.
 	laneHeader = "redrive-lane"
@@ -62,22 +62,22 @@ type Role string
 const (
 	// RoleProducers is the exchange that producers publish to.
 	RoleProducers Role = "producers"
-	// RoleStandin is the alternate exchange of the producers' exchange.
-	RoleStandin Role = "standin"
+	// RoleAlternate is the alternate exchange of the producers' exchange.
+	RoleAlternate Role = "alternate"
 	// RoleUnrouted is the alternate exchange of the stand-in; it leads to the queue for unroutable messages.
 	RoleUnrouted Role = "unrouted"
 	// RoleFallback is the exchange that leads into the lanes.
 	RoleFallback Role = "fallback"
-	// RoleReturn is the exchange that leads back to the work queues, and to those of their suspects.
+	// RoleReturn is the exchange that leads back to the work queues, and to their quarantine queues.
 	RoleReturn Role = "return"
-	// RoleReturnStandin is the alternate exchange of the return exchange; it leads to the failure exchange.
-	RoleReturnStandin Role = "return-standin"
+	// RoleReturnAlternate is the alternate exchange of the return exchange; it leads to the failure exchange.
+	RoleReturnAlternate Role = "return-alternate"
 	// RoleFailed is the exchange that leads to the failure queue.
 	RoleFailed Role = "failed"
 	// RoleWork is a queue that workers consume.
 	RoleWork Role = "work"
-	// RoleSuspects is a queue of the messages of one work queue that may have brought down a worker.
-	RoleSuspects Role = "suspects"
+	// RoleQuarantine is a queue of the messages of one work queue that may have brought down a worker.
+	RoleQuarantine Role = "quarantine"
 	// RoleLane is a fallback queue: messages wait in it until its TTL sends them back.
 	RoleLane Role = "lane"
 	// RoleFailure is the failure queue.
@@ -140,8 +140,8 @@ type Queue struct {
 	// Strict is set on desired queues only: a worker rejects a failed message back to its place, which takes a delivery limit
 	// that is high enough.
 	Strict bool `json:"strict,omitempty"`
-	// Formerly is set on desired queues only: names that the queue had before.
-	Formerly []string `json:"-"`
+	// PreviousNames is set on desired queues only: names that the queue had before.
+	PreviousNames []string `json:"-"`
 }
 
 // Binding leads from an exchange to a queue, or, where others made it, to an exchange.

@@ -186,7 +186,7 @@ const (
 	stageFailureQueue
 	stageFailedBinding
 	stageWorkPolicies
-	stageReturnStandin
+	stageReturnAlternate
 	stageReturn
 	stageLanes
 	stageFallback
@@ -194,7 +194,7 @@ const (
 	stageWorkQueues
 	stageReturnBindings
 	stageUnrouted
-	stageStandin
+	stageAlternate
 	stageUnroutedBinding
 	stageExchangePolicy
 	stageProducers
@@ -216,16 +216,16 @@ func exchangeStage(role Role) int {
 	switch role {
 	case RoleFailed:
 		return stageFailedExchange
-	case RoleReturnStandin:
-		return stageReturnStandin
+	case RoleReturnAlternate:
+		return stageReturnAlternate
 	case RoleReturn:
 		return stageReturn
 	case RoleFallback:
 		return stageFallback
 	case RoleUnrouted:
 		return stageUnrouted
-	case RoleStandin:
-		return stageStandin
+	case RoleAlternate:
+		return stageAlternate
 	default:
 		return stageProducers
 	}

@@ -14,7 +14,7 @@ const (
 	// pinPriority is above what users give their own policies.
 	pinPriority = 1000
 	// deliveryLimit is how often a message may come back unsettled before the broker moves it to the failure queue. Of
-	// suspects it stops those whose worker vanishes together with its journal.
+	// quarantined messages it stops those whose worker vanishes together with its journal.
 	deliveryLimit int64 = 20
 	// unlimitedDeliveries stands for no limit: brokers before 4.0 refuse -1, those since 4.0 fall back to 20 without one.
 	unlimitedDeliveries int64 = 1<<31 - 1
@@ -41,23 +41,23 @@ func (n policyNames) lanes() string              { return n.start + "lanes" }
 func (n policyNames) failure(name string) string { return n.start + "failure:" + name }
 func (n policyNames) queue(name string) string   { return n.start + "queue:" + name }
 
-// queueOf returns the work or suspects' queue that a policy of this prefix is for.
+// queueOf returns the work or quarantine queue that a policy of this prefix is for.
 func (n policyNames) queueOf(policy string) (string, bool) {
 	return strings.CutPrefix(policy, n.start+"queue:")
 }
 
 // failureOf returns the failure queue that a policy of this prefix is for: the present one or a former one. Each has a policy of its own, so that
-// one which is written late is never that of another queue. Before there were those there was one for all of them, whose pattern changed: formerly
+// one which is written late is never that of another queue. Before there were those there was one for all of them, whose pattern changed: commonFailurePolicy
 // stands for that.
 func (n policyNames) failureOf(policy string) (queue string, is bool) {
 	if policy == n.start+"failure" {
-		return formerly, true
+		return commonFailurePolicy, true
 	}
 	return strings.CutPrefix(policy, n.start+"failure:")
 }
 
-// formerly is no queue's name.
-const formerly = ""
+// commonFailurePolicy is no queue's name.
+const commonFailurePolicy = ""
 
 // failurePolicy pins a failure queue, also one that is not wanted any more until it is empty and gone: without one a broad policy of others would drop
 // what is in it.
@@ -68,7 +68,7 @@ func failurePolicy(queue string, named policyNames) Policy {
 	}
 }
 
-// IsWorkPolicy is true for the RabbitMQ policy of a work queue or of its suspects. What it limits is dead-lettered at
+// IsWorkPolicy is true for the RabbitMQ policy of a work queue or its quarantine queue. What it limits is dead-lettered at
 // once, so it must not be written before the way into the failure queue is there.
 func IsWorkPolicy(policy, prefix string) bool {
 	_, is := policyNamesOf(prefix).queueOf(policy)
@@ -148,8 +148,8 @@ func desiredPolicies(t *v1alpha1.Transport, needs compile.Needs, names compile.N
 			Definition: Arguments{keyOverflow: overflowRejectPublish},
 		},
 	}
-	for _, work := range suspected(t) {
-		policies = append(policies, suspectsPolicy(names.Suspects(work), named))
+	for _, work := range quarantined(t) {
+		policies = append(policies, quarantinePolicy(names.Quarantine(work), named))
 	}
 	for i := range t.Spec.Queues {
 		if policy, ok := workPolicy(&t.Spec.Queues[i], needs, named); ok {
@@ -159,15 +159,15 @@ func desiredPolicies(t *v1alpha1.Transport, needs compile.Needs, names compile.N
 	if t.Spec.Exchange != nil {
 		policies = append(policies, Policy{
 			Name: named.exchange(), Pattern: exactly(t.Spec.Exchange.Name), ApplyTo: applyToExchanges, Priority: workPriority,
-			Definition: Arguments{argAlternateExchange: names.Standin()},
+			Definition: Arguments{argAlternateExchange: names.Alternate()},
 		})
 	}
 	return policies
 }
 
-// suspectsPolicy pins one suspects' queue. Each has its own, because RabbitMQ 4.3 takes patterns of at most 1,024 bytes, and
+// quarantinePolicy pins one quarantine queue. Each has its own, because RabbitMQ 4.3 takes patterns of at most 1,024 bytes, and
 // a pattern by their common ending would match queues of others.
-func suspectsPolicy(queue string, named policyNames) Policy {
+func quarantinePolicy(queue string, named policyNames) Policy {
 	return Policy{
 		Name: named.queue(queue), Pattern: exactly(queue), ApplyTo: applyToQueues, Priority: pinPriority,
 		Definition: Arguments{keyDeliveryLimit: deliveryLimit, keyOverflow: overflowRejectPublish},

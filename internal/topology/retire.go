@@ -163,7 +163,7 @@ func Stamp(at time.Time) *metav1.Time {
 	return &metav1.Time{Time: whole}
 }
 
-// Drain looks at the queues that messages run through in circles, work and suspects' queues and lanes, while workers consume
+// Drain looks at the queues that messages run through in circles, work and quarantine queues and lanes, while workers consume
 // them. They are drained when all of them were empty twice, at least waits.Empty apart and waits.Unbound after the last
 // way in was cut, and nothing was published in between. cut is true when a way in was found and cut just now.
 //

@@ -19,7 +19,7 @@ func SharedQueues(desired Objects, observed Observed) []Shared {
 	named := map[string]bool{}
 	for _, queue := range desired.Queues {
 		named[queue.Name] = true
-		for _, former := range queue.Formerly {
+		for _, former := range queue.PreviousNames {
 			named[former] = true
 		}
 	}
@@ -27,7 +27,7 @@ func SharedQueues(desired Objects, observed Observed) []Shared {
 	var shared []Shared
 	for _, name := range slices.Sorted(maps.Keys(observed.Queues)) {
 		queue := observed.Queues[name].Queue
-		// Lanes, failure and suspects' queues and stand-ins are for this Transport's messages only.
+		// Lanes, failure and quarantine queues and stand-ins are for this Transport's messages only.
 		if named[name] || queue.Arguments.Owner() != desired.Owner || RoleOf(queue) != RoleWork || StandinFor(queue) != "" {
 			continue
 		}

@@ -22,7 +22,7 @@ func (d *differ) stalls() {
 		if limit := d.reached(d.observed.Queues[queue.Name]); limit != "" {
 			full = append(full, fmt.Sprintf("queue %s is full", queue.Name))
 			instead := "; spec.queues[].limits.dropOldestAfter bounds a queue without stopping lanes"
-			if queue.Role == RoleSuspects {
+			if queue.Role == RoleQuarantine {
 				instead = ""
 			}
 			d.warnf(KindQueue, queue.Name, v1alpha1.ReasonDestinationFull, "it is full and refuses messages, which stops the lanes "+

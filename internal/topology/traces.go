@@ -14,7 +14,7 @@ const argMoves = "redrive-moves"
 
 // traceOf is the trace of a way. One that can be made again by whoever made it needs none, and neither does one that is made at the one queue
 // before it is removed at the other.
-func (e *exchanging) traceOf(way Binding) (Binding, bool) {
+func (e *queueMigration) traceOf(way Binding) (Binding, bool) {
 	trace, bridged := e.d.bridgeOf(way)
 	if _, odd := way.Arguments[argMoves]; !bridged || odd || IsMarked(way) || !isListable(way.RoutingKey) {
 		return Binding{}, false
@@ -27,7 +27,7 @@ func (e *exchanging) traceOf(way Binding) (Binding, bool) {
 }
 
 // tracedBy is the way into the queue of which a binding is the trace.
-func (e *exchanging) tracedBy(trace Binding) (Binding, bool) {
+func (e *queueMigration) tracedBy(trace Binding) (Binding, bool) {
 	source, traces := trace.Arguments[argMoves].(string)
 	if !traces || trace.Arguments.Owner() != e.d.desired.Owner {
 		return Binding{}, false
@@ -45,7 +45,7 @@ func (e *exchanging) tracedBy(trace Binding) (Binding, bool) {
 
 // findTraces finds the traces that are to stand, and the ways that stand at neither queue: a run may have ended between two steps of a swap, whatever
 // is remembered of it. They are led where the others are.
-func (e *exchanging) findTraces(last v1alpha1.MigrationStep) {
+func (e *queueMigration) findTraces(last v1alpha1.MigrationStep) {
 	d := e.d
 	traced := map[identity]bool{}
 	for _, queue := range []string{e.Queue, e.Standin} {
@@ -56,7 +56,7 @@ func (e *exchanging) findTraces(last v1alpha1.MigrationStep) {
 			}
 		}
 	}
-	if last == v1alpha1.MigrationClear {
+	if last == v1alpha1.MigrationCleanup {
 		return // All ways are where they belong: whoever made one that is missing has taken it away.
 	}
 	for _, trace := range d.bound.to(e.Standin, traced) {
@@ -68,7 +68,7 @@ func (e *exchanging) findTraces(last v1alpha1.MigrationStep) {
 
 // untraced is true where a way of somebody else would be swapped whose trace does not stand yet, or in a step that is not written down yet. All wait
 // for it, as they do in awaits.
-func (e *exchanging) untraced(ways []Binding, to string) bool {
+func (e *queueMigration) untraced(ways []Binding, to string) bool {
 	return slices.ContainsFunc(ways, func(way Binding) bool {
 		trace, ok := e.traceOf(way)
 		return ok && (!e.written || !e.d.isObserved(trace)) && !e.d.isObserved(leadingTo(way, to))

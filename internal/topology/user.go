@@ -53,7 +53,7 @@ func familiesOf(queues []string) string {
 	bases, families := map[string][]string{}, map[string][]string{}
 	for _, name := range slices.Sorted(slices.Values(queues)) {
 		base, suffix := name, ""
-		for _, known := range []string{compile.SuspectsSuffix, compile.Names{}.StandinQueue("")} {
+		for _, known := range []string{compile.QuarantineSuffix, compile.Names{}.StandinQueue("")} {
 			if cut, is := strings.CutSuffix(name, known); is && slices.Contains(queues, cut) {
 				base, suffix = cut, known
 			}

@@ -18,14 +18,14 @@ func TestRightsMatchTheQueuesAndNoOther(t *testing.T) {
 		queues, others []string
 		pattern        string
 	}{
-		"none":                   {pattern: "^$", others: []string{"test", "amq.default", "\n"}},
-		"one":                    {queues: []string{"test"}, pattern: "^(test)$", others: []string{"", "test.suspect", "tests", "atest"}},
-		"the same one twice":     {queues: []string{"test", "test"}, pattern: "^(test)$"},
-		"with suspects":          {queues: []string{"test", "test.suspect"}, pattern: `^(test)(|\.suspect)$`, others: []string{"testXsuspect", "test.standin"}},
-		"suspects without queue": {queues: []string{"test.suspect"}, pattern: `^(test\.suspect)$`, others: []string{"test", ""}},
+		"none":                               {pattern: "^$", others: []string{"test", "amq.default", "\n"}},
+		"one":                                {queues: []string{"test"}, pattern: "^(test)$", others: []string{"", "test.quarantine", "tests", "atest"}},
+		"the same one twice":                 {queues: []string{"test", "test"}, pattern: "^(test)$"},
+		"with quarantined messages":          {queues: []string{"test", "test.quarantine"}, pattern: `^(test)(|\.quarantine)$`, others: []string{"testXquarantine", "test.migrating"}},
+		"quarantined messages without queue": {queues: []string{"test.quarantine"}, pattern: `^(test\.quarantine)$`, others: []string{"test", ""}},
 		"of two kinds": {
-			queues:  []string{"a", "a.suspect", "b", "b.standin", "b.suspect", "c"},
-			pattern: `^((c)|(b)(|\.standin|\.suspect)|(a)(|\.suspect))$`, others: []string{"c.suspect", "a.standin", "", ".suspect"},
+			queues:  []string{"a", "a.quarantine", "b", "b.migrating", "b.quarantine", "c"},
+			pattern: `^((c)|(b)(|\.migrating|\.quarantine)|(a)(|\.quarantine))$`, others: []string{"c.quarantine", "a.migrating", "", ".quarantine"},
 		},
 		"signs": {queues: []string{"a.b+c", "a|b", "(x", "^$", ".*"}, others: []string{"aXb+c", "a.bbc", "a", "b", "x", "", "anything"}},
 	}

@@ -107,16 +107,16 @@ func (v *validator) queue(i int) {
 	default:
 		v.companions(field+".name", queue)
 	}
-	v.formerly(field+".formerly", queue)
+	v.previousNames(field+".previousNames", queue)
 	v.bindingKeys(field+".bindingKeys", queue)
 	for j, foreign := range queue.Bindings {
 		v.binding(fmt.Sprintf("%s.bindings[%d]", field, j), foreign)
 	}
 }
 
-// formerly checks that a former name leads to one queue only, and is none that Redrive gives a queue beside another one.
-func (v *validator) formerly(field string, queue *v1alpha1.Queue) {
-	for i, name := range queue.Formerly {
+// previousNames checks that a former name leads to one queue only, and is none that Redrive gives a queue beside another one.
+func (v *validator) previousNames(field string, queue *v1alpha1.Queue) {
+	for i, name := range queue.PreviousNames {
 		at := fmt.Sprintf("%s[%d]", field, i)
 		v.name(at, name)
 		v.listable(at, name)
@@ -124,12 +124,12 @@ func (v *validator) formerly(field string, queue *v1alpha1.Queue) {
 			switch other := &v.transport.Spec.Queues[j]; {
 			case other.Name == name:
 				v.addf(at, "%q is the name of spec.queues[%d]: a former name is one that no queue has any more", name, j)
-			case other.Name != queue.Name && slices.Contains(other.Formerly, name):
-				v.addf(at, "%q is also in spec.queues[%d].formerly: what left it can come back to one queue only", name, j)
+			case other.Name != queue.Name && slices.Contains(other.PreviousNames, name):
+				v.addf(at, "%q is also in spec.queues[%d].previousNames: what left it can come back to one queue only", name, j)
 			case !adopts(other) && name == v.names.StandinQueue(other.Name):
-				v.addf(at, "%q would stand in for spec.queues[%d] while that is exchanged: take it out, or rename that queue", name, j)
-			case !compile.IsStrict(other) && name == v.names.Suspects(other.Name):
-				v.addf(at, "%q is the queue for the suspects of spec.queues[%d]: take it out, or rename that queue", name, j)
+				v.addf(at, "%q would stand in for spec.queues[%d] while that is migrated: take it out, or rename that queue", name, j)
+			case !compile.IsStrict(other) && name == v.names.Quarantine(other.Name):
+				v.addf(at, "%q is the quarantine queue of spec.queues[%d]: take it out, or rename that queue", name, j)
 			}
 		}
 	}
@@ -139,10 +139,10 @@ func (v *validator) formerly(field string, queue *v1alpha1.Queue) {
 func (v *validator) companions(field string, queue *v1alpha1.Queue) {
 	problems := len(v.problems)
 	if !compile.IsStrict(queue) {
-		v.companion(field, v.names.Suspects(queue.Name), "%q would be the queue for its suspects, and ")
+		v.companion(field, v.names.Quarantine(queue.Name), "%q would be its quarantine queue, and ")
 	}
 	if !adopts(queue) && len(v.problems) == problems {
-		v.companion(field, v.names.StandinQueue(queue.Name), "%q would stand in for it while it is exchanged, and ")
+		v.companion(field, v.names.StandinQueue(queue.Name), "%q would stand in for it while it is migrated, and ")
 	}
 }
 
@@ -177,7 +177,7 @@ func (v *validator) bindingKeys(field string, queue *v1alpha1.Queue) {
 func (v *validator) binding(field string, foreign v1alpha1.Binding) {
 	v.text(field+".exchange", foreign.Exchange)
 	own := []string{
-		v.names.Fallback(), v.names.Return(), v.names.ReturnStandin(), v.names.Failed(), v.names.Standin(), v.names.Unrouted(),
+		v.names.Fallback(), v.names.Return(), v.names.ReturnAlternate(), v.names.Failed(), v.names.Alternate(), v.names.Unrouted(),
 	}
 	switch exchange := v.transport.Spec.Exchange; {
 	case exchange != nil && foreign.Exchange == exchange.Name:

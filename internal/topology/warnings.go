@@ -26,7 +26,7 @@ func (d *differ) warnings() {
 // formersLeft tells of queues of former names that are there and not taken over.
 func (d *differ) formersLeft() {
 	for _, want := range d.desired.Queues {
-		for _, name := range want.Formerly {
+		for _, name := range want.PreviousNames {
 			got, exists := d.observed.Queues[name]
 			if _, wanted := d.queues[name]; !exists || wanted || d.retiring(name) {
 				continue
@@ -37,8 +37,8 @@ func (d *differ) formersLeft() {
 			} else if d.lettingGo(name) {
 				why = "it was adopted"
 			}
-			d.warnf(KindQueue, name, "", "formerly of queue %s names it, and it is not taken over: %s. Nobody consumes what is in it. If it is yours, "+
-				"put it into spec.queues until it is empty; else take its name out of formerly", want.Name, why)
+			d.warnf(KindQueue, name, "", "previousNames of queue %s names it, and it is not taken over: %s. Nobody consumes what is in it. If it is yours, "+
+				"put it into spec.queues until it is empty; else take its name out of previousNames", want.Name, why)
 		}
 	}
 }
@@ -56,7 +56,7 @@ func (d *differ) exchangeWarnings(exchange Exchange) {
 	if exchange.Role != RoleProducers {
 		_, alternate := winner.Definition[argAlternateExchange]
 		if found && alternate && exchange.Arguments[argAlternateExchange] == nil {
-			d.warnf(KindExchange, exchange.Name, v1alpha1.ReasonHarmfulPolicy, "the RabbitMQ policy %q gives it an alternate "+
+			d.warnf(KindExchange, exchange.Name, v1alpha1.ReasonConflictingBrokerPolicy, "the RabbitMQ policy %q gives it an alternate "+
 				"exchange: messages that it cannot route would vanish there instead of coming back to the worker: narrow its pattern",
 				winner.Name)
 		}
@@ -93,10 +93,10 @@ func (d *differ) queueWarnings(queue Queue) {
 		effective = nil
 	}
 	if harm := harmOf(queue, ours.Definition, effective); harm != "" {
-		d.warnf(KindQueue, queue.Name, v1alpha1.ReasonHarmfulPolicy, "%s %s: %s", source, harm, remedy)
+		d.warnf(KindQueue, queue.Name, v1alpha1.ReasonConflictingBrokerPolicy, "%s %s: %s", source, harm, remedy)
 	}
 	if harm := strictHarm(ours.Definition, effective); queue.Strict && effective != nil && harm != "" {
-		d.warnf(KindQueue, queue.Name, v1alpha1.ReasonHarmfulPolicy, "%s %s: %s", source, harm, remedy)
+		d.warnf(KindQueue, queue.Name, v1alpha1.ReasonConflictingBrokerPolicy, "%s %s: %s", source, harm, remedy)
 		// Where ours has just been raised, the broker's figure may still be the one from before.
 		d.out.Warnings[len(d.out.Warnings)-1].Passing = got.Policy == ours.Name
 	}
@@ -211,9 +211,9 @@ func harmOf(queue Queue, ours, effective Arguments) string {
 		return "bounds its length: retries come back too early when it is full"
 	case queue.Role == RoleLane && bounded:
 		return "bounds its length: retries are refused when it is full"
-	case queue.Role == RoleSuspects && foreign(keyMessageTTL):
+	case queue.Role == RoleQuarantine && foreign(keyMessageTTL):
 		return "sets message-ttl: messages go to the failure queue when they are that old, and are not tried"
-	case queue.Role == RoleSuspects && bounded && !rejects:
+	case queue.Role == RoleQuarantine && bounded && !rejects:
 		return "bounds its length: the oldest messages go to the failure queue when it is full, and are not tried"
 	case queue.Role == RoleFailure && foreign(keyMessageTTL):
 		return "sets message-ttl: failed messages are dropped when they are that old"

@@ -82,7 +82,7 @@ func TestABodyIsDecodedOnceBeforeTheHandlerAndOnceAfter(t *testing.T) {
 	}
 	key := "message.body.tenant"
 	r.config.RateLimits = []compile.RateLimit{{Name: "a", PerSecond: 1000, Burst: 1000, Key: key}, {Name: "b", PerSecond: 1000, Burst: 1000, Key: key + " + 'b'"}}
-	r.config.Breaker = &compile.Breaker{FailurePercent: 100, MinimumCalls: 100, Window: *v1alpha1.NewDuration(time.Minute), OpenFor: *v1alpha1.NewDuration(time.Second), Key: key}
+	r.config.CircuitBreaker = &compile.CircuitBreaker{FailurePercent: 100, MinimumCalls: 100, Window: *v1alpha1.NewDuration(time.Minute), OpenFor: *v1alpha1.NewDuration(time.Second), Key: key}
 	r.config.Rules = []compile.Rule{{When: "message.body.tenant == 'other'", Policy: r.config.Queues[0].Policy}}
 	for name, policy := range r.config.Policies {
 		policy.MaxRetries = new(int32(0))

@@ -171,7 +171,7 @@ func TestOneBusyQueueOf64HasAllPlaces(t *testing.T) {
 		r.Publish("async", name, numbered(20, "a", name)...)
 	}
 	testtransport.Eventually(t, "all handled", func() bool { return outcomes(r, "succeeded") == 6200 })
-	if moved := outcomes(r, "suspected"); moved != 0 {
+	if moved := outcomes(r, "quarantined"); moved != 0 {
 		t.Errorf("%d messages came back as if their worker had crashed", moved)
 	}
 	if most.Load() > 10 {
@@ -267,7 +267,7 @@ func stayWithinTheirShare(t *testing.T, least, memory int, batches ...[]parcel) 
 	if most > float64(memory)/4 || most < float64(least) {
 		t.Errorf("%v MiB were on loan, want %d bytes at least, and a quarter of %d MiB at most", most/(1<<20), least, memory>>20)
 	}
-	if moved := outcomes(r, "suspected"); moved != 0 {
+	if moved := outcomes(r, "quarantined"); moved != 0 {
 		t.Errorf("%d messages came back as if their worker had crashed", moved)
 	}
 }
@@ -291,7 +291,7 @@ func TestAMessageThatWaitsTooLongForAPlaceGoesBackToItsQueue(t *testing.T) {
 	testtransport.Eventually(t, "the other one to go back", func() bool { return outcomes(r, "released") > 0 })
 	close(release)
 	testtransport.Eventually(t, "both handled", func() bool { return outcomes(r, "succeeded") == 2 })
-	if calls := p.called(); len(calls) != 2 || calls[1] != "b1" || outcomes(r, "suspected") != 0 {
+	if calls := p.called(); len(calls) != 2 || calls[1] != "b1" || outcomes(r, "quarantined") != 0 {
 		t.Errorf("calls %v: want each once", calls)
 	}
 }
@@ -320,7 +320,7 @@ func TestAWorkerStaysReadyWhileItsPrefetchShrinks(t *testing.T) {
 	})
 	close(release)
 	testtransport.Eventually(t, "all handled", func() bool { return outcomes(r, "succeeded") == 60 })
-	if moved := outcomes(r, "suspected"); moved != 0 {
+	if moved := outcomes(r, "quarantined"); moved != 0 {
 		t.Errorf("%d messages came back as if their worker had crashed", moved)
 	}
 }

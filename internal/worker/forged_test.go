@@ -51,7 +51,7 @@ func brokers() map[string]amqp091.Table {
 		}
 	}
 	return map[string]amqp091.Table{
-		"x-death":          {"x-death": []any{death("async.fallback.100ms"), death(testtransport.Queue), death("async.failed"), death("test.suspect")}},
+		"x-death":          {"x-death": []any{death("async.fallback.100ms"), death(testtransport.Queue), death("async.failed"), death("test.quarantine")}},
 		"no x-death":       {"x-death": "no list"},
 		"x-first-death":    {"x-first-death-queue": "async.failed", "x-first-death-exchange": "payments", "x-last-death-queue": "async.failed", "x-last-death-reason": "expired"},
 		"x-delivery-count": {"x-delivery-count": int64(1000), "x-acquired-count": int64(1000)},
@@ -107,8 +107,8 @@ func TestWhatAnExchangeOfTheProducersRoutedHasNoPast(t *testing.T) {
 			}
 		}
 	}
-	if failed, suspects := r.Ready("async.failed"), r.Ready("test.suspect"); failed != 0 || suspects != 0 {
-		t.Errorf("%d messages failed, %d are among the suspects", failed, suspects)
+	if failed, quarantine := r.Ready("async.failed"), r.Ready("test.quarantine"); failed != 0 || quarantine != 0 {
+		t.Errorf("%d messages failed, %d are in quarantine", failed, quarantine)
 	}
 	if garbage := value(t, r.registry, "redrive_invalid_headers_total"); garbage != float64(messages/2-1) { // not the one with an id
 		t.Errorf("%v messages are counted for their headers, want %d", garbage, messages/2-1)
@@ -116,7 +116,7 @@ func TestWhatAnExchangeOfTheProducersRoutedHasNoPast(t *testing.T) {
 }
 
 // Who may publish to the default exchange reaches each queue by its name, as a worker's message does. Without the bound on waits, one
-// message was published ten times a second for a day; with the crash that it claims, it waited for the suspects' worker.
+// message was published ten times a second for a day; with the crash that it claims, it waited for the quarantine worker.
 func TestForgedHeadersConcernTheirMessageAlone(t *testing.T) {
 	const attempts = 3
 	p := newPartner(t, always(http.StatusBadGateway))
@@ -146,8 +146,8 @@ func TestForgedHeadersConcernTheirMessageAlone(t *testing.T) {
 	if hops := r.counted("redrive_messages_handled_total", "outcome", "parked"); hops > 3*100 { // three of them claim to wait
 		t.Errorf("%v hops", hops)
 	}
-	if suspects := r.Ready("test.suspect"); suspects != 0 {
-		t.Errorf("%d are among the suspects", suspects)
+	if quarantine := r.Ready("test.quarantine"); quarantine != 0 {
+		t.Errorf("%d are in quarantine", quarantine)
 	}
 }
 

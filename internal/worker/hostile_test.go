@@ -46,7 +46,7 @@ func TestAMessageThatIsHeldWhenItsSessionEndsIsNotPublishedTwice(t *testing.T) {
 		return 422
 	})
 	r := newRig(t, p, rejecting(), nil)
-	r.handleSuspects()
+	r.handleQuarantine()
 	if err := r.Channel().ExchangeDelete("async.failed", false, false); err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestAMessageWhoseHeadersHaveOutgrownEveryFrameDisturbsNoOther(t *testing.T)
 	if sessions := value(t, r.registry, "redrive_connections_total"); sessions != 1 {
 		t.Errorf("%v sessions of the consumers, want one", sessions)
 	}
-	if copies := r.Ready("free.suspect"); len(p.got()) != innocents || copies != 0 {
+	if copies := r.Ready("free.quarantine"); len(p.got()) != innocents || copies != 0 {
 		t.Errorf("%d attempts, and %d copies of %d messages", len(p.got()), copies, innocents)
 	}
 }

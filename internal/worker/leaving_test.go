@@ -22,7 +22,7 @@ func TestAWorkerEmptiesAQueueThatLeaves(t *testing.T) {
 	}
 	last := r.config
 	last.Queues = append(slices.Clip(last.Queues), last.Queues[0])
-	last.Queues[len(last.Queues)-1].Name, last.Queues[len(last.Queues)-1].Suspects = old, ""
+	last.Queues[len(last.Queues)-1].Name, last.Queues[len(last.Queues)-1].Quarantine = old, ""
 	leaving := r.config.WithLeaving(last, []string{old})
 	if err := r.worker.Reload(leaving); err != nil {
 		t.Fatal(err)

@@ -93,7 +93,7 @@ func (s *loans) look(p *program, decide bool, now time.Time) bool {
 	for _, subscription := range p.consumed {
 		queue := p.queues[subscription.Queue]
 		if subscription.Strict || subscription.Queue != queue.Name {
-			continue // it takes one message at a time, as suspects do
+			continue // it takes one message at a time, in quarantine do
 		}
 		load := s.of(queue.Name).look(now)
 		load.Weight, load.Fixed, load.Prefetch = queue.Weight, queue.SingleActiveConsumer, s.decided[queue.Name]

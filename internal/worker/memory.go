@@ -14,8 +14,8 @@ const (
 	// loanShare is the part of the memory that messages on loan may have, and unlimitedLoans what they may have where nothing limits it.
 	loanShare      = 4
 	unlimitedLoans = 256 << 20
-	// suspectsShare is the part of that which messages of the suspects' worker may have. A larger one has it alone.
-	suspectsShare = 8
+	// quarantineShare is the part of that which messages of the quarantine worker may have. A larger one has it alone.
+	quarantineShare = 8
 	// bodyShare is the part of the memory that the bodies may have which expressions read at the same time, but for an eighth more of small
 	// ones. Decoded they take 32 times as much, a little more than a quarter of the memory.
 	bodyShare = 128

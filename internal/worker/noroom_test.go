@@ -17,8 +17,8 @@ func TestAStrictMessageThatHadNoRoomIsChargedNoAttempt(t *testing.T) {
 	isChargedNothing(t, strict(v1alpha1.OnFailureContinue))
 }
 
-// Nobody has had it in hand: were it suspected, nobody would handle it here.
-func TestAMessageThatHadNoRoomIsNotSuspected(t *testing.T) {
+// Nobody has had it in hand: were it quarantined, nobody would handle it here.
+func TestAMessageThatHadNoRoomIsNotQuarantined(t *testing.T) {
 	isChargedNothing(t, func(*v1alpha1.Transport) {})
 }
 

@@ -38,8 +38,8 @@ const (
 	parked kind = "parked"
 	// postponed: it waits in a lane for its turn at the handler; nothing is counted.
 	postponed kind = "postponed"
-	// moved: it may have brought down its worker, and goes to the suspects' queue; no attempt is counted.
-	moved kind = "suspected"
+	// moved: it may have brought down its worker, and goes to the quarantine queue; no attempt is counted.
+	moved kind = "quarantined"
 	// failed: it goes to the failure queue with the reason on it.
 	failed kind = "failed"
 	// dropped: its policy says to forget it.
@@ -79,7 +79,7 @@ type job struct {
 	program  *program
 	// using is the program's handler, which stays open meanwhile.
 	using *shared
-	// queue is the work queue that the message belongs to, also where it came from its suspects' queue.
+	// queue is the work queue that the message belongs to, also where it came from its quarantine queue.
 	queue    compile.Queue
 	received time.Time
 	// size is about what the message takes in memory, in bytes, with what the handler writes it into: the one of counted.
@@ -210,8 +210,8 @@ func (w *Worker) open(j *job) (opened bool) {
 }
 
 // readState takes what the headers say of the message's past, as far as a worker can have written it. What an exchange of the producers
-// has routed has no past. And a message with a crash is among the suspects, until it is given up: elsewhere the header would make the
-// suspects' worker run what has brought down nobody.
+// has routed has no past. And a message with a crash is in quarantine, until it is given up: elsewhere the header would make the
+// quarantine worker run what has brought down nobody.
 func (j *job) readState(received time.Time) {
 	d, exchanges := j.delivery, &j.program.config.Exchanges
 	var forged []string
@@ -220,7 +220,7 @@ func (j *job) readState(received time.Time) {
 	}
 	j.state = message.Decode(d.Message, exchanges.Work, received)
 	message.Strip(d.Headers, j.state)
-	if j.state.Crashes > 0 && d.Queue != j.queue.Suspects {
+	if j.state.Crashes > 0 && d.Queue != j.queue.Quarantine {
 		forged = append(forged, message.HeaderCrashes)
 		j.state.Crashes = 0
 	}

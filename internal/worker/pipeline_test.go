@@ -11,7 +11,7 @@ import (
 
 func TestEveryStageOfAPipelineDoesSomething(t *testing.T) {
 	config := compile.Config{
-		Lanes: retry.Lanes{time.Second}, RateLimits: make([]compile.RateLimit, 1), Budget: &compile.Budget{}, Breaker: &compile.Breaker{},
+		Lanes: retry.Lanes{time.Second}, RateLimits: make([]compile.RateLimit, 1), RetryBudget: &compile.RetryBudget{}, CircuitBreaker: &compile.CircuitBreaker{},
 	}
 	known, used := allStages(), map[string]bool{}
 	for _, name := range slices.Concat(config.Pipeline(true), config.StrictPipeline(), config.BetweenTries()) {

@@ -38,7 +38,7 @@ func (w *Worker) newProgram(config compile.Config, before *program) (*program, e
 		return nil, fmt.Errorf("hash the configuration: %w", err)
 	}
 	if w.options.Journal != nil {
-		config.Concurrency = 1 // a suspect runs alone
+		config.Concurrency = 1 // a quarantined message runs alone
 	}
 	p := &program{
 		config:   config,
@@ -142,17 +142,17 @@ func (p *program) queueOf(name string) compile.Queue {
 	return compile.Queue{Name: name, Policy: p.config.Queues[0].Policy}
 }
 
-// consume chooses what is consumed: the work queues, or their suspects' queues.
-func (p *program) consume(suspects bool) {
+// consume chooses what is consumed: the work queues, or their quarantine queues.
+func (p *program) consume(quarantine bool) {
 	prefetch := p.config.Prefetch()
 	add := func(queue compile.Queue, s amqp.Subscription) {
 		p.queues[s.Queue] = queue
 		p.consumed = append(p.consumed, s)
 	}
 	for _, queue := range p.config.Queues {
-		if suspects {
-			if queue.Suspects != "" {
-				add(queue, amqp.Subscription{Queue: queue.Suspects, Prefetch: 1})
+		if quarantine {
+			if queue.Quarantine != "" {
+				add(queue, amqp.Subscription{Queue: queue.Quarantine, Prefetch: 1})
 			}
 			continue
 		}
@@ -177,7 +177,7 @@ func (p *program) holds() map[string]string {
 	return holds
 }
 
-// needed is the number of queues that must be consumed for the worker to be ready. Of one that is exchanged and its stand-in,
+// needed is the number of queues that must be consumed for the worker to be ready. Of one that is migrated and its stand-in,
 // either may be missing for a while, and so may one that is about to go.
 func (p *program) needed() int {
 	needed := len(p.consumed)

@@ -64,17 +64,17 @@ func newProtection(config *compile.Config, last *protection, observe breakerObse
 	// Those with a key are asked first: who is over a limit of its own takes no turn of a limit for all. A turn that is given back helps
 	// nobody where a later one was given meanwhile.
 	slices.SortStableFunc(p.limits, func(a, b limit) int { return int(truth(a.key == nil) - truth(b.key == nil)) })
-	if config.Breaker != nil {
+	if config.CircuitBreaker != nil {
 		var err error
-		if p.key, err = compileKey("breaker.key", config.Breaker.Key); err != nil {
+		if p.key, err = compileKey("circuitBreaker.key", config.CircuitBreaker.Key); err != nil {
 			return protection{}, err
 		}
-		p.keyText = config.Breaker.Key
+		p.keyText = config.CircuitBreaker.Key
 	}
 	for i := range p.limits {
 		p.limits[i].take(config, last.limits, now)
 	}
-	if spec := config.Budget; spec != nil {
+	if spec := config.RetryBudget; spec != nil {
 		settings := guard.BudgetConfig{Percent: spec.Percent, Window: spec.Window.Duration.Duration, MinPerSecond: float64(spec.MinPerSecond)}
 		if p.budget = last.budget; p.budget != nil {
 			p.budget.Reconfigure(settings, now)
@@ -88,7 +88,7 @@ func newProtection(config *compile.Config, last *protection, observe breakerObse
 
 // takeBreaker continues the breaker before, or makes one. One that is not continued is ended when the configuration is in force.
 func (p *protection) takeBreaker(config *compile.Config, last *protection, now time.Time) {
-	if config.Breaker == nil {
+	if config.CircuitBreaker == nil {
 		return
 	}
 	settings := breakerSettings(config)
@@ -152,7 +152,7 @@ func (l *limit) take(config *compile.Config, before []limit, now time.Time) {
 }
 
 func breakerSettings(config *compile.Config) guard.BreakerConfig {
-	b := config.Breaker
+	b := config.CircuitBreaker
 	return guard.BreakerConfig{
 		FailurePercent: b.FailurePercent,
 		SlowAfter:      b.SlowAfter.Duration.Duration,
@@ -434,7 +434,7 @@ func (w *Worker) keyOf(key *retry.Key, j *job) string {
 // heedPartner opens the breaker of a job, where the configuration says so, for as long as a failure asks for. What the handler
 // asks for with advice is about its message alone.
 func (w *Worker) heedPartner(j *job, failure *retry.Failure) {
-	spec := j.program.config.Breaker
+	spec := j.program.config.CircuitBreaker
 	if failure == nil || spec == nil || !spec.OpenOnRetryAfter || failure.Advice != "" || failure.RetryAfter == nil || *failure.RetryAfter <= 0 {
 		return
 	}

@@ -136,13 +136,13 @@ func TestRetriesOverTheBudgetWaitWithoutAnAttemptBeingCounted(t *testing.T) {
 		return 200
 	})
 	r := newRig(t, p, testtransport.Explicit(100*time.Millisecond, 100*time.Millisecond), func(tr *v1alpha1.Transport) {
-		tr.Spec.Workers[0].Budget = &v1alpha1.Budget{Percent: 10, Window: v1alpha1.NewDuration(2 * time.Second), MinPerSecond: new(int32(8))}
+		tr.Spec.Workers[0].RetryBudget = &v1alpha1.RetryBudget{Percent: 10, Window: v1alpha1.NewDuration(2 * time.Second), MinPerSecond: new(int32(8))}
 	})
 	r.publish(numbered(messages, "a", "b")...)
 	exhausted := false
 	testtransport.Eventually(t, "all handled", func() bool {
 		for _, trouble := range r.worker.Status().Troubles {
-			exhausted = exhausted || trouble.Reason == v1alpha1.ReasonBudgetExhausted
+			exhausted = exhausted || trouble.Reason == v1alpha1.ReasonRetryBudgetExhausted
 		}
 		return len(p.got()) == 2*messages
 	})
@@ -171,8 +171,8 @@ func broken(t *testing.T, down *atomic.Bool) *partner {
 	})
 }
 
-func withBreaker(breaker v1alpha1.Breaker) func(*v1alpha1.Transport) {
-	return func(t *v1alpha1.Transport) { t.Spec.Workers[0].Breaker = &breaker }
+func withBreaker(breaker v1alpha1.CircuitBreaker) func(*v1alpha1.Transport) {
+	return func(t *v1alpha1.Transport) { t.Spec.Workers[0].CircuitBreaker = &breaker }
 }
 
 func TestABrokenPartnerIsLeftAloneAndNothingFailsMeanwhile(t *testing.T) {
@@ -180,13 +180,13 @@ func TestABrokenPartnerIsLeftAloneAndNothingFailsMeanwhile(t *testing.T) {
 	var down atomic.Bool
 	down.Store(true)
 	p := broken(t, &down)
-	r := newRig(t, p, testtransport.Explicit(200*time.Millisecond, 200*time.Millisecond), withBreaker(v1alpha1.Breaker{
+	r := newRig(t, p, testtransport.Explicit(200*time.Millisecond, 200*time.Millisecond), withBreaker(v1alpha1.CircuitBreaker{
 		MinimumCalls: new(int32(10)), OpenFor: v1alpha1.NewDuration(time.Second), MaxOpenFor: v1alpha1.NewDuration(time.Second),
 	}))
 	r.publish(numbered(messages, "a", "b")...)
 	open := func() bool {
 		troubles := r.worker.Status().Troubles
-		return len(troubles) == 1 && troubles[0].Reason == v1alpha1.ReasonBreakerOpen
+		return len(troubles) == 1 && troubles[0].Reason == v1alpha1.ReasonCircuitOpen
 	}
 	testtransport.Eventually(t, "the breaker to open", open)
 	testtransport.Eventually(t, "nothing on loan", func() bool { return r.Ready(testtransport.Queue)+r.Waiting() == messages })
@@ -215,7 +215,7 @@ func TestABreakerOfAKeyHoldsBackItsMessagesAlone(t *testing.T) {
 		}
 		return 200
 	})
-	r := newRig(t, p, testtransport.Explicit(200*time.Millisecond, 200*time.Millisecond), withBreaker(v1alpha1.Breaker{
+	r := newRig(t, p, testtransport.Explicit(200*time.Millisecond, 200*time.Millisecond), withBreaker(v1alpha1.CircuitBreaker{
 		MinimumCalls: new(int32(5)), OpenFor: v1alpha1.NewDuration(time.Second), MaxOpenFor: v1alpha1.NewDuration(time.Second),
 		Key: new("message.headers.partner"),
 	}))
@@ -243,7 +243,7 @@ func TestARetryAfterHoldsBackTheWholeKeyWhereThatIsAskedFor(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	policy := testtransport.Explicit(200*time.Millisecond, 200*time.Millisecond)
-	r := newRig(t, &partner{Server: server}, policy, withBreaker(v1alpha1.Breaker{
+	r := newRig(t, &partner{Server: server}, policy, withBreaker(v1alpha1.CircuitBreaker{
 		OpenFor: v1alpha1.NewDuration(time.Second), MaxOpenFor: v1alpha1.NewDuration(3 * time.Second), OpenOnRetryAfter: new(true),
 	}))
 	r.publish(letters("a")...)
@@ -296,7 +296,7 @@ func TestAPartnerThatIsDownForAMinuteIsCalledLessThanAHundredthAsOften(t *testin
 	down.Store(true)
 	p := broken(t, &down)
 	delays := []time.Duration{time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 30 * time.Second}
-	r := newRig(t, p, testtransport.Explicit(delays...), withBreaker(v1alpha1.Breaker{}))
+	r := newRig(t, p, testtransport.Explicit(delays...), withBreaker(v1alpha1.CircuitBreaker{}))
 	second := prometheus.NewRegistry()
 	r.run(second, nil)
 	r.publish(numbered(messages, "a", "b")...)
@@ -335,14 +335,14 @@ func TestABreakerThatIsNotConfiguredAnyMoreHoldsNothingBackAndSaysNothing(t *tes
 	var down atomic.Bool
 	down.Store(true)
 	p := broken(t, &down)
-	r := newRig(t, p, testtransport.Explicit(200*time.Millisecond, 200*time.Millisecond, 200*time.Millisecond), withBreaker(v1alpha1.Breaker{
+	r := newRig(t, p, testtransport.Explicit(200*time.Millisecond, 200*time.Millisecond, 200*time.Millisecond), withBreaker(v1alpha1.CircuitBreaker{
 		MinimumCalls: new(int32(5)), OpenFor: v1alpha1.NewDuration(time.Hour),
 	}))
 	r.publish(numbered(50, "a", "b")...)
 	testtransport.Eventually(t, "the breaker to open", func() bool { return len(r.worker.Status().Troubles) == 1 })
 	down.Store(false)
 	config := r.config
-	config.Breaker = nil
+	config.CircuitBreaker = nil
 	if err := r.worker.Reload(config); err != nil {
 		t.Fatal(err)
 	}
@@ -362,7 +362,7 @@ func TestAPartnerThatIsLeftAloneTakesNoTurnsOfALimitThatAllShare(t *testing.T) {
 		return 200
 	})
 	r := newRig(t, p, testtransport.Explicit(time.Hour), func(tr *v1alpha1.Transport) {
-		withBreaker(v1alpha1.Breaker{
+		withBreaker(v1alpha1.CircuitBreaker{
 			MinimumCalls: new(int32(5)), OpenFor: v1alpha1.NewDuration(time.Minute), Key: new("message.headers.partner"),
 		})(tr)
 		limitedTo(v1alpha1.RateLimit{Name: "all", Type: v1alpha1.RateLimitLeakyBucket, PerSecond: intstr.FromInt32(10)})(tr)

@@ -153,7 +153,7 @@ func TestAHandlerThatIsNotReadyGetsNoMessageAndCostsNoAttempt(t *testing.T) {
 			t.Errorf("call %s: an attempt was counted", call)
 		}
 	}
-	if moved := outcomes(r, "suspected"); moved != 0 || len(r.worker.Status().Troubles) != 0 || value(t, r.registry, "redrive_handler_ready") != 1 {
+	if moved := outcomes(r, "quarantined"); moved != 0 || len(r.worker.Status().Troubles) != 0 || value(t, r.registry, "redrive_handler_ready") != 1 {
 		t.Errorf("%d messages came back as if their worker had crashed; troubles %v", moved, r.worker.Status().Troubles)
 	}
 	p.check(t)
@@ -161,7 +161,7 @@ func TestAHandlerThatIsNotReadyGetsNoMessageAndCostsNoAttempt(t *testing.T) {
 
 func TestAHandlerThatIsNotReadyYetGetsNothingUntilItIs(t *testing.T) {
 	t.Parallel()
-	for name, journal := range map[string]*notebook{"a worker": nil, "the suspects' worker": {}} {
+	for name, journal := range map[string]*notebook{"a worker": nil, "the quarantine worker": {}} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), nil)
 			r.stop()
@@ -173,7 +173,7 @@ func TestAHandlerThatIsNotReadyYetGetsNothingUntilItIs(t *testing.T) {
 				r.start(nil)
 				r.publish(letters("a", "b", "c")...)
 			} else {
-				queue = "test.suspect"
+				queue = "test.quarantine"
 				r.start(journal)
 				r.Publish("async.return", queue, letters("a", "b", "c")...)
 			}

@@ -190,7 +190,7 @@ func (w *Worker) route(j *job, o outcome, gone time.Duration) (m message.Message
 		m, err = message.Failed(original, j.state, j.queue.Name, o.final)
 		m.Exchange = current.Exchanges.Failed
 	case moved:
-		m, err = message.Returned(original, j.state, j.queue.Suspects, now)
+		m, err = message.Returned(original, j.state, j.queue.Quarantine, now)
 		m.Exchange = current.Exchanges.Return
 	default:
 		m, err = message.Returned(original, j.state, j.origin(), now)
@@ -216,22 +216,22 @@ func rounding(lane, left, asked time.Duration) (late time.Duration, last bool) {
 	return max(0, lane-left), lane > 0 && retry.Due(leaves.Add(left-lane), leaves, asked)
 }
 
-// home is the queue that a message comes back to from a lane. A suspect stays one until it has been run without bringing down
+// home is the queue that a message comes back to from a lane. A quarantined message stays one until it has been run without bringing down
 // its worker.
 func (j *job) home() string {
 	if !j.attempted {
 		return j.origin()
 	}
-	if j.state.Crashes > 0 && j.queue.Suspects != "" {
-		return j.queue.Suspects
+	if j.state.Crashes > 0 && j.queue.Quarantine != "" {
+		return j.queue.Quarantine
 	}
 	return j.queue.Name
 }
 
 // origin is the name by which a message comes back to where it was: of a stand-in that is its work queue's.
 func (j *job) origin() string {
-	if j.delivery.Queue == j.queue.Suspects {
-		return j.queue.Suspects
+	if j.delivery.Queue == j.queue.Quarantine {
+		return j.queue.Quarantine
 	}
 	return j.queue.Name
 }

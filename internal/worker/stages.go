@@ -15,7 +15,7 @@ type stage func(w *Worker, ctx context.Context, j *job) (o outcome, decided bool
 func allStages() map[string]stage {
 	return map[string]stage{
 		compile.StageUnreadable:  unreadable,
-		compile.StageSuspected:   suspected,
+		compile.StageQuarantined: quarantined,
 		compile.StageSlot:        waitForPlace,
 		compile.StageNoted:       noted,
 		compile.StageStale:       stale,

@@ -36,8 +36,8 @@ func guarded() compile.Config {
 	config := bare()
 	config.Lanes = retry.Lanes{time.Second}
 	config.RateLimits = []compile.RateLimit{{Name: "all", PerSecond: 1, Burst: 1}}
-	config.Budget = &compile.Budget{Percent: 20, Window: *v1alpha1.NewDuration(time.Second), MinPerSecond: 1}
-	config.Breaker = &compile.Breaker{
+	config.RetryBudget = &compile.RetryBudget{Percent: 20, Window: *v1alpha1.NewDuration(time.Second), MinPerSecond: 1}
+	config.CircuitBreaker = &compile.CircuitBreaker{
 		FailurePercent: 50, MinimumCalls: 10, Window: *v1alpha1.NewDuration(time.Second), OpenFor: *v1alpha1.NewDuration(time.Second),
 		MaxOpenFor: *v1alpha1.NewDuration(time.Second),
 	}
@@ -78,8 +78,8 @@ func TestAWorkerShowsTheStagesThatItsMessagesGoThrough(t *testing.T) {
 		config        compile.Config
 		usual, strict string
 	}{
-		"nothing is asked for":     {bare(), "unreadable suspected slot stale expired ready expired attempt", ""},
-		"all is asked for":         {guarded(), "unreadable suspected slot stale expired early open.breaker budget rate.limits breaker ready expired attempt", ""},
+		"nothing is asked for":     {bare(), "unreadable quarantined slot stale expired ready expired attempt", ""},
+		"all is asked for":         {guarded(), "unreadable quarantined slot stale expired early open.breaker budget rate.limits breaker ready expired attempt", ""},
 		"a strictly ordered queue": {strict, "", "unreadable slot stale expired crashed open.breaker budget rate.limits breaker ready expired attempt"},
 	}
 	for name, c := range cases {

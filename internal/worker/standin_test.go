@@ -11,7 +11,7 @@ import (
 	"redrive.dev/redrive/internal/testtransport"
 )
 
-const standin = "test.standin"
+const standin = "test.migrating"
 
 // withStandin makes a stand-in for the work queue, and lets the worker consume the two as it is told.
 func (r *rig) withStandin(reads compile.Reading) {
@@ -50,7 +50,7 @@ func TestAMessageOfAStandInBelongsToItsWorkQueue(t *testing.T) {
 	}
 }
 
-func TestAMessageOfAStandInThatASessionLeftUnsettledMovesToTheSuspectsOfItsWorkQueue(t *testing.T) {
+func TestAMessageOfAStandInThatASessionLeftUnsettledMovesToTheQuarantineOfItsWorkQueue(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
 	r.stop()
@@ -61,8 +61,8 @@ func TestAMessageOfAStandInThatASessionLeftUnsettledMovesToTheSuspectsOfItsWorkQ
 	r.leaveUnsettled(standin, 1)
 	r.config = r.config.WithStandIns(map[string]compile.Standin{testtransport.Queue: {Queue: standin}})
 	r.start(nil)
-	if suspect := r.next("test.suspect"); suspect.MessageId != "m-1" {
-		t.Errorf("the suspect is %+v", suspect)
+	if quarantined := r.next("test.quarantine"); quarantined.MessageId != "m-1" {
+		t.Errorf("the quarantined message is %+v", quarantined)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"redrive.dev/redrive/internal/testtransport"
 )
 
-// A classic queue that is exchanged for a strictly ordered one is emptied in order. It does not count the deliveries of a message.
+// A classic queue that is migrated to a strictly ordered one is emptied in order. It does not count the deliveries of a message.
 func TestAMessageOfAClassicQueueThatBecomesStrictIsGivenUpAfterItsRetries(t *testing.T) {
 	p := newPartner(t, func(r *http.Request, _ int) int {
 		if r.Header.Get("Redrive-Message-Id") == "a" {

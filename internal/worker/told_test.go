@@ -43,7 +43,7 @@ func failingEverywhere(transport *v1alpha1.Transport) {
 	transport.Spec.RetryPolicies = []v1alpha1.PolicyRule{{When: "message.headers[message.body.text] == 'x'", RetryPolicyRef: v1alpha1.PolicyReference{Name: "policy"}}}
 	group := &transport.Spec.Workers[0]
 	group.RateLimits = []v1alpha1.RateLimit{{Name: "partner", PerSecond: intstr.FromInt32(1000), Key: new(noKey)}}
-	group.Breaker = &v1alpha1.Breaker{MinimumCalls: new(int32(1)), OpenFor: v1alpha1.NewDuration(time.Second), Key: new("message.headers[message.headers.mark]")}
+	group.CircuitBreaker = &v1alpha1.CircuitBreaker{MinimumCalls: new(int32(1)), OpenFor: v1alpha1.NewDuration(time.Second), Key: new("message.headers[message.headers.mark]")}
 }
 
 // The operator's status and events have of messages what a worker's status has.

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	troubleBreaker = v1alpha1.ReasonBreakerOpen
-	troubleBudget  = v1alpha1.ReasonBudgetExhausted
+	troubleBreaker = v1alpha1.ReasonCircuitOpen
+	troubleBudget  = v1alpha1.ReasonRetryBudgetExhausted
 	troubleBlocked = v1alpha1.ReasonQueueBlocked
 	troubleQueue   = v1alpha1.ReasonQueueUnavailable
 	// troubleHeld is no reason of the operator's condition, which has the cause: it is the operator that holds a queue.

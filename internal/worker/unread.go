@@ -8,7 +8,7 @@ import (
 // unreadTime is how soon a message that was given back unread comes again.
 const unreadTime = 10 * time.Second
 
-// unread counts, by queue, the messages that were given back unread and have not come again: nobody has had them in hand, so they are not suspected of having
+// unread counts, by queue, the messages that were given back unread and have not come again: nobody has had them in hand, so they are not quarantined of having
 // brought a worker down. Which they are is not known. One that did, and comes at that time, is taken for one of them once. It is safe for
 // concurrent use.
 type unread struct {

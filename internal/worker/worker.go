@@ -49,7 +49,7 @@ type Options struct {
 	// Metrics to count on; workers of several Transports may share them.
 	Metrics *Metrics
 	Log     *slog.Logger
-	// Journal makes this the suspects' worker: it consumes the suspects' queues alone, one message at a time. nil is an
+	// Journal makes this the quarantine worker: it consumes the quarantine queues alone, one message at a time. nil is an
 	// ordinary worker.
 	Journal Journal
 	// Name of this worker for people, such as its pod's.
@@ -112,7 +112,7 @@ type Worker struct {
 func New(o Options) (*Worker, error) {
 	name := fmt.Sprintf("redrive %s/%s", o.Config.Transport, o.Config.Worker)
 	if o.Journal != nil {
-		name += " suspects"
+		name += " quarantine"
 	}
 	session := func(role string) amqp.Options {
 		return amqp.Options{
@@ -144,7 +144,7 @@ func New(o Options) (*Worker, error) {
 	consuming := session("consume")
 	w.room = amqp.NewRoom(w.loans.limit)
 	if o.Journal != nil {
-		w.room = amqp.NewRoom(w.loans.limit / suspectsShare) // it handles one at a time, beside a worker that has what others may
+		w.room = amqp.NewRoom(w.loans.limit / quarantineShare) // it handles one at a time, beside a worker that has what others may
 	}
 	consuming.OnQueue, consuming.MaxBody, consuming.Room = w.noteQueue, largestBody(w.loans.limit), w.room
 	consuming.ConsumerTimeout = func() time.Duration { return w.program.Load().config.LoanLimit() }

@@ -144,7 +144,7 @@ func newRigOn(t *testing.T, shared *testbroker.Broker, p *partner, policy v1alph
 	}
 	// Exactly the rights that a worker needs.
 	username := "worker-" + vhost
-	r.password = shared.User(t, username, "", vhost, "^$", `^async\.(fallback|return|failed)$`, `^(test|free|q[0-9]+)(\.(suspect|standin))?$`)
+	r.password = shared.User(t, username, "", vhost, "^$", `^async\.(fallback|return|failed)$`, `^(test|free|q[0-9]+)(\.(quarantine|migrating))?$`)
 	r.url = shared.URL(vhost)
 	for _, policy := range r.policies(transport, result) {
 		shared.SetPolicy(t, vhost, policy.Name, policy.Pattern, policy.ApplyTo, policy.Priority, policy.Definition)
@@ -164,15 +164,15 @@ func (r *rig) policies(transport *v1alpha1.Transport, result *compile.Result) []
 	return objects.Policies
 }
 
-// start runs the rig's worker: the suspects' one where there is a journal.
+// start runs the rig's worker: the quarantined messages' one where there is a journal.
 func (r *rig) start(journal worker.Journal) {
 	r.t.Helper()
 	r.registry = prometheus.NewRegistry()
 	r.worker, r.stop = r.run(r.registry, journal)
 }
 
-// handleSuspects runs a suspects' worker beside the rig's own until the test ends.
-func (r *rig) handleSuspects() {
+// handleQuarantine runs a quarantine worker beside the rig's own until the test ends.
+func (r *rig) handleQuarantine() {
 	r.t.Helper()
 	r.run(prometheus.NewRegistry(), &notebook{})
 }
@@ -600,7 +600,7 @@ func TestACutConnectionLosesNothing(t *testing.T) {
 		return 200
 	}
 	r := newRig(t, p, testtransport.Explicit(200*time.Millisecond), nil)
-	r.handleSuspects()
+	r.handleQuarantine()
 	all := make([]amqp091.Publishing, messages)
 	for i := range all {
 		all[i].MessageId = strconv.Itoa(i)

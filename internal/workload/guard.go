@@ -101,7 +101,7 @@ func (g *guard) checkContainers(path *field.Path, own, merged []corev1.Container
 
 // identifying are the labels by which pods are found: those that they have, and those of the other pods of their group.
 func identifying(own map[string]string) []string {
-	labels := slices.AppendSeq([]string{WorkerLabel, SuspectsLabel}, maps.Keys(own))
+	labels := slices.AppendSeq([]string{WorkerLabel, QuarantineLabel}, maps.Keys(own))
 	slices.Sort(labels)
 	return slices.Compact(labels)
 }

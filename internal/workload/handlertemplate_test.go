@@ -201,10 +201,10 @@ func TestATemplateThatTakesTheHandlersContainer(t *testing.T) {
 	}
 }
 
-func TestSuspectsOfEachShapeTakeTheTemplateOfTheirGroup(t *testing.T) {
+func TestQuarantineOfEachShapeTakeTheTemplateOfTheirGroup(t *testing.T) {
 	patch := `{"metadata":{"labels":{"team":"shop"}},"spec":{"containers":[{"name":"worker","resources":{"limits":{"memory":"256Mi"}}}]}}`
 	for name, s := range shapes() {
-		d, err := workload.SuspectsDeployment(transport("async"), s.worker(patch), s.options())
+		d, err := workload.QuarantineDeployment(transport("async"), s.worker(patch), s.options())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,9 +15,9 @@ const (
 	TransportLabel = "redrive.dev/transport"
 	// WorkerLabel holds the name of the worker group.
 	WorkerLabel = "redrive.dev/worker"
-	// SuspectsLabel holds the name of the worker group on its suspects' Deployment and pod, which have no WorkerLabel: by
+	// QuarantineLabel holds the name of the worker group on its quarantine Deployment and pod, which have no WorkerLabel: by
 	// that the group's own Deployment would take them for its own.
-	SuspectsLabel = "redrive.dev/suspects"
+	QuarantineLabel = "redrive.dev/quarantine"
 
 	nameLabel      = "app.kubernetes.io/name"
 	instanceLabel  = "app.kubernetes.io/instance"
@@ -37,9 +37,9 @@ func Name(t *v1alpha1.Transport, worker string) string {
 	return nameWith(t, worker, hash(t.Namespace, t.Name, worker))
 }
 
-// SuspectsName is the name of the suspects' Deployment of a worker group: <transport>-<worker>-suspects-<hash>.
-func SuspectsName(t *v1alpha1.Transport, worker string) string {
-	return nameWith(t, worker, "suspects-"+hash(t.Namespace, t.Name, worker, "suspects"))
+// QuarantineName is the name of the quarantine Deployment of a worker group: <transport>-<worker>-quarantine-<hash>.
+func QuarantineName(t *v1alpha1.Transport, worker string) string {
+	return nameWith(t, worker, "quarantine-"+hash(t.Namespace, t.Name, worker, "quarantine"))
 }
 
 // UserSecretName is the name of the Secret with the login of a Transport's own RabbitMQ user: <transport>-broker-user-<hash>.
@@ -71,7 +71,7 @@ func TransportLabels(t *v1alpha1.Transport) map[string]string {
 func OwnLabels(labels map[string]string) map[string]string {
 	own := map[string]string{}
 	for _, name := range []string{
-		TransportLabel, WorkerLabel, SuspectsLabel, nameLabel, instanceLabel, componentLabel, managedByLabel, partOfLabel,
+		TransportLabel, WorkerLabel, QuarantineLabel, nameLabel, instanceLabel, componentLabel, managedByLabel, partOfLabel,
 	} {
 		if value, has := labels[name]; has {
 			own[name] = value
@@ -98,28 +98,28 @@ func Selector(t *v1alpha1.Transport, worker string) map[string]string {
 	}
 }
 
-// SuspectsLabels of the suspects' Deployment of a worker group and of its pod.
-func SuspectsLabels(t *v1alpha1.Transport, worker string) map[string]string {
+// QuarantineLabels of the quarantine Deployment of a worker group and of its pod.
+func QuarantineLabels(t *v1alpha1.Transport, worker string) map[string]string {
 	labels := TransportLabels(t)
 	labels[instanceLabel] = labelValue(t.Name)
-	labels[componentLabel] = "suspects"
+	labels[componentLabel] = "quarantine"
 	labels[partOfLabel] = "redrive"
-	labels[SuspectsLabel] = worker
+	labels[QuarantineLabel] = worker
 	return labels
 }
 
-// SuspectsSelector of the suspects' pod of a worker group. It cannot be changed either.
-func SuspectsSelector(t *v1alpha1.Transport, worker string) map[string]string {
+// QuarantineSelector of the quarantine pod of a worker group. It cannot be changed either.
+func QuarantineSelector(t *v1alpha1.Transport, worker string) map[string]string {
 	return map[string]string{
-		TransportLabel: labelValue(t.Name),
-		SuspectsLabel:  worker,
+		TransportLabel:  labelValue(t.Name),
+		QuarantineLabel: worker,
 	}
 }
 
 // GroupOf is the name of the worker group to which an object with these labels belongs, as one of its workers' or as one of
-// its suspects'; empty where it belongs to none.
+// its quarantined messages'; empty where it belongs to none.
 func GroupOf(labels map[string]string) string {
-	return cmp.Or(labels[WorkerLabel], labels[SuspectsLabel])
+	return cmp.Or(labels[WorkerLabel], labels[QuarantineLabel])
 }
 
 // labelValue fits the name of an object, which may have 253 characters, into the 63 of a label.

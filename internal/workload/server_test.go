@@ -84,7 +84,7 @@ func TestASecondApplyChangesNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, err := workload.SuspectsDeployment(tr, w.Worker, w.options)
+			s, err := workload.QuarantineDeployment(tr, w.Worker, w.options)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -174,8 +174,8 @@ func TestPodsPassTheRestrictedPodSecurityStandard(t *testing.T) {
 		if err := create(workload.Deployment, w); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if err := create(workload.SuspectsDeployment, w); err != nil {
-			t.Errorf("suspects, %s: %v", name, err)
+		if err := create(workload.QuarantineDeployment, w); err != nil {
+			t.Errorf("quarantined messages, %s: %v", name, err)
 		}
 	}
 	// The namespace does enforce it: a handler at baseline, which is its team's choice, is refused here.
@@ -200,7 +200,7 @@ func TestTheExamplesOfHandlersMakePodsThatAreTaken(t *testing.T) {
 			for _, native := range []bool{true, false} {
 				with := options
 				with.NativeSidecars = native
-				for _, build := range []builder{workload.Deployment, workload.SuspectsDeployment} {
+				for _, build := range []builder{workload.Deployment, workload.QuarantineDeployment} {
 					if err := create(build, subject{&example.Spec.Workers[i], with}); err != nil {
 						t.Errorf("%s, native %v: %v", name, native, err)
 					}

@@ -336,11 +336,11 @@ func TestAChangedCommandChangesNoPod(t *testing.T) {
 	}
 }
 
-func TestSuspectsHaveThePodOfTheirGroupInEachShape(t *testing.T) {
+func TestQuarantineHaveThePodOfTheirGroupInEachShape(t *testing.T) {
 	for name, s := range shapes() {
 		t.Run(name, func(t *testing.T) {
 			group := s.mustPod(t, "")
-			d, err := workload.SuspectsDeployment(transport("async"), s.worker(""), s.options())
+			d, err := workload.QuarantineDeployment(transport("async"), s.worker(""), s.options())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -352,13 +352,13 @@ func TestSuspectsHaveThePodOfTheirGroupInEachShape(t *testing.T) {
 	}
 }
 
-// withoutJournal takes out of a suspects' pod what only that has.
+// withoutJournal takes out of a quarantine pod what only that has.
 func withoutJournal(t *testing.T, d *appsv1.Deployment) *corev1.PodTemplateSpec {
 	t.Helper()
 	own := d.Spec.Template.DeepCopy()
 	w := container(own, workload.Container)
 	journal := mountAt(w, "/var/lib/redrive")
-	if journal == nil || !slices.Equal(w.Args[len(w.Args)-2:], []string{"--suspects", "--journal=/var/lib/redrive/journal"}) {
+	if journal == nil || !slices.Equal(w.Args[len(w.Args)-2:], []string{"--quarantine", "--journal=/var/lib/redrive/journal"}) {
 		t.Fatalf("its worker is %+v", w)
 	}
 	name := journal.Name

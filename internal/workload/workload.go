@@ -109,23 +109,23 @@ func Deployment(t *v1alpha1.Transport, worker *v1alpha1.Worker, opts Options) (*
 	})
 }
 
-// SuspectsDeployment runs the one pod of a worker group that handles the messages of its suspects' queues, one at a time.
+// QuarantineDeployment runs the one pod of a worker group that handles the messages of its quarantine queues, one at a time.
 // The pod is as those of the group, and has a directory besides for the journal of what it has in hand. There are never two
 // of them at a time. Its template is refused where it is refused for the group's own.
-func SuspectsDeployment(t *v1alpha1.Transport, worker *v1alpha1.Worker, opts Options) (*appsv1.Deployment, error) {
-	own, err := podTemplate(t, worker, SuspectsLabels(t, worker.Name), opts)
+func QuarantineDeployment(t *v1alpha1.Transport, worker *v1alpha1.Worker, opts Options) (*appsv1.Deployment, error) {
+	own, err := podTemplate(t, worker, QuarantineLabels(t, worker.Name), opts)
 	if err != nil {
 		return nil, err
 	}
 	own.Spec.Volumes = append(own.Spec.Volumes, journal())
 	container := &own.Spec.Containers[0]
-	container.Args = append(container.Args, "--suspects", "--journal="+journalDir+"/journal")
+	container.Args = append(container.Args, "--quarantine", "--journal="+journalDir+"/journal")
 	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: journalVolume, MountPath: journalDir})
 	meta := objectMeta(t, worker.Name)
-	meta.Name, meta.Labels = SuspectsName(t, worker.Name), SuspectsLabels(t, worker.Name)
+	meta.Name, meta.Labels = QuarantineName(t, worker.Name), QuarantineLabels(t, worker.Name)
 	return deployment(meta, worker, own, opts, appsv1.DeploymentSpec{
 		Replicas: ptr.To[int32](1),
-		Selector: &metav1.LabelSelector{MatchLabels: SuspectsSelector(t, worker.Name)},
+		Selector: &metav1.LabelSelector{MatchLabels: QuarantineSelector(t, worker.Name)},
 		Strategy: appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType},
 	})
 }
