@@ -280,7 +280,6 @@ func (s *consuming) take(from *stream, d *amqp091.Delivery) {
 		Message: fromDelivery(d), Queue: s.queue, Unreadable: unreadable, LeftOut: max(leftOut, -leftOut), NoRoom: leftOut < 0,
 		tag: d.DeliveryTag, stream: from, session: s, received: from.stirred,
 	}
-	loan.life, loan.end = context.WithCancel(s.life)
 	s.loans[loan.tag] = loan
 	s.consumer.deliver(loan)
 	if own != nil { // whoever has it has counted it

@@ -3,6 +3,7 @@ package amqp
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -39,9 +40,38 @@ type Delivery struct {
 	// received is when it came. lost is true when the broker has taken it back.
 	received time.Time
 	lost     atomic.Bool
-	// life ends, by end, with the loan.
-	life context.Context //nolint:containedctx // it bounds the loan, not a call
+	life     lifetime
+}
+
+// lifetime is that of a loan. Its context is made for the first who asks for it: most messages are settled before anybody does.
+type lifetime struct {
+	mu   sync.Mutex
+	ctx  context.Context //nolint:containedctx // it bounds the loan, not a call
 	end  context.CancelFunc
+	over bool
+}
+
+// context ends with the loan, or with that of the session.
+func (l *lifetime) context(session context.Context) context.Context {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ctx == nil {
+		l.ctx, l.end = context.WithCancel(session)
+	}
+	if l.over {
+		l.end()
+	}
+	return l.ctx
+}
+
+// finish ends the loan.
+func (l *lifetime) finish() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.over = true
+	if l.end != nil {
+		l.end()
+	}
 }
 
 // Ack tells the broker that the message is done with. ErrSessionEnded means that it will be delivered again; nil does not
@@ -118,7 +148,7 @@ func (d *Delivery) Live() bool { return d.session.life.Err() == nil && !d.lost.L
 // may have already.
 func (d *Delivery) WhileLive(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(d.life, func() { cancel(ErrSessionEnded) })
+	stop := context.AfterFunc(d.life.context(d.session.life), func() { cancel(ErrSessionEnded) })
 	return ctx, func() {
 		stop()
 		cancel(nil)

@@ -121,7 +121,7 @@ func (s *consuming) send(settled settlement) error {
 func (s *consuming) over(d *Delivery) {
 	delete(s.loans, d.tag)
 	d.stream.unsettled--
-	d.end()
+	d.life.finish()
 }
 
 // gathers tells whether more acknowledgements may be waited for: one of many costs both sides a part of what many cost. The

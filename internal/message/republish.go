@@ -326,6 +326,9 @@ func deadline(m Message, s State, now time.Time) time.Time {
 
 // spanOf reads the property expiration; ok is false where it is none, or absurd.
 func spanOf(expiration string) (span time.Duration, ok bool) {
+	if expiration == "" { // of nearly every message: the error would be an allocation for each
+		return 0, false
+	}
 	milliseconds, err := strconv.ParseInt(expiration, 10, 64)
 	if err != nil || milliseconds < 0 || milliseconds > horizon.Milliseconds() {
 		return 0, false

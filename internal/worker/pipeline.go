@@ -80,7 +80,7 @@ type job struct {
 	// using is the program's handler, which stays open meanwhile.
 	using *shared
 	// queue is the work queue that the message belongs to, also where it came from its quarantine queue.
-	queue    compile.Queue
+	queue    *compile.Queue
 	received time.Time
 	// size is about what the message takes in memory, in bytes, with what the handler writes it into: the one of counted.
 	size    int64

@@ -22,7 +22,7 @@ type program struct {
 	rules  *retry.Rules
 	chosen []*retry.Policy
 	// queues by the names that they are consumed by.
-	queues     map[string]compile.Queue
+	queues     map[string]*compile.Queue
 	consumed   []amqp.Subscription
 	handler    *shared
 	protection protection
@@ -44,7 +44,7 @@ func (w *Worker) newProgram(config compile.Config, before *program) (*program, e
 		config:   config,
 		hash:     compile.Hash(data),
 		policies: make(map[string]*retry.Policy, len(config.Policies)),
-		queues:   make(map[string]compile.Queue, len(config.Queues)),
+		queues:   make(map[string]*compile.Queue, len(config.Queues)),
 	}
 	if err := p.compile(); err != nil {
 		return nil, err
@@ -130,26 +130,27 @@ func (p *program) mostRetries() (most int64) {
 
 // queueOf gives the work queue of a queue that is consumed. One that left the configuration while a message was on loan from
 // it has any of the policies, which is better than none.
-func (p *program) queueOf(name string) compile.Queue {
+func (p *program) queueOf(name string) *compile.Queue {
 	if queue, ok := p.queues[name]; ok {
 		return queue
 	}
-	for _, queue := range p.config.Queues {
-		if queue.Name == name {
+	for i := range p.config.Queues {
+		if queue := &p.config.Queues[i]; queue.Name == name {
 			return queue
 		}
 	}
-	return compile.Queue{Name: name, Policy: p.config.Queues[0].Policy}
+	return &compile.Queue{Name: name, Policy: p.config.Queues[0].Policy}
 }
 
 // consume chooses what is consumed: the work queues, or their quarantine queues.
 func (p *program) consume(quarantine bool) {
 	prefetch := p.config.Prefetch()
-	add := func(queue compile.Queue, s amqp.Subscription) {
+	add := func(queue *compile.Queue, s amqp.Subscription) {
 		p.queues[s.Queue] = queue
 		p.consumed = append(p.consumed, s)
 	}
-	for _, queue := range p.config.Queues {
+	for i := range p.config.Queues {
+		queue := &p.config.Queues[i]
 		if quarantine {
 			if queue.Quarantine != "" {
 				add(queue, amqp.Subscription{Queue: queue.Quarantine, Prefetch: 1})

@@ -16,7 +16,7 @@ import (
 func aJob() *job {
 	headers := map[string]any{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "a=1", "tenant": "acme"}
 	return &job{
-		delivery: &amqp.Delivery{Message: message.Message{Headers: headers, Body: []byte("{}")}}, queue: compile.Queue{Name: "orders"},
+		delivery: &amqp.Delivery{Message: message.Message{Headers: headers, Body: []byte("{}")}}, queue: &compile.Queue{Name: "orders"},
 		state: message.State{ID: "m-1", RoutingKey: "order.paid"}, view: retry.Message{Headers: headers},
 	}
 }
