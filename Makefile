@@ -247,7 +247,7 @@ e2e-short: ## Run the part of it that takes a few minutes.
 	E2E_SHORT=1 $(MAKE) --no-print-directory e2e
 
 # The packages whose parts are measured one by one; hack/bench measures the worker as a whole.
-BENCHES := ./internal/compile ./internal/fair ./internal/guard ./internal/message ./internal/retry
+BENCHES := ./internal/compile ./internal/scheduler ./internal/resilience ./internal/message ./internal/retry
 # Flags of hack/bench, for instance BENCH_FLAGS='-run http -rounds 9'.
 BENCH_FLAGS ?=
 

@@ -17,7 +17,7 @@ func TestWhatFollowsFromASpecCounts(t *testing.T) {
 		BindingKeys: slices.Repeat([]string{"key"}, 32),
 		Bindings:    slices.Repeat([]v1alpha1.Binding{{Keys: slices.Repeat([]string{"key"}, 32)}}, 16),
 	}}, 64)}}
-	b := newBudget(48 << 20) // of which one namespace has two thirds
+	b := newMemoryBudget(48 << 20) // of which one namespace has two thirds
 	run := &transportRun{transport: transport, weighed: b.hold("shop")}
 	if err := run.weigh(t.Context(), 0); !errors.Is(err, errBudget) {
 		t.Errorf("64 queues with 544 keys each: %v", err)
@@ -32,8 +32,8 @@ func TestWhatFollowsFromASpecCounts(t *testing.T) {
 
 func TestOneCostlyComparisonOfANamespaceAtATime(t *testing.T) {
 	t.Parallel()
-	run := &transportRun{crowd: &crowd{busy: make(chan struct{}, 1)}}
-	run.crowd.busy <- struct{}{} // another one is at it
+	run := &transportRun{slots: &namespaceSlots{busy: make(chan struct{}, 1)}}
+	run.slots.busy <- struct{}{} // another one is at it
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	large := topology.Observed{Bindings: make([]topology.Binding, costly+1)}

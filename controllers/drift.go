@@ -65,7 +65,7 @@ func (d *drift) forget(name types.NamespacedName) {
 // see remembers how many messages were in each queue that is wanted. Of one that is gone the last count stays until it is back; those of all
 // others are forgotten, or a broker that lists other queues at each look would fill the memory.
 func (d *drift) see(name types.NamespacedName, queues []apply.QueueCount, wanted []topology.Queue) {
-	counts := censusOf(queues)
+	counts := messageCountsOf(queues)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	before, seen := d.messages[name], map[string]int64{}
@@ -136,7 +136,7 @@ func (r *TransportReconciler) reportSteps(ctx context.Context, run *transportRun
 		repairs, others = topology.Repairs(others)
 	}
 	if len(others) > 0 {
-		run.subject.event(corev1.EventTypeNormal, eventBroker, stepsText(others))
+		run.status.event(corev1.EventTypeNormal, eventBroker, stepsText(others))
 	}
 	if len(repairs) == 0 {
 		return
@@ -150,7 +150,7 @@ func (r *TransportReconciler) reportSteps(ctx context.Context, run *transportRun
 	}
 	note := repairText(repairs, lost)
 	first := repairs[0].Ref()
-	run.subject.eventOnBroker(string(first.Kind), first.Name, eventRepaired, note)
+	run.status.eventOnBroker(string(first.Kind), first.Name, eventRepaired, note)
 	// Events of the same cause within minutes are put together, and only the first text stays.
 	ctrl.LoggerFrom(ctx).Info("somebody changed the broker, and it was put right", "note", note)
 }
@@ -201,13 +201,13 @@ func (run *transportRun) warn(findings []topology.Finding) {
 	run.findings = append(run.findings, findings...)
 }
 
-// told is the texts of the warnings: of the findings the worst first and a bounded number for each reason, then the others.
+// warningTexts is the texts of the warnings: of the findings the worst first and a bounded number for each reason, then the others.
 // The worst one's reason is that of the condition.
-func (run *transportRun) told() []string {
+func (run *transportRun) warningTexts() []string {
 	ordered := slices.Clone(run.findings)
 	slices.SortStableFunc(ordered, func(a, b topology.Finding) int { return cmp.Compare(severity(a.Reason), severity(b.Reason)) })
 	if len(ordered) > 0 {
-		run.subject.warning = ordered[0].Reason
+		run.status.warning = ordered[0].Reason
 	}
 	var texts []string
 	ofReason := map[string]int{}

@@ -483,7 +483,7 @@ func TestALaneThatStallsIsReportedWithTheQueueThatIsFull(t *testing.T) {
 		t.Errorf("%v expired messages are told of", expired)
 	}
 	warnings := w.series("redrive_transport_condition", "condition", "reason")
-	if warnings["Warning "+v1alpha1.ReasonLaneStalled] != 1 || warnings["Warning "+v1alpha1.ReasonDestinationFull] != 1 {
+	if warnings["Degraded "+v1alpha1.ReasonLaneStalled] != 1 || warnings["Degraded "+v1alpha1.ReasonDestinationFull] != 1 {
 		t.Errorf("the warnings told of are %v", warnings)
 	}
 

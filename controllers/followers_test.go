@@ -90,7 +90,7 @@ func TestAllPodsOfAnExchangeAreAskedPageByPage(t *testing.T) {
 			configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{workload.ConfigHashAnnotation: tt.hash}}}
 			run := &transportRun{transport: transport}
 			run.live.configMaps = map[string]*corev1.ConfigMap{workload.Name(transport, "default"): configMap}
-			f := &followers{r: &TransportReconciler{Live: server, voices: newVoices(0)}, run: run}
+			f := &rolloutCheck{r: &TransportReconciler{Live: server, scraper: newStatusScraper(0)}, run: run}
 			if err := f.ask(t.Context()); err != nil || f.dissent != tt.dissent || f.silent != tt.silent {
 				t.Errorf("dissent %v, silent %v, %v", f.dissent, f.silent, err)
 			}

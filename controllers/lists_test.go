@@ -54,11 +54,13 @@ func TestNoListOfTransportsOrPoliciesIsCopied(t *testing.T) {
 	transport.Spec.Workers = []v1alpha1.Worker{{Name: "default", Template: &runtime.RawExtension{Raw: template}}}
 	run, name := &transportRun{transport: transport}, types.NamespacedName{Namespace: "shop", Name: "p"}
 	for what, list := range map[string]func() error{
-		"those with the same exchange":     func() error { return r.warnOfSharing(t.Context(), run) },
-		"those whose logins are guarded":   func() error { _, err := r.guardedSecrets(t.Context(), run); return err },
-		"those that use a policy":          func() error { _, err := users(t.Context(), l, name); return err },
-		"the policies of a namespace":      func() error { _, err := policiesOf(t.Context(), l, "shop"); return err },
-		"those of which messages are told": func() error { return newDemands(newMeter(r, time.Second), time.Second).renew(t.Context()) },
+		"those with the same exchange":   func() error { return r.warnOfSharing(t.Context(), run) },
+		"those whose logins are guarded": func() error { _, err := r.guardedSecrets(t.Context(), run); return err },
+		"those that use a policy":        func() error { _, err := users(t.Context(), l, name); return err },
+		"the policies of a namespace":    func() error { _, err := policiesOf(t.Context(), l, "shop"); return err },
+		"those of which messages are told": func() error {
+			return newBacklogCollector(newBacklogMeter(r, time.Second), time.Second).renew(t.Context())
+		},
 	} {
 		l.lists = 0
 		if err := list(); err != nil || l.lists == 0 {

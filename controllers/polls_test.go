@@ -10,7 +10,7 @@ import (
 func TestTransportsOfOneVhostAreLookedAtTogether(t *testing.T) {
 	const interval = time.Minute
 	one, other := &v1alpha1.BrokerIdentity{Cluster: "rabbit", VHost: "one"}, &v1alpha1.BrokerIdentity{Cluster: "rabbit", VHost: "other"}
-	p, now := newPolls(), time.Now()
+	p, now := newPollSchedule(), time.Now()
 	// They come at any time, since they were made or changed at any time.
 	due := now.Add(p.next(one, now, interval))
 	for _, later := range []time.Duration{time.Second, 20 * time.Second, 50 * time.Second} {

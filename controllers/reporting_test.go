@@ -172,7 +172,7 @@ func TestTheWorstWarningComesFirstAndGivesTheReason(t *testing.T) {
 		return topology.Finding{Object: topology.Ref{Kind: topology.KindQueue, Name: name}, Reason: reason, Message: "m"}
 	}
 	transport := &v1alpha1.Transport{}
-	run := &transportRun{transport: transport, subject: ofTransport(transport, events.NewFakeRecorder(1)), warnings: []string{"delays"}}
+	run := &transportRun{transport: transport, status: ofTransport(transport, events.NewFakeRecorder(1)), warnings: []string{"delays"}}
 	findings := []topology.Finding{
 		finding("", "plain"), finding(v1alpha1.ReasonForeignBinding, "bound"), finding(v1alpha1.ReasonPolicyOverridden, "overridden"),
 		finding(v1alpha1.ReasonLaneStalled, "stalled"), finding(v1alpha1.ReasonConflictingBrokerPolicy, "harmed"), finding(v1alpha1.ReasonMessagesQuarantined, "quarantine"),
@@ -182,7 +182,7 @@ func TestTheWorstWarningComesFirstAndGivesTheReason(t *testing.T) {
 		findings = append(findings, finding(v1alpha1.ReasonDestinationFull, fmt.Sprintf("full-%02d", i)))
 	}
 	run.warn(findings)
-	run.subject.summarise(nil, run.told())
+	run.status.summarise(nil, run.warningTexts())
 	warning := transport.Status.Conditions[1]
 	if warning.Type != v1alpha1.DegradedCondition || warning.Reason != v1alpha1.ReasonLaneStalled {
 		t.Errorf("got %s %s", warning.Type, warning.Reason)
@@ -190,7 +190,7 @@ func TestTheWorstWarningComesFirstAndGivesTheReason(t *testing.T) {
 	position := -1
 	for _, part := range []string{
 		"queue stalled", "queue full-00", "queue full-09", "queue blocked", "queue harmed",
-		"queue open", "queue exhausted", "queue quarantined message", "queue overridden", "queue bound", "queue plain", "and 2 more", "delays",
+		"queue open", "queue exhausted", "queue quarantine", "queue overridden", "queue bound", "queue plain", "and 2 more", "delays",
 	} {
 		at := strings.Index(warning.Message, part)
 		if at <= position {

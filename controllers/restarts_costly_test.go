@@ -18,7 +18,7 @@ import (
 )
 
 // portAt is that of a Transport whose management API is at a URL.
-func portAt(t *testing.T, b *brokers, transport types.NamespacedName, url string) *sharedPort {
+func portAt(t *testing.T, b *brokers, transport types.NamespacedName, url string) *snapshotCache {
 	t.Helper()
 	login, err := credentials.FromSecret(map[string][]byte{
 		"host": []byte("127.0.0.1"), "username": []byte("user"), "password": []byte("password"), "management_uri": []byte(url),

@@ -78,7 +78,7 @@ func (r *RetryPolicyReconciler) Reconcile(ctx context.Context, req ctrl.Request)
 		return ctrl.Result{}, nil
 	}
 	s := ofPolicy(policy, r.Recorder)
-	defer func() { result, err = conclude(ctx, r.Client, s, err, nil, 0) }()
+	defer func() { result, err = finish(ctx, r.Client, s, err, nil, 0) }()
 
 	return ctrl.Result{}, runSteps(ctx, &policyRun{policy: policy},
 		r.countUsers,
@@ -105,7 +105,7 @@ func (r *RetryPolicyReconciler) resolve(ctx context.Context, run *policyRun) err
 		return err
 	}
 	if run.resolved, err = compile.Resolve(run.policy, policies); err != nil {
-		return stall(v1alpha1.ReasonPolicyNotFound, err)
+		return stalled(v1alpha1.ReasonPolicyNotFound, err)
 	}
 	return nil
 }
@@ -116,9 +116,9 @@ func (r *RetryPolicyReconciler) compile(_ context.Context, run *policyRun) error
 	var expression *retry.ExpressionError
 	switch {
 	case errors.As(err, &expression):
-		return stall(v1alpha1.ReasonInvalidExpression, err)
+		return stalled(v1alpha1.ReasonInvalidExpression, err)
 	case err != nil:
-		return stall(v1alpha1.ReasonInvalid, err)
+		return stalled(v1alpha1.ReasonInvalid, err)
 	}
 	run.policy.Status.Schedule = policy.Schedule()
 	return nil

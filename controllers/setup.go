@@ -95,34 +95,34 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	age := min(snapshotAge, options.PollInterval/2)
 	transports := &TransportReconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("transport-controller"),
-		Options:    options,
-		brokers:    newBrokers(age, options.Concurrency, options.DenyNetworks),
-		crowds:     newCrowds(),
-		polls:      newPolls(),
-		gauges:     newGauges(),
-		drops:      newDrops(),
-		counts:     newStatusCounts(),
-		memory:     newMemories(),
-		verdicts:   newVerdicts(),
-		configMaps: newConfigMapCache(),
-		drift:      newDrift(),
-		voices:     newVoices(age),
-		vigil:      newVigil(),
+		Options:        options,
+		brokers:        newBrokers(age, options.Concurrency, options.DenyNetworks),
+		namespaceSlots: newNamespaceSlotMap(),
+		pollSchedule:   newPollSchedule(),
+		queueMetrics:   newQueueCollector(),
+		dropMetrics:    newDropEstimator(),
+		counts:         newStatusCounts(),
+		memories:       newTransportMemories(),
+		compileCache:   newCompileCache(),
+		configMaps:     newConfigMapCache(),
+		drift:          newDrift(),
+		scraper:        newStatusScraper(age),
+		fastRequeue:    newFastRequeue(),
 
-		restarts:  newRestarts(options.PollInterval),
-		standings: newStandings(),
+		restarts:   newRestarts(options.PollInterval),
+		conditions: newConditionCollector(),
 
-		contests: newContests(cmp.Or(options.RepairWindow, maxRepairs*options.PollInterval)),
-		sidecars: &sidecars{server: server},
-		keda:     &keda{server: server, age: age, off: options.Scale.URL == ""},
+		repairs:  newRepairLimiter(cmp.Or(options.RepairWindow, maxRepairs*options.PollInterval)),
+		sidecars: &sidecarSupport{server: server},
+		keda:     &kedaDiscovery{server: server, age: age, off: options.Scale.URL == ""},
 		scalers:  newScalers(),
 		grants:   newGrants(),
-		upgrades: newUpgrades(mgr.GetClient(), cmp.Or(options.MaxRollouts, defaultRollouts)),
+		rollouts: newRolloutLimiter(mgr.GetClient(), cmp.Or(options.MaxRollouts, defaultRollouts)),
 	}
-	meter := newMeter(transports, age)
-	demands := newDemands(meter, scaleEvery(options.PollInterval))
+	meter := newBacklogMeter(transports, age)
+	demands := newBacklogCollector(meter, scaleEvery(options.PollInterval))
 	registry := cmp.Or[prometheus.Registerer](options.Metrics, metrics.Registry)
-	if err := register(registry, transports.brokers, transports.gauges, transports.standings, transports.drift.repairs, transports.drops.total,
+	if err := register(registry, transports.brokers, transports.queueMetrics, transports.conditions, transports.drift.repairs, transports.dropMetrics.total,
 		demands); err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}
 	concurrent := controllerOptions(options)
 	// Most of them wait for their turn at a broker, for as long as that takes.
-	concurrent.MaxConcurrentReconciles, concurrent.ReconciliationTimeout = lookers, 0
+	concurrent.MaxConcurrentReconciles, concurrent.ReconciliationTimeout = maxConcurrentReconciles, 0
 	return transports.setup(mgr, "transport"+options.Name, concurrent)
 }
 
@@ -162,16 +162,16 @@ func CacheOptions() (cache.Options, error) {
 		return cache.Options{}, fmt.Errorf("select by label %s: %w", workload.TransportLabel, err)
 	}
 	return cache.Options{ByObject: map[client.Object]cache.ByObject{
-		&appsv1.Deployment{}:    {Label: ours, Transform: leanDeployment},
-		&corev1.ConfigMap{}:     {Label: ours, Transform: bare},
-		&corev1.Pod{}:           {Label: ours, Transform: bare},
-		&v1alpha1.Transport{}:   {Transform: lean},
-		&v1alpha1.RetryPolicy{}: {Transform: lean},
+		&appsv1.Deployment{}:    {Label: ours, Transform: stripDeploymentForCache},
+		&corev1.ConfigMap{}:     {Label: ours, Transform: stripAll},
+		&corev1.Pod{}:           {Label: ours, Transform: stripAll},
+		&v1alpha1.Transport{}:   {Transform: stripForCache},
+		&v1alpha1.RetryPolicy{}: {Transform: stripForCache},
 	}}, nil
 }
 
-// bare keeps of the metadata of ConfigMaps and pods what tells whose they are and whether they have changed, and what refreshPods has written.
-func bare(object any) (any, error) {
+// stripAll keeps of the metadata of ConfigMaps and pods what tells whose they are and whether they have changed, and what refreshPods has written.
+func stripAll(object any) (any, error) {
 	metadata, ok := object.(*metav1.PartialObjectMetadata)
 	if !ok {
 		return object, nil
@@ -193,9 +193,9 @@ func bare(object any) (any, error) {
 	return metadata, nil
 }
 
-// lean takes off Transports and RetryPolicies what nobody reads and may be large: the copy that kubectl apply keeps in an annotation is as large as
+// stripForCache takes off Transports and RetryPolicies what nobody reads and may be large: the copy that kubectl apply keeps in an annotation is as large as
 // the object, and a template may have all that the API server takes. Of a spec that is refused for its size it leaves a part.
-func lean(object any) (any, error) {
+func stripForCache(object any) (any, error) {
 	if metadata, ok := object.(metav1.Object); ok {
 		metadata.SetAnnotations(nil)
 		metadata.SetLabels(nil)

@@ -30,7 +30,7 @@ func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportR
 	}
 	desired, err := topology.Desired(t, needs, r.owner(t))
 	if err != nil {
-		return stall(v1alpha1.ReasonInvalid, err)
+		return stalled(v1alpha1.ReasonInvalid, err)
 	}
 	observed, prepared, err := r.prepare(ctx, run, desired)
 	if err != nil {
@@ -45,7 +45,7 @@ func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportR
 			// Until all is made nobody can tell what was never there from what somebody took away.
 			t.Status.TopologyHash = ""
 		}
-		if err := run.subject.writeStatus(ctx, r.Client); err != nil {
+		if err := run.status.writeStatus(ctx, r.Client); err != nil {
 			return err
 		}
 	}
@@ -55,7 +55,7 @@ func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportR
 		}
 	}
 	run.report, err = prepared.CarryOut(ctx, run.port)
-	r.memory.keep(client.ObjectKeyFromObject(t), &run.report)
+	r.memories.keep(client.ObjectKeyFromObject(t), &run.report)
 	r.reportTopology(ctx, run, prepared.Difference.Wanted.Queues, unchanged)
 	reportMigrations(run, run.report.Migrations, prepared.Difference.Migrations)
 	if err != nil {
@@ -102,7 +102,7 @@ func (r *TransportReconciler) prepare(
 ) (observed topology.Observed, prepared apply.Prepared, err error) {
 	t := run.transport
 	state := stateOf(t)
-	memory := r.memory.of(client.ObjectKeyFromObject(t))
+	memory := r.memories.of(client.ObjectKeyFromObject(t))
 	state.Known, state.Stuck, state.Restarted = memory.known, memory.stuck, run.restarted
 	input := apply.Input{
 		Desired: desired, State: state, Consumed: run.live.consumed(), Follows: r.follows(ctx, run),
@@ -111,7 +111,7 @@ func (r *TransportReconciler) prepare(
 	if input.Others, err = r.deletionsOfOthers(ctx, t); err != nil {
 		return observed, prepared, err
 	}
-	input.State.Doubts = r.memory.doubt(client.ObjectKeyFromObject(t), slices.Concat(state.Deletions, input.Others))
+	input.State.Doubts = r.memories.doubt(client.ObjectKeyFromObject(t), slices.Concat(state.Deletions, input.Others))
 	for {
 		if observed, err = run.port.Observe(ctx); err != nil {
 			return observed, prepared, err
@@ -152,23 +152,23 @@ func (run *transportRun) weigh(ctx context.Context, lanes int) error {
 		}
 	}
 	if err := run.weighed.takeNow(ctx, perWay*ways); err != nil {
-		return wait(v1alpha1.ReasonProgressing, costlyPause, fmt.Errorf("the Transport takes %d queues and bindings: %w", ways, err))
+		return waiting(v1alpha1.ReasonProgressing, costlyPause, fmt.Errorf("the Transport takes %d queues and bindings: %w", ways, err))
 	}
 	return nil
 }
 
 // decide decides what is to be done. Where there is much to compare, those of a namespace do it one at a time: others need processors, too.
 func (run *transportRun) decide(ctx context.Context, input apply.Input, observed topology.Observed) (apply.Prepared, error) {
-	if run.crowd != nil && len(observed.Queues)+len(observed.Bindings)+len(input.Desired.Bindings) > costly {
+	if run.slots != nil && len(observed.Queues)+len(observed.Bindings)+len(input.Desired.Bindings) > costly {
 		late := time.NewTimer(costlyPause)
 		defer late.Stop()
 		select {
-		case run.crowd.busy <- struct{}{}:
-			defer func() { <-run.crowd.busy }()
+		case run.slots.busy <- struct{}{}:
+			defer func() { <-run.slots.busy }()
 		case <-ctx.Done():
 			return apply.Prepared{}, ctx.Err() //nolint:wrapcheck // as it is
 		case <-late.C:
-			return apply.Prepared{}, wait(v1alpha1.ReasonProgressing, costlyPause, errCostly)
+			return apply.Prepared{}, waiting(v1alpha1.ReasonProgressing, costlyPause, errCostly)
 		}
 	}
 	return apply.Prepare(input, observed) //nolint:wrapcheck // It says what differs.
@@ -233,13 +233,13 @@ func (r *TransportReconciler) reportTopology(ctx context.Context, run *transport
 func judge(run *transportRun) error {
 	report := run.report
 	if len(report.Conflicts) > 0 {
-		return stall(v1alpha1.ReasonConflict, errors.New(listed(report.Conflicts, topology.Conflict.String)))
+		return stalled(v1alpha1.ReasonConflict, errors.New(listed(report.Conflicts, topology.Conflict.String)))
 	}
 	if len(report.Failures) > 0 {
-		return again(v1alpha1.ReasonBrokerRefused, errors.New(listed(report.Failures, failureText)))
+		return transient(v1alpha1.ReasonBrokerRefused, errors.New(listed(report.Failures, failureText)))
 	}
 	if len(report.Problems) > 0 {
-		run.partly(wait(v1alpha1.ReasonProgressing, 0, errors.New(listed(report.Problems, findingText))))
+		run.partly(waiting(v1alpha1.ReasonProgressing, 0, errors.New(listed(report.Problems, findingText))))
 	}
 	if err := migrating(report, &run.transport.Status); err != nil {
 		run.partly(err)
@@ -262,7 +262,7 @@ func (r *TransportReconciler) writeDeletions(run *transportRun) func(context.Con
 		t := run.transport
 		before := t.ResourceVersion
 		t.Status.Deletions = deletions
-		if err := run.subject.writeStatus(ctx, r.Client); err != nil || t.ResourceVersion != before {
+		if err := run.status.writeStatus(ctx, r.Client); err != nil || t.ResourceVersion != before {
 			return err
 		}
 		return r.current(ctx, t)
@@ -306,15 +306,15 @@ func brokerError(err error) error {
 	var young *apply.TooYoungError
 	switch {
 	case errors.As(err, &young):
-		return wait(v1alpha1.ReasonProgressing, young.After, err)
+		return waiting(v1alpha1.ReasonProgressing, young.After, err)
 	case errors.As(err, &moved):
-		return stall(v1alpha1.ReasonBrokerChanged, fmt.Errorf(
+		return stalled(v1alpha1.ReasonBrokerChanged, fmt.Errorf(
 			"%w; neither is touched: let the Secret lead to the first again, or delete the Transport with deletionPolicy Retain and make it anew", err))
 	case errors.Is(err, broker.ErrUnreachable):
-		return again(v1alpha1.ReasonBrokerUnreachable, err)
+		return transient(v1alpha1.ReasonBrokerUnreachable, err)
 	case errors.Is(err, broker.ErrUnauthorized), errors.Is(err, broker.ErrForbidden), errors.Is(err, broker.ErrNotFound),
 		errors.Is(err, broker.ErrRefused), errors.Is(err, broker.ErrConflict):
-		return again(v1alpha1.ReasonBrokerRefused, err)
+		return transient(v1alpha1.ReasonBrokerRefused, err)
 	default:
 		return err
 	}

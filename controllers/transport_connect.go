@@ -60,23 +60,23 @@ func (s brokerSource) forWorkers() workload.Secrets {
 // errNoBroker is in the error of find where nothing names the broker any more: the Secret or the RabbitmqCluster is gone.
 var errNoBroker = errors.New("nothing names the broker")
 
-// found is what leads to a Transport's broker, or why nothing does.
-type found struct {
+// brokerEndpoint is what leads to a Transport's broker, or why nothing does.
+type brokerEndpoint struct {
 	source brokerSource
-	port   *sharedPort
+	port   *snapshotCache
 	err    error
 }
 
-// find looks for the broker's address and login and for a client for it: Reconciling with SecretNotFound or BrokerNotFound where
+// findBroker looks for the broker's address and login and for a client for it: Reconciling with SecretNotFound or BrokerNotFound where
 // there is no Secret or no RabbitmqCluster, since those are often made by somebody else and a little later; Stalled with
 // SecretInvalid where a Secret cannot be used. Nothing of it is kept: each look reads it anew.
-func (r *TransportReconciler) find(ctx context.Context, t *v1alpha1.Transport) (f found) {
+func (r *TransportReconciler) findBroker(ctx context.Context, t *v1alpha1.Transport) (f brokerEndpoint) {
 	find := r.fromSecret
 	if t.Spec.Broker.ClusterRef != nil {
 		find = r.fromCluster
 	}
 	if f.source, f.err = find(ctx, t); f.err != nil {
-		return found{err: f.err}
+		return brokerEndpoint{err: f.err}
 	}
 	if f.port, f.err = r.brokers.port(client.ObjectKeyFromObject(t), f.source.login, f.source.login.VHostOr(t.Spec.Broker.VHost)); f.err != nil {
 		f.err = invalidSecret(f.source, f.err)
@@ -87,24 +87,24 @@ func (r *TransportReconciler) find(ctx context.Context, t *v1alpha1.Transport) (
 // connect is the first step that needs the broker, and fails with what find could not do.
 func (r *TransportReconciler) connect(_ context.Context, run *transportRun) error {
 	name := client.ObjectKeyFromObject(run.transport)
-	run.source = run.found.source
-	if run.found.err != nil {
-		return run.found.err
+	run.source = run.endpoint.source
+	if run.endpoint.err != nil {
+		return run.endpoint.err
 	}
 	age := snapshotAge
-	run.restarted = r.restarts.of(name, run.found.port)
+	run.restarted = r.restarts.of(name, run.endpoint.port)
 	_, restarted := apply.LookAfterRestart(run.restarted, time.Now())
 	if restarted || len(run.live.rolling()) > 0 {
 		// Workers that are not available may have lost their login, and lanes may stand still: what the broker said before that does not count.
 		age = freshAge
 	}
-	run.port = run.found.port.of(name.String(), age)
+	run.port = run.endpoint.port.of(name.String(), age)
 	return nil
 }
 
 func (r *TransportReconciler) fromSecret(ctx context.Context, t *v1alpha1.Transport) (brokerSource, error) {
 	if t.Spec.Broker.SecretRef == nil {
-		return brokerSource{}, stall(v1alpha1.ReasonInvalid, errors.New("spec.broker names neither a Secret nor a RabbitmqCluster"))
+		return brokerSource{}, stalled(v1alpha1.ReasonInvalid, errors.New("spec.broker names neither a Secret nor a RabbitmqCluster"))
 	}
 	var source brokerSource
 	data, err := r.readSecret(ctx, &source, t.Namespace, t.Spec.Broker.SecretRef.Name, errNoBroker)
@@ -128,17 +128,17 @@ func (r *TransportReconciler) fromCluster(ctx context.Context, t *v1alpha1.Trans
 	err := r.Live.Get(ctx, types.NamespacedName{Namespace: t.Namespace, Name: name}, object)
 	switch {
 	case meta.IsNoMatchError(err):
-		return source, again(v1alpha1.ReasonBrokerNotFound, meaning(errNoBroker,
+		return source, transient(v1alpha1.ReasonBrokerNotFound, newDisplayError(errNoBroker,
 			"spec.broker.clusterRef: this cluster knows no RabbitmqClusters: install the RabbitMQ Cluster Operator, or use secretRef"))
 	case apierrors.IsNotFound(err):
-		return source, again(v1alpha1.ReasonBrokerNotFound, meaning(errNoBroker,
+		return source, transient(v1alpha1.ReasonBrokerNotFound, newDisplayError(errNoBroker,
 			"there is no RabbitmqCluster %q in namespace %q", name, t.Namespace))
 	case err != nil:
 		return source, fmt.Errorf("read RabbitmqCluster %s: %w", name, err)
 	}
 	cluster, err := credentials.FromCluster(object.Object)
 	if err != nil {
-		return source, again(v1alpha1.ReasonBrokerNotFound, fmt.Errorf("RabbitmqCluster %q: %w", name, err))
+		return source, transient(v1alpha1.ReasonBrokerNotFound, fmt.Errorf("RabbitmqCluster %q: %w", name, err))
 	}
 	err = r.readCluster(ctx, &source, t.Namespace, cluster)
 	return source, err
@@ -172,7 +172,7 @@ func (r *TransportReconciler) readSecret(ctx context.Context, source *brokerSour
 		if source.cluster != "" {
 			text += fmt.Sprintf(", which RabbitmqCluster %q names", source.cluster)
 		}
-		return nil, again(v1alpha1.ReasonSecretNotFound, meaning(means, "%s", text))
+		return nil, transient(v1alpha1.ReasonSecretNotFound, newDisplayError(means, "%s", text))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read Secret %s: %w", name, err)
@@ -183,25 +183,25 @@ func (r *TransportReconciler) readSecret(ctx context.Context, source *brokerSour
 }
 
 func invalidSecret(source brokerSource, err error) error {
-	return stall(v1alpha1.ReasonSecretInvalid, fmt.Errorf("the %s: %w", source, err))
+	return stalled(v1alpha1.ReasonSecretInvalid, fmt.Errorf("the %s: %w", source, err))
 }
 
-// worded is an error with a text of its own that is another one for errors.Is.
-type worded struct {
+// displayError is an error with a text of its own that is another one for errors.Is.
+type displayError struct {
 	text string
 	is   error
 }
 
-func (w *worded) Error() string { return w.text }
-func (w *worded) Unwrap() error { return w.is }
+func (w *displayError) Error() string { return w.text }
+func (w *displayError) Unwrap() error { return w.is }
 
-func meaning(is error, format string, args ...any) error {
-	return &worded{text: fmt.Sprintf(format, args...), is: is}
+func newDisplayError(is error, format string, args ...any) error {
+	return &displayError{text: fmt.Sprintf(format, args...), is: is}
 }
 
-// named adds to the error of a certificate, of a login, or of a host that is not found, where that is from.
-func (run *transportRun) named(err error) error {
-	var why *interruption
+// withSecretContext adds to the error of a certificate, of a login, or of a host that is not found, where that is from.
+func (run *transportRun) withSecretContext(err error) error {
+	var why *stepError
 	if len(run.source.secrets) == 0 || !errors.As(err, &why) {
 		return err
 	}

@@ -207,7 +207,7 @@ func TestAHostThatOnlyItsOwnNamespaceKnowsIsToldWithTheNameThatOthersKnow(t *tes
 		}
 		_, err = port.Queue(t.Context(), "test")
 		hint := `the host in Secret "rabbitmq" has to be ` + host + ".shop"
-		if got := run.named(brokerError(err)); interpret(got).reason != v1alpha1.ReasonBrokerUnreachable || strings.Contains(got.Error(), hint) != told {
+		if got := run.withSecretContext(brokerError(err)); interpret(got).reason != v1alpha1.ReasonBrokerUnreachable || strings.Contains(got.Error(), hint) != told {
 			t.Errorf("got %v", got)
 		}
 	}

@@ -21,6 +21,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/topology"
 	"redrive.dev/redrive/internal/workload"
@@ -34,48 +35,48 @@ type TransportReconciler struct {
 	Recorder events.EventRecorder
 	Options  Options
 
-	brokers *brokers
-	crowds  *crowds
-	polls   *polls
-	gauges  *gauges
-	drops   *drops
-	counts  *statusCounts
-	memory  *memories
-	// verdicts on the policies of Transports, as they were last compiled.
-	verdicts *verdicts
+	brokers        *brokers
+	namespaceSlots *namespaceSlotMap
+	pollSchedule   *pollSchedule
+	queueMetrics   *queueCollector
+	dropMetrics    *dropEstimator
+	counts         *statusCounts
+	memories       *transportMemories
+	// compileCache on the policies of Transports, as they were last compiled.
+	compileCache *compileCache
 	// configMaps of the workers, as they were last read.
 	configMaps *configMapCache
 	// reads of what may be large.
-	reads  reads
-	drift  *drift
-	voices *voices
-	vigil  *vigil
+	reads       reads
+	drift       *drift
+	scraper     *statusScraper
+	fastRequeue *fastRequeue
 
-	restarts  *restarts
-	standings *standings
+	restarts   *restarts
+	conditions *conditionCollector
 
-	contests *contests
-	sidecars *sidecars
-	keda     *keda
+	repairs  *repairLimiter
+	sidecars *sidecarSupport
+	keda     *kedaDiscovery
 	scalers  *scalers
 	grants   *grants
-	upgrades *upgrades
+	rollouts *rolloutLimiter
 }
 
 // transportRun is the state of one reconcile of a Transport.
 type transportRun struct {
 	transport *v1alpha1.Transport
-	subject   *subject
+	status    *statusPatcher
 	// asked is true where the user has changed the Transport since its workers were last brought to what it asks for.
 	asked bool
 	// live are the workers' objects as the cluster has them.
 	live liveWorkers
-	// crowd are the Transports of the namespace that are worked on; nil for one that needs no broker.
-	crowd *crowd
+	// slots are the Transports of the namespace that are worked on; nil for one that needs no broker.
+	slots *namespaceSlots
 	// weighed is what follows from the spec takes of the operator's memory; nil is not counted.
-	weighed *stake
+	weighed *memoryShare
 	// held is what the ConfigMaps of the look take of the operator's memory; nil is not counted.
-	held *stake
+	held *memoryShare
 	// scaled is what scales the workers; empty where nothing does.
 	scaled liveScalers
 
@@ -88,13 +89,13 @@ type transportRun struct {
 	guarded map[string]bool
 	// userVersion is that of the Secret with the login of the workers' own user; empty where there is none.
 	userVersion string
-	// found leads to the broker, and port to what is on it; nil before connect.
-	found found
-	port  *ownPort
+	// endpoint leads to the broker, and port to what is on it; nil before connect.
+	endpoint brokerEndpoint
+	port     *transportView
 	// restarted is when the broker was found to be started again; zero where that is not known.
 	restarted time.Time
 	// admin is the port by which the users of the workers are kept; nil before it is looked for.
-	admin *ownPort
+	admin *transportView
 	// ending is the namespace of a Transport that is deleted, where it is being deleted too; endingErr says that nobody knows.
 	ending    *corev1.Namespace
 	endingErr error
@@ -130,13 +131,13 @@ const gatherOwned = 250 * time.Millisecond
 // setup registers the reconciler. Of policies, only a change of the spec concerns a Transport.
 func (r *TransportReconciler) setup(mgr ctrl.Manager, name string, options controller.Options) error {
 	changed := builder.WithPredicates(predicate.GenerationChangedPredicate{})
-	policies := &waker{users: r.usersOf, changed: map[string]map[types.NamespacedName]bool{}}
+	policies := &policyEventGatherer{users: r.usersOf, changed: map[string]map[types.NamespacedName]bool{}}
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named(name).
 		For(&v1alpha1.Transport{}, changed).
 		Watches(&appsv1.Deployment{}, gathered(gatherOwned, requests(ownerOf))).
 		Watches(&corev1.ConfigMap{}, gathered(gatherOwned, requests(ownerOf)), builder.OnlyMetadata).
-		Watches(&appsv1.Deployment{}, r.upgrades.whenOneEnds()).
+		Watches(&appsv1.Deployment{}, r.rollouts.whenOneEnds()).
 		WatchesRawSource(source.Func(r.restarts.watch)).
 		Watches(&v1alpha1.RetryPolicy{}, policies.handler(), changed).
 		WithOptions(options).
@@ -160,6 +161,13 @@ func (r *TransportReconciler) usersOf(ctx context.Context, policies ...types.Nam
 	return users(ctx, r.Client, policies...)
 }
 
+var (
+	// errNothingToDo ends a reconcile early: the Transport is gone, or the operator is stopping.
+	errNothingToDo = errors.New("nothing to do")
+	// errBrokerChanged ends a reconcile that queued for a broker which is no longer the Transport's.
+	errBrokerChanged = errors.New("the broker of the Transport has changed")
+)
+
 // +kubebuilder:rbac:groups=redrive.dev,resources=transports,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=redrive.dev,resources=transports/status,verbs=patch
 // +kubebuilder:rbac:groups=redrive.dev,resources=transports/finalizers,verbs=update
@@ -172,34 +180,79 @@ func (r *TransportReconciler) usersOf(ctx context.Context, policies ...types.Nam
 // +kubebuilder:rbac:groups=rabbitmq.com,resources=rabbitmqclusters,verbs=get
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// look does what is to be done.
-func (r *TransportReconciler) look(ctx context.Context, run *transportRun) (ctrl.Result, error) {
-	name := client.ObjectKeyFromObject(run.transport)
-	err := run.named(r.take(ctx, run))
-	soon := sooner(run.due, r.vigil.next(name, len(run.live.rolling()) > 0, time.Now()))
-	next := sooner(soon, r.polls.next(run.transport.Status.Broker, time.Now(), r.Options.PollInterval))
-	result, err := conclude(ctx, r.Client, run.subject, err, run.told(), next)
-	r.standings.see(run)
+// Reconcile brings the broker and the worker Deployments to what the Transport asks for: load, resolveBroker, acquireSlot, reconcileSteps, and
+// finish, which writes the status. It implements reconcile.Reconciler.
+func (r *TransportReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	result, err := r.reconcile(ctx, req.NamespacedName)
+	switch {
+	case errors.Is(err, errNothingToDo):
+		return ctrl.Result{}, nil
+	case errors.Is(err, errBrokerChanged):
+		return ctrl.Result{RequeueAfter: againAfterConflict}, nil
+	}
 	return result, err
 }
 
-// take takes the steps, those of a deletion or all others.
-func (r *TransportReconciler) take(ctx context.Context, run *transportRun) error {
+// reconcile loads the Transport, waits for a slot at its broker where it needs one, and takes the steps.
+func (r *TransportReconciler) reconcile(ctx context.Context, name types.NamespacedName) (ctrl.Result, error) {
+	run, err := r.load(ctx, name)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if run.mayNeedBroker() {
+		seated, leave, later, err := r.acquireSlot(ctx, run)
+		defer leave()
+		if err != nil || seated == nil {
+			return later, err
+		}
+		run = seated
+	} else {
+		r.resolveBroker(ctx, run)
+	}
+	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
+	defer cancel()
+	held := r.brokers.budget.hold(name.Namespace)
+	defer held.release()
+	run.weighed = r.brokers.budget.hold(name.Namespace)
+	defer run.weighed.release()
+	run.held = r.configMaps.budget.hold(name.Namespace)
+	defer run.held.release()
+	defer func() {
+		if run.port != nil {
+			run.port.done()
+		}
+	}()
+	return r.reconcileNow(broker.WithMeter(ctx, held), run)
+}
+
+// reconcileNow takes the steps and writes their outcome into the status. The Transport has its slot.
+func (r *TransportReconciler) reconcileNow(ctx context.Context, run *transportRun) (ctrl.Result, error) {
+	name := client.ObjectKeyFromObject(run.transport)
+	err := run.withSecretContext(r.reconcileSteps(ctx, run))
+	soon := sooner(run.due, r.fastRequeue.next(name, len(run.live.rolling()) > 0, time.Now()))
+	next := sooner(soon, r.pollSchedule.next(run.transport.Status.Broker, time.Now(), r.Options.PollInterval))
+	result, err := finish(ctx, r.Client, run.status, err, run.warningTexts(), next)
+	r.conditions.record(run)
+	return result, err
+}
+
+// reconcileSteps takes the steps in their order: those of a deletion, or the others.
+func (r *TransportReconciler) reconcileSteps(ctx context.Context, run *transportRun) error {
 	if !run.transport.DeletionTimestamp.IsZero() {
 		return r.delete(ctx, run)
 	}
 	return runSteps(ctx, run,
 		r.addFinalizer,
 		r.readWorkers,
-		r.orKeep(r.checkSize),
-		r.orKeep(r.compile),
+		r.bestEffort(r.checkSize),
+		r.bestEffort(r.compile),
 		r.askWorkers,
 		r.lookForSecrets,
 		r.connect,
-		r.orKeep(r.applyTopology),
+		r.bestEffort(r.applyTopology),
 		r.warnOfSharing,
-		r.orKeep(r.keepUser),
-		r.orKeep(r.applyWorkers),
+		r.bestEffort(r.keepUser),
+		r.bestEffort(r.applyWorkers),
 		r.applyQuarantine,
 		r.removeWorkers,
 		r.refreshPods,
@@ -208,29 +261,29 @@ func (r *TransportReconciler) take(ctx context.Context, run *transportRun) error
 	)
 }
 
-// forget drops what is kept in memory about a Transport that is gone.
+// forget drops everything that is kept in memory about a deleted Transport.
 func (r *TransportReconciler) forget(name types.NamespacedName) {
 	r.brokers.gone(name)
-	r.gauges.forget(name)
-	r.drops.forget(name)
-	r.standings.forget(name)
+	r.queueMetrics.forget(name)
+	r.dropMetrics.forget(name)
+	r.conditions.forget(name)
 	r.counts.forget(name)
-	r.memory.forget(name)
-	r.verdicts.forget(name)
+	r.memories.forget(name)
+	r.compileCache.forget(name)
 	r.configMaps.forget(name)
 	r.drift.forget(name)
-	r.contests.forget(name)
-	r.voices.forget(name)
-	r.vigil.forget(name)
+	r.repairs.forget(name)
+	r.scraper.forget(name)
+	r.fastRequeue.forget(name)
 	r.restarts.forget(name)
 	r.scalers.forget(name)
-	r.upgrades.forget(name)
+	r.rollouts.forget(name)
 }
 
 // addFinalizer comes before anything is made that it has to clean up.
 func (r *TransportReconciler) addFinalizer(ctx context.Context, run *transportRun) error {
 	if controllerutil.AddFinalizer(run.transport, v1alpha1.Finalizer) {
-		return run.subject.writeMeta(ctx, r.Client)
+		return run.status.writeMeta(ctx, r.Client)
 	}
 	return nil
 }
@@ -241,7 +294,7 @@ func (r *TransportReconciler) compile(ctx context.Context, run *transportRun) er
 	var err error
 	run.compiled, err = r.compileNow(ctx, run)
 	if refused, ok := errors.AsType[*compile.Error](err); ok {
-		return stall(refused.Reason, err)
+		return stalled(refused.Reason, err)
 	}
 	if err == nil {
 		if merged := run.compiled.Merged(); merged != "" {
@@ -275,7 +328,7 @@ func (r *TransportReconciler) complete(ctx context.Context, run *transportRun) e
 		return run.incomplete
 	}
 	if rolling := run.live.rolling(); len(rolling) > 0 {
-		return wait(v1alpha1.ReasonProgressing, 0, r.rolloutError(ctx, rolling))
+		return waiting(v1alpha1.ReasonProgressing, 0, r.rolloutError(ctx, rolling))
 	}
 	return nil
 }

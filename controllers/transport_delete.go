@@ -48,7 +48,7 @@ func (r *TransportReconciler) delete(ctx context.Context, run *transportRun) err
 		return run.endingErr
 	}
 	if run.ending != nil {
-		run.subject.eventsOf = run.ending
+		run.status.eventsOf = run.ending
 		return r.release(ctx, run, "its namespace is being deleted")
 	}
 	err := runSteps(ctx, run, r.readWorkers, r.connect)
@@ -58,12 +58,12 @@ func (r *TransportReconciler) delete(ctx context.Context, run *transportRun) err
 	if err == nil {
 		err = r.takeDown(ctx, run)
 	}
-	return withWayOut(err)
+	return withDeletionAdvice(err)
 }
 
-// withWayOut adds to what keeps a deletion waiting for the broker how it can end without it.
-func withWayOut(err error) error {
-	var why *interruption
+// withDeletionAdvice adds to what keeps a deletion waiting for the broker how it can end without it.
+func withDeletionAdvice(err error) error {
+	var why *stepError
 	if !errors.As(err, &why) {
 		return err
 	}
@@ -71,7 +71,7 @@ func withWayOut(err error) error {
 	case v1alpha1.ReasonBrokerUnreachable, v1alpha1.ReasonBrokerRefused, v1alpha1.ReasonBrokerNotFound,
 		v1alpha1.ReasonBrokerChanged, v1alpha1.ReasonSecretInvalid, v1alpha1.ReasonSecretNotFound:
 		told := *why
-		told.err = fmt.Errorf("%w; to let the Transport go without its broker, set spec.deletionPolicy to Retain", why.err)
+		told.err = fmt.Errorf("%w; to delete the Transport without its broker, set spec.deletionPolicy to Retain", why.err)
 		return &told
 	}
 	return err
@@ -98,7 +98,7 @@ func (r *TransportReconciler) endingNamespace(ctx context.Context, run *transpor
 // its namespace, and by the log.
 func (r *TransportReconciler) release(ctx context.Context, run *transportRun, why string) error {
 	sent := run.transport.Status.Deletions
-	doubts := r.memory.doubt(client.ObjectKeyFromObject(run.transport), sent)
+	doubts := r.memories.doubt(client.ObjectKeyFromObject(run.transport), sent)
 	if left := doubts.Awaited(sent, r.Options.Waits, time.Now()); left > 0 {
 		return errAwaited(left)
 	}
@@ -112,7 +112,7 @@ func (r *TransportReconciler) release(ctx context.Context, run *transportRun, wh
 		note = fmt.Sprintf("the Transport %s/%s goes, because %s, and leaves %s; left %s",
 			run.transport.Namespace, run.transport.Name, why, users, leftText(run.transport))
 	}
-	run.subject.event(corev1.EventTypeWarning, "Retained", note)
+	run.status.event(corev1.EventTypeWarning, "Retained", note)
 	ctrl.LoggerFrom(ctx).Info("the Transport goes and its objects stay", "note", note)
 	return r.removeFinalizer(ctx, run)
 }
@@ -148,7 +148,7 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 	}
 	workersGone := len(run.live.all()) == 0 && len(pods) == 0
 	state := stateOf(t)
-	state.Doubts = r.memory.doubt(client.ObjectKeyFromObject(t), state.Deletions)
+	state.Doubts = r.memories.doubt(client.ObjectKeyFromObject(t), state.Deletions)
 	report, err := apply.Delete(ctx, run.port, apply.DeleteInput{
 		Owner: r.owner(t), Prefix: compile.NamesOf(t).Prefix, State: state,
 		Force:       t.Spec.DeletionPolicy == v1alpha1.DeletionDelete,
@@ -157,7 +157,7 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 	t.Status.Created, t.Status.Deletions = report.Created, report.Deletions
 	t.Status.Retiring = r.counts.retiring(client.ObjectKeyFromObject(t), t.Status.Retiring, report.Retiring, time.Now())
 	if len(report.Steps) > 0 {
-		run.subject.event(corev1.EventTypeNormal, "TopologyUpdated", stepsText(report.Steps))
+		run.status.event(corev1.EventTypeNormal, "TopologyUpdated", stepsText(report.Steps))
 	}
 	if err != nil {
 		return brokerError(err)
@@ -169,7 +169,7 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 	}
 	if !workersGone {
 		// Quarantined messages are left for their pod, as all else is for the workers, and it goes with them.
-		if err := r.runQuarantine(ctx, run, censusOfBlocked(report.Blocked)); err != nil {
+		if err := r.runQuarantine(ctx, run, messageCountsOfBlocked(report.Blocked)); err != nil {
 			return err
 		}
 		if err := r.readOn(ctx, run, report.Retiring); err != nil {
@@ -205,7 +205,7 @@ func (r *TransportReconciler) stopWorkers(ctx context.Context, run *transportRun
 		text += fmt.Sprintf("; Deployment %s was orphaned and is left alone: delete it, or set spec.deletionPolicy to Retain",
 			joinedBy(", ", orphans))
 	}
-	return wait(v1alpha1.ReasonDeleting, run.untilWorkersStop(), errors.New(text))
+	return waiting(v1alpha1.ReasonDeleting, run.untilWorkersStop(), errors.New(text))
 }
 
 // orphans are the Deployments that were the Transport's and are nobody's any more, as after a deletion with
@@ -249,32 +249,32 @@ func (r *TransportReconciler) afterStage(ctx context.Context, run *transportRun,
 			return err
 		}
 		if len(report.Left) > 0 {
-			run.subject.event(corev1.EventTypeNormal, "Retained", listed(report.Left, findingText))
+			run.status.event(corev1.EventTypeNormal, "Retained", listed(report.Left, findingText))
 		}
 		return r.removeFinalizer(ctx, run)
 	case len(report.Failures) > 0:
-		return again(v1alpha1.ReasonBrokerRefused, errors.New(listed(report.Failures, failureText)))
+		return transient(v1alpha1.ReasonBrokerRefused, errors.New(listed(report.Failures, failureText)))
 	case len(report.Blocked) > 0:
-		return wait(v1alpha1.ReasonDeletionBlocked, report.RequeueAfter, fmt.Errorf("queues hold messages: %s; %s, %s",
-			listed(holding(run.transport.Status.Retiring, report.Blocked), blockedText), run.remedy(report), wayOut))
+		return waiting(v1alpha1.ReasonDeletionBlocked, report.RequeueAfter, fmt.Errorf("queues hold messages: %s; %s, %s",
+			listed(holding(run.transport.Status.Retiring, report.Blocked), blockedText), run.remedy(report), deletionAdvice))
 	case len(report.Rebound) > 0:
-		return wait(v1alpha1.ReasonDeleting, report.RequeueAfter, fmt.Errorf(
-			"somebody bound queues again: %s; let their owner stop that, %s", joinedBy(", ", report.Rebound), wayOut))
+		return waiting(v1alpha1.ReasonDeleting, report.RequeueAfter, fmt.Errorf(
+			"somebody bound queues again: %s; let their owner stop that, %s", joinedBy(", ", report.Rebound), deletionAdvice))
 	case len(report.Uncounted) > 0:
-		return wait(v1alpha1.ReasonDeleting, report.RequeueAfter, fmt.Errorf(
+		return waiting(v1alpha1.ReasonDeleting, report.RequeueAfter, fmt.Errorf(
 			"the broker has not counted the messages in %s; if that stays, look whether its statistics are switched off or a node is down, %s",
-			joinedBy(", ", report.Uncounted), wayOut))
+			joinedBy(", ", report.Uncounted), deletionAdvice))
 	case report.Awaited > 0:
 		return errAwaited(report.Awaited)
 	default:
-		return wait(v1alpha1.ReasonDeleting, report.RequeueAfter, errors.New("the objects are on their way out of the broker"))
+		return waiting(v1alpha1.ReasonDeleting, report.RequeueAfter, errors.New("the objects are on their way out of the broker"))
 	}
 }
 
 // errAwaited keeps a Transport whose objects may still be deleted by a request that had no answer: one that is made again with the same
 // queues would lose them.
 func errAwaited(left time.Duration) error {
-	return wait(v1alpha1.ReasonDeleting, left, errors.New(
+	return waiting(v1alpha1.ReasonDeleting, left, errors.New(
 		"a request to delete something on the broker had no answer, and may still be carried out: the Transport goes when it cannot any more"))
 }
 
@@ -290,17 +290,17 @@ func (run *transportRun) remedy(report apply.DeleteReport) string {
 	}
 }
 
-// wayOut of a deletion that waits for somebody.
-const wayOut = "or set spec.deletionPolicy to Retain to leave everything on the broker, or to Delete to lose what is in it"
+// deletionAdvice of a deletion that waits for somebody.
+const deletionAdvice = "or set spec.deletionPolicy to Retain to leave everything on the broker, or to Delete to lose what is in it"
 
 // removeFinalizer lets the API server delete the Transport.
 func (r *TransportReconciler) removeFinalizer(ctx context.Context, run *transportRun) error {
 	controllerutil.RemoveFinalizer(run.transport, v1alpha1.Finalizer)
-	if err := run.subject.writeMeta(ctx, r.Client); client.IgnoreNotFound(err) != nil {
+	if err := run.status.writeMeta(ctx, r.Client); client.IgnoreNotFound(err) != nil {
 		return err
 	}
 	r.forget(client.ObjectKeyFromObject(run.transport))
-	return wait(v1alpha1.ReasonDeleting, 0, errors.New("the objects on the broker are dealt with"))
+	return waiting(v1alpha1.ReasonDeleting, 0, errors.New("the objects on the broker are dealt with"))
 }
 
 func queueNames(t *v1alpha1.Transport) []string {

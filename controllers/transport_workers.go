@@ -78,7 +78,7 @@ func (r *TransportReconciler) applyWorkers(ctx context.Context, run *transportRu
 		switch {
 		case isRefusal(err):
 			refused = true
-			run.partly(stall(v1alpha1.ReasonWorkloadInvalid, fmt.Errorf("worker %q: %w", worker.Name, err)))
+			run.partly(stalled(v1alpha1.ReasonWorkloadInvalid, fmt.Errorf("worker %q: %w", worker.Name, err)))
 		case err != nil:
 			return fmt.Errorf("worker %q: %w", worker.Name, err)
 		}
@@ -90,7 +90,7 @@ func (r *TransportReconciler) applyWorkers(ctx context.Context, run *transportRu
 	if !refused && !run.awaitsUser() {
 		run.transport.Status.WorkersGeneration = run.transport.Generation
 	}
-	run.warnOfUpgrade(r.upgrades.limit)
+	run.warnOfUpgrade(r.rollouts.limit)
 	run.transport.Status.Workers = run.live.summary()
 	return nil
 }
@@ -143,15 +143,15 @@ func (r *TransportReconciler) applyDeployment(ctx context.Context, run *transpor
 // the Transport from being ready.
 func (r *TransportReconciler) applyObject(ctx context.Context, run *transportRun, desired, current, result client.Object) error {
 	err := r.write(ctx, run, desired, current, result)
-	if errors.Is(err, errContested) || errors.Is(err, errTurn) {
-		run.partly(wait(v1alpha1.ReasonProgressing, 0, err))
+	if errors.Is(err, errFieldManagerConflict) || errors.Is(err, errTurn) {
+		run.partly(waiting(v1alpha1.ReasonProgressing, 0, err))
 		return nil
 	}
 	return err
 }
 
 // write applies an object unless the cluster has it so already. result takes what the API server made of it; it stays empty
-// where nothing was written. The error is a *refusal, or errContested, where trying again does not help, and errTurn where it has
+// where nothing was written. The error is a *refusal, or errFieldManagerConflict, where trying again does not help, and errTurn where it has
 // to wait.
 func (r *TransportReconciler) write(ctx context.Context, run *transportRun, desired, current, result client.Object) error {
 	kind := desired.GetObjectKind().GroupVersionKind().Kind
@@ -163,8 +163,8 @@ func (r *TransportReconciler) write(ctx context.Context, run *transportRun, desi
 		return err
 	}
 	name, object := client.ObjectKeyFromObject(run.transport), kind+" "+desired.GetName()
-	r.contests.want(name, object, form.GetAnnotations()[stampAnnotation])
-	if r.contests.isSame(name, object, current) {
+	r.repairs.want(name, object, form.GetAnnotations()[stampAnnotation])
+	if r.repairs.isSame(name, object, current) {
 		return nil
 	}
 	current, err = r.whole(ctx, current)
@@ -176,15 +176,15 @@ func (r *TransportReconciler) write(ctx context.Context, run *transportRun, desi
 		return err
 	}
 	if same {
-		r.contests.found(name, object, current)
+		r.repairs.found(name, object, current)
 		return nil
 	}
-	if !r.contests.mayWrite(name, object, time.Now()) {
-		return r.contests.contested(object, current)
+	if !r.repairs.mayWrite(name, object, time.Now()) {
+		return r.repairs.contested(object, current)
 	}
-	done, err := r.upgrades.turn(ctx, run, current, form)
+	done, err := r.rollouts.turn(ctx, run, current, form)
 	if err != nil {
-		r.contests.drop(name, object) // Nobody has changed it meanwhile when it is written later.
+		r.repairs.drop(name, object) // Nobody has changed it meanwhile when it is written later.
 		return fmt.Errorf("%s: %w", object, err)
 	}
 	err = r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(form), client.FieldOwner(fieldOwner), client.ForceOwnership)
@@ -208,15 +208,15 @@ func (r *TransportReconciler) write(ctx context.Context, run *transportRun, desi
 
 // reportWrite tells of what was written by an event, and whether it undid what somebody else did.
 func (r *TransportReconciler) reportWrite(run *transportRun, object string, before, after client.Object) {
-	switch r.contests.wrote(client.ObjectKeyFromObject(run.transport), object, before, after, time.Now()) {
+	switch r.repairs.wrote(client.ObjectKeyFromObject(run.transport), object, before, after, time.Now()) {
 	case wroteRepair:
-		run.subject.eventRestored(after, object+" was changed or deleted"+lastManager(before)+" and is put right")
+		run.status.eventRestored(after, object+" was changed or deleted"+lastManager(before)+" and is put right")
 	case wroteChange:
 		reason := "Updated"
 		if before == nil {
 			reason = "Created"
 		}
-		run.subject.eventAbout(after, reason, object)
+		run.status.eventAbout(after, reason, object)
 	case wroteNothing:
 	}
 }
@@ -250,7 +250,7 @@ func (r *TransportReconciler) removeWorkers(ctx context.Context, run *transportR
 }
 
 func (r *TransportReconciler) remove(ctx context.Context, run *transportRun, kind string, object client.Object) error {
-	r.contests.drop(client.ObjectKeyFromObject(run.transport), kind+" "+object.GetName())
+	r.repairs.drop(client.ObjectKeyFromObject(run.transport), kind+" "+object.GetName())
 	if !object.GetDeletionTimestamp().IsZero() {
 		return nil
 	}
@@ -262,7 +262,7 @@ func (r *TransportReconciler) remove(ctx context.Context, run *transportRun, kin
 	if err != nil {
 		return fmt.Errorf("delete %s %s: %w", kind, object.GetName(), err)
 	}
-	run.subject.eventAbout(object, "Deleted", kind+" "+object.GetName())
+	run.status.eventAbout(object, "Deleted", kind+" "+object.GetName())
 	return nil
 }
 

@@ -347,8 +347,8 @@ func TestEveryRequestHeaderIsOnThePageOfTheHandler(t *testing.T) {
 }
 
 func TestEveryMetricOfTheOperatorIsOnThePageOfTheWorker(t *testing.T) {
-	mentioned(t, "docs/worker.md", in(t, "controllers/gauges.go", `desc\("(\w+)"`)...)
-	mentioned(t, "docs/worker.md", in(t, "controllers/standings.go", `NewDesc\("(\w+)"`)...)
+	mentioned(t, "docs/worker.md", in(t, "controllers/metrics_queues.go", `desc\("(\w+)"`)...)
+	mentioned(t, "docs/worker.md", in(t, "controllers/metrics_conditions.go", `NewDesc\("(\w+)"`)...)
 	mentioned(t, "docs/worker.md", in(t, "controllers/drift.go", `Name: "(\w+)"`)...)
 	mentioned(t, "docs/transport.md", in(t, "controllers/drift.go", `"(namespace|transport|kind|action)"`)...)
 }

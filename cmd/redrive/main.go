@@ -8,16 +8,16 @@ import (
 	"os/signal"
 	"syscall"
 
-	"redrive.dev/redrive/internal/child"
 	"redrive.dev/redrive/internal/cli"
 	"redrive.dev/redrive/internal/handler"
+	"redrive.dev/redrive/internal/subprocess"
 )
 
 func main() {
 	handler.GuardStandardLog()
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	os.Exit(child.Main(func() int {
+	os.Exit(subprocess.Main(func() int {
 		return cli.Main(context.Background(), cli.Environment{
 			In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv, Signals: signals, Program: os.Args[0],
 		}, os.Args[1:])

@@ -130,7 +130,7 @@ func TestAMessageOf128MiBStopsNobodyWhoIsBehindIt(t *testing.T) {
 	})
 	most, err := s.process.most()
 	must(t, err)
-	counted := regexp.MustCompile(`redrive_messages_handled_total{outcome="refused",queue="test",strategy=""} (\d+)`)
+	counted := regexp.MustCompile(`redrive_messages_handled_total{outcome="rejected",queue="test",strategy=""} (\d+)`)
 	if metrics := metricsOf(address); !counted.MatchString(metrics) {
 		t.Errorf("it is not counted: %s", metrics)
 	}

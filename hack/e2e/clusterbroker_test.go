@@ -21,7 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"redrive.dev/redrive/internal/tunnel"
+	"redrive.dev/redrive/internal/portforward"
 )
 
 const (
@@ -107,7 +107,7 @@ func rabbitPod(name string) corev1.PodSpec {
 // forward gives an address of loopback that leads to a port of the broker's pod, also after its container started again.
 // Each connection goes through the API server by itself: one that breaks or hangs takes no other with it.
 func (n *clusterNode) forward(ctx context.Context, port int) (string, error) {
-	route, err := tunnel.Find(ctx, n.e.client, n.e.hostOf(n.service), port, n.e.namespace)
+	route, err := portforward.Find(ctx, n.e.client, n.e.hostOf(n.service), port, n.e.namespace)
 	if err != nil {
 		return "", fmt.Errorf("find RabbitMQ in the cluster: %w", err)
 	}
@@ -129,9 +129,9 @@ func (n *clusterNode) forward(ctx context.Context, port int) (string, error) {
 }
 
 // connect passes one connection on until either side ends it.
-func (n *clusterNode) connect(ctx context.Context, client net.Conn, route tunnel.Route) {
+func (n *clusterNode) connect(ctx context.Context, client net.Conn, route portforward.Route) {
 	defer func() { _ = client.Close() }()
-	dial, carrier, err := tunnel.Open(n.e.config, route)
+	dial, carrier, err := portforward.Open(n.e.config, route)
 	if err != nil {
 		return
 	}

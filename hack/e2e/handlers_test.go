@@ -145,7 +145,7 @@ func (s *shop) checkNoAttemptBurnt(times int) {
 func TestMessagesOfAKilledTeamsImageAreHandledByAQuarantinePod(t *testing.T) {
 	long(t)
 	t.Parallel()
-	checkQuarantine(t, openShop(t, "quarantined messages-exec", plan{change: inTeamsImage(t, execHandler())}))
+	checkQuarantine(t, openShop(t, "quarantine-exec", plan{change: inTeamsImage(t, execHandler())}))
 }
 
 // TestACommandThatEatsTheMemoryOfItsPodIsConvictedAlone: the kernel ends the command, or with cgroups of version 2 all of its

@@ -19,7 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"redrive.dev/redrive/internal/tunnel"
+	"redrive.dev/redrive/internal/portforward"
 )
 
 const (
@@ -122,9 +122,9 @@ func (e *environment) operatorMetrics(ctx context.Context, namespace, pod string
 
 // getMetrics of an operator's pod, over a forwarded port: the API server's proxy would keep the token to itself.
 func (e *environment) getMetrics(ctx context.Context, namespace, pod, token string) (status int, data []byte, err error) {
-	route := tunnel.Route{Port: operatorMetricsPort}
+	route := portforward.Route{Port: operatorMetricsPort}
 	route.Pod.Namespace, route.Pod.Name = namespace, pod
-	dial, closer, err := tunnel.Open(e.config, route)
+	dial, closer, err := portforward.Open(e.config, route)
 	if err != nil {
 		return 0, nil, fmt.Errorf("metrics of pod %s: %w", pod, err)
 	}

@@ -179,8 +179,8 @@ func words(t *testing.T) map[string][]string {
 
 func TestTheStatesAreTheBreakers(t *testing.T) {
 	want := `"` + strings.Join(words(t)["state"], `", "`) + `"`
-	if !strings.Contains(string(must(read("internal/guard/breaker.go"))), want) {
-		t.Errorf("internal/guard/breaker.go does not have %s", want)
+	if !strings.Contains(string(must(read("internal/resilience/breaker.go"))), want) {
+		t.Errorf("internal/resilience/breaker.go does not have %s", want)
 	}
 }
 

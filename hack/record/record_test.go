@@ -44,7 +44,7 @@ func TestARunExportsWhatIsListedAndAllKindsOfQueues(t *testing.T) {
 	}
 	for _, want := range []string{
 		"redrive_queue_messages role work", "redrive_queue_messages role lane", "redrive_queue_messages role failure",
-		"redrive_queue_messages role quarantined messages", "redrive_transport_condition condition Ready", "redrive_published_config_info transport orders",
+		"redrive_queue_messages role quarantine", "redrive_transport_condition condition Ready", "redrive_published_config_info transport orders",
 		"redrive_messages_handled_total outcome succeeded", "redrive_connection_up role publish",
 		"leader_election_master_status name " + leaseName, "controller_runtime_reconcile_total controller transport",
 	} {

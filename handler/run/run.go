@@ -17,9 +17,9 @@ import (
 	"syscall"
 
 	"redrive.dev/redrive/handler"
-	"redrive.dev/redrive/internal/child"
 	calls "redrive.dev/redrive/internal/handler"
 	"redrive.dev/redrive/internal/quarantine"
+	"redrive.dev/redrive/internal/subprocess"
 	"redrive.dev/redrive/internal/worker"
 )
 
@@ -39,7 +39,7 @@ func Main(h handler.Handler) {
 	flag.Parse()
 	worker.LetHeapGrow()
 	calls.GuardStandardLog()
-	os.Exit(child.Main(func() int {
+	os.Exit(subprocess.Main(func() int {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 		defer stop()
 		return exitCode(Run(ctx, h, *o))

@@ -192,8 +192,8 @@ func (r *run) retireAll(ctx context.Context) error {
 	for _, queue := range r.Difference.ExtraQueues {
 		states[queue.Name] = v1alpha1.Retirement{Queue: queue.Name}
 	}
-	letGo := map[string]topology.LetGo{}
-	for _, queue := range r.Difference.LetGo {
+	letGo := map[string]topology.ReleasedQueue{}
+	for _, queue := range r.Difference.Released {
 		letGo[queue.Queue] = queue
 		states[queue.Queue] = v1alpha1.Retirement{Queue: queue.Queue}
 	}
@@ -265,7 +265,7 @@ func (r *run) stillNeeded(name string, left map[string]bool) bool {
 
 // held is true for a queue by which messages go that may be meant for one that could not be made or bound.
 func (r *run) held(name string) bool {
-	return slices.Contains(r.Difference.Held, name) || slices.ContainsFunc(r.observed.BindingsTo(name), func(b topology.Binding) bool {
+	return slices.Contains(r.Difference.Deferred, name) || slices.ContainsFunc(r.observed.BindingsTo(name), func(b topology.Binding) bool {
 		return r.lacking[b.Source]
 	})
 }
@@ -282,7 +282,7 @@ func (r *run) hold(name string) v1alpha1.Retirement {
 // letGo takes from a queue that was adopted what we added to it, once workers had the time to read that they do not consume
 // it any more, and what they put into lanes until then had the time to come back.
 func (r *run) letGo(
-	ctx context.Context, retirer *retirer, queue topology.LetGo, state v1alpha1.Retirement,
+	ctx context.Context, retirer *retirer, queue topology.ReleasedQueue, state v1alpha1.Retirement,
 ) (kept v1alpha1.Retirement, gone bool, err error) {
 	now := r.clock()
 	consumed := slices.Contains(r.input.Consumed, queue.Queue)

@@ -221,7 +221,7 @@ func (r *removal) drain(ctx context.Context, cut bool) error {
 		}
 	}
 	var wait time.Duration
-	look := topology.Look{Began: began, Ended: r.clock()}
+	look := topology.ObservationWindow{Began: began, Ended: r.clock()}
 	r.report.Retiring, r.report.Drained, wait = topology.Drain(r.State.Retiring, seen, cut, look, r.Waits)
 	if !r.report.Drained {
 		r.report.RequeueAfter = wait

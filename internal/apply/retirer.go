@@ -47,7 +47,7 @@ func (r *retirer) step(
 	if err != nil {
 		return state, false, r.fail(deletion(state.Queue), err)
 	}
-	next, decision, wait := topology.Retire(state, seen, topology.Look{Began: began, Ended: r.clock()}, waits)
+	next, decision, wait := topology.Retire(state, seen, topology.ObservationWindow{Began: began, Ended: r.clock()}, waits)
 	if decision == topology.DecisionDelete {
 		// That it goes is written down first, which only an operator can do that knows all that was written before. Then the queue is
 		// looked at once more, so that nothing is between what was seen and the deletion.
@@ -58,7 +58,7 @@ func (r *retirer) step(
 		if queue, seen, ways, err = r.look(ctx, state.Queue); err != nil {
 			return state, false, r.fail(deletion(state.Queue), err)
 		}
-		next, decision, wait = topology.Retire(state, seen, topology.Look{Began: began, Ended: r.clock()}, waits)
+		next, decision, wait = topology.Retire(state, seen, topology.ObservationWindow{Began: began, Ended: r.clock()}, waits)
 	}
 	if seen != nil && r.known != nil && !topology.SameQueue(*r.known, queue) {
 		r.wait = soonest(r.wait, again) // somebody has made it anew
@@ -131,7 +131,7 @@ func (r *retirer) remove(
 // not exist.
 func (r *retirer) look(
 	ctx context.Context, name string,
-) (queue topology.Queue, seen *topology.Sighting, ways []topology.Binding, err error) {
+) (queue topology.Queue, seen *topology.QueueObservation, ways []topology.Binding, err error) {
 	// The count comes last, as what is nearest to what is done about it.
 	bindings, err := r.port.Bindings(ctx, name)
 	if err != nil {
@@ -152,7 +152,7 @@ func (r *retirer) look(
 			inlets = append(inlets, binding)
 		}
 	}
-	seen = &topology.Sighting{
+	seen = &topology.QueueObservation{
 		Evidence: state.Evidence, Bound: len(inlets) > 0, Returning: len(returns) > 0,
 	}
 	if seen.Bound {

@@ -96,7 +96,7 @@ func TestRunServesTheMetricsAndTheStatusOfAllWorkers(t *testing.T) {
 	if len(transport.Workers) != 3 {
 		t.Fatalf("workers %+v, want two, and a quarantine process", transport.Workers)
 	}
-	for i, want := range []string{"default", "second", "second quarantined messages"} {
+	for i, want := range []string{"default", "second", "second quarantine"} {
 		if got := transport.Workers[i]; strings.TrimSpace(got.Worker+" "+got.Process) != want || got.ConfigHash == "" || len(got.Pipeline) == 0 {
 			t.Errorf("worker %d is %+v, want %s", i, got, want)
 		}

@@ -92,7 +92,7 @@ func (s *started) stop(t *testing.T) {
 	}
 }
 
-var programLine = regexp.MustCompile(`the worker's program starts".* worker=(\S+)( process=quarantined messages)? process=(\d+)`)
+var programLine = regexp.MustCompile(`the worker's program starts".* worker=(\S+)( process=quarantine)? process=(\d+)`)
 
 // programs are the processes of the team's program that were started, by their ids.
 func (s *started) programs(quarantine bool) []int {

@@ -11,10 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"redrive.dev/redrive/internal/child"
 	"redrive.dev/redrive/internal/cli/terminal"
 	"redrive.dev/redrive/internal/local"
 	"redrive.dev/redrive/internal/manifest"
+	"redrive.dev/redrive/internal/subprocess"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -95,7 +95,7 @@ func programOnly(command *cobra.Command, args []string) error {
 	case len(args) == 0:
 		return errors.New("there is no program after --")
 	}
-	if _, err := child.Find(child.Command{Args: args}); err != nil {
+	if _, err := subprocess.Find(subprocess.Command{Args: args}); err != nil {
 		return fmt.Errorf("the program after --: %w", err)
 	}
 	return nil

@@ -26,9 +26,9 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/credentials"
+	"redrive.dev/redrive/internal/portforward"
 	"redrive.dev/redrive/internal/status"
 	"redrive.dev/redrive/internal/topology"
-	"redrive.dev/redrive/internal/tunnel"
 )
 
 // readWithin bounds the reading of one vhost, with the way to it.
@@ -297,14 +297,14 @@ func (c *remoteCluster) way(ctx context.Context, end credentials.Management, nam
 	if err != nil {
 		return nil, err
 	}
-	route, err := tunnel.Find(ctx, c.client, host, port, namespace)
-	if errors.Is(err, tunnel.ErrOutside) {
+	route, err := portforward.Find(ctx, c.client, host, port, namespace)
+	if errors.Is(err, portforward.ErrOutside) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err //nolint:wrapcheck // it names the Service
 	}
-	dial, closer, err := tunnel.Open(c.config, route)
+	dial, closer, err := portforward.Open(c.config, route)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // it names the pod
 	}

@@ -9,9 +9,9 @@ import (
 	"sync"
 
 	"redrive.dev/redrive/api/v1alpha1"
-	"redrive.dev/redrive/internal/child"
 	"redrive.dev/redrive/internal/message"
 	"redrive.dev/redrive/internal/retry"
+	"redrive.dev/redrive/internal/subprocess"
 )
 
 // ClassNotStarted is a command that could not be started, so that nothing has seen the message.
@@ -30,7 +30,7 @@ const (
 // The command is the leader of a process group of its own. When it has ended, what it has left running in that group is killed; so is
 // all of it when the attempt's time is up. A process that moves to a group of its own lives on, and is not waited for.
 type Exec struct {
-	command child.Command
+	command subprocess.Command
 	// environment that each command gets beside the message's own.
 	environment []string
 	stderr      *stderrLog
@@ -44,11 +44,11 @@ func NewExec(spec v1alpha1.ExecHandler, options Options) (*Exec, error) {
 		return nil, errors.New("the exec handler needs a command that begins with the name of a program")
 	}
 	e := &Exec{
-		command:     child.Command{Args: spec.Command},
+		command:     subprocess.Command{Args: spec.Command},
 		environment: inherited(os.Environ(), options.Withheld),
 		stderr:      newStderrLog(options.logger()),
 	}
-	e.lookout = newLookout(func() (string, error) { return child.Find(e.command) }, options.logger())
+	e.lookout = newLookout(func() (string, error) { return subprocess.Find(e.command) }, options.logger())
 	return e, nil
 }
 
@@ -78,7 +78,7 @@ func (e *Exec) Handle(ctx context.Context, request Request) *retry.Failure {
 
 	command := e.command
 	command.Env = said.variables.of(ctx, &request, e.environment)
-	exit, err := child.Run(ctx, path, command, request.Body, &said.stdout, &said.stderr)
+	exit, err := subprocess.Run(ctx, path, command, request.Body, &said.stdout, &said.stderr)
 	if err != nil {
 		e.lookout.stumbled(path, err)
 		return notStarted(err)
@@ -100,12 +100,12 @@ func notStarted(err error) *retry.Failure {
 // saying is what a command wrote, with room for what it is told.
 type saying struct {
 	stdout    lastLine
-	stderr    child.Tail
+	stderr    subprocess.Tail
 	variables variables
 }
 
 var sayings = sync.Pool{New: func() any { //nolint:gochecknoglobals // a pool is for all that need one
-	return &saying{stdout: lastLine{tail: child.Tail{Size: maxStdout}}, stderr: child.Tail{Size: maxStderr}}
+	return &saying{stdout: lastLine{tail: subprocess.Tail{Size: maxStdout}}, stderr: subprocess.Tail{Size: maxStderr}}
 }}
 
 func (s *saying) release() {
@@ -116,7 +116,7 @@ func (s *saying) release() {
 
 // failure makes the outcome of how a command ended and what it wrote; nil is success. A command that came to an end by itself is
 // judged by that, even if it was at the last moment.
-func (s *saying) failure(ctx context.Context, exit child.Exit) *retry.Failure {
+func (s *saying) failure(ctx context.Context, exit subprocess.Exit) *retry.Failure {
 	if end := ctx.Err(); end != nil && exit.Code < 0 {
 		return brokenOff(end, s.lastWords())
 	}
@@ -146,14 +146,14 @@ func (s *saying) failure(ctx context.Context, exit child.Exit) *retry.Failure {
 // lastWords are the end of the standard error, as it stands in a failure.
 func (s *saying) lastWords() string {
 	last, cut := s.stderr.Bytes()
-	return message.Text(child.Text(last, cut, message.MaxText), message.MaxText)
+	return message.Text(subprocess.Text(last, cut, message.MaxText), message.MaxText)
 }
 
 var errTooLong = errors.New("it is longer than 64 KiB")
 
 // lastLine keeps the last line that is not empty of an output.
 type lastLine struct {
-	tail child.Tail
+	tail subprocess.Tail
 	// head is the beginning of the last line, however long it is. ended says that the next byte begins another one.
 	head  []byte
 	ended bool

@@ -1,9 +1,9 @@
 package handler
 
 import (
-	"redrive.dev/redrive/internal/child"
 	"redrive.dev/redrive/internal/message"
 	"redrive.dev/redrive/internal/retry"
+	"redrive.dev/redrive/internal/subprocess"
 )
 
 // The first and the last of the exit codes that BSD's sysexits.h gives a meaning.
@@ -39,7 +39,7 @@ var sysexits = [...]struct { //nolint:gochecknoglobals // a constant, if Go had 
 
 // exited completes a failure, if there is one, with what an exit code other than 0 says. What the command itself says in a result
 // stands.
-func exited(failure *retry.Failure, exit child.Exit) *retry.Failure {
+func exited(failure *retry.Failure, exit subprocess.Exit) *retry.Failure {
 	if failure == nil {
 		failure = &retry.Failure{Source: retry.SourceHandler}
 	}
@@ -63,7 +63,7 @@ func exited(failure *retry.Failure, exit child.Exit) *retry.Failure {
 }
 
 // killed is the failure of a command that a signal ended, which the worker did not send.
-func killed(exit child.Exit, lastWords string) *retry.Failure {
+func killed(exit subprocess.Exit, lastWords string) *retry.Failure {
 	text := exit.String()
 	if lastWords != "" {
 		text += ": " + lastWords

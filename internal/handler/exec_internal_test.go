@@ -7,15 +7,15 @@ import (
 
 	"pgregory.net/rapid"
 
-	"redrive.dev/redrive/internal/child"
 	"redrive.dev/redrive/internal/message"
+	"redrive.dev/redrive/internal/subprocess"
 )
 
 func TestTheLastLineIsFoundHoweverItArrives(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		const size = 40
-		l := lastLine{tail: child.Tail{Size: size}}
+		l := lastLine{tail: subprocess.Tail{Size: size}}
 		var all []byte
 		parts := rapid.SliceOf(rapid.SampledFrom([]string{
 			"\n", "\r\n", " ", "\t", "{", "}", `"outcome"`, "x", "yy", strings.Repeat("z", 15), strings.Repeat(" ", 50),

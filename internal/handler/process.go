@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"redrive.dev/redrive/api/v1alpha1"
-	"redrive.dev/redrive/internal/child"
 	"redrive.dev/redrive/internal/message"
 	"redrive.dev/redrive/internal/retry"
+	"redrive.dev/redrive/internal/subprocess"
 )
 
 const (
@@ -51,7 +51,7 @@ type Process struct {
 
 // processSettings are what a spec says, with its defaults filled in.
 type processSettings struct {
-	command child.Command
+	command subprocess.Command
 	// processes is the largest number of them, and places the largest number of messages at a time that one of them gets.
 	processes, places int
 	startTimeout      time.Duration
@@ -91,7 +91,7 @@ func readProcessSpec(spec v1alpha1.ProcessHandler, concurrency int, environment 
 		return s, errors.New("the command names no program")
 	}
 	s = processSettings{
-		command:   child.Command{Args: spec.Command, Env: append(environment, "REDRIVE_PROTOCOL="+strconv.Itoa(protocolVersion))},
+		command:   subprocess.Command{Args: spec.Command, Env: append(environment, "REDRIVE_PROTOCOL="+strconv.Itoa(protocolVersion))},
 		processes: concurrency, places: concurrency, startTimeout: defaultStartTimeout,
 		closeGrace: closeGrace,
 	}

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"redrive.dev/redrive/internal/child"
 	"redrive.dev/redrive/internal/message"
 	"redrive.dev/redrive/internal/retry"
+	"redrive.dev/redrive/internal/subprocess"
 )
 
 // Classes of messages that are convicted of the end of their process.
@@ -36,7 +36,7 @@ func (p *Process) failed(q *peer, cause error) {
 }
 
 // bury takes leave of a process that has ended. read is how much it read of what was written to it.
-func (p *Process) bury(q *peer, exit child.Exit, read int64) {
+func (p *Process) bury(q *peer, exit subprocess.Exit, read int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if q.state != stateStopping {
@@ -46,7 +46,7 @@ func (p *Process) bury(q *peer, exit child.Exit, read int64) {
 	planned := reason == exitStopped || reason == exitRecycled && len(q.calls) == 0
 	switch {
 	case planned, q.condemned:
-	case exit == (child.Exit{}) && len(q.calls) == 0:
+	case exit == (subprocess.Exit{}) && len(q.calls) == 0:
 		reason = exitRecycled // by itself, which is unplanned all the same
 	default:
 		reason = exitCrashed
@@ -116,7 +116,7 @@ func (p *Process) remove(q *peer, reason exitReason) {
 }
 
 // obituary says how a process ended.
-func (q *peer) obituary(exit child.Exit) error {
+func (q *peer) obituary(exit subprocess.Exit) error {
 	text := "it ended: " + exit.String()
 	if q.fault != nil {
 		text = q.fault.Error() + ", and was killed"
@@ -128,13 +128,13 @@ func (q *peer) obituary(exit child.Exit) error {
 		}
 	}
 	if last, cut := q.lastComplaint(); len(last) > 0 {
-		text += "; its standard error: " + child.Text(last, cut, maxReason)
+		text += "; its standard error: " + subprocess.Text(last, cut, maxReason)
 	}
 	return errors.New(message.Text(text, message.MaxText))
 }
 
 // ending says how a process ended, without a word of what it wrote.
-func (q *peer) ending(exit child.Exit) error {
+func (q *peer) ending(exit subprocess.Exit) error {
 	if q.fault != nil {
 		return errors.New("it broke the protocol, or gave no answer, and was killed")
 	}
@@ -156,7 +156,7 @@ func (q *peer) lastComplaint() (text []byte, cut bool) {
 
 // blame decides about the messages that a process had in hand when it ended. What it had not read is not its affair. The
 // one that it had is convicted, unless the process was killed for another one's sake; of several nobody can tell which it was.
-func (p *Process) blame(q *peer, exit child.Exit, read int64, why error) {
+func (p *Process) blame(q *peer, exit subprocess.Exit, read int64, why error) {
 	var touched []*call
 	// It goes on with what it has in hand when it closes its standard input: that it was killed is for the sake of one that came later.
 	forAnother := q.condemned && (q.fault == nil || errors.Is(q.fault, errInputClosed) && len(q.calls) > 1)
@@ -178,7 +178,7 @@ func (p *Process) blame(q *peer, exit child.Exit, read int64, why error) {
 }
 
 // conviction is the failure of the message that ended its process.
-func conviction(fault error, exit child.Exit, why error) *retry.Failure {
+func conviction(fault error, exit subprocess.Exit, why error) *retry.Failure {
 	failure := &retry.Failure{
 		Source: retry.SourceCrash, Message: message.Text("the process had the message in hand: "+why.Error(), message.MaxText),
 		Logged: "the process had the message in hand: it ended: " + exit.String(),

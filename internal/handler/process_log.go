@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"redrive.dev/redrive/internal/child"
 	"redrive.dev/redrive/internal/message"
+	"redrive.dev/redrive/internal/subprocess"
 )
 
 const (
@@ -69,7 +69,7 @@ func (l *processLog) record(pid int, r stderrRecord) {
 		return
 	}
 	l.write(func() []any {
-		return []any{"pid", pid, "text", child.Text(r.text, false, maxRecord), "messages", r.ids}
+		return []any{"pid", pid, "text", subprocess.Text(r.text, false, maxRecord), "messages", r.ids}
 	})
 }
 

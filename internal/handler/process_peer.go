@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"redrive.dev/redrive/internal/child"
+	"redrive.dev/redrive/internal/subprocess"
 )
 
 const (
@@ -35,7 +35,7 @@ var (
 // peer is one process. The mutex of its handler guards all that has no other guard.
 type peer struct {
 	handler *Process
-	child   *child.Process
+	child   *subprocess.Process
 	stdin   *os.File
 	stdout  *os.File
 	stderr  *stderrReader
@@ -119,7 +119,7 @@ func (q *peer) launch() error {
 			return fmt.Errorf("no pipe for the process: %w", err)
 		}
 	}
-	started, err := child.Start(q.handler.settings.command, pipes[0][0], pipes[1][1], pipes[2][1])
+	started, err := subprocess.Start(q.handler.settings.command, pipes[0][0], pipes[1][1], pipes[2][1])
 	closeAll(pipes[:1], 0)
 	closeAll(pipes[1:], 1)
 	if err != nil {
@@ -267,7 +267,7 @@ func (q *peer) expire() {
 }
 
 // finish waits for the end of a process that writes no more, or ends it.
-func (q *peer) finish(fault error) child.Exit {
+func (q *peer) finish(fault error) subprocess.Exit {
 	p := q.handler
 	if fault != nil {
 		p.kill(q, exitProtocol, fault)
@@ -282,7 +282,7 @@ func (q *peer) finish(fault error) child.Exit {
 	limit := stubborn + q.allowed()
 	if !isWithin(limit, q.child.Done()) || !isWithin(limit, q.heard) {
 		p.log.warn("stubborn", "a process of the handler was killed and does not end", "program", p.settings.program(), "pid", q.child.Pid())
-		return child.Exit{Code: -1, Signal: syscall.SIGKILL}
+		return subprocess.Exit{Code: -1, Signal: syscall.SIGKILL}
 	}
 	return q.child.Exit()
 }
@@ -324,6 +324,6 @@ func (q *peer) isOver(limit int64) bool {
 		return false
 	}
 	q.weight = now
-	size, err := child.Memory(q.child.Pid())
+	size, err := subprocess.Memory(q.child.Pid())
 	return err == nil && size > limit
 }

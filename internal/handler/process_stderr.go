@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"redrive.dev/redrive/internal/child"
+	"redrive.dev/redrive/internal/subprocess"
 )
 
 const (
@@ -35,7 +35,7 @@ type stderrReader struct {
 	mu   sync.Mutex
 	file *os.File
 	// tail is the end of all that was read, and total how much that was.
-	tail  child.Tail
+	tail  subprocess.Tail
 	total int64
 	// hand are the ids of the messages in hand at that point, and changes what happens to it at a later one.
 	hand    []string
@@ -68,7 +68,7 @@ type stderrRecord struct {
 }
 
 func newStderrReader(file *os.File, pid int, log *processLog) *stderrReader {
-	return &stderrReader{log: log, pid: pid, file: file, tail: child.Tail{Size: tailSize}}
+	return &stderrReader{log: log, pid: pid, file: file, tail: subprocess.Tail{Size: tailSize}}
 }
 
 // run reads to the end.

@@ -151,7 +151,7 @@ func TestAProcessRunsOnlyWhileThereAreQuarantine(t *testing.T) {
 func TestAProcessLearnsOfChangesAndNoSecretShows(t *testing.T) {
 	k := keep(t)
 	k.look(counts{}, time.Unix(0, 0))
-	k.awaitLogged(t, "process=quarantined messages", 1)
+	k.awaitLogged(t, "process=quarantine", 1)
 	k.take(t, configOf(t, time.Minute))
 	k.take(t, configOf(t, time.Minute))
 	k.awaitLogged(t, "configuration taken over", 1)

@@ -149,7 +149,7 @@ func planOf(d topology.Difference) Plan {
 		if inConflict(d.Conflicts, topology.QuarantineOf(queue.Queue)) {
 			continue // workers may publish into it as long as the conflict stands
 		}
-		if slices.Contains(d.Held, queue.Name) {
+		if slices.Contains(d.Deferred, queue.Name) {
 			continue // a warning says so
 		}
 		plan.RetiredQueues = append(plan.RetiredQueues, RetiredQueue{Queue: queue.Name, Messages: queue.Messages})
@@ -157,8 +157,8 @@ func planOf(d topology.Difference) Plan {
 	for _, ref := range d.Adopted {
 		plan.Unmarked = append(plan.Unmarked, ref.String())
 	}
-	for _, queue := range d.LetGo {
-		if slices.Contains(d.Held, queue.Queue) {
+	for _, queue := range d.Released {
+		if slices.Contains(d.Deferred, queue.Queue) {
 			continue
 		}
 		plan.Steps = append(plan.Steps, queue.Steps...)

@@ -15,7 +15,7 @@ func TestATallyAddsUpTheWorkersOfAQueue(t *testing.T) {
 		handled := prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricHandled}, []string{"queue", "outcome", "strategy"})
 		flying := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: metricInFlight}, []string{"queue"})
 		registry.MustRegister(handled, flying)
-		for outcome, n := range map[string]float64{"succeeded": 8, "failed": 2, "dropped": 1, "parked": 9, "released": 9} {
+		for outcome, n := range map[string]float64{"succeeded": 8, "failed": 2, "dropped": 1, "redelayed": 9, "requeued": 9} {
 			handled.WithLabelValues("test", outcome, "").Add(n)
 		}
 		handled.WithLabelValues("test", "retried", "throttled").Add(3)

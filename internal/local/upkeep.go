@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"redrive.dev/redrive/internal/child"
+	"redrive.dev/redrive/internal/subprocess"
 )
 
 const (
@@ -35,7 +35,7 @@ type upkeep struct {
 	ask   *asker
 
 	mu      sync.Mutex
-	process *child.Process
+	process *subprocess.Process
 	told    record
 	// problem is why none runs; empty where one does, or none is to.
 	problem string
@@ -108,7 +108,7 @@ func (u *upkeep) once(ctx context.Context) (exit string) {
 }
 
 // start starts the program. Its input stands open until the caller closes it, and its output is all that it prints.
-func (u *upkeep) start(address string) (process *child.Process, input, output *os.File, err error) {
+func (u *upkeep) start(address string) (process *subprocess.Process, input, output *os.File, err error) {
 	stdin, input, err := os.Pipe()
 	if err != nil {
 		return nil, nil, nil, err //nolint:wrapcheck // it says of what
@@ -122,7 +122,7 @@ func (u *upkeep) start(address string) (process *child.Process, input, output *o
 	defer func() { _ = printed.Close() }()
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	process, err = child.Start(child.Command{Args: append(slices.Clone(u.args), "--listen", address)}, stdin, printed, printed)
+	process, err = subprocess.Start(subprocess.Command{Args: append(slices.Clone(u.args), "--listen", address)}, stdin, printed, printed)
 	if err != nil {
 		_, _ = input.Close(), output.Close()
 		return nil, nil, nil, err //nolint:wrapcheck // it names the program
@@ -133,7 +133,7 @@ func (u *upkeep) start(address string) (process *child.Process, input, output *o
 
 // stop tells a program to stop, in the two ways that get through a `go run` or a script before it: the end of its input, and what
 // Ctrl-C in a terminal sends. One that has not stopped within the limit is killed.
-func (u *upkeep) stop(process *child.Process, input io.Closer) {
+func (u *upkeep) stop(process *subprocess.Process, input io.Closer) {
 	_ = input.Close()
 	process.Interrupt()
 	limit := u.limit()

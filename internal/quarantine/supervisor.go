@@ -10,7 +10,7 @@ import (
 	"runtime"
 	"time"
 
-	"redrive.dev/redrive/internal/child"
+	"redrive.dev/redrive/internal/subprocess"
 )
 
 const (
@@ -74,7 +74,7 @@ type end struct {
 // runChild runs one child to its end.
 func (s *Supervisor) runChild(ctx context.Context) end {
 	command := s.Command(context.WithoutCancel(ctx))
-	command.SysProcAttr = child.EndWithParent() // two of them must not share a journal
+	command.SysProcAttr = subprocess.EndWithParent() // two of them must not share a journal
 	input, err := command.StdinPipe()
 	if err == nil {
 		err = command.Start()

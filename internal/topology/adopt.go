@@ -41,9 +41,9 @@ func (o Observed) Disown(owner string, refs []string) Observed {
 	return o
 }
 
-// settle completes what is desired by what only the broker knows: an adopted queue is wanted as it is, and a policy of
+// resolveAdopted completes what is desired by what only the broker knows: an adopted queue is wanted as it is, and a policy of
 // ours only where it does not displace one of others without need.
-func (d *differ) settle() {
+func (d *differ) resolveAdopted() {
 	d.desired.Queues, d.desired.Policies = slices.Clone(d.desired.Queues), slices.Clone(d.desired.Policies)
 	for i, want := range d.desired.Queues {
 		got, exists := d.observed.Queues[want.Name]
@@ -325,16 +325,16 @@ func (d *differ) deadLetterExchange(got QueueState) (exchange, by string, has bo
 	return exchange, "", has
 }
 
-// LetGo is a queue that was adopted and is not desired any more: it stays, and what we added to it goes once no worker
+// ReleasedQueue is a queue that was adopted and is not desired any more: it stays, and what we added to it goes once no worker
 // consumes it any more.
-type LetGo struct {
+type ReleasedQueue struct {
 	Queue string
 	// Steps that take away the way back from the lanes and our policy.
 	Steps []Step
 }
 
-// letGo finds the queues that are not ours, are not desired any more, and still have what we added to them.
-func (d *differ) letGo() {
+// releaseAdopted finds the queues that are not ours, are not desired any more, and still have what we added to them.
+func (d *differ) releaseAdopted() {
 	steps := map[string][]Step{}
 	add := func(queue string, step Step) {
 		if _, exists := d.observed.Queues[queue]; exists && d.queues[queue] == "" && !d.retiring(queue) {
@@ -355,12 +355,12 @@ func (d *differ) letGo() {
 		}
 	}
 	for _, queue := range slices.Sorted(maps.Keys(steps)) {
-		d.out.LetGo = append(d.out.LetGo, LetGo{Queue: queue, Steps: steps[queue]})
+		d.out.Released = append(d.out.Released, ReleasedQueue{Queue: queue, Steps: steps[queue]})
 	}
 }
 
 // lettingGo is true for a queue that was adopted and still has what we added to it.
 func (d *differ) lettingGo(queue string) bool {
-	_, found := slices.BinarySearchFunc(d.out.LetGo, queue, func(l LetGo, queue string) int { return strings.Compare(l.Queue, queue) })
+	_, found := slices.BinarySearchFunc(d.out.Released, queue, func(l ReleasedQueue, queue string) int { return strings.Compare(l.Queue, queue) })
 	return found
 }

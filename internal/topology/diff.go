@@ -56,18 +56,18 @@ type Difference struct {
 	ExtraPolicies []Policy
 	// Migrations are the work queues that are being migrated. What is desired is what their steps ask for.
 	Migrations []Migration
-	// Homeward are the steps that lead ways of others back from stand-ins of a migration that is given up, in their order.
-	Homeward []Step
-	// LetGo are queues that were adopted and are not desired any more. They stay as they were.
-	LetGo []LetGo
+	// ForeignBindingRestores are the steps that lead ways of others back from stand-ins of a migration that is given up, in their order.
+	ForeignBindingRestores []Step
+	// Released are queues that were adopted and are not desired any more. They stay as they were.
+	Released []ReleasedQueue
 	// Disordered are the Strict work queues whose order the broker would not keep. Workers must not consume them.
 	Disordered []string
 	// Inherited are those of ExtraQueues of which a work queue of the spec takes all that leads in, also what others have bound.
 	Inherited []string
 	// Awaited is true where something is not made or bound yet, since a request that is under way may delete it.
 	Awaited bool
-	// Held are those of ExtraQueues and LetGo that stay as they are for now: a way in comes out of an exchange that lacks another.
-	Held []string
+	// Deferred are those of ExtraQueues and LetGo that stay as they are for now: a way in comes out of an exchange that lacks another.
+	Deferred []string
 }
 
 // Lacks is true for an exchange out of which a desired binding is withheld. Then no way out of it may be taken away: what goes by that
@@ -83,7 +83,7 @@ func (d Difference) LeadsBack(exchange string) bool {
 
 // Empty is true when there is nothing to write, now or later.
 func (d Difference) Empty() bool {
-	return len(Plan(d)) == 0 && len(d.ExtraQueues) == 0 && len(d.ExtraExchanges) == 0 && len(d.LetGo) == 0
+	return len(Plan(d)) == 0 && len(d.ExtraQueues) == 0 && len(d.ExtraExchanges) == 0 && len(d.Released) == 0
 }
 
 // differ builds a Difference step by step.
@@ -156,21 +156,21 @@ func DiffSince(desired Objects, observed Observed, past Past) Difference {
 		from := wayIn{binding.Source, binding.RoutingKey}
 		d.asked[from] = append(d.asked[from], binding.Destination)
 	}
-	d.settle()
+	d.resolveAdopted()
 	d.migrate(past)
 	d.out.Wanted = d.desired
 	d.migrationsDiff()
 	d.queuesDiff()
-	d.yield()
+	d.abortIfPrefixTaken()
 	d.holdMigrations()
 	d.extraObjects()
 	d.findExits()
-	d.leadHome()
-	d.letGo()
+	d.restoreForeignBindings()
+	d.releaseAdopted()
 	d.policiesDiff()
 	d.bindingsDiff()
 	d.extraBindings()
-	d.holdQueues()
+	d.deferDeletions()
 	d.adoptedWarnings()
 	d.warnings()
 	return d.out
@@ -228,9 +228,9 @@ func (d *differ) queuesDiff() {
 	}
 }
 
-// yield makes nothing where another Transport uses the same prefix: half a topology among the objects of another serves
+// abortIfPrefixTaken makes nothing where another Transport uses the same prefix: half a topology among the objects of another serves
 // nobody.
-func (d *differ) yield() {
+func (d *differ) abortIfPrefixTaken() {
 	if d.taken {
 		d.out.Missing.Exchanges, d.out.Missing.Queues, d.out.Unmarked = nil, nil, nil
 	}
@@ -459,15 +459,15 @@ func (d *differ) extraBindings() {
 	})
 }
 
-// holdQueues keeps what is to go as it is, while the broker lacks what may be to take its place.
-func (d *differ) holdQueues() {
+// deferDeletions keeps what is to go as it is, while the broker lacks what may be to take its place.
+func (d *differ) deferDeletions() {
 	hold := func(queue string, homeless bool) {
 		if !homeless && !slices.ContainsFunc(d.bound.to(queue, nil), func(b Binding) bool {
 			return b.Arguments.Owner() == d.desired.Owner && d.out.Lacks(b.Source)
 		}) {
 			return
 		}
-		d.out.Held = append(d.out.Held, queue)
+		d.out.Deferred = append(d.out.Deferred, queue)
 		d.out.Warnings = append(d.out.Warnings, Finding{
 			Object:  Ref{Kind: KindQueue, Name: queue},
 			Message: "it is not wanted any more, and stays for now: what goes into it may be meant for a queue that cannot be bound",
@@ -476,13 +476,13 @@ func (d *differ) holdQueues() {
 	exits := d.lastExits()
 	for _, queue := range d.out.ExtraQueues {
 		if from := exits[queue.Name]; from != "" {
-			d.out.Held = append(d.out.Held, queue.Name)
+			d.out.Deferred = append(d.out.Deferred, queue.Name)
 			d.warnf(KindQueue, queue.Name, "", "it is not wanted any more, and stays for now: queue %q still dead-letters into it, and nowhere else", from)
 			continue
 		}
-		hold(queue.Name, d.isHomeless(queue.Queue))
+		hold(queue.Name, d.hasNoSuccessor(queue.Queue))
 	}
-	for _, queue := range d.out.LetGo {
+	for _, queue := range d.out.Released {
 		hold(queue.Queue, false)
 	}
 }

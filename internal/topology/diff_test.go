@@ -360,8 +360,8 @@ func TestWhatIsOursAndNoLongerWantedIsExtra(t *testing.T) {
 		t.Errorf("want %q, got %q", want, plan)
 	}
 	want = []string{`- binding async.return -> theirs "theirs"`, "- policy redrive.async:queue:theirs"}
-	if len(got.LetGo) != 1 || got.LetGo[0].Queue != "theirs" || !slices.Equal(lines(got.LetGo[0].Steps), want) {
-		t.Errorf("let go: want %q, got %+v", want, got.LetGo)
+	if len(got.Released) != 1 || got.Released[0].Queue != "theirs" || !slices.Equal(lines(got.Released[0].Steps), want) {
+		t.Errorf("let go: want %q, got %+v", want, got.Released)
 	}
 }
 

@@ -5,21 +5,21 @@ import (
 	"redrive.dev/redrive/internal/compile"
 )
 
-// Likeness is how a work queue on the broker compares with the one that is wanted.
-type Likeness string
+// QueueMatch is how a work queue on the broker compares with the one that is wanted.
+type QueueMatch string
 
 const (
-	// LikenessNone is a queue that does not exist.
-	LikenessNone Likeness = ""
-	// LikenessEqual is a queue that is as it is wanted.
-	LikenessEqual Likeness = "Equal"
-	// LikenessOther is one that differs in what cannot be changed.
-	LikenessOther Likeness = "Other"
+	// MatchNone is a queue that does not exist.
+	MatchNone QueueMatch = ""
+	// MatchEqual is a queue that is as it is wanted.
+	MatchEqual QueueMatch = "Equal"
+	// MatchOther is one that differs in what cannot be changed.
+	MatchOther QueueMatch = "Other"
 )
 
-// Passage is what is seen of a work queue that may be migrated, and of its stand-in.
-type Passage struct {
-	Queue Likeness
+// MigrationObservation is what is seen of a work queue that may be migrated, and of its stand-in.
+type MigrationObservation struct {
+	Queue QueueMatch
 	// Standin is true where the stand-in exists, and Bridged where it gets what is unroutable while neither of the two is bound.
 	Standin, Bridged bool
 	// Away is true where all ways lead into the stand-in and none into the queue, and Home where it is the other way round.
@@ -38,25 +38,25 @@ type Passage struct {
 // Only in which of two queues the older messages are does not show: that takes the last step.
 //
 // Which queues are to be consumed follows from the step. remake is true where the queue is to be made now.
-func Migrate(last v1alpha1.MigrationStep, seen Passage) (step v1alpha1.MigrationStep, reads compile.Reading, remake bool) {
+func Migrate(last v1alpha1.MigrationStep, seen MigrationObservation) (step v1alpha1.MigrationStep, reads compile.Reading, remake bool) {
 	step = nextStep(last, seen)
 	reads = readingIn(step, seen.Ordered)
 	if step == v1alpha1.MigrationRecreate {
 		// A worker that still consumes by the queue's name would have what is new before what is in the stand-in. And nobody would
 		// consume a queue of another name that workers are not told of, as long as something else is in the way of that.
 		begins := !seen.Untold && (!seen.Ordered || last == v1alpha1.MigrationRecreate && seen.Follows(reads))
-		remake = begins || seen.Queue != LikenessNone
+		remake = begins || seen.Queue != MatchNone
 	}
 	return step, reads, remake
 }
 
-func nextStep(last v1alpha1.MigrationStep, seen Passage) v1alpha1.MigrationStep {
+func nextStep(last v1alpha1.MigrationStep, seen MigrationObservation) v1alpha1.MigrationStep {
 	switch begun := last != "" && last != v1alpha1.MigrationPrepare; {
-	case !seen.Standin && seen.Queue != LikenessOther:
+	case !seen.Standin && seen.Queue != MatchOther:
 		return ""
 	case !seen.Standin:
 		return v1alpha1.MigrationPrepare
-	case seen.Queue == LikenessNone:
+	case seen.Queue == MatchNone:
 		return v1alpha1.MigrationRecreate
 	case seen.remade(last) && seen.Home:
 		return v1alpha1.MigrationCleanup
@@ -75,9 +75,9 @@ func nextStep(last v1alpha1.MigrationStep, seen Passage) v1alpha1.MigrationStep 
 
 // remade is true where the queue is the one that follows the stand-in, and not the one before it. Without an order one that is
 // as it is wanted may stay, whichever it is.
-func (p Passage) remade(last v1alpha1.MigrationStep) bool {
+func (p MigrationObservation) remade(last v1alpha1.MigrationStep) bool {
 	if !p.Ordered {
-		return p.Queue == LikenessEqual
+		return p.Queue == MatchEqual
 	}
 	switch last {
 	case v1alpha1.MigrationRecreate, v1alpha1.MigrationRestore, v1alpha1.MigrationCleanup:
@@ -85,7 +85,7 @@ func (p Passage) remade(last v1alpha1.MigrationStep) bool {
 	case v1alpha1.MigrationDivert, v1alpha1.MigrationDrain:
 		return false
 	default:
-		return p.Queue == LikenessEqual
+		return p.Queue == MatchEqual
 	}
 }
 

@@ -16,13 +16,13 @@ import (
 
 func TestMigrate(t *testing.T) {
 	const (
-		none, equal, other = topology.LikenessNone, topology.LikenessEqual, topology.LikenessOther
+		none, equal, other = topology.MatchNone, topology.MatchEqual, topology.MatchOther
 		prepare, swap      = v1alpha1.MigrationPrepare, v1alpha1.MigrationDivert
 		drain, remake      = v1alpha1.MigrationDrain, v1alpha1.MigrationRecreate
 		back, clearing     = v1alpha1.MigrationRestore, v1alpha1.MigrationCleanup
 	)
 	type passage struct {
-		queue                                        topology.Likeness
+		queue                                        topology.QueueMatch
 		standin, bridged, away, home, ordered, knows bool
 		untold                                       bool
 	}
@@ -57,7 +57,7 @@ func TestMigrate(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			step, reads, remade := topology.Migrate(c.last, topology.Passage{
+			step, reads, remade := topology.Migrate(c.last, topology.MigrationObservation{
 				Queue: c.seen.queue, Standin: c.seen.standin, Bridged: c.seen.bridged, Away: c.seen.away, Home: c.seen.home,
 				Ordered: c.seen.ordered, Untold: c.seen.untold, Follows: func(compile.Reading) bool { return c.seen.knows },
 			})
@@ -84,7 +84,7 @@ func TestAnOrderedQueueIsMadeAgainOnlyWhenNoWorkerConsumesItByItsName(t *testing
 		{v1alpha1.MigrationRecreate, compile.ReadsQueue, false},
 		{v1alpha1.MigrationRecreate, compile.ReadsStandin, true},
 	} {
-		step, reads, remade := topology.Migrate(c.last, topology.Passage{
+		step, reads, remade := topology.Migrate(c.last, topology.MigrationObservation{
 			Standin: true, Bridged: true, Away: true, Ordered: true, Follows: func(reads compile.Reading) bool { return reads == c.sees },
 		})
 		if step != v1alpha1.MigrationRecreate || reads != compile.ReadsStandin || remade != c.want {
@@ -95,7 +95,7 @@ func TestAnOrderedQueueIsMadeAgainOnlyWhenNoWorkerConsumesItByItsName(t *testing
 
 func TestAQueueOfANewNameIsMadeOnlyWhenWorkersAreToldOfIt(t *testing.T) {
 	for _, untold := range []bool{true, false} {
-		step, _, remade := topology.Migrate("", topology.Passage{
+		step, _, remade := topology.Migrate("", topology.MigrationObservation{
 			Standin: true, Away: true, Untold: untold, Follows: func(compile.Reading) bool { return true },
 		})
 		if step != v1alpha1.MigrationRecreate || remade == untold {

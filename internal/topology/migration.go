@@ -88,7 +88,7 @@ func (d *differ) migrate(past Past) {
 			continue
 		}
 		if e := d.migrationOf(want, past); e != nil {
-			e.enact()
+			e.apply()
 			d.out.Migrations = append(d.out.Migrations, e.Migration)
 		}
 	}
@@ -146,7 +146,7 @@ func (d *differ) migrationOf(want Queue, past Past) *queueMigration {
 		d.conflict(standinConflict(e.Standin, want.Name), false)
 		return nil
 	}
-	seen := Passage{Standin: made, Follows: func(reads compile.Reading) bool { return past.Follows == nil || past.Follows(want.Name, reads) }}
+	seen := MigrationObservation{Standin: made, Follows: func(reads compile.Reading) bool { return past.Follows == nil || past.Follows(want.Name, reads) }}
 	seen.Untold = e.Renames && slices.Contains(past.Consumed, e.Standin) && !slices.Contains(past.Consumed, want.Name)
 	seen.Ordered = isSingle(want) || isSingle(got.Queue) || isSingle(beside.Queue)
 	seen.Queue = e.likeness(exists, ours, past)
@@ -154,7 +154,7 @@ func (d *differ) migrationOf(want Queue, past Past) *queueMigration {
 	if made {
 		e.standin.Name, e.standin.Type, e.standin.Arguments = e.Standin, beside.Type, beside.Arguments
 	}
-	e.findWays()
+	e.classifyBindings()
 	e.findTraces(past.stepOf(want.Name))
 	e.bridged = !slices.ContainsFunc(e.bridge, func(b Binding) bool { return !d.isObserved(b) })
 	seen.Bridged = e.bridged
@@ -182,14 +182,14 @@ func (e *queueMigration) judge(got QueueState) (ours bool) {
 }
 
 // likeness is that of the queue of the wanted name. A list that lacks one which is emptied is not believed.
-func (e *queueMigration) likeness(exists, ours bool, past Past) Likeness {
+func (e *queueMigration) likeness(exists, ours bool, past Past) QueueMatch {
 	switch {
 	case len(e.Fields) > 0 && ours, !exists && slices.Contains(past.Retiring, e.Queue):
-		return LikenessOther
+		return MatchOther
 	case exists && len(e.Fields) == 0:
-		return LikenessEqual
+		return MatchEqual
 	default:
-		return LikenessNone
+		return MatchNone
 	}
 }
 
@@ -255,10 +255,10 @@ func (d *differ) standinOf(want Queue, single bool) Queue {
 	}
 }
 
-// enact makes desired what the step asks for.
-func (e *queueMigration) enact() {
+// apply makes desired what the step asks for.
+func (e *queueMigration) apply() {
 	if e.Step == v1alpha1.MigrationCleanup {
-		e.takeAsIs()
+		e.keepCurrent()
 		e.Drains = e.Standin // which so is not wanted any more
 		return
 	}
@@ -267,10 +267,10 @@ func (e *queueMigration) enact() {
 	e.policies()
 	switch e.Step {
 	case v1alpha1.MigrationPrepare:
-		e.takeAsIs()
+		e.keepCurrent()
 		e.Doubling = e.doubling()
 	case v1alpha1.MigrationDivert:
-		e.takeAsIs()
+		e.keepCurrent()
 		e.lead(e.Queue, e.Standin)
 	case v1alpha1.MigrationDrain:
 		e.leave()
@@ -281,9 +281,9 @@ func (e *queueMigration) enact() {
 			e.leave()
 		}
 		e.lead(e.Queue, e.Standin)
-		e.keepHome()
+		e.keepReturnBindings()
 	case v1alpha1.MigrationRestore:
-		e.takeAsIs()
+		e.keepCurrent()
 		e.lead(e.Standin, e.Queue)
 		if !e.bridged {
 			e.removes, e.creates, e.pairs, e.Doubling = nil, nil, nil, nil // the bridge first
@@ -294,8 +294,8 @@ func (e *queueMigration) enact() {
 	e.swaps = slices.Concat(e.removes, e.creates, e.pairs)
 }
 
-// takeAsIs keeps the queue from being a conflict, unless it is somebody else's.
-func (e *queueMigration) takeAsIs() {
+// keepCurrent keeps the queue from being a conflict, unless it is somebody else's.
+func (e *queueMigration) keepCurrent() {
 	if e.hostile {
 		return
 	}

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// findWays tells the bindings that bridge from those that lead in.
-func (e *queueMigration) findWays() {
+// classifyBindings tells the bindings that bridge from those that lead in.
+func (e *queueMigration) classifyBindings() {
 	d := e.d
 	for _, binding := range d.desired.Bindings {
 		if binding.Destination != e.Queue {
@@ -119,7 +119,7 @@ func (e *queueMigration) lead(from, to string) {
 // shares is true for a way over the bridge beside which another one of the same key stands: while that leads into the one queue, it must not
 // lead into the other, or messages would come to both.
 func (e *queueMigration) shares(way Binding, standing []Binding) bool {
-	return e.bridges(way) && slices.ContainsFunc(standing, func(other Binding) bool {
+	return e.hasAlternateRoute(way) && slices.ContainsFunc(standing, func(other Binding) bool {
 		return other.Source == way.Source && other.RoutingKey == way.RoutingKey
 	})
 }
@@ -152,8 +152,8 @@ func (e *queueMigration) formersTo(to string) []Binding {
 	return ways
 }
 
-// keepHome lets what left a queue under its former name come back to it as long as the new one is not there.
-func (e *queueMigration) keepHome() {
+// keepReturnBindings lets what left a queue under its former name come back to it as long as the new one is not there.
+func (e *queueMigration) keepReturnBindings() {
 	d := e.d
 	for _, way := range d.bound.to(e.Standin, nil) {
 		if e.Renames && d.roles[way.Source] == RoleReturn && way.RoutingKey == e.Standin {
@@ -170,7 +170,7 @@ func (e *queueMigration) swap(before, after Binding) {
 		e.removes = append(e.removes, remove)
 		return
 	}
-	if e.bridges(before) {
+	if e.hasAlternateRoute(before) {
 		e.removes = append(e.removes, remove)
 		e.create(before, after)
 		return
@@ -190,24 +190,24 @@ func (e *queueMigration) create(before, after Binding) {
 func (e *queueMigration) doubling() []Binding {
 	var found []Binding
 	for _, way := range e.waysInto(e.Queue) {
-		if !e.spans(way) {
+		if !e.canDivert(way) {
 			found = append(found, way)
 		}
 	}
 	return found
 }
 
-// bridges is true for a way whose messages go to the stand-in while neither queue is bound.
-func (e *queueMigration) bridges(way Binding) bool {
+// hasAlternateRoute is true for a way whose messages go to the stand-in while neither queue is bound.
+func (e *queueMigration) hasAlternateRoute(way Binding) bool {
 	bridge, _ := e.d.bridgeOf(way)
-	return e.spans(way) && e.d.bound.anyFrom(wayIn{bridge.Source, bridge.RoutingKey}, func(b Binding) bool {
+	return e.canDivert(way) && e.d.bound.anyFrom(wayIn{bridge.Source, bridge.RoutingKey}, func(b Binding) bool {
 		return !b.ToExchange && b.Destination == e.Standin
 	})
 }
 
-// spans is true for a way whose messages are unroutable while it is not there: its exchange has ours for them, and leads them
+// canDivert is true for a way whose messages are unroutable while it is not there: its exchange has ours for them, and leads them
 // nowhere else.
-func (e *queueMigration) spans(way Binding) bool {
+func (e *queueMigration) canDivert(way Binding) bool {
 	bridge, has := e.d.bridgeOf(way)
 	if !has || e.d.alternateOf(way.Source) != bridge.Source {
 		return false
@@ -227,9 +227,9 @@ func (d *differ) alternateOf(name string) string {
 	return alternate
 }
 
-// heirOf names the work queue of the spec that gets what came into a queue that goes: that of a stand-in, or the one that had its name before, also
+// successorOf names the work queue of the spec that gets what came into a queue that goes: that of a stand-in, or the one that had its name before, also
 // where that name is the one of a stand-in's queue. It is empty where there is none.
-func (d *differ) heirOf(queue Queue) string {
+func (d *differ) successorOf(queue Queue) string {
 	name := cmp.Or(StandinFor(queue), queue.Name)
 	for _, want := range d.works {
 		if want.Name == name && name != queue.Name || slices.Contains(want.PreviousNames, name) {
@@ -239,12 +239,12 @@ func (d *differ) heirOf(queue Queue) string {
 	return ""
 }
 
-// leadHome leads ways of others from a queue that goes to its heir, where that is adopted, or gets yet another name, in the middle of
+// restoreForeignBindings leads ways of others from a queue that goes to its heir, where that is adopted, or gets yet another name, in the middle of
 // an exchange. Whoever has bound the queue does not do so again. Both are bound for a moment: that loses nothing.
-func (d *differ) leadHome() {
+func (d *differ) restoreForeignBindings() {
 	for _, extra := range d.out.ExtraQueues {
-		work := d.heirOf(extra.Queue)
-		if work == "" || d.isHomeless(extra.Queue) {
+		work := d.successorOf(extra.Queue)
+		if work == "" || d.hasNoSuccessor(extra.Queue) {
 			continue
 		}
 		d.out.Inherited = append(d.out.Inherited, extra.Name)
@@ -253,17 +253,17 @@ func (d *differ) leadHome() {
 			if !d.isObserved(home) {
 				create := Step{Action: ActionCreate, Binding: &home}
 				remove.after = create.Ref()
-				d.out.Homeward = append(d.out.Homeward, create)
+				d.out.ForeignBindingRestores = append(d.out.ForeignBindingRestores, create)
 			}
-			d.out.Homeward = append(d.out.Homeward, remove)
+			d.out.ForeignBindingRestores = append(d.out.ForeignBindingRestores, remove)
 		}
 	}
 }
 
-// isHomeless is true for a queue whose heir is somebody else's, and for one that gets messages of others and whose heir is not there, or must not
+// hasNoSuccessor is true for a queue whose heir is somebody else's, and for one that gets messages of others and whose heir is not there, or must not
 // get any.
-func (d *differ) isHomeless(queue Queue) bool {
-	work := d.heirOf(queue)
+func (d *differ) hasNoSuccessor(queue Queue) bool {
+	work := d.successorOf(queue)
 	switch {
 	case work == "":
 		return false

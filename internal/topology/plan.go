@@ -121,7 +121,7 @@ func Plan(d Difference) []Step {
 	for _, migration := range d.Migrations {
 		steps = append(steps, migration.swaps...)
 	}
-	steps = append(steps, d.Homeward...)
+	steps = append(steps, d.ForeignBindingRestores...)
 	for _, binding := range d.ExtraBindings {
 		steps = append(steps, Step{Action: ActionDelete, Binding: &binding})
 	}

@@ -37,8 +37,8 @@ func DefaultWaits() Waits {
 	}
 }
 
-// Sighting is what was seen of a queue that is on its way out.
-type Sighting struct {
+// QueueObservation is what was seen of a queue that is on its way out.
+type QueueObservation struct {
 	Evidence
 	// Bound is true while a binding leads new messages into the queue.
 	Bound bool
@@ -46,9 +46,9 @@ type Sighting struct {
 	Returning bool
 }
 
-// Look is the time from the first question to the last answer of a look at the broker. Waits begin when a look has ended
+// ObservationWindow is the time from the first question to the last answer of a look at the broker. Waits begin when a look has ended
 // and are over when another begins: a broker that answers slowly must not shorten them.
-type Look struct {
+type ObservationWindow struct {
 	Began, Ended time.Time
 }
 
@@ -82,7 +82,7 @@ const (
 // The returned state is to be kept only if what was decided was carried out; after DecisionUnbind with Unbound set to the
 // time when it was, and Tick to the leader's last count by then. The duration is how long nothing will change by itself. seen is nil for a
 // queue that does not exist.
-func Retire(state v1alpha1.Retirement, seen *Sighting, look Look, waits Waits) (v1alpha1.Retirement, Decision, time.Duration) {
+func Retire(state v1alpha1.Retirement, seen *QueueObservation, look ObservationWindow, waits Waits) (v1alpha1.Retirement, Decision, time.Duration) {
 	next := *state.DeepCopy()
 	if next.Since == nil {
 		next.Since = Stamp(look.Ended)
@@ -134,7 +134,7 @@ func unbind(next v1alpha1.Retirement, forgotten bool, waits Waits) (v1alpha1.Ret
 
 // count reads an unbound queue for the first or the second time. A count of zero is taken only where the leader has counted since
 // the queue was last looked at for it.
-func count(next v1alpha1.Retirement, seen Evidence, look Look, between time.Duration) (v1alpha1.Retirement, Decision, time.Duration) {
+func count(next v1alpha1.Retirement, seen Evidence, look ObservationWindow, between time.Duration) (v1alpha1.Retirement, Decision, time.Duration) {
 	switch {
 	case seen.Messages == nil:
 		next.Empty, next.Published = nil, nil
@@ -170,7 +170,7 @@ func Stamp(at time.Time) *metav1.Time {
 // It returns the states to keep, whether all is drained, and how long nothing will change by itself. No state counts as
 // unbound: how long the queues are left alone before they are deleted begins when the workers are gone.
 func Drain(
-	states []v1alpha1.Retirement, seen map[string]Evidence, cut bool, look Look, waits Waits,
+	states []v1alpha1.Retirement, seen map[string]Evidence, cut bool, look ObservationWindow, waits Waits,
 ) ([]v1alpha1.Retirement, bool, time.Duration) {
 	known := map[string]v1alpha1.Retirement{}
 	for _, state := range states {
@@ -203,7 +203,7 @@ func Drain(
 // countTogether reads all queues for the first or the second time: a message that goes from one into another while they
 // are read must not be missed.
 func countTogether(
-	next []v1alpha1.Retirement, seen map[string]Evidence, look Look, between time.Duration,
+	next []v1alpha1.Retirement, seen map[string]Evidence, look ObservationWindow, between time.Duration,
 ) ([]v1alpha1.Retirement, bool, time.Duration) {
 	quiet, follows, again, left := true, true, true, time.Duration(0)
 	for _, state := range next {

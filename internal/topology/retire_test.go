@@ -16,10 +16,12 @@ func at(seconds int) time.Time       { return start.Add(time.Duration(seconds) *
 func stamp(seconds int) *metav1.Time { return &metav1.Time{Time: at(seconds)} }
 
 // instant is a look at a broker that answers at once.
-func instant(seconds int) topology.Look { return topology.Look{Began: at(seconds), Ended: at(seconds)} }
+func instant(seconds int) topology.ObservationWindow {
+	return topology.ObservationWindow{Began: at(seconds), Ended: at(seconds)}
+}
 
-func sighting(messages, published int64) *topology.Sighting {
-	return &topology.Sighting{Evidence: topology.Evidence{Messages: &messages, Published: published}}
+func sighting(messages, published int64) *topology.QueueObservation {
+	return &topology.QueueObservation{Evidence: topology.Evidence{Messages: &messages, Published: published}}
 }
 
 func TestRetire(t *testing.T) {
@@ -38,7 +40,7 @@ func TestRetire(t *testing.T) {
 	cases := []struct {
 		name     string
 		state    v1alpha1.Retirement
-		seen     *topology.Sighting
+		seen     *topology.QueueObservation
 		now      int
 		waits    topology.Waits
 		decision topology.Decision
@@ -158,7 +160,7 @@ func TestRetire(t *testing.T) {
 
 func TestTimesInTheStateAreNeverEarlierThanTheyWere(t *testing.T) {
 	next, _, _ := topology.Retire(v1alpha1.Retirement{}, sighting(0, 0),
-		topology.Look{Began: start, Ended: start.Add(time.Millisecond)}, topology.Waits{})
+		topology.ObservationWindow{Began: start, Ended: start.Add(time.Millisecond)}, topology.Waits{})
 	if !next.Unbound.Time.Equal(at(1)) {
 		t.Errorf("whole seconds are rounded up, got %v", next.Unbound)
 	}
@@ -168,8 +170,8 @@ func TestQueuesAreDrainedOnlyTogether(t *testing.T) {
 	type look struct {
 		name    string
 		now     int
-		test    topology.Sighting
-		lane    topology.Sighting
+		test    topology.QueueObservation
+		lane    topology.QueueObservation
 		cut     bool
 		drained bool
 		wait    time.Duration
@@ -200,7 +202,9 @@ func TestQueuesAreDrainedOnlyTogether(t *testing.T) {
 func TestASlowBrokerShortensNoWait(t *testing.T) {
 	waits := topology.DefaultWaits()
 	// Each look takes 20 s, and the next begins when the last has ended.
-	look := func(began int) topology.Look { return topology.Look{Began: at(began), Ended: at(began + 20)} }
+	look := func(began int) topology.ObservationWindow {
+		return topology.ObservationWindow{Began: at(began), Ended: at(began + 20)}
+	}
 	state, decision, wait := topology.Retire(v1alpha1.Retirement{Since: stamp(0)}, sighting(0, 0), look(600), waits)
 	if decision != topology.DecisionWait || wait != waits.Unbound || !state.Unbound.Equal(stamp(620)) {
 		t.Fatalf("%s for %s, unbound %v", decision, wait, state.Unbound)
@@ -244,7 +248,7 @@ func TestWhatWasDrainedDoesNotCountAsUnbound(t *testing.T) {
 func TestTheCountOfAnotherLeaderBeginsTheWaitingAnew(t *testing.T) {
 	noGrace := topology.DefaultWaits()
 	noGrace.Grace = 0
-	by := func(leader string) *topology.Sighting {
+	by := func(leader string) *topology.QueueObservation {
 		seen := sighting(0, 0)
 		seen.Leader = leader
 		return seen
@@ -289,7 +293,7 @@ func TestTheCountOfAnotherLeaderBeginsTheWaitingAnew(t *testing.T) {
 func TestACountIsUsedOnlyOnceItsLeaderHasCountedAgain(t *testing.T) {
 	noGrace := topology.DefaultWaits()
 	noGrace.Grace = 0
-	counted := func(tick int64, messages int64) *topology.Sighting {
+	counted := func(tick int64, messages int64) *topology.QueueObservation {
 		seen := sighting(messages, 0)
 		seen.Leader, seen.Tick = "a", tick
 		return seen
@@ -299,7 +303,7 @@ func TestACountIsUsedOnlyOnceItsLeaderHasCountedAgain(t *testing.T) {
 	state := v1alpha1.Retirement{Queue: "test"}
 	for _, look := range []struct {
 		now      int
-		seen     *topology.Sighting
+		seen     *topology.QueueObservation
 		decision topology.Decision
 	}{
 		{0, bound, topology.DecisionUnbind},

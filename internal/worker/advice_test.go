@@ -127,7 +127,7 @@ func TestAHandlerThatReleasesAMessageGetsItAgainAsIfThereHadBeenNoAttempt(t *tes
 			t.Errorf("attempt %s", attempt)
 		}
 	}
-	if n := r.counted("redrive_messages_handled_total", "outcome", "postponed"); n != 2 {
+	if n := r.counted("redrive_messages_handled_total", "outcome", "deferred"); n != 2 {
 		t.Errorf("%v messages were postponed", n)
 	}
 }

@@ -288,7 +288,7 @@ func TestAMessageThatWaitsTooLongForAPlaceGoesBackToItsQueue(t *testing.T) {
 	r.publish(letters("a")...)
 	testtransport.Eventually(t, "the first at the handler", func() bool { return len(p.called()) == 1 })
 	r.Publish("async", "free", letters("b")...)
-	testtransport.Eventually(t, "the other one to go back", func() bool { return outcomes(r, "released") > 0 })
+	testtransport.Eventually(t, "the other one to go back", func() bool { return outcomes(r, "requeued") > 0 })
 	close(release)
 	testtransport.Eventually(t, "both handled", func() bool { return outcomes(r, "succeeded") == 2 })
 	if calls := p.called(); len(calls) != 2 || calls[1] != "b1" || outcomes(r, "quarantined") != 0 {

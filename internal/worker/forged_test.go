@@ -143,7 +143,7 @@ func TestForgedHeadersConcernTheirMessageAlone(t *testing.T) {
 			t.Errorf("%s: %d attempts, want %d at most", name, got, most)
 		}
 	}
-	if hops := r.counted("redrive_messages_handled_total", "outcome", "parked"); hops > 3*100 { // three of them claim to wait
+	if hops := r.counted("redrive_messages_handled_total", "outcome", "redelayed"); hops > 3*100 { // three of them claim to wait
 		t.Errorf("%v hops", hops)
 	}
 	if quarantine := r.Ready("test.quarantine"); quarantine != 0 {

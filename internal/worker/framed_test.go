@@ -50,8 +50,8 @@ func TestWhatAHandlerWritesAMessageIntoCountsInItsMemory(t *testing.T) {
 		t.Errorf("%s failed with %d bytes and %v", failed.MessageId, len(failed.Body), failed.Headers)
 	}
 	r.empty()
-	if calls := p.called(); len(calls) != 2 || outcomes(r, "refused") != 1 {
-		t.Errorf("calls %v, %v refused", calls, outcomes(r, "refused"))
+	if calls := p.called(); len(calls) != 2 || outcomes(r, "rejected") != 1 {
+		t.Errorf("calls %v, %v refused", calls, outcomes(r, "rejected"))
 	}
 }
 
@@ -87,8 +87,8 @@ func TestAMessageThatWaitedForAnotherHandlerCountsByTheOneThatGetsIt(t *testing.
 	r.publish(amqp091.Publishing{MessageId: "large", Body: make([]byte, 100_000)})
 	testtransport.Eventually(t, "it is handled", func() bool { return outcomes(r, "succeeded") == 2 })
 	r.empty()
-	if calls := after.called(); len(calls) != 1 || len(bytes) != 1 || bytes[0] < 1_100_000 || outcomes(r, "refused") != 1 {
-		t.Errorf("calls %v with %v bytes on loan, %v refused", calls, bytes, outcomes(r, "refused"))
+	if calls := after.called(); len(calls) != 1 || len(bytes) != 1 || bytes[0] < 1_100_000 || outcomes(r, "rejected") != 1 {
+		t.Errorf("calls %v with %v bytes on loan, %v refused", calls, bytes, outcomes(r, "rejected"))
 	}
 	testtransport.Eventually(t, "nothing on loan", func() bool { return value(t, r.registry, "redrive_inflight_bytes") == 0 })
 }

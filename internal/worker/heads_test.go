@@ -10,12 +10,12 @@ import (
 )
 
 // returns lets a message come, with an id and no count of the broker's, and go back after an attempt.
-func (h *head) returns(id string, redelivered bool) (attempts int64, p *past) {
+func (h *orderedQueue) returns(id string, redelivered bool) (attempts int64, p *redeliveryState) {
 	j := &job{
 		delivery: &amqp.Delivery{Message: message.Message{MessageID: id, Redelivered: redelivered}},
 		state:    message.State{ID: id}, attempted: true,
 	}
-	p = h.recall(j)
+	p = h.restore(j)
 	attempts = j.state.History.Attempts
 	p.remember(j, outcome{kind: returned})
 	return attempts, p
@@ -23,7 +23,7 @@ func (h *head) returns(id string, redelivered bool) (attempts int64, p *past) {
 
 // A classic queue without a single active consumer gives what one worker returns to another, which has returned something too.
 func TestTheAttemptsOfMessagesThatComeInTurnsAreCountedEach(t *testing.T) {
-	h := newHeads().of("test")
+	h := newOrderedQueues().of("test")
 	for round := range int64(4) {
 		for _, id := range []string{"a", "b", "c"} {
 			if attempts, _ := h.returns(id, round > 0); attempts != round {
@@ -34,7 +34,7 @@ func TestTheAttemptsOfMessagesThatComeInTurnsAreCountedEach(t *testing.T) {
 }
 
 func TestTheAttemptsOfAMessageThatIsDoneAreNotThoseOfAnotherOfItsID(t *testing.T) {
-	h := newHeads().of("test")
+	h := newOrderedQueues().of("test")
 	h.returns("a", false)
 	_, p := h.returns("a", true)
 	p.forget()
@@ -44,7 +44,7 @@ func TestTheAttemptsOfAMessageThatIsDoneAreNotThoseOfAnotherOfItsID(t *testing.T
 }
 
 func TestAHeadForgetsWhatIsDoneWhenTheNextMessageComes(t *testing.T) {
-	h := newHeads().of("test")
+	h := newOrderedQueues().of("test")
 	for i := range 5 {
 		_, p := h.returns(strconv.Itoa(i), false)
 		p.forget()
@@ -55,7 +55,7 @@ func TestAHeadForgetsWhatIsDoneWhenTheNextMessageComes(t *testing.T) {
 }
 
 func TestAHeadRemembersOnlySoMany(t *testing.T) {
-	h := newHeads().of("test")
+	h := newOrderedQueues().of("test")
 	for i := range 2 * maxPasts {
 		h.returns(strconv.Itoa(i), false)
 	}
@@ -71,13 +71,13 @@ func TestAHeadRemembersOnlySoMany(t *testing.T) {
 
 // A message that comes again would have its whole time once more.
 func TestAMessageThatComesAgainKeepsItsDeadline(t *testing.T) {
-	h, now := newHeads().of("test"), time.Now()
+	h, now := newOrderedQueues().of("test"), time.Now()
 	for again := range 3 {
 		j := &job{
 			delivery: &amqp.Delivery{Message: message.Message{MessageID: "a", Redelivered: again > 0}},
 			state:    message.State{ID: "a", Deadline: now.Add(time.Duration(again) * time.Minute)},
 		}
-		h.recall(j).remember(j, outcome{kind: returned})
+		h.restore(j).remember(j, outcome{kind: returned})
 		if !j.state.Deadline.Equal(now) {
 			t.Errorf("delivery %d has the deadline %s, want %s", again+1, j.state.Deadline, now)
 		}

@@ -199,7 +199,7 @@ func TestAMessageThatIsLargerThanMayBeOnLoanIsRefusedUnread(t *testing.T) {
 		t.Errorf("%s failed with %d bytes and %v", failed.MessageId, len(failed.Body), failed.Headers)
 	}
 	r.empty()
-	if sessions := value(t, r.registry, "redrive_connections_total"); sessions != 1 || outcomes(r, "refused") != 1 {
-		t.Errorf("%v sessions, want one; %v messages refused", sessions, outcomes(r, "refused"))
+	if sessions := value(t, r.registry, "redrive_connections_total"); sessions != 1 || outcomes(r, "rejected") != 1 {
+		t.Errorf("%v sessions, want one; %v messages refused", sessions, outcomes(r, "rejected"))
 	}
 }

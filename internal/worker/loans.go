@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"redrive.dev/redrive/internal/amqp"
-	"redrive.dev/redrive/internal/fair"
+	"redrive.dev/redrive/internal/scheduler"
 )
 
 const (
@@ -23,22 +23,22 @@ const (
 	mostSpare = 1024
 )
 
-// loans are the messages that a worker has on loan, by the queues as they are consumed.
-type loans struct {
+// inflight are the messages that a worker has on loan, by the queues as they are consumed.
+type inflight struct {
 	// limit is how many bytes of memory all of them may take, with their headers.
 	limit int64
 	// due is true where the prefetches are to be looked at now.
 	due    atomic.Bool
 	queues sync.Map
 	// prefetch decides, and decided is what it said last. Both are used by gate only.
-	prefetch *fair.Prefetch
+	prefetch *scheduler.Prefetch
 	decided  map[string]int
 	// granted is that, and what is added in place of messages that are held.
 	granted map[string]int
 }
 
-// loan is what is on loan of one queue.
-type loan struct {
+// queueInflight is what is on loan of one queue.
+type queueInflight struct {
 	// enough is a number of bytes that is a reason to look at the prefetches.
 	enough int64
 
@@ -64,21 +64,23 @@ type loan struct {
 	since   time.Time
 }
 
-func newLoans(limit int64) *loans { return &loans{limit: limit, prefetch: fair.NewPrefetch()} }
+func newLoans(limit int64) *inflight {
+	return &inflight{limit: limit, prefetch: scheduler.NewPrefetch()}
+}
 
 // of is the loan of a queue.
-func (s *loans) of(queue string) *loan {
+func (s *inflight) of(queue string) *queueInflight {
 	l, ok := s.queues.Load(queue)
 	if !ok {
-		l, _ = s.queues.LoadOrStore(queue, &loan{enough: s.limit / 2})
+		l, _ = s.queues.LoadOrStore(queue, &queueInflight{enough: s.limit / 2})
 	}
-	return l.(*loan) //nolint:forcetypeassert // nothing else is stored
+	return l.(*queueInflight) //nolint:forcetypeassert // nothing else is stored
 }
 
 // sum adds up the messages that are not settled, and their bytes.
-func (s *loans) sum() (count int, bytes int64) {
+func (s *inflight) sum() (count int, bytes int64) {
 	s.queues.Range(func(_, value any) bool {
-		l := value.(*loan) //nolint:forcetypeassert // nothing else is stored
+		l := value.(*queueInflight) //nolint:forcetypeassert // nothing else is stored
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		count, bytes = count+l.count, bytes+l.bytes
@@ -87,20 +89,20 @@ func (s *loans) sum() (count int, bytes int64) {
 	return count, bytes
 }
 
-// look decides on the prefetches of a program's queues. Where it may not, what it saw is forgotten. It is true where it did.
-func (s *loans) look(p *program, decide bool, now time.Time) bool {
-	found := map[string]fair.Load{}
+// decide decides on the prefetches of a program's queues. Where it may not, what it saw is forgotten. It is true where it did.
+func (s *inflight) decide(p *program, decide bool, now time.Time) bool {
+	found := map[string]scheduler.Load{}
 	for _, subscription := range p.consumed {
 		queue := p.queues[subscription.Queue]
 		if subscription.Strict || subscription.Queue != queue.Name {
 			continue // it takes one message at a time, in quarantine do
 		}
-		load := s.of(queue.Name).look(now)
+		load := s.of(queue.Name).sample(now)
 		load.Weight, load.Fixed, load.Prefetch = queue.Weight, queue.SingleActiveConsumer, s.decided[queue.Name]
 		found[queue.Name] = load
 	}
 	if decide {
-		limits := fair.Limits{Concurrency: p.config.Concurrency, Loans: p.config.Loans(), Bytes: s.limit}
+		limits := scheduler.Limits{Concurrency: p.config.Concurrency, Loans: p.config.Loans(), Bytes: s.limit}
 		s.decided = s.prefetch.Next(found, limits, now)
 		s.grant(found)
 	}
@@ -109,7 +111,7 @@ func (s *loans) look(p *program, decide bool, now time.Time) bool {
 
 // grant adds to the prefetches what is held for long, so that a lane or queue that takes nothing does not hold up the messages that
 // have another way to go; within the memory, and up to mostSpare for a queue.
-func (s *loans) grant(found map[string]fair.Load) {
+func (s *inflight) grant(found map[string]scheduler.Load) {
 	_, bytes := s.sum()
 	s.granted = maps.Clone(s.decided)
 	for name, prefetch := range s.decided {
@@ -120,7 +122,7 @@ func (s *loans) grant(found map[string]fair.Load) {
 }
 
 // replace returns how much is added to a prefetch. It changes seldom, for each change takes another consumer.
-func (l *loan) replace(prefetch int, room int64) int {
+func (l *queueInflight) replace(prefetch int, room int64) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch enough := min(mostSpare, 1<<bits.Len(uint(max(0, l.held)))); {
@@ -133,18 +135,18 @@ func (l *loan) replace(prefetch int, room int64) int {
 }
 
 // hold counts messages that are held for long.
-func (l *loan) hold(more int) {
+func (l *queueInflight) hold(more int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.held += more
 }
 
 // allow puts the prefetches of subscriptions in force.
-func (s *loans) allow(subscriptions []amqp.Subscription, metrics *Metrics, now time.Time) {
+func (s *inflight) allow(subscriptions []amqp.Subscription, metrics *Metrics, now time.Time) {
 	s.queues.Range(func(name, value any) bool {
 		i := slices.IndexFunc(subscriptions, func(s amqp.Subscription) bool { return s.Queue == name })
 		if i < 0 {
-			value.(*loan).allow(0, now)                       //nolint:forcetypeassert // nothing else is stored
+			value.(*queueInflight).allow(0, now)              //nolint:forcetypeassert // nothing else is stored
 			metrics.prefetch.DeleteLabelValues(name.(string)) //nolint:forcetypeassert // as above
 		}
 		return true
@@ -157,7 +159,7 @@ func (s *loans) allow(subscriptions []amqp.Subscription, metrics *Metrics, now t
 
 // begin counts a message. It is true where the prefetches should be looked at: for the first time the size of some messages is known,
 // or many large ones have come.
-func (l *loan) begin(size int64, now time.Time) bool {
+func (l *queueInflight) begin(size int64, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.count++
@@ -170,18 +172,18 @@ func (l *loan) begin(size int64, now time.Time) bool {
 	if l.count == l.prefetch {
 		l.fullSince = now
 	}
-	return l.seen == fair.Sampled || size >= largeMessage && l.bytes > l.enough
+	return l.seen == scheduler.Sampled || size >= largeMessage && l.bytes > l.enough
 }
 
 // grow counts bytes more of a message that has begun.
-func (l *loan) grow(more int64) {
+func (l *queueInflight) grow(more int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.bytes += more
 }
 
 // end counts a message that is settled. took is how long the handler had it; 0 where it did not.
-func (l *loan) end(size int64, took time.Duration, now time.Time) {
+func (l *queueInflight) end(size int64, took time.Duration, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.count == l.prefetch {
@@ -195,7 +197,7 @@ func (l *loan) end(size int64, took time.Duration, now time.Time) {
 }
 
 // allow puts a prefetch in force.
-func (l *loan) allow(prefetch int, now time.Time) {
+func (l *queueInflight) allow(prefetch int, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.settleFull(now)
@@ -205,22 +207,22 @@ func (l *loan) allow(prefetch int, now time.Time) {
 }
 
 // settleFull counts the time up to now for which the consumer is full. Without a prefetch there is none.
-func (l *loan) settleFull(now time.Time) {
+func (l *queueInflight) settleFull(now time.Time) {
 	if l.prefetch > 0 && l.count >= l.prefetch {
 		l.full += max(0, now.Sub(l.fullSince))
 		l.fullSince = now
 	}
 }
 
-// look tells what happened since the last one.
-func (l *loan) look(now time.Time) fair.Load {
+// sample tells what happened since the last one.
+func (l *queueInflight) sample(now time.Time) scheduler.Load {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.settleFull(now)
 	if now.Sub(l.since) > largestFor {
 		l.largest[1], l.largest[0], l.since = l.largest[0], 0, now
 	}
-	found := fair.Load{
+	found := scheduler.Load{
 		OnLoan: l.count, Bytes: l.bytes, Peak: l.peak, Full: l.full, Arrived: l.arrived, Mean: time.Duration(l.took),
 		Seen: l.seen, Size: int64(l.size), Largest: max(l.largest[0], l.largest[1]),
 	}
@@ -228,8 +230,8 @@ func (l *loan) look(now time.Time) fair.Load {
 	return found
 }
 
-// stepAside is true where one more may wait without a place: at most half of the prefetch, so that others are received.
-func (l *loan) stepAside() bool {
+// tryYieldSlot is true where one more may wait without a place: at most half of the prefetch, so that others are received.
+func (l *queueInflight) tryYieldSlot() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.aside >= l.prefetch/2 {
@@ -239,7 +241,7 @@ func (l *loan) stepAside() bool {
 	return true
 }
 
-func (l *loan) stepBack() {
+func (l *queueInflight) stepBack() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.aside--

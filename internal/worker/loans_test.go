@@ -6,13 +6,13 @@ import (
 )
 
 func TestALoanKnowsHowLongItsConsumerWasFullAndHowLargeItsMessagesAre(t *testing.T) {
-	l, now := &loan{enough: 10 << 20}, time.Now()
+	l, now := &queueInflight{enough: 10 << 20}, time.Now()
 	l.allow(2, now)
 	at := func(seconds int) time.Time { return now.Add(time.Duration(seconds) * time.Second) }
 	if l.begin(1000, at(0)) || l.begin(3000, at(1)) {
 		t.Error("two small messages are no reason to look")
 	}
-	found := l.look(at(5))
+	found := l.sample(at(5))
 	if found.Full != 4*time.Second || found.Peak != 2 || found.Arrived != 2 || found.OnLoan != 2 || found.Bytes != 4000 {
 		t.Errorf("%+v: want full for 4 s", found)
 	}
@@ -20,16 +20,16 @@ func TestALoanKnowsHowLongItsConsumerWasFullAndHowLargeItsMessagesAre(t *testing
 		t.Errorf("%+v: want a mean of 2000", found)
 	}
 	l.allow(3, at(6)) // full until then
-	if found = l.look(at(9)); found.Full != time.Second || found.Arrived != 0 || found.Peak != 2 {
+	if found = l.sample(at(9)); found.Full != time.Second || found.Arrived != 0 || found.Peak != 2 {
 		t.Errorf("%+v: want full for 1 s", found)
 	}
 	l.allow(1, at(10)) // more than full
-	if found = l.look(at(12)); found.Full != 2*time.Second {
+	if found = l.sample(at(12)); found.Full != 2*time.Second {
 		t.Errorf("%+v: want full for 2 s", found)
 	}
 	l.end(1000, 40*time.Millisecond, at(12))
 	l.end(3000, 0, at(12))
-	if found = l.look(at(13)); found.OnLoan != 0 || found.Bytes != 0 || found.Mean != 20*time.Millisecond {
+	if found = l.sample(at(13)); found.OnLoan != 0 || found.Bytes != 0 || found.Mean != 20*time.Millisecond {
 		t.Errorf("%+v: want nothing on loan", found)
 	}
 	for range 5 {
@@ -42,18 +42,18 @@ func TestALoanKnowsHowLongItsConsumerWasFullAndHowLargeItsMessagesAre(t *testing
 		t.Error("more than enough bytes are a reason to look")
 	}
 	// What was large long ago is forgotten.
-	l.look(at(1000))
-	if found = l.look(at(2000)); found.Largest != 0 {
+	l.sample(at(1000))
+	if found = l.sample(at(2000)); found.Largest != 0 {
 		t.Errorf("largest %d", found.Largest)
 	}
 }
 
 func TestOnlyHalfOfThePrefetchWaitsAside(t *testing.T) {
-	l := &loan{}
+	l := &queueInflight{}
 	l.allow(5, time.Now())
 	aside := 0
 	for range 5 {
-		if l.stepAside() {
+		if l.tryYieldSlot() {
 			aside++
 		}
 	}
@@ -61,13 +61,13 @@ func TestOnlyHalfOfThePrefetchWaitsAside(t *testing.T) {
 		t.Errorf("%d of five aside, want two", aside)
 	}
 	l.stepBack()
-	if !l.stepAside() {
+	if !l.tryYieldSlot() {
 		t.Error("one has come back")
 	}
 }
 
 func TestAPrefetchGrowsByWhatIsHeldForLong(t *testing.T) {
-	l := &loan{size: 1000}
+	l := &queueInflight{size: 1000}
 	const prefetch, room = 20, 1 << 20
 	for _, step := range []struct {
 		more, want int

@@ -66,7 +66,7 @@ func (m *Metrics) of(queue string) *queueMetrics {
 func (m *Metrics) loanBytes() float64 {
 	var sum int64
 	m.lenders.Range(func(lender, _ any) bool {
-		_, bytes := lender.(*loans).sum() //nolint:forcetypeassert // nothing else is stored
+		_, bytes := lender.(*inflight).sum() //nolint:forcetypeassert // nothing else is stored
 		sum += bytes
 		return true
 	})

@@ -10,11 +10,11 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/amqp"
 	"redrive.dev/redrive/internal/compile"
-	"redrive.dev/redrive/internal/fair"
-	"redrive.dev/redrive/internal/guard"
 	"redrive.dev/redrive/internal/handler"
 	"redrive.dev/redrive/internal/message"
+	"redrive.dev/redrive/internal/resilience"
 	"redrive.dev/redrive/internal/retry"
+	"redrive.dev/redrive/internal/scheduler"
 )
 
 // mostHops is through how many lanes a message goes at most, one after the other, for a time that no policy has given it.
@@ -34,30 +34,30 @@ const (
 	succeeded kind = "succeeded"
 	// retried: it waits in a lane for its next attempt.
 	retried kind = "retried"
-	// parked: it came back too early and waits on; nothing is counted.
-	parked kind = "parked"
-	// postponed: it waits in a lane for its turn at the handler; nothing is counted.
-	postponed kind = "postponed"
-	// moved: it may have brought down its worker, and goes to the quarantine queue; no attempt is counted.
-	moved kind = "quarantined"
+	// redelayed: it came back too early and waits on; nothing is counted.
+	redelayed kind = "redelayed"
+	// deferred: it waits in a lane for its turn at the handler; nothing is counted.
+	deferred kind = "deferred"
+	// quarantined: it may have brought down its worker, and goes to the quarantine queue; no attempt is counted.
+	quarantined kind = "quarantined"
 	// failed: it goes to the failure queue with the reason on it.
 	failed kind = "failed"
 	// dropped: its policy says to forget it.
 	dropped kind = "dropped"
-	// released: it goes back to its queue; nothing is counted.
-	released kind = "released"
-	// refused: it cannot be published again, and is left to the queue's dead-letter exchange.
-	refused kind = "refused"
+	// requeued: it goes back to its queue; nothing is counted.
+	requeued kind = "requeued"
+	// rejected: it cannot be published again, and is left to the queue's dead-letter exchange.
+	rejected kind = "rejected"
 	// returned: it goes back to its place at the head of a strictly ordered queue, after a failed attempt and its delay.
 	returned kind = "returned"
-	// abandoned: it is not ours any more, or there is no time left; the broker delivers it again.
-	abandoned kind = "abandoned"
+	// stale: it is not ours any more, or there is no time left; the broker delivers it again.
+	stale kind = "stale"
 )
 
 // publishes is true where settling takes a confirm of the broker.
 func (k kind) publishes() bool {
 	switch k {
-	case succeeded, dropped, refused, returned, abandoned:
+	case succeeded, dropped, rejected, returned, stale:
 		return false
 	default:
 		return true
@@ -99,18 +99,18 @@ type job struct {
 	priority uint8
 	ordinary bool
 	// turn is its claim on a place at the handler. woken is closed when it has one; nil where nobody waits for that.
-	turn  fair.Turn[*job]
+	turn  scheduler.Turn[*job]
 	woken chan struct{}
 	// back is true of a job that is given back before it has begun.
-	back  bool
-	grant grant
-	// loan is that of its queue, and took how long the handler had it.
-	loan *loan
-	took time.Duration
+	back    bool
+	permits permits
+	// inflight is that of its queue, and took how long the handler had it.
+	inflight *queueInflight
+	took     time.Duration
 	// attempted is true once the handler was called.
 	attempted bool
 	// traced is what is known of its trace.
-	traced traced
+	traced traceState
 	// charged is true where the journal knows of crashes that the state has taken over.
 	charged bool
 	// noted is true while the journal says that it is in work.
@@ -120,14 +120,14 @@ type job struct {
 // isStrict is true for a message that must keep its place in its queue.
 func (j *job) isStrict() bool { return j.delivery.Strict() }
 
-// process takes one delivery to its settlement.
-func (w *Worker) process(ctx context.Context, j *job) {
+// processDelivery takes one delivery to its settlement.
+func (w *Worker) processDelivery(ctx context.Context, j *job) {
 	if !w.open(j) {
 		_ = j.delivery.DeadLetter()
 		return
 	}
 	if j.isStrict() {
-		w.strictly(ctx, j)
+		w.processOrdered(ctx, j)
 		return
 	}
 	o := w.decide(ctx, j, j.program.stages.usual)
@@ -138,12 +138,12 @@ func (w *Worker) process(ctx context.Context, j *job) {
 // the broker has the message again.
 func (w *Worker) finish(ctx context.Context, j *job, o outcome) (settled bool) {
 	if o.kind.publishes() {
-		w.leave(ctx, j)
+		w.yieldSlot(ctx, j)
 	}
 	settled = w.traceSettling(ctx, j, j.ended(o, nil))
 	if !settled {
 		w.options.Metrics.lateAcks.Inc()
-		o = outcome{kind: abandoned}
+		o = outcome{kind: stale}
 	}
 	w.count(j, o)
 	return settled
@@ -162,8 +162,8 @@ func (w *Worker) decide(ctx context.Context, j *job, stages []stage) (o outcome)
 	defer func() {
 		j.decoded.LetGo()
 		w.unnote(j) // before it leaves its place to another one
-		if !j.grant.isEmpty() {
-			j.grant.giveBack(w.options.Now())
+		if !j.permits.isEmpty() {
+			j.permits.giveBack(w.options.Now())
 		}
 	}()
 	defer func() {
@@ -230,15 +230,15 @@ func (j *job) readState(received time.Time) {
 // unreadable refuses a message of which the headers are not known: neither the handler nor a copy would have them. And one that it takes too
 // much memory to hand over.
 func unreadable(w *Worker, _ context.Context, j *job) (outcome, bool) {
-	return outcome{kind: refused}, j.delivery.Unreadable || w.outgrows(j)
+	return outcome{kind: rejected}, j.delivery.Unreadable || w.outgrows(j)
 }
 
 // outgrows is true of a message that takes more than the worker can have for one.
-func (w *Worker) outgrows(j *job) bool { return j.size > mostAlone(w.loans.limit) }
+func (w *Worker) outgrows(j *job) bool { return j.size > mostAlone(w.inflight.limit) }
 
-// stale leaves alone a delivery whose session has ended: the broker has it again.
-func stale(_ *Worker, _ context.Context, j *job) (outcome, bool) {
-	return outcome{kind: abandoned}, !j.delivery.Live()
+// staleDelivery leaves alone a delivery whose session has ended: the broker has it again.
+func staleDelivery(_ *Worker, _ context.Context, j *job) (outcome, bool) {
+	return outcome{kind: stale}, !j.delivery.Live()
 }
 
 // expired fails a message that is past its deadline. The broker's own expiry does not see it in lanes, nor while it waits here.
@@ -283,7 +283,7 @@ func early(w *Worker, _ context.Context, j *job) (outcome, bool) {
 	if retry.Due(j.state.NotBefore, now, j.state.History.LastDelay) || len(lanes) == 0 {
 		return outcome{}, false
 	}
-	return outcome{kind: parked}, true
+	return outcome{kind: redelayed}, true
 }
 
 // foreseen is the policy that would decide on a job by now. The verdict has a budget of its own for the choice: a rule that has its
@@ -317,15 +317,15 @@ func attempt(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 		if budget := j.program.protection.budget; budget != nil && j.state.History.Attempts == 0 && j.state.History.FirstFailure.IsZero() {
 			budget.First(w.options.Now())
 		}
-		permit, attempted := j.grant.permit, j.attempted
-		j.grant, j.attempted = grant{}, true
+		permit, attempted := j.permits.permit, j.attempted
+		j.permits, j.attempted = permits{}, true
 		failure := w.call(w.trace(ctx, j), j)
 		if ctx.Err() != nil && failure != nil {
-			w.report(permit, 0, guard.Neither)
-			return j.ended(outcome{kind: abandoned}, failure), true
+			w.report(permit, 0, resilience.Neither)
+			return j.ended(outcome{kind: stale}, failure), true
 		}
 		if handler.IsNotBegun(failure) { // it is no attempt
-			w.report(permit, 0, guard.Neither)
+			w.report(permit, 0, resilience.Neither)
 			j.attempted = attempted
 			return j.ended(w.unbegun(ctx, j), failure), true
 		}
@@ -353,7 +353,7 @@ func notBegun(j *job) outcome {
 	if j.isStrict() {
 		return outcome{kind: returned}
 	}
-	return outcome{kind: released}
+	return outcome{kind: requeued}
 }
 
 func (w *Worker) call(ctx context.Context, j *job) *retry.Failure {
@@ -426,7 +426,7 @@ func (w *Worker) judge(ctx context.Context, j *job, failure retry.Failure) (o ou
 	}
 	if verdict.Reason == retry.ReasonRelease {
 		w.logRelease(ctx, j, &failure, &verdict)
-		return outcome{kind: postponed, strategy: verdict.Strategy}, false
+		return outcome{kind: deferred, strategy: verdict.Strategy}, false
 	}
 	j.state = message.Record(j.state, message.Attempt{
 		Number: verdict.History.Attempts, At: now, Source: failure.Source, Status: failure.Status, Class: failure.Class,

@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"redrive.dev/redrive/internal/amqp"
-	"redrive.dev/redrive/internal/fair"
 	"redrive.dev/redrive/internal/handler"
 	"redrive.dev/redrive/internal/message"
+	"redrive.dev/redrive/internal/scheduler"
 )
 
 // mostWaiting is how many goroutines are kept for the next jobs: about as many as await the broker's confirm at a time where each
@@ -22,12 +22,12 @@ func (w *Worker) accept(ctx context.Context, d *amqp.Delivery) {
 		return
 	}
 	counted := w.program.Load().handler
-	j := &job{delivery: d, received: time.Now(), size: sizeFor(counted, d), counted: counted, loan: w.loans.of(d.Queue)}
+	j := &job{delivery: d, received: time.Now(), size: sizeFor(counted, d), counted: counted, inflight: w.inflight.of(d.Queue)}
 	j.turn.Value = j
 	w.room.Add(j.size)
-	if j.loan.begin(j.size, j.received) {
-		w.loans.due.Store(true)
-		w.regulate()
+	if j.inflight.begin(j.size, j.received) {
+		w.inflight.due.Store(true)
+		w.wakeFlowControl()
 	}
 	if w.isApart(d) || w.places.Take(&j.turn, d.Queue, j.received) {
 		w.launch(ctx, j)
@@ -51,7 +51,7 @@ func (w *Worker) recount(j *job) {
 	j.counted = j.program.handler
 	more := sizeFor(j.counted, j.delivery) - j.size
 	j.size += more
-	j.loan.grow(more)
+	j.inflight.grow(more)
 	w.room.Add(more)
 }
 
@@ -59,14 +59,14 @@ func (w *Worker) recount(j *job) {
 func (w *Worker) awaitRoom(ctx context.Context, d *amqp.Delivery) {
 	w.options.Metrics.noRoom.WithLabelValues(d.Queue).Inc()
 	w.problems.warn("room/"+d.Queue, "a message was not read, because those on loan have all the memory they may; it is given back when there is room",
-		"queue", d.Queue, "bytes", d.LeftOut, "limit", w.loans.limit)
+		"queue", d.Queue, "bytes", d.LeftOut, "limit", w.inflight.limit)
 	live, cancel := d.WhileLive(ctx)
 	defer cancel()
 	live, stop := context.WithTimeout(live, w.program.Load().config.HoldLimit())
 	defer stop()
 	w.room.Await(live, d.LeftOut)
 	if d.Strict() {
-		w.heads.of(d.Queue).unread.Add(1) // it was no attempt
+		w.ordered.of(d.Queue).unread.Add(1) // it was no attempt
 	} else {
 		w.unread.add(d.Queue)
 	}
@@ -91,9 +91,9 @@ func (w *Worker) launch(ctx context.Context, j *job) {
 // each would grow a new stack each time.
 func (w *Worker) run(ctx context.Context, j *job) {
 	for j != nil {
-		w.process(ctx, j)
+		w.processDelivery(ctx, j)
 		next := w.pass(ctx, j)
-		j.loan.end(j.size, j.took, time.Now())
+		j.inflight.end(j.size, j.took, time.Now())
 		w.room.Add(-j.size)
 		w.unuse(j)
 		if j = next; j == nil {
@@ -142,7 +142,7 @@ func (w *Worker) pollAfter(ctx context.Context, moment time.Duration) {
 }
 
 // begun wakes who waits for the turn that has come, or else returns its job.
-func (w *Worker) begun(turn *fair.Turn[*job]) *job {
+func (w *Worker) begun(turn *scheduler.Turn[*job]) *job {
 	if turn.Value.woken == nil {
 		return turn.Value
 	}
@@ -151,7 +151,7 @@ func (w *Worker) begun(turn *fair.Turn[*job]) *job {
 }
 
 // start runs those whose turn has come.
-func (w *Worker) start(ctx context.Context, begun []*fair.Turn[*job]) {
+func (w *Worker) start(ctx context.Context, begun []*scheduler.Turn[*job]) {
 	for _, turn := range begun {
 		if j := w.begun(turn); j != nil {
 			w.launch(ctx, j)
@@ -159,8 +159,8 @@ func (w *Worker) start(ctx context.Context, begun []*fair.Turn[*job]) {
 	}
 }
 
-// leave makes room for others at the handler.
-func (w *Worker) leave(ctx context.Context, j *job) {
+// yieldSlot makes room for others at the handler.
+func (w *Worker) yieldSlot(ctx context.Context, j *job) {
 	if next := w.pass(ctx, j); next != nil {
 		w.launch(ctx, next)
 	}
@@ -195,7 +195,7 @@ func waitForPlace(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 	case j.turn.Holds():
 		return outcome{}, false
 	case j.back, w.stopping() && !j.isStrict():
-		return outcome{kind: released}, true
+		return outcome{kind: requeued}, true
 	}
 	j.woken = make(chan struct{})
 	if w.places.Take(&j.turn, j.delivery.Queue, time.Now()) {
@@ -217,5 +217,5 @@ func (j *job) overdue() outcome {
 	if j.isStrict() {
 		return outcome{kind: returned}
 	}
-	return outcome{kind: released}
+	return outcome{kind: requeued}
 }

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"redrive.dev/redrive/internal/compile"
-	"redrive.dev/redrive/internal/guard"
 	"redrive.dev/redrive/internal/message"
+	"redrive.dev/redrive/internal/resilience"
 	"redrive.dev/redrive/internal/retry"
 )
 
@@ -28,10 +28,10 @@ const (
 // protection is what stands between the queues and the handler.
 type protection struct {
 	limits []limit
-	budget *guard.Budget
+	budget *resilience.Budget
 	// breaker of all messages, or breakers by key; nil where there is none.
-	breaker  *guard.Breaker
-	breakers *guard.Breakers
+	breaker  *resilience.Breaker
+	breakers *resilience.Breakers
 	key      *retry.Key
 	keyText  string
 	observe  breakerObserver
@@ -43,11 +43,11 @@ const noKey = "(no key)"
 type limit struct {
 	spec    compile.RateLimit
 	key     *retry.Key
-	limiter *guard.Limiter
+	limiter *resilience.Limiter
 }
 
 // breakerObserver is told when a breaker changes its state.
-type breakerObserver func(key string, from, to guard.State, why string)
+type breakerObserver func(key string, from, to resilience.State, why string)
 
 // newProtection prepares what a configuration asks for. What was counted so far is taken over, so that a reload is no way
 // around a limit.
@@ -75,11 +75,11 @@ func newProtection(config *compile.Config, last *protection, observe breakerObse
 		p.limits[i].take(config, last.limits, now)
 	}
 	if spec := config.RetryBudget; spec != nil {
-		settings := guard.BudgetConfig{Percent: spec.Percent, Window: spec.Window.Duration.Duration, MinPerSecond: float64(spec.MinPerSecond)}
+		settings := resilience.BudgetConfig{Percent: spec.Percent, Window: spec.Window.Duration.Duration, MinPerSecond: float64(spec.MinPerSecond)}
 		if p.budget = last.budget; p.budget != nil {
 			p.budget.Reconfigure(settings, now)
 		} else {
-			p.budget = guard.NewBudget(settings, Random{})
+			p.budget = resilience.NewBudget(settings, Random{})
 		}
 	}
 	p.takeBreaker(config, last, now)
@@ -97,12 +97,12 @@ func (p *protection) takeBreaker(config *compile.Config, last *protection, now t
 		p.breaker = last.breaker
 		p.breaker.Reconfigure(settings, now)
 	case p.key == nil:
-		p.breaker = guard.NewBreaker(settings, Random{}, func(from, to guard.State, why string) { p.observe("", from, to, why) })
+		p.breaker = resilience.NewBreaker(settings, Random{}, func(from, to resilience.State, why string) { p.observe("", from, to, why) })
 	case last.breakers != nil && last.keyText == p.keyText:
 		p.breakers = last.breakers
 		p.breakers.Reconfigure(settings, now)
 	default:
-		p.breakers = guard.NewBreakers(settings, Random{}, func(key string, from, to guard.State, why string) {
+		p.breakers = resilience.NewBreakers(settings, Random{}, func(key string, from, to resilience.State, why string) {
 			p.observe(cmp.Or(key, noKey), from, to, why)
 		})
 	}
@@ -128,7 +128,7 @@ func compileKey(field, expression string) (*retry.Key, error) {
 
 // take continues the limit of the same name, or makes one.
 func (l *limit) take(config *compile.Config, before []limit, now time.Time) {
-	settings := guard.LimiterConfig{Smooth: l.spec.Smooth, PerSecond: l.spec.PerSecond, Burst: l.spec.Burst}
+	settings := resilience.LimiterConfig{Smooth: l.spec.Smooth, PerSecond: l.spec.PerSecond, Burst: l.spec.Burst}
 	if l.spec.Smooth {
 		settings.Burst = math.MaxInt32 // as many may wait as patience allows for
 	}
@@ -148,12 +148,12 @@ func (l *limit) take(config *compile.Config, before []limit, now time.Time) {
 			return
 		}
 	}
-	l.limiter = guard.NewLimiter(settings, patience, Random{})
+	l.limiter = resilience.NewLimiter(settings, patience, Random{})
 }
 
-func breakerSettings(config *compile.Config) guard.BreakerConfig {
+func breakerSettings(config *compile.Config) resilience.BreakerConfig {
 	b := config.CircuitBreaker
-	return guard.BreakerConfig{
+	return resilience.BreakerConfig{
 		FailurePercent: b.FailurePercent,
 		SlowAfter:      b.SlowAfter.Duration.Duration,
 		SlowPercent:    b.SlowPercent,
@@ -173,49 +173,49 @@ func (p *protection) allowed(concurrency int, now time.Time) int {
 	return p.breaker.Allowed(now)
 }
 
-// grant is leave for one call of the handler. What is not used is given back.
-type grant struct {
+// permits is leave for one call of the handler. What is not used is given back.
+type permits struct {
 	turns  []func()
-	permit guard.Permit
-	budget *guard.Budget
+	permit resilience.Permit
+	budget *resilience.Budget
 }
 
 // report tells the breaker, if there is one, what came of a call.
-func (w *Worker) report(permit guard.Permit, took time.Duration, outcome guard.Outcome) {
-	if permit == (guard.Permit{}) {
+func (w *Worker) report(permit resilience.Permit, took time.Duration, outcome resilience.Outcome) {
+	if permit == (resilience.Permit{}) {
 		return
 	}
 	permit.Done(w.options.Now(), took, outcome)
 	if w.allowed.Load() < int64(w.program.Load().config.Concurrency) {
-		w.regulate() // one that ramps up may let more through
+		w.wakeFlowControl() // one that ramps up may let more through
 	}
 }
 
-func (g *grant) isEmpty() bool {
-	return len(g.turns) == 0 && g.budget == nil && g.permit == guard.Permit{}
+func (g *permits) isEmpty() bool {
+	return len(g.turns) == 0 && g.budget == nil && g.permit == resilience.Permit{}
 }
 
 // giveBack returns what a job was granted and did not use.
-func (g *grant) giveBack(now time.Time) {
+func (g *permits) giveBack(now time.Time) {
 	for _, cancel := range g.turns {
 		cancel()
 	}
 	if g.budget != nil {
 		g.budget.Cancel(now)
 	}
-	g.permit.Done(now, 0, guard.Neither)
-	*g = grant{}
+	g.permit.Done(now, 0, resilience.Neither)
+	*g = permits{}
 }
 
 // cancelLast gives the turn back that was taken last.
-func (g *grant) cancelLast() {
+func (g *permits) cancelLast() {
 	last := len(g.turns) - 1
 	g.turns[last]()
 	g.turns = g.turns[:last]
 }
 
 // breakerOf is the breaker of a job; nil where there is none.
-func (w *Worker) breakerOf(j *job) *guard.Breaker {
+func (w *Worker) breakerOf(j *job) *resilience.Breaker {
 	p := &j.program.protection
 	if p.breakers != nil {
 		return p.breakers.For(w.keyOf(p.key, j), w.options.Now())
@@ -223,16 +223,16 @@ func (w *Worker) breakerOf(j *job) *guard.Breaker {
 	return p.breaker
 }
 
-// resting keeps a job from a handler that is left alone, before it takes anything that another one could use.
-func resting(w *Worker, ctx context.Context, j *job) (outcome, bool) {
+// breakerOpen keeps a job from a handler that is left alone, before it takes anything that another one could use.
+func breakerOpen(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 	for {
 		breaker := w.breakerOf(j)
-		if breaker == nil || breaker.State(w.options.Now()) != guard.Open {
+		if breaker == nil || breaker.State(w.options.Now()) != resilience.Open {
 			return outcome{}, false
 		}
 		permit, wait, ok := breaker.Admit(w.options.Now(), j.patience())
 		if ok { // it has just begun to probe
-			permit.Done(w.options.Now(), 0, guard.Neither)
+			permit.Done(w.options.Now(), 0, resilience.Neither)
 			return outcome{}, false
 		}
 		if o, decided := w.leftAlone(ctx, j, wait); decided {
@@ -247,7 +247,7 @@ func (w *Worker) leftAlone(ctx context.Context, j *job, wait time.Duration) (out
 	if j.program.protection.breakers != nil {
 		return w.denied(ctx, j, wait)
 	}
-	return w.withheld(ctx, j, func() bool { return w.breakerOf(j).State(w.options.Now()) == guard.Open })
+	return w.withheld(ctx, j, func() bool { return w.breakerOf(j).State(w.options.Now()) == resilience.Open })
 }
 
 // overBudget sends a retry away for which the budget has nothing left. First attempts pass.
@@ -260,7 +260,7 @@ func overBudget(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 		wait, ok := budget.Retry(w.options.Now())
 		w.options.Metrics.budgetExhausted.Set(truth(budget.Exhausted(w.options.Now())))
 		if ok {
-			j.grant.budget = budget
+			j.permits.budget = budget
 			return outcome{}, false
 		}
 		if w.troubles.begin(troubleBudget, "", w.options.Now()) {
@@ -287,22 +287,22 @@ func (w *Worker) turnAt(ctx context.Context, j *job, l *limit) (outcome, bool) {
 	for late := false; ; {
 		turn := l.limiter.Take(key, w.options.Now())
 		if turn.OK {
-			j.grant.turns = append(j.grant.turns, func() { l.limiter.Cancel(turn) })
+			j.permits.turns = append(j.permits.turns, func() { l.limiter.Cancel(turn) })
 			switch {
 			case turn.Wait <= 0:
 				return outcome{}, false
 			case late, l.key == nil && !j.isStrict(): // others need it too
 				return w.await(ctx, j, turn.Wait, nil)
-			case j.isStrict() || j.loan.stepAside():
+			case j.isStrict() || j.inflight.tryYieldSlot():
 				o, ended := w.aside(ctx, j, turn.Wait)
 				if late = !ended && l.limiter.IsLate(turn, w.options.Now()); !late {
 					return o, ended
 				}
 				// There was no place for it in time, as for others of its key: they would all go at once. It takes another turn, with its place.
-				j.grant.cancelLast()
+				j.permits.cancelLast()
 				continue
 			}
-			j.grant.giveBack(w.options.Now())
+			j.permits.giveBack(w.options.Now())
 		}
 		w.options.Metrics.rateLimited.WithLabelValues(l.spec.Name).Inc()
 		if o, decided := w.denied(ctx, j, turn.Wait); decided {
@@ -314,13 +314,13 @@ func (w *Worker) turnAt(ctx context.Context, j *job, l *limit) (outcome, bool) {
 // aside is pause for a job that has stepped aside, unless it is strict.
 func (w *Worker) aside(ctx context.Context, j *job, wait time.Duration) (outcome, bool) {
 	if !j.isStrict() {
-		defer j.loan.stepBack()
+		defer j.inflight.stepBack()
 	}
 	return w.pause(ctx, j, wait)
 }
 
-// tripped waits for the breaker's leave: while it probes or ramps up there are few at a time.
-func tripped(w *Worker, ctx context.Context, j *job) (outcome, bool) {
+// breakerPermit waits for the breaker's leave: while it probes or ramps up there are few at a time.
+func breakerPermit(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 	for {
 		breaker := w.breakerOf(j)
 		if breaker == nil {
@@ -328,13 +328,13 @@ func tripped(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 		}
 		permit, wait, ok := breaker.Admit(w.options.Now(), j.patience())
 		if ok {
-			j.grant.permit = permit
+			j.permits.permit = permit
 			return outcome{}, false
 		}
 		var o outcome
 		var decided bool
 		switch {
-		case breaker.State(w.options.Now()) == guard.Open:
+		case breaker.State(w.options.Now()) == resilience.Open:
 			o, decided = w.leftAlone(ctx, j, wait)
 		case j.program.protection.breakers != nil:
 			o, decided = w.denied(ctx, j, wait)
@@ -360,7 +360,7 @@ func (w *Worker) denied(ctx context.Context, j *job, wait time.Duration) (outcom
 	}
 	j.state.NotBefore = w.options.Now().Add(wait)
 	j.state.History.LastDelay = min(j.state.History.LastDelay, wait) // by which it is told how early it may be
-	return outcome{kind: postponed}, true
+	return outcome{kind: deferred}, true
 }
 
 // pause waits aside, and makes room for others at the handler meanwhile. A job that cannot be held for as long ends there.
@@ -369,7 +369,7 @@ func (w *Worker) pause(ctx context.Context, j *job, wait time.Duration) (outcome
 		return outcome{}, false
 	}
 	return w.unnoted(j, func() (outcome, bool) {
-		w.leave(ctx, j)
+		w.yieldSlot(ctx, j)
 		left := j.held()
 		if o, ended := w.await(ctx, j, min(wait, left), nil); ended {
 			return o, true
@@ -399,9 +399,9 @@ func (w *Worker) await(ctx context.Context, j *job, wait time.Duration, woken <-
 		case <-woken:
 			return outcome{}, false
 		case <-w.draining:
-			return outcome{kind: released}, true
+			return outcome{kind: requeued}, true
 		case <-ctx.Done():
-			return outcome{kind: abandoned}, true
+			return outcome{kind: stale}, true
 		}
 	})
 }
@@ -445,18 +445,18 @@ func (w *Worker) heedPartner(j *job, failure *retry.Failure) {
 // health is what a call says of the handler. One that releases the message says neither. One that gives its verdict on the message
 // works: it advises to fail or to drop it, or refuses it with an HTTP status that blames the request. All else is a failure, such as
 // an exit code or an exception.
-func health(failure *retry.Failure) guard.Outcome {
+func health(failure *retry.Failure) resilience.Outcome {
 	switch {
 	case failure == nil:
-		return guard.Success
+		return resilience.Success
 	case failure.Source != retry.SourceHandler:
-		return guard.Failure
+		return resilience.Failure
 	case failure.Advice == retry.AdviseRelease:
-		return guard.Neither
+		return resilience.Neither
 	case failure.Advice == retry.AdviseFail, failure.Advice == retry.AdviseDrop, blamesRequest(failure.Status):
-		return guard.Success
+		return resilience.Success
 	default:
-		return guard.Failure
+		return resilience.Failure
 	}
 }
 
@@ -467,34 +467,34 @@ func blamesRequest(status int) bool {
 }
 
 // breakerChanged tells of a breaker's change of state, and lets gate look at it.
-func (w *Worker) breakerChanged(key string, from, to guard.State, why string) {
+func (w *Worker) breakerChanged(key string, from, to resilience.State, why string) {
 	key = message.Text(key, maxSubject)
 	args := []any{"from", from.String(), "to", to.String(), "why", why}
 	if key != "" {
 		args = append(args, "key", key)
 	}
 	switch {
-	case to == guard.Closed:
+	case to == resilience.Closed:
 		w.options.Log.Info("breaker closes", args...)
-	case from == guard.Closed:
+	case from == resilience.Closed:
 		w.options.Log.Warn("breaker opens", args...)
 	default: // probes come and go, for each key
 		w.options.Log.Debug("breaker changes", args...)
 	}
 	m := w.options.Metrics
 	m.breakerChanges.WithLabelValues(to.String()).Inc()
-	if from != guard.Closed {
+	if from != resilience.Closed {
 		m.breakers.WithLabelValues(from.String()).Dec()
 	}
-	if to != guard.Closed {
+	if to != resilience.Closed {
 		m.breakers.WithLabelValues(to.String()).Inc()
 	}
-	if to == guard.Closed {
+	if to == resilience.Closed {
 		w.troubles.end(troubleBreaker, key)
 	} else {
 		w.troubles.begin(troubleBreaker, key, w.options.Now())
 	}
-	w.regulate()
+	w.wakeFlowControl()
 }
 
 func truth(b bool) float64 {

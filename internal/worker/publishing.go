@@ -23,10 +23,10 @@ const (
 func (w *Worker) hold(j *job) (release func()) {
 	w.options.Metrics.held.Inc()
 	w.held.Add(1)
-	long := time.AfterFunc(heldTime, func() { j.loan.hold(1) })
+	long := time.AfterFunc(heldTime, func() { j.inflight.hold(1) })
 	return func() {
 		if !long.Stop() {
-			j.loan.hold(-1)
+			j.inflight.hold(-1)
 		}
 		w.held.Add(-1)
 		w.options.Metrics.held.Dec()

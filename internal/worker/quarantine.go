@@ -29,16 +29,16 @@ type Journal interface {
 	Charged(id, queue string) error
 }
 
-// quarantined moves a message that a session left unsettled to the quarantine queue of its own queue: it may be what ended the
+// quarantineRedelivered moves a message that a session left unsettled to the quarantine queue of its own queue: it may be what ended the
 // session. The quarantine worker, in a process of its own, charges a message for the crashes that it caused there.
-func quarantined(w *Worker, _ context.Context, j *job) (outcome, bool) {
+func quarantineRedelivered(w *Worker, _ context.Context, j *job) (outcome, bool) {
 	if w.options.Journal == nil {
 		if !j.delivery.Redelivered || j.queue.Quarantine == "" || j.delivery.DeliveryCount() <= 1 && w.unread.take(j.queue.Name) {
 			return outcome{}, false
 		}
 		w.problems.warn("quarantine/"+j.queue.Name, "messages that a session left unsettled are handled one by one", "queue", j.queue.Name,
 			"quarantine", j.queue.Quarantine)
-		return outcome{kind: moved}, true
+		return outcome{kind: quarantined}, true
 	}
 	crashes, exit := w.options.Journal.Crashes(j.state.ID, j.delivery.Queue)
 	if crashes == 0 {
@@ -51,7 +51,7 @@ func quarantined(w *Worker, _ context.Context, j *job) (outcome, bool) {
 	w.options.Log.Warn("a message brought down the quarantine worker", "queue", j.queue.Name, "message", j.state.ID,
 		"crashes", j.state.Crashes, "maxCrashes", limit, "exit", exit)
 	if j.state.Crashes < limit {
-		return outcome{kind: moved}, true
+		return outcome{kind: quarantined}, true
 	}
 	w.options.Log.Error("a message is given up, because it brings down workers", "queue", j.queue.Name, "message", j.state.ID, "reason", reasonPoison)
 	ended := fmt.Sprintf("%d workers ended while they handled nothing but this message", j.state.Crashes)

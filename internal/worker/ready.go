@@ -57,8 +57,8 @@ func (w *Worker) noteHandler(why error) {
 	}
 }
 
-// unready keeps a job from a handler that cannot take messages. Nothing is consumed then; this one was on its way already.
-func unready(w *Worker, ctx context.Context, j *job) (outcome, bool) {
+// handlerNotReady keeps a job from a handler that cannot take messages. Nothing is consumed then; this one was on its way already.
+func handlerNotReady(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 	return w.withheld(ctx, j, func() bool {
 		why, _ := j.program.handler.Ready()
 		return why != nil
@@ -70,7 +70,7 @@ func unready(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 func (w *Worker) withheld(ctx context.Context, j *job, still func() bool) (outcome, bool) {
 	for waited := 0; still(); waited++ {
 		if waited >= int(longestQuiet/nextLook) || w.consumer.Quiet() || j.isStrict() && !w.receiving.Load() {
-			return outcome{kind: released}, true
+			return outcome{kind: requeued}, true
 		}
 		if o, ended := w.await(ctx, j, nextLook, nil); ended {
 			return o, true

@@ -26,11 +26,11 @@ func (w *Worker) settle(ctx context.Context, j *job, o outcome) bool {
 	switch o.kind {
 	case succeeded, dropped:
 		return w.acknowledge(j)
-	case refused:
+	case rejected:
 		return w.deadLetter(j, w.refusal(j))
 	case returned:
 		return j.delivery.Requeue() == nil
-	case retried, parked, postponed, failed, released, moved:
+	case retried, redelayed, deferred, failed, requeued, quarantined:
 		err := w.republish(ctx, j, o)
 		switch {
 		case err == nil:
@@ -38,7 +38,7 @@ func (w *Worker) settle(ctx context.Context, j *job, o outcome) bool {
 		case errors.Is(err, message.ErrHeadersTooLarge), errors.Is(err, amqp.ErrUnpublishable):
 			return w.deadLetter(j, err)
 		}
-	case abandoned:
+	case stale:
 	}
 	return false
 }
@@ -48,10 +48,10 @@ func (w *Worker) refusal(j *job) error {
 	switch {
 	case j.delivery.LeftOut > 0:
 		return fmt.Errorf("its body of %d bytes is more than the worker reads, %d: "+ //nolint:err113 // for the log alone
-			"raise the memory limit of the worker", j.delivery.LeftOut, largestBody(w.loans.limit))
+			"raise the memory limit of the worker", j.delivery.LeftOut, largestBody(w.inflight.limit))
 	case w.outgrows(j):
 		return fmt.Errorf("it takes %d bytes to hand its body of %d to the handler, and %d are allowed: "+ //nolint:err113 // for the log alone
-			"raise the memory limit of the worker", j.size, len(j.delivery.Body), mostAlone(w.loans.limit))
+			"raise the memory limit of the worker", j.size, len(j.delivery.Body), mostAlone(w.inflight.limit))
 	default:
 		return errUnreadable
 	}
@@ -169,7 +169,7 @@ func (w *Worker) route(j *job, o outcome, gone time.Duration) (m message.Message
 	original, home, now := j.delivery.Message, j.home(), w.options.Now()
 	j.state.FrameSize = w.publisher.FrameSize()
 	switch o.kind {
-	case retried, parked, postponed:
+	case retried, redelayed, deferred:
 		if o.kind == retried {
 			original.Priority = j.priority
 		}
@@ -189,7 +189,7 @@ func (w *Worker) route(j *job, o outcome, gone time.Duration) (m message.Message
 	case failed:
 		m, err = message.Failed(original, j.state, j.queue.Name, o.final)
 		m.Exchange = current.Exchanges.Failed
-	case moved:
+	case quarantined:
 		m, err = message.Returned(original, j.state, j.queue.Quarantine, now)
 		m.Exchange = current.Exchanges.Return
 	default:
@@ -204,7 +204,7 @@ func (w *Worker) route(j *job, o outcome, gone time.Duration) (m message.Message
 
 // rounded counts by how much the lane of a retry is longer than what was left of its delay.
 func (w *Worker) rounded(j *job, o outcome, lane, left time.Duration) {
-	if late, last := rounding(lane, left, j.state.History.LastDelay); last && (o.kind == retried || o.kind == parked) {
+	if late, last := rounding(lane, left, j.state.History.LastDelay); last && (o.kind == retried || o.kind == redelayed) {
 		w.options.Metrics.laneRounding.WithLabelValues(j.queue.Name).Observe(late.Seconds())
 	}
 }

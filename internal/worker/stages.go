@@ -15,18 +15,18 @@ type stage func(w *Worker, ctx context.Context, j *job) (o outcome, decided bool
 func allStages() map[string]stage {
 	return map[string]stage{
 		compile.StageUnreadable:  unreadable,
-		compile.StageQuarantined: quarantined,
+		compile.StageQuarantined: quarantineRedelivered,
 		compile.StageSlot:        waitForPlace,
 		compile.StageNoted:       noted,
-		compile.StageStale:       stale,
+		compile.StageStale:       staleDelivery,
 		compile.StageExpired:     expired,
 		compile.StageEarly:       early,
 		compile.StageCrashed:     crashed,
-		compile.StageOpenBreaker: resting,
+		compile.StageOpenBreaker: breakerOpen,
 		compile.StageBudget:      overBudget,
 		compile.StageRateLimits:  limited,
-		compile.StageBreaker:     tripped,
-		compile.StageReady:       unready,
+		compile.StageBreaker:     breakerPermit,
+		compile.StageReady:       handlerNotReady,
 		compile.StageAttempt:     attempt,
 	}
 }

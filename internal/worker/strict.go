@@ -14,23 +14,23 @@ import (
 	"redrive.dev/redrive/internal/retry"
 )
 
-// strictly handles the message at the head of a strictly ordered queue. It is given back to its place, and never published
+// processOrdered handles the message at the head of a strictly ordered queue. It is given back to its place, and never published
 // anew, until it is done with: the broker's count of its deliveries is what is known of its past after a restart.
-func (w *Worker) strictly(ctx context.Context, j *job) {
+func (w *Worker) processOrdered(ctx context.Context, j *job) {
 	live, cancel := j.delivery.WhileLive(ctx)
 	defer cancel()
-	h := w.heads.of(j.queue.Name)
+	h := w.ordered.of(j.queue.Name)
 	if !h.enter(live) {
-		w.finish(ctx, j, outcome{kind: abandoned})
+		w.finish(ctx, j, outcome{kind: stale})
 		return
 	}
 	defer h.leave()
-	p := h.recall(j)
+	p := h.restore(j)
 	o := outcome{kind: failed, final: p.givenUp}
 	if p.judged == nil {
 		o = w.decide(ctx, j, j.program.stages.strict)
 	}
-	w.leave(ctx, j)
+	w.yieldSlot(ctx, j)
 	if o.kind == failed && (p.judged != nil || j.queue.Strict == v1alpha1.OnFailureBlock && o.final.Reason != reasonExpired) {
 		o = w.block(live, j, p, o)
 	}
@@ -38,7 +38,7 @@ func (w *Worker) strictly(ctx context.Context, j *job) {
 		o = w.waitInPlace(ctx, j, o)
 	}
 	p.remember(j, o)
-	if o.kind == released || o.kind == abandoned {
+	if o.kind == requeued || o.kind == stale {
 		// A session that ends gives the message back to its place. To reject it would only have it delivered here again.
 		_ = j.delivery.Abandon()
 		w.count(j, o)
@@ -83,7 +83,7 @@ func crashed(w *Worker, _ context.Context, j *job) (outcome, bool) {
 
 // block keeps a message that was given up at the head of its queue, which so stops. A changed configuration may give it
 // further retries, or let it go.
-func (w *Worker) block(ctx context.Context, j *job, past *past, o outcome) outcome {
+func (w *Worker) block(ctx context.Context, j *job, past *redeliveryState, o outcome) outcome {
 	if past.judged == nil {
 		past.judged, past.givenUp = j.program, o.final
 		w.options.Log.Error("a strictly ordered queue stops: its first message was given up", "queue", j.queue.Name, "message", j.state.ID,
@@ -98,7 +98,7 @@ func (w *Worker) block(ctx context.Context, j *job, past *past, o outcome) outco
 	hold := time.NewTimer(j.held())
 	defer hold.Stop()
 	for {
-		changed := w.heads.changed()
+		changed := w.ordered.changed()
 		if p := w.program.Load(); p != past.judged {
 			w.use(j)
 			past.judged = j.program
@@ -113,9 +113,9 @@ func (w *Worker) block(ctx context.Context, j *job, past *past, o outcome) outco
 		case <-hold.C:
 			return outcome{kind: returned}
 		case <-w.draining:
-			return outcome{kind: released}
+			return outcome{kind: requeued}
 		case <-ctx.Done():
-			return outcome{kind: abandoned}
+			return outcome{kind: stale}
 		}
 	}
 }
@@ -124,7 +124,7 @@ func (w *Worker) block(ctx context.Context, j *job, past *past, o outcome) outco
 func (w *Worker) reconsider(j *job, o outcome) (outcome, bool) {
 	queue, ours := j.program.queues[j.delivery.Queue]
 	if !ours {
-		return outcome{kind: released}, true // another group goes on with it
+		return outcome{kind: requeued}, true // another group goes on with it
 	}
 	j.queue = queue
 	if queue.Strict != v1alpha1.OnFailureBlock {
@@ -141,19 +141,19 @@ func (w *Worker) reconsider(j *job, o outcome) (outcome, bool) {
 	return outcome{kind: retried}, true
 }
 
-// heads remember of each strictly ordered queue what the message at its head has gone through in this process.
-type heads struct {
+// orderedQueues remember of each strictly ordered queue what the message at its head has gone through in this process.
+type orderedQueues struct {
 	mu    sync.Mutex
-	known map[string]*head
+	known map[string]*orderedQueue
 	woken chan struct{}
 }
 
-// head is that of one queue. One message at a time is worked on, also when a session has ended in between.
-type head struct {
+// orderedQueue is that of one queue. One message at a time is worked on, also when a session has ended in between.
+type orderedQueue struct {
 	turn chan struct{}
 	// pasts are those of the messages that may come again, the latest first. One is enough for a strict queue. A classic queue that is
 	// emptied while a strict one takes its place gives each of its consumers a message, and what one returns it may give to another.
-	pasts []*past
+	pasts []*redeliveryState
 	// unread is how often the message that comes next was given back unread.
 	unread atomic.Int64
 }
@@ -161,8 +161,8 @@ type head struct {
 // maxPasts is how many messages a head remembers.
 const maxPasts = 256
 
-// past is what a message has gone through in this process.
-type past struct {
+// redeliveryState is what a message has gone through in this process.
+type redeliveryState struct {
 	id      string
 	history retry.History
 	// nameless is what the message is known by when it comes again, where the id was drawn here; zero where it is on the message.
@@ -182,33 +182,35 @@ type past struct {
 	done bool
 }
 
-func newHeads() *heads { return &heads{known: map[string]*head{}, woken: make(chan struct{})} }
+func newOrderedQueues() *orderedQueues {
+	return &orderedQueues{known: map[string]*orderedQueue{}, woken: make(chan struct{})}
+}
 
-func (s *heads) of(queue string) *head {
+func (s *orderedQueues) of(queue string) *orderedQueue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.known[queue] == nil {
-		s.known[queue] = &head{turn: make(chan struct{}, 1)}
+		s.known[queue] = &orderedQueue{turn: make(chan struct{}, 1)}
 	}
 	return s.known[queue]
 }
 
 // wake lets blocked messages look at a changed configuration.
-func (s *heads) wake() {
+func (s *orderedQueues) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	close(s.woken)
 	s.woken = make(chan struct{})
 }
 
-func (s *heads) changed() <-chan struct{} {
+func (s *orderedQueues) changed() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.woken
 }
 
 // enter waits until the delivery before is done with. It is false where ctx ends first.
-func (h *head) enter(ctx context.Context) bool {
+func (h *orderedQueue) enter(ctx context.Context) bool {
 	select {
 	case h.turn <- struct{}{}:
 		return true
@@ -217,17 +219,17 @@ func (h *head) enter(ctx context.Context) bool {
 	}
 }
 
-func (h *head) leave() { <-h.turn }
+func (h *orderedQueue) leave() { <-h.turn }
 
-// recall fills in the history of a message: what this process remembers, and how often the broker delivered it. A message
+// restore fills in the history of a message: what this process remembers, and how often the broker delivered it. A message
 // that has been elsewhere in the meantime, such as the failure queue, brings a history of its own, which is over. A classic queue does
 // not count: what this process remembers is all there is.
-func (h *head) recall(j *job) *past {
+func (h *orderedQueue) restore(j *job) *redeliveryState {
 	var seen nameless
 	if j.nameless {
 		seen = namelessOf(j.delivery)
 	}
-	p := h.known(j, seen)
+	p := h.lookup(j, seen)
 	if seen.follows(p.nameless) {
 		j.state.ID, j.view.ID = p.id, p.id
 	}
@@ -249,24 +251,24 @@ func (h *head) recall(j *job) *past {
 	return p
 }
 
-// known is the past of a message that came back, and a new one of any other; it is the latest from now on.
-func (h *head) known(j *job, seen nameless) *past {
+// lookup is the past of a message that came back, and a new one of any other; it is the latest from now on.
+func (h *orderedQueue) lookup(j *job, seen nameless) *redeliveryState {
 	at := -1
 	if j.delivery.Redelivered {
-		at = slices.IndexFunc(h.pasts, func(p *past) bool {
+		at = slices.IndexFunc(h.pasts, func(p *redeliveryState) bool {
 			if j.nameless {
 				return seen.mayFollow(p.nameless)
 			}
 			return p.id == j.state.ID
 		})
 	}
-	p := &past{carry: j.state.Carry} // what a message brings from elsewhere is still true of it
+	p := &redeliveryState{carry: j.state.Carry} // what a message brings from elsewhere is still true of it
 	if at >= 0 {
 		p = h.pasts[at]
 	} else if !j.delivery.Redelivered {
 		p.claimed = j.delivery.ClaimedDeliveries()
 	}
-	h.pasts = slices.DeleteFunc(h.pasts, func(other *past) bool { return other == p || other.done })
+	h.pasts = slices.DeleteFunc(h.pasts, func(other *redeliveryState) bool { return other == p || other.done })
 	h.pasts = slices.Insert(h.pasts, 0, p)
 	h.pasts = slices.Delete(h.pasts, min(maxPasts, len(h.pasts)), len(h.pasts))
 	p.done = false
@@ -275,10 +277,10 @@ func (h *head) known(j *job, seen nameless) *past {
 
 // remember keeps what a message has gone through in case that it is delivered again. Whatever became of it here, it is when its
 // settlement does not arrive.
-func (p *past) remember(j *job, o outcome) {
+func (p *redeliveryState) remember(j *job, o outcome) {
 	p.history, p.traceparent, p.carry = j.state.History, j.state.Traceparent, j.state.Carry
 	p.history.Immediate = 0
-	switch comesAgain := o.kind == returned || o.kind == released || o.kind == abandoned; {
+	switch comesAgain := o.kind == returned || o.kind == requeued || o.kind == stale; {
 	case comesAgain && j.attempted:
 		p.tried++
 	case comesAgain:
@@ -287,4 +289,4 @@ func (p *past) remember(j *job, o outcome) {
 }
 
 // forget is called when the message is settled for good: an equal one that comes next, or one of the same id, is another.
-func (p *past) forget() { p.nameless, p.tried, p.done = nameless{}, 0, true }
+func (p *redeliveryState) forget() { p.nameless, p.tried, p.done = nameless{}, 0, true }

@@ -56,7 +56,7 @@ func TestNothingTellsAValueOfAMessageWhereAnExpressionFails(t *testing.T) {
 	r := newRigAlone(t, newPartner(t, always(http.StatusInternalServerError)), policy, failingEverywhere)
 	log := &sharedBuffer{}
 	r.log = slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})
-	collector := traced(t, r, nil)
+	collector := traceState(t, r, nil)
 	r.publish(amqp091.Publishing{MessageId: "marked", Body: []byte(worker.MarkedBody), Headers: amqp091.Table{"mark": worker.Mark + "-header"}})
 	failed := r.Take("async.failed")
 	testtransport.Eventually(t, "the spans of both attempts", func() bool { return len(collector.Named("process test")) == 2 })

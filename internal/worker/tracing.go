@@ -21,8 +21,8 @@ const instrumentation = "redrive.dev/redrive/internal/worker"
 // maxAttribute bounds what comes from a message into a span; it is the longest short string of AMQP.
 const maxAttribute = 255
 
-// traced is what a job knows of its trace. It is empty where traces are off.
-type traced struct {
+// traceState is what a job knows of its trace. It is empty where traces are off.
+type traceState struct {
 	// parent and state are the W3C trace context that the handler gets: that of the attempt, or the producer's where it is not
 	// traced.
 	parent, state string

@@ -27,8 +27,8 @@ const (
 	producersState  = "vendor=value"
 )
 
-// traced starts a rig's worker anew, with a collector for its spans.
-func traced(t *testing.T, r *rig, env map[string]string) *testcollector.Collector {
+// traceState starts a rig's worker anew, with a collector for its spans.
+func traceState(t *testing.T, r *rig, env map[string]string) *testcollector.Collector {
 	t.Helper()
 	collector := testcollector.New(t)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
@@ -56,7 +56,7 @@ func twice(status int) func(*http.Request, int) int {
 func TestEachAttemptIsASpanInTheProducersTraceLinkedToTheOneBefore(t *testing.T) {
 	p := newPartner(t, twice(502))
 	r := newRigAlone(t, p, testtransport.Explicit(100*time.Millisecond, 100*time.Millisecond), nil)
-	collector := traced(t, r, nil)
+	collector := traceState(t, r, nil)
 	r.publish(amqp091.Publishing{
 		MessageId: "m-1", CorrelationId: "c-1", Body: []byte("secret body"),
 		Headers: amqp091.Table{"traceparent": producersParent, "tracestate": []byte(producersState), "x-token": "secret header"},
@@ -109,7 +109,7 @@ func TestEachAttemptIsASpanInTheProducersTraceLinkedToTheOneBefore(t *testing.T)
 func TestAMessageWithoutAContextBeginsATraceWithEachAttempt(t *testing.T) {
 	p := newPartner(t, twice(500))
 	r := newRigAlone(t, p, testtransport.Explicit(100*time.Millisecond, 100*time.Millisecond), nil)
-	collector := traced(t, r, nil)
+	collector := traceState(t, r, nil)
 	r.publish(amqp091.Publishing{Headers: amqp091.Table{"traceparent": "no context"}})
 	testtransport.Eventually(t, "the spans of all attempts", func() bool { return len(collector.Named("process test")) == 3 })
 	spans := collector.Named("process test")
@@ -125,7 +125,7 @@ func TestAMessageThatIsGivenUpKeepsItsSpanAndTheProducersContext(t *testing.T) {
 	policy := testtransport.Explicit(time.Second)
 	policy.Strategies = []v1alpha1.Strategy{{Name: "hopeless", When: "error.status == 500", Action: v1alpha1.ActionFail}}
 	r := newRigAlone(t, p, policy, nil)
-	collector := traced(t, r, nil)
+	collector := traceState(t, r, nil)
 	r.publish(amqp091.Publishing{Headers: amqp091.Table{"traceparent": producersParent}})
 	testtransport.Eventually(t, "the failure queue", func() bool { return r.Ready("async.failed") == 1 })
 	failed := r.Take("async.failed")
@@ -147,7 +147,7 @@ func TestTriesAtOnceAreAttemptsWithSpansToo(t *testing.T) {
 	policy := testtransport.Explicit(time.Second)
 	policy.Immediate = new(int32(2))
 	r := newRigAlone(t, p, policy, nil)
-	collector := traced(t, r, nil)
+	collector := traceState(t, r, nil)
 	r.publish(amqp091.Publishing{})
 	testtransport.Eventually(t, "the spans of all attempts", func() bool { return len(collector.Named("process test")) == 3 })
 	for i, span := range collector.Named("process test") {
@@ -165,7 +165,7 @@ func TestAttemptsInAStrictlyOrderedQueueAreLinked(t *testing.T) {
 	r := newRigAlone(t, p, testtransport.Explicit(100*time.Millisecond, 100*time.Millisecond), func(t *v1alpha1.Transport) {
 		t.Spec.Queues[0].Ordering = &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}
 	})
-	collector := traced(t, r, nil)
+	collector := traceState(t, r, nil)
 	r.publish(amqp091.Publishing{MessageId: "m-1"})
 	testtransport.Eventually(t, "the spans of all attempts", func() bool { return len(collector.Named("process test")) == 3 })
 	spans := collector.Named("process test")
@@ -179,7 +179,7 @@ func TestAttemptsInAStrictlyOrderedQueueAreLinked(t *testing.T) {
 func TestATraceThatIsNotSampledStaysSo(t *testing.T) {
 	p := newPartner(t, twice(500))
 	r := newRigAlone(t, p, testtransport.Explicit(100*time.Millisecond, 100*time.Millisecond), nil)
-	collector := traced(t, r, nil)
+	collector := traceState(t, r, nil)
 	parent := strings.TrimSuffix(producersParent, "01") + "00"
 	r.publish(amqp091.Publishing{Headers: amqp091.Table{"traceparent": parent}}, amqp091.Publishing{MessageId: "sampled"})
 	testtransport.Eventually(t, "all attempts", func() bool { return len(p.got()) == 6 })
@@ -213,7 +213,7 @@ func TestWithoutTracesTheProducersContextIsHandedOn(t *testing.T) {
 func TestNamesThatAreNoTextDoNotCostSpans(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRigAlone(t, p, testtransport.Explicit(time.Second), nil)
-	collector := traced(t, r, nil)
+	collector := traceState(t, r, nil)
 	r.Publish("async.return", testtransport.Queue, amqp091.Publishing{MessageId: "\xff\xfe", CorrelationId: "\x80", Headers: amqp091.Table{"redrive-routing-key": "\xc3("}}, amqp091.Publishing{MessageId: "text"})
 	testtransport.Eventually(t, "both spans", func() bool { return len(collector.Named("process test")) == 2 })
 }
@@ -222,7 +222,7 @@ func TestACollectorThatIsAwayHoldsUpNoMessage(t *testing.T) {
 	const messages = 3000
 	p := newPartner(t, always(200))
 	r := newRigAlone(t, p, testtransport.Explicit(time.Second), nil)
-	collector := traced(t, r, map[string]string{"OTEL_BSP_MAX_QUEUE_SIZE": "16", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "8"})
+	collector := traceState(t, r, map[string]string{"OTEL_BSP_MAX_QUEUE_SIZE": "16", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "8"})
 	asked, release := make(chan struct{}, messages), make(chan struct{})
 	t.Cleanup(func() { close(release) })
 	collector.Answer(func(*http.Request) int { asked <- struct{}{}; <-release; return 200 })

@@ -19,9 +19,9 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/amqp"
 	"redrive.dev/redrive/internal/compile"
-	"redrive.dev/redrive/internal/fair"
 	"redrive.dev/redrive/internal/handler"
 	"redrive.dev/redrive/internal/retry"
+	"redrive.dev/redrive/internal/scheduler"
 )
 
 // drainGrace is how long settling may take after the last handler had to be done. The pod's termination grace is the
@@ -72,20 +72,20 @@ type Worker struct {
 	consumer  *amqp.Consumer
 	publisher *amqp.Publisher
 	// places are those at the handler.
-	places *fair.Scheduler[*job]
+	places *scheduler.Scheduler[*job]
 	// idle hands jobs to the goroutines that wait for one; waiting is how many do.
 	idle    chan *job
 	waiting atomic.Int64
-	// loans are the deliveries that are not settled yet, and room is the memory that they take.
-	loans *loans
-	room  *amqp.Room
+	// inflight are the deliveries that are not settled yet, and room is the memory that they take.
+	inflight *inflight
+	room     *amqp.Room
 	// bodies is the memory for those that expressions read, and turns are those of their evaluations.
 	bodies   *retry.Bodies
 	turns    *retry.Turns
 	draining chan struct{}
 	problems *sampled
 	troubles *troubles
-	heads    *heads
+	ordered  *orderedQueues
 	// unread are the messages that came back because they had no room.
 	unread *unread
 	// tracer is nil where traces are off.
@@ -129,24 +129,24 @@ func New(o Options) (*Worker, error) {
 		publisher: amqp.NewPublisher(session("publish")),
 		draining:  make(chan struct{}),
 		problems:  newSampled(o.Log, o.Now),
-		places:    fair.NewScheduler[*job](1, time.Now()),
+		places:    scheduler.NewScheduler[*job](1, time.Now()),
 		idle:      make(chan *job),
-		loans:     newLoans(loanBytes(o.Memory)),
+		inflight:  newLoans(loanBytes(o.Memory)),
 		bodies:    retry.NewBodies(bodyBytes(o.Memory), processors),
 		turns:     retry.NewTurns(turnsWithin(o.Memory, processors) - 1), // and one for queues that need little
 		troubles:  newTroubles(),
-		heads:     newHeads(),
+		ordered:   newOrderedQueues(),
 		unread:    &unread{all: map[string]returns{}},
 		tracer:    newTracer(o.Traces),
 
 		regulation: make(chan struct{}, 1),
 	}
 	consuming := session("consume")
-	w.room = amqp.NewRoom(w.loans.limit)
+	w.room = amqp.NewRoom(w.inflight.limit)
 	if o.Journal != nil {
-		w.room = amqp.NewRoom(w.loans.limit / quarantineShare) // it handles one at a time, beside a worker that has what others may
+		w.room = amqp.NewRoom(w.inflight.limit / quarantineShare) // it handles one at a time, beside a worker that has what others may
 	}
-	consuming.OnQueue, consuming.MaxBody, consuming.Room = w.noteQueue, largestBody(w.loans.limit), w.room
+	consuming.OnQueue, consuming.MaxBody, consuming.Room = w.noteQueue, largestBody(w.inflight.limit), w.room
 	consuming.ConsumerTimeout = func() time.Duration { return w.program.Load().config.LoanLimit() }
 	w.consumer = amqp.NewConsumer(consuming)
 	p, err := w.newProgram(o.Config, nil)
@@ -191,8 +191,8 @@ func (w *Worker) activate(p *program) {
 		}
 	}
 	w.options.Metrics.config.WithLabelValues(p.hash).Set(1)
-	w.heads.wake()
-	w.regulate()
+	w.ordered.wake()
+	w.wakeFlowControl()
 	if w.stopping() {
 		p.handler.drain()
 	}
@@ -259,13 +259,13 @@ func waiting(what string, why error) error {
 // end within their timeout, and returns when all is settled and the handler is closed. What cannot be settled in time is
 // delivered again by the broker. It is called once.
 func (w *Worker) Run(ctx context.Context) {
-	w.options.Metrics.lenders.Store(w.loans, true)
-	defer w.options.Metrics.lenders.Delete(w.loans)
+	w.options.Metrics.lenders.Store(w.inflight, true)
+	defer w.options.Metrics.lenders.Delete(w.inflight)
 	sessions, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
 	running.Go(func() { w.publisher.Run(sessions) })
 	running.Go(func() { w.consumer.Run(sessions, func(d *amqp.Delivery) { w.accept(sessions, d) }) })
-	w.gate(ctx, sessions)
+	w.runFlowControl(ctx, sessions)
 	close(w.draining)
 	w.drainHandlers()
 	w.drain(sessions)
@@ -274,21 +274,21 @@ func (w *Worker) Run(ctx context.Context) {
 	w.closeHandlers()
 }
 
-// gate lets messages in while they can be settled and the handler is ready, as many as the breaker allows for, and none from when
+// runFlowControl lets messages in while they can be settled and the handler is ready, as many as the breaker allows for, and none from when
 // ctx ends.
-func (w *Worker) gate(ctx, sessions context.Context) {
+func (w *Worker) runFlowControl(ctx, sessions context.Context) {
 	defer w.consumer.Receive(false)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	var steered steering
-	for look := true; ; look = w.loans.due.Swap(false) {
+	var steered flowState
+	for look := true; ; look = w.inflight.due.Swap(false) {
 		p := w.program.Load()
 		published, publisherChanged := w.publisher.Ready()
 		why, handlerChanged := p.handler.Ready()
 		w.noteHandler(why)
 		allowed := p.protection.allowed(p.config.Concurrency, w.options.Now())
 		w.allowed.Store(int64(allowed))
-		w.steer(sessions, &steered, p, allowed, look)
+		w.updateSubscriptions(sessions, &steered, p, allowed, look)
 		open := allowed > 0 && why == nil
 		w.receiving.Store(published && open)
 		w.consumer.Receive(published && open)
@@ -308,21 +308,21 @@ func (w *Worker) gate(ctx, sessions context.Context) {
 		case <-tick.C: // an open breaker begins to probe, an exhausted budget fills again
 			w.Status()
 			w.sweep(sessions, false)
-			w.loans.due.Store(true)
+			w.inflight.due.Store(true)
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// steering is what gate has put in force.
-type steering struct {
+// flowState is what gate has put in force.
+type flowState struct {
 	program       *program
 	subscriptions []amqp.Subscription
 }
 
-// steer subscribes to the queues of a program, with the prefetches that they should have.
-func (w *Worker) steer(sessions context.Context, s *steering, p *program, allowed int, look bool) {
+// updateSubscriptions subscribes to the queues of a program, with the prefetches that they should have.
+func (w *Worker) updateSubscriptions(sessions context.Context, s *flowState, p *program, allowed int, look bool) {
 	changed := p != s.program
 	if changed {
 		w.resize(sessions, p)
@@ -330,22 +330,22 @@ func (w *Worker) steer(sessions context.Context, s *steering, p *program, allowe
 	}
 	now := time.Now()
 	if look || changed {
-		if w.loans.look(p, changed || allowed >= p.config.Concurrency && w.receiving.Load(), now) {
-			for name := range w.loans.decided {
-				w.places.Backlog(name, w.loans.prefetch.Backlogged(name))
+		if w.inflight.decide(p, changed || allowed >= p.config.Concurrency && w.receiving.Load(), now) {
+			for name := range w.inflight.decided {
+				w.places.Backlog(name, w.inflight.prefetch.Backlogged(name))
 			}
 		}
 	}
-	subscriptions := p.subscriptions(w.loans.granted, max(1, allowed))
+	subscriptions := p.subscriptions(w.inflight.granted, max(1, allowed))
 	if changed || allowed > 0 && !slices.Equal(subscriptions, s.subscriptions) {
 		s.subscriptions = subscriptions
-		w.loans.allow(subscriptions, w.options.Metrics, now)
+		w.inflight.allow(subscriptions, w.options.Metrics, now)
 		w.consumer.Subscribe(subscriptions)
 	}
 }
 
-// regulate lets gate look again.
-func (w *Worker) regulate() {
+// wakeFlowControl lets gate look again.
+func (w *Worker) wakeFlowControl() {
 	select {
 	case w.regulation <- struct{}{}:
 	default:
@@ -370,7 +370,7 @@ func (w *Worker) drain(ctx context.Context) {
 	last, since := -1, time.Now()
 	for {
 		w.sweep(ctx, true)
-		left, _ := w.loans.sum()
+		left, _ := w.inflight.sum()
 		if w.consumer.Quiet() && left == 0 {
 			return
 		}

@@ -424,7 +424,7 @@ func TestATimeFarAheadOfShortLanesIsWaitedForInAHundredHopsAtMost(t *testing.T) 
 	r := newRig(t, p, testtransport.Explicit(100*time.Millisecond), nil)
 	r.Publish("async.return", testtransport.Queue, amqp091.Publishing{Headers: amqp091.Table{"redrive-not-before": time.Now().Add(time.Hour).UnixMilli()}})
 	testtransport.Eventually(t, "the request", func() bool { return len(p.got()) == 1 })
-	if hops := r.counted("redrive_messages_handled_total", "outcome", "parked"); hops == 0 || hops > 100 {
+	if hops := r.counted("redrive_messages_handled_total", "outcome", "redelayed"); hops == 0 || hops > 100 {
 		t.Errorf("%v hops, want 100 at most", hops)
 	}
 }

@@ -1,0 +1,44 @@
+package controllers
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/workload"
+)
+
+// A long name is shortened for the label of the metric, and whoever looks for two that are shortened to the same one finds them in a blink. A series
+// that is told twice takes all metrics of the operator away.
+func TestTwoNamesThatAreShortenedToTheSameLeaveTheMetrics(t *testing.T) {
+	t.Parallel()
+	first := map[string]*v1alpha1.Transport{}
+	d := newBacklogCollector(nil, time.Second)
+	for i := 0; len(d.all) == 0; i++ {
+		one := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: "hostile", Name: strings.Repeat("x", 60) + fmt.Sprintf("%09d", i)}}
+		labels := workload.MetricLabels(one, "w")
+		other := first[labels[labelTransport]]
+		if first[labels[labelTransport]] = one; other == nil {
+			continue
+		}
+		series := [3]string{labels[labelNamespace], labels[labelTransport], labels["worker"]}
+		for number, transport := range []*v1alpha1.Transport{other, one} {
+			d.all[client.ObjectKeyFromObject(transport)] = demanded{[]workerBacklog{{series, int64(number)}}, time.Now()}
+		}
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(d)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatalf("all metrics are gone: %.300s", err)
+	}
+	if series := families[0].GetMetric(); len(series) != 1 || series[0].GetGauge().GetValue() != 0 {
+		t.Errorf("want the number of the first name, got %v", series)
+	}
+}

@@ -1,0 +1,104 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/testtransport"
+)
+
+// Transports are looked at again and again, and compiling one takes seconds where somebody wants that.
+func TestATransportIsCompiledOnceUntilItOrAPolicyChanges(t *testing.T) {
+	t.Parallel()
+	policy := func(name string, includes ...string) *v1alpha1.RetryPolicy {
+		p := &v1alpha1.RetryPolicy{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Generation: 1}}
+		for _, include := range includes {
+			p.Spec.IncludeStrategies = append(p.Spec.IncludeStrategies, v1alpha1.StrategyInclude{Name: include})
+		}
+		return p
+	}
+	transport := testtransport.New("http://127.0.0.1:1")
+	transport.UID, transport.Generation = "t", 1
+	policies := map[string]*v1alpha1.RetryPolicy{"policy": policy("policy", "shared"), "shared": policy("shared"), "other": policy("other")}
+	r := &TransportReconciler{compileCache: newCompileCache()}
+	compiled := func(want bool) {
+		t.Helper()
+		name := types.NamespacedName{Namespace: transport.Namespace, Name: transport.Name}
+		before := r.compileCache.all[name].Verdict
+		if _, err := r.compiled(transport, policies); err != nil && policies["shared"] != nil {
+			t.Fatal(err)
+		}
+		if after := r.compileCache.all[name].Verdict; after == nil || (after != before) != want {
+			t.Errorf("compiled anew: %v, want %v", after != before, want)
+		}
+	}
+	compiled(true)
+	compiled(false)
+	transport.ResourceVersion, policies["policy"].ResourceVersion = "9", "9" // of its status
+	compiled(false)
+	policies["other"].Generation++
+	compiled(false)
+	transport.Generation++
+	compiled(true)
+	policies["policy"].Generation++
+	compiled(true)
+	policies["shared"].Generation++
+	compiled(true)
+	policies["shared"] = nil
+	delete(policies, "shared")
+	compiled(true)
+	compiled(false)
+	policies["shared"] = policy("shared")
+	compiled(true)
+	policies["shared"].UID = "made anew"
+	compiled(true)
+	r.compileCache.forget(types.NamespacedName{Namespace: transport.Namespace, Name: transport.Name})
+	if len(r.compileCache.all) != 0 {
+		t.Error("it is kept of a Transport that is gone")
+	}
+}
+
+func TestOneTransportOfANamespaceIsCompiledAtATime(t *testing.T) {
+	t.Parallel()
+	r := &TransportReconciler{namespaceSlots: newNamespaceSlotMap()}
+	crowd, leave, err := r.namespaceSlots.enter("shop", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leave()
+	end, err := crowd.begin(t.Context(), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := crowd.begin(t.Context(), time.Millisecond); !errors.Is(err, errCompiling) {
+		t.Errorf("another one begins: %v", err)
+	}
+	// One without a broker has no seat, and waits for the same.
+	run := &transportRun{transport: testtransport.New("http://127.0.0.1:1"), status: &statusPatcher{}}
+	run.transport.Namespace = "shop"
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := r.compileAlone(ended, run); !errors.Is(err, errNothingToDo) {
+		t.Errorf("one without a broker begins: %v", err)
+	}
+	run.transport.Namespace = "another"
+	other, err := r.compileAlone(t.Context(), run)
+	if err != nil {
+		t.Fatalf("one of another namespace waits: %v", err)
+	}
+	other()
+	end()
+	if end, err = crowd.begin(t.Context(), time.Minute); err != nil {
+		t.Errorf("the next one waits: %v", err)
+	}
+	end()
+	if crowd.length != 1 || len(r.namespaceSlots.all) != 1 {
+		t.Errorf("%d of the namespace are left, and %d namespaces", crowd.length, len(r.namespaceSlots.all))
+	}
+}

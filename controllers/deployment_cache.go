@@ -1,0 +1,90 @@
+package controllers
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"redrive.dev/redrive/internal/workload"
+)
+
+const (
+	// maxDeployment is the size, in bytes of its protobuf, up to which the cache keeps a Deployment whole: that of a worker without a template
+	// has a third of it. Decoded, and with who manages which field, one of a long template takes twenty times the template.
+	maxDeployment = 8 << 10
+	// partOnly is an annotation that stands, in the cache alone, on a Deployment of which a part is kept.
+	partOnly = "redrive.dev/part-only"
+)
+
+// stripDeploymentForCache keeps of a large Deployment what all but upToDate reads: not its template, and of who manages its fields who has a say in its
+// replicas.
+func stripDeploymentForCache(object any) (any, error) {
+	deployment, ok := object.(*appsv1.Deployment)
+	if !ok || deployment.Size() <= maxDeployment {
+		return object, nil
+	}
+	annotations := map[string]string{partOnly: "true"}
+	for key, value := range deployment.Annotations {
+		if strings.HasPrefix(key, "redrive.dev/") && len(value) <= maxMetadata {
+			annotations[key] = value
+		}
+	}
+	all := deployment.ObjectMeta
+	deployment.ObjectMeta = metav1.ObjectMeta{
+		Namespace: all.Namespace, Name: all.Name, UID: all.UID, ResourceVersion: all.ResourceVersion, Generation: all.Generation,
+		CreationTimestamp: all.CreationTimestamp, DeletionTimestamp: all.DeletionTimestamp,
+		Labels: workload.OwnLabels(all.Labels), Annotations: annotations, OwnerReferences: all.OwnerReferences,
+	}
+	for _, entry := range all.ManagedFields {
+		fields, err := replicasOnly(entry.FieldsV1)
+		if err != nil {
+			return nil, fmt.Errorf("read who manages Deployment %s/%s: %w", all.Namespace, all.Name, err)
+		}
+		entry.FieldsV1 = fields
+		deployment.ManagedFields = append(deployment.ManagedFields, entry)
+	}
+	deployment.Spec.Template = corev1.PodTemplateSpec{}
+	return deployment, nil
+}
+
+// replicasOnly is of some fields the one that is read where nothing is compared.
+func replicasOnly(fields *metav1.FieldsV1) (*metav1.FieldsV1, error) {
+	if fields == nil {
+		return nil, nil //nolint:nilnil // as it is
+	}
+	var owned struct {
+		Spec map[string]json.RawMessage `json:"f:spec"`
+	}
+	if err := json.Unmarshal(fields.GetRawBytes(), &owned); err != nil {
+		return nil, err //nolint:wrapcheck // the caller tells of what
+	}
+	if _, is := owned.Spec["f:replicas"]; is {
+		return metav1.NewFieldsV1(`{"f:spec":{"f:replicas":{}}}`), nil
+	}
+	return metav1.NewFieldsV1(`{}`), nil
+}
+
+// whole is an object of which the cache may have a part, as the API server has it now; nil where it is gone. It is read by a list, for which the
+// operator has the right.
+func (r *TransportReconciler) whole(ctx context.Context, current client.Object) (client.Object, error) {
+	part, is := current.(*appsv1.Deployment)
+	if !is || part.Annotations[partOnly] == "" {
+		return current, nil
+	}
+	var list appsv1.DeploymentList
+	if err := r.Live.List(ctx, &list, client.InNamespace(part.Namespace), client.MatchingFields{"metadata.name": part.Name}); err != nil {
+		return nil, fmt.Errorf("read Deployment %s: %w", part.Name, err)
+	}
+	for i := range list.Items {
+		if found := &list.Items[i]; found.UID == part.UID {
+			return found, nil
+		}
+	}
+	return nil, nil //nolint:nilnil // it is gone
+}

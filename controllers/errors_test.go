@@ -1,0 +1,171 @@
+package controllers
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
+
+	"redrive.dev/redrive/api/v1alpha1"
+)
+
+func TestConditionsFollowFromTheOutcome(t *testing.T) {
+	cause := errors.New("the cause")
+	tests := map[string]struct {
+		outcome  error
+		warnings []string
+		want     string
+	}{
+		"success leaves only Ready": {
+			outcome: nil,
+			want:    "Ready=True Succeeded",
+		},
+		"a warning does not affect Ready": {
+			outcome: nil, warnings: []string{"one", "two"},
+			want: "Ready=True Succeeded, Degraded=True Other",
+		},
+		"what only the user can put right is Stalled": {
+			outcome: stalled(v1alpha1.ReasonInvalid, cause),
+			want:    "Ready=False Invalid, Stalled=True Invalid",
+		},
+		"what goes on by itself is Reconciling": {
+			outcome: waiting(v1alpha1.ReasonDeleting, time.Second, cause),
+			want:    "Ready=False Deleting, Reconciling=True Deleting",
+		},
+		"what is tried again is Reconciling": {
+			outcome: transient(v1alpha1.ReasonBrokerUnreachable, cause),
+			want:    "Ready=False BrokerUnreachable, Reconciling=True BrokerUnreachable",
+		},
+		"a wrapped interruption keeps its meaning": {
+			outcome: fmt.Errorf("step: %w", stalled(v1alpha1.ReasonConflict, cause)),
+			want:    "Ready=False Conflict, Stalled=True Conflict",
+		},
+		"any other error is tried again": {
+			outcome: cause,
+			want:    "Ready=False Progressing, Reconciling=True Progressing",
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			policy := &v1alpha1.RetryPolicy{ObjectMeta: metav1.ObjectMeta{Generation: 7}}
+			s := ofPolicy(policy, events.NewFakeRecorder(1))
+			// Whatever was true before goes.
+			s.summarise(stalled("Old", cause), []string{"old"})
+			s.summarise(transient("Old", cause), nil)
+			s.summarise(tt.outcome, tt.warnings)
+			var got []string
+			for _, c := range policy.Status.Conditions {
+				got = append(got, fmt.Sprintf("%s=%s %s", c.Type, c.Status, c.Reason))
+				if c.ObservedGeneration != 7 {
+					t.Errorf("%s observed generation %d", c.Type, c.ObservedGeneration)
+				}
+				if tt.outcome != nil && !strings.Contains(c.Message, "the cause") {
+					t.Errorf("%s says %q", c.Type, c.Message)
+				}
+			}
+			if text := strings.Join(got, ", "); text != tt.want {
+				t.Errorf("got %s, want %s", text, tt.want)
+			}
+			if policy.Status.ObservedGeneration != 7 {
+				t.Errorf("status observed generation %d", policy.Status.ObservedGeneration)
+			}
+		})
+	}
+}
+
+func TestOnlyAChangeOfReadyIsAnEvent(t *testing.T) {
+	policy := &v1alpha1.RetryPolicy{}
+	recorder := events.NewFakeRecorder(8)
+	for _, outcome := range []error{
+		nil, nil, stalled(v1alpha1.ReasonInvalid, errors.New("first")), stalled(v1alpha1.ReasonInvalid, errors.New("second")), nil,
+	} {
+		s := ofPolicy(policy, recorder)
+		s.summarise(outcome, nil)
+		s.emitReadyEvent()
+	}
+	close(recorder.Events)
+	var got []string
+	for event := range recorder.Events {
+		got = append(got, event)
+	}
+	want := "Normal Succeeded the policy is valid|Warning Invalid first|Normal Succeeded the policy is valid"
+	if text := strings.Join(got, "|"); text != want {
+		t.Errorf("got %s, want %s", text, want)
+	}
+}
+
+func TestALongTextIsCutBetweenCharacters(t *testing.T) {
+	if got := shorten("äöü", 5); got != "ä…" {
+		t.Errorf("got %q", got)
+	}
+	if got := shorten("short", 5); got != "short" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestJitterStaysWithinATenth(t *testing.T) {
+	for range 1000 {
+		if d := jitter(time.Minute); d < 54*time.Second || d > 66*time.Second {
+			t.Fatalf("a minute became %s", d)
+		}
+	}
+	if d := jitter(0); d != 0 {
+		t.Errorf("no delay became %s", d)
+	}
+}
+
+func TestFailedIsWrittenWhenItTellsSomethingNew(t *testing.T) {
+	tests := map[string]struct {
+		old   *int64
+		count int64
+		since time.Duration
+		want  bool
+	}{
+		"the first count":                  {old: nil, count: 0, want: true},
+		"the same count":                   {old: ptr.To[int64](5), count: 5, since: time.Hour},
+		"the first message, at once":       {old: ptr.To[int64](0), count: 1, want: true},
+		"the last message gone, at once":   {old: ptr.To[int64](1), count: 0, want: true},
+		"doubled after five minutes":       {old: ptr.To[int64](5), count: 10, since: 5 * time.Minute, want: true},
+		"doubled within five minutes":      {old: ptr.To[int64](5), count: 10, since: 4 * time.Minute},
+		"halved after five minutes":        {old: ptr.To[int64](10), count: 5, since: 5 * time.Minute, want: true},
+		"somewhat more, however long ago":  {old: ptr.To[int64](5), count: 9, since: time.Hour},
+		"somewhat fewer, however long ago": {old: ptr.To[int64](10), count: 6, since: time.Hour},
+		"still none":                       {old: ptr.To[int64](0), count: 0, since: time.Hour},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := worthWriting(tt.old, tt.count, tt.since); got != tt.want {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}
+
+func TestADocumentCoversAnother(t *testing.T) {
+	document := map[string]any{
+		"a": int64(1), "list": []any{map[string]any{"name": "x", "defaulted": true}}, "more": "of others",
+	}
+	tests := map[string]struct {
+		wanted map[string]any
+		want   bool
+	}{
+		"that says less":                   {map[string]any{"a": int64(1)}, true},
+		"whose lists hold less":            {map[string]any{"list": []any{map[string]any{"name": "x"}}}, true},
+		"that says nothing of what it has": {map[string]any{"a": int64(1), "empty": map[string]any{}, "null": nil}, true},
+		"but not with another value":       {map[string]any{"a": int64(2)}, false},
+		"but not with one more field":      {map[string]any{"b": int64(1)}, false},
+		"but not with a longer list":       {map[string]any{"list": []any{map[string]any{"name": "x"}, "y"}}, false},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := covers(document, tt.wanted); got != tt.want {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}

@@ -1,0 +1,84 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/credentials"
+)
+
+// A look keeps its snapshot as long as it lasts, and a broker that hangs later on makes that minutes: all snapshots together are bounded.
+func TestAllSnapshotsTogetherAreBounded(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.HasPrefix(r.URL.Path, "/api/exchanges"):
+			_, _ = io.WriteString(w, `[{"name":"amq.direct","type":"direct"}`)
+			for i := range 5000 * strings.Count(r.URL.Path, "large") {
+				_, _ = fmt.Fprintf(w, `,{"name":"exchange-%d","arguments":{"a":1,"b":2}}`, i)
+			}
+			_, _ = io.WriteString(w, "]")
+		case r.URL.Path == "/api/cluster-name":
+			_, _ = io.WriteString(w, `{"name":"rabbit@test"}`)
+		default:
+			_, _ = io.WriteString(w, "[]")
+		}
+	}))
+	defer server.Close()
+	b := newBrokers(time.Hour, 8, nil)
+	b.budget = newMemoryBudget(9 * budgetStep)
+	observe := func(tenant, vhost string) (*transportView, error) {
+		login, err := credentials.FromSecret(map[string][]byte{
+			"host": []byte("127.0.0.1"), "username": []byte("u"), "password": []byte("p"), "management_uri": []byte(server.URL),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		port, err := b.port(types.NamespacedName{Namespace: "shop", Name: vhost}, login, vhost)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		own := port.of(tenant+"/async", time.Hour)
+		_, err = own.Observe(ctx)
+		return own, err
+	}
+	var ports []*transportView
+	for i := range 8 {
+		own, err := observe("hostile", fmt.Sprint("large-", i))
+		ports = append(ports, own)
+		if i == 0 && err != nil || i == 7 && !errors.Is(err, broker.ErrUnreachable) {
+			t.Fatalf("snapshot %d: %v", i, err)
+		}
+	}
+	if b.budget.tenants["hostile"] > b.budget.each || b.budget.used > b.budget.all {
+		t.Errorf("taken are %v, of %d", b.budget.tenants, b.budget.all)
+	}
+	for _, vhost := range []string{"small", "large"} {
+		own, err := observe("shop", vhost)
+		if err != nil {
+			t.Errorf("another namespace: %v", err)
+		}
+		ports = append(ports, own)
+	}
+	for _, own := range ports {
+		own.done()
+	}
+	for _, port := range b.ports {
+		port.drop(port.taken)
+	}
+	if b.budget.used != 0 || len(b.budget.tenants) > 0 {
+		t.Errorf("all are gone, and taken are %d, %v", b.budget.used, b.budget.tenants)
+	}
+}

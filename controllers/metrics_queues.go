@@ -1,0 +1,169 @@
+package controllers
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"k8s.io/apimachinery/pkg/types"
+
+	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/topology"
+)
+
+// Labels of all that is told of a Transport.
+const (
+	labelNamespace = "namespace"
+	labelTransport = "transport"
+)
+
+// queueCollector are the counts of all queues as they were last seen. It is a prometheus.Collector.
+type queueCollector struct {
+	messages, ready, unacked, expired, consumers, oldest *prometheus.Desc
+
+	mu     sync.Mutex
+	queues map[types.NamespacedName][]queueGauge
+}
+
+// queueGauge is a queue at the last look. Its backlog goes on from look to look; a lane has none, for it lets messages go by
+// itself.
+type queueGauge struct {
+	apply.QueueCount
+
+	backlog *backlog
+	oldest  time.Duration
+}
+
+func newQueueCollector() *queueCollector {
+	desc := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, []string{labelNamespace, labelTransport, "queue", "role"}, nil)
+	}
+	return &queueCollector{
+		messages:  desc("redrive_queue_messages", "Messages in a queue, in any state, when the operator last looked."),
+		ready:     desc("redrive_queue_ready_messages", "Messages that can be delivered; in a lane, those that wait for its delay to pass."),
+		unacked:   desc("redrive_queue_unacked_messages", "Messages that consumers have and have not settled."),
+		expired:   desc("redrive_queue_expired_messages", "Messages of a lane that have expired and cannot leave it yet."),
+		consumers: desc("redrive_queue_consumers", "Consumers of a queue when the operator last looked."),
+		oldest:    desc("redrive_queue_oldest_message_age_seconds", "How long the oldest message of a queue has been there, at least; of lanes it is not told."),
+		queues:    map[types.NamespacedName][]queueGauge{},
+	}
+}
+
+// register makes a registry collect metrics. A process that sets up a second manager has the second one's collected.
+func register(registry prometheus.Registerer, collectors ...prometheus.Collector) error {
+	for _, collector := range collectors {
+		err := registry.Register(collector)
+		if taken, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
+			registry.Unregister(taken.ExistingCollector)
+			err = registry.Register(collector)
+		}
+		if err != nil {
+			return fmt.Errorf("register the metrics: %w", err)
+		}
+	}
+	return nil
+}
+
+// set takes a look at the queues of a Transport. Of a queue that is told twice the first counts: a registry refuses to serve any metric, of all
+// Transports, where two have the same labels.
+func (g *queueCollector) set(name types.NamespacedName, queues []apply.QueueCount, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	backlogs := map[string]*backlog{}
+	for _, known := range g.queues[name] {
+		backlogs[known.Name] = known.backlog
+	}
+	seen, told := make([]queueGauge, 0, len(queues)), make(map[string]bool, len(queues))
+	for _, queue := range queues {
+		if told[queue.Name] {
+			continue
+		}
+		told[queue.Name] = true
+		gauge := queueGauge{QueueCount: queue}
+		if queue.Messages != nil && queue.Role != topology.RoleLane {
+			if gauge.backlog = backlogs[queue.Name]; gauge.backlog == nil {
+				gauge.backlog = &backlog{}
+			}
+			gauge.oldest = gauge.backlog.see(queue, now)
+		}
+		seen = append(seen, gauge)
+	}
+	g.queues[name] = seen
+}
+
+// inHand are the queues of which consumers had messages at the last look.
+func (g *queueCollector) inHand(name types.NamespacedName) map[string]bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	queues := map[string]bool{}
+	for _, queue := range g.queues[name] {
+		if queue.Unacked > 0 {
+			queues[queue.Name] = true
+		}
+	}
+	return queues
+}
+
+func (g *queueCollector) forget(name types.NamespacedName) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.queues, name)
+}
+
+// Describe implements prometheus.Collector.
+func (g *queueCollector) Describe(descs chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{g.messages, g.ready, g.unacked, g.expired, g.consumers, g.oldest} {
+		descs <- desc
+	}
+}
+
+// queueMetric is one number of a queue. All of a queue share their labels: a thousand Transports have tens of thousands of numbers, and
+// labels for each would take more memory, at each look of Prometheus, than all else that the operator has.
+type queueMetric struct {
+	desc   *prometheus.Desc
+	labels []*dto.LabelPair
+	value  float64
+}
+
+// Desc implements prometheus.Metric.
+func (m queueMetric) Desc() *prometheus.Desc { return m.desc }
+
+// Write implements prometheus.Metric.
+func (m queueMetric) Write(into *dto.Metric) error {
+	into.Label, into.Gauge = m.labels, &dto.Gauge{Value: &m.value}
+	return nil
+}
+
+// Collect implements prometheus.Collector. It sends without the lock: the registry takes as long as it likes, and looks would wait for it.
+func (g *queueCollector) Collect(metrics chan<- prometheus.Metric) {
+	g.mu.Lock()
+	all := maps.Clone(g.queues) // nobody changes what set has put there
+	g.mu.Unlock()
+	for name, queues := range all {
+		for _, queue := range queues {
+			g.tell(metrics, name, queue)
+		}
+	}
+}
+
+// tell sends the numbers of one queue.
+func (g *queueCollector) tell(metrics chan<- prometheus.Metric, name types.NamespacedName, queue queueGauge) {
+	labels := prometheus.MakeLabelPairs(g.messages, []string{name.Namespace, name.Name, queue.Name, string(queue.Role)})
+	tell := func(desc *prometheus.Desc, value float64) { metrics <- queueMetric{desc, labels, value} }
+	tell(g.consumers, float64(queue.Consumers))
+	if queue.Messages == nil {
+		return
+	}
+	tell(g.messages, float64(*queue.Messages))
+	tell(g.ready, float64(queue.Ready))
+	tell(g.unacked, float64(queue.Unacked))
+	if queue.Role == topology.RoleLane {
+		tell(g.expired, float64(queue.Expired))
+		return
+	}
+	tell(g.oldest, queue.oldest.Seconds())
+}

@@ -1,0 +1,100 @@
+package controllers
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"redrive.dev/redrive/api/v1alpha1"
+)
+
+// slow is an API server that lets nobody go before it is told to, and notes how many read of each namespace.
+type slow struct {
+	client.Reader
+
+	answer chan struct{}
+	mu     sync.Mutex
+	reads  map[string]int
+}
+
+// Get implements client.Reader.
+func (s *slow) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+	s.mu.Lock()
+	s.reads[key.Namespace]++
+	s.mu.Unlock()
+	<-s.answer
+	return nil
+}
+
+// A policy that is touched each second has all Transports that follow it look again, and each reads the Secret of its broker, of up to a megabyte.
+func TestSomeSecretsOfANamespaceAreReadAtATime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := &slow{answer: make(chan struct{}), reads: map[string]int{}}
+		r := &TransportReconciler{Live: server}
+		var all sync.WaitGroup
+		for _, namespace := range []string{"hostile", "shop"} {
+			for i := range 50 {
+				transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: strconv.Itoa(i)}}
+				transport.Spec.Broker.SecretRef = &v1alpha1.LocalReference{Name: "login"}
+				all.Go(func() { r.findBroker(t.Context(), transport) })
+			}
+		}
+		synctest.Wait()
+		for namespace, n := range server.reads {
+			if n != readsAtOnce {
+				t.Errorf("%d Secrets of namespace %s are read at once, want %d", n, namespace, readsAtOnce)
+			}
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := r.reads.get(ended, server, client.ObjectKey{Namespace: "shop"}, &corev1.Secret{}); err == nil {
+			t.Error("who has no more time waits")
+		}
+		close(server.answer)
+		all.Wait()
+		if len(server.reads) != 2 || server.reads["shop"] != 50 {
+			t.Errorf("not all had their turn: %v", server.reads)
+		}
+	})
+}
+
+// oneTransport is a cache with one Transport by any name.
+type oneTransport struct {
+	client.Client
+
+	transport *v1alpha1.Transport
+}
+
+// Get implements client.Reader.
+func (o oneTransport) Get(_ context.Context, _ client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+	o.transport.DeepCopyInto(object.(*v1alpha1.Transport))
+	return nil
+}
+
+// Whoever finds no room in its namespace does not read its Secret before it is turned away.
+func TestWhoFindsNoRoomReadsNoSecret(t *testing.T) {
+	t.Parallel()
+	server := &slow{answer: make(chan struct{}), reads: map[string]int{}}
+	close(server.answer)
+	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "async"}}
+	transport.Spec.Broker.SecretRef = &v1alpha1.LocalReference{Name: "login"}
+	r := &TransportReconciler{Live: server, Client: oneTransport{transport: transport}, namespaceSlots: newNamespaceSlotMap(), conditions: newConditionCollector()}
+	for range crowdLength {
+		if _, _, err := r.namespaceSlots.enter("shop", false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if later, err := r.reconcile(t.Context(), client.ObjectKeyFromObject(transport)); err != nil || later.RequeueAfter == 0 {
+		t.Errorf("comes later: %v, %v", later, err)
+	}
+	if len(server.reads) > 0 {
+		t.Errorf("it has read: %v", server.reads)
+	}
+}

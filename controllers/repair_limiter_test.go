@@ -1,0 +1,108 @@
+package controllers
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const wantedStamp = "wanted"
+
+// asStamped is an object as the cache or the API server has it.
+func asStamped(version, stamp string) client.Object {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		ResourceVersion: version, Annotations: map[string]string{stampAnnotation: stamp},
+	}}
+}
+
+func TestWhatAWriteCameTo(t *testing.T) {
+	transport, start := types.NamespacedName{Namespace: "shop", Name: "async"}, time.Now()
+	tests := map[string]struct {
+		// before is what the cache had, a while after the object was made in version 1.
+		before client.Object
+		after  string
+		wanted string
+		since  time.Duration
+		want   writeOutcome
+	}{
+		"another spec":                          {before: asStamped("1", wantedStamp), after: "2", wanted: "other", want: wroteChange},
+		"a field that somebody changed":         {before: asStamped("2", wantedStamp), after: "3", wanted: wantedStamp, want: wroteRepair},
+		"all annotations, which somebody took":  {before: asStamped("2", ""), after: "3", wanted: wantedStamp, since: time.Minute, want: wroteRepair},
+		"what somebody deleted":                 {before: nil, after: "3", wanted: wantedStamp, since: time.Minute, want: wroteRepair},
+		"what the server takes for the same":    {before: asStamped("2", wantedStamp), after: "2", wanted: wantedStamp, want: wroteNothing},
+		"what the cache does not show yet":      {before: nil, after: "1", wanted: wantedStamp, want: wroteNothing},
+		"what the cache shows from before that": {before: asStamped("0", "other"), after: "2", wanted: wantedStamp, want: wroteNothing},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := newRepairLimiter(maxRepairs * time.Minute)
+			c.want(transport, "it", wantedStamp)
+			if got := c.wrote(transport, "it", nil, asStamped("1", wantedStamp), start); got != wroteChange {
+				t.Fatalf("the first write came to %d", got)
+			}
+			c.want(transport, "it", tt.wanted)
+			if got := c.wrote(transport, "it", tt.before, asStamped(tt.after, tt.wanted), start.Add(tt.since)); got != tt.want {
+				t.Errorf("got %d, want %d", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestAnObjectIsPutRightOnlySoOften(t *testing.T) {
+	c, transport, now := newRepairLimiter(maxRepairs*time.Minute), types.NamespacedName{Namespace: "shop", Name: "async"}, time.Now()
+	version := byte('a')
+	repair := func(now time.Time) bool {
+		c.want(transport, "it", wantedStamp)
+		if !c.mayWrite(transport, "it", now) {
+			return false
+		}
+		version++
+		c.wrote(transport, "it", asStamped("theirs", wantedStamp), asStamped(string(version), wantedStamp), now)
+		return true
+	}
+	repair(now) // makes it
+	for i := range maxRepairs {
+		if !repair(now.Add(time.Duration(i) * time.Second)) {
+			t.Fatalf("repair %d has to wait", i+1)
+		}
+	}
+	if repair(now.Add(4 * time.Minute)) {
+		t.Error("one repair more is made within the window")
+	}
+	later := now.Add(5 * time.Minute)
+	if !repair(later) {
+		t.Error("no repair is made after the first has left the window")
+	}
+	if repair(later) {
+		t.Error("two repairs are made for one that left the window")
+	}
+	c.want(transport, "it", "another")
+	if !c.mayWrite(transport, "it", later) {
+		t.Error("a change of the spec has to wait")
+	}
+	c.forget(transport)
+	if !repair(later) {
+		t.Error("a Transport of the same name has to wait")
+	}
+}
+
+func TestWhoElseWritesIsNamed(t *testing.T) {
+	entry := func(manager, subresource string, second int) metav1.ManagedFieldsEntry {
+		at := metav1.Unix(int64(second), 0)
+		return metav1.ManagedFieldsEntry{Manager: manager, Subresource: subresource, Time: &at}
+	}
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{
+		entry("kubectl", "", 1), entry("argocd-controller", "", 3), entry("kubectl-edit", "", 2),
+		entry(fieldOwner, "", 9), entry("kube-controller-manager", "status", 8),
+	}}}
+	if got := lastManager(object); got != ` by "argocd-controller"` {
+		t.Errorf("got %q", got)
+	}
+	if got := lastManager(nil) + lastManager(&corev1.ConfigMap{}); got != "" {
+		t.Errorf("nobody is named %q", got)
+	}
+}

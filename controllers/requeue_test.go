@@ -1,0 +1,199 @@
+package controllers
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/topology"
+	"redrive.dev/redrive/internal/workload"
+)
+
+func TestWorkersThatAreMissingAreLookedAtSoonAndNotForEver(t *testing.T) {
+	type look struct {
+		after   time.Duration
+		missing bool
+		soon    bool
+	}
+	for name, looks := range map[string][]look{
+		"workers that are there": {{0, false, false}, {time.Hour, false, false}},
+		"workers that end and are there again at once": {
+			{0, true, true}, {time.Second, false, true}, {11 * time.Second, false, true}, {21 * time.Second, false, false}, {time.Hour, false, false},
+		},
+		"workers that stay away": {
+			{0, true, true}, {10 * time.Second, true, true}, {fastRequeueFor - time.Second, true, true}, {fastRequeueFor, true, false}, {time.Hour, true, false},
+		},
+		"workers that stay away, come, and end later": {
+			{0, true, true}, {time.Hour, true, false}, {time.Hour + time.Second, false, false}, {2 * time.Hour, false, false}, {3 * time.Hour, true, true},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v, transport, start := newFastRequeue(), types.NamespacedName{Name: "async"}, time.Now()
+			for i, look := range looks {
+				next := v.next(transport, look.missing, start.Add(look.after))
+				if soon := next != 0; soon != look.soon || next > fastRequeueInterval*11/10 {
+					t.Errorf("after look %d the next is in %s", i+1, next)
+				}
+			}
+			v.forget(transport)
+			if len(v.all) > 0 {
+				t.Error("a Transport that is gone is remembered")
+			}
+		})
+	}
+}
+
+func TestWhenAQuarantinePodIsWanted(t *testing.T) {
+	now := time.Now()
+	const stay = 5 * time.Minute
+	aged := func(age time.Duration) *appsv1.Deployment {
+		return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(now.Add(-age))}}
+	}
+	tests := map[string]struct {
+		replicas *int32
+		live     *appsv1.Deployment
+		queues   []string
+		counts   messageCounts
+		want     bool
+	}{
+		"no quarantined messages, and no pod":                    {queues: []string{"a", "b"}, counts: messageCounts{"a": 0, "b": 0}},
+		"quarantined messages in one queue":                      {queues: []string{"a", "b"}, counts: messageCounts{"a": 0, "b": 1}, want: true},
+		"quarantined messages in one queue, another not counted": {queues: []string{"a", "b"}, counts: messageCounts{"b": 1}, want: true},
+		"quarantined messages of another group":                  {queues: []string{"a"}, counts: messageCounts{"a": 0, "b": 1}},
+		"nothing is counted, and no pod":                         {queues: []string{"a"}, counts: messageCounts{}},
+		"nothing is counted, and a pod":                          {live: aged(time.Hour), queues: []string{"a"}, counts: messageCounts{}, want: true},
+		"one queue is not counted, and a pod":                    {live: aged(time.Hour), queues: []string{"a", "b"}, counts: messageCounts{"a": 0}, want: true},
+		"no quarantined messages any more, and a young pod":      {live: aged(stay - time.Second), queues: []string{"a"}, counts: messageCounts{"a": 0}, want: true},
+		"no quarantined messages any more, and an old pod":       {live: aged(stay), queues: []string{"a"}, counts: messageCounts{"a": 0}},
+		"quarantined messages, and an old pod":                   {live: aged(time.Hour), queues: []string{"a"}, counts: messageCounts{"a": 9}, want: true},
+		"no queue that may have any, and an old pod":             {live: aged(time.Hour), counts: messageCounts{}},
+		"quarantined messages of a group that is stopped":        {replicas: ptr.To[int32](0), live: aged(0), queues: []string{"a"}, counts: messageCounts{"a": 1}},
+		"quarantined messages of a group that runs":              {replicas: ptr.To[int32](3), queues: []string{"a"}, counts: messageCounts{"a": 1}, want: true},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			group := quarantinedGroup{Worker: &v1alpha1.Worker{Replicas: tt.replicas}, queues: tt.queues}
+			if got := wantsQuarantine(group, tt.live, tt.counts, now, stay); got != tt.want {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}
+
+func TestAQuarantinePodThatDoesNotGetReadyIsToldOfInTime(t *testing.T) {
+	now := time.Now()
+	ago := func(age time.Duration) metav1.Time { return metav1.NewTime(now.Add(-age)) }
+	const unready = "its pod is not ready: look at its log for a right or a connection that is missing"
+	tests := map[string]struct {
+		created     metav1.Time
+		unavailable metav1.Time
+		cause       string
+		want        string
+	}{
+		"a young one":                            {created: ago(quarantineStart - time.Second), unavailable: ago(quarantineStart - time.Second)},
+		"one whose Deployment has no status yet": {created: ago(quarantineStart), want: unready},
+		"one that was never ready":               {created: ago(time.Hour), unavailable: ago(time.Hour), want: unready},
+		"one that was ready until a moment ago":  {created: ago(time.Hour), unavailable: ago(time.Second)},
+		"a young one that cannot start":          {created: ago(time.Second), cause: ": no room", want: "its Deployment quarantine does not start: no room"},
+		"an old one that cannot start":           {created: ago(time.Hour), cause: ": no room", want: "its Deployment quarantine does not start: no room"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			live := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "quarantine", CreationTimestamp: tt.created}}
+			live.Status.Conditions = []appsv1.DeploymentCondition{
+				{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionFalse, LastTransitionTime: tt.unavailable},
+				{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, LastTransitionTime: ago(0)},
+			}
+			if got := quarantineTrouble(live, tt.cause, now); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestOnlyGroupsWhoseWorkersStayHaveQuarantineHandled(t *testing.T) {
+	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "async"}}
+	transport.Spec.Workers = []v1alpha1.Worker{{Name: "default"}}
+	name := workload.Name(transport, "default")
+	ending := metav1.Now()
+	tests := map[string]struct {
+		change func(*liveWorkers)
+		want   bool
+	}{
+		"workers that are there":                          {func(*liveWorkers) {}, true},
+		"workers that are being deleted":                  {func(l *liveWorkers) { l.deployments[name].DeletionTimestamp = &ending }, false},
+		"workers that are gone":                           {func(l *liveWorkers) { delete(l.deployments, name) }, false},
+		"workers whose configuration is not published":    {func(l *liveWorkers) { delete(l.configMaps, name) }, false},
+		"workers whose configuration was edited, by hand": {func(l *liveWorkers) { l.configMaps[name].Data[workload.ConfigKey] += " " }, false},
+	}
+	for title, tt := range tests {
+		t.Run(title, func(t *testing.T) {
+			configMap, err := workload.ConfigMap(transport, compile.Config{
+				Version: compile.Version, Worker: "default",
+				Exchanges: compile.Exchanges{Fallback: "async.fallback", Return: "async.return", Failed: "async.failed"},
+				Queues:    []compile.Queue{{Name: "test", Policy: "policy", Quarantine: "test.quarantine"}, {Name: "strict", Policy: "policy"}},
+				Policies:  map[string]v1alpha1.RetryPolicySpec{"policy": {}}, Concurrency: 1,
+				Timeout: v1alpha1.Duration{Duration: metav1.Duration{Duration: time.Second}},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			run := &transportRun{transport: transport, live: liveWorkers{
+				deployments: map[string]*appsv1.Deployment{name: {}}, configMaps: map[string]*corev1.ConfigMap{name: configMap},
+			}}
+			tt.change(&run.live)
+			groups := run.quarantined()
+			if got := len(groups) == 1 && slices.Equal(groups[0].queues, []string{"test.quarantine"}); got != tt.want || !got && len(groups) > 0 {
+				t.Errorf("got %+v", groups)
+			}
+		})
+	}
+}
+
+func TestQuarantineInAQueueOfSomebodyElseAreNotCounted(t *testing.T) {
+	queue := func(owner string, messages *int64) topology.QueueState {
+		return topology.QueueState{Evidence: topology.Evidence{Messages: messages}, Queue: topology.Queue{Arguments: topology.Arguments{topology.OwnerArgument: owner}}}
+	}
+	observed := &topology.Observed{Queues: map[string]topology.QueueState{
+		"ours": queue("us", ptr.To[int64](1)), "new": queue("us", nil), "theirs": queue("them", ptr.To[int64](2)), "other": queue("us", ptr.To[int64](3)),
+	}}
+	got := messageCountsOfOurs([]quarantinedGroup{{queues: []string{"ours", "new"}}, {queues: []string{"theirs", "gone"}}}, observed, "us")
+	if want := (messageCounts{"ours": 1}); !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestFiguresInATextChangeSeldom(t *testing.T) {
+	now := time.Now()
+	figures := map[string]dampedCount{}
+	for i, look := range []struct {
+		after time.Duration
+		n     int64
+		want  int64
+	}{
+		{0, 3, 3},
+		{time.Second, 4, 3},
+		{2 * time.Second, 9, 3},
+		{time.Minute, 5, 3},
+		{61 * time.Second, 9, 9},
+		{62 * time.Second, 1, 9},
+		{2 * time.Minute, 1, 9},
+		{3 * time.Minute, 1, 1},
+	} {
+		if figures = damp(figures, map[string]int64{"q": look.n}, now.Add(look.after)); figures["q"].n != look.want {
+			t.Errorf("look %d: %d is told as %d, not as %d", i+1, look.n, figures["q"].n, look.want)
+		}
+	}
+	if figures = damp(figures, map[string]int64{"other": 1}, now); len(figures) != 1 {
+		t.Errorf("what is over is still told: %v", figures)
+	}
+}

@@ -1,0 +1,269 @@
+package controllers
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+)
+
+// queue is a line with its places by name.
+type queue struct {
+	*slotQueue
+
+	t         *testing.T
+	namespace string
+	ports     map[string]*snapshotCache
+	places    map[string]*ticket
+}
+
+func newQueue(t *testing.T, seats int) *queue {
+	return &queue{newSlotQueue(seats), t, "shop", map[string]*snapshotCache{}, map[string]*ticket{}}
+}
+
+// come joins the line with a Transport of a vhost.
+func (q *queue) come(name, vhost string) { q.t.Helper(); q.comeAs(name, vhost, true) }
+
+// change joins it with one that its user has changed.
+func (q *queue) change(name, vhost string) { q.t.Helper(); q.comeAs(name, vhost, false) }
+
+func (q *queue) comeAs(name, vhost string, settled bool) {
+	q.t.Helper()
+	if q.ports[vhost] == nil {
+		q.ports[vhost] = &snapshotCache{age: time.Hour}
+	}
+	place, err := q.join(q.ports[vhost], q.namespace, settled)
+	if err != nil {
+		q.t.Fatal(err)
+	}
+	q.places[name] = place
+}
+
+func (q *queue) leave(name string) {
+	q.places[name].leave()
+	delete(q.places, name)
+}
+
+// seated are the names of those whose turn it is.
+func (q *queue) seated() []string {
+	var names []string
+	for name, place := range q.places {
+		select {
+		case <-place.turn:
+			names = append(names, name)
+		default:
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (q *queue) want(names ...string) {
+	q.t.Helper()
+	if got := q.seated(); !slices.Equal(got, names) {
+		q.t.Fatalf("%v have their turn, want %v", got, names)
+	}
+}
+
+func TestWhoCameFirstHasItsTurnFirst(t *testing.T) {
+	q := newQueue(t, 3) // one is left to other namespaces
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		q.come(name, "shop")
+	}
+	q.want("a", "b")
+	q.leave("d") // before its turn
+	q.want("a", "b")
+	q.leave("b")
+	q.want("a", "c")
+	q.leave("a")
+	q.want("c", "e")
+	q.leave("c")
+	q.leave("e")
+	q.come("f", "shop")
+	q.come("g", "shop")
+	q.come("h", "shop")
+	q.want("f", "g")
+}
+
+func TestWhoIsServedByASnapshotGoesBeforeButNotForEver(t *testing.T) {
+	q := newQueue(t, 1)
+	q.come("now", "fresh")
+	q.come("first", "other")
+	q.come("next", "fresh")
+	q.ports["fresh"].taken = time.Now()
+	q.leave("now")
+	q.want("next")
+
+	served := 0
+	for last := "next"; ; served++ {
+		name := strconv.Itoa(served)
+		q.come(name, "fresh")
+		q.leave(last)
+		if last = name; slices.Equal(q.seated(), []string{"first"}) {
+			break
+		}
+	}
+	if served != starvationLimit-1 { // and the one before
+		t.Errorf("%d went before who came first", served)
+	}
+	q.ports["fresh"].taken = time.Time{}
+	q.come("last", "fresh")
+	q.come("later", "other")
+	q.ports["other"].taken = time.Now().Add(-2 * time.Hour)
+	for _, name := range q.seated() {
+		q.leave(name)
+	}
+	if seated := q.seated(); len(seated) != 1 || seated[0] == "later" {
+		t.Errorf("%v goes before by a snapshot that is too old", seated)
+	}
+}
+
+func TestWhatAUserHasChangedGoesBeforeWhatIsOnlyLookedAtAgain(t *testing.T) {
+	q := newQueue(t, 1)
+	q.come("now", "fresh")
+	q.come("first", "other")
+	q.come("served", "fresh")
+	q.change("changed", "other")
+	q.change("changed and served", "fresh")
+	q.ports["fresh"].taken = time.Now()
+	for _, next := range []string{"now", "changed and served", "changed", "served", "first"} {
+		q.want(next)
+		q.leave(next)
+	}
+}
+
+func TestNamespacesShareTheSeatsOfABroker(t *testing.T) {
+	q := newQueue(t, 4)
+	for i := range 20 {
+		q.change(fmt.Sprintf("a%02d", i), "fresh")
+	}
+	q.ports["fresh"].taken = time.Now()
+	q.want("a00", "a01")
+	q.namespace = "other"
+	for i := range 3 {
+		q.come(fmt.Sprintf("b%02d", i), "own")
+	}
+	q.want("a00", "a01", "b00")
+	q.leave("a00")
+	q.want("a01", "a02", "b00")
+	q.leave("b00")
+	q.want("a01", "a02", "b01")
+	q.leave("b01")
+	q.leave("b02")
+	q.want("a01", "a02")
+}
+
+// One whose looks take long had all of them, and kept those of others waiting for half a minute.
+func TestASeatIsLeftToWhoComesLater(t *testing.T) {
+	q := newQueue(t, 8)
+	for _, c := range []struct {
+		namespace string
+		want      int
+	}{{"first", 4}, {"second", 2}, {"third", 1}, {"fourth", 1}, {"fifth", 0}} {
+		before := len(q.seated())
+		q.namespace = c.namespace
+		for i := range 20 {
+			q.change(c.namespace+strconv.Itoa(i), "shop")
+		}
+		if got := len(q.seated()) - before; got != c.want {
+			t.Errorf("the %s namespace has %d of 8 seats, want %d", c.namespace, got, c.want)
+		}
+	}
+	q.leave("first0")
+	if seated := q.seated(); len(seated) != 8 || !slices.ContainsFunc(seated, func(name string) bool { return strings.HasPrefix(name, "fifth") }) {
+		t.Errorf("%v have a seat", seated)
+	}
+}
+
+func TestOneNamespaceDoesNotTakeAllLookers(t *testing.T) {
+	all := newNamespaceSlotMap()
+	var leaves []func()
+	enter := func(namespace string, settled bool) error {
+		_, leave, err := all.enter(namespace, settled)
+		if err == nil {
+			leaves = append(leaves, leave)
+		}
+		return err
+	}
+	for i := range 2 * crowdLength {
+		if err := enter("hostile", i < settledCrowd); (err == nil) != (i < crowdLength) || err != nil && !errors.Is(err, errCrowded) {
+			t.Fatalf("Transport %d: %v", i, err)
+		}
+		if i == settledCrowd {
+			if err := enter("hostile", true); !errors.Is(err, errCrowded) {
+				t.Fatalf("no more are to be only looked at again, and: %v", err)
+			}
+		}
+	}
+	if err := enter("shop", true); err != nil {
+		t.Errorf("another namespace has to wait: %v", err)
+	}
+	for _, leave := range leaves {
+		leave()
+	}
+	if len(all.all) > 0 {
+		t.Errorf("all are gone, and counted are %v", all.all)
+	}
+}
+
+func TestALineIsNotEndless(t *testing.T) {
+	q := newQueue(t, 1)
+	for i := range 1 + maxQueuedSteady {
+		q.come(strconv.Itoa(i), "shop")
+	}
+	if _, err := q.join(q.ports["shop"], "other", true); !errors.Is(err, errFull) {
+		t.Errorf("no more are to be only looked at again, and: %v", err)
+	}
+	for i := range maxQueued - maxQueuedSteady {
+		q.change("changed "+strconv.Itoa(i), "shop")
+	}
+	if _, err := q.join(q.ports["shop"], "other", false); !errors.Is(err, errFull) {
+		t.Errorf("the line is full, and: %v", err)
+	}
+	q.leave("0")
+	q.change("more", "shop")
+	q.want("changed 0")
+}
+
+func TestHowManyWaitAtABrokerIsAMetric(t *testing.T) {
+	m, b := newManagement(t), newBrokers(time.Hour, 1, nil)
+	port := m.port(t, b, "password")
+	for range 3 {
+		if _, err := port.line.join(port, "shop", true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	metrics := make(chan prometheus.Metric, 2)
+	b.Collect(metrics)
+	close(metrics)
+	var told dto.Metric
+	for metric := range metrics {
+		if err := metric.Write(&told); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := strings.TrimPrefix(m.URL, "http://")
+	if got := told.GetLabel()[0].GetValue(); got != want || told.GetGauge().GetValue() != 2 {
+		t.Errorf("%v wait at %s, want 2 at %s", told.GetGauge().GetValue(), got, want)
+	}
+}
+
+func TestEachManagementAPIHasItsOwnLine(t *testing.T) {
+	one, other, b := newManagement(t), newManagement(t), newBrokers(time.Hour, 1, nil)
+	if one.port(t, b, "password").line == other.port(t, b, "password").line {
+		t.Error("two brokers share a line")
+	}
+	if one.port(t, b, "old").line != one.port(t, b, "new").line {
+		t.Error("two logins of a broker have a line each")
+	}
+	b.forget(time.Now().Add(2 * keepBroker))
+	if len(b.lines) > 0 {
+		t.Error("lines of brokers that nobody asks for are kept")
+	}
+}

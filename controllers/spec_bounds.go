@@ -1,0 +1,40 @@
+package controllers
+
+import (
+	"context"
+	"strconv"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
+)
+
+// tooLarge is an annotation that stands on a Transport in the cache alone, in place of what is not kept of its spec: its value is the size of that. It
+// is never written, and annotations that come with an object are not kept.
+const tooLarge = "redrive.dev/too-large"
+
+// boundSpec takes off a Transport whose spec is too large what may be long, and notes its size. What its deletion needs stays, and who handles its
+// quarantined messages.
+func boundSpec(t *v1alpha1.Transport) {
+	size := compile.SizeOf(&t.Spec)
+	if size <= compile.MaxSpec {
+		return
+	}
+	t.Annotations = map[string]string{tooLarge: strconv.Itoa(size)}
+	t.Spec.RetryPolicies = nil
+	for i := range t.Spec.Queues {
+		queue := &t.Spec.Queues[i]
+		queue.Bindings, queue.BindingKeys, queue.PreviousNames = nil, nil, nil
+	}
+	if compile.SizeOf(&t.Spec) > compile.MaxSpec {
+		t.Spec.Workers = nil
+	}
+}
+
+// checkSize refuses a Transport of which the cache has a part only. What it had made goes on as it is.
+func (r *TransportReconciler) checkSize(_ context.Context, run *transportRun) error {
+	size, err := strconv.Atoi(run.transport.Annotations[tooLarge])
+	if err != nil {
+		return nil //nolint:nilerr // it is not there
+	}
+	return stalled(v1alpha1.ReasonInvalid, compile.TooLarge(size))
+}

@@ -1,0 +1,284 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/topology"
+	"redrive.dev/redrive/internal/workload"
+)
+
+const (
+	// quarantineStay is how old a quarantine pod becomes at least: what ended one worker may well end the next one soon.
+	quarantineStay = 5 * time.Minute
+	// quarantineStart is how long a quarantine pod may take to get ready before that is told.
+	quarantineStart = time.Minute
+	// mostQuarantined is how many quarantine queues of a Transport the condition tells of. A spec has 64, and a configuration that somebody else has
+	// written any number.
+	mostQuarantined = 128
+
+	// kindWorker stands in findings for a worker group.
+	kindWorker topology.Kind = "worker"
+)
+
+// messageCounts is the number of messages in queues. A queue that is not in it is not counted.
+type messageCounts map[string]int64
+
+func messageCountsOf(queues []apply.QueueCount) messageCounts {
+	counts := messageCounts{}
+	for _, queue := range queues {
+		if queue.Messages != nil {
+			counts[queue.Name] = *queue.Messages
+		}
+	}
+	return counts
+}
+
+// messageCountsOfBlocked tells only of queues that hold messages.
+func messageCountsOfBlocked(queues []apply.Blocked) messageCounts {
+	counts := messageCounts{}
+	for _, queue := range queues {
+		counts[queue.Queue] = queue.Messages
+	}
+	return counts
+}
+
+// applyQuarantine runs the quarantine pods by what the look at the broker has counted.
+func (r *TransportReconciler) applyQuarantine(ctx context.Context, run *transportRun) error {
+	return r.runQuarantine(ctx, run, messageCountsOf(run.report.Queues))
+}
+
+// bestEffort is a step that keeps nothing waiting where it fails: the workers run on with the last good configuration, follow the migrations
+// of queues, and leave quarantined messages. The error stays that of the step.
+func (r *TransportReconciler) bestEffort(next step[*transportRun]) step[*transportRun] {
+	return func(ctx context.Context, run *transportRun) error {
+		err := next(ctx, run)
+		if err == nil || interpret(err).outcome != outcomeStalled && run.observed == nil {
+			return err // What is amiss with the broker or the API server is so for the rest too.
+		}
+		if left := r.keepReading(ctx, run); left != nil {
+			ctrl.LoggerFrom(ctx).Info("the workers go on as they do", "cause", left.Error())
+		}
+		if left := r.keepQuarantine(ctx, run); left != nil {
+			ctrl.LoggerFrom(ctx).Info("the quarantine pods are left as they are", "cause", left.Error())
+		}
+		return err
+	}
+}
+
+// keepQuarantine runs the quarantine pods, and touches nothing else.
+func (r *TransportReconciler) keepQuarantine(ctx context.Context, run *transportRun) error {
+	groups := run.quarantined()
+	if len(groups) == 0 {
+		return nil
+	}
+	observed, err := r.observeForFallback(ctx, run)
+	if err != nil || observed == nil {
+		return err
+	}
+	return r.runQuarantine(ctx, run, messageCountsOfOurs(groups, observed, r.owner(run.transport)))
+}
+
+// observeForFallback is what is on the broker where a step before was not taken; nil where that is not known to be the Transport's broker.
+func (r *TransportReconciler) observeForFallback(ctx context.Context, run *transportRun) (*topology.Observed, error) {
+	home := run.transport.Status.Broker
+	if home == nil {
+		return nil, nil //nolint:nilnil // There is none, and nothing is wrong.
+	}
+	if run.port == nil {
+		if err := r.connect(ctx, run); err != nil {
+			return nil, err
+		}
+	}
+	observed := run.observed
+	if observed == nil {
+		seen, err := run.port.Observe(ctx)
+		if err != nil {
+			return nil, err
+		}
+		observed = &seen
+	}
+	if observed.Cluster != home.Cluster || observed.VHost != home.VHost {
+		return nil, nil //nolint:nilnil // What is there is of others.
+	}
+	return observed, nil
+}
+
+// messageCountsOfOurs counts the quarantine queues of worker groups without those that somebody else has made anew.
+func messageCountsOfOurs(groups []quarantinedGroup, observed *topology.Observed, owner string) messageCounts {
+	counts := messageCounts{}
+	for _, group := range groups {
+		for _, name := range group.queues {
+			if queue := observed.Queues[name]; queue.Messages != nil && queue.Arguments.Owner() == owner {
+				counts[name] = *queue.Messages
+			}
+		}
+	}
+	return counts
+}
+
+// runQuarantine runs a pod for each worker group whose quarantine queues hold messages, and takes it away when none of them
+// does. What keeps such a pod from its work is a warning and no more: the workers go on without it.
+func (r *TransportReconciler) runQuarantine(ctx context.Context, run *transportRun, counts messageCounts) error {
+	groups, held := run.quarantined(), map[string]int64{}
+	for _, group := range groups {
+		for _, queue := range group.queues {
+			if counts[queue] > 0 && len(held) < mostQuarantined {
+				held[queue] = counts[queue]
+			}
+		}
+	}
+	figures := r.counts.quarantine(client.ObjectKeyFromObject(run.transport), held, time.Now())
+	for _, group := range groups {
+		trouble, err := r.runQuarantineOf(ctx, run, group, counts)
+		if err != nil {
+			return fmt.Errorf("quarantine of worker %q: %w", group.Name, err)
+		}
+		run.warnOfQuarantine(group, figures, trouble)
+	}
+	return nil
+}
+
+// quarantinedGroup is a worker group with the quarantine queues that it consumes.
+type quarantinedGroup struct {
+	*v1alpha1.Worker
+
+	queues []string
+}
+
+// quarantined are the worker groups that run, with the quarantine queues of their published configuration. One without workers,
+// or whose workers are being deleted, or without a configuration that can be read, is left as it is.
+func (run *transportRun) quarantined() []quarantinedGroup {
+	var groups []quarantinedGroup
+	for i := range run.transport.Spec.Workers {
+		group := quarantinedGroup{Worker: &run.transport.Spec.Workers[i]}
+		name := workload.Name(run.transport, group.Name)
+		config, published := run.live.config(name)
+		workers := run.live.deployments[name]
+		if !published || workers == nil || !workers.DeletionTimestamp.IsZero() {
+			continue
+		}
+		for _, queue := range config.Queues {
+			if queue.Quarantine != "" {
+				group.queues = append(group.queues, queue.Quarantine)
+			}
+		}
+		groups = append(groups, group)
+	}
+	return groups
+}
+
+// runQuarantineOf makes or deletes the quarantine Deployment of one worker group. trouble says what keeps its pod from its work;
+// empty where nothing does, or where there is none.
+func (r *TransportReconciler) runQuarantineOf(
+	ctx context.Context, run *transportRun, group quarantinedGroup, counts messageCounts,
+) (trouble string, err error) {
+	name := workload.QuarantineName(run.transport, group.Name)
+	live := run.live.quarantine[name]
+	if !wantsQuarantine(group, live, counts, time.Now(), r.Options.QuarantineStay) {
+		if live == nil {
+			return "", nil
+		}
+		delete(run.live.quarantine, name)
+		return "", r.remove(ctx, run, "Deployment", live)
+	}
+	options, err := r.workerOptions(ctx, run, group.Worker)
+	if err != nil {
+		return "", err
+	}
+	desired, err := workload.QuarantineDeployment(run.transport, group.Worker, options)
+	if err != nil {
+		return "its Deployment cannot be made: " + oneLine(err.Error()), nil
+	}
+	result := &appsv1.Deployment{}
+	err = r.write(ctx, run, desired, asObject(live), result)
+	switch {
+	case errors.Is(err, errTurn): // It goes on as it is.
+	case isRefusal(err), errors.Is(err, errFieldManagerConflict), apierrors.IsForbidden(err):
+		return "its Deployment cannot be made: " + oneLine(err.Error()), nil
+	case err != nil:
+		return "", err
+	}
+	if result.Name != "" {
+		live = result
+		run.live.quarantine[name] = live
+	}
+	if live.Status.AvailableReplicas > 0 {
+		return "", nil
+	}
+	cause, err := r.rolloutCause(ctx, live)
+	return quarantineTrouble(live, cause, time.Now()), err
+}
+
+// quarantineTrouble says what keeps the pod of a quarantine Deployment from its work that is not available. cause is what is known
+// of it. Where nothing is, a pod that takes long runs and does not get ready: its readiness waits for its consumers.
+func quarantineTrouble(live *appsv1.Deployment, cause string, now time.Time) string {
+	if cause != "" {
+		return fmt.Sprintf("its Deployment %s does not start%s", live.Name, cause)
+	}
+	since := live.CreationTimestamp.Time
+	for _, condition := range live.Status.Conditions {
+		if condition.Type == appsv1.DeploymentAvailable && condition.LastTransitionTime.After(since) {
+			since = condition.LastTransitionTime.Time
+		}
+	}
+	if now.Sub(since) < quarantineStart {
+		return ""
+	}
+	return "its pod is not ready: look at its log for a right or a connection that is missing"
+}
+
+// wantsQuarantine says whether a worker group is to have a quarantine pod. live is nil where it has none. A count that is not
+// known changes nothing, and a group that the spec stops has none.
+func wantsQuarantine(group quarantinedGroup, live *appsv1.Deployment, counts messageCounts, now time.Time, stay time.Duration) bool {
+	if group.stopped() {
+		return false
+	}
+	known := true
+	for _, queue := range group.queues {
+		messages, counted := counts[queue]
+		if messages > 0 {
+			return true
+		}
+		known = known && counted
+	}
+	return live != nil && (!known || now.Sub(live.CreationTimestamp.Time) < stay)
+}
+
+// stopped is true for a group whose replicas the spec sets to 0. An autoscaler that has none because its queues are empty
+// stops nothing.
+func (g quarantinedGroup) stopped() bool { return ptr.Deref(g.Replicas, 1) == 0 }
+
+// warnOfQuarantine tells of the messages in the quarantine queues of a group, by figures that do not change with each look.
+func (run *transportRun) warnOfQuarantine(group quarantinedGroup, figures map[string]dampedCount, trouble string) {
+	var holding []apply.Blocked
+	for _, queue := range group.queues {
+		if figure, holds := figures[queue]; holds {
+			holding = append(holding, apply.Blocked{Queue: queue, Messages: figure.n})
+		}
+	}
+	if len(holding) == 0 {
+		return
+	}
+	text := "messages that pods had in hand when they ended are handled one by one: "
+	if group.stopped() {
+		text = "messages that pods had in hand when they ended wait until the group has replicas again: "
+	}
+	text += listed(holding, blockedText)
+	if trouble != "" {
+		text += "; " + trouble
+	}
+	run.warn([]topology.Finding{{
+		Object: topology.Ref{Kind: kindWorker, Name: group.Name}, Reason: v1alpha1.ReasonMessagesQuarantined, Message: text,
+	}})
+}

@@ -1,0 +1,291 @@
+package controllers_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/testtransport"
+	"redrive.dev/redrive/internal/workload"
+)
+
+// quarantined puts a message among the quarantine of the queue test, as a worker does.
+func (w *world) quarantined() {
+	w.Helper()
+	w.amqp.Publish("async.return", "test.quarantine", amqp091.Publishing{MessageId: "quarantine"})
+}
+
+// handleQuarantine takes the quarantined message as the quarantine worker does: of a queue with a single active consumer nobody else gets
+// anything.
+func (w *world) handleQuarantine() {
+	w.Helper()
+	const consumer = "quarantine worker"
+	deliveries, err := w.amqp.Channel().Consume("test.quarantine", consumer, false, false, false, false, nil)
+	must(w.T, err)
+	must(w.T, (<-deliveries).Ack(false))
+	must(w.T, w.amqp.Channel().Cancel(consumer, false))
+}
+
+// quarantine is the quarantine Deployment of the worker group of most tests.
+func (w *world) quarantine(transport *v1alpha1.Transport) *appsv1.Deployment {
+	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
+		Namespace: w.namespace, Name: workload.QuarantineName(transport, "default"),
+	}}
+}
+
+func (w *world) awaitQuarantine(transport *v1alpha1.Transport) *appsv1.Deployment {
+	w.Helper()
+	deployment := w.quarantine(transport)
+	testtransport.Eventually(w, "the quarantine Deployment", func() bool { return w.get(deployment) })
+	return deployment
+}
+
+// awaitWarning waits for a Warning of a reason with a part in its message.
+func (w *world) awaitWarning(transport *v1alpha1.Transport, reason, part string) {
+	w.Helper()
+	testtransport.Eventually(w, "a Degraded condition that says "+part, func() bool {
+		return strings.Contains(w.await(transport, v1alpha1.DegradedCondition, metav1.ConditionTrue, reason), part)
+	})
+}
+
+// eventsOf are the events of a reason with a part in their text.
+func (w *world) eventsOf(reason, part string) (found []eventsv1.Event) {
+	w.Helper()
+	var list eventsv1.EventList
+	must(w.T, w.client.List(w.Context(), &list, client.InNamespace(w.namespace)))
+	for _, event := range list.Items {
+		if event.Reason == reason && strings.Contains(event.Note, part) {
+			found = append(found, event)
+		}
+	}
+	return found
+}
+
+func TestAPodForQuarantineRunsWhileThereAreSome(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	transport := w.ready()
+	w.quarantined()
+	deployment := w.awaitQuarantine(transport)
+	if !metav1.IsControlledBy(deployment, transport) || *deployment.Spec.Replicas != 1 {
+		t.Errorf("the Deployment is %+v", deployment)
+	}
+	w.awaitEvent("Created", "Deployment "+deployment.Name)
+	w.awaitWarning(transport, v1alpha1.ReasonMessagesQuarantined, "worker default: messages that pods had in hand when they ended are handled one by one: test.quarantine (1)")
+
+	t.Log("it cannot start, and the Transport is ready all the same")
+	pod := w.workerPod(transport)
+	pod.Name, pod.Labels = "quarantine", workload.QuarantineLabels(transport, "default")
+	w.create(pod)
+	before := pod.DeepCopy()
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "worker", Image: workerImage, State: corev1.ContainerState{
+		Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"},
+	}}}
+	must(t, w.client.Status().Patch(t.Context(), pod, client.MergeFrom(before)))
+	w.awaitWarning(transport, v1alpha1.ReasonMessagesQuarantined,
+		"Deployment "+deployment.Name+" does not start: pod quarantine: container worker: the image \""+workerImage+"\" cannot be pulled")
+	w.awaitReady(transport)
+	if transport.Status.Workers != "2/2" {
+		t.Errorf("status.workers is %s", transport.Status.Workers)
+	}
+	testtransport.Eventually(t, "its pod to be told of the configuration", func() bool {
+		return w.get(pod) && pod.Annotations[workload.ConfigHashAnnotation] == transport.Status.ConfigHash
+	})
+	w.settle()
+	server := w.operator.writes.of(w.namespace)
+	w.awaitLooks(4)
+	if now := w.operator.writes.of(w.namespace); len(now) > len(server) {
+		t.Errorf("the operator wrote while nothing changed: %v", now[len(server):])
+	}
+
+	t.Log("all are handled")
+	must(t, w.client.Delete(t.Context(), pod))
+	w.handleQuarantine()
+	w.awaitGone(deployment)
+	w.awaitEvent("Deleted", "Deployment "+deployment.Name)
+	w.awaitNoWarning(transport)
+
+	t.Log("there are some again")
+	w.quarantined()
+	again := w.awaitQuarantine(transport)
+	if again.UID == deployment.UID {
+		t.Error("it is the Deployment of before")
+	}
+	if events := w.eventsOf("Repaired", again.Name); len(events) > 0 {
+		t.Errorf("that it came and went is taken for what others did: %v", events[0].Note)
+	}
+	edit(w, again, func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To[int32](3) })
+	testtransport.Eventually(t, "what somebody changed to be put right", func() bool { return w.get(again) && *again.Spec.Replicas == 1 })
+
+	t.Log("the group leaves the spec")
+	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Workers = nil })
+	w.awaitGone(again)
+}
+
+func TestQuarantineAreHandledWhileTheirTransportIsDeleted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	transport := w.ready()
+	w.quarantined()
+	w.awaitQuarantine(transport)
+	must(t, w.client.Delete(t.Context(), transport))
+	testtransport.Eventually(t, "the quarantined message to keep the Transport", func() bool {
+		return strings.Contains(w.blocked(transport), "test.quarantine (1)")
+	})
+	must(t, w.client.Delete(t.Context(), w.quarantine(transport)))
+	w.awaitQuarantine(transport)
+	w.awaitWarning(transport, v1alpha1.ReasonMessagesQuarantined, "test.quarantine (1)")
+	w.handleQuarantine()
+	w.awaitGone(transport)
+	checkBrokerIsEmpty(w)
+	if left := w.deployments(); len(left) > 0 {
+		t.Errorf("Deployment %s is left", left[0].Name)
+	}
+}
+
+// The workers run on with the last good configuration, and go on leaving quarantined messages.
+func TestQuarantineAreHandledWhileTheirTransportIsStalled(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		breaks func(*world, *v1alpha1.Transport)
+		reason string
+		// offline is true where the broker does not matter for the reason.
+		offline bool
+	}{
+		"by a policy that is gone": {
+			breaks:  func(w *world, _ *v1alpha1.Transport) { must(w.T, w.client.Delete(w.Context(), w.policy("policy"))) },
+			reason:  v1alpha1.ReasonPolicyNotFound,
+			offline: true,
+		},
+		"by a queue of somebody else": {
+			breaks: func(w *world, transport *v1alpha1.Transport) {
+				_, err := w.amqp.Channel().QueueDeclare("theirs", true, false, false, false, amqp091.Table{"x-queue-type": "quorum"})
+				must(w.T, err)
+				edit(w, transport, func(t *v1alpha1.Transport) {
+					t.Spec.Queues = append(t.Spec.Queues, v1alpha1.Queue{Name: "theirs", BindingKeys: []string{"theirs"}})
+				})
+			},
+			reason: v1alpha1.ReasonConflict,
+		},
+		"by a name that RabbitMQ refuses": {
+			breaks: func(w *world, transport *v1alpha1.Transport) {
+				edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Queues = append(t.Spec.Queues, v1alpha1.Queue{Name: "amq.mine"}) })
+			},
+			reason:  v1alpha1.ReasonInvalid,
+			offline: true,
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			transport := w.ready()
+			tt.breaks(w, transport)
+			message := w.await(transport, v1alpha1.StalledCondition, metav1.ConditionTrue, tt.reason)
+			w.settle()
+			written, configMap, workers := w.proxy.writes.Load(), w.configMaps()[0], w.deployments()[0]
+
+			w.quarantined()
+			quarantine := w.awaitQuarantine(transport)
+			w.awaitWarning(transport, v1alpha1.ReasonMessagesQuarantined, "are handled one by one: test.quarantine (1)")
+			if now := w.await(transport, v1alpha1.StalledCondition, metav1.ConditionTrue, tt.reason); now != message {
+				t.Errorf("the condition says %q, and said %q", now, message)
+			}
+			w.await(transport, v1alpha1.ReadyCondition, metav1.ConditionFalse, tt.reason)
+			w.settle()
+			server := w.operator.writes.of(w.namespace)
+			w.awaitLooks(4)
+			if now := w.operator.writes.of(w.namespace); len(now) > len(server) {
+				t.Errorf("the operator wrote while nothing changed: %v", now[len(server):])
+			}
+
+			w.handleQuarantine()
+			w.awaitGone(quarantine)
+			w.awaitNoWarning(transport)
+			if now := w.proxy.writes.Load(); now > written {
+				t.Errorf("the broker was written to: %v", w.proxy.since(int(written)))
+			}
+			if got := w.configMaps()[0]; got.ResourceVersion != configMap.ResourceVersion {
+				t.Errorf("the ConfigMap was written to: %s", document(t, got))
+			}
+			if got := w.deployments()[0]; got.Generation != workers.Generation {
+				t.Errorf("the workers' Deployment was written to: %s", document(t, got))
+			}
+
+			if tt.offline {
+				w.proxy.down.Store(true)
+				edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Workers[0].Replicas = ptr.To[int32](3) })
+				w.await(transport, v1alpha1.StalledCondition, metav1.ConditionTrue, tt.reason)
+			}
+		})
+	}
+}
+
+// The poll would come in an hour. That workers were not there is reason enough to look again soon: the broker counts late
+// what they left behind.
+func TestQuarantineOfWorkersThatEndedAreSoonFound(t *testing.T) {
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{poll: time.Hour})
+	transport := w.ready() // whose workers have only just come
+	w.quarantined()
+	w.awaitQuarantine(transport)
+}
+
+func TestSharedLimitsFollowTheAutoscaler(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	transport := w.transport()
+	limited := &transport.Spec.Workers[0]
+	limited.Replicas = nil
+	limited.RateLimits = []v1alpha1.RateLimit{{Name: "partner", PerSecond: intOrString(10)}}
+	plain := *limited.DeepCopy()
+	plain.Name, plain.RateLimits = "plain", nil
+	transport.Spec.Workers = append(transport.Spec.Workers, plain)
+	w.create(w.policy("policy", time.Second), transport)
+	w.awaitReady(transport)
+
+	config := func(worker string) (*corev1.ConfigMap, compile.Config) {
+		t.Helper()
+		configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: workload.Name(transport, worker)}}
+		w.get(configMap)
+		config, err := compile.Decode([]byte(configMap.Data[workload.ConfigKey]))
+		must(t, err)
+		return configMap, config
+	}
+	scale := func(worker string, replicas int32) *appsv1.Deployment {
+		t.Helper()
+		deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: workload.Name(transport, worker)}}
+		edit(w, deployment, func(d *appsv1.Deployment) { d.Spec.Replicas = &replicas })
+		return deployment
+	}
+	unlimited, _ := config("plain")
+	scale("plain", 4)
+	for _, step := range []struct {
+		replicas int32
+		shares   int
+	}{{4, 4}, {7, 7}, {0, 1}} {
+		deployment := scale("default", step.replicas)
+		testtransport.Eventually(t, "the workers to share their limits anew", func() bool {
+			_, config := config("default")
+			return config.Replicas == step.shares
+		})
+		before := document(t, deployment.Spec)
+		w.awaitReady(transport)
+		if w.get(deployment); document(t, deployment.Spec) != before {
+			t.Errorf("the Deployment was written to: %s", document(t, deployment.Spec))
+		}
+	}
+	if now, config := config("plain"); now.ResourceVersion != unlimited.ResourceVersion || config.Replicas != 0 {
+		t.Errorf("the configuration of workers that share nothing has %d replicas, and was written to", config.Replicas)
+	}
+}

@@ -1,0 +1,189 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/workload"
+)
+
+// acquireSlot resolves the broker of a Transport and waits for a slot there, if the Transport needs one. seated is nil when no slot is free now; later
+// then says when to requeue. The caller must call leave in any case.
+func (r *TransportReconciler) acquireSlot(ctx context.Context, run *transportRun) (seated *transportRun, leave func(), later ctrl.Result, err error) {
+	namespace := run.transport.Namespace
+	crowd, leaveCrowd, err := r.namespaceSlots.enter(namespace, run.isSteady())
+	if err != nil {
+		later, err = r.requeueLater(ctx, run, crowdPause, err)
+		return nil, func() {}, later, err
+	}
+	r.resolveBroker(ctx, run)
+	if !run.needsBroker() {
+		return run, leaveCrowd, later, nil
+	}
+	if err := r.prepareOutsideSlot(ctx, run, crowd); errors.Is(err, errCompiling) {
+		later, err = r.requeueLater(ctx, run, fullPause, err)
+		return nil, leaveCrowd, later, err
+	} else if err != nil {
+		return nil, leaveCrowd, later, err
+	}
+	place, err := run.endpoint.port.line.join(run.endpoint.port, namespace, run.isSteady())
+	if err != nil {
+		later, err = r.requeueLater(ctx, run, fullPause, err)
+		return nil, leaveCrowd, later, err
+	}
+	leave = func() { place.leave(); leaveCrowd() }
+	if seated, err = r.waitForSlot(ctx, run, place); err != nil {
+		return nil, leave, later, err
+	}
+	seated.slots = crowd
+	return seated, leave, later, nil
+}
+
+// requeueLater requeues a Transport that got no slot, and reports why in the status.
+func (r *TransportReconciler) requeueLater(ctx context.Context, run *transportRun, pause time.Duration, why error) (ctrl.Result, error) {
+	if err := r.reportQueued(ctx, run, why); err != nil {
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{RequeueAfter: jitter(pause)}, nil
+}
+
+// prepareOutsideSlot does the work that costs CPU and no broker request before the Transport takes a slot: it compiles policies, plans lanes and merges pod
+// templates, once for each generation. Errors are reported later, by the steps.
+func (r *TransportReconciler) prepareOutsideSlot(ctx context.Context, run *transportRun, crowd *namespaceSlots) error {
+	if !run.transport.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	if right, err := r.compileOnce(ctx, run.transport, crowd); err != nil || !right || !run.changed() {
+		return err
+	}
+	select {
+	case crowd.busy <- struct{}{}:
+		defer func() { <-crowd.busy }()
+	case <-ctx.Done():
+		return errNothingToDo
+	}
+	run.source = run.endpoint.source
+	for i := range run.transport.Spec.Workers {
+		worker := &run.transport.Spec.Workers[i]
+		options, err := r.workerOptions(ctx, run, worker)
+		if err != nil {
+			return err
+		}
+		if _, err := workload.Deployment(run.transport, worker, options); err == nil {
+			_, _ = workload.QuarantineDeployment(run.transport, worker, options)
+		}
+	}
+	return nil
+}
+
+// load reads the Transport. It fails with errNothingToDo where the Transport is gone.
+func (r *TransportReconciler) load(ctx context.Context, name types.NamespacedName) (*transportRun, error) {
+	transport := &v1alpha1.Transport{}
+	if err := r.Client.Get(ctx, name, transport); apierrors.IsNotFound(err) {
+		r.forget(name)
+		return nil, errNothingToDo
+	} else if err != nil {
+		return nil, fmt.Errorf("read the Transport: %w", err)
+	}
+	deleted := !transport.DeletionTimestamp.IsZero()
+	if deleted && !controllerutil.ContainsFinalizer(transport, v1alpha1.Finalizer) {
+		return nil, errNothingToDo
+	}
+	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
+	defer cancel()
+	run := &transportRun{transport: transport, status: ofTransport(transport, r.Recorder), asked: askedAnew(transport)}
+	if deleted {
+		run.ending, run.endingErr = r.endingNamespace(ctx, run)
+	}
+	return run, nil
+}
+
+// resolveBroker reads the Secret or RabbitmqCluster of the Transport's broker. It comes after load, and only once the namespace has a free slot: a
+// Secret may be large.
+func (r *TransportReconciler) resolveBroker(ctx context.Context, run *transportRun) {
+	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
+	defer cancel()
+	run.endpoint = r.findBroker(ctx, run.transport)
+}
+
+// mayNeedBroker is false where the Transport is deleted without its broker: it must not queue behind others then.
+func (run *transportRun) mayNeedBroker() bool {
+	t := run.transport
+	return t.DeletionTimestamp.IsZero() ||
+		t.Status.Broker != nil && t.Spec.DeletionPolicy != v1alpha1.DeletionRetain && run.ending == nil
+}
+
+// needsBroker is false also where the broker cannot be resolved.
+func (run *transportRun) needsBroker() bool { return run.mayNeedBroker() && run.endpoint.err == nil }
+
+// changed is true where the status does not cover the current generation yet.
+func (run *transportRun) changed() bool {
+	return run.transport.Status.ObservedGeneration != run.transport.Generation
+}
+
+// isSteady is true where the Transport was ready at its current generation at the last reconcile.
+func (run *transportRun) isSteady() bool {
+	ready := run.status.before
+	return ready != nil && ready.Status == metav1.ConditionTrue && !run.changed()
+}
+
+// waitForSlot waits for a slot at the broker and reloads the Transport now and then: by now it may be deleted without its broker, or have another one. It
+// fails with errBrokerChanged and errNothingToDo.
+func (r *TransportReconciler) waitForSlot(ctx context.Context, run *transportRun, place *ticket) (*transportRun, error) {
+	turn := waitFor(ctx, place.turn, freshAge)
+	if turn {
+		return run, nil
+	}
+	for first := true; ctx.Err() == nil; first = false {
+		anew, err := r.load(ctx, client.ObjectKeyFromObject(run.transport))
+		if err != nil {
+			return nil, err
+		}
+		anew.asked = anew.asked || run.asked
+		run = anew
+		r.resolveBroker(ctx, run)
+		switch {
+		case run.needsBroker() && run.endpoint.port.line != place.line:
+			return nil, errBrokerChanged
+		case turn || !run.needsBroker():
+			return run, nil
+		case !first:
+			if err := r.reportQueued(ctx, run, errors.New("queued: waiting for a free slot on this broker")); err != nil {
+				return nil, err
+			}
+		}
+		// It is reloaded after that, and hundreds may wait whose specs are large.
+		run.transport.Spec = v1alpha1.TransportSpec{}
+		turn = waitFor(ctx, place.turn, waitUpdateInterval)
+	}
+	return nil, errNothingToDo
+}
+
+// reportQueued says in the status why nothing was done yet, unless the status covers the current generation.
+func (r *TransportReconciler) reportQueued(ctx context.Context, run *transportRun, why error) error {
+	if !run.changed() {
+		return nil
+	}
+	reason := v1alpha1.ReasonProgressing
+	if !run.transport.DeletionTimestamp.IsZero() {
+		reason, why = v1alpha1.ReasonDeleting, fmt.Errorf("%w; to delete the Transport without its broker, set spec.deletionPolicy to Retain", why)
+	}
+	var warnings []string
+	if standing := meta.FindStatusCondition(run.transport.Status.Conditions, v1alpha1.DegradedCondition); standing != nil {
+		run.status.warning, warnings = standing.Reason, []string{standing.Message}
+	}
+	_, err := finish(ctx, r.Client, run.status, waiting(reason, 0, why), warnings, 0)
+	r.conditions.begin(run)
+	return err
+}

@@ -1,0 +1,176 @@
+package controllers
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/topology"
+	"redrive.dev/redrive/internal/workload"
+)
+
+// eventRecovered tells that no pod says any more what an event of another reason told of.
+const eventRecovered = "Recovered"
+
+// askWorkers makes warnings of what the worker pods say of themselves, and events where that begins or ends. It comes before
+// the broker is looked at, since the workers do not need the management API.
+func (r *TransportReconciler) askWorkers(ctx context.Context, run *transportRun) error {
+	name, now := client.ObjectKeyFromObject(run.transport), time.Now()
+	heard, err := r.hear(ctx, run, now)
+	if err != nil {
+		run.partly(err)
+	}
+	last, _ := r.scraper.of(name, now)
+	if len(heard)+len(last.told) == 0 {
+		return nil
+	}
+	if last.told == nil {
+		last.told = toldBefore(run.transport, heard, now)
+	}
+	told := damp(last.told, heard, now)
+	for _, one := range inOrder(told) {
+		run.warn([]topology.Finding{{
+			Object: topology.Ref{Kind: kindWorker, Name: one.worker}, Reason: one.reason, Message: one.text + saying(told[one].n),
+		}})
+	}
+	run.due = sooner(run.due, last.next(now))
+	run.status.afterPatch(func() {
+		run.status.tellTroubles(last.told, told)
+		r.scraper.change(name, func(v *podReports) { v.told = told })
+	})
+	return nil
+}
+
+// hear gives the number of pods that tell of each trouble. Only those are asked that may have one to tell of. Where nobody can
+// answer, or nobody can be asked, what was heard last stands: silence is no recovery.
+func (r *TransportReconciler) hear(ctx context.Context, run *transportRun, now time.Time) (map[podProblem]int64, error) {
+	return r.hearGroups(ctx, r.scraper, run.transport, r.troubled(run, now), now)
+}
+
+// hearGroups asks the pods of some worker groups, given with how many pods each is to have.
+func (r *TransportReconciler) hearGroups(
+	ctx context.Context, voices *statusScraper, t *v1alpha1.Transport, groups map[string]int32, now time.Time,
+) (map[podProblem]int64, error) {
+	if len(groups) == 0 {
+		return map[podProblem]int64{}, nil
+	}
+	name := client.ObjectKeyFromObject(t)
+	last, recent := voices.of(name, now)
+	if recent {
+		return last.heard, nil
+	}
+	// The cache has only the metadata of pods, and so no addresses.
+	var list corev1.PodList
+	err := r.Live.List(ctx, &list, client.InNamespace(t.Namespace),
+		client.MatchingLabels(workload.TransportLabels(t)), client.Limit(2*maxPodsAsked))
+	if err != nil {
+		return last.heard, fmt.Errorf("list the pods: %w", err)
+	}
+	var pods []*corev1.Pod
+	for i := range list.Items {
+		pod := &list.Items[i]
+		if _, may := groups[workload.GroupOf(pod.Labels)]; may && len(pods) < maxPodsAsked && canAnswer(pod) {
+			pods = append(pods, pod)
+		}
+	}
+	said := voices.ask(ctx, pods)
+	said.keep(last.heard, groups)
+	said.settle(last.told, now)
+	voices.change(name, func(v *podReports) { v.merge(said, now) })
+	return said.heard, nil
+}
+
+// troubled are the worker groups that may hold messages back, and how many pods each is to have.
+func (r *TransportReconciler) troubled(run *transportRun, now time.Time) map[string]int32 {
+	name := client.ObjectKeyFromObject(run.transport)
+	last, _ := r.scraper.of(name, now)
+	inHand, groups := r.queueMetrics.inHand(name), map[string]int32{}
+	for i := range run.compiled.Workers {
+		config := &run.compiled.Workers[i]
+		workers := run.live.deployments[workload.Name(run.transport, config.Worker)]
+		holds := last.tells(config.Worker) || slices.ContainsFunc(config.Named(), func(queue string) bool { return inHand[queue] })
+		ready := workers == nil || workers.Status.ReadyReplicas >= replicas(workers)
+		if !mayHaveTrouble(config) && !holds && ready {
+			continue // one that cannot consume a queue is not ready, and one that cannot publish has messages in hand
+		}
+		groups[config.Worker] = 0
+		if workers != nil {
+			groups[config.Worker] = replicas(workers)
+		}
+	}
+	return groups
+}
+
+// mayHaveTrouble is true for workers that may hold messages back while they are ready.
+func mayHaveTrouble(config *compile.Config) bool {
+	return mayBeNotReady(&config.Handler) || config.CircuitBreaker != nil || config.RetryBudget != nil ||
+		slices.ContainsFunc(config.Queues, func(q compile.Queue) bool { return q.Strict == v1alpha1.OnFailureBlock })
+}
+
+// mayBeNotReady is true for all handlers but those of which nothing is known before a message is handed to them.
+func mayBeNotReady(handler *v1alpha1.Handler) bool {
+	http := handler.HTTP
+	return http == nil || http.ReadinessURL != nil || http.HeadersSecretRef != nil || http.TLS != nil
+}
+
+// toldBefore are the troubles that the condition tells of already, for an operator that has just started.
+func toldBefore(t *v1alpha1.Transport, heard map[podProblem]int64, now time.Time) map[podProblem]dampedCount {
+	told := map[podProblem]dampedCount{}
+	warning := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.DegradedCondition)
+	for one, pods := range heard {
+		if warning != nil && strings.Contains(warning.Message, one.String()) {
+			told[one] = dampedCount{n: pods, at: now}
+		}
+	}
+	return told
+}
+
+// saying is how many pods tell of a trouble.
+func saying(pods int64) string {
+	if pods == 1 {
+		return " (1 pod says so)"
+	}
+	return fmt.Sprintf(" (%d pods say so)", pods)
+}
+
+// tellTroubles sends an event for each reason with the troubles that began, and one with all that ended.
+func (s *statusPatcher) tellTroubles(before, now map[podProblem]dampedCount) {
+	began := map[string][]string{}
+	for _, one := range inOrder(now) {
+		if _, known := before[one]; !known {
+			began[one.reason] = append(began[one.reason], one.String())
+		}
+	}
+	for _, reason := range slices.Sorted(maps.Keys(began)) {
+		s.event(corev1.EventTypeWarning, reason, joined(began[reason]))
+	}
+	holds := map[podProblem]bool{}
+	for one := range now {
+		holds[one.kind()] = true
+	}
+	var ended []string
+	for _, one := range inOrder(before) {
+		if !holds[one.kind()] {
+			ended = append(ended, one.reason+" of "+one.String())
+		}
+	}
+	if len(ended) > 0 {
+		s.event(corev1.EventTypeNormal, eventRecovered, "no pod says any more: "+joined(ended))
+	}
+}
+
+func inOrder(troubles map[podProblem]dampedCount) []podProblem {
+	return slices.SortedFunc(maps.Keys(troubles), func(a, b podProblem) int {
+		return cmp.Or(cmp.Compare(a.worker, b.worker), cmp.Compare(a.reason, b.reason), cmp.Compare(a.text, b.text))
+	})
+}

@@ -1,6 +1,0 @@
-//go:build !linux
-
-package child
-
-// Main runs a program and returns its exit code.
-func Main(program func() int) int { return program() }

@@ -1,0 +1,155 @@
+package resilience
+
+import (
+	"sync"
+	"time"
+)
+
+// LimiterConfig says how many turns a Limiter gives.
+type LimiterConfig struct {
+	// Smooth is true for a leaky bucket: turns are evenly spaced, there is no burst. False is a token bucket.
+	Smooth bool
+	// PerSecond is the number of turns a second, from 0.000001.
+	PerSecond float64
+	// Burst, from 1, is of a token bucket the number of turns at once after a pause; of a leaky bucket, how many may wait for
+	// their turn in this process before further ones are denied.
+	Burst int
+}
+
+// Limiter is a rate limit, for each key of its own.
+//
+// Both buckets are the generic cell rate algorithm of ITU-T I.371, which needs one number for each key, the theoretical
+// arrival time: the time at which the bucket is full again. With T = 1 s / PerSecond and a depth of Burst x T (token bucket, as
+// RFC 2697's) or T (leaky bucket as a queue, as nginx's limit_req),
+//
+//	next = max(tat, now) + T        a turn is due at next - depth
+//
+// and is given, with tat = next, if it is due or will be within the time that the caller may wait in place. So in any time t at
+// most Burst + PerSecond x t turns are due, or 1 + PerSecond x t of a leaky bucket.
+//
+// Up to 10,000 keys have a bucket of their own. One whose bucket is full again, and that has no promises to keep, is forgotten
+// when its place is needed. While no place is free, further keys share one bucket, so what gets through in all stays bounded.
+type Limiter struct {
+	rnd Random
+
+	mu      sync.Mutex
+	maxWait int64
+	clock   clock
+	config  LimiterConfig
+	pace    pace
+	buckets keyed[bucket]
+}
+
+// pace is a configuration in nanoseconds.
+type pace struct {
+	// interval between two turns.
+	interval int64
+	// depth is how long an empty bucket takes to fill.
+	depth int64
+	// patience is how far ahead of its time a turn is given.
+	patience int64
+}
+
+// bucket is the state of a key.
+type bucket struct {
+	// tat is the theoretical arrival time: when the bucket is full again.
+	tat      int64
+	promises promises
+}
+
+// NewLimiter returns a limiter with full buckets. Nobody is asked to wait in place for longer than maxWait, 0 to 1 h.
+func NewLimiter(c LimiterConfig, maxWait time.Duration, rnd Random) *Limiter {
+	l := &Limiter{rnd: rnd, maxWait: bounded(maxWait), config: c}
+	l.pace = l.newPace(c)
+	l.buckets = newKeyed(l.idle)
+	return l
+}
+
+func bounded(maxWait time.Duration) int64 { return min(max(int64(maxWait), 0), horizon) }
+
+func (l *Limiter) newPace(c LimiterConfig) pace {
+	step := interval(c.PerSecond)
+	burst := step * min(max(1, int64(c.Burst)), longest/step)
+	if c.Smooth {
+		return pace{interval: step, depth: step, patience: min(l.maxWait, burst)}
+	}
+	return pace{interval: step, depth: burst, patience: l.maxWait}
+}
+
+// Turn is the answer of a Limiter.
+type Turn struct {
+	// OK is true for a turn: at once, or after waiting in place for Wait, and then without asking again. False is a denial.
+	OK bool
+	// Wait is, of a turn, how long until it comes, 0 to the limiter's maxWait; of a denial, after how long to ask again, 10 ms
+	// to 1 h: the n-th that is denied for a key at a time is told n-1 times 1 s / PerSecond more than the first.
+	Wait time.Duration
+
+	place int
+	tat   int64
+	due   int64
+}
+
+// Take asks for a turn. Where there is no key, it is "".
+//
+// A turn that comes later is reserved: nobody else gets it. A denial promises a time and reserves nothing (see promises), so
+// a message that is denied may be denied again when others were faster.
+func (l *Limiter) Take(key string, now time.Time) Turn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.clock.at(now)
+	place := l.buckets.find(key)
+	b := &l.buckets.places[place].state
+	next := max(b.tat, t) + l.pace.interval
+	due := next - l.pace.depth
+	if due-t > l.pace.patience {
+		return Turn{Wait: b.promises.next(t, due, l.pace.interval, l.rnd)}
+	}
+	b.tat = next
+	b.promises.taken(t, l.pace.interval)
+	return Turn{OK: true, Wait: time.Duration(max(0, due-t)), place: place, tat: next, due: due}
+}
+
+// IsLate is true of a turn that came so long ago that the next one has come since. Who uses it all the same may do so at the same moment as
+// the next one.
+func (l *Limiter) IsLate(turn Turn, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.clock.at(now)-turn.due > l.pace.interval
+}
+
+// Cancel gives back, once, a turn that was not used. It helps where no later turn of that key was given; else the later ones
+// stay where they are, and this one goes unused, for moving up could break the rate. Of a denial there is nothing to give back.
+func (l *Limiter) Cancel(turn Turn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if b := &l.buckets.places[turn.place].state; turn.OK && b.tat == turn.tat {
+		b.tat -= l.pace.interval
+	}
+}
+
+// Reconfigure changes the rate, and how long somebody may be asked to wait in place. Each bucket stays as full as it is, in
+// proportion. Turns and promises that were given stand.
+func (l *Limiter) Reconfigure(c LimiterConfig, maxWait time.Duration, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c == l.config && bounded(maxWait) == l.maxWait {
+		return
+	}
+	l.maxWait = bounded(maxWait)
+	t := l.clock.at(now)
+	before := l.pace
+	l.config, l.pace = c, l.newPace(c)
+	for i := range l.buckets.places {
+		b := &l.buckets.places[i].state
+		if last := b.tat - before.depth; last > t {
+			b.tat = last + l.pace.depth // The bucket is empty until the last turn that somebody waits for.
+		} else if left := b.tat - t; left > 0 {
+			b.tat = t + int64(float64(left)/float64(before.depth)*float64(l.pace.depth))
+		}
+	}
+}
+
+// idle is true of a bucket that is no different from a new one.
+func (l *Limiter) idle(b *bucket) bool {
+	return b.tat <= l.clock.now && b.promises.lapsed(l.clock.now, l.pace.interval)
+}
