@@ -69,7 +69,7 @@ func newBacklogCollector(meter *backlogMeter, every time.Duration) *backlogColle
 	return &backlogCollector{
 		meter: meter, every: every,
 		desc: prometheus.NewDesc(workload.MessagesMetric,
-			"Messages for which a worker group with autoscaling is to have pods: those ready and in hand in its queues, not those that wait in lanes.",
+			"Backlog of a worker group with autoscaling: messages ready and unacknowledged in its queues, without those in lanes.",
 			[]string{labelNamespace, labelTransport, "worker"}, nil),
 		all: map[types.NamespacedName]demanded{}, busy: map[round]bool{},
 	}
@@ -84,7 +84,7 @@ func (d *backlogCollector) Start(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		if err := d.renew(ctx); err != nil {
-			ctrl.Log.Info("the numbers of messages stay as they are", "cause", err.Error())
+			ctrl.Log.Info("failed to refresh autoscaling metrics; keeping the last values", "cause", err.Error())
 		}
 		select {
 		case <-tick.C:

@@ -202,13 +202,13 @@ func (r *TransportReconciler) freeFrom(
 		}
 		if len(object.GetFinalizers()) > 0 {
 			run.partly(waiting(v1alpha1.ReasonProgressing, untilScalerGoes,
-				fmt.Errorf("worker %q: %s %s is being deleted, and who holds it has to let it go", worker.Name, kind.Kind, name)))
+				fmt.Errorf("worker %q: %s %s is being deleted, waiting for its finalizers", worker.Name, kind.Kind, name)))
 			return false, nil
 		}
 	}
 	if other := run.scaled.other(name); other != nil && keep == workload.AutoscalerKind() {
 		run.partly(waiting(v1alpha1.ReasonProgressing, untilScalerGoes,
-			fmt.Errorf("worker %q: %s %s scales it, and is not Redrive's: it has to go first", worker.Name, other.GetKind(), other.GetName())))
+			fmt.Errorf("worker %q: %s %s already scales it and is not managed by Redrive: delete it first", worker.Name, other.GetKind(), other.GetName())))
 		return false, nil
 	}
 	return true, nil
@@ -225,11 +225,11 @@ func (r *TransportReconciler) applyScaler(ctx context.Context, run *transportRun
 		desired, err = workload.Autoscaler(run.transport, worker, scaling)
 		if scaling.Min == 0 {
 			run.warnings = append(run.warnings, fmt.Sprintf(
-				"worker %q: autoscaling.min is 0, which only KEDA can do, and it is not there: one pod stays", worker.Name))
+				"worker %q: autoscaling.min is 0, which needs KEDA, and KEDA is not installed: one pod keeps running", worker.Name))
 		}
 	}
 	if err != nil {
-		return err //nolint:wrapcheck // It names the object.
+		return err
 	}
 	var current client.Object
 	if live := run.scaled.of(kind, name); live != nil {

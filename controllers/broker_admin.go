@@ -72,6 +72,6 @@ func (run *transportRun) warnOfAdmin() {
 		return
 	}
 	run.warnings = append(run.warnings, fmt.Sprintf(
-		"RabbitMQ's administrator is in the %s, where whoever may run pods in this namespace can read it: let --broker-admin of the operator name a Secret "+
+		"RabbitMQ's administrator is in the %s, where anyone who may run pods in this namespace can read it: name, with --broker-admin of the operator, a Secret "+
 			"of the operator's own namespace with that login, and then take the tag administrator from the login here", run.source))
 }

@@ -74,7 +74,7 @@ func newBrokers(age time.Duration, seats int, deny []netip.Prefix) *brokers {
 func (b *brokers) port(transport types.NamespacedName, c credentials.Credentials, vhost string) (*snapshotCache, error) {
 	end, err := c.Management()
 	if err != nil {
-		return nil, err //nolint:wrapcheck // It names the key of the Secret.
+		return nil, err
 	}
 	key := keyOf(c, end, vhost)
 	b.mu.Lock()
@@ -306,19 +306,19 @@ func (p *transportView) done() {
 // Apply implements apply.Port.
 func (p *transportView) Apply(ctx context.Context, step topology.Step) (bool, error) {
 	defer p.invalidate(p.transport)
-	return p.Client.Apply(ctx, step) //nolint:wrapcheck // It names its operation.
+	return p.Client.Apply(ctx, step)
 }
 
 // DeleteQueue implements apply.Port.
 func (p *transportView) DeleteQueue(ctx context.Context, name string, ifEmpty, ifUnused bool) error {
 	defer p.invalidate(p.transport)
-	return p.Client.DeleteQueue(ctx, name, ifEmpty, ifUnused) //nolint:wrapcheck // It names its operation.
+	return p.Client.DeleteQueue(ctx, name, ifEmpty, ifUnused)
 }
 
 // DeleteExchange implements apply.Port.
 func (p *transportView) DeleteExchange(ctx context.Context, name string) error {
 	defer p.invalidate(p.transport)
-	return p.Client.DeleteExchange(ctx, name) //nolint:wrapcheck // It names its operation.
+	return p.Client.DeleteExchange(ctx, name)
 }
 
 // observe gives a snapshot that holds what the Transport wrote itself. behind is true where it may lack what others wrote.
@@ -357,7 +357,7 @@ func (p *snapshotCache) observe(
 	default:
 		p.silence = nil
 	}
-	return snapshot, p.writes != recent.writes, held, err //nolint:wrapcheck // It names its operation.
+	return snapshot, p.writes != recent.writes, held, err
 }
 
 // await takes the turn. While the broker is known to be silent, only one tries and the others do not wait for it.

@@ -138,7 +138,7 @@ func (k *userReconciler) keep(ctx context.Context) error {
 		var err error
 		password = string(k.secret.Data["password"])
 		if seen, err = apply.LookAtUser(ctx, k.port, k.vhost, current, password); err != nil {
-			return err //nolint:wrapcheck // It names its operation.
+			return err
 		}
 		k.turn.wrong = !seen.Exists || !seen.Knows
 	}
@@ -208,10 +208,10 @@ func (k *userReconciler) recordIntent(ctx context.Context, name string) error {
 		switch {
 		case err == nil:
 			return stalled(v1alpha1.ReasonConflict, fmt.Errorf(
-				"RabbitMQ has a user %q already that this Transport did not make: delete it if nobody uses it (rabbitmqctl delete_user), "+
+				"RabbitMQ has a user %q already that this Transport did not make: delete it if it is unused (rabbitmqctl delete_user), "+
 					"or leave out spec.broker.scopedUser", name))
 		case !errors.Is(err, broker.ErrNotFound):
-			return err //nolint:wrapcheck // It names its operation.
+			return err
 		}
 	}
 	t.Status.BrokerUsers = slices.DeleteFunc(slices.Clone(t.Status.BrokerUsers), func(u v1alpha1.BrokerUser) bool { return u.Name == name })
@@ -240,10 +240,10 @@ func (k *userReconciler) repair(ctx context.Context, name, password string, seen
 	}
 	changed, err := apply.PutUserRight(ctx, k.port, k.vhost, name, password, seen, granted)
 	if err != nil {
-		return err //nolint:wrapcheck // It names its operation.
+		return err
 	}
 	if foreign || seen.Rights == nil {
-		k.run.status.eventOnBroker(kindUser, name, eventUserRepaired, "user "+name+" was changed or deleted and is put right: "+joinedBy(", ", changed))
+		k.run.status.eventOnBroker(kindUser, name, eventUserRepaired, "user "+name+" was changed or deleted; restored: "+joinedBy(", ", changed))
 	}
 	return nil
 }
@@ -258,10 +258,10 @@ func (k *userReconciler) change(ctx context.Context, name string) error {
 	password := rand.Text() + rand.Text()
 	seen, err := apply.LookAtUser(ctx, k.port, k.vhost, name, password)
 	if err != nil {
-		return err //nolint:wrapcheck // It names its operation.
+		return err
 	}
 	if _, err := apply.PutUserRight(ctx, k.port, k.vhost, name, password, seen, k.rights); err != nil {
-		return err //nolint:wrapcheck // as above
+		return err
 	}
 	k.r.grants.note(name, k.rights)
 	if err := k.writeSecret(ctx, name, password); err != nil {
@@ -290,7 +290,7 @@ func (r *TransportReconciler) leaveUsers(ctx context.Context, run *transportRun)
 	case !wantsUser(t) && errors.Is(err, broker.ErrForbidden):
 		// Nothing needs it any more, and nothing is to wait for a tag that somebody took away on purpose.
 		run.status.eventOnceWritten(corev1.EventTypeWarning, "Retained", "left are the RabbitMQ users "+userNames(t)+
-			", as far as they are still there, since the operator's login has no longer the tag administrator: delete them")
+			", which may still exist, because the operator's login no longer has the tag administrator: delete them")
 		t.Status.BrokerUsers = nil
 		return r.removeUserSecret(ctx, run)
 	}
@@ -312,11 +312,11 @@ func (r *TransportReconciler) leaveIdle(ctx context.Context, run *transportRun) 
 		// RabbitMQ answers with 500 where a login without the tag asks for the connections of somebody else. Asked for the user, it
 		// says that it may not.
 		if _, err := port.User(ctx, user.Name); err != nil && !errors.Is(err, broker.ErrNotFound) {
-			return err //nolint:wrapcheck // It names its operation.
+			return err
 		}
 		sessions, err := port.Sessions(ctx, user.Name)
 		if err != nil {
-			return err //nolint:wrapcheck // It names its operation.
+			return err
 		}
 		if sessions > 0 {
 			continue
@@ -367,7 +367,7 @@ func (r *TransportReconciler) deleteUser(ctx context.Context, run *transportRun,
 		return err
 	}
 	if err := port.DeleteUser(ctx, name); err != nil {
-		return err //nolint:wrapcheck // It names its operation.
+		return err
 	}
 	r.grants.forget(name)
 	run.status.event(corev1.EventTypeNormal, eventUserDeleted, "user "+name+" is deleted")
@@ -387,7 +387,7 @@ func userError(err error) error {
 	}
 	if errors.Is(err, broker.ErrForbidden) {
 		return stalled(v1alpha1.ReasonBrokerRefused, fmt.Errorf("spec.broker.scopedUser needs a login of the operator with the tag administrator, "+
-			"and the workers stay as they are until it has one (rabbitmqctl set_user_tags USER administrator) or the field is left out: %w", err))
+			"and the workers keep their present login until it has one (rabbitmqctl set_user_tags USER administrator) or the field is removed: %w", err))
 	}
 	return brokerError(err)
 }

@@ -52,7 +52,7 @@ func (r *TransportReconciler) releaseUsers(ctx context.Context, run *transportRu
 	if errors.Is(err, errOutdated) || err == nil {
 		return "", err
 	}
-	return fmt.Sprintf("the RabbitMQ users %s, as far as they are still there (%s): delete them",
+	return fmt.Sprintf("the RabbitMQ users %s, which may still exist (%s): delete them",
 		userNames(t), oneLine(err.Error())), nil
 }
 
@@ -65,7 +65,7 @@ func (r *TransportReconciler) reachUsers(ctx context.Context, run *transportRun)
 	}
 	identity, err := run.port.Identity(ctx)
 	if err != nil {
-		return err //nolint:wrapcheck // It names its operation.
+		return err
 	}
 	if home := run.transport.Status.Broker; identity.Cluster != home.Cluster {
 		return fmt.Errorf("they are on cluster %q, and the Secret leads to %q", home.Cluster, identity.Cluster)

@@ -26,7 +26,7 @@ const (
 )
 
 // errCompiling is why a Transport comes back later.
-var errCompiling = errors.New("the policies of other Transports of this namespace are compiled: this one comes back later")
+var errCompiling = errors.New("queued: the operator is compiling policies of other Transports in this namespace")
 
 // compileCache are what compiling found out about each Transport: it takes seconds where somebody wants that, and Transports are looked at again and
 // again. It is safe for concurrent use.
@@ -111,7 +111,7 @@ func (r *TransportReconciler) compiled(t *v1alpha1.Transport, policies map[strin
 	if found != nil {
 		r.compileCache.keep(name, version, found)
 	}
-	return result, err //nolint:wrapcheck // a compile.Error names what it is about
+	return result, err
 }
 
 // compileNow compiles at the look. What is not known is mostly found out before: here it is where a policy has changed meanwhile.

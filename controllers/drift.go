@@ -47,7 +47,7 @@ func newDrift() *drift {
 	return &drift{
 		repairs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "redrive_drift_repairs_total",
-			Help: "Objects on the broker that somebody had deleted or changed, and that the operator made or changed back.",
+			Help: "Objects on the broker that were deleted or changed by others and that the operator restored.",
 		}, []string{"namespace", "transport", "kind", "action"}),
 		messages: map[types.NamespacedName]map[string]int64{},
 		passing:  map[types.NamespacedName]map[topology.Ref]time.Time{},
@@ -152,7 +152,7 @@ func (r *TransportReconciler) reportSteps(ctx context.Context, run *transportRun
 	first := repairs[0].Ref()
 	run.status.eventOnBroker(string(first.Kind), first.Name, eventRepaired, note)
 	// Events of the same cause within minutes are put together, and only the first text stays.
-	ctrl.LoggerFrom(ctx).Info("somebody changed the broker, and it was put right", "note", note)
+	ctrl.LoggerFrom(ctx).Info("restored objects on the broker that others had changed", "note", note)
 }
 
 // repairText puts what cannot be put right first.

@@ -36,7 +36,7 @@ const (
 )
 
 // errTurn is in the error of a Deployment that waits for its turn in an upgrade.
-var errTurn = errors.New("waits for its turn")
+var errTurn = errors.New("rollout queued")
 
 // rolloutLimiter lets an upgrade of the operator roll a few Deployments at a time. Which do is read from the Deployments themselves, so
 // that an operator that takes over goes on where the other ended. It is safe for concurrent use.
@@ -121,8 +121,8 @@ func (u *rolloutLimiter) enter(ctx context.Context, transport, name types.Namesp
 	}
 	// The texts hold no number that changes while it waits: each would be a write.
 	if places.held(transport.Namespace) >= u.limit {
-		return newDisplayError(errTurn, "it waits for its turn and keeps its present workers: the new ones of %d groups do not come up, "+
-			"and the upgrade goes on with one group at a time", u.limit)
+		return newDisplayError(errTurn, "rollout queued, current workers keep running: the new pods of %d worker groups do not become ready, "+
+			"and the upgrade continues one group at a time", u.limit)
 	}
 	return newDisplayError(errTurn, "rollout queued, current workers keep running: an upgrade of the operator rolls out at most %d worker groups at a time",
 		u.limit)
@@ -350,7 +350,7 @@ func (run *transportRun) warnOfUpgrade(limit int) {
 		live := run.live.deployments[workload.Name(run.transport, worker)]
 		if live != nil && upgrading(live) && overdue(live) {
 			run.warnings = append(run.warnings, fmt.Sprintf(
-				"worker %q: its workers do not come up since the operator was upgraded; where %d worker groups do not, the upgrade of the others goes on one at a time",
+				"worker %q: its new pods do not become ready since the operator was upgraded; with %d such worker groups the upgrade continues one group at a time",
 				worker, limit))
 		}
 	}

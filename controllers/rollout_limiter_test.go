@@ -160,7 +160,7 @@ func (w *world) waitingOf(transports []*v1alpha1.Transport) (waiting int) {
 		w.get(transport)
 		reconciling := meta.FindStatusCondition(transport.Status.Conditions, v1alpha1.ReconcilingCondition)
 		if reconciling != nil && reconciling.Reason == v1alpha1.ReasonProgressing &&
-			strings.Contains(reconciling.Message, "waits for its turn") && strings.Contains(reconciling.Message, "at most 2 groups") {
+			strings.Contains(reconciling.Message, "rollout queued") && strings.Contains(reconciling.Message, "at most 2 worker groups") {
 			waiting++
 		}
 	}
@@ -207,7 +207,7 @@ func TestAnUpgradeThatDoesNotComeUpGoesOnOneAtATime(t *testing.T) {
 			w.awaitMessage(transport, v1alpha1.DegradedCondition, "do not come up since the operator was upgraded")
 		case !names(rolling, transport):
 			w.touch(transport)
-			w.awaitMessage(transport, v1alpha1.ReconcilingCondition, "2 groups do not come up, and the upgrade goes on with one group at a time")
+			w.awaitMessage(transport, v1alpha1.ReconcilingCondition, "2 worker groups do not become ready, and the upgrade continues one group at a time")
 		}
 	}
 	third := rolling[slices.IndexFunc(rolling, func(d appsv1.Deployment) bool { return d.Status.ObservedGeneration < d.Generation })]

@@ -33,9 +33,9 @@ const (
 
 var (
 	// errFull says that nobody can join the line any more.
-	errFull = errors.New("hundreds of Transports wait for their turn at this broker: this one comes back later")
+	errFull = errors.New("queued: hundreds of Transports are waiting for a slot on this broker; retrying later")
 	// errCrowded says that nobody of the namespace can join any line.
-	errCrowded = errors.New("hundreds of Transports of this namespace wait for their brokers: this one comes back later")
+	errCrowded = errors.New("queued: hundreds of Transports of this namespace are waiting for their brokers; retrying later")
 )
 
 // namespaceSlotMap counts the Transports that are worked on, or wait for it, by namespace. It is safe for concurrent use.

@@ -21,7 +21,7 @@ func (r *TransportReconciler) current(ctx context.Context, t *v1alpha1.Transport
 	live.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("Transport"))
 	err := r.Live.Get(ctx, client.ObjectKeyFromObject(t), live)
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("read the Transport anew: %w", err)
+		return fmt.Errorf("read the Transport again: %w", err)
 	}
 	if err == nil && live.UID == t.UID && live.ResourceVersion == t.ResourceVersion {
 		return nil

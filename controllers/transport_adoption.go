@@ -68,7 +68,7 @@ func reportAdoption(run *transportRun) {
 		}
 	}
 	if len(texts) > 0 {
-		run.status.eventOnceWritten(corev1.EventTypeNormal, eventAdopted, joined(texts)+": used as it is, and never deleted")
+		run.status.eventOnceWritten(corev1.EventTypeNormal, eventAdopted, joined(texts)+": adopted unchanged, and never deleted")
 	}
 }
 

@@ -171,7 +171,7 @@ func (run *transportRun) decide(ctx context.Context, input apply.Input, observed
 			return apply.Prepared{}, waiting(v1alpha1.ReasonProgressing, costlyPause, errCostly)
 		}
 	}
-	return apply.Prepare(input, observed) //nolint:wrapcheck // It says what differs.
+	return apply.Prepare(input, observed)
 }
 
 // errCostly is why a Transport comes back later.
@@ -309,7 +309,7 @@ func brokerError(err error) error {
 		return waiting(v1alpha1.ReasonProgressing, young.After, err)
 	case errors.As(err, &moved):
 		return stalled(v1alpha1.ReasonBrokerChanged, fmt.Errorf(
-			"%w; neither is touched: let the Secret lead to the first again, or delete the Transport with deletionPolicy Retain and make it anew", err))
+			"%w; nothing was changed. Restore the Secret, or delete the Transport with deletionPolicy Retain and create it again", err))
 	case errors.Is(err, broker.ErrUnreachable):
 		return transient(v1alpha1.ReasonBrokerUnreachable, err)
 	case errors.Is(err, broker.ErrUnauthorized), errors.Is(err, broker.ErrForbidden), errors.Is(err, broker.ErrNotFound),

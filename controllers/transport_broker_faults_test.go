@@ -216,7 +216,7 @@ func TestASlowBrokerDoesNotKeepOthersFromTheirs(t *testing.T) {
 			transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: slow.namespace, Name: name}}
 			slow.get(transport)
 			ready := meta.FindStatusCondition(transport.Status.Conditions, v1alpha1.ReadyCondition)
-			if ready != nil && ready.Reason == v1alpha1.ReasonProgressing && strings.Contains(ready.Message, "waits for its turn") {
+			if ready != nil && ready.Reason == v1alpha1.ReasonProgressing && strings.Contains(ready.Message, "queued: waiting for a free slot") {
 				waiting++
 			}
 		}

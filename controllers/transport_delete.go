@@ -131,7 +131,7 @@ func leftText(t *v1alpha1.Transport) string {
 			queues = append(queues, m.Standin)
 		}
 	}
-	return fmt.Sprintf("on cluster %q, vhost %q, with the messages in them, as far as they are still there: the queues %s, %s, "+
+	return fmt.Sprintf("on cluster %q, vhost %q, with the messages that are still in them: the queues %s, %s, "+
 		"their quarantine queues (*%s) and %s*, and the exchanges and policies that belong to them",
 		t.Status.Broker.Cluster, t.Status.Broker.VHost, names.FailureQueue(), joinedBy(", ", queues), compile.QuarantineSuffix, names.LanePrefix())
 }
@@ -259,7 +259,7 @@ func (r *TransportReconciler) afterStage(ctx context.Context, run *transportRun,
 			listed(holding(run.transport.Status.Retiring, report.Blocked), blockedText), run.remedy(report), deletionAdvice))
 	case len(report.Rebound) > 0:
 		return waiting(v1alpha1.ReasonDeleting, report.RequeueAfter, fmt.Errorf(
-			"somebody bound queues again: %s; let their owner stop that, %s", joinedBy(", ", report.Rebound), deletionAdvice))
+			"queues were bound again by others: %s; ask their owner to stop that, %s", joinedBy(", ", report.Rebound), deletionAdvice))
 	case len(report.Uncounted) > 0:
 		return waiting(v1alpha1.ReasonDeleting, report.RequeueAfter, fmt.Errorf(
 			"the broker has not counted the messages in %s; if that stays, look whether its statistics are switched off or a node is down, %s",
@@ -267,7 +267,7 @@ func (r *TransportReconciler) afterStage(ctx context.Context, run *transportRun,
 	case report.Awaited > 0:
 		return errAwaited(report.Awaited)
 	default:
-		return waiting(v1alpha1.ReasonDeleting, report.RequeueAfter, errors.New("the objects are on their way out of the broker"))
+		return waiting(v1alpha1.ReasonDeleting, report.RequeueAfter, errors.New("objects are being removed from the broker"))
 	}
 }
 
@@ -284,7 +284,7 @@ func (run *transportRun) remedy(report apply.DeleteReport) string {
 	case len(run.live.deployments) == 0:
 		return "its workers are gone: take the messages out"
 	case !report.Drained && run.live.ready() > 0:
-		return "the workers go on until they are empty; if that does not end, take the messages out"
+		return "workers keep running until the queues are empty; if that does not end, remove the messages"
 	default:
 		return "let them be handled or take them out"
 	}
@@ -300,7 +300,7 @@ func (r *TransportReconciler) removeFinalizer(ctx context.Context, run *transpor
 		return err
 	}
 	r.forget(client.ObjectKeyFromObject(run.transport))
-	return waiting(v1alpha1.ReasonDeleting, 0, errors.New("the objects on the broker are dealt with"))
+	return waiting(v1alpha1.ReasonDeleting, 0, errors.New("broker objects removed"))
 }
 
 func queueNames(t *v1alpha1.Transport) []string {

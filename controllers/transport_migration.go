@@ -154,7 +154,7 @@ func reportMigrations(run *transportRun, migrations []v1alpha1.Migration, under 
 
 func beginning(m *topology.Migration) string {
 	if m.Renames {
-		return fmt.Sprintf("queue %s takes over from %s, as it was called before", m.Queue, m.Standin)
+		return fmt.Sprintf("queue %s takes over from its previous name %s", m.Queue, m.Standin)
 	}
 	return fmt.Sprintf("queue %s is migrated to other arguments (%s); %s takes its messages meanwhile",
 		m.Queue, listed(m.Fields, topology.FieldChange.String), m.Standin)

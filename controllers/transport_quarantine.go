@@ -67,10 +67,10 @@ func (r *TransportReconciler) bestEffort(next step[*transportRun]) step[*transpo
 			return err // What is amiss with the broker or the API server is so for the rest too.
 		}
 		if left := r.keepReading(ctx, run); left != nil {
-			ctrl.LoggerFrom(ctx).Info("the workers go on as they do", "cause", left.Error())
+			ctrl.LoggerFrom(ctx).Info("keeping the last good configuration of the workers", "cause", left.Error())
 		}
 		if left := r.keepQuarantine(ctx, run); left != nil {
-			ctrl.LoggerFrom(ctx).Info("the quarantine pods are left as they are", "cause", left.Error())
+			ctrl.LoggerFrom(ctx).Info("keeping the quarantine pods", "cause", left.Error())
 		}
 		return err
 	}
@@ -270,9 +270,9 @@ func (run *transportRun) warnOfQuarantine(group quarantinedGroup, figures map[st
 	if len(holding) == 0 {
 		return
 	}
-	text := "messages that pods had in hand when they ended are handled one by one: "
+	text := "messages that were at pods which ended are handled one by one: "
 	if group.stopped() {
-		text = "messages that pods had in hand when they ended wait until the group has replicas again: "
+		text = "messages that were at pods which ended wait until the group has replicas again: "
 	}
 	text += listed(holding, blockedText)
 	if trouble != "" {

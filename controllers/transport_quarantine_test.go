@@ -81,7 +81,7 @@ func TestAPodForQuarantineRunsWhileThereAreSome(t *testing.T) {
 		t.Errorf("the Deployment is %+v", deployment)
 	}
 	w.awaitEvent("Created", "Deployment "+deployment.Name)
-	w.awaitWarning(transport, v1alpha1.ReasonMessagesQuarantined, "worker default: messages that pods had in hand when they ended are handled one by one: test.quarantine (1)")
+	w.awaitWarning(transport, v1alpha1.ReasonMessagesQuarantined, "worker default: messages that were at pods which ended are handled one by one: test.quarantine (1)")
 
 	t.Log("it cannot start, and the Transport is ready all the same")
 	pod := w.workerPod(transport)

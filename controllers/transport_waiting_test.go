@@ -50,7 +50,7 @@ func TestWhoWaitsForItsTurnHeedsItsUserMeanwhile(t *testing.T) {
 		return ready != nil && ready.Reason == reason && strings.Contains(ready.Message, part)
 	}
 	testtransport.Eventually(t, "the Transport that moves to say that it waits", func() bool {
-		return says(other, moving, v1alpha1.ReasonProgressing, "waits for its turn")
+		return says(other, moving, v1alpha1.ReasonProgressing, "queued: waiting for a free slot")
 	})
 	edit(other, moving, func(tr *v1alpha1.Transport) { tr.Spec.Broker.SecretRef.Name = secretName })
 	other.awaitReady(moving)
@@ -66,7 +66,7 @@ func TestWhoWaitsForItsTurnHeedsItsUserMeanwhile(t *testing.T) {
 	}
 	waiting := 0
 	for _, transport := range crowd {
-		if says(w, transport, v1alpha1.ReasonProgressing, "waits for its turn") {
+		if says(w, transport, v1alpha1.ReasonProgressing, "queued: waiting for a free slot") {
 			waiting++
 		}
 	}

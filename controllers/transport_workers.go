@@ -157,7 +157,7 @@ func (r *TransportReconciler) write(ctx context.Context, run *transportRun, desi
 	kind := desired.GetObjectKind().GroupVersionKind().Kind
 	form, err := workload.ApplyForm(desired)
 	if err != nil {
-		return err //nolint:wrapcheck // It names the object.
+		return err
 	}
 	if err := stamp(form); err != nil {
 		return err
@@ -210,7 +210,7 @@ func (r *TransportReconciler) write(ctx context.Context, run *transportRun, desi
 func (r *TransportReconciler) reportWrite(run *transportRun, object string, before, after client.Object) {
 	switch r.repairs.wrote(client.ObjectKeyFromObject(run.transport), object, before, after, time.Now()) {
 	case wroteRepair:
-		run.status.eventRestored(after, object+" was changed or deleted"+lastManager(before)+" and is put right")
+		run.status.eventRestored(after, object+" was changed or deleted"+lastManager(before)+"; restored")
 	case wroteChange:
 		reason := "Updated"
 		if before == nil {
@@ -278,7 +278,7 @@ func (r *TransportReconciler) refreshPods(ctx context.Context, run *transportRun
 	for i, worker := range run.transport.Spec.Workers {
 		data, err := compile.Encode(run.compiled.Workers[i])
 		if err != nil {
-			return err //nolint:wrapcheck // It names the worker.
+			return err
 		}
 		hashes[worker.Name] = compile.Hash(data)
 	}

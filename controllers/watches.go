@@ -79,7 +79,7 @@ func (r *TransportReconciler) warnOfSharing(ctx context.Context, run *transportR
 	if len(others) > 0 {
 		slices.Sort(others)
 		run.warnings = append(run.warnings, fmt.Sprintf(
-			"exchange %s is that of other Transports too, whose queues get what they bind, and one of which decides where "+
+			"other Transports use exchange %s too: their queues get what they bind, and one of them decides where "+
 				"messages go that no queue takes: %s; give each an exchange of its own, or each team a vhost", t.Spec.Exchange.Name, joined(others)))
 	}
 	return nil
@@ -188,7 +188,7 @@ const (
 	wakeWithin = 2 * time.Second
 )
 
-// policyEventGatherer is a handler that enqueues the users of RetryPolicies, one after the other. Of a change it notes only whose it is: to look for users takes
+// policyEventGatherer enqueues the users of changed RetryPolicies, one after the other. Of a change it notes only whose it is: to look for users takes
 // milliseconds where policies include each other, and what others change would wait meanwhile.
 type policyEventGatherer struct {
 	users func(ctx context.Context, policies ...types.NamespacedName) ([]types.NamespacedName, error)

@@ -62,7 +62,7 @@ type carrying struct {
 // Error is the text of the error that was given.
 func (c *carrying) Error() string {
 	if c.err == nil {
-		return "the handler goes on with the next attempt and gives no reason"
+		return "the handler asked for another attempt without a reason"
 	}
 	return c.err.Error()
 }

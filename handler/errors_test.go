@@ -70,7 +70,7 @@ func TestAnErrorTellsWhatIsToBecomeOfItsMessage(t *testing.T) {
 		},
 		"Carry takes back, without a reason": {
 			handler.Fail(handler.Carry("", nil)),
-			handler.Failure{Carry: new(""), Advice: handler.AdviceFail, Message: "the handler goes on with the next attempt and gives no reason"},
+			handler.Failure{Carry: new(""), Advice: handler.AdviceFail, Message: "the handler asked for another attempt without a reason"},
 		},
 		"Drop":                            {handler.Drop(base), handler.Failure{Advice: handler.AdviceDrop, Message: "no flour left"}},
 		"RetryAfter":                      {handler.RetryAfter(minute, base), handler.Failure{Advice: handler.AdviceRetry, RetryAfter: &minute, Message: "no flour left"}},

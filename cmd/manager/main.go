@@ -78,32 +78,32 @@ func parse(flags *flag.FlagSet, arguments []string) *settings {
 	flags.StringVar(&s.leaderNamespace, "leader-elect-namespace", "", "Namespace of the Lease by which one leads; empty is the manager's own, in the cluster.")
 	flags.StringVar(&s.metricsAddress, "metrics-bind-address", ":8443", "Address of the metrics; 0 turns them off.")
 	flags.BoolVar(&s.metricsSecure, "metrics-secure", true,
-		"Serve the metrics over HTTPS, to those whom the API server lets get /metrics. Else over HTTP, to everybody.")
+		"Serve the metrics over HTTPS with authentication and authorization by the API server. If false, over plain HTTP without either.")
 	flags.StringVar(&s.metricsCertDir, "metrics-cert-dir", "",
-		"Folder with the certificate of the metrics, tls.crt and tls.key; empty makes a self-signed one.")
+		"Folder with tls.crt and tls.key for the metrics server. Default: a self-signed certificate.")
 	flags.StringVar(&s.probeAddress, "health-probe-bind-address", ":8081", "Address of /healthz and /readyz.")
-	flags.StringVar(&s.scaleAddress, "autoscaling-bind-address", off, "Address at which KEDA asks for numbers of messages; 0 turns it off, and KEDA is not used.")
+	flags.StringVar(&s.scaleAddress, "autoscaling-bind-address", off, "Address at which KEDA reads the backlog of worker groups. 0 disables it and the use of KEDA.")
 	flags.StringVar(&s.scaleURL, "autoscaling-url", "http://redrive-manager-scale.redrive-system.svc:8082", "URL under which KEDA reaches that address.")
 	flags.StringVar(&s.pprofAddress, "pprof-bind-address", "0",
-		"Address of Go's profiles, for everybody who reaches it: give one on loopback. 0 turns them off.")
+		"Address of Go's profiles, without authentication: use a loopback address. 0 disables them.")
 	flags.StringVar(&s.workerImage, "worker-image", os.Getenv(workerImageVariable), "Image of the workers.")
 	flags.StringVar(&s.imagePullPolicy, "worker-image-pull-policy", "", "Pull policy of the workers' image; empty leaves it to Kubernetes.")
 	flags.Var(&s.namespaces, "watch-namespaces", "Comma-separated list of the namespaces to watch. Default: all.")
 	flags.Var(&s.denyNetworks, "deny-broker-networks",
-		"Networks, such as 127.0.0.0/8, in which no management API of RabbitMQ is asked, with commas between them; empty is none.")
+		"Comma-separated list of networks, such as 127.0.0.0/8, in which the operator connects to no management API. Default: none.")
 	flags.Var(&s.brokerAdmins, "broker-admin",
 		"Secrets, as NAMESPACE/NAME with commas between them, with logins of RabbitMQ's administrators: one for each broker, by which users of workers are made.")
-	flags.BoolVar(&s.restrict, "restrict-templates", false, "Refuse templates of pods that show Secrets, or that take a service account.")
+	flags.BoolVar(&s.restrict, "restrict-templates", false, "Reject pod templates that expose Secrets or use a service account.")
 	flags.DurationVar(&s.pollInterval, "poll-interval", time.Minute, "How often each Transport is compared with its broker.")
-	flags.DurationVar(&s.waits.Grace, "lane-grace", s.waits.Grace, "How long a fallback queue stays bound after no configuration names it.")
-	flags.DurationVar(&s.waits.Unbound, "drain-settle-period", s.waits.Unbound, "How long a queue that goes is unbound before it is first counted.")
-	flags.DurationVar(&s.waits.Empty, "empty-confirm-period", s.waits.Empty, "Time between the two counts of a queue that goes.")
+	flags.DurationVar(&s.waits.Grace, "lane-grace", s.waits.Grace, "How long a lane stays bound after no configuration names it any more.")
+	flags.DurationVar(&s.waits.Unbound, "drain-settle-period", s.waits.Unbound, "How long a queue that is being deleted is unbound before its messages are first counted.")
+	flags.DurationVar(&s.waits.Empty, "empty-confirm-period", s.waits.Empty, "Time between the two message counts of a queue that is being deleted.")
 	flags.DurationVar(&s.waits.Request, "request-lifetime", s.waits.Request,
 		"How long a request to delete something may still be carried out after it was sent, where its answer is not known.")
 	flags.DurationVar(&s.rotateUsers, "user-rotation-interval", 30*24*time.Hour,
-		"How old the password of a RabbitMQ user becomes that the manager made for workers (spec.broker.scopedUser).")
+		"Rotation interval for the passwords of RabbitMQ users that the operator manages (spec.broker.scopedUser).")
 	flags.IntVar(&s.concurrency, "max-concurrent-reconciles", 8, "Transports of one broker, and RetryPolicies, that are reconciled at a time.")
-	flags.IntVar(&s.maxRollouts, "max-concurrent-rollouts", 10, "How many worker Deployments an upgrade of the operator rolls at a time.")
+	flags.IntVar(&s.maxRollouts, "max-concurrent-rollouts", 10, "How many worker Deployments an upgrade of the operator rolls out at a time.")
 	flags.BoolVar(&s.version, "version", false, "Print the version and exit.")
 	flags.TextVar(&s.logLevel, "log-level", slog.LevelInfo, "DEBUG, INFO, WARN or ERROR.")
 	config.RegisterFlags(flags)

@@ -66,7 +66,7 @@ func ours(program public.Func) runner {
 func handlers(program public.Func, m *meter, registry prometheus.Registerer) worker.HandlerFactory {
 	return func(spec v1alpha1.Handler, concurrency int) (handler.Handler, error) {
 		h, err := handler.New(spec, handler.Options{Concurrency: concurrency, Version: "bench", Program: program, Metrics: registry})
-		return &counted{Handler: h, meter: m}, err //nolint:wrapcheck // it says of what
+		return &counted{Handler: h, meter: m}, err
 	}
 }
 

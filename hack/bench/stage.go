@@ -152,7 +152,7 @@ func (s *stage) url() string { return s.broker.credentials.AMQPURL(s.vhost) }
 
 // target of the worker's sessions.
 func (s *stage) target() (amqp.Target, error) {
-	return amqp.TargetOf(s.broker.credentials, s.vhost) //nolint:wrapcheck // it says of what
+	return amqp.TargetOf(s.broker.credentials, s.vhost)
 }
 
 // fill publishes n messages, spread over the queues, and returns when the broker has confirmed them all.

@@ -55,7 +55,7 @@ func show(out io.Writer, results []result) error {
 		ratio := strconv.FormatFloat(r.Ratio, 'f', 2, 64)
 		lines = append(lines, []string{r.Name, significant(r.Baseline), significant(r.Ours), ratio, atLeast, verdict})
 	}
-	return report.Table(out, []string{"WHAT", "BASELINE", "OURS", "RATIO", "AT LEAST", ""}, lines) //nolint:wrapcheck // of the standard output
+	return report.Table(out, []string{"WHAT", "BASELINE", "OURS", "RATIO", "AT LEAST", ""}, lines)
 }
 
 // significant prints three digits, and all of those before the point.

@@ -79,7 +79,7 @@ func (s *settings) declare(ctx context.Context, clients []*broker.Client, plans 
 		}
 		for _, step := range plans[i] {
 			if _, err := clients[i%len(clients)].Apply(ctx, step); err != nil {
-				return err //nolint:wrapcheck // It says what it did.
+				return err
 			}
 		}
 		declared.Add(1)

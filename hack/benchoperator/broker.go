@@ -59,12 +59,12 @@ func (b *rabbit) stop(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	return b.running.Stop(ctx) //nolint:wrapcheck // It says what it did.
+	return b.running.Stop(ctx)
 }
 
 // client speaks to the management API about one vhost, through the proxy.
 func (b *rabbit) client(vhost string) (*broker.Client, error) {
-	return broker.New(broker.Config{ //nolint:wrapcheck // It says what is wrong.
+	return broker.New(broker.Config{
 		ManagementURL: b.proxy.url, Username: b.username, Password: b.password, VHost: vhost,
 	})
 }
@@ -119,14 +119,14 @@ func (b *rabbit) census(ctx context.Context, l *load, prefix string) (objects in
 			ManagementURL: b.management.String(), Username: b.username, Password: b.password, VHost: vhost,
 		})
 		if err != nil {
-			return err //nolint:wrapcheck // It says what is wrong.
+			return err
 		}
 		defer client.Close()
 		seen, err := client.Observe(ctx)
 		mu.Lock()
 		defer mu.Unlock()
 		objects += len(seen.Exchanges) + len(seen.Queues) + len(seen.Bindings) + len(seen.Policies)
-		return err //nolint:wrapcheck // It says what it did.
+		return err
 	})
 	return objects, err
 }

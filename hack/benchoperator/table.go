@@ -49,7 +49,7 @@ func show(out io.Writer, results []result) error {
 		}
 		lines = append(lines, []string{r.Name, short(r.Baseline), short(r.Ours), short(r.Ratio), limit, verdict})
 	}
-	return report.Table(out, []string{"WHAT", "BASELINE", "OURS", "RATIO", "LIMIT", ""}, lines) //nolint:wrapcheck // of the standard output
+	return report.Table(out, []string{"WHAT", "BASELINE", "OURS", "RATIO", "LIMIT", ""}, lines)
 }
 
 // short prints at most two digits after the point.

@@ -69,7 +69,7 @@ func (p *place) makeVHost(ctx context.Context) error {
 // leave removes everything that the demo made.
 func (p *place) leave(ctx context.Context) error {
 	if p.private != nil {
-		return p.private.Stop(ctx) //nolint:wrapcheck // it says what it did
+		return p.private.Stop(ctx)
 	}
 	if err := p.manage(ctx, http.MethodDelete, "vhosts/"+p.vhost, nil); err != nil {
 		return fmt.Errorf("delete the vhost %s: %w", p.vhost, err)
@@ -87,7 +87,7 @@ func (p *place) manage(ctx context.Context, method, path string, body any) error
 	defer cancel()
 	end, err := p.credentials.Management()
 	if err != nil {
-		return err //nolint:wrapcheck // wrapped by the callers
+		return err
 	}
 	content, err := json.Marshal(body)
 	if err != nil {
@@ -115,7 +115,7 @@ func (p *place) manage(ctx context.Context, method, path string, body any) error
 func (p *place) dial() (*amqp091.Connection, *amqp091.Channel, error) {
 	tls, err := p.credentials.TLS()
 	if err != nil {
-		return nil, nil, err //nolint:wrapcheck // it names the key
+		return nil, nil, err
 	}
 	conn, err := amqp091.DialConfig(p.credentials.AMQPURL(p.vhost), amqp091.Config{TLSClientConfig: tls, Heartbeat: 10 * time.Second})
 	if err != nil {

@@ -72,7 +72,7 @@ func (c *cluster) relay(ctx context.Context, raw, scheme string) (int32, error) 
 	}
 	r, err := relay.Open(ctx, c.hostIP, u.Host)
 	if err != nil {
-		return 0, err //nolint:wrapcheck // it says what it tried
+		return 0, err
 	}
 	c.relays = append(c.relays, r)
 	return r.Port(), nil

@@ -45,9 +45,9 @@ func (p *process) run(_ context.Context, set *manifest.Set, unit *local.Unit) er
 	if err != nil {
 		return fmt.Errorf("choose the broker: %w", err)
 	}
-	return p.runner.Take([]local.Unit{*unit}, brokers) //nolint:wrapcheck // cannot be: it has only begun
+	return p.runner.Take([]local.Unit{*unit}, brokers)
 }
 
 func (p *process) look(context.Context) local.Snapshot { return p.runner.Snapshots()[0] }
 
-func (p *process) end(ctx context.Context) error { return p.runner.Drain(ctx) } //nolint:wrapcheck // it says what it did
+func (p *process) end(ctx context.Context) error { return p.runner.Drain(ctx) }

@@ -32,7 +32,7 @@ func main() {
 func record(ctx context.Context, out string, lasts time.Duration) (err error) {
 	broker, err := testbroker.Start(ctx, os.Stderr)
 	if err != nil {
-		return err //nolint:wrapcheck // it says what it did
+		return err
 	}
 	defer func() { err = errors.Join(err, broker.Stop(context.WithoutCancel(ctx))) }()
 	partner, err := startPartner()

@@ -24,7 +24,7 @@ import (
 
 // errStuck ends a worker in which calls of the handler hold all places for good.
 var errStuck = errors.New("calls of the handler still run long after their time was over, and hold all places: " +
-	"the worker ends to be started anew; the handler has to return when its context ends")
+	"the worker exits to be restarted; the handler must return when its context ends")
 
 // job is one worker with what is around it.
 type job struct {
@@ -41,7 +41,7 @@ type job struct {
 func work(ctx context.Context, program public.Handler, o *Options) error {
 	config, err := worker.ReadConfig(o.Config)
 	if err != nil {
-		return err //nolint:wrapcheck // it names the file
+		return err
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -71,7 +71,7 @@ func work(ctx context.Context, program public.Handler, o *Options) error {
 	}
 	if o.Quarantine {
 		if settings.Journal, err = quarantine.Open(o.Journal, time.Now, j.log); err != nil {
-			return err //nolint:wrapcheck // it says of what
+			return err
 		}
 	}
 	w, err := worker.New(settings)
@@ -100,7 +100,7 @@ func (j *job) handler(ctx context.Context, program public.Handler, spec v1alpha1
 		Log: j.log, Metrics: j.registry,
 	})
 	if err != nil {
-		return nil, err //nolint:wrapcheck // the worker says of what
+		return nil, err
 	}
 	if calls, ok := made.(interface{ Stuck() <-chan struct{} }); ok {
 		j.watch(ctx, calls)

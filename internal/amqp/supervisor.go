@@ -189,7 +189,7 @@ func (s *supervisor) keep(ctx context.Context, current *running, retiring *sync.
 			s.judge(err)
 			wait := pause.next()
 			retry = time.After(wait)
-			last.warn("changed credentials are not taken over; the session goes on with those before", err, "retryIn", wait.Round(time.Millisecond))
+			last.warn("failed to switch to the new credentials; keeping the current connection", err, "retryIn", wait.Round(time.Millisecond))
 			continue
 		}
 		verdict, retry = next.opened, nil

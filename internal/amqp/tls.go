@@ -18,7 +18,7 @@ func secure(ctx context.Context, socket net.Conn, target *Target) (*secured, err
 	}
 	conn := tls.Client(socket, config)
 	if err := conn.HandshakeContext(ctx); err != nil {
-		return nil, credentials.ExplainTLS(target.Address, err) //nolint:wrapcheck // it says what it is about, or is the library's own
+		return nil, credentials.ExplainTLS(target.Address, err)
 	}
 	return &secured{Conn: conn}, nil
 }
@@ -54,5 +54,5 @@ func (s *secured) refusal(address string) error {
 	if _, ok := errors.AsType[*credentials.CertificateError](explained); !ok {
 		return nil
 	}
-	return explained //nolint:wrapcheck // it says what it is about
+	return explained
 }

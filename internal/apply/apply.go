@@ -91,7 +91,7 @@ type OvertakenError struct{ Object topology.Ref }
 
 // Error names the object.
 func (e *OvertakenError) Error() string {
-	return fmt.Sprintf("%s %s has just been made by somebody else; the broker is looked at again", e.Object.Kind, e.Object.Name)
+	return fmt.Sprintf("%s %s was just created by another client; retrying", e.Object.Kind, e.Object.Name)
 }
 
 // BrokerChangedError says that the connection leads to another broker or vhost than the objects stand on.
@@ -299,7 +299,7 @@ func Once(ctx context.Context, port Port, input Input, record func(context.Conte
 	}
 	observed, err := port.Observe(ctx)
 	if err != nil {
-		return unchanged, err //nolint:wrapcheck // It says what it did.
+		return unchanged, err
 	}
 	unchanged.Identity = observed.Identity
 	prepared, err := Prepare(input, observed)

@@ -353,7 +353,7 @@ func (r *run) dropExchanges(ctx context.Context) error {
 			return err
 		case errors.Is(err, broker.ErrConflict):
 			r.report.Warnings = append(r.report.Warnings, topology.Finding{
-				Object: ref, Message: "it is no longer wanted, and is kept because others have bound to it",
+				Object: ref, Message: "it is no longer in the spec, and is kept because others have bound to it",
 			})
 		default:
 			r.report.Failures = append(r.report.Failures, Failure{Step: step, Err: err})

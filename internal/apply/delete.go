@@ -85,7 +85,7 @@ func Delete(ctx context.Context, port Port, input DeleteInput) (report DeleteRep
 	}}
 	observed, err := port.Observe(ctx)
 	if err != nil {
-		return r.report, err //nolint:wrapcheck // It names its operation.
+		return r.report, err
 	}
 	r.report.Identity = observed.Identity
 	if err := checkIdentity(input.State.Broker, observed); err != nil {

@@ -197,7 +197,7 @@ func (d *deletions) send(ctx context.Context, step topology.Step, request func()
 		return fmt.Errorf("delete %s: %w: %d deletions had no answer, and more are not begun", step.Ref(), broker.ErrUnreachable, maxDeletions)
 	}
 	if late := elapsed(state.written); d.life > 0 && late > d.life/sentWithin {
-		return fmt.Errorf("delete %s: %w: it was written down %s ago, and is begun anew", step.Ref(), broker.ErrUnreachable, late.Round(time.Second))
+		return fmt.Errorf("delete %s: %w: it was noted %s ago; retrying", step.Ref(), broker.ErrUnreachable, late.Round(time.Second))
 	}
 	written, sent := topology.Stamp(d.clock()), time.Now()
 	err := request()
@@ -223,13 +223,13 @@ func elapsed(since time.Time) time.Duration {
 // Apply implements Port.
 func (d *deletions) Apply(ctx context.Context, step topology.Step) (existed bool, err error) {
 	if !deletes(step) {
-		return d.Port.Apply(ctx, step) //nolint:wrapcheck // It names its operation.
+		return d.Port.Apply(ctx, step)
 	}
 	err = d.send(ctx, step, func() error {
 		existed, err = d.Port.Apply(ctx, step)
-		return err //nolint:wrapcheck // It names its operation.
+		return err
 	})
-	return existed, err //nolint:wrapcheck // as above
+	return existed, err
 }
 
 // DeleteQueue implements Port.

@@ -41,12 +41,12 @@ func LookAtUser(ctx context.Context, port UserPort, vhost, name, password string
 		return UserState{}, nil
 	}
 	if err != nil {
-		return UserState{}, err //nolint:wrapcheck // It names its operation.
+		return UserState{}, err
 	}
 	state := UserState{Exists: true, Knows: user.HasPassword(password), Tagged: len(user.Tags) > 0}
 	permissions, err := port.Permissions(ctx, name)
 	if err != nil {
-		return UserState{}, err //nolint:wrapcheck // It names its operation.
+		return UserState{}, err
 	}
 	for _, p := range permissions {
 		if p.VHost == vhost {
@@ -66,26 +66,26 @@ func PutUserRight(
 	if !seen.Exists {
 		changed = append(changed, "password")
 		if err := port.PutUser(ctx, name, password); err != nil {
-			return changed, err //nolint:wrapcheck // It names its operation.
+			return changed, err
 		}
 	}
 	if seen.Rights == nil || *seen.Rights != rights {
 		changed = append(changed, fmt.Sprintf("rights in vhost %q", vhost))
 		err := port.Permit(ctx, name, broker.Permission{VHost: vhost, Configure: rights.Configure, Write: rights.Write, Read: rights.Read})
 		if err != nil {
-			return changed, err //nolint:wrapcheck // as above
+			return changed, err
 		}
 	}
 	for _, other := range seen.Elsewhere {
 		changed = append(changed, fmt.Sprintf("rights in vhost %q", other))
 		if err := port.Forbid(ctx, name, other); err != nil {
-			return changed, err //nolint:wrapcheck // as above
+			return changed, err
 		}
 	}
 	if seen.Exists && (!seen.Knows || seen.Tagged) {
 		changed = append(changed, "password and tags")
 		if err := port.PutUser(ctx, name, password); err != nil {
-			return changed, err //nolint:wrapcheck // as above
+			return changed, err
 		}
 	}
 	return slices.Clip(changed), nil

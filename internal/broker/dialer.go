@@ -13,7 +13,7 @@ import (
 )
 
 // errDenied is why nobody is asked at an address. It does not say whether anybody would answer there.
-var errDenied = errors.New("its address is in a network in which the operator asks nobody (--deny-broker-networks)")
+var errDenied = errors.New("its address is in a network that the operator may not connect to (--deny-broker-networks)")
 
 // networks are those in which no management API is asked: who writes the Secret must not reach by the operator what only the operator reaches.
 type networks []netip.Prefix

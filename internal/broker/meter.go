@@ -28,7 +28,7 @@ func metered(ctx context.Context, row reflect.Value, text int) error {
 		const entry = 100 // a key, a value, and their places in a map
 		bytes += entry * tables.entries()
 	}
-	return meter.Take(ctx, bytes) //nolint:wrapcheck // It says what is wrong.
+	return meter.Take(ctx, bytes)
 }
 
 func (r exchangeRow) entries() int { return len(r.Arguments) }

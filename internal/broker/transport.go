@@ -53,7 +53,7 @@ func judge(method string, response *http.Response) error {
 		return garbledAnswer(response, "it redirects to "+redirected(response)+", and redirects are not followed: "+
 			"key "+credentials.KeyManagementURI+" must name the management API itself")
 	default:
-		return garbledAnswer(response, "it is "+contentType(response)+", with a status that is none of its own")
+		return garbledAnswer(response, "it is "+contentType(response)+", with a status that the management API does not use")
 	}
 }
 

@@ -87,7 +87,7 @@ func (f *following) reload(ctx context.Context) {
 		}
 	case err.Error() != f.refused:
 		f.refused = err.Error()
-		f.log.Error("the changed files are refused; what ran before goes on", "error", err)
+		f.log.Error("the changed files are invalid; keeping the previous ones", "error", err)
 	}
 }
 
@@ -104,7 +104,7 @@ func (f *following) take(ctx context.Context) (changed bool, err error) {
 		return false, err
 	}
 	if err := f.runner.Take(next.units, brokers); err != nil {
-		return false, err //nolint:wrapcheck // it says all there is
+		return false, err
 	}
 	f.loaded = next
 	advise(f.log, next.units)

@@ -213,7 +213,7 @@ func describe(text *strings.Builder, p *local.Plan) {
 		line("  warning: %s", warning)
 	}
 	if len(p.Unmarked) > 0 {
-		line("  exists without an owner mark, and is used as it is: %s", strings.Join(p.Unmarked, ", "))
+		line("  exists without an owner mark, and is used unchanged: %s", strings.Join(p.Unmarked, ", "))
 	}
 	said := summaryText(p.Summary)
 	line("%s.", strings.ToUpper(said[:1])+said[1:])

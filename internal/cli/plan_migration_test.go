@@ -17,7 +17,7 @@ func TestThePlanShowsTheStepsOfAnExchangeAndWhereMessagesMayBeDoubled(t *testing
 		Doubling: []topology.Binding{{Source: "shop.events", Destination: "test", RoutingKey: "order.#"}},
 	}}}})
 	for _, want := range []string{
-		"~ queue test  type: classic -> quorum; it is migrated online, and no message is lost:\n      Drain: workers empty test, and it is deleted\n      Remake:",
+		"~ queue test  type: classic -> quorum; it is migrated online, and no message is lost:\n      Drain: workers empty test, and it is deleted\n      Recreate:",
 		"Cleanup: workers empty test.migrating, and it is deleted\n      messages that come by shop.events -> test \"order.#\" may be doubled while it moves",
 	} {
 		if !strings.Contains(text, want) {

@@ -120,11 +120,11 @@ func loadPolicies(ctx context.Context, env Environment, from []string) (*policyt
 	}
 	set, err := loader.Load(ctx, env.In, from...)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it lists files, documents and fields, each on its line
+		return nil, err
 	}
 	suite, err := policytest.NewSuite(set)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it lists objects and fields, each on its line
+		return nil, err
 	}
 	if len(set.RetryPolicies)+len(set.Transports) == 0 {
 		return nil, fmt.Errorf("%s: there is no RetryPolicy in it", strings.Join(from, ", "))
@@ -149,7 +149,7 @@ func testPolicies(ctx context.Context, env Environment, flags *policyTestFlags) 
 	}
 	results, err := suite.Run(cases, flags.policy, flags.seed)
 	if err != nil {
-		return err //nolint:wrapcheck // it lists the cases with their places
+		return err
 	}
 	answer := printResults(env, results, flags.format)
 	if flags.junit != "" {
@@ -181,7 +181,7 @@ func readCases(files []string) ([]policytest.Case, error) {
 func writeJUnit(file string, results []policytest.Result) error {
 	text, err := policytest.JUnit(results)
 	if err != nil {
-		return err //nolint:wrapcheck // it says what was being done
+		return err
 	}
 	if err := os.WriteFile(file, text, 0o644); err != nil { //nolint:gosec // a report is for others to read
 		return fmt.Errorf("write the report: %w", err)

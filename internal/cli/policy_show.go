@@ -16,7 +16,7 @@ func newPolicyShow(env Environment) *cobra.Command {
 	var name string
 	command := &cobra.Command{
 		Use:   "show -f DIR|FILE|-",
-		Short: "Show the schedule of policies, and their strategies as they are asked",
+		Short: "Show the retry schedule of policies, and their strategies in the order in which they are evaluated",
 		Long: `Show prints the schedule and the limits of each RetryPolicy in the files, and its strategies, those of includeStrategies among
 them, in the order in which they are asked. It needs neither a broker nor a cluster.
 
@@ -61,7 +61,7 @@ func showPolicies(ctx context.Context, env Environment, from []string, name stri
 	for _, name := range names {
 		policy, err := suite.Policy(name)
 		if err != nil {
-			return err //nolint:wrapcheck // it names the policy
+			return err
 		}
 		text, err := policyText(name, policy)
 		if err != nil {
@@ -75,7 +75,7 @@ func showPolicies(ctx context.Context, env Environment, from []string, name stri
 func policyText(name string, policy *retry.Policy) (string, error) {
 	strategies, err := policy.Strategies()
 	if err != nil {
-		return "", err //nolint:wrapcheck // it names policy and strategy
+		return "", err
 	}
 	lines := []string{"RetryPolicy " + name}
 	summary := [][]string{

@@ -136,7 +136,7 @@ func run(ctx context.Context, env Environment, flags runFlags) error {
 	})
 	defer answer(listener, runner.Endpoints(), log)() //nolint:contextcheck // what is under way at the end is answered
 	if err := runner.Take(loaded.units, brokers); err != nil {
-		return err //nolint:wrapcheck // cannot be: it has only begun
+		return err
 	}
 	return serve(ctx, env, &following{source: source, loaded: loaded, needs: needs, runner: runner, log: log}, screen)
 }
@@ -171,7 +171,7 @@ func serve(ctx context.Context, env Environment, files *following, screen *termi
 			atOnce()
 		}
 	}()
-	return files.runner.Drain(draining) //nolint:wrapcheck // it says all there is
+	return files.runner.Drain(draining)
 }
 
 // oneCtrlC is for how long signals after the first are taken for the same one: a terminal gives Ctrl-C to every process in it, and some

@@ -171,7 +171,7 @@ func TestAConflictLeavesTheWorkersAsTheyAre(t *testing.T) {
 	put(t, dir, "transport.yaml", strings.Replace(strict, "name: second,", "name: second, queues: [more],", 1))
 	testtransport.Eventually(t, "the conflict", logged(
 		`conflict: queue \"test\": x-single-active-consumer is false`))
-	if !logged("until that is put right the workers stay as they are, not started: second")() {
+	if !logged("until that is fixed the workers keep their present configuration, not started: second")() {
 		t.Errorf("the log does not say what becomes of the workers:\n%s", run.log.String())
 	}
 	broker := testtransport.Connect(t, b.direct)

@@ -54,11 +54,11 @@ func newSource(env Environment, path string) (*source, error) {
 func (s *source) load(ctx context.Context) (loaded, error) {
 	set, err := s.loader.Load(ctx, s.in, s.path)
 	if err != nil {
-		return loaded{}, err //nolint:wrapcheck // it lists files, documents and fields, each on its line
+		return loaded{}, err
 	}
 	units, err := local.Prepare(set)
 	if err != nil {
-		return loaded{}, err //nolint:wrapcheck // it lists objects and fields, each on its line
+		return loaded{}, err
 	}
 	if len(units) == 0 {
 		return loaded{}, s.empty(set)

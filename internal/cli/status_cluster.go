@@ -238,7 +238,7 @@ func (c *remoteCluster) read(ctx context.Context, t *v1alpha1.Transport, login c
 func (c *remoteCluster) management(login credentials.Credentials, namespace string) (credentials.Management, error) {
 	end, err := login.Management()
 	if err != nil || c.managementURL == "" {
-		return end, err //nolint:wrapcheck // it names the key of the Secret
+		return end, err
 	}
 	given, err := url.Parse(c.managementURL)
 	if err != nil || given.User != nil {
@@ -261,7 +261,7 @@ func (c *remoteCluster) management(login credentials.Credentials, namespace stri
 	}
 	if end.TLS == nil {
 		if end.TLS, err = login.TLS(); err != nil || end.TLS == nil {
-			return end, err //nolint:wrapcheck // it names the key of the Secret
+			return end, err
 		}
 	}
 	end.TLS = end.TLS.Clone()
@@ -288,7 +288,7 @@ func (c *remoteCluster) observe(ctx context.Context, end credentials.Management,
 		return topology.Observed{}, fmt.Errorf("the management API: %w", err)
 	}
 	defer port.Close()
-	return port.Observe(ctx) //nolint:wrapcheck // it names its operation
+	return port.Observe(ctx)
 }
 
 // way leads through the API server where the management API is a Service of the cluster; elsewhere there is nothing to do.
@@ -302,11 +302,11 @@ func (c *remoteCluster) way(ctx context.Context, end credentials.Management, nam
 		return nil, nil
 	}
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it names the Service
+		return nil, err
 	}
 	dial, closer, err := portforward.Open(c.config, route)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it names the pod
+		return nil, err
 	}
 	transport := &http.Transport{DialContext: dial, TLSClientConfig: end.TLS.Clone(), TLSHandshakeTimeout: readWithin / 3}
 	c.closers = append(c.closers, closer)

@@ -204,14 +204,14 @@ func (s *shop) fill() {
 
 const filled = `Transport shop/async: Ready, workers 2/2, failed 3, on rabbit@shop, vhost vhost-1
   Adopted, and never deleted: queue/lost
-  QUEUE              ROLE      WAITING  UNACKED  OLDEST  CONSUMERS  NOTES
-  test               work            4        1       -          1
-  lost               work            0        0                  1  adopted, and never deleted
-  test.quarantine       quarantine        0        0                  0
-  lost.quarantine       quarantine        0        0                  0
-  async.fallback.1h  lane            2        0     <1h          0
-  async.fallback.2h  lane            0        0                  0
-  async.failed       failure         3        0       -          0
+  QUEUE              ROLE        WAITING  UNACKED  OLDEST  CONSUMERS  NOTES
+  test               work              4        1       -          1
+  lost               work              0        0                  1  adopted, and never deleted
+  test.quarantine    quarantine        0        0                  0
+  lost.quarantine    quarantine        0        0                  0
+  async.fallback.1h  lane              2        0     <1h          0
+  async.fallback.2h  lane              0        0                  0
+  async.failed       failure           3        0       -          0
   WORKER                  STAGES
   default                 quarantined > attempt
   ordered (strict order)  crashed > attempt

@@ -254,7 +254,7 @@ func Resolve(policy *v1alpha1.RetryPolicy, policies map[string]*v1alpha1.RetryPo
 // strategiesOf are the strategies that an include names.
 func strategiesOf(include v1alpha1.StrategyInclude, policies map[string]*v1alpha1.RetryPolicy) ([]v1alpha1.Strategy, error) {
 	if include.Name == "" {
-		return retry.Preset(include.Preset) //nolint:wrapcheck // the caller names the field
+		return retry.Preset(include.Preset)
 	}
 	policy, ok := policies[include.Name]
 	if !ok {

@@ -65,7 +65,7 @@ func protect(compiler *retry.Compiler, c *Config, w *v1alpha1.Worker) error {
 		c.CircuitBreaker = breaker(w.CircuitBreaker)
 		if c.CircuitBreaker.Key != "" && compiler != nil {
 			if _, err := compiler.CompileKey("circuitBreaker.key", c.CircuitBreaker.Key); err != nil {
-				return err //nolint:wrapcheck // it names the field
+				return err
 			}
 		}
 	}

@@ -85,7 +85,7 @@ func (h *HTTP) report(err error, before string) string {
 		h.gate.set(&h.gate.files, err)
 	}
 	if err.Error() != before {
-		h.log.Error("files of the http handler not taken over; those before stay in force, if there were any", "error", err)
+		h.log.Error("failed to reload the files of the http handler; keeping the previous ones, if any", "error", err)
 	}
 	return err.Error()
 }

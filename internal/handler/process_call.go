@@ -130,7 +130,7 @@ func (c *call) notBegun(why error) *retry.Failure {
 	case why != nil:
 		text = why.Error()
 	case c.alone:
-		text = "its process ended with several messages in hand, and there was none in time to run it again alone"
+		text = "its process ended with several messages, and no process was free in time to run it again alone"
 	}
 	return &retry.Failure{Source: retry.SourceTimeout, Class: ClassNotBegun, Message: message.Text(text, message.MaxText)}
 }

@@ -70,7 +70,7 @@ func readFrame(line []byte) (frame, error) {
 	case wordResult, wordProgress:
 		id, ok := readID(wire.ID)
 		if !ok {
-			return frame{}, fmt.Errorf("a %s has the id %s, which is none that it was given", kind, quoted(wire.ID))
+			return frame{}, fmt.Errorf("a %s has the id %s, which it was not given", kind, quoted(wire.ID))
 		}
 		f := frame{word: kind, id: id}
 		if f.word == wordResult {

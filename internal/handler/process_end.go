@@ -180,16 +180,16 @@ func (p *Process) blame(q *peer, exit subprocess.Exit, read int64, why error) {
 // conviction is the failure of the message that ended its process.
 func conviction(fault error, exit subprocess.Exit, why error) *retry.Failure {
 	failure := &retry.Failure{
-		Source: retry.SourceCrash, Message: message.Text("the process had the message in hand: "+why.Error(), message.MaxText),
-		Logged: "the process had the message in hand: it ended: " + exit.String(),
+		Source: retry.SourceCrash, Message: message.Text("the process ended while it had the message: "+why.Error(), message.MaxText),
+		Logged: "the process ended while it had the message: " + exit.String(),
 	}
 	switch {
 	case errors.Is(fault, errOutputClosed):
 		failure.Class = ClassOutputClosed
-		failure.Logged = "the process had the message in hand: it closed its standard output, and was killed"
+		failure.Logged = "the process closed its standard output while it had the message, and was killed"
 	case fault != nil:
 		failure.Source, failure.Class = retry.SourceHandler, ClassMalformedResponse
-		failure.Logged = "the process had the message in hand: it broke the protocol, and was killed"
+		failure.Logged = "the process broke the protocol while it had the message, and was killed"
 	case exit.Signal != 0:
 		failure.Class, failure.Status = exit.SignalName(), 128+int(exit.Signal)
 	default:

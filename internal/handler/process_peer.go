@@ -125,7 +125,7 @@ func (q *peer) launch() error {
 	if err != nil {
 		closeAll(pipes[:1], 1)
 		closeAll(pipes[1:], 0)
-		return err //nolint:wrapcheck // the caller says of what
+		return err
 	}
 	stderr := pipes[2][0]
 	q.heard = make(chan struct{})

@@ -99,7 +99,7 @@ func readAdvice(word string) (retry.Advice, error) {
 	case "release":
 		return retry.AdviseRelease, nil
 	}
-	return "", fmt.Errorf("advice %q is none of fail, drop, retry and release", message.Text(word, 40))
+	return "", fmt.Errorf("advice %q must be fail, drop, retry or release", message.Text(word, 40))
 }
 
 // malformedResult is the failure of a result that cannot be used.

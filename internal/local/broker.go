@@ -41,7 +41,7 @@ func (b Broker) sameAs(other Broker) bool {
 
 // target of an AMQP session.
 func (b Broker) target() (amqp.Target, error) {
-	return amqp.TargetOf(b.Credentials, b.VHost) //nolint:wrapcheck // it names the key
+	return amqp.TargetOf(b.Credentials, b.VHost)
 }
 
 // Brokers chooses the broker of each Transport of a set: by the Secret that it refers to, if that is in the set, else by
@@ -90,7 +90,7 @@ func findLogin(
 	}
 	if getenv(EnvAMQP) != "" {
 		from, err = credentials.FromURLs(getenv(EnvAMQP), getenv(EnvManagement))
-		return EnvAMQP + " and " + EnvManagement, from, err //nolint:wrapcheck // the caller names the source
+		return EnvAMQP + " and " + EnvManagement, from, err
 	}
 	advice := "set"
 	if t.Spec.Broker.SecretRef != nil {

@@ -118,7 +118,7 @@ func (g *inside) take(config compile.Config, on Broker, files Files) error {
 	}
 	if err := g.worker.Reload(config); err != nil {
 		g.quarantine.takeLogin(on)
-		return err //nolint:wrapcheck // the caller says of what
+		return err
 	}
 	if g.folder != nil {
 		if err := g.folder.prune(handlerFolder, files); err != nil {

@@ -94,7 +94,7 @@ func QuarantineWorker(ctx context.Context, in io.Reader, out, logTo io.Writer) e
 		With("transport", s.config.Transport, "worker", s.config.Worker, "process", processQuarantine)
 	journal, err := quarantine.Open(s.Journal, time.Now, log)
 	if err != nil {
-		return err //nolint:wrapcheck // it says of what
+		return err
 	}
 	given := &given{}
 	given.broker.Store(&s.broker)

@@ -93,7 +93,7 @@ func startOutside(config compile.Config, on Broker, files Files, options *Option
 func (g *outside) take(config compile.Config, on Broker, files Files) error {
 	encoded, err := compile.Encode(config)
 	if err != nil {
-		return err //nolint:wrapcheck // it names the worker
+		return err
 	}
 	if err := g.folder.add(handlerFolder, files); err != nil {
 		return err

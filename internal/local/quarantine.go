@@ -59,7 +59,7 @@ func (c *quarantineChild) command(ctx context.Context) *exec.Cmd {
 func (c *quarantineChild) take(config compile.Config, on Broker, files string) error {
 	encoded, err := compile.Encode(config)
 	if err != nil {
-		return err //nolint:wrapcheck // it names the worker
+		return err
 	}
 	c.order(encoded, on, files)
 	return nil

@@ -173,7 +173,7 @@ func (s *site) converge() time.Duration {
 // hold leaves the workers as they are while there is a conflict, and says so: whoever owns the object in question must not get
 // their messages, and they would not find it as they believe.
 func (s *site) hold(unit *Unit) string {
-	text := "until that is put right the workers stay as they are"
+	text := "until that is fixed the workers keep their present configuration"
 	var waiting []string
 	for _, config := range wanted(unit) {
 		if s.groups[config.Worker] == nil {

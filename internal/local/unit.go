@@ -94,23 +94,23 @@ func reasonless(err error) error {
 func checkPolicy(policy *v1alpha1.RetryPolicy, others map[string]*v1alpha1.RetryPolicy) error {
 	spec, err := compile.Resolve(policy, others)
 	if err != nil {
-		return err //nolint:wrapcheck // it names the policy and the field
+		return err
 	}
 	_, err = retry.Compile(policy.Name, spec)
-	return err //nolint:wrapcheck // it names the policy, the field and the position
+	return err
 }
 
 func prepare(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy) (Unit, error) {
 	if size := compile.SizeOf(&t.Spec); size > compile.MaxSpec {
-		return Unit{}, compile.TooLarge(size) //nolint:wrapcheck // the caller names the Transport
+		return Unit{}, compile.TooLarge(size)
 	}
 	compiled, err := compile.Compile(t, policies)
 	if err != nil {
-		return Unit{}, err //nolint:wrapcheck // the caller names the Transport
+		return Unit{}, err
 	}
 	objects, err := topology.Desired(t, compiled.Needs, Owner(Cluster, t))
 	if err != nil {
-		return Unit{}, err //nolint:wrapcheck // the caller names the Transport
+		return Unit{}, err
 	}
 	advice := topology.Advice(t)
 	if merged := compiled.Merged(); merged != "" {

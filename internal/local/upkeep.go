@@ -125,7 +125,7 @@ func (u *upkeep) start(address string) (process *subprocess.Process, input, outp
 	process, err = subprocess.Start(subprocess.Command{Args: append(slices.Clone(u.args), "--listen", address)}, stdin, printed, printed)
 	if err != nil {
 		_, _ = input.Close(), output.Close()
-		return nil, nil, nil, err //nolint:wrapcheck // it names the program
+		return nil, nil, nil, err
 	}
 	u.process = process
 	return process, input, output, nil

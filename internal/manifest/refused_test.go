@@ -36,7 +36,7 @@ var refused = map[string]struct{ yaml, want string }{
 	"a duration without unit":  {policy(`maxAge: "24"`), `:5: RetryPolicy default/subject: spec.maxAge: Invalid value: "24": no duration: write 500ms, 5s, 1h30m`},
 	"a duration as a number":   {policy(`maxAge: 24`), `spec.maxAge: 24 has no unit: write 500ms, 5s, 1h30m`},
 	"an age too short":         {policy(`maxAge: 500ms`), `maxAge is between 1s and 8760h`},
-	"a word for the type":      {policy(`backoff: {type: exponential}`), `"exponential" is none of the values that it may have: "Constant", "Linear", "Exponential", "Explicit"; did you mean Exponential?`},
+	"a word for the type":      {policy(`backoff: {type: exponential}`), `"exponential" is not one of the allowed values: "Constant", "Linear", "Exponential", "Explicit"; did you mean Exponential?`},
 	"no type":                  {policy(`backoff: {delay: 1s}`), `spec.backoff.type: is missing`},
 	"a union broken":           {policy(`backoff: {type: Explicit, delay: 1s}`), `delays belongs to type Explicit`},
 	"two rules broken":         {policy(`backoff: {type: Constant, step: 1s, multiplier: "2"}`), `step belongs to type Linear`},

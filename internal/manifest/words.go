@@ -178,7 +178,7 @@ func (a *admission) detail(o object, err *field.Error) string {
 		return "is missing"
 	case err.Type == field.ErrorTypeNotSupported:
 		value := fmt.Sprint(err.BadValue)
-		return quote(value) + " is none of the values that it may have: " + strings.TrimPrefix(err.Detail, "supported values: ") +
+		return quote(value) + " is not one of the allowed values: " + strings.TrimPrefix(err.Detail, "supported values: ") +
 			didYouMean(value, accepted(err.Detail))
 	case strings.Contains(err.Detail, " must be of type "):
 		if text := a.wrongType(o, err); text != "" {

@@ -67,9 +67,9 @@ func compilePolicy(set *manifest.Set, name types.NamespacedName) (*retry.Policy,
 	}
 	spec, err := compile.Resolve(set.RetryPolicies[name], others)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // the caller names the policy
+		return nil, err
 	}
-	return retry.Compile(name.Name, spec) //nolint:wrapcheck // it names the policy, the field and the position
+	return retry.Compile(name.Name, spec)
 }
 
 func (s *Suite) compileTransport(t *v1alpha1.Transport) (*transport, error) {

@@ -194,7 +194,7 @@ func (c *Case) validate() []error {
 	_, known := c.Error.advice()
 	check(!known, "error.advice is %q: it is one of %s", c.Error.Advice, list(advices()))
 	check(c.Error.Status < 0 || c.Error.Status > 599, "error.status is %d: it is from 0 (none) to 599", c.Error.Status)
-	check(c.Message.Body != nil && c.Message.RawBody != nil, "message has body, which is written as JSON, or rawBody, which is taken as it is, not both")
+	check(c.Message.Body != nil && c.Message.RawBody != nil, "message has body, which is written as JSON, or rawBody, which is used unchanged, not both")
 	for name := range c.Message.Headers {
 		check(strings.HasPrefix(name, message.HeaderPrefix), "message.headers has %q: expressions do not see headers of Redrive; use retries, age, streak", name)
 	}

@@ -312,7 +312,7 @@ func TestFilesOfCasesThatAreWrong(t *testing.T) {
 		{"fewer attempts than retries", "cases:\n- {retries: 3, attempts: 2, expect: {action: Fail}}\n", `attempts is 2: every retry and every try at once was an attempt, so it is 3 at least`},
 		{"a streak without a strategy", "cases:\n- {retries: 3, streak: {count: 2}, expect: {action: Fail}}\n", `streak has a strategy and a count from 1 up, or is left out`},
 		{"a streak longer than the attempts", "cases:\n- {streak: {strategy: a, count: 2}, expect: {action: Fail}}\n", `streak.count is 2: every decision was an attempt, so set attempts to that at least`},
-		{"two bodies", "cases:\n- {message: {body: 1, rawBody: x}, expect: {action: Fail}}\n", `message has body, which is written as JSON, or rawBody, which is taken as it is, not both`},
+		{"two bodies", "cases:\n- {message: {body: 1, rawBody: x}, expect: {action: Fail}}\n", `message has body, which is written as JSON, or rawBody, which is used unchanged, not both`},
 		{"a header of Redrive", "cases:\n- {message: {headers: {redrive-retries: 3}}, expect: {action: Fail}}\n", `message.headers has "redrive-retries": expressions do not see headers of Redrive; use retries, age, streak`},
 		{"too many retries and tries at once", "cases:\n- {retries: 1000000000, immediate: 1, expect: {action: Fail}}\n", `retries and immediate are 1000000001 together: they are 1000000000 at most`},
 		{"a name twice", "cases:\n- {name: a, expect: {action: Fail}}\n- {name: a, expect: {action: Drop}}\n", `cases.yaml:3: case "a": there is a case of this name in line 2`},

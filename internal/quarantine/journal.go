@@ -105,7 +105,7 @@ func bootID() string {
 func (j *Journal) conclude(log *slog.Logger) error {
 	left, err := readRun(filepath.Join(j.dir, runningFile))
 	if err == nil && left.Boot != j.boot {
-		log.Info("the system has been started anew: the message that was at the handler then is not to blame",
+		log.Info("the node has restarted: the message that was at the handler then is not charged with a crash",
 			"queue", left.Queue, "message", left.ID, "at", left.Began)
 		return wrap(removeRun(j.dir))
 	}
@@ -130,7 +130,7 @@ func (j *Journal) read(log *slog.Logger) error {
 		path := filepath.Join(j.dir, entry.Name())
 		found, err := readRun(path)
 		if err != nil {
-			log.Warn("an entry of the journal cannot be read: a crash is charged to nobody", "error", err)
+			log.Warn("an entry of the journal cannot be read: a crash is charged to no message", "error", err)
 			_ = os.Remove(path) // else it is told again
 			continue
 		}

@@ -86,7 +86,7 @@ func (b *Breaker) retire(now time.Time) bool {
 	if t < max(b.until, b.asked)+int64(b.config.MaxOpenFor) {
 		return false
 	}
-	b.change(Closed, "nobody asked for it for "+time.Duration(t-b.asked).String())
+	b.change(Closed, "idle for "+time.Duration(t-b.asked).String())
 	b.retired = true
 	return true
 }

@@ -113,7 +113,7 @@ func TestABreakerThatIsNotClosedIsForgottenOnlyWhenNobodyAsksForIt(t *testing.T)
 	if b.breakers.index["new"] == 0 {
 		t.Fatal("no breaker was forgotten")
 	}
-	if got, want := told["0"], "Open > Closed: nobody asked for it for 1m10s"; got != want {
+	if got, want := told["0"], "Open > Closed: idle for 1m10s"; got != want {
 		t.Errorf("told %q of the one that is forgotten, want %q", got, want)
 	}
 	if got := told["1"]; got != "Closed > Open: 1 of 1 calls failed (100 %), limit 50 %" {

@@ -27,7 +27,7 @@ func WhatToDo(reason string) string {
 	case v1alpha1.ReasonBrokerNotFound:
 		return "Make the RabbitmqCluster, or wait until it has its default user; or correct spec.broker.clusterRef."
 	case v1alpha1.ReasonBrokerUnreachable:
-		return "Bring the management API back, or correct its address. Workers go on without it."
+		return "Bring the management API back, or correct its address. Workers keep running without it."
 	case v1alpha1.ReasonBrokerRefused:
 		return "Grant what the message names: the login, a right, the vhost, or more queues than a limit allows."
 	case v1alpha1.ReasonBrokerChanged:
@@ -47,7 +47,7 @@ func WhatToDo(reason string) string {
 func whatToDoOnWarning(reason string) string {
 	switch reason {
 	case v1alpha1.ReasonLaneStalled:
-		return "Make room in the queue that the message names. The lane goes on by itself within three minutes."
+		return "Make room in the queue that the message names. The lane recovers by itself within three minutes."
 	case v1alpha1.ReasonDestinationFull:
 		return "Take messages out of the queue, or its length limit away, before a lane stalls."
 	case v1alpha1.ReasonConflictingBrokerPolicy:
@@ -63,7 +63,7 @@ func whatToDoOnWarning(reason string) string {
 	case v1alpha1.ReasonQueueBlocked:
 		return "Raise maxRetries of the policy that decides on the message at the head, or set onFailure to Continue until it is in the failure queue."
 	case v1alpha1.ReasonQueueUnavailable:
-		return "Bring the queue back: start the nodes of RabbitMQ that have it, or grant what the message names. Other queues go on."
+		return "Bring the queue back: start the nodes of RabbitMQ that have it, or grant what the message names. Other queues are not affected."
 	case v1alpha1.ReasonPublishFailing:
 		return "Bring back what the message names: the exchange, lane or queue, its leader, or the right to publish. Messages are held until then, and none is lost."
 	case v1alpha1.ReasonCircuitOpen:

@@ -272,7 +272,7 @@ func hazards(got QueueState) []string {
 		add("it is auto-delete: the broker deletes it with its messages when the last consumer leaves it")
 	}
 	if expires, ok := got.Arguments["x-expires"]; ok {
-		add("its argument x-expires is %s: the broker deletes it with its messages when nobody consumes it for that many milliseconds",
+		add("its argument x-expires is %s: the broker deletes it with its messages when it has no consumer for that many milliseconds",
 			valueText(expires))
 	}
 	for _, limit := range []string{"x-max-length", "x-max-length-bytes"} {
@@ -301,7 +301,7 @@ func (d *differ) deadLetterWarning(got QueueState) string {
 	case exchange == failed:
 		return ""
 	case exchange == "":
-		return "its dead-letter exchange is the default exchange: " + what + "goes on by its key, and not to the failure queue"
+		return "its dead-letter exchange is the default exchange: " + what + "is routed by its key, and not to the failure queue"
 	case !exists:
 		return fmt.Sprintf("its dead-letter exchange %q does not exist: %sis lost: make it", exchange, what)
 	default:

@@ -301,7 +301,7 @@ func TestConflictsNameObjectArgumentValuesAndRemedy(t *testing.T) {
 	}{
 		"a work queue of another type": {
 			func(b *simulated) { b.queue("test", theirs(func(q *topology.QueueState) { q.Type = "classic" })) },
-			`queue "test": type is classic, wanted is quorum; a queue cannot change it in place: set adopt: true to take the queue as it is, ` +
+			`queue "test": type is classic, wanted is quorum; a queue cannot change it in place: set adopt: true to use the queue unchanged, ` +
 				`or choose another name and let this one run empty, or delete it once it is empty`,
 		},
 		"a work queue that is not durable": {
@@ -334,7 +334,7 @@ func TestConflictsNameObjectArgumentValuesAndRemedy(t *testing.T) {
 		},
 		"a producers' exchange of another type": {
 			func(b *simulated) { b.exchange("async", func(e *topology.ExchangeState) { e.Type = "topic" }) },
-			`exchange "async": type is topic, wanted is direct; an exchange cannot change it in place: delete the exchange once nobody uses it, or choose another name`,
+			`exchange "async": type is topic, wanted is direct; an exchange cannot change it in place: delete the exchange once it is unused, or choose another name`,
 		},
 	}
 	for name, c := range cases {

@@ -105,18 +105,18 @@ func appendChange(changes []FieldChange, field string, got, want any) []FieldCha
 func remedyFor(role Role) string {
 	switch role {
 	case RoleProducers:
-		return "an exchange cannot change it in place: delete the exchange once nobody uses it, or choose another name"
+		return "an exchange cannot change it in place: delete the exchange once it is unused, or choose another name"
 	case RoleQuarantine:
 		return "a queue cannot change it in place: give the work queue another name, or delete this one once it is empty"
 	case RoleWork:
-		return "a queue cannot change it in place: set adopt: true to take the queue as it is, or choose another name and let this " +
+		return "a queue cannot change it in place: set adopt: true to use the queue unchanged, or choose another name and let this " +
 			"one run empty, or delete it once it is empty"
 	case RoleFailure:
 		return "a queue cannot change it in place: set spec.failure.queue to another name, or delete the queue once it is empty"
 	case RoleLane:
 		return "a queue cannot change it in place: set spec.prefix to another value, or delete the queue once it is empty"
 	default:
-		return "an exchange cannot change it in place: set spec.prefix to another value, or delete the exchange once nobody uses it"
+		return "an exchange cannot change it in place: set spec.prefix to another value, or delete the exchange once it is unused"
 	}
 }
 

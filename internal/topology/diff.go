@@ -415,7 +415,7 @@ func (d *differ) foreignObstacle(name string) string {
 	exchange, exists := d.observed.Exchanges[name]
 	switch {
 	case !exists:
-		return "it does not exist; spec.queues[].bindings binds to exchanges of others and never makes them"
+		return "it does not exist; spec.queues[].bindings binds to existing exchanges and never creates them"
 	case exchange.Type == TypeHeaders || exchange.Arguments["x-delayed-type"] == TypeHeaders:
 		return "it is a headers exchange, which routes by headers and not by keys"
 	default:

@@ -197,7 +197,7 @@ func TestWarnings(t *testing.T) {
 			broker: func(b *simulated) {
 				b.Bindings = append(b.Bindings, topology.Binding{Source: "async.failed", Destination: "audit"})
 			},
-			want: expectation{warnings: []string{`exchange async.failed: somebody bound "audit"`}},
+			want: expectation{warnings: []string{`exchange async.failed: this private exchange has a binding of others to "audit"`}},
 		},
 		{
 			name: "a user's policy that stops applying is named",

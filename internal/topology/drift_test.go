@@ -67,7 +67,7 @@ func TestBindingsOfOthersAreReportedAndNotRemoved(t *testing.T) {
 		},
 		"out of a private exchange": {
 			bindings: []topology.Binding{bind("async.failed", "audit", ""), bind("async.failed", "copy", "")},
-			want:     []string{`ForeignBinding exchange async.failed: somebody bound "audit" (key ""), "copy" (key "") to this private exchange`},
+			want:     []string{`ForeignBinding exchange async.failed: this private exchange has a binding of others to "audit" (key ""), "copy" (key "")`},
 		},
 		"with a mark of somebody else": {
 			bindings: []topology.Binding{{

@@ -37,8 +37,8 @@ func (d *differ) foreignBindings() {
 		}
 	}
 	for _, source := range slices.Sorted(maps.Keys(outOf)) {
-		d.warnf(KindExchange, source, v1alpha1.ReasonForeignBinding, "somebody bound %s to this private exchange, and gets copies of "+
-			"messages: remove the binding", outOf[source].String())
+		d.warnf(KindExchange, source, v1alpha1.ReasonForeignBinding, "this private exchange has a binding of others to %s, which "+
+			"gets copies of messages: remove the binding", outOf[source].String())
 	}
 	for _, target := range slices.SortedFunc(maps.Keys(into), func(a, b Ref) int { return strings.Compare(a.String(), b.String()) }) {
 		d.warnf(target.Kind, target.Name, v1alpha1.ReasonForeignBinding, d.intrusion(target), into[target].String())

@@ -324,7 +324,7 @@ func TestAQueueOfAFormerNameThatIsNotTakenOverIsTold(t *testing.T) {
 		return all
 	}
 	former := before.QueuesOf(topology.RoleWork)[1]
-	want := "queue " + former + ": previousNames of queue renamed names it, and it is not taken over"
+	want := "queue " + former + ": previousNames of queue renamed names it, but Redrive does not take it over"
 	if got := told(); !strings.Contains(got, want) {
 		t.Errorf("nobody knows whose it is: %s", got)
 	}

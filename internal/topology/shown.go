@@ -18,7 +18,7 @@ func (d *differ) unshown(ways []Binding, to string) (found bool) {
 		found = true
 		problem := Finding{
 			Object: way.ref(), Reason: v1alpha1.ReasonMigrating,
-			Message: fmt.Sprintf("queue %s is to get what comes by it, and the management API does not show its arguments as they are: "+
+			Message: fmt.Sprintf("queue %s is to get what comes by it, and the management API does not show its arguments correctly: "+
 				"bind %s by AMQP in the same way, or take it away", to, to),
 		}
 		if !slices.Contains(d.out.Problems, problem) {

@@ -55,14 +55,14 @@ func (s Shared) Ref() Ref { return Ref{Kind: KindQueue, Name: s.Queue} }
 // Kept says that it stays, why, and what to do.
 func (s Shared) Kept() Finding {
 	return Finding{Object: s.Ref(), Message: fmt.Sprintf("it carries this Transport's mark, is not in spec.queues, and others have bound it (%s): it "+
-		"is kept, with its messages and their bindings, and nobody consumes it here, since a Transport that begins anew cannot tell whether it was "+
-		"adopted before. If it is theirs, nothing is to be done. To have it removed, put it into spec.queues without adopt, and take it out again "+
+		"is kept, with its messages and their bindings, and nobody consumes it here, because a Transport that was created again cannot tell whether it was "+
+		"adopted before. If it is theirs, there is nothing to do. To have it removed, put it into spec.queues without adopt, and take it out again "+
 		"once the Transport is ready", s.By)}
 }
 
 // Unbound says what its removal means.
 func (s Shared) Unbound() Finding {
 	return Finding{Object: s.Ref(), Message: fmt.Sprintf("others have bound it (%s), and their bindings go with it, unless status.adopted of the "+
-		"Transport has it, or the Transport is made anew: then it is kept. If it is theirs, set adopt: true and apply that before it leaves the spec",
+		"Transport has it, or the Transport is created again: then it is kept. If it is theirs, set adopt: true and apply that before it leaves the spec",
 		s.By)}
 }

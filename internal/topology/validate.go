@@ -70,7 +70,7 @@ func (v *validator) exchange() {
 	switch exchange.Type {
 	case v1alpha1.ExchangeDirect, v1alpha1.ExchangeTopic, v1alpha1.ExchangeFanout:
 	default:
-		v.addf("spec.exchange.type", "%q is none of Direct, Topic, Fanout", exchange.Type)
+		v.addf("spec.exchange.type", "%q must be Direct, Topic or Fanout", exchange.Type)
 	}
 }
 

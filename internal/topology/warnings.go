@@ -31,13 +31,13 @@ func (d *differ) formersLeft() {
 			if _, wanted := d.queues[name]; !exists || wanted || d.retiring(name) {
 				continue
 			}
-			why := "it carries no mark of this Transport and is not in status.created, so that it may be somebody else's"
+			why := "it carries no mark of this Transport and is not in status.created, so it may belong to someone else"
 			if claim, claimed := d.claimOn(got.Queue); claimed {
 				why = "it belongs to " + ownerText(claim.owner, d.desired.Owner)
 			} else if d.lettingGo(name) {
 				why = "it was adopted"
 			}
-			d.warnf(KindQueue, name, "", "previousNames of queue %s names it, and it is not taken over: %s. Nobody consumes what is in it. If it is yours, "+
+			d.warnf(KindQueue, name, "", "previousNames of queue %s names it, but Redrive does not take it over: %s. Its messages have no consumer. If it is yours, "+
 				"put it into spec.queues until it is empty; else take its name out of previousNames", want.Name, why)
 		}
 	}
@@ -204,7 +204,7 @@ func harmOf(queue Queue, ours, effective Arguments) string {
 	rejects := strings.HasPrefix(fmt.Sprint(overflow), overflowRejectPublish)
 	switch {
 	case foreign(keyExpires):
-		return "sets expires: the broker deletes the queue with its messages when nobody uses it"
+		return "sets expires: the broker deletes the queue with its messages when it is unused"
 	case queue.Role == RoleLane && foreign(keyMessageTTL):
 		return "sets message-ttl: retries come back too early"
 	case queue.Role == RoleLane && bounded && !rejects:

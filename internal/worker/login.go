@@ -34,7 +34,7 @@ func (l *Login) Target() (amqp.Target, error) {
 	if good == nil {
 		return amqp.Target{}, err
 	}
-	return amqp.TargetOf(*good, l.vhost) //nolint:wrapcheck // it names the key
+	return amqp.TargetOf(*good, l.vhost)
 }
 
 // read returns what the folder has now.

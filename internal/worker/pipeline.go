@@ -168,7 +168,7 @@ func (w *Worker) decide(ctx context.Context, j *job, stages []stage) (o outcome)
 	}()
 	defer func() {
 		if defect := recover(); defect != nil {
-			w.options.Log.Error("defect while handling a message; please report it", "defect", defect, "stack", string(debug.Stack()))
+			w.options.Log.Error("panic while handling a message; please report it", "defect", defect, "stack", string(debug.Stack()))
 			o = outcome{kind: failed, final: message.Final{
 				Reason: reasonInternal, Explanation: fmt.Sprintf("defect in the worker: %v", defect), At: w.options.Now(),
 			}}
@@ -187,7 +187,7 @@ func (w *Worker) decide(ctx context.Context, j *job, stages []stage) (o outcome)
 func (w *Worker) open(j *job) (opened bool) {
 	defer func() {
 		if defect := recover(); defect != nil {
-			w.options.Log.Error("defect while reading a message; please report it", "defect", defect, "stack", string(debug.Stack()))
+			w.options.Log.Error("panic while reading a message; please report it", "defect", defect, "stack", string(debug.Stack()))
 			opened = false
 		}
 	}()

@@ -123,7 +123,7 @@ func compileKey(field, expression string) (*retry.Key, error) {
 	if expression == "" {
 		return nil, nil //nolint:nilnil // there is none
 	}
-	return retry.CompileKey(field, expression) //nolint:wrapcheck // it names the field
+	return retry.CompileKey(field, expression)
 }
 
 // take continues the limit of the same name, or makes one.

@@ -23,7 +23,7 @@ func (w *Worker) Endpoints(gatherer prometheus.Gatherer) http.Handler {
 		_, _ = rw.Write([]byte("ok\n"))
 		// The sessions stand, and messages are handled, with the credentials before.
 		if err := errors.Join(w.consumer.Trouble(), w.publisher.Trouble()); err != nil {
-			_, _ = fmt.Fprintf(rw, "changed credentials are not taken over: %v\n", err)
+			_, _ = fmt.Fprintf(rw, "failed to switch to the new credentials: %v\n", err)
 		}
 	})
 	mux.HandleFunc("GET /status", func(rw http.ResponseWriter, _ *http.Request) {

@@ -101,7 +101,7 @@ func (w *Worker) republish(ctx context.Context, j *job, o outcome) error {
 			w.rounded(j, o, lane, left)
 			return nil
 		case errors.Is(err, amqp.ErrUnpublishable), ctx.Err() != nil:
-			return err //nolint:wrapcheck // the caller tells these errors apart
+			return err
 		case errors.Is(err, amqp.ErrStalled):
 			way.stalled(lane, larger)
 			continue

@@ -103,7 +103,7 @@ func (w *Worker) block(ctx context.Context, j *job, past *redeliveryState, o out
 			w.use(j)
 			past.judged = j.program
 			if o, decided := w.reconsider(j, o); decided {
-				w.options.Log.Info("the queue goes on", "queue", j.queue.Name, "message", j.state.ID, "outcome", o.kind)
+				w.options.Log.Info("queue unblocked", "queue", j.queue.Name, "message", j.state.ID, "outcome", o.kind)
 				past.judged = nil
 				return o
 			}

@@ -88,7 +88,7 @@ func (w *Worker) follow(path, refused string) string {
 		return ""
 	}
 	if err.Error() != refused {
-		w.options.Log.Error("configuration not taken over; the one before stays in force", "error", err, "hash", w.ConfigHash())
+		w.options.Log.Error("failed to reload configuration; keeping the previous one", "error", err, "hash", w.ConfigHash())
 	}
 	return err.Error()
 }

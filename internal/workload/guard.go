@@ -145,7 +145,7 @@ func (g *guard) checkWorker(path *field.Path, own, merged *corev1.Container) {
 	g.refuseIf(!isTrue(security.RunAsNonRoot), context.Child("runAsNonRoot"), "must stay true")
 	g.refuseIf(isZero(security.RunAsUser), context.Child("runAsUser"), "must not be root")
 	g.refuseIf(!equality.Semantic.DeepEqual(own.SecurityContext.Capabilities, security.Capabilities),
-		context.Child("capabilities"), "the worker must go on dropping all capabilities and adding none")
+		context.Child("capabilities"), "the worker must drop all capabilities and add none")
 	g.refuseIf(security.SeccompProfile == nil, context.Child("seccompProfile"), "must stay RuntimeDefault or Localhost")
 }
 

@@ -113,7 +113,7 @@ func TestATemplateThatTakesWhatAWorkerInTheTeamsImageNeeds(t *testing.T) {
 		"a mount without a slash":      {inWorker(`"volumeMounts":[{"mountPath":"etc/redrive/config","name":"redrive-tmp"}]`), atWorker + ".volumeMounts[etc/redrive/config]", "lies over"},
 		"root":                         {inWorker(`"securityContext":{"runAsUser":0}`), atWorker + ".securityContext.runAsUser", "must not be root"},
 		"more privileges":              {inWorker(`"securityContext":{"allowPrivilegeEscalation":true}`), atWorker + ".securityContext.allowPrivilegeEscalation", "must stay false"},
-		"capabilities":                 {inWorker(`"securityContext":{"capabilities":{"add":["NET_BIND_SERVICE"]}}`), atWorker + ".securityContext.capabilities", "dropping all"},
+		"capabilities":                 {inWorker(`"securityContext":{"capabilities":{"add":["NET_BIND_SERVICE"]}}`), atWorker + ".securityContext.capabilities", "drop all"},
 		"nothing that installs":        {installer(`"$patch":"delete"`), inInstall, "cannot be removed"},
 		"what installs does more":      {installer(`"command":["sh"]`), inInstall + ".command", "cannot be changed"},
 		"it installs elsewhere":        {installer(`"args":["--install=/tmp"]`), inInstall + ".args", "cannot be changed"},

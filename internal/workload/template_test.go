@@ -216,7 +216,7 @@ func TestTemplateThatWeakensThePodsSecurity(t *testing.T) {
 		"more privileges":           {inWorker(`"securityContext":{"allowPrivilegeEscalation":true}`), templatePath + ".spec.containers[worker].securityContext.allowPrivilegeEscalation", "must stay false"},
 		"a writable root":           {inWorker(`"securityContext":{"readOnlyRootFilesystem":null}`), templatePath + ".spec.containers[worker].securityContext.readOnlyRootFilesystem", "must stay true"},
 		"the worker perhaps root":   {inWorker(`"securityContext":{"runAsNonRoot":false}`), templatePath + ".spec.containers[worker].securityContext.runAsNonRoot", "must stay true"},
-		"capabilities kept":         {inWorker(`"securityContext":{"capabilities":null}`), templatePath + ".spec.containers[worker].securityContext.capabilities", "dropping all"},
+		"capabilities kept":         {inWorker(`"securityContext":{"capabilities":null}`), templatePath + ".spec.containers[worker].securityContext.capabilities", "drop all"},
 		"an unconfined worker":      {inWorker(`"securityContext":{"seccompProfile":{"type":"Unconfined"}}`), templatePath + ".spec", `seccompProfile (container "worker" must not set securityContext.seccompProfile.type to "Unconfined")`},
 		"no profile of the worker":  {inWorker(`"securityContext":{"seccompProfile":null}`), templatePath + ".spec.containers[worker].securityContext.seccompProfile", "must stay"},
 		"a privileged handler":      {beside(`"securityContext":{"privileged":true}`), templatePath + ".spec", `container "handler" must not set securityContext.privileged=true`},

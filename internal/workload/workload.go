@@ -73,7 +73,7 @@ type Options struct {
 func ConfigMap(t *v1alpha1.Transport, config compile.Config) (*corev1.ConfigMap, error) {
 	data, err := compile.Encode(config)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it names worker and Transport
+		return nil, err
 	}
 	if len(data) > maxConfigMap {
 		return nil, fmt.Errorf("the configuration of worker %q has %d bytes, and a ConfigMap holds %d: use fewer or shorter policies",

@@ -74,7 +74,7 @@ func run() error {
 	if err := publish(channel); err != nil {
 		return err
 	}
-	sayf("the queue goes on")
+	sayf("queue unblocked")
 	return nil
 }
 

@@ -42,7 +42,7 @@ func run(arguments []string) error {
 	case role == "exec":
 		return command(context.Background(), newTeam())
 	case role == "process":
-		return process.Serve(context.Background(), os.Stdin, os.Stdout, newTeam(), atOnce) //nolint:wrapcheck // it says of what
+		return process.Serve(context.Background(), os.Stdin, os.Stdout, newTeam(), atOnce)
 	}
 	flags := flag.NewFlagSet(role, flag.ContinueOnError)
 	listen := flags.String("listen", ":8080", "address to listen on, or the path of a socket")

@@ -81,7 +81,7 @@ func (p *partner) answer(ctx context.Context, shop string, header http.Header, e
 	if entry.Status, err = strconv.Atoi(answer); err != nil {
 		return 0, fmt.Errorf("%q is no answer", answer)
 	}
-	return entry.Status, p.ledger.Report(ctx, shop, entry) //nolint:wrapcheck // it says of what
+	return entry.Status, p.ledger.Report(ctx, shop, entry)
 }
 
 // rules of a message for one of its attempts.

@@ -76,5 +76,5 @@ func command(ctx context.Context, h handler.Handler) error {
 	if err := json.NewEncoder(os.Stdout).Encode(result); err != nil {
 		return fmt.Errorf("write the result: %w", err)
 	}
-	return err //nolint:wrapcheck // for people, on standard error
+	return err
 }
