@@ -67,6 +67,14 @@ func pages() []page {
 			object: "ClusterRole redrive-metrics-reader", source: everywhere, file: "metrics-role.yaml",
 			under: given(metricsSecured), edits: ofRelease("redrive-metrics-reader"),
 		},
+		{
+			object: "ClusterRole redrive-view", source: everywhere, file: "aggregated-roles.yaml",
+			under: given("and (not " + onlySome + ") $.Values.aggregatedRoles.enabled"),
+		},
+		{
+			object: "ClusterRole redrive-edit", source: everywhere, file: "aggregated-roles.yaml",
+			under: given("and (not " + onlySome + ") $.Values.aggregatedRoles.enabled"),
+		},
 		{object: "Service redrive-manager-metrics", source: everywhere, file: "metrics-service.yaml", under: given(metricsOn), edits: []edit{
 			replace("port: 8443", `port: {{ include "redrive.metricsPort" $ }}`),
 		}},
