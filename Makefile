@@ -88,7 +88,7 @@ licenses: ## List the modules in the programs with their licences, and fail wher
 # The files as they are, changed and new ones too, but not the ignored ones, make one tree object before and one after.
 # A copy of the index takes them in, so that the user's own keeps what is staged.
 .PHONY: verify
-verify: ## Check that all that is generated or formatted is up to date. What was not is so afterwards.
+verify: ## Check that generated and formatted files are up to date (it updates them), and the subjects of new commits.
 	@index=$$(mktemp -u) && trap 'rm -f "$$index"' EXIT; \
 	tree() { GIT_INDEX_FILE=$$index git add --all && GIT_INDEX_FILE=$$index git write-tree; }; \
 	before=$$(tree); \
@@ -101,6 +101,7 @@ verify: ## Check that all that is generated or formatted is up to date. What was
 		echo "In this folder that is done now: look at them and commit them." >&2; \
 		exit 1; \
 	fi
+	@hack/commits.sh
 	@echo "verify: all up to date"
 
 .PHONY: verify-crds

@@ -389,3 +389,32 @@ func TestJSONExamplesAreValid(t *testing.T) {
 		}
 	}
 }
+
+// The house in CONTRIBUTING is the tree: each package of internal has its line, and each line its package.
+func TestTheHouseListsEachPackage(t *testing.T) {
+	text, err := os.ReadFile("../CONTRIBUTING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := map[string]bool{}
+	for _, match := range regexp.MustCompile(`(?m)^internal/(\S+)/ `).FindAllSubmatch(text, -1) {
+		listed[string(match[1])] = true
+	}
+	folders, err := os.ReadDir("../internal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := map[string]bool{"test*": true}
+	for _, folder := range folders {
+		name := folder.Name()
+		there[name] = true
+		if !listed[name] && !strings.HasPrefix(name, "test") {
+			t.Errorf("CONTRIBUTING lists no internal/%s/", name)
+		}
+	}
+	for name := range listed {
+		if !there[name] {
+			t.Errorf("CONTRIBUTING lists internal/%s/, which does not exist", name)
+		}
+	}
+}
