@@ -1,10 +1,10 @@
 package v1alpha1
 
-// Autoscaling lets the number of pods follow the messages that are there for them.
+// Autoscaling scales the pods of a worker group with its backlog.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.min) || self.min <= self.max",message="min must not be more than max"
 type Autoscaling struct {
-	// min is the number of pods that stay when there is nothing to do. Left out, it is 1. 0 needs KEDA; without it one stays.
+	// min is the number of pods without a backlog. Default: 1. 0 needs KEDA; without KEDA one pod keeps running.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
@@ -16,7 +16,7 @@ type Autoscaling struct {
 	// +kubebuilder:validation:Maximum=1000
 	Max int32 `json:"max"`
 
-	// messagesPerPod is how many messages, waiting or in hand, ask for one pod. Left out, it is 100.
+	// messagesPerPod is the number of messages, ready or unacknowledged, for each pod. Default: 100.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000

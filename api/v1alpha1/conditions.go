@@ -3,13 +3,13 @@ package v1alpha1
 // Condition types. Ready is always there and is computed from the others; Reconciling and Stalled are there only while
 // they are true, as kstatus expects it.
 const (
-	// ReadyCondition is true when the broker and the cluster are as the spec asks for.
+	// ReadyCondition is true when the broker and the cluster match the spec.
 	ReadyCondition = "Ready"
-	// ReconcilingCondition is true while the operator works towards the spec, or waits to try again by itself.
+	// ReconcilingCondition is true while the operator works towards the spec, or waits to retry.
 	ReconcilingCondition = "Reconciling"
-	// StalledCondition is true when only a change by the user can lead further.
+	// StalledCondition is true when only a change by the user can help.
 	StalledCondition = "Stalled"
-	// DegradedCondition is true while something works, but not as the user may believe. It never affects Ready.
+	// DegradedCondition is true while something works, but not as the user may expect. It never affects Ready.
 	DegradedCondition = "Degraded"
 )
 
@@ -47,7 +47,7 @@ const (
 	ReasonConflict = "Conflict"
 	// ReasonWorkloadInvalid says that a worker's Deployment was refused, mostly for its template.
 	ReasonWorkloadInvalid = "WorkloadInvalid"
-	// ReasonDeleting says that the objects are on their way out.
+	// ReasonDeleting says that the objects are being deleted.
 	ReasonDeleting = "Deleting"
 	// ReasonDeletionBlocked says which queues still hold messages and so are not deleted.
 	ReasonDeletionBlocked = "DeletionBlocked"
@@ -57,29 +57,32 @@ const (
 	ReasonDestinationFull = "DestinationFull"
 	// ReasonQueueBlocked stands on a Degraded condition: a strictly ordered queue stops at a message that was given up.
 	ReasonQueueBlocked = "QueueBlocked"
-	// ReasonConflictingBrokerPolicy stands on a Degraded condition: a RabbitMQ policy of others makes a queue or exchange lose, shorten or
-	// refuse what it must keep.
+	// ReasonConflictingBrokerPolicy stands on a Degraded condition: a RabbitMQ policy that is not Redrive's makes a
+	// queue or exchange lose, expire or refuse messages that it must keep.
 	ReasonConflictingBrokerPolicy = "ConflictingBrokerPolicy"
 	// ReasonHandlerNotReady stands on a Degraded condition: a handler cannot take messages, and so none are taken from the queues. Its
 	// readiness URL does not answer, or its processes do not start.
 	ReasonHandlerNotReady = "HandlerNotReady"
-	// ReasonQueueUnavailable stands on a Degraded condition: workers cannot consume a queue, such as a quorum queue without a leader. Other
-	// queues go on.
+	// ReasonQueueUnavailable stands on a Degraded condition: workers cannot consume a queue, such as a quorum queue
+	// without a leader. Workers consume the others.
 	ReasonQueueUnavailable = "QueueUnavailable"
-	// ReasonPublishFailing stands on a Degraded condition: RabbitMQ takes nothing of what workers publish to an exchange, lane or queue, and so
-	// they hold messages.
+	// ReasonPublishFailing stands on a Degraded condition: RabbitMQ accepts no messages from workers for an exchange,
+	// lane or queue; the workers hold them.
 	ReasonPublishFailing = "PublishFailing"
-	// ReasonCircuitOpen stands on a Degraded condition: workers leave their handler alone, because its calls fail or are slow.
+	// ReasonCircuitOpen stands on a Degraded condition: workers do not call their handler, because its calls fail or
+	// are slow.
 	ReasonCircuitOpen = "CircuitOpen"
-	// ReasonRetryBudgetExhausted stands on a Degraded condition: retries wait, because they are more than the budget allows.
+	// ReasonRetryBudgetExhausted stands on a Degraded condition: retries wait, because they exceed the retry budget.
 	ReasonRetryBudgetExhausted = "RetryBudgetExhausted"
-	// ReasonMessagesQuarantined stands on a Degraded condition: messages that came back from a worker that ended are handled one by one.
+	// ReasonMessagesQuarantined stands on a Degraded condition: messages of a worker that ended are handled one by one.
 	ReasonMessagesQuarantined = "MessagesQuarantined"
-	// ReasonPolicyOverridden stands on a Degraded condition: of a RabbitMQ policy of ours and one of others only one applies.
+	// ReasonPolicyOverridden stands on a Degraded condition: only one of a RabbitMQ policy of Redrive and one of others
+	// applies.
 	ReasonPolicyOverridden = "PolicyOverridden"
-	// ReasonForeignBinding stands on a Degraded condition: a binding of others leads into our queues or out of our exchanges.
+	// ReasonForeignBinding stands on a Degraded condition: a binding that is not in the spec leads into queues or out
+	// of exchanges of the Transport.
 	ReasonForeignBinding = "ForeignBinding"
-	// ReasonOther stands on a Degraded condition of any other cause. Where there are several, the first of this list that holds is
-	// the reason, and the message tells of all.
+	// ReasonOther stands on a Degraded condition of any other cause. If there are several causes, the reason is the
+	// first of this list, and the message lists all.
 	ReasonOther = "Other"
 )

@@ -5,8 +5,9 @@ package v1alpha1
 // +kubebuilder:validation:XValidation:rule="[has(self.http), has(self.exec), has(self.process), has(self.inProcess)].filter(x, x).size() == 1",message="a handler needs exactly one of: http, exec, process, inProcess"
 // +kubebuilder:validation:XValidation:rule="has(self.image) || !(has(self.exec) || has(self.process) || has(self.inProcess))",message="exec, process and inProcess run in the team's own image: image names it"
 type Handler struct {
-	// image of the team's own program. The worker runs in it for exec, process and inProcess. For http it is run beside the
-	// worker, in a container named "handler"; left out, the URL is served by something else. `redrive run` does not use it.
+	// image of the team's own program. For exec, process and inProcess the worker runs in this image. For http it runs
+	// beside the worker, in a container named "handler"; without it, something else serves the URL. `redrive run`
+	// ignores it.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
@@ -21,7 +22,7 @@ type Handler struct {
 	// +optional
 	Exec *ExecHandler `json:"exec,omitempty"`
 
-	// process hands messages to a pool of processes that stay.
+	// process passes messages to a pool of long-running processes.
 	// +optional
 	Process *ProcessHandler `json:"process,omitempty"`
 
@@ -37,14 +38,14 @@ type Handler struct {
 type HTTPFormat string
 
 const (
-	// HTTPFormatRaw posts the body as it is, with the message's headers and Redrive's own beside it.
+	// HTTPFormatRaw posts the body unchanged, with the headers of the message and those of Redrive.
 	HTTPFormatRaw HTTPFormat = "Raw"
 	// HTTPFormatCloudEvents is Raw with the attributes of a CloudEvent in binary content mode.
 	HTTPFormatCloudEvents HTTPFormat = "CloudEvents"
 )
 
-// HTTPHandler posts each message to a URL. A status of 200 to 299 is success; everything else, and no answer at all, is
-// a failure that the retry policy decides on.
+// HTTPHandler posts each message to a URL. A status of 200 to 299 is success. The retry policy decides on any other
+// answer, and on a missing one.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.tls) || !isURL(self.url) || url(self.url).getScheme() == 'https'",message="tls is for an https URL"
 type HTTPHandler struct {
@@ -65,33 +66,33 @@ type HTTPHandler struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(/[A-Za-z0-9._-]*[A-Za-z0-9_-][A-Za-z0-9._-]*)+$')",message="unixSocket must be an absolute path of letters, digits, '.', '_' and '-', without '..'"
 	UnixSocket *string `json:"unixSocket,omitempty"`
 
-	// format of the request: Raw, or CloudEvents for binary content mode. Left out, it is Raw.
+	// format of the request: Raw, or CloudEvents for binary content mode. Default: Raw.
 	// +optional
 	Format *HTTPFormat `json:"format,omitempty"`
 
-	// headers says which headers of a message are headers of the request, and under which names. Left out, all are, with
-	// Redrive-Header- before their names, as long as they are at most 64 and 8 KiB.
+	// headers says which headers of a message become headers of the request, and under which names. Default: all, at
+	// most 64 of them and 8 KiB, with the prefix Redrive-Header-.
 	// +optional
 	Headers *HTTPHeaders `json:"headers,omitempty"`
 
-	// tls says whom an https URL is trusted by. Left out, it is the certificate authorities of the image.
+	// tls sets the certificate authorities for an https URL. Default: those of the image.
 	// +optional
 	TLS *HTTPTLS `json:"tls,omitempty"`
 
-	// keepAlive lets connections serve one request after the other. With false each request has a connection of its own, so that no answer
-	// of an HTTP/1.1 server can be taken for that of another request. Left out, it is true.
+	// keepAlive reuses connections. With false each request has a connection of its own, so that no answer of an
+	// HTTP/1.1 server can be taken for that of another request. Default: true.
 	// +optional
 	KeepAlive *bool `json:"keepAlive,omitempty"`
 
-	// headersSecretRef names a Secret of this namespace each key of which is a header of every request, such as
-	// Authorization. A changed Secret is taken over without a restart.
+	// headersSecretRef names a Secret of this namespace. Each of its keys is a header of every request, such as
+	// Authorization. Workers reload a changed Secret without a restart.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self.name.matches('^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$')",message="headersSecretRef must name a Secret"
 	HeadersSecretRef *LocalReference `json:"headersSecretRef,omitempty"`
 
-	// readinessURL is asked with GET before messages are taken from the queues, and again and again: while it does not answer
-	// with 200 to 299, none are, and no attempt is counted. unixSocket, tls and headersSecretRef hold for it too where it has
-	// the scheme, host and port of url. Left out, the handler is taken to be ready.
+	// readinessURL is requested with GET before the worker consumes, and repeatedly afterwards. While it does not
+	// answer with 200 to 299, the worker consumes nothing and counts no attempts. unixSocket, tls and headersSecretRef
+	// apply to it if it has the scheme, host and port of url. Default: none; the handler counts as ready.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
@@ -101,10 +102,11 @@ type HTTPHandler struct {
 	ReadinessURL *string `json:"readinessURL,omitempty"` //nolint:tagliatelle // as Kubernetes spells initialisms: clusterIP
 }
 
-// HTTPHeaders says which headers of a message are headers of the request.
+// HTTPHeaders says which headers of a message become headers of the request.
 // +kubebuilder:validation:XValidation:rule="!has(self.prefix) || self.prefix != 'None' || has(self.allow)",message="with the prefix None allow must name the headers"
 type HTTPHeaders struct {
-	// allow are the names of the headers that go on, case included; with an asterisk at the end all that begin so. Left out, all go on.
+	// allow lists the names of the headers to pass, case-sensitive; a name that ends with an asterisk matches a prefix.
+	// Default: all.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -114,8 +116,9 @@ type HTTPHeaders struct {
 	// +kubebuilder:validation:items:Pattern="^[^*]*[*]?$"
 	Allow []string `json:"allow,omitempty"`
 
-	// prefix stands before their names: words of letters and digits, with a dash after each. None is for no prefix; what a request says of
-	// itself, such as Host, Authorization and Origin, is left out then, even where allow names it. Left out, it is Redrive-Header-.
+	// prefix of their names: words of letters and digits, with a dash after each. None means no prefix; headers with a
+	// meaning of their own for a request, such as Host, Authorization and Origin, are then left out, even if allow
+	// names them. Default: Redrive-Header-.
 	// +optional
 	// +kubebuilder:validation:MinLength=2
 	// +kubebuilder:validation:MaxLength=40
@@ -124,10 +127,10 @@ type HTTPHeaders struct {
 	Prefix *string `json:"prefix,omitempty"`
 }
 
-// HTTPTLS says whom an https URL is trusted by.
+// HTTPTLS sets the certificate authorities for an https URL.
 type HTTPTLS struct {
-	// caSecretRef names the key of a Secret of this namespace that holds certificates in PEM. They stand in place of the
-	// image's own. Changed ones are taken over without a restart.
+	// caSecretRef names the key of a Secret of this namespace that holds certificates in PEM. They replace those of the
+	// image. Workers reload changed ones without a restart.
 	// +required
 	CASecretRef SecretKeyReference `json:"caSecretRef"`
 }
@@ -140,7 +143,7 @@ type SecretKeyReference struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
-	// key in it. Left out, it is ca.crt.
+	// key in the Secret. Default: ca.crt.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -161,7 +164,7 @@ type ExecHandler struct {
 	Command []string `json:"command"`
 }
 
-// ProcessHandler hands messages to processes that stay, over their standard input and output.
+// ProcessHandler passes messages to long-running processes, over their standard input and output.
 type ProcessHandler struct {
 	// command and its arguments, without a shell. It speaks Redrive's process protocol.
 	// +required
@@ -173,39 +176,39 @@ type ProcessHandler struct {
 	// +kubebuilder:validation:XValidation:rule="self[0] != ''",message="command must begin with the name of a program"
 	Command []string `json:"command"`
 
-	// processes is the largest number of them in a pod, and one more while one is replaced; they are started as they are needed.
-	// Left out, it is the worker's concurrency.
+	// processes is the largest number of processes in a pod, with one more while one is replaced. The worker starts
+	// them on demand. Default: the concurrency of the worker.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
 	Processes *int32 `json:"processes,omitempty"`
 
-	// startTimeout is the time that a process has to say hello, 100ms to 15m. Left out, it is 30s.
+	// startTimeout is the time for a process to say hello, 100ms to 15m. Default: 30s.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('100ms') && duration(self) <= duration('15m')",message="startTimeout is between 100ms and 15m"
 	StartTimeout *Duration `json:"startTimeout,omitempty"`
 
-	// recycle says when a process is replaced by a new one, between two messages. Left out, it never is.
+	// recycle says when the worker replaces a process by a new one, between two messages. Default: never.
 	// +optional
 	Recycle *Recycle `json:"recycle,omitempty"`
 }
 
-// Recycle says when a process is replaced by a new one: whichever comes first.
+// Recycle says when the worker replaces a process by a new one: whichever limit comes first.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.messages) || has(self.age) || has(self.memory)",message="recycle needs messages, age or memory"
 type Recycle struct {
-	// messages that a process handles.
+	// messages is the number of messages that a process handles.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000000
 	Messages *int64 `json:"messages,omitempty"`
 
-	// age of a process, 1s to 720h.
+	// age is the longest life of a process, 1s to 720h.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('720h')",message="age is between 1s and 720h"
 	Age *Duration `json:"age,omitempty"`
 
-	// memory that a process has resident, such as 256Mi. Linux only.
+	// memory is the largest resident memory of a process, such as 256Mi. Linux only.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{0,5}(Mi|Gi)$`

@@ -8,7 +8,7 @@ import "k8s.io/apimachinery/pkg/util/intstr"
 type RateLimitType string
 
 const (
-	// RateLimitTokenBucket allows for bursts after a pause.
+	// RateLimitTokenBucket allows bursts after a pause.
 	RateLimitTokenBucket RateLimitType = "TokenBucket"
 	// RateLimitLeakyBucket spaces calls evenly.
 	RateLimitLeakyBucket RateLimitType = "LeakyBucket"
@@ -26,8 +26,8 @@ const (
 	RateLimitScopeWorkers RateLimitScope = "Workers"
 )
 
-// RateLimit bounds how many messages a second reach the handler. A message over the limit waits its turn: no attempt is
-// counted, and messages with other keys pass it by.
+// RateLimit limits the messages per second that reach the handler. A message over the limit waits: no attempt is
+// counted, and messages with other keys overtake it.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.burst) || !has(self.type) || self.type == 'TokenBucket'",message="burst belongs to type TokenBucket: a LeakyBucket has none"
 type RateLimit struct {
@@ -38,112 +38,112 @@ type RateLimit struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
 
-	// type is TokenBucket (up to burst at once after a pause) or LeakyBucket (evenly spaced). Left out, it is TokenBucket.
+	// type is TokenBucket (up to burst at once after a pause) or LeakyBucket (evenly spaced). Default: TokenBucket.
 	// +optional
 	Type RateLimitType `json:"type,omitempty"`
 
-	// perSecond is the number of messages a second: a whole number from 1, or a decimal in quotes such as "0.5".
+	// perSecond is the number of messages per second: a whole number from 1, or a quoted decimal such as "0.5".
 	// +required
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:MaxLength=10
 	// +kubebuilder:validation:Pattern=`^(0\.([1-9][0-9]{0,2}|0[1-9][0-9]?|00[1-9])|[1-9][0-9]{0,5}(\.[0-9]{1,3})?)$`
 	PerSecond intstr.IntOrString `json:"perSecond"`
 
-	// burst of a TokenBucket is the number of messages that pass at once after a pause. Left out, it is perSecond, rounded
+	// burst of a TokenBucket is the number of messages that may pass at once after a pause. Default: perSecond, rounded
 	// up.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000
 	Burst *int32 `json:"burst,omitempty"`
 
-	// scope is Pod (each pod has the whole rate) or Workers (the rate is divided by the replicas, and follows them when
-	// they are scaled). Left out, it is Workers.
+	// scope is Pod (each pod has the whole rate) or Workers (the pods share the rate, also when they are scaled).
+	// Default: Workers.
 	// +optional
 	Scope RateLimitScope `json:"scope,omitempty"`
 
-	// key is a CEL expression over message that gives a text, such as message.headers.partner: each text has a limit of
-	// its own. A message on which it fails has the key "". Left out, all messages share the limit.
+	// key is a CEL expression over message that returns a string, such as message.headers.partner. Each value has a
+	// limit of its own; if the expression fails, the value is "". Default: all messages share the limit.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
 	Key *string `json:"key,omitempty"`
 }
 
-// RetryBudget bounds the retries of a worker's pod, so that they never become the larger part of its calls. A retry over the
-// budget waits for its turn in a fallback queue; no attempt is counted.
+// RetryBudget limits the retries of a worker pod to a share of its first attempts. A retry over the budget waits in a
+// lane; no attempt is counted.
 type RetryBudget struct {
-	// percent of the first attempts within the window that may be made again.
+	// percent is the largest number of retries for each hundred first attempts within the window.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
 	Percent int32 `json:"percent"`
 
-	// window over which attempts are counted, 1s to 1h. Left out, it is 1m.
+	// window over which attempts are counted, 1s to 1h. Default: 1m.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('1h')",message="window is between 1s and 1h"
 	Window *Duration `json:"window,omitempty"`
 
-	// minPerSecond is the number of retries a second that are always allowed. Left out, it is 1.
+	// minPerSecond is the number of retries per second that are always allowed. Default: 1.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100000
 	MinPerSecond *int32 `json:"minPerSecond,omitempty"`
 }
 
-// CircuitBreaker stops calling a handler that is failing, or too slow, until it works again. While it is open no attempt is
-// counted. Timeouts, crashes, lost connections, exit codes, exceptions, and answers of 500 and above, 408 and 429 are failures. An
-// answer below 500, and the advice to fail or to drop the message, show that the handler works.
+// CircuitBreaker stops calling a handler that fails or is too slow until it works again. While it is open no attempt is
+// counted. Timeouts, crashes, lost connections, exit codes, exceptions, and answers of 500 and above, 408 and 429 are
+// failures. Other answers below 500, and the advice to fail or to drop the message, show that the handler works.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.slowPercent) || has(self.slowAfter)",message="slowPercent needs slowAfter"
 // +kubebuilder:validation:XValidation:rule="!has(self.openFor) || !has(self.maxOpenFor) || duration(self.openFor) <= duration(self.maxOpenFor)",message="openFor is longer than maxOpenFor"
 type CircuitBreaker struct {
-	// failurePercent of the calls within the window that opens the breaker. Left out, it is 50.
+	// failurePercent is the share of failed calls within the window that opens the breaker. Default: 50.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	FailurePercent *int32 `json:"failurePercent,omitempty"`
 
-	// slowAfter is the duration from which on a call is slow. Left out, none is.
+	// slowAfter is the duration from which a call counts as slow. Default: no call is slow.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1ms') && duration(self) <= duration('15m')",message="slowAfter is between 1ms and 15m"
 	SlowAfter *Duration `json:"slowAfter,omitempty"`
 
-	// slowPercent of the calls within the window that opens the breaker when they are slow. Left out, it is 80.
+	// slowPercent is the share of slow calls within the window that opens the breaker. Default: 80.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	SlowPercent *int32 `json:"slowPercent,omitempty"`
 
-	// minimumCalls within the window before the breaker judges. Left out, it is 20.
+	// minimumCalls is the number of calls within the window before the breaker may open. Default: 20.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100000
 	MinimumCalls *int32 `json:"minimumCalls,omitempty"`
 
-	// window over which calls are counted, 1s to 1h. Left out, it is 30s.
+	// window over which calls are counted, 1s to 1h. Default: 30s.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('1h')",message="window is between 1s and 1h"
 	Window *Duration `json:"window,omitempty"`
 
-	// openFor is how long the handler is left alone before the first probe, 1s to 1h. It doubles with each probe that fails.
-	// Left out, it is 10s, or maxOpenFor where that is shorter.
+	// openFor is the time before the first probe, 1s to 1h. It doubles with each failed probe. Default: 10s, or
+	// maxOpenFor if that is shorter.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('1h')",message="openFor is between 1s and 1h"
 	OpenFor *Duration `json:"openFor,omitempty"`
 
-	// maxOpenFor is the longest time between two probes, 1s to 1h. Left out, it is 1m, or openFor where that is longer.
+	// maxOpenFor is the longest time between two probes, 1s to 1h. Default: 1m, or openFor if that is longer.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('1h')",message="maxOpenFor is between 1s and 1h"
 	MaxOpenFor *Duration `json:"maxOpenFor,omitempty"`
 
-	// openOnRetryAfter opens the breaker at once when a failure says for how long to leave the partner alone (Retry-After), for
-	// that long and maxOpenFor at most. Left out, such a failure is one among others.
+	// openOnRetryAfter opens the breaker at once when a failure asks for a pause (Retry-After), for that long and at
+	// most maxOpenFor. Default: false; such a failure counts like any other.
 	// +optional
 	OpenOnRetryAfter *bool `json:"openOnRetryAfter,omitempty"`
 
-	// key is a CEL expression over message that gives a text, such as message.headers.partner: each text has a breaker of
-	// its own, and only its messages wait, in fallback queues, while it is open. A message on which it fails has the key
-	// "". Left out, there is one breaker, and the pod consumes nothing while it is open.
+	// key is a CEL expression over message that returns a string, such as message.headers.partner. Each value has a
+	// breaker of its own, and only its messages wait, in lanes, while it is open; if the expression fails, the value is
+	// "". Default: one breaker for all; the pod consumes nothing while it is open.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048

@@ -12,7 +12,7 @@ const (
 	ActionRetry Action = "Retry"
 	// ActionFail moves the message to the failure queue at once.
 	ActionFail Action = "Fail"
-	// ActionDrop acknowledges the message and forgets it.
+	// ActionDrop acknowledges the message without further handling.
 	ActionDrop Action = "Drop"
 )
 
@@ -38,7 +38,7 @@ const (
 type JitterType string
 
 const (
-	// JitterNone keeps the delay as it is.
+	// JitterNone does not change the delay.
 	JitterNone JitterType = "None"
 	// JitterProportional draws from the delay plus or minus a percentage of it.
 	JitterProportional JitterType = "Proportional"
@@ -58,21 +58,21 @@ type RetryPriority string
 const (
 	// RetryPriorityHigher lets a retry overtake the messages that wait in its queue.
 	RetryPriorityHigher RetryPriority = "Higher"
-	// RetryPrioritySame leaves the priority as the producer set it.
+	// RetryPrioritySame keeps the priority that the producer set.
 	RetryPrioritySame RetryPriority = "Same"
 	// RetryPriorityLower lets messages that wait with a priority of their own go first.
 	RetryPriorityLower RetryPriority = "Lower"
 )
 
-// HandlerAdvice says whether the handler's word goes before the policy.
+// HandlerAdvice says whether the advice of the handler takes precedence over the policy.
 //
 // +kubebuilder:validation:Enum=Follow;Ignore
 type HandlerAdvice string
 
 const (
-	// HandlerAdviceFollow does what the handler asks for with a failed message, and asks the policy where it asks for nothing.
+	// HandlerAdviceFollow follows the advice of the handler on a failed message; without advice the policy decides.
 	HandlerAdviceFollow HandlerAdvice = "Follow"
-	// HandlerAdviceIgnore decides as if the handler had asked for nothing.
+	// HandlerAdviceIgnore ignores the advice of the handler.
 	HandlerAdviceIgnore HandlerAdvice = "Ignore"
 )
 
@@ -85,15 +85,15 @@ type Jitter struct {
 	// +required
 	Type JitterType `json:"type"`
 
-	// percent of the delay that Proportional adds or takes away at most.
+	// percent is the largest share of the delay that Proportional adds or subtracts.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	Percent *int32 `json:"percent,omitempty"`
 }
 
-// Backoff is the sequence of delays between retries. What is left out is filled by fixed values that status.schedule
-// shows; nothing is inherited from another backoff.
+// Backoff is the sequence of delays between retries. Omitted fields have fixed defaults, which status.schedule shows;
+// nothing is inherited from another backoff.
 //
 // +kubebuilder:validation:XValidation:rule="self.type == 'Explicit' ? has(self.delays) : !has(self.delays)",message="delays belongs to type Explicit, which needs it, and to no other"
 // +kubebuilder:validation:XValidation:rule="self.type != 'Explicit' || !has(self.delay)",message="type Explicit takes delays, not delay"
@@ -107,23 +107,23 @@ type Backoff struct {
 	// +required
 	Type BackoffType `json:"type"`
 
-	// delay before the first retry: 100ms to 720h. Left out, it is 1s.
+	// delay before the first retry: 100ms to 720h. Default: 1s.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('100ms') && duration(self) <= duration('720h')",message="a delay is between 100ms and 720h"
 	Delay *Duration `json:"delay,omitempty"`
 
-	// step that Linear adds before each further retry. Left out, it is delay.
+	// step that Linear adds before each further retry. Default: delay.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('720h')",message="step is at most 720h"
 	Step *Duration `json:"step,omitempty"`
 
-	// multiplier of Exponential: a decimal number in quotes from "1" to "99.999". Left out, it is "2".
+	// multiplier of Exponential: a decimal number in quotes from "1" to "99.999". Default: "2".
 	// +optional
 	// +kubebuilder:validation:MaxLength=6
 	// +kubebuilder:validation:Pattern=`^[1-9][0-9]?(\.[0-9]{1,3})?$`
 	Multiplier *string `json:"multiplier,omitempty"`
 
-	// maxDelay is the longest delay, jitter included. Left out, it is 1m, or delay where that is longer.
+	// maxDelay is the longest delay, jitter included. Default: 1m, or delay where that is longer.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('100ms') && duration(self) <= duration('720h')",message="maxDelay is between 100ms and 720h"
 	MaxDelay *Duration `json:"maxDelay,omitempty"`
@@ -136,7 +136,7 @@ type Backoff struct {
 	// +kubebuilder:validation:items:XValidation:rule="duration(self) >= duration('100ms') && duration(self) <= duration('720h')",message="a delay is between 100ms and 720h"
 	Delays []Duration `json:"delays,omitempty"`
 
-	// jitter spreads each delay at random. Left out, there is none.
+	// jitter spreads each delay at random. Default: none.
 	// +optional
 	Jitter *Jitter `json:"jitter,omitempty"`
 }
@@ -147,27 +147,29 @@ type Backoff struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.maxDelay) || has(self.delayFrom)",message="maxDelay bounds delayFrom, which is missing"
 // +kubebuilder:validation:XValidation:rule="!(has(self.unlimited) && self.unlimited && has(self.maxRetries))",message="unlimited and maxRetries exclude each other"
 type Strategy struct {
-	// name of the strategy; it stands in headers, metrics and logs.
+	// name of the strategy, as headers, metrics and logs show it.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
 
-	// priority orders the strategies: the highest is asked first, equal ones in the order of the list. Left out, it is 0.
+	// priority orders the strategies: Redrive evaluates the highest first, and equal ones in the order of the list.
+	// Default: 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=-1000000
 	// +kubebuilder:validation:Maximum=1000000
 	Priority *int32 `json:"priority,omitempty"`
 
-	// when is a CEL expression over message, error, attempt, retries, age and now that gives a bool. An expression that
-	// fails at run time does not match.
+	// when is a CEL expression over message, error, attempt, retries, age and now that returns a bool. An expression
+	// that fails at run time does not match.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
 	When string `json:"when"`
 
-	// action is Retry, Fail (to the failure queue, at once) or Drop (acknowledged and forgotten). Left out, it is Retry.
+	// action is Retry, Fail (move to the failure queue at once) or Drop (acknowledge without further handling).
+	// Default: Retry.
 	// +optional
 	Action Action `json:"action,omitempty"`
 
@@ -175,25 +177,25 @@ type Strategy struct {
 	// +optional
 	Unlimited *bool `json:"unlimited,omitempty"`
 
-	// delayFrom is a CEL expression that gives the delay as a duration, such as error.retryAfter. Where it gives none, or
-	// fails, the backoff decides.
+	// delayFrom is a CEL expression that returns the delay as a duration, such as error.retryAfter. If it returns none,
+	// or fails, the backoff decides.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
 	DelayFrom *string `json:"delayFrom,omitempty"`
 
-	// maxDelay bounds delayFrom. Left out, it is 1h.
+	// maxDelay is the upper bound of delayFrom. Default: 1h.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('100ms') && duration(self) <= duration('720h')",message="maxDelay is between 100ms and 720h"
 	MaxDelay *Duration `json:"maxDelay,omitempty"`
 
-	// maxRetries replaces the policy's and counts this strategy's own consecutive decisions.
+	// maxRetries replaces that of the policy and counts consecutive decisions of this strategy.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000000
 	MaxRetries *int32 `json:"maxRetries,omitempty"`
 
-	// backoff replaces the policy's whole and counts this strategy's own consecutive decisions.
+	// backoff replaces that of the policy completely and counts consecutive decisions of this strategy.
 	// +optional
 	Backoff *Backoff `json:"backoff,omitempty"`
 }
@@ -203,7 +205,7 @@ type Strategy struct {
 // +kubebuilder:validation:Enum=HTTP
 type StrategyPreset string
 
-// PresetHTTP fails at once what an HTTP answer says no retry will change.
+// PresetHTTP fails a message at once when the HTTP answer says that no retry will help.
 const PresetHTTP StrategyPreset = "HTTP"
 
 // StrategyInclude names a source of strategies: another policy, or a preset.
@@ -223,62 +225,62 @@ type StrategyInclude struct {
 	Preset StrategyPreset `json:"preset,omitempty"`
 }
 
-// RetryPolicySpec says how failures are retried.
+// RetryPolicySpec describes how failures are retried.
 //
 // +kubebuilder:validation:XValidation:rule="!(has(self.unlimited) && self.unlimited) || !has(self.maxRetries) || self.maxRetries == 3",message="unlimited and maxRetries exclude each other: leave one of them out"
 type RetryPolicySpec struct {
-	// maxRetries is the number of retries after the first attempt; 0 turns retries off.
+	// maxRetries is the number of retries after the first attempt; 0 disables retries.
 	// +optional
 	// +kubebuilder:default=3
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000000
 	MaxRetries *int32 `json:"maxRetries,omitempty"`
 
-	// unlimited retries every failure, but for those that a strategy decides otherwise, until maxAge ends it. maxRetries, which
-	// is left out then, counts for nothing. Left out, retries are limited.
+	// unlimited retries every failure on which no strategy decides otherwise, until maxAge ends the retries. It
+	// excludes maxRetries. Default: false.
 	// +optional
 	Unlimited *bool `json:"unlimited,omitempty"`
 
-	// maxAge ends the retries of a message that long after its first failure, unlimited ones too.
+	// maxAge ends the retries of a message this long after its first failure, unlimited ones too.
 	// +optional
 	// +kubebuilder:default="24h"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('8760h')",message="maxAge is between 1s and 8760h"
 	MaxAge *Duration `json:"maxAge,omitempty"`
 
-	// immediate is the number of further tries at once, in the worker, before a message waits for its first retry. They are
-	// for failures that no strategy decides on, count as attempts and not as retries, and have the worker's timeout each.
-	// Left out, there are none.
+	// immediate is the number of further attempts in the worker, without delay, before a message waits for its first
+	// retry. They apply to failures on which no strategy decides, count as attempts and not as retries, and have the
+	// timeout of the worker each. Default: 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10
 	Immediate *int32 `json:"immediate,omitempty"`
 
-	// backoff is the sequence of delays. Left out, it is Exponential: 1s, doubled each time, at most 1m, no jitter.
+	// backoff is the sequence of delays. Default: Exponential from 1s, doubled each time, at most 1m, no jitter.
 	// +optional
 	Backoff *Backoff `json:"backoff,omitempty"`
 
 	// retryPriority is Higher (a retry overtakes the messages that wait in its queue), Same, or Lower (messages with a
-	// priority go first). It has an effect on quorum queues of RabbitMQ 4.0 and later. The handler and the failure queue see
-	// the producer's priority.
+	// priority go first). It affects quorum queues of RabbitMQ 4.0 and later. The handler and the failure queue see the
+	// priority that the producer set.
 	// +optional
 	// +kubebuilder:default=Same
 	RetryPriority RetryPriority `json:"retryPriority,omitempty"`
 
-	// handlerAdvice is Follow (what the handler asks for with a failed message is done, before any strategy is asked: no retry,
-	// a retry that does not count against maxRetries, or to forget it) or Ignore.
+	// handlerAdvice is Follow (the advice of the handler on a failed message takes precedence over the strategies:
+	// fail, drop, or a retry that does not count against maxRetries) or Ignore.
 	// +optional
 	// +kubebuilder:default=Follow
 	HandlerAdvice HandlerAdvice `json:"handlerAdvice,omitempty"`
 
-	// includeStrategies adds the strategies of other policies of this namespace, and of presets, after the own ones of equal
-	// priority. What those policies include themselves is not added.
+	// includeStrategies adds the strategies of other policies of this namespace, and of presets, after this policy's
+	// strategies of equal priority. Includes are not followed further.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:XValidation:rule="self.all(x, self.exists_one(y, x == y))",message="includeStrategies has the same policy or preset twice"
 	IncludeStrategies []StrategyInclude `json:"includeStrategies,omitempty"`
 
-	// strategies decide on certain failures; the first match decides, and where none matches the fields above do.
+	// strategies decide on certain failures. The first match decides; without a match the fields above apply.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -286,9 +288,9 @@ type RetryPolicySpec struct {
 	Strategies []Strategy `json:"strategies,omitempty"`
 }
 
-// RetryPolicyStatus is what the operator made of a RetryPolicy.
+// RetryPolicyStatus is the observed state of a RetryPolicy.
 type RetryPolicyStatus struct {
-	// observedGeneration is the generation that this status describes; -1 before the first look.
+	// observedGeneration is the generation that this status describes; -1 before the first reconcile.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
@@ -309,7 +311,8 @@ type RetryPolicyStatus struct {
 	UsedBy *int32 `json:"usedBy,omitempty"`
 }
 
-// RetryPolicy says how failures are retried: backoff, limits and conditional strategies. Many Transports may share one.
+// RetryPolicy describes how failures are retried: backoff, limits and conditional strategies. Many Transports may share
+// one.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -326,11 +329,11 @@ type RetryPolicy struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec says how failures are retried.
+	// spec describes how failures are retried.
 	// +optional
 	// +kubebuilder:default={}
 	Spec RetryPolicySpec `json:"spec,omitempty"`
-	// status is what the operator made of it.
+	// status is the observed state.
 	// +optional
 	// +kubebuilder:default:={"observedGeneration":-1}
 	Status RetryPolicyStatus `json:"status,omitempty"`

@@ -34,13 +34,13 @@ const (
 	QueueClassic QueueType = "Classic"
 )
 
-// DeletionPolicy says what becomes of the broker's objects when a Transport is deleted.
+// DeletionPolicy says what happens to the objects on the broker when a Transport is deleted.
 //
 // +kubebuilder:validation:Enum=DeleteIfEmpty;Retain;Delete
 type DeletionPolicy string
 
 const (
-	// DeletionDeleteIfEmpty deletes what holds no messages, and waits for the rest to be emptied.
+	// DeletionDeleteIfEmpty deletes queues without messages, and waits until the others are empty.
 	DeletionDeleteIfEmpty DeletionPolicy = "DeleteIfEmpty"
 	// DeletionRetain leaves everything on the broker.
 	DeletionRetain DeletionPolicy = "Retain"
@@ -75,38 +75,38 @@ type LocalReference struct {
 // +kubebuilder:validation:XValidation:rule="has(self.secretRef) ? !has(self.clusterRef) : has(self.clusterRef)",message="a broker needs exactly one of: secretRef, clusterRef"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.vhost) || (has(self.vhost) && self.vhost == oldSelf.vhost)",message="the vhost of a Transport cannot be changed or taken out: make a second Transport on the other vhost, move the producers, and delete this one"
 type Broker struct {
-	// secretRef names a Secret with Service Binding keys: host, port, username and password, or uri; optional are vhost,
-	// management_uri, ca.crt, tls.crt and tls.key.
+	// secretRef names a Secret with the keys of Service Binding: host, port, username and password, or uri. The keys
+	// vhost, management_uri, ca.crt, tls.crt and tls.key are optional.
 	// +optional
 	SecretRef *LocalReference `json:"secretRef,omitempty"`
 
-	// clusterRef names a RabbitmqCluster (rabbitmq.com/v1beta1) of the same namespace: its default user and its TLS settings
-	// are used.
+	// clusterRef names a RabbitmqCluster (rabbitmq.com/v1beta1) of the same namespace. Redrive uses its default user
+	// and its TLS settings.
 	// +optional
 	ClusterRef *LocalReference `json:"clusterRef,omitempty"`
 
-	// vhost of all objects. Left out, it is the Secret's, else "/".
+	// vhost of all objects. Default: that of the Secret, or "/".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	VHost *string `json:"vhost,omitempty"`
 
-	// consumerTimeout is how long RabbitMQ waits for the acknowledgement of a delivery, as its own consumer_timeout says: 1m
-	// to 720h. A message may be held by a worker for half of it. Left out, it is 30m, RabbitMQ's own default.
+	// consumerTimeout is how long RabbitMQ waits for the acknowledgement of a delivery, as its own consumer_timeout
+	// says: 1m to 720h. A worker holds a message for at most half of it. Default: 30m, as in RabbitMQ.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m') && duration(self) <= duration('720h')",message="consumerTimeout is between 1m and 720h"
 	ConsumerTimeout *Duration `json:"consumerTimeout,omitempty"`
 
-	// scopedUser gives the workers a RabbitMQ user of their own, which may consume their queues, publish retries and failures,
-	// and do nothing else. The operator makes it, changes its password now and then, and deletes it in the end. For that the
-	// operator's login needs the tag administrator, and the operator the right to write Secrets. Left out, the workers
-	// log in as the Secret says.
+	// scopedUser gives the workers a RabbitMQ user of their own, which may only consume their queues and publish
+	// retries and failures. The operator creates the user, rotates its password and deletes it with the Transport. The
+	// operator's login then needs the tag administrator, and the operator needs the right to write Secrets. Default:
+	// false; workers use the login of the Secret.
 	// +optional
 	ScopedUser *bool `json:"scopedUser,omitempty"`
 }
 
-// Exchange is where producers publish. It is declared durable and without arguments, so that a producer's own plain
-// declaration of it goes on working.
+// Exchange is where producers publish. Redrive declares it durable and without arguments, so that the plain
+// declarations of producers keep working.
 //
 // +kubebuilder:validation:XValidation:rule="self.name == oldSelf.name && self.type == oldSelf.type",message="name and type of the exchange cannot be changed: make a second Transport with the other exchange, move the producers, and delete this one"
 type Exchange struct {
@@ -120,8 +120,8 @@ type Exchange struct {
 	// +required
 	Type ExchangeType `json:"type"`
 
-	// unroutedTo names the queue of this Transport that gets the messages no binding matches. Left out, such messages are
-	// RabbitMQ's own affair: returned to a producer that asks for it (mandatory), else gone.
+	// unroutedTo names the queue of this Transport that gets the messages no binding matches. Default: none; RabbitMQ
+	// then returns such messages to a producer that publishes with the mandatory flag, and drops the others.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=244
@@ -130,7 +130,7 @@ type Exchange struct {
 
 // PolicyRule chooses a RetryPolicy by message.
 type PolicyRule struct {
-	// when is a CEL expression over message that gives a bool.
+	// when is a CEL expression over message that returns a bool.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
@@ -141,7 +141,7 @@ type PolicyRule struct {
 	RetryPolicyRef PolicyReference `json:"retryPolicyRef"`
 }
 
-// Binding binds a queue to an exchange that another team owns: it is bound to, and never made, changed or deleted.
+// Binding binds a queue to an exchange that another team owns. Redrive never creates, changes or deletes that exchange.
 type Binding struct {
 	// exchange to bind to.
 	// +required
@@ -165,9 +165,10 @@ type Binding struct {
 type OrderingType string
 
 const (
-	// OrderingNone handles messages side by side; a retry comes after the messages that did not fail.
+	// OrderingNone handles messages concurrently; a retry comes after the messages that did not fail.
 	OrderingNone OrderingType = "None"
-	// OrderingStrict handles one message after the other, a failed one until it succeeds or is given up.
+	// OrderingStrict handles one message after the other, and retries a failed message until it succeeds or its retries
+	// are used up.
 	OrderingStrict OrderingType = "Strict"
 )
 
@@ -177,9 +178,9 @@ const (
 type OnFailure string
 
 const (
-	// OnFailureContinue moves the message to the failure queue and goes on with the next one.
+	// OnFailureContinue moves the message to the failure queue and continues with the next one.
 	OnFailureContinue OnFailure = "Continue"
-	// OnFailureBlock keeps the message at the head of the queue, which stops until somebody acts.
+	// OnFailureBlock keeps the message at the head of the queue, which stops until an operator acts.
 	OnFailureBlock OnFailure = "Block"
 )
 
@@ -187,29 +188,29 @@ const (
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.onFailure) || self.type == 'Strict'",message="onFailure belongs to type Strict"
 type Ordering struct {
-	// type is None (side by side) or Strict (one after the other, over all pods; a message that fails is tried again in its
-	// place, and those behind it wait).
+	// type is None (concurrent) or Strict (one after the other over all pods; a failed message is retried in its place
+	// while those behind it wait).
 	// +required
 	Type OrderingType `json:"type"`
 
-	// onFailure is Continue (a message that is given up goes to the failure queue, and the next one comes) or Block (it
-	// stays at the head, and the queue stops until a changed policy gives it further retries or onFailure is changed).
-	// Left out, it is Continue.
+	// onFailure says what happens when the retries of a message are used up: Continue moves it to the failure queue;
+	// Block keeps it at the head and stops the queue until a changed policy gives it further retries or onFailure
+	// changes. Default: Continue.
 	// +optional
 	OnFailure OnFailure `json:"onFailure,omitempty"`
 }
 
-// Limits bounds a work queue. What it removes goes to the failure queue.
+// Limits bounds a work queue. RabbitMQ moves the messages that it removes to the failure queue.
 //
 // +kubebuilder:validation:MinProperties=1
 type Limits struct {
-	// messageTTL is how long a message waits to be handled at most, 1s to 720h.
+	// messageTTL is the longest time that a message waits in the queue, 1s to 720h.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('720h')",message="messageTTL is between 1s and 720h"
 	MessageTTL *Duration `json:"messageTTL,omitempty"`
 
-	// dropOldestAfter is the number of messages over which the oldest leave the queue. They are dead-lettered at most
-	// once: a broker that stops in that moment loses them.
+	// dropOldestAfter is the largest number of messages in the queue; above it the oldest leave. RabbitMQ dead-letters
+	// them at most once: a broker that stops at that moment loses them.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000000
@@ -231,9 +232,9 @@ type Queue struct {
 	// +kubebuilder:validation:Pattern=`^(~|[^~]*)$`
 	Name string `json:"name"`
 
-	// previousNames are names that the queue had before, in this Transport. A queue of such a name that Redrive made is emptied by the
-	// workers and deleted, and retries that left it come back to this one, for as long as the name stands here: leave it until
-	// the longest delay of the retry policies has passed since the change, or for good.
+	// previousNames lists earlier names of this queue in this Transport. Redrive drains and deletes queues with these
+	// names that it created, and routes their retries here. Keep a name until the longest retry delay has passed, or
+	// for good.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=8
@@ -251,66 +252,67 @@ type Queue struct {
 	// +kubebuilder:validation:items:Pattern=`^(~|[^~]*)$`
 	BindingKeys []string `json:"bindingKeys,omitempty"`
 
-	// bindings to exchanges of others.
+	// bindings to exchanges of other teams.
 	// +optional
 	// +listType=map
 	// +listMapKey=exchange
 	// +kubebuilder:validation:MaxItems=16
 	Bindings []Binding `json:"bindings,omitempty"`
 
-	// retryPolicyRef overrides the Transport's for this queue.
+	// retryPolicyRef overrides the RetryPolicy of the Transport for this queue.
 	// +optional
 	RetryPolicyRef *PolicyReference `json:"retryPolicyRef,omitempty"`
 
-	// type is Quorum or Classic. Left out, it is Quorum. Classic queues dead-letter at most once.
+	// type is Quorum or Classic. Default: Quorum. Classic queues dead-letter at most once.
 	// +optional
 	Type *QueueType `json:"type,omitempty"`
 
-	// singleActiveConsumer lets one consumer at a time receive, the others stand by.
+	// singleActiveConsumer delivers to one consumer at a time; the others stand by.
 	// +optional
 	SingleActiveConsumer *bool `json:"singleActiveConsumer,omitempty"`
 
-	// adopt takes a queue that exists as it is, whatever its type and arguments, with the messages in it and the other
-	// consumers on it. It is never made and never deleted, also where this Transport made it once. Left out, an existing
-	// queue must have the arguments that Redrive would give it.
+	// adopt uses an existing queue unchanged, whatever its type and arguments, with its messages and its other
+	// consumers. Redrive never creates or deletes it, even if this Transport created it earlier. Default: false; an
+	// existing queue must then have the arguments that Redrive would give it.
 	// +optional
 	Adopt *bool `json:"adopt,omitempty"`
 
-	// ordering is the order in which the messages are handled. Left out, there is none.
+	// ordering is the order in which messages are handled. Default: no order.
 	// +optional
 	Ordering *Ordering `json:"ordering,omitempty"`
 
-	// limits of the queue. Left out, there are none.
+	// limits of the queue. Default: none.
 	// +optional
 	Limits *Limits `json:"limits,omitempty"`
 
-	// weight is the queue's share of a worker group that has messages of several queues to handle: a queue of weight 3 gets
-	// three times the places at the handler that one of weight 1 gets. Left out, it is 1.
+	// weight is the share of the queue when a worker group has messages of several queues: a queue of weight 3 gets
+	// three times the handler calls of a queue of weight 1. Default: 1.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	Weight *int32 `json:"weight,omitempty"`
 }
 
-// Poison says when a message is taken for one that kills its worker.
+// Poison says when Redrive gives up a message that brings down its worker.
 type Poison struct {
-	// maxCrashes is the number of workers that a message may bring down, alone with each, before it goes to the failure
-	// queue with the reason PoisonCrash. Left out, it is 3.
+	// maxCrashes is the number of crashes of the quarantine worker after which a message goes to the failure queue with
+	// the reason PoisonCrash. Default: 3.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	MaxCrashes *int32 `json:"maxCrashes,omitempty"`
 }
 
-// Failure is where messages end that are not retried any more.
+// Failure is the queue for messages that are not retried any more.
 type Failure struct {
-	// queue is the name of the failure queue. Left out, it is the prefix and ".failed".
+	// queue is the name of the failure queue. Default: the prefix and ".failed".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	Queue *string `json:"queue,omitempty"`
 
-	// dropOldestAfter is the number of messages over which the oldest are dropped for good. Left out, nothing ever is.
+	// dropOldestAfter is the largest number of messages in the failure queue; above it RabbitMQ drops the oldest for
+	// good. Default: no limit.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000000
@@ -328,18 +330,18 @@ type Worker struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
 
-	// replicas is the number of pods. Left out, an autoscaler owns it.
+	// replicas is the number of pods. Leave it out when an autoscaler owns it.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	Replicas *int32 `json:"replicas,omitempty"`
 
-	// autoscaling lets the number of pods follow the messages in the queues of the group, by KEDA where the cluster has it, else by a
-	// HorizontalPodAutoscaler. Left out, replicas says how many there are.
+	// autoscaling scales the pods with the messages in the queues of the group, by KEDA where the cluster has it, else
+	// by a HorizontalPodAutoscaler. Default: none; replicas is the number of pods.
 	// +optional
 	Autoscaling *Autoscaling `json:"autoscaling,omitempty"`
 
-	// queues that the group consumes. Left out, it consumes all.
+	// queues that the group consumes. Default: all.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -347,23 +349,23 @@ type Worker struct {
 	// +kubebuilder:validation:items:MaxLength=244
 	Queues []string `json:"queues,omitempty"`
 
-	// concurrency is the number of messages that one pod handles at a time. Left out, it is 10.
+	// concurrency is the number of messages that one pod handles at a time. Default: 10.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
 	Concurrency *int32 `json:"concurrency,omitempty"`
 
-	// timeout of one attempt, 100ms to 15m. Left out, it is 30s. A pod that is stopped has this and 15 s more to finish.
+	// timeout of one attempt, 100ms to 15m. Default: 30s. A pod that is stopped gets the timeout and 15 s more to
+	// finish.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('100ms') && duration(self) <= duration('15m')",message="timeout is between 100ms and 15m"
 	Timeout *Duration `json:"timeout,omitempty"`
 
-	// handler is what is called with each message.
+	// handler is called with each message.
 	// +required
 	Handler Handler `json:"handler"`
 
-	// rateLimits bound how many messages a second reach the handler; a message needs leave of each. Left out, there are
-	// none.
+	// rateLimits limit the messages per second that reach the handler; a message must pass each of them. Default: none.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -387,7 +389,7 @@ type Worker struct {
 	Template *runtime.RawExtension `json:"template,omitempty"`
 }
 
-// TransportSpec is an exchange, its work queues and the workers that consume them.
+// TransportSpec describes an exchange, its work queues and the workers that consume them.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.exchange) ? has(oldSelf.exchange) : !has(oldSelf.exchange)",message="an exchange cannot be added to or removed from a Transport: make a second Transport"
 // +kubebuilder:validation:XValidation:rule="has(self.prefix) ? has(oldSelf.prefix) && self.prefix == oldSelf.prefix : !has(oldSelf.prefix)",message="prefix cannot be changed: make a second Transport with the other prefix, move the producers, and delete this one"
@@ -396,21 +398,23 @@ type TransportSpec struct {
 	// +required
 	Broker Broker `json:"broker"`
 
-	// exchange that producers publish to. Left out, the Transport has none of its own.
+	// exchange that producers publish to. Default: none; the Transport then has no exchange of its own.
 	// +optional
 	Exchange *Exchange `json:"exchange,omitempty"`
 
-	// prefix of the names of the objects that only Redrive uses. Left out, it is the exchange's name, else the Transport's.
+	// prefix of the names of private objects. Default: the name of the exchange, or that of the Transport.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=220
 	Prefix *string `json:"prefix,omitempty"`
 
-	// retryPolicyRef names the policy of all queues that name none. Left out, the defaults of RetryPolicy hold.
+	// retryPolicyRef names the RetryPolicy of all queues without one of their own. Default: a RetryPolicy with default
+	// values.
 	// +optional
 	RetryPolicyRef *PolicyReference `json:"retryPolicyRef,omitempty"`
 
-	// retryPolicies chooses a policy by message: the first match wins, else the queue's policy, else the Transport's.
+	// retryPolicies chooses a RetryPolicy by message. The first match wins; without a match the policy of the queue
+	// applies, or that of the Transport.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=256
@@ -424,11 +428,11 @@ type TransportSpec struct {
 	// +kubebuilder:validation:MaxItems=64
 	Queues []Queue `json:"queues"`
 
-	// failure is where messages end that are not retried any more.
+	// failure is the queue for messages that are not retried any more.
 	// +optional
 	Failure *Failure `json:"failure,omitempty"`
 
-	// poison says when a message is taken for one that kills its worker.
+	// poison says when Redrive gives up a message that brings down its worker.
 	// +optional
 	Poison *Poison `json:"poison,omitempty"`
 
@@ -437,13 +441,13 @@ type TransportSpec struct {
 	// +kubebuilder:default=Standard
 	Lanes LaneDensity `json:"lanes,omitempty"`
 
-	// deletionPolicy says what becomes of the broker's objects when the Transport is deleted: DeleteIfEmpty, Retain or
-	// Delete.
+	// deletionPolicy says what happens to the objects on the broker when the Transport is deleted: DeleteIfEmpty,
+	// Retain or Delete.
 	// +optional
 	// +kubebuilder:default=DeleteIfEmpty
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
 
-	// workers consume the queues. Left out, nobody does.
+	// workers consume the queues. Default: none; the messages then wait.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -451,14 +455,14 @@ type TransportSpec struct {
 	Workers []Worker `json:"workers,omitempty"`
 }
 
-// BrokerIdentity is the broker on which a Transport's objects stand.
+// BrokerIdentity identifies the broker that has the objects of a Transport.
 type BrokerIdentity struct {
 	// cluster is the name of the RabbitMQ cluster.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	Cluster string `json:"cluster,omitempty"`
-	// clusterID is its internal_cluster_id, which it gets at its first start and keeps when it is renamed; empty where RabbitMQ does not
-	// tell. Two clusters of one name differ in it.
+	// clusterID is the internal_cluster_id of the cluster: RabbitMQ sets it at the first start and keeps it when the
+	// cluster is renamed. Empty where RabbitMQ does not report it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	ClusterID string `json:"clusterID,omitempty"` //nolint:tagliatelle // Kubernetes' spelling
@@ -466,8 +470,8 @@ type BrokerIdentity struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	VHost string `json:"vhost,omitempty"`
-	// nodes are the names of its nodes, as of the last look; none where the operator's user may not read them. A second cluster with the
-	// definitions of the first has the clusterID of the first, and other nodes.
+	// nodes are the names of the nodes of the cluster, as last read; empty where the operator's user may not read them.
+	// A cluster with imported definitions has the clusterID of the first cluster, and other nodes.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=64
@@ -475,21 +479,21 @@ type BrokerIdentity struct {
 	Nodes []string `json:"nodes,omitempty"`
 }
 
-// Retirement is a queue on its way out. A queue is deleted in steps, none of which is taken twice or left out when the
-// operator restarts: unbound, twice seen empty with nothing published in between, deleted.
+// Retirement is a queue that is being deleted, in steps that survive restarts of the operator: the operator unbinds the
+// queue, counts it as empty twice with nothing published in between, and deletes it.
 type Retirement struct {
-	// queue that goes.
+	// queue that is being deleted.
 	// +required
 	// +kubebuilder:validation:MaxLength=255
 	Queue string `json:"queue"`
-	// since is when the queue was no longer wanted.
+	// since is when the queue left the spec.
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
 	// unbound is when its bindings were removed.
 	// +optional
 	Unbound *metav1.Time `json:"unbound,omitempty"`
-	// leader is the node that led the queue when its bindings were removed. Where another one leads it the waiting begins anew, since what
-	// its node counts may be from before.
+	// leader is the node that led the queue when its bindings were removed. After a change of the leader the operator
+	// waits again, because the new leader may report an older count.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	Leader string `json:"leader,omitempty"`
@@ -500,82 +504,84 @@ type Retirement struct {
 	// empty is when it was first seen without messages.
 	// +optional
 	Empty *metav1.Time `json:"empty,omitempty"`
-	// published is the broker's count of messages published to it at that time.
+	// published is the number of messages published to the queue by then, as RabbitMQ counts them.
 	// +optional
 	Published *int64 `json:"published,omitempty"`
-	// messages that were in it when it was last seen.
+	// messages in the queue when it was last counted.
 	// +optional
 	Messages *int64 `json:"messages,omitempty"`
 }
 
-// Deletion is a request to delete an object of the broker that may still be carried out: it had no answer, or nobody who asked is left to
-// tell. RabbitMQ deletes by name, so no queue, binding or exchange of that name is made again before the request cannot live any more.
+// Deletion is a request to delete an object on the broker that RabbitMQ may still carry out: it got no answer, or the
+// operator that sent it is gone. RabbitMQ deletes by name, so the operator creates no object of that name until the
+// request has expired.
 type Deletion struct {
-	// object that it deletes, such as "queue/test", or the beginning and a hash of one with a long name.
+	// object to delete, such as "queue/test"; of a long name the beginning and a hash.
 	// +required
 	// +kubebuilder:validation:MaxLength=512
 	Object string `json:"object"`
-	// written is when it was last about to be sent.
+	// written is when the operator was last about to send the request.
 	// +required
 	Written metav1.Time `json:"written"`
 }
 
-// MigrationStep is how far the migration of a queue is.
+// MigrationStep is a step of the migration of a queue.
 //
 // +kubebuilder:validation:Enum=Prepare;Divert;Drain;Recreate;Restore;Cleanup
 type MigrationStep string
 
 const (
-	// MigrationPrepare makes the stand-in and waits until all workers know it.
+	// MigrationPrepare creates the stand-in and waits until all workers know it.
 	MigrationPrepare MigrationStep = "Prepare"
-	// MigrationDivert lets new messages into the stand-in instead of the queue.
+	// MigrationDivert routes new messages into the stand-in instead of the queue.
 	MigrationDivert MigrationStep = "Divert"
-	// MigrationDrain waits for the workers to empty the queue, and deletes it.
+	// MigrationDrain waits until the workers have emptied the queue, and deletes it.
 	MigrationDrain MigrationStep = "Drain"
-	// MigrationRecreate makes the queue again, as the spec asks for.
+	// MigrationRecreate creates the queue again, as the spec asks for.
 	MigrationRecreate MigrationStep = "Recreate"
-	// MigrationRestore lets new messages into the queue instead of the stand-in.
+	// MigrationRestore routes new messages into the queue instead of the stand-in.
 	MigrationRestore MigrationStep = "Restore"
-	// MigrationCleanup waits for the workers to empty the stand-in, and deletes it.
+	// MigrationCleanup waits until the workers have emptied the stand-in, and deletes it.
 	MigrationCleanup MigrationStep = "Cleanup"
 )
 
-// Migration is a work queue that is migrated to other arguments or another name, since RabbitMQ cannot change them in
-// place. A second queue takes its messages meanwhile, and none is lost.
+// Migration is a work queue that gets other arguments or another name, which RabbitMQ cannot change in place. A second
+// queue, the stand-in, takes its messages meanwhile; none is lost.
 type Migration struct {
 	// queue that is migrated.
 	// +required
 	// +kubebuilder:validation:MaxLength=255
 	Queue string `json:"queue"`
-	// standin is the queue beside it, which takes its messages meanwhile; where the queue was renamed, the one of its former name.
+	// standin is the queue that takes its messages meanwhile; when the queue is renamed, the queue of its previous
+	// name.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	Standin string `json:"standin,omitempty"`
-	// step is what is being done: Prepare, Divert, Drain, Recreate, Restore or Cleanup.
+	// step of the migration: Prepare, Divert, Drain, Recreate, Restore or Cleanup.
 	// +optional
 	Step MigrationStep `json:"step,omitempty"`
-	// since is when the step began.
+	// since is when the step started.
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
-	// messages that are left in the queue that is drained, roughly.
+	// messages left in the queue that is drained, roughly.
 	// +optional
 	Messages *int64 `json:"messages,omitempty"`
 }
 
-// BrokerUser is a RabbitMQ user that the operator made for the workers of a Transport, or is about to make.
+// BrokerUser is a RabbitMQ user that the operator created, or is about to create, for the workers of a Transport.
 type BrokerUser struct {
 	// name of the user.
 	// +required
 	// +kubebuilder:validation:MaxLength=255
 	Name string `json:"name"`
-	// since is when the workers got its password; not there before that.
+	// since is when the workers got its password; unset before that.
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
 }
 
-// TransportStatus is what the operator made of a Transport.
+// TransportStatus is the observed state of a Transport.
 type TransportStatus struct {
-	// observedGeneration is the generation that this status describes; -1 before the first look.
+	// observedGeneration is the generation that this status describes; -1 before the first reconcile.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
@@ -586,23 +592,24 @@ type TransportStatus struct {
 	// +kubebuilder:validation:MaxItems=16
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// broker on which the objects stand.
+	// broker that has the objects of this Transport.
 	// +optional
 	Broker *BrokerIdentity `json:"broker,omitempty"`
 
-	// configHash of the workers' configuration in force.
+	// configHash is the hash of the workers' current configuration.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	ConfigHash string `json:"configHash,omitempty"`
 
-	// workersGeneration is the generation that the workers were last brought to. While it is that of the Transport, a change of
-	// its Deployments comes from an upgrade of the operator, and may have to wait for its turn.
+	// workersGeneration is the generation that the Deployments of the workers were last updated to. While it equals the
+	// generation of the Transport, a change of its Deployments comes from an upgrade of the operator, which rolls out a
+	// limited number at a time.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	WorkersGeneration int64 `json:"workersGeneration,omitempty"`
 
-	// topologyHash names what was last made in full on the broker; empty while it is being made. While it is what the spec
-	// asks for, whatever is missing on the broker is drift.
+	// topologyHash is the hash of the topology that was last applied completely; empty while it is being applied. While
+	// it matches the spec, the operator treats missing objects on the broker as drift.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	TopologyHash string `json:"topologyHash,omitempty"`
@@ -616,15 +623,15 @@ type TransportStatus struct {
 	// +kubebuilder:validation:MaxLength=32
 	Workers string `json:"workers,omitempty"`
 
-	// pipelines are the stages that each message goes through in the workers, by worker group: those that its configuration has a
-	// use for.
+	// pipelines are the stages that each message passes in the workers, by worker group.
 	// +optional
 	// +listType=map
 	// +listMapKey=worker
 	// +kubebuilder:validation:MaxItems=16
 	Pipelines []WorkerPipeline `json:"pipelines,omitempty"`
 
-	// failed is the number of messages in the failure queue, roughly: it is written when it crosses zero, doubles or halves.
+	// failed is the number of messages in the failure queue, roughly: the operator updates it when it crosses zero,
+	// doubles or halves.
 	// +optional
 	Failed *int64 `json:"failed,omitempty"`
 
@@ -635,45 +642,45 @@ type TransportStatus struct {
 	// +kubebuilder:validation:items:MaxLength=32
 	Lanes []string `json:"lanes,omitempty"`
 
-	// created are the objects that this Transport made and that carry no owner mark of their own: the producers' exchange
-	// and classic queues. Only what is listed here or carries the mark is ever deleted.
+	// created are the objects that this Transport created and that carry no owner mark: the exchange of the producers
+	// and classic queues. Redrive deletes only objects that are listed here or carry its mark.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=512
 	// +kubebuilder:validation:items:MaxLength=300
 	Created []string `json:"created,omitempty"`
 
-	// adopted are objects of the spec that existed before; they are used and never deleted.
+	// adopted are objects of the spec that existed before. Redrive uses them and never deletes them.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=512
 	// +kubebuilder:validation:items:MaxLength=300
 	Adopted []string `json:"adopted,omitempty"`
 
-	// retiring are the queues on their way out.
+	// retiring are the queues that are being deleted.
 	// +optional
 	// +listType=map
 	// +listMapKey=queue
 	// +kubebuilder:validation:MaxItems=1024
 	Retiring []Retirement `json:"retiring,omitempty"`
 
-	// migrations are the work queues that are migrated to other arguments.
+	// migrations are the work queues that are being migrated to other arguments or another name.
 	// +optional
 	// +listType=map
 	// +listMapKey=queue
 	// +kubebuilder:validation:MaxItems=64
 	Migrations []Migration `json:"migrations,omitempty"`
 
-	// deletions are requests to delete queues and bindings that may still be carried out. They are written here before they are
-	// sent, and leave the list when the broker has answered, or after --request-lifetime.
+	// deletions are requests to delete objects that RabbitMQ may still carry out. The operator writes them here before
+	// it sends them, and removes them when RabbitMQ has answered, or after --request-lifetime.
 	// +optional
 	// +listType=map
 	// +listMapKey=object
 	// +kubebuilder:validation:MaxItems=256
 	Deletions []Deletion `json:"deletions,omitempty"`
 
-	// brokerUsers are the RabbitMQ users that this Transport made for its workers: one, and while they move from one to the
-	// next two. Only what is listed here is ever changed or deleted.
+	// brokerUsers are the RabbitMQ users that the operator created for the workers of this Transport: one, or two
+	// during a rotation. The operator changes and deletes only users that are listed here.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -681,7 +688,8 @@ type TransportStatus struct {
 	BrokerUsers []BrokerUser `json:"brokerUsers,omitempty"`
 }
 
-// WorkerPipeline is the way of messages through the workers of one group. The first stage that decides ends it.
+// WorkerPipeline lists the stages that messages pass in the workers of one group. The first stage that decides ends the
+// pipeline.
 type WorkerPipeline struct {
 	// worker is the name of the worker group.
 	// +required
@@ -703,7 +711,7 @@ type WorkerPipeline struct {
 	StrictStages []string `json:"strictStages,omitempty"`
 }
 
-// Transport is an exchange, its work queues, and the workers that consume them.
+// Transport describes an exchange, its work queues, and the workers that consume them.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -721,10 +729,10 @@ type Transport struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec says what is wanted.
+	// spec is the desired state.
 	// +required
 	Spec TransportSpec `json:"spec"`
-	// status is what the operator made of it.
+	// status is the observed state.
 	// +optional
 	// +kubebuilder:default:={"observedGeneration":-1}
 	Status TransportStatus `json:"status,omitempty"`
