@@ -204,7 +204,7 @@ func TestAnUpgradeThatDoesNotComeUpGoesOnOneAtATime(t *testing.T) {
 	for _, transport := range transports {
 		switch {
 		case names(broken, transport):
-			w.awaitMessage(transport, v1alpha1.DegradedCondition, "do not come up since the operator was upgraded")
+			w.awaitMessage(transport, v1alpha1.DegradedCondition, "do not become ready since the operator was upgraded")
 		case !names(rolling, transport):
 			w.touch(transport)
 			w.awaitMessage(transport, v1alpha1.ReconcilingCondition, "2 worker groups do not become ready, and the upgrade continues one group at a time")

@@ -288,7 +288,7 @@ func TestARenamedQueueTakesOverWithTheStepsInTheStatus(t *testing.T) {
 	if w.hasQueue("test") || w.hasQueue("test.quarantine") || w.published("orders").Standin != "" {
 		t.Errorf("left is %+v", w.published("orders"))
 	}
-	w.awaitEvent("MigrationStarted", "queue orders takes over from test, as it was called before")
+	w.awaitEvent("MigrationStarted", "queue orders takes over from its previous name test")
 	w.awaitReady(transport)
 }
 

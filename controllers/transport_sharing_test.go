@@ -96,7 +96,7 @@ func TestATransportIsWarnedOfAnotherNamespaceWithItsExchangeAtTheSameManagementA
 	})
 	transports(func(w *world, name string) {
 		testtransport.Eventually(t, w.namespace+"/"+name+" to be warned", func() bool {
-			return strings.Contains(warning(w, name), "exchange async is that of other Transports too")
+			return strings.Contains(warning(w, name), "other Transports use exchange async too")
 		})
 	})
 }

@@ -29,6 +29,7 @@ func TestWhoWaitsForItsTurnHeedsItsUserMeanwhile(t *testing.T) {
 	}
 	hang(w)
 	hang(other)
+	other.create(other.policy("policy", time.Second)) // without it the crowd there would wait for no broker
 	// Namespaces share the seats, so there is a crowd in each.
 	crowd := make([]*v1alpha1.Transport, 64)
 	for i := range crowd {
@@ -38,7 +39,6 @@ func TestWhoWaitsForItsTurnHeedsItsUserMeanwhile(t *testing.T) {
 		crowd[i].Spec.Broker.SecretRef.Name, crowd[i].Spec.Broker.VHost = "hanging", new(fmt.Sprint("team-", i))
 		w.create(crowd[i])
 	}
-	other.create(other.policy("policy", time.Second))
 	moving := other.transport()
 	moving.Spec.Broker.SecretRef.Name = "hanging"
 	other.create(moving)
