@@ -23,7 +23,7 @@ type run struct {
 	failed map[topology.Ref]bool
 	// undone are the bindings that were not made or removed.
 	undone map[topology.Ref]bool
-	// lacking exchanges have a way out that could not be made: no other one is taken away.
+	// lacking places, as Difference.Place names them, have a way that could not be made: no other one is taken away.
 	lacking map[string]bool
 	// uncounted are the quorum queues without a count, beside others that have one.
 	uncounted []string
@@ -136,8 +136,8 @@ func (r *run) step(ctx context.Context, step topology.Step) error {
 // leave notes a step that was not taken.
 func (r *run) leave(step topology.Step) {
 	r.undone[step.Ref()] = true
-	if step.Action == topology.ActionCreate && step.Binding != nil && !r.Difference.LeadsBack(step.Binding.Source) {
-		r.lacking[step.Binding.Source] = true
+	if step.Action == topology.ActionCreate && step.Binding != nil {
+		r.lacking[r.Difference.Place(*step.Binding)] = true
 	}
 }
 
@@ -152,7 +152,7 @@ func (r *run) forget(steps []topology.Step) {
 // skipped is true for a binding that would lead messages to where they cannot go on, and for a policy that would; and for the removal
 // of one by which messages go that may be meant for one that could not be made.
 func (r *run) skipped(step topology.Step) bool {
-	if r.undone[step.After()] || step.Action == topology.ActionDelete && step.Binding != nil && r.lacking[step.Binding.Source] {
+	if r.undone[step.After()] || step.Action == topology.ActionDelete && step.Binding != nil && r.lacking[r.Difference.Place(*step.Binding)] {
 		return true
 	}
 	if step.Action != topology.ActionDelete && step.Policy != nil {
@@ -266,7 +266,7 @@ func (r *run) stillNeeded(name string, left map[string]bool) bool {
 // held is true for a queue by which messages go that may be meant for one that could not be made or bound.
 func (r *run) held(name string) bool {
 	return slices.Contains(r.Difference.Deferred, name) || slices.ContainsFunc(r.observed.BindingsTo(name), func(b topology.Binding) bool {
-		return r.lacking[b.Source]
+		return r.lacking[r.Difference.Place(b)]
 	})
 }
 

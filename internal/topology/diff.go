@@ -70,15 +70,21 @@ type Difference struct {
 	Deferred []string
 }
 
-// Lacks is true for an exchange out of which a desired binding is withheld. Then no way out of it may be taken away: what goes by that
-// may be meant for the one that is not there yet. The way back from the lanes is by queue, and nobody else's.
-func (d Difference) Lacks(exchange string) bool {
-	return !d.LeadsBack(exchange) && slices.ContainsFunc(d.Withheld, func(w Withheld) bool { return w.Binding.Source == exchange })
+// Lacks is true for a way in beside which a desired binding is withheld. Then it may not be taken away: what goes by it may be meant for the one
+// that is not there yet.
+func (d Difference) Lacks(way Binding) bool {
+	from := d.Place(way)
+	return slices.ContainsFunc(d.Withheld, func(w Withheld) bool { return d.Place(w.Binding) == from })
 }
 
-// LeadsBack is true for an exchange by which messages come back from the lanes.
-func (d Difference) LeadsBack(exchange string) bool {
-	return exchange == d.Wanted.ExchangeOf(RoleReturn) || exchange == d.Wanted.ExchangeOf(RoleReturnAlternate)
+// Place is where a binding gets its messages: ways of one place may take each other's. Elsewhere a pattern may match many keys, but the way back from
+// the lanes is by one name, and by the alternate exchange as well.
+func (d Difference) Place(way Binding) string {
+	returns := d.Wanted.ExchangeOf(RoleReturn)
+	if way.Source != returns && way.Source != d.Wanted.ExchangeOf(RoleReturnAlternate) {
+		return way.Source
+	}
+	return returns + "\x00" + way.RoutingKey
 }
 
 // Empty is true when there is nothing to write, now or later.
@@ -449,7 +455,7 @@ func (d *differ) extraBindings() {
 			continue
 		}
 		wayBack := d.roles[binding.Source] == RoleReturn && d.lettingGo(binding.Destination)
-		needed := d.out.Lacks(binding.Source) && !d.amongOthers(binding)
+		needed := d.out.Lacks(binding) && !d.amongOthers(binding)
 		if !wayBack && !needed && !d.retiring(binding.Destination) && !d.isExit(binding) {
 			d.out.ExtraBindings = append(d.out.ExtraBindings, binding)
 		}
@@ -463,7 +469,7 @@ func (d *differ) extraBindings() {
 func (d *differ) deferDeletions() {
 	hold := func(queue string, homeless bool) {
 		if !homeless && !slices.ContainsFunc(d.bound.to(queue, nil), func(b Binding) bool {
-			return b.Arguments.Owner() == d.desired.Owner && d.out.Lacks(b.Source)
+			return b.Arguments.Owner() == d.desired.Owner && d.out.Lacks(b)
 		}) {
 			return
 		}

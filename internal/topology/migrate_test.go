@@ -309,6 +309,100 @@ func TestBetweenTwoWritesOfARenamingAMessageHasExactlyOneQueue(t *testing.T) {
 	}
 }
 
+// What waits in a lane by a former name comes back to a queue also where the spec changes again before the renaming has ended, and where the way by that
+// name must not be made yet.
+func TestARetryByAFormerNameHasAWayWhileTheSpecChangesAgain(t *testing.T) {
+	renamed := func(change func(q *v1alpha1.Queue)) topology.Objects {
+		return desired(t, async(func(tr *v1alpha1.Transport) {
+			tr.Spec.Queues[1].Name, tr.Spec.Queues[1].PreviousNames = "orders", []string{"test"}
+			change(&tr.Spec.Queues[1])
+		}))
+	}
+	before := renamed(func(*v1alpha1.Queue) {})
+	for name, c := range map[string]struct {
+		change func(q *v1alpha1.Queue)
+		// doubtful is what a request may still delete; empty for nothing.
+		doubtful string
+	}{
+		"another type":             {change: func(q *v1alpha1.Queue) { q.Type = new(v1alpha1.QueueClassic) }},
+		"a single active consumer": {change: func(q *v1alpha1.Queue) { q.SingleActiveConsumer = new(true) }},
+		"a third name":             {change: func(q *v1alpha1.Queue) { q.Name, q.PreviousNames = "bills", []string{"orders", "test"} }},
+		"a third name, the oldest first": {
+			change: func(q *v1alpha1.Queue) { q.Name, q.PreviousNames = "bills", []string{"test", "orders"} },
+		},
+		"the former name":    {change: func(q *v1alpha1.Queue) { q.Name, q.PreviousNames = "test", []string{"orders"} }},
+		"none, and it waits": {change: func(*v1alpha1.Queue) {}, doubtful: `binding/async.return.alternate -> orders "test"`},
+	} {
+		for looks := range 5 {
+			t.Run(fmt.Sprintf("%s after %d looks", name, looks), func(t *testing.T) {
+				r := newRenaming(t)
+				r.doubtful = c.doubtful
+				r.look(t, before, looks)
+				r.doubtful = ""
+				r.look(t, renamed(c.change), 20)
+			})
+		}
+	}
+}
+
+// renaming is a broker whose queue "test" is renamed.
+type renaming struct {
+	*simulated
+
+	last []v1alpha1.Migration
+	// doubtful is what a request may still delete; empty for nothing.
+	doubtful string
+	// known are the names of all queues that have been there.
+	known map[string]bool
+}
+
+func newRenaming(t *testing.T) *renaming {
+	t.Helper()
+	r := &renaming{simulated: emptyBroker(), known: map[string]bool{}}
+	r.converge(desired(t, async()))
+	r.exchange("async", func(e *topology.ExchangeState) { e.Policy = "redrive.async:exchange" })
+	return r
+}
+
+// look does all that is to be done at some looks. After each write a retry by each name of a queue that is there has a way.
+func (r *renaming) look(t *testing.T, wanted topology.Objects, times int) {
+	t.Helper()
+	for range times {
+		past := topology.Past{Created: []string{createdExchange}, Migrations: r.last, Doubtful: map[string]time.Time{}}
+		if r.doubtful != "" {
+			past.Doubtful[r.doubtful] = time.Now()
+		}
+		for _, name := range []string{"test", "orders", "bills"} {
+			_, exists := r.Queues[name]
+			r.known[name] = r.known[name] || exists
+		}
+		diff := topology.DiffSince(wanted, r.Observed, past)
+		for _, step := range topology.Plan(diff) {
+			r.apply(step)
+			for name, known := range r.known {
+				if known && !r.comesBack(name) {
+					t.Fatalf("after %q a retry by the name %s fails", step, name)
+				}
+			}
+		}
+		r.last = nil
+		for _, m := range diff.Migrations {
+			r.last = append(r.last, v1alpha1.Migration{Queue: m.Queue, Step: m.Step})
+			if m.Drains != "" {
+				delete(r.Queues, m.Drains)
+				r.Bindings = slices.DeleteFunc(r.Bindings, func(b topology.Binding) bool { return b.Destination == m.Drains })
+			}
+		}
+	}
+}
+
+// comesBack is true for a name by which messages come back from the lanes to some queue.
+func (r *renaming) comesBack(name string) bool {
+	return slices.ContainsFunc(r.Bindings, func(b topology.Binding) bool {
+		return b.RoutingKey == name && (b.Source == "async.return" || b.Source == "async.return.alternate")
+	})
+}
+
 func TestAQueueOfAFormerNameThatIsNotTakenOverIsTold(t *testing.T) {
 	simulated := emptyBroker()
 	old := async(func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].Type = new(v1alpha1.QueueClassic) })

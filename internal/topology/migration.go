@@ -281,7 +281,6 @@ func (e *queueMigration) apply() {
 			e.leave()
 		}
 		e.lead(e.Queue, e.Standin)
-		e.keepReturnBindings()
 	case v1alpha1.MigrationRestore:
 		e.keepCurrent()
 		e.lead(e.Standin, e.Queue)

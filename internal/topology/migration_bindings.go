@@ -114,6 +114,9 @@ func (e *queueMigration) lead(from, to string) {
 	d.desired.Bindings = slices.Concat(ways, e.formersTo(to), slices.DeleteFunc(slices.Clone(d.desired.Bindings), func(b Binding) bool {
 		return b.Destination == e.Queue
 	}))
+	if to == e.Standin {
+		e.keepReturnBindings()
+	}
 }
 
 // shares is true for a way over the bridge beside which another one of the same key stands: while that leads into the one queue, it must not
@@ -136,23 +139,25 @@ func (e *queueMigration) awaits(ways []Binding, to string) (awaits bool) {
 	return awaits
 }
 
-// formersTo are the ways by former names while another queue than before has all else. The queue of a former name needs none: it has
-// a way of its own.
+// formersTo are the ways by former names while another queue than before has all else. The queue of a former name needs none by that one as long as it
+// has a way of its own, which it had before the first Restore.
 func (e *queueMigration) formersTo(to string) []Binding {
-	switch {
-	case to == e.Queue, e.Renames && e.remake:
+	if to == e.Queue || e.Renames && e.remake {
 		return e.formers
-	case e.Renames:
-		return nil
 	}
 	var ways []Binding
 	for _, way := range e.formers {
-		ways = append(ways, leadingTo(way, to))
+		way = leadingTo(way, to)
+		own := way
+		own.Source = e.d.desired.ExchangeOf(RoleReturn)
+		if way.RoutingKey != to || !e.d.isObserved(own) {
+			ways = append(ways, way)
+		}
 	}
 	return ways
 }
 
-// keepReturnBindings lets what left a queue under its former name come back to it as long as the new one is not there.
+// keepReturnBindings lets what left a queue under its former name come back to it as long as it has all other ways too.
 func (e *queueMigration) keepReturnBindings() {
 	d := e.d
 	for _, way := range d.bound.to(e.Standin, nil) {
