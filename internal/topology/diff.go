@@ -164,6 +164,7 @@ func DiffSince(desired Objects, observed Observed, past Past) Difference {
 	}
 	d.resolveAdopted()
 	d.migrate(past)
+	d.keepDeliveryLimits()
 	d.out.Wanted = d.desired
 	d.migrationsDiff()
 	d.queuesDiff()
@@ -296,6 +297,26 @@ func (d *differ) policiesDiff() {
 		}
 	}
 	d.extraPolicies(desired)
+}
+
+// keepDeliveryLimits leaves a queue that is, or was, in Strict order the higher delivery limit: a message that has come back more often than the lower one
+// allows would go to the failure queue the next time, by a worker that has not read of the change yet. Without an order the limit hardly matters, since
+// workers put what comes back into quarantine.
+func (d *differ) keepDeliveryLimits() {
+	named := policyNamesOf(d.desired.Prefix)
+	for i, want := range d.desired.Policies {
+		name, _ := named.queueOf(want.Name)
+		queue := d.observed.Queues[name]
+		if !isSingle(queue.Queue) || RoleOf(queue.Queue) != RoleWork {
+			continue
+		}
+		limit, limited := wholeNumber(want.Definition[keyDeliveryLimit])
+		before, _ := wholeNumber(d.observed.Policies[want.Name].Definition[keyDeliveryLimit])
+		if limited && before > limit {
+			d.desired.Policies[i].Definition = maps.Clone(want.Definition)
+			d.desired.Policies[i].Definition[keyDeliveryLimit] = before
+		}
+	}
 }
 
 // extraPolicies are those of the prefix that are not desired, and are needed by nothing that is there.

@@ -315,20 +315,12 @@ func (e *queueMigration) leave() {
 	e.d.desired.Queues = slices.DeleteFunc(e.d.desired.Queues, func(q Queue) bool { return q.Name == e.Queue })
 }
 
-// policies give the stand-in what the work queue has, and leave an old queue the higher delivery limit: what is in it may have
-// used it up by the new one.
+// policies give the stand-in what the work queue has.
 func (e *queueMigration) policies() {
 	d, named := e.d, policyNamesOf(e.d.desired.Prefix)
 	policy := Policy{ApplyTo: applyToQueues, Priority: workPriority, Definition: Arguments{keyDeliveryLimit: deliveryLimit}}
 	if at := slices.IndexFunc(d.desired.Policies, func(p Policy) bool { return p.Name == named.queue(e.Queue) }); at >= 0 {
 		maps.Copy(policy.Definition, d.desired.Policies[at].Definition)
-		before, _ := wholeNumber(d.observed.Policies[named.queue(e.Queue)].Definition[keyDeliveryLimit])
-		if now, set := wholeNumber(policy.Definition[keyDeliveryLimit]); set && before > now && len(e.Fields) > 0 {
-			old := d.desired.Policies[at]
-			old.Definition = maps.Clone(old.Definition)
-			old.Definition[keyDeliveryLimit] = before
-			d.desired.Policies[at] = old
-		}
 	}
 	policy.Name, policy.Pattern = named.queue(e.Standin), exactly(e.Standin)
 	d.desired.Policies = append(d.desired.Policies, policy)

@@ -2,6 +2,7 @@ package topology_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -314,6 +315,37 @@ func TestMoreRetriesChangeTheDeliveryLimitInPlace(t *testing.T) {
 	want := []string{"~ policy redrive.async:queue:test  delivery-limit: 26 -> 33"}
 	if plan := lines(topology.Plan(got)); !slices.Equal(plan, want) || len(got.Warnings) > 0 {
 		t.Errorf("want %q, got %q, %v", want, plan, got.Warnings)
+	}
+}
+
+// A message of a Strict queue may have come back more often than the lower limit allows.
+func TestTheDeliveryLimitOfAQueueThatWasStrictIsNotLowered(t *testing.T) {
+	for name, after := range map[string]topology.Objects{
+		"fewer retries": deliveries(t, 26, strict("")),
+		"a single active consumer": desired(t, async(func(tr *v1alpha1.Transport) {
+			tr.Spec.Queues[1].SingleActiveConsumer = new(true)
+		})),
+		"another name and no order": desired(t, async(func(tr *v1alpha1.Transport) {
+			tr.Spec.Queues[1].Name, tr.Spec.Queues[1].PreviousNames = "orders", []string{"test"}
+		})),
+		"no order": desired(t, async()),
+	} {
+		t.Run(name, func(t *testing.T) {
+			const policy = "redrive.async:queue:test"
+			broker := emptyBroker()
+			broker.converge(deliveries(t, 1000, strict("")))
+			broker.converge(after, createdExchange)
+			if got := broker.Policies[policy].Definition["delivery-limit"]; fmt.Sprint(got) != "1000" {
+				t.Errorf("it is %v", got)
+			}
+		})
+	}
+	broker := emptyBroker()
+	broker.converge(desired(t, async()))
+	broker.Policies["redrive.async:queue:test"].Definition["delivery-limit"] = 1000
+	broker.converge(desired(t, async()), createdExchange)
+	if got := broker.Policies["redrive.async:queue:test"].Definition["delivery-limit"]; fmt.Sprint(got) != "20" {
+		t.Errorf("of a queue that never was Strict somebody has raised it, and it is %v", got)
 	}
 }
 
