@@ -453,7 +453,9 @@ func (d *differ) foreignObstacle(name string) string {
 func (d *differ) extraObjects() {
 	for _, name := range slices.Sorted(maps.Keys(d.observed.Queues)) {
 		queue := d.observed.Queues[name]
-		if _, desired := d.queues[name]; !desired && d.ours(Ref{Kind: KindQueue, Name: name}, queue.Arguments) {
+		_, desired := d.queues[name]
+		// One without a mark may be another Transport's: status.created may be that of a backup, or of another cluster.
+		if !desired && d.ours(Ref{Kind: KindQueue, Name: name}, queue.Arguments) && !d.isClaimed(queue.Queue) {
 			d.out.ExtraQueues = append(d.out.ExtraQueues, queue)
 			d.outgoing[name] = true
 		}

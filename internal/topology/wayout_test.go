@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -150,5 +151,33 @@ func TestAnUnmarkedQueueThatLeadsToAnotherTransportIsThatOnes(t *testing.T) {
 	found := topology.BelongingsOf("c1/shop/ours", "ours", broker.Observed, []string{"queue/work"})
 	if !found.Empty() {
 		t.Errorf("it is among the belongings: %v", found)
+	}
+}
+
+// A status that was restored in another cluster, or namespace, names classic queues of the first, which carry no mark.
+func TestAQueueThatTheStatusOfAnotherTransportNamesIsNotTakenAway(t *testing.T) {
+	broker := emptyBroker()
+	classic := async(func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].Type = new(v1alpha1.QueueClassic) })
+	first, err := topology.Desired(classic, compile.Needs{Lanes: lanes()}, "c1/shop/async")
+	if err != nil {
+		t.Fatal(err)
+	}
+	broker.converge(first)
+	created := []string{createdExchange, "queue/test"}
+	without := async(func(tr *v1alpha1.Transport) { tr.Spec.Queues = tr.Spec.Queues[:1] })
+	for owner, extra := range map[string]int{"c2/shop/async": 0, "c1/shop/async": 1} {
+		second, err := topology.Desired(without, compile.Needs{Lanes: lanes()}, owner)
+		if err != nil {
+			t.Fatal(err)
+		}
+		classic := 0
+		for _, queue := range topology.Diff(second, broker.Observed, created).ExtraQueues {
+			if queue.Name == "test" {
+				classic++
+			}
+		}
+		if classic != extra {
+			t.Errorf("for %s %d such queues are to go, want %d", owner, classic, extra)
+		}
 	}
 }
