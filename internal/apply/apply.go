@@ -285,6 +285,11 @@ func stillThere(input Input, observed topology.Observed) []string {
 			names[topology.Ref{Kind: topology.KindQueue, Name: name}.String()] = true
 		}
 	}
+	for _, name := range input.retiring() {
+		if _, listed := observed.Queues[name]; !listed {
+			names[topology.Ref{Kind: topology.KindQueue, Name: name}.String()] = true // until it has been asked for alone
+		}
+	}
 	return slices.DeleteFunc(slices.Clone(input.State.Created), func(created string) bool { return !names[created] })
 }
 

@@ -365,3 +365,34 @@ func TestAListWithoutTheOldQueueKeepsTheOrderOfAnExchange(t *testing.T) {
 		}
 	}
 }
+
+// A classic queue carries no mark: once it is struck out of status.created nobody knows any more whose it is.
+func TestAClassicQueueOfAFormerNameThatAListLacksIsEmptiedOn(t *testing.T) {
+	s := newStage(t)
+	s.queue("test").Type = new(v1alpha1.QueueClassic)
+	s.once()
+	s.allCounted()
+	for range 5 {
+		s.publish("async", "test", nil)
+	}
+	s.counted("test", 5)
+	queue := s.queue("test")
+	queue.Name, queue.PreviousNames = "orders", []string{"test"}
+	look := func(port apply.Port) apply.Report {
+		t.Helper()
+		report := s.onceOn(port)
+		s.state.Migrations = report.Migrations
+		s.later(11 * time.Second)
+		return report
+	}
+	s.eventually("the old queue to be unbound", func() bool {
+		look(s.client)
+		return s.retiring("test").Unbound != nil
+	})
+	look(s.through(listWithout("queues", "name", "test")))
+	look(s.client)
+	if report := look(s.client); report.StandIns["orders"].Queue != "test" {
+		t.Errorf("nobody empties the old queue: %+v, %v", report.Migrations, report.Warnings)
+	}
+	s.holds("test", 5)
+}
