@@ -51,12 +51,14 @@ type statusCounts struct {
 	failures, drain map[types.NamespacedName]time.Time
 	// quarantined are the messages in quarantine queues as the condition tells of them.
 	quarantined map[types.NamespacedName]map[string]dampedCount
+	// uncounted is since when the broker has counted no queue of a Transport.
+	uncounted map[types.NamespacedName]time.Time
 }
 
 func newStatusCounts() *statusCounts {
 	return &statusCounts{
 		failures: map[types.NamespacedName]time.Time{}, drain: map[types.NamespacedName]time.Time{},
-		quarantined: map[types.NamespacedName]map[string]dampedCount{},
+		quarantined: map[types.NamespacedName]map[string]dampedCount{}, uncounted: map[types.NamespacedName]time.Time{},
 	}
 }
 
@@ -89,6 +91,23 @@ func (c *statusCounts) quarantine(name types.NamespacedName, held map[string]int
 		delete(c.quarantined, name)
 	}
 	return figures
+}
+
+// uncountedFor is how long the broker has counted no queue of a Transport, given whether it has counted one now.
+func (c *statusCounts) uncountedFor(name types.NamespacedName, counted bool, now time.Time) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	since, known := c.uncounted[name]
+	switch {
+	case counted:
+		delete(c.uncounted, name)
+		return 0
+	case !known:
+		c.uncounted[name] = now
+		return 0
+	default:
+		return now.Sub(since)
+	}
 }
 
 // failed gives the number for status.failed: the new count where it is worth a write, else the old one.
@@ -170,6 +189,7 @@ func (c *statusCounts) forget(name types.NamespacedName) {
 	defer c.mu.Unlock()
 	delete(c.failures, name)
 	delete(c.quarantined, name)
+	delete(c.uncounted, name)
 	delete(c.drain, name)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -23,6 +24,8 @@ const (
 	quarantineStay = 5 * time.Minute
 	// quarantineStart is how long a quarantine pod may take to get ready before that is told.
 	quarantineStart = time.Minute
+	// uncountedLimit is how long the broker may count no queue at all. It counts within 10 s after a start.
+	uncountedLimit = 45 * time.Second
 	// mostQuarantined is how many quarantine queues of a Transport the condition tells of. A spec has 64, and a configuration that somebody else has
 	// written any number.
 	mostQuarantined = 128
@@ -31,7 +34,7 @@ const (
 	kindWorker topology.Kind = "worker"
 )
 
-// messageCounts is the number of messages in queues. A queue that is not in it is not counted.
+// messageCounts is the number of messages in queues. A queue that is not in it is not counted; nil stands for a broker that counts none at all.
 type messageCounts map[string]int64
 
 func messageCountsOf(queues []apply.QueueCount) messageCounts {
@@ -55,7 +58,20 @@ func messageCountsOfBlocked(queues []apply.Blocked) messageCounts {
 
 // applyQuarantine runs the quarantine pods by what the look at the broker has counted.
 func (r *TransportReconciler) applyQuarantine(ctx context.Context, run *transportRun) error {
-	return r.runQuarantine(ctx, run, messageCountsOf(run.report.Queues))
+	counts := messageCountsOf(run.report.Queues)
+	return r.runQuarantine(ctx, run, r.orUncounted(run, counts, len(run.report.Queues) > 0))
+}
+
+// orUncounted is nil where the broker has counted none of the queues that are there for so long that it does not do so at all: its statistics are switched
+// off. What pods had in hand when they ended would wait for ever.
+func (r *TransportReconciler) orUncounted(run *transportRun, counts messageCounts, some bool) messageCounts {
+	counted := len(counts) > 0 || !some
+	if r.counts.uncountedFor(client.ObjectKeyFromObject(run.transport), counted, time.Now()) < uncountedLimit {
+		return counts
+	}
+	run.warnings = append(run.warnings, "RabbitMQ counts the messages of no queue, as where its statistics are switched off: the pods for quarantined "+
+		"messages run whether there are any or not, and no queue that may hold messages is deleted")
+	return nil
 }
 
 // bestEffort is a step that keeps nothing waiting where it fails: the workers run on with the last good configuration, follow the migrations
@@ -86,7 +102,8 @@ func (r *TransportReconciler) keepQuarantine(ctx context.Context, run *transport
 	if err != nil || observed == nil {
 		return err
 	}
-	return r.runQuarantine(ctx, run, messageCountsOfOurs(groups, observed, r.owner(run.transport)))
+	counts := messageCountsOfOurs(groups, observed, r.owner(run.transport))
+	return r.runQuarantine(ctx, run, r.orUncounted(run, counts, slices.ContainsFunc(groups, quarantinedGroup.hasQueues)))
 }
 
 // observeForFallback is what is on the broker where a step before was not taken; nil where that is not known to be the Transport's broker.
@@ -244,6 +261,9 @@ func wantsQuarantine(group quarantinedGroup, live *appsv1.Deployment, counts mes
 	if group.stopped() {
 		return false
 	}
+	if counts == nil {
+		return group.hasQueues()
+	}
 	known := true
 	for _, queue := range group.queues {
 		messages, counted := counts[queue]
@@ -254,6 +274,8 @@ func wantsQuarantine(group quarantinedGroup, live *appsv1.Deployment, counts mes
 	}
 	return live != nil && (!known || now.Sub(live.CreationTimestamp.Time) < stay)
 }
+
+func (g quarantinedGroup) hasQueues() bool { return len(g.queues) > 0 }
 
 // stopped is true for a group whose replicas the spec sets to 0. An autoscaler that has none because its queues are empty
 // stops nothing.

@@ -15,6 +15,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/testbroker"
 	"redrive.dev/redrive/internal/testtransport"
 	"redrive.dev/redrive/internal/workload"
 )
@@ -151,6 +152,16 @@ func TestQuarantineAreHandledWhileTheirTransportIsDeleted(t *testing.T) {
 	if left := w.deployments(); len(left) > 0 {
 		t.Errorf("Deployment %s is left", left[0].Name)
 	}
+}
+
+// Nobody knows then whether there are any.
+func TestAPodForQuarantinedMessagesRunsWhereTheBrokerCountsNothing(t *testing.T) {
+	testtransport.Long(t)
+	w := newWorldOn(t, testbroker.Private(t, "management.disable_stats = true"))
+	transport := w.ready()
+	w.awaitQuarantine(transport)
+	w.awaitWarning(transport, v1alpha1.ReasonOther, "counts the messages of no queue")
+	w.awaitReady(transport)
 }
 
 // The workers run on with the last good configuration, and go on leaving quarantined messages.
