@@ -194,12 +194,13 @@ func (r *run) mayBeStuck() []string {
 	return names[:min(len(names), mostCounted)]
 }
 
-// isRivalled is true for a policy that, with the smaller priority, would have that of one of somebody else. Which of the two applies then is not
-// known, and the other one may expire queues.
+// isRivalled is true for a policy that somebody else's wins over, or may, with the other priority and not with the one that it has. That one may expire
+// queues.
 func (r *run) isRivalled(name string) bool {
-	touched := r.observed.Policies[name].Touched(r.wantedPolicy(name))
+	is := r.observed.Policies[name].Priority
+	touched := r.observed.Policies[name].Touched(r.wantedPolicy(name)).Priority
 	for other, policy := range r.observed.Policies {
-		if policy.Priority == touched.Priority && !topology.IsOurName(other) {
+		if policy.Priority >= touched && policy.Priority <= max(is, touched) && !topology.IsOurName(other) {
 			return true
 		}
 	}
