@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"redrive.dev/redrive/api/v1alpha1"
@@ -84,7 +85,7 @@ func (s *site) apply(desired topology.Objects) (next time.Duration, err error) {
 		return 0, explain(err, on)
 	}
 	s.standIns, s.leaving, s.disordered = report.StandIns, report.Leaving, report.Disordered
-	s.hindrance, s.conflict = hindrance(report), len(report.Conflicts) > 0
+	s.hindrance, s.conflict = join(hindrance(report), s.unread(report.Blocked)), len(report.Conflicts) > 0
 	if report.RequeueAfter > 0 {
 		return report.RequeueAfter, nil
 	}
@@ -133,6 +134,28 @@ func (s *site) tellOfStalled(warnings []topology.Finding) {
 		}
 	}
 	s.stalled = stalled
+}
+
+// unread names the queues that are no longer in the spec and hold messages which no worker in force reads: it had them no more when this process began,
+// or their worker group went with them. Lanes empty by themselves.
+func (s *site) unread(blocked []apply.Blocked) string {
+	lanes, read := compile.NamesOf(s.unit.Load().Transport).LanePrefix(), []string{}
+	for _, config := range s.inForce {
+		for _, queue := range config.Queues {
+			read = append(append(read, queue.Quarantine), queue.Holding()...)
+		}
+	}
+	var names []string
+	for _, queue := range blocked {
+		if !slices.Contains(read, queue.Queue) && !strings.HasPrefix(queue.Queue, lanes) {
+			names = append(names, queue.Queue)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return "no longer in the spec, and kept for the messages in them, which nobody reads: " + strings.Join(names, ", ") +
+		": put them back into spec.queues until they are empty, or take the messages out"
 }
 
 // hindrance says what only the user can put right, in one line, also why workers do not consume a queue; empty where there is nothing.

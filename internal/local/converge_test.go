@@ -2,9 +2,11 @@ package local
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/manifest"
 	"redrive.dev/redrive/internal/topology"
@@ -33,5 +35,23 @@ func TestWhatAWorkerInForceNeedsStaysOnTheBroker(t *testing.T) {
 	s.made(s.desired(&units[0]))
 	if !slices.Contains(s.queues, "old.quarantine") {
 		t.Errorf("counted are %v, want the quarantine of the worker in force too", s.queues)
+	}
+}
+
+// A queue that left the spec before this process began is read by no worker: the configuration that did so is forgotten.
+func TestAQueueOutOfTheSpecThatNobodyReadsIsToldOf(t *testing.T) {
+	units, err := Prepare(&manifest.Set{Transports: setOf("").Transports})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &site{}
+	s.unit.Store(&units[0])
+	blocked := []apply.Blocked{{Queue: "old", Messages: 3}, {Queue: "old.quarantine", Messages: 1}, {Queue: "async.fallback.7s", Messages: 5}}
+	if told := s.unread(blocked); !strings.Contains(told, "which nobody reads: old, old.quarantine: put them back") {
+		t.Errorf("it says %q", told)
+	}
+	s.inForce = map[string]compile.Config{"default": {Queues: []compile.Queue{{Name: "old", Quarantine: "old.quarantine", Leaving: true}}}}
+	if told := s.unread(blocked); told != "" {
+		t.Errorf("of queues that workers empty it says %q", told)
 	}
 }
