@@ -59,6 +59,20 @@ func (w *tenants) nested() {
 	testtransport.Eventually(w, "the operator to ask", func() bool { return asked.Load() > 0 })
 }
 
+// grown are lists of a few megabytes that take five times that where they are decoded, and have no end.
+func (w *tenants) grown() {
+	row := `{"name":"q","members":[` + strings.Repeat(`"",`, 21_000) + `""]},`
+	urls, asked := w.liars(20, sane("queues", func(rw http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(rw, "["+strings.Repeat(row, 70))
+		_ = http.NewResponseController(rw).Flush()
+		<-r.Context().Done()
+	}))
+	for i, to := range urls {
+		w.make(w.hostileTransport(fmt.Sprint("grown-", i), to))
+	}
+	testtransport.Eventually(w, "the operator to ask", func() bool { return asked.Load() > 30 })
+}
+
 func (w *tenants) hangingBrokers() {
 	urls, asked := w.liars(inFull(1400, 120), func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	for i, to := range urls {

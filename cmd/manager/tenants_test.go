@@ -379,6 +379,7 @@ func TestOneTenantCannotStopOrOverrunAnother(t *testing.T) {
 	}
 	if os.Getenv(allTenants) != "" {
 		attacks = append(attacks,
+			attack{"lists that grow where they are decoded", w.grown},
 			attack{"patterns that grow where they are compiled", w.patterns},
 			attack{"policies that include thousands of strategies", w.including},
 			attack{"templates that take long to be merged", w.templates},

@@ -17,21 +17,39 @@ func WithMeter(ctx context.Context, meter Meter) context.Context {
 	return context.WithValue(ctx, meterKey{}, meter)
 }
 
-// metered tells the meter of a context of one row: its text, its fields twice, as they are read and as they are kept, and what its tables hold.
-func metered(ctx context.Context, row reflect.Value, text int) error {
+// metered tells the meter of a context of one row: its fields twice, as they are read and as they are kept, and what they lead to. What counts is
+// what was decoded, and not its text: a list of empty strings takes five times its text, and each byte that is no UTF-8 becomes three.
+func metered(ctx context.Context, row reflect.Value) error {
 	meter, ok := ctx.Value(meterKey{}).(Meter)
 	if !ok {
 		return nil
 	}
-	bytes := text + 2*int(row.Type().Size())
-	if tables, ok := reflect.TypeAssert[interface{ entries() int }](row); ok {
-		const entry = 100 // a key, a value, and their places in a map
-		bytes += entry * tables.entries()
-	}
-	return meter.Take(ctx, bytes)
+	return meter.Take(ctx, 2*int(row.Type().Size())+beyond(row))
 }
 
-func (r exchangeRow) entries() int { return len(r.Arguments) }
-func (r queueRow) entries() int    { return len(r.Arguments) + len(r.EffectiveDefinition) }
-func (r bindingRow) entries() int  { return len(r.Arguments) }
-func (r policyRow) entries() int   { return len(r.Definition) }
+// beyond is what a value leads to, in bytes.
+func beyond(v reflect.Value) (bytes int) {
+	const entry = 100 // a key, a value, and their places in a map
+	switch v.Kind() { //nolint:exhaustive // The others lead to nothing.
+	case reflect.String:
+		return v.Len()
+	case reflect.Pointer, reflect.Interface:
+		if !v.IsNil() {
+			return int(v.Elem().Type().Size()) + beyond(v.Elem())
+		}
+	case reflect.Slice:
+		bytes = v.Cap() * int(v.Type().Elem().Size())
+		for i := range v.Len() {
+			bytes += beyond(v.Index(i))
+		}
+	case reflect.Map:
+		for key, value := range v.Seq2() {
+			bytes += entry + beyond(key) + beyond(value)
+		}
+	case reflect.Struct:
+		for _, field := range v.Fields() {
+			bytes += beyond(field)
+		}
+	}
+	return bytes
+}

@@ -67,7 +67,7 @@ func TestNestedTablesTakeNoMoreThanTheMeterCounts(t *testing.T) {
 			runtime.ReadMemStats(&after)
 			took := int(after.HeapAlloc) - int(before.HeapAlloc)
 			runtime.KeepAlive(observed)
-			if took > 2*meter.bytes {
+			if took > 2*meter.bytes+1<<20 { // the client and its connection besides
 				t.Errorf("%d MB are kept where the meter counts %d MB", took>>20, meter.bytes>>20)
 			}
 		})

@@ -163,9 +163,8 @@ func decodeRows(ctx context.Context, decoder *json.Decoder, from *rowReader, int
 		if into.Set(reflect.Append(into, row.Elem())); into.Len() > maxRows {
 			return errTooMany
 		}
-		before := from.done
 		from.done = decoder.InputOffset()
-		if err := metered(ctx, row.Elem(), int(from.done-before)); err != nil {
+		if err := metered(ctx, row.Elem()); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,43 @@
+package broker_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"redrive.dev/redrive/internal/broker"
+)
+
+// Rows were counted as their text: a list of empty names takes five times that, and a byte that is no UTF-8 three times, so that the answers of a
+// few brokers ended the manager.
+func TestTheMeterCountsWhatIsDecoded(t *testing.T) {
+	const rows, many = 20, 20_000
+	for name, tt := range map[string]struct {
+		path, row string
+		least     int
+	}{
+		"a list of empty names":       {"/api/queues", `{"name":"q","members":[` + strings.Repeat(`"",`, many-1) + `""]}`, 16 * many},
+		"bytes that become three":     {"/api/bindings", `{"source":"s","destination":"q","routing_key":"` + strings.Repeat("\xff", many) + `"}`, 3 * many},
+		"control: a text as it comes": {"/api/bindings", `{"source":"s","destination":"q","routing_key":"` + strings.Repeat("x", many) + `"}`, many},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(onPath(tt.path, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				_, _ = io.WriteString(w, "["+strings.Repeat(tt.row+",", rows-1)+tt.row+"]")
+			}))
+			defer server.Close()
+			client, err := broker.New(broker.Config{ManagementURL: server.URL, Username: "u", Password: password, VHost: "v"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			meter := &taken{}
+			_, err = client.Observe(broker.WithMeter(t.Context(), meter))
+			if meter.bytes < rows*tt.least || meter.bytes > 2*rows*tt.least+1<<20 {
+				t.Errorf("the meter counts %d bytes, and what is decoded takes %d: %v", meter.bytes, rows*tt.least, err)
+			}
+		})
+	}
+}
