@@ -73,6 +73,22 @@ func (w *tenants) grown() {
 	testtransport.Eventually(w, "the operator to ask", func() bool { return asked.Load() > 30 })
 }
 
+// longLogins are those of 120 Transports, with passwords of a megabyte, for APIs that read each request to its end and do not answer.
+func (w *tenants) longLogins() {
+	urls, _ := w.liars(120, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	for i, to := range urls {
+		transport := w.hostileTransport(fmt.Sprint("login-", i), to)
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.hostile, Name: transport.Name}}
+		must(w.T, w.attacker.Get(w.Context(), client.ObjectKeyFromObject(secret), secret))
+		secret.Data["password"] = []byte(strings.Repeat("x", 1_000_000))
+		must(w.T, w.attacker.Update(w.Context(), secret))
+		w.make(transport)
+		if i == 0 {
+			w.says(transport, v1alpha1.StalledCondition, "SecretInvalid")
+		}
+	}
+}
+
 func (w *tenants) hangingBrokers() {
 	urls, asked := w.liars(inFull(1400, 120), func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	for i, to := range urls {

@@ -384,6 +384,7 @@ func TestOneTenantCannotStopOrOverrunAnother(t *testing.T) {
 			attack{"policies that include thousands of strategies", w.including},
 			attack{"templates that take long to be merged", w.templates},
 			attack{"a host that no metric may name", w.oddHost},
+			attack{"logins of a megabyte", w.longLogins},
 			attack{"a policy of RabbitMQ that grows where it is compiled", w.brokerPolicy},
 			attack{"hundreds of megabytes in ConfigMaps with our label", w.fillers},
 			attack{"hundreds of megabytes in ConfigMaps that look as if the operator had published them", w.forged},

@@ -238,16 +238,45 @@ func (c Credentials) check() error {
 	if !isHost(c.Host) {
 		return fmt.Errorf("key %s: is neither a DNS name nor an IP address", KeyHost)
 	}
-	for key, text := range map[string]string{KeyUsername: c.Username, KeyPassword: c.Password, KeyVHost: c.VHost} {
-		if !utf8.ValidString(text) {
-			return fmt.Errorf("key %s: is not UTF-8", key)
-		}
+	if err := c.checkTexts(); err != nil {
+		return err
 	}
 	if (len(c.Cert) == 0) != (len(c.Key) == 0) {
 		return fmt.Errorf("keys %s and %s: one of them is missing", KeyCert, KeyKey)
 	}
 	_, err := readCertificates(c.CA, c.Cert, c.Key)
 	return err
+}
+
+// The longest texts of a login, in bytes: the operator keeps them for each Transport, and they are a part of each of its requests. Names of RabbitMQ
+// have at most 255 bytes; those of users in a directory, and tokens of OAuth that stand for passwords, are longer.
+const (
+	maxName     = 1 << 10
+	maxPassword = 16 << 10
+	maxURL      = 2 << 10
+)
+
+// checkTexts refuses what is too long, and what is not UTF-8. A URL was parsed, and has no other bytes.
+func (c Credentials) checkTexts() error {
+	for _, part := range []struct {
+		key, text string
+		most      int
+	}{
+		{KeyUsername, c.Username, maxName},
+		{KeyPassword, c.Password, maxPassword},
+		{KeyVHost, c.VHost, maxName},
+		{KeyManagementURI, c.management.url, maxURL},
+		{KeyManagementURI, c.management.username, maxName},
+		{KeyManagementURI, c.management.password, maxPassword},
+	} {
+		switch {
+		case len(part.text) > part.most:
+			return fmt.Errorf("key %s: has a part of more than %d bytes", part.key, part.most)
+		case !utf8.ValidString(part.text):
+			return fmt.Errorf("key %s: is not UTF-8", part.key)
+		}
+	}
+	return nil
 }
 
 // maxHost is the length of the longest DNS name.

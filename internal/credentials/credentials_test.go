@@ -128,6 +128,36 @@ func TestErrorsNameTheKeyAndNoValue(t *testing.T) {
 		{"a vhost that is not UTF-8", data("host", "h", "username", "u", "password", "p", "vhost", "v\xff"), "key vhost: is not UTF-8"},
 		{"a user that is not UTF-8", data("host", "h", "username", "u\xff", "password", "p"), "key username: is not UTF-8"},
 		{
+			"a user beyond all bounds", data("host", "h", "username", strings.Repeat(secret, 1000), "password", "p"),
+			"key username: has a part of more than 1024 bytes",
+		},
+		{
+			"a password beyond all bounds", data("host", "h", "username", "u", "password", strings.Repeat(secret, 10_000)),
+			"key password: has a part of more than 16384 bytes",
+		},
+		{
+			"a password beyond all bounds in a uri", data("uri", "amqp://u:"+strings.Repeat("s3cr3t", 10_000)+"@h"),
+			"key password: has a part of more than 16384 bytes",
+		},
+		{
+			"a vhost beyond all bounds", data("host", "h", "username", "u", "password", "p", "vhost", strings.Repeat(secret, 1000)),
+			"key vhost: has a part of more than 1024 bytes",
+		},
+		{
+			"a path beyond all bounds", data("host", "h", "username", "u", "password", "p", "management_uri", "http://h/"+strings.Repeat("s3cr3t", 1000)),
+			"key management_uri: has a part of more than 2048 bytes",
+		},
+		{
+			"a management user beyond all bounds",
+			data("host", "h", "username", "u", "password", "p", "management_uri", "http://"+strings.Repeat("s3cr3t", 1000)+":p@h"),
+			"key management_uri: has a part of more than 1024 bytes",
+		},
+		{
+			"a management password beyond all bounds",
+			data("host", "h", "username", "u", "password", "p", "management_uri", "http://u:"+strings.Repeat("s3cr3t", 10_000)+"@h"),
+			"key management_uri: has a part of more than 16384 bytes",
+		},
+		{
 			"a management_uri that is none", data("host", "h", "username", "u", "password", "p", "management_uri", "x"+secret),
 			"key management_uri: is not an http or https URL",
 		},
