@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/topology"
 	"redrive.dev/redrive/internal/workload"
@@ -290,9 +291,14 @@ func (m *backlogMeter) observe(ctx context.Context, t *v1alpha1.Transport) (topo
 	if !waitFor(ctx, place.turn, lookTimeout) {
 		return topology.Observed{}, errNoLook
 	}
+	slot, err := m.r.cpu.acquire(ctx, t.Namespace)
+	if err != nil {
+		return topology.Observed{}, errNoLook
+	}
+	defer slot.release()
 	port := found.port.of(client.ObjectKeyFromObject(t).String(), m.age)
 	defer port.done()
-	observed, err := port.Observe(ctx)
+	observed, err := port.Observe(broker.WithWaiter(ctx, slot))
 	if err == nil && (observed.Cluster != home.Cluster || observed.VHost != home.VHost) {
 		err = errors.New("this is another broker than the one that the Transport is on")
 	}

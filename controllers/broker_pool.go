@@ -373,12 +373,15 @@ func (p *snapshotCache) await(ctx context.Context) error {
 	if silence != nil {
 		return silence
 	}
-	select {
-	case p.turn <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("wait for a snapshot: %w", ctx.Err())
-	}
+	var err error
+	broker.Await(ctx, func() {
+		select {
+		case p.turn <- struct{}{}:
+		case <-ctx.Done():
+			err = fmt.Errorf("wait for a snapshot: %w", ctx.Err())
+		}
+	})
+	return err
 }
 
 // answers says that the broker does so again.

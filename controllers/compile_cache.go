@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/compile"
 )
 
@@ -160,12 +161,15 @@ func (r *TransportReconciler) compileAlone(ctx context.Context, run *transportRu
 func (c *namespaceSlots) begin(ctx context.Context, most time.Duration) (end func(), err error) {
 	late := time.NewTimer(most)
 	defer late.Stop()
-	select {
-	case c.busy <- struct{}{}:
-		return func() { <-c.busy }, nil
-	case <-ctx.Done():
-		return nil, errNothingToDo
-	case <-late.C:
-		return nil, errCompiling
-	}
+	broker.Await(ctx, func() {
+		select {
+		case c.busy <- struct{}{}:
+			end = func() { <-c.busy }
+		case <-ctx.Done():
+			err = errNothingToDo
+		case <-late.C:
+			err = errCompiling
+		}
+	})
+	return end, err
 }

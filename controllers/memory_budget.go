@@ -5,6 +5,8 @@ import (
 	"errors"
 	"runtime/debug"
 	"sync"
+
+	"redrive.dev/redrive/internal/broker"
 )
 
 const (
@@ -94,9 +96,13 @@ func (b *memoryBudget) take(ctx context.Context, tenant string, wait bool) error
 		if !wait {
 			return errBudget
 		}
-		select {
-		case <-freed:
-		case <-ctx.Done():
+		broker.Await(ctx, func() {
+			select {
+			case <-freed:
+			case <-ctx.Done():
+			}
+		})
+		if ctx.Err() != nil {
 			return errBudget
 		}
 	}

@@ -10,15 +10,31 @@ import (
 // readsAtOnce is how many Secrets and ConfigMaps of one namespace are read at a time: each may have a megabyte, and hundreds of Transports name it.
 const readsAtOnce = 4
 
-// reads has the places of those who read, by namespace. Its zero value is ready, and it is safe for concurrent use.
-type reads struct {
-	mu     sync.Mutex
-	places map[string]chan struct{}
+// namespaceLimit has slots for each namespace. Its zero value is ready, and it is safe for concurrent use.
+type namespaceLimit struct {
+	mu    sync.Mutex
+	slots map[string]chan struct{}
 }
+
+// of are the slots of a namespace, n of them: who sends has one, and gives it back by receiving.
+func (l *namespaceLimit) of(namespace string, n int) chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.slots == nil {
+		l.slots = map[string]chan struct{}{}
+	}
+	if l.slots[namespace] == nil {
+		l.slots[namespace] = make(chan struct{}, n)
+	}
+	return l.slots[namespace]
+}
+
+// reads limits who reads what may be large.
+type reads struct{ namespaceLimit }
 
 // get reads an object of a namespace when there is a place.
 func (r *reads) get(ctx context.Context, from client.Reader, key client.ObjectKey, object client.Object) error {
-	places := r.of(key.Namespace)
+	places := r.of(key.Namespace, readsAtOnce)
 	select {
 	case places <- struct{}{}:
 		defer func() { <-places }()
@@ -26,16 +42,4 @@ func (r *reads) get(ctx context.Context, from client.Reader, key client.ObjectKe
 	case <-ctx.Done():
 		return ctx.Err() //nolint:wrapcheck // The caller says what was to be read.
 	}
-}
-
-func (r *reads) of(namespace string) chan struct{} {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.places == nil {
-		r.places = map[string]chan struct{}{}
-	}
-	if r.places[namespace] == nil {
-		r.places[namespace] = make(chan struct{}, readsAtOnce)
-	}
-	return r.places[namespace]
 }

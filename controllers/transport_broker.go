@@ -160,16 +160,14 @@ func (run *transportRun) weigh(ctx context.Context, lanes int) error {
 // decide decides what is to be done. Where there is much to compare, those of a namespace do it one at a time: others need processors, too.
 func (run *transportRun) decide(ctx context.Context, input apply.Input, observed topology.Observed) (apply.Prepared, error) {
 	if run.slots != nil && len(observed.Queues)+len(observed.Bindings)+len(input.Desired.Bindings) > costly {
-		late := time.NewTimer(costlyPause)
-		defer late.Stop()
-		select {
-		case run.slots.busy <- struct{}{}:
-			defer func() { <-run.slots.busy }()
-		case <-ctx.Done():
-			return apply.Prepared{}, ctx.Err() //nolint:wrapcheck // as it is
-		case <-late.C:
+		end, err := run.slots.begin(ctx, costlyPause)
+		switch {
+		case errors.Is(err, errCompiling):
 			return apply.Prepared{}, waiting(v1alpha1.ReasonProgressing, costlyPause, errCostly)
+		case err != nil:
+			return apply.Prepared{}, ctx.Err() //nolint:wrapcheck // as it is
 		}
+		defer end()
 	}
 	return apply.Prepare(input, observed)
 }

@@ -48,6 +48,7 @@ type TransportReconciler struct {
 	configMaps *configMapCache
 	// reads of what may be large.
 	reads       reads
+	cpu         cpuSlots
 	drift       *drift
 	scraper     *statusScraper
 	fastRequeue *fastRequeue
@@ -209,6 +210,11 @@ func (r *TransportReconciler) reconcile(ctx context.Context, name types.Namespac
 	} else {
 		r.resolveBroker(ctx, run)
 	}
+	slot, err := r.cpu.acquire(ctx, name.Namespace)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	defer slot.release()
 	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
 	defer cancel()
 	held := r.brokers.budget.hold(name.Namespace)
@@ -222,7 +228,7 @@ func (r *TransportReconciler) reconcile(ctx context.Context, name types.Namespac
 			run.port.done()
 		}
 	}()
-	return r.reconcileNow(broker.WithMeter(ctx, held), run)
+	return r.reconcileNow(broker.WithWaiter(broker.WithMeter(ctx, held), slot), run)
 }
 
 // reconcileNow takes the steps and writes their outcome into the status. The Transport has its slot.

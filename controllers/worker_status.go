@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/workload"
 )
@@ -146,7 +147,7 @@ func (v *statusScraper) ask(ctx context.Context, pods []*corev1.Pod) scrapeResul
 			}
 		})
 	}
-	asking.Wait()
+	broker.Await(ctx, asking.Wait)
 	close(answers)
 	h := scrapeResult{
 		heard: map[podProblem]int64{}, answered: map[string]bool{}, silent: len(pods) > 0 && len(answers) == 0 && ctx.Err() != nil,
@@ -252,7 +253,7 @@ func (v *statusScraper) hashes(ctx context.Context, addresses []string) []string
 			}
 		})
 	}
-	asking.Wait()
+	broker.Await(ctx, asking.Wait)
 	return hashes
 }
 

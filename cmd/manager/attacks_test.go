@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -25,6 +26,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
@@ -87,6 +89,35 @@ func (w *tenants) longLogins() {
 			w.says(transport, v1alpha1.StalledCondition, "SecretInvalid")
 		}
 	}
+}
+
+// blanks are sent without an end by 50 servers, to Transports whose specs change all the time.
+func (w *tenants) blanks() {
+	block := []byte(strings.Repeat(" ", 64<<10))
+	urls, asked := w.liars(50, func(rw http.ResponseWriter, _ *http.Request) {
+		rw.Header().Set("Content-Type", "application/json")
+		for {
+			if _, err := rw.Write(block); err != nil {
+				return
+			}
+		}
+	})
+	for i, to := range urls {
+		w.make(w.hostileTransport(fmt.Sprint("blanks-", i), to))
+	}
+	testtransport.Eventually(w, "the operator to ask", func() bool { return asked.Load() > 10 })
+	ctx, stop := context.WithCancel(w.Context())
+	stopped := make(chan struct{})
+	w.stop = func() { stop(); <-stopped }
+	go func() {
+		defer close(stopped)
+		for n := 0; ctx.Err() == nil; n++ {
+			transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: w.hostile, Name: fmt.Sprint("blanks-", n%len(urls))}}
+			patch := fmt.Sprintf(`{"spec":{"poison":{"maxCrashes":%d}}}`, 1+n/len(urls)%100)
+			_ = w.attacker.Patch(ctx, transport, client.RawPatch(types.MergePatchType, []byte(patch)))
+			time.Sleep(20 * time.Millisecond)
+		}
+	}()
 }
 
 func (w *tenants) hangingBrokers() {

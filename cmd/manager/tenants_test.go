@@ -59,6 +59,8 @@ type tenants struct {
 	hostile  string
 	victim   *team
 	made     int
+	// stop ends what an attack does besides; nil for nothing.
+	stop func()
 }
 
 // inFull chooses a number by how much is to be tested.
@@ -280,6 +282,10 @@ func (w *tenants) make(object client.Object) {
 // undo deletes all that the attacker made, and waits until the objects are gone.
 func (w *tenants) undo() {
 	w.Helper()
+	if w.stop != nil {
+		w.stop()
+		w.stop = nil
+	}
 	in := client.InNamespace(w.hostile)
 	var list v1alpha1.TransportList
 	must(w.T, w.attacker.List(w.Context(), &list, in))
@@ -380,6 +386,7 @@ func TestOneTenantCannotStopOrOverrunAnother(t *testing.T) {
 	if os.Getenv(allTenants) != "" {
 		attacks = append(attacks,
 			attack{"lists that grow where they are decoded", w.grown},
+			attack{"blanks without an end from 50 servers, and specs that change", w.blanks},
 			attack{"patterns that grow where they are compiled", w.patterns},
 			attack{"policies that include thousands of strategies", w.including},
 			attack{"templates that take long to be merged", w.templates},

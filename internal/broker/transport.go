@@ -26,11 +26,13 @@ type carrier struct {
 func (c *carrier) RoundTrip(request *http.Request) (*http.Response, error) {
 	request = request.Clone(c.ctx)
 	request.Close = false
-	response, err := c.next.RoundTrip(request)
+	var response *http.Response
+	var err error
+	Await(c.ctx, func() { response, err = c.next.RoundTrip(request) }) //nolint:bodyclose // as below
 	if err != nil {
 		return nil, unreachable("", credentials.ExplainTLS(request.URL.Host, err))
 	}
-	response.Body = &bounded{ReadCloser: response.Body, left: maxResponse}
+	response.Body = &bounded{ReadCloser: response.Body, ctx: c.ctx, left: maxResponse}
 	if err := judge(request.Method, response); err != nil {
 		_ = response.Body.Close()
 		return nil, err
@@ -87,17 +89,18 @@ var (
 // bounded refuses to read more than a limit.
 type bounded struct {
 	io.ReadCloser
+	ctx  context.Context //nolint:containedctx // It lives for one call.
 	left int64
 }
 
-func (b *bounded) Read(p []byte) (int, error) {
+func (b *bounded) Read(p []byte) (n int, err error) {
 	if b.left <= 0 {
 		return 0, errTooLarge
 	}
 	if int64(len(p)) > b.left {
 		p = p[:b.left]
 	}
-	n, err := b.ReadCloser.Read(p)
+	Await(b.ctx, func() { n, err = b.ReadCloser.Read(p) })
 	b.left -= int64(n)
 	return n, err //nolint:wrapcheck // io.EOF must stay what it is.
 }
