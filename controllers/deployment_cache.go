@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -23,40 +22,63 @@ const (
 )
 
 // stripDeploymentForCache keeps of a large Deployment what all but upToDate reads: not its template, and of who manages its fields who has a say in its
-// replicas.
+// replicas. Whoever may write Deployments may also make its annotations, its owners and its selector long.
 func stripDeploymentForCache(object any) (any, error) {
 	deployment, ok := object.(*appsv1.Deployment)
 	if !ok || deployment.Size() <= maxDeployment {
 		return object, nil
 	}
 	annotations := map[string]string{partOnly: "true"}
-	for key, value := range deployment.Annotations {
-		if strings.HasPrefix(key, "redrive.dev/") && len(value) <= maxMetadata {
+	for _, key := range []string{stampAnnotation, upgradeAnnotation} {
+		if value, has := deployment.Annotations[key]; has && len(value) <= maxMetadata {
 			annotations[key] = value
 		}
 	}
 	all := deployment.ObjectMeta
+	managers, err := replicasManagers(all.ManagedFields)
+	if err != nil {
+		return nil, fmt.Errorf("read who manages Deployment %s/%s: %w", all.Namespace, all.Name, err)
+	}
 	deployment.ObjectMeta = metav1.ObjectMeta{
 		Namespace: all.Namespace, Name: all.Name, UID: all.UID, ResourceVersion: all.ResourceVersion, Generation: all.Generation,
 		CreationTimestamp: all.CreationTimestamp, DeletionTimestamp: all.DeletionTimestamp,
-		Labels: workload.OwnLabels(all.Labels), Annotations: annotations, OwnerReferences: all.OwnerReferences,
-	}
-	for _, entry := range all.ManagedFields {
-		fields, err := replicasOnly(entry.FieldsV1)
-		if err != nil {
-			return nil, fmt.Errorf("read who manages Deployment %s/%s: %w", all.Namespace, all.Name, err)
-		}
-		entry.FieldsV1 = fields
-		deployment.ManagedFields = append(deployment.ManagedFields, entry)
+		Labels: workload.OwnLabels(all.Labels), Annotations: annotations, OwnerReferences: controllerOnly(&all), ManagedFields: managers,
 	}
 	deployment.Spec.Template = corev1.PodTemplateSpec{}
+	if selector := deployment.Spec.Selector; selector != nil {
+		deployment.Spec.Selector = &metav1.LabelSelector{MatchLabels: workload.OwnLabels(selector.MatchLabels)}
+	}
 	return deployment, nil
 }
 
-// replicasOnly is of some fields the one that is read where nothing is compared.
+// controllerOnly is the reference to the controller among the owners of an object; none where it is longer than any of ours.
+func controllerOnly(object metav1.Object) []metav1.OwnerReference {
+	owner := metav1.GetControllerOf(object)
+	if owner == nil || len(owner.APIVersion)+len(owner.Kind)+len(owner.Name)+len(owner.UID) > maxMetadata {
+		return nil
+	}
+	return []metav1.OwnerReference{*owner}
+}
+
+// replicasManagers are the operator and one other of those who have a say in the replicas: more of them say no more.
+func replicasManagers(all []metav1.ManagedFieldsEntry) (managers []metav1.ManagedFieldsEntry, err error) {
+	other := false
+	for _, entry := range all {
+		if entry.FieldsV1, err = replicasOnly(entry.FieldsV1); err != nil {
+			return nil, err
+		}
+		ours := entry.Manager == fieldOwner && entry.Subresource == ""
+		if entry.FieldsV1 != nil && (ours || !other) {
+			managers, other = append(managers, entry), other || !ours
+		}
+	}
+	return managers, nil
+}
+
+// replicasOnly is of some fields the one that is read where nothing is compared; nil where it is not among them.
 func replicasOnly(fields *metav1.FieldsV1) (*metav1.FieldsV1, error) {
 	if fields == nil {
-		return nil, nil //nolint:nilnil // as it is
+		return nil, nil //nolint:nilnil // it has none
 	}
 	var owned struct {
 		Spec map[string]json.RawMessage `json:"f:spec"`
@@ -67,7 +89,7 @@ func replicasOnly(fields *metav1.FieldsV1) (*metav1.FieldsV1, error) {
 	if _, is := owned.Spec["f:replicas"]; is {
 		return metav1.NewFieldsV1(`{"f:spec":{"f:replicas":{}}}`), nil
 	}
-	return metav1.NewFieldsV1(`{}`), nil
+	return nil, nil //nolint:nilnil // as above
 }
 
 // whole is an object of which the cache may have a part, as the API server has it now; nil where it is gone. It is read by a list, for which the
@@ -78,7 +100,7 @@ func (r *TransportReconciler) whole(ctx context.Context, current client.Object) 
 		return current, nil
 	}
 	var list appsv1.DeploymentList
-	if err := r.Live.List(ctx, &list, client.InNamespace(part.Namespace), client.MatchingFields{"metadata.name": part.Name}); err != nil {
+	if err := r.reads.list(ctx, r.Live, part.Namespace, &list, client.MatchingFields{"metadata.name": part.Name}); err != nil {
 		return nil, fmt.Errorf("read Deployment %s: %w", part.Name, err)
 	}
 	for i := range list.Items {

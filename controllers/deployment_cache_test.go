@@ -2,6 +2,8 @@ package controllers
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -42,6 +44,53 @@ func TestTheCacheKeepsNoLargeTemplateOfADeployment(t *testing.T) {
 		if !ours || !decided || err != nil || errDecided != nil || replicas(deployment) != 3 || deployment.Annotations[stampAnnotation] != "s" ||
 			deployment.Labels[workload.WorkerLabel] != "w" || deployment.ResourceVersion != "7" || lastManager(deployment) != "" {
 			t.Errorf("%s: replicas are ours %v, decided %v (%v, %v), of %+v", name, ours, decided, err, errDecided, deployment.ObjectMeta)
+		}
+	}
+}
+
+// Whoever may write Deployments made them large by what is no template, and 160 of them took 220 MB of the operator's memory.
+func TestTheCacheKeepsNoLongListsOfADeployment(t *testing.T) {
+	long, many := strings.Repeat("x", 1000), 1000
+	for name, change := range map[string]func(*appsv1.Deployment){
+		"annotations": func(d *appsv1.Deployment) {
+			for i := range 250 {
+				d.Annotations[fmt.Sprint("redrive.dev/", i)] = long
+			}
+		},
+		"owners": func(d *appsv1.Deployment) {
+			for i := range many {
+				d.OwnerReferences = append(d.OwnerReferences, metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: fmt.Sprint(i, long), UID: "u"})
+			}
+		},
+		"selector": func(d *appsv1.Deployment) {
+			d.Spec.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{
+				{Key: "a", Operator: metav1.LabelSelectorOpNotIn, Values: slices.Repeat([]string{long[:60]}, many)},
+			}
+		},
+		"managers": func(d *appsv1.Deployment) {
+			for i := range many {
+				d.ManagedFields = append(d.ManagedFields, metav1.ManagedFieldsEntry{
+					Manager: fmt.Sprint(i), Operation: metav1.ManagedFieldsOperationApply, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:replicas":{}}}`),
+				})
+			}
+		},
+	} {
+		deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
+			Name: "async-default", Annotations: map[string]string{stampAnnotation: "s"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Transport", Name: "async", UID: "u", Controller: new(true)}},
+		}}
+		deployment.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{workload.WorkerLabel: "default"}}
+		change(deployment)
+		whole := deployment.Size()
+		if _, err := stripDeploymentForCache(deployment); err != nil {
+			t.Fatal(err)
+		}
+		if size := deployment.Size(); whole <= maxDeployment || size > maxDeployment {
+			t.Errorf("%s: %d of %d bytes are kept", name, size, whole)
+		}
+		if owner := metav1.GetControllerOf(deployment); owner == nil || owner.Name != "async" || deployment.Annotations[stampAnnotation] != "s" ||
+			deployment.Spec.Selector.MatchLabels[workload.WorkerLabel] != "default" {
+			t.Errorf("%s: what is read is not kept: %+v", name, deployment)
 		}
 	}
 }

@@ -7,7 +7,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// readsAtOnce is how many Secrets and ConfigMaps of one namespace are read at a time: each may have a megabyte, and hundreds of Transports name it.
+// readsAtOnce is how many Secrets, ConfigMaps, Deployments and pages of pods of one namespace are read at a time: each object may have a megabyte, and
+// hundreds of Transports may name it.
 const readsAtOnce = 4
 
 // namespaceLimit has slots for each namespace. Its zero value is ready, and it is safe for concurrent use.
@@ -32,13 +33,22 @@ func (l *namespaceLimit) of(namespace string, n int) chan struct{} {
 // reads limits who reads what may be large.
 type reads struct{ namespaceLimit }
 
-// get reads an object of a namespace when there is a place.
+// get reads an object of a namespace when there is a slot.
 func (r *reads) get(ctx context.Context, from client.Reader, key client.ObjectKey, object client.Object) error {
-	places := r.of(key.Namespace, readsAtOnce)
+	return r.inSlot(ctx, key.Namespace, func() error { return from.Get(ctx, key, object) })
+}
+
+// list reads some objects of a namespace when there is a slot.
+func (r *reads) list(ctx context.Context, from client.Reader, namespace string, into client.ObjectList, options ...client.ListOption) error {
+	return r.inSlot(ctx, namespace, func() error { return from.List(ctx, into, append(options, client.InNamespace(namespace))...) })
+}
+
+func (r *reads) inSlot(ctx context.Context, namespace string, read func() error) error {
+	slots := r.of(namespace, readsAtOnce)
 	select {
-	case places <- struct{}{}:
-		defer func() { <-places }()
-		return from.Get(ctx, key, object) //nolint:wrapcheck // The caller says what was to be read.
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
+		return read()
 	case <-ctx.Done():
 		return ctx.Err() //nolint:wrapcheck // The caller says what was to be read.
 	}

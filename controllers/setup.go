@@ -185,10 +185,7 @@ func stripAll(object any) (any, error) {
 			metav1.SetMetaDataAnnotation(&own, name, value)
 		}
 	}
-	owner := metav1.GetControllerOf(metadata)
-	if owner != nil && len(owner.APIVersion)+len(owner.Kind)+len(owner.Name)+len(owner.UID) <= maxMetadata {
-		own.OwnerReferences = []metav1.OwnerReference{*owner}
-	}
+	own.OwnerReferences = controllerOnly(metadata)
 	metadata.ObjectMeta = own
 	return metadata, nil
 }
