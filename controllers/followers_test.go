@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -65,7 +66,7 @@ func TestAllPodsOfAnExchangeAreAskedPageByPage(t *testing.T) {
 	}
 	leaving, starting, over := *pod.DeepCopy(), *pod.DeepCopy(), *pod.DeepCopy()
 	leaving.DeletionTimestamp, starting.Status.PodIP, over.Status.Phase = &metav1.Time{Time: time.Now()}, "", corev1.PodSucceeded
-	const many = 2*podsPage + 10
+	const many = 2*podsPage + 1
 	tests := map[string]struct {
 		last, first     corev1.Pod
 		hash            string
@@ -98,5 +99,34 @@ func TestAllPodsOfAnExchangeAreAskedPageByPage(t *testing.T) {
 				t.Errorf("%d lists, of at most %d pods; want %d of %d", server.lists, server.largest, tt.lists, podsPage)
 			}
 		})
+	}
+}
+
+// Pods were read a hundred at a time: those of one Transport, with a megabyte each, ended the operator.
+func TestPodsAreReadAFewAtATime(t *testing.T) {
+	t.Parallel()
+	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "async"}}
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop"}}
+	deployment.Spec.Selector = &metav1.LabelSelector{MatchLabels: workload.Selector(transport, "default")}
+	for name, tt := range map[string]struct {
+		read func(r *TransportReconciler) error
+		most int
+	}{
+		"for their status": {func(r *TransportReconciler) error {
+			_, err := r.hearGroups(t.Context(), r.scraper, transport, map[string]int32{"default": 1}, time.Now())
+			return err
+		}, 2 * maxPodsAsked},
+		"for why they do not start": {func(r *TransportReconciler) error {
+			_, err := r.rolloutCause(t.Context(), deployment)
+			return err
+		}, maxPodsRead},
+	} {
+		server := &paged{pods: make([]corev1.Pod, 4*maxPodsAsked)}
+		if err := tt.read(&TransportReconciler{Live: server, scraper: newStatusScraper(0)}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if server.largest != podsPage || server.lists != tt.most/podsPage {
+			t.Errorf("%s: %d lists, of at most %d pods", name, server.lists, server.largest)
+		}
 	}
 }

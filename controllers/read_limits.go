@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -41,6 +42,26 @@ func (r *reads) get(ctx context.Context, from client.Reader, key client.ObjectKe
 // list reads some objects of a namespace when there is a slot.
 func (r *reads) list(ctx context.Context, from client.Reader, namespace string, into client.ObjectList, options ...client.ListOption) error {
 	return r.inSlot(ctx, namespace, func() error { return from.List(ctx, into, append(options, client.InNamespace(namespace))...) })
+}
+
+// pods shows the pods of a namespace with some labels to see, until that wants no more. They are read a few at a time, and none is to be kept: each may
+// have more than a megabyte. The cache has their metadata only.
+func (r *reads) pods(ctx context.Context, from client.Reader, namespace string, labels map[string]string, see func(*corev1.Pod) (more bool)) error {
+	for page := ""; ; {
+		var list corev1.PodList
+		err := r.list(ctx, from, namespace, &list, client.MatchingLabels(labels), client.Limit(podsPage), client.Continue(page))
+		if err != nil {
+			return err
+		}
+		for i := range list.Items {
+			if !see(&list.Items[i]) {
+				return nil
+			}
+		}
+		if page = list.Continue; page == "" {
+			return nil
+		}
+	}
 }
 
 func (r *reads) inSlot(ctx context.Context, namespace string, read func() error) error {

@@ -8,7 +8,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/internal/workload"
 )
@@ -38,20 +37,20 @@ func (r *TransportReconciler) rolloutCause(ctx context.Context, deployment *apps
 			return ": its pods are refused: " + oneLine(condition.Message), nil
 		}
 	}
-	var pods corev1.PodList
-	err := r.Live.List(ctx, &pods, client.InNamespace(deployment.Namespace),
-		client.MatchingLabels(deployment.Spec.Selector.MatchLabels), client.Limit(maxPodsRead))
+	cause, seen := "", 0
+	err := r.reads.pods(ctx, r.Live, deployment.Namespace, deployment.Spec.Selector.MatchLabels, func(pod *corev1.Pod) (more bool) {
+		if pod.DeletionTimestamp.IsZero() {
+			if trouble := podTrouble(pod); trouble != "" {
+				cause = fmt.Sprintf(": pod %s: %s", pod.Name, trouble)
+			}
+		}
+		seen++
+		return cause == "" && seen < maxPodsRead
+	})
 	if err != nil {
 		return "", fmt.Errorf("list the pods of %s: %w", deployment.Name, err)
 	}
-	for i := range pods.Items {
-		if pod := &pods.Items[i]; pod.DeletionTimestamp.IsZero() {
-			if trouble := podTrouble(pod); trouble != "" {
-				return fmt.Sprintf(": pod %s: %s", pod.Name, trouble), nil
-			}
-		}
-	}
-	return "", nil
+	return cause, nil
 }
 
 // podTrouble says why a pod does not start; empty where it may just take its time. Texts that change with each try are left

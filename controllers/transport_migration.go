@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
@@ -78,32 +77,26 @@ func (f *rolloutCheck) ask(ctx context.Context) error {
 // peers are the addresses of the pods to ask, and the configuration that each is to have in force. A Transport may have thousands of pods: they are read
 // page by page, no more is kept of them, and none is read any more where one cannot follow.
 func (f *rolloutCheck) peers(ctx context.Context) (addresses, wanted []string, err error) {
-	t, page := f.run.transport, ""
-	for more := true; more && !f.dissent; more = page != "" {
-		var list corev1.PodList
-		err := f.r.Live.List(ctx, &list, client.InNamespace(t.Namespace), client.MatchingLabels(workload.TransportLabels(t)),
-			client.Limit(podsPage), client.Continue(page))
-		if err != nil {
-			return nil, nil, fmt.Errorf("list the pods: %w", err)
+	t := f.run.transport
+	err = f.r.reads.pods(ctx, f.r.Live, t.Namespace, workload.TransportLabels(t), func(pod *corev1.Pod) (more bool) {
+		over := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+		if over || pod.Labels[workload.WorkerLabel] == "" {
+			return true
 		}
-		page = list.Continue
-		for i := range list.Items {
-			pod := &list.Items[i]
-			over := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-			if over || pod.Labels[workload.WorkerLabel] == "" {
-				continue
-			}
-			configMap := f.run.live.configMaps[workload.Name(t, pod.Labels[workload.WorkerLabel])]
-			switch {
-			case configMap == nil, !pod.DeletionTimestamp.IsZero():
-				f.dissent = true
-			case !canAnswer(pod):
-				f.silent = true
-			default:
-				addresses = append(addresses, addressOf(pod))
-				wanted = append(wanted, configMap.Annotations[workload.ConfigHashAnnotation])
-			}
+		configMap := f.run.live.configMaps[workload.Name(t, pod.Labels[workload.WorkerLabel])]
+		switch {
+		case configMap == nil, !pod.DeletionTimestamp.IsZero():
+			f.dissent = true
+		case !canAnswer(pod):
+			f.silent = true
+		default:
+			addresses = append(addresses, addressOf(pod))
+			wanted = append(wanted, configMap.Annotations[workload.ConfigHashAnnotation])
 		}
+		return !f.dissent
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("list the pods: %w", err)
 	}
 	return addresses, wanted, nil
 }

@@ -69,19 +69,17 @@ func (r *TransportReconciler) hearGroups(
 	if recent {
 		return last.heard, nil
 	}
-	// The cache has only the metadata of pods, and so no addresses.
-	var list corev1.PodList
-	err := r.Live.List(ctx, &list, client.InNamespace(t.Namespace),
-		client.MatchingLabels(workload.TransportLabels(t)), client.Limit(2*maxPodsAsked))
+	var pods []askedPod
+	seen := 0
+	err := r.reads.pods(ctx, r.Live, t.Namespace, workload.TransportLabels(t), func(pod *corev1.Pod) (more bool) {
+		if _, may := groups[workload.GroupOf(pod.Labels)]; may && canAnswer(pod) {
+			pods = append(pods, askedPod{addressOf(pod), workload.OwnLabels(pod.Labels)})
+		}
+		seen++
+		return seen < 2*maxPodsAsked && len(pods) < maxPodsAsked
+	})
 	if err != nil {
 		return last.heard, fmt.Errorf("list the pods: %w", err)
-	}
-	var pods []*corev1.Pod
-	for i := range list.Items {
-		pod := &list.Items[i]
-		if _, may := groups[workload.GroupOf(pod.Labels)]; may && len(pods) < maxPodsAsked && canAnswer(pod) {
-			pods = append(pods, pod)
-		}
 	}
 	said := voices.ask(ctx, pods)
 	said.keep(last.heard, groups)

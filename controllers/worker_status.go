@@ -31,8 +31,8 @@ const (
 	// maxPodsAsked bounds how many pods of a Transport are asked, and askedAtOnce how many at a time.
 	maxPodsAsked = 50
 	askedAtOnce  = 10
-	// podsPage is how many pods are read at a time where all of a Transport are.
-	podsPage = 100
+	// podsPage is how many pods are read at a time.
+	podsPage = 5
 	// silentFor is how long the pods of a Transport are left alone where none of them answered in time, mostly because a
 	// NetworkPolicy is in the way.
 	silentFor = 5 * time.Minute
@@ -127,8 +127,14 @@ type scrapeResult struct {
 	silent bool
 }
 
+// askedPod is what is kept of a pod that is asked: where, and the labels that tell whose worker it is.
+type askedPod struct {
+	address string
+	labels  map[string]string
+}
+
 // ask asks each pod for its troubles. One that does not answer tells of none.
-func (v *statusScraper) ask(ctx context.Context, pods []*corev1.Pod) scrapeResult {
+func (v *statusScraper) ask(ctx context.Context, pods []askedPod) scrapeResult {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	type reply struct {
@@ -142,8 +148,8 @@ func (v *statusScraper) ask(ctx context.Context, pods []*corev1.Pod) scrapeResul
 		asking.Go(func() {
 			seats <- struct{}{}
 			defer func() { <-seats }()
-			if answer := v.status(ctx, addressOf(pod)); answer != nil {
-				answers <- reply{pod.Labels[workload.WorkerLabel], troublesIn(answer, workload.GroupOf(pod.Labels))}
+			if answer := v.status(ctx, pod.address); answer != nil {
+				answers <- reply{pod.labels[workload.WorkerLabel], troublesIn(answer, workload.GroupOf(pod.labels))}
 			}
 		})
 	}

@@ -79,7 +79,7 @@ func TestWhatAPodSaysIsNotTrustedBlindly(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			said := newStatusScraper(0).ask(t.Context(), []*corev1.Pod{talking(t, tt.answer)})
+			said := newStatusScraper(0).ask(t.Context(), asked(talking(t, tt.answer)))
 			var got []string
 			for one := range said.heard {
 				got = append(got, one.String())
@@ -107,20 +107,20 @@ func TestManyPodsAreAskedAndThoseThatDoNotAnswerHaveNoTrouble(t *testing.T) {
 	unheard.Status.PodIP = "not an address"
 	hanging := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	pods = append(pods, unheard, talking(t, hanging))
-	said := newStatusScraper(0).ask(t.Context(), pods)
+	said := newStatusScraper(0).ask(t.Context(), asked(pods...))
 	want := podProblem{worker: "default", reason: v1alpha1.ReasonCircuitOpen, text: "calls fail"}
 	if len(said.heard) != 1 || said.heard[want] != 3*askedAtOnce || said.silent || !said.answered["default"] {
 		t.Errorf("heard %+v", said)
 	}
 	quarantine := talking(t, saysOnly(open))
 	quarantine.Labels = map[string]string{workload.QuarantineLabel: "default"}
-	if said := newStatusScraper(0).ask(t.Context(), []*corev1.Pod{unheard, quarantine}); said.heard[want] != 1 || said.answered["default"] {
+	if said := newStatusScraper(0).ask(t.Context(), asked(unheard, quarantine)); said.heard[want] != 1 || said.answered["default"] {
 		t.Errorf("heard %+v of the quarantine pod alone", said)
 	}
 	// The time for all of them is over.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if said := newStatusScraper(0).ask(ctx, pods[:3]); len(said.heard)+len(said.answered) > 0 || !said.silent {
+	if said := newStatusScraper(0).ask(ctx, asked(pods[:3]...)); len(said.heard)+len(said.answered) > 0 || !said.silent {
 		t.Errorf("heard %+v, where nobody can answer", said)
 	}
 	if newStatusScraper(0).ask(ctx, nil).silent {
@@ -294,4 +294,12 @@ func TestPodsAreNotAskedAgainAtOnce(t *testing.T) {
 	if recent(0) {
 		t.Error("a Transport that is gone is remembered")
 	}
+}
+
+// asked is what is kept of pods that are asked.
+func asked(pods ...*corev1.Pod) (all []askedPod) {
+	for _, pod := range pods {
+		all = append(all, askedPod{addressOf(pod), pod.Labels})
+	}
+	return all
 }
