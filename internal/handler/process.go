@@ -138,7 +138,7 @@ func (s *processSettings) program() string { return filepath.Base(s.command.Args
 func (p *Process) Handle(ctx context.Context, request Request) *retry.Failure {
 	c := newCall(ctx, request.ID)
 	defer func() { c.cancel() }()
-	c.key = request.IdempotencyKey
+	c.key, c.begin = request.IdempotencyKey, request.Begin
 	if !request.Deadline.IsZero() {
 		c.deadline = time.Now().Add(time.Until(request.Deadline)) // which no change of the clock moves
 	}

@@ -18,6 +18,11 @@ func IsNotBegun(failure *retry.Failure) bool {
 	return failure != nil && failure.Source == retry.SourceTimeout && failure.Class == ClassNotBegun
 }
 
+// NotBegun is a failure of ClassNotBegun.
+func NotBegun(why string) *retry.Failure {
+	return &retry.Failure{Source: retry.SourceTimeout, Class: ClassNotBegun, Message: message.Text(why, message.MaxText)}
+}
+
 // call is a message on its way to an answer.
 type call struct {
 	messageID string
@@ -25,6 +30,9 @@ type call struct {
 	key string
 	// deadline is that of the message: no process gets it afterwards.
 	deadline time.Time
+	// begin is the request's Begin, and refused is true once that was false.
+	begin   func(ctx context.Context) bool
+	refused bool
 	// ctx and cancel are of the goroutine that handles the message.
 	ctx    context.Context //nolint:containedctx // it changes while the call goes on
 	cancel context.CancelFunc
@@ -102,6 +110,12 @@ func (c *call) left() time.Duration {
 	return time.Until(deadline)
 }
 
+// mayBegin is true where a call that has a process now may be written to it.
+func (c *call) mayBegin() bool {
+	c.refused = c.begin != nil && !c.begin(c.ctx)
+	return !c.refused && c.ctx.Err() == nil && !c.isLate()
+}
+
 // isLate is true after the deadline of the message.
 func (c *call) isLate() bool { return !c.deadline.IsZero() && !time.Now().Before(c.deadline) }
 
@@ -120,11 +134,13 @@ func (c *call) end(e ending) { c.ended <- e }
 // notBegun is the failure of a call that waited for a process in vain.
 func (c *call) notBegun(why error) *retry.Failure {
 	late := c.ctx.Err() == nil && c.isLate()
-	if !late && !errors.Is(c.ctx.Err(), context.DeadlineExceeded) {
+	if !late && !c.refused && !errors.Is(c.ctx.Err(), context.DeadlineExceeded) {
 		return unanswered(c.ctx, "")
 	}
 	text := "no process was free in time"
 	switch {
+	case c.refused:
+		text = "when there was a process for it, the handler was to be left alone"
 	case late:
 		text = "no process was free before the deadline of the message"
 	case why != nil:
@@ -132,5 +148,5 @@ func (c *call) notBegun(why error) *retry.Failure {
 	case c.alone:
 		text = "its process ended with several messages, and no process was free in time to run it again alone"
 	}
-	return &retry.Failure{Source: retry.SourceTimeout, Class: ClassNotBegun, Message: message.Text(text, message.MaxText)}
+	return NotBegun(text)
 }

@@ -30,5 +30,5 @@ func (p *pool) isDrained() bool {
 
 // turnedAway is the failure of a message that waited for a process when Drain was called.
 func turnedAway() *retry.Failure {
-	return &retry.Failure{Source: retry.SourceTimeout, Class: ClassNotBegun, Message: "no process was free when the worker began to stop"}
+	return NotBegun("no process was free when the worker began to stop")
 }

@@ -75,8 +75,7 @@ func (p *Process) place(c *call) *retry.Failure {
 	if q := p.pool.choose(c.alone); q != nil {
 		p.give(q, c)
 		p.mu.Unlock()
-		c.granted(false)
-		return nil
+		return p.begin(c, false)
 	}
 	if p.pool.isDrained() {
 		p.mu.Unlock()
@@ -89,15 +88,27 @@ func (p *Process) place(c *call) *retry.Failure {
 	defer stop()
 	select {
 	case <-c.placed:
-		if !c.isLate() {
-			c.granted(true)
-			return nil
-		}
+		return p.begin(c, true)
 	case <-passed:
 	case <-c.ctx.Done():
 	case <-p.pool.drained:
 	case <-p.pool.closing:
 	}
+	return p.turnAway(c)
+}
+
+// begin begins the attempt of a call that has a process, unless it may not begin any more.
+func (p *Process) begin(c *call, waited bool) *retry.Failure {
+	asked := time.Now()
+	if !c.mayBegin() {
+		return p.turnAway(c)
+	}
+	c.granted(waited || time.Since(asked) > time.Millisecond)
+	return nil
+}
+
+// turnAway takes leave of a call that does not begin. Another one gets the process that it may have.
+func (p *Process) turnAway(c *call) *retry.Failure {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.withdraw(c)

@@ -502,3 +502,41 @@ func TestNothingThatAProcessWroteOfAMessageIsToldOfTheHandler(t *testing.T) {
 		t.Errorf("told is %q", told)
 	}
 }
+
+// What let a message go, such as a breaker, may have taken that back while the message waited for a process.
+func TestAMessageThatMayNotBeginAnyMoreLeavesItsProcessToAnother(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello), Processes: ptr.To[int32](1)}, handler.Options{})
+	dir := t.TempDir()
+	begun, end, refused := filepath.Join(dir, "begun"), filepath.Join(dir, "end"), filepath.Join(dir, "refused")
+	first, second, third := make(chan *retry.Failure, 1), make(chan *retry.Failure, 1), make(chan *retry.Failure, 1)
+	go func() { first <- give(t, p, patience, "touch "+begun, "await "+end, "ack") }()
+	eventually(t, "the first has begun", func() bool { return exists(begun) })
+	ask := func(answer bool) *retry.Failure {
+		ctx, cancel := handler.WithTimeout(t.Context(), patience, patience)
+		defer cancel()
+		return p.Handle(ctx, handler.Request{
+			Body:  []byte(script("touch "+refused, "ack")),
+			Begin: func(context.Context) bool { return answer && exists(end) },
+		})
+	}
+	go func() { second <- ask(false) }()
+	eventually(t, "the second waits", func() bool { return handler.Waiting(p) == 1 })
+	go func() { third <- give(t, p, patience, "ack") }()
+	eventually(t, "the third waits", func() bool { return handler.Waiting(p) == 2 })
+	touch(end)
+	if got := <-second; !handler.IsNotBegun(got) || exists(refused) {
+		t.Errorf("the one that may not begin: %+v", got)
+	}
+	for name, answer := range map[string]chan *retry.Failure{"first": first, "third": third} {
+		if got := <-answer; got != nil {
+			t.Errorf("the %s: %+v", name, got)
+		}
+	}
+	if got := ask(false); !handler.IsNotBegun(got) || exists(refused) {
+		t.Errorf("one that may not begin although a process is free: %+v", got)
+	}
+	if got := ask(true); got != nil || !exists(refused) {
+		t.Errorf("one that may begin: %+v", got)
+	}
+}

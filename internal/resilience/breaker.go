@@ -2,6 +2,7 @@ package resilience
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -193,6 +194,20 @@ func (b *Breaker) free(now int64) int {
 	}
 	b.calls = kept
 	return b.allowed() - len(kept)
+}
+
+// Stands is true while the call may still be made: the breaker has not changed its state since, and the place was given to nobody else. The
+// zero Permit stands.
+func (p Permit) Stands(now time.Time) bool {
+	b := p.breaker
+	if b == nil {
+		return true
+	}
+	b.mu.Lock()
+	defer b.unlock()
+	b.roll(now)
+	return b.retired || p.era == b.era &&
+		(p.serial == 0 || slices.ContainsFunc(b.calls, func(c inFlight) bool { return c.serial == p.serial }))
 }
 
 // Done tells what came of the call, and how long it took. The zero Permit does nothing.

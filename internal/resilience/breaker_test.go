@@ -708,3 +708,26 @@ func TestAPartnerThatAsksToBeLeftAloneIs(t *testing.T) {
 		t.Errorf("one that has ended is %s", state)
 	}
 }
+
+func TestAPermitStandsUntilTheBreakerChangesOrThePlaceIsGivenAway(t *testing.T) {
+	w := watch(t, aBreaker(), seeded())
+	early, _, _ := w.Admit(noon, timeout)
+	stands := func(what string, p Permit, now time.Time, want bool) {
+		t.Helper()
+		if got := p.Stands(now); got != want {
+			t.Errorf("%s: stands %t, want %t", what, got, want)
+		}
+	}
+	stands("none", Permit{}, noon, true)
+	stands("while closed", early, noon, true)
+	w.calls(noon, 10, Failure)
+	stands("once open", early, noon, false)
+
+	w, now := probing(t, aBreaker())
+	probe, _, _ := w.Admit(now, timeout)
+	stands("while probing", probe, now, true)
+	if _, _, ok := w.Admit(now.Add(2*timeout), timeout); !ok {
+		t.Fatal("the place is not given to another")
+	}
+	stands("once another has its place", probe, now.Add(2*timeout), false)
+}

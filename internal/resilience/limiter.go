@@ -50,11 +50,14 @@ type pace struct {
 	patience int64
 }
 
+// slack is by how much turns may be used closer together than they came: whoever waits is not woken to the nanosecond.
+const slack = int64(100 * time.Millisecond)
+
 // bucket is the state of a key.
 type bucket struct {
-	// tat is the theoretical arrival time: when the bucket is full again.
-	tat      int64
-	promises promises
+	// tat is the theoretical arrival time: when the bucket is full again. used is the same of the turns that were used.
+	tat, used int64
+	promises  promises
 }
 
 // NewLimiter returns a limiter with full buckets. Nobody is asked to wait in place for longer than maxWait, 0 to 1 h.
@@ -109,6 +112,17 @@ func (l *Limiter) Take(key string, now time.Time) Turn {
 	return Turn{OK: true, Wait: time.Duration(max(0, due-t)), place: place, tat: next, due: due}
 }
 
+// Use is called for a turn right before what it was taken for. Who had to wait for something else since would do it together with those who
+// waited too; so wait is how long it is until no more turns are used at a time than are given.
+func (l *Limiter) Use(turn Turn, now time.Time) (wait time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.clock.at(now)
+	b := &l.buckets.places[turn.place].state
+	b.used = max(b.used, t) + l.pace.interval
+	return time.Duration(max(0, b.used-l.pace.depth-slack-t))
+}
+
 // IsLate is true of a turn that came so long ago that the next one has come since. Who uses it all the same may do so at the same moment as
 // the next one.
 func (l *Limiter) IsLate(turn Turn, now time.Time) bool {
@@ -141,6 +155,7 @@ func (l *Limiter) Reconfigure(c LimiterConfig, maxWait time.Duration, now time.T
 	l.config, l.pace = c, l.newPace(c)
 	for i := range l.buckets.places {
 		b := &l.buckets.places[i].state
+		b.used = min(b.used, t+l.pace.depth)
 		if last := b.tat - before.depth; last > t {
 			b.tat = last + l.pace.depth // The bucket is empty until the last turn that somebody waits for.
 		} else if left := b.tat - t; left > 0 {
@@ -151,5 +166,5 @@ func (l *Limiter) Reconfigure(c LimiterConfig, maxWait time.Duration, now time.T
 
 // idle is true of a bucket that is no different from a new one.
 func (l *Limiter) idle(b *bucket) bool {
-	return b.tat <= l.clock.now && b.promises.lapsed(l.clock.now, l.pace.interval)
+	return max(b.tat, b.used) <= l.clock.now && b.promises.lapsed(l.clock.now, l.pace.interval)
 }

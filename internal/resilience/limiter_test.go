@@ -453,3 +453,40 @@ func TestATurnIsLateOnceTheNextHasCome(t *testing.T) {
 		}
 	}
 }
+
+func TestTurnsThatWereWaitedOutAreUsedNoFasterThanTheyAreGiven(t *testing.T) {
+	const n = 20
+	for name, c := range map[string]struct {
+		config LimiterConfig
+		// late is how long after the first they are used, and last when the last of them is to be.
+		late, last time.Duration
+	}{
+		"leaky, as they come": {LimiterConfig{Smooth: true, PerSecond: 10, Burst: n}, 0, 0},
+		"leaky, all at once":  {LimiterConfig{Smooth: true, PerSecond: 10, Burst: n}, 2 * time.Second, 1800 * time.Millisecond},
+		"token, all at once":  {LimiterConfig{PerSecond: 10, Burst: 5}, 2 * time.Second, 1400 * time.Millisecond},
+	} {
+		limiter, now := NewLimiter(c.config, 3*time.Second, nil), time.Now()
+		var turns []Turn
+		for range n {
+			turns = append(turns, limiter.Take("", now))
+		}
+		var last time.Duration
+		for _, turn := range turns {
+			last = limiter.Use(turn, now.Add(max(turn.Wait, c.late)))
+		}
+		if last != c.last {
+			t.Errorf("%s: the last turn waits for %s, want %s", name, last, c.last)
+		}
+	}
+}
+
+func TestTurnsThatWereUsedAtASlowRateHoldUpNobodyAtAFasterOne(t *testing.T) {
+	limiter, now := NewLimiter(LimiterConfig{Smooth: true, PerSecond: 0.001, Burst: 10}, time.Hour, nil), time.Now()
+	for range 3 {
+		limiter.Use(limiter.Take("", now), now)
+	}
+	limiter.Reconfigure(LimiterConfig{Smooth: true, PerSecond: 10, Burst: 10}, time.Hour, now)
+	if wait := limiter.Use(limiter.Take("", now), now); wait > 200*time.Millisecond {
+		t.Errorf("it waits for %s", wait)
+	}
+}

@@ -302,34 +302,38 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// unbegun is what becomes of a message that the handler has not begun with.
-func (w *Worker) unbegun(ctx context.Context, j *job) outcome {
+// unbegun is what becomes of a message that the handler has not begun with, though the job was granted a call.
+func (w *Worker) unbegun(ctx context.Context, j *job, granted *permits) (outcome, bool) {
 	if o, decided := expired(w, ctx, j); decided {
-		return o
+		return o, true
 	}
-	return notBegun(j)
+	if granted.refused {
+		return w.again(ctx, j)
+	}
+	return notBegun(j), true
 }
 
 // attempt calls the handler and asks the policy about a failure: once, or again at once where the policy says so.
 func attempt(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 	for {
-		// One that was released has been counted.
-		if budget := j.program.protection.budget; budget != nil && j.state.History.Attempts == 0 && j.state.History.FirstFailure.IsZero() {
-			budget.First(w.options.Now())
-		}
-		permit, attempted := j.permits.permit, j.attempted
+		w.countFirst(j)
+		used, attempted := j.permits, j.attempted
 		j.permits, j.attempted = permits{}, true
-		failure := w.call(w.trace(ctx, j), j)
+		failure := w.call(w.trace(ctx, j), j, &used)
 		if ctx.Err() != nil && failure != nil {
-			w.report(permit, 0, resilience.Neither)
+			w.report(used.permit, 0, resilience.Neither)
 			return j.ended(outcome{kind: stale}, failure), true
 		}
 		if handler.IsNotBegun(failure) { // it is no attempt
-			w.report(permit, 0, resilience.Neither)
+			w.report(used.permit, 0, resilience.Neither)
 			j.attempted = attempted
-			return j.ended(w.unbegun(ctx, j), failure), true
+			o, decided := w.unbegun(ctx, j, &used)
+			if j.ended(o, failure); decided {
+				return o, true
+			}
+			continue
 		}
-		w.report(permit, j.took, health(failure))
+		w.report(used.permit, j.took, health(failure))
 		w.heedPartner(j, failure)
 		if failure == nil {
 			w.logSuccess(ctx, j)
@@ -340,11 +344,26 @@ func attempt(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 		if !atOnce {
 			return o, true
 		}
-		for _, decides := range j.program.stages.again {
-			if o, decided := decides(w, ctx, j); decided {
-				return o, true
-			}
+		if o, decided := w.again(ctx, j); decided {
+			return o, true
 		}
+	}
+}
+
+// again goes through the stages before another call of the handler.
+func (w *Worker) again(ctx context.Context, j *job) (outcome, bool) {
+	for _, decides := range j.program.stages.again {
+		if o, decided := decides(w, ctx, j); decided {
+			return o, true
+		}
+	}
+	return outcome{}, false
+}
+
+// countFirst counts a first attempt, by which the budget of retries is measured. One that was released has been counted.
+func (w *Worker) countFirst(j *job) {
+	if budget := j.program.protection.budget; budget != nil && j.state.History.Attempts == 0 && j.state.History.FirstFailure.IsZero() {
+		budget.First(w.options.Now())
 	}
 }
 
@@ -356,7 +375,8 @@ func notBegun(j *job) outcome {
 	return outcome{kind: requeued}
 }
 
-func (w *Worker) call(ctx context.Context, j *job) *retry.Failure {
+// call calls the handler with what the job was granted.
+func (w *Worker) call(ctx context.Context, j *job, used *permits) *retry.Failure {
 	j.decoded.LetGo()
 	d, queue := j.delivery, j.queue.Name
 	metrics := w.options.Metrics.of(queue)
@@ -364,6 +384,10 @@ func (w *Worker) call(ctx context.Context, j *job) *retry.Failure {
 	defer metrics.inFlight.Dec()
 	ctx, cancel := handler.WithTimeout(ctx, j.program.config.Timeout.Duration.Duration, j.held())
 	defer cancel()
+	begin := func(ctx context.Context) bool { return w.begins(ctx, j, used) }
+	if _, asks := j.program.handler.Handler.(handler.Drainer); !asks && !begin(ctx) {
+		return handler.NotBegun("it was to be left alone when the message was about to be handed over")
+	}
 	began := time.Now()
 	failure := j.program.handler.Handle(ctx, handler.Request{
 		Body:            d.Body,
@@ -390,6 +414,7 @@ func (w *Worker) call(ctx context.Context, j *job) *retry.Failure {
 		Carry:           j.state.Carry,
 		Traceparent:     j.traced.parent,
 		Tracestate:      j.traced.state,
+		Begin:           begin,
 	})
 	j.took = time.Since(began)
 	metrics.seconds.Observe(j.took.Seconds())

@@ -175,9 +175,38 @@ func (p *protection) allowed(concurrency int, now time.Time) int {
 
 // permits is leave for one call of the handler. What is not used is given back.
 type permits struct {
-	turns  []func()
+	turns  []turn
 	permit resilience.Permit
 	budget *resilience.Budget
+	// refused is true once the breaker has taken back its leave.
+	refused bool
+}
+
+// turn is one at a rate limit.
+type turn struct {
+	resilience.Turn
+
+	limiter *resilience.Limiter
+}
+
+func (t turn) cancel() { t.limiter.Cancel(t.Turn) }
+
+// begins is true where a job may use what it was granted. It may have waited since, for a process or for the breaker: with others that did, whose
+// turns have all come, and from a handler that is to be left alone by now.
+func (w *Worker) begins(ctx context.Context, j *job, g *permits) bool {
+	var wait time.Duration
+	for _, t := range g.turns {
+		wait = max(wait, t.limiter.Use(t.Turn, w.options.Now()))
+	}
+	if _, ended := w.await(ctx, j, wait, nil); ended {
+		return false
+	}
+	if now := w.options.Now(); !g.permit.Stands(now) {
+		var admitted bool
+		g.permit, _, admitted = w.breakerOf(j).Admit(now, j.patience())
+		g.refused = !admitted
+	}
+	return !g.refused
 }
 
 // report tells the breaker, if there is one, what came of a call.
@@ -197,8 +226,8 @@ func (g *permits) isEmpty() bool {
 
 // giveBack returns what a job was granted and did not use.
 func (g *permits) giveBack(now time.Time) {
-	for _, cancel := range g.turns {
-		cancel()
+	for _, t := range g.turns {
+		t.cancel()
 	}
 	if g.budget != nil {
 		g.budget.Cancel(now)
@@ -210,7 +239,7 @@ func (g *permits) giveBack(now time.Time) {
 // cancelLast gives the turn back that was taken last.
 func (g *permits) cancelLast() {
 	last := len(g.turns) - 1
-	g.turns[last]()
+	g.turns[last].cancel()
 	g.turns = g.turns[:last]
 }
 
@@ -285,17 +314,17 @@ func limited(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 func (w *Worker) turnAt(ctx context.Context, j *job, l *limit) (outcome, bool) {
 	key := w.keyOf(l.key, j)
 	for late := false; ; {
-		turn := l.limiter.Take(key, w.options.Now())
-		if turn.OK {
-			j.permits.turns = append(j.permits.turns, func() { l.limiter.Cancel(turn) })
+		taken := l.limiter.Take(key, w.options.Now())
+		if taken.OK {
+			j.permits.turns = append(j.permits.turns, turn{taken, l.limiter})
 			switch {
-			case turn.Wait <= 0:
+			case taken.Wait <= 0:
 				return outcome{}, false
 			case late, l.key == nil && !j.isStrict(): // others need it too
-				return w.await(ctx, j, turn.Wait, nil)
+				return w.await(ctx, j, taken.Wait, nil)
 			case j.isStrict() || j.inflight.tryYieldSlot():
-				o, ended := w.aside(ctx, j, turn.Wait)
-				if late = !ended && l.limiter.IsLate(turn, w.options.Now()); !late {
+				o, ended := w.aside(ctx, j, taken.Wait)
+				if late = !ended && l.limiter.IsLate(taken, w.options.Now()); !late {
 					return o, ended
 				}
 				// There was no place for it in time, as for others of its key: they would all go at once. It takes another turn, with its place.
@@ -305,7 +334,7 @@ func (w *Worker) turnAt(ctx context.Context, j *job, l *limit) (outcome, bool) {
 			j.permits.giveBack(w.options.Now())
 		}
 		w.options.Metrics.rateLimited.WithLabelValues(l.spec.Name).Inc()
-		if o, decided := w.denied(ctx, j, turn.Wait); decided {
+		if o, decided := w.denied(ctx, j, taken.Wait); decided {
 			return o, true
 		}
 	}

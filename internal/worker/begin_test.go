@@ -1,0 +1,121 @@
+package worker_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/handler"
+	"redrive.dev/redrive/internal/retry"
+	"redrive.dev/redrive/internal/testtransport"
+)
+
+// waiter is a handler with which messages wait before their attempts begin, as they do for a process. Each value of free lets one
+// begin, and once it is closed all may.
+type waiter struct {
+	*program
+
+	free    chan struct{}
+	waiting atomic.Int64
+
+	mu    sync.Mutex
+	begun []time.Time
+}
+
+func newWaiter(handle func(context.Context, handler.Request) *retry.Failure) *waiter {
+	w := &waiter{program: newProgram(), free: make(chan struct{})}
+	w.handle = handle
+	return w
+}
+
+func (w *waiter) started(r *rig) {
+	r.t.Helper()
+	r.stop()
+	r.handlers = func(v1alpha1.Handler, int) (handler.Handler, error) { return w, nil }
+	r.start(nil)
+}
+
+func (w *waiter) Drain() {}
+
+func (w *waiter) Handle(ctx context.Context, request handler.Request) *retry.Failure {
+	w.waiting.Add(1)
+	defer w.waiting.Add(-1)
+	select {
+	case <-w.free:
+	case <-ctx.Done():
+		return handler.NotBegun("none was free")
+	}
+	if !request.Begin(ctx) {
+		return handler.NotBegun("it may not begin any more")
+	}
+	w.mu.Lock()
+	w.begun = append(w.begun, time.Now())
+	w.mu.Unlock()
+	return w.program.Handle(ctx, request)
+}
+
+// times are those at which attempts began.
+func (w *waiter) times() []time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]time.Time(nil), w.begun...)
+}
+
+func failing503(context.Context, handler.Request) *retry.Failure {
+	return &retry.Failure{Source: retry.SourceHandler, Status: 503}
+}
+
+// A process died and took some seconds to start: all whose turns had come meanwhile were given to it at once.
+func TestTurnsThatComeWhileThereIsNoProcessAreNotUsedAtOnce(t *testing.T) {
+	const messages, perSecond = 20, 10
+	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), func(tr *v1alpha1.Transport) {
+		tr.Spec.Workers[0].Concurrency = new(int32(messages))
+		limitedTo(v1alpha1.RateLimit{Name: "all", Type: v1alpha1.RateLimitLeakyBucket, PerSecond: intstr.FromInt32(perSecond)})(tr)
+	})
+	w := newWaiter(nil)
+	w.started(r)
+	r.publish(numbered(messages, "a", "b")...)
+	testtransport.Eventually(t, "all wait for a process", func() bool { return w.waiting.Load() == messages })
+	close(w.free)
+	testtransport.Eventually(t, "all handled", func() bool { return r.handled() == messages })
+	begun := w.times()
+	for i := perSecond / 2; i < len(begun); i++ {
+		if within := begun[i].Sub(begun[i-perSecond/2]); within < 300*time.Millisecond {
+			t.Fatalf("%d calls within %s at %d a second", perSecond/2+1, within, perSecond)
+		}
+	}
+}
+
+// The breaker opened, and went on being told of failures: of messages that had its leave, and began when a process was free for each.
+func TestABreakerThatHasOpenedHoldsBackMessagesThatWaitForAProcess(t *testing.T) {
+	const messages, calls = 40, 5
+	for name, key := range map[string]*string{"one for all": nil, "one for each key": new("message.headers.a")} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Hour), func(tr *v1alpha1.Transport) {
+				tr.Spec.Workers[0].Concurrency = new(int32(messages))
+				withBreaker(v1alpha1.CircuitBreaker{MinimumCalls: new(int32(calls)), OpenFor: v1alpha1.NewDuration(time.Hour), Key: key})(tr)
+			})
+			w := newWaiter(failing503)
+			w.started(r)
+			r.publish(numbered(messages, "a", "b")...)
+			testtransport.Eventually(t, "many wait for a process", func() bool { return w.waiting.Load() >= messages/2 })
+			for range calls {
+				w.free <- struct{}{}
+			}
+			testtransport.Eventually(t, "the breaker to open", func() bool { return len(r.worker.Status().Troubles) > 0 })
+			close(w.free)
+			testtransport.Eventually(t, "nobody waits for a process", func() bool { return w.waiting.Load() == 0 })
+			if began := len(w.times()); began != calls {
+				t.Errorf("%d attempts began, want %d", began, calls)
+			}
+			if attempts := outcomes(r, "retried"); attempts != calls {
+				t.Errorf("%d attempts were counted, want %d", attempts, calls)
+			}
+		})
+	}
+}
