@@ -119,3 +119,41 @@ func TestABreakerThatHasOpenedHoldsBackMessagesThatWaitForAProcess(t *testing.T)
 		})
 	}
 }
+
+// Each time that a message was turned away, because no process was free in time, it counted as a first attempt: after enough of them all
+// retries were within the budget.
+func TestTheBudgetCountsNoFirstAttemptThatWasNotBegun(t *testing.T) {
+	const messages, vain = 100, 30
+	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(100*time.Millisecond), func(tr *v1alpha1.Transport) {
+		tr.Spec.Workers[0].RetryBudget = &v1alpha1.RetryBudget{Percent: 20, Window: v1alpha1.NewDuration(30 * time.Second), MinPerSecond: new(int32(1))}
+	})
+	var mu sync.Mutex
+	tries, firsts, retries := map[string]int{}, 0, 0
+	p := newProgram()
+	p.handle = func(_ context.Context, request handler.Request) *retry.Failure {
+		mu.Lock()
+		defer mu.Unlock()
+		if request.Attempt > 1 {
+			retries++
+			return nil
+		}
+		if tries[request.ID]++; tries[request.ID] <= vain {
+			return handler.NotBegun("no process was free")
+		}
+		firsts++
+		return failing503(nil, request)
+	}
+	p.started(r)
+	r.publish(numbered(messages, "a", "b")...)
+	testtransport.Eventually(t, "all failed once", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return firsts == messages
+	})
+	time.Sleep(2 * time.Second) // in which all would come back
+	mu.Lock()
+	defer mu.Unlock()
+	if most := messages/5 + 10; retries > most {
+		t.Errorf("%d retries of %d first attempts, want %d at most", retries, messages, most)
+	}
+}

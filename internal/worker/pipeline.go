@@ -316,7 +316,6 @@ func (w *Worker) unbegun(ctx context.Context, j *job, granted *permits) (outcome
 // attempt calls the handler and asks the policy about a failure: once, or again at once where the policy says so.
 func attempt(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 	for {
-		w.countFirst(j)
 		used, attempted := j.permits, j.attempted
 		j.permits, j.attempted = permits{}, true
 		failure := w.call(w.trace(ctx, j), j, &used)
@@ -333,6 +332,7 @@ func attempt(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 			}
 			continue
 		}
+		w.countFirst(j)
 		w.report(used.permit, j.took, health(failure))
 		w.heedPartner(j, failure)
 		if failure == nil {
@@ -360,7 +360,7 @@ func (w *Worker) again(ctx context.Context, j *job) (outcome, bool) {
 	return outcome{}, false
 }
 
-// countFirst counts a first attempt, by which the budget of retries is measured. One that was released has been counted.
+// countFirst counts a first attempt that was begun, by which the budget of retries is measured. One that was released has been counted.
 func (w *Worker) countFirst(j *job) {
 	if budget := j.program.protection.budget; budget != nil && j.state.History.Attempts == 0 && j.state.History.FirstFailure.IsZero() {
 		budget.First(w.options.Now())
