@@ -157,3 +157,28 @@ func TestTheBudgetCountsNoFirstAttemptThatWasNotBegun(t *testing.T) {
 		t.Errorf("%d retries of %d first attempts, want %d at most", retries, messages, most)
 	}
 }
+
+// Each time that it was not begun it went back to its place, with the broker's count of its deliveries raised. The next worker took them for
+// attempts, and for crashes, and gave the message up.
+func TestAStrictMessageThatIsNotBegunWaitsWhereItIs(t *testing.T) {
+	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), strict(v1alpha1.OnFailureContinue))
+	var turnedAway atomic.Int64
+	busy := newProgram()
+	busy.handle = func(context.Context, handler.Request) *retry.Failure {
+		turnedAway.Add(1)
+		return handler.NotBegun("no process was free")
+	}
+	busy.started(r)
+	r.publish(letters("a", "b")...)
+	testtransport.Eventually(t, "it was turned away often", func() bool { return turnedAway.Load() >= 20 })
+	next := newProgram()
+	next.started(r)
+	testtransport.Eventually(t, "both handled", func() bool { return len(next.called()) == 2 })
+	// One delivery more: the worker before has ended with it.
+	if calls := next.called(); calls[0] != "a2" || calls[1] != "b1" {
+		t.Errorf("calls %v", calls)
+	}
+	if failed := r.Ready("async.failed"); failed != 0 {
+		t.Errorf("%d messages failed", failed)
+	}
+}

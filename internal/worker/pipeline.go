@@ -302,15 +302,23 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// unbegun is what becomes of a message that the handler has not begun with, though the job was granted a call.
+// unbegun is what becomes of a message that the handler has not begun with, though the job was granted a call. One that has to keep its place waits
+// there for the handler, for as long as it may be held: to give it back would raise the broker's count of its deliveries, which are its attempts
+// to the next worker.
 func (w *Worker) unbegun(ctx context.Context, j *job, granted *permits) (outcome, bool) {
 	if o, decided := expired(w, ctx, j); decided {
 		return o, true
 	}
-	if granted.refused {
-		return w.again(ctx, j)
+	waits := j.isStrict() && j.held() > 0 && w.program.Load() == j.program
+	if !granted.refused && !waits {
+		return notBegun(j), true
 	}
-	return notBegun(j), true
+	if waits {
+		if o, ended := w.await(ctx, j, nextLook, nil); ended {
+			return o, true
+		}
+	}
+	return w.again(ctx, j)
 }
 
 // attempt calls the handler and asks the policy about a failure: once, or again at once where the policy says so.
