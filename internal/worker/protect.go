@@ -377,9 +377,9 @@ func breakerPermit(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 	}
 }
 
-// patience is how long a call may take at most, with all that belongs to it.
+// patience is how long a call may take at most, with all that belongs to it: a process may have its attempt take longer than timeout.
 func (j *job) patience() time.Duration {
-	return j.program.config.Timeout.Duration.Duration + drainGrace
+	return max(j.program.config.Timeout.Duration.Duration, j.held()) + drainGrace
 }
 
 // denied sends a job to a lane, where it waits without an attempt being counted. One that has to keep its place waits where it is.
