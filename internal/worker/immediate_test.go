@@ -1,14 +1,18 @@
 package worker_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/handler"
+	"redrive.dev/redrive/internal/retry"
 	"redrive.dev/redrive/internal/testtransport"
 )
 
@@ -31,6 +35,33 @@ func TestTriesAtOnceComeBeforeTheFirstLane(t *testing.T) {
 	}
 	if got := p.got(); got[3].at.Sub(got[2].at) < 300*time.Millisecond {
 		t.Errorf("the fourth attempt came %s after the third: not by a lane", got[3].at.Sub(got[2].at))
+	}
+}
+
+// Its tries at once were made anew after each lost connection.
+func TestAMessageThatWasInterruptedIsNotTriedAtOnceAgain(t *testing.T) {
+	policy := testtransport.Explicit(100 * time.Millisecond)
+	policy.Immediate = new(int32(5))
+	r := newRig(t, newPartner(t, always(200)), policy, nil)
+	p, calls := newProgram(), make(chan struct{}, 20)
+	cut := make(chan struct{})
+	p.handle = func(_ context.Context, request handler.Request) *retry.Failure {
+		calls <- struct{}{}
+		if len(calls) == 3 {
+			r.proxy.Cut()
+			<-cut
+		}
+		return &retry.Failure{Source: retry.SourceHandler, Status: 503}
+	}
+	p.started(r)
+	r.handleQuarantine()
+	r.publish(amqp091.Publishing{MessageId: "a"})
+	testtransport.Eventually(t, "the connection is cut in the third try", func() bool { return len(calls) == 3 })
+	testtransport.Eventually(t, "it is called again", func() bool { return len(calls) > 3 })
+	close(cut)
+	testtransport.Eventually(t, "it fails", func() bool { return r.Ready("async.failed") == 1 })
+	if got, want := p.called(), []string{"a1", "a2", "a3", "a1", "a2"}; !slices.Equal(got, want) {
+		t.Errorf("calls %v, want %v: no try at once, and its one retry", got, want)
 	}
 }
 

@@ -225,6 +225,9 @@ func (j *job) readState(received time.Time) {
 		j.state.Crashes = 0
 	}
 	j.state.Garbage = append(forged, j.state.Garbage...)
+	if d.Redelivered || d.Queue == j.queue.Quarantine {
+		j.state.History.Immediate = message.MaxCount // it may have been tried at once, by who was interrupted
+	}
 }
 
 // unreadable refuses a message of which the headers are not known: neither the handler nor a copy would have them. And one that it takes too
