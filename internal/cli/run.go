@@ -130,6 +130,7 @@ func run(ctx context.Context, env Environment, flags runFlags) error {
 		return err
 	}
 	advise(log, loaded.units)
+	defer local.LetHeapGrow()()
 	runner := local.NewRunner(local.Options{
 		Waits: topology.DefaultWaits(), Reapply: reapplyEvery, Refresh: refreshEvery, QuarantineStay: quarantineStay, Program: flags.program,
 		Log: log, LogTo: logTo, LogLevel: flags.logLevel,

@@ -66,7 +66,7 @@ func startInside(config compile.Config, on Broker, files Files, options *Options
 	if err := g.entrust(config, on); err != nil {
 		return nil, err
 	}
-	w, flush, err := newWorker(config, g.given, g.metrics, log, nil)
+	w, flush, err := newWorker(config, g.given, g.metrics, log, nil, options.memory)
 	if err != nil {
 		return nil, err
 	}

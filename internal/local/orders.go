@@ -100,7 +100,7 @@ func QuarantineWorker(ctx context.Context, in io.Reader, out, logTo io.Writer) e
 	given.broker.Store(&s.broker)
 	given.files.Store(&s.Files)
 	registry := prometheus.NewRegistry()
-	w, flush, err := newWorker(s.config, given, registry, log, journal) //nolint:contextcheck // its handlers live until it closes them
+	w, flush, err := newWorker(s.config, given, registry, log, journal, nil) //nolint:contextcheck // its handlers live until it closes them
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ type given struct {
 
 // newWorker makes a worker. flush is for when it has stopped: it sends what is left of its traces.
 func newWorker(
-	config compile.Config, given *given, registry *prometheus.Registry, log *slog.Logger, journal worker.Journal,
+	config compile.Config, given *given, registry *prometheus.Registry, log *slog.Logger, journal worker.Journal, memory *worker.Memory,
 ) (w *worker.Worker, flush func(), err error) {
 	host, _ := os.Hostname() // without one the process id has to do
 	traces, flush := tracing.Start(context.Background(), log, tracing.Transport(config.Transport), tracing.Worker(config.Worker))
@@ -167,6 +167,7 @@ func newWorker(
 		Log:     log,
 		Traces:  traces,
 		Journal: journal,
+		Shared:  memory,
 		Name:    host + "/" + strconv.Itoa(os.Getpid()),
 	})
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"redrive.dev/redrive/internal/topology"
+	"redrive.dev/redrive/internal/worker"
 )
 
 // Options of a Runner. All but Program are needed.
@@ -29,6 +30,9 @@ type Options struct {
 	// LogTo is where other processes log, from LogLevel on. It is written to by many at a time.
 	LogTo    io.Writer
 	LogLevel slog.Level
+
+	// memory is what the workers in this process share; nil gives each its own.
+	memory *worker.Memory
 }
 
 // Runner runs Transports in this process.
@@ -49,6 +53,7 @@ var ErrEnded = errors.New("the runner has ended")
 
 // NewRunner returns a Runner that runs nothing yet.
 func NewRunner(options Options) *Runner {
+	options.memory = worker.NewMemory(0)
 	return &Runner{options: options, sites: map[types.NamespacedName]*site{}}
 }
 
@@ -144,3 +149,6 @@ func (r *Runner) current() []*site {
 	}
 	return sites
 }
+
+// LetHeapGrow has this process use its memory as a worker's does, until stop is called.
+func LetHeapGrow() (stop func()) { return worker.LetHeapGrow() }

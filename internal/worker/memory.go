@@ -3,10 +3,12 @@ package worker
 import (
 	"math"
 	"os"
+	"runtime"
 	"runtime/debug"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 
+	"redrive.dev/redrive/internal/amqp"
 	"redrive.dev/redrive/internal/retry"
 )
 
@@ -44,6 +46,26 @@ func MemoryLimit() int64 {
 		return 0
 	}
 	return limit
+}
+
+// Memory is what workers take memory from for their messages. Those of one process share one: together they have what one alone would have.
+type Memory struct {
+	// loans is how many bytes may be on loan, and room the account of it.
+	loans int64
+	room  *amqp.Room
+	// bodies is the memory for those that expressions read, and turns are those of their evaluations.
+	bodies *retry.Bodies
+	turns  *retry.Turns
+}
+
+// NewMemory divides up the memory of a process that may use so many bytes; 0 stands for the limit that MemoryLimit finds.
+func NewMemory(bytes int64) *Memory {
+	processors := max(leastTurns, runtime.GOMAXPROCS(0))
+	loans := loanBytes(bytes)
+	return &Memory{
+		loans: loans, room: amqp.NewRoom(loans), bodies: retry.NewBodies(bodyBytes(bytes), processors),
+		turns: retry.NewTurns(turnsWithin(bytes, processors) - 1), // and one for queues that need little
+	}
 }
 
 // loanBytes is how many bytes may be on loan within a memory limit; 0 stands for the process's own.

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -34,7 +33,7 @@ const heldGrace = 5 * time.Second
 // HandlerFactory makes the handler that a configuration names.
 type HandlerFactory func(spec v1alpha1.Handler, concurrency int) (handler.Handler, error)
 
-// Options of a Worker. All are needed but Journal, Name, Image, Traces and Memory.
+// Options of a Worker. All are needed but Journal, Name, Image, Traces, Memory and Shared.
 type Options struct {
 	// Config to begin with.
 	Config compile.Config
@@ -62,6 +61,8 @@ type Options struct {
 	// Memory is how many bytes the process may use; 0 is the limit that MemoryLimit finds. A quarter of it may be on loan, and
 	// expressions read bodies of up to a 128th of it.
 	Memory int64
+	// Shared is what the worker has together with others of its process, in place of Memory; nil where it is alone.
+	Shared *Memory
 }
 
 // Worker consumes queues and calls a handler.
@@ -123,7 +124,10 @@ func New(o Options) (*Worker, error) {
 			OnRenewal: o.Metrics.renewal(role),
 		}
 	}
-	processors := max(leastTurns, runtime.GOMAXPROCS(0))
+	memory := o.Shared
+	if memory == nil {
+		memory = NewMemory(o.Memory)
+	}
 	w := &Worker{
 		options:   o,
 		publisher: amqp.NewPublisher(session("publish")),
@@ -131,9 +135,10 @@ func New(o Options) (*Worker, error) {
 		problems:  newSampled(o.Log, o.Now),
 		places:    scheduler.NewScheduler[*job](1, time.Now()),
 		idle:      make(chan *job),
-		inflight:  newLoans(loanBytes(o.Memory)),
-		bodies:    retry.NewBodies(bodyBytes(o.Memory), processors),
-		turns:     retry.NewTurns(turnsWithin(o.Memory, processors) - 1), // and one for queues that need little
+		inflight:  newLoans(memory.loans),
+		room:      memory.room,
+		bodies:    memory.bodies,
+		turns:     memory.turns,
 		troubles:  newTroubles(),
 		ordered:   newOrderedQueues(),
 		unread:    &unread{all: map[string]returns{}},
@@ -142,7 +147,6 @@ func New(o Options) (*Worker, error) {
 		regulation: make(chan struct{}, 1),
 	}
 	consuming := session("consume")
-	w.room = amqp.NewRoom(w.inflight.limit)
 	if o.Journal != nil {
 		w.room = amqp.NewRoom(w.inflight.limit / quarantineShare) // it handles one at a time, beside a worker that has what others may
 	}

@@ -101,6 +101,7 @@ type rig struct {
 	// handlers, memory and log of workers that are started from now on; nil and 0 for the usual ones.
 	handlers worker.HandlerFactory
 	memory   int64
+	shared   *worker.Memory
 	log      slog.Handler
 
 	mu     sync.Mutex
@@ -195,6 +196,7 @@ func (r *rig) run(registry *prometheus.Registry, journal worker.Journal) (w *wor
 			return newHandler(spec, concurrency)
 		},
 		Memory:  r.memory,
+		Shared:  r.shared,
 		Now:     time.Now,
 		Rand:    worker.Random{},
 		Metrics: worker.NewMetrics(registry),
