@@ -97,7 +97,7 @@ func (j *job) handler(ctx context.Context, program public.Handler, spec v1alpha1
 	}
 	made, err := handler.New(spec, handler.Options{ //nolint:contextcheck // it lives until the worker closes it
 		Concurrency: concurrency, Version: version.Version(), Files: j.options.HandlerFiles, Program: program,
-		Log: j.log, Metrics: j.registry,
+		Log: j.log, Metrics: j.registry, Memory: worker.KeptMemory(),
 	})
 	if err != nil {
 		return nil, err

@@ -1,10 +1,12 @@
 package handler
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -30,16 +32,22 @@ var errNoProgram = errors.New("the configuration says inProcess, and this progra
 //
 // Nothing can stop a call that goes on after its time is over. Handle returns nevertheless, and the message goes its way; the
 // call is a runaway from then on. Its place goes to the next message, for otherwise one message could hold up a queue, but not
-// without an end: when there are as many runaways as messages at a time, Ready is an error until one of them returns. So there
-// are never as many as twice that number of calls. Where none returns for a minute, Stuck tells that only a new process helps.
+// without an end: when there are as many runaways as messages at a time, or when their copies of messages take the memory that they may,
+// Ready is an error until one of them returns. So there are never as many as twice that number of calls. Where none returns for a
+// minute, Stuck tells that only a new process helps.
 type InProcess struct {
 	program public.Handler
 	places  int
 	log     *slog.Logger
 	metrics runawayMetrics
 
+	// memory is how many bytes runaways may keep.
+	memory int64
+
 	mu       sync.Mutex
 	runaways int
+	// kept is how many bytes they keep.
+	kept int64
 	// changed is closed when Ready's answer changes.
 	changed chan struct{}
 	// stuck is closed when patience ends, which runs while all places are held by runaways.
@@ -59,7 +67,7 @@ func NewInProcess(program public.Handler, o Options) (*InProcess, error) {
 	}
 	return &InProcess{
 		program: program, places: max(1, o.Concurrency), log: o.logger(), metrics: metrics,
-		changed: make(chan struct{}), stuck: make(chan struct{}), stuckAfter: stuckAfter,
+		changed: make(chan struct{}), stuck: make(chan struct{}), stuckAfter: stuckAfter, memory: cmp.Or(o.Memory, math.MaxInt64),
 	}, nil
 }
 
@@ -90,8 +98,9 @@ func (h *InProcess) Handle(ctx context.Context, request Request) *retry.Failure 
 func (h *InProcess) Ready() (why error, changed <-chan struct{}) { //nolint:revive,staticcheck // the interface has this order
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.runaways >= h.places {
-		why = fmt.Errorf("%d calls of the handler still run although their time is over: it has to return when its context ends", h.runaways)
+	if h.isFull() {
+		why = fmt.Errorf("%d calls of the handler still run although their time is over, and keep %d MiB of messages: it has to return when its "+
+			"context ends", h.runaways, h.kept>>20)
 	}
 	return why, h.changed
 }
@@ -190,24 +199,28 @@ func bounded(text string, limit int) string { return strings.Clone(message.Text(
 // leave lets a call run on that nobody waits for any more.
 func (h *InProcess) leave(request *Request, done <-chan *retry.Failure) {
 	log := h.log.With("queue", request.Queue, "message", request.ID, "attempt", request.Attempt)
-	now := h.count(1)
+	size := sizeOf(request)
+	now := h.count(1, size)
 	log.Warn("a call of the handler runs on although its time is over: it has to return when its context ends", "runaways", now)
 	began := time.Now()
 	go func() {
 		<-done
-		now := h.count(-1)
+		now := h.count(-1, -size)
 		log.Info("a call of the handler has returned after its time was over", "late", time.Since(began), "runaways", now)
 	}()
 }
 
-// count changes the number of runaways, and returns it.
-func (h *InProcess) count(change int) int {
+// isFull is true while runaways hold all that they may. h.mu is held.
+func (h *InProcess) isFull() bool { return h.runaways >= h.places || h.kept >= h.memory }
+
+// count changes the number of runaways and what they keep, and returns the number.
+func (h *InProcess) count(change int, bytes int64) int {
 	h.metrics.count(change)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	before := h.runaways >= h.places
-	h.runaways += change
-	if full := h.runaways >= h.places; full != before {
+	before := h.isFull()
+	h.runaways, h.kept = h.runaways+change, h.kept+bytes
+	if full := h.isFull(); full != before {
 		close(h.changed)
 		h.changed = make(chan struct{})
 		h.wait(full)
@@ -228,7 +241,7 @@ func (h *InProcess) wait(full bool) {
 func (h *InProcess) giveUp() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.runaways < h.places || h.stuckAfter == 0 {
+	if !h.isFull() || h.stuckAfter == 0 {
 		return // one came back, or the handler was closed, at the last moment
 	}
 	select {

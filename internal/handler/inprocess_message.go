@@ -4,6 +4,7 @@ import (
 	"bytes"
 
 	public "redrive.dev/redrive/handler"
+	"redrive.dev/redrive/internal/message"
 )
 
 // messageOf copies a request whole. What a program does with its copy, now or in a call that has run away, must not alter the
@@ -38,6 +39,14 @@ func messageOf(r *Request) *public.Message {
 	}
 	return m
 }
+
+// sizeOf is about what such a copy takes in memory, in bytes.
+func sizeOf(r *Request) int64 {
+	return message.MemorySize(&message.Message{Body: r.Body, Headers: r.Headers})
+}
+
+// FrameSize implements Framer: a call gets a copy of its message.
+func (h *InProcess) FrameSize(m *message.Message) int { return int(message.MemorySize(m)) }
 
 func copyOf(table map[string]any) map[string]any {
 	made := make(map[string]any, len(table))

@@ -20,6 +20,7 @@ import (
 	public "redrive.dev/redrive/handler"
 	"redrive.dev/redrive/internal/handler"
 	"redrive.dev/redrive/internal/handler/handlertest"
+	"redrive.dev/redrive/internal/message"
 	"redrive.dev/redrive/internal/retry"
 )
 
@@ -302,6 +303,38 @@ func TestCallsThatRunOnAreCountedAndBounded(t *testing.T) {
 	r.letGo(1)
 	log.await(t, "has returned after its time was over", 2)
 	expect(true, 0, 2)
+}
+
+// Ten calls that hung with a message of 20 MiB each had their worker killed, long before they were as many as it may have at a time.
+func TestCallsThatRunOnKeepNoMoreThanTheMemoryThatTheyMay(t *testing.T) {
+	const size = 1 << 20
+	r, log := &runaways{}, &lockedLog{}
+	h := inProcess(t, r.handle, handler.Options{
+		Concurrency: 100, Memory: 2*size + size/2, Log: slog.New(slog.NewTextHandler(log, nil)),
+	})
+	for n := range 3 {
+		if why, _ := h.Ready(); why != nil {
+			t.Fatalf("not ready with %d of them: %v", n, why)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		h.Handle(ctx, handler.Request{ID: "runaway", Body: make([]byte, size)})
+	}
+	why, changed := h.Ready()
+	if why == nil || !strings.Contains(why.Error(), "3 calls") || !strings.Contains(why.Error(), "3 MiB") {
+		t.Errorf("with 3 of them: %v", why)
+	}
+	r.letGo(1)
+	<-changed
+	if why, _ := h.Ready(); why != nil {
+		t.Errorf("after one has returned: %v", why)
+	}
+	r.letGo(2)
+	log.await(t, "has returned", 3)
+	small, large := h.FrameSize(&message.Message{}), h.FrameSize(&message.Message{Body: make([]byte, size)})
+	if large-small < size {
+		t.Errorf("a copy of %d bytes counts as %d", size, large-small)
+	}
 }
 
 func TestRunawaysThatHoldAllPlacesForLongAreTold(t *testing.T) {

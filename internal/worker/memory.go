@@ -21,6 +21,8 @@ const (
 	// bodyShare is the part of the memory that the bodies may have which expressions read at the same time, but for an eighth more of small
 	// ones. Decoded they take 32 times as much, a little more than a quarter of the memory.
 	bodyShare = 128
+	// keptShare is the part of the memory that calls of the handler may keep which go on after their time is over.
+	keptShare = 8
 	// leastTurns is how many expressions are evaluated at a time where there is one processor: one that takes long stops nobody else's then.
 	leastTurns = 2
 	// turnShare is the part of the memory that what expressions make may have: with as much again that is not collected yet, an eighth.
@@ -67,6 +69,10 @@ func NewMemory(bytes int64) *Memory {
 		turns: retry.NewTurns(turnsWithin(bytes, processors) - 1), // and one for queues that need little
 	}
 }
+
+// KeptMemory is how many bytes of this process's memory calls of the handler may keep that go on after their time is over; 0 where the memory has
+// no limit.
+func KeptMemory() int64 { return MemoryLimit() / keptShare }
 
 // loanBytes is how many bytes may be on loan within a memory limit; 0 stands for the process's own.
 func loanBytes(memory int64) int64 {
