@@ -50,6 +50,16 @@ func Record(s State, a Attempt) State {
 	return s
 }
 
+// Recall is the state with its history read, for a decision that takes the last delay into account: redrive-delay is shorter where the message has
+// waited for something else since.
+func Recall(s State) State {
+	s.failures, s.past = s.Failures(), ""
+	if n := len(s.failures); n > 0 {
+		s.History.LastDelay = max(s.History.LastDelay, s.failures[n-1].Delay)
+	}
+	return s
+}
+
 // Text makes a text fit for headers, logs and people: valid UTF-8 without control characters other than line breaks and
 // tabs, at most limit bytes long, cut between two characters. Whoever keeps it keeps no more than that alive.
 func Text(text string, limit int) string {

@@ -206,3 +206,32 @@ func TestNewIDIsRandomAndHexadecimal(t *testing.T) {
 		t.Errorf("got %q and %q", first, second)
 	}
 }
+
+// What a message waited for in between, such as a rate limit, was taken for its last delay.
+func TestTheLastDelayIsThatOfTheLastFailureHoweverShortTheMessageHasWaitedSince(t *testing.T) {
+	now := time.UnixMilli(1_795_238_328_000)
+	for name, tt := range map[string]struct {
+		delays []time.Duration
+		waited time.Duration
+		want   time.Duration
+	}{
+		"it waited for its turn":   {[]time.Duration{time.Second, 200 * time.Second}, 2 * time.Second, 200 * time.Second},
+		"it waited for its retry":  {[]time.Duration{time.Second, 200 * time.Second}, 200 * time.Second, 200 * time.Second},
+		"it was tried at once":     {[]time.Duration{0}, 0, 0},
+		"it has failed once":       {[]time.Duration{30 * time.Second}, time.Second, 30 * time.Second},
+		"it has not failed so far": {nil, 0, 0},
+	} {
+		s := State{ID: "a", History: retry.History{Attempts: int64(len(tt.delays)), LastDelay: tt.waited, FirstFailure: now}}
+		for i, delay := range tt.delays {
+			s = Record(s, Attempt{Number: int64(i + 1), At: now, Source: retry.SourceHandler, Delay: delay})
+		}
+		parked, err := Parked(Message{MessageID: "a"}, s, "work", "1s", now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := Recall(Decode(parked, "", now.Add(time.Hour)))
+		if got.History.LastDelay != tt.want || len(got.Failures()) != len(tt.delays) {
+			t.Errorf("%s: the last delay of %d failures is %s, want %s of %d", name, len(got.Failures()), got.History.LastDelay, tt.want, len(tt.delays))
+		}
+	}
+}

@@ -450,6 +450,7 @@ func (w *Worker) judge(ctx context.Context, j *job, failure retry.Failure) (o ou
 		failure = failure.InOrder()
 	}
 	policy, problems := j.program.policyFor(j.view)
+	j.state = message.Recall(j.state)
 	verdict := policy.Decide(failure, j.view, j.state.History, now, w.options.Rand)
 	w.reportExpressions(policy.Name(), append(problems, verdict.Problems...))
 	j.budget = retry.Budget{}
