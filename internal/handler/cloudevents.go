@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 )
 
 // eventVersion is the version of CloudEvents that the attributes are of, where the message brings none.
@@ -46,9 +45,7 @@ func (f *fields) completeEvent(r Request, contentType string) string {
 	f.attribute("Ce-Source", eventSource(r))
 	f.attribute("Ce-Type", r.Type, r.RoutingKey, r.Queue)
 	f.attribute("Ce-Subject", r.RoutingKey)
-	if !r.Timestamp.IsZero() {
-		f.attribute("Ce-Time", r.Timestamp.UTC().Format(time.RFC3339))
-	}
+	f.attribute("Ce-Time", knownMoment(r.Timestamp))
 	if contentType != "" {
 		return contentType
 	}

@@ -134,11 +134,11 @@ func (v *variables) number(name string, value int64) {
 }
 
 func (v *variables) moment(name, format string, value time.Time) {
-	if value.IsZero() {
+	if value = value.UTC(); value.IsZero() || !hasDate(value) {
 		return
 	}
 	v.begin(name)
-	v.text = value.UTC().AppendFormat(v.text, format)
+	v.text = value.AppendFormat(v.text, format)
 	v.end()
 }
 

@@ -106,12 +106,8 @@ func (f *fields) tell(r Request) {
 	if r.Priority > 0 {
 		set("Redrive-Priority", strconv.Itoa(int(r.Priority)))
 	}
-	if !r.Timestamp.IsZero() {
-		set("Redrive-Timestamp", r.Timestamp.UTC().Format(time.RFC3339))
-	}
-	if !r.FirstFailure.IsZero() {
-		set("Redrive-First-Failure", r.FirstFailure.UTC().Format(time.RFC3339Nano))
-	}
+	set("Redrive-Timestamp", knownMoment(r.Timestamp))
+	set("Redrive-First-Failure", knownMoment(r.FirstFailure))
 }
 
 // plainName is a header's name in small letters, with '-' for '_', since CGI and its kin cannot tell these apart.

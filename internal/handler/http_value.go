@@ -47,12 +47,24 @@ func encodeValue(value any) (text, kind string, ok bool) {
 
 // momentText is RFC 3339, for the years that it has.
 func momentText(t time.Time) (string, bool) {
-	t = t.UTC()
-	if year := t.Year(); year < 0 || year > 9999 {
+	if t = t.UTC(); !hasDate(t) {
 		return "", false
 	}
 	return t.Format(time.RFC3339Nano), true
 }
+
+// knownMoment is momentText of a property of the message; empty where there is none, or one of no calendar: many producers give milliseconds where
+// AMQP has seconds.
+func knownMoment(t time.Time) string {
+	text, ok := momentText(t)
+	if !ok || t.IsZero() {
+		return ""
+	}
+	return text
+}
+
+// hasDate is true of a time in UTC that RFC 3339 has.
+func hasDate(t time.Time) bool { return t.Year() >= 0 && t.Year() <= 9999 }
 
 // percentEncoded encodes what no header's value may have, or no server hands on as it is: control characters, bytes beyond ASCII, spaces
 // at the ends, and the percent sign.
