@@ -72,7 +72,7 @@ func TestReadinessTellsWhyThereIsNoSession(t *testing.T) {
 	r.worker.Renew()
 	testtransport.Eventually(t, "the refusal to be told of while the sessions stand", func() bool {
 		status, text := ready(t, r.worker)
-		return status == http.StatusOK && strings.Contains(text, "changed credentials are not taken over") && strings.Contains(text, "not allowed") &&
+		return status == http.StatusOK && strings.Contains(text, "failed to switch to the new credentials") && strings.Contains(text, "not allowed") &&
 			value(t, r.registry, "redrive_credential_rotation_failed") == 1
 	})
 	r.proxy.Cut()

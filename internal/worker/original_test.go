@@ -62,7 +62,7 @@ func TestAHandlerSeesTheProducersMessageOnEachAttempt(t *testing.T) {
 			c.message.MessageId = name
 			r.Publish(c.exchange, c.key, c.message)
 			first := <-requests
-			first.Deadline = first.Deadline.Truncate(time.Millisecond) // as it is carried along
+			first.Deadline, first.Begin = first.Deadline.Truncate(time.Millisecond), nil // as it is carried along
 			if first.Headers["price"] != 19.99 || !c.check(first) {
 				t.Fatalf("first attempt: %+v", first)
 			}
@@ -71,7 +71,7 @@ func TestAHandlerSeesTheProducersMessageOnEachAttempt(t *testing.T) {
 				if again.Attempt != attempt {
 					t.Fatalf("attempt %d, want %d", again.Attempt, attempt)
 				}
-				again.Attempt, again.Retries, again.FirstFailure = first.Attempt, first.Retries, first.FirstFailure
+				again.Attempt, again.Retries, again.FirstFailure, again.Begin = first.Attempt, first.Retries, first.FirstFailure, nil
 				if !again.Deadline.Equal(first.Deadline) {
 					t.Errorf("attempt %d has the deadline %s, want %s", attempt, again.Deadline, first.Deadline)
 				}
