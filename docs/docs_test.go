@@ -328,8 +328,8 @@ func in(t *testing.T, path, pattern string) []string {
 	return found
 }
 
-func TestEveryConditionAndReasonIsOnThePageOfTheTransport(t *testing.T) {
-	mentioned(t, "docs/transport.md", in(t, "api/v1alpha1/conditions.go", `(?m)^\t\w+ += "(\w+)"$`)...)
+func TestEveryConditionAndReasonIsOnThePageOfConditions(t *testing.T) {
+	mentioned(t, conditionsPage, in(t, "api/v1alpha1/conditions.go", `(?m)^\t\w+ += "(\w+)"$`)...)
 }
 
 func TestEveryHeaderIsOnThePagesOfMessagesAndSecurity(t *testing.T) {
@@ -350,7 +350,7 @@ func TestEveryMetricOfTheOperatorIsOnThePageOfTheWorker(t *testing.T) {
 	mentioned(t, "docs/worker.md", in(t, "controllers/metrics_queues.go", `desc\("(\w+)"`)...)
 	mentioned(t, "docs/worker.md", in(t, "controllers/metrics_conditions.go", `NewDesc\("(\w+)"`)...)
 	mentioned(t, "docs/worker.md", in(t, "controllers/drift.go", `Name: "(\w+)"`)...)
-	mentioned(t, "docs/transport.md", in(t, "controllers/drift.go", `"(namespace|transport|kind|action)"`)...)
+	mentioned(t, "docs/changing.md", in(t, "controllers/drift.go", `"(namespace|transport|kind|action)"`)...)
 }
 
 func TestEveryFlagOfWorkerAndManagerIsOnThePageOfTheWorker(t *testing.T) {

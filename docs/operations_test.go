@@ -16,7 +16,10 @@ import (
 	"redrive.dev/redrive/internal/status"
 )
 
-const operations = "docs/operations.md"
+const (
+	operations     = "docs/operations.md"
+	conditionsPage = "docs/conditions.md"
+)
 
 // rows are those of the tables of a page that have certain headings, each row by heading.
 func rows(page string, headings ...string) []map[string]string {
@@ -39,7 +42,7 @@ func rows(page string, headings ...string) []map[string]string {
 func TestEveryReasonHasAnAnswer(t *testing.T) {
 	reasons := in(t, "api/v1alpha1/conditions.go", `(?m)^\tReason\w+ += "(\w+)"$`)
 	answers := map[string]map[string]string{}
-	for _, row := range rows(read(t, operations), "Condition", "Reason", "Means", "What to do") {
+	for _, row := range rows(read(t, conditionsPage), "Condition", "Reason", "Means", "What to do") {
 		answers[strings.Trim(row["Reason"], "`")] = row
 	}
 	if len(reasons) == 0 || len(answers) == 0 {
@@ -50,18 +53,18 @@ func TestEveryReasonHasAnAnswer(t *testing.T) {
 		advice := status.WhatToDo(reason)
 		switch {
 		case !exists:
-			t.Errorf("%s has no row for `%s`", operations, reason)
+			t.Errorf("%s has no row for `%s`", conditionsPage, reason)
 		case len(row["Means"]) < 10 || len(row["What to do"]) < 5:
-			t.Errorf("%s says nothing about `%s`: %q", operations, reason, row)
+			t.Errorf("%s says nothing about `%s`: %q", conditionsPage, reason, row)
 		case !strings.HasPrefix(row["What to do"], advice):
-			t.Errorf("%s: what to do about `%s` does not begin as redrive status has it: %q", operations, reason, advice)
+			t.Errorf("%s: what to do about `%s` does not begin as redrive status has it: %q", conditionsPage, reason, advice)
 		case advice == "" && reason != "Succeeded":
 			t.Errorf("redrive status has no advice on %s", reason)
 		}
 	}
 	for reason := range answers {
 		if !slices.Contains(reasons, reason) {
-			t.Errorf("%s: there is no reason `%s`", operations, reason)
+			t.Errorf("%s: there is no reason `%s`", conditionsPage, reason)
 		}
 	}
 }

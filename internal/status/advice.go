@@ -2,7 +2,7 @@ package status
 
 import "redrive.dev/redrive/api/v1alpha1"
 
-// WhatToDo is the first step on seeing a reason, empty where there is nothing to do. docs/operations.md has the same
+// WhatToDo is the first step on seeing a reason, empty where there is nothing to do. docs/conditions.md has the same
 // words, and the steps after them.
 func WhatToDo(reason string) string {
 	switch reason {
