@@ -231,6 +231,9 @@ var link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 
 func TestEveryRelativeLinkLeadsSomewhere(t *testing.T) {
 	all := pages(t)
+	for _, name := range []string{"CONTRIBUTING.md", "CHANGELOG.md", "config/chart/README.md", "handler/php/README.md"} {
+		all[name] = read(t, name)
+	}
 	for name, page := range all {
 		for _, match := range link.FindAllStringSubmatch(fence.ReplaceAllString(page, ""), -1) {
 			target, anchor, _ := strings.Cut(match[1], "#")
@@ -247,6 +250,39 @@ func TestEveryRelativeLinkLeadsSomewhere(t *testing.T) {
 				t.Errorf("%s: the link %s leads to no heading of %s, which has %v", name, match[1], path, anchors(all[path]))
 			}
 		}
+	}
+}
+
+// Code names pages by their path from the root, and links in it have a heading as well.
+func TestEveryPageThatCodeNamesIsThere(t *testing.T) {
+	named := regexp.MustCompile(`\bdocs/([\w/-]+\.md)(?:#([\w-]+))?`)
+	seen := 0
+	for _, folder := range []string{"api", "cmd", "config", "controllers", "handler", "hack", "internal"} {
+		err := filepath.WalkDir(filepath.Join(root, folder), func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() || !slices.Contains([]string{".go", ".yaml", ".yml", ".sh", ".json", ".txt", ".tpl"}, filepath.Ext(path)) {
+				return err
+			}
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			for _, match := range named.FindAllStringSubmatch(string(data), -1) {
+				seen++
+				page, err := os.ReadFile(match[1])
+				if err != nil {
+					t.Errorf("%s names docs/%s, which is not there", path, match[1])
+				} else if match[2] != "" && !slices.Contains(anchors(string(page)), match[2]) {
+					t.Errorf("%s names docs/%s, which has no heading %s", path, match[1], match[2])
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if seen == 0 {
+		t.Error("no page is named: the test reads nothing")
 	}
 }
 
