@@ -382,17 +382,17 @@ func TestEveryRequestHeaderIsOnThePageOfTheHandler(t *testing.T) {
 	mentioned(t, "docs/http-handler.md", in(t, "internal/handler/header.go", `set\("(Redrive-[A-Za-z-]+)"`)...)
 }
 
-func TestEveryMetricOfTheOperatorIsOnThePageOfTheWorker(t *testing.T) {
-	mentioned(t, "docs/worker.md", in(t, "controllers/metrics_queues.go", `desc\("(\w+)"`)...)
-	mentioned(t, "docs/worker.md", in(t, "controllers/metrics_conditions.go", `NewDesc\("(\w+)"`)...)
-	mentioned(t, "docs/worker.md", in(t, "controllers/drift.go", `Name: "(\w+)"`)...)
+func TestEveryMetricOfTheOperatorIsOnItsPage(t *testing.T) {
+	mentioned(t, "docs/operator.md", in(t, "controllers/metrics_queues.go", `desc\("(\w+)"`)...)
+	mentioned(t, "docs/operator.md", in(t, "controllers/metrics_conditions.go", `NewDesc\("(\w+)"`)...)
+	mentioned(t, "docs/operator.md", in(t, "controllers/drift.go", `Name: "(\w+)"`)...)
 	mentioned(t, "docs/changing.md", in(t, "controllers/drift.go", `"(namespace|transport|kind|action)"`)...)
 }
 
-func TestEveryFlagOfWorkerAndManagerIsOnThePageOfTheWorker(t *testing.T) {
-	for _, source := range []string{"handler/run/options.go", "cmd/manager/main.go"} {
+func TestEveryFlagOfWorkerAndManagerIsOnItsPage(t *testing.T) {
+	for source, page := range map[string]string{"handler/run/options.go": "docs/worker.md", "cmd/manager/main.go": "docs/operator.md"} {
 		for _, flag := range in(t, source, `flags?\.\w*Var\(&[\w.]+, "([a-z-]+)"`) {
-			mentioned(t, "docs/worker.md", "--"+flag)
+			mentioned(t, page, "--"+flag)
 		}
 	}
 }

@@ -68,7 +68,6 @@ var unrevised = []string{
 	"docs/upstream/rabbitmq-amqp10.md",
 	"docs/upstream/rabbitmq-drop-head.md",
 	"docs/upstream/rabbitmq-tilde.md",
-	"docs/worker.md",
 }
 
 var (
@@ -145,7 +144,7 @@ func TestPagesAreShort(t *testing.T) {
 		t.Errorf("README.md has %d lines, at most 200", lines)
 	}
 	for _, name := range []string{
-		"broker", "changing", "conditions", "expressions", "queues", "recipes", "recovering", "retries", "retrypolicy", "transport", "worker-pods", "workers",
+		"broker", "changing", "conditions", "expressions", "operator", "queues", "recipes", "recovering", "retries", "retrypolicy", "rights", "transport", "worker-pods", "workers",
 	} {
 		if words := len(strings.Fields(read(t, "docs/"+name+".md"))); words > 3000 {
 			t.Errorf("docs/%s.md has %d words, at most 3000", name, words)

@@ -26,6 +26,6 @@
 //	MANAGEMENT_URL      the same address where E2E_HOST_IP is empty. It is never restarted.
 //
 // Every scenario has a namespace, a vhost and users of its own and is run in a namespace that enforces the restricted Pod
-// Security Standard, with the rights on the broker that docs/worker.md names and no others. When all are through, whatever
+// Security Standard, with the rights on the broker that docs/rights.md names and no others. When all are through, whatever
 // was logged, shown or kept is searched for the passwords that were in use.
 package e2e
