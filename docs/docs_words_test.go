@@ -61,7 +61,6 @@ var unrevised = []string{
 	"docs/reliability.md",
 	"docs/security.md",
 	"docs/telemetry.md",
-	"docs/topology.md",
 	"docs/upstream.md",
 	"docs/upstream/cel-go-cost.md",
 	"docs/upstream/net-http-protocol-error.md",

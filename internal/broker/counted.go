@@ -17,7 +17,7 @@ const (
 
 // counted is the number of messages in the queue, in any state, where the broker's figure can be believed, and nil where
 // it cannot. RabbitMQ deletes a quorum queue whatever is in it, so this figure decides whether a queue is empty, and for
-// whatever is not known to be true there is none. docs/topology.md has the table.
+// whatever is not known to be true there is none. docs/lifecycle.md has the table.
 //
 //   - With management.disable_stats and management.enable_queue_totals each node answers from a table of its own, which
 //     says 0 of queues whose leaders are elsewhere. Such an answer lacks reductions, which the statistics count with the messages.

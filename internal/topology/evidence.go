@@ -1,7 +1,7 @@
 package topology
 
 // Evidence is what a broker says of the messages in one queue, and what makes the saying good for a decision. Its zero value is
-// that nobody knows. docs/topology.md, "What an answer is worth", has the table of answers and of what each act needs.
+// that nobody knows. docs/lifecycle.md, "What an answer is worth", has the table of answers and of what each act needs.
 type Evidence struct {
 	// Messages that are ready, unacknowledged or being dead-lettered; nil while nobody knows, such as in the seconds after a queue was
 	// made, without a leader, or with statistics off.
