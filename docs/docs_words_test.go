@@ -52,8 +52,6 @@ var unrevised = []string{
 	"docs/go-library.md",
 	"docs/handlers.md",
 	"docs/http-handler.md",
-	"docs/install.md",
-	"docs/messages.md",
 	"docs/monitoring.md",
 	"docs/performance.md",
 	"docs/policy-test.md",
