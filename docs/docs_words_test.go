@@ -49,7 +49,6 @@ var unrevised = []string{
 	"CONTRIBUTING.md",
 	"docs/performance.md",
 	"docs/policy-test.md",
-	"docs/reliability.md",
 	"docs/security.md",
 	"docs/telemetry.md",
 	"docs/upstream.md",
