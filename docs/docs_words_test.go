@@ -48,15 +48,6 @@ func word(pattern string) *regexp.Regexp { return regexp.MustCompile(`(?i)\b(?:`
 var unrevised = []string{
 	"CONTRIBUTING.md",
 	"docs/performance.md",
-	"docs/policy-test.md",
-	"docs/security.md",
-	"docs/telemetry.md",
-	"docs/upstream.md",
-	"docs/upstream/cel-go-cost.md",
-	"docs/upstream/net-http-protocol-error.md",
-	"docs/upstream/rabbitmq-amqp10.md",
-	"docs/upstream/rabbitmq-drop-head.md",
-	"docs/upstream/rabbitmq-tilde.md",
 }
 
 var (
