@@ -229,7 +229,7 @@ func describeMigration(line func(format string, args ...any), m *topology.Migrat
 	if m.Renames {
 		how = "it takes over from " + m.Standin
 	}
-	line("%s", strings.TrimRight(text, " ")+"; "+how+", and no message is lost:")
+	line("%s", strings.TrimRight(text, " ")+"; "+how+", and no message that comes by an exchange is lost:")
 	for _, left := range m.StepsLeft() {
 		line("      %s", left)
 	}

@@ -17,7 +17,7 @@ func TestThePlanShowsTheStepsOfAnExchangeAndWhereMessagesMayBeDoubled(t *testing
 		Doubling: []topology.Binding{{Source: "shop.events", Destination: "test", RoutingKey: "order.#"}},
 	}}}})
 	for _, want := range []string{
-		"~ queue test  type: classic -> quorum; it is migrated online, and no message is lost:\n      Drain: workers empty test, and it is deleted\n      Recreate:",
+		"~ queue test  type: classic -> quorum; it is migrated online, and no message that comes by an exchange is lost:\n      Drain: workers empty test, and it is deleted\n      Recreate:",
 		"Cleanup: workers empty test.migrating, and it is deleted\n      messages that come by shop.events -> test \"order.#\" may be doubled while it moves",
 	} {
 		if !strings.Contains(text, want) {
@@ -52,7 +52,7 @@ func TestThePlanOfAQueueThatIsBoundToAnExchangeOfOthersTellsThatMessagesMayBeDou
 		var code int
 		var errs string
 		code, out, errs = b.command(t, "", "plan", "-f", dir)
-		if code != exitChanges || !strings.Contains(out, "~ queue test  type: quorum -> classic; it is migrated online, and no message is lost:") {
+		if code != exitChanges || !strings.Contains(out, "~ queue test  type: quorum -> classic; it is migrated online, and no message that comes by an exchange is lost:") {
 			t.Fatalf("exit code %d, stderr %q", code, errs)
 		}
 		const told = "messages that come by shop.events -> test \"order.#\" may be doubled while it moves"

@@ -273,7 +273,7 @@ func TestThePlanShowsTheStepsOfARenaming(t *testing.T) {
 	renamed := strings.Replace(strings.Replace(text, "{name: test, ", "{name: orders, previousNames: [test], ", 1), "unroutedTo: test", "unroutedTo: orders", 1)
 	put(t, dir, "transport.yaml", renamed)
 	code, out, errs := b.command(t, "", "plan", "-f", dir)
-	if code != exitChanges || !strings.Contains(out, "~ queue orders; it takes over from test, and no message is lost:\n      Recreate: ") ||
+	if code != exitChanges || !strings.Contains(out, "~ queue orders; it takes over from test, and no message that comes by an exchange is lost:\n      Recreate: ") ||
 		!strings.Contains(out, "Cleanup: workers empty test, and it is deleted") {
 		t.Errorf("exit code %d, stderr %q:\n%s", code, errs, out)
 	}
