@@ -117,8 +117,9 @@ func (b *brokers) make(key brokerKey, api string, end *credentials.Management, v
 	return port, nil
 }
 
-// seen is the broker that a Transport's login was let into lately, by host and port of its management API and by what it said of itself.
-func (b *brokers) seen(transport types.NamespacedName) (at string, broker topology.Identity) {
+// seen is the broker that a Transport's login was let into lately, by the URL of its management API and by what it said of itself. A host and its port
+// are not enough: behind another path of a gateway may be the server of somebody else.
+func (b *brokers) seen(transport types.NamespacedName) (url string, broker topology.Identity) {
 	b.mu.Lock()
 	port := b.ports[b.used[transport]]
 	b.mu.Unlock()
@@ -127,7 +128,7 @@ func (b *brokers) seen(transport types.NamespacedName) (at string, broker topolo
 	}
 	port.mu.Lock()
 	defer port.mu.Unlock()
-	return port.at, port.identity
+	return port.url, port.identity
 }
 
 // forget drops the clients that nobody asked for in a while, such as those of Transports that are gone.
