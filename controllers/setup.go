@@ -80,7 +80,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		return err
 	}
 	policies := &RetryPolicyReconciler{
-		Client: mgr.GetClient(), Recorder: mgr.GetEventRecorder("retrypolicy-controller"),
+		Client: mgr.GetClient(), Recorder: newLimitedRecorder(mgr.GetEventRecorder("retrypolicy-controller")),
 	}
 	if err := policies.setup(mgr, "retrypolicy"+options.Name, controllerOptions(options)); err != nil {
 		return err
@@ -94,7 +94,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}
 	age := min(snapshotAge, options.PollInterval/2)
 	transports := &TransportReconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("transport-controller"),
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: newLimitedRecorder(mgr.GetEventRecorder("transport-controller")),
 		Options:        options,
 		brokers:        newBrokers(age, options.Concurrency, options.DenyNetworks),
 		namespaceSlots: newNamespaceSlotMap(),
