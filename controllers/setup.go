@@ -39,6 +39,8 @@ const (
 	firstRetry = 500 * time.Millisecond
 	// reconcileTimeout bounds one reconcile, from its turn on: a broker that answers slowly must not keep a seat for ever.
 	reconcileTimeout = 2 * time.Minute
+	// goneInterval is how often a reconcile that takes long looks whether its Transport is still there.
+	goneInterval = 10 * time.Second
 )
 
 // Options of the reconcilers.

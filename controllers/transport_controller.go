@@ -8,6 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -217,6 +218,7 @@ func (r *TransportReconciler) reconcile(ctx context.Context, name types.Namespac
 	defer slot.release()
 	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
 	defer cancel()
+	go r.cancelWhenGone(ctx, run.transport.UID, name, cancel)
 	held := r.brokers.budget.hold(name.Namespace)
 	defer held.release()
 	run.weighed = r.brokers.budget.hold(name.Namespace)
@@ -229,6 +231,26 @@ func (r *TransportReconciler) reconcile(ctx context.Context, name types.Namespac
 		}
 	}()
 	return r.reconcileNow(broker.WithWaiter(broker.WithMeter(ctx, held), slot), run)
+}
+
+// cancelWhenGone ends a reconcile whose Transport is gone, as where its owner took the finalizer off: a broker that answers slowly would keep it busy,
+// and its memory taken, until its time is over.
+func (r *TransportReconciler) cancelWhenGone(ctx context.Context, uid types.UID, name types.NamespacedName, cancel func()) {
+	tick := time.NewTicker(goneInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now := &v1alpha1.Transport{}
+		err := r.Client.Get(ctx, name, now, client.UnsafeDisableDeepCopy)
+		if apierrors.IsNotFound(err) || err == nil && now.UID != uid {
+			cancel()
+			return
+		}
+	}
 }
 
 // reconcileNow takes the steps and writes their outcome into the status. The Transport has its slot.
