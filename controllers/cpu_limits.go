@@ -5,12 +5,8 @@ import (
 	"time"
 )
 
-const (
-	// runningAtOnce is how many reconciles of one namespace run at a time.
-	runningAtOnce = 4
-	// moment is how long a reconcile waits for somebody else before it gives its slot to others of its namespace.
-	moment = 5 * time.Millisecond
-)
+// moment is how long a reconcile waits for an answer before it gives its slot to others of its namespace.
+const moment = 5 * time.Millisecond
 
 // cpuSlots are those of the reconciles that run, by namespace. What a reconcile costs is up to who wrote the Transport and answers for its broker: dozens
 // of them side by side, each at a broker of its own, would keep the processors from all other namespaces. Its zero value is ready, and it is safe for
@@ -26,7 +22,7 @@ type cpuSlot struct {
 
 // acquire waits for a slot, which is to be given back by release. It fails with errNothingToDo.
 func (c *cpuSlots) acquire(ctx context.Context, namespace string) (*cpuSlot, error) {
-	slot := &cpuSlot{slots: c.of(namespace, runningAtOnce)}
+	slot := &cpuSlot{slots: c.of(namespace)}
 	if slot.take(ctx); !slot.held {
 		return nil, errNothingToDo
 	}

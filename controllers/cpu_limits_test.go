@@ -37,20 +37,20 @@ func TestSomeReconcilesOfANamespaceRunAtATime(t *testing.T) {
 				t.Errorf("%d reconciles have begun, want %d", got, want)
 			}
 		}
-		expect(runningAtOnce)
+		expect(slotsOfNamespace)
 		other, err := all.acquire(t.Context(), "shop")
 		if err != nil {
 			t.Fatalf("another namespace: %v", err)
 		}
 		other.release()
-		for range runningAtOnce { // they wait for their brokers now
+		for range slotsOfNamespace { // they wait for their brokers now
 			next <- struct{}{}
 		}
-		expect(2 * runningAtOnce)
+		expect(2 * slotsOfNamespace)
 		close(answer)
 		close(next)
 		expect(50)
-		if left := len(all.of("hostile", runningAtOnce)) + len(all.of("shop", runningAtOnce)); left != 0 {
+		if left := len(all.of("hostile")) + len(all.of("shop")); left != 0 {
 			t.Errorf("%d slots are not given back", left)
 		}
 	})
@@ -69,15 +69,15 @@ func TestAReconcileWhoseTimeIsOverTakesNoSlot(t *testing.T) {
 		mine.Wait(ctx, func() {
 			time.Sleep(2 * moment)
 			synctest.Wait()
-			for range runningAtOnce {
-				all.of("shop", runningAtOnce) <- struct{}{}
+			for range slotsOfNamespace {
+				all.of("shop") <- struct{}{}
 			}
 			cancel()
 		})
 		mine.Wait(ctx, func() { time.Sleep(2 * moment) })
 		mine.release()
-		if taken := len(all.of("shop", runningAtOnce)); taken != runningAtOnce {
-			t.Errorf("%d slots are taken, want the %d of the others", taken, runningAtOnce)
+		if taken := len(all.of("shop")); taken != slotsOfNamespace {
+			t.Errorf("%d slots are taken, want the %d of the others", taken, slotsOfNamespace)
 		}
 		if _, err := all.acquire(ctx, "shop"); err == nil {
 			t.Error("a reconcile begins whose time is over")

@@ -3,6 +3,7 @@ package controllers
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -70,7 +71,7 @@ func TestTheCacheKeepsNoLongListsOfADeployment(t *testing.T) {
 		"managers": func(d *appsv1.Deployment) {
 			for i := range many {
 				d.ManagedFields = append(d.ManagedFields, metav1.ManagedFieldsEntry{
-					Manager: fmt.Sprint(i), Operation: metav1.ManagedFieldsOperationApply, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:replicas":{}}}`),
+					Manager: strconv.Itoa(i), Operation: metav1.ManagedFieldsOperationApply, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:replicas":{}}}`),
 				})
 			}
 		},

@@ -8,9 +8,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// readsAtOnce is how many Secrets, ConfigMaps, Deployments and pages of pods of one namespace are read at a time: each object may have a megabyte, and
-// hundreds of Transports may name it.
-const readsAtOnce = 4
+// slotsOfNamespace is how many Transports of one namespace may use the processor at a time, and how many Secrets, ConfigMaps, Deployments and pages of
+// pods of it the operator reads at a time: each object may have a megabyte, and hundreds of Transports may name it.
+const slotsOfNamespace = 4
 
 // namespaceLimit has slots for each namespace. Its zero value is ready, and it is safe for concurrent use.
 type namespaceLimit struct {
@@ -18,15 +18,15 @@ type namespaceLimit struct {
 	slots map[string]chan struct{}
 }
 
-// of are the slots of a namespace, n of them: who sends has one, and gives it back by receiving.
-func (l *namespaceLimit) of(namespace string, n int) chan struct{} {
+// of are the slots of a namespace: a send takes one, and a receive gives it back.
+func (l *namespaceLimit) of(namespace string) chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.slots == nil {
 		l.slots = map[string]chan struct{}{}
 	}
 	if l.slots[namespace] == nil {
-		l.slots[namespace] = make(chan struct{}, n)
+		l.slots[namespace] = make(chan struct{}, slotsOfNamespace)
 	}
 	return l.slots[namespace]
 }
@@ -65,7 +65,7 @@ func (r *reads) pods(ctx context.Context, from client.Reader, namespace string, 
 }
 
 func (r *reads) inSlot(ctx context.Context, namespace string, read func() error) error {
-	slots := r.of(namespace, readsAtOnce)
+	slots := r.of(namespace)
 	select {
 	case slots <- struct{}{}:
 		defer func() { <-slots }()

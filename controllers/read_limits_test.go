@@ -48,8 +48,8 @@ func TestSomeSecretsOfANamespaceAreReadAtATime(t *testing.T) {
 		}
 		synctest.Wait()
 		for namespace, n := range server.reads {
-			if n != readsAtOnce {
-				t.Errorf("%d Secrets of namespace %s are read at once, want %d", n, namespace, readsAtOnce)
+			if n != slotsOfNamespace {
+				t.Errorf("%d Secrets of namespace %s are read at once, want %d", n, namespace, slotsOfNamespace)
 			}
 		}
 		ended, cancel := context.WithCancel(t.Context())

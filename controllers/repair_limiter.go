@@ -143,7 +143,8 @@ var errFieldManagerConflict = errors.New("contested")
 
 // contested says who changes an object as often as it is put right.
 func (c *repairLimiter) contested(object string, current client.Object) error {
-	return newDisplayError(errFieldManagerConflict, "%s is changed%s each time that the operator restores it, at least %d times within %s: let only one of the two manage it",
+	return newDisplayError(errFieldManagerConflict,
+		"%s is changed%s each time that the operator restores it, at least %d times within %s: let only one of the two manage it",
 		object, lastManager(current), maxRepairs, c.window)
 }
 

@@ -82,7 +82,8 @@ func parse(flags *flag.FlagSet, arguments []string) *settings {
 	flags.StringVar(&s.metricsCertDir, "metrics-cert-dir", "",
 		"Folder with tls.crt and tls.key for the metrics server. Default: a self-signed certificate.")
 	flags.StringVar(&s.probeAddress, "health-probe-bind-address", ":8081", "Address of /healthz and /readyz.")
-	flags.StringVar(&s.scaleAddress, "autoscaling-bind-address", off, "Address at which KEDA reads the backlog of worker groups. 0 disables it and the use of KEDA.")
+	flags.StringVar(&s.scaleAddress, "autoscaling-bind-address", off,
+		"Address at which KEDA reads the backlog of worker groups. 0 disables it and the use of KEDA.")
 	flags.StringVar(&s.scaleURL, "autoscaling-url", "http://redrive-manager-scale.redrive-system.svc:8082", "URL under which KEDA reaches that address.")
 	flags.StringVar(&s.pprofAddress, "pprof-bind-address", "0",
 		"Address of Go's profiles, without authentication: use a loopback address. 0 disables them.")
@@ -96,7 +97,8 @@ func parse(flags *flag.FlagSet, arguments []string) *settings {
 	flags.BoolVar(&s.restrict, "restrict-templates", false, "Reject pod templates that expose Secrets or use a service account.")
 	flags.DurationVar(&s.pollInterval, "poll-interval", time.Minute, "How often each Transport is compared with its broker.")
 	flags.DurationVar(&s.waits.Grace, "lane-grace", s.waits.Grace, "How long a lane stays bound after no configuration names it any more.")
-	flags.DurationVar(&s.waits.Unbound, "drain-settle-period", s.waits.Unbound, "How long a queue that is being deleted is unbound before its messages are first counted.")
+	flags.DurationVar(&s.waits.Unbound, "drain-settle-period", s.waits.Unbound,
+		"How long a queue that is being deleted is unbound before its messages are first counted.")
 	flags.DurationVar(&s.waits.Empty, "empty-confirm-period", s.waits.Empty, "Time between the two message counts of a queue that is being deleted.")
 	flags.DurationVar(&s.waits.Request, "request-lifetime", s.waits.Request,
 		"How long a request to delete something may still be carried out after it was sent, where its answer is not known.")

@@ -141,7 +141,7 @@ func TestTheBudgetCountsNoFirstAttemptThatWasNotBegun(t *testing.T) {
 			return handler.NotBegun("no process was free")
 		}
 		firsts++
-		return failing503(nil, request)
+		return &retry.Failure{Source: retry.SourceHandler, Status: 503}
 	}
 	p.started(r)
 	r.publish(numbered(messages, "a", "b")...)

@@ -45,7 +45,7 @@ func TestAMessageThatWasInterruptedIsNotTriedAtOnceAgain(t *testing.T) {
 	r := newRig(t, newPartner(t, always(200)), policy, nil)
 	p, calls := newProgram(), make(chan struct{}, 20)
 	cut := make(chan struct{})
-	p.handle = func(_ context.Context, request handler.Request) *retry.Failure {
+	p.handle = func(context.Context, handler.Request) *retry.Failure {
 		calls <- struct{}{}
 		if len(calls) == 3 {
 			r.proxy.Cut()
