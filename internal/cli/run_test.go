@@ -89,7 +89,7 @@ func TestRunHandlesReloadsAndDrains(t *testing.T) {
 	})
 	t.Run("an invalid file changes nothing", func(t *testing.T) {
 		put(t, dir, "policy.yaml", "kind: [")
-		testtransport.Eventually(t, "the refusal", logged("the changed files are refused"))
+		testtransport.Eventually(t, "the refusal", logged("the changed files are invalid"))
 		publish(broker, "test", 57, 57)
 		testtransport.Eventually(t, "the message", func() bool { return p.count() == 50-rejected+6 })
 	})
