@@ -24,7 +24,7 @@ func TestFilesThatCannotBeWatchedAreReadAgainAllTheSame(t *testing.T) {
 		time.Sleep(4 * lookAgain) // of the clock of this test, which takes no time
 		cancel()
 		synctest.Wait()
-		if text := log.String(); strings.Count(text, "refused") != 1 {
+		if text := log.String(); strings.Count(text, "are invalid") != 1 {
 			t.Errorf("that the file is gone is not told, or more than once: %s", text)
 		}
 	})

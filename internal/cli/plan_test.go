@@ -46,7 +46,7 @@ func TestPlanText(t *testing.T) {
   - queue async.fallback.7s  unbound, and deleted once it is empty; messages in it: 3
   ! conflict: queue "test": type is classic, wanted is quorum; delete it once it is empty
   warning: queue lost: receives nothing
-  exists without an owner mark, and is used as it is: exchange/async
+  exists without an owner mark, and is used unchanged: exchange/async
 1 to add, 1 to change, 2 to remove.
 
 Transport default/mail on 127.0.0.1:5672, vhost mail

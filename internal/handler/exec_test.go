@@ -133,7 +133,7 @@ func TestTheLastLineMayBeAResult(t *testing.T) {
 		"half a status":            {output: `{"outcome":"failure","status":503.5}`, want: malformed("status cannot be a JSON number 503.5")},
 		"a text for the delay":     {output: `{"outcome":"failure","retryAfter":"1m"}`, want: malformed("retryAfter cannot be a JSON string")},
 		"a delay back in time":     {output: `{"outcome":"failure","message":"m","retryAfter":-1}`, want: handlers(retry.Failure{Message: "m", Advice: retry.AdviseStop})},
-		"unknown advice":           {output: `{"outcome":"failure","advice":"pray"}`, want: malformed(`advice "pray" is none of fail, drop, retry and release`)},
+		"unknown advice":           {output: `{"outcome":"failure","advice":"pray"}`, want: malformed(`advice "pray" must be fail, drop, retry or release`)},
 		"broken JSON":              {output: `{"outcome":"failure","message":"no "flour""}`, want: malformed(`invalid character 'f' after object key:value pair`)},
 		"cut-off JSON":             {output: `{"outcome":"fail`, want: malformed("unexpected end of JSON input")},
 		"a long class":             {output: `{"outcome":"failure","message":"m","class":"` + long[:1000] + `"}`, want: handlers(retry.Failure{Message: "m", Class: long[:100]})},

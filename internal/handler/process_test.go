@@ -141,7 +141,7 @@ func TestWhatAProcessDoesWrongIsAClearFailureOfItsMessageAndTheNextSucceeds(t *t
 		"it writes a gigabyte of lines": {[]string{"flood stdout lines", "ack"}, long, retry.SourceHandler, "MalformedResponse", 0, `more than 1048576 bytes that are no frame, the last of them "flood"`, "protocol"},
 		"it closes its stdout":          {[]string{"close stdout", "hang"}, long, retry.SourceCrash, "OutputClosed", 0, "closed its standard output", "protocol"},
 		"it answers with another id":    {[]string{`say {"type":"result","id":"99","outcome":"ack"}`}, long, retry.SourceHandler, "MalformedResponse", 0, "a result for the message 99, which it was never given", "protocol"},
-		"it answers with no number":     {[]string{`say {"type":"result","id":"mine","outcome":"ack"}`}, long, retry.SourceHandler, "MalformedResponse", 0, `has the id "\"mine\"", which is none`, "protocol"},
+		"it answers with no number":     {[]string{`say {"type":"result","id":"mine","outcome":"ack"}`}, long, retry.SourceHandler, "MalformedResponse", 0, `has the id "\"mine\"", which it was not given`, "protocol"},
 		"it answers without an id":      {[]string{`say {"type":"result","outcome":"ack"}`}, long, retry.SourceHandler, "MalformedResponse", 0, "has the id (none)", "protocol"},
 		"it says hello again":           {[]string{"say " + hello}, long, retry.SourceHandler, "MalformedResponse", 0, "said hello twice", "protocol"},
 		"it answers garbage":            {[]string{"say <b>Warning</b>: no flour"}, brief, retry.SourceTimeout, "Timeout", 0, `"<b>Warning</b>: no flour"`, "timeout"},
