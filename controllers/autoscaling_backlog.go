@@ -215,8 +215,8 @@ func (m *backlogMeter) look(ctx context.Context, t *v1alpha1.Transport) (sampleT
 // loads are those of the worker groups that are scaled, by their published configurations: these name stand-ins, and what is no
 // longer in the spec and still to be emptied.
 func (m *backlogMeter) loads(ctx context.Context, t *v1alpha1.Transport, observed map[string]topology.QueueState) (map[string]load, error) {
-	held := m.r.configMaps.budget.hold(t.Namespace)
-	defer held.release()
+	held := m.r.configMaps.budget.Reserve(t.Namespace)
+	defer held.Release()
 	loads := map[string]load{}
 	for i := range t.Spec.Workers {
 		w := &t.Spec.Workers[i]
@@ -231,7 +231,7 @@ func (m *backlogMeter) loads(ctx context.Context, t *v1alpha1.Transport, observe
 		if configMap == nil {
 			continue
 		}
-		if err := held.takeNow(ctx, weightOf(configMap)); err != nil {
+		if err := held.TakeNow(ctx, weightOf(configMap)); err != nil {
 			return nil, errConfigMaps
 		}
 		if config, ok := configIn(configMap); ok && metav1.IsControlledBy(configMap, t) {
@@ -291,14 +291,14 @@ func (m *backlogMeter) observe(ctx context.Context, t *v1alpha1.Transport) (topo
 	if !waitFor(ctx, place.turn, lookTimeout) {
 		return topology.Observed{}, errNoLook
 	}
-	slot, err := m.r.cpu.acquire(ctx, t.Namespace)
+	processor, err := m.r.processors.Acquire(ctx, t.Namespace)
 	if err != nil {
 		return topology.Observed{}, errNoLook
 	}
-	defer slot.release()
+	defer processor.Release()
 	port := found.port.of(client.ObjectKeyFromObject(t).String(), m.age)
 	defer port.done()
-	observed, err := port.Observe(broker.WithWaiter(ctx, slot))
+	observed, err := port.Observe(broker.WithWaiter(ctx, processor))
 	if err == nil && (observed.Cluster != home.Cluster || observed.VHost != home.VHost) {
 		err = errors.New("this is another broker than the one that the Transport is on")
 	}

@@ -108,7 +108,7 @@ func TestAForgedConfigurationIsNotKept(t *testing.T) {
 	if took := heap() - before; took > 20<<20 {
 		t.Errorf("%d looks take %d bytes", len(kept), took)
 	}
-	if used := m.r.configMaps.budget.used; used != 0 {
+	if used, _ := m.r.configMaps.budget.Used(""); used != 0 {
 		t.Errorf("%d bytes are still counted", used)
 	}
 }

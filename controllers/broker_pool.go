@@ -18,6 +18,7 @@ import (
 
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/credentials"
+	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -43,7 +44,7 @@ type brokers struct {
 	// deny are the networks in which no management API is asked.
 	deny []netip.Prefix
 
-	budget *memoryBudget
+	budget *tenancy.Memory
 
 	// seats are those at each management API, and waiting is the metric of who waits for one.
 	seats   int
@@ -62,7 +63,7 @@ type brokerKey [sha256.Size]byte
 // newBrokers makes it for an operator that lets so many be busy with a management API at a time, and whose snapshots serve so long.
 func newBrokers(age time.Duration, seats int, deny []netip.Prefix) *brokers {
 	return &brokers{
-		age: age, deny: deny, budget: newMemoryBudget(budgetOfProcess()), seats: seats, ports: map[brokerKey]*snapshotCache{},
+		age: age, deny: deny, budget: tenancy.NewMemory(tenancy.MemoryOfProcess()), seats: seats, ports: map[brokerKey]*snapshotCache{},
 		used: map[types.NamespacedName]brokerKey{}, lines: map[string]*slotQueue{},
 		waiting: prometheus.NewDesc("redrive_broker_queued_reconciles",
 			"Transports that wait for their turn at a management API of RabbitMQ.", []string{"broker"}, nil),
@@ -240,7 +241,7 @@ func keyOf(c credentials.Credentials, end credentials.Management, vhost string) 
 type snapshotCache struct {
 	*broker.Client
 	age    time.Duration
-	budget *memoryBudget
+	budget *tenancy.Memory
 	// line is that of the management API at a host and port, and url that of the API. api is the same for all who ask it whether it answers and
 	// trust the same certificates.
 	line *slotQueue
@@ -262,7 +263,7 @@ type snapshotCache struct {
 	wrote  map[string]int
 	// snapshot holds all writes up to complete. It was begun at taken.
 	snapshot topology.Observed
-	held     *memoryShare
+	held     *tenancy.Reservation
 	// identity is that of the last snapshot, which may be gone.
 	identity topology.Identity
 	complete int
@@ -286,7 +287,7 @@ type transportView struct {
 	// behind is true where others have written since the snapshot that Observe gave was begun.
 	behind bool
 	// held are what the snapshots that Observe gave take.
-	held []*memoryShare
+	held []*tenancy.Reservation
 }
 
 // Observe implements apply.Port.
@@ -299,7 +300,7 @@ func (p *transportView) Observe(ctx context.Context) (topology.Observed, error) 
 // done says that what Observe gave is not needed any more.
 func (p *transportView) done() {
 	for _, held := range p.held {
-		held.release()
+		held.Release()
 	}
 	p.held = nil
 }
@@ -326,7 +327,7 @@ func (p *transportView) DeleteExchange(ctx context.Context, name string) error {
 // Its caller is to release what it holds.
 func (p *snapshotCache) observe(
 	ctx context.Context, transport string, age time.Duration,
-) (snapshot topology.Observed, behind bool, held *memoryShare, err error) {
+) (snapshot topology.Observed, behind bool, held *tenancy.Reservation, err error) {
 	arrived := time.Now()
 	if err := p.await(ctx); err != nil {
 		return topology.Observed{}, false, nil, err
@@ -338,15 +339,15 @@ func (p *snapshotCache) observe(
 	}
 	start := time.Now()
 	namespace, _, _ := strings.Cut(transport, "/")
-	held = p.budget.hold(namespace)
-	snapshot, err = p.Observe(broker.WithMeter(ctx, held))
+	held = p.budget.Reserve(namespace)
+	snapshot, err = p.Observe(broker.WithMeter(ctx, snapshotMeter{held}))
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case err == nil:
 		p.silence = nil
-		p.held.release()
-		p.snapshot, p.held, p.complete, p.taken, p.identity = snapshot, held.share(), recent.writes, start, snapshot.Identity
+		p.held.Release()
+		p.snapshot, p.held, p.complete, p.taken, p.identity = snapshot, held.Share(), recent.writes, start, snapshot.Identity
 		time.AfterFunc(p.age, func() { p.drop(start) })
 		maps.DeleteFunc(p.wrote, func(_ string, write int) bool { return write <= recent.writes })
 	case ctx.Err() != nil: // That whoever asks had no more time says nothing about the broker.
@@ -359,6 +360,14 @@ func (p *snapshotCache) observe(
 		p.silence = nil
 	}
 	return snapshot, p.writes != recent.writes, held, err
+}
+
+// snapshotMeter counts a snapshot, and half as much again: what a comparison with it derives takes that where most objects are the Transport's own.
+type snapshotMeter struct{ *tenancy.Reservation }
+
+// Take implements broker.Meter.
+func (m snapshotMeter) Take(ctx context.Context, bytes int) error {
+	return m.Reservation.Take(ctx, bytes+bytes/2) //nolint:wrapcheck // It says all.
 }
 
 // await takes the turn. While the broker is known to be silent, only one tries and the others do not wait for it.
@@ -405,7 +414,7 @@ func (p *snapshotCache) drop(taken time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.taken.Equal(taken) {
-		p.held.release()
+		p.held.Release()
 		p.snapshot, p.held, p.taken = topology.Observed{}, nil, time.Time{}
 	}
 }
@@ -413,7 +422,7 @@ func (p *snapshotCache) drop(taken time.Time) {
 // cacheEntry is what the last try to observe gave.
 type cacheEntry struct {
 	snapshot topology.Observed
-	held     *memoryShare
+	held     *tenancy.Reservation
 	// fresh is true where the snapshot can serve again, and behind where it may lack what others have written since.
 	fresh, behind bool
 	// err is not nil where the broker was silent just now.
@@ -433,7 +442,7 @@ func (p *snapshotCache) recent(arrived time.Time, transport string, age time.Dur
 	}
 	last.fresh = (now.Sub(p.taken) < age || p.taken.After(arrived)) && p.wrote[transport] <= p.complete
 	if last.fresh {
-		last.held = p.held.share()
+		last.held = p.held.Share()
 	}
 	return last
 }

@@ -4,30 +4,22 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
-	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/compile"
 )
 
 const (
 	// perStrategy is what a strategy of a compiled policy takes in memory while its Transport is looked at, with its text in configurations, in bytes.
 	perStrategy = 1 << 10
-	// busyInSeat is how long one with a seat waits until others of its namespace have been compiled. Mostly that takes milliseconds.
-	busyInSeat = time.Second
 )
-
-// errCompiling is why a Transport comes back later.
-var errCompiling = errors.New("queued: the operator is compiling policies of other Transports in this namespace")
 
 // compileCache are what compiling found out about each Transport: it takes seconds where somebody wants that, and Transports are looked at again and
 // again. It is safe for concurrent use.
@@ -87,24 +79,6 @@ func versionOf(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy)
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// compileOnce compiles what is not known yet, one Transport of a namespace at a time: others need processors, too. It is false where there is
-// no configuration; why is told at the look itself. It is called without a seat, and waits.
-func (r *TransportReconciler) compileOnce(ctx context.Context, t *v1alpha1.Transport, crowd *namespaceSlots) (bool, error) {
-	policies, err := policiesOf(ctx, r.Client, t.Namespace)
-	if err != nil {
-		return false, err
-	}
-	if r.compileCache.of(client.ObjectKeyFromObject(t), versionOf(t, policies)) == nil {
-		end, err := crowd.begin(ctx, reconcileTimeout)
-		if err != nil {
-			return false, err
-		}
-		defer end()
-	}
-	_, err = r.compiled(t, policies)
-	return err == nil, nil
-}
-
 // compiled compiles with what is known, and keeps what is found out.
 func (r *TransportReconciler) compiled(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy) (*compile.Result, error) {
 	name, version := client.ObjectKeyFromObject(t), versionOf(t, policies)
@@ -124,52 +98,9 @@ func (r *TransportReconciler) compileNow(ctx context.Context, run *transportRun)
 	}
 	// More than are allowed take nothing.
 	if all := compile.Strategies(t, policies); all <= compile.MaxStrategies {
-		if err := run.weighed.takeNow(ctx, perStrategy*all); err != nil {
+		if err := run.weighed.TakeNow(ctx, perStrategy*all); err != nil {
 			return nil, waiting(v1alpha1.ReasonProgressing, costlyPause, fmt.Errorf("the policies of the Transport have %d strategies: %w", all, err))
 		}
 	}
-	if r.compileCache.of(client.ObjectKeyFromObject(t), versionOf(t, policies)) == nil {
-		end, err := r.compileAlone(ctx, run)
-		if err != nil {
-			return nil, waiting(v1alpha1.ReasonProgressing, costlyPause, err)
-		}
-		defer end()
-	}
 	return r.compiled(t, policies)
-}
-
-// compileAlone waits until nobody else of the namespace compiles.
-func (r *TransportReconciler) compileAlone(ctx context.Context, run *transportRun) (end func(), err error) {
-	if run.slots != nil {
-		return run.slots.begin(ctx, busyInSeat)
-	}
-	// It has no broker, and so no seat.
-	crowd, leave, err := r.namespaceSlots.enter(run.transport.Namespace, run.isSteady())
-	if err != nil {
-		return nil, err
-	}
-	done, err := crowd.begin(ctx, costlyPause)
-	if err != nil {
-		leave()
-		return nil, err
-	}
-	return func() { done(); leave() }, nil
-}
-
-// begin waits, for so long at most (errCompiling), until no other Transport of the namespace takes the processors for what may cost much.
-// end lets the next one.
-func (c *namespaceSlots) begin(ctx context.Context, most time.Duration) (end func(), err error) {
-	late := time.NewTimer(most)
-	defer late.Stop()
-	broker.Await(ctx, func() {
-		select {
-		case c.busy <- struct{}{}:
-			end = func() { <-c.busy }
-		case <-ctx.Done():
-			err = errNothingToDo
-		case <-late.C:
-			err = errCompiling
-		}
-	})
-	return end, err
 }

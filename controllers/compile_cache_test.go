@@ -1,10 +1,7 @@
 package controllers
 
 import (
-	"context"
-	"errors"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -61,44 +58,5 @@ func TestATransportIsCompiledOnceUntilItOrAPolicyChanges(t *testing.T) {
 	r.compileCache.forget(types.NamespacedName{Namespace: transport.Namespace, Name: transport.Name})
 	if len(r.compileCache.all) != 0 {
 		t.Error("it is kept of a Transport that is gone")
-	}
-}
-
-func TestOneTransportOfANamespaceIsCompiledAtATime(t *testing.T) {
-	t.Parallel()
-	r := &TransportReconciler{namespaceSlots: newNamespaceSlotMap()}
-	crowd, leave, err := r.namespaceSlots.enter("shop", false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer leave()
-	end, err := crowd.begin(t.Context(), time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := crowd.begin(t.Context(), time.Millisecond); !errors.Is(err, errCompiling) {
-		t.Errorf("another one begins: %v", err)
-	}
-	// One without a broker has no seat, and waits for the same.
-	run := &transportRun{transport: testtransport.New("http://127.0.0.1:1"), status: &statusPatcher{}}
-	run.transport.Namespace = "shop"
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := r.compileAlone(ended, run); !errors.Is(err, errNothingToDo) {
-		t.Errorf("one without a broker begins: %v", err)
-	}
-	run.transport.Namespace = "another"
-	other, err := r.compileAlone(t.Context(), run)
-	if err != nil {
-		t.Fatalf("one of another namespace waits: %v", err)
-	}
-	other()
-	end()
-	if end, err = crowd.begin(t.Context(), time.Minute); err != nil {
-		t.Errorf("the next one waits: %v", err)
-	}
-	end()
-	if crowd.length != 1 || len(r.namespaceSlots.all) != 1 {
-		t.Errorf("%d of the namespace are left, and %d namespaces", crowd.length, len(r.namespaceSlots.all))
 	}
 }

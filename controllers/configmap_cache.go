@@ -17,6 +17,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -43,7 +44,7 @@ type configMapCache struct {
 	shares map[string]*configMapShare
 	// budget is what all looks take for ConfigMaps at a time, kept or not. It is apart from that of the brokers' answers, for which a look waits:
 	// looks that held something of it would wait for each other.
-	budget *memoryBudget
+	budget *tenancy.Memory
 }
 
 // configMapShare is what one namespace has: the bytes that are kept of it.
@@ -51,7 +52,7 @@ type configMapShare struct{ kept int }
 
 func newConfigMapCache() *configMapCache {
 	return &configMapCache{
-		all: map[types.NamespacedName]map[string]*corev1.ConfigMap{}, shares: map[string]*configMapShare{}, budget: newMemoryBudget(budgetOfProcess() / 2),
+		all: map[types.NamespacedName]map[string]*corev1.ConfigMap{}, shares: map[string]*configMapShare{}, budget: tenancy.NewMemory(tenancy.MemoryOfProcess() / 2),
 	}
 }
 
@@ -135,7 +136,7 @@ func (r *TransportReconciler) readConfigMaps(ctx context.Context, run *transport
 		if configMap == nil {
 			continue
 		}
-		if run.held.takeNow(ctx, weightOf(configMap)) != nil {
+		if run.held.TakeNow(ctx, weightOf(configMap)) != nil {
 			return nil, waiting(waitReason(t), jitter(configMapsPause), errConfigMaps)
 		}
 		found[metadata.Name] = configMap
@@ -156,7 +157,7 @@ func waitReason(t *v1alpha1.Transport) string {
 // has not published: nothing is done by it.
 func (r *TransportReconciler) readConfigMap(ctx context.Context, key types.NamespacedName) (*corev1.ConfigMap, error) {
 	configMap := &corev1.ConfigMap{}
-	err := r.reads.get(ctx, r.Live, key, configMap)
+	err := r.reads.Get(ctx, r.Live, key, configMap)
 	if apierrors.IsNotFound(err) {
 		return nil, nil //nolint:nilnil // it has gone since
 	}

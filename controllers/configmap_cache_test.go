@@ -16,6 +16,7 @@ import (
 
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/retry"
+	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -104,8 +105,8 @@ func TestWhatLooksHoldOfConfigMapsIsBounded(t *testing.T) {
 	c, configMap := newConfigMapCache(), looksPublished("c", strings.Repeat("x", 1_000_000))
 	looks := 0
 	for ; looks < 100; looks++ {
-		if err := c.budget.hold("hostile").takeNow(t.Context(), weightOf(configMap)); err != nil {
-			if !errors.Is(err, errBudget) {
+		if err := c.budget.Reserve("hostile").TakeNow(t.Context(), weightOf(configMap)); err != nil {
+			if !errors.Is(err, tenancy.ErrMemory) {
 				t.Fatal(err)
 			}
 			break
@@ -114,8 +115,8 @@ func TestWhatLooksHoldOfConfigMapsIsBounded(t *testing.T) {
 	if looks < 4 || looks > 64 {
 		t.Errorf("%d looks hold a ConfigMap of 1 MB at a time", looks)
 	}
-	held := c.budget.hold("shop")
-	if err := held.takeNow(t.Context(), 8*weightOf(looksPublished("c", "{}"))); err != nil {
+	held := c.budget.Reserve("shop")
+	if err := held.TakeNow(t.Context(), 8*weightOf(looksPublished("c", "{}"))); err != nil {
 		t.Errorf("another namespace: %v", err)
 	}
 }

@@ -100,7 +100,7 @@ func (r *TransportReconciler) whole(ctx context.Context, current client.Object) 
 		return current, nil
 	}
 	var list appsv1.DeploymentList
-	if err := r.reads.list(ctx, r.Live, part.Namespace, &list, client.MatchingFields{"metadata.name": part.Name}); err != nil {
+	if err := r.reads.List(ctx, r.Live, part.Namespace, &list, client.MatchingFields{"metadata.name": part.Name}); err != nil {
 		return nil, fmt.Errorf("read Deployment %s: %w", part.Name, err)
 	}
 	for i := range list.Items {

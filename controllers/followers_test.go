@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -66,7 +67,7 @@ func TestAllPodsOfAnExchangeAreAskedPageByPage(t *testing.T) {
 	}
 	leaving, starting, over := *pod.DeepCopy(), *pod.DeepCopy(), *pod.DeepCopy()
 	leaving.DeletionTimestamp, starting.Status.PodIP, over.Status.Phase = &metav1.Time{Time: time.Now()}, "", corev1.PodSucceeded
-	const many = 2*podsPage + 1
+	const many = 2*tenancy.PodsPage + 1
 	tests := map[string]struct {
 		last, first     corev1.Pod
 		hash            string
@@ -95,8 +96,8 @@ func TestAllPodsOfAnExchangeAreAskedPageByPage(t *testing.T) {
 			if err := f.ask(t.Context()); err != nil || f.dissent != tt.dissent || f.silent != tt.silent {
 				t.Errorf("dissent %v, silent %v, %v", f.dissent, f.silent, err)
 			}
-			if server.largest > podsPage || server.lists != tt.lists {
-				t.Errorf("%d lists, of at most %d pods; want %d of %d", server.lists, server.largest, tt.lists, podsPage)
+			if server.largest > tenancy.PodsPage || server.lists != tt.lists {
+				t.Errorf("%d lists, of at most %d pods; want %d of %d", server.lists, server.largest, tt.lists, tenancy.PodsPage)
 			}
 		})
 	}
@@ -125,7 +126,7 @@ func TestPodsAreReadAFewAtATime(t *testing.T) {
 		if err := tt.read(&TransportReconciler{Live: server, scraper: newStatusScraper(0)}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if server.largest != podsPage || server.lists != tt.most/podsPage {
+		if server.largest != tenancy.PodsPage || server.lists != tt.most/tenancy.PodsPage {
 			t.Errorf("%s: %d lists, of at most %d pods", name, server.lists, server.largest)
 		}
 	}

@@ -113,7 +113,7 @@ func (r *TransportReconciler) guardedSecrets(ctx context.Context, run *transport
 			continue
 		}
 		secret := &corev1.Secret{}
-		err := r.reads.get(ctx, r.Live, types.NamespacedName{Namespace: run.transport.Namespace, Name: name}, secret)
+		err := r.reads.Get(ctx, r.Live, types.NamespacedName{Namespace: run.transport.Namespace, Name: name}, secret)
 		if client.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("read Secret %s: %w", name, err)
 		}

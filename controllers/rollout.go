@@ -38,7 +38,7 @@ func (r *TransportReconciler) rolloutCause(ctx context.Context, deployment *apps
 		}
 	}
 	cause, seen := "", 0
-	err := r.reads.pods(ctx, r.Live, deployment.Namespace, deployment.Spec.Selector.MatchLabels, func(pod *corev1.Pod) (more bool) {
+	err := r.reads.Pods(ctx, r.Live, deployment.Namespace, deployment.Spec.Selector.MatchLabels, func(pod *corev1.Pod) (more bool) {
 		if pod.DeletionTimestamp.IsZero() {
 			if trouble := podTrouble(pod); trouble != "" {
 				cause = fmt.Sprintf(": pod %s: %s", pod.Name, trouble)

@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/topology"
 	"redrive.dev/redrive/internal/workload"
 )
@@ -82,7 +83,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		return err
 	}
 	policies := &RetryPolicyReconciler{
-		Client: mgr.GetClient(), Recorder: newLimitedRecorder(mgr.GetEventRecorder("retrypolicy-controller")),
+		Client: mgr.GetClient(), Recorder: tenancy.NewEventRecorder(mgr.GetEventRecorder("retrypolicy-controller")),
 	}
 	if err := policies.setup(mgr, "retrypolicy"+options.Name, controllerOptions(options)); err != nil {
 		return err
@@ -96,20 +97,21 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}
 	age := min(snapshotAge, options.PollInterval/2)
 	transports := &TransportReconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: newLimitedRecorder(mgr.GetEventRecorder("transport-controller")),
-		Options:        options,
-		brokers:        newBrokers(age, options.Concurrency, options.DenyNetworks),
-		namespaceSlots: newNamespaceSlotMap(),
-		pollSchedule:   newPollSchedule(),
-		queueMetrics:   newQueueCollector(),
-		dropMetrics:    newDropEstimator(),
-		counts:         newStatusCounts(),
-		memories:       newTransportMemories(),
-		compileCache:   newCompileCache(),
-		configMaps:     newConfigMapCache(),
-		drift:          newDrift(),
-		scraper:        newStatusScraper(age),
-		fastRequeue:    newFastRequeue(),
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: tenancy.NewEventRecorder(mgr.GetEventRecorder("transport-controller")),
+		Options:      options,
+		brokers:      newBrokers(age, options.Concurrency, options.DenyNetworks),
+		admission:    tenancy.NewAdmission(maxOfNamespace, maxSteadyOfNamespace),
+		processors:   tenancy.NewProcessors(),
+		pollSchedule: newPollSchedule(),
+		queueMetrics: newQueueCollector(),
+		dropMetrics:  newDropEstimator(),
+		counts:       newStatusCounts(),
+		memories:     newTransportMemories(),
+		compileCache: newCompileCache(),
+		configMaps:   newConfigMapCache(),
+		drift:        newDrift(),
+		scraper:      newStatusScraper(age),
+		fastRequeue:  newFastRequeue(),
 
 		restarts:   newRestarts(options.PollInterval),
 		conditions: newConditionCollector(),

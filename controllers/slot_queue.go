@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"redrive.dev/redrive/internal/broker"
 )
 
 const (
@@ -16,11 +18,11 @@ const (
 	maxQueued = maxConcurrentReconciles / 4
 	// maxQueuedSteady is how many of these are only looked at again: what is new or changed finds a place, and then goes first.
 	maxQueuedSteady = maxQueued * 3 / 4
-	// crowdLength is how many Transports of one namespace are in a line, whatever their brokers: those of the others have to find lookers
-	// also where hundreds of brokers, all of one team, do not answer.
-	crowdLength = maxConcurrentReconciles / 4
-	// settledCrowd is how many of these are only looked at again.
-	settledCrowd = crowdLength * 3 / 4
+	// maxOfNamespace is how many Transports of one namespace are worked on or wait, whatever their brokers: there have to be reconciles left for the
+	// others also where hundreds of brokers, all of one team, do not answer.
+	maxOfNamespace = maxConcurrentReconciles / 4
+	// maxSteadyOfNamespace is how many of these are only compared with their broker again.
+	maxSteadyOfNamespace = maxOfNamespace * 3 / 4
 	// waitUpdateInterval is how often one that waits sees whether it still has to, and in this line; the second time its status says that it waits.
 	waitUpdateInterval = 10 * time.Second
 	// fullPause is when one comes back that found the line full.
@@ -34,47 +36,7 @@ const (
 var (
 	// errFull says that nobody can join the line any more.
 	errFull = errors.New("queued: hundreds of Transports are waiting for a slot on this broker; retrying later")
-	// errCrowded says that nobody of the namespace can join any line.
-	errCrowded = errors.New("queued: hundreds of Transports of this namespace are waiting for their brokers; retrying later")
 )
-
-// namespaceSlotMap counts the Transports that are worked on, or wait for it, by namespace. It is safe for concurrent use.
-type namespaceSlotMap struct {
-	mu  sync.Mutex
-	all map[string]*namespaceSlots
-}
-
-// namespaceSlots are those of one namespace. One of them at a time takes the processors for what may cost much.
-type namespaceSlots struct {
-	length int
-	busy   chan struct{}
-}
-
-func newNamespaceSlotMap() *namespaceSlotMap {
-	return &namespaceSlotMap{all: map[string]*namespaceSlots{}}
-}
-
-// enter fails with errCrowded where a namespace has its share already. leave is to be called in any other case.
-func (c *namespaceSlotMap) enter(namespace string, settled bool) (mine *namespaceSlots, leave func(), err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	mine = c.all[namespace]
-	if mine == nil {
-		mine = &namespaceSlots{busy: make(chan struct{}, 1)}
-		c.all[namespace] = mine
-	}
-	if mine.length >= crowdLength || settled && mine.length >= settledCrowd {
-		return nil, nil, errCrowded
-	}
-	mine.length++
-	return mine, func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if mine.length--; mine.length == 0 {
-			delete(c.all, namespace)
-		}
-	}, nil
-}
 
 // slotQueue is that of one management API. Those at the head of it are busy with the API, as many as there are seats; the others have
 // their turn one after the other. Each API has a line of its own, so none waits for another. It is safe for concurrent use.
@@ -199,12 +161,14 @@ func (p *ticket) priority(now time.Time) (claim int) {
 }
 
 // waitFor waits for a turn, so long at most. It is false where the turn did not come, or nobody is to take it any more.
-func waitFor(ctx context.Context, turn <-chan struct{}, most time.Duration) bool {
-	select {
-	case <-turn:
-		return ctx.Err() == nil
-	case <-time.After(most):
-	case <-ctx.Done():
-	}
-	return false
+func waitFor(ctx context.Context, turn <-chan struct{}, most time.Duration) (came bool) {
+	broker.Await(ctx, func() {
+		select {
+		case <-turn:
+			came = ctx.Err() == nil
+		case <-time.After(most):
+		case <-ctx.Done():
+		}
+	})
+	return came
 }

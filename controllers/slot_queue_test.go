@@ -181,37 +181,6 @@ func TestASeatIsLeftToWhoComesLater(t *testing.T) {
 	}
 }
 
-func TestOneNamespaceDoesNotTakeAllLookers(t *testing.T) {
-	all := newNamespaceSlotMap()
-	var leaves []func()
-	enter := func(namespace string, settled bool) error {
-		_, leave, err := all.enter(namespace, settled)
-		if err == nil {
-			leaves = append(leaves, leave)
-		}
-		return err
-	}
-	for i := range 2 * crowdLength {
-		if err := enter("hostile", i < settledCrowd); (err == nil) != (i < crowdLength) || err != nil && !errors.Is(err, errCrowded) {
-			t.Fatalf("Transport %d: %v", i, err)
-		}
-		if i == settledCrowd {
-			if err := enter("hostile", true); !errors.Is(err, errCrowded) {
-				t.Fatalf("no more are to be only looked at again, and: %v", err)
-			}
-		}
-	}
-	if err := enter("shop", true); err != nil {
-		t.Errorf("another namespace has to wait: %v", err)
-	}
-	for _, leave := range leaves {
-		leave()
-	}
-	if len(all.all) > 0 {
-		t.Errorf("all are gone, and counted are %v", all.all)
-	}
-}
-
 func TestALineIsNotEndless(t *testing.T) {
 	q := newQueue(t, 1)
 	for i := range 1 + maxQueuedSteady {

@@ -116,7 +116,7 @@ func (r *TransportReconciler) prepare(
 		if observed, err = run.port.Observe(ctx); err != nil {
 			return observed, prepared, err
 		}
-		if prepared, err = run.decide(ctx, input, observed); err != nil {
+		if prepared, err = apply.Prepare(input, observed); err != nil {
 			return observed, prepared, err
 		}
 		difference := prepared.Difference
@@ -135,9 +135,7 @@ const (
 	mostLanes = 1024
 	// perWay is what a binding that a spec asks for takes in memory while it is looked at, in bytes.
 	perWay = 1 << 10
-	// costly is how many objects take time to compare.
-	costly = 2000
-	// costlyPause is when a Transport comes back for which there was no memory, or no time.
+	// costlyPause is when a Transport comes back for which there was no memory.
 	costlyPause = 30 * time.Second
 )
 
@@ -151,30 +149,11 @@ func (run *transportRun) weigh(ctx context.Context, lanes int) error {
 			ways += len(foreign.Keys)
 		}
 	}
-	if err := run.weighed.takeNow(ctx, perWay*ways); err != nil {
+	if err := run.weighed.TakeNow(ctx, perWay*ways); err != nil {
 		return waiting(v1alpha1.ReasonProgressing, costlyPause, fmt.Errorf("the Transport takes %d queues and bindings: %w", ways, err))
 	}
 	return nil
 }
-
-// decide decides what is to be done. Where there is much to compare, those of a namespace do it one at a time: others need processors, too.
-func (run *transportRun) decide(ctx context.Context, input apply.Input, observed topology.Observed) (apply.Prepared, error) {
-	if run.slots != nil && len(observed.Queues)+len(observed.Bindings)+len(input.Desired.Bindings) > costly {
-		end, err := run.slots.begin(ctx, costlyPause)
-		switch {
-		case errors.Is(err, errCompiling):
-			return apply.Prepared{}, waiting(v1alpha1.ReasonProgressing, costlyPause, errCostly)
-		case err != nil:
-			return apply.Prepared{}, ctx.Err() //nolint:wrapcheck // as it is
-		}
-		defer end()
-	}
-	return apply.Prepare(input, observed)
-}
-
-// errCostly is why a Transport comes back later.
-var errCostly = errors.New("other Transports of this namespace with as many objects in their vhosts, or bindings, are compared with their brokers: " +
-	"this one comes back later")
 
 // needs of the topology, with all lanes that have to be on the broker: those of the new configuration, and those that a published one still names. So the
 // way out of a lane begins when no configuration names it any more, however long publishing takes.

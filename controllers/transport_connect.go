@@ -166,7 +166,7 @@ func (r *TransportReconciler) readCluster(ctx context.Context, source *brokerSou
 // and wraps what that means, if anything.
 func (r *TransportReconciler) readSecret(ctx context.Context, source *brokerSource, namespace, name string, means error) (map[string][]byte, error) {
 	secret := &corev1.Secret{}
-	err := r.reads.get(ctx, r.Live, types.NamespacedName{Namespace: namespace, Name: name}, secret)
+	err := r.reads.Get(ctx, r.Live, types.NamespacedName{Namespace: namespace, Name: name}, secret)
 	if apierrors.IsNotFound(err) {
 		text := fmt.Sprintf("there is no Secret %q in namespace %q", name, namespace)
 		if source.cluster != "" {

@@ -24,6 +24,7 @@ import (
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/topology"
 	"redrive.dev/redrive/internal/workload"
 )
@@ -36,20 +37,20 @@ type TransportReconciler struct {
 	Recorder events.EventRecorder
 	Options  Options
 
-	brokers        *brokers
-	namespaceSlots *namespaceSlotMap
-	pollSchedule   *pollSchedule
-	queueMetrics   *queueCollector
-	dropMetrics    *dropEstimator
-	counts         *statusCounts
-	memories       *transportMemories
+	brokers      *brokers
+	pollSchedule *pollSchedule
+	queueMetrics *queueCollector
+	dropMetrics  *dropEstimator
+	counts       *statusCounts
+	memories     *transportMemories
 	// compileCache on the policies of Transports, as they were last compiled.
 	compileCache *compileCache
 	// configMaps of the workers, as they were last read.
 	configMaps *configMapCache
-	// reads of what may be large.
-	reads       reads
-	cpu         cpuSlots
+	// admission, processors and reads are what a namespace may take of the operator.
+	admission   *tenancy.Admission
+	processors  *tenancy.Processors
+	reads       tenancy.Reader
 	drift       *drift
 	scraper     *statusScraper
 	fastRequeue *fastRequeue
@@ -73,12 +74,10 @@ type transportRun struct {
 	asked bool
 	// live are the workers' objects as the cluster has them.
 	live liveWorkers
-	// slots are the Transports of the namespace that are worked on; nil for one that needs no broker.
-	slots *namespaceSlots
 	// weighed is what follows from the spec takes of the operator's memory; nil is not counted.
-	weighed *memoryShare
+	weighed *tenancy.Reservation
 	// held is what the ConfigMaps of the look take of the operator's memory; nil is not counted.
-	held *memoryShare
+	held *tenancy.Reservation
 	// scaled is what scales the workers; empty where nothing does.
 	scaled liveScalers
 
@@ -202,35 +201,48 @@ func (r *TransportReconciler) reconcile(ctx context.Context, name types.Namespac
 		return ctrl.Result{}, err
 	}
 	if run.mayNeedBroker() {
+		leave, err := r.admission.Enter(name.Namespace, run.isSteady())
+		if err != nil {
+			return r.requeueLater(ctx, run, crowdPause, err)
+		}
+		defer leave()
+	}
+	run, processor, err := r.acquireProcessor(ctx, run)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	defer processor.Release()
+	ctx = broker.WithWaiter(ctx, processor)
+	r.resolveBroker(ctx, run)
+	if run.needsBroker() {
 		seated, leave, later, err := r.acquireSlot(ctx, run)
 		defer leave()
 		if err != nil || seated == nil {
 			return later, err
 		}
 		run = seated
-	} else {
-		r.resolveBroker(ctx, run)
 	}
-	slot, err := r.cpu.acquire(ctx, name.Namespace)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	defer slot.release()
+	return r.reconcileInSlot(ctx, run)
+}
+
+// reconcileInSlot bounds the time and the memory of a reconcile, and takes its steps.
+func (r *TransportReconciler) reconcileInSlot(ctx context.Context, run *transportRun) (ctrl.Result, error) {
+	name := client.ObjectKeyFromObject(run.transport)
 	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
 	defer cancel()
 	go r.cancelWhenGone(ctx, run.transport.UID, name, cancel)
-	held := r.brokers.budget.hold(name.Namespace)
-	defer held.release()
-	run.weighed = r.brokers.budget.hold(name.Namespace)
-	defer run.weighed.release()
-	run.held = r.configMaps.budget.hold(name.Namespace)
-	defer run.held.release()
+	held := r.brokers.budget.Reserve(name.Namespace)
+	defer held.Release()
+	run.weighed = r.brokers.budget.Reserve(name.Namespace)
+	defer run.weighed.Release()
+	run.held = r.configMaps.budget.Reserve(name.Namespace)
+	defer run.held.Release()
 	defer func() {
 		if run.port != nil {
 			run.port.done()
 		}
 	}()
-	return r.reconcileNow(broker.WithWaiter(broker.WithMeter(ctx, held), slot), run)
+	return r.reconcileNow(broker.WithMeter(ctx, held), run)
 }
 
 // cancelWhenGone ends a reconcile whose Transport is gone, as where its owner took the finalizer off: a broker that answers slowly would keep it busy,

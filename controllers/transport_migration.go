@@ -78,7 +78,7 @@ func (f *rolloutCheck) ask(ctx context.Context) error {
 // page by page, no more is kept of them, and none is read any more where one cannot follow.
 func (f *rolloutCheck) peers(ctx context.Context) (addresses, wanted []string, err error) {
 	t := f.run.transport
-	err = f.r.reads.pods(ctx, f.r.Live, t.Namespace, workload.TransportLabels(t), func(pod *corev1.Pod) (more bool) {
+	err = f.r.reads.Pods(ctx, f.r.Live, t.Namespace, workload.TransportLabels(t), func(pod *corev1.Pod) (more bool) {
 		over := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 		if over || pod.Labels[workload.WorkerLabel] == "" {
 			return true

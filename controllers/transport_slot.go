@@ -15,39 +15,43 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/workload"
 )
 
-// acquireSlot resolves the broker of a Transport and waits for a slot there, if the Transport needs one. seated is nil when no slot is free now; later
-// then says when to requeue. The caller must call leave in any case.
-func (r *TransportReconciler) acquireSlot(ctx context.Context, run *transportRun) (seated *transportRun, leave func(), later ctrl.Result, err error) {
-	namespace := run.transport.Namespace
-	crowd, leaveCrowd, err := r.namespaceSlots.enter(namespace, run.isSteady())
+// acquireProcessor waits until the namespace of a Transport may compute. Where others were before it the Transport is loaded again, so that those that wait
+// hold no specs, which may be large, and none works on an old one.
+func (r *TransportReconciler) acquireProcessor(ctx context.Context, run *transportRun) (*transportRun, *tenancy.Processor, error) {
+	name, asked := client.ObjectKeyFromObject(run.transport), run.asked
+	if processor := r.processors.TryAcquire(name.Namespace); processor != nil {
+		return run, processor, nil
+	}
+	run.transport = nil
+	processor, err := r.processors.Acquire(ctx, name.Namespace)
 	if err != nil {
-		later, err = r.requeueLater(ctx, run, crowdPause, err)
+		return nil, nil, errNothingToDo
+	}
+	if run, err = r.load(ctx, name); err != nil {
+		processor.Release()
+		return nil, nil, err
+	}
+	run.asked = run.asked || asked
+	return run, processor, nil
+}
+
+// acquireSlot waits for a slot at the broker of a Transport. seated is nil when no slot is free now; later then says when to requeue. The caller must
+// call leave in any case.
+func (r *TransportReconciler) acquireSlot(ctx context.Context, run *transportRun) (seated *transportRun, leave func(), later ctrl.Result, err error) {
+	if err := r.prepareOutsideSlot(ctx, run); err != nil {
 		return nil, func() {}, later, err
 	}
-	r.resolveBroker(ctx, run)
-	if !run.needsBroker() {
-		return run, leaveCrowd, later, nil
-	}
-	if err := r.prepareOutsideSlot(ctx, run, crowd); errors.Is(err, errCompiling) {
-		later, err = r.requeueLater(ctx, run, fullPause, err)
-		return nil, leaveCrowd, later, err
-	} else if err != nil {
-		return nil, leaveCrowd, later, err
-	}
-	place, err := run.endpoint.port.line.join(run.endpoint.port, namespace, run.isSteady())
+	place, err := run.endpoint.port.line.join(run.endpoint.port, run.transport.Namespace, run.isSteady())
 	if err != nil {
 		later, err = r.requeueLater(ctx, run, fullPause, err)
-		return nil, leaveCrowd, later, err
+		return nil, func() {}, later, err
 	}
-	leave = func() { place.leave(); leaveCrowd() }
-	if seated, err = r.waitForSlot(ctx, run, place); err != nil {
-		return nil, leave, later, err
-	}
-	seated.slots = crowd
-	return seated, leave, later, nil
+	seated, err = r.waitForSlot(ctx, run, place)
+	return seated, place.leave, later, err
 }
 
 // requeueLater requeues a Transport that got no slot, and reports why in the status.
@@ -60,18 +64,16 @@ func (r *TransportReconciler) requeueLater(ctx context.Context, run *transportRu
 
 // prepareOutsideSlot does the work that costs CPU and no broker request before the Transport takes a slot: it compiles policies, plans lanes and merges pod
 // templates, once for each generation. Errors are reported later, by the steps.
-func (r *TransportReconciler) prepareOutsideSlot(ctx context.Context, run *transportRun, crowd *namespaceSlots) error {
+func (r *TransportReconciler) prepareOutsideSlot(ctx context.Context, run *transportRun) error {
 	if !run.transport.DeletionTimestamp.IsZero() {
 		return nil
 	}
-	if right, err := r.compileOnce(ctx, run.transport, crowd); err != nil || !right || !run.changed() {
+	policies, err := policiesOf(ctx, r.Client, run.transport.Namespace)
+	if err != nil {
 		return err
 	}
-	select {
-	case crowd.busy <- struct{}{}:
-		defer func() { <-crowd.busy }()
-	case <-ctx.Done():
-		return errNothingToDo
+	if _, err := r.compiled(run.transport, policies); err != nil || !run.changed() {
+		return nil //nolint:nilerr // The step that compiles reports it.
 	}
 	run.source = run.endpoint.source
 	for i := range run.transport.Spec.Workers {

@@ -71,7 +71,7 @@ func (r *TransportReconciler) hearGroups(
 	}
 	var pods []askedPod
 	seen := 0
-	err := r.reads.pods(ctx, r.Live, t.Namespace, workload.TransportLabels(t), func(pod *corev1.Pod) (more bool) {
+	err := r.reads.Pods(ctx, r.Live, t.Namespace, workload.TransportLabels(t), func(pod *corev1.Pod) (more bool) {
 		if _, may := groups[workload.GroupOf(pod.Labels)]; may && canAnswer(pod) {
 			pods = append(pods, askedPod{addressOf(pod), workload.OwnLabels(pod.Labels)})
 		}

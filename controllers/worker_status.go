@@ -31,8 +31,6 @@ const (
 	// maxPodsAsked bounds how many pods of a Transport are asked, and askedAtOnce how many at a time.
 	maxPodsAsked = 50
 	askedAtOnce  = 10
-	// podsPage is how many pods are read at a time.
-	podsPage = 5
 	// silentFor is how long the pods of a Transport are left alone where none of them answered in time, mostly because a
 	// NetworkPolicy is in the way.
 	silentFor = 5 * time.Minute

@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -106,14 +107,19 @@ func (w *tenants) blanks() {
 		w.make(w.hostileTransport(fmt.Sprint("blanks-", i), to))
 	}
 	testtransport.Eventually(w, "the operator to ask", func() bool { return asked.Load() > 10 })
+	w.changeSpecs("blanks", len(urls))
+}
+
+// changeSpecs changes the spec of one of the Transports NAME-0, NAME-1… every 20 ms, until the attack is undone.
+func (w *tenants) changeSpecs(name string, transports int) {
 	ctx, stop := context.WithCancel(w.Context())
 	stopped := make(chan struct{})
 	w.stop = func() { stop(); <-stopped }
 	go func() {
 		defer close(stopped)
 		for n := 0; ctx.Err() == nil; n++ {
-			transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: w.hostile, Name: fmt.Sprint("blanks-", n%len(urls))}}
-			patch := fmt.Sprintf(`{"spec":{"poison":{"maxCrashes":%d}}}`, 1+n/len(urls)%100)
+			transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: w.hostile, Name: fmt.Sprint(name, "-", n%transports)}}
+			patch := fmt.Sprintf(`{"spec":{"poison":{"maxCrashes":%d}}}`, 1+n/transports%100)
 			_ = w.attacker.Patch(ctx, transport, client.RawPatch(types.MergePatchType, []byte(patch)))
 			time.Sleep(20 * time.Millisecond)
 		}
@@ -469,4 +475,47 @@ func (w *tenants) forgedLists() {
 			return f.had[transport.Name]
 		})
 	}
+}
+
+// removedQueues are 50 Transports, each with a server of its own that lists 1,500 queues of the Transport that are no longer in its spec, and takes
+// each request to delete one. The specs change all the time.
+func (w *tenants) removedQueues() {
+	uid, err := controllers.ClusterUID(w.Context(), w.cluster.Client)
+	must(w.T, err)
+	long := strings.Repeat("x", 230)
+	urls, asked := w.liars(50, func(rw http.ResponseWriter, r *http.Request) {
+		user, _, _ := r.BasicAuth()
+		queues := func() (list []byte) {
+			now := strconv.FormatInt(time.Now().UnixNano(), 10)
+			for i := range 1500 {
+				list = append(list, `,{"name":"`+strconv.Itoa(100_000+i)+long+`","type":"quorum","durable":true,"state":"running","leader":"`+long+
+					`","members":["a"],"online":["a"],"reductions":`+now+`,"messages":1`+now[len(now)-3:]+
+					`,"arguments":{"x-queue-type":"quorum","redrive-owner":"`+uid+"/"+w.hostile+"/"+user+`"}}`...)
+			}
+			list[0] = '['
+			return append(list, ']')
+		}
+		switch {
+		case r.Method == http.MethodDelete:
+			rw.WriteHeader(http.StatusNoContent)
+		case r.Method != http.MethodGet:
+			rw.WriteHeader(http.StatusCreated)
+		case strings.HasPrefix(r.URL.Path, "/api/bindings"):
+			_, _ = io.WriteString(rw, `[{"source":"","destination":"x","destination_type":"queue"}]`)
+		case strings.HasPrefix(r.URL.Path, "/api/queues/v") && strings.Count(r.URL.Path, "/") == 3:
+			_, _ = rw.Write(queues())
+		default:
+			sane("none", nil)(rw, r)
+		}
+	})
+	for i, to := range urls {
+		transport := w.hostileTransport(fmt.Sprint("removed-", i), to)
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.hostile, Name: transport.Name}}
+		must(w.T, w.attacker.Get(w.Context(), client.ObjectKeyFromObject(secret), secret))
+		secret.Data["username"] = []byte(transport.Name)
+		must(w.T, w.attacker.Update(w.Context(), secret))
+		w.make(transport)
+	}
+	testtransport.Eventually(w, "the operator to ask", func() bool { return asked.Load() > 10 })
+	w.changeSpecs("removed", len(urls))
 }

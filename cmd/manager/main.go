@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"redrive.dev/redrive/controllers"
+	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/topology"
 	"redrive.dev/redrive/internal/version"
 	"redrive.dev/redrive/internal/workload"
@@ -234,6 +235,7 @@ func run(ctx context.Context, s *settings) error {
 
 // runOn runs a manager for a cluster until the context ends.
 func runOn(ctx context.Context, cluster *rest.Config, s *settings) error {
+	tenancy.ShareProcessors(cluster)
 	mgr, err := newManager(cluster, s)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package controllers
+package tenancy
 
 import (
 	"sync"
@@ -18,27 +18,28 @@ const (
 	eventsPerSecond = 2
 )
 
-// limitedRecorder leaves out events of a namespace that has too many. It is safe for concurrent use.
-type limitedRecorder struct {
+// EventRecorder leaves out events of a namespace that has too many. It is safe for concurrent use.
+type EventRecorder struct {
 	events.EventRecorder
 
 	mu     sync.Mutex
 	limits map[string]flowcontrol.PassiveRateLimiter
 }
 
-func newLimitedRecorder(recorder events.EventRecorder) *limitedRecorder {
-	return &limitedRecorder{EventRecorder: recorder, limits: map[string]flowcontrol.PassiveRateLimiter{}}
+// NewEventRecorder passes events on to a recorder.
+func NewEventRecorder(recorder events.EventRecorder) *EventRecorder {
+	return &EventRecorder{EventRecorder: recorder, limits: map[string]flowcontrol.PassiveRateLimiter{}}
 }
 
 // Eventf implements events.EventRecorder.
-func (l *limitedRecorder) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) {
+func (l *EventRecorder) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) {
 	if object, err := meta.Accessor(regarding); err == nil && !l.of(object.GetNamespace()).TryAccept() {
 		return
 	}
 	l.EventRecorder.Eventf(regarding, related, kind, reason, action, note, args...)
 }
 
-func (l *limitedRecorder) of(namespace string) flowcontrol.PassiveRateLimiter {
+func (l *EventRecorder) of(namespace string) flowcontrol.PassiveRateLimiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.limits[namespace] == nil {

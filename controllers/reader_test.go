@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/tenancy"
 )
 
 // slow is an API server that lets nobody go before it is told to, and notes how many read of each namespace.
@@ -35,6 +36,7 @@ func (s *slow) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ .
 // A policy that is touched each second has all Transports that follow it look again, and each reads the Secret of its broker, of up to a megabyte.
 func TestSomeSecretsOfANamespaceAreReadAtATime(t *testing.T) {
 	t.Parallel()
+	const readsOfNamespace = 4
 	synctest.Test(t, func(t *testing.T) {
 		server := &slow{answer: make(chan struct{}), reads: map[string]int{}}
 		r := &TransportReconciler{Live: server}
@@ -48,13 +50,13 @@ func TestSomeSecretsOfANamespaceAreReadAtATime(t *testing.T) {
 		}
 		synctest.Wait()
 		for namespace, n := range server.reads {
-			if n != slotsOfNamespace {
-				t.Errorf("%d Secrets of namespace %s are read at once, want %d", n, namespace, slotsOfNamespace)
+			if n != readsOfNamespace {
+				t.Errorf("%d Secrets of namespace %s are read at once, want %d", n, namespace, readsOfNamespace)
 			}
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := r.reads.get(ended, server, client.ObjectKey{Namespace: "shop"}, &corev1.Secret{}); err == nil {
+		if err := r.reads.Get(ended, server, client.ObjectKey{Namespace: "shop"}, &corev1.Secret{}); err == nil {
 			t.Error("who has no more time waits")
 		}
 		close(server.answer)
@@ -85,9 +87,9 @@ func TestWhoFindsNoRoomReadsNoSecret(t *testing.T) {
 	close(server.answer)
 	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "async"}}
 	transport.Spec.Broker.SecretRef = &v1alpha1.LocalReference{Name: "login"}
-	r := &TransportReconciler{Live: server, Client: oneTransport{transport: transport}, namespaceSlots: newNamespaceSlotMap(), conditions: newConditionCollector()}
-	for range crowdLength {
-		if _, _, err := r.namespaceSlots.enter("shop", false); err != nil {
+	r := &TransportReconciler{Live: server, Client: oneTransport{transport: transport}, admission: tenancy.NewAdmission(maxOfNamespace, maxSteadyOfNamespace), conditions: newConditionCollector()}
+	for range maxOfNamespace {
+		if _, err := r.admission.Enter("shop", false); err != nil {
 			t.Fatal(err)
 		}
 	}

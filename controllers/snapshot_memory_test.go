@@ -15,6 +15,7 @@ import (
 
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/credentials"
+	"redrive.dev/redrive/internal/tenancy"
 )
 
 // A look keeps its snapshot as long as it lasts, and a broker that hangs later on makes that minutes: all snapshots together are bounded.
@@ -36,7 +37,7 @@ func TestAllSnapshotsTogetherAreBounded(t *testing.T) {
 	}))
 	defer server.Close()
 	b := newBrokers(time.Hour, 8, nil)
-	b.budget = newMemoryBudget(9 * budgetStep)
+	b.budget = tenancy.NewMemory(9 * tenancy.MemoryStep)
 	observe := func(tenant, vhost string) (*transportView, error) {
 		login, err := credentials.FromSecret(map[string][]byte{
 			"host": []byte("127.0.0.1"), "username": []byte("u"), "password": []byte("p"), "management_uri": []byte(server.URL),
@@ -62,8 +63,8 @@ func TestAllSnapshotsTogetherAreBounded(t *testing.T) {
 			t.Fatalf("snapshot %d: %v", i, err)
 		}
 	}
-	if b.budget.tenants["hostile"] > b.budget.each || b.budget.used > b.budget.all {
-		t.Errorf("taken are %v, of %d", b.budget.tenants, b.budget.all)
+	if all, hostile := b.budget.Used("hostile"); hostile > 6*tenancy.MemoryStep || all > 9*tenancy.MemoryStep {
+		t.Errorf("%d bytes are taken, %d by one namespace", all, hostile)
 	}
 	for _, vhost := range []string{"small", "large"} {
 		own, err := observe("shop", vhost)
@@ -78,7 +79,7 @@ func TestAllSnapshotsTogetherAreBounded(t *testing.T) {
 	for _, port := range b.ports {
 		port.drop(port.taken)
 	}
-	if b.budget.used != 0 || len(b.budget.tenants) > 0 {
-		t.Errorf("all are gone, and taken are %d, %v", b.budget.used, b.budget.tenants)
+	if all, hostile := b.budget.Used("hostile"); all != 0 || hostile != 0 {
+		t.Errorf("all are gone, and %d bytes are taken", all)
 	}
 }

@@ -1,4 +1,4 @@
-package controllers
+package tenancy_test
 
 import (
 	"testing"
@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/tenancy"
 )
 
 // sentEvents counts the events of each namespace.
@@ -18,20 +19,21 @@ func (c sentEvents) Eventf(regarding, _ runtime.Object, _, _, _, _ string, _ ...
 }
 
 // The events of one namespace took 3 kB each of the operator's memory, without a bound.
-func TestTheEventsOfANamespaceAreBounded(t *testing.T) {
+func TestEventRecorder_BoundsTheEventsOfANamespace(t *testing.T) {
 	t.Parallel()
+	const burst = 5000
 	sent := sentEvents{}
-	recorder := newLimitedRecorder(sent)
+	recorder := tenancy.NewEventRecorder(sent)
 	send := func(namespace string, n int) {
 		transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "async"}}
 		for range n {
-			recorder.Eventf(transport, nil, "Normal", "Progressing", actionReconcile, "%s", "x")
+			recorder.Eventf(transport, nil, "Normal", "Progressing", "Reconcile", "%s", "x")
 		}
 	}
-	send("hostile", 10*eventBurst)
+	send("hostile", 10*burst)
 	send("shop", 100)
 	// Some seconds may pass meanwhile.
-	if sent["hostile"] < eventBurst || sent["hostile"] > 2*eventBurst || sent["shop"] != 100 {
+	if sent["hostile"] < burst || sent["hostile"] > 2*burst || sent["shop"] != 100 {
 		t.Errorf("sent are %v", sent)
 	}
 }

@@ -1,0 +1,100 @@
+package tenancy
+
+import (
+	"context"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"redrive.dev/redrive/internal/broker"
+)
+
+const (
+	// maxReads is how many Secrets, ConfigMaps, Deployments and pages of pods of one namespace are read at a time: each object may have a megabyte, and
+	// hundreds of Transports may name it.
+	maxReads = 4
+	// PodsPage is how many pods are read at a time, for the same reason.
+	PodsPage = 5
+)
+
+// Reader bounds how many reads of a namespace go on at a time. Its zero value is ready, and it is safe for concurrent use.
+type Reader struct {
+	mu  sync.Mutex
+	all map[string]*reading
+}
+
+// reading are the reads of one namespace: those that go on have a place in slots, and users counts those that wait, too.
+type reading struct {
+	slots chan struct{}
+	users int
+}
+
+// Get reads an object of a namespace.
+func (r *Reader) Get(ctx context.Context, from client.Reader, key client.ObjectKey, object client.Object) error {
+	return r.read(ctx, key.Namespace, func() error { return from.Get(ctx, key, object) })
+}
+
+// List reads some objects of a namespace.
+func (r *Reader) List(ctx context.Context, from client.Reader, namespace string, into client.ObjectList, options ...client.ListOption) error {
+	return r.read(ctx, namespace, func() error { return from.List(ctx, into, append(options, client.InNamespace(namespace))...) })
+}
+
+// Pods shows the pods of a namespace with some labels to see, until that wants no more. They are read a few at a time, and none is to be kept.
+func (r *Reader) Pods(ctx context.Context, from client.Reader, namespace string, labels map[string]string, see func(*corev1.Pod) (more bool)) error {
+	for page := ""; ; {
+		var list corev1.PodList
+		err := r.List(ctx, from, namespace, &list, client.MatchingLabels(labels), client.Limit(PodsPage), client.Continue(page))
+		if err != nil {
+			return err
+		}
+		for i := range list.Items {
+			if !see(&list.Items[i]) {
+				return nil
+			}
+		}
+		if page = list.Continue; page == "" {
+			return nil
+		}
+	}
+}
+
+func (r *Reader) read(ctx context.Context, namespace string, read func() error) (err error) {
+	its := r.join(namespace)
+	defer r.leave(namespace, its)
+	broker.Await(ctx, func() {
+		select {
+		case its.slots <- struct{}{}:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { <-its.slots }()
+	return read()
+}
+
+func (r *Reader) join(namespace string) *reading {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.all == nil {
+		r.all = map[string]*reading{}
+	}
+	its := r.all[namespace]
+	if its == nil {
+		its = &reading{slots: make(chan struct{}, maxReads)}
+		r.all[namespace] = its
+	}
+	its.users++
+	return its
+}
+
+func (r *Reader) leave(namespace string, its *reading) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if its.users--; its.users == 0 {
+		delete(r.all, namespace)
+	}
+}
