@@ -136,7 +136,7 @@ func (m *backlogMeter) pods(ctx context.Context, t *v1alpha1.Transport, w *v1alp
 		}
 		return 0, fmt.Errorf("read the Deployment of worker %q: %w", w.Name, err)
 	}
-	return replicas(deployment), nil
+	return workload.Replicas(deployment), nil
 }
 
 // see returns a look that is recent enough. All who ask for one Transport wait for the same, and it goes on where they give up: a
@@ -283,12 +283,12 @@ func (m *backlogMeter) observe(ctx context.Context, t *v1alpha1.Transport) (topo
 	if found.err != nil {
 		return topology.Observed{}, found.err
 	}
-	place, err := found.port.line.looks.join(found.port, t.Namespace, false)
+	place, err := found.port.JoinSamples(t.Namespace)
 	if err != nil {
 		return topology.Observed{}, errNoLook
 	}
-	defer place.leave()
-	if !waitFor(ctx, place.turn, lookTimeout) {
+	defer place.Leave()
+	if !place.Wait(ctx, lookTimeout) {
 		return topology.Observed{}, errNoLook
 	}
 	processor, err := m.r.processors.Acquire(ctx, t.Namespace)
@@ -296,8 +296,8 @@ func (m *backlogMeter) observe(ctx context.Context, t *v1alpha1.Transport) (topo
 		return topology.Observed{}, errNoLook
 	}
 	defer processor.Release()
-	port := found.port.of(client.ObjectKeyFromObject(t).String(), m.age)
-	defer port.done()
+	port := found.port.View(client.ObjectKeyFromObject(t).String(), m.age)
+	defer port.Release()
 	observed, err := port.Observe(broker.WithWaiter(ctx, processor))
 	if err == nil && (observed.Cluster != home.Cluster || observed.VHost != home.VHost) {
 		err = errors.New("this is another broker than the one that the Transport is on")

@@ -2,6 +2,8 @@ package controllers
 
 import (
 	"context"
+	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,7 +15,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -117,14 +121,29 @@ func TestAForgedConfigurationIsNotKept(t *testing.T) {
 func TestTheLooksOfANamespaceLeaveSeatsToOthers(t *testing.T) {
 	t.Parallel()
 	const seats = 8
-	api, secrets := newManagement(t), map[string]map[string]string{}
-	r := &TransportReconciler{brokers: newBrokers(time.Hour, seats, nil), Live: stored{secrets: secrets}}
+	secrets, entered, gate := map[string]map[string]string{}, make(chan struct{}, 2*seats), make(chan struct{})
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.HasPrefix(r.URL.Path, "/api/exchanges/"):
+			_, _ = w.Write([]byte(`[{"name":"amq.direct","type":"direct"}]`))
+		case r.URL.Path != "/api/cluster-name":
+			_, _ = w.Write([]byte("[]"))
+		default:
+			entered <- struct{}{}
+			<-gate
+			_, _ = w.Write([]byte(`{"name":"rabbit@test"}`))
+		}
+	}))
+	defer api.Close()
+	r := &TransportReconciler{brokers: brokerpool.NewPool(time.Hour, seats, nil), Live: stored{secrets: secrets}, processors: tenancy.NewProcessors()}
 	m := newBacklogMeter(r, time.Second)
 	var all sync.WaitGroup
+	var port *brokerpool.Port
 	look := func(namespace, vhost string) {
 		transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: vhost}}
 		transport.Spec.Broker = v1alpha1.Broker{SecretRef: &v1alpha1.LocalReference{Name: "login"}, VHost: &vhost}
 		transport.Status.Broker = &v1alpha1.BrokerIdentity{Cluster: "rabbit@test", VHost: vhost}
+		port = r.findBroker(t.Context(), transport).port
 		all.Go(func() {
 			if _, err := m.observe(t.Context(), transport); err != nil {
 				t.Errorf("%s: %v", namespace, err)
@@ -134,28 +153,21 @@ func TestTheLooksOfANamespaceLeaveSeatsToOthers(t *testing.T) {
 	for _, namespace := range []string{"hostile", "shop"} {
 		secrets[namespace+"/login"] = map[string]string{"host": "127.0.0.1", "username": "user", "password": namespace, "management_uri": api.URL}
 	}
-	api.gate.Lock()
 	for i := range seats {
 		look("hostile", strconv.Itoa(i))
 	}
 	for range seats / 2 {
-		<-api.entered
+		<-entered
 	}
-	line := r.brokers.lines[strings.TrimPrefix(api.URL, "http://")].looks
-	waiting := func() int {
-		line.mu.Lock()
-		defer line.mu.Unlock()
-		return len(line.waiting)
-	}
-	for waiting() < seats/2 {
+	for samples := 0; samples < seats/2; _, samples = port.Waiting() {
 		time.Sleep(time.Millisecond)
 	}
 	look("shop", "shop")
 	select {
-	case <-api.entered:
+	case <-entered:
 	case <-time.After(10 * time.Second):
 		t.Error("the other namespace is not looked at")
 	}
-	api.gate.Unlock()
+	close(gate)
 	all.Wait()
 }

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/opmetrics"
 	"redrive.dev/redrive/internal/topology"
 	"redrive.dev/redrive/internal/workload"
 )
@@ -70,7 +71,7 @@ func newBacklogCollector(meter *backlogMeter, every time.Duration) *backlogColle
 		meter: meter, every: every,
 		desc: prometheus.NewDesc(workload.MessagesMetric,
 			"Backlog of a worker group with autoscaling: messages ready and unacknowledged in its queues, without those in lanes.",
-			[]string{labelNamespace, labelTransport, "worker"}, nil),
+			[]string{opmetrics.LabelNamespace, opmetrics.LabelTransport, "worker"}, nil),
 		all: map[types.NamespacedName]demanded{}, busy: map[round]bool{},
 	}
 }
@@ -158,7 +159,7 @@ func (d *backlogCollector) of(ctx context.Context, t *v1alpha1.Transport) []work
 			continue
 		}
 		labels := workload.MetricLabels(t, w.Name)
-		all = append(all, workerBacklog{[3]string{labels[labelNamespace], labels[labelTransport], labels["worker"]}, number})
+		all = append(all, workerBacklog{[3]string{labels[opmetrics.LabelNamespace], labels[opmetrics.LabelTransport], labels["worker"]}, number})
 	}
 	return all
 }

@@ -8,9 +8,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/opmetrics"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -23,11 +25,11 @@ func TestTwoNamesThatAreShortenedToTheSameLeaveTheMetrics(t *testing.T) {
 	for i := 0; len(d.all) == 0; i++ {
 		one := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: "hostile", Name: strings.Repeat("x", 60) + fmt.Sprintf("%09d", i)}}
 		labels := workload.MetricLabels(one, "w")
-		other := first[labels[labelTransport]]
-		if first[labels[labelTransport]] = one; other == nil {
+		other := first[labels[opmetrics.LabelTransport]]
+		if first[labels[opmetrics.LabelTransport]] = one; other == nil {
 			continue
 		}
-		series := [3]string{labels[labelNamespace], labels[labelTransport], labels["worker"]}
+		series := [3]string{labels[opmetrics.LabelNamespace], labels[opmetrics.LabelTransport], labels["worker"]}
 		for number, transport := range []*v1alpha1.Transport{other, one} {
 			d.all[client.ObjectKeyFromObject(transport)] = demanded{[]workerBacklog{{series, int64(number)}}, time.Now()}
 		}
@@ -40,5 +42,33 @@ func TestTwoNamesThatAreShortenedToTheSameLeaveTheMetrics(t *testing.T) {
 	}
 	if series := families[0].GetMetric(); len(series) != 1 || series[0].GetGauge().GetValue() != 0 {
 		t.Errorf("want the number of the first name, got %v", series)
+	}
+}
+
+// A registry that is slow to take the metrics must not have the looks at Transports wait for it.
+func TestBacklogCollector_CollectsWithoutItsLock(t *testing.T) {
+	t.Parallel()
+	d := newBacklogCollector(newBacklogMeter(&TransportReconciler{}, time.Second), time.Second)
+	d.all[types.NamespacedName{Namespace: "shop", Name: "orders"}] = demanded{
+		numbers: []workerBacklog{{labels: [3]string{"a"}}, {labels: [3]string{"b"}}}, at: time.Now(),
+	}
+	metrics := make(chan prometheus.Metric)
+	go func() {
+		defer close(metrics)
+		d.Collect(metrics)
+	}()
+	<-metrics // it is about to send the next one
+	locked := make(chan struct{})
+	go func() {
+		defer close(locked)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+	}()
+	select {
+	case <-locked:
+	case <-time.After(10 * time.Second):
+		t.Error("a look waits until the metrics are collected")
+	}
+	for range metrics { // the rest
 	}
 }

@@ -15,12 +15,14 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/ssa"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -165,12 +167,12 @@ func (r *TransportReconciler) applyScaled(ctx context.Context, run *transportRun
 	if !scaled || live == nil {
 		return nil
 	}
-	decided, err := hasReplicas(live)
+	decided, err := ssa.HasReplicas(live)
 	if err != nil {
 		return err
 	}
 	// A HorizontalPodAutoscaler leaves alone what has no pods, as KEDA may have left it.
-	if asleep := replicas(live) == 0 && keep == workload.AutoscalerKind(); asleep || !decided && replicas(live) < scaling.Min {
+	if asleep := workload.Replicas(live) == 0 && keep == workload.AutoscalerKind(); asleep || !decided && workload.Replicas(live) < scaling.Min {
 		if err := r.setReplicas(ctx, run, live, max(1, scaling.Min)); err != nil {
 			return err
 		}
@@ -191,7 +193,7 @@ func (r *TransportReconciler) freeFrom(
 		if object == nil || kind == keep {
 			continue
 		}
-		if live := run.live.deployments[name]; live != nil && replicas(live) == 0 && worker.Replicas == nil {
+		if live := run.live.deployments[name]; live != nil && workload.Replicas(live) == 0 && worker.Replicas == nil {
 			// Nobody would wake it any more.
 			if err := r.setReplicas(ctx, run, live, 1); err != nil {
 				return false, err
@@ -279,18 +281,18 @@ func (r *TransportReconciler) handOver(ctx context.Context, run *transportRun, d
 	if live == nil || desired.Spec.Replicas != nil {
 		return nil
 	}
-	ours, err := ownsReplicas(live)
+	ours, err := ssa.OwnsReplicas(live)
 	if err != nil || !ours {
 		return err
 	}
-	return r.setReplicas(ctx, run, live, replicas(live))
+	return r.setReplicas(ctx, run, live, workload.Replicas(live))
 }
 
 // setReplicas writes the replicas of a Deployment once, for others to go on from there. It fails where the Deployment has changed
 // since it was read: an autoscaler may have set another number.
 func (r *TransportReconciler) setReplicas(ctx context.Context, run *transportRun, live *appsv1.Deployment, n int32) error {
 	form := workload.ReplicasForm(live, n)
-	err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(form), client.FieldOwner(replicasOwner), client.ForceOwnership)
+	err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(form), client.FieldOwner(ssa.ReplicasOwner), client.ForceOwnership)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return waiting(v1alpha1.ReasonProgressing, againAfterConflict, errors.New("its Deployment has changed since it was read"))
 	}
@@ -327,4 +329,12 @@ func (r *TransportReconciler) removeScaler(ctx context.Context, run *transportRu
 		object.SetDeletionTimestamp(new(metav1.Now())) // so that it is not deleted twice
 	}
 	return err
+}
+
+func deploymentOf(object *unstructured.Unstructured) (*appsv1.Deployment, error) {
+	deployment := &appsv1.Deployment{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, deployment); err != nil {
+		return nil, fmt.Errorf("read Deployment %s: %w", object.GetName(), err)
+	}
+	return deployment, nil
 }

@@ -9,13 +9,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/credentials"
 )
 
 // findAdmin looks for the login by which the users of a Transport's workers are kept: that of --broker-admin for its broker. Where there is
 // none it is the Transport's own, which then has to be an administrator's. A broker is the same where the whole URL of its management API is:
 // behind another path of one host may be somebody else's server, which would vouch for a vhost that its team has no right in.
-func (r *TransportReconciler) findAdmin(ctx context.Context, run *transportRun) (*transportView, error) {
+func (r *TransportReconciler) findAdmin(ctx context.Context, run *transportRun) (*brokerpool.View, error) {
 	home, err := run.source.login.Management()
 	if err != nil {
 		return run.port, nil //nolint:nilerr // There would be no port.
@@ -28,11 +29,11 @@ func (r *TransportReconciler) findAdmin(ctx context.Context, run *transportRun) 
 		if end, err := login.Management(); err != nil || end.URL != home.URL {
 			continue
 		}
-		port, err := r.brokers.port(adminOf(client.ObjectKeyFromObject(run.transport)), login, run.source.login.VHostOr(run.transport.Spec.Broker.VHost))
+		port, err := r.brokers.Port(adminOf(client.ObjectKeyFromObject(run.transport)), login, run.source.login.VHostOr(run.transport.Spec.Broker.VHost))
 		if err != nil {
 			return nil, fmt.Errorf("--broker-admin names Secret %s: %w", name, err)
 		}
-		return port.of(client.ObjectKeyFromObject(run.transport).String(), 0), nil
+		return port.View(client.ObjectKeyFromObject(run.transport).String(), 0), nil
 	}
 	return run.port, nil
 }
@@ -58,7 +59,7 @@ func (r *TransportReconciler) adminLogin(ctx context.Context, name client.Object
 }
 
 // users is the port by which the users of the workers are kept.
-func (r *TransportReconciler) users(ctx context.Context, run *transportRun) (*transportView, error) {
+func (r *TransportReconciler) users(ctx context.Context, run *transportRun) (*brokerpool.View, error) {
 	var err error
 	if run.admin == nil {
 		run.admin, err = r.findAdmin(ctx, run)

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/credentials"
 )
 
@@ -67,7 +68,7 @@ func TestUsersAreMadeByTheAdministratorOfTheSameManagementAPI(t *testing.T) {
 			asked = ""
 			r := &TransportReconciler{
 				Live:    secretsOf{name: {"host": "rabbitmq", "username": "u", "password": "p", "management_uri": withLogin("admin")}},
-				Options: Options{BrokerAdmins: tt.admins}, brokers: newBrokers(time.Hour, 8, nil),
+				Options: Options{BrokerAdmins: tt.admins}, brokers: brokerpool.NewPool(time.Hour, 8, nil),
 			}
 			login, err := credentials.FromSecret(map[string][]byte{
 				"host": []byte("rabbitmq"), "username": []byte("u"), "password": []byte("p"), "management_uri": []byte(withLogin("team") + tt.path),
@@ -75,11 +76,11 @@ func TestUsersAreMadeByTheAdministratorOfTheSameManagementAPI(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			shared, err := r.brokers.port(types.NamespacedName{Namespace: "shop", Name: "async"}, login, "shop")
+			shared, err := r.brokers.Port(types.NamespacedName{Namespace: "shop", Name: "async"}, login, "shop")
 			if err != nil {
 				t.Fatal(err)
 			}
-			run := &transportRun{transport: &v1alpha1.Transport{}, source: brokerSource{login: login, secrets: []string{"rabbitmq"}}, port: shared.of("shop/async", 0)}
+			run := &transportRun{transport: &v1alpha1.Transport{}, source: brokerSource{login: login, secrets: []string{"rabbitmq"}}, port: shared.View("shop/async", 0)}
 			port, err := r.users(t.Context(), run)
 			if (err != nil) != tt.fails {
 				t.Fatalf("got %v", err)

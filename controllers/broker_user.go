@@ -15,6 +15,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/topology"
 	"redrive.dev/redrive/internal/workload"
@@ -55,7 +56,7 @@ func (run *transportRun) forWorkers() workload.Secrets {
 type userReconciler struct {
 	r      *TransportReconciler
 	run    *transportRun
-	port   *transportView
+	port   *brokerpool.View
 	vhost  string
 	queues []string
 	rights topology.Rights

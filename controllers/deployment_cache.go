@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"redrive.dev/redrive/internal/rollout"
+	"redrive.dev/redrive/internal/ssa"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -21,7 +23,7 @@ const (
 	partOnly = "redrive.dev/part-only"
 )
 
-// stripDeploymentForCache keeps of a large Deployment what all but upToDate reads: not its template, and of who manages its fields who has a say in its
+// stripDeploymentForCache keeps of a large Deployment what all but UpToDate reads: not its template, and of who manages its fields who has a say in its
 // replicas. Whoever may write Deployments may also make its annotations, its owners and its selector long.
 func stripDeploymentForCache(object any) (any, error) {
 	deployment, ok := object.(*appsv1.Deployment)
@@ -29,7 +31,7 @@ func stripDeploymentForCache(object any) (any, error) {
 		return object, nil
 	}
 	annotations := map[string]string{partOnly: "true"}
-	for _, key := range []string{stampAnnotation, upgradeAnnotation} {
+	for _, key := range []string{ssa.StampAnnotation, rollout.UpgradeAnnotation} {
 		if value, has := deployment.Annotations[key]; has && len(value) <= maxMetadata {
 			annotations[key] = value
 		}
@@ -67,7 +69,7 @@ func replicasManagers(all []metav1.ManagedFieldsEntry) (managers []metav1.Manage
 		if entry.FieldsV1, err = replicasOnly(entry.FieldsV1); err != nil {
 			return nil, err
 		}
-		ours := entry.Manager == fieldOwner && entry.Subresource == ""
+		ours := entry.Manager == ssa.FieldOwner && entry.Subresource == ""
 		if entry.FieldsV1 != nil && (ours || !other) {
 			managers, other = append(managers, entry), other || !ours
 		}

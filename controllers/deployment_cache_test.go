@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"redrive.dev/redrive/internal/ssa"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -19,10 +20,10 @@ func TestTheCacheKeepsNoLargeTemplateOfADeployment(t *testing.T) {
 	for name, variables := range map[string]int{"small": 10, "large": 1000} {
 		deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
 			Name: name, UID: "u", ResourceVersion: "7", Labels: map[string]string{workload.WorkerLabel: "w", "more": "x"},
-			Annotations: map[string]string{stampAnnotation: "s", "other": "x"},
+			Annotations: map[string]string{ssa.StampAnnotation: "s", "other": "x"},
 			ManagedFields: []metav1.ManagedFieldsEntry{
 				{
-					Manager: fieldOwner, Operation: metav1.ManagedFieldsOperationApply, APIVersion: "apps/v1", FieldsType: "FieldsV1",
+					Manager: ssa.FieldOwner, Operation: metav1.ManagedFieldsOperationApply, APIVersion: "apps/v1", FieldsType: "FieldsV1",
 					FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:replicas":{},"f:paused":{}}}`),
 				},
 				{Manager: "kubectl", FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{}}}`)},
@@ -40,10 +41,10 @@ func TestTheCacheKeepsNoLargeTemplateOfADeployment(t *testing.T) {
 		if whole := len(deployment.Spec.Template.Spec.Containers) > 0; whole != (name == "small") || deployment.Size() > maxDeployment {
 			t.Errorf("%s: %d bytes are kept, with its template: %v", name, deployment.Size(), whole)
 		}
-		ours, err := ownsReplicas(deployment)
-		decided, errDecided := hasReplicas(deployment)
-		if !ours || !decided || err != nil || errDecided != nil || replicas(deployment) != 3 || deployment.Annotations[stampAnnotation] != "s" ||
-			deployment.Labels[workload.WorkerLabel] != "w" || deployment.ResourceVersion != "7" || lastManager(deployment) != "" {
+		ours, err := ssa.OwnsReplicas(deployment)
+		decided, errDecided := ssa.HasReplicas(deployment)
+		if !ours || !decided || err != nil || errDecided != nil || workload.Replicas(deployment) != 3 || deployment.Annotations[ssa.StampAnnotation] != "s" ||
+			deployment.Labels[workload.WorkerLabel] != "w" || deployment.ResourceVersion != "7" || ssa.LastManager(deployment) != "" {
 			t.Errorf("%s: replicas are ours %v, decided %v (%v, %v), of %+v", name, ours, decided, err, errDecided, deployment.ObjectMeta)
 		}
 	}
@@ -77,7 +78,7 @@ func TestTheCacheKeepsNoLongListsOfADeployment(t *testing.T) {
 		},
 	} {
 		deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
-			Name: "async-default", Annotations: map[string]string{stampAnnotation: "s"},
+			Name: "async-default", Annotations: map[string]string{ssa.StampAnnotation: "s"},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Transport", Name: "async", UID: "u", Controller: new(true)}},
 		}}
 		deployment.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{workload.WorkerLabel: "default"}}
@@ -89,7 +90,7 @@ func TestTheCacheKeepsNoLongListsOfADeployment(t *testing.T) {
 		if size := deployment.Size(); whole <= maxDeployment || size > maxDeployment {
 			t.Errorf("%s: %d of %d bytes are kept", name, size, whole)
 		}
-		if owner := metav1.GetControllerOf(deployment); owner == nil || owner.Name != "async" || deployment.Annotations[stampAnnotation] != "s" ||
+		if owner := metav1.GetControllerOf(deployment); owner == nil || owner.Name != "async" || deployment.Annotations[ssa.StampAnnotation] != "s" ||
 			deployment.Spec.Selector.MatchLabels[workload.WorkerLabel] != "default" {
 			t.Errorf("%s: what is read is not kept: %+v", name, deployment)
 		}

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/brokerpool"
 )
 
 // lister is a client that notes of which kinds it is to copy whole lists.
@@ -42,7 +43,7 @@ func (l *lister) Get(context.Context, client.ObjectKey, client.Object, ...client
 func TestNoListOfTransportsOrPoliciesIsCopied(t *testing.T) {
 	t.Parallel()
 	l := &lister{}
-	r := &TransportReconciler{Client: l, Live: l, brokers: newBrokers(0, 8, nil)}
+	r := &TransportReconciler{Client: l, Live: l, brokers: brokerpool.NewPool(0, 8, nil)}
 	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "async"}}
 	transport.Spec.Exchange, transport.Status.Broker = &v1alpha1.Exchange{Name: "async"}, &v1alpha1.BrokerIdentity{}
 	template, err := json.Marshal(corev1.PodTemplateSpec{Spec: corev1.PodSpec{

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/opmetrics"
 	"redrive.dev/redrive/internal/tenancy"
 )
 
@@ -87,7 +88,7 @@ func TestWhoFindsNoRoomReadsNoSecret(t *testing.T) {
 	close(server.answer)
 	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "async"}}
 	transport.Spec.Broker.SecretRef = &v1alpha1.LocalReference{Name: "login"}
-	r := &TransportReconciler{Live: server, Client: oneTransport{transport: transport}, admission: tenancy.NewAdmission(maxOfNamespace, maxSteadyOfNamespace), conditions: newConditionCollector()}
+	r := &TransportReconciler{Live: server, Client: oneTransport{transport: transport}, admission: tenancy.NewAdmission(maxOfNamespace, maxSteadyOfNamespace), processors: tenancy.NewProcessors(), conditions: opmetrics.NewConditions()}
 	for range maxOfNamespace {
 		if _, err := r.admission.Enter("shop", false); err != nil {
 			t.Fatal(err)

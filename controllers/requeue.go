@@ -5,9 +5,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-
-	"redrive.dev/redrive/api/v1alpha1"
-	"redrive.dev/redrive/internal/topology"
 )
 
 const (
@@ -59,37 +56,4 @@ func (f *fastRequeue) forget(name types.NamespacedName) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.all, name)
-}
-
-// pollSchedule aligns the polls of all Transports of one vhost, so that one snapshot of the broker serves them all; those of
-// different vhosts are spread by jitter. It is safe for concurrent use.
-type pollSchedule struct {
-	mu  sync.Mutex
-	due map[topology.Identity]time.Time
-}
-
-func newPollSchedule() *pollSchedule { return &pollSchedule{due: map[topology.Identity]time.Time{}} }
-
-// next returns the time until the next poll of a vhost. It is never longer than the jittered interval.
-func (p *pollSchedule) next(broker *v1alpha1.BrokerIdentity, now time.Time, interval time.Duration) time.Duration {
-	if broker == nil {
-		return jitter(interval)
-	}
-	at := topology.IdentityOf(*broker)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.due[at].After(now) {
-		p.forget(now.Add(-10 * interval))
-		p.due[at] = now.Add(jitter(interval))
-	}
-	return p.due[at].Sub(now)
-}
-
-// forget drops vhosts that no Transport is on any more.
-func (p *pollSchedule) forget(before time.Time) {
-	for broker, due := range p.due {
-		if due.Before(before) {
-			delete(p.due, broker)
-		}
-	}
 }

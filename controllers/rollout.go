@@ -9,6 +9,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/rollout"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -24,7 +26,7 @@ func (r *TransportReconciler) rolloutError(ctx context.Context, rolling []*appsv
 			return err
 		}
 		texts[i] = fmt.Sprintf("%s (%d of %d available)%s",
-			deployment.Labels[workload.WorkerLabel], deployment.Status.AvailableReplicas, replicas(deployment), cause)
+			deployment.Labels[workload.WorkerLabel], deployment.Status.AvailableReplicas, workload.Replicas(deployment), cause)
 	}
 	return fmt.Errorf("workers are rolling out: %s", joined(texts))
 }
@@ -88,5 +90,28 @@ func containerTrouble(status *corev1.ContainerStatus) string {
 		return "it ends again and again"
 	default:
 		return strings.TrimSuffix(waiting.Reason+": "+oneLine(waiting.Message), ": ")
+	}
+}
+
+// askedAnew is true where the user has changed the Transport since its workers were last brought to what it asks for. A status
+// of an earlier build does not say so, and then its last look counts.
+func askedAnew(t *v1alpha1.Transport) bool {
+	carried := t.Status.WorkersGeneration
+	if carried == 0 {
+		carried = t.Status.ObservedGeneration
+	}
+	return carried != t.Generation
+}
+
+// warnOfUpgrade tells of workers that an upgrade has changed and that do not come up.
+func (run *transportRun) warnOfUpgrade(limit int) {
+	for i := range run.transport.Spec.Workers {
+		worker := run.transport.Spec.Workers[i].Name
+		live := run.live.deployments[workload.Name(run.transport, worker)]
+		if live != nil && rollout.IsUpgrading(live) && rollout.IsOverdue(live) {
+			run.warnings = append(run.warnings, fmt.Sprintf(
+				"worker %q: its new pods do not become ready since the operator was upgraded; with %d such worker groups the upgrade continues one group at a time",
+				worker, limit))
+		}
 	}
 }

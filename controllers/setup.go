@@ -30,6 +30,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/brokerpool"
+	"redrive.dev/redrive/internal/opmetrics"
+	"redrive.dev/redrive/internal/rollout"
+	"redrive.dev/redrive/internal/ssa"
 	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/topology"
 	"redrive.dev/redrive/internal/workload"
@@ -38,6 +42,14 @@ import (
 const (
 	// firstRetry is the first of the growing delays after errors; the poll interval is the longest.
 	firstRetry = 500 * time.Millisecond
+	// maxConcurrentReconciles is how many Transports are reconciled at a time, with those that wait in a queue: these cost a few kilobytes each. So
+	// brokers that are slow, or do not answer at all, need not be told from others, unless Transports wait for several such by hundreds.
+	maxConcurrentReconciles = 1024
+	// maxOfNamespace is how many Transports of one namespace are reconciled or wait, whatever their brokers: there have to be reconciles left for the
+	// others also where hundreds of brokers, all of one team, do not answer.
+	maxOfNamespace = maxConcurrentReconciles / 4
+	// maxSteadyOfNamespace is how many of these are only compared with their broker again.
+	maxSteadyOfNamespace = maxOfNamespace * 3 / 4
 	// reconcileTimeout bounds one reconcile, from its turn on: a broker that answers slowly must not keep a seat for ever.
 	reconcileTimeout = 2 * time.Minute
 	// goneInterval is how often a reconcile that takes long looks whether its Transport is still there.
@@ -95,16 +107,16 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if err != nil {
 		return fmt.Errorf("make a client for the version of the cluster: %w", err)
 	}
-	age := min(snapshotAge, options.PollInterval/2)
+	age := min(brokerpool.SnapshotAge, options.PollInterval/2)
 	transports := &TransportReconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: tenancy.NewEventRecorder(mgr.GetEventRecorder("transport-controller")),
 		Options:      options,
-		brokers:      newBrokers(age, options.Concurrency, options.DenyNetworks),
+		brokers:      brokerpool.NewPool(age, options.Concurrency, options.DenyNetworks),
 		admission:    tenancy.NewAdmission(maxOfNamespace, maxSteadyOfNamespace),
 		processors:   tenancy.NewProcessors(),
-		pollSchedule: newPollSchedule(),
-		queueMetrics: newQueueCollector(),
-		dropMetrics:  newDropEstimator(),
+		pollSchedule: brokerpool.NewPollSchedule(),
+		queueMetrics: opmetrics.NewQueues(),
+		dropMetrics:  opmetrics.NewDrops(),
 		counts:       newStatusCounts(),
 		memories:     newTransportMemories(),
 		compileCache: newCompileCache(),
@@ -113,21 +125,21 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		scraper:      newStatusScraper(age),
 		fastRequeue:  newFastRequeue(),
 
-		restarts:   newRestarts(options.PollInterval),
-		conditions: newConditionCollector(),
+		restarts:   brokerpool.NewRestartWatch(options.PollInterval),
+		conditions: opmetrics.NewConditions(),
 
-		repairs:  newRepairLimiter(cmp.Or(options.RepairWindow, maxRepairs*options.PollInterval)),
+		repairs:  ssa.NewRepairs(cmp.Or(options.RepairWindow, ssa.MaxRepairs*options.PollInterval)),
 		sidecars: &sidecarSupport{server: server},
 		keda:     &kedaDiscovery{server: server, age: age, off: options.Scale.URL == ""},
 		scalers:  newScalers(),
 		grants:   newGrants(),
-		rollouts: newRolloutLimiter(mgr.GetClient(), cmp.Or(options.MaxRollouts, defaultRollouts)),
+		rollouts: rollout.NewLimiter(mgr.GetClient(), cmp.Or(options.MaxRollouts, rollout.DefaultLimit)),
 	}
 	meter := newBacklogMeter(transports, age)
 	demands := newBacklogCollector(meter, scaleEvery(options.PollInterval))
 	registry := cmp.Or[prometheus.Registerer](options.Metrics, metrics.Registry)
-	if err := register(registry, transports.brokers, transports.queueMetrics, transports.conditions, transports.drift.repairs, transports.dropMetrics.total,
-		demands); err != nil {
+	if err := opmetrics.Register(registry, transports.brokers, transports.queueMetrics, transports.conditions, transports.drift.repairs,
+		transports.dropMetrics.Total, demands); err != nil {
 		return err
 	}
 	if err := addScale(mgr, options.Scale, meter, demands); err != nil {

@@ -2,6 +2,9 @@ package controllers
 
 import (
 	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,8 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/credentials"
-	"redrive.dev/redrive/internal/topology"
 )
 
 // listedTransports is a cache with some Transports.
@@ -30,23 +33,36 @@ func (l listedTransports) List(_ context.Context, list client.ObjectList, _ ...c
 // Behind a gateway each team has a path of its own, and one whose server claims to be the broker of another team had a warning put at the other's
 // Transports, with a name of its choice.
 func TestAServerBehindAnotherPathIsNotTakenForTheSameBroker(t *testing.T) {
+	gateway := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/api/cluster-name"):
+			_, _ = w.Write([]byte(`{"name":"rabbit@shop"}`))
+		case strings.Contains(r.URL.Path, "/api/exchanges/"):
+			_, _ = w.Write([]byte(`[{"name":"amq.direct","type":"direct"}]`))
+		default:
+			_, _ = w.Write([]byte("[]"))
+		}
+	}))
+	defer gateway.Close()
 	for path, want := range map[string]int{"": 1, "/theirs": 0} {
-		b := newBrokers(time.Hour, 8, nil)
+		b := brokerpool.NewPool(time.Hour, 8, nil)
 		of := func(namespace, path string) v1alpha1.Transport {
 			transport := v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "async", UID: types.UID(namespace)}}
 			transport.Spec.Exchange = &v1alpha1.Exchange{Name: "async"}
 			transport.Status.Broker = &v1alpha1.BrokerIdentity{Cluster: "rabbit@shop", VHost: "v"}
 			login, err := credentials.FromSecret(map[string][]byte{
-				"host": []byte("gateway.example"), "username": []byte("u"), "password": []byte("p"), "management_uri": []byte("http://gateway.example" + path),
+				"host": []byte("127.0.0.1"), "username": []byte("u"), "password": []byte("p"), "management_uri": []byte(gateway.URL + path),
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
-			port, err := b.port(client.ObjectKeyFromObject(&transport), login, "v")
+			port, err := b.Port(client.ObjectKeyFromObject(&transport), login, "v")
 			if err != nil {
 				t.Fatal(err)
 			}
-			port.identity = topology.Identity{Cluster: "rabbit@shop", VHost: "v"}
+			if _, err := port.View("x", 0).Observe(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 			return transport
 		}
 		ours, theirs := of("shop", ""), of("hostile", path)

@@ -245,3 +245,9 @@ func shorten(text string, n int) string {
 	}
 	return text[:end] + ellipsis
 }
+
+// eventRestored warns of an object of ours in the cluster that somebody had changed or deleted, as eventOnBroker does of one
+// on the broker.
+func (s *statusPatcher) eventRestored(other client.Object, note string) {
+	s.recorder.Eventf(s.object, other, corev1.EventTypeWarning, eventRepaired, actionReconcile, "%s", shorten(note, maxNote))
+}

@@ -26,12 +26,12 @@ const (
 // reportCounts shows how many messages the queues hold: exactly as metrics, and roughly in status.failed.
 func (r *TransportReconciler) reportCounts(run *transportRun) {
 	name := client.ObjectKeyFromObject(run.transport)
-	r.queueMetrics.set(name, run.report.Queues, time.Now())
+	r.queueMetrics.Set(name, run.report.Queues, time.Now())
 	var bound *int64
 	if failure := run.transport.Spec.Failure; failure != nil {
 		bound = failure.DropOldestAfter
 	}
-	r.dropMetrics.set(name, bound, run.report.Queues, time.Now())
+	r.dropMetrics.Set(name, bound, run.report.Queues, time.Now())
 	for _, step := range run.report.Steps {
 		if step.Action == topology.ActionCreate && step.Queue != nil && step.Queue.Role == topology.RoleFailure {
 			run.transport.Status.Failed = new(int64(0)) // the broker counts it only later, but it has just been made

@@ -120,12 +120,12 @@ func (r *TransportReconciler) prepare(
 			return observed, prepared, err
 		}
 		difference := prepared.Difference
-		obstructed := run.port.behind && len(difference.Conflicts)+len(difference.Problems) > 0
+		obstructed := run.port.Behind() && len(difference.Conflicts)+len(difference.Problems) > 0
 		decides := !input.State.Begun && len(difference.ExtraQueues) > 0 || difference.Swaps()
-		if !obstructed && !decides || run.port.age == 0 {
+		if !obstructed && !decides || run.port.IsFresh() {
 			return observed, prepared, nil
 		}
-		run.port.age = 0
+		run.port.Refresh()
 	}
 }
 

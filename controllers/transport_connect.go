@@ -18,6 +18,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/credentials"
 	"redrive.dev/redrive/internal/workload"
 )
@@ -63,7 +64,7 @@ var errNoBroker = errors.New("nothing names the broker")
 // brokerEndpoint is what leads to a Transport's broker, or why nothing does.
 type brokerEndpoint struct {
 	source brokerSource
-	port   *snapshotCache
+	port   *brokerpool.Port
 	err    error
 }
 
@@ -78,7 +79,7 @@ func (r *TransportReconciler) findBroker(ctx context.Context, t *v1alpha1.Transp
 	if f.source, f.err = find(ctx, t); f.err != nil {
 		return brokerEndpoint{err: f.err}
 	}
-	if f.port, f.err = r.brokers.port(client.ObjectKeyFromObject(t), f.source.login, f.source.login.VHostOr(t.Spec.Broker.VHost)); f.err != nil {
+	if f.port, f.err = r.brokers.Port(client.ObjectKeyFromObject(t), f.source.login, f.source.login.VHostOr(t.Spec.Broker.VHost)); f.err != nil {
 		f.err = invalidSecret(f.source, f.err)
 	}
 	return f
@@ -91,14 +92,14 @@ func (r *TransportReconciler) connect(_ context.Context, run *transportRun) erro
 	if run.endpoint.err != nil {
 		return run.endpoint.err
 	}
-	age := snapshotAge
-	run.restarted = r.restarts.of(name, run.endpoint.port)
+	age := brokerpool.SnapshotAge
+	run.restarted = r.restarts.Of(name, run.endpoint.port)
 	_, restarted := apply.LookAfterRestart(run.restarted, time.Now())
 	if restarted || len(run.live.rolling()) > 0 {
 		// Workers that are not available may have lost their login, and lanes may stand still: what the broker said before that does not count.
-		age = freshAge
+		age = brokerpool.FreshAge
 	}
-	run.port = run.endpoint.port.of(name.String(), age)
+	run.port = run.endpoint.port.View(name.String(), age)
 	return nil
 }
 

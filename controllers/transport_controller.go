@@ -23,7 +23,11 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/opmetrics"
+	"redrive.dev/redrive/internal/rollout"
+	"redrive.dev/redrive/internal/ssa"
 	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/topology"
 	"redrive.dev/redrive/internal/workload"
@@ -37,10 +41,10 @@ type TransportReconciler struct {
 	Recorder events.EventRecorder
 	Options  Options
 
-	brokers      *brokers
-	pollSchedule *pollSchedule
-	queueMetrics *queueCollector
-	dropMetrics  *dropEstimator
+	brokers      *brokerpool.Pool
+	pollSchedule *brokerpool.PollSchedule
+	queueMetrics *opmetrics.Queues
+	dropMetrics  *opmetrics.Drops
 	counts       *statusCounts
 	memories     *transportMemories
 	// compileCache on the policies of Transports, as they were last compiled.
@@ -55,15 +59,15 @@ type TransportReconciler struct {
 	scraper     *statusScraper
 	fastRequeue *fastRequeue
 
-	restarts   *restarts
-	conditions *conditionCollector
+	restarts   *brokerpool.RestartWatch
+	conditions *opmetrics.Conditions
 
-	repairs  *repairLimiter
+	repairs  *ssa.Repairs
 	sidecars *sidecarSupport
 	keda     *kedaDiscovery
 	scalers  *scalers
 	grants   *grants
-	rollouts *rolloutLimiter
+	rollouts *rollout.Limiter
 }
 
 // transportRun is the state of one reconcile of a Transport.
@@ -92,11 +96,11 @@ type transportRun struct {
 	userVersion string
 	// endpoint leads to the broker, and port to what is on it; nil before connect.
 	endpoint brokerEndpoint
-	port     *transportView
+	port     *brokerpool.View
 	// restarted is when the broker was found to be started again; zero where that is not known.
 	restarted time.Time
 	// admin is the port by which the users of the workers are kept; nil before it is looked for.
-	admin *transportView
+	admin *brokerpool.View
 	// ending is the namespace of a Transport that is deleted, where it is being deleted too; endingErr says that nobody knows.
 	ending    *corev1.Namespace
 	endingErr error
@@ -138,8 +142,8 @@ func (r *TransportReconciler) setup(mgr ctrl.Manager, name string, options contr
 		For(&v1alpha1.Transport{}, changed).
 		Watches(&appsv1.Deployment{}, gathered(gatherOwned, requests(ownerOf))).
 		Watches(&corev1.ConfigMap{}, gathered(gatherOwned, requests(ownerOf)), builder.OnlyMetadata).
-		Watches(&appsv1.Deployment{}, r.rollouts.whenOneEnds()).
-		WatchesRawSource(source.Func(r.restarts.watch)).
+		Watches(&appsv1.Deployment{}, r.rollouts.WhenOneEnds()).
+		WatchesRawSource(source.Func(r.restarts.Watch)).
 		Watches(&v1alpha1.RetryPolicy{}, policies.handler(), changed).
 		WithOptions(options).
 		Complete(r)
@@ -231,15 +235,15 @@ func (r *TransportReconciler) reconcileInSlot(ctx context.Context, run *transpor
 	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
 	defer cancel()
 	go r.cancelWhenGone(ctx, run.transport.UID, name, cancel)
-	held := r.brokers.budget.Reserve(name.Namespace)
+	held := r.brokers.Memory().Reserve(name.Namespace)
 	defer held.Release()
-	run.weighed = r.brokers.budget.Reserve(name.Namespace)
+	run.weighed = r.brokers.Memory().Reserve(name.Namespace)
 	defer run.weighed.Release()
 	run.held = r.configMaps.budget.Reserve(name.Namespace)
 	defer run.held.Release()
 	defer func() {
 		if run.port != nil {
-			run.port.done()
+			run.port.Release()
 		}
 	}()
 	return r.reconcileNow(broker.WithMeter(ctx, held), run)
@@ -270,9 +274,9 @@ func (r *TransportReconciler) reconcileNow(ctx context.Context, run *transportRu
 	name := client.ObjectKeyFromObject(run.transport)
 	err := run.withSecretContext(r.reconcileSteps(ctx, run))
 	soon := sooner(run.due, r.fastRequeue.next(name, len(run.live.rolling()) > 0, time.Now()))
-	next := sooner(soon, r.pollSchedule.next(run.transport.Status.Broker, time.Now(), r.Options.PollInterval))
+	next := sooner(soon, r.pollSchedule.Next(run.transport.Status.Broker, time.Now(), r.Options.PollInterval))
 	result, err := finish(ctx, r.Client, run.status, err, run.warningTexts(), next)
-	r.conditions.record(run)
+	r.countConditions(run)
 	return result, err
 }
 
@@ -303,21 +307,21 @@ func (r *TransportReconciler) reconcileSteps(ctx context.Context, run *transport
 
 // forget drops everything that is kept in memory about a deleted Transport.
 func (r *TransportReconciler) forget(name types.NamespacedName) {
-	r.brokers.gone(name)
-	r.queueMetrics.forget(name)
-	r.dropMetrics.forget(name)
-	r.conditions.forget(name)
+	r.brokers.Forget(name, adminOf(name))
+	r.queueMetrics.Forget(name)
+	r.dropMetrics.Forget(name)
+	r.conditions.Forget(name)
 	r.counts.forget(name)
 	r.memories.forget(name)
 	r.compileCache.forget(name)
 	r.configMaps.forget(name)
 	r.drift.forget(name)
-	r.repairs.forget(name)
+	r.repairs.Forget(name)
 	r.scraper.forget(name)
 	r.fastRequeue.forget(name)
-	r.restarts.forget(name)
+	r.restarts.Forget(name)
 	r.scalers.forget(name)
-	r.rollouts.forget(name)
+	r.rollouts.Forget(name)
 }
 
 // addFinalizer comes before anything is made that it has to clean up.
@@ -354,7 +358,7 @@ func (run *transportRun) followReplicas() {
 			continue
 		}
 		if live := run.live.deployments[workload.Name(run.transport, worker.Name)]; live != nil && worker.Replicas == nil {
-			config.Replicas = max(1, int(replicas(live)))
+			config.Replicas = max(1, int(workload.Replicas(live)))
 		}
 		if run.live.quarantine[workload.QuarantineName(run.transport, worker.Name)] != nil {
 			config.Replicas++

@@ -15,6 +15,8 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/rollout"
+	"redrive.dev/redrive/internal/ssa"
 	"redrive.dev/redrive/internal/topology"
 	"redrive.dev/redrive/internal/workload"
 )
@@ -220,8 +222,8 @@ func (r *TransportReconciler) runQuarantineOf(
 	result := &appsv1.Deployment{}
 	err = r.write(ctx, run, desired, asObject(live), result)
 	switch {
-	case errors.Is(err, errTurn): // It goes on as it is.
-	case isRefusal(err), errors.Is(err, errFieldManagerConflict), apierrors.IsForbidden(err):
+	case errors.Is(err, rollout.ErrQueued): // It goes on as it is.
+	case isRefusal(err), errors.Is(err, ssa.ErrFieldManagerConflict), apierrors.IsForbidden(err):
 		return "its Deployment cannot be made: " + oneLine(err.Error()), nil
 	case err != nil:
 		return "", err

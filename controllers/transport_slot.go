@@ -15,8 +15,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/workload"
+)
+
+const (
+	// waitUpdateInterval is how often one that waits sees whether it still has to, and in this queue; the second time its status says that it waits.
+	waitUpdateInterval = 10 * time.Second
+	// fullPause is when one comes back that found the queue full.
+	fullPause = 10 * time.Second
+	// crowdPause is when one comes back whose namespace has too many that wait.
+	crowdPause = 3 * fullPause
 )
 
 // acquireProcessor waits until the namespace of a Transport may compute. Where others were before it the Transport is loaded again, so that those that wait
@@ -45,13 +55,13 @@ func (r *TransportReconciler) acquireSlot(ctx context.Context, run *transportRun
 	if err := r.prepareOutsideSlot(ctx, run); err != nil {
 		return nil, func() {}, later, err
 	}
-	place, err := run.endpoint.port.line.join(run.endpoint.port, run.transport.Namespace, run.isSteady())
+	place, err := run.endpoint.port.Join(run.transport.Namespace, run.isSteady())
 	if err != nil {
 		later, err = r.requeueLater(ctx, run, fullPause, err)
 		return nil, func() {}, later, err
 	}
 	seated, err = r.waitForSlot(ctx, run, place)
-	return seated, place.leave, later, err
+	return seated, place.Leave, later, err
 }
 
 // requeueLater requeues a Transport that got no slot, and reports why in the status.
@@ -142,8 +152,8 @@ func (run *transportRun) isSteady() bool {
 
 // waitForSlot waits for a slot at the broker and reloads the Transport now and then: by now it may be deleted without its broker, or have another one. It
 // fails with errBrokerChanged and errNothingToDo.
-func (r *TransportReconciler) waitForSlot(ctx context.Context, run *transportRun, place *ticket) (*transportRun, error) {
-	turn := waitFor(ctx, place.turn, freshAge)
+func (r *TransportReconciler) waitForSlot(ctx context.Context, run *transportRun, place *brokerpool.Ticket) (*transportRun, error) {
+	turn := place.Wait(ctx, brokerpool.FreshAge)
 	if turn {
 		return run, nil
 	}
@@ -156,7 +166,7 @@ func (r *TransportReconciler) waitForSlot(ctx context.Context, run *transportRun
 		run = anew
 		r.resolveBroker(ctx, run)
 		switch {
-		case run.needsBroker() && run.endpoint.port.line != place.line:
+		case run.needsBroker() && !place.IsAt(run.endpoint.port):
 			return nil, errBrokerChanged
 		case turn || !run.needsBroker():
 			return run, nil
@@ -167,7 +177,7 @@ func (r *TransportReconciler) waitForSlot(ctx context.Context, run *transportRun
 		}
 		// It is reloaded after that, and hundreds may wait whose specs are large.
 		run.transport.Spec = v1alpha1.TransportSpec{}
-		turn = waitFor(ctx, place.turn, waitUpdateInterval)
+		turn = place.Wait(ctx, waitUpdateInterval)
 	}
 	return nil, errNothingToDo
 }
@@ -186,6 +196,8 @@ func (r *TransportReconciler) reportQueued(ctx context.Context, run *transportRu
 		run.status.warning, warnings = standing.Reason, []string{standing.Message}
 	}
 	_, err := finish(ctx, r.Client, run.status, waiting(reason, 0, why), warnings, 0)
-	r.conditions.begin(run)
+	if !r.conditions.Knows(client.ObjectKeyFromObject(run.transport)) {
+		r.countConditions(run)
+	}
 	return err
 }

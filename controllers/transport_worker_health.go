@@ -92,18 +92,18 @@ func (r *TransportReconciler) hearGroups(
 func (r *TransportReconciler) troubled(run *transportRun, now time.Time) map[string]int32 {
 	name := client.ObjectKeyFromObject(run.transport)
 	last, _ := r.scraper.of(name, now)
-	inHand, groups := r.queueMetrics.inHand(name), map[string]int32{}
+	inHand, groups := r.queueMetrics.Unacked(name), map[string]int32{}
 	for i := range run.compiled.Workers {
 		config := &run.compiled.Workers[i]
 		workers := run.live.deployments[workload.Name(run.transport, config.Worker)]
 		holds := last.tells(config.Worker) || slices.ContainsFunc(config.Named(), func(queue string) bool { return inHand[queue] })
-		ready := workers == nil || workers.Status.ReadyReplicas >= replicas(workers)
+		ready := workers == nil || workers.Status.ReadyReplicas >= workload.Replicas(workers)
 		if !mayHaveTrouble(config) && !holds && ready {
 			continue // one that cannot consume a queue is not ready, and one that cannot publish has messages in hand
 		}
 		groups[config.Worker] = 0
 		if workers != nil {
-			groups[config.Worker] = replicas(workers)
+			groups[config.Worker] = workload.Replicas(workers)
 		}
 	}
 	return groups

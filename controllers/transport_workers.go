@@ -14,11 +14,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/rollout"
+	"redrive.dev/redrive/internal/ssa"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -90,7 +91,7 @@ func (r *TransportReconciler) applyWorkers(ctx context.Context, run *transportRu
 	if !refused && !run.awaitsUser() {
 		run.transport.Status.WorkersGeneration = run.transport.Generation
 	}
-	run.warnOfUpgrade(r.rollouts.limit)
+	run.warnOfUpgrade(r.rollouts.Limit())
 	run.transport.Status.Workers = run.live.summary()
 	return nil
 }
@@ -143,7 +144,7 @@ func (r *TransportReconciler) applyDeployment(ctx context.Context, run *transpor
 // the Transport from being ready.
 func (r *TransportReconciler) applyObject(ctx context.Context, run *transportRun, desired, current, result client.Object) error {
 	err := r.write(ctx, run, desired, current, result)
-	if errors.Is(err, errFieldManagerConflict) || errors.Is(err, errTurn) {
+	if errors.Is(err, ssa.ErrFieldManagerConflict) || errors.Is(err, rollout.ErrQueued) {
 		run.partly(waiting(v1alpha1.ReasonProgressing, 0, err))
 		return nil
 	}
@@ -151,7 +152,7 @@ func (r *TransportReconciler) applyObject(ctx context.Context, run *transportRun
 }
 
 // write applies an object unless the cluster has it so already. result takes what the API server made of it; it stays empty
-// where nothing was written. The error is a *refusal, or errFieldManagerConflict, where trying again does not help, and errTurn where it has
+// where nothing was written. The error is a *refusal, or ErrFieldManagerConflict, where trying again does not help, and ErrQueued where it has
 // to wait.
 func (r *TransportReconciler) write(ctx context.Context, run *transportRun, desired, current, result client.Object) error {
 	kind := desired.GetObjectKind().GroupVersionKind().Kind
@@ -159,35 +160,35 @@ func (r *TransportReconciler) write(ctx context.Context, run *transportRun, desi
 	if err != nil {
 		return err
 	}
-	if err := stamp(form); err != nil {
+	if err := ssa.Stamp(form); err != nil {
 		return err
 	}
 	name, object := client.ObjectKeyFromObject(run.transport), kind+" "+desired.GetName()
-	r.repairs.want(name, object, form.GetAnnotations()[stampAnnotation])
-	if r.repairs.isSame(name, object, current) {
+	r.repairs.Want(name, object, form.GetAnnotations()[ssa.StampAnnotation])
+	if r.repairs.IsSame(name, object, current) {
 		return nil
 	}
 	current, err = r.whole(ctx, current)
 	if err != nil {
 		return err
 	}
-	same, err := upToDate(current, form)
+	same, err := ssa.UpToDate(current, form)
 	if err != nil {
 		return err
 	}
 	if same {
-		r.repairs.found(name, object, current)
+		r.repairs.Found(name, object, current)
 		return nil
 	}
-	if !r.repairs.mayWrite(name, object, time.Now()) {
-		return r.repairs.contested(object, current)
+	if !r.repairs.MayWrite(name, object, time.Now()) {
+		return r.repairs.Conflict(object, current)
 	}
-	done, err := r.rollouts.turn(ctx, run, current, form)
+	done, err := r.rollouts.Begin(ctx, client.ObjectKeyFromObject(run.transport), run.asked, current, form)
 	if err != nil {
-		r.repairs.drop(name, object) // Nobody has changed it meanwhile when it is written later.
+		r.repairs.Drop(name, object) // Nobody has changed it meanwhile when it is written later.
 		return fmt.Errorf("%s: %w", object, err)
 	}
-	err = r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(form), client.FieldOwner(fieldOwner), client.ForceOwnership)
+	err = r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(form), client.FieldOwner(ssa.FieldOwner), client.ForceOwnership)
 	done(err)
 	if err != nil {
 		err = fmt.Errorf("apply %s: %w", object, err)
@@ -208,16 +209,16 @@ func (r *TransportReconciler) write(ctx context.Context, run *transportRun, desi
 
 // reportWrite tells of what was written by an event, and whether it undid what somebody else did.
 func (r *TransportReconciler) reportWrite(run *transportRun, object string, before, after client.Object) {
-	switch r.repairs.wrote(client.ObjectKeyFromObject(run.transport), object, before, after, time.Now()) {
-	case wroteRepair:
-		run.status.eventRestored(after, object+" was changed or deleted"+lastManager(before)+"; restored")
-	case wroteChange:
+	switch r.repairs.Wrote(client.ObjectKeyFromObject(run.transport), object, before, after, time.Now()) {
+	case ssa.Repair:
+		run.status.eventRestored(after, object+" was changed or deleted"+ssa.LastManager(before)+"; restored")
+	case ssa.Change:
 		reason := "Updated"
 		if before == nil {
 			reason = "Created"
 		}
 		run.status.eventAbout(after, reason, object)
-	case wroteNothing:
+	case ssa.Nothing:
 	}
 }
 
@@ -250,7 +251,7 @@ func (r *TransportReconciler) removeWorkers(ctx context.Context, run *transportR
 }
 
 func (r *TransportReconciler) remove(ctx context.Context, run *transportRun, kind string, object client.Object) error {
-	r.repairs.drop(client.ObjectKeyFromObject(run.transport), kind+" "+object.GetName())
+	r.repairs.Drop(client.ObjectKeyFromObject(run.transport), kind+" "+object.GetName())
 	if !object.GetDeletionTimestamp().IsZero() {
 		return nil
 	}
@@ -372,7 +373,7 @@ func (l liveWorkers) summary() string {
 	}
 	var wanted int32
 	for _, deployment := range l.deployments {
-		wanted += replicas(deployment)
+		wanted += workload.Replicas(deployment)
 	}
 	return fmt.Sprintf("%d/%d", l.ready(), wanted)
 }
@@ -382,17 +383,13 @@ func (l liveWorkers) rolling() []*appsv1.Deployment {
 	var rolling []*appsv1.Deployment
 	for _, name := range slices.Sorted(maps.Keys(l.deployments)) {
 		deployment := l.deployments[name]
-		wanted, status := replicas(deployment), deployment.Status
+		wanted, status := workload.Replicas(deployment), deployment.Status
 		current := status.ObservedGeneration >= deployment.Generation && status.Replicas <= status.UpdatedReplicas
 		if !current || status.UpdatedReplicas < wanted || status.AvailableReplicas < wanted {
 			rolling = append(rolling, deployment)
 		}
 	}
 	return rolling
-}
-
-func replicas(deployment *appsv1.Deployment) int32 {
-	return ptr.Deref(deployment.Spec.Replicas, 1)
 }
 
 // combined names the configurations of all workers by one hash; a single worker's is its own.
@@ -405,4 +402,26 @@ func combined(hashes []string) string {
 	default:
 		return compile.Hash([]byte(strings.Join(hashes, "/")))
 	}
+}
+
+// refusal is an error of what the user asked for, and not of carrying it out.
+type refusal struct{ err error }
+
+func (r *refusal) Error() string { return r.err.Error() }
+func (r *refusal) Unwrap() error { return r.err }
+
+func isRefusal(err error) bool {
+	var known *refusal
+	return errors.As(err, &known)
+}
+
+// asObject keeps a nil pointer nil.
+func asObject[T any, P interface {
+	*T
+	client.Object
+}](object P) client.Object {
+	if object == nil {
+		return nil
+	}
+	return object
 }

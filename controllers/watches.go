@@ -65,14 +65,14 @@ func (r *TransportReconciler) warnOfSharing(ctx context.Context, run *transportR
 		return fmt.Errorf("list the Transports with the same exchange: %w", err)
 	}
 	var others []string
-	at, its := r.brokers.seen(client.ObjectKeyFromObject(t))
+	at, its := r.brokers.Seen(client.ObjectKeyFromObject(t))
 	for i := range list.Items {
 		other := &list.Items[i]
 		if other.UID == t.UID || other.Status.Broker == nil || !topology.IdentityOf(*other.Status.Broker).Is(topology.IdentityOf(*t.Status.Broker)) {
 			continue
 		}
 		name := client.ObjectKeyFromObject(other)
-		if where, theirs := r.brokers.seen(name); other.Namespace == t.Namespace || where == at && theirs == its {
+		if where, theirs := r.brokers.Seen(name); other.Namespace == t.Namespace || where == at && theirs == its {
 			others = append(others, name.String())
 		}
 	}

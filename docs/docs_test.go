@@ -383,8 +383,8 @@ func TestEveryRequestHeaderIsOnThePageOfTheHandler(t *testing.T) {
 }
 
 func TestEveryMetricOfTheOperatorIsOnItsPage(t *testing.T) {
-	mentioned(t, "docs/operator.md", in(t, "controllers/metrics_queues.go", `desc\("(\w+)"`)...)
-	mentioned(t, "docs/operator.md", in(t, "controllers/metrics_conditions.go", `NewDesc\("(\w+)"`)...)
+	mentioned(t, "docs/operator.md", in(t, "internal/opmetrics/queues.go", `desc\("(\w+)"`)...)
+	mentioned(t, "docs/operator.md", in(t, "internal/opmetrics/conditions.go", `NewDesc\("(\w+)"`)...)
 	mentioned(t, "docs/operator.md", in(t, "controllers/drift.go", `Name: "(\w+)"`)...)
 	mentioned(t, "docs/changing.md", in(t, "controllers/drift.go", `"(namespace|transport|kind|action)"`)...)
 }

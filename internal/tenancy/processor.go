@@ -193,8 +193,8 @@ type roundTripper struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
 func (t roundTripper) RoundTrip(request *http.Request) (response *http.Response, err error) {
-	broker.Await(request.Context(), func() { response, err = t.next.RoundTrip(request) })
-	return response, err
+	broker.Await(request.Context(), func() { response, err = t.next.RoundTrip(request) }) //nolint:bodyclose // The caller closes it.
+	return response, err                                                                  //nolint:wrapcheck // as it is
 }
 
 // WrappedRoundTripper lets client-go find what is below.

@@ -218,8 +218,8 @@ func TestShareProcessors_OthersComputeWhileTheAPIServerAnswers(t *testing.T) {
 	}
 	close(server.answer)
 	select {
-	case <-answered:
-		t.Error("it goes on without a processor")
+	case err := <-answered:
+		t.Errorf("it goes on without a processor: %v", err)
 	case <-time.After(10 * time.Millisecond):
 	}
 }

@@ -70,7 +70,7 @@ func (r *Reader) read(ctx context.Context, namespace string, read func() error) 
 		}
 	})
 	if err != nil {
-		return err
+		return err //nolint:wrapcheck // The caller says what was to be read.
 	}
 	defer func() { <-its.slots }()
 	return read()

@@ -240,6 +240,8 @@ func (b *Broker) ask(ctx context.Context, method, path string, body io.Reader) (
 		return nil, errors.New("the management URL is not a URL") // the cause would show the password
 	}
 	request.Header.Set("Content-Type", "application/json")
+	// An empty key is not sent. It has the client repeat a request for which the broker has just closed a kept connection.
+	request.Header["Idempotency-Key"] = nil
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return nil, fmt.Errorf("management API: %w", err)

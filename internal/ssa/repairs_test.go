@@ -1,4 +1,4 @@
-package controllers
+package ssa
 
 import (
 	"testing"
@@ -15,7 +15,7 @@ const wantedStamp = "wanted"
 // asStamped is an object as the cache or the API server has it.
 func asStamped(version, stamp string) client.Object {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		ResourceVersion: version, Annotations: map[string]string{stampAnnotation: stamp},
+		ResourceVersion: version, Annotations: map[string]string{StampAnnotation: stamp},
 	}}
 }
 
@@ -27,25 +27,25 @@ func TestWhatAWriteCameTo(t *testing.T) {
 		after  string
 		wanted string
 		since  time.Duration
-		want   writeOutcome
+		want   Outcome
 	}{
-		"another spec":                          {before: asStamped("1", wantedStamp), after: "2", wanted: "other", want: wroteChange},
-		"a field that somebody changed":         {before: asStamped("2", wantedStamp), after: "3", wanted: wantedStamp, want: wroteRepair},
-		"all annotations, which somebody took":  {before: asStamped("2", ""), after: "3", wanted: wantedStamp, since: time.Minute, want: wroteRepair},
-		"what somebody deleted":                 {before: nil, after: "3", wanted: wantedStamp, since: time.Minute, want: wroteRepair},
-		"what the server takes for the same":    {before: asStamped("2", wantedStamp), after: "2", wanted: wantedStamp, want: wroteNothing},
-		"what the cache does not show yet":      {before: nil, after: "1", wanted: wantedStamp, want: wroteNothing},
-		"what the cache shows from before that": {before: asStamped("0", "other"), after: "2", wanted: wantedStamp, want: wroteNothing},
+		"another spec":                          {before: asStamped("1", wantedStamp), after: "2", wanted: "other", want: Change},
+		"a field that somebody changed":         {before: asStamped("2", wantedStamp), after: "3", wanted: wantedStamp, want: Repair},
+		"all annotations, which somebody took":  {before: asStamped("2", ""), after: "3", wanted: wantedStamp, since: time.Minute, want: Repair},
+		"what somebody deleted":                 {before: nil, after: "3", wanted: wantedStamp, since: time.Minute, want: Repair},
+		"what the server takes for the same":    {before: asStamped("2", wantedStamp), after: "2", wanted: wantedStamp, want: Nothing},
+		"what the cache does not show yet":      {before: nil, after: "1", wanted: wantedStamp, want: Nothing},
+		"what the cache shows from before that": {before: asStamped("0", "other"), after: "2", wanted: wantedStamp, want: Nothing},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			c := newRepairLimiter(maxRepairs * time.Minute)
-			c.want(transport, "it", wantedStamp)
-			if got := c.wrote(transport, "it", nil, asStamped("1", wantedStamp), start); got != wroteChange {
+			c := NewRepairs(MaxRepairs * time.Minute)
+			c.Want(transport, "it", wantedStamp)
+			if got := c.Wrote(transport, "it", nil, asStamped("1", wantedStamp), start); got != Change {
 				t.Fatalf("the first write came to %d", got)
 			}
-			c.want(transport, "it", tt.wanted)
-			if got := c.wrote(transport, "it", tt.before, asStamped(tt.after, tt.wanted), start.Add(tt.since)); got != tt.want {
+			c.Want(transport, "it", tt.wanted)
+			if got := c.Wrote(transport, "it", tt.before, asStamped(tt.after, tt.wanted), start.Add(tt.since)); got != tt.want {
 				t.Errorf("got %d, want %d", got, tt.want)
 			}
 		})
@@ -53,19 +53,19 @@ func TestWhatAWriteCameTo(t *testing.T) {
 }
 
 func TestAnObjectIsPutRightOnlySoOften(t *testing.T) {
-	c, transport, now := newRepairLimiter(maxRepairs*time.Minute), types.NamespacedName{Namespace: "shop", Name: "async"}, time.Now()
+	c, transport, now := NewRepairs(MaxRepairs*time.Minute), types.NamespacedName{Namespace: "shop", Name: "async"}, time.Now()
 	version := byte('a')
 	repair := func(now time.Time) bool {
-		c.want(transport, "it", wantedStamp)
-		if !c.mayWrite(transport, "it", now) {
+		c.Want(transport, "it", wantedStamp)
+		if !c.MayWrite(transport, "it", now) {
 			return false
 		}
 		version++
-		c.wrote(transport, "it", asStamped("theirs", wantedStamp), asStamped(string(version), wantedStamp), now)
+		c.Wrote(transport, "it", asStamped("theirs", wantedStamp), asStamped(string(version), wantedStamp), now)
 		return true
 	}
 	repair(now) // makes it
-	for i := range maxRepairs {
+	for i := range MaxRepairs {
 		if !repair(now.Add(time.Duration(i) * time.Second)) {
 			t.Fatalf("repair %d has to wait", i+1)
 		}
@@ -80,11 +80,11 @@ func TestAnObjectIsPutRightOnlySoOften(t *testing.T) {
 	if repair(later) {
 		t.Error("two repairs are made for one that left the window")
 	}
-	c.want(transport, "it", "another")
-	if !c.mayWrite(transport, "it", later) {
+	c.Want(transport, "it", "another")
+	if !c.MayWrite(transport, "it", later) {
 		t.Error("a change of the spec has to wait")
 	}
-	c.forget(transport)
+	c.Forget(transport)
 	if !repair(later) {
 		t.Error("a Transport of the same name has to wait")
 	}
@@ -97,12 +97,12 @@ func TestWhoElseWritesIsNamed(t *testing.T) {
 	}
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{
 		entry("kubectl", "", 1), entry("argocd-controller", "", 3), entry("kubectl-edit", "", 2),
-		entry(fieldOwner, "", 9), entry("kube-controller-manager", "status", 8),
+		entry(FieldOwner, "", 9), entry("kube-controller-manager", "status", 8),
 	}}}
-	if got := lastManager(object); got != ` by "argocd-controller"` {
+	if got := LastManager(object); got != ` by "argocd-controller"` {
 		t.Errorf("got %q", got)
 	}
-	if got := lastManager(nil) + lastManager(&corev1.ConfigMap{}); got != "" {
+	if got := LastManager(nil) + LastManager(&corev1.ConfigMap{}); got != "" {
 		t.Errorf("nobody is named %q", got)
 	}
 }

@@ -1,4 +1,4 @@
-package controllers
+package brokerpool
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // queue is a line with its places by name.
@@ -19,12 +20,12 @@ type queue struct {
 
 	t         *testing.T
 	namespace string
-	ports     map[string]*snapshotCache
-	places    map[string]*ticket
+	ports     map[string]*Port
+	places    map[string]*Ticket
 }
 
-func newQueue(t *testing.T, seats int) *queue {
-	return &queue{newSlotQueue(seats), t, "shop", map[string]*snapshotCache{}, map[string]*ticket{}}
+func newTestQueue(t *testing.T, seats int) *queue {
+	return &queue{newQueue(seats), t, "shop", map[string]*Port{}, map[string]*Ticket{}}
 }
 
 // come joins the line with a Transport of a vhost.
@@ -36,7 +37,7 @@ func (q *queue) change(name, vhost string) { q.t.Helper(); q.comeAs(name, vhost,
 func (q *queue) comeAs(name, vhost string, settled bool) {
 	q.t.Helper()
 	if q.ports[vhost] == nil {
-		q.ports[vhost] = &snapshotCache{age: time.Hour}
+		q.ports[vhost] = &Port{age: time.Hour}
 	}
 	place, err := q.join(q.ports[vhost], q.namespace, settled)
 	if err != nil {
@@ -46,7 +47,7 @@ func (q *queue) comeAs(name, vhost string, settled bool) {
 }
 
 func (q *queue) leave(name string) {
-	q.places[name].leave()
+	q.places[name].Leave()
 	delete(q.places, name)
 }
 
@@ -72,7 +73,7 @@ func (q *queue) want(names ...string) {
 }
 
 func TestWhoCameFirstHasItsTurnFirst(t *testing.T) {
-	q := newQueue(t, 3) // one is left to other namespaces
+	q := newTestQueue(t, 3) // one is left to other namespaces
 	for _, name := range []string{"a", "b", "c", "d", "e"} {
 		q.come(name, "shop")
 	}
@@ -92,7 +93,7 @@ func TestWhoCameFirstHasItsTurnFirst(t *testing.T) {
 }
 
 func TestWhoIsServedByASnapshotGoesBeforeButNotForEver(t *testing.T) {
-	q := newQueue(t, 1)
+	q := newTestQueue(t, 1)
 	q.come("now", "fresh")
 	q.come("first", "other")
 	q.come("next", "fresh")
@@ -125,7 +126,7 @@ func TestWhoIsServedByASnapshotGoesBeforeButNotForEver(t *testing.T) {
 }
 
 func TestWhatAUserHasChangedGoesBeforeWhatIsOnlyLookedAtAgain(t *testing.T) {
-	q := newQueue(t, 1)
+	q := newTestQueue(t, 1)
 	q.come("now", "fresh")
 	q.come("first", "other")
 	q.come("served", "fresh")
@@ -139,7 +140,7 @@ func TestWhatAUserHasChangedGoesBeforeWhatIsOnlyLookedAtAgain(t *testing.T) {
 }
 
 func TestNamespacesShareTheSeatsOfABroker(t *testing.T) {
-	q := newQueue(t, 4)
+	q := newTestQueue(t, 4)
 	for i := range 20 {
 		q.change(fmt.Sprintf("a%02d", i), "fresh")
 	}
@@ -161,7 +162,7 @@ func TestNamespacesShareTheSeatsOfABroker(t *testing.T) {
 
 // One whose looks take long had all of them, and kept those of others waiting for half a minute.
 func TestASeatIsLeftToWhoComesLater(t *testing.T) {
-	q := newQueue(t, 8)
+	q := newTestQueue(t, 8)
 	for _, c := range []struct {
 		namespace string
 		want      int
@@ -182,17 +183,17 @@ func TestASeatIsLeftToWhoComesLater(t *testing.T) {
 }
 
 func TestALineIsNotEndless(t *testing.T) {
-	q := newQueue(t, 1)
+	q := newTestQueue(t, 1)
 	for i := range 1 + maxQueuedSteady {
 		q.come(strconv.Itoa(i), "shop")
 	}
-	if _, err := q.join(q.ports["shop"], "other", true); !errors.Is(err, errFull) {
+	if _, err := q.join(q.ports["shop"], "other", true); !errors.Is(err, ErrFull) {
 		t.Errorf("no more are to be only looked at again, and: %v", err)
 	}
 	for i := range maxQueued - maxQueuedSteady {
 		q.change("changed "+strconv.Itoa(i), "shop")
 	}
-	if _, err := q.join(q.ports["shop"], "other", false); !errors.Is(err, errFull) {
+	if _, err := q.join(q.ports["shop"], "other", false); !errors.Is(err, ErrFull) {
 		t.Errorf("the line is full, and: %v", err)
 	}
 	q.leave("0")
@@ -200,11 +201,34 @@ func TestALineIsNotEndless(t *testing.T) {
 	q.want("changed 0")
 }
 
+// A registry that is slow to take the metrics must not have reconciles wait for it.
+func TestPool_CollectsWithoutItsLock(t *testing.T) {
+	b := NewPool(time.Second, 1, nil)
+	b.queues["here"], b.queues["there"] = newQueue(1), newQueue(1)
+	metrics, forgotten := make(chan prometheus.Metric), make(chan struct{})
+	go func() {
+		defer close(metrics)
+		b.Collect(metrics)
+	}()
+	<-metrics // it is about to send the next one
+	go func() {
+		defer close(forgotten)
+		b.Forget(types.NamespacedName{})
+	}()
+	select {
+	case <-forgotten:
+	case <-time.After(10 * time.Second):
+		t.Error("a reconcile waits until the metrics are collected")
+	}
+	for range metrics { // the rest
+	}
+}
+
 func TestHowManyWaitAtABrokerIsAMetric(t *testing.T) {
-	m, b := newManagement(t), newBrokers(time.Hour, 1, nil)
+	m, b := newManagement(t), NewPool(time.Hour, 1, nil)
 	port := m.port(t, b, "password")
 	for range 3 {
-		if _, err := port.line.join(port, "shop", true); err != nil {
+		if _, err := port.Join("shop", true); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -224,15 +248,15 @@ func TestHowManyWaitAtABrokerIsAMetric(t *testing.T) {
 }
 
 func TestEachManagementAPIHasItsOwnLine(t *testing.T) {
-	one, other, b := newManagement(t), newManagement(t), newBrokers(time.Hour, 1, nil)
-	if one.port(t, b, "password").line == other.port(t, b, "password").line {
+	one, other, b := newManagement(t), newManagement(t), NewPool(time.Hour, 1, nil)
+	if one.port(t, b, "password").queue == other.port(t, b, "password").queue {
 		t.Error("two brokers share a line")
 	}
-	if one.port(t, b, "old").line != one.port(t, b, "new").line {
+	if one.port(t, b, "old").queue != one.port(t, b, "new").queue {
 		t.Error("two logins of a broker have a line each")
 	}
-	b.forget(time.Now().Add(2 * keepBroker))
-	if len(b.lines) > 0 {
+	b.prune(time.Now().Add(2 * keepBroker))
+	if len(b.queues) > 0 {
 		t.Error("lines of brokers that nobody asks for are kept")
 	}
 }

@@ -1,4 +1,4 @@
-package controllers
+package brokerpool
 
 import (
 	"context"
@@ -36,26 +36,26 @@ func TestAllSnapshotsTogetherAreBounded(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	b := newBrokers(time.Hour, 8, nil)
+	b := NewPool(time.Hour, 8, nil)
 	b.budget = tenancy.NewMemory(9 * tenancy.MemoryStep)
-	observe := func(tenant, vhost string) (*transportView, error) {
+	observe := func(tenant, vhost string) (*View, error) {
 		login, err := credentials.FromSecret(map[string][]byte{
 			"host": []byte("127.0.0.1"), "username": []byte("u"), "password": []byte("p"), "management_uri": []byte(server.URL),
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		port, err := b.port(types.NamespacedName{Namespace: "shop", Name: vhost}, login, vhost)
+		port, err := b.Port(types.NamespacedName{Namespace: "shop", Name: vhost}, login, vhost)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		own := port.of(tenant+"/async", time.Hour)
+		own := port.View(tenant+"/async", time.Hour)
 		_, err = own.Observe(ctx)
 		return own, err
 	}
-	var ports []*transportView
+	var ports []*View
 	for i := range 8 {
 		own, err := observe("hostile", fmt.Sprint("large-", i))
 		ports = append(ports, own)
@@ -74,7 +74,7 @@ func TestAllSnapshotsTogetherAreBounded(t *testing.T) {
 		ports = append(ports, own)
 	}
 	for _, own := range ports {
-		own.done()
+		own.Release()
 	}
 	for _, port := range b.ports {
 		port.drop(port.taken)

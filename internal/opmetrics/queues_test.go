@@ -1,4 +1,4 @@
-package controllers
+package opmetrics
 
 import (
 	"testing"
@@ -14,7 +14,7 @@ import (
 // A registry serves nothing at all where two metrics have the same labels: what is told of one Transport must not take the others' away.
 func TestAQueueThatIsToldTwiceTakesNoMetricsAway(t *testing.T) {
 	t.Parallel()
-	g, now := newQueueCollector(), time.Now()
+	g, now := NewQueues(), time.Now()
 	registry := prometheus.NewPedanticRegistry()
 	if err := registry.Register(g); err != nil {
 		t.Fatal(err)
@@ -22,10 +22,10 @@ func TestAQueueThatIsToldTwiceTakesNoMetricsAway(t *testing.T) {
 	count := func(messages int64, role topology.Role) apply.QueueCount {
 		return apply.QueueCount{Name: "a.migrating", Role: role, Messages: &messages}
 	}
-	g.set(types.NamespacedName{Namespace: "hostile", Name: "twice"}, []apply.QueueCount{
+	g.Set(types.NamespacedName{Namespace: "hostile", Name: "twice"}, []apply.QueueCount{
 		count(1, topology.RoleWork), count(2, topology.RoleWork), count(3, topology.RoleLane),
 	}, now)
-	g.set(types.NamespacedName{Namespace: "shop", Name: "orders"}, []apply.QueueCount{count(4, topology.RoleWork)}, now)
+	g.Set(types.NamespacedName{Namespace: "shop", Name: "orders"}, []apply.QueueCount{count(4, topology.RoleWork)}, now)
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -48,21 +48,16 @@ func TestAQueueThatIsToldTwiceTakesNoMetricsAway(t *testing.T) {
 func TestNoLookWaitsForMetricsToBeCollected(t *testing.T) {
 	t.Parallel()
 	name := types.NamespacedName{Namespace: "shop", Name: "orders"}
-	g, s, b := newQueueCollector(), newConditionCollector(), newBrokers(time.Second, 1, nil)
-	d := newBacklogCollector(newBacklogMeter(&TransportReconciler{}, time.Second), time.Second)
-	set := func() { g.set(name, []apply.QueueCount{{Name: "a"}, {Name: "b"}}, time.Now()) }
+	g, s := NewQueues(), NewConditions()
+	set := func() { g.Set(name, []apply.QueueCount{{Name: "a"}, {Name: "b"}}, time.Now()) }
 	set()
-	s.all[name] = transportState{holds: []activeCondition{{"Ready", "Succeeded"}, {"Degraded", "MessagesQuarantined"}}}
-	b.lines["here"], b.lines["there"] = newSlotQueue(1), newSlotQueue(1)
-	d.all[name] = demanded{numbers: []workerBacklog{{labels: [3]string{"a"}}, {labels: [3]string{"b"}}}, at: time.Now()}
+	s.all[name] = State{Holds: []Condition{{"Ready", "Succeeded"}, {"Degraded", "MessagesQuarantined"}}}
 	for what, tt := range map[string]struct {
 		prometheus.Collector
 		look func()
 	}{
 		"gauges":    {g, set},
-		"standings": {s, func() { s.forget(types.NamespacedName{}) }},
-		"brokers":   {b, func() { b.gone(types.NamespacedName{}) }},
-		"demands":   {d, func() { d.mu.Lock(); defer d.mu.Unlock() }},
+		"standings": {s, func() { s.Forget(types.NamespacedName{}) }},
 	} {
 		metrics, looked := make(chan prometheus.Metric), make(chan struct{})
 		go func() {

@@ -1,4 +1,4 @@
-package controllers
+package opmetrics
 
 import (
 	"math/rand/v2"

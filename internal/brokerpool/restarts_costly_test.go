@@ -1,4 +1,4 @@
-package controllers
+package brokerpool
 
 import (
 	"fmt"
@@ -18,7 +18,7 @@ import (
 )
 
 // portAt is that of a Transport whose management API is at a URL.
-func portAt(t *testing.T, b *brokers, transport types.NamespacedName, url string) *snapshotCache {
+func portAt(t *testing.T, b *Pool, transport types.NamespacedName, url string) *Port {
 	t.Helper()
 	login, err := credentials.FromSecret(map[string][]byte{
 		"host": []byte("127.0.0.1"), "username": []byte("user"), "password": []byte("password"), "management_uri": []byte(url),
@@ -26,7 +26,7 @@ func portAt(t *testing.T, b *brokers, transport types.NamespacedName, url string
 	if err != nil {
 		t.Fatal(err)
 	}
-	port, err := b.port(transport, login, "vhost")
+	port, err := b.Port(transport, login, "vhost")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,13 +56,13 @@ func TestTheAPIsOfANamespaceAreAskedOneAfterTheOther(t *testing.T) {
 		rw.WriteHeader(http.StatusUnauthorized)
 	}
 	seen := func(namespace string) int { mu.Lock(); defer mu.Unlock(); return asked[namespace] }
-	b, r := newBrokers(0, 8, nil), newRestarts(time.Minute)
+	b, r := NewPool(0, 8, nil), NewRestartWatch(time.Minute)
 	for i := range 4 { // each at a port of its own
 		for _, namespace := range []string{"hostile", "shop"}[:1+i/3] {
 			server := httptest.NewServer(http.HandlerFunc(serve))
 			t.Cleanup(server.Close)
 			name := types.NamespacedName{Namespace: namespace, Name: strconv.Itoa(i)}
-			r.of(name, portAt(t, b, name, fmt.Sprintf("%s/%s/%d", server.URL, namespace, i)))
+			r.Of(name, portAt(t, b, name, fmt.Sprintf("%s/%s/%d", server.URL, namespace, i)))
 		}
 	}
 	r.tick(t.Context(), time.Now().Add(askEvery))
@@ -87,10 +87,10 @@ func TestAHostIsAskedForOneNamespaceAtATime(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	t.Cleanup(server.Close)
-	b, r := newBrokers(0, 8, nil), newRestarts(time.Minute)
+	b, r := NewPool(0, 8, nil), NewRestartWatch(time.Minute)
 	for i := range 4 {
 		name := types.NamespacedName{Namespace: fmt.Sprint("hostile-", i), Name: "it"}
-		r.of(name, portAt(t, b, name, fmt.Sprint(server.URL, "/", i)))
+		r.Of(name, portAt(t, b, name, fmt.Sprint(server.URL, "/", i)))
 	}
 	r.tick(t.Context(), time.Now().Add(askEvery))
 	<-entered
@@ -103,10 +103,10 @@ func TestAHostIsAskedForOneNamespaceAtATime(t *testing.T) {
 
 func TestAnAPIThatDoesNotAnswerIsAskedLessAndLessOften(t *testing.T) {
 	t.Parallel()
-	m, b, r := newManagement(t), newBrokers(0, 8, nil), newRestarts(10*time.Second)
+	m, b, r := newManagement(t), NewPool(0, 8, nil), NewRestartWatch(10*time.Second)
 	name := types.NamespacedName{Namespace: "shop", Name: "one"}
 	port := portAt(t, b, name, m.URL)
-	r.of(name, port)
+	r.Of(name, port)
 	api := r.all[port.api]
 	ask := func(answers bool) time.Duration {
 		m.down.Store(!answers)

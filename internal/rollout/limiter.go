@@ -1,4 +1,5 @@
-package controllers
+// Package rollout bounds how many worker Deployments an upgrade of the operator rolls out at a time.
+package rollout
 
 import (
 	"context"
@@ -19,28 +20,40 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/ssa"
 	"redrive.dev/redrive/internal/workload"
 )
 
 const (
-	// upgradeAnnotation stands on a Deployment whose last change came from the operator and not from its user. It is no part of
+	// UpgradeAnnotation stands on a Deployment whose last change came from the operator and not from its user. It is no part of
 	// what is wanted, so the next change by the user takes it away.
-	upgradeAnnotation = "redrive.dev/operator-rollout"
-	// defaultRollouts is how many Deployments an upgrade rolls at a time where nothing else is set.
-	defaultRollouts = 10
+	UpgradeAnnotation = "redrive.dev/operator-rollout"
+	// DefaultLimit is how many Deployments an upgrade rolls at a time where nothing else is set.
+	DefaultLimit = 10
 	// settleTime is how soon after their rollout workers that end are taken for broken by it.
 	settleTime = 10 * time.Minute
+	// cacheLag is how late the cache may be, as a rule.
+	cacheLag = 2 * time.Second
+	// writeTimeout is how long the write of a Deployment may take, with the rest of its reconcile.
+	writeTimeout = 2 * time.Minute
 	// callTime is how soon one whose turn it is looks at its Deployments.
 	callTime = time.Minute
 )
 
-// errTurn is in the error of a Deployment that waits for its turn in an upgrade.
-var errTurn = errors.New("rollout queued")
+// ErrQueued is in the error of a Deployment that waits for its turn in an upgrade.
+var ErrQueued = errors.New("rollout queued")
 
-// rolloutLimiter lets an upgrade of the operator roll a few Deployments at a time. Which do is read from the Deployments themselves, so
+// queuedError has a text of its own, and is ErrQueued.
+type queuedError struct{ text string }
+
+func (e *queuedError) Error() string        { return e.text }
+func (e *queuedError) Is(target error) bool { return target == ErrQueued }
+
+func queued(format string, limit int) error { return &queuedError{fmt.Sprintf(format, limit)} }
+
+// Limiter lets an upgrade of the operator roll a few Deployments at a time. Which do is read from the Deployments themselves, so
 // that an operator that takes over goes on where the other ended. It is safe for concurrent use.
-type rolloutLimiter struct {
+type Limiter struct {
 	reader client.Reader
 	limit  int
 
@@ -61,24 +74,27 @@ type begun struct {
 	until time.Time
 }
 
-func newRolloutLimiter(reader client.Reader, limit int) *rolloutLimiter {
-	return &rolloutLimiter{reader: reader, limit: limit, begun: map[types.NamespacedName]begun{}, called: map[types.NamespacedName]time.Time{}}
+// NewLimiter lets an upgrade roll out so many Deployments at a time, which it reads by reader.
+func NewLimiter(reader client.Reader, limit int) *Limiter {
+	return &Limiter{reader: reader, limit: limit, begun: map[types.NamespacedName]begun{}, called: map[types.NamespacedName]time.Time{}}
 }
 
-// turn lets an object be written, or fails with errTurn. Only a Deployment waits, and only for a change that its user did not
+// Begin lets an object be written, or fails with ErrQueued. Only a Deployment waits, and only for a change that its user did not
 // ask for; somebody else's changes are undone at once. done is to be called with what became of the write.
-func (u *rolloutLimiter) turn(ctx context.Context, run *transportRun, current client.Object, form *unstructured.Unstructured) (done func(error), err error) {
+func (u *Limiter) Begin(
+	ctx context.Context, transport types.NamespacedName, asked bool, current client.Object, form *unstructured.Unstructured,
+) (done func(error), err error) {
 	live, ok := current.(*appsv1.Deployment)
 	if !ok {
 		return func(error) {}, nil
 	}
-	transport, name := client.ObjectKeyFromObject(run.transport), client.ObjectKeyFromObject(live)
-	marked := live.Annotations[upgradeAnnotation] != ""
+	name := client.ObjectKeyFromObject(live)
+	marked := live.Annotations[UpgradeAnnotation] != ""
 	switch {
-	case run.asked:
-		u.forget(transport)
+	case asked:
+		u.Forget(transport)
 		return func(error) {}, nil
-	case live.Annotations[stampAnnotation] == form.GetAnnotations()[stampAnnotation]:
+	case live.Annotations[ssa.StampAnnotation] == form.GetAnnotations()[ssa.StampAnnotation]:
 		if marked { // It is on its way as before.
 			markUpgrade(form)
 		}
@@ -88,20 +104,23 @@ func (u *rolloutLimiter) turn(ctx context.Context, run *transportRun, current cl
 		return nil, err
 	}
 	// One that did not come up before is not held against the upgrade: its user's mistake must not keep others waiting.
-	if marked || !overdue(live) {
+	if marked || !IsOverdue(live) {
 		markUpgrade(form)
 	}
 	return func(err error) { u.wrote(name, live.Generation, form.GetGeneration(), err, time.Now()) }, nil
 }
 
+// Limit is how many Deployments an upgrade rolls out at a time.
+func (u *Limiter) Limit() int { return u.limit }
+
 func markUpgrade(form *unstructured.Unstructured) {
 	annotations := form.GetAnnotations()
-	annotations[upgradeAnnotation] = "true"
+	annotations[UpgradeAnnotation] = "true"
 	form.SetAnnotations(annotations)
 }
 
 // enter takes one of the places for a Deployment.
-func (u *rolloutLimiter) enter(ctx context.Context, transport, name types.NamespacedName) error {
+func (u *Limiter) enter(ctx context.Context, transport, name types.NamespacedName) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	now := time.Now()
@@ -112,7 +131,7 @@ func (u *rolloutLimiter) enter(ctx context.Context, transport, name types.Namesp
 	places.taken[transport.Namespace] += 0
 	delete(u.called, transport)
 	if places.free(transport.Namespace) > u.promised(transport.Namespace, places) {
-		u.begun[name] = begun{until: now.Add(reconcileTimeout)}
+		u.begun[name] = begun{until: now.Add(writeTimeout)}
 		u.waiting = slices.DeleteFunc(u.waiting, func(other types.NamespacedName) bool { return other == transport })
 		return nil
 	}
@@ -121,15 +140,15 @@ func (u *rolloutLimiter) enter(ctx context.Context, transport, name types.Namesp
 	}
 	// The texts hold no number that changes while it waits: each would be a write.
 	if places.held(transport.Namespace) >= u.limit {
-		return newDisplayError(errTurn, "rollout queued, current workers keep running: the new pods of %d worker groups do not become ready, "+
+		return queued("rollout queued, current workers keep running: the new pods of %d worker groups do not become ready, "+
 			"and the upgrade continues one group at a time", u.limit)
 	}
-	return newDisplayError(errTurn, "rollout queued, current workers keep running: an upgrade of the operator rolls out at most %d worker groups at a time",
+	return queued("rollout queued, current workers keep running: an upgrade of the operator rolls out at most %d worker groups at a time",
 		u.limit)
 }
 
 // wrote gives the place back where nothing rolls, and else leaves it to the Deployment's own status once the cache shows it.
-func (u *rolloutLimiter) wrote(name types.NamespacedName, before, after int64, err error, now time.Time) {
+func (u *Limiter) wrote(name types.NamespacedName, before, after int64, err error, now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	switch {
@@ -175,7 +194,7 @@ func (p *rolloutSlots) roll(namespace string) {
 }
 
 // places are found without a Deployment that asks for one itself.
-func (u *rolloutLimiter) places(ctx context.Context, but types.NamespacedName, now time.Time) (*rolloutSlots, error) {
+func (u *Limiter) places(ctx context.Context, but types.NamespacedName, now time.Time) (*rolloutSlots, error) {
 	var list appsv1.DeploymentList
 	if err := u.reader.List(ctx, &list, client.HasLabels{workload.TransportLabel}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list the Deployments: %w", err)
@@ -187,10 +206,10 @@ func (u *rolloutLimiter) places(ctx context.Context, but types.NamespacedName, n
 		if written, ok := u.begun[name]; ok && written.generation > 0 && deployment.Generation >= written.generation {
 			delete(u.begun, name)
 		}
-		if _, ok := u.begun[name]; ok || name == but || !upgrading(deployment) {
+		if _, ok := u.begun[name]; ok || name == but || !IsUpgrading(deployment) {
 			continue
 		}
-		if overdue(deployment) {
+		if IsOverdue(deployment) {
 			p.stuck[name.Namespace]++
 			p.taken[name.Namespace]++
 		} else {
@@ -213,7 +232,7 @@ func (u *rolloutLimiter) places(ctx context.Context, but types.NamespacedName, n
 }
 
 // promised is how many places one of a namespace leaves to those that are called and whose namespaces have fewer.
-func (u *rolloutLimiter) promised(namespace string, p *rolloutSlots) (n int) {
+func (u *Limiter) promised(namespace string, p *rolloutSlots) (n int) {
 	for called := range u.called {
 		if p.taken[called.Namespace] < p.taken[namespace] {
 			n++
@@ -224,7 +243,7 @@ func (u *rolloutLimiter) promised(namespace string, p *rolloutSlots) (n int) {
 
 // next are the Transports whose turn it may be: the namespaces share the places, so who belongs to one that has fewer of them goes first,
 // and of these who came first. One that makes no use of it leaves its place until others look by themselves.
-func (u *rolloutLimiter) next(ctx context.Context) []types.NamespacedName {
+func (u *Limiter) next(ctx context.Context) []types.NamespacedName {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if len(u.waiting) == 0 {
@@ -250,7 +269,7 @@ func (u *rolloutLimiter) next(ctx context.Context) []types.NamespacedName {
 }
 
 // first is who of those that wait is called, or negative where there is no place for any.
-func (u *rolloutLimiter) first(p *rolloutSlots) int {
+func (u *Limiter) first(p *rolloutSlots) int {
 	first := -1
 	for i, transport := range u.waiting {
 		fewer := first < 0 || p.taken[transport.Namespace] < p.taken[u.waiting[first].Namespace]
@@ -261,15 +280,16 @@ func (u *rolloutLimiter) first(p *rolloutSlots) int {
 	return first
 }
 
-func (u *rolloutLimiter) forget(transport types.NamespacedName) {
+// Forget drops a Transport that waits or is called.
+func (u *Limiter) Forget(transport types.NamespacedName) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.waiting = slices.DeleteFunc(u.waiting, func(other types.NamespacedName) bool { return other == transport })
 	delete(u.called, transport)
 }
 
-// whenOneEnds calls those who wait when a Deployment gives its place back, or is found not to come up.
-func (u *rolloutLimiter) whenOneEnds() handler.EventHandler {
+// WhenOneEnds calls those who wait when a Deployment gives its place back, or is found not to come up.
+func (u *Limiter) WhenOneEnds() handler.EventHandler {
 	call := func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		for _, name := range u.next(ctx) {
 			queue.Add(reconcile.Request{NamespacedName: name})
@@ -279,27 +299,27 @@ func (u *rolloutLimiter) whenOneEnds() handler.EventHandler {
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 			before, was := e.ObjectOld.(*appsv1.Deployment)
 			after, is := e.ObjectNew.(*appsv1.Deployment)
-			if was && is && upgrading(before) && (!upgrading(after) || overdue(after) && !overdue(before)) {
+			if was && is && IsUpgrading(before) && (!IsUpgrading(after) || IsOverdue(after) && !IsOverdue(before)) {
 				call(ctx, queue)
 			}
 		},
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			if gone, ok := e.Object.(*appsv1.Deployment); ok && upgrading(gone) {
+			if gone, ok := e.Object.(*appsv1.Deployment); ok && IsUpgrading(gone) {
 				call(ctx, queue)
 			}
 		},
 	}
 }
 
-// upgrading is true for a Deployment that has one of the places: the operator changed it, and not all of its pods are new ones
+// IsUpgrading is true for a Deployment that has one of the places: the operator changed it, and not all of its pods are new ones
 // yet, or they became unavailable soon after they were. New pods take the place of old ones that are ready only when they are
 // ready themselves; of workers that were not ready before, such as those of a broker that is down, nobody waits for that.
-func upgrading(deployment *appsv1.Deployment) bool {
-	if deployment.Annotations[upgradeAnnotation] == "" || deployment.Spec.Paused || !deployment.DeletionTimestamp.IsZero() {
+func IsUpgrading(deployment *appsv1.Deployment) bool {
+	if deployment.Annotations[UpgradeAnnotation] == "" || deployment.Spec.Paused || !deployment.DeletionTimestamp.IsZero() {
 		return false
 	}
 	status := deployment.Status
-	if status.ObservedGeneration < deployment.Generation || status.UpdatedReplicas < replicas(deployment) || status.Replicas > status.UpdatedReplicas {
+	if status.ObservedGeneration < deployment.Generation || status.UpdatedReplicas < workload.Replicas(deployment) || status.Replicas > status.UpdatedReplicas {
 		return true
 	}
 	available, progressing := conditionOf(deployment, appsv1.DeploymentAvailable), conditionOf(deployment, appsv1.DeploymentProgressing)
@@ -310,9 +330,9 @@ func upgrading(deployment *appsv1.Deployment) bool {
 	return after > 0 && after < settleTime
 }
 
-// overdue is true for a Deployment whose pods do not come up within its deadline, ten minutes by default, or that went down soon
+// IsOverdue is true for a Deployment whose pods do not come up within its deadline, ten minutes by default, or that went down soon
 // after an upgrade.
-func overdue(deployment *appsv1.Deployment) bool {
+func IsOverdue(deployment *appsv1.Deployment) bool {
 	status := deployment.Status
 	if status.ObservedGeneration < deployment.Generation {
 		return false // What its status says is about what it was before.
@@ -321,7 +341,7 @@ func overdue(deployment *appsv1.Deployment) bool {
 	if progressing != nil && progressing.Status == corev1.ConditionFalse {
 		return true
 	}
-	return upgrading(deployment) && status.UpdatedReplicas >= replicas(deployment) && available != nil && available.Status == corev1.ConditionFalse
+	return IsUpgrading(deployment) && status.UpdatedReplicas >= workload.Replicas(deployment) && available != nil && available.Status == corev1.ConditionFalse
 }
 
 func conditionOf(deployment *appsv1.Deployment, kind appsv1.DeploymentConditionType) *appsv1.DeploymentCondition {
@@ -331,27 +351,4 @@ func conditionOf(deployment *appsv1.Deployment, kind appsv1.DeploymentConditionT
 		}
 	}
 	return nil
-}
-
-// askedAnew is true where the user has changed the Transport since its workers were last brought to what it asks for. A status
-// of an earlier build does not say so, and then its last look counts.
-func askedAnew(t *v1alpha1.Transport) bool {
-	carried := t.Status.WorkersGeneration
-	if carried == 0 {
-		carried = t.Status.ObservedGeneration
-	}
-	return carried != t.Generation
-}
-
-// warnOfUpgrade tells of workers that an upgrade has changed and that do not come up.
-func (run *transportRun) warnOfUpgrade(limit int) {
-	for i := range run.transport.Spec.Workers {
-		worker := run.transport.Spec.Workers[i].Name
-		live := run.live.deployments[workload.Name(run.transport, worker)]
-		if live != nil && upgrading(live) && overdue(live) {
-			run.warnings = append(run.warnings, fmt.Sprintf(
-				"worker %q: its new pods do not become ready since the operator was upgraded; with %d such worker groups the upgrade continues one group at a time",
-				worker, limit))
-		}
-	}
 }

@@ -1,4 +1,4 @@
-package controllers
+package brokerpool
 
 import (
 	"context"
@@ -21,16 +21,16 @@ const (
 	askFor = 10 * time.Second
 )
 
-// restarts notices that a management API answers again after it had not, and lets its Transports be looked at soon after that: lanes may
+// RestartWatch notices that a management API answers again after it had not, and lets its Transports be looked at soon after that: lanes may
 // stand still since. One question for each API serves all its Transports. A question may cost much, as a handshake does where somebody has made the
 // certificates for that: those for the Transports of one namespace go one after the other, with pauses in between, and those to one host and port one
 // at a time. It is safe for concurrent use.
-type restarts struct {
+type RestartWatch struct {
 	// slowest is how seldom an API is asked that does not answer.
 	slowest time.Duration
 
 	mu sync.Mutex
-	// all APIs by snapshotCache.api: behind one host and port may be the servers of several teams.
+	// all APIs by Port.api: behind one host and port may be the servers of several teams.
 	all map[string]*restart
 	// walking are the namespaces that ask at the moment.
 	walking map[string]bool
@@ -39,7 +39,7 @@ type restarts struct {
 // restart is what is known of one management API.
 type restart struct {
 	// port is one of those that lead to it.
-	port *snapshotCache
+	port *Port
 	// transports that are on it.
 	transports map[types.NamespacedName]bool
 	// asked is when it was asked last, pause how long it is left alone after that, and asking is true while it is asked.
@@ -53,13 +53,14 @@ type restart struct {
 	look time.Time
 }
 
-func newRestarts(poll time.Duration) *restarts {
-	return &restarts{slowest: min(max(askEvery, poll), askSeldom), all: map[string]*restart{}, walking: map[string]bool{}}
+// NewRestartWatch asks an API that does not answer no less often than Transports are polled.
+func NewRestartWatch(poll time.Duration) *RestartWatch {
+	return &RestartWatch{slowest: min(max(askEvery, poll), askSeldom), all: map[string]*restart{}, walking: map[string]bool{}}
 }
 
-// of is when the broker of a Transport was found to be started again; zero where that is not known. From now on the Transport is looked
+// Of is when the broker of a Transport was found to be started again; zero where that is not known. From now on the Transport is looked
 // at when it is.
-func (r *restarts) of(name types.NamespacedName, port *snapshotCache) time.Time {
+func (r *RestartWatch) Of(name types.NamespacedName, port *Port) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	api := r.all[port.api]
@@ -75,14 +76,14 @@ func (r *restarts) of(name types.NamespacedName, port *snapshotCache) time.Time 
 	return api.restarted
 }
 
-// forget a Transport that is gone.
-func (r *restarts) forget(name types.NamespacedName) {
+// Forget a Transport that is gone.
+func (r *RestartWatch) Forget(name types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.leave(name)
 }
 
-func (r *restarts) leave(name types.NamespacedName) {
+func (r *RestartWatch) leave(name types.NamespacedName) {
 	for at, api := range r.all {
 		if delete(api.transports, name); len(api.transports) == 0 {
 			delete(r.all, at)
@@ -90,8 +91,8 @@ func (r *restarts) leave(name types.NamespacedName) {
 	}
 }
 
-// watch asks until ctx ends, and puts the Transports that are to be looked at into a queue.
-func (r *restarts) watch(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+// Watch asks until ctx ends, and puts the Transports that are to be looked at into a queue.
+func (r *RestartWatch) Watch(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	go func() {
 		tick := time.NewTicker(askEvery / 2)
 		defer tick.Stop()
@@ -110,7 +111,7 @@ func (r *restarts) watch(ctx context.Context, queue workqueue.TypedRateLimitingI
 }
 
 // tick has those asked whose turn it is, and gives the Transports that are to be looked at now.
-func (r *restarts) tick(ctx context.Context, now time.Time) (looks []types.NamespacedName) {
+func (r *RestartWatch) tick(ctx context.Context, now time.Time) (looks []types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, api := range r.all {
@@ -133,7 +134,7 @@ func (r *restarts) tick(ctx context.Context, now time.Time) (looks []types.Names
 
 // walk asks, one after the other, the APIs of the Transports of a namespace whose turn it is as of now. One that other namespaces are on, too, is asked
 // by the first of them that comes to it. After each it rests, so that a namespace takes a fifth of a processor at most.
-func (r *restarts) walk(ctx context.Context, namespace string, now time.Time) {
+func (r *RestartWatch) walk(ctx context.Context, namespace string, now time.Time) {
 	for api, port := r.next(namespace, now); api != nil; api, port = r.next(namespace, now) {
 		took := r.ask(ctx, api, port)
 		select {
@@ -144,7 +145,7 @@ func (r *restarts) walk(ctx context.Context, namespace string, now time.Time) {
 }
 
 // next is the API that a namespace asks next, the one that was not asked for the longest; nil where it is nobody's turn.
-func (r *restarts) next(namespace string, now time.Time) (*restart, *snapshotCache) {
+func (r *RestartWatch) next(namespace string, now time.Time) (*restart, *Port) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var first *restart
@@ -181,10 +182,10 @@ func (a *restart) plan(now time.Time) {
 }
 
 // ask once whether an API answers, and tell how long that took.
-func (r *restarts) ask(ctx context.Context, api *restart, port *snapshotCache) (took time.Duration) {
+func (r *RestartWatch) ask(ctx context.Context, api *restart, port *Port) (took time.Duration) {
 	select {
-	case port.line.asks <- struct{}{}:
-		defer func() { <-port.line.asks }()
+	case port.queue.pings <- struct{}{}:
+		defer func() { <-port.queue.pings }()
 	case <-ctx.Done():
 		return 0
 	}

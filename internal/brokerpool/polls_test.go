@@ -1,4 +1,4 @@
-package controllers
+package brokerpool
 
 import (
 	"testing"
@@ -10,11 +10,11 @@ import (
 func TestTransportsOfOneVhostAreLookedAtTogether(t *testing.T) {
 	const interval = time.Minute
 	one, other := &v1alpha1.BrokerIdentity{Cluster: "rabbit", VHost: "one"}, &v1alpha1.BrokerIdentity{Cluster: "rabbit", VHost: "other"}
-	p, now := newPollSchedule(), time.Now()
+	p, now := NewPollSchedule(), time.Now()
 	// They come at any time, since they were made or changed at any time.
-	due := now.Add(p.next(one, now, interval))
+	due := now.Add(p.Next(one, now, interval))
 	for _, later := range []time.Duration{time.Second, 20 * time.Second, 50 * time.Second} {
-		if got := now.Add(later).Add(p.next(one, now.Add(later), interval)); !got.Equal(due) {
+		if got := now.Add(later).Add(p.Next(one, now.Add(later), interval)); !got.Equal(due) {
 			t.Errorf("after %s the next look is at %s, not at %s", later, got, due)
 		}
 	}
@@ -22,13 +22,13 @@ func TestTransportsOfOneVhostAreLookedAtTogether(t *testing.T) {
 		t.Errorf("the next look is in %s", wait)
 	}
 	// The first one of the next round decides for all.
-	next := due.Add(p.next(one, due, interval))
-	if got := due.Add(time.Second).Add(p.next(one, due.Add(time.Second), interval)); !got.Equal(next) || !next.After(due) {
+	next := due.Add(p.Next(one, due, interval))
+	if got := due.Add(time.Second).Add(p.Next(one, due.Add(time.Second), interval)); !got.Equal(next) || !next.After(due) {
 		t.Errorf("the round after is at %s and %s", next, got)
 	}
 	apart := 0
 	for range 20 {
-		if p.next(other, now, interval) != p.next(one, now, interval) {
+		if p.Next(other, now, interval) != p.Next(one, now, interval) {
 			apart++
 		}
 		now = now.Add(2 * interval)
@@ -36,10 +36,10 @@ func TestTransportsOfOneVhostAreLookedAtTogether(t *testing.T) {
 	if apart < 15 {
 		t.Errorf("vhosts keep apart in %d of 20 rounds", apart)
 	}
-	if p.next(nil, now, interval) == 0 {
+	if p.Next(nil, now, interval) == 0 {
 		t.Error("a Transport that reached no broker yet is not looked at again")
 	}
-	p.next(one, now.Add(time.Hour), interval)
+	p.Next(one, now.Add(time.Hour), interval)
 	if len(p.due) != 1 {
 		t.Errorf("%d vhosts are remembered, of which one is used", len(p.due))
 	}

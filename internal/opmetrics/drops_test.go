@@ -1,4 +1,4 @@
-package controllers
+package opmetrics
 
 import (
 	"math/rand/v2"
@@ -105,14 +105,14 @@ func TestNoMoreMessagesCountThanWereDropped(t *testing.T) {
 }
 
 func TestOnlyFailureQueuesWithABoundAreTold(t *testing.T) {
-	d, name, now := newDropEstimator(), types.NamespacedName{Namespace: "shop", Name: "async"}, time.Now()
+	d, name, now := NewDrops(), types.NamespacedName{Namespace: "shop", Name: "async"}, time.Now()
 	look := func(bound *int64, queue string, published int64, messages *int64) map[string]float64 {
 		now = now.Add(minDampInterval)
-		d.set(name, bound, []apply.QueueCount{
+		d.Set(name, bound, []apply.QueueCount{
 			{Name: queue, Role: topology.RoleFailure, Published: published, Messages: messages},
 			{Name: "test", Role: topology.RoleWork, Published: 2 * published, Messages: messages},
 		}, now)
-		return told(t, d.total)
+		return told(t, d.Total)
 	}
 	bound, full := new(int64(10)), new(int64(10))
 	check := func(what string, got map[string]float64, queue string, want float64) {
@@ -133,8 +133,8 @@ func TestOnlyFailureQueuesWithABoundAreTold(t *testing.T) {
 	check("statistics missing", look(bound, "async.failed", 0, nil), "async.failed", 20)
 	check("counted anew", look(bound, "async.failed", 0, full), "async.failed", 20)
 	check("another queue", look(bound, "graves", 50, full), "graves", 0)
-	if d.forget(name); len(told(t, d.total)) != 0 {
-		t.Errorf("%v is told of a Transport that is gone", told(t, d.total))
+	if d.Forget(name); len(told(t, d.Total)) != 0 {
+		t.Errorf("%v is told of a Transport that is gone", told(t, d.Total))
 	}
 }
 

@@ -1,4 +1,5 @@
-package controllers
+// Package opmetrics holds the operator's own Prometheus metrics of Transports: their queues, what failure queues drop, and their conditions.
+package opmetrics
 
 import (
 	"errors"
@@ -17,12 +18,12 @@ import (
 
 // Labels of all that is told of a Transport.
 const (
-	labelNamespace = "namespace"
-	labelTransport = "transport"
+	LabelNamespace = "namespace"
+	LabelTransport = "transport"
 )
 
-// queueCollector are the counts of all queues as they were last seen. It is a prometheus.Collector.
-type queueCollector struct {
+// Queues are the counts of all queues as they were last seen. It is a prometheus.Collector.
+type Queues struct {
 	messages, ready, unacked, expired, consumers, oldest *prometheus.Desc
 
 	mu     sync.Mutex
@@ -38,11 +39,12 @@ type queueGauge struct {
 	oldest  time.Duration
 }
 
-func newQueueCollector() *queueCollector {
+// NewQueues returns a collector that knows no queue yet.
+func NewQueues() *Queues {
 	desc := func(name, help string) *prometheus.Desc {
-		return prometheus.NewDesc(name, help, []string{labelNamespace, labelTransport, "queue", "role"}, nil)
+		return prometheus.NewDesc(name, help, []string{LabelNamespace, LabelTransport, "queue", "role"}, nil)
 	}
-	return &queueCollector{
+	return &Queues{
 		messages:  desc("redrive_queue_messages", "Messages in a queue, in any state, when the operator last looked."),
 		ready:     desc("redrive_queue_ready_messages", "Messages that can be delivered; in a lane, those that wait for its delay to pass."),
 		unacked:   desc("redrive_queue_unacked_messages", "Messages that consumers have and have not settled."),
@@ -53,8 +55,8 @@ func newQueueCollector() *queueCollector {
 	}
 }
 
-// register makes a registry collect metrics. A process that sets up a second manager has the second one's collected.
-func register(registry prometheus.Registerer, collectors ...prometheus.Collector) error {
+// Register makes a registry collect metrics. A process that sets up a second manager has the second one's collected.
+func Register(registry prometheus.Registerer, collectors ...prometheus.Collector) error {
 	for _, collector := range collectors {
 		err := registry.Register(collector)
 		if taken, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
@@ -68,9 +70,9 @@ func register(registry prometheus.Registerer, collectors ...prometheus.Collector
 	return nil
 }
 
-// set takes a look at the queues of a Transport. Of a queue that is told twice the first counts: a registry refuses to serve any metric, of all
+// Set takes a look at the queues of a Transport. Of a queue that is told twice the first counts: a registry refuses to serve any metric, of all
 // Transports, where two have the same labels.
-func (g *queueCollector) set(name types.NamespacedName, queues []apply.QueueCount, now time.Time) {
+func (g *Queues) Set(name types.NamespacedName, queues []apply.QueueCount, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	backlogs := map[string]*backlog{}
@@ -95,8 +97,8 @@ func (g *queueCollector) set(name types.NamespacedName, queues []apply.QueueCoun
 	g.queues[name] = seen
 }
 
-// inHand are the queues of which consumers had messages at the last look.
-func (g *queueCollector) inHand(name types.NamespacedName) map[string]bool {
+// Unacked are the queues of which consumers had messages at the last look.
+func (g *Queues) Unacked(name types.NamespacedName) map[string]bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	queues := map[string]bool{}
@@ -108,14 +110,15 @@ func (g *queueCollector) inHand(name types.NamespacedName) map[string]bool {
 	return queues
 }
 
-func (g *queueCollector) forget(name types.NamespacedName) {
+// Forget drops the queues of a Transport.
+func (g *Queues) Forget(name types.NamespacedName) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.queues, name)
 }
 
 // Describe implements prometheus.Collector.
-func (g *queueCollector) Describe(descs chan<- *prometheus.Desc) {
+func (g *Queues) Describe(descs chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{g.messages, g.ready, g.unacked, g.expired, g.consumers, g.oldest} {
 		descs <- desc
 	}
@@ -139,7 +142,7 @@ func (m queueMetric) Write(into *dto.Metric) error {
 }
 
 // Collect implements prometheus.Collector. It sends without the lock: the registry takes as long as it likes, and looks would wait for it.
-func (g *queueCollector) Collect(metrics chan<- prometheus.Metric) {
+func (g *Queues) Collect(metrics chan<- prometheus.Metric) {
 	g.mu.Lock()
 	all := maps.Clone(g.queues) // nobody changes what set has put there
 	g.mu.Unlock()
@@ -151,7 +154,7 @@ func (g *queueCollector) Collect(metrics chan<- prometheus.Metric) {
 }
 
 // tell sends the numbers of one queue.
-func (g *queueCollector) tell(metrics chan<- prometheus.Metric, name types.NamespacedName, queue queueGauge) {
+func (g *Queues) tell(metrics chan<- prometheus.Metric, name types.NamespacedName, queue queueGauge) {
 	labels := prometheus.MakeLabelPairs(g.messages, []string{name.Namespace, name.Name, queue.Name, string(queue.Role)})
 	tell := func(desc *prometheus.Desc, value float64) { metrics <- queueMetric{desc, labels, value} }
 	tell(g.consumers, float64(queue.Consumers))

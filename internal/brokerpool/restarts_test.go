@@ -1,4 +1,4 @@
-package controllers
+package brokerpool
 
 import (
 	"slices"
@@ -12,7 +12,7 @@ import (
 )
 
 // awaitAnswer lets all management APIs be asked, and waits until they are found to be silent or not.
-func awaitAnswer(t *testing.T, r *restarts, at string, silent bool) {
+func awaitAnswer(t *testing.T, r *RestartWatch, at string, silent bool) {
 	t.Helper()
 	testtransport.Eventually(t, "the management API to be asked", func() bool {
 		r.tick(t.Context(), time.Now().Add(askEvery))
@@ -24,24 +24,24 @@ func awaitAnswer(t *testing.T, r *restarts, at string, silent bool) {
 
 func TestTheTransportsOfABrokerThatAnswersAgainAreLookedAt(t *testing.T) {
 	t.Parallel()
-	m, b, r := newManagement(t), newBrokers(0, 8, nil), newRestarts(time.Minute)
+	m, b, r := newManagement(t), NewPool(0, 8, nil), NewRestartWatch(time.Minute)
 	other := newManagement(t).port(t, b, "password")
 	port, one, two := m.port(t, b, "password"), types.NamespacedName{Name: "one"}, types.NamespacedName{Name: "two"}
 	for _, name := range []types.NamespacedName{one, two} {
-		if restarted := r.of(name, port); !restarted.IsZero() {
+		if restarted := r.Of(name, port); !restarted.IsZero() {
 			t.Errorf("started again at %s", restarted)
 		}
 	}
-	r.of(types.NamespacedName{Name: "elsewhere"}, other)
+	r.Of(types.NamespacedName{Name: "elsewhere"}, other)
 	awaitAnswer(t, r, port.api, false)
 	m.down.Store(true)
 	awaitAnswer(t, r, port.api, true)
-	if looks := r.tick(t.Context(), time.Now()); len(looks) > 0 || !r.of(one, port).IsZero() {
+	if looks := r.tick(t.Context(), time.Now()); len(looks) > 0 || !r.Of(one, port).IsZero() {
 		t.Errorf("while it is silent %v are looked at", looks)
 	}
 	m.down.Store(false)
 	awaitAnswer(t, r, port.api, false)
-	restarted := r.of(one, port)
+	restarted := r.Of(one, port)
 	if restarted.IsZero() {
 		t.Fatal("that it answers again is not known")
 	}
@@ -62,14 +62,14 @@ func TestTheTransportsOfABrokerThatAnswersAgainAreLookedAt(t *testing.T) {
 }
 
 func TestATransportThatMovesIsOfItsNewBrokerOnly(t *testing.T) {
-	b, r, name := newBrokers(0, 8, nil), newRestarts(time.Minute), types.NamespacedName{Name: "one"}
+	b, r, name := NewPool(0, 8, nil), NewRestartWatch(time.Minute), types.NamespacedName{Name: "one"}
 	first, second := newManagement(t).port(t, b, "password"), newManagement(t).port(t, b, "password")
-	r.of(name, first)
-	r.of(name, second)
+	r.Of(name, first)
+	r.Of(name, second)
 	if len(r.all) != 1 || r.all[second.api] == nil || !r.all[second.api].transports[name] {
 		t.Errorf("it is of %v", r.all)
 	}
-	r.forget(name)
+	r.Forget(name)
 	if len(r.all) > 0 {
 		t.Errorf("when it is gone, it is of %v", r.all)
 	}
@@ -78,16 +78,16 @@ func TestATransportThatMovesIsOfItsNewBrokerOnly(t *testing.T) {
 // What was silent for long is left alone for as long, but not when it answers again.
 func TestABrokerThatAnswersAgainIsObservedAtOnce(t *testing.T) {
 	t.Parallel()
-	m, b, r := newManagement(t), newBrokers(0, 8, nil), newRestarts(time.Minute)
+	m, b, r := newManagement(t), NewPool(0, 8, nil), NewRestartWatch(time.Minute)
 	port := m.port(t, b, "password")
-	r.of(types.NamespacedName{Name: "one"}, port)
+	r.Of(types.NamespacedName{Name: "one"}, port)
 	m.down.Store(true)
 	awaitAnswer(t, r, port.api, true)
-	if _, err := port.of("shop/async", time.Hour).Observe(t.Context()); err == nil {
+	if _, err := port.View("shop/async", time.Hour).Observe(t.Context()); err == nil {
 		t.Fatal("a broker that is down was observed")
 	}
 	port.rest = time.Hour
 	m.down.Store(false)
 	awaitAnswer(t, r, port.api, false)
-	observe(t, port.of("shop/async", time.Hour))
+	observe(t, port.View("shop/async", time.Hour))
 }

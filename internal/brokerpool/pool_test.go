@@ -1,4 +1,4 @@
-package controllers
+package brokerpool
 
 import (
 	"context"
@@ -62,7 +62,7 @@ func newManagement(t *testing.T) *management {
 	return m
 }
 
-func (m *management) port(t *testing.T, b *brokers, password string) *snapshotCache {
+func (m *management) port(t *testing.T, b *Pool, password string) *Port {
 	t.Helper()
 	login, err := credentials.FromSecret(map[string][]byte{
 		"host": []byte("127.0.0.1"), "username": []byte("user"), "password": []byte(password), "management_uri": []byte(m.URL),
@@ -70,7 +70,7 @@ func (m *management) port(t *testing.T, b *brokers, password string) *snapshotCa
 	if err != nil {
 		t.Fatal(err)
 	}
-	port, err := b.port(types.NamespacedName{Namespace: "shop", Name: m.URL + password}, login, "vhost")
+	port, err := b.Port(types.NamespacedName{Namespace: "shop", Name: m.URL + password}, login, "vhost")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,10 +78,10 @@ func (m *management) port(t *testing.T, b *brokers, password string) *snapshotCa
 }
 
 func TestTransportsOfOneVhostShareASnapshot(t *testing.T) {
-	m, b := newManagement(t), newBrokers(time.Hour, 8, nil)
+	m, b := newManagement(t), NewPool(time.Hour, 8, nil)
 	var all sync.WaitGroup
 	for range 8 {
-		port := m.port(t, b, "password").of("shop/async", time.Hour)
+		port := m.port(t, b, "password").View("shop/async", time.Hour)
 		all.Go(func() {
 			if observed, err := port.Observe(t.Context()); err != nil || observed.Cluster != "rabbit@test" {
 				t.Errorf("observed %q, %v", observed.Cluster, err)
@@ -96,7 +96,7 @@ func TestTransportsOfOneVhostShareASnapshot(t *testing.T) {
 
 // Each password that a Secret ever had kept a client for ten minutes, with certificates of a megabyte: 221 of them ended the operator.
 func TestATransportHasOneClientWhateverItsSecretHad(t *testing.T) {
-	m, b := newManagement(t), newBrokers(time.Hour, 8, nil)
+	m, b := newManagement(t), NewPool(time.Hour, 8, nil)
 	of := func(transport, password string) {
 		t.Helper()
 		login, err := credentials.FromSecret(map[string][]byte{
@@ -105,7 +105,7 @@ func TestATransportHasOneClientWhateverItsSecretHad(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := b.port(types.NamespacedName{Namespace: "shop", Name: transport}, login, "vhost"); err != nil {
+		if _, err := b.Port(types.NamespacedName{Namespace: "shop", Name: transport}, login, "vhost"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -122,26 +122,26 @@ func TestATransportHasOneClientWhateverItsSecretHad(t *testing.T) {
 	}
 	name := types.NamespacedName{Namespace: "shop", Name: "gone"}
 	of(name.Name, "9")
-	of(adminOf(name).Name, "admin")
-	if b.gone(name); len(b.ports) != 1 || len(b.used) != 2 {
+	of(name.Name+"/admin", "admin")
+	if b.Forget(name, types.NamespacedName{Namespace: "shop", Name: "gone/admin"}); len(b.ports) != 1 || len(b.used) != 2 {
 		t.Errorf("%d clients and %d users, want the one that two others use", len(b.ports), len(b.used))
 	}
 	for _, port := range b.ports {
 		port.asked = port.asked.Add(-2 * keepBroker)
 	}
-	if b.forget(time.Now()); len(b.ports) != 0 || len(b.used) != 0 || len(b.lines) != 0 {
-		t.Errorf("%d clients, %d users and %d lines, want none of those that nobody asked for", len(b.ports), len(b.used), len(b.lines))
+	if b.prune(time.Now()); len(b.ports) != 0 || len(b.used) != 0 || len(b.queues) != 0 {
+		t.Errorf("%d clients, %d users and %d lines, want none of those that nobody asked for", len(b.ports), len(b.used), len(b.queues))
 	}
 }
 
 func TestTheCertificatesOfANamespaceAreBounded(t *testing.T) {
-	m, b := newManagement(t), newBrokers(time.Hour, 8, nil)
+	m, b := newManagement(t), NewPool(time.Hour, 8, nil)
 	port := func(namespace string, i int) {
 		t.Helper()
 		login := credentials.Credentials{
 			Host: "127.0.0.1", Port: 1, Username: "user", Password: strconv.Itoa(i) + namespace, CA: make([]byte, maxCertificates/8),
 		}
-		if _, err := b.port(types.NamespacedName{Namespace: namespace, Name: strconv.Itoa(i)}, login, m.URL); err != nil {
+		if _, err := b.Port(types.NamespacedName{Namespace: namespace, Name: strconv.Itoa(i)}, login, m.URL); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -160,7 +160,7 @@ func TestTheCertificatesOfANamespaceAreBounded(t *testing.T) {
 }
 
 func TestOneManagementAPIHasOneLineWhateverThePath(t *testing.T) {
-	m, b := newManagement(t), newBrokers(time.Hour, 8, nil)
+	m, b := newManagement(t), NewPool(time.Hour, 8, nil)
 	for _, path := range []string{"", "/a", "/b"} {
 		login, err := credentials.FromSecret(map[string][]byte{
 			"host": []byte("127.0.0.1"), "username": []byte("user"), "password": []byte("password"), "management_uri": []byte(m.URL + path),
@@ -168,32 +168,32 @@ func TestOneManagementAPIHasOneLineWhateverThePath(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := b.port(types.NamespacedName{Namespace: "shop", Name: "async" + path}, login, "vhost"); err != nil {
+		if _, err := b.Port(types.NamespacedName{Namespace: "shop", Name: "async" + path}, login, "vhost"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if len(b.ports) != 3 || len(b.lines) != 1 || b.lines[strings.TrimPrefix(m.URL, "http://")] == nil {
-		t.Errorf("%d clients, and the lines %v", len(b.ports), b.lines)
+	if len(b.ports) != 3 || len(b.queues) != 1 || b.queues[strings.TrimPrefix(m.URL, "http://")] == nil {
+		t.Errorf("%d clients, and the lines %v", len(b.ports), b.queues)
 	}
 }
 
 func TestASnapshotIsTakenAnewWhere(t *testing.T) {
 	tests := map[string]struct {
 		age   time.Duration
-		then  func(*testing.T, *management, *brokers)
+		then  func(*testing.T, *management, *Pool)
 		total int64
 	}{
 		"the Transport has written": {
 			age: time.Hour,
-			then: func(t *testing.T, m *management, b *brokers) {
-				write(t, m.port(t, b, "password").of("shop/async", time.Hour))
+			then: func(t *testing.T, m *management, b *Pool) {
+				write(t, m.port(t, b, "password").View("shop/async", time.Hour))
 			},
 			total: 2,
 		},
 		"another Transport has written, it is not": {
 			age: time.Hour,
-			then: func(t *testing.T, m *management, b *brokers) {
-				write(t, m.port(t, b, "password").of("shop/other", time.Hour))
+			then: func(t *testing.T, m *management, b *Pool) {
+				write(t, m.port(t, b, "password").View("shop/other", time.Hour))
 			},
 			total: 1,
 		},
@@ -202,12 +202,12 @@ func TestASnapshotIsTakenAnewWhere(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			m, b := newManagement(t), newBrokers(tt.age, 8, nil)
-			observe(t, m.port(t, b, "password").of("shop/async", time.Hour))
+			m, b := newManagement(t), NewPool(tt.age, 8, nil)
+			observe(t, m.port(t, b, "password").View("shop/async", time.Hour))
 			if tt.then != nil {
 				tt.then(t, m, b)
 			}
-			observe(t, m.port(t, b, "password").of("shop/async", time.Hour))
+			observe(t, m.port(t, b, "password").View("shop/async", time.Hour))
 			if got := m.snapshots.Load(); got != tt.total {
 				t.Errorf("%d snapshots, want %d", got, tt.total)
 			}
@@ -216,20 +216,20 @@ func TestASnapshotIsTakenAnewWhere(t *testing.T) {
 }
 
 func TestAnotherPasswordIsAnotherClient(t *testing.T) {
-	m, b := newManagement(t), newBrokers(time.Hour, 8, nil)
+	m, b := newManagement(t), NewPool(time.Hour, 8, nil)
 	if m.port(t, b, "old") == m.port(t, b, "new") {
 		t.Error("the client of the old password serves the new one")
 	}
-	b.forget(time.Now().Add(2 * keepBroker))
+	b.prune(time.Now().Add(2 * keepBroker))
 	if len(b.ports) > 0 {
 		t.Error("clients that nobody asks for are kept")
 	}
 }
 
 func TestNobodyWaitsForABrokerThatIsKnownToBeSilent(t *testing.T) {
-	m, b := newManagement(t), newBrokers(0, 8, nil)
+	m, b := newManagement(t), NewPool(0, 8, nil)
 	m.down.Store(true)
-	port := m.port(t, b, "password").of("shop/async", time.Hour)
+	port := m.port(t, b, "password").View("shop/async", time.Hour)
 	if _, err := port.Observe(t.Context()); !errors.Is(err, broker.ErrUnreachable) {
 		t.Fatalf("a broker that is down was observed: %v", err)
 	}
@@ -255,9 +255,9 @@ func TestNobodyWaitsForABrokerThatIsKnownToBeSilent(t *testing.T) {
 
 // Else a few hundred that wait for nothing would do so at all times.
 func TestABrokerThatKeptEverybodyWaitingIsLeftAloneForAsLong(t *testing.T) {
-	m, b := newManagement(t), newBrokers(0, 8, nil)
+	m, b := newManagement(t), NewPool(0, 8, nil)
 	m.down.Store(true)
-	port := m.port(t, b, "password").of("shop/async", 0)
+	port := m.port(t, b, "password").View("shop/async", 0)
 	m.gate.Lock()
 	time.AfterFunc(promptly+200*time.Millisecond, m.gate.Unlock)
 	for range 10 {
@@ -269,13 +269,13 @@ func TestABrokerThatKeptEverybodyWaitingIsLeftAloneForAsLong(t *testing.T) {
 		t.Errorf("it was asked %d times in a row", got)
 	}
 	m.down.Store(false)
-	port.silent = time.Now().Add(-time.Hour)
+	port.unreachableAt = time.Now().Add(-time.Hour)
 	observe(t, port)
 }
 
 func TestWhoRunsOutOfTimeDoesNotMakeTheBrokerSilentForOthers(t *testing.T) {
-	m, b := newManagement(t), newBrokers(time.Hour, 8, nil)
-	port := m.port(t, b, "password").of("shop/async", time.Hour)
+	m, b := newManagement(t), NewPool(time.Hour, 8, nil)
+	port := m.port(t, b, "password").View("shop/async", time.Hour)
 	m.gate.Lock()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -287,11 +287,11 @@ func TestWhoRunsOutOfTimeDoesNotMakeTheBrokerSilentForOthers(t *testing.T) {
 }
 
 func TestWhoNeedsToKnowHowItIsNowGetsAFreshSnapshot(t *testing.T) {
-	m, b := newManagement(t), newBrokers(time.Hour, 8, nil)
+	m, b := newManagement(t), NewPool(time.Hour, 8, nil)
 	port := m.port(t, b, "password")
-	observe(t, port.of("shop/async", time.Hour))
-	observe(t, port.of("shop/async", 0))
-	observe(t, port.of("shop/async", time.Hour))
+	observe(t, port.View("shop/async", time.Hour))
+	observe(t, port.View("shop/async", 0))
+	observe(t, port.View("shop/async", time.Hour))
 	if got := m.snapshots.Load(); got != 2 {
 		t.Errorf("%d snapshots, want the first one and the fresh one", got)
 	}
@@ -299,9 +299,9 @@ func TestWhoNeedsToKnowHowItIsNowGetsAFreshSnapshot(t *testing.T) {
 
 // What a Transport does not see yet of what others wrote is told, so that it can look again.
 func TestASnapshotThatMayLackWhatOthersWroteSaysSo(t *testing.T) {
-	m, b := newManagement(t), newBrokers(time.Hour, 8, nil)
+	m, b := newManagement(t), NewPool(time.Hour, 8, nil)
 	port := m.port(t, b, "password")
-	own, other := port.of("shop/async", time.Hour), port.of("shop/other", time.Hour)
+	own, other := port.View("shop/async", time.Hour), port.View("shop/other", time.Hour)
 	observe(t, own)
 	if own.behind {
 		t.Error("a new snapshot is said to lack something")

@@ -1,4 +1,4 @@
-package controllers
+package opmetrics
 
 import (
 	"sync"
@@ -15,28 +15,29 @@ import (
 // 5 s old, each by itself.
 const minDampInterval = 10 * time.Second
 
-// dropEstimator counts the messages that failure queues with a bound have dropped. It is safe for concurrent use.
-type dropEstimator struct {
-	total *prometheus.CounterVec
+// Drops counts the messages that failure queues with a bound have dropped. It is safe for concurrent use.
+type Drops struct {
+	Total *prometheus.CounterVec
 
 	mu     sync.Mutex
 	queues map[types.NamespacedName]*bounded
 }
 
-func newDropEstimator() *dropEstimator {
-	return &dropEstimator{
-		total: prometheus.NewCounterVec(prometheus.CounterOpts{
+// NewDrops returns an estimator that knows no queue yet.
+func NewDrops() *Drops {
+	return &Drops{
+		Total: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "redrive_failure_dropped_messages_total",
 			Help: "Messages that RabbitMQ dropped from a failure queue because of its bound, failure.dropOldestAfter, at least.",
-		}, []string{labelNamespace, labelTransport, "queue"}),
+		}, []string{LabelNamespace, LabelTransport, "queue"}),
 		queues: map[types.NamespacedName]*bounded{},
 	}
 }
 
-// set takes a look at the queues of a Transport into account. Where the bound is nil nothing is counted, and nothing told.
-func (d *dropEstimator) set(name types.NamespacedName, bound *int64, queues []apply.QueueCount, now time.Time) {
+// Set takes a look at the queues of a Transport into account. Where the bound is nil nothing is counted, and nothing told.
+func (d *Drops) Set(name types.NamespacedName, bound *int64, queues []apply.QueueCount, now time.Time) {
 	if bound == nil {
-		d.forget(name)
+		d.Forget(name)
 		return
 	}
 	d.mu.Lock()
@@ -50,20 +51,21 @@ func (d *dropEstimator) set(name types.NamespacedName, bound *int64, queues []ap
 			d.queues[name] = &bounded{name: queue.Name}
 		}
 		// At the first look it is told as 0, or Prometheus would not see it rise.
-		d.total.WithLabelValues(name.Namespace, name.Name, queue.Name).Add(float64(d.queues[name].see(queue, *bound, now)))
+		d.Total.WithLabelValues(name.Namespace, name.Name, queue.Name).Add(float64(d.queues[name].see(queue, *bound, now)))
 	}
 }
 
-func (d *dropEstimator) forget(name types.NamespacedName) {
+// Forget drops what is known of a Transport, and its series.
+func (d *Drops) Forget(name types.NamespacedName) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.drop(name)
 }
 
 // drop forgets what is known of a Transport, under the lock.
-func (d *dropEstimator) drop(name types.NamespacedName) {
+func (d *Drops) drop(name types.NamespacedName) {
 	delete(d.queues, name)
-	d.total.DeletePartialMatch(prometheus.Labels{labelNamespace: name.Namespace, labelTransport: name.Name})
+	d.Total.DeletePartialMatch(prometheus.Labels{LabelNamespace: name.Namespace, LabelTransport: name.Name})
 }
 
 // bounded follows one failure queue. RabbitMQ has no figure for what a queue drops, so it follows from others: what was published,

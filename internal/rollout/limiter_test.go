@@ -1,4 +1,4 @@
-package controllers
+package rollout
 
 import (
 	"context"
@@ -14,8 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"redrive.dev/redrive/api/v1alpha1"
 )
 
 func TestWhatHoldsAPlaceInAnUpgrade(t *testing.T) {
@@ -62,39 +60,15 @@ func TestWhatHoldsAPlaceInAnUpgrade(t *testing.T) {
 	for name, tt := range cases {
 		t.Run(name, func(t *testing.T) {
 			deployment := &appsv1.Deployment{
-				ObjectMeta: metav1.ObjectMeta{Generation: 2, Annotations: map[string]string{upgradeAnnotation: "true"}},
+				ObjectMeta: metav1.ObjectMeta{Generation: 2, Annotations: map[string]string{UpgradeAnnotation: "true"}},
 				Spec:       appsv1.DeploymentSpec{Replicas: new(int32(3))}, Status: all,
 			}
 			tt.change(deployment)
-			if got := upgrading(deployment); got != tt.holds {
+			if got := IsUpgrading(deployment); got != tt.holds {
 				t.Errorf("it holds a place: %t", got)
 			}
-			if got := overdue(deployment); got != tt.overdue {
+			if got := IsOverdue(deployment); got != tt.overdue {
 				t.Errorf("it does not come up: %t", got)
-			}
-		})
-	}
-}
-
-func TestAStatusOfAnEarlierBuildDoesNotPassForAUsersChange(t *testing.T) {
-	cases := map[string]struct {
-		generation, observed, workers int64
-		asked                         bool
-	}{
-		"new":                              {1, 0, 0, true},
-		"before its first look":            {1, -1, 0, true},
-		"carried out":                      {4, 4, 4, false},
-		"changed":                          {5, 4, 4, true},
-		"changed, and the broker was down": {5, 5, 4, true},
-		"looked at by an earlier build":    {4, 4, 0, false},
-		"changed after an earlier build's": {5, 4, 0, true},
-	}
-	for name, tt := range cases {
-		t.Run(name, func(t *testing.T) {
-			transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Generation: tt.generation}}
-			transport.Status.ObservedGeneration, transport.Status.WorkersGeneration = tt.observed, tt.workers
-			if got := askedAnew(transport); got != tt.asked {
-				t.Errorf("asked by the user: %t", got)
 			}
 		})
 	}
@@ -122,7 +96,7 @@ func (o *lateCache) List(_ context.Context, list client.ObjectList, _ ...client.
 func TestReconcilesAtOnceDoNotOverrunAnUpgradeWhileTheCacheIsLate(t *testing.T) {
 	const limit, many = 3, 40
 	cache := &lateCache{}
-	u := newRolloutLimiter(cache, limit)
+	u := NewLimiter(cache, limit)
 	name := func(i int) types.NamespacedName {
 		return types.NamespacedName{Namespace: "shop", Name: strconv.Itoa(i)}
 	}
@@ -134,7 +108,7 @@ func TestReconcilesAtOnceDoNotOverrunAnUpgradeWhileTheCacheIsLate(t *testing.T) 
 			if err := u.enter(t.Context(), name(i), name(i)); err == nil {
 				entered.Store(i, true)
 				count.Add(1)
-			} else if !errors.Is(err, errTurn) {
+			} else if !errors.Is(err, ErrQueued) {
 				t.Error(err)
 			}
 		})
@@ -156,12 +130,12 @@ func TestReconcilesAtOnceDoNotOverrunAnUpgradeWhileTheCacheIsLate(t *testing.T) 
 		t.Fatal(err)
 	}
 	u.wrote(name(99), 1, 2, nil, time.Now())
-	if err := u.enter(t.Context(), name(98), name(98)); !errors.Is(err, errTurn) {
+	if err := u.enter(t.Context(), name(98), name(98)); !errors.Is(err, ErrQueued) {
 		t.Errorf("got %v while the cache does not show the last one yet", err)
 	}
 	cache.mu.Lock()
 	cache.items = []appsv1.Deployment{{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "99", Generation: 2, Annotations: map[string]string{upgradeAnnotation: "true"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "99", Generation: 2, Annotations: map[string]string{UpgradeAnnotation: "true"}},
 		Spec:       appsv1.DeploymentSpec{Replicas: new(int32(1))},
 		Status:     appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1},
 	}}
@@ -176,7 +150,7 @@ func (o *lateCache) rolls(name types.NamespacedName, progressing corev1.Conditio
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	deployment := appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name, Generation: 2, Annotations: map[string]string{upgradeAnnotation: "true"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name, Generation: 2, Annotations: map[string]string{UpgradeAnnotation: "true"}},
 		Spec:       appsv1.DeploymentSpec{Replicas: new(int32(1))},
 		Status:     appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: 2, UpdatedReplicas: 1},
 	}
@@ -192,7 +166,7 @@ func (o *lateCache) ends() {
 }
 
 // begin lets so many of a namespace ask for a place, those with one roll, and is how many have.
-func begin(t *testing.T, u *rolloutLimiter, cache *lateCache, namespace string, many int, progressing corev1.ConditionStatus) (began int) {
+func begin(t *testing.T, u *Limiter, cache *lateCache, namespace string, many int, progressing corev1.ConditionStatus) (began int) {
 	t.Helper()
 	for i := range many {
 		name := types.NamespacedName{Namespace: namespace, Name: strconv.Itoa(i)}
@@ -201,7 +175,7 @@ func begin(t *testing.T, u *rolloutLimiter, cache *lateCache, namespace string, 
 			u.wrote(name, 1, 2, nil, time.Now())
 			cache.rolls(name, progressing)
 			began++
-		case !errors.Is(err, errTurn):
+		case !errors.Is(err, ErrQueued):
 			t.Fatal(err)
 		}
 	}
@@ -211,7 +185,7 @@ func begin(t *testing.T, u *rolloutLimiter, cache *lateCache, namespace string, 
 func TestNamespacesShareThePlacesOfAnUpgrade(t *testing.T) {
 	const limit = 10
 	cache := &lateCache{}
-	u := newRolloutLimiter(cache, limit)
+	u := NewLimiter(cache, limit)
 	if began := begin(t, u, cache, "many", 200, corev1.ConditionTrue); began != limit {
 		t.Fatalf("%d roll", began)
 	}
@@ -223,7 +197,7 @@ func TestNamespacesShareThePlacesOfAnUpgrade(t *testing.T) {
 			t.Fatalf("it is the turn of %v, and not of %v", next, want)
 		}
 		other := types.NamespacedName{Namespace: "many", Name: "199"}
-		if err := u.enter(t.Context(), other, other); !errors.Is(err, errTurn) {
+		if err := u.enter(t.Context(), other, other); !errors.Is(err, ErrQueued) {
 			t.Fatalf("one of a namespace with more places has that of %v: %v", want, err)
 		}
 		if err := u.enter(t.Context(), want, want); err != nil {
@@ -240,7 +214,7 @@ func TestNamespacesShareThePlacesOfAnUpgrade(t *testing.T) {
 
 func TestACallThatNobodyAnswersEnds(t *testing.T) {
 	cache := &lateCache{}
-	u := newRolloutLimiter(cache, 2)
+	u := NewLimiter(cache, 2)
 	begin(t, u, cache, "many", 3, corev1.ConditionTrue)
 	begin(t, u, cache, "few", 1, corev1.ConditionTrue)
 	cache.ends()
@@ -249,7 +223,7 @@ func TestACallThatNobodyAnswersEnds(t *testing.T) {
 		t.Fatalf("it is the turn of %v", called)
 	}
 	other := types.NamespacedName{Namespace: "many", Name: "2"}
-	if err := u.enter(t.Context(), other, other); !errors.Is(err, errTurn) {
+	if err := u.enter(t.Context(), other, other); !errors.Is(err, ErrQueued) {
 		t.Errorf("it has the place of %v: %v", called, err)
 	}
 	u.called[called[0]] = time.Now().Add(-time.Second)
@@ -267,7 +241,7 @@ func TestWorkersThatDoNotComeUpTakeNoMoreThanTheShareOfTheirNamespace(t *testing
 	} {
 		t.Run(name, func(t *testing.T) {
 			cache := &lateCache{}
-			u := newRolloutLimiter(cache, limit)
+			u := NewLimiter(cache, limit)
 			for i := range 50 {
 				cache.rolls(types.NamespacedName{Namespace: "broken", Name: strconv.Itoa(i)}, corev1.ConditionFalse)
 			}
@@ -279,7 +253,7 @@ func TestWorkersThatDoNotComeUpTakeNoMoreThanTheShareOfTheirNamespace(t *testing
 				t.Errorf("%d of the others roll at a time, and %d may", began, tt.others)
 			}
 			another := types.NamespacedName{Namespace: "broken", Name: "another"}
-			if err := u.enter(t.Context(), another, another); !errors.Is(err, errTurn) {
+			if err := u.enter(t.Context(), another, another); !errors.Is(err, ErrQueued) {
 				t.Errorf("one more of the namespace whose workers do not come up: %v", err)
 			}
 		})
@@ -289,7 +263,7 @@ func TestWorkersThatDoNotComeUpTakeNoMoreThanTheShareOfTheirNamespace(t *testing
 func TestWorkersThatComeUpInNoNamespaceSlowAnUpgradeDown(t *testing.T) {
 	const limit = 10
 	cache := &lateCache{}
-	u := newRolloutLimiter(cache, limit)
+	u := NewLimiter(cache, limit)
 	for i := range limit {
 		cache.rolls(types.NamespacedName{Namespace: "team-" + strconv.Itoa(i%3), Name: strconv.Itoa(i)}, corev1.ConditionFalse)
 	}

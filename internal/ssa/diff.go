@@ -1,8 +1,8 @@
-package controllers
+// Package ssa helps a server-side apply: UpToDate tells whether it would change anything, and Repairs how often an object that others change is restored.
+package ssa
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -17,32 +17,21 @@ import (
 )
 
 const (
-	// fieldOwner is the name under which the operator owns fields of other objects.
-	fieldOwner = "redrive"
-	// stampAnnotation holds the hash of what was applied.
-	stampAnnotation = "redrive.dev/applied-hash"
-	// replicasOwner is the name under which it holds the replicas of a Deployment until an autoscaler changes them.
-	replicasOwner = "redrive-replicas"
+	// FieldOwner is the name under which the operator owns fields of other objects.
+	FieldOwner = "redrive"
+	// StampAnnotation holds the hash of what was applied.
+	StampAnnotation = "redrive.dev/applied-hash"
+	// ReplicasOwner is the name under which it holds the replicas of a Deployment until an autoscaler changes them.
+	ReplicasOwner = "redrive-replicas"
 )
 
-// refusal is an error of what the user asked for, and not of carrying it out.
-type refusal struct{ err error }
-
-func (r *refusal) Error() string { return r.err.Error() }
-func (r *refusal) Unwrap() error { return r.err }
-
-func isRefusal(err error) bool {
-	var known *refusal
-	return errors.As(err, &known)
-}
-
-// upToDate says whether applying a stamped form would change nothing. current is nil for an object that does not exist.
+// UpToDate says whether applying a stamped form would change nothing. current is nil for an object that does not exist.
 //
 // The API server itself keeps book of which fields we applied, in managedFields. Everything that we would apply must
 // stand there under our name with the value of today: a field that somebody changed or removed no longer does. What we
 // no longer apply is found by the stamp, a hash of the whole form. Fields of others, such as the replicas of an
 // autoscaler, do not count, and neither do defaults, some of which the API server books on us.
-func upToDate(current client.Object, form *unstructured.Unstructured) (bool, error) {
+func UpToDate(current client.Object, form *unstructured.Unstructured) (bool, error) {
 	if current == nil {
 		return false, nil
 	}
@@ -53,9 +42,9 @@ func upToDate(current client.Object, form *unstructured.Unstructured) (bool, err
 		// Of kinds that need not be known here, nothing tells our fields from others': values are compared, and not who wrote them.
 		return covers(object.Object, form.Object), nil
 	case *appsv1.Deployment:
-		owned, err = appsv1ac.ExtractDeployment(object, fieldOwner)
+		owned, err = appsv1ac.ExtractDeployment(object, FieldOwner)
 	case *corev1.ConfigMap:
-		owned, err = corev1ac.ExtractConfigMap(object, fieldOwner)
+		owned, err = corev1ac.ExtractConfigMap(object, FieldOwner)
 	default:
 		return false, fmt.Errorf("%T is not applied by this operator", current)
 	}
@@ -69,17 +58,17 @@ func upToDate(current client.Object, form *unstructured.Unstructured) (bool, err
 	return covers(content, form.Object), nil
 }
 
-// ownsReplicas is true where we decide on the replicas of a Deployment.
-func ownsReplicas(live *appsv1.Deployment) (bool, error) {
-	owned, err := appsv1ac.ExtractDeployment(live, fieldOwner)
+// OwnsReplicas is true where we decide on the replicas of a Deployment.
+func OwnsReplicas(live *appsv1.Deployment) (bool, error) {
+	owned, err := appsv1ac.ExtractDeployment(live, FieldOwner)
 	if err != nil {
 		return false, fmt.Errorf("tell whose the replicas of %s are: %w", live.Name, err)
 	}
 	return owned.Spec != nil && owned.Spec.Replicas != nil, nil
 }
 
-// hasReplicas is true where somebody has decided on the replicas of a Deployment. Else they are what the API server puts there.
-func hasReplicas(live *appsv1.Deployment) (bool, error) {
+// HasReplicas is true where somebody has decided on the replicas of a Deployment. Else they are what the API server puts there.
+func HasReplicas(live *appsv1.Deployment) (bool, error) {
 	for _, manager := range live.ManagedFields {
 		if manager.FieldsV1 == nil {
 			continue
@@ -97,16 +86,8 @@ func hasReplicas(live *appsv1.Deployment) (bool, error) {
 	return false, nil
 }
 
-func deploymentOf(object *unstructured.Unstructured) (*appsv1.Deployment, error) {
-	deployment := &appsv1.Deployment{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, deployment); err != nil {
-		return nil, fmt.Errorf("read Deployment %s: %w", object.GetName(), err)
-	}
-	return deployment, nil
-}
-
-// stamp writes the hash of a form into its annotations.
-func stamp(form *unstructured.Unstructured) error {
+// Stamp writes the hash of a form into its annotations.
+func Stamp(form *unstructured.Unstructured) error {
 	data, err := form.MarshalJSON()
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", form.GetName(), err)
@@ -115,7 +96,7 @@ func stamp(form *unstructured.Unstructured) error {
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
-	annotations[stampAnnotation] = compile.Hash(data)
+	annotations[StampAnnotation] = compile.Hash(data)
 	form.SetAnnotations(annotations)
 	return nil
 }
@@ -147,15 +128,4 @@ func covers(document, wanted any) bool {
 	default:
 		return document == wanted
 	}
-}
-
-// asObject keeps a nil pointer nil.
-func asObject[T any, P interface {
-	*T
-	client.Object
-}](object P) client.Object {
-	if object == nil {
-		return nil
-	}
-	return object
 }

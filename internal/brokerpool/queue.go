@@ -1,0 +1,184 @@
+package brokerpool
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"redrive.dev/redrive/internal/broker"
+)
+
+const (
+	// maxQueued is how many Transports wait at one management API, a quarter of all that are reconciled at a time: there have to be reconciles left for the
+	// other APIs.
+	maxQueued = 256
+	// maxQueuedSteady is how many of these are only compared with their broker again: a new or changed Transport finds a place, and then goes first.
+	maxQueuedSteady = maxQueued * 3 / 4
+	// starvationLimit is how many in a row may have their turn before the one that came first.
+	starvationLimit = 64
+)
+
+// ErrFull says that no more Transports may wait for a management API.
+var ErrFull = errors.New("queued: hundreds of Transports are waiting for a slot on this broker; retrying later")
+
+// slotQueue is that of one management API. As many Transports have a slot there as may use the API at a time; the others wait for their turn. Each API
+// has a queue of its own, so none waits for another API. It is safe for concurrent use.
+type slotQueue struct {
+	mu sync.Mutex
+	// slots that are free.
+	slots int
+	// taken are the others, by namespace.
+	taken map[string]int
+	// waiting are the Transports without a slot, in the order in which they came.
+	waiting []*Ticket
+	// overtaken counts the turns since one was that of the Transport that had come first.
+	overtaken int
+
+	// samples is the queue of autoscaling, which is asked for numbers itself and cannot wait behind a reconcile.
+	samples *slotQueue
+	// pings is the slot of the question whether the API answers: one at a time.
+	pings chan struct{}
+}
+
+func newQueue(slots int) *slotQueue {
+	return &slotQueue{
+		slots: slots, taken: map[string]int{}, samples: &slotQueue{slots: slots, taken: map[string]int{}}, pings: make(chan struct{}, 1),
+	}
+}
+
+// Ticket is a place in the queue of a management API.
+type Ticket struct {
+	queue     *slotQueue
+	port      *Port
+	namespace string
+	// steady is true for a Transport that is ready, and only compared again.
+	steady bool
+	// turn is closed when it has a slot.
+	turn chan struct{}
+}
+
+// Join takes a place in the queue of the management API, which is to be left in any case. It fails with ErrFull. A steady Transport, which is ready
+// and only compared again, gives way to others.
+func (p *Port) Join(namespace string, steady bool) (*Ticket, error) {
+	return p.queue.join(p, namespace, steady)
+}
+
+// JoinSamples takes a place in the queue of those who ask for the numbers of autoscaling.
+func (p *Port) JoinSamples(namespace string) (*Ticket, error) {
+	return p.queue.samples.join(p, namespace, false)
+}
+
+func (q *slotQueue) join(port *Port, namespace string, steady bool) (*Ticket, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.waiting) >= maxQueued || steady && len(q.waiting) >= maxQueuedSteady {
+		return nil, ErrFull
+	}
+	t := &Ticket{queue: q, port: port, namespace: namespace, steady: steady, turn: make(chan struct{})}
+	q.waiting = append(q.waiting, t)
+	q.proceed(time.Now())
+	return t, nil
+}
+
+// Waiting is how many wait for a slot at the management API, to reconcile and for the numbers of autoscaling.
+func (p *Port) Waiting() (reconciles, samples int) { return p.queue.length(), p.queue.samples.length() }
+
+func (q *slotQueue) length() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.waiting)
+}
+
+// IsAt is true where a client belongs to the management API of the ticket.
+func (t *Ticket) IsAt(port *Port) bool { return t.queue == port.queue }
+
+// Wait waits for a slot, so long at most. It is false where none came, or the time of the caller is over.
+func (t *Ticket) Wait(ctx context.Context, most time.Duration) (came bool) {
+	broker.Await(ctx, func() {
+		select {
+		case <-t.turn:
+			came = ctx.Err() == nil
+		case <-time.After(most):
+		case <-ctx.Done():
+		}
+	})
+	return came
+}
+
+// Leave gives a place back, at any time, and once.
+func (t *Ticket) Leave() {
+	q := t.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if i := slices.Index(q.waiting, t); i >= 0 {
+		q.waiting = slices.Delete(q.waiting, i, i+1)
+		return
+	}
+	q.slots++
+	if q.taken[t.namespace]--; q.taken[t.namespace] == 0 {
+		delete(q.taken, t.namespace)
+	}
+	q.proceed(time.Now())
+}
+
+// proceed gives the free slots to those whose turn it is.
+func (q *slotQueue) proceed(now time.Time) {
+	for {
+		i := q.next(now)
+		if i < 0 {
+			return
+		}
+		t := q.waiting[i]
+		q.waiting = slices.Delete(q.waiting, i, i+1)
+		q.slots--
+		q.taken[t.namespace]++
+		close(t.turn)
+	}
+}
+
+// next is whose turn it is; -1 where it is nobody's. It is that of the Transport that came first, but:
+//   - The namespaces share the slots. One gets another only as long as it leaves as many free as it has: else those whose reconciles take long would keep
+//     all slots, however soon others come. And one that has fewer goes before.
+//   - Among the others a new or changed Transport, or one that is not ready, goes before one that is only compared again; and one that is served by a
+//     snapshot that is there already before one that is not: else hundreds that come at once, from many vhosts, would need a snapshot each, for it
+//     serves only a few seconds.
+func (q *slotQueue) next(now time.Time) int {
+	best, first := -1, -1
+	for i, t := range q.waiting {
+		switch {
+		case q.taken[t.namespace] >= q.slots:
+		case best < 0:
+			best, first = i, i
+		case q.overtaken < starvationLimit && q.before(t, q.waiting[best], now):
+			best = i
+		}
+	}
+	if best < 0 {
+		return best
+	}
+	if q.overtaken++; best == first {
+		q.overtaken = 0
+	}
+	return best
+}
+
+// before is true where a ticket has its turn sooner than one that came earlier.
+func (q *slotQueue) before(t, earlier *Ticket, now time.Time) bool {
+	if mine, theirs := q.taken[t.namespace], q.taken[earlier.namespace]; mine != theirs {
+		return mine < theirs
+	}
+	return t.priority(now) > earlier.priority(now)
+}
+
+// priority is the larger, the sooner a ticket has its turn.
+func (t *Ticket) priority(now time.Time) (priority int) {
+	if !t.steady {
+		priority += 2
+	}
+	if t.port.serves(now) {
+		priority++
+	}
+	return priority
+}
