@@ -169,7 +169,7 @@ func deployment() []edit {
 		replace("--metrics-bind-address=:8443", "--metrics-bind-address={{ $.Values.metrics.address }}"),
 		replace("redrive-manager-scale.redrive-system.svc", "redrive-manager-scale.{{ $.Release.Namespace }}.svc"),
 		replace("--deny-broker-networks=0.0.0.0/8,127.0.0.0/8,169.254.0.0/16,::/127,fe80::/10,fd00:ec2::254/128,"+
-			"100.100.100.200/32,168.63.129.16/32,192.0.0.192/32,fd20:ce::254/128,fd00:42::42/128",
+			"100.100.100.200/32,168.63.129.16/32,192.0.0.192/32,fd20:ce::254/128,fd00:42::42/128,64:ff9b:1::/48",
 			`--deny-broker-networks={{ join "," $.Values.denyBrokerNetworks }}`),
 		after(`        - --deny-broker-networks={{ join "," $.Values.denyBrokerNetworks }}`, `{{- include "redrive.arguments" $ | nindent 8 }}`),
 		replace("value: redrive-worker:latest", `value: {{ include "redrive.image" (list $ $.Values.image.worker) }}`),
