@@ -32,6 +32,8 @@ type job struct {
 	log      *slog.Logger
 	registry *prometheus.Registry
 	login    *worker.Login
+	// abandoned are the handler's calls that go on after their time is over; a reload ends none of them.
+	abandoned *handler.Abandoned
 	// failed gets why the worker stops before it is told to, from whatever found out first, and stop stops it.
 	failed chan error
 	stop   context.CancelFunc
@@ -48,6 +50,7 @@ func work(ctx context.Context, program public.Handler, o *Options) error {
 	j := &job{
 		options: o, log: o.Log.With("transport", config.Transport, "worker", config.Worker), registry: o.Metrics,
 		login: worker.NewLogin(o.Credentials, config.VHost), failed: make(chan error, 1), stop: stop,
+		abandoned: handler.NewAbandoned(worker.KeptMemory()),
 	}
 	if j.registry == nil {
 		j.registry = prometheus.NewRegistry()
@@ -97,7 +100,7 @@ func (j *job) handler(ctx context.Context, program public.Handler, spec v1alpha1
 	}
 	made, err := handler.New(spec, handler.Options{ //nolint:contextcheck // it lives until the worker closes it
 		Concurrency: concurrency, Version: version.Version(), Files: j.options.HandlerFiles, Program: program,
-		Log: j.log, Metrics: j.registry, Memory: worker.KeptMemory(),
+		Log: j.log, Metrics: j.registry, Abandoned: j.abandoned,
 	})
 	if err != nil {
 		return nil, err

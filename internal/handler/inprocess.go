@@ -1,14 +1,11 @@
 package handler
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"strings"
-	"sync"
 	"time"
 
 	public "redrive.dev/redrive/handler"
@@ -41,16 +38,12 @@ type InProcess struct {
 	log     *slog.Logger
 	metrics runawayMetrics
 
-	// memory is how many bytes runaways may keep.
-	memory int64
-
-	mu       sync.Mutex
-	runaways int
-	// kept is how many bytes they keep.
-	kept int64
-	// changed is closed when Ready's answer changes.
+	// abandoned are the runaways of this handler and of those before it. Its mutex guards all that follows.
+	abandoned *Abandoned
+	// full is true while runaways hold all that they may, and changed is closed when that changes.
+	full    bool
 	changed chan struct{}
-	// stuck is closed when patience ends, which runs while all places are held by runaways.
+	// stuck is closed when patience ends, which runs while runaways hold all that they may.
 	stuck      chan struct{}
 	stuckAfter time.Duration
 	patience   *time.Timer
@@ -65,10 +58,15 @@ func NewInProcess(program public.Handler, o Options) (*InProcess, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &InProcess{
-		program: program, places: max(1, o.Concurrency), log: o.logger(), metrics: metrics,
-		changed: make(chan struct{}), stuck: make(chan struct{}), stuckAfter: stuckAfter, memory: cmp.Or(o.Memory, math.MaxInt64),
-	}, nil
+	h := &InProcess{
+		program: program, places: max(1, o.Concurrency), log: o.logger(), metrics: metrics, abandoned: o.Abandoned,
+		changed: make(chan struct{}), stuck: make(chan struct{}), stuckAfter: stuckAfter,
+	}
+	if h.abandoned == nil {
+		h.abandoned = NewAbandoned(0)
+	}
+	h.abandoned.join(h)
+	return h, nil
 }
 
 // Handle calls the program with a copy of the message.
@@ -94,25 +92,26 @@ func (h *InProcess) Handle(ctx context.Context, request Request) *retry.Failure 
 	return brokenOff(ctx.Err(), "its call of the handler still runs")
 }
 
-// Ready is an error while runaways hold all places.
+// Ready is an error while runaways hold all that they may.
 func (h *InProcess) Ready() (why error, changed <-chan struct{}) { //nolint:revive,staticcheck // the interface has this order
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.isFull() {
+	a := h.abandoned
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if h.full {
 		why = fmt.Errorf("%d calls of the handler still run although their time is over, and keep %d MiB of messages: it has to return when its "+
-			"context ends", h.runaways, h.kept>>20)
+			"context ends", a.calls, a.kept>>20)
 	}
 	return why, h.changed
 }
 
-// Stuck is closed when all places were held by runaways for a minute. They keep what they hold until the process ends.
+// Stuck is closed when runaways held all that they may for a minute. They keep what they hold until the process ends.
 func (h *InProcess) Stuck() <-chan struct{} { return h.stuck }
 
 // Close leaves runaways alone.
 func (h *InProcess) Close() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.stuckAfter = 0
+	h.abandoned.mu.Lock()
+	defer h.abandoned.mu.Unlock()
+	delete(h.abandoned.handlers, h)
 	if h.patience != nil {
 		h.patience.Stop()
 	}
@@ -196,6 +195,12 @@ func brokenOff(end error, text string) *retry.Failure {
 // bounded is a text of a program as it may be kept. It keeps no more of it in memory.
 func bounded(text string, limit int) string { return strings.Clone(message.Text(text, limit)) }
 
+// count changes the number of runaways and what they keep, and returns the number.
+func (h *InProcess) count(change int, bytes int64) int {
+	h.metrics.count(change)
+	return h.abandoned.count(change, bytes)
+}
+
 // leave lets a call run on that nobody waits for any more.
 func (h *InProcess) leave(request *Request, done <-chan *retry.Failure) {
 	log := h.log.With("queue", request.Queue, "message", request.ID, "attempt", request.Attempt)
@@ -208,45 +213,4 @@ func (h *InProcess) leave(request *Request, done <-chan *retry.Failure) {
 		now := h.count(-1, -size)
 		log.Info("a call of the handler has returned after its time was over", "late", time.Since(began), "runaways", now)
 	}()
-}
-
-// isFull is true while runaways hold all that they may. h.mu is held.
-func (h *InProcess) isFull() bool { return h.runaways >= h.places || h.kept >= h.memory }
-
-// count changes the number of runaways and what they keep, and returns the number.
-func (h *InProcess) count(change int, bytes int64) int {
-	h.metrics.count(change)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	before := h.isFull()
-	h.runaways, h.kept = h.runaways+change, h.kept+bytes
-	if full := h.isFull(); full != before {
-		close(h.changed)
-		h.changed = make(chan struct{})
-		h.wait(full)
-	}
-	return h.runaways
-}
-
-// wait begins or ends the time after which the process is stuck. h.mu is held.
-func (h *InProcess) wait(full bool) {
-	if h.patience != nil {
-		h.patience.Stop()
-	}
-	if full && h.stuckAfter > 0 {
-		h.patience = time.AfterFunc(h.stuckAfter, h.giveUp)
-	}
-}
-
-func (h *InProcess) giveUp() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.isFull() || h.stuckAfter == 0 {
-		return // one came back, or the handler was closed, at the last moment
-	}
-	select {
-	case <-h.stuck:
-	default:
-		close(h.stuck)
-	}
 }

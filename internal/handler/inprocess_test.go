@@ -310,15 +310,16 @@ func TestCallsThatRunOnKeepNoMoreThanTheMemoryThatTheyMay(t *testing.T) {
 	const size = 1 << 20
 	r, log := &runaways{}, &lockedLog{}
 	h := inProcess(t, r.handle, handler.Options{
-		Concurrency: 100, Memory: 2*size + size/2, Log: slog.New(slog.NewTextHandler(log, nil)),
+		Concurrency: 100, Abandoned: handler.NewAbandoned(2*size + size/2), Log: slog.New(slog.NewTextHandler(log, nil)),
 	})
 	for n := range 3 {
 		if why, _ := h.Ready(); why != nil {
 			t.Fatalf("not ready with %d of them: %v", n, why)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		body := make([]byte, size)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
-		h.Handle(ctx, handler.Request{ID: "runaway", Body: make([]byte, size)})
+		h.Handle(ctx, handler.Request{ID: "runaway", Body: body})
 	}
 	why, changed := h.Ready()
 	if why == nil || !strings.Contains(why.Error(), "3 calls") || !strings.Contains(why.Error(), "3 MiB") {
@@ -334,6 +335,48 @@ func TestCallsThatRunOnKeepNoMoreThanTheMemoryThatTheyMay(t *testing.T) {
 	small, large := h.FrameSize(&message.Message{}), h.FrameSize(&message.Message{Body: make([]byte, size)})
 	if large-small < size {
 		t.Errorf("a copy of %d bytes counts as %d", size, large-small)
+	}
+}
+
+// Each reload that changed the handler let as many calls keep as much again: the new handler knew of none of them.
+func TestCallsThatRunOnCountForTheHandlerThatReplacesTheirs(t *testing.T) {
+	const size = 1 << 20
+	for _, test := range []struct {
+		want   string
+		places int
+		memory int64
+	}{
+		{want: "by their number", places: 2},
+		{want: "by the memory that they keep", places: 100, memory: 2 * size},
+	} {
+		t.Run(test.want, func(t *testing.T) {
+			r, log := &runaways{}, &lockedLog{}
+			options := handler.Options{
+				Concurrency: test.places, Abandoned: handler.NewAbandoned(test.memory), Log: slog.New(slog.NewTextHandler(log, nil)),
+			}
+			before := inProcess(t, r.handle, options)
+			for range 2 {
+				body := make([]byte, size)
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+				defer cancel()
+				before.Handle(ctx, handler.Request{ID: "runaway", Body: body})
+			}
+			after := inProcess(t, r.handle, options)
+			if err := before.Close(); err != nil {
+				t.Fatal(err)
+			}
+			why, changed := after.Ready()
+			if why == nil || !strings.Contains(why.Error(), "2 calls") {
+				t.Fatalf("the handler that replaces another is ready, although calls of that one hold all that they may: %v", why)
+			}
+			r.letGo(1)
+			<-changed
+			if why, _ := after.Ready(); why != nil {
+				t.Errorf("after one of them has returned: %v", why)
+			}
+			r.letGo(1)
+			log.await(t, "has returned", 2)
+		})
 	}
 }
 

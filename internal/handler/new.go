@@ -22,8 +22,8 @@ type Options struct {
 	Files string
 	// Program is the team's own, for a spec that says inProcess; nil where there is none.
 	Program public.Handler
-	// Memory is how many bytes of messages a Program's calls may keep that go on after their time is over; 0 is no limit.
-	Memory int64
+	// Abandoned are the calls of Programs that go on after their time is over; nil is an account of this handler's own, without a limit.
+	Abandoned *Abandoned
 	// Withheld names the variables of this process that a command does not inherit, such as those that hold the worker's own login.
 	Withheld []string
 	Clock    func() time.Time
