@@ -12,6 +12,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	public "redrive.dev/redrive/handler"
 	"redrive.dev/redrive/internal/handler"
+	"redrive.dev/redrive/internal/worker"
 )
 
 // stuck is what tells that a handler is beyond help.
@@ -41,6 +42,7 @@ func TestAHandlerThatIsReplacedLeavesItsAbandonedCallsToTheNext(t *testing.T) {
 	})
 	j := &job{
 		options: &Options{}, log: slog.New(slog.DiscardHandler), registry: prometheus.NewRegistry(), abandoned: handler.NewAbandoned(0),
+		memory: worker.NewMemory(0),
 	}
 	spec := v1alpha1.Handler{InProcess: &v1alpha1.InProcessHandler{}}
 	before, err := j.handler(t.Context(), hang, spec, 2)

@@ -34,6 +34,7 @@ type job struct {
 	login    *worker.Login
 	// abandoned are the handler's calls that go on after their time is over; a reload ends none of them.
 	abandoned *handler.Abandoned
+	memory    *worker.Memory
 	// failed gets why the worker stops before it is told to, from whatever found out first, and stop stops it.
 	failed chan error
 	stop   context.CancelFunc
@@ -50,7 +51,7 @@ func work(ctx context.Context, program public.Handler, o *Options) error {
 	j := &job{
 		options: o, log: o.Log.With("transport", config.Transport, "worker", config.Worker), registry: o.Metrics,
 		login: worker.NewLogin(o.Credentials, config.VHost), failed: make(chan error, 1), stop: stop,
-		abandoned: handler.NewAbandoned(worker.KeptMemory()),
+		abandoned: handler.NewAbandoned(worker.KeptMemory()), memory: worker.NewMemory(0),
 	}
 	if j.registry == nil {
 		j.registry = prometheus.NewRegistry()
@@ -71,6 +72,7 @@ func work(ctx context.Context, program public.Handler, o *Options) error {
 		Traces:  traces,
 		Name:    name(),
 		Image:   os.Getenv(compile.HandlerImageVariable),
+		Shared:  j.memory,
 	}
 	if o.Quarantine {
 		if settings.Journal, err = quarantine.Open(o.Journal, time.Now, j.log); err != nil {
@@ -100,7 +102,7 @@ func (j *job) handler(ctx context.Context, program public.Handler, spec v1alpha1
 	}
 	made, err := handler.New(spec, handler.Options{ //nolint:contextcheck // it lives until the worker closes it
 		Concurrency: concurrency, Version: version.Version(), Files: j.options.HandlerFiles, Program: program,
-		Log: j.log, Metrics: j.registry, Abandoned: j.abandoned,
+		Log: j.log, Metrics: j.registry, Abandoned: j.abandoned, Lines: j.memory.Lines(),
 	})
 	if err != nil {
 		return nil, err

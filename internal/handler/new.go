@@ -24,6 +24,8 @@ type Options struct {
 	Program public.Handler
 	// Abandoned are the calls of Programs that go on after their time is over; nil is an account of this handler's own, without a limit.
 	Abandoned *Abandoned
+	// Lines is what the long lines of all processes of this worker's handlers may take; nil is no limit.
+	Lines *LineRoom
 	// Withheld names the variables of this process that a command does not inherit, such as those that hold the worker's own login.
 	Withheld []string
 	Clock    func() time.Time

@@ -42,6 +42,8 @@ type Process struct {
 	metrics  processMetrics
 	// buffers of frames.
 	buffers sync.Pool
+	// lines is what long lines of the processes may take; nil is no limit.
+	lines *LineRoom
 	// running are the goroutines of the processes.
 	running sync.WaitGroup
 
@@ -76,7 +78,7 @@ func NewProcess(spec v1alpha1.ProcessHandler, o Options) (*Process, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	p := &Process{settings: settings, log: newProcessLog(o.Log), metrics: metrics}
+	p := &Process{settings: settings, log: newProcessLog(o.Log), metrics: metrics, lines: o.Lines}
 	p.buffers.New = func() any { return new([]byte) }
 	p.pool = newPool()
 	p.mu.Lock()
@@ -249,19 +251,30 @@ func (p *Process) abandon(ctx context.Context, c *call, q *peer, id uint64) {
 	}
 	delete(q.calls, id)
 	p.condemn(q, reason, nil)
-	c.end(ending{kind: endAnswered, failure: unanswered(ctx, q.stray)})
+	c.end(ending{kind: endAnswered, failure: unanswered(ctx, q.unheard())})
 }
 
 const killedInTime = "no answer in time; the process was killed"
 
-// unanswered is the failure of an attempt of which the context has ended. stray is what its process wrote last that is no frame.
-func unanswered(ctx context.Context, stray string) *retry.Failure {
+// unheard is what the process wrote and nobody took for an answer; empty where that is nothing.
+func (q *peer) unheard() string {
+	switch {
+	case q.lines.isWaiting():
+		return "a line of more than 64 KiB, for which others left no memory, was not read"
+	case q.stray != "":
+		return "what it wrote last that is no frame: " + q.stray
+	}
+	return ""
+}
+
+// unanswered is the failure of an attempt of which the context has ended. unheard is what its process wrote meanwhile.
+func unanswered(ctx context.Context, unheard string) *retry.Failure {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return &retry.Failure{Source: retry.SourceConnection, Class: ClassCanceled, Message: wasBrokenOff, Logged: wasBrokenOff}
 	}
 	text := killedInTime
-	if stray != "" {
-		text += "; what it wrote last that is no frame: " + stray
+	if unheard != "" {
+		text += "; " + unheard
 	}
 	return &retry.Failure{Source: retry.SourceTimeout, Class: ClassTimeout, Message: message.Text(text, message.MaxText), Logged: killedInTime}
 }

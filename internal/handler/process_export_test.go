@@ -34,3 +34,16 @@ func Reachable(p *Process) (free, spared int) {
 	}
 	return len(p.pool.free), spared
 }
+
+// Patience is for tests that cannot wait as long as a worker for a line to go on.
+func (r *LineRoom) Patience(patience time.Duration) *LineRoom {
+	r.patience = patience
+	return r
+}
+
+// Taken is what lines take.
+func (r *LineRoom) Taken() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.taken
+}

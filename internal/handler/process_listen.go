@@ -129,10 +129,11 @@ func (q *peer) listenFor(c *call) {
 // listen takes one line of what the process writes. An error is errInterrupted, errSilent, or says how it broke the protocol.
 func (q *peer) listen() error {
 	line, err := q.lines.next()
-	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded):
+	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return q.interrupted()
-	case errors.Is(err, bufio.ErrTooLong):
+	}
+	defer q.lines.letGo()
+	if errors.Is(err, bufio.ErrTooLong) {
 		return fmt.Errorf("it wrote a line of more than %d bytes, which begins with %s", maxFrame, excerptOf(line))
 	}
 	if len(bytes.TrimSpace(line)) > 0 {
@@ -222,32 +223,4 @@ func (q *peer) take(f frame) error {
 		p.settle(q)
 	}
 	return nil
-}
-
-// lineReader reads lines, and goes on where a deadline broke it off.
-type lineReader struct {
-	reader *bufio.Reader
-	// long is the beginning of a line that did not fit into the reader's buffer, or was broken off.
-	long []byte
-}
-
-// next reads a line of at most maxFrame bytes. It is valid until the next call. With an error there may be the beginning of one.
-func (l *lineReader) next() ([]byte, error) {
-	line, err := l.reader.ReadSlice('\n')
-	if err == nil && len(l.long) == 0 {
-		return line, nil
-	}
-	l.long = append(l.long, line...)
-	for errors.Is(err, bufio.ErrBufferFull) {
-		if len(l.long) > maxFrame {
-			return l.long, bufio.ErrTooLong
-		}
-		line, err = l.reader.ReadSlice('\n')
-		l.long = append(l.long, line...)
-	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return nil, err //nolint:wrapcheck // it is told by its value
-	}
-	line, l.long = l.long, nil
-	return line, err //nolint:wrapcheck // it is told by its value
 }

@@ -76,6 +76,8 @@ type peer struct {
 	over  chan error
 	// attended is true while its own goroutine listens, and muted when the end of the listening is set.
 	attended, muted bool
+	// killed is true once it was.
+	killed bool
 
 	writing sync.Mutex
 	// written is how much was written to it, and closed says that nothing more will be. They are guarded by writing.
@@ -93,6 +95,7 @@ func (q *peer) run() {
 	defer func() { _ = q.stdout.Close() }()
 	late := time.AfterFunc(p.settings.startTimeout, q.late)
 	fault := q.attend()
+	q.lines.letGo()
 	late.Stop()
 	q.part()
 	exit := q.finish(fault)
@@ -133,7 +136,7 @@ func (q *peer) launch() error {
 	p.mu.Lock()
 	q.child, q.stdin, q.stdout = started, pipes[0][1], pipes[1][0]
 	q.stderr = newStderrReader(stderr, started.Pid(), p.log)
-	q.lines.reader = bufio.NewReaderSize(q.stdout, 64<<10)
+	q.lines = lineReader{reader: bufio.NewReaderSize(q.stdout, lineBuffer), room: p.lines, peer: q}
 	if q.condemned {
 		q.kill()
 	}
@@ -238,6 +241,7 @@ func (q *peer) late() {
 func (q *peer) kill() {
 	if q.child != nil {
 		q.child.Kill()
+		q.killed = true
 		q.mute(stubborn)
 	}
 }

@@ -100,7 +100,7 @@ func QuarantineWorker(ctx context.Context, in io.Reader, out, logTo io.Writer) e
 	given.broker.Store(&s.broker)
 	given.files.Store(&s.Files)
 	registry := prometheus.NewRegistry()
-	w, flush, err := newWorker(s.config, given, registry, log, journal, nil) //nolint:contextcheck // its handlers live until it closes them
+	w, flush, err := newWorker(s.config, given, registry, log, journal, worker.NewMemory(0)) //nolint:contextcheck // its handlers live until it closes them
 	if err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func newWorker(
 		Handlers: func(spec v1alpha1.Handler, concurrency int) (handler.Handler, error) {
 			return handler.New(spec, handler.Options{
 				Concurrency: concurrency, Version: version.Version(), Files: *given.files.Load(), Log: log, Metrics: registry,
-				Withheld: logins(),
+				Withheld: logins(), Lines: memory.Lines(),
 			})
 		},
 		Now:     time.Now,

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"math"
 	"os"
 	"runtime"
@@ -9,6 +10,7 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 
 	"redrive.dev/redrive/internal/amqp"
+	"redrive.dev/redrive/internal/handler"
 	"redrive.dev/redrive/internal/retry"
 )
 
@@ -21,7 +23,8 @@ const (
 	// bodyShare is the part of the memory that the bodies may have which expressions read at the same time, but for an eighth more of small
 	// ones. Decoded they take 32 times as much, a little more than a quarter of the memory.
 	bodyShare = 128
-	// keptShare is the part of the memory that calls of the handler may keep which go on after their time is over.
+	// keptShare is the part of the memory that a handler may keep beside the messages: calls which go on after their time is over, or long lines of
+	// processes that are not read whole yet.
 	keptShare = 8
 	// leastTurns is how many expressions are evaluated at a time where there is one processor: one that takes long stops nobody else's then.
 	leastTurns = 2
@@ -58,6 +61,8 @@ type Memory struct {
 	// bodies is the memory for those that expressions read, and turns are those of their evaluations.
 	bodies *retry.Bodies
 	turns  *retry.Turns
+	// lines is the memory for long lines of the handlers' processes.
+	lines *handler.LineRoom
 }
 
 // NewMemory divides up the memory of a process that may use so many bytes; 0 stands for the limit that MemoryLimit finds.
@@ -67,11 +72,14 @@ func NewMemory(bytes int64) *Memory {
 	return &Memory{
 		loans: loans, room: amqp.NewRoom(loans), bodies: retry.NewBodies(bodyBytes(bytes), processors),
 		turns: retry.NewTurns(turnsWithin(bytes, processors) - 1), // and one for queues that need little
+		lines: handler.NewLineRoom(cmp.Or(bytes, MemoryLimit()) / keptShare),
 	}
 }
 
-// KeptMemory is how many bytes of this process's memory calls of the handler may keep that go on after their time is over; 0 where the memory has
-// no limit.
+// Lines is the memory for long lines of the handlers' processes.
+func (m *Memory) Lines() *handler.LineRoom { return m.lines }
+
+// KeptMemory is how many bytes of this process's memory a handler may keep beside the messages that it has; 0 where the memory has no limit.
 func KeptMemory() int64 { return MemoryLimit() / keptShare }
 
 // loanBytes is how many bytes may be on loan within a memory limit; 0 stands for the process's own.
