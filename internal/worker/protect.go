@@ -276,7 +276,7 @@ func (w *Worker) leftAlone(ctx context.Context, j *job, wait time.Duration) (out
 	if j.program.protection.breakers != nil {
 		return w.denied(ctx, j, wait)
 	}
-	return w.withheld(ctx, j, func() bool { return w.breakerOf(j).State(w.options.Now()) == resilience.Open })
+	return w.withheld(ctx, j, j.held(), func() bool { return w.breakerOf(j).State(w.options.Now()) == resilience.Open })
 }
 
 // overBudget sends a retry away for which the budget has nothing left. First attempts pass.

@@ -14,6 +14,8 @@ const (
 	maxWhy = 1000
 	// startTime is how long a handler may take to start before the log warns of it.
 	startTime = 10 * time.Second
+	// unreadyTime is how long the first message of a strict queue waits in its place for a handler that is not ready. Another pod's may be.
+	unreadyTime = 30 * time.Second
 )
 
 // readiness is what was last seen of the handler's.
@@ -59,17 +61,24 @@ func (w *Worker) noteHandler(why error) {
 
 // handlerNotReady keeps a job from a handler that cannot take messages. Nothing is consumed then; this one was on its way already.
 func handlerNotReady(w *Worker, ctx context.Context, j *job) (outcome, bool) {
-	return w.withheld(ctx, j, func() bool {
+	return w.withheld(ctx, j, min(unreadyTime, j.held()), func() bool {
 		why, _ := j.program.handler.Ready()
 		return why != nil
 	})
 }
 
 // withheld gives a job back to its queue while something holds all messages back. But it waits until the worker has stopped to
-// receive: before that, the message would come back at once.
-func (w *Worker) withheld(ctx context.Context, j *job, still func() bool) (outcome, bool) {
-	for waited := 0; still(); waited++ {
-		if waited >= int(longestQuiet/nextLook) || w.consumer.Quiet() || j.isStrict() && !w.receiving.Load() {
+// receive: before that, the message would come back at once. One that has to keep its place waits there for so long, since the broker counts
+// each time that it is given back, and that are its attempts to the next worker.
+func (w *Worker) withheld(ctx context.Context, j *job, inPlace time.Duration, still func() bool) (outcome, bool) {
+	began := time.Now()
+	for still() {
+		waited := time.Since(began)
+		back := waited >= longestQuiet || w.consumer.Quiet()
+		if j.isStrict() {
+			back = waited >= inPlace || w.program.Load() != j.program
+		}
+		if back {
 			return outcome{kind: requeued}, true
 		}
 		if o, ended := w.await(ctx, j, nextLook, nil); ended {
