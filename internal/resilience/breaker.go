@@ -158,7 +158,8 @@ type Permit struct {
 // Admit asks leave for a call that takes at most timeout, 10 ms to a year. Where it is given, Done must be called once, whatever
 // becomes of the call; while Probing or Ramping, the place of a permit whose Done does not come within timeout is given to others.
 // Where it is not, wait is after how long to ask again, 10 ms or more. It is drawn, so that those who were denied come back one by
-// one: while Open, what is left of the time plus up to as much as the whole; else a tenth of that time up to the whole.
+// one: while Open, what is left of the time plus up to OpenFor; else a tenth of OpenFor up to the whole. However long it was open, those who
+// were denied are back OpenFor after it may have closed.
 func (b *Breaker) Admit(now time.Time, timeout time.Duration) (permit Permit, wait time.Duration, ok bool) {
 	b.mu.Lock()
 	defer b.unlock()
@@ -169,16 +170,19 @@ func (b *Breaker) Admit(now time.Time, timeout time.Duration) (permit Permit, wa
 	case b.state == Closed:
 		return permit, 0, true
 	case b.state == Open:
-		return Permit{}, time.Duration(max(shortest, b.until-t+b.rnd.Int64N(int64(b.openFor)))), false
+		return Permit{}, time.Duration(max(shortest, b.until-t+b.rnd.Int64N(b.spread()))), false
 	case b.free(t) <= 0:
-		least := int64(b.openFor) / 10
-		return Permit{}, time.Duration(max(shortest, least+b.rnd.Int64N(int64(b.openFor)-least))), false
+		least := b.spread() / 10
+		return Permit{}, time.Duration(max(shortest, least+b.rnd.Int64N(b.spread()-least))), false
 	}
 	b.serial++
 	permit.serial = b.serial
 	b.calls = append(b.calls, inFlight{serial: b.serial, deadline: t + min(max(int64(timeout), shortest), longest)})
 	return permit, 0, true
 }
+
+// spread is the time over which those come back who were denied.
+func (b *Breaker) spread() int64 { return int64(min(b.openFor, b.config.OpenFor)) }
 
 // free is the number of further calls that may be made now, while Probing or Ramping.
 func (b *Breaker) free(now int64) int {

@@ -89,6 +89,33 @@ func probing(t testing.TB, c BreakerConfig) (*watched, time.Time) {
 	return w, now
 }
 
+// After a long outage it is open for MaxOpenFor, and those who were denied came back over as long again after it had closed.
+func TestThoseWhoAreDeniedAreBackSoonAfterALongOutage(t *testing.T) {
+	c := aBreaker()
+	w, now := probing(t, c)
+	for range 5 {
+		w.call(now, 0, Failure)
+		now = w.openUntil(now)
+	}
+	w.call(now, 0, Failure)
+	left := w.openUntil(now).Sub(now)
+	if left < c.MaxOpenFor*8/10 {
+		t.Fatalf("it is open for %s, want about %s", left, c.MaxOpenFor)
+	}
+	w.Breaker.rnd = seeded()
+	var longest time.Duration
+	for range 1000 {
+		_, wait, ok := w.Admit(now, time.Second)
+		if ok || wait < left {
+			t.Fatalf("admitted %t, or to ask again in %s, while it is open for %s", ok, wait, left)
+		}
+		longest = max(longest, wait)
+	}
+	if late := longest - left; late > c.OpenFor || late < c.OpenFor/2 {
+		t.Errorf("the last comes back %s after the first probe, want up to %s", late, c.OpenFor)
+	}
+}
+
 // middle draws the middle of each range.
 type middle struct{}
 
