@@ -237,11 +237,40 @@ func decodeJSON(body []byte) (any, error) {
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return nil, plainError("message.body is not JSON: something follows the value")
 	}
-	return readNumbers(value), nil
+	if hasLongNumber(body) {
+		value = readNumbers(value)
+	}
+	return value, nil
 }
 
 // quickNumber is how long a number may be that is read in no time. A longer one that stands between two doubles takes as much as thousands of them.
 const quickNumber = 19
+
+// hasLongNumber is false where a body has no number longer than quickNumber, as hardly any has: to look at each value of a large body takes a
+// quarter of the time of its decoding. One byte in each quickNumber+1 of them is looked at, since a long number has one there.
+func hasLongNumber(body []byte) bool {
+	for at := quickNumber; at < len(body); at += quickNumber + 1 {
+		if !isOfNumber(body[at]) {
+			continue
+		}
+		from, to := at, at
+		for from > at-quickNumber && isOfNumber(body[from-1]) {
+			from--
+		}
+		for to+1 < len(body) && isOfNumber(body[to+1]) && to-from < quickNumber {
+			to++
+		}
+		if to-from >= quickNumber {
+			return true
+		}
+	}
+	return false
+}
+
+// isOfNumber is true of what may stand in a number.
+func isOfNumber(c byte) bool {
+	return '0' <= c && c <= '9' || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E'
+}
 
 // readNumbers reads the long numbers of a decoded body, so that expressions need not each time that they come to one.
 func readNumbers(value any) any {
