@@ -191,7 +191,8 @@ func (p *Prefetch) look(loads map[string]Load, limits Limits, now time.Time) []*
 // measure settles for how large a message is taken.
 func (l *look) measure() {
 	if l.Seen < Sampled {
-		l.Size = max(l.Size, assumed)
+		// Those that take long at the handler would hold up all others until the last of them has come.
+		l.Size = max(l.Size, assumed>>l.Seen)
 	}
 	l.Size = max(l.Size, l.Bytes/int64(max(1, l.OnLoan)), least)
 	l.Largest = max(l.Largest, l.Size)
