@@ -41,6 +41,14 @@ func takeHeaders(response *http.Response) (t told) {
 	return t
 }
 
+func (t *told) mediaType() string {
+	mediaType, _, _ := mime.ParseMediaType(t.contentType)
+	return mediaType
+}
+
+// isProblem is true of a problem as in RFC 9457.
+func (t *told) isProblem() bool { return t.mediaType() == "application/problem+json" }
+
 // refusal makes a failure out of an answer that is not success. An RFC 9457 problem names its class and message;
 // otherwise the message is the status and the beginning of the body, if that is text.
 func (h *HTTP) refusal(status int, said told, body []byte) *retry.Failure {
@@ -55,8 +63,8 @@ func (h *HTTP) refusal(status int, said told, body []byte) *retry.Failure {
 		RetryAfter: retryAfter(said.retryAfter, h.clock()),
 		Advice:     stopped(advice(said.advice), isNegative(said.retryAfter)),
 	}
-	mediaType, _, _ := mime.ParseMediaType(said.contentType)
-	if mediaType == "application/problem+json" {
+	mediaType := said.mediaType()
+	if said.isProblem() {
 		failure.Class, failure.Message = problem(body)
 	}
 	logged := failure.Message

@@ -21,6 +21,10 @@ import (
 // maxAnswer is how much of an answer's body is read. The connection is closed when there is more.
 const maxAnswer = 64 << 10
 
+// maxKeptAnswer is how much of that is kept of an answer that is no problem of RFC 9457, in bytes: its text is looked at no further. A partner
+// may hold back the end of many answers at a time.
+const maxKeptAnswer = 2 * excerpt
+
 // HTTP posts each message to one URL. A status of 200 to 299 is success. It follows no redirects, keeps no cookies, and
 // sends no request twice: a request of which any byte was written may have been handled.
 type HTTP struct {
@@ -209,8 +213,16 @@ func (h *HTTP) judge(response *http.Response, cut func(error) *retry.Failure) (f
 		}
 		return nil, n < maxAnswer
 	}
-	body, err := io.ReadAll(start) // what there is of it
-	return h.refusal(response.StatusCode, said, body), err == nil && len(body) < maxAnswer
+	keep := int64(maxKeptAnswer)
+	if said.isProblem() {
+		keep = maxAnswer
+	}
+	body, err := io.ReadAll(io.LimitReader(start, keep)) // what there is of it
+	rest := int64(0)
+	if err == nil {
+		rest, err = io.Copy(io.Discard, start)
+	}
+	return h.refusal(response.StatusCode, said, body), err == nil && int64(len(body))+rest < maxAnswer
 }
 
 // countHeaders is how many lines the headers take. Without TLS the wire counts them as it reads; net/http has a bound for their bytes
