@@ -102,7 +102,7 @@ func TestThoseWhoAreDeniedAreBackSoonAfterALongOutage(t *testing.T) {
 	if left < c.MaxOpenFor*8/10 {
 		t.Fatalf("it is open for %s, want about %s", left, c.MaxOpenFor)
 	}
-	w.Breaker.rnd = seeded()
+	w.rnd = seeded()
 	var longest time.Duration
 	for range 1000 {
 		_, wait, ok := w.Admit(now, time.Second)
