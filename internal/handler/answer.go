@@ -18,6 +18,9 @@ import (
 // maxRetryAfter bounds the delay that an answer may ask for.
 const maxRetryAfter = 720 * time.Hour
 
+// problemType is the type of a problem of RFC 9457.
+const problemType = "application/problem+json"
+
 // excerpt is how much of an answer's text is looked at for a failure's message.
 const excerpt = 2 << 10
 
@@ -47,7 +50,7 @@ func (t *told) mediaType() string {
 }
 
 // isProblem is true of a problem as in RFC 9457.
-func (t *told) isProblem() bool { return t.mediaType() == "application/problem+json" }
+func (t *told) isProblem() bool { return t.mediaType() == problemType }
 
 // refusal makes a failure out of an answer that is not success. An RFC 9457 problem names its class and message;
 // otherwise the message is the status and the beginning of the body, if that is text.
@@ -64,7 +67,7 @@ func (h *HTTP) refusal(status int, said told, body []byte) *retry.Failure {
 		Advice:     stopped(advice(said.advice), isNegative(said.retryAfter)),
 	}
 	mediaType := said.mediaType()
-	if said.isProblem() {
+	if mediaType == problemType {
 		failure.Class, failure.Message = problem(body)
 	}
 	logged := failure.Message
