@@ -110,6 +110,8 @@ func TestABreakerThatHasOpenedHoldsBackMessagesThatWaitForAProcess(t *testing.T)
 			testtransport.Eventually(t, "the breaker to open", func() bool { return len(r.worker.Status().Troubles) > 0 })
 			close(w.free)
 			testtransport.Eventually(t, "nobody waits for a process", func() bool { return w.waiting.Load() == 0 })
+			// An attempt is counted when its message is in its lane.
+			testtransport.Eventually(t, "the attempts to be counted", func() bool { return outcomes(r, "retried") >= calls })
 			if began := len(w.times()); began != calls {
 				t.Errorf("%d attempts began, want %d", began, calls)
 			}
