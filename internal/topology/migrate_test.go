@@ -481,3 +481,29 @@ func TestAFormerNameIsThatOfNoOtherQueue(t *testing.T) {
 		}
 	}
 }
+
+// A step that is written down is one of the migration that it was written for: taken for that of a new one, whose queue differs and whose stand-in is
+// empty, Cleanup would delete the stand-in, again and again, while workers leave the queue alone for the order's sake.
+func TestNoStandInIsMadeWhileTheStepOfAnEarlierMigrationIsWrittenDown(t *testing.T) {
+	for name, earlier := range map[string]v1alpha1.Migration{
+		"a renaming":                 {Queue: "test", Standin: "before", Step: v1alpha1.MigrationCleanup},
+		"one to other arguments":     {Queue: "test", Standin: "test.migrating", Step: v1alpha1.MigrationCleanup},
+		"one whose stand-in is gone": {Queue: "test", Standin: "test.migrating", Step: v1alpha1.MigrationDrain},
+	} {
+		broker := emptyBroker()
+		broker.converge(desired(t, async()))
+		single := desired(t, async(func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].SingleActiveConsumer = new(true) }))
+		past := topology.Past{Created: []string{createdExchange}, Migrations: []v1alpha1.Migration{earlier}}
+		first := topology.DiffSince(single, broker.Observed, past)
+		if len(first.Missing.Queues) > 0 || len(first.Conflicts) > 0 || len(first.Migrations) != 1 {
+			t.Fatalf("%s: at first it makes %v, in conflict are %v", name, first.Missing.Queues, first.Conflicts)
+		}
+		if m := first.Migrations[0]; m.Step != v1alpha1.MigrationPrepare || m.Reads != compile.ReadsQueue {
+			t.Errorf("%s: it goes on with %s, and workers read %q", name, m.Step, m.Reads)
+		}
+		past.Migrations[0].Step, past.Migrations[0].Standin = first.Migrations[0].Step, first.Migrations[0].Standin
+		if next := topology.DiffSince(single, broker.Observed, past); len(next.Missing.Queues) != 1 || next.Missing.Queues[0].Name != "test.migrating" {
+			t.Errorf("%s: once that is written down it makes %v", name, next.Missing.Queues)
+		}
+	}
+}

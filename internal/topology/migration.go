@@ -120,6 +120,8 @@ type queueMigration struct {
 	// remake is true where the queue is to be made in this step, bridged where all of the bridge stands, and written where the step is that of the
 	// look before.
 	remake, bridged, written bool
+	// succeeds is true where the step of an earlier migration is still written down: no stand-in is made that would be taken for the one of that.
+	succeeds bool
 	// removes and creates swap ways over the bridge, and pairs the others.
 	removes, creates, pairs []Step
 	// ways are the desired bindings into the work queue, formers those by its former names, and bridge those by which the stand-in
@@ -162,9 +164,10 @@ func (d *differ) migrationOf(want Queue, past Past) *queueMigration {
 	last := past.stepOf(want.Name)
 	e.Step, e.Reads, e.remake = Migrate(last, seen)
 	e.written = e.Step == last
+	e.succeeds = !made && last != "" && !e.written
 	// Nobody is to look for a queue that must not be made yet.
 	switch {
-	case !made && d.isDoubtful(Ref{Kind: KindQueue, Name: e.Standin}):
+	case e.succeeds, !made && d.isDoubtful(Ref{Kind: KindQueue, Name: e.Standin}):
 		e.Reads = compile.ReadsQueue
 	case !exists && d.isDoubtful(Ref{Kind: KindQueue, Name: want.Name}):
 		e.Reads = compile.ReadsStandin
@@ -259,7 +262,12 @@ func (d *differ) standinOf(want Queue, single bool) Queue {
 func (e *queueMigration) apply() {
 	if e.Step == v1alpha1.MigrationCleanup {
 		e.keepCurrent()
+		e.policies()         // Workers read it as the spec is now: it may have become Strict, or have more retries.
 		e.Drains = e.Standin // which so is not wanted any more
+		return
+	}
+	if e.succeeds {
+		e.keepCurrent()
 		return
 	}
 	e.d.desired.Queues = append(e.d.desired.Queues, e.standin)
