@@ -507,3 +507,39 @@ func TestNoStandInIsMadeWhileTheStepOfAnEarlierMigrationIsWrittenDown(t *testing
 		}
 	}
 }
+
+// Workers of a Strict queue give what fails back to it, and to the queue of a previous name too, which may be none that was made for that.
+func TestAQueueThatIsEmptiedForAnotherGetsTheLimitsOfThatOne(t *testing.T) {
+	broker := emptyBroker()
+	broker.converge(desired(t, async()))
+	renamed := func(strict bool) topology.Objects {
+		return desired(t, async(func(tr *v1alpha1.Transport) {
+			tr.Spec.Queues[1] = v1alpha1.Queue{Name: "orders", PreviousNames: []string{"test"}, BindingKeys: []string{"test"}}
+			if strict {
+				tr.Spec.Queues[1].Ordering = &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}
+			}
+		}))
+	}
+	past := topology.Past{Created: []string{createdExchange}}
+	look := func(want topology.Objects) v1alpha1.MigrationStep {
+		diff := topology.DiffSince(want, broker.Observed, past)
+		for _, step := range topology.Plan(diff) {
+			broker.apply(step)
+		}
+		past.Migrations = nil
+		for _, m := range diff.Migrations {
+			past.Migrations = append(past.Migrations, v1alpha1.Migration{Queue: m.Queue, Standin: m.Standin, Step: m.Step})
+		}
+		return past.Migrations[0].Step
+	}
+	for look(renamed(false)) != v1alpha1.MigrationCleanup {
+		continue
+	}
+	limit := func() any { return broker.Policies["redrive.async:queue:test"].Definition["delivery-limit"] }
+	if before := limit(); fmt.Sprint(before) != "20" {
+		t.Fatalf("the limit before is %v", before)
+	}
+	if step := look(renamed(true)); step != v1alpha1.MigrationCleanup || fmt.Sprint(limit()) == "20" {
+		t.Errorf("in %s the limit stays %v", step, limit())
+	}
+}
