@@ -543,3 +543,21 @@ func TestAQueueThatIsEmptiedForAnotherGetsTheLimitsOfThatOne(t *testing.T) {
 		t.Errorf("in %s the limit stays %v", step, limit())
 	}
 }
+
+// The list of exchanges of a node that has just started may lack one. What leads to the stand-in stays all the same: it may be the only way.
+func TestTheBridgeStaysWhereAListLacksTheExchange(t *testing.T) {
+	broker := emptyBroker()
+	broker.converge(desired(t, async()))
+	single := desired(t, async(func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].SingleActiveConsumer = new(true) }))
+	past := topology.Past{
+		Created:    []string{createdExchange},
+		Migrations: []v1alpha1.Migration{{Queue: "test", Standin: "test.migrating", Step: v1alpha1.MigrationPrepare}},
+	}
+	for _, step := range topology.Plan(topology.DiffSince(single, broker.Observed, past)) {
+		broker.apply(step)
+	}
+	delete(broker.Exchanges, "async")
+	if gone := topology.DiffSince(single, broker.Observed, past).ExtraBindings; len(gone) > 0 {
+		t.Errorf("it takes away %v", gone)
+	}
+}

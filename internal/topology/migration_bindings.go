@@ -37,8 +37,12 @@ func (d *differ) bridgeOf(binding Binding) (Binding, bool) {
 	return binding, true
 }
 
+// isDirect is true also for an exchange of the spec that a list lacks: the bridge stays as it is until the exchange is there again.
 func (d *differ) isDirect(exchange string) bool {
-	return d.observed.Exchanges[exchange].Type == TypeDirect
+	if got, exists := d.observed.Exchanges[exchange]; exists {
+		return got.Type == TypeDirect
+	}
+	return slices.ContainsFunc(d.desired.Exchanges, func(e Exchange) bool { return e.Name == exchange && e.Type == TypeDirect })
 }
 
 func (d *differ) isObserved(want Binding) bool { return d.bound.has(want) }
