@@ -273,6 +273,8 @@ func (r *TransportReconciler) readOn(ctx context.Context, run *transportRun, sta
 				next = compile.ReadsStandin
 			case next == compile.ReadsStandin && r.isLeft(queue.Standin, states) && !r.isLeft(queue.Name, states):
 				next = compile.ReadsQueue
+			case next == compile.ReadsQuarantine && r.isLeft(queue.Name, states):
+				next = compile.ReadsStandin // of a queue that was renamed
 			}
 			all[queue.Name], changed = compile.Standin{Queue: queue.Standin, Reads: next}, changed || next != queue.Reads
 		}

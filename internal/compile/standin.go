@@ -18,7 +18,7 @@ const (
 	ReadsQueue Reading = "Queue"
 	// ReadsStandin consumes the stand-in alone.
 	ReadsStandin Reading = "Standin"
-	// ReadsQuarantine consumes neither: only quarantined messages of the queue are left.
+	// ReadsQuarantine consumes neither: only quarantined messages of the queue are left, or its stand-in, whose turn is yet to come.
 	ReadsQuarantine Reading = "Quarantine"
 )
 
@@ -37,6 +37,8 @@ func (q Queue) Consumed() []string {
 		return []string{q.Name}
 	case q.Standin != "" && q.Reads == ReadsStandin:
 		return []string{q.Standin}
+	case q.Reads == ReadsQuarantine:
+		return nil
 	default:
 		return q.Holding()
 	}
@@ -46,6 +48,8 @@ func (q Queue) Consumed() []string {
 // to come.
 func (q Queue) Holding() []string {
 	switch {
+	case q.Reads == ReadsQuarantine && q.Standin != "":
+		return []string{q.Standin}
 	case q.Reads == ReadsQuarantine:
 		return nil
 	case q.Standin == "":
@@ -72,7 +76,7 @@ func (c *Config) WithStandIns(all map[string]Standin) Config {
 	with.Queues = slices.Clone(c.Queues)
 	for i := range with.Queues {
 		queue := &with.Queues[i]
-		if queue.Reads == ReadsQuarantine {
+		if queue.Reads == ReadsQuarantine && queue.Standin == "" {
 			continue
 		}
 		if standin, migrated := all[queue.Name]; migrated || !queue.Leaving {
@@ -181,7 +185,7 @@ func (c *Config) leftOf(queue Queue, leaving []string) (Queue, bool) {
 			left, some := queue.onlyQuarantine(leaving)
 			return left, some && known.Quarantine != queue.Quarantine
 		case known.Standin:
-			return queue.onlyQuarantine(leaving)
+			return queue.onlyStandin(leaving)
 		}
 	}
 	return queue.leaving(leaving)
@@ -192,7 +196,7 @@ func (c *Config) leftOf(queue Queue, leaving []string) (Queue, bool) {
 func (c *Config) Named() []string {
 	var names []string
 	for _, queue := range c.Queues {
-		if queue.Reads == ReadsQuarantine {
+		if queue.Reads == ReadsQuarantine && queue.Standin == "" {
 			continue
 		}
 		names = append(names, queue.Name)
@@ -209,12 +213,31 @@ func (q Queue) leaving(names []string) (Queue, bool) {
 	itself, standin := slices.Contains(names, q.Name), q.Standin != "" && slices.Contains(names, q.Standin)
 	switch {
 	case itself && standin:
+		if q.Reads == ReadsQuarantine {
+			q.Reads = ReadsQueue
+		}
 	case itself:
 		q.Standin, q.Reads = "", ReadsBoth
 	case standin:
 		q.Reads = ReadsStandin
 	default:
 		return q.onlyQuarantine(names)
+	}
+	return q, true
+}
+
+// onlyStandin is a queue that has become the stand-in of another one, which so reads its messages, with its own stand-in, if that is still to be
+// emptied. Where messages have an order, and those of the queue are the older ones, that one has its turn when the queue is gone.
+func (q Queue) onlyStandin(names []string) (Queue, bool) {
+	if q.Standin == "" || !slices.Contains(names, q.Standin) {
+		return q.onlyQuarantine(names)
+	}
+	q.Leaving = true
+	switch q.Reads {
+	case ReadsBoth, ReadsStandin:
+		q.Reads = ReadsStandin
+	case ReadsQueue, ReadsQuarantine:
+		q.Reads = ReadsQuarantine
 	}
 	return q, true
 }

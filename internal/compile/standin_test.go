@@ -190,3 +190,60 @@ func TestAConfigurationThatStaysFollowsItsExchanges(t *testing.T) {
 		})
 	}
 }
+
+// A queue that is renamed while it is migrated becomes the stand-in of the new one, and has a stand-in of its own. That is in no list of what the new
+// one consumes, also when the new one leaves the spec or the Transport is deleted.
+func TestAQueueThatIsTheStandInOfAnotherOneKeepsItsOwn(t *testing.T) {
+	policies := map[string]v1alpha1.RetryPolicySpec{"policy": {}}
+	config := func(queues ...compile.Queue) compile.Config {
+		for i := range queues {
+			queues[i].Policy = "policy"
+		}
+		return compile.Config{Worker: "default", Policies: policies, Queues: queues}
+	}
+	for name, c := range map[string]struct {
+		reads compile.Reading
+		// while are consumed while the queue of the former name is there, removed when the new one has left the spec, and last when that and the
+		// queue of the former name are gone.
+		while, removed, last []string
+	}{
+		"without an order":              {compile.ReadsBoth, []string{"orders", "test", "test.migrating"}, []string{"orders", "test", "test.migrating"}, []string{"test.migrating"}},
+		"the queue is the older one":    {compile.ReadsQueue, []string{"orders", "test"}, []string{"orders", "test"}, []string{"test.migrating"}},
+		"the stand-in is the older one": {compile.ReadsStandin, []string{"orders", "test", "test.migrating"}, []string{"orders", "test", "test.migrating"}, []string{"test.migrating"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			consumed := func(c compile.Config) (names []string) {
+				for _, queue := range c.Queues {
+					names = append(names, queue.Consumed()...)
+				}
+				slices.Sort(names)
+				return names
+			}
+			before := config(compile.Queue{Name: "test", Quarantine: "test.quarantine", Standin: "test.migrating", Reads: c.reads})
+			spec := config(compile.Queue{Name: "orders", Quarantine: "orders.quarantine", Standin: "test"})
+			renamed := spec.WithLeaving(before, []string{"test.migrating", "test.quarantine"})
+			if got := consumed(renamed); !slices.Equal(got, c.while) {
+				t.Errorf("after the renaming %v are consumed, want %v", got, c.while)
+			}
+			if !slices.Contains(renamed.Named(), "test.quarantine") {
+				t.Errorf("workers may publish into the quarantine queue of what is left, and named are %v", renamed.Named())
+			}
+			without := config()
+			gone := without.WithLeaving(renamed, []string{"orders", "test", "test.migrating"})
+			if got := consumed(gone); !slices.Equal(got, c.removed) {
+				t.Errorf("out of the spec %v are consumed, want %v", got, c.removed)
+			}
+			gone = without.WithLeaving(gone, []string{"test.migrating"})
+			if got := consumed(gone); !slices.Equal(got, c.last) {
+				t.Errorf("at last %v are consumed, want %v", got, c.last)
+			}
+			taken := config(compile.Queue{Name: "orders", Quarantine: "orders.quarantine", Standin: "test.migrating"})
+			if next := taken.WithLeaving(renamed, nil); len(next.Queues) != 1 {
+				t.Errorf("once the new one has it as its stand-in, there are %+v", next.Queues)
+			}
+			if again := spec.WithLeaving(renamed, []string{"test.migrating", "test.quarantine"}); !slices.Equal(again.Queues, renamed.Queues) {
+				t.Errorf("the next time it is %+v, was %+v", again.Queues, renamed.Queues)
+			}
+		})
+	}
+}
