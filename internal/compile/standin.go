@@ -4,6 +4,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 
 	"redrive.dev/redrive/api/v1alpha1"
 )
@@ -182,8 +183,7 @@ func (c *Config) leftOf(queue Queue, leaving []string) (Queue, bool) {
 	for _, known := range c.Queues {
 		switch queue.Name {
 		case known.Name:
-			left, some := queue.onlyQuarantine(leaving)
-			return left, some && known.Quarantine != queue.Quarantine
+			return queue.besideAnother(known, leaving)
 		case known.Standin:
 			return queue.onlyStandin(leaving)
 		}
@@ -224,6 +224,24 @@ func (q Queue) leaving(names []string) (Queue, bool) {
 		return q.onlyQuarantine(names)
 	}
 	return q, true
+}
+
+// besideAnother is what is still to be consumed of a queue beside one of the same name that is wanted: quarantined messages, where that one has others
+// or none, and a stand-in that it does not have, by a name of its own.
+func (q Queue) besideAnother(other Queue, names []string) (Queue, bool) {
+	standin := q.Standin
+	left, some := q.onlyQuarantine(names)
+	if some = some && other.Quarantine != q.Quarantine; !some {
+		left.Quarantine = ""
+	}
+	if standin == "" || standin == other.Standin || !slices.Contains(names, standin) {
+		return left, some
+	}
+	left.Name, left.Reads = standin, ReadsBoth
+	if work, is := strings.CutSuffix(standin, standinSuffix); is {
+		left.Name, left.Standin, left.Reads = work, standin, ReadsStandin
+	}
+	return left, true
 }
 
 // onlyStandin is a queue that has become the stand-in of another one, which so reads its messages, with its own stand-in, if that is still to be

@@ -247,3 +247,46 @@ func TestAQueueThatIsTheStandInOfAnotherOneKeepsItsOwn(t *testing.T) {
 		})
 	}
 }
+
+// The name of a queue that leaves may be wanted again before its stand-in is empty, and the queue that has it then has another stand-in, or none.
+func TestTheStandInOfAQueueWhoseNameIsWantedAgainIsStillConsumed(t *testing.T) {
+	policies := map[string]v1alpha1.RetryPolicySpec{"policy": {}}
+	config := func(queues ...compile.Queue) compile.Config {
+		return compile.Config{Worker: "default", Policies: policies, Queues: queues}
+	}
+	for name, c := range map[string]struct {
+		standin string
+		now     compile.Queue
+	}{
+		"beside another stand-in":    {"test", compile.Queue{Name: "bills", Policy: "policy", Quarantine: "bills.quarantine", Standin: "orders"}},
+		"a stand-in of another name": {"test.migrating", compile.Queue{Name: "bills", Policy: "policy", Quarantine: "bills.quarantine", Standin: "orders"}},
+		"without quarantine":         {"test", compile.Queue{Name: "bills", Policy: "policy", Strict: v1alpha1.OnFailureContinue, Standin: "orders"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			last := config(compile.Queue{
+				Name: "bills", Policy: "policy", Quarantine: "bills.quarantine", Standin: c.standin, Reads: compile.ReadsStandin, Leaving: true,
+			})
+			now := config(c.now)
+			leaving := []string{c.standin, "bills.quarantine"}
+			next := now.WithLeaving(last, leaving)
+			times, quarantine := 0, 0
+			for _, queue := range next.Queues {
+				if slices.Contains(queue.Consumed(), c.standin) {
+					times++
+				}
+				if queue.Quarantine == "bills.quarantine" {
+					quarantine++
+				}
+			}
+			if times != 1 || quarantine != 1 {
+				t.Errorf("%s is consumed %d times, and the quarantine queue %d times: %+v", c.standin, times, quarantine, next.Queues)
+			}
+			if again := now.WithLeaving(next, leaving); !slices.Equal(again.Queues, next.Queues) {
+				t.Errorf("the next time it is %+v, was %+v", again.Queues, next.Queues)
+			}
+			if gone := now.WithLeaving(next, nil); len(gone.Queues) != 1 {
+				t.Errorf("at the end there are %+v", gone.Queues)
+			}
+		})
+	}
+}
