@@ -64,17 +64,20 @@ type Difference struct {
 	Disordered []string
 	// Inherited are those of ExtraQueues of which a work queue of the spec takes all that leads in, also what others have bound.
 	Inherited []string
+	// doubtful bindings are wanted and there, and a request may still delete them.
+	doubtful []Binding
 	// Awaited is true where something is not made or bound yet, since a request that is under way may delete it.
 	Awaited bool
 	// Deferred are those of ExtraQueues and LetGo that stay as they are for now: a way in comes out of an exchange that lacks another.
 	Deferred []string
 }
 
-// Lacks is true for a way in beside which a desired binding is withheld. Then it may not be taken away: what goes by it may be meant for the one
-// that is not there yet.
+// Lacks is true for a way in beside which a desired binding is withheld, or may go at any time. Then it may not be taken away: what goes by it may be
+// meant for the one that is not there.
 func (d Difference) Lacks(way Binding) bool {
 	from := d.Place(way)
-	return slices.ContainsFunc(d.Withheld, func(w Withheld) bool { return d.Place(w.Binding) == from })
+	return slices.ContainsFunc(d.Withheld, func(w Withheld) bool { return d.Place(w.Binding) == from }) ||
+		slices.ContainsFunc(d.doubtful, func(b Binding) bool { return d.Place(b) == from })
 }
 
 // Place is where a binding gets its messages: ways of one place may take each other's. Elsewhere a pattern may match many keys, but the way back from
@@ -386,6 +389,9 @@ func (d *differ) bindingsDiff() {
 	for _, want := range d.desired.Bindings {
 		d.await(want.ref())
 		if d.bound.has(want) {
+			if d.mayGo(want) {
+				d.out.doubtful = append(d.out.doubtful, want)
+			}
 			continue
 		}
 		if reason := d.obstacle(want, reported); reason != "" {

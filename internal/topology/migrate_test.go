@@ -561,3 +561,36 @@ func TestTheBridgeStaysWhereAListLacksTheExchange(t *testing.T) {
 		t.Errorf("it takes away %v", gone)
 	}
 }
+
+// A binding that is there is no way for what comes in five minutes, while a request that had no answer may still delete it.
+func TestAWayThatARequestMayStillDeleteTakesThePlaceOfNone(t *testing.T) {
+	renamed := desired(t, async(func(tr *v1alpha1.Transport) {
+		tr.Spec.Queues[1].Name, tr.Spec.Queues[1].PreviousNames = "orders", []string{"test"}
+	}))
+	r := newRenaming(t)
+	r.look(t, renamed, 2)
+	mark := topology.Arguments{topology.OwnerArgument: renamed.Owner}
+	next := topology.Binding{Source: "async.return.alternate", Destination: "orders", RoutingKey: "test", Arguments: mark}
+	own := topology.Binding{Source: "async.return", Destination: "test", RoutingKey: "test", Arguments: mark}
+	for _, binding := range []topology.Binding{next, own} {
+		if !r.comesBack("test") {
+			t.Fatal("a retry by the former name fails")
+		}
+		if !slices.ContainsFunc(r.Bindings, func(b topology.Binding) bool { return b.Name() == binding.Name() }) {
+			r.Bindings = append(r.Bindings, binding)
+		}
+	}
+	removes := func(doubtful map[string]time.Time) bool {
+		past := topology.Past{Created: []string{createdExchange}, Migrations: r.last, Doubtful: doubtful}
+		plan := topology.Plan(topology.DiffSince(renamed, r.Observed, past))
+		return slices.ContainsFunc(plan, func(step topology.Step) bool {
+			return step.Action == topology.ActionDelete && step.Binding != nil && step.Binding.Name() == own.Name()
+		})
+	}
+	if !removes(nil) {
+		t.Fatal("the way by the former name is not removed, so that the test says nothing")
+	}
+	if removes(map[string]time.Time{"binding/" + next.Name(): time.Now()}) {
+		t.Error("the way by the former name is removed, and a request may still delete the one that takes its place")
+	}
+}
