@@ -66,6 +66,8 @@ func nextStep(last v1alpha1.MigrationStep, seen MigrationObservation) v1alpha1.M
 		return v1alpha1.MigrationRestore
 	case seen.Away:
 		return v1alpha1.MigrationDrain
+	case begun && seen.Ordered:
+		return v1alpha1.MigrationDivert // In Prepare the ways would lead into the queue again, behind what is in the stand-in.
 	case !seen.Bridged || !begun && !seen.Follows(readingIn(v1alpha1.MigrationPrepare, seen.Ordered)):
 		return v1alpha1.MigrationPrepare
 	default:

@@ -594,3 +594,46 @@ func TestAWayThatARequestMayStillDeleteTakesThePlaceOfNone(t *testing.T) {
 		t.Error("the way by the former name is removed, and a request may still delete the one that takes its place")
 	}
 }
+
+// Where a renaming is taken back before workers have emptied the queue of the former name, that one has the older messages.
+func TestAnOrderedQueueThatIsRenamedBackIsReadBeforeTheOther(t *testing.T) {
+	strict := func(name string, previous ...string) topology.Objects {
+		return desired(t, async(func(tr *v1alpha1.Transport) {
+			tr.Spec.Queues[1] = v1alpha1.Queue{
+				Name: name, PreviousNames: previous, BindingKeys: []string{"test"}, Ordering: &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict},
+			}
+		}))
+	}
+	for _, turn := range []v1alpha1.MigrationStep{v1alpha1.MigrationRestore, v1alpha1.MigrationCleanup} {
+		broker := emptyBroker()
+		broker.converge(strict("test"))
+		past := topology.Past{Created: []string{createdExchange}}
+		look := func(want topology.Objects) topology.Migration {
+			diff := topology.DiffSince(want, broker.Observed, past)
+			for _, step := range topology.Plan(diff) {
+				broker.apply(step)
+			}
+			past.Migrations = nil
+			for _, m := range diff.Migrations {
+				past.Migrations = append(past.Migrations, v1alpha1.Migration{Queue: m.Queue, Standin: m.Standin, Step: m.Step})
+			}
+			return diff.Migrations[0]
+		}
+		for look(strict("orders", "test")).Step != turn {
+			continue
+		}
+		for range 3 {
+			if m := look(strict("test", "orders")); m.Reads != compile.ReadsQueue {
+				t.Errorf("taken back in %s it is in %s, and workers read %q", turn, m.Step, m.Reads)
+			}
+			for _, binding := range broker.BindingsTo("test") {
+				if binding.Source == "async" {
+					t.Errorf("taken back in %s new messages come into the queue by %s, before those of the other one are handled", turn, binding.Name())
+				}
+			}
+		}
+		if last := look(strict("test", "orders")); last.Drains != "test" {
+			t.Errorf("taken back in %s it is in %s at last, and drains %q", turn, last.Step, last.Drains)
+		}
+	}
+}

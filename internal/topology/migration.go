@@ -161,7 +161,7 @@ func (d *differ) migrationOf(want Queue, past Past) *queueMigration {
 	e.bridged = !slices.ContainsFunc(e.bridge, func(b Binding) bool { return !d.isObserved(b) })
 	seen.Bridged = e.bridged
 	seen.Away, seen.Home = e.allLead(want.Name, e.Standin), e.allLead(e.Standin, want.Name)
-	last := past.stepOf(want.Name)
+	last := past.stepOfPair(want.Name, e.Standin, seen.Home)
 	e.Step, e.Reads, e.remake = Migrate(last, seen)
 	e.written = e.Step == last
 	e.succeeds = !made && last != "" && !e.written
@@ -201,6 +201,30 @@ func (p Past) stepOf(queue string) v1alpha1.MigrationStep {
 	for _, known := range p.Migrations {
 		if known.Queue == queue {
 			return known.Step
+		}
+	}
+	return ""
+}
+
+// stepOfPair is the step of the migration of a queue with a stand-in. Where that stand-in is the queue of a name to which the first was renamed, and back
+// now, the two have changed their parts, and which of them has the older messages follows from the step of the renaming.
+//
+// home is true where all ways lead into the queue.
+func (p Past) stepOfPair(queue, standin string, home bool) v1alpha1.MigrationStep {
+	if step := p.stepOf(queue); step != "" {
+		return step
+	}
+	for _, known := range p.Migrations {
+		if known.Queue != standin || known.Standin != queue {
+			continue
+		}
+		switch known.Step {
+		case v1alpha1.MigrationPrepare, v1alpha1.MigrationDivert, v1alpha1.MigrationDrain:
+			return v1alpha1.MigrationRestore
+		case v1alpha1.MigrationRecreate, v1alpha1.MigrationRestore, v1alpha1.MigrationCleanup:
+			if !home { // Otherwise nothing has come into the other one.
+				return v1alpha1.MigrationDrain
+			}
 		}
 	}
 	return ""
