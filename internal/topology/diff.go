@@ -310,7 +310,7 @@ func (d *differ) keepDeliveryLimits() {
 	for i, want := range d.desired.Policies {
 		name, _ := named.queueOf(want.Name)
 		queue := d.observed.Queues[name]
-		if !isSingle(queue.Queue) || RoleOf(queue.Queue) != RoleWork {
+		if !isSingle(queue.Queue) && !d.migratesSingle(name) || RoleOf(queue.Queue) != RoleWork {
 			continue
 		}
 		limit, limited := wholeNumber(want.Definition[keyDeliveryLimit])
@@ -320,6 +320,13 @@ func (d *differ) keepDeliveryLimits() {
 			d.desired.Policies[i].Definition[keyDeliveryLimit] = before
 		}
 	}
+}
+
+// migratesSingle is true for a queue that is migrated to or from one with a single active consumer: workers may still read both in Strict order.
+func (d *differ) migratesSingle(queue string) bool {
+	return slices.ContainsFunc(d.out.Migrations, func(m Migration) bool {
+		return (m.Queue == queue || m.Standin == queue) && (isSingle(d.observed.Queues[m.Queue].Queue) || isSingle(d.observed.Queues[m.Standin].Queue))
+	})
 }
 
 // extraPolicies are those of the prefix that are not desired, and are needed by nothing that is there.

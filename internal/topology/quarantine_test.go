@@ -425,3 +425,33 @@ func TestAPolicyThatTakesTheDeliveryLimitOfAStrictQueueIsHarmful(t *testing.T) {
 		})
 	}
 }
+
+// Workers read a queue that is to be migrated in Strict order by the new configuration, whatever it was made for, and may do so for a while after the
+// change was taken back.
+func TestTheDeliveryLimitOfAQueueThatWasToBecomeStrictIsNotLoweredMeanwhile(t *testing.T) {
+	const policy = "redrive.async:queue:test"
+	broker := emptyBroker()
+	broker.converge(desired(t, async()))
+	past := topology.Past{Created: []string{createdExchange}}
+	look := func(want topology.Objects) (migrates bool) {
+		diff := topology.DiffSince(want, broker.Observed, past)
+		for _, step := range topology.Plan(diff) {
+			broker.apply(step)
+		}
+		past.Migrations = nil
+		for _, m := range diff.Migrations {
+			past.Migrations = append(past.Migrations, v1alpha1.Migration{Queue: m.Queue, Standin: m.Standin, Step: m.Step})
+		}
+		return len(diff.Migrations) > 0
+	}
+	look(deliveries(t, 1000, strict("")))
+	look(desired(t, async()))
+	if got := broker.Policies[policy].Definition["delivery-limit"]; fmt.Sprint(got) != "1000" {
+		t.Errorf("while the stand-in is there it is %v", got)
+	}
+	delete(broker.Queues, "test.migrating")
+	look(desired(t, async()))
+	if got := broker.Policies[policy].Definition["delivery-limit"]; fmt.Sprint(got) != "20" {
+		t.Errorf("at the end it is %v", got)
+	}
+}
