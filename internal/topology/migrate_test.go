@@ -637,3 +637,32 @@ func TestAnOrderedQueueThatIsRenamedBackIsReadBeforeTheOther(t *testing.T) {
 		}
 	}
 }
+
+// The spec may change after a queue of another name was created and before the ways are led into it: that is no conflict, which would keep workers
+// from learning of it.
+func TestAQueueThatDiffersBeforeItTakesOverIsNoConflict(t *testing.T) {
+	broker := emptyBroker()
+	broker.converge(desired(t, async()))
+	renamed := func(single bool) topology.Objects {
+		return desired(t, async(func(tr *v1alpha1.Transport) {
+			tr.Spec.Queues[1] = v1alpha1.Queue{Name: "orders", PreviousNames: []string{"test"}, BindingKeys: []string{"test"}}
+			if single {
+				tr.Spec.Queues[1].SingleActiveConsumer = new(true)
+			}
+		}))
+	}
+	past := topology.Past{
+		Created:    []string{createdExchange},
+		Migrations: []v1alpha1.Migration{{Queue: "orders", Standin: "test", Step: v1alpha1.MigrationRecreate}},
+		Consumed:   []string{"test"},
+	}
+	for _, queue := range renamed(false).Queues {
+		if queue.Name == "orders" {
+			broker.apply(topology.Step{Action: topology.ActionCreate, Queue: &queue})
+		}
+	}
+	diff := topology.DiffSince(renamed(true), broker.Observed, past)
+	if len(diff.Conflicts) > 0 || len(diff.Migrations) != 1 || diff.Migrations[0].Step != v1alpha1.MigrationRecreate {
+		t.Errorf("in conflict are %v, and it migrates %+v", diff.Conflicts, diff.Migrations)
+	}
+}

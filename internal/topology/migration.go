@@ -309,8 +309,10 @@ func (e *queueMigration) apply() {
 		e.lead(e.Queue, e.Standin)
 		e.Drains = e.Queue
 	case v1alpha1.MigrationRecreate:
-		if !e.remake {
+		if _, exists := e.d.observed.Queues[e.Queue]; !e.remake {
 			e.leave()
+		} else if exists {
+			e.keepCurrent() // The spec may have changed since it was created.
 		}
 		e.lead(e.Queue, e.Standin)
 	case v1alpha1.MigrationRestore:
