@@ -1,0 +1,250 @@
+package apply_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/topology"
+)
+
+// fault is something that nobody wants.
+func (w *world) fault() {
+	if w.quiet {
+		return
+	}
+	if w.may.cuts && len(w.pods) > 0 && w.oneIn(8) {
+		pod := w.pods[w.random.IntN(len(w.pods))]
+		w.tellf("the connection of %s is cut", pod.name)
+		pod.cut()
+	}
+	if w.may.cuts && w.oneIn(30) {
+		w.tellf("the broker restarts")
+		w.downUntil = time.Now().Add(time.Duration(1+w.random.IntN(20)) * time.Second)
+		for _, pod := range w.pods {
+			pod.cut()
+		}
+	}
+	if w.may.badCounts && w.oneIn(4) {
+		for _, name := range slices.Sorted(maps.Keys(w.broker.queues)) {
+			q := w.broker.queues[name]
+			// One that serves has a leader, and so a count.
+			leaves := slices.Contains(retirements(w.last.Retiring), name) || topology.RoleOf(q.Queue) == topology.RoleLane
+			if q.hidden = w.oneIn(6) && leaves && time.Since(q.made) > time.Minute; w.oneIn(12) {
+				q.leader = []string{"rabbit@a", "rabbit@b"}[w.random.IntN(2)]
+			}
+			if q.quorum() && w.oneIn(6) {
+				q.nextCount = time.Now().Add(time.Duration(w.random.IntN(40)) * time.Second)
+			}
+		}
+	}
+	if w.may.applications && w.stored != nil && w.oneIn(6) {
+		w.application()
+	}
+}
+
+// isDown is true while the broker starts again.
+func (w *world) isDown() bool { return time.Now().Before(w.downUntil) }
+
+// application binds a queue for itself, or takes its binding away.
+func (w *world) application() {
+	at := slices.IndexFunc(w.stored.spec.Spec.Queues, func(q v1alpha1.Queue) bool { return slices.Contains(q.BindingKeys, "test") })
+	if at < 0 || w.stored.deleting {
+		return
+	}
+	binding := topology.Binding{Source: "async", Destination: w.stored.spec.Spec.Queues[at].Name, RoutingKey: "app"}
+	if w.oneIn(3) {
+		binding.Source, binding.RoutingKey = "amq.topic", "other app"
+	}
+	if w.oneIn(4) {
+		w.led[binding.RoutingKey], w.bound[binding.RoutingKey] = false, false
+		w.tellf("an application takes away its bindings by %q", binding.RoutingKey)
+		w.broker.dropBindings(func(b topology.Binding) bool { return b.RoutingKey == binding.RoutingKey && b.Arguments.Owner() == "" })
+		return
+	}
+	if w.broker.bind(binding) == nil {
+		w.bound[binding.RoutingKey] = true
+		w.tellf("an application binds %s", binding.Name())
+	}
+}
+
+func (w *world) aPolicy() *v1alpha1.RetryPolicy {
+	all := []time.Duration{time.Second, 5 * time.Second, 20 * time.Second, time.Minute, 3 * time.Minute}
+	var delays []v1alpha1.Duration
+	for _, delay := range all {
+		if w.oneIn(2) {
+			delays = append(delays, *v1alpha1.NewDuration(delay))
+		}
+	}
+	if len(delays) == 0 {
+		delays = append(delays, *v1alpha1.NewDuration(2 * time.Second))
+	}
+	retries := int32(3)
+	if w.may.stubborn {
+		retries, delays = 30, []v1alpha1.Duration{*v1alpha1.NewDuration(time.Second), *v1alpha1.NewDuration(4 * time.Second)}
+	}
+	return &v1alpha1.RetryPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: "policy", Namespace: "shop"},
+		Spec:       v1alpha1.RetryPolicySpec{MaxRetries: &retries, Backoff: &v1alpha1.Backoff{Type: v1alpha1.BackoffExplicit, Delays: delays}},
+	}
+}
+
+func (w *world) firstSpec() *v1alpha1.Transport {
+	spec := async()
+	spec.Spec.Exchange.Type = w.may.exchange
+	spec.Spec.RetryPolicyRef = &v1alpha1.PolicyReference{Name: "policy"}
+	spec.Spec.DeletionPolicy = v1alpha1.DeletionDeleteIfEmpty
+	spec.Spec.Queues = []v1alpha1.Queue{{Name: "lost", BindingKeys: []string{"lost"}}, w.aQueue("test", "test"), w.aQueue("mail", "mail")}
+	if !w.may.unrouted {
+		spec.Spec.Exchange.UnroutedTo = nil
+	}
+	spec.Spec.Workers = []v1alpha1.Worker{{Name: "default", Handler: v1alpha1.Handler{HTTP: &v1alpha1.HTTPHandler{URL: "http://127.0.0.1"}}}}
+	return spec
+}
+
+// aQueue has arguments by chance.
+func (w *world) aQueue(name, key string) v1alpha1.Queue {
+	queue := v1alpha1.Queue{Name: name, BindingKeys: []string{key}}
+	if w.may.ordered && key == "mail" {
+		queue.Ordering = &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}
+		return queue
+	}
+	switch w.random.IntN(5) {
+	case 0:
+		queue.Type = new(v1alpha1.QueueClassic)
+	case 1:
+		queue.SingleActiveConsumer = new(true)
+	case 2:
+		queue.Ordering = &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}
+	}
+	return queue
+}
+
+// change is what a person does to the Transport.
+func (w *world) change() {
+	if w.stored == nil {
+		w.create(w.next)
+		return
+	}
+	spec := w.stored.spec.DeepCopy()
+	if w.stored.deleting {
+		spec.Spec.DeletionPolicy = []v1alpha1.DeletionPolicy{v1alpha1.DeletionDeleteIfEmpty, v1alpha1.DeletionRetain}[w.random.IntN(2)]
+		w.tellf("CHANGE deletionPolicy %s", spec.Spec.DeletionPolicy)
+		w.edit(spec)
+		return
+	}
+	switch chance := w.random.IntN(12); {
+	case chance == 0:
+		w.policy = w.aPolicy()
+		w.tellf("CHANGE delays %v", w.policy.Spec.Backoff.Delays)
+		w.edit(spec) // as the operator looks again
+		return
+	case chance == 1 && w.may.deletions:
+		w.remove(spec)
+		return
+	default:
+		w.changeQueue(spec)
+	}
+	if _, err := topology.Desired(spec, compile.Needs{}, owner); err != nil {
+		w.tellf("the API server refuses: %v", err)
+		return
+	}
+	w.tellf("CHANGE %s", specText(spec))
+	w.edit(spec)
+}
+
+// remove deletes the Transport, and decides how it will be made again.
+func (w *world) remove(spec *v1alpha1.Transport) {
+	policies := []v1alpha1.DeletionPolicy{v1alpha1.DeletionDeleteIfEmpty, v1alpha1.DeletionDeleteIfEmpty, v1alpha1.DeletionRetain, v1alpha1.DeletionDelete}
+	spec.Spec.DeletionPolicy = policies[w.random.IntN(len(policies))]
+	w.tellf("DELETE with %s", spec.Spec.DeletionPolicy)
+	w.edit(spec)
+	w.stored.deleting, w.givenUp = true, spec.Spec.DeletionPolicy == v1alpha1.DeletionDelete
+	clear(w.led)
+	w.next = spec.DeepCopy()
+	w.next.Spec.DeletionPolicy = v1alpha1.DeletionDeleteIfEmpty
+	if w.oneIn(2) {
+		w.changeQueue(w.next)
+		if _, err := topology.Desired(w.next, compile.Needs{}, owner); err != nil {
+			w.next = spec.DeepCopy()
+		}
+	}
+}
+
+// namesFor are the names that a queue may have, by its key.
+func namesFor(key string) []string {
+	if key == "test" {
+		return []string{"test", "orders", "bills"}
+	}
+	return []string{"mail", "post"}
+}
+
+func (w *world) changeQueue(spec *v1alpha1.Transport) {
+	key := []string{"test", "test", "mail"}[w.random.IntN(3)]
+	names := namesFor(key)
+	at := slices.IndexFunc(spec.Spec.Queues, func(q v1alpha1.Queue) bool { return slices.Contains(q.BindingKeys, key) })
+	if at < 0 {
+		spec.Spec.Queues = append(spec.Spec.Queues, w.aQueue(names[w.random.IntN(len(names))], key))
+		return
+	}
+	queue := &spec.Spec.Queues[at]
+	others := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == queue.Name })
+	other := others[w.random.IntN(len(others))]
+	switch chance := w.random.IntN(10); {
+	case chance < 4:
+		former := []string{queue.Name}
+		for _, name := range queue.PreviousNames {
+			if name != other && !slices.Contains(former, name) {
+				former = append(former, name)
+			}
+		}
+		if w.oneIn(2) {
+			slices.Reverse(former)
+		}
+		if w.oneIn(4) {
+			next := w.aQueue(other, key)
+			next.PreviousNames = former
+			*queue = next
+			return
+		}
+		queue.Name, queue.PreviousNames = other, former
+	case chance < 7:
+		next := w.aQueue(queue.Name, key)
+		next.PreviousNames = queue.PreviousNames
+		*queue = next
+	case chance == 7:
+		queue.Limits = nil
+		if w.oneIn(2) {
+			queue.Limits = &v1alpha1.Limits{MessageTTL: v1alpha1.NewDuration(500 * time.Hour)}
+		}
+	case chance == 8 && w.may.removals:
+		spec.Spec.Queues = slices.Delete(spec.Spec.Queues, at, at+1)
+	case w.may.removals:
+		*queue = w.aQueue(other, key) // another one, without a previous name
+	}
+}
+
+func specText(spec *v1alpha1.Transport) string {
+	var texts []string
+	for _, queue := range spec.Spec.Queues {
+		text := queue.Name
+		if len(queue.PreviousNames) > 0 {
+			text += fmt.Sprintf(" (previously %v)", queue.PreviousNames)
+		}
+		for word, is := range map[string]bool{
+			" classic": queue.Type != nil, " single": queue.SingleActiveConsumer != nil, " strict": queue.Ordering != nil, " limited": queue.Limits != nil,
+		} {
+			if is {
+				text += word
+			}
+		}
+		texts = append(texts, text)
+	}
+	return "queues " + strings.Join(texts, ", ")
+}

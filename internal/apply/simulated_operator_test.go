@@ -1,0 +1,424 @@
+package apply_test
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/topology"
+)
+
+// simulatedOperator is a process of the operator, with what it keeps in memory. It does what controllers do with the broker, the configuration of
+// workers and the status, in their order.
+type simulatedOperator struct {
+	w      *world
+	name   string
+	known  map[string]time.Time
+	stuck  apply.Stuck
+	doubts apply.Doubts
+	// seen is the Transport as it was read last, and due when the next step is.
+	seen *storedTransport
+	due  time.Duration
+	// left are the writes until it is killed; zero where it is not.
+	left int
+}
+
+// killed is what ends an operator.
+type killed struct{}
+
+func (o *simulatedOperator) reconcile() {
+	w := o.w
+	defer func() {
+		switch reason := recover(); reason.(type) {
+		case nil:
+		case killed:
+			w.tellf("  %s is killed", o.name)
+			*o = simulatedOperator{w: w, name: o.name, due: time.Duration(w.random.IntN(60)) * time.Second}
+		default:
+			panic(reason)
+		}
+	}()
+	if lags := len(w.operators) > 1 && !w.quiet && w.oneIn(3); !lags || o.seen == nil {
+		o.seen = w.stored
+	}
+	if o.seen == nil {
+		return
+	}
+	if o.left = 0; w.may.kills && !w.quiet && w.oneIn(4) {
+		o.left = 1 + w.random.IntN(14)
+	}
+	t := *o.seen
+	var err error
+	if t.deleting {
+		err = o.takeDown(&t)
+	} else {
+		err = o.converge(&t)
+	}
+	o.due = max(o.due, time.Second)
+	if err != nil {
+		w.tellf("  %s: %v", o.name, err)
+	}
+}
+
+// writes is one write: the operator may be killed before it and after it.
+func (o *simulatedOperator) writes(do func()) {
+	if o.left--; o.left == 0 {
+		if o.w.oneIn(2) {
+			do()
+		}
+		panic(killed{})
+	}
+	do()
+}
+
+func (o *simulatedOperator) writeStatus(t *storedTransport) (err error) {
+	if o.w.stored != nil && o.w.stored.version == t.version && reflect.DeepEqual(o.w.stored.status, t.status) {
+		return nil
+	}
+	o.w.between()
+	o.writes(func() { err = o.w.save(t) })
+	return err
+}
+
+// current asks the API server whether the Transport still is what was read.
+func (o *simulatedOperator) current(t *storedTransport) error {
+	if o.w.stored == nil || o.w.stored.version != t.version {
+		return errOutdated
+	}
+	return nil
+}
+
+func (o *simulatedOperator) state(t *storedTransport) apply.State {
+	state := t.status
+	o.doubts = o.doubts.See(state.Deletions, time.Now())
+	state.Known, state.Stuck, state.Doubts = o.known, o.stuck, o.doubts
+	return state
+}
+
+func (o *simulatedOperator) writeDeletions(t *storedTransport) func(context.Context, []v1alpha1.Deletion) error {
+	return func(_ context.Context, deletions []v1alpha1.Deletion) error {
+		t.status.Deletions = deletions
+		if err := o.writeStatus(t); err != nil {
+			return err
+		}
+		return o.current(t)
+	}
+}
+
+// converge is one reconcile of a Transport.
+func (o *simulatedOperator) converge(t *storedTransport) error {
+	w, ctx := o.w, context.Background()
+	o.due = 5 * time.Second
+	result := w.compile(t.spec)
+	needs := result.Needs
+	live := compile.Config{}
+	if w.published != nil {
+		live = *w.published
+		needs.Lanes = slices.Concat(needs.Lanes, live.Lanes)
+		slices.Sort(needs.Lanes)
+		needs.Lanes = slices.Compact(needs.Lanes)
+	}
+	desired, err := topology.Desired(t.spec, needs, owner)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	port := simulatedPort{o}
+	observed, err := port.Observe(ctx)
+	if err != nil {
+		return err
+	}
+	prepared, err := apply.Prepare(apply.Input{
+		Desired: desired, State: o.state(t), Consumed: live.Named(), Follows: w.follow(t), Waits: topology.DefaultWaits(), Now: time.Now(),
+		WriteDeletions: o.writeDeletions(t),
+	}, observed)
+	if err != nil {
+		return err
+	}
+	t.status.Broker = &v1alpha1.BrokerIdentity{Cluster: observed.Cluster, VHost: observed.VHost}
+	t.status.Begun, t.status.Created = true, prepared.Created
+	for _, kept := range prepared.Kept {
+		if !slices.Contains(t.status.Adopted, kept) {
+			t.status.Adopted = append(slices.Clip(t.status.Adopted), kept)
+		}
+	}
+	if len(prepared.Plan) > 0 {
+		if err := o.writeStatus(t); err != nil {
+			return err
+		}
+	}
+	if !prepared.Difference.Empty() {
+		if err := o.current(t); err != nil {
+			return err
+		}
+	}
+	report, err := prepared.CarryOut(ctx, port)
+	o.known, o.stuck = report.Known, report.Stuck
+	t.status.Created, t.status.Adopted, t.status.Deletions = report.Created, report.Adopted, report.Deletions
+	t.status.Retiring, t.status.Migrations = report.Retiring, report.Migrations
+	w.last = report
+	o.tellStatus(t, report)
+	if report.RequeueAfter > 0 {
+		o.due = min(report.RequeueAfter, time.Minute)
+	} else if err == nil {
+		o.due = time.Minute
+	}
+	if err == nil {
+		o.configure(result, live, report)
+	}
+	if left := o.writeStatus(t); err == nil {
+		err = left
+	}
+	return err
+}
+
+func (o *simulatedOperator) tellStatus(t *storedTransport, report apply.Report) {
+	if o.w.trace == nil {
+		return
+	}
+	var texts []string
+	if len(report.Migrations) > 0 {
+		texts = append(texts, migrationsText(report))
+	}
+	for _, state := range report.Retiring {
+		texts = append(texts, "-"+state.Queue)
+	}
+	for _, deletion := range t.status.Deletions {
+		texts = append(texts, "?"+deletion.Object)
+	}
+	if len(report.Conflicts)+len(report.Failures)+len(report.Skipped)+len(report.Problems) > 0 {
+		texts = append(texts, fmt.Sprintf("conflicts %v, failures %v, skipped %d, problems %v", report.Conflicts, report.Failures, len(report.Skipped),
+			report.Problems))
+	}
+	if len(texts) > 0 || len(report.Steps) > 0 {
+		o.w.tellf("  %s: %s leaving %v", o.name, strings.Join(texts, "; "), report.Leaving)
+	}
+}
+
+// configure publishes what the workers are to do, and runs the pod for quarantined messages.
+func (o *simulatedOperator) configure(result *compile.Result, live compile.Config, report apply.Report) {
+	w := o.w
+	publishes := w.published != nil
+	var next compile.Config
+	if len(report.Conflicts)+len(report.Failures) > 0 {
+		var follows, holds bool
+		next, follows = live.Following(report.StandIns, report.Leaving)
+		next, holds = next.Holding(report.Disordered)
+		publishes = publishes && (follows || holds)
+	} else {
+		next = result.Workers[0].WithStandIns(report.StandIns)
+		if publishes {
+			next = next.WithLeaving(live, report.Leaving)
+		}
+		next, _ = next.Holding(report.Disordered)
+		publishes = !publishes || !reflect.DeepEqual(next, live)
+	}
+	if publishes {
+		w.between()
+		o.writes(func() { w.publishConfig(next) })
+	}
+	counts := map[string]int64{}
+	for _, queue := range report.Queues {
+		if queue.Messages != nil {
+			counts[queue.Name] = *queue.Messages
+		}
+	}
+	w.runQuarantine(counts)
+}
+
+// runQuarantine runs the pod for quarantined messages where there are some.
+func (w *world) runQuarantine(counts map[string]int64) {
+	for _, pod := range w.pods {
+		if !pod.quarantine {
+			continue
+		}
+		some, known := false, true
+		for _, queue := range w.published.Queues {
+			messages, counted := counts[queue.Quarantine]
+			some, known = some || messages > 0, known && (counted || queue.Quarantine == "")
+		}
+		if some || known {
+			pod.idle = !some
+		}
+	}
+}
+
+// takeDown is one reconcile of a Transport that is deleted.
+func (o *simulatedOperator) takeDown(t *storedTransport) error {
+	w := o.w
+	o.due = 5 * time.Second
+	if t.status.Broker == nil {
+		return o.release(t, "nothing was ever made")
+	}
+	if t.spec.Spec.DeletionPolicy == v1alpha1.DeletionRetain {
+		if left := o.state(t).Doubts.Awaited(t.status.Deletions, topology.DefaultWaits(), time.Now()); left > 0 {
+			o.due = left
+			return nil
+		}
+		return o.release(t, "Retain")
+	}
+	if err := o.current(t); err != nil {
+		return err
+	}
+	gone := len(w.pods) == 0
+	report, err := apply.Delete(context.Background(), simulatedPort{o}, apply.DeleteInput{
+		Owner: owner, Prefix: "async", State: o.state(t), Force: t.spec.Spec.DeletionPolicy == v1alpha1.DeletionDelete, WorkersGone: gone,
+		Waits: topology.DefaultWaits(), Now: time.Now(), WriteDeletions: o.writeDeletions(t),
+	})
+	t.status.Created, t.status.Deletions, t.status.Retiring = report.Created, report.Deletions, report.Retiring
+	w.tellf("  %s: deleting, drained %t, blocked %v, uncounted %v, retiring %v", o.name, report.Drained, report.Blocked, report.Uncounted,
+		retirements(report.Retiring))
+	if report.RequeueAfter > 0 {
+		o.due = min(report.RequeueAfter, time.Minute)
+	}
+	switch {
+	case err != nil:
+	case report.Done:
+		return o.release(t, "all is gone")
+	case gone:
+	case report.Drained:
+		for _, pod := range w.pods {
+			pod.ending = true
+		}
+	default:
+		counts := map[string]int64{}
+		for _, blocked := range report.Blocked {
+			counts[blocked.Queue] = blocked.Messages
+		}
+		if w.published != nil {
+			w.runQuarantine(counts)
+			o.readOn(report.Retiring)
+		}
+	}
+	if left := o.writeStatus(t); err == nil {
+		err = left
+	}
+	return err
+}
+
+// readOn lets workers go on to the other one of a queue and its stand-in when that which they read is empty.
+func (o *simulatedOperator) readOn(states []v1alpha1.Retirement) {
+	w := o.w
+	isLeft := func(name string) bool {
+		for _, state := range states {
+			if state.Queue == name {
+				old := state.Since != nil && time.Since(state.Since.Time) >= topology.DefaultWaits().Unbound
+				return old && state.Messages != nil && *state.Messages == 0
+			}
+		}
+		return true
+	}
+	all, changed := map[string]compile.Standin{}, false
+	for _, queue := range w.published.Queues {
+		if queue.Standin == "" {
+			continue
+		}
+		next := queue.Reads
+		switch {
+		case next == compile.ReadsQueue && isLeft(queue.Name) && !isLeft(queue.Standin):
+			next = compile.ReadsStandin
+		case next == compile.ReadsStandin && isLeft(queue.Standin) && !isLeft(queue.Name):
+			next = compile.ReadsQueue
+		case next == compile.ReadsQuarantine && isLeft(queue.Name):
+			next = compile.ReadsStandin
+		}
+		all[queue.Name], changed = compile.Standin{Queue: queue.Standin, Reads: next}, changed || next != queue.Reads
+	}
+	if changed {
+		o.writes(func() { w.publishConfig(w.published.WithStandIns(all)) })
+	}
+}
+
+// release lets the Transport go, and its workers with it.
+func (o *simulatedOperator) release(t *storedTransport, why string) error {
+	if err := o.current(t); err != nil {
+		return err
+	}
+	w := o.w
+	o.writes(func() {
+		w.tellf("  the Transport is gone: %s", why)
+		w.stored, w.published = nil, nil
+		for _, pod := range w.pods {
+			pod.cut()
+		}
+		w.pods = nil
+	})
+	*o = simulatedOperator{w: w, name: o.name, left: o.left}
+	return nil
+}
+
+// simulatedPort is the management API, as one operator reaches it.
+type simulatedPort struct{ o *simulatedOperator }
+
+func (p simulatedPort) Observe(context.Context) (topology.Observed, error) {
+	w := p.o.w
+	if w.between(); w.isDown() {
+		return topology.Observed{}, broker.ErrUnreachable
+	}
+	observed := w.broker.observe()
+	if w.may.lies && !w.quiet && w.oneIn(6) {
+		lacking, what, err := w.broker.lacks(observed, w.random.IntN)
+		w.tellf("  the list lacks %s", what)
+		return lacking, err
+	}
+	return observed, nil
+}
+
+func (p simulatedPort) Queue(_ context.Context, name string) (topology.QueueState, error) {
+	if p.o.w.between(); p.o.w.isDown() {
+		return topology.QueueState{}, broker.ErrUnreachable
+	}
+	if q := p.o.w.broker.queues[name]; q != nil {
+		return p.o.w.broker.state(q), nil
+	}
+	return topology.QueueState{}, broker.ErrNotFound
+}
+
+func (p simulatedPort) Bindings(_ context.Context, queue string) ([]topology.Binding, error) {
+	if p.o.w.between(); p.o.w.isDown() {
+		return nil, broker.ErrUnreachable
+	}
+	return p.o.w.broker.bindingsTo(queue), nil
+}
+
+func (p simulatedPort) Apply(_ context.Context, step topology.Step) (bool, error) {
+	return p.write(strings.SplitN(step.String(), "  ", 2)[0], func() (bool, error) { return p.o.w.broker.apply(step) })
+}
+
+func (p simulatedPort) DeleteQueue(_ context.Context, name string, ifEmpty, ifUnused bool) error {
+	_, err := p.write("- queue "+name, func() (bool, error) { return false, p.o.w.broker.deleteQueue(name, ifEmpty, ifUnused) })
+	return err
+}
+
+func (p simulatedPort) DeleteExchange(_ context.Context, name string) error {
+	_, err := p.write("- exchange "+name, func() (bool, error) { return false, p.o.w.broker.deleteExchange(name) })
+	return err
+}
+
+// write is a request that changes something. It may be carried out late, and its operator may be killed.
+func (p simulatedPort) write(what string, do func() (bool, error)) (existed bool, err error) {
+	w := p.o.w
+	if w.between(); w.isDown() {
+		return false, broker.ErrUnreachable
+	}
+	if w.may.late && !w.quiet && w.oneIn(25) {
+		after := time.Duration(1+w.random.Int64N(int64(longestLate/time.Second))) * time.Second
+		w.tellf("    %s: no answer; carried out in %s", what, after)
+		w.late = append(w.late, lateRequest{at: time.Now().Add(after), what: what, do: func() { _, _ = do() }})
+		p.o.writes(func() {})
+		w.pass(time.Duration(w.random.IntN(2)) * 30 * time.Second)
+		return false, broker.ErrUnreachable
+	}
+	p.o.writes(func() {
+		existed, err = do()
+		w.tellf("    %s%s", what, map[bool]string{true: fmt.Sprintf(": %v", err)}[err != nil])
+	})
+	w.between()
+	return existed, err
+}
