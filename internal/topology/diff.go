@@ -482,9 +482,10 @@ func (d *differ) extraObjects() {
 }
 
 func (d *differ) extraBindings() {
-	desired := make(map[identity]bool, len(d.desired.Bindings))
+	desired, taken := make(map[identity]bool, len(d.desired.Bindings)), map[wayIn]bool{}
 	for _, binding := range d.desired.Bindings {
 		desired[binding.identity()] = !d.amongOthers(binding)
+		taken[wayIn{binding.Source, binding.RoutingKey}] = true
 	}
 	for i, binding := range d.observed.Bindings {
 		if desired[d.bound.ids[i]] || binding.ToExchange || binding.Arguments.Owner() != d.desired.Owner {
@@ -492,7 +493,9 @@ func (d *differ) extraBindings() {
 		}
 		wayBack := d.roles[binding.Source] == RoleReturn && d.lettingGo(binding.Destination)
 		needed := d.out.Lacks(binding) && !d.amongOthers(binding)
-		if !wayBack && !needed && !d.retiring(binding.Destination) && !d.isExit(binding) {
+		// A way back by the name of a queue that has its own would give each retry of that one to both, and the other one would never be empty.
+		doubles := d.roles[binding.Source] == RoleReturn && taken[wayIn{binding.Source, binding.RoutingKey}]
+		if !wayBack && !needed && (doubles || !d.retiring(binding.Destination)) && !d.isExit(binding) {
 			d.out.ExtraBindings = append(d.out.ExtraBindings, binding)
 		}
 	}

@@ -666,3 +666,40 @@ func TestAQueueThatDiffersBeforeItTakesOverIsNoConflict(t *testing.T) {
 		t.Errorf("in conflict are %v, and it migrates %+v", diff.Conflicts, diff.Migrations)
 	}
 }
+
+// A renaming leads retries by the new name into the queue of the former one until the new one is there. Where the spec gives the new name to a queue
+// that has no previous name by then, they come back to that one alone.
+func TestAQueueThatLeavesGetsNoRetriesByTheNameOfAnother(t *testing.T) {
+	broker := emptyBroker()
+	broker.converge(desired(t, async()))
+	orders := func(previous ...string) topology.Objects {
+		return desired(t, async(func(tr *v1alpha1.Transport) {
+			tr.Spec.Queues[1] = v1alpha1.Queue{Name: "orders", PreviousNames: previous, BindingKeys: []string{"test"}}
+		}))
+	}
+	past := topology.Past{Created: []string{createdExchange}, Consumed: []string{"test"}}
+	look := func(want topology.Objects) {
+		diff := topology.DiffSince(want, broker.Observed, past)
+		for _, step := range topology.Plan(diff) {
+			broker.apply(step)
+		}
+		past.Migrations = nil
+		for _, m := range diff.Migrations {
+			past.Migrations = append(past.Migrations, v1alpha1.Migration{Queue: m.Queue, Standin: m.Standin, Step: m.Step})
+		}
+	}
+	look(orders("test"))
+	look(orders())
+	var queues []string
+	for _, binding := range broker.Bindings {
+		if binding.Source == "async.return" && binding.RoutingKey == "orders" {
+			queues = append(queues, binding.Destination)
+		}
+	}
+	if !slices.Equal(queues, []string{"orders"}) {
+		t.Errorf("retries by the name orders come back to %v", queues)
+	}
+	if own := broker.BindingsTo("test"); !slices.ContainsFunc(own, func(b topology.Binding) bool { return b.RoutingKey == "test" }) {
+		t.Errorf("retries of the queue itself have no way back: %v", own)
+	}
+}
