@@ -54,6 +54,10 @@ type Retirement struct {
 	// published is the number of messages published to the queue by then, as RabbitMQ counts them.
 	// +optional
 	Published *int64 `json:"published,omitempty"`
+	// acked is the number of messages that consumers had acknowledged by then, of those whose retries come back to the queue.
+	// While it rises, the operator does not unbind the way back from the lanes.
+	// +optional
+	Acked *int64 `json:"acked,omitempty"`
 	// messages in the queue when it was last counted.
 	// +optional
 	Messages *int64 `json:"messages,omitempty"`

@@ -814,6 +814,11 @@ func (in *Retirement) DeepCopyInto(out *Retirement) {
 		*out = new(int64)
 		**out = **in
 	}
+	if in.Acked != nil {
+		in, out := &in.Acked, &out.Acked
+		*out = new(int64)
+		**out = **in
+	}
 	if in.Messages != nil {
 		in, out := &in.Messages, &out.Messages
 		*out = new(int64)

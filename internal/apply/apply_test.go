@@ -297,6 +297,33 @@ func TestARemovedWorkQueueIsKeptWhileItHoldsMessages(t *testing.T) {
 	}
 }
 
+// The wait for lanes began when the queue was unbound. Behind a backlog it was over long before the last message was handled, and a retry that went into a
+// lane then did not come back, but into the failure queue.
+func TestARemovedWorkQueueWaitsForLanesFromTheLastMessageThatWorkersHad(t *testing.T) {
+	s := newStage(t)
+	s.once()
+	s.publish("async", "test", nil)
+	s.counted("test", 1)
+	s.allCounted()
+	s.spec.Spec.Queues, s.consumed = s.spec.Spec.Queues[:1], []string{"test"}
+	s.once()
+	s.later(16 * time.Second)
+	if s.once(); s.retiring("test").Unbound != nil {
+		t.Errorf("the wait has begun: %+v", s.retiring("test"))
+	}
+	s.take("test")
+	s.counted("test", 0)
+	s.later(time.Second)
+	if report := s.once(); len(report.Steps) > 0 {
+		t.Errorf("a retry of the last message cannot come back: %s", steps(report.Steps))
+	}
+	s.consumed = nil // by now a worker would have handled it
+	s.untilRetired()
+	if s.exists("test") {
+		t.Error("it is still there")
+	}
+}
+
 func TestTwoTransportsInOneVHostDoNotTouchEachOther(t *testing.T) {
 	s := newStage(t)
 	other := s.beside("blog")

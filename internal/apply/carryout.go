@@ -205,7 +205,7 @@ func (r *run) retireAll(ctx context.Context) error {
 		}
 	}
 	r.report.Retiring = nil
-	retirer := &retirer{port: r.port, owner: r.input.Desired.Owner, prefix: r.input.Desired.Prefix, clock: r.clock, keepsReturn: true}
+	retirer := &retirer{port: r.port, owner: r.input.Desired.Owner, prefix: r.input.Desired.Prefix, clock: r.clock, keepsReturn: true, feeds: r.feeds}
 	var ended error
 	left := map[string]bool{}
 	for _, name := range r.retiringOrder(states) {
@@ -322,6 +322,22 @@ func (r *run) waits(queue string) topology.Waits {
 	}
 	waits.Return = r.returning()
 	return waits
+}
+
+// feeds tells of a queue, as it is seen now, whether workers have messages to consume whose retries come back into it, and how many of such were
+// acknowledged: those in itself and in its stand-in.
+func (r *run) feeds(seen topology.QueueState) (feeding bool, acked int64) {
+	for _, queue := range r.observed.Queues {
+		if queue.Name == seen.Name {
+			queue = seen
+		} else if topology.StandinFor(queue.Queue) != seen.Name {
+			continue
+		}
+		if slices.Contains(r.input.Consumed, queue.Name) {
+			feeding, acked = feeding || !queue.Empty(), acked+queue.Acked
+		}
+	}
+	return feeding, acked
 }
 
 // returning is how long messages in lanes may take to come back into their queues; zero where no lane holds any.

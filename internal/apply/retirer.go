@@ -20,6 +20,9 @@ type retirer struct {
 	clock  clock
 	// keepsReturn is true while messages may wait in lanes: the way back from them stays bound until the queue is empty.
 	keepsReturn bool
+	// feeds tells of a queue whether workers have messages to consume whose retries come back into it, and how many were acknowledged; nil where none
+	// come back.
+	feeds func(topology.QueueState) (feeding bool, acked int64)
 	// bequeaths is true where another queue gets what leads in, also by bindings of others: what was bound since the broker was looked at is not
 	// unbound, but led on by the next look.
 	bequeaths bool
@@ -154,6 +157,9 @@ func (r *retirer) look(
 	}
 	seen = &topology.QueueObservation{
 		Evidence: state.Evidence, Bound: len(inlets) > 0, Returning: len(returns) > 0,
+	}
+	if r.feeds != nil {
+		seen.Feeding, seen.Acked = r.feeds(state)
 	}
 	if seen.Bound {
 		return state.Queue, seen, inlets, nil

@@ -79,15 +79,17 @@ type simulatedQueue struct {
 	stranded  []simulatedMessage
 	consumers []string
 	published int64
+	acked     int64
 
 	leader string
-	// counted is what is shown, and shown the number of published messages, which comes from other statistics.
-	counted   topology.Evidence
-	shown     int64
-	waiting   int64
-	handed    int64
-	nextCount time.Time
-	nextStats time.Time
+	// counted is what is shown, and shown and shownAcked the numbers of published and acknowledged messages, which come from other statistics.
+	counted    topology.Evidence
+	shown      int64
+	shownAcked int64
+	waiting    int64
+	handed     int64
+	nextCount  time.Time
+	nextStats  time.Time
 	// hidden is true while no node has a count of it.
 	hidden bool
 	made   time.Time
@@ -372,6 +374,7 @@ func (b *simulatedBroker) live(delivery *simulatedDelivery) bool {
 }
 
 func (b *simulatedBroker) ack(delivery *simulatedDelivery) {
+	delivery.queue.acked++
 	delivery.queue.unacked = slices.DeleteFunc(delivery.queue.unacked, func(d *simulatedDelivery) bool { return d == delivery })
 }
 
@@ -382,6 +385,7 @@ func (b *simulatedBroker) requeue(delivery *simulatedDelivery) {
 	}
 	b.ack(delivery)
 	message, q := delivery.simulatedMessage, delivery.queue
+	q.acked--
 	message.returns++
 	if limit, limited := b.number(q, "delivery-limit"); q.quorum() && limited && message.returns > limit {
 		b.deadLetter(q, message, "delivery_limit")
@@ -444,7 +448,7 @@ func (b *simulatedBroker) pass() {
 		q := b.queues[name]
 		b.expire(q, now)
 		if !q.nextStats.After(now) {
-			q.shown, q.nextStats = q.published, now.Add(countInterval)
+			q.shown, q.shownAcked, q.nextStats = q.published, q.acked, now.Add(countInterval)
 		}
 		if q.nextCount.After(now) {
 			continue
@@ -483,7 +487,7 @@ func (b *simulatedBroker) state(q *simulatedQueue) topology.QueueState {
 		MessagesDLX: int64(len(q.stranded)),
 	}
 	policy := b.policy(topology.KindQueue, q.Name, q.Type)
-	state.Policy, state.EffectiveDefinition, state.Published = policy.Name, policy.Definition, q.shown
+	state.Policy, state.EffectiveDefinition, state.Published, state.Acked = policy.Name, policy.Definition, q.shown, q.shownAcked
 	if q.hidden {
 		state.Evidence = topology.Evidence{}
 	}

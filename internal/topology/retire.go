@@ -44,6 +44,10 @@ type QueueObservation struct {
 	Bound bool
 	// Returning is true while what waits in lanes can still come back into the queue.
 	Returning bool
+	// Feeding is true while workers have messages to consume whose retries come back into the queue: each may still be published into a lane. Acked is
+	// the broker's count of such messages that were acknowledged, as each is that goes into a lane.
+	Feeding bool
+	Acked   int64
 }
 
 // ObservationWindow is the time from the first question to the last answer of a look at the broker. Waits begin when a look has ended
@@ -91,6 +95,7 @@ func Retire(state v1alpha1.Retirement, seen *QueueObservation, look ObservationW
 		return next, DecisionDone, 0
 	}
 	next.Messages = seen.Messages
+	more := returnsMore(&next, seen)
 	if left := waits.Grace - look.Began.Sub(next.Since.Time); next.Unbound == nil && waits.Grace > 0 && left > 0 {
 		return next, DecisionWait, left
 	}
@@ -100,6 +105,13 @@ func Retire(state v1alpha1.Retirement, seen *QueueObservation, look ObservationW
 	}
 	if next.Leader != seen.Leader {
 		next.Unbound = nil // What it counts may be from before the unbinding.
+	}
+	if more {
+		next.Unbound, next.Tick, next.Empty, next.Published = nil, nil, nil, nil
+		if seen.Holds() {
+			return next, DecisionHold, waits.Empty
+		}
+		return next, DecisionWait, waits.Empty
 	}
 	pause := waits.Unbound
 	if seen.Returning {
@@ -119,6 +131,18 @@ func Retire(state v1alpha1.Retirement, seen *QueueObservation, look ObservationW
 		return unbind(next, next.Empty == nil, waits)
 	}
 	return count(next, seen.Evidence, look, waits.Empty)
+}
+
+// returnsMore is true while messages go on to come back from the lanes, or may go there: the wait for what is in the lanes begins with the last of them. It
+// notes how many there were. A message that goes from a lane to a worker and into the next lane is seen in the queue by chance only.
+func returnsMore(next *v1alpha1.Retirement, seen *QueueObservation) bool {
+	if !seen.Returning {
+		next.Acked = nil
+		return false
+	}
+	before := next.Acked
+	next.Acked = &seen.Acked
+	return seen.Feeding || before != nil && *before != seen.Acked || before == nil && next.Unbound != nil
 }
 
 // unbind decides about a queue that something leads to. If it was taken for unbound, somebody has bound it since: then

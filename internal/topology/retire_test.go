@@ -35,6 +35,9 @@ func TestRetire(t *testing.T) {
 	returning, returned, uncountedReturning := sighting(0, 0), sighting(2, 0), sighting(0, 0)
 	returning.Returning, returned.Returning, uncountedReturning.Returning = true, true, true
 	uncountedReturning.Messages = nil
+	returning.Acked, returned.Acked, uncountedReturning.Acked = 4, 4, 4
+	feeding := sighting(2, 0)
+	feeding.Returning, feeding.Feeding, feeding.Acked = true, true, 4
 	oneMinuteLane := noGrace
 	oneMinuteLane.Return = time.Minute
 	cases := []struct {
@@ -112,22 +115,22 @@ func TestRetire(t *testing.T) {
 		},
 		{
 			"lanes hold messages that may come back",
-			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0)},
+			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0), Acked: new(int64(4))},
 			returning, 74, oneMinuteLane, topology.DecisionWait, time.Second, stamp(0), nil,
 		},
 		{
 			"all have come back, and nobody has handled them",
-			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0)},
+			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0), Acked: new(int64(4))},
 			returned, 75, oneMinuteLane, topology.DecisionHold, 10 * time.Second, stamp(0), nil,
 		},
 		{
 			"all have come back and are handled: the way back goes",
-			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0)},
+			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0), Acked: new(int64(4))},
 			returning, 75, oneMinuteLane, topology.DecisionUnbind, 15 * time.Second, nil, nil,
 		},
 		{
 			"what may still come back is not counted before the broker counts it",
-			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0)},
+			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0), Acked: new(int64(4))},
 			uncountedReturning, 75, oneMinuteLane, topology.DecisionUncounted, 10 * time.Second, stamp(0), nil,
 		},
 		{
@@ -137,8 +140,28 @@ func TestRetire(t *testing.T) {
 		},
 		{
 			"somebody bound the way back again: what was counted is forgotten before it goes",
-			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(80), Empty: stamp(95), Published: new(int64(0))},
+			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(80), Empty: stamp(95), Published: new(int64(0)), Acked: new(int64(4))},
 			returning, 160, oneMinuteLane, topology.DecisionWait, time.Second, nil, nil,
+		},
+		{
+			"workers have messages that may go into lanes: the wait begins when they have none",
+			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0), Acked: new(int64(4))},
+			feeding, 75, oneMinuteLane, topology.DecisionHold, 10 * time.Second, nil, nil,
+		},
+		{
+			"a message has gone through the workers since the last look",
+			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0), Acked: new(int64(3))},
+			returning, 75, oneMinuteLane, topology.DecisionWait, 10 * time.Second, nil, nil,
+		},
+		{
+			"none has since: the wait begins",
+			v1alpha1.Retirement{Since: stamp(0), Acked: new(int64(4))},
+			returning, 85, oneMinuteLane, topology.DecisionWait, 75 * time.Second, stamp(85), nil,
+		},
+		{
+			"an earlier build has noted no number: the wait begins again",
+			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0)},
+			returning, 75, oneMinuteLane, topology.DecisionWait, 10 * time.Second, nil, nil,
 		},
 		{"it is gone", v1alpha1.Retirement{Since: stamp(0)}, nil, 25, waits, topology.DecisionDone, 0, nil, nil},
 	}
