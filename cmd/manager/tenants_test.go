@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/subprocess"
 	"redrive.dev/redrive/internal/testbroker"
 	"redrive.dev/redrive/internal/testcluster"
 	"redrive.dev/redrive/internal/testtransport"
@@ -135,6 +136,8 @@ func (w *tenants) run() {
 		"--deny-broker-networks=")...)
 	w.manager.Env = append(os.Environ(), "GOMEMLIMIT=90MiB")
 	w.manager.Stderr = log
+	// One that outlived a test that was killed asked, for hours, at ports that had become those of other tests' servers.
+	w.manager.SysProcAttr = subprocess.EndWithParent()
 	must(w.T, w.manager.Start())
 	w.limit()
 	w.Cleanup(func() {
