@@ -20,6 +20,7 @@ import (
 	"redrive.dev/redrive/internal/credentials"
 	"redrive.dev/redrive/internal/testbroker"
 	"redrive.dev/redrive/internal/testtransport"
+	"redrive.dev/redrive/internal/worker"
 )
 
 func TestMain(m *testing.M) {
@@ -171,7 +172,9 @@ func TestAProcessLearnsOfChangesAndNoSecretShows(t *testing.T) {
 
 func TestAConfigurationThatTheWorkerRefusesIsNotGivenToItsQuarantine(t *testing.T) {
 	k := keep(t)
-	g, err := startInside(configOf(t, time.Second), nowhere(), nil, k.child.options, slog.New(slog.DiscardHandler))
+	options := k.child.options
+	options.memory = worker.NewMemory(0)
+	g, err := startInside(configOf(t, time.Second), nowhere(), nil, options, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
