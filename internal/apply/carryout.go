@@ -205,7 +205,7 @@ func (r *run) retireAll(ctx context.Context) error {
 		}
 	}
 	r.report.Retiring = nil
-	retirer := &retirer{port: r.port, owner: r.input.Desired.Owner, prefix: r.input.Desired.Prefix, clock: r.clock, keepsReturn: true, feeds: r.feeds}
+	retirer := &retirer{port: r.port, owner: r.input.Desired.Owner, prefix: r.input.Desired.Prefix, clock: r.clock, feeds: r.feeds}
 	var ended error
 	left := map[string]bool{}
 	for _, name := range r.retiringOrder(states) {

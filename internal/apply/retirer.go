@@ -18,10 +18,8 @@ type retirer struct {
 	owner  string
 	prefix string
 	clock  clock
-	// keepsReturn is true while messages may wait in lanes: the way back from them stays bound until the queue is empty.
-	keepsReturn bool
-	// feeds tells of a queue whether workers have messages to consume whose retries come back into it, and how many were acknowledged; nil where none
-	// come back.
+	// feeds tells of a queue whether workers have messages to consume whose retries come back into it, and how many were acknowledged. With it the way
+	// back from the lanes stays bound until the queue is empty; it is nil where no message may wait in a lane.
 	feeds func(topology.QueueState) (feeding bool, acked int64)
 	// bequeaths is true where another queue gets what leads in, also by bindings of others: what was bound since the broker was looked at is not
 	// unbound, but led on by the next look.
@@ -149,7 +147,7 @@ func (r *retirer) look(
 	}
 	var inlets, returns []topology.Binding
 	for _, binding := range bindings {
-		if r.keepsReturn && !topology.LeadsIn(binding, state.Queue, r.prefix) {
+		if r.feeds != nil && !topology.LeadsIn(binding, state.Queue, r.prefix) {
 			returns = append(returns, binding)
 		} else {
 			inlets = append(inlets, binding)

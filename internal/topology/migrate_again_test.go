@@ -1,0 +1,234 @@
+package topology_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/topology"
+)
+
+// A step that is written down is one of the migration that it was written for: taken for that of a new one, whose queue differs and whose stand-in is
+// empty, Cleanup would delete the stand-in, again and again, while workers leave the queue alone for the order's sake.
+func TestNoStandInIsMadeWhileTheStepOfAnEarlierMigrationIsWrittenDown(t *testing.T) {
+	for name, earlier := range map[string]v1alpha1.Migration{
+		"a renaming":                 {Queue: "test", Standin: "before", Step: v1alpha1.MigrationCleanup},
+		"one to other arguments":     {Queue: "test", Standin: "test.migrating", Step: v1alpha1.MigrationCleanup},
+		"one whose stand-in is gone": {Queue: "test", Standin: "test.migrating", Step: v1alpha1.MigrationDrain},
+	} {
+		broker := emptyBroker()
+		broker.converge(desired(t, async()))
+		single := desired(t, async(func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].SingleActiveConsumer = new(true) }))
+		past := topology.Past{Created: []string{createdExchange}, Migrations: []v1alpha1.Migration{earlier}}
+		first := topology.DiffSince(single, broker.Observed, past)
+		if len(first.Missing.Queues) > 0 || len(first.Conflicts) > 0 || len(first.Migrations) != 1 {
+			t.Fatalf("%s: at first it makes %v, in conflict are %v", name, first.Missing.Queues, first.Conflicts)
+		}
+		if m := first.Migrations[0]; m.Step != v1alpha1.MigrationPrepare || m.Reads != compile.ReadsQueue {
+			t.Errorf("%s: it goes on with %s, and workers read %q", name, m.Step, m.Reads)
+		}
+		past.Migrations[0].Step, past.Migrations[0].Standin = first.Migrations[0].Step, first.Migrations[0].Standin
+		if next := topology.DiffSince(single, broker.Observed, past); len(next.Missing.Queues) != 1 || next.Missing.Queues[0].Name != "test.migrating" {
+			t.Errorf("%s: once that is written down it makes %v", name, next.Missing.Queues)
+		}
+	}
+}
+
+// Workers of a Strict queue give what fails back to it, and to the queue of a previous name too, which may be none that was made for that.
+func TestAQueueThatIsEmptiedForAnotherGetsTheLimitsOfThatOne(t *testing.T) {
+	broker := emptyBroker()
+	broker.converge(desired(t, async()))
+	renamed := func(strict bool) topology.Objects {
+		return desired(t, async(func(tr *v1alpha1.Transport) {
+			tr.Spec.Queues[1] = v1alpha1.Queue{Name: "orders", PreviousNames: []string{"test"}, BindingKeys: []string{"test"}}
+			if strict {
+				tr.Spec.Queues[1].Ordering = &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}
+			}
+		}))
+	}
+	past := topology.Past{Created: []string{createdExchange}}
+	look := func(want topology.Objects) v1alpha1.MigrationStep {
+		diff := topology.DiffSince(want, broker.Observed, past)
+		for _, step := range topology.Plan(diff) {
+			broker.apply(step)
+		}
+		past.Migrations = nil
+		for _, m := range diff.Migrations {
+			past.Migrations = append(past.Migrations, v1alpha1.Migration{Queue: m.Queue, Standin: m.Standin, Step: m.Step})
+		}
+		return past.Migrations[0].Step
+	}
+	for look(renamed(false)) != v1alpha1.MigrationCleanup {
+		continue
+	}
+	limit := func() any { return broker.Policies["redrive.async:queue:test"].Definition["delivery-limit"] }
+	if before := limit(); fmt.Sprint(before) != "20" {
+		t.Fatalf("the limit before is %v", before)
+	}
+	if step := look(renamed(true)); step != v1alpha1.MigrationCleanup || fmt.Sprint(limit()) == "20" {
+		t.Errorf("in %s the limit stays %v", step, limit())
+	}
+}
+
+// The list of exchanges of a node that has just started may lack one. What leads to the stand-in stays all the same: it may be the only way.
+func TestTheBridgeStaysWhereAListLacksTheExchange(t *testing.T) {
+	broker := emptyBroker()
+	broker.converge(desired(t, async()))
+	single := desired(t, async(func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].SingleActiveConsumer = new(true) }))
+	past := topology.Past{
+		Created:    []string{createdExchange},
+		Migrations: []v1alpha1.Migration{{Queue: "test", Standin: "test.migrating", Step: v1alpha1.MigrationPrepare}},
+	}
+	for _, step := range topology.Plan(topology.DiffSince(single, broker.Observed, past)) {
+		broker.apply(step)
+	}
+	delete(broker.Exchanges, "async")
+	if gone := topology.DiffSince(single, broker.Observed, past).ExtraBindings; len(gone) > 0 {
+		t.Errorf("it takes away %v", gone)
+	}
+}
+
+// A binding that is there is no way for what comes in five minutes, while a request that had no answer may still delete it.
+func TestAWayThatARequestMayStillDeleteTakesThePlaceOfNone(t *testing.T) {
+	renamed := desired(t, async(func(tr *v1alpha1.Transport) {
+		tr.Spec.Queues[1].Name, tr.Spec.Queues[1].PreviousNames = "orders", []string{"test"}
+	}))
+	r := newRenaming(t)
+	r.look(t, renamed, 2)
+	mark := topology.Arguments{topology.OwnerArgument: renamed.Owner}
+	next := topology.Binding{Source: "async.return.alternate", Destination: "orders", RoutingKey: "test", Arguments: mark}
+	own := topology.Binding{Source: "async.return", Destination: "test", RoutingKey: "test", Arguments: mark}
+	for _, binding := range []topology.Binding{next, own} {
+		if !r.comesBack("test") {
+			t.Fatal("a retry by the former name fails")
+		}
+		if !slices.ContainsFunc(r.Bindings, func(b topology.Binding) bool { return b.Name() == binding.Name() }) {
+			r.Bindings = append(r.Bindings, binding)
+		}
+	}
+	removes := func(doubtful map[string]time.Time) bool {
+		past := topology.Past{Created: []string{createdExchange}, Migrations: r.last, Doubtful: doubtful}
+		plan := topology.Plan(topology.DiffSince(renamed, r.Observed, past))
+		return slices.ContainsFunc(plan, func(step topology.Step) bool {
+			return step.Action == topology.ActionDelete && step.Binding != nil && step.Binding.Name() == own.Name()
+		})
+	}
+	if !removes(nil) {
+		t.Fatal("the way by the former name is not removed, so that the test says nothing")
+	}
+	if removes(map[string]time.Time{"binding/" + next.Name(): time.Now()}) {
+		t.Error("the way by the former name is removed, and a request may still delete the one that takes its place")
+	}
+}
+
+// Where a renaming is taken back before workers have emptied the queue of the former name, that one has the older messages.
+func TestAnOrderedQueueThatIsRenamedBackIsReadBeforeTheOther(t *testing.T) {
+	strict := func(name string, previous ...string) topology.Objects {
+		return desired(t, async(func(tr *v1alpha1.Transport) {
+			tr.Spec.Queues[1] = v1alpha1.Queue{
+				Name: name, PreviousNames: previous, BindingKeys: []string{"test"}, Ordering: &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict},
+			}
+		}))
+	}
+	for _, turn := range []v1alpha1.MigrationStep{v1alpha1.MigrationRestore, v1alpha1.MigrationCleanup} {
+		broker := emptyBroker()
+		broker.converge(strict("test"))
+		past := topology.Past{Created: []string{createdExchange}}
+		look := func(want topology.Objects) topology.Migration {
+			diff := topology.DiffSince(want, broker.Observed, past)
+			for _, step := range topology.Plan(diff) {
+				broker.apply(step)
+			}
+			past.Migrations = nil
+			for _, m := range diff.Migrations {
+				past.Migrations = append(past.Migrations, v1alpha1.Migration{Queue: m.Queue, Standin: m.Standin, Step: m.Step})
+			}
+			return diff.Migrations[0]
+		}
+		for look(strict("orders", "test")).Step != turn {
+			continue
+		}
+		for range 3 {
+			if m := look(strict("test", "orders")); m.Reads != compile.ReadsQueue {
+				t.Errorf("taken back in %s it is in %s, and workers read %q", turn, m.Step, m.Reads)
+			}
+			for _, binding := range broker.BindingsTo("test") {
+				if binding.Source == "async" {
+					t.Errorf("taken back in %s new messages come into the queue by %s, before those of the other one are handled", turn, binding.Name())
+				}
+			}
+		}
+		if last := look(strict("test", "orders")); last.Drains != "test" {
+			t.Errorf("taken back in %s it is in %s at last, and drains %q", turn, last.Step, last.Drains)
+		}
+	}
+}
+
+// The spec may change after a queue of another name was created and before the ways are led into it: that is no conflict, which would keep workers
+// from learning of it.
+func TestAQueueThatDiffersBeforeItTakesOverIsNoConflict(t *testing.T) {
+	broker := emptyBroker()
+	broker.converge(desired(t, async()))
+	renamed := func(single bool) topology.Objects {
+		return desired(t, async(func(tr *v1alpha1.Transport) {
+			tr.Spec.Queues[1] = v1alpha1.Queue{Name: "orders", PreviousNames: []string{"test"}, BindingKeys: []string{"test"}}
+			if single {
+				tr.Spec.Queues[1].SingleActiveConsumer = new(true)
+			}
+		}))
+	}
+	past := topology.Past{
+		Created:    []string{createdExchange},
+		Migrations: []v1alpha1.Migration{{Queue: "orders", Standin: "test", Step: v1alpha1.MigrationRecreate}},
+		Consumed:   []string{"test"},
+	}
+	for _, queue := range renamed(false).Queues {
+		if queue.Name == "orders" {
+			broker.apply(topology.Step{Action: topology.ActionCreate, Queue: &queue})
+		}
+	}
+	diff := topology.DiffSince(renamed(true), broker.Observed, past)
+	if len(diff.Conflicts) > 0 || len(diff.Migrations) != 1 || diff.Migrations[0].Step != v1alpha1.MigrationRecreate {
+		t.Errorf("in conflict are %v, and it migrates %+v", diff.Conflicts, diff.Migrations)
+	}
+}
+
+// A renaming leads retries by the new name into the queue of the former one until the new one is there. Where the spec gives the new name to a queue
+// that has no previous name by then, they come back to that one alone.
+func TestAQueueThatLeavesGetsNoRetriesByTheNameOfAnother(t *testing.T) {
+	broker := emptyBroker()
+	broker.converge(desired(t, async()))
+	orders := func(previous ...string) topology.Objects {
+		return desired(t, async(func(tr *v1alpha1.Transport) {
+			tr.Spec.Queues[1] = v1alpha1.Queue{Name: "orders", PreviousNames: previous, BindingKeys: []string{"test"}}
+		}))
+	}
+	past := topology.Past{Created: []string{createdExchange}, Consumed: []string{"test"}}
+	look := func(want topology.Objects) {
+		diff := topology.DiffSince(want, broker.Observed, past)
+		for _, step := range topology.Plan(diff) {
+			broker.apply(step)
+		}
+		past.Migrations = nil
+		for _, m := range diff.Migrations {
+			past.Migrations = append(past.Migrations, v1alpha1.Migration{Queue: m.Queue, Standin: m.Standin, Step: m.Step})
+		}
+	}
+	look(orders("test"))
+	look(orders())
+	var queues []string
+	for _, binding := range broker.Bindings {
+		if binding.Source == "async.return" && binding.RoutingKey == "orders" {
+			queues = append(queues, binding.Destination)
+		}
+	}
+	if !slices.Equal(queues, []string{"orders"}) {
+		t.Errorf("retries by the name orders come back to %v", queues)
+	}
+	if own := broker.BindingsTo("test"); !slices.ContainsFunc(own, func(b topology.Binding) bool { return b.RoutingKey == "test" }) {
+		t.Errorf("retries of the queue itself have no way back: %v", own)
+	}
+}
