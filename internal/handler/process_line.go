@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -58,12 +59,13 @@ func (r *LineRoom) take(l *lineReader, bytes int64) (freed <-chan struct{}, halt
 	fits := r.taken+more <= r.limit && !slices.ContainsFunc(older, func(other *lineReader) bool { return other.waits })
 	if fits || len(older) == 0 {
 		r.taken += more
-		l.taken, l.moved, l.waits = bytes, time.Now(), false
+		l.taken, l.waits = bytes, false
+		l.moved.Store(time.Now().UnixNano()) // it could not be read while it waited
 		return nil, nil, true
 	}
 	l.waits = true
 	for _, other := range r.lines {
-		if !other.waits && time.Since(other.moved) > r.patience {
+		if !other.waits && time.Since(time.Unix(0, other.moved.Load())) > r.patience {
 			halted = append(halted, other)
 		}
 	}
@@ -95,11 +97,22 @@ type lineReader struct {
 	// long is the beginning of a line that did not fit into the reader's buffer, or was broken off.
 	long []byte
 
-	// taken is the room that it has, in bytes, and moved when it got some last. listed is true while it is in the room's list, and waits while it
-	// waits for more. They are the room's.
+	// moved is when something was read last, in nanoseconds since 1970.
+	moved atomic.Int64
+
+	// taken is the room that it has, in bytes. listed is true while it is in the room's list, and waits while it waits for more. They are the
+	// room's.
 	taken         int64
-	moved         time.Time
 	listed, waits bool
+}
+
+// Read reads what the process writes.
+func (l *lineReader) Read(into []byte) (int, error) {
+	n, err := l.peer.stdout.Read(into)
+	if n > 0 {
+		l.moved.Store(time.Now().UnixNano())
+	}
+	return n, err //nolint:wrapcheck // it is told by its value
 }
 
 // next reads a line of at most maxFrame bytes. It is valid until letGo is called. With an error there may be the beginning of one.

@@ -54,12 +54,13 @@ func (w *writers) written() int {
 func TestLongLinesTakeNoMoreThanTheirRoom(t *testing.T) {
 	t.Parallel()
 	const all, half, room = 12, 500_000, 4 << 20
-	lines := handler.NewLineRoom(room)
+	lines := handler.NewLineRoom(room).Patience(10 * patience)
 	w := newWriters(t, all, lines)
 	for n := range all {
 		w.give(n, fmt.Sprint("begin ", half), "touch "+w.file(fmt.Sprint("written-", n)), "await "+w.file("go"), fmt.Sprint("end ", half))
 	}
-	eventually(t, "some have written the half of their lines", func() bool { return w.written() >= 2 })
+	// The second one may have to wait for the first, where all others have begun meanwhile.
+	eventually(t, "one has written the half of its line", func() bool { return w.written() >= 1 })
 	time.Sleep(500 * time.Millisecond) // in which all others would, too
 	if got := w.written(); got > room/half {
 		t.Errorf("%d processes have written %d bytes each, and %d bytes is the room for all of it", got, half, room)
@@ -106,6 +107,25 @@ func TestALineThatDoesNotGoOnKeepsItsRoomFromOthersForAWhileOnly(t *testing.T) {
 	}
 	if w.failures[1] != nil {
 		t.Errorf("the other one: %+v", w.failures[1])
+	}
+}
+
+// A program that was slow, and not at a halt, was killed: only more memory for its line was taken for a sign of life.
+func TestALineThatGoesOnSlowlyKeepsItsRoom(t *testing.T) {
+	t.Parallel()
+	w := newWriters(t, 2, handler.NewLineRoom(1).Patience(2*time.Second))
+	commands := []string{"begin 200000", "touch " + w.file("written-0")}
+	for range 20 { // 4 s, within the room that it has from its first bytes on
+		commands = append(commands, "sleep 200", "more 1000")
+	}
+	w.give(0, append(commands, "end 1")...)
+	eventually(t, "one has written a part of its line", func() bool { return w.written() == 1 })
+	w.give(1, "begin 200000", "end 1")
+	w.calls.Wait()
+	for n, failure := range w.failures {
+		if failure != nil {
+			t.Errorf("message %d: %+v", n, failure)
+		}
 	}
 }
 

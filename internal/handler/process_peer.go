@@ -136,7 +136,8 @@ func (q *peer) launch() error {
 	p.mu.Lock()
 	q.child, q.stdin, q.stdout = started, pipes[0][1], pipes[1][0]
 	q.stderr = newStderrReader(stderr, started.Pid(), p.log)
-	q.lines = lineReader{reader: bufio.NewReaderSize(q.stdout, lineBuffer), room: p.lines, peer: q}
+	q.lines.room, q.lines.peer = p.lines, q
+	q.lines.reader = bufio.NewReaderSize(&q.lines, lineBuffer)
 	if q.condemned {
 		q.kill()
 	}

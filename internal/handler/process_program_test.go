@@ -82,6 +82,8 @@ func (s *scriptRun) do(verb, rest string) {
 		s.say(`{"type":"result","id":"$ID","outcome":"ack"}`)
 	case "begin": // so many bytes of an answer
 		_, _ = os.Stdout.WriteString(`{"type":"result","id":"` + s.id + `","outcome":"ack","note":"` + strings.Repeat("x", number))
+	case "more": // so many bytes more
+		_, _ = os.Stdout.WriteString(strings.Repeat("x", number))
 	case "end": // so many bytes more, and that was it
 		_, _ = os.Stdout.WriteString(strings.Repeat("x", number) + "\"}\n")
 	case "pid": // answers a failure whose status is the process's number
