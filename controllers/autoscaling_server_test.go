@@ -21,6 +21,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/controllers"
+	"redrive.dev/redrive/internal/autoscaling"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/message"
 	"redrive.dev/redrive/internal/testcluster"
@@ -204,7 +205,7 @@ func TestAManagerThatStandsByAnswersToo(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	must(t, controllers.Setup(ctx, mgr, controllers.Options{
 		ClusterUID: "standby", Workers: workload.Options{Image: workerImage}, PollInterval: pollInterval, Waits: shortWaits(), Concurrency: 1,
-		Scale: controllers.Scale{Listener: listener, URL: address}, Name: w.operator.name, Metrics: w.operator.registerer(),
+		Scale: autoscaling.Server{Listener: listener, URL: address}, Name: w.operator.name, Metrics: w.operator.registerer(),
 	}))
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Start(ctx) }()

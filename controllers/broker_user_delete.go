@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/status"
 )
 
 // endOfWorkers is how long workers that stop have after the last attempt is over, with some time for the cluster to notice.
@@ -53,7 +54,7 @@ func (r *TransportReconciler) releaseUsers(ctx context.Context, run *transportRu
 		return "", err
 	}
 	return fmt.Sprintf("the RabbitMQ users %s, which may still exist (%s): delete them",
-		userNames(t), oneLine(err.Error())), nil
+		userNames(t), status.OneLine(err.Error())), nil
 }
 
 // reachUsers connects to the broker on which the users are.

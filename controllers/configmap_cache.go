@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/workload"
@@ -137,7 +138,7 @@ func (r *TransportReconciler) readConfigMaps(ctx context.Context, run *transport
 			continue
 		}
 		if run.held.TakeNow(ctx, weightOf(configMap)) != nil {
-			return nil, waiting(waitReason(t), jitter(configMapsPause), errConfigMaps)
+			return nil, waiting(waitReason(t), brokerpool.Spread(configMapsPause), errConfigMaps)
 		}
 		found[metadata.Name] = configMap
 	}

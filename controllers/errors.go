@@ -3,7 +3,6 @@ package controllers
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -127,12 +126,4 @@ func sooner(a, b time.Duration) time.Duration {
 		return max(a, b)
 	}
 	return min(a, b)
-}
-
-// jitter spreads a delay by a tenth either way, so that what began together does not stay together.
-func jitter(d time.Duration) time.Duration {
-	if d < 10 {
-		return d
-	}
-	return d - d/10 + rand.N(d/5) //nolint:gosec // it spreads load and guards nothing
 }

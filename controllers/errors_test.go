@@ -9,7 +9,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/utils/ptr"
 
 	"redrive.dev/redrive/api/v1alpha1"
 )
@@ -96,52 +95,5 @@ func TestOnlyAChangeOfReadyIsAnEvent(t *testing.T) {
 	want := "Normal Succeeded the policy is valid|Warning Invalid first|Normal Succeeded the policy is valid"
 	if text := strings.Join(got, "|"); text != want {
 		t.Errorf("got %s, want %s", text, want)
-	}
-}
-
-func TestALongTextIsCutBetweenCharacters(t *testing.T) {
-	if got := shorten("äöü", 5); got != "ä…" {
-		t.Errorf("got %q", got)
-	}
-	if got := shorten("short", 5); got != "short" {
-		t.Errorf("got %q", got)
-	}
-}
-
-func TestJitterStaysWithinATenth(t *testing.T) {
-	for range 1000 {
-		if d := jitter(time.Minute); d < 54*time.Second || d > 66*time.Second {
-			t.Fatalf("a minute became %s", d)
-		}
-	}
-	if d := jitter(0); d != 0 {
-		t.Errorf("no delay became %s", d)
-	}
-}
-
-func TestFailedIsWrittenWhenItTellsSomethingNew(t *testing.T) {
-	tests := map[string]struct {
-		old   *int64
-		count int64
-		since time.Duration
-		want  bool
-	}{
-		"the first count":                  {old: nil, count: 0, want: true},
-		"the same count":                   {old: ptr.To[int64](5), count: 5, since: time.Hour},
-		"the first message, at once":       {old: ptr.To[int64](0), count: 1, want: true},
-		"the last message gone, at once":   {old: ptr.To[int64](1), count: 0, want: true},
-		"doubled after five minutes":       {old: ptr.To[int64](5), count: 10, since: 5 * time.Minute, want: true},
-		"doubled within five minutes":      {old: ptr.To[int64](5), count: 10, since: 4 * time.Minute},
-		"halved after five minutes":        {old: ptr.To[int64](10), count: 5, since: 5 * time.Minute, want: true},
-		"somewhat more, however long ago":  {old: ptr.To[int64](5), count: 9, since: time.Hour},
-		"somewhat fewer, however long ago": {old: ptr.To[int64](10), count: 6, since: time.Hour},
-		"still none":                       {old: ptr.To[int64](0), count: 0, since: time.Hour},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			if got := worthWriting(tt.old, tt.count, tt.since); got != tt.want {
-				t.Errorf("got %v", got)
-			}
-		})
 	}
 }

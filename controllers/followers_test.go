@@ -17,6 +17,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/tenancy"
+	"redrive.dev/redrive/internal/workerstatus"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -92,7 +93,7 @@ func TestAllPodsOfAnExchangeAreAskedPageByPage(t *testing.T) {
 			configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{workload.ConfigHashAnnotation: tt.hash}}}
 			run := &transportRun{transport: transport}
 			run.live.configMaps = map[string]*corev1.ConfigMap{workload.Name(transport, "default"): configMap}
-			f := &rolloutCheck{r: &TransportReconciler{Live: server, scraper: newStatusScraper(0)}, run: run}
+			f := &rolloutCheck{r: &TransportReconciler{Live: server, scraper: workerstatus.NewScraper(0)}, run: run}
 			if err := f.ask(t.Context()); err != nil || f.dissent != tt.dissent || f.silent != tt.silent {
 				t.Errorf("dissent %v, silent %v, %v", f.dissent, f.silent, err)
 			}
@@ -116,14 +117,14 @@ func TestPodsAreReadAFewAtATime(t *testing.T) {
 		"for their status": {func(r *TransportReconciler) error {
 			_, err := r.hearGroups(t.Context(), r.scraper, transport, map[string]int32{"default": 1}, time.Now())
 			return err
-		}, 2 * maxPodsAsked},
+		}, 2 * workerstatus.MaxPodsAsked},
 		"for why they do not start": {func(r *TransportReconciler) error {
 			_, err := r.rolloutCause(t.Context(), deployment)
 			return err
 		}, maxPodsRead},
 	} {
-		server := &paged{pods: make([]corev1.Pod, 4*maxPodsAsked)}
-		if err := tt.read(&TransportReconciler{Live: server, scraper: newStatusScraper(0)}); err != nil {
+		server := &paged{pods: make([]corev1.Pod, 4*workerstatus.MaxPodsAsked)}
+		if err := tt.read(&TransportReconciler{Live: server, scraper: workerstatus.NewScraper(0)}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if server.largest != tenancy.PodsPage || server.lists != tt.most/tenancy.PodsPage {

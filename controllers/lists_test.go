@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -59,9 +58,6 @@ func TestNoListOfTransportsOrPoliciesIsCopied(t *testing.T) {
 		"those whose logins are guarded": func() error { _, err := r.guardedSecrets(t.Context(), run); return err },
 		"those that use a policy":        func() error { _, err := users(t.Context(), l, name); return err },
 		"the policies of a namespace":    func() error { _, err := policiesOf(t.Context(), l, "shop"); return err },
-		"those of which messages are told": func() error {
-			return newBacklogCollector(newBacklogMeter(r, time.Second), time.Second).renew(t.Context())
-		},
 	} {
 		l.lists = 0
 		if err := list(); err != nil || l.lists == 0 {

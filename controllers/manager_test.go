@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"redrive.dev/redrive/controllers"
+	"redrive.dev/redrive/internal/autoscaling"
 	"redrive.dev/redrive/internal/testcluster"
 	"redrive.dev/redrive/internal/testtransport"
 	"redrive.dev/redrive/internal/topology"
@@ -185,7 +186,7 @@ func (o *operator) start(t *testing.T, cluster *testcluster.Cluster) {
 	must(t, controllers.Setup(ctx, mgr, controllers.Options{
 		ClusterUID: cmp.Or(o.uid, uid), Workers: workload.Options{Image: cmp.Or(o.image, workerImage)}, MaxRollouts: o.maxRollouts,
 		PollInterval: cmp.Or(o.poll, pollInterval), Waits: waits, QuarantineStay: time.Second, RepairWindow: repairWindow, Concurrency: 8,
-		BrokerAdmins: o.admins, Scale: controllers.Scale{Listener: listener, URL: o.scale}, Name: o.name, Metrics: o.registerer(),
+		BrokerAdmins: o.admins, Scale: autoscaling.Server{Listener: listener, URL: o.scale}, Name: o.name, Metrics: o.registerer(),
 	}))
 	go func() { o.ended <- mgr.Start(ctx) }()
 }

@@ -37,6 +37,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/controllers"
+	"redrive.dev/redrive/internal/autoscaling"
 	"redrive.dev/redrive/internal/testcluster"
 	"redrive.dev/redrive/internal/testtransport"
 	"redrive.dev/redrive/internal/topology"
@@ -346,7 +347,7 @@ func startAs(w *world, cluster *testcluster.Cluster, own string, denied *denials
 	must(w.T, controllers.Setup(ctx, mgr, controllers.Options{
 		ClusterUID: uid, Workers: workload.Options{Image: workerImage},
 		PollInterval: pollInterval, Waits: shortWaits(), Concurrency: 2,
-		Scale: controllers.Scale{URL: "http://redrive.example"}, Name: "-" + own, Metrics: w.operator.registerer(),
+		Scale: autoscaling.Server{URL: "http://redrive.example"}, Name: "-" + own, Metrics: w.operator.registerer(),
 	}))
 	ended := make(chan struct{})
 	go func() {

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"redrive.dev/redrive/internal/brokerpool"
 )
 
 const (
@@ -49,7 +51,7 @@ func (f *fastRequeue) next(name types.NamespacedName, missing bool, now time.Tim
 	if now.Sub(seen.first) >= fastRequeueFor {
 		return 0
 	}
-	return jitter(fastRequeueInterval)
+	return brokerpool.Spread(fastRequeueInterval)
 }
 
 func (f *fastRequeue) forget(name types.NamespacedName) {

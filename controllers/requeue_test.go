@@ -174,29 +174,3 @@ func TestQuarantineInAQueueOfSomebodyElseAreNotCounted(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
-
-func TestFiguresInATextChangeSeldom(t *testing.T) {
-	now := time.Now()
-	figures := map[string]dampedCount{}
-	for i, look := range []struct {
-		after time.Duration
-		n     int64
-		want  int64
-	}{
-		{0, 3, 3},
-		{time.Second, 4, 3},
-		{2 * time.Second, 9, 3},
-		{time.Minute, 5, 3},
-		{61 * time.Second, 9, 9},
-		{62 * time.Second, 1, 9},
-		{2 * time.Minute, 1, 9},
-		{3 * time.Minute, 1, 1},
-	} {
-		if figures = damp(figures, map[string]int64{"q": look.n}, now.Add(look.after)); figures["q"].n != look.want {
-			t.Errorf("look %d: %d is told as %d, not as %d", i+1, look.n, figures["q"].n, look.want)
-		}
-	}
-	if figures = damp(figures, map[string]int64{"other": 1}, now); len(figures) != 1 {
-		t.Errorf("what is over is still told: %v", figures)
-	}
-}

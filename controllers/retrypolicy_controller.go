@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/retry"
 )
@@ -67,7 +68,7 @@ func (r *RetryPolicyReconciler) setup(mgr ctrl.Manager, name string, options con
 // Reconcile implements reconcile.Reconciler.
 func (r *RetryPolicyReconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ctrl.Result, err error) {
 	if _, busy := r.busy.LoadOrStore(req.Namespace, true); busy {
-		return ctrl.Result{RequeueAfter: jitter(nextPolicy)}, nil
+		return ctrl.Result{RequeueAfter: brokerpool.Spread(nextPolicy)}, nil
 	}
 	defer r.busy.Delete(req.Namespace)
 	policy := &v1alpha1.RetryPolicy{}

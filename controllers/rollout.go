@@ -11,6 +11,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/rollout"
+	"redrive.dev/redrive/internal/status"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -36,7 +37,7 @@ func (r *TransportReconciler) rolloutError(ctx context.Context, rolling []*appsv
 func (r *TransportReconciler) rolloutCause(ctx context.Context, deployment *appsv1.Deployment) (string, error) {
 	for _, condition := range deployment.Status.Conditions {
 		if condition.Type == appsv1.DeploymentReplicaFailure && condition.Status == corev1.ConditionTrue {
-			return ": its pods are refused: " + oneLine(condition.Message), nil
+			return ": its pods are refused: " + status.OneLine(condition.Message), nil
 		}
 	}
 	cause, seen := "", 0
@@ -60,7 +61,7 @@ func (r *TransportReconciler) rolloutCause(ctx context.Context, deployment *apps
 func podTrouble(pod *corev1.Pod) string {
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {
-			return "no node takes it: " + oneLine(condition.Message)
+			return "no node takes it: " + status.OneLine(condition.Message)
 		}
 	}
 	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
@@ -71,8 +72,8 @@ func podTrouble(pod *corev1.Pod) string {
 	return ""
 }
 
-func containerTrouble(status *corev1.ContainerStatus) string {
-	waiting := status.State.Waiting
+func containerTrouble(container *corev1.ContainerStatus) string {
+	waiting := container.State.Waiting
 	if waiting == nil {
 		return ""
 	}
@@ -80,16 +81,16 @@ func containerTrouble(status *corev1.ContainerStatus) string {
 	case "", "ContainerCreating", "PodInitializing":
 		return ""
 	case "ErrImagePull", "ImagePullBackOff": // the two take turns
-		return fmt.Sprintf("the image %q cannot be pulled", status.Image)
+		return fmt.Sprintf("the image %q cannot be pulled", container.Image)
 	case "InvalidImageName", "ErrImageNeverPull":
-		return fmt.Sprintf("%s: the image %q", waiting.Reason, status.Image)
+		return fmt.Sprintf("%s: the image %q", waiting.Reason, container.Image)
 	case "CrashLoopBackOff":
-		if last := status.LastTerminationState.Terminated; last != nil {
+		if last := container.LastTerminationState.Terminated; last != nil {
 			return fmt.Sprintf("it ends again and again: %s, exit code %d", last.Reason, last.ExitCode)
 		}
 		return "it ends again and again"
 	default:
-		return strings.TrimSuffix(waiting.Reason+": "+oneLine(waiting.Message), ": ")
+		return strings.TrimSuffix(waiting.Reason+": "+status.OneLine(waiting.Message), ": ")
 	}
 }
 

@@ -30,12 +30,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/autoscaling"
 	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/opmetrics"
 	"redrive.dev/redrive/internal/rollout"
 	"redrive.dev/redrive/internal/ssa"
+	"redrive.dev/redrive/internal/status"
 	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/topology"
+	"redrive.dev/redrive/internal/workerstatus"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -82,7 +85,7 @@ type Options struct {
 	// DenyNetworks are those in which no management API is asked.
 	DenyNetworks []netip.Prefix
 	// Scale is how KEDA asks for the numbers that it scales workers by.
-	Scale Scale
+	Scale autoscaling.Server
 	// Name follows the names of the controllers in logs and metrics, and Metrics is where the operator's own metrics go; nil is
 	// controller-runtime's registry. Where several operators share a process, they are kept apart by these.
 	Name    string
@@ -117,12 +120,12 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		pollSchedule: brokerpool.NewPollSchedule(),
 		queueMetrics: opmetrics.NewQueues(),
 		dropMetrics:  opmetrics.NewDrops(),
-		counts:       newStatusCounts(),
+		counts:       status.NewCounts(),
 		memories:     newTransportMemories(),
 		compileCache: newCompileCache(),
 		configMaps:   newConfigMapCache(),
 		drift:        newDrift(),
-		scraper:      newStatusScraper(age),
+		scraper:      workerstatus.NewScraper(age),
 		fastRequeue:  newFastRequeue(),
 
 		restarts:   brokerpool.NewRestartWatch(options.PollInterval),
@@ -130,19 +133,19 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 
 		repairs:  ssa.NewRepairs(cmp.Or(options.RepairWindow, ssa.MaxRepairs*options.PollInterval)),
 		sidecars: &sidecarSupport{server: server},
-		keda:     &kedaDiscovery{server: server, age: age, off: options.Scale.URL == ""},
+		keda:     autoscaling.NewDiscovery(server, age),
 		scalers:  newScalers(),
 		grants:   newGrants(),
 		rollouts: rollout.NewLimiter(mgr.GetClient(), cmp.Or(options.MaxRollouts, rollout.DefaultLimit)),
 	}
-	meter := newBacklogMeter(transports, age)
-	demands := newBacklogCollector(meter, scaleEvery(options.PollInterval))
+	meter := autoscaling.NewMeter(mgr.GetClient(), backlogSource{transports}, age)
+	demands := autoscaling.NewCollector(meter, autoscaling.Interval(options.PollInterval))
 	registry := cmp.Or[prometheus.Registerer](options.Metrics, metrics.Registry)
 	if err := opmetrics.Register(registry, transports.brokers, transports.queueMetrics, transports.conditions, transports.drift.repairs,
 		transports.dropMetrics.Total, demands); err != nil {
 		return err
 	}
-	if err := addScale(mgr, options.Scale, meter, demands); err != nil {
+	if err := autoscaling.Add(mgr, options.Scale, meter, demands); err != nil {
 		return err
 	}
 	concurrent := controllerOptions(options)

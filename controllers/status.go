@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -16,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/status"
 )
 
 const (
@@ -80,7 +80,7 @@ func (s *statusPatcher) summarise(outcome error, warnings []string) {
 	abnormal := map[string]metav1.Condition{}
 	if outcome != nil {
 		why := interpret(outcome)
-		ready = metav1.Condition{Status: metav1.ConditionFalse, Reason: why.reason, Message: shorten(oneLine(why.Error()), maxMessage)}
+		ready = metav1.Condition{Status: metav1.ConditionFalse, Reason: why.reason, Message: status.Shorten(status.OneLine(why.Error()), maxMessage)}
 		cause := ready
 		cause.Status = metav1.ConditionTrue
 		abnormal[why.outcome.condition()] = cause
@@ -88,7 +88,7 @@ func (s *statusPatcher) summarise(outcome error, warnings []string) {
 	if len(warnings) > 0 {
 		abnormal[v1alpha1.DegradedCondition] = metav1.Condition{
 			Status: metav1.ConditionTrue, Reason: cmp.Or(s.warning, v1alpha1.ReasonOther),
-			Message: shorten(strings.Join(warnings, "; "), maxMessage),
+			Message: status.Shorten(strings.Join(warnings, "; "), maxMessage),
 		}
 	}
 	s.set(v1alpha1.ReadyCondition, ready)
@@ -196,22 +196,22 @@ func (s *statusPatcher) flushEvents() {
 // event records that something happened.
 func (s *statusPatcher) event(kind, reason, note string) {
 	if s.eventsOf != nil {
-		s.recorder.Eventf(s.eventsOf, s.object, kind, reason, actionReconcile, "%s", shorten(note, maxNote))
+		s.recorder.Eventf(s.eventsOf, s.object, kind, reason, actionReconcile, "%s", status.Shorten(note, maxNote))
 		return
 	}
-	s.recorder.Eventf(s.object, nil, kind, reason, actionReconcile, "%s", shorten(note, maxNote))
+	s.recorder.Eventf(s.object, nil, kind, reason, actionReconcile, "%s", status.Shorten(note, maxNote))
 }
 
 // eventAbout records what was done to another object.
 func (s *statusPatcher) eventAbout(other client.Object, reason, note string) {
-	s.recorder.Eventf(s.object, other, corev1.EventTypeNormal, reason, actionReconcile, "%s", shorten(note, maxNote))
+	s.recorder.Eventf(s.object, other, corev1.EventTypeNormal, reason, actionReconcile, "%s", status.Shorten(note, maxNote))
 }
 
 // eventOnBroker warns of what happened to an object on the broker. Its name tells the event from those about others, which
 // would be put together with it.
 func (s *statusPatcher) eventOnBroker(kind, name, reason, note string) {
 	related := &corev1.ObjectReference{Kind: kind, Name: name}
-	s.recorder.Eventf(s.object, related, corev1.EventTypeWarning, reason, actionReconcile, "%s", shorten(note, maxNote))
+	s.recorder.Eventf(s.object, related, corev1.EventTypeWarning, reason, actionReconcile, "%s", status.Shorten(note, maxNote))
 }
 
 // withoutSpec is the part of an object that is written; it shares what is in it.
@@ -230,24 +230,8 @@ func copyOf(object client.Object) client.Object {
 	return object.DeepCopyObject().(client.Object) //nolint:forcetypeassert // a copy has the type of its original
 }
 
-// oneLine puts errors that were joined side by side.
-func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }
-
-// shorten cuts a text to at most n bytes.
-func shorten(text string, n int) string {
-	const ellipsis = "…"
-	if len(text) <= n {
-		return text
-	}
-	end := n - len(ellipsis)
-	for end > 0 && !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + ellipsis
-}
-
 // eventRestored warns of an object of ours in the cluster that somebody had changed or deleted, as eventOnBroker does of one
 // on the broker.
 func (s *statusPatcher) eventRestored(other client.Object, note string) {
-	s.recorder.Eventf(s.object, other, corev1.EventTypeWarning, eventRepaired, actionReconcile, "%s", shorten(note, maxNote))
+	s.recorder.Eventf(s.object, other, corev1.EventTypeWarning, eventRepaired, actionReconcile, "%s", status.Shorten(note, maxNote))
 }

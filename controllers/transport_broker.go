@@ -187,7 +187,7 @@ func (r *TransportReconciler) reportTopology(ctx context.Context, run *transport
 	status, report, name := &run.transport.Status, run.report, client.ObjectKeyFromObject(run.transport)
 	reportAdoption(run)
 	status.Created, status.Adopted, status.Deletions = report.Created, report.Adopted, report.Deletions
-	status.Retiring = r.counts.retiring(name, status.Retiring, report.Retiring, time.Now())
+	status.Retiring = r.counts.Retiring(name, status.Retiring, report.Retiring, time.Now())
 	status.Queues = new(int32(len(run.transport.Spec.Queues))) //nolint:gosec // the schema allows 64
 	status.Lanes = nil
 	for _, lane := range run.compiled.LaneKeys() {
@@ -326,3 +326,39 @@ func stepsText(steps []topology.Step) string {
 }
 
 func joined(texts []string) string { return joinedBy("; ", texts) }
+
+// reportCounts shows how many messages the queues hold: exactly as metrics, and roughly in status.failed.
+func (r *TransportReconciler) reportCounts(run *transportRun) {
+	name := client.ObjectKeyFromObject(run.transport)
+	r.queueMetrics.Set(name, run.report.Queues, time.Now())
+	var bound *int64
+	if failure := run.transport.Spec.Failure; failure != nil {
+		bound = failure.DropOldestAfter
+	}
+	r.dropMetrics.Set(name, bound, run.report.Queues, time.Now())
+	for _, step := range run.report.Steps {
+		if step.Action == topology.ActionCreate && step.Queue != nil && step.Queue.Role == topology.RoleFailure {
+			run.transport.Status.Failed = new(int64(0)) // the broker counts it only later, but it has just been made
+		}
+	}
+	for _, queue := range run.report.Queues {
+		if queue.Role == topology.RoleFailure && queue.Messages != nil {
+			run.transport.Status.Failed = r.counts.Failed(name, run.transport.Status.Failed, *queue.Messages, time.Now())
+		}
+	}
+}
+
+// holding are the queues with messages as status.retiring tells of them, so that a text with them changes no more often; those
+// that were just seen where it knows of none.
+func holding(retiring []v1alpha1.Retirement, seen []apply.Blocked) []apply.Blocked {
+	var holding []apply.Blocked
+	for _, state := range retiring {
+		if state.Messages != nil && *state.Messages > 0 {
+			holding = append(holding, apply.Blocked{Queue: state.Queue, Messages: *state.Messages})
+		}
+	}
+	if len(holding) == 0 {
+		return seen
+	}
+	return holding
+}

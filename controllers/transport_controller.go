@@ -22,14 +22,17 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/autoscaling"
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/opmetrics"
 	"redrive.dev/redrive/internal/rollout"
 	"redrive.dev/redrive/internal/ssa"
+	"redrive.dev/redrive/internal/status"
 	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/topology"
+	"redrive.dev/redrive/internal/workerstatus"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -45,7 +48,7 @@ type TransportReconciler struct {
 	pollSchedule *brokerpool.PollSchedule
 	queueMetrics *opmetrics.Queues
 	dropMetrics  *opmetrics.Drops
-	counts       *statusCounts
+	counts       *status.Counts
 	memories     *transportMemories
 	// compileCache on the policies of Transports, as they were last compiled.
 	compileCache *compileCache
@@ -56,7 +59,7 @@ type TransportReconciler struct {
 	processors  *tenancy.Processors
 	reads       tenancy.Reader
 	drift       *drift
-	scraper     *statusScraper
+	scraper     *workerstatus.Scraper
 	fastRequeue *fastRequeue
 
 	restarts   *brokerpool.RestartWatch
@@ -64,7 +67,7 @@ type TransportReconciler struct {
 
 	repairs  *ssa.Repairs
 	sidecars *sidecarSupport
-	keda     *kedaDiscovery
+	keda     *autoscaling.Discovery
 	scalers  *scalers
 	grants   *grants
 	rollouts *rollout.Limiter
@@ -311,13 +314,13 @@ func (r *TransportReconciler) forget(name types.NamespacedName) {
 	r.queueMetrics.Forget(name)
 	r.dropMetrics.Forget(name)
 	r.conditions.Forget(name)
-	r.counts.forget(name)
+	r.counts.Forget(name)
 	r.memories.forget(name)
 	r.compileCache.forget(name)
 	r.configMaps.forget(name)
 	r.drift.forget(name)
 	r.repairs.Forget(name)
-	r.scraper.forget(name)
+	r.scraper.Forget(name)
 	r.fastRequeue.forget(name)
 	r.restarts.Forget(name)
 	r.scalers.forget(name)

@@ -13,6 +13,7 @@ import (
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/topology"
+	"redrive.dev/redrive/internal/workerstatus"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -62,7 +63,7 @@ func (f *rolloutCheck) ask(ctx context.Context) error {
 	if err != nil || f.dissent {
 		return err
 	}
-	for i, hash := range f.r.scraper.hashes(ctx, addresses) {
+	for i, hash := range f.r.scraper.Hashes(ctx, addresses) {
 		switch hash {
 		case "":
 			f.silent = true
@@ -87,10 +88,10 @@ func (f *rolloutCheck) peers(ctx context.Context) (addresses, wanted []string, e
 		switch {
 		case configMap == nil, !pod.DeletionTimestamp.IsZero():
 			f.dissent = true
-		case !canAnswer(pod):
+		case !workerstatus.CanAnswer(pod):
 			f.silent = true
 		default:
-			addresses = append(addresses, addressOf(pod))
+			addresses = append(addresses, workerstatus.AddressOf(pod))
 			wanted = append(wanted, configMap.Annotations[workload.ConfigHashAnnotation])
 		}
 		return !f.dissent

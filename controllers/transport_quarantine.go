@@ -17,6 +17,7 @@ import (
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/rollout"
 	"redrive.dev/redrive/internal/ssa"
+	"redrive.dev/redrive/internal/status"
 	"redrive.dev/redrive/internal/topology"
 	"redrive.dev/redrive/internal/workload"
 )
@@ -68,7 +69,7 @@ func (r *TransportReconciler) applyQuarantine(ctx context.Context, run *transpor
 // off. What pods had in hand when they ended would wait for ever.
 func (r *TransportReconciler) orUncounted(run *transportRun, counts messageCounts, some bool) messageCounts {
 	counted := len(counts) > 0 || !some
-	if r.counts.uncountedFor(client.ObjectKeyFromObject(run.transport), counted, time.Now()) < uncountedLimit {
+	if r.counts.UncountedFor(client.ObjectKeyFromObject(run.transport), counted, time.Now()) < uncountedLimit {
 		return counts
 	}
 	run.warnings = append(run.warnings, "RabbitMQ counts the messages of no queue, as where its statistics are switched off: the pods for quarantined "+
@@ -157,7 +158,7 @@ func (r *TransportReconciler) runQuarantine(ctx context.Context, run *transportR
 			}
 		}
 	}
-	figures := r.counts.quarantine(client.ObjectKeyFromObject(run.transport), held, time.Now())
+	figures := r.counts.Quarantine(client.ObjectKeyFromObject(run.transport), held, time.Now())
 	for _, group := range groups {
 		trouble, err := r.runQuarantineOf(ctx, run, group, counts)
 		if err != nil {
@@ -217,14 +218,14 @@ func (r *TransportReconciler) runQuarantineOf(
 	}
 	desired, err := workload.QuarantineDeployment(run.transport, group.Worker, options)
 	if err != nil {
-		return "its Deployment cannot be made: " + oneLine(err.Error()), nil
+		return "its Deployment cannot be made: " + status.OneLine(err.Error()), nil
 	}
 	result := &appsv1.Deployment{}
 	err = r.write(ctx, run, desired, asObject(live), result)
 	switch {
 	case errors.Is(err, rollout.ErrQueued): // It goes on as it is.
 	case isRefusal(err), errors.Is(err, ssa.ErrFieldManagerConflict), apierrors.IsForbidden(err):
-		return "its Deployment cannot be made: " + oneLine(err.Error()), nil
+		return "its Deployment cannot be made: " + status.OneLine(err.Error()), nil
 	case err != nil:
 		return "", err
 	}
@@ -284,11 +285,11 @@ func (g quarantinedGroup) hasQueues() bool { return len(g.queues) > 0 }
 func (g quarantinedGroup) stopped() bool { return ptr.Deref(g.Replicas, 1) == 0 }
 
 // warnOfQuarantine tells of the messages in the quarantine queues of a group, by figures that do not change with each look.
-func (run *transportRun) warnOfQuarantine(group quarantinedGroup, figures map[string]dampedCount, trouble string) {
+func (run *transportRun) warnOfQuarantine(group quarantinedGroup, figures map[string]status.Damped, trouble string) {
 	var holding []apply.Blocked
 	for _, queue := range group.queues {
 		if figure, holds := figures[queue]; holds {
-			holding = append(holding, apply.Blocked{Queue: queue, Messages: figure.n})
+			holding = append(holding, apply.Blocked{Queue: queue, Messages: figure.N})
 		}
 	}
 	if len(holding) == 0 {

@@ -69,7 +69,7 @@ func (r *TransportReconciler) requeueLater(ctx context.Context, run *transportRu
 	if err := r.reportQueued(ctx, run, why); err != nil {
 		return ctrl.Result{}, err
 	}
-	return ctrl.Result{RequeueAfter: jitter(pause)}, nil
+	return ctrl.Result{RequeueAfter: brokerpool.Spread(pause)}, nil
 }
 
 // prepareOutsideSlot does the work that costs CPU and no broker request before the Transport takes a slot: it compiles policies, plans lanes and merges pod

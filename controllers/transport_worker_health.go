@@ -14,8 +14,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/status"
 	"redrive.dev/redrive/internal/topology"
+	"redrive.dev/redrive/internal/workerstatus"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -30,73 +33,53 @@ func (r *TransportReconciler) askWorkers(ctx context.Context, run *transportRun)
 	if err != nil {
 		run.partly(err)
 	}
-	last, _ := r.scraper.of(name, now)
-	if len(heard)+len(last.told) == 0 {
+	last := r.scraper.Last(name)
+	if len(heard)+len(last.Told) == 0 {
 		return nil
 	}
-	if last.told == nil {
-		last.told = toldBefore(run.transport, heard, now)
+	if last.Told == nil {
+		last.Told = toldBefore(run.transport, heard, now)
 	}
-	told := damp(last.told, heard, now)
+	told := status.Damp(last.Told, heard, now)
 	for _, one := range inOrder(told) {
 		run.warn([]topology.Finding{{
-			Object: topology.Ref{Kind: kindWorker, Name: one.worker}, Reason: one.reason, Message: one.text + saying(told[one].n),
+			Object: topology.Ref{Kind: kindWorker, Name: one.Worker}, Reason: one.Reason, Message: one.Text + saying(told[one].N),
 		}})
 	}
-	run.due = sooner(run.due, last.next(now))
+	if last.HasNew(fastRequeueFor, now) { // one that stays is no reason to ask all the time
+		run.due = sooner(run.due, brokerpool.Spread(fastRequeueInterval))
+	}
 	run.status.afterPatch(func() {
-		run.status.tellTroubles(last.told, told)
-		r.scraper.change(name, func(v *podReports) { v.told = told })
+		run.status.tellTroubles(last.Told, told)
+		r.scraper.Told(name, told)
 	})
 	return nil
 }
 
 // hear gives the number of pods that tell of each trouble. Only those are asked that may have one to tell of. Where nobody can
 // answer, or nobody can be asked, what was heard last stands: silence is no recovery.
-func (r *TransportReconciler) hear(ctx context.Context, run *transportRun, now time.Time) (map[podProblem]int64, error) {
-	return r.hearGroups(ctx, r.scraper, run.transport, r.troubled(run, now), now)
+func (r *TransportReconciler) hear(ctx context.Context, run *transportRun, now time.Time) (map[workerstatus.Problem]int64, error) {
+	return r.hearGroups(ctx, r.scraper, run.transport, r.troubled(run), now)
 }
 
 // hearGroups asks the pods of some worker groups, given with how many pods each is to have.
 func (r *TransportReconciler) hearGroups(
-	ctx context.Context, voices *statusScraper, t *v1alpha1.Transport, groups map[string]int32, now time.Time,
-) (map[podProblem]int64, error) {
-	if len(groups) == 0 {
-		return map[podProblem]int64{}, nil
-	}
-	name := client.ObjectKeyFromObject(t)
-	last, recent := voices.of(name, now)
-	if recent {
-		return last.heard, nil
-	}
-	var pods []askedPod
-	seen := 0
-	err := r.reads.Pods(ctx, r.Live, t.Namespace, workload.TransportLabels(t), func(pod *corev1.Pod) (more bool) {
-		if _, may := groups[workload.GroupOf(pod.Labels)]; may && canAnswer(pod) {
-			pods = append(pods, askedPod{addressOf(pod), workload.OwnLabels(pod.Labels)})
-		}
-		seen++
-		return seen < 2*maxPodsAsked && len(pods) < maxPodsAsked
+	ctx context.Context, scraper *workerstatus.Scraper, t *v1alpha1.Transport, groups map[string]int32, now time.Time,
+) (map[workerstatus.Problem]int64, error) {
+	return scraper.Hear(ctx, client.ObjectKeyFromObject(t), groups, now, func(visit func(*corev1.Pod) (more bool)) error {
+		return r.reads.Pods(ctx, r.Live, t.Namespace, workload.TransportLabels(t), visit)
 	})
-	if err != nil {
-		return last.heard, fmt.Errorf("list the pods: %w", err)
-	}
-	said := voices.ask(ctx, pods)
-	said.keep(last.heard, groups)
-	said.settle(last.told, now)
-	voices.change(name, func(v *podReports) { v.merge(said, now) })
-	return said.heard, nil
 }
 
 // troubled are the worker groups that may hold messages back, and how many pods each is to have.
-func (r *TransportReconciler) troubled(run *transportRun, now time.Time) map[string]int32 {
+func (r *TransportReconciler) troubled(run *transportRun) map[string]int32 {
 	name := client.ObjectKeyFromObject(run.transport)
-	last, _ := r.scraper.of(name, now)
+	last := r.scraper.Last(name)
 	inHand, groups := r.queueMetrics.Unacked(name), map[string]int32{}
 	for i := range run.compiled.Workers {
 		config := &run.compiled.Workers[i]
 		workers := run.live.deployments[workload.Name(run.transport, config.Worker)]
-		holds := last.tells(config.Worker) || slices.ContainsFunc(config.Named(), func(queue string) bool { return inHand[queue] })
+		holds := last.Tells(config.Worker) || slices.ContainsFunc(config.Named(), func(queue string) bool { return inHand[queue] })
 		ready := workers == nil || workers.Status.ReadyReplicas >= workload.Replicas(workers)
 		if !mayHaveTrouble(config) && !holds && ready {
 			continue // one that cannot consume a queue is not ready, and one that cannot publish has messages in hand
@@ -122,12 +105,12 @@ func mayBeNotReady(handler *v1alpha1.Handler) bool {
 }
 
 // toldBefore are the troubles that the condition tells of already, for an operator that has just started.
-func toldBefore(t *v1alpha1.Transport, heard map[podProblem]int64, now time.Time) map[podProblem]dampedCount {
-	told := map[podProblem]dampedCount{}
+func toldBefore(t *v1alpha1.Transport, heard map[workerstatus.Problem]int64, now time.Time) map[workerstatus.Problem]status.Damped {
+	told := map[workerstatus.Problem]status.Damped{}
 	warning := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.DegradedCondition)
 	for one, pods := range heard {
 		if warning != nil && strings.Contains(warning.Message, one.String()) {
-			told[one] = dampedCount{n: pods, at: now}
+			told[one] = status.Damped{N: pods, At: now}
 		}
 	}
 	return told
@@ -142,24 +125,24 @@ func saying(pods int64) string {
 }
 
 // tellTroubles sends an event for each reason with the troubles that began, and one with all that ended.
-func (s *statusPatcher) tellTroubles(before, now map[podProblem]dampedCount) {
+func (s *statusPatcher) tellTroubles(before, now map[workerstatus.Problem]status.Damped) {
 	began := map[string][]string{}
 	for _, one := range inOrder(now) {
 		if _, known := before[one]; !known {
-			began[one.reason] = append(began[one.reason], one.String())
+			began[one.Reason] = append(began[one.Reason], one.String())
 		}
 	}
 	for _, reason := range slices.Sorted(maps.Keys(began)) {
 		s.event(corev1.EventTypeWarning, reason, joined(began[reason]))
 	}
-	holds := map[podProblem]bool{}
+	holds := map[workerstatus.Problem]bool{}
 	for one := range now {
-		holds[one.kind()] = true
+		holds[one.Kind()] = true
 	}
 	var ended []string
 	for _, one := range inOrder(before) {
-		if !holds[one.kind()] {
-			ended = append(ended, one.reason+" of "+one.String())
+		if !holds[one.Kind()] {
+			ended = append(ended, one.Reason+" of "+one.String())
 		}
 	}
 	if len(ended) > 0 {
@@ -167,8 +150,8 @@ func (s *statusPatcher) tellTroubles(before, now map[podProblem]dampedCount) {
 	}
 }
 
-func inOrder(troubles map[podProblem]dampedCount) []podProblem {
-	return slices.SortedFunc(maps.Keys(troubles), func(a, b podProblem) int {
-		return cmp.Or(cmp.Compare(a.worker, b.worker), cmp.Compare(a.reason, b.reason), cmp.Compare(a.text, b.text))
+func inOrder(troubles map[workerstatus.Problem]status.Damped) []workerstatus.Problem {
+	return slices.SortedFunc(maps.Keys(troubles), func(a, b workerstatus.Problem) int {
+		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Text, b.Text))
 	})
 }

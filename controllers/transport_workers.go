@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/autoscaling"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/rollout"
 	"redrive.dev/redrive/internal/ssa"
@@ -224,7 +225,7 @@ func (r *TransportReconciler) reportWrite(run *transportRun, object string, befo
 
 // removeWorkers deletes the objects of worker groups that the spec no longer has.
 func (r *TransportReconciler) removeWorkers(ctx context.Context, run *transportRun) error {
-	if err := r.removeScalers(ctx, run, scaledNames(run.transport)); err != nil {
+	if err := r.removeScalers(ctx, run, autoscaling.ScaledNames(run.transport)); err != nil {
 		return err
 	}
 	wanted := workerNames(run.transport)

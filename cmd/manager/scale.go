@@ -7,7 +7,7 @@ import (
 	"net/url"
 	"strings"
 
-	"redrive.dev/redrive/controllers"
+	"redrive.dev/redrive/internal/autoscaling"
 )
 
 // off turns an address off.
@@ -29,13 +29,13 @@ func (s *settings) checkScale() error {
 }
 
 // scale listens where KEDA asks. What takes the address already ends the program now, and not once it leads.
-func (s *settings) scale(ctx context.Context) (controllers.Scale, error) {
+func (s *settings) scale(ctx context.Context) (autoscaling.Server, error) {
 	if s.scaleAddress == off {
-		return controllers.Scale{}, nil
+		return autoscaling.Server{}, nil
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.scaleAddress)
 	if err != nil {
-		return controllers.Scale{}, fmt.Errorf("--autoscaling-bind-address: %w", err)
+		return autoscaling.Server{}, fmt.Errorf("--autoscaling-bind-address: %w", err)
 	}
-	return controllers.Scale{Listener: listener, URL: strings.TrimSuffix(s.scaleURL, "/")}, nil
+	return autoscaling.Server{Listener: listener, URL: strings.TrimSuffix(s.scaleURL, "/")}, nil
 }

@@ -23,14 +23,14 @@ func NewPollSchedule() *PollSchedule { return &PollSchedule{due: map[topology.Id
 // Next returns the time until the next poll of a vhost. It is never longer than the interval and a tenth of it.
 func (p *PollSchedule) Next(broker *v1alpha1.BrokerIdentity, now time.Time, interval time.Duration) time.Duration {
 	if broker == nil {
-		return spread(interval)
+		return Spread(interval)
 	}
 	at := topology.IdentityOf(*broker)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.due[at].After(now) {
 		p.forget(now.Add(-10 * interval))
-		p.due[at] = now.Add(spread(interval))
+		p.due[at] = now.Add(Spread(interval))
 	}
 	return p.due[at].Sub(now)
 }
@@ -44,7 +44,7 @@ func (p *PollSchedule) forget(before time.Time) {
 	}
 }
 
-// spread is a tenth shorter or longer than the interval.
-func spread(interval time.Duration) time.Duration {
+// Spread is up to a tenth shorter or longer than the interval: what began together does not stay together.
+func Spread(interval time.Duration) time.Duration {
 	return wait.Jitter(interval-interval/10, 0.2)
 }

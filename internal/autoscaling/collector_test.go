@@ -1,6 +1,7 @@
-package controllers
+package autoscaling
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -21,7 +22,7 @@ import (
 func TestTwoNamesThatAreShortenedToTheSameLeaveTheMetrics(t *testing.T) {
 	t.Parallel()
 	first := map[string]*v1alpha1.Transport{}
-	d := newBacklogCollector(nil, time.Second)
+	d := NewCollector(nil, time.Second)
 	for i := 0; len(d.all) == 0; i++ {
 		one := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: "hostile", Name: strings.Repeat("x", 60) + fmt.Sprintf("%09d", i)}}
 		labels := workload.MetricLabels(one, "w")
@@ -46,9 +47,9 @@ func TestTwoNamesThatAreShortenedToTheSameLeaveTheMetrics(t *testing.T) {
 }
 
 // A registry that is slow to take the metrics must not have the looks at Transports wait for it.
-func TestBacklogCollector_CollectsWithoutItsLock(t *testing.T) {
+func TestCollector_CollectsWithoutItsLock(t *testing.T) {
 	t.Parallel()
-	d := newBacklogCollector(newBacklogMeter(&TransportReconciler{}, time.Second), time.Second)
+	d := NewCollector(NewMeter(nil, nil, time.Second), time.Second)
 	d.all[types.NamespacedName{Namespace: "shop", Name: "orders"}] = demanded{
 		numbers: []workerBacklog{{labels: [3]string{"a"}}, {labels: [3]string{"b"}}}, at: time.Now(),
 	}
@@ -70,5 +71,32 @@ func TestBacklogCollector_CollectsWithoutItsLock(t *testing.T) {
 		t.Error("a look waits until the metrics are collected")
 	}
 	for range metrics { // the rest
+	}
+}
+
+// lister is a client that notes of which kinds it is to copy whole lists.
+type lister struct {
+	client.Reader
+
+	lists, copies int
+}
+
+// List implements client.Reader.
+func (l *lister) List(_ context.Context, _ client.ObjectList, options ...client.ListOption) error {
+	l.lists++
+	all := client.ListOptions{}
+	all.ApplyOptions(options)
+	if all.UnsafeDisableDeepCopy == nil || !*all.UnsafeDisableDeepCopy {
+		l.copies++
+	}
+	return nil
+}
+
+// The operator has memory for the Transports of all namespaces once.
+func TestCollector_CopiesNoListOfTransports(t *testing.T) {
+	t.Parallel()
+	l := &lister{}
+	if err := NewCollector(NewMeter(l, nil, time.Second), time.Second).renew(t.Context()); err != nil || l.lists == 0 || l.copies > 0 {
+		t.Errorf("%d lists, %d of them copied, %v", l.lists, l.copies, err)
 	}
 }

@@ -1,4 +1,4 @@
-package controllers
+package autoscaling
 
 import (
 	"cmp"
@@ -24,20 +24,20 @@ import (
 const (
 	// backlogInterval is how often the numbers are renewed that a HorizontalPodAutoscaler scales by: it looks as often itself.
 	backlogInterval = 15 * time.Second
-	// looksAtOnce is how many Transports of a namespace are looked at side by side at one broker. The others do not wait for them.
-	looksAtOnce = 4
+	// samplesAtOnce is how many Transports of a namespace are looked at side by side at one broker. The others do not wait for them.
+	samplesAtOnce = 4
 )
 
-// scaleEvery is how often the numbers are renewed, where a poll is shorter than usual as well.
-func scaleEvery(poll time.Duration) time.Duration {
+// Interval is how often the numbers are renewed, where a poll is shorter than usual as well.
+func Interval(poll time.Duration) time.Duration {
 	return max(time.Second, min(backlogInterval, poll))
 }
 
-// backlogCollector exports the number of messages for which each scaled worker group is to have pods. Where there is none at the moment, there
+// Collector exports the number of messages for which each scaled worker group is to have pods. Where there is none at the moment, there
 // is no series, and a HorizontalPodAutoscaler leaves the pods as they are. It is a prometheus.Collector, and runs in the manager that
 // leads.
-type backlogCollector struct {
-	meter *backlogMeter
+type Collector struct {
+	meter *Meter
 	every time.Duration
 	desc  *prometheus.Desc
 
@@ -66,8 +66,9 @@ type workerBacklog struct {
 	number int64
 }
 
-func newBacklogCollector(meter *backlogMeter, every time.Duration) *backlogCollector {
-	return &backlogCollector{
+// NewCollector returns a Collector that renews the numbers that often.
+func NewCollector(meter *Meter, every time.Duration) *Collector {
+	return &Collector{
 		meter: meter, every: every,
 		desc: prometheus.NewDesc(workload.MessagesMetric,
 			"Backlog of a worker group with autoscaling: messages ready and unacknowledged in its queues, without those in lanes.",
@@ -77,10 +78,10 @@ func newBacklogCollector(meter *backlogMeter, every time.Duration) *backlogColle
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
-func (d *backlogCollector) NeedLeaderElection() bool { return true }
+func (d *Collector) NeedLeaderElection() bool { return true }
 
 // Start implements manager.Runnable.
-func (d *backlogCollector) Start(ctx context.Context) error {
+func (d *Collector) Start(ctx context.Context) error {
 	tick := time.NewTicker(d.every)
 	defer tick.Stop()
 	for {
@@ -97,14 +98,14 @@ func (d *backlogCollector) Start(ctx context.Context) error {
 
 // renew begins a look at all Transports with worker groups that are scaled, by namespace and broker. A broker that is slow keeps only
 // its own Transports waiting. Those that wait for it are known by name: all of them whole would take more memory than the operator has.
-func (d *backlogCollector) renew(ctx context.Context) error {
+func (d *Collector) renew(ctx context.Context) error {
 	var list v1alpha1.TransportList
-	if err := d.meter.r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+	if err := d.meter.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list the Transports: %w", err)
 	}
 	there, rounds := map[types.NamespacedName]bool{}, map[round][]types.NamespacedName{}
 	for i := range list.Items {
-		if t := &list.Items[i]; len(scaledNames(t)) > 0 && t.Status.Broker != nil {
+		if t := &list.Items[i]; len(ScaledNames(t)) > 0 && t.Status.Broker != nil {
 			name, its := client.ObjectKeyFromObject(t), round{t.Namespace, topology.IdentityOf(*t.Status.Broker)}
 			there[name] = true
 			rounds[its] = append(rounds[its], name)
@@ -123,15 +124,15 @@ func (d *backlogCollector) renew(ctx context.Context) error {
 }
 
 // round looks at the Transports of one.
-func (d *backlogCollector) round(ctx context.Context, its round, names []types.NamespacedName) {
+func (d *Collector) round(ctx context.Context, its round, names []types.NamespacedName) {
 	var looking sync.WaitGroup
-	seats := make(chan struct{}, looksAtOnce)
+	slots := make(chan struct{}, samplesAtOnce)
 	for _, name := range names {
-		seats <- struct{}{}
+		slots <- struct{}{}
 		looking.Go(func() {
-			defer func() { <-seats }()
+			defer func() { <-slots }()
 			t := &v1alpha1.Transport{}
-			if err := d.meter.r.Client.Get(ctx, name, t); err != nil {
+			if err := d.meter.client.Get(ctx, name, t); err != nil {
 				return // It is gone.
 			}
 			now := demanded{d.of(ctx, t), time.Now()}
@@ -146,7 +147,7 @@ func (d *backlogCollector) round(ctx context.Context, its round, names []types.N
 	delete(d.busy, its)
 }
 
-func (d *backlogCollector) of(ctx context.Context, t *v1alpha1.Transport) []workerBacklog {
+func (d *Collector) of(ctx context.Context, t *v1alpha1.Transport) []workerBacklog {
 	var all []workerBacklog
 	for i := range t.Spec.Workers {
 		w := &t.Spec.Workers[i]
@@ -165,19 +166,19 @@ func (d *backlogCollector) of(ctx context.Context, t *v1alpha1.Transport) []work
 }
 
 // Describe implements prometheus.Collector.
-func (d *backlogCollector) Describe(descs chan<- *prometheus.Desc) { descs <- d.desc }
+func (d *Collector) Describe(descs chan<- *prometheus.Desc) { descs <- d.desc }
 
 // Collect implements prometheus.Collector. Long names are shortened for the label, and somebody may look for two that come to the same: of these the
 // first name has the series. Sent twice, it would have the registry refuse the metrics of all Transports. It sends without the lock: the registry
 // takes as long as it likes.
-func (d *backlogCollector) Collect(metrics chan<- prometheus.Metric) {
+func (d *Collector) Collect(metrics chan<- prometheus.Metric) {
 	d.mu.Lock()
 	all := maps.Clone(d.all) // nobody changes what round has put there
 	d.mu.Unlock()
 	sent := map[[3]string]bool{}
 	for _, name := range slices.SortedFunc(maps.Keys(all), compareNames) {
 		known := all[name]
-		if time.Since(known.at) > lastLook+d.every {
+		if time.Since(known.at) > maxSampleAge+d.every {
 			continue
 		}
 		for _, one := range known.numbers {

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/autoscaling"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/ssa"
 	"redrive.dev/redrive/internal/workload"
@@ -84,32 +85,21 @@ func (l *liveScalers) other(name string) *unstructured.Unstructured {
 	return nil
 }
 
-// scaledNames are the names of the Deployments that the spec lets be scaled.
-func scaledNames(t *v1alpha1.Transport) []string {
-	var names []string
-	for i := range t.Spec.Workers {
-		if t.Spec.Workers[i].Autoscaling != nil {
-			names = append(names, workload.Name(t, t.Spec.Workers[i].Name))
-		}
-	}
-	return names
-}
-
 // readScalers finds what scales the workers. It asks the API server itself, and only where there may be something.
 func (r *TransportReconciler) readScalers(ctx context.Context, run *transportRun) error {
-	name, wanted := client.ObjectKeyFromObject(run.transport), len(scaledNames(run.transport)) > 0
+	name, wanted := client.ObjectKeyFromObject(run.transport), len(autoscaling.ScaledNames(run.transport)) > 0
 	run.scaled = liveScalers{kind: workload.AutoscalerKind()}
 	if !wanted && !r.scalers.mayHave(name) {
 		return nil
 	}
 	kinds := []schema.GroupVersionKind{workload.AutoscalerKind()}
-	there, err := r.keda.known(ctx, time.Now())
+	there, err := r.keda.Known(ctx, time.Now())
 	if err != nil {
 		return err
 	}
 	if there {
 		kinds = append(kinds, workload.ScaledObjectKind())
-		if !r.keda.off {
+		if r.Options.Scale.URL != "" {
 			run.scaled.kind = workload.ScaledObjectKind()
 		}
 	}
@@ -128,7 +118,7 @@ func (r *TransportReconciler) listScalers(ctx context.Context, run *transportRun
 	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
 	err := r.Live.List(ctx, list, client.InNamespace(t.Namespace), client.MatchingLabels(workload.TransportLabels(t)))
 	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
-		r.keda.doubt()
+		r.keda.Doubt()
 		return waiting(v1alpha1.ReasonProgressing, untilScalerGoes, fmt.Errorf("the cluster no longer serves the kind %s", kind.Kind))
 	}
 	if err != nil {
@@ -244,7 +234,7 @@ func (r *TransportReconciler) applyScaler(ctx context.Context, run *transportRun
 	err = r.applyObject(ctx, run, desired, current, nil)
 	switch {
 	case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
-		r.keda.doubt()
+		r.keda.Doubt()
 		run.partly(waiting(v1alpha1.ReasonProgressing, untilScalerGoes, err))
 		return nil
 	case apierrors.IsForbidden(err):

@@ -1,4 +1,4 @@
-package controllers
+package autoscaling
 
 import (
 	"errors"
@@ -14,8 +14,8 @@ import (
 	"redrive.dev/redrive/internal/workload"
 )
 
-// Scale is how KEDA asks for the numbers that it scales workers by.
-type Scale struct {
+// Server is how KEDA asks for the numbers that it scales workers by.
+type Server struct {
 	// Listener takes the questions; nil where nobody can ask.
 	Listener net.Listener
 	// URL under which KEDA reaches it, without a path; empty where KEDA is not used, and Kubernetes' own autoscaler is.
@@ -26,12 +26,12 @@ const (
 	// scaleTimeout bounds reading a question and writing an answer, and scaleShutdown how long the end waits for those under way.
 	scaleTimeout  = 10 * time.Second
 	scaleShutdown = 5 * time.Second
-	// maxQuestion bounds the headers of a question.
-	maxQuestion = 16 << 10
+	// maxRequestHeaders bounds the headers of a question.
+	maxRequestHeaders = 16 << 10
 )
 
-// addScale has a manager answer KEDA, and export the same numbers. All managers answer, and the one that leads exports.
-func addScale(mgr ctrl.Manager, options Scale, meter *backlogMeter, demands *backlogCollector) error {
+// Add has a manager answer KEDA, and export the same numbers. All managers answer, and the one that leads exports.
+func Add(mgr ctrl.Manager, options Server, meter *Meter, demands *Collector) error {
 	if err := mgr.Add(demands); err != nil {
 		return fmt.Errorf("add the numbers of messages: %w", err)
 	}
@@ -44,7 +44,7 @@ func addScale(mgr ctrl.Manager, options Scale, meter *backlogMeter, demands *bac
 		Name: "scale", Listener: options.Listener, ShutdownTimeout: new(scaleShutdown),
 		Server: &http.Server{
 			Handler: mux, ReadTimeout: scaleTimeout, ReadHeaderTimeout: scaleTimeout, WriteTimeout: scaleTimeout,
-			IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxQuestion,
+			IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxRequestHeaders,
 		},
 	})
 	if err != nil {
@@ -55,7 +55,7 @@ func addScale(mgr ctrl.Manager, options Scale, meter *backlogMeter, demands *bac
 
 // ServeHTTP answers with the number of messages for which a worker group is to have pods: 404 where no such group is scaled, and 503
 // where there is no number at the moment, so that KEDA leaves the pods as they are.
-func (m *backlogMeter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (m *Meter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	name := types.NamespacedName{Namespace: r.PathValue("namespace"), Name: r.PathValue("transport")}
 	demand, err := m.demand(r.Context(), name, r.PathValue("worker"))
 	switch {

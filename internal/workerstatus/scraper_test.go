@@ -1,4 +1,4 @@
-package controllers
+package workerstatus
 
 import (
 	"context"
@@ -18,6 +18,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/status"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -79,7 +80,7 @@ func TestWhatAPodSaysIsNotTrustedBlindly(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			said := newStatusScraper(0).ask(t.Context(), asked(talking(t, tt.answer)))
+			said := NewScraper(0).ask(t.Context(), asked(talking(t, tt.answer)))
 			var got []string
 			for one := range said.heard {
 				got = append(got, one.String())
@@ -90,10 +91,10 @@ func TestWhatAPodSaysIsNotTrustedBlindly(t *testing.T) {
 		})
 	}
 	many := &compile.WorkerStatus{}
-	for i := range 2 * maxTroubles {
+	for i := range 2 * maxProblems {
 		many.Troubles = append(many.Troubles, compile.Trouble{Reason: v1alpha1.ReasonCircuitOpen, Message: strconv.Itoa(i)})
 	}
-	if got := len(troublesIn(many, "default")); got != maxTroubles {
+	if got := len(problemsIn(many, "default")); got != maxProblems {
 		t.Errorf("one pod tells of %d troubles", got)
 	}
 }
@@ -107,23 +108,23 @@ func TestManyPodsAreAskedAndThoseThatDoNotAnswerHaveNoTrouble(t *testing.T) {
 	unheard.Status.PodIP = "not an address"
 	hanging := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	pods = append(pods, unheard, talking(t, hanging))
-	said := newStatusScraper(0).ask(t.Context(), asked(pods...))
-	want := podProblem{worker: "default", reason: v1alpha1.ReasonCircuitOpen, text: "calls fail"}
+	said := NewScraper(0).ask(t.Context(), asked(pods...))
+	want := Problem{Worker: "default", Reason: v1alpha1.ReasonCircuitOpen, Text: "calls fail"}
 	if len(said.heard) != 1 || said.heard[want] != 3*askedAtOnce || said.silent || !said.answered["default"] {
 		t.Errorf("heard %+v", said)
 	}
 	quarantine := talking(t, saysOnly(open))
 	quarantine.Labels = map[string]string{workload.QuarantineLabel: "default"}
-	if said := newStatusScraper(0).ask(t.Context(), asked(unheard, quarantine)); said.heard[want] != 1 || said.answered["default"] {
+	if said := NewScraper(0).ask(t.Context(), asked(unheard, quarantine)); said.heard[want] != 1 || said.answered["default"] {
 		t.Errorf("heard %+v of the quarantine pod alone", said)
 	}
 	// The time for all of them is over.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if said := newStatusScraper(0).ask(ctx, asked(pods[:3]...)); len(said.heard)+len(said.answered) > 0 || !said.silent {
+	if said := NewScraper(0).ask(ctx, asked(pods[:3]...)); len(said.heard)+len(said.answered) > 0 || !said.silent {
 		t.Errorf("heard %+v, where nobody can answer", said)
 	}
-	if newStatusScraper(0).ask(ctx, nil).silent {
+	if NewScraper(0).ask(ctx, nil).silent {
 		t.Error("nobody was asked, and nobody answered")
 	}
 }
@@ -138,10 +139,10 @@ func TestPodsThatCannotAnswerAreNotAsked(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := talking(t, saysOnly(open))
-			if !canAnswer(pod) {
+			if !CanAnswer(pod) {
 				t.Fatal("a pod that is ready cannot answer")
 			}
-			if change(pod); canAnswer(pod) {
+			if change(pod); CanAnswer(pod) {
 				t.Error("it can answer")
 			}
 		})
@@ -161,7 +162,7 @@ func TestAPodThatIsNotReadyIsAskedWhileItsWorkerRuns(t *testing.T) {
 		"only its handler runs": {[]corev1.ContainerStatus{{Name: "handler", State: running}, {Name: "worker", State: waiting}}, false},
 		"nothing is known":      {nil, false},
 	} {
-		if pod.Status.ContainerStatuses = tt.statuses; canAnswer(pod) != tt.want {
+		if pod.Status.ContainerStatuses = tt.statuses; CanAnswer(pod) != tt.want {
 			t.Errorf("%s: it can answer is %v", name, !tt.want)
 		}
 	}
@@ -170,61 +171,61 @@ func TestAPodThatIsNotReadyIsAskedWhileItsWorkerRuns(t *testing.T) {
 // A process that does not start says something else each time, and each pod its own.
 func TestAHandlerThatIsNotReadyIsOneTroubleWhateverItSays(t *testing.T) {
 	now := time.Now()
-	says := func(worker, text string) podProblem {
-		return podProblem{worker: worker, reason: v1alpha1.ReasonHandlerNotReady, text: text}
+	says := func(worker, text string) Problem {
+		return Problem{Worker: worker, Reason: v1alpha1.ReasonHandlerNotReady, Text: text}
 	}
-	breaker := podProblem{worker: "a", reason: v1alpha1.ReasonCircuitOpen, text: "x"}
-	other := podProblem{worker: "a", reason: v1alpha1.ReasonCircuitOpen, text: "y"}
+	breaker := Problem{Worker: "a", Reason: v1alpha1.ReasonCircuitOpen, Text: "x"}
+	other := Problem{Worker: "a", Reason: v1alpha1.ReasonCircuitOpen, Text: "y"}
 	tests := map[string]struct {
-		heard map[podProblem]int64
-		told  map[podProblem]dampedCount
-		want  map[podProblem]int64
+		heard map[Problem]int64
+		told  map[Problem]status.Damped
+		want  map[Problem]int64
 	}{
-		"nothing":                        {map[podProblem]int64{}, nil, map[podProblem]int64{}},
-		"it begins":                      {map[podProblem]int64{says("a", "2"): 1, says("a", "1"): 2, says("b", "3"): 1}, nil, map[podProblem]int64{says("a", "1"): 3, says("b", "3"): 1}},
-		"it goes on in other words":      {map[podProblem]int64{says("a", "2"): 1}, map[podProblem]dampedCount{says("a", "1"): {1, now.Add(-time.Minute)}}, map[podProblem]int64{says("a", "1"): 1}},
-		"for long":                       {map[podProblem]int64{says("a", "2"): 1}, map[podProblem]dampedCount{says("a", "1"): {1, now.Add(-betweenCounts)}}, map[podProblem]int64{says("a", "2"): 1}},
-		"for long, and some say it":      {map[podProblem]int64{says("a", "0"): 1, says("a", "1"): 1}, map[podProblem]dampedCount{says("a", "1"): {1, now.Add(-time.Hour)}}, map[podProblem]int64{says("a", "1"): 2}},
-		"it is over":                     {map[podProblem]int64{}, map[podProblem]dampedCount{says("a", "1"): {1, now}}, map[podProblem]int64{}},
-		"it is over there, and not here": {map[podProblem]int64{says("b", "1"): 1}, map[podProblem]dampedCount{says("a", "1"): {1, now}}, map[podProblem]int64{says("b", "1"): 1}},
-		"others have texts that matter":  {map[podProblem]int64{breaker: 1, other: 2}, map[podProblem]dampedCount{{"a", v1alpha1.ReasonCircuitOpen, "z"}: {1, now}}, map[podProblem]int64{breaker: 1, other: 2}},
+		"nothing":                        {map[Problem]int64{}, nil, map[Problem]int64{}},
+		"it begins":                      {map[Problem]int64{says("a", "2"): 1, says("a", "1"): 2, says("b", "3"): 1}, nil, map[Problem]int64{says("a", "1"): 3, says("b", "3"): 1}},
+		"it goes on in other words":      {map[Problem]int64{says("a", "2"): 1}, map[Problem]status.Damped{says("a", "1"): {N: 1, At: now.Add(-time.Minute)}}, map[Problem]int64{says("a", "1"): 1}},
+		"for long":                       {map[Problem]int64{says("a", "2"): 1}, map[Problem]status.Damped{says("a", "1"): {N: 1, At: now.Add(-status.MinCountInterval)}}, map[Problem]int64{says("a", "2"): 1}},
+		"for long, and some say it":      {map[Problem]int64{says("a", "0"): 1, says("a", "1"): 1}, map[Problem]status.Damped{says("a", "1"): {N: 1, At: now.Add(-time.Hour)}}, map[Problem]int64{says("a", "1"): 2}},
+		"it is over":                     {map[Problem]int64{}, map[Problem]status.Damped{says("a", "1"): {N: 1, At: now}}, map[Problem]int64{}},
+		"it is over there, and not here": {map[Problem]int64{says("b", "1"): 1}, map[Problem]status.Damped{says("a", "1"): {N: 1, At: now}}, map[Problem]int64{says("b", "1"): 1}},
+		"others have texts that matter":  {map[Problem]int64{breaker: 1, other: 2}, map[Problem]status.Damped{{"a", v1alpha1.ReasonCircuitOpen, "z"}: {N: 1, At: now}}, map[Problem]int64{breaker: 1, other: 2}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			said := scrapeResult{heard: tt.heard}
+			said := result{heard: tt.heard}
 			if said.settle(tt.told, now); !maps.Equal(said.heard, tt.want) {
 				t.Errorf("heard %v, want %v", said.heard, tt.want)
 			}
 		})
 	}
-	var v podReports
-	v.merge(scrapeResult{heard: map[podProblem]int64{says("a", "1"): 1}}, now)
-	v.merge(scrapeResult{heard: map[podProblem]int64{says("a", "2"): 1}}, now.Add(fastRequeueFor))
-	if v.next(now.Add(fastRequeueFor)) != 0 {
+	var v Reports
+	v.merge(result{heard: map[Problem]int64{says("a", "1"): 1}}, now)
+	v.merge(result{heard: map[Problem]int64{says("a", "2"): 1}}, now.Add(time.Minute))
+	if v.HasNew(time.Minute, now.Add(time.Minute)) {
 		t.Error("other words are a reason to look again soon")
 	}
 }
 
 func TestWhatAGroupSaidStandsWhileNobodyOfItCanAnswer(t *testing.T) {
-	one, other := podProblem{worker: "default", text: "one"}, podProblem{worker: "default", text: "other"}
-	last := map[podProblem]int64{one: 2}
+	one, other := Problem{Worker: "default", Text: "one"}, Problem{Worker: "default", Text: "other"}
+	last := map[Problem]int64{one: 2}
 	tests := map[string]struct {
-		heard    map[podProblem]int64
+		heard    map[Problem]int64
 		answered bool
 		replicas map[string]int32
-		want     map[podProblem]int64
+		want     map[Problem]int64
 	}{
 		"nobody answers":                          {replicas: map[string]int32{"default": 2}, want: last},
 		"nobody answers, and there are no pods":   {replicas: map[string]int32{"default": 0}},
 		"nobody is asked any more":                {},
 		"a worker has nothing to tell":            {answered: true, replicas: map[string]int32{"default": 2}},
-		"a worker tells of another":               {heard: map[podProblem]int64{other: 1}, answered: true, replicas: map[string]int32{"default": 2}, want: map[podProblem]int64{other: 1}},
-		"only the quarantine pod tells of it":     {heard: map[podProblem]int64{one: 1}, replicas: map[string]int32{"default": 2}, want: map[podProblem]int64{one: 1}},
-		"only the quarantine pod tells of others": {heard: map[podProblem]int64{other: 1}, replicas: map[string]int32{"default": 2}, want: map[podProblem]int64{one: 2, other: 1}},
+		"a worker tells of another":               {heard: map[Problem]int64{other: 1}, answered: true, replicas: map[string]int32{"default": 2}, want: map[Problem]int64{other: 1}},
+		"only the quarantine pod tells of it":     {heard: map[Problem]int64{one: 1}, replicas: map[string]int32{"default": 2}, want: map[Problem]int64{one: 1}},
+		"only the quarantine pod tells of others": {heard: map[Problem]int64{other: 1}, replicas: map[string]int32{"default": 2}, want: map[Problem]int64{one: 2, other: 1}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			said := scrapeResult{heard: map[podProblem]int64{}, answered: map[string]bool{"default": tt.answered}}
+			said := result{heard: map[Problem]int64{}, answered: map[string]bool{"default": tt.answered}}
 			maps.Copy(said.heard, tt.heard)
 			if said.keep(last, tt.replicas); !maps.Equal(said.heard, tt.want) {
 				t.Errorf("heard %v, want %v", said.heard, tt.want)
@@ -234,72 +235,72 @@ func TestWhatAGroupSaidStandsWhileNobodyOfItCanAnswer(t *testing.T) {
 }
 
 func TestATroubleThatStaysIsNoReasonToHurryForEver(t *testing.T) {
-	one, other := podProblem{worker: "default", text: "one"}, podProblem{worker: "default", text: "other"}
-	var v podReports
+	one, other := Problem{Worker: "default", Text: "one"}, Problem{Worker: "default", Text: "other"}
+	var v Reports
 	start := time.Now()
 	for i, look := range []struct {
 		after time.Duration
-		heard map[podProblem]int64
+		heard map[Problem]int64
 		soon  bool
 	}{
-		{0, map[podProblem]int64{}, false},
-		{time.Hour, map[podProblem]int64{one: 1}, true},
-		{time.Hour + fastRequeueFor - time.Second, map[podProblem]int64{one: 1}, true},
-		{time.Hour + fastRequeueFor, map[podProblem]int64{one: 2}, false},
-		{2 * time.Hour, map[podProblem]int64{one: 2}, false},
-		{3 * time.Hour, map[podProblem]int64{one: 2, other: 1}, true},
-		{3*time.Hour + fastRequeueFor, map[podProblem]int64{one: 2, other: 1}, false},
-		{4 * time.Hour, map[podProblem]int64{other: 1}, true},
-		{4*time.Hour + time.Second, map[podProblem]int64{}, false},
+		{0, map[Problem]int64{}, false},
+		{time.Hour, map[Problem]int64{one: 1}, true},
+		{time.Hour + time.Minute - time.Second, map[Problem]int64{one: 1}, true},
+		{time.Hour + time.Minute, map[Problem]int64{one: 2}, false},
+		{2 * time.Hour, map[Problem]int64{one: 2}, false},
+		{3 * time.Hour, map[Problem]int64{one: 2, other: 1}, true},
+		{3*time.Hour + time.Minute, map[Problem]int64{one: 2, other: 1}, false},
+		{4 * time.Hour, map[Problem]int64{other: 1}, true},
+		{4*time.Hour + time.Second, map[Problem]int64{}, false},
 	} {
 		now := start.Add(look.after)
-		v.merge(scrapeResult{heard: look.heard}, now)
-		if next := v.next(now); (next != 0) != look.soon || next > fastRequeueInterval*11/10 {
-			t.Errorf("after look %d the next is in %s", i+1, next)
+		v.merge(result{heard: look.heard}, now)
+		if soon := v.HasNew(time.Minute, now); soon != look.soon {
+			t.Errorf("after look %d there is a new trouble: %v", i+1, soon)
 		}
 	}
 }
 
 func TestWhatAllPodsOfATransportSayIsBounded(t *testing.T) {
-	said, last := scrapeResult{heard: map[podProblem]int64{}}, map[podProblem]int64{}
+	said, last := result{heard: map[Problem]int64{}}, map[Problem]int64{}
 	for i := range 2 * mostHeard {
-		said.hear(podProblem{worker: "default", text: strconv.Itoa(i)}, 1)
-		last[podProblem{worker: "other", text: strconv.Itoa(i)}] = 1
+		said.hear(Problem{Worker: "default", Text: strconv.Itoa(i)}, 1)
+		last[Problem{Worker: "other", Text: strconv.Itoa(i)}] = 1
 	}
-	said.hear(podProblem{worker: "default", text: "0"}, 1)
+	said.hear(Problem{Worker: "default", Text: "0"}, 1)
 	said.keep(last, map[string]int32{"other": 1})
-	if len(said.heard) != mostHeard || said.heard[podProblem{worker: "default", text: "0"}] != 2 {
+	if len(said.heard) != mostHeard || said.heard[Problem{Worker: "default", Text: "0"}] != 2 {
 		t.Errorf("%d troubles are remembered, want %d", len(said.heard), mostHeard)
 	}
 }
 
 func TestPodsAreNotAskedAgainAtOnce(t *testing.T) {
-	v, name, now := newStatusScraper(5*time.Second), types.NamespacedName{Name: "async"}, time.Now()
+	v, name, now := NewScraper(5*time.Second), types.NamespacedName{Name: "async"}, time.Now()
 	recent := func(after time.Duration) bool {
-		_, recent := v.of(name, now.Add(after))
+		_, recent := v.last(name, now.Add(after))
 		return recent
 	}
 	if recent(0) {
 		t.Error("what nobody has said yet is taken for recent")
 	}
-	v.change(name, func(known *podReports) { known.asked = now })
+	v.change(name, func(known *Reports) { known.asked = now })
 	if !recent(4*time.Second) || recent(5*time.Second) {
 		t.Error("what was said does not hold for its time")
 	}
-	v.change(name, func(known *podReports) { known.silent = now })
+	v.change(name, func(known *Reports) { known.silent = now })
 	if !recent(silentFor-time.Second) || recent(silentFor) {
 		t.Error("pods that stayed silent are not left alone for their time")
 	}
-	v.forget(name)
+	v.Forget(name)
 	if recent(0) {
 		t.Error("a Transport that is gone is remembered")
 	}
 }
 
 // asked is what is kept of pods that are asked.
-func asked(pods ...*corev1.Pod) (all []askedPod) {
+func asked(pods ...*corev1.Pod) (all []endpoint) {
 	for _, pod := range pods {
-		all = append(all, askedPod{addressOf(pod), pod.Labels})
+		all = append(all, endpoint{AddressOf(pod), pod.Labels})
 	}
 	return all
 }

@@ -1,4 +1,4 @@
-package controllers
+package autoscaling
 
 import (
 	"context"
@@ -13,13 +13,11 @@ import (
 	"redrive.dev/redrive/internal/workload"
 )
 
-// kedaDiscovery finds out whether the cluster has KEDA, which may come and go while the operator runs. It is safe for concurrent use.
-type kedaDiscovery struct {
+// Discovery finds out whether the cluster has KEDA, which may come and go while the operator runs. It is safe for concurrent use.
+type Discovery struct {
 	server discovery.ServerResourcesInterfaceWithContext
 	// age is how long an answer counts as of now.
 	age time.Duration
-	// off is true where KEDA could not ask the operator, and so is not used.
-	off bool
 
 	mu       sync.Mutex
 	there    bool
@@ -27,8 +25,13 @@ type kedaDiscovery struct {
 	asked    time.Time
 }
 
-// known is true where the cluster serves KEDA's kind. Where the cluster does not say, the last answer holds.
-func (k *kedaDiscovery) known(ctx context.Context, now time.Time) (bool, error) {
+// NewDiscovery returns a Discovery whose answers count as of now for so long.
+func NewDiscovery(server discovery.ServerResourcesInterfaceWithContext, age time.Duration) *Discovery {
+	return &Discovery{server: server, age: age}
+}
+
+// Known is true where the cluster serves KEDA's kind. Where the cluster does not say, the last answer holds.
+func (k *Discovery) Known(ctx context.Context, now time.Time) (bool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.answered && now.Sub(k.asked) < k.age {
@@ -53,8 +56,8 @@ func (k *kedaDiscovery) known(ctx context.Context, now time.Time) (bool, error) 
 	return k.there, nil
 }
 
-// doubt has the cluster asked again at once.
-func (k *kedaDiscovery) doubt() {
+// Doubt has the cluster asked again at once.
+func (k *Discovery) Doubt() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.asked = time.Time{}

@@ -1,0 +1,318 @@
+// Package autoscaling tells KEDA and HorizontalPodAutoscalers for how many messages worker groups are to have pods.
+package autoscaling
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/topology"
+	"redrive.dev/redrive/internal/workerstatus"
+	"redrive.dev/redrive/internal/workload"
+)
+
+const (
+	// sampleTimeout bounds how long a sample of the queues of a Transport takes, also where no caller waits for it any more.
+	sampleTimeout = 30 * time.Second
+	// samplePatience is how long a caller waits for a sample: KEDA gives up after 3 s.
+	samplePatience = 2 * time.Second
+	// maxSampleAge is how old a sample may be that serves where a slow broker does not give a newer one in time.
+	maxSampleAge = 45 * time.Second
+	// keepSample is how long a sample that no caller asks for is kept.
+	keepSample = 10 * time.Minute
+)
+
+var (
+	// errNotScaled says that there is no such worker group, or that it is not scaled.
+	errNotScaled = errors.New("no worker group of this name is scaled")
+	// ErrNoSample says that the broker gives no number in time.
+	ErrNoSample = errors.New("the broker gives no answer in time")
+	// errNoConfiguration says that it is not known what the workers of a group consume.
+	errNoConfiguration = errors.New("the worker group has no configuration yet")
+)
+
+// Source is what a Meter asks the operator for.
+type Source interface {
+	// Configurations visits the configurations that are published for worker groups of a Transport, with the queues that each consumes. These name
+	// stand-ins, and queues that are no longer in the spec and still to be emptied.
+	Configurations(ctx context.Context, t *v1alpha1.Transport, workers []string, visit func(worker string, queues []compile.Queue)) error
+	// Observe takes the snapshot that all Transports of the vhost share, at most so old. The error is ErrNoSample where the broker does not answer
+	// in time.
+	Observe(ctx context.Context, t *v1alpha1.Transport, age, timeout time.Duration) (topology.Observed, error)
+	// Hear asks the pods of worker groups for their problems, as workerstatus.Scraper does.
+	Hear(ctx context.Context, scraper *workerstatus.Scraper, t *v1alpha1.Transport, groups map[string]int32, now time.Time) (map[workerstatus.Problem]int64, error)
+	// Owner is the value of the owner mark of a Transport's objects on the broker.
+	Owner(t *v1alpha1.Transport) string
+}
+
+// Meter tells for how many messages worker groups are to have pods. It works in every manager, also in one that does not lead. It is
+// safe for concurrent use.
+type Meter struct {
+	client client.Reader
+	source Source
+	// age is how long a sample counts as of now.
+	age time.Duration
+	// scraper of the pods whose breakers matter here, apart from what reconciles hear and remember.
+	scraper *workerstatus.Scraper
+
+	mu      sync.Mutex
+	samples map[types.NamespacedName]*cachedSample
+}
+
+// cachedSample is the last sample of the queues of one Transport.
+type cachedSample struct {
+	sampleTaken
+
+	taken, asked time.Time
+	// err of the last sample that failed; nil after one that did not.
+	err error
+	// busy is closed when the sample that is under way is over; nil where none is.
+	busy chan struct{}
+}
+
+// sampleTaken is never changed. It is kept for minutes, and so it is small, however many queues there are.
+type sampleTaken struct {
+	// loads of the worker groups that are scaled and have a configuration.
+	loads map[string]load
+	// open are the worker groups that leave their handler alone.
+	open map[string]bool
+}
+
+// load is the number of messages for which a worker group is to have pods.
+type load struct {
+	messages int64
+	// uncounted is a queue that the broker has not counted yet; empty where it has counted all.
+	uncounted string
+}
+
+// NewMeter returns a Meter that reads Transports and Deployments from a client.
+func NewMeter(reader client.Reader, source Source, age time.Duration) *Meter {
+	return &Meter{client: reader, source: source, age: age, scraper: workerstatus.NewScraper(age), samples: map[types.NamespacedName]*cachedSample{}}
+}
+
+// demand is the number of messages for which a worker group is to have pods. The error is errNotScaled where it is not scaled, and
+// any other one where there is no number at the moment.
+func (m *Meter) demand(ctx context.Context, name types.NamespacedName, worker string) (int64, error) {
+	t := &v1alpha1.Transport{}
+	if err := m.client.Get(ctx, name, t); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			return 0, errNotScaled
+		}
+		return 0, fmt.Errorf("read the Transport: %w", err)
+	}
+	for i := range t.Spec.Workers {
+		if w := &t.Spec.Workers[i]; w.Name == worker && w.Autoscaling != nil {
+			return m.demandOf(ctx, t, w)
+		}
+	}
+	return 0, errNotScaled
+}
+
+func (m *Meter) demandOf(ctx context.Context, t *v1alpha1.Transport, w *v1alpha1.Worker) (int64, error) {
+	seen, err := m.latest(ctx, t)
+	if err != nil {
+		return 0, err
+	}
+	its, told := seen.loads[w.Name]
+	switch {
+	case !told:
+		return 0, errNoConfiguration
+	case its.uncounted != "":
+		return 0, fmt.Errorf("the broker has not counted the messages in %s yet", its.uncounted)
+	case !seen.open[w.Name]:
+		return its.messages, nil
+	}
+	pods, err := m.pods(ctx, t, w)
+	if err != nil || pods == 0 {
+		return its.messages, err // Where there is no pod, no breaker is open.
+	}
+	scaling, _ := compile.ScalingOf(w)
+	// More pods would only find out the same.
+	return min(its.messages, int64(pods)*scaling.MessagesPerPod), nil
+}
+
+// pods is how many a worker group is to have at the moment.
+func (m *Meter) pods(ctx context.Context, t *v1alpha1.Transport, w *v1alpha1.Worker) (int32, error) {
+	deployment := &appsv1.Deployment{}
+	err := m.client.Get(ctx, types.NamespacedName{Namespace: t.Namespace, Name: workload.Name(t, w.Name)}, deployment)
+	if err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			return 0, nil
+		}
+		return 0, fmt.Errorf("read the Deployment of worker %q: %w", w.Name, err)
+	}
+	return workload.Replicas(deployment), nil
+}
+
+// latest returns a sample that is recent enough. All who ask for one Transport wait for the same, and it goes on where they give up: a
+// slow broker has its answer ready for the next one.
+func (m *Meter) latest(ctx context.Context, t *v1alpha1.Transport) (sampleTaken, error) {
+	name, now := client.ObjectKeyFromObject(t), time.Now()
+	m.mu.Lock()
+	m.prune(now)
+	known := m.samples[name]
+	if known == nil {
+		known = &cachedSample{}
+		m.samples[name] = known
+	}
+	known.asked = now
+	if now.Sub(known.taken) < m.age {
+		defer m.mu.Unlock()
+		return known.sampleTaken, known.err
+	}
+	if known.busy == nil {
+		known.busy = make(chan struct{})
+		go m.refresh(context.WithoutCancel(ctx), t.DeepCopy(), known)
+	}
+	busy := known.busy
+	m.mu.Unlock()
+
+	patience, over := time.NewTimer(samplePatience), false
+	defer patience.Stop()
+	select {
+	case <-busy:
+		over = true
+	case <-patience.C:
+	case <-ctx.Done():
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if over || known.err == nil && time.Since(known.taken) < maxSampleAge {
+		return known.sampleTaken, known.err
+	}
+	return sampleTaken{}, ErrNoSample
+}
+
+func (m *Meter) refresh(ctx context.Context, t *v1alpha1.Transport, known *cachedSample) {
+	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
+	defer cancel()
+	seen, err := m.sample(ctx, t)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	known.sampleTaken, known.err, known.taken = seen, err, time.Now()
+	close(known.busy)
+	known.busy = nil
+}
+
+func (m *Meter) prune(now time.Time) {
+	for name, l := range m.samples {
+		if l.busy == nil && now.Sub(l.asked) > keepSample {
+			delete(m.samples, name)
+			m.scraper.Forget(name)
+		}
+	}
+}
+
+// sample counts the messages, and hears of the breakers.
+func (m *Meter) sample(ctx context.Context, t *v1alpha1.Transport) (sampleTaken, error) {
+	observed, err := m.source.Observe(ctx, t, m.age, sampleTimeout)
+	if err != nil {
+		return sampleTaken{}, err
+	}
+	open, err := m.breakers(ctx, t)
+	if err != nil {
+		return sampleTaken{}, err
+	}
+	loads, err := m.loads(ctx, t, observed.Queues)
+	return sampleTaken{loads: loads, open: open}, err
+}
+
+// loads are those of the worker groups that are scaled, by their published configurations.
+func (m *Meter) loads(ctx context.Context, t *v1alpha1.Transport, observed map[string]topology.QueueState) (map[string]load, error) {
+	loads, scalings := map[string]load{}, map[string]compile.Scaling{}
+	var names []string
+	for i := range t.Spec.Workers {
+		if scaling, scaled := compile.ScalingOf(&t.Spec.Workers[i]); scaled {
+			names = append(names, t.Spec.Workers[i].Name)
+			scalings[t.Spec.Workers[i].Name] = scaling
+		}
+	}
+	err := m.source.Configurations(ctx, t, names, func(worker string, queues []compile.Queue) {
+		loads[worker] = m.loadOf(t, queues, scalings[worker], observed)
+	})
+	return loads, err
+}
+
+// loadOf counts what is in the queues of a configuration. Anybody may have written that: queues that are not the Transport's do not count.
+func (m *Meter) loadOf(t *v1alpha1.Transport, queues []compile.Queue, scaling compile.Scaling, observed map[string]topology.QueueState) load {
+	its, owner, uncounted := queuesOf(t), m.source.Owner(t), ""
+	messages := compile.Demand(queues, scaling, func(queue string) int64 {
+		state, exists := observed[queue]
+		switch {
+		case !exists, !its[queue] && state.Arguments.Owner() != owner:
+			return 0
+		case state.Messages == nil:
+			uncounted = queue
+			return 0
+		default:
+			return state.Ready + state.Unacked
+		}
+	})
+	return load{messages, uncounted}
+}
+
+// queuesOf are the queues that a Transport has in its spec, and those that it has made or taken over.
+func queuesOf(t *v1alpha1.Transport) map[string]bool {
+	its := map[string]bool{}
+	for i := range t.Spec.Queues {
+		its[t.Spec.Queues[i].Name] = true
+	}
+	for _, object := range slices.Concat(t.Status.Created, t.Status.Adopted) {
+		if queue, is := strings.CutPrefix(object, "queue/"); is {
+			its[queue] = true
+		}
+	}
+	return its
+}
+
+// breakers are the worker groups that leave their handler alone. A breaker with a key does not count: its pods go on with all other
+// messages, and those of the key wait in lanes.
+func (m *Meter) breakers(ctx context.Context, t *v1alpha1.Transport) (map[string]bool, error) {
+	groups := map[string]int32{}
+	for i := range t.Spec.Workers {
+		w := &t.Spec.Workers[i]
+		if w.Autoscaling == nil || w.CircuitBreaker == nil || ptr.Deref(w.CircuitBreaker.Key, "") != "" {
+			continue
+		}
+		pods, err := m.pods(ctx, t, w)
+		if err != nil {
+			return nil, err
+		}
+		if pods > 0 {
+			groups[w.Name] = pods
+		}
+	}
+	heard, err := m.source.Hear(ctx, m.scraper, t, groups, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	open := map[string]bool{}
+	for one := range heard {
+		if _, asked := groups[one.Worker]; asked && one.Reason == v1alpha1.ReasonCircuitOpen {
+			open[one.Worker] = true
+		}
+	}
+	return open, nil
+}
+
+// ScaledNames are the names of the Deployments that the spec lets be scaled.
+func ScaledNames(t *v1alpha1.Transport) []string {
+	var names []string
+	for i := range t.Spec.Workers {
+		if t.Spec.Workers[i].Autoscaling != nil {
+			names = append(names, workload.Name(t, t.Spec.Workers[i].Name))
+		}
+	}
+	return names
+}

@@ -1,0 +1,107 @@
+package autoscaling
+
+import (
+	"context"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/topology"
+)
+
+// configured is a source of a configuration with these queues, which is decoded anew each time.
+type configured struct {
+	Source
+
+	queues []compile.Queue
+}
+
+// Configurations implements Source.
+func (c configured) Configurations(_ context.Context, _ *v1alpha1.Transport, workers []string, visit func(string, []compile.Queue)) error {
+	for _, worker := range workers {
+		queues := slices.Clone(c.queues)
+		for i := range queues {
+			queues[i].Hold = strings.Clone(queues[i].Hold)
+		}
+		visit(worker, queues)
+	}
+	return nil
+}
+
+// Owner implements Source.
+func (c configured) Owner(*v1alpha1.Transport) string { return "here/shop/async" }
+
+func meterOn(queues ...compile.Queue) *Meter {
+	return NewMeter(nil, configured{queues: queues}, time.Second)
+}
+
+func scaledTransport() *v1alpha1.Transport {
+	return &v1alpha1.Transport{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "async", UID: "u"},
+		Spec: v1alpha1.TransportSpec{
+			Queues:  []v1alpha1.Queue{{Name: "orders"}},
+			Workers: []v1alpha1.Worker{{Name: "default", Autoscaling: &v1alpha1.Autoscaling{Max: 5}}},
+		},
+		Status: v1alpha1.TransportStatus{Created: []string{"queue/orders-before", "exchange/orders-other"}, Adopted: []string{"queue/orders-found"}},
+	}
+}
+
+// Whoever may write ConfigMaps could have the pods of a Transport follow the queues of somebody else, and learn from it how many messages these hold.
+func TestOnlyTheTransportsOwnQueuesScaleItsWorkers(t *testing.T) {
+	t.Parallel()
+	transport, observed := scaledTransport(), map[string]topology.QueueState{}
+	for name, ready := range map[string]int64{
+		"orders": 1, "orders-before": 20, "orders-found": 300, "orders-marked": 4000, "orders-other": 50_000, "theirs": 600_000,
+	} {
+		observed[name] = topology.QueueState{Ready: ready, Evidence: topology.Evidence{Messages: new(ready)}}
+	}
+	for name, owner := range map[string]string{"orders-marked": "here/shop/async", "theirs": "here/shop/other"} {
+		state := observed[name]
+		state.Arguments = topology.Arguments{topology.OwnerArgument: owner}
+		observed[name] = state
+	}
+	m := meterOn(compile.Queue{Name: "orders", Standin: "orders-before"}, compile.Queue{Name: "orders-found"},
+		compile.Queue{Name: "orders-marked"}, compile.Queue{Name: "orders-other"}, compile.Queue{Name: "theirs"}, compile.Queue{Name: "none"})
+	loads, err := m.loads(t.Context(), transport, observed)
+	if want := (load{messages: 4321}); err != nil || loads["default"] != want {
+		t.Errorf("got %+v, %v; want %+v", loads, err, want)
+	}
+	uncounted := observed["orders-found"]
+	uncounted.Messages = nil
+	observed["orders-found"] = uncounted
+	if loads, err = m.loads(t.Context(), transport, observed); err != nil || loads["default"].uncounted != "orders-found" {
+		t.Errorf("got %+v, %v; want orders-found as not counted", loads, err)
+	}
+}
+
+// A look is kept for minutes. One at a hundred Transports whose ConfigMaps each name thousands of queues took 190 MB.
+func TestAForgedConfigurationIsNotKept(t *testing.T) {
+	transport := scaledTransport()
+	m := meterOn(compile.Queue{Name: "orders", Hold: strings.Repeat("x", 500_000)})
+	var kept []map[string]load
+	before := heap()
+	for range 100 {
+		loads, err := m.loads(t.Context(), transport, map[string]topology.QueueState{"orders": {Evidence: topology.Evidence{Messages: new(int64(0))}}})
+		if err != nil || len(loads) != 1 {
+			t.Fatalf("%v, %v", loads, err)
+		}
+		kept = append(kept, loads)
+	}
+	if took := heap() - before; took > 20<<20 {
+		t.Errorf("%d looks take %d bytes", len(kept), took)
+	}
+}
+
+// heap is how many bytes are in use.
+func heap() int {
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return int(stats.HeapAlloc)
+}

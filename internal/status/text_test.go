@@ -1,0 +1,12 @@
+package status
+
+import "testing"
+
+func TestALongTextIsCutBetweenCharacters(t *testing.T) {
+	if got := Shorten("äöü", 5); got != "ä…" {
+		t.Errorf("got %q", got)
+	}
+	if got := Shorten("short", 5); got != "short" {
+		t.Errorf("got %q", got)
+	}
+}
