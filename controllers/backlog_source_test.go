@@ -47,6 +47,7 @@ func TestBacklogSource_ConfigurationsTakeMemoryUntilTheyWereVisited(t *testing.T
 	if err != nil {
 		t.Fatal(err)
 	}
+	result.Workers[0].Queues[0].Hold = strings.Repeat("x", 900_000) // what is small is not counted
 	data, err := compile.Encode(result.Workers[0])
 	if err != nil {
 		t.Fatal(err)
