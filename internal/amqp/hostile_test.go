@@ -170,7 +170,7 @@ func TestAMessageThatTheBrokerNeverTakesIsFoundAmongTheOthers(t *testing.T) {
 	for i := range messages {
 		m := &message.Message{RoutingKey: "q"}
 		if i == messages/2 {
-			m.ReplyTo = "amq.rabbitmq.reply-to" // of a channel that consumes no replies: a precondition that fails
+			m.Expiration = "never" // a precondition that fails
 		}
 		all.Go(func() {
 			for {
@@ -178,9 +178,9 @@ func TestAMessageThatTheBrokerNeverTakesIsFoundAmongTheOthers(t *testing.T) {
 				switch {
 				case errors.Is(err, amqp.ErrUnconfirmed):
 					continue
-				case err == nil && m.ReplyTo == "":
+				case err == nil && m.Expiration == "":
 					confirmed.Add(1)
-				case errors.Is(err, amqp.ErrUnpublishable) && m.ReplyTo != "":
+				case errors.Is(err, amqp.ErrUnpublishable) && m.Expiration != "":
 					refused.Add(1)
 				default:
 					t.Errorf("publish: %v", err)
@@ -192,6 +192,52 @@ func TestAMessageThatTheBrokerNeverTakesIsFoundAmongTheOthers(t *testing.T) {
 	all.Wait()
 	if confirmed.Load() != messages-1 || refused.Load() != 1 {
 		t.Errorf("%d confirmed, %d refused; want all but one, and one", confirmed.Load(), refused.Load())
+	}
+}
+
+// Each ends a channel. Those of other messages would be opened after pauses that grow to 15 s.
+func TestManyMessagesThatTheBrokerNeverTakesHoldUpNoOther(t *testing.T) {
+	b := newBroker(t)
+	b.queue(t, "q", nil)
+	publisher := amqp.NewPublisher(b.options(t))
+	run(t, publisher.Run)
+	publish := func(m *message.Message) error {
+		err := amqp.ErrUnconfirmed
+		for errors.Is(err, amqp.ErrUnconfirmed) {
+			err = publisher.Publish(t.Context(), m)
+		}
+		return err
+	}
+	var all sync.WaitGroup
+	for range 12 {
+		all.Go(func() {
+			if err := publish(&message.Message{RoutingKey: "q", Expiration: "never"}); !errors.Is(err, amqp.ErrUnpublishable) {
+				t.Errorf("publish: %v, want one that cannot be published", err)
+			}
+		})
+	}
+	time.Sleep(50 * time.Millisecond) // they go first
+	began := time.Now()
+	if err := publish(&message.Message{RoutingKey: "q"}); err != nil {
+		t.Errorf("publish: %v", err)
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("a message for the same queue waited for %s", took)
+	}
+	all.Wait()
+}
+
+// RabbitMQ would end the channel. It takes such a message from a producer that speaks AMQP 1.0.
+func TestAReplyToThatRabbitMQTakesFromNoPublisherEndsNoChannel(t *testing.T) {
+	b := newBroker(t)
+	b.queue(t, "q", nil)
+	publisher := amqp.NewPublisher(b.options(t))
+	run(t, publisher.Run)
+	if err := publisher.Publish(t.Context(), &message.Message{RoutingKey: "q", ReplyTo: "amq.rabbitmq.reply-to"}); !errors.Is(err, amqp.ErrUnpublishable) {
+		t.Errorf("publish: %v, want one that cannot be published", err)
+	}
+	if problems := publisher.Problems(); len(problems) > 0 {
+		t.Errorf("problems: %v", problems)
 	}
 }
 

@@ -183,6 +183,14 @@ func (o *outlet) failed(err error) {
 	o.warn("messages are held: the broker does not take what is published to a destination", err, "retryIn", wait.Round(time.Millisecond))
 }
 
+// found says that a channel has ended over one message, which was found. Others need not wait for the next channel: each like it would have them wait
+// for longer.
+func (o *outlet) found() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.pauses = pauses{}
+}
+
 func (o *outlet) warn(message string, err error, args ...any) {
 	o.logging.Lock()
 	defer o.logging.Unlock()

@@ -167,7 +167,7 @@ func (c *publishing) publish(r *request) (err error) {
 		r.mark.header = strconv.FormatUint(c.next, 36)
 		out.Headers[message.HeaderPublishID] = r.mark.header
 	}
-	if err := out.Headers.Validate(); err != nil {
+	if err := publishable(&out); err != nil {
 		c.next--
 		r.answer(fmt.Errorf("%w: %w", ErrUnpublishable, err))
 		return nil
@@ -182,6 +182,18 @@ func (c *publishing) publish(r *request) (err error) {
 		return fmt.Errorf("publish to exchange %q: %w", r.message.Exchange, err)
 	}
 	return nil
+}
+
+// fastReply is a reply-to that RabbitMQ takes only from a channel which consumes replies: it would end ours. Over AMQP 1.0, from 4.0 on, a producer
+// can send it all the same.
+const fastReply = "amq.rabbitmq.reply-to"
+
+// publishable says why a message cannot be published.
+func publishable(out *amqp091.Publishing) error {
+	if out.ReplyTo == fastReply {
+		return fmt.Errorf("RabbitMQ takes the property reply-to %q from the channel alone that consumes the replies", fastReply)
+	}
+	return out.Headers.Validate() //nolint:wrapcheck // the caller says of what
 }
 
 // confirm judges one publish. The broker sends the return of a message before its confirm, so all returns are read first.
@@ -283,7 +295,7 @@ func (c *publishing) isAcked(confirmed *amqp091.Confirmation) bool {
 // closedBy judges the end of a channel by the broker. A message that the broker does not take at all, such as one that is
 // larger than it has come to allow, would end one channel after the other, with all that is in flight. The broker does not
 // say which one it was, so the next channel publishes one at a time, until it is found. One that ends the connection is
-// looked for by the next session in the same way, among those of all destinations.
+// looked for by the next session in the same way, among those of all destinations. It is nil for a message that was found.
 func (c *publishing) closedBy(cause *amqp091.Error) error {
 	if cause == nil || !cause.Server || cause.Code != amqp091.PreconditionFailed && cause.Code != amqp091.FrameError {
 		return closing(cause)
@@ -295,15 +307,17 @@ func (c *publishing) closedBy(cause *amqp091.Error) error {
 		if !found && len(c.byTag) > 0 && !c.session.link.isRetired() {
 			c.session.publisher.searching.Store(true)
 		}
-	} else if !found {
-		c.outlet.narrow(inFlight)
+	} else {
+		c.outlet.narrow(inFlight) // more like it may follow
 	}
-	if found {
-		for _, r := range c.byTag {
-			r.answer(fmt.Errorf("%w: %w", ErrUnpublishable, cause))
-		}
+	if !found {
+		return cause
 	}
-	return cause
+	for _, r := range c.byTag {
+		r.answer(fmt.Errorf("%w: %w", ErrUnpublishable, cause))
+	}
+	c.outlet.found()
+	return nil // it is the message's trouble, and not that of the destination
 }
 
 // noteReturn finds the message that came back. Its mark may be lost: the headers of a return may be more than can be read. What
