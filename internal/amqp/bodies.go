@@ -14,8 +14,8 @@ import (
 const largeBody = frameMax
 
 // longestDeliver is the most of a frame that begins a delivery which has to be seen: class, method, the consumer's tag and that of the
-// delivery.
-const longestDeliver = frameHead + 2 + 2 + 1 + 255 + 8
+// delivery, and whether it came before.
+const longestDeliver = frameHead + 2 + 2 + 1 + 255 + 8 + 1
 
 var errTooMuch = errors.New("the broker sent more of a body than it had announced")
 
@@ -27,7 +27,7 @@ const basicDeliver = 60<<16 | 60
 type bodies struct {
 	// coming are the deliveries that were announced last, by channels, and reading those whose bodies are being read. Both are used
 	// by who reads the connection only.
-	coming  map[[2]byte]delivered
+	coming  map[[2]byte]announcement
 	reading map[[2]byte]*apartBody
 
 	mu sync.Mutex
@@ -41,6 +41,13 @@ type delivered struct {
 	tag      uint64
 }
 
+// announcement is a delivery that is about to come.
+type announcement struct {
+	of delivered
+	// redelivered is true where it came before.
+	redelivered bool
+}
+
 // apartBody is one that is being read.
 type apartBody struct {
 	of delivered
@@ -52,7 +59,7 @@ type apartBody struct {
 }
 
 func newBodies() *bodies {
-	return &bodies{coming: map[[2]byte]delivered{}, reading: map[[2]byte]*apartBody{}, read: map[delivered][]byte{}}
+	return &bodies{coming: map[[2]byte]announcement{}, reading: map[[2]byte]*apartBody{}, read: map[delivered][]byte{}}
 }
 
 // announced looks at the front of a method's frame. One on a channel whose body is not complete ends that body, and left is its size.
@@ -67,24 +74,27 @@ func (b *bodies) announced(front []byte) (left int) {
 		return left
 	}
 	consumer, rest, ok := cut(payload[4:], 1)
-	if !ok || len(rest) < 8 {
+	if !ok || len(rest) < 8+1 {
 		return left
 	}
-	its := b.coming[channel].consumer
+	its := b.coming[channel].of.consumer
 	if its != string(consumer) { // else no text is made for each delivery
 		its = string(consumer)
 	}
-	b.coming[channel] = delivered{its, binary.BigEndian.Uint64(rest)}
+	b.coming[channel] = announcement{delivered{its, binary.BigEndian.Uint64(rest)}, rest[8]&1 != 0}
 	return left
 }
+
+// cameBack is true of the content header of a delivery that came before.
+func (b *bodies) cameBack(front []byte) bool { return b.coming[[2]byte(front[1:3])].redelivered }
 
 // begins is true of the content header of a large body, which is then read here.
 func (b *bodies) begins(front []byte) bool {
 	channel, size := [2]byte(front[1:3]), sizeOfBody(front)
-	if size <= largeBody || b.coming[channel].consumer == "" {
+	if size <= largeBody || b.coming[channel].of.consumer == "" {
 		return false
 	}
-	b.reading[channel] = &apartBody{of: b.coming[channel], body: make([]byte, size)}
+	b.reading[channel] = &apartBody{of: b.coming[channel].of, body: make([]byte, size)}
 	return true
 }
 

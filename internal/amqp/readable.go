@@ -175,7 +175,11 @@ func (r *readable) waits(front []byte) bool {
 }
 
 // isUrgent is true of a content header that came back often, whose body then has room after all. It is looked for in headers that fit the buffer.
-func (r *readable) isUrgent(size int) bool {
+// A message that comes for the first time has no count but one that its producer wrote.
+func (r *readable) isUrgent(front []byte, size int) bool {
+	if !r.apart.cameBack(front) {
+		return false
+	}
 	frame, err := r.in.Peek(min(size, r.in.Size()))
 	if err != nil || len(frame) < size {
 		return false
@@ -249,7 +253,7 @@ func (r *readable) header(size int) error {
 	case r.isTooLarge(front):
 		return r.leaveOut(front, size, 1)
 	case !r.waits(front):
-		urgent := r.isUrgent(size)
+		urgent := r.isUrgent(front, size)
 		if front, err = r.in.Peek(len(front)); err != nil { // it may stand elsewhere now
 			return err //nolint:wrapcheck // as above
 		}

@@ -278,6 +278,30 @@ func TestWhatWasGivenBackOftenHasRoomBesideTheOthers(t *testing.T) {
 	}
 }
 
+// A producer had the room of messages that came back often, by a header, and they would have come to their delivery limit.
+func TestACountOfDeliveriesThatAProducerWroteMakesNothingUrgent(t *testing.T) {
+	const size = 20
+	count := []byte(string(rune(len(headerDeliveryCount))) + headerDeliveryCount + "l\x00\x00\x00\x00\x00\x00\x00\x0c")
+	for _, redelivered := range []bool{false, true} {
+		begin := deliver(1, "a", 1)
+		if redelivered {
+			begin[len(begin)-frameEnd-len("\x00\x00\x00")] = 1
+		}
+		sent := append(append(begin, sized(1, size, count)...), on(1, frame(contentBody, make([]byte, size)))...)
+		r, room := newReadable(bytes.NewReader(sent)), NewRoom(100)
+		room.Add(100)
+		door := room.door()
+		door.credit = 0
+		r.door.Store(door)
+		if _, err := io.ReadAll(r); err != nil {
+			t.Error(err)
+		}
+		if isRead := room.taken == 100+size; isRead != redelivered {
+			t.Errorf("redelivered %v: read %v", redelivered, isRead)
+		}
+	}
+}
+
 func TestTheDeliveryCountIsFoundAmongHeaders(t *testing.T) {
 	field := func(name, value string) string { return string(rune(len(name))) + name + value }
 	count := field(headerDeliveryCount, "l\x00\x00\x00\x00\x00\x00\x00\x0c")
