@@ -119,13 +119,14 @@ func (b *Budget) step() int64 {
 	return int64(math.Ceil(min(float64(b.floor.interval), float64(b.config.Window)/share)))
 }
 
-// Cancel gives back a leave that was just given and is not used, because something else holds the message back. A token of the
+// Cancel gives back a leave that was given at a time and is not used, because something else holds the message back. A token of the
 // floor is not given back.
-func (b *Budget) Cancel(now time.Time) {
+func (b *Budget) Cancel(given, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.window.roll(b.clock.at(now))
-	b.window.remove(retries)
+	t := b.clock.at(now)
+	b.window.roll(t)
+	b.window.remove(retries, t-int64(now.Sub(given)))
 }
 
 // Exhausted is true from a refusal on, for a tenth of the window, at least a second.

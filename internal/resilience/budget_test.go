@@ -228,7 +228,7 @@ func TestALeaveThatIsGivenBackMayBeGivenAgain(t *testing.T) {
 		if got := retriesAt(b, noon, 1); got != 1 {
 			t.Fatal("refused")
 		}
-		b.Cancel(noon)
+		b.Cancel(noon, noon)
 	}
 	if got := retriesAt(b, noon, 10); got != 5 {
 		t.Errorf("%d retries, want 5", got)
@@ -265,7 +265,7 @@ func TestNoConfigurationMakesABudgetFail(t *testing.T) {
 			if wait, ok := b.Retry(now); !ok && (wait < 10*time.Millisecond || wait > time.Hour) {
 				t.Fatalf("%+v: told to wait %s", c, wait)
 			}
-			b.Cancel(now)
+			b.Cancel(now, now)
 			b.Exhausted(now)
 		}
 	}

@@ -44,10 +44,14 @@ func (w *window) add(kind int) {
 	w.sum[kind]++
 }
 
-// remove takes one event of a kind back, as far as the present slot knows of one.
-func (w *window) remove(kind int) {
-	if w.present()[kind] > 0 {
-		w.present()[kind]--
+// remove takes one event of a kind back that was counted at a time, as far as the slot of that time is still counted and knows of one.
+func (w *window) remove(kind int, at int64) {
+	slot := at / w.length
+	if at < 0 || slot > w.slot || w.slot-slot > slots {
+		return
+	}
+	if counted := &w.ring[slot%int64(len(w.ring))]; counted[kind] > 0 {
+		counted[kind]--
 		w.sum[kind]--
 	}
 }

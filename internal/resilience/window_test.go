@@ -35,19 +35,32 @@ func TestAWindowCountsWhatHappenedWithinIt(t *testing.T) {
 	})
 }
 
-func TestAnEventIsTakenBackOnlyFromThePresentSlot(t *testing.T) {
+func TestAnEventIsTakenBackFromItsOwnSlotOnly(t *testing.T) {
 	w := newWindow(1000)
-	w.roll(0)
+	w.roll(50)
 	w.add(2)
-	w.roll(100)
-	w.remove(2)
+	w.roll(150)
+	w.remove(2, 150)
 	if w.sum[2] != 1 {
 		t.Errorf("sum %v after taking back an event of the slot before", w.sum)
 	}
 	w.add(2)
-	w.remove(2)
-	w.remove(2)
+	w.remove(2, 150)
+	w.remove(2, 150)
 	if w.sum[2] != 1 {
 		t.Errorf("sum %v after taking back the event of this slot, twice", w.sum)
+	}
+	w.remove(2, 50)
+	w.remove(2, -1)
+	w.remove(2, 1e6)
+	if w.sum[2] != 0 {
+		t.Errorf("sum %v after taking back the other one in its slot", w.sum)
+	}
+	w.add(2)
+	w.roll(150 + 1200)
+	w.add(2)
+	w.remove(2, 150)
+	if w.sum[2] != 1 {
+		t.Errorf("sum %v after taking back one that is not counted any more", w.sum)
 	}
 }

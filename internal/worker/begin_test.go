@@ -160,6 +160,36 @@ func TestTheBudgetCountsNoFirstAttemptThatWasNotBegun(t *testing.T) {
 	}
 }
 
+// Each time that a message was turned away it took leave for another retry: those that could begin waited for a window in which none was made.
+func TestTheBudgetCountsNoRetryThatWasNotBegun(t *testing.T) {
+	const messages, vain = 20, 10
+	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(100*time.Millisecond), func(tr *v1alpha1.Transport) {
+		tr.Spec.Workers[0].RetryBudget = &v1alpha1.RetryBudget{Percent: 100, Window: v1alpha1.NewDuration(time.Minute), MinPerSecond: new(int32(1))}
+	})
+	var mu sync.Mutex
+	tries, retries := map[string]int{}, 0
+	p := newProgram()
+	p.handle = func(_ context.Context, request handler.Request) *retry.Failure {
+		mu.Lock()
+		defer mu.Unlock()
+		if request.Attempt == 1 {
+			return &retry.Failure{Source: retry.SourceHandler, Status: 503}
+		}
+		if tries[request.ID]++; tries[request.ID] <= vain {
+			return handler.NotBegun("no process was free")
+		}
+		retries++
+		return nil
+	}
+	p.started(r)
+	r.publish(numbered(messages, "a", "b")...)
+	testtransport.EventuallyWithin(t, time.Minute, "all messages to be retried", func() bool { // without that it takes 200 s
+		mu.Lock()
+		defer mu.Unlock()
+		return retries == messages
+	})
+}
+
 // Each time that it was not begun it went back to its place, with the broker's count of its deliveries raised. The next worker took them for
 // attempts, and for crashes, and gave the message up.
 func TestAStrictMessageThatIsNotBegunWaitsWhereItIs(t *testing.T) {

@@ -305,15 +305,16 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// unbegun is what becomes of a message that the handler has not begun with, though the job was granted a call. One that has to keep its place waits
+// unbegun is what becomes of a message that the handler has not begun with, though the job was granted a call. refused is true where the breaker took
+// that back. One that has to keep its place waits
 // there for the handler, for as long as it may be held: to give it back would raise the broker's count of its deliveries, which are its attempts
 // to the next worker.
-func (w *Worker) unbegun(ctx context.Context, j *job, granted *permits) (outcome, bool) {
+func (w *Worker) unbegun(ctx context.Context, j *job, refused bool) (outcome, bool) {
 	if o, decided := expired(w, ctx, j); decided {
 		return o, true
 	}
 	waits := j.isStrict() && j.held() > 0 && w.program.Load() == j.program
-	if !granted.refused && !waits {
+	if !refused && !waits {
 		return notBegun(j), true
 	}
 	if waits {
@@ -337,7 +338,9 @@ func attempt(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 		if handler.IsNotBegun(failure) { // it is no attempt
 			w.report(used.permit, 0, resilience.Neither)
 			j.attempted = attempted
-			o, decided := w.unbegun(ctx, j, &used)
+			refused := used.refused
+			used.giveBack(w.options.Now())
+			o, decided := w.unbegun(ctx, j, refused)
 			if j.ended(o, failure); decided {
 				return o, true
 			}

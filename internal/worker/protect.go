@@ -178,6 +178,8 @@ type permits struct {
 	turns  []turn
 	permit resilience.Permit
 	budget *resilience.Budget
+	// budgeted is when the budget gave its leave.
+	budgeted time.Time
 	// refused is true once the breaker has taken back its leave.
 	refused bool
 }
@@ -230,7 +232,7 @@ func (g *permits) giveBack(now time.Time) {
 		t.cancel()
 	}
 	if g.budget != nil {
-		g.budget.Cancel(now)
+		g.budget.Cancel(g.budgeted, now)
 	}
 	g.permit.Done(now, 0, resilience.Neither)
 	*g = permits{}
@@ -286,10 +288,11 @@ func overBudget(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 		return outcome{}, false
 	}
 	for {
-		wait, ok := budget.Retry(w.options.Now())
+		now := w.options.Now()
+		wait, ok := budget.Retry(now)
 		w.options.Metrics.budgetExhausted.Set(truth(budget.Exhausted(w.options.Now())))
 		if ok {
-			j.permits.budget = budget
+			j.permits.budget, j.permits.budgeted = budget, now
 			return outcome{}, false
 		}
 		if w.troubles.begin(troubleBudget, "", w.options.Now()) {
