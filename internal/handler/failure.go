@@ -45,6 +45,7 @@ const (
 	noResult     = "no result in time"
 	wasBrokenOff = "the attempt was broken off"
 	wasReset     = "the server reset the request after it was sent"
+	wasUnasked   = "the server answered and ended the connection before a byte of the request was sent"
 )
 
 // progress is how far a request came. The transport tells it from goroutines of its own.

@@ -219,9 +219,14 @@ func (h *HTTP) send(ctx context.Context, link *link, request Request) *retry.Fai
 	}
 }
 
-// unseen makes a failure to connect out of a connection that ended before a byte was sent.
+// unseen makes a failure to connect out of a connection that ended before a byte was sent. What came on it is no answer, whatever it says.
 func unseen(failure *retry.Failure, sent bool) *retry.Failure {
-	if !sent && failure != nil && failure.Source == retry.SourceCrash {
+	switch {
+	case sent:
+		return failure
+	case failure == nil || failure.Source == retry.SourceHandler:
+		return &retry.Failure{Source: retry.SourceConnection, Class: ClassUnreachable, Message: wasUnasked, Logged: wasUnasked}
+	case failure.Source == retry.SourceCrash:
 		failure.Source, failure.Class = retry.SourceConnection, ClassUnreachable
 	}
 	return failure
