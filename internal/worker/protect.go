@@ -500,10 +500,9 @@ func blamesRequest(status int) bool {
 
 // breakerChanged tells of a breaker's change of state, and lets gate look at it.
 func (w *Worker) breakerChanged(key string, from, to resilience.State, why string) {
-	key = message.Text(key, maxSubject)
 	args := []any{"from", from.String(), "to", to.String(), "why", why}
 	if key != "" {
-		args = append(args, "key", key)
+		args = append(args, "key", message.Text(key, maxSubject))
 	}
 	switch {
 	case to == resilience.Closed:

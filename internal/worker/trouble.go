@@ -9,6 +9,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/message"
 )
 
 const (
@@ -102,8 +103,20 @@ func (t *troubles) list() []compile.Trouble {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	list := make([]compile.Trouble, 0, len(t.since))
+	places := map[[2]string]int{}
 	for id, since := range t.since {
-		list = append(list, compile.Trouble{Reason: id[0], Subject: id[1], Message: t.sentence(id[0], id[1]), Since: since.UTC().Round(time.Second)})
+		trouble := compile.Trouble{Reason: id[0], Subject: id[1], Since: since.UTC().Round(time.Second)}
+		if id[0] == troubleBreaker { // keys come from messages
+			trouble.Subject = message.Text(id[1], maxSubject)
+		}
+		trouble.Message = t.sentence(trouble.Reason, trouble.Subject)
+		shown := [2]string{trouble.Reason, trouble.Subject}
+		if at, known := places[shown]; !known {
+			places[shown] = len(list)
+			list = append(list, trouble)
+		} else if trouble.Since.Before(list[at].Since) { // of names that are shortened to the same
+			list[at].Since = trouble.Since
+		}
 	}
 	return list
 }
