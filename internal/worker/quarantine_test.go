@@ -142,6 +142,22 @@ func TestTheQuarantineWorkerHandlesOneAtATimeAndWritesItDown(t *testing.T) {
 	}
 }
 
+// A message that is published again with the same id, from the failure queue, was charged for the crashes of the one before.
+func TestTheCrashesOfAMessageThatTheBrokerDeadLettersAreForgotten(t *testing.T) {
+	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), nil)
+	r.stop()
+	journal := &notebook{crashes: map[string]int64{"large": 100}}
+	r.Publish("async.return", "test.quarantine", amqp091.Publishing{
+		MessageId: "large", Headers: amqp091.Table{"x": strings.Repeat("x", 130_800)}, // no room for a header of ours
+	})
+	r.start(journal)
+	testtransport.Eventually(t, "it failed", func() bool { return r.Ready("async.failed") == 1 })
+	r.stop()
+	if crashes, _ := journal.Crashes("large", ""); crashes != 0 {
+		t.Errorf("the journal has %d crashes", crashes)
+	}
+}
+
 func TestAMessageThatBringsDownTooManyWorkersFails(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRig(t, p, testtransport.Explicit(time.Second), nil)

@@ -68,7 +68,9 @@ func (w *Worker) acknowledge(j *job) bool {
 func (w *Worker) deadLetter(j *job, cause error) bool {
 	w.problems.warn("deadletter/"+j.delivery.Queue, "message dead-lettered by the broker: it cannot be published again",
 		"queue", j.delivery.Queue, "message", j.state.ID, "error", cause)
-	return j.delivery.DeadLetter() == nil
+	err := j.delivery.DeadLetter()
+	w.settled(j)
+	return err == nil
 }
 
 // republish publishes until the broker has confirmed and routed the message. It gives up only when that would be wrong:
