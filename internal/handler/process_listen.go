@@ -172,8 +172,18 @@ func (q *peer) understand(line []byte) error {
 	case fault != nil:
 		return fault
 	}
-	q.noise = 0
-	return q.take(f)
+	late, fault := q.take(f)
+	switch {
+	case fault != nil:
+		return fault
+	case !late:
+		q.noise = 0
+	default:
+		if q.noise += len(line); q.noise > maxStray {
+			return fmt.Errorf("it wrote more than %d bytes about messages that it had answered", maxStray)
+		}
+	}
+	return nil
 }
 
 // passOver notes a line that is no frame.
@@ -187,25 +197,25 @@ func (q *peer) passOver(line []byte) {
 		"program", p.settings.program(), "pid", q.child.Pid(), "line", text, "messages", q.inHand())
 }
 
-// take does what a frame says. The error says how it breaks the protocol.
-func (q *peer) take(f frame) error {
+// take does what a frame says. late is true where it is of a message that was answered. The error says how it breaks the protocol.
+func (q *peer) take(f frame) (late bool, fault error) {
 	p := q.handler
 	if f.word == wordHello {
 		if q.places > 0 {
-			return errors.New("it said hello twice")
+			return false, errors.New("it said hello twice")
 		}
 		p.greet(q, f.places)
-		return nil
+		return false, nil
 	}
 	if q.places == 0 {
-		return fmt.Errorf("it wrote a %s before its hello", f.word)
+		return false, fmt.Errorf("it wrote a %s before its hello", f.word)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c := q.calls[f.id]
 	switch {
 	case c == nil && (f.id == 0 || f.id > q.lastID):
-		return fmt.Errorf("it wrote a %s for the message %d, which it was never given", f.word, f.id)
+		return false, fmt.Errorf("it wrote a %s for the message %d, which it was never given", f.word, f.id)
 	case c == nil:
 		if !q.condemned {
 			p.log.warn("late", "a process of the handler speaks of a message that it has answered; the first answer counts",
@@ -222,5 +232,5 @@ func (q *peer) take(f frame) error {
 		c.end(ending{kind: endAnswered, failure: f.failure})
 		p.settle(q)
 	}
-	return nil
+	return c == nil, nil
 }

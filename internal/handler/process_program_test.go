@@ -78,6 +78,8 @@ func (s *scriptRun) do(verb, rest string) {
 	switch verb {
 	case "say": // a line, in which $ID stands for the message's; \x.. is a byte
 		s.say(rest)
+	case "repeat": // so many times the answer to the message with the number 1
+		_, _ = os.Stdout.WriteString(strings.Repeat(`{"type":"result","id":"1","outcome":"ack"}`+"\n", number))
 	case "ack":
 		s.say(`{"type":"result","id":"$ID","outcome":"ack"}`)
 	case "begin": // so many bytes of an answer

@@ -318,3 +318,19 @@ func TestAHandlerThatReplacesAnotherGoesOnWithItsMetrics(t *testing.T) {
 		t.Errorf("%v were stopped", got)
 	}
 }
+
+// Nothing else would end a process that writes of messages which it has answered, and it takes a processor of the worker.
+func TestAProcessThatRepeatsItsAnswerWithoutEndIsKilled(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello)}, handler.Options{})
+	if got := give(t, p, patience, "ack"); got != nil {
+		t.Fatalf("the first message: %+v", got)
+	}
+	if got := give(t, p, patience, "repeat 1000", "ack"); got != nil {
+		t.Errorf("some answers too many: %+v", got)
+	}
+	got := give(t, p, patience, "repeat 100000", "hang")
+	if got == nil || got.Class != handler.ClassMalformedResponse || !strings.Contains(got.Message, "about messages that it had answered") {
+		t.Errorf("got %+v", got)
+	}
+}
