@@ -322,11 +322,16 @@ func (d *differ) keepDeliveryLimits() {
 	}
 }
 
-// migratesSingle is true for a queue that is migrated to or from one with a single active consumer: workers may still read both in Strict order.
+// migratesSingle is true for a queue that is migrated to or from one with a single active consumer: workers may still read both in Strict order. Where it
+// was adopted meanwhile it is migrated no more, and the other one is still there.
 func (d *differ) migratesSingle(queue string) bool {
+	single := func(name string) bool { return isSingle(d.observed.Queues[name].Queue) }
+	if beside := (compile.Names{}).StandinQueue(queue); single(beside) && StandinFor(d.observed.Queues[beside].Queue) == queue {
+		return true
+	}
 	return slices.ContainsFunc(d.out.Migrations, func(m Migration) bool {
-		return (m.Queue == queue || m.Standin == queue) && (isSingle(d.observed.Queues[m.Queue].Queue) || isSingle(d.observed.Queues[m.Standin].Queue))
-	})
+		return (m.Queue == queue || m.Standin == queue) && (single(m.Queue) || single(m.Standin))
+	}) || slices.ContainsFunc(d.works, func(want Queue) bool { return want.Name == queue && slices.ContainsFunc(want.PreviousNames, single) })
 }
 
 // extraPolicies are those of the prefix that are not desired, and are needed by nothing that is there.

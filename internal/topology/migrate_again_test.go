@@ -232,3 +232,48 @@ func TestAQueueThatLeavesGetsNoRetriesByTheNameOfAnother(t *testing.T) {
 		t.Errorf("retries of the queue itself have no way back: %v", own)
 	}
 }
+
+// Workers read of a change later than it is made: until then they give messages back to a queue as to one in Strict order, also to one that was adopted
+// before it became that.
+func TestAQueueThatIsAdoptedOnItsWayToAnOrderKeepsItsLimit(t *testing.T) {
+	strict, adopted := &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}, new(true)
+	for name, c := range map[string]struct{ ordered, then v1alpha1.Queue }{
+		"beside its stand-in": {
+			v1alpha1.Queue{Name: "test", Ordering: strict}, v1alpha1.Queue{Name: "test", Adopt: adopted},
+		},
+		"beside the queue to which it was renamed": {
+			v1alpha1.Queue{Name: "orders", PreviousNames: []string{"test"}, Ordering: strict},
+			v1alpha1.Queue{Name: "test", PreviousNames: []string{"orders"}, Adopt: adopted},
+		},
+	} {
+		broker := emptyBroker()
+		broker.converge(desired(t, async()))
+		past := topology.Past{Created: []string{createdExchange}}
+		look := func(queue v1alpha1.Queue) {
+			queue.BindingKeys = []string{"test"}
+			diff := topology.DiffSince(desired(t, async(func(tr *v1alpha1.Transport) { tr.Spec.Queues[1] = queue })), broker.Observed, past)
+			for _, step := range topology.Plan(diff) {
+				broker.apply(step)
+			}
+			past.Migrations = nil
+			for _, m := range diff.Migrations {
+				past.Migrations = append(past.Migrations, v1alpha1.Migration{Queue: m.Queue, Standin: m.Standin, Step: m.Step})
+			}
+		}
+		limit := func() string {
+			return fmt.Sprint(broker.Policies["redrive.async:queue:test"].Definition["delivery-limit"])
+		}
+		for range 2 {
+			look(c.ordered)
+		}
+		before := limit()
+		if before == "20" {
+			t.Fatalf("%s: the limit of the order is %s", name, before)
+		}
+		for range 2 {
+			if look(c.then); limit() != before {
+				t.Errorf("%s: the limit is lowered from %s to %s", name, before, limit())
+			}
+		}
+	}
+}
