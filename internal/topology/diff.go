@@ -116,6 +116,8 @@ type differ struct {
 	// outgoing are the names of the extra queues, and unseen those of queues on their way out that a list lacks: they may be there all the same.
 	outgoing map[string]bool
 	unseen   map[string]bool
+	// halfLed are queues of outgoing whose heir must not get the ways of others yet. Our own go at once, or messages would come to both.
+	halfLed map[string]bool
 	// exits are exchanges that queues dead-letter to though they are not wanted any more, each with such a queue.
 	exits map[string]string
 	// broken is true when an object that messages need to leave by is in conflict.
@@ -144,7 +146,7 @@ func DiffSince(desired Objects, observed Observed, past Past) Difference {
 		desired: desired, observed: observed,
 		created: past.Created, roles: map[string]Role{}, queues: map[string]Role{}, conflicted: map[Ref]bool{}, others: map[Ref]bool{}, absent: map[string]bool{},
 		patterns: map[string]*regexp.Regexp{}, doubtful: past.Doubtful,
-		bound: boundBy(observed.Bindings), asked: map[wayIn][]string{}, outgoing: map[string]bool{}, unseen: map[string]bool{}, exits: map[string]string{},
+		bound: boundBy(observed.Bindings), asked: map[wayIn][]string{}, outgoing: map[string]bool{}, unseen: map[string]bool{}, halfLed: map[string]bool{}, exits: map[string]string{},
 		out: Difference{Missing: Objects{Owner: desired.Owner, Prefix: desired.Prefix}},
 	}
 	for _, exchange := range desired.Exchanges {
@@ -500,7 +502,7 @@ func (d *differ) extraBindings() {
 		needed := d.out.Lacks(binding) && !d.amongOthers(binding)
 		// A way back by the name of a queue that has its own would give each retry of that one to both, and the other one would never be empty.
 		doubles := d.roles[binding.Source] == RoleReturn && taken[wayIn{binding.Source, binding.RoutingKey}]
-		if !wayBack && !needed && (doubles || !d.retiring(binding.Destination)) && !d.isExit(binding) {
+		if !wayBack && !needed && (doubles || !d.retiring(binding.Destination) || d.halfLed[binding.Destination]) && !d.isExit(binding) {
 			d.out.ExtraBindings = append(d.out.ExtraBindings, binding)
 		}
 	}

@@ -277,3 +277,56 @@ func TestAQueueThatIsAdoptedOnItsWayToAnOrderKeepsItsLimit(t *testing.T) {
 		}
 	}
 }
+
+// A request that had no answer may unbind the queue for minutes. What an application has bound is led back to it only then: nobody binds it again.
+func TestWhatAnApplicationHasBoundWaitsForARequestThatMayStillUnbindItsQueue(t *testing.T) {
+	spec := func(change func(*v1alpha1.Queue)) topology.Objects {
+		return desired(t, async(func(tr *v1alpha1.Transport) { change(&tr.Spec.Queues[1]) }))
+	}
+	broker := emptyBroker()
+	broker.converge(desired(t, async()))
+	broker.exchange("async", func(e *topology.ExchangeState) { e.Policy = "redrive.async:exchange" })
+	theirs := topology.Binding{Source: "async", Destination: "test", RoutingKey: "theirs"}
+	broker.Bindings = append(broker.Bindings, theirs)
+	past := topology.Past{Created: []string{createdExchange}}
+	look := func(wanted topology.Objects) topology.Difference {
+		diff := topology.DiffSince(wanted, broker.Observed, past)
+		for _, step := range topology.Plan(diff) {
+			broker.apply(step)
+		}
+		past.Migrations = nil
+		for _, m := range diff.Migrations {
+			past.Migrations = append(past.Migrations, v1alpha1.Migration{Queue: m.Queue, Standin: m.Standin, Step: m.Step})
+		}
+		return diff
+	}
+	leads := func(queue string) (to []string) {
+		for _, binding := range broker.BindingsTo(queue) {
+			if binding.Source == "async" {
+				to = append(to, binding.RoutingKey)
+			}
+		}
+		slices.Sort(to)
+		return to
+	}
+	for range 4 {
+		look(spec(func(q *v1alpha1.Queue) { q.Type = new(v1alpha1.QueueClassic) }))
+	}
+	if got := leads("test.migrating"); !slices.Equal(got, []string{"test", "theirs"}) || len(leads("test")) > 0 {
+		t.Fatalf("into the stand-in lead %q, and into the queue %q", got, leads("test"))
+	}
+	adopted := spec(func(q *v1alpha1.Queue) { q.Adopt = new(true) })
+	past.Doubtful = map[string]time.Time{"binding/" + theirs.Name(): time.Now()}
+	diff := look(adopted)
+	if got := leads("test.migrating"); !slices.Equal(got, []string{"theirs"}) || !slices.Equal(leads("test"), []string{"test"}) {
+		t.Errorf("while a request may unbind it, into the stand-in lead %q, and into the queue %q", got, leads("test"))
+	}
+	if !diff.Awaited || len(diff.Problems) != 1 {
+		t.Errorf("it tells of nothing that it waits for: %v", diff.Problems)
+	}
+	past.Doubtful = nil
+	look(adopted)
+	if got := leads("test"); !slices.Equal(got, []string{"test", "theirs"}) || len(leads("test.migrating")) > 0 {
+		t.Errorf("in the end, into the queue lead %q, and into the stand-in %q", got, leads("test.migrating"))
+	}
+}

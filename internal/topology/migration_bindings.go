@@ -259,6 +259,11 @@ func (d *differ) restoreForeignBindings() {
 		d.out.Inherited = append(d.out.Inherited, extra.Name)
 		for _, way := range d.waysOfOthers(extra.Name) {
 			remove, home := Step{Action: ActionDelete, Binding: &way}, leadingTo(way, work)
+			if d.mayGo(home) { // nobody but us would make it again
+				d.await(home.ref())
+				d.halfLed[extra.Name] = true
+				continue
+			}
 			if !d.isObserved(home) {
 				create := Step{Action: ActionCreate, Binding: &home}
 				remove.after = create.Ref()
