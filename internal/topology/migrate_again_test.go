@@ -330,3 +330,32 @@ func TestWhatAnApplicationHasBoundWaitsForARequestThatMayStillUnbindItsQueue(t *
 		t.Errorf("in the end, into the queue lead %q, and into the stand-in %q", got, leads("test.migrating"))
 	}
 }
+
+// A binding of the bridge that a request may still delete carries nothing over: what comes between the removal of a way and the creation of the next would
+// be unroutable, for as long as an operator that is killed in between does not come back.
+func TestNoWayIsSwappedOverABridgeThatARequestMayStillDelete(t *testing.T) {
+	classic := desired(t, async(func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].Type = new(v1alpha1.QueueClassic) }))
+	for _, bridge := range []string{`async.alternate -> test.migrating "test"`, `async.return.alternate -> test.migrating "test"`} {
+		broker := emptyBroker()
+		broker.converge(desired(t, async()))
+		broker.exchange("async", func(e *topology.ExchangeState) { e.Policy = "redrive.async:exchange" })
+		past := topology.Past{Created: []string{createdExchange}}
+		first := topology.DiffSince(classic, broker.Observed, past)
+		for _, step := range topology.Plan(first) {
+			broker.apply(step)
+		}
+		past.Migrations = []v1alpha1.Migration{{Queue: "test", Standin: "test.migrating", Step: first.Migrations[0].Step}}
+		swaps := func(doubtful map[string]time.Time) bool {
+			past.Doubtful = doubtful
+			return slices.ContainsFunc(topology.Plan(topology.DiffSince(classic, broker.Observed, past)), func(step topology.Step) bool {
+				return step.Action == topology.ActionDelete && step.Binding != nil && step.Binding.Destination == "test"
+			})
+		}
+		if swaps(map[string]time.Time{"binding/" + bridge: time.Now()}) {
+			t.Errorf("ways are swapped, and a request may still delete %s", bridge)
+		}
+		if !swaps(nil) {
+			t.Error("no way is swapped, so that the test says nothing")
+		}
+	}
+}

@@ -102,7 +102,7 @@ func (e *queueMigration) lead(from, to string) {
 			absent = append(absent, before)
 		}
 	}
-	if e.awaits(slices.Concat(ways, standing), to) || e.untraced(standing, to) || d.unshown(standing, to) {
+	if e.awaits(slices.Concat(ways, standing), to) || e.awaitsBridge() || e.untraced(standing, to) || d.unshown(standing, to) {
 		standing, absent = nil, nil
 	}
 	wanted := identities(ways)
@@ -137,6 +137,18 @@ func (e *queueMigration) awaits(ways []Binding, to string) (awaits bool) {
 	for _, way := range ways {
 		if way = leadingTo(way, to); e.d.mayGo(way) {
 			e.d.await(way.ref())
+			awaits = true
+		}
+	}
+	return awaits
+}
+
+// awaitsBridge is true where a request may still delete a binding of the bridge that is there: between the removal of a way and the creation of the next
+// nothing else takes the messages, also where whoever swaps them is killed in between.
+func (e *queueMigration) awaitsBridge() (awaits bool) {
+	for _, bridge := range e.bridge {
+		if e.d.isObserved(bridge) && e.d.mayGo(bridge) {
+			e.d.await(bridge.ref())
 			awaits = true
 		}
 	}
