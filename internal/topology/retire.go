@@ -124,8 +124,11 @@ func Retire(state v1alpha1.Retirement, seen *QueueObservation, look ObservationW
 	if next.Tick == nil {
 		next.Tick = seen.Noted()
 	}
-	if left := pause - look.Began.Sub(next.Unbound.Time); left > 0 {
-		return next, DecisionWait, left
+	if since := look.Began.Sub(next.Unbound.Time); since < pause {
+		if since >= waits.Unbound && seen.Holds() {
+			return next, DecisionHold, pause - since // Nobody reads it: that is to be told, however long lanes may bring back more.
+		}
+		return next, DecisionWait, pause - since
 	}
 	if seen.Returning && seen.Empty() && seen.Follows(next.Tick) {
 		return unbind(next, next.Empty == nil, waits)

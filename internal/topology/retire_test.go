@@ -119,6 +119,16 @@ func TestRetire(t *testing.T) {
 			returning, 74, oneMinuteLane, topology.DecisionWait, time.Second, stamp(0), nil,
 		},
 		{
+			"nobody handles what is in it, while lanes hold messages that may come back",
+			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0), Acked: new(int64(4))},
+			returned, 15, oneMinuteLane, topology.DecisionHold, time.Minute, stamp(0), nil,
+		},
+		{
+			"what was in it when it was unbound may be handled by now",
+			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0), Acked: new(int64(4))},
+			returned, 14, oneMinuteLane, topology.DecisionWait, 61 * time.Second, stamp(0), nil,
+		},
+		{
 			"all have come back, and nobody has handled them",
 			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0), Acked: new(int64(4))},
 			returned, 75, oneMinuteLane, topology.DecisionHold, 10 * time.Second, stamp(0), nil,
