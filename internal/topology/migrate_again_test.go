@@ -359,3 +359,75 @@ func TestNoWayIsSwappedOverABridgeThatARequestMayStillDelete(t *testing.T) {
 		}
 	}
 }
+
+// What an application has bound leads somewhere in the end, also where the operator is killed between the removal of its binding at one queue and the
+// creation at the next, and the spec has changed the parts of the two before the next one looks.
+func TestWhatAnApplicationHasBoundIsFoundBetweenTwoQueuesWhateverTheSpecSaysNow(t *testing.T) {
+	classic, adopted := new(v1alpha1.QueueClassic), new(true)
+	for name, c := range map[string]struct{ first, then v1alpha1.Queue }{
+		"another type, and another name": {
+			v1alpha1.Queue{Name: "test", Type: classic}, v1alpha1.Queue{Name: "bills", PreviousNames: []string{"test"}},
+		},
+		"another type, and adopted": {v1alpha1.Queue{Name: "test", Type: classic}, v1alpha1.Queue{Name: "test", Adopt: adopted}},
+		"another name, and a third one": {
+			v1alpha1.Queue{Name: "orders", PreviousNames: []string{"test"}}, v1alpha1.Queue{Name: "bills", PreviousNames: []string{"orders", "test"}},
+		},
+		"another name, and the former one": {
+			v1alpha1.Queue{Name: "orders", PreviousNames: []string{"test"}}, v1alpha1.Queue{Name: "test", PreviousNames: []string{"orders"}},
+		},
+		"another name, and adopted": {
+			v1alpha1.Queue{Name: "orders", PreviousNames: []string{"test"}},
+			v1alpha1.Queue{Name: "orders", PreviousNames: []string{"test"}, Adopt: adopted},
+		},
+	} {
+		broker := emptyBroker()
+		broker.converge(desired(t, async()))
+		broker.exchange("async", func(e *topology.ExchangeState) { e.Policy = "redrive.async:exchange" })
+		theirs := topology.Binding{Source: "async", Destination: "test", RoutingKey: "theirs"}
+		broker.Bindings = append(broker.Bindings, theirs)
+		past := topology.Past{Created: []string{createdExchange}}
+		// look stops after a step; it is true where it did.
+		look := func(queue v1alpha1.Queue, last func(topology.Step) bool) bool {
+			queue.BindingKeys = []string{"test"}
+			diff := topology.DiffSince(desired(t, async(func(tr *v1alpha1.Transport) { tr.Spec.Queues[1] = queue })), broker.Observed, past)
+			for _, step := range topology.Plan(diff) {
+				if broker.apply(step); last(step) {
+					return true
+				}
+			}
+			for _, extra := range diff.ExtraQueues {
+				if !slices.Contains(diff.Deferred, extra.Name) { // It is unbound, and gone some time later.
+					broker.Bindings = slices.DeleteFunc(broker.Bindings, func(b topology.Binding) bool { return b.Destination == extra.Name })
+				}
+			}
+			past.Migrations = nil
+			for _, m := range diff.Migrations {
+				past.Migrations = append(past.Migrations, v1alpha1.Migration{Queue: m.Queue, Standin: m.Standin, Step: m.Step})
+				if m.Drains != "" {
+					delete(broker.Queues, m.Drains)
+				}
+			}
+			return false
+		}
+		removed := false
+		for range 8 {
+			removed = removed || look(c.first, func(step topology.Step) bool {
+				return step.Action == topology.ActionDelete && step.Binding != nil && step.Binding.Name() == theirs.Name()
+			})
+		}
+		if !removed {
+			t.Fatalf("%s: the binding is not moved, so that the test says nothing", name)
+		}
+		for range 8 {
+			look(c.then, func(topology.Step) bool { return false })
+			if !slices.ContainsFunc(broker.Bindings, func(b topology.Binding) bool { return b.RoutingKey == "theirs" }) {
+				t.Errorf("%s: nothing tells of the binding any more", name)
+				break
+			}
+		}
+		home := topology.Binding{Source: "async", Destination: c.then.Name, RoutingKey: "theirs"}
+		if !slices.ContainsFunc(broker.Bindings, func(b topology.Binding) bool { return b.Name() == home.Name() }) {
+			t.Errorf("%s: in the end there is no %s", name, home.Name())
+		}
+	}
+}

@@ -264,15 +264,15 @@ func (d *differ) successorOf(queue Queue) string {
 // an exchange. Whoever has bound the queue does not do so again. Both are bound for a moment: that loses nothing.
 func (d *differ) restoreForeignBindings() {
 	for _, extra := range d.out.ExtraQueues {
-		work := d.successorOf(extra.Queue)
+		work, strays := d.successorOf(extra.Queue), d.strayWays(extra.Queue)
+		d.halfLed[extra.Name] = len(strays) > 0
 		if work == "" || d.hasNoSuccessor(extra.Queue) {
 			continue
 		}
 		d.out.Inherited = append(d.out.Inherited, extra.Name)
 		for _, way := range d.waysOfOthers(extra.Name) {
 			remove, home := Step{Action: ActionDelete, Binding: &way}, leadingTo(way, work)
-			if d.mayGo(home) { // nobody but us would make it again
-				d.await(home.ref())
+			if d.awaitsWay(home) { // nobody but us would make it again
 				d.halfLed[extra.Name] = true
 				continue
 			}
@@ -283,7 +283,21 @@ func (d *differ) restoreForeignBindings() {
 			}
 			d.out.ForeignBindingRestores = append(d.out.ForeignBindingRestores, remove)
 		}
+		for _, home := range strays {
+			if !d.awaitsWay(home) {
+				d.out.ForeignBindingRestores = append(d.out.ForeignBindingRestores, Step{Action: ActionCreate, Binding: &home})
+			}
+		}
 	}
+}
+
+// awaitsWay is true for a way that a request may still delete, and tells of it.
+func (d *differ) awaitsWay(way Binding) bool {
+	if !d.mayGo(way) {
+		return false
+	}
+	d.await(way.ref())
+	return true
 }
 
 // hasNoSuccessor is true for a queue whose heir is somebody else's, and for one that gets messages of others and whose heir is not there, or must not
@@ -295,7 +309,7 @@ func (d *differ) hasNoSuccessor(queue Queue) bool {
 		return false
 	case d.conflicted[Ref{Kind: KindQueue, Name: work}]:
 		return true
-	case len(d.waysOfOthers(queue.Name)) == 0:
+	case len(d.waysOfOthers(queue.Name))+len(d.strayWays(queue)) == 0:
 		return false
 	}
 	_, exists := d.observed.Queues[work]

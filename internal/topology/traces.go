@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
 )
 
 // argMoves, in a binding of the bridge, names the exchange of a binding of somebody else that is led from one queue to another. Such a binding of
@@ -27,24 +28,33 @@ func (e *queueMigration) traceOf(way Binding) (Binding, bool) {
 }
 
 // tracedBy is the way into the queue of which a binding is the trace.
-func (e *queueMigration) tracedBy(trace Binding) (Binding, bool) {
+func (e *queueMigration) tracedBy(trace Binding) (Binding, bool) { return e.d.tracedBy(trace, e.Queue) }
+
+// tracedBy is the way of which a binding is the trace, as it leads into a queue.
+func (d *differ) tracedBy(trace Binding, queue string) (Binding, bool) {
 	source, traces := trace.Arguments[argMoves].(string)
-	if !traces || trace.Arguments.Owner() != e.d.desired.Owner {
+	if !traces || trace.Arguments.Owner() != d.desired.Owner {
 		return Binding{}, false
 	}
-	way := leadingTo(trace, e.Queue)
+	way := leadingTo(trace, queue)
 	way.Source, way.Arguments = source, maps.Clone(trace.Arguments)
 	delete(way.Arguments, OwnerArgument)
 	delete(way.Arguments, argMoves)
 	if len(way.Arguments) == 0 {
 		way.Arguments = nil
 	}
-	bridge, bridged := e.d.bridgeOf(way)
+	bridge, bridged := d.bridgeOf(way)
 	return way, bridged && bridge.Source == trace.Source
 }
 
+// isTrace is true for a binding that remembers a way of somebody else.
+func isTrace(binding Binding) bool {
+	_, traces := binding.Arguments[argMoves]
+	return traces
+}
+
 // findTraces finds the traces that are to stand, and the ways that stand at neither queue: a run may have ended between two steps of a swap, whatever
-// is remembered of it. They are led where the others are.
+// is remembered of it. They are led where the others are. Where the two have changed their parts since, the traces stand at the queue.
 func (e *queueMigration) findTraces(last v1alpha1.MigrationStep) {
 	d := e.d
 	traced := map[identity]bool{}
@@ -59,11 +69,44 @@ func (e *queueMigration) findTraces(last v1alpha1.MigrationStep) {
 	if last == v1alpha1.MigrationCleanup {
 		return // All ways are where they belong: whoever made one that is missing has taken it away.
 	}
-	for _, trace := range d.bound.to(e.Standin, traced) {
-		if way, ok := e.tracedBy(trace); ok {
+	for _, trace := range slices.Concat(d.bound.to(e.Standin, nil), d.bound.to(e.Queue, nil)) {
+		way, ok := e.tracedBy(trace)
+		if trace = leadingTo(trace, e.Standin); ok && !traced[trace.identity()] {
+			traced[trace.identity()] = true
 			e.traces, e.ways = append(e.traces, trace), append(e.ways, way)
 		}
 	}
+}
+
+// strayWays are the ways of others, as they are to lead into the heir of a queue that goes, that stand at none of its queues any more while a trace
+// at the one that goes tells of them: a swap was broken off, and the spec has changed since.
+func (d *differ) strayWays(queue Queue) (ways []Binding) {
+	work := d.successorOf(queue)
+	if work == "" {
+		return nil
+	}
+	stands := func(way Binding) bool {
+		return slices.ContainsFunc(d.namesOf(work), func(name string) bool { return d.isObserved(leadingTo(way, name)) })
+	}
+	for _, trace := range d.bound.to(queue.Name, nil) {
+		if way, ok := d.tracedBy(trace, work); ok && !stands(way) {
+			ways = append(ways, way)
+		}
+	}
+	return ways
+}
+
+// namesOf are the names that the queues of a work queue of the spec have or had, with those of their stand-ins.
+func (d *differ) namesOf(work string) (names []string) {
+	for _, want := range d.works {
+		if want.Name != work {
+			continue
+		}
+		for _, name := range append([]string{work}, want.PreviousNames...) {
+			names = append(names, name, compile.Names{}.StandinQueue(name))
+		}
+	}
+	return names
 }
 
 // untraced is true where a way of somebody else would be swapped whose trace does not stand yet, or in a step that is not written down yet. All wait
