@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
@@ -230,6 +231,22 @@ func TestAQueueThatAnotherTransportUsesIsNotAdopted(t *testing.T) {
 			},
 			want: expectation{conflicts: []string{`queue "test": redrive-owner is c1/shop/zebra, wanted is c1/shop/async; it is owned by the ` +
 				`Transport shop/zebra: choose another name`}, withheld: withheld},
+		},
+		{
+			name: "that it has made since we wrote a policy for it, which would shorten its messages' lives", spec: func(tr *v1alpha1.Transport) {
+				adopting(tr)
+				tr.Spec.Queues[1].Limits = &v1alpha1.Limits{MessageTTL: v1alpha1.NewDuration(time.Second)}
+			},
+			broker: func(b *simulated) {
+				others(b)
+				legacy(quorum, argument("redrive-owner", other))(b)
+				b.Policies["redrive.async:queue:test"] = topology.Policy{
+					Name: "redrive.async:queue:test", Pattern: "^test$", ApplyTo: "queues", Priority: 100, Definition: topology.Arguments{"message-ttl": 1000},
+				}
+			},
+			want: expectation{
+				conflicts: []string{"it is owned by the Transport shop/zebra"}, plan: []string{"- policy redrive.async:queue:test"}, withheld: withheld,
+			},
 		},
 		{
 			name: "that it has made without a mark, by its dead-letter exchange", spec: adopting,

@@ -288,8 +288,11 @@ func (d *differ) policiesDiff() {
 	}
 	desired := map[string]bool{}
 	for _, want := range slices.Concat(d.formerPolicies(), d.desired.Policies) {
+		if covers(d.others, want) {
+			continue // and goes where it is there: the other Transport has its own
+		}
 		desired[want.Name] = true
-		if d.coversConflict(want) || d.broken && IsWorkPolicy(want.Name, d.desired.Prefix) {
+		if covers(d.conflicted, want) || d.broken && IsWorkPolicy(want.Name, d.desired.Prefix) {
 			continue
 		}
 		got, exists := d.observed.Policies[want.Name]
@@ -341,7 +344,8 @@ func (d *differ) extraPolicies(desired map[string]bool) {
 	named := policyNamesOf(d.desired.Prefix)
 	for _, name := range slices.Sorted(maps.Keys(d.observed.Policies)) {
 		queue, isQueue := named.queueOf(name)
-		stays := d.retiring(queue) || d.lettingGo(queue) || d.absent[queue] || d.conflicted[Ref{Kind: KindQueue, Name: queue}]
+		ref := Ref{Kind: KindQueue, Name: queue}
+		stays := d.retiring(queue) || d.lettingGo(queue) || d.absent[queue] || d.conflicted[ref] && !d.others[ref]
 		stays = stays || d.leavesByExchange(queue) || d.unseen[queue]
 		failure, isFailure := named.failureOf(name)
 		if isFailure && !desired[name] && d.queues[failure] == "" && d.observed.pins(failure) {
@@ -385,9 +389,9 @@ func (o Observed) pins(queue string) bool {
 	return exists && !state.Empty()
 }
 
-// coversConflict is true for a policy of an object that is in conflict: it may be somebody else's.
-func (d *differ) coversConflict(policy Policy) bool {
-	for ref := range d.conflicted {
+// covers is true for a policy of one of some objects: of one that is in conflict it may be somebody else's.
+func covers(objects map[Ref]bool, policy Policy) bool {
+	for ref := range objects {
 		if policy.Pattern == exactly(ref.Name) && (policy.ApplyTo == applyToExchanges) == (ref.Kind == KindExchange) {
 			return true
 		}

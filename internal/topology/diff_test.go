@@ -153,8 +153,8 @@ func TestDiff(t *testing.T) {
 			},
 			want: expectation{
 				conflicts: []string{"it is owned by the Transport shop/async of another cluster (c2)"},
-				// Where two made everything at the same time, the loser's bindings are there too.
-				plan: []string{`- binding async -> test "test"`, `- binding async.return -> test "test"`},
+				// Where two made everything at the same time, the loser's bindings and policy are there too.
+				plan: []string{`- binding async -> test "test"`, `- binding async.return -> test "test"`, "- policy redrive.async:queue:test"},
 			},
 		},
 		{
