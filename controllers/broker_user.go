@@ -103,16 +103,38 @@ func (run *transportRun) consumedQueues(owner string) []string {
 
 // unproved tells of a queue that the Transport did not make, and that the team's login has not shown to be the team's: the binding from the return
 // exchange, for which RabbitMQ asks for a right on the queue, is neither there nor was it refused, but not tried. The administrator's login must
-// not give a right on it.
+// not give a right on it. That a status says that it was made is no proof: a server of the team's may have had it written there.
 func (run *transportRun) unproved(owner string) func(queue string) bool {
 	names, untried := compile.NamesOf(run.transport), map[string]bool{}
 	for _, withheld := range run.report.Withheld {
 		work := withheld.Binding.Destination
-		if withheld.Binding.Source == names.Return() && !run.made(owner, work) {
+		_, there := run.observed.Queues[work]
+		if withheld.Binding.Source == names.Return() && !(there && run.made(owner, work)) {
 			untried[work], untried[names.Quarantine(work)] = true, true
 		}
 	}
 	return func(queue string) bool { return untried[queue] }
+}
+
+// declared is nil where the Transport made the exchanges to which workers publish: so the team's login may declare them. Those that were there before, or
+// that are left out since a request may still delete them, may be another team's, or become it.
+func (k *userReconciler) declared() error {
+	names, owner := compile.NamesOf(k.run.transport), k.r.owner(k.run.transport)
+	for _, name := range []string{names.Failed(), names.Fallback(), names.Return()} {
+		exchange, there := k.run.observed.Exchanges[name]
+		made := exchange.Arguments.Owner() == owner || slices.ContainsFunc(k.run.report.Steps, func(step topology.Step) bool {
+			return step.Action == topology.ActionCreate && step.Exchange != nil && step.Exchange.Name == name
+		})
+		switch {
+		case made:
+		case there:
+			return stalled(v1alpha1.ReasonConflict, fmt.Errorf("exchange %q was not made by this Transport, and a user of its own gets no right on it: "+
+				"choose another spec.prefix, or leave out spec.broker.scopedUser", name))
+		default:
+			return waiting(v1alpha1.ReasonProgressing, 0, fmt.Errorf("exchange %q is not made yet, and before that no user gets a right on it", name))
+		}
+	}
+	return nil
 }
 
 // queuesIn are the queues that some configurations name.
@@ -147,7 +169,10 @@ func (k *userReconciler) keep(ctx context.Context) error {
 	var intended error
 	if next != "" {
 		// That comes first, so that whoever goes on after a crash knows what was wrong.
-		if intended = k.recordIntent(ctx, next); errors.Is(intended, errOutdated) {
+		if intended = k.declared(); intended == nil {
+			intended = k.recordIntent(ctx, next)
+		}
+		if errors.Is(intended, errOutdated) {
 			return intended
 		}
 	}
@@ -235,6 +260,11 @@ func (k *userReconciler) repair(ctx context.Context, name, password string, seen
 	right := seen.Rights != nil && *seen.Rights == granted
 	if right && !foreign {
 		return nil
+	}
+	if seen.Rights == nil || seen.Rights.Write != granted.Write {
+		if err := k.declared(); err != nil {
+			return err
+		}
 	}
 	if err := k.r.current(ctx, k.run.transport); err != nil {
 		return outdated(err)

@@ -70,16 +70,23 @@ func TestAUserOfOthersThatTheStatusNamesIsNotChanged(t *testing.T) {
 	}
 }
 
-// claimant is a management API that claims to be that of another broker, and that a Transport of a certain mark has queues there. It deletes none
-// of them, and says nothing to it.
-func claimant(t *testing.T, identity topology.Identity, mark string, queues ...string) *httptest.Server {
+// claimant is a management API that claims to be that of another broker, and that a Transport of a certain mark has queues and exchanges there, such as
+// "exchange/a". It deletes none of them, and says nothing to it.
+func claimant(t *testing.T, identity topology.Identity, mark string, objects ...string) *httptest.Server {
 	t.Helper()
 	var gone atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		write := func(value any) { _ = json.NewEncoder(w).Encode(value) }
 		w.Header().Set("Content-Type", "application/json")
+		exchanges := []map[string]any{{"name": "amq.direct", "type": "direct"}}
 		var there, bindings []map[string]any
-		for _, name := range queues[min(int(gone.Load()), len(queues)):] {
+		for _, name := range objects[min(int(gone.Load()), len(objects)):] {
+			if exchange, is := strings.CutPrefix(name, "exchange/"); is {
+				exchanges = append(exchanges, map[string]any{
+					"name": exchange, "type": "direct", "durable": true, "arguments": map[string]any{"redrive-owner": mark},
+				})
+				continue
+			}
 			arguments := map[string]any{"x-queue-type": "quorum", "redrive-owner": mark, "x-dead-letter-exchange": "d.failed"}
 			if work, is := strings.CutSuffix(name, ".quarantine"); is {
 				arguments["redrive-quarantine-of"] = work
@@ -89,7 +96,7 @@ func claimant(t *testing.T, identity topology.Identity, mark string, queues ...s
 		}
 		switch path := r.URL.Path; {
 		case r.Method == http.MethodDelete:
-			if strings.Contains(path, "/queues/") {
+			if strings.Contains(path, "/queues/") || strings.Contains(path, "/exchanges/") {
 				gone.Add(1)
 			}
 			w.WriteHeader(http.StatusServiceUnavailable)
@@ -99,8 +106,8 @@ func claimant(t *testing.T, identity topology.Identity, mark string, queues ...s
 			write(map[string]string{"name": identity.Cluster})
 		case path == "/api/global-parameters":
 			write([]map[string]string{{"name": "internal_cluster_id", "value": identity.ClusterID}})
-		case strings.HasPrefix(path, "/api/exchanges"):
-			write([]map[string]string{{"name": "amq.direct", "type": "direct"}})
+		case strings.HasPrefix(path, "/api/exchanges") && !strings.Contains(path, "/bindings/"):
+			write(exchanges)
 		case strings.HasPrefix(path, "/api/queues") && there != nil:
 			write(there)
 		case strings.HasPrefix(path, "/api/bindings") && bindings != nil:
@@ -113,45 +120,108 @@ func claimant(t *testing.T, identity topology.Identity, mark string, queues ...s
 	return server
 }
 
-// The doubt whether a queue may still be deleted had bindings left out that the team's login may not make. So nobody saw that, and the
-// administrator's login gave the right to consume a queue of another team.
-func TestADoubtfulDeletionOpensNoQueueOfOthers(t *testing.T) {
-	t.Parallel()
-	w, server := administered(t), testbroker.Shared(t)
-	_, err := w.amqp.Channel().QueueDeclare("payroll", true, false, false, false, amqp091.Table{"x-queue-type": "quorum"})
-	must(t, err)
-	team := "team-" + w.vhost
-	password := server.User(t, team, "policymaker", w.vhost, `^b(\..*)?$`, `^b(\..*)?$`, `^b(\..*)?$`)
-	login := func(name, username, password, url string) {
+// team is a login that may do what it likes with what is named b or b.…, in a Secret, as a policymaker.
+func (w *world) team() (login func(name, username, password, url string)) {
+	w.Helper()
+	login = func(name, username, password, url string) {
+		w.Helper()
 		w.create(&corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name},
 			StringData: map[string]string{"host": "127.0.0.1", "username": username, "password": password, "management_uri": url},
 		})
 	}
-	login("team", team, password, w.proxy.URL)
+	name := "team-" + w.vhost
+	login("team", name, testbroker.Shared(w).User(w, name, "policymaker", w.vhost, `^b(\..*)?$`, `^b(\..*)?$`, `^b(\..*)?$`), w.proxy.URL)
+	return login
+}
+
+// doubt has a Transport of another prefix whose deletions of some objects have no answer, on what claims to be the same broker.
+func (w *world) doubt(prefix string, objects ...string) {
+	w.Helper()
+	t := w.T
+	login := w.team()
 	identity, err := w.broker.Identity(t.Context())
 	must(t, err)
 	decoy := w.transport()
-	decoy.Name, decoy.Spec.Exchange, decoy.Spec.Prefix, decoy.Spec.RetryPolicyRef, decoy.Spec.Workers = "decoy", nil, new("d"), nil, nil
+	decoy.Name, decoy.Spec.Exchange, decoy.Spec.Prefix, decoy.Spec.RetryPolicyRef, decoy.Spec.Workers = "decoy", nil, &prefix, nil, nil
 	decoy.Spec.Broker.SecretRef.Name, decoy.Spec.DeletionPolicy = "decoy", v1alpha1.DeletionDelete
-	decoy.Spec.Queues = []v1alpha1.Queue{{Name: "d"}, {Name: "payroll"}}
-	login("decoy", "x", wrongPassword, claimant(t, identity, owner(t, w, decoy), "payroll", "payroll.quarantine").URL)
+	decoy.Spec.Queues = []v1alpha1.Queue{{Name: "d"}}
+	login("decoy", "x", wrongPassword, claimant(t, identity, owner(t, w, decoy), objects...).URL)
 	w.create(decoy)
 	testtransport.Eventually(t, "the decoy to be looked at", func() bool { w.get(decoy); return decoy.Status.Broker != nil })
 	must(t, w.client.Delete(t.Context(), decoy))
-	testtransport.Eventually(t, "two deletions without an answer", func() bool { w.get(decoy); return len(decoy.Status.Deletions) >= 2 })
+	testtransport.Eventually(t, "deletions without an answer", func() bool { w.get(decoy); return len(decoy.Status.Deletions) >= len(objects) })
+}
 
+// The doubt whether a queue may still be deleted had bindings left out that the team's login may not make. So nobody saw that, and the
+// administrator's login gave the right to consume a queue of another team.
+func TestADoubtfulDeletionOpensNoQueueOfOthers(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		there bool
+		queue v1alpha1.Queue
+	}{
+		"that is there":                          {true, v1alpha1.Queue{Name: "payroll", Adopt: new(true)}},
+		"that is to be made, and stands as made": {false, v1alpha1.Queue{Name: "payroll", Type: new(v1alpha1.QueueClassic)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := administered(t)
+			if c.there {
+				_, err := w.amqp.Channel().QueueDeclare("payroll", true, false, false, false, amqp091.Table{"x-queue-type": "quorum"})
+				must(t, err)
+			}
+			w.doubt("d", "payroll", "payroll.quarantine")
+			transport := w.scoped()
+			transport.Name, transport.Spec.Exchange, transport.Spec.Prefix, transport.Spec.RetryPolicyRef = "thief", nil, new("b"), nil
+			transport.Spec.Broker.SecretRef.Name = "team"
+			transport.Spec.Queues = []v1alpha1.Queue{{Name: "b.work"}, c.queue}
+			w.create(transport)
+			w.dropUsersOf(transport)
+			testtransport.Eventually(t, "a user", func() bool { w.rollOut(); return w.loggedInAs(transport) != "" })
+			if !c.there { // As a server of the team's would have it written.
+				w.get(transport)
+				forged := transport.DeepCopy()
+				forged.Status.Created = append(forged.Status.Created, "queue/payroll")
+				must(t, w.client.Status().Patch(t.Context(), forged, client.MergeFrom(transport)))
+			}
+			w.awaitLooks(5)
+			for _, right := range w.rightsOf(w.loggedInAs(transport)) {
+				if strings.Contains(right.Read, "payroll") || !strings.Contains(right.Read, "b\\.work") {
+					t.Errorf("the administrator's login gave the right to read %s, want that of b.work alone", right.Read)
+				}
+			}
+		})
+	}
+}
+
+// As with queues: exchanges that were left out, since requests might still delete them, were never declared by the team's login, and the administrator's
+// gave the right to publish to them.
+func TestDoubtfulDeletionsOpenNoExchangeOfOthers(t *testing.T) {
+	t.Parallel()
+	w := administered(t)
+	w.doubt("a", "a.fallback.10m", "a.fallback.10s", "a.fallback.1m", "a.fallback.1s", "b.work.quarantine",
+		"exchange/a.fallback", "exchange/a.return", "exchange/a.return.alternate", "exchange/a.failed")
 	transport := w.scoped()
-	transport.Name, transport.Spec.Exchange, transport.Spec.Prefix, transport.Spec.RetryPolicyRef = "thief", nil, new("b"), nil
+	transport.Name, transport.Spec.Exchange, transport.Spec.Prefix, transport.Spec.Failure = "thief", nil, new("a"), &v1alpha1.Failure{Queue: new("b.failed")}
 	transport.Spec.Broker.SecretRef.Name = "team"
-	transport.Spec.Queues = []v1alpha1.Queue{{Name: "b.work"}, {Name: "payroll", Adopt: new(true)}}
-	w.create(transport)
+	transport.Spec.Queues = []v1alpha1.Queue{{Name: "b.work", Adopt: new(true)}} // To make one takes the right to write to a.failed.
+	_, err := w.amqp.Channel().QueueDeclare("b.work", true, false, false, false, amqp091.Table{"x-queue-type": "quorum"})
+	must(t, err)
+	policy := w.policy("policy")
+	policy.Spec = v1alpha1.RetryPolicySpec{MaxRetries: new(int32(0))}
+	w.create(policy, transport)
 	w.dropUsersOf(transport)
-	testtransport.Eventually(t, "a user", func() bool { w.rollOut(); return w.loggedInAs(transport) != "" })
-	w.awaitLooks(5)
-	for _, right := range w.rightsOf(w.loggedInAs(transport)) {
-		if strings.Contains(right.Read, "payroll") || !strings.Contains(right.Read, "b\\.work") {
-			t.Errorf("the administrator's login gave the right to read %s, want that of b.work alone", right.Read)
+	testtransport.Eventually(t, "the Transport to be looked at", func() bool { w.get(transport); return transport.Status.Broker != nil })
+	w.awaitLooks(8)
+	for _, name := range topology.UserNames(transport, owner(t, w, transport)) {
+		if !w.hasUser(name) {
+			continue
+		}
+		for _, right := range w.rightsOf(name) {
+			if strings.Contains(right.Write, "a") {
+				t.Errorf("the administrator's login gave the right to write to %s, of which the team's may make none", right.Write)
+			}
 		}
 	}
 }
