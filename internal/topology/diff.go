@@ -506,7 +506,7 @@ func (d *differ) extraBindings() {
 		needed := d.out.Lacks(binding) && !d.amongOthers(binding)
 		// A way back by the name of a queue that has its own would give each retry of that one to both, and the other one would never be empty.
 		doubles := d.roles[binding.Source] == RoleReturn && taken[wayIn{binding.Source, binding.RoutingKey}]
-		if !wayBack && !needed && (doubles || !d.retiring(binding.Destination) || d.halfLed[binding.Destination] && !isTrace(binding)) && !d.isExit(binding) {
+		if !wayBack && !needed && !d.isNeeded(binding) && (doubles || !d.retiring(binding.Destination) || d.halfLed[binding.Destination] && !isTrace(binding)) && !d.isExit(binding) {
 			d.out.ExtraBindings = append(d.out.ExtraBindings, binding)
 		}
 	}
@@ -536,7 +536,7 @@ func (d *differ) deferDeletions() {
 			d.warnf(KindQueue, queue.Name, "", "it is not wanted any more, and stays for now: queue %q still dead-letters into it, and nowhere else", from)
 			continue
 		}
-		hold(queue.Name, d.hasNoSuccessor(queue.Queue) || len(d.strayWays(queue.Queue)) > 0)
+		hold(queue.Name, d.hasNoSuccessor(queue.Queue) || len(d.strayWays(queue.Name, d.successorOf(queue.Queue))) > 0)
 	}
 	for _, queue := range d.out.Released {
 		hold(queue.Queue, false)

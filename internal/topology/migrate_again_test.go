@@ -431,3 +431,58 @@ func TestWhatAnApplicationHasBoundIsFoundBetweenTwoQueuesWhateverTheSpecSaysNow(
 		}
 	}
 }
+
+// A request that had no answer may still remove what an application has bound, and the spec says again that the queue stays as it is: the binding stands,
+// and nothing but the trace tells of it once the request is carried out.
+func TestATraceStaysAsLongAsARequestMayRemoveWhatItTellsOf(t *testing.T) {
+	broker := emptyBroker()
+	broker.converge(desired(t, async()))
+	broker.exchange("async", func(e *topology.ExchangeState) { e.Policy = "redrive.async:exchange" })
+	theirs := topology.Binding{Source: "async", Destination: "test", RoutingKey: "theirs"}
+	broker.Bindings = append(broker.Bindings, theirs)
+	past := topology.Past{Created: []string{createdExchange}}
+	renamed := desired(t, async(func(tr *v1alpha1.Transport) {
+		tr.Spec.Queues[1].Name, tr.Spec.Queues[1].PreviousNames = "orders", []string{"test"}
+	}))
+	has := func(such func(topology.Binding) bool) bool { return slices.ContainsFunc(broker.Bindings, such) }
+	traced := func(b topology.Binding) bool { return b.Source == "async.alternate" && b.RoutingKey == "theirs" }
+	stands := func(b topology.Binding) bool { return b.Name() == theirs.Name() }
+	look := func(wanted topology.Objects) {
+		diff := topology.DiffSince(wanted, broker.Observed, past)
+		for _, step := range topology.Plan(diff) {
+			if step.Action == topology.ActionDelete && step.Binding != nil && step.Binding.Name() == theirs.Name() {
+				past.Doubtful = map[string]time.Time{"binding/" + theirs.Name(): time.Now()}
+				break // It has no answer.
+			}
+			broker.apply(step)
+		}
+		past.Migrations = nil
+		for _, m := range diff.Migrations {
+			past.Migrations = append(past.Migrations, v1alpha1.Migration{Queue: m.Queue, Standin: m.Standin, Step: m.Step})
+		}
+	}
+	for range 4 {
+		look(renamed)
+	}
+	if past.Doubtful == nil || !has(traced) || !has(stands) {
+		t.Fatalf("there is %v, so that the test says nothing", broker.Bindings)
+	}
+	for range 3 {
+		look(desired(t, async())) // without the new name
+	}
+	if !has(traced) {
+		t.Error("the trace is gone")
+	}
+	broker.Bindings = slices.DeleteFunc(broker.Bindings, stands)
+	look(desired(t, async()))
+	if has(stands) {
+		t.Error("the binding is made while the request may come again")
+	}
+	past.Doubtful = nil
+	for range 2 {
+		look(desired(t, async()))
+	}
+	if !has(stands) || has(traced) {
+		t.Errorf("in the end there is %v", broker.Bindings)
+	}
+}

@@ -264,7 +264,8 @@ func (d *differ) successorOf(queue Queue) string {
 // an exchange. Whoever has bound the queue does not do so again. Both are bound for a moment: that loses nothing.
 func (d *differ) restoreForeignBindings() {
 	for _, extra := range d.out.ExtraQueues {
-		work, strays := d.successorOf(extra.Queue), d.strayWays(extra.Queue)
+		work := d.successorOf(extra.Queue)
+		strays := d.strayWays(extra.Name, work)
 		d.halfLed[extra.Name] = len(strays) > 0
 		if work == "" || d.hasNoSuccessor(extra.Queue) {
 			continue
@@ -283,10 +284,22 @@ func (d *differ) restoreForeignBindings() {
 			}
 			d.out.ForeignBindingRestores = append(d.out.ForeignBindingRestores, remove)
 		}
-		for _, home := range strays {
-			if !d.awaitsWay(home) {
-				d.out.ForeignBindingRestores = append(d.out.ForeignBindingRestores, Step{Action: ActionCreate, Binding: &home})
-			}
+		d.restoreStrays(strays)
+	}
+	for _, want := range d.works {
+		migrates := slices.ContainsFunc(d.out.Migrations, func(m Migration) bool { return m.Queue == want.Name })
+		closed := d.taken || d.broken || d.conflicted[Ref{Kind: KindQueue, Name: want.Name}] || d.lacksQuarantine(want.Name)
+		if !migrates && !closed && d.queues[want.Name] == RoleWork {
+			d.restoreStrays(d.strayWays(want.Name, want.Name))
+		}
+	}
+}
+
+// restoreStrays makes ways of others again, once no request can remove them any more.
+func (d *differ) restoreStrays(ways []Binding) {
+	for _, way := range ways {
+		if !d.awaitsWay(way) && !d.isObserved(way) {
+			d.out.ForeignBindingRestores = append(d.out.ForeignBindingRestores, Step{Action: ActionCreate, Binding: &way})
 		}
 	}
 }
@@ -309,7 +322,7 @@ func (d *differ) hasNoSuccessor(queue Queue) bool {
 		return false
 	case d.conflicted[Ref{Kind: KindQueue, Name: work}]:
 		return true
-	case len(d.waysOfOthers(queue.Name))+len(d.strayWays(queue)) == 0:
+	case len(d.waysOfOthers(queue.Name))+len(d.strayWays(queue.Name, work)) == 0:
 		return false
 	}
 	_, exists := d.observed.Queues[work]

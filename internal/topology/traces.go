@@ -78,22 +78,33 @@ func (e *queueMigration) findTraces(last v1alpha1.MigrationStep) {
 	}
 }
 
-// strayWays are the ways of others, as they are to lead into the heir of a queue that goes, that stand at none of its queues any more while a trace
-// at the one that goes tells of them: a swap was broken off, and the spec has changed since.
-func (d *differ) strayWays(queue Queue) (ways []Binding) {
-	work := d.successorOf(queue)
+// strayWays are the ways of others, as they are to lead into a work queue of the spec, that a trace at one of its queues tells of, and that stand at none of
+// them for sure: a swap was broken off, or a request that had no answer may still remove one, and the spec has changed since.
+func (d *differ) strayWays(queue, work string) (ways []Binding) {
 	if work == "" {
 		return nil
 	}
 	stands := func(way Binding) bool {
-		return slices.ContainsFunc(d.namesOf(work), func(name string) bool { return d.isObserved(leadingTo(way, name)) })
+		return slices.ContainsFunc(d.namesOf(work), func(name string) bool {
+			way = leadingTo(way, name)
+			return d.isObserved(way) && !d.mayGo(way)
+		})
 	}
-	for _, trace := range d.bound.to(queue.Name, nil) {
+	for _, trace := range d.bound.to(queue, nil) {
 		if way, ok := d.tracedBy(trace, work); ok && !stands(way) {
 			ways = append(ways, way)
 		}
 	}
 	return ways
+}
+
+// isNeeded is true for a trace at a queue of the spec that tells of such a way.
+func (d *differ) isNeeded(trace Binding) bool {
+	if !isTrace(trace) || d.queues[trace.Destination] != RoleWork {
+		return false
+	}
+	way, ok := d.tracedBy(trace, trace.Destination)
+	return ok && slices.ContainsFunc(d.strayWays(trace.Destination, trace.Destination), func(stray Binding) bool { return stray.identity() == way.identity() })
 }
 
 // namesOf are the names that the queues of a work queue of the spec have or had, with those of their stand-ins.
