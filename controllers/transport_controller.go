@@ -369,15 +369,19 @@ func (run *transportRun) followReplicas() {
 	}
 }
 
-// complete is the last step: Reconciling with Progressing while workers roll out, or what an earlier step could not do.
+// complete is the last step: Reconciling with Progressing while workers roll out, or what an earlier step could not do. A migration may wait for
+// workers, so that what keeps these is told with it.
 func (r *TransportReconciler) complete(ctx context.Context, run *transportRun) error {
-	if run.incomplete != nil {
+	rolling := run.live.rolling()
+	why, known := errors.AsType[*stepError](run.incomplete)
+	switch {
+	case len(rolling) > 0 && run.incomplete == nil:
+		return waiting(v1alpha1.ReasonProgressing, 0, r.rolloutError(ctx, rolling))
+	case len(rolling) > 0 && known && why.reason == v1alpha1.ReasonMigrating:
+		return waiting(why.reason, why.after, fmt.Errorf("%w; %w", why.err, r.rolloutError(ctx, rolling)))
+	default:
 		return run.incomplete
 	}
-	if rolling := run.live.rolling(); len(rolling) > 0 {
-		return waiting(v1alpha1.ReasonProgressing, 0, r.rolloutError(ctx, rolling))
-	}
-	return nil
 }
 
 // workerNames are the names that the objects of all worker groups in the spec may have.

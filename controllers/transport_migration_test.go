@@ -79,6 +79,10 @@ func TestAnExchangeWaitsForAPodThatSaysNothing(t *testing.T) {
 	if !bound {
 		t.Error("the queue is unbound already")
 	}
+	ready := meta.FindStatusCondition(transport.Status.Conditions, v1alpha1.ReadyCondition)
+	if !strings.Contains(ready.Message, "test: workers learn of test.migrating") || !strings.Contains(ready.Message, "workers are rolling out: ") {
+		t.Errorf("the condition does not say what the migration waits for: %s", ready.Message)
+	}
 	must(t, w.client.Delete(t.Context(), pod))
 	w.rollOut()
 	testtransport.Eventually(t, "the exchange to be over", func() bool {
