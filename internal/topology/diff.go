@@ -315,7 +315,7 @@ func (d *differ) keepDeliveryLimits() {
 	for i, want := range d.desired.Policies {
 		name, _ := named.queueOf(want.Name)
 		queue := d.observed.Queues[name]
-		if !isSingle(queue.Queue) && !d.migratesSingle(name) || RoleOf(queue.Queue) != RoleWork {
+		if !isSingle(queue.Queue) && !d.isReadByOrder(name) || RoleOf(queue.Queue) != RoleWork {
 			continue
 		}
 		limit, limited := wholeNumber(want.Definition[keyDeliveryLimit])
@@ -327,16 +327,15 @@ func (d *differ) keepDeliveryLimits() {
 	}
 }
 
-// migratesSingle is true for a queue that is migrated to or from one with a single active consumer: workers may still read both in Strict order. Where it
-// was adopted meanwhile it is migrated no more, and the other one is still there.
-func (d *differ) migratesSingle(queue string) bool {
+// isReadByOrder is true for a queue that workers may still read in Strict order though it has no single active consumer: while it is migrated, also to
+// what has no order any more, or after it was adopted meanwhile, as long as the other one is there.
+func (d *differ) isReadByOrder(queue string) bool {
 	single := func(name string) bool { return isSingle(d.observed.Queues[name].Queue) }
 	if beside := (compile.Names{}).StandinQueue(queue); single(beside) && StandinFor(d.observed.Queues[beside].Queue) == queue {
 		return true
 	}
-	return slices.ContainsFunc(d.out.Migrations, func(m Migration) bool {
-		return (m.Queue == queue || m.Standin == queue) && (single(m.Queue) || single(m.Standin))
-	}) || slices.ContainsFunc(d.works, func(want Queue) bool { return want.Name == queue && slices.ContainsFunc(want.PreviousNames, single) })
+	return slices.ContainsFunc(d.out.Migrations, func(m Migration) bool { return m.Queue == queue || m.Standin == queue }) ||
+		slices.ContainsFunc(d.works, func(want Queue) bool { return want.Name == queue && slices.ContainsFunc(want.PreviousNames, single) })
 }
 
 // extraPolicies are those of the prefix that are not desired, and are needed by nothing that is there.

@@ -278,6 +278,33 @@ func TestAQueueThatIsAdoptedOnItsWayToAnOrderKeepsItsLimit(t *testing.T) {
 	}
 }
 
+// The same where the order is given up before the queue that was to have it is made: nothing has a single active consumer yet.
+func TestAQueueThatIsEmptiedForAnotherKeepsTheLimitOfAnOrderThatIsGivenUp(t *testing.T) {
+	broker := emptyBroker()
+	broker.converge(desired(t, async()))
+	past := topology.Past{
+		Created: []string{createdExchange}, Consumed: []string{"test"}, Follows: func(string, compile.Reading) bool { return false },
+	}
+	look := func(ordering *v1alpha1.Ordering) string {
+		renamed := desired(t, async(func(tr *v1alpha1.Transport) {
+			tr.Spec.Queues[1] = v1alpha1.Queue{Name: "orders", PreviousNames: []string{"test"}, BindingKeys: []string{"test"}, Ordering: ordering}
+		}))
+		diff := topology.DiffSince(renamed, broker.Observed, past)
+		for _, step := range topology.Plan(diff) {
+			broker.apply(step)
+		}
+		past.Migrations = []v1alpha1.Migration{{Queue: "orders", Standin: "test", Step: diff.Migrations[0].Step}}
+		return fmt.Sprint(broker.Policies["redrive.async:queue:test"].Definition["delivery-limit"])
+	}
+	ordered := look(&v1alpha1.Ordering{Type: v1alpha1.OrderingStrict})
+	if _, made := broker.Queues["orders"]; made || ordered == "20" {
+		t.Fatalf("the new queue is there: %t, and the limit is %s", made, ordered)
+	}
+	if limit := look(nil); limit != ordered {
+		t.Errorf("the limit is lowered from %s to %s", ordered, limit)
+	}
+}
+
 // A request that had no answer may unbind the queue for minutes. What an application has bound is led back to it only then: nobody binds it again.
 func TestWhatAnApplicationHasBoundWaitsForARequestThatMayStillUnbindItsQueue(t *testing.T) {
 	spec := func(change func(*v1alpha1.Queue)) topology.Objects {
