@@ -109,7 +109,7 @@ func (run *transportRun) unproved(owner string) func(queue string) bool {
 	for _, withheld := range run.report.Withheld {
 		work := withheld.Binding.Destination
 		_, there := run.observed.Queues[work]
-		if withheld.Binding.Source == names.Return() && !(there && run.made(owner, work)) {
+		if withheld.Binding.Source == names.Return() && (!there || !run.made(owner, work)) {
 			untried[work], untried[names.Quarantine(work)] = true, true
 		}
 	}

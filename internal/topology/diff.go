@@ -146,7 +146,8 @@ func DiffSince(desired Objects, observed Observed, past Past) Difference {
 		desired: desired, observed: observed,
 		created: past.Created, roles: map[string]Role{}, queues: map[string]Role{}, conflicted: map[Ref]bool{}, others: map[Ref]bool{}, absent: map[string]bool{},
 		patterns: map[string]*regexp.Regexp{}, doubtful: past.Doubtful,
-		bound: boundBy(observed.Bindings), asked: map[wayIn][]string{}, outgoing: map[string]bool{}, unseen: map[string]bool{}, halfLed: map[string]bool{}, exits: map[string]string{},
+		bound: boundBy(observed.Bindings), asked: map[wayIn][]string{}, outgoing: map[string]bool{}, unseen: map[string]bool{},
+		halfLed: map[string]bool{}, exits: map[string]string{},
 		out: Difference{Missing: Objects{Owner: desired.Owner, Prefix: desired.Prefix}},
 	}
 	for _, exchange := range desired.Exchanges {
@@ -502,10 +503,11 @@ func (d *differ) extraBindings() {
 			continue
 		}
 		wayBack := d.roles[binding.Source] == RoleReturn && d.lettingGo(binding.Destination)
-		needed := d.out.Lacks(binding) && !d.amongOthers(binding)
+		needed := d.out.Lacks(binding) && !d.amongOthers(binding) || d.isNeeded(binding)
 		// A way back by the name of a queue that has its own would give each retry of that one to both, and the other one would never be empty.
 		doubles := d.roles[binding.Source] == RoleReturn && taken[wayIn{binding.Source, binding.RoutingKey}]
-		if !wayBack && !needed && !d.isNeeded(binding) && (doubles || !d.retiring(binding.Destination) || d.halfLed[binding.Destination] && !isTrace(binding)) && !d.isExit(binding) {
+		leaves := doubles || !d.retiring(binding.Destination) || d.halfLed[binding.Destination] && !isTrace(binding)
+		if leaves && !wayBack && !needed && !d.isExit(binding) {
 			d.out.ExtraBindings = append(d.out.ExtraBindings, binding)
 		}
 	}
