@@ -9,6 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -299,4 +300,42 @@ func TestSharedLimitsFollowTheAutoscaler(t *testing.T) {
 	if now, config := config("plain"); now.ResourceVersion != unlimited.ResourceVersion || config.Replicas != 0 {
 		t.Errorf("the configuration of workers that share nothing has %d replicas, and was written to", config.Replicas)
 	}
+}
+
+// A queue that gives up its order gets a quarantine queue. Workers that were told of it before anything led into it put what was delivered again where it
+// went to the failure queue untried.
+func TestWorkersAreToldOfAQuarantineQueueOnceItCanBeReached(t *testing.T) {
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{request: 5 * time.Minute})
+	transport := w.transport()
+	transport.Spec.Queues[0].Ordering = &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}
+	w.create(w.policy("policy", time.Second, 2*time.Second), transport)
+	w.awaitReady(transport)
+	doubt := func(deletions ...v1alpha1.Deletion) {
+		testtransport.Eventually(t, "the status to be written", func() bool {
+			w.get(transport)
+			before := transport.DeepCopy()
+			transport.Status.Deletions = deletions
+			return w.client.Status().Patch(t.Context(), transport, client.MergeFrom(before)) == nil
+		})
+	}
+	doubt(v1alpha1.Deletion{Object: "queue/test.quarantine", Written: metav1.Now()})
+	edit(w, transport, func(t *v1alpha1.Transport) {
+		t.Spec.Queues[0].Ordering, t.Spec.Queues[0].SingleActiveConsumer = nil, new(true)
+	})
+	message := ""
+	testtransport.Eventually(t, "the operator to wait", func() bool {
+		w.get(transport)
+		ready := meta.FindStatusCondition(transport.Status.Conditions, v1alpha1.ReadyCondition)
+		message = ready.Message
+		return ready.ObservedGeneration == transport.Generation && strings.Contains(message, "queue test.quarantine")
+	})
+	w.awaitLooks(4)
+	if queue := w.published("test"); queue.Quarantine != "" || queue.Strict == "" || !strings.Contains(message, "workers keep their configuration") {
+		t.Errorf("workers have %+v, and nothing leads into the quarantine queue: %s", queue, message)
+	}
+	doubt()
+	w.operator.restart(t) // It remembers the doubt, whatever the status says.
+	testtransport.Eventually(t, "workers to be told", func() bool { return w.published("test").Quarantine == "test.quarantine" })
+	w.awaitReady(transport)
 }
