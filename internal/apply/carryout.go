@@ -310,14 +310,16 @@ func (r *run) letGo(
 }
 
 // waits for a queue: workers publish into a lane until they have read the new configuration, so it has a grace. So has the
-// quarantine queue of a work queue that goes on without one. Others have none, but what waits in lanes may still come back
+// quarantine queue of a work queue that goes on without one, also while that is renamed. Others have none, but what waits in lanes may still come back
 // into them.
 func (r *run) waits(queue string) topology.Waits {
 	waits := r.input.Waits
 	if topology.RoleOf(r.observed.Queues[queue].Queue) == topology.RoleLane {
 		return waits
 	}
-	if !desires(r.input.Desired, r.quarantineOf(queue)) {
+	work := r.quarantineOf(queue)
+	renamed := work != "" && slices.ContainsFunc(r.Difference.Migrations, func(m topology.Migration) bool { return m.Standin == work })
+	if !renamed && !desires(r.input.Desired, work) {
 		waits.Grace = 0
 	}
 	waits.Return = r.returning()
