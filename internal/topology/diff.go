@@ -110,6 +110,8 @@ type differ struct {
 	absent map[string]bool
 	// doubtful are the objects that a request may still delete, each with the time until when.
 	doubtful map[string]time.Time
+	// consumed are the queues that a published configuration of the workers names.
+	consumed []string
 	// bound are the observed bindings, and asked the destinations of what was desired first, by where the messages come from.
 	bound *bound
 	asked map[wayIn][]string
@@ -145,7 +147,7 @@ func DiffSince(desired Objects, observed Observed, past Past) Difference {
 	d := &differ{
 		desired: desired, observed: observed,
 		created: past.Created, roles: map[string]Role{}, queues: map[string]Role{}, conflicted: map[Ref]bool{}, others: map[Ref]bool{}, absent: map[string]bool{},
-		patterns: map[string]*regexp.Regexp{}, doubtful: past.Doubtful,
+		patterns: map[string]*regexp.Regexp{}, doubtful: past.Doubtful, consumed: past.Consumed,
 		bound: boundBy(observed.Bindings), asked: map[wayIn][]string{}, outgoing: map[string]bool{}, unseen: map[string]bool{},
 		halfLed: map[string]bool{}, exits: map[string]string{},
 		out: Difference{Missing: Objects{Owner: desired.Owner, Prefix: desired.Prefix}},
@@ -454,11 +456,15 @@ func (d *differ) obstacle(want Binding, reported map[string]bool) string {
 	}
 }
 
-// lacksQuarantine is true for a work queue whose quarantine queue is in conflict, or may go at any time: what a worker publishes there would end in
-// the failure queue.
+// lacksQuarantine is true for a work queue whose quarantine queue is in conflict, or may go at any time, and for one that needs none any more, while
+// workers know of one into which nothing leads yet: what a worker publishes there would end in the failure queue.
 func (d *differ) lacksQuarantine(work string) bool {
 	ref := Ref{Kind: KindQueue, Name: compile.Names{}.Quarantine(work)}
-	return d.queues[ref.Name] == RoleQuarantine && (d.conflicted[ref] || d.isDoubtful(ref))
+	if d.queues[ref.Name] == RoleQuarantine {
+		return d.conflicted[ref] || d.isDoubtful(ref)
+	}
+	leadsBack := func(b Binding) bool { return d.roles[b.Source] == RoleReturn }
+	return slices.Contains(d.consumed, ref.Name) && !slices.ContainsFunc(d.bound.to(ref.Name, nil), leadsBack)
 }
 
 // foreignObstacle says why an exchange of others cannot be bound to, or nothing.

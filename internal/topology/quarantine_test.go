@@ -455,3 +455,33 @@ func TestTheDeliveryLimitOfAQueueThatWasToBecomeStrictIsNotLoweredMeanwhile(t *t
 		t.Errorf("at the end it is %v", got)
 	}
 }
+
+// Workers that know of a quarantine queue into which nothing leads yet put what is delivered again where it goes to the failure queue untried. Where the
+// spec wants none any more, the work queue still gets no messages until they have read that.
+func TestAQueueGetsNoMessagesWhileWorkersKnowOfAQuarantineQueueThatCannotBeReached(t *testing.T) {
+	wanted := desired(t, async(strict(v1alpha1.OnFailureBlock)))
+	for name, c := range map[string]struct {
+		consumed []string
+		leads    bool
+		want     bool
+	}{
+		"they know of it":                     {consumed: []string{"test", "test.quarantine"}},
+		"they know of it, and it is reached":  {consumed: []string{"test", "test.quarantine"}, leads: true, want: true},
+		"they have read that there is no one": {consumed: []string{"test"}, want: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			broker := emptyBroker()
+			broker.converge(desired(t, async()))
+			broker.Bindings = slices.DeleteFunc(broker.Bindings, func(b topology.Binding) bool {
+				return b.Destination == "test" || b.Destination == "test.quarantine" && !c.leads
+			})
+			diff := topology.DiffSince(wanted, broker.Observed, topology.Past{Created: []string{createdExchange}, Consumed: c.consumed})
+			got := slices.ContainsFunc(topology.Plan(diff), func(step topology.Step) bool {
+				return step.Binding != nil && step.Binding.Source == "async" && (step.Binding.Destination == "test" || step.Binding.Destination == "test.migrating")
+			})
+			if got != c.want {
+				t.Errorf("it gets messages: %v; the plan is %v", got, topology.Plan(diff))
+			}
+		})
+	}
+}
