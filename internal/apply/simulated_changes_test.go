@@ -68,6 +68,9 @@ func (w *world) application() {
 		w.broker.dropBindings(func(b topology.Binding) bool { return b.RoutingKey == binding.RoutingKey && b.Arguments.Owner() == "" })
 		return
 	}
+	if slices.ContainsFunc(w.broker.route("async.return", simulatedMessage{key: binding.Destination}), isFailure) {
+		return // Retries could not come back yet: an application waits until the Transport is ready.
+	}
 	if w.broker.bind(binding) == nil {
 		w.bound[binding.RoutingKey] = true
 		w.tellf("an application binds %s", binding.Name())
@@ -145,6 +148,8 @@ func (w *world) change() {
 		w.tellf("CHANGE delays %v", w.policy.Spec.Backoff.Delays)
 		w.edit(spec) // as the operator looks again
 		return
+	case chance == 2 && w.may.failureQueues:
+		spec.Spec.Failure = &v1alpha1.Failure{Queue: new(failureNames()[w.random.IntN(len(failureNames()))])}
 	case chance == 1 && w.may.deletions:
 		w.remove(spec)
 		return
@@ -175,6 +180,9 @@ func (w *world) remove(spec *v1alpha1.Transport) {
 			w.next = spec.DeepCopy()
 		}
 	}
+	for i := range w.next.Spec.Queues {
+		w.next.Spec.Queues[i].Adopt = nil
+	}
 }
 
 // namesFor are the names that a queue may have, by its key.
@@ -196,6 +204,11 @@ func (w *world) changeQueue(spec *v1alpha1.Transport) {
 	queue := &spec.Spec.Queues[at]
 	others := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == queue.Name })
 	other := others[w.random.IntN(len(others))]
+	if w.may.adopts && w.oneIn(3) && (!w.may.ordered || key != "mail") {
+		w.adopt(queue)
+		return
+	}
+	queue.Adopt = nil
 	switch chance := w.random.IntN(10); {
 	case chance < 4:
 		former := []string{queue.Name}
@@ -230,6 +243,17 @@ func (w *world) changeQueue(spec *v1alpha1.Transport) {
 	}
 }
 
+// adopt has a queue that is there taken as it is, or one that was adopted be Redrive's again.
+func (w *world) adopt(queue *v1alpha1.Queue) {
+	switch {
+	case queue.Adopt != nil:
+		queue.Adopt = nil
+	case w.broker.queues[queue.Name] != nil:
+		queue.Adopt, queue.Type, queue.SingleActiveConsumer, queue.Ordering = new(true), nil, nil, nil
+		w.wasAdopted[queue.Name] = true
+	}
+}
+
 func specText(spec *v1alpha1.Transport) string {
 	var texts []string
 	for _, queue := range spec.Spec.Queues {
@@ -238,7 +262,7 @@ func specText(spec *v1alpha1.Transport) string {
 			text += fmt.Sprintf(" (previously %v)", queue.PreviousNames)
 		}
 		for word, is := range map[string]bool{
-			" classic": queue.Type != nil, " single": queue.SingleActiveConsumer != nil, " strict": queue.Ordering != nil, " limited": queue.Limits != nil,
+			" adopted": queue.Adopt != nil, " classic": queue.Type != nil, " single": queue.SingleActiveConsumer != nil, " strict": queue.Ordering != nil, " limited": queue.Limits != nil,
 		} {
 			if is {
 				text += word
@@ -246,5 +270,9 @@ func specText(spec *v1alpha1.Transport) string {
 		}
 		texts = append(texts, text)
 	}
-	return "queues " + strings.Join(texts, ", ")
+	text := "queues " + strings.Join(texts, ", ")
+	if spec.Spec.Failure != nil {
+		text += "; failure queue " + *spec.Spec.Failure.Queue
+	}
+	return text
 }

@@ -55,8 +55,10 @@ type world struct {
 	homes map[string]time.Time
 	// abandoned are queues that a Transport which was made again does not know of, and retained those of them without an owner mark.
 	abandoned, retained map[string]bool
-	last                apply.Report
-	problems            []string
+	// wasAdopted are queues that were adopted once: what is in them when they leave the spec is their owner's.
+	wasAdopted map[string]bool
+	last       apply.Report
+	problems   []string
 }
 
 // faults are what may happen in a simulation.
@@ -88,6 +90,8 @@ type faults struct {
 	// unrouted is true where the Transport has a queue for unroutable messages.
 	unrouted bool
 	exchange v1alpha1.ExchangeType
+	// adopts is true where queues are adopted for a while, and failureQueues where the failure queue gets another name now and then.
+	adopts, failureQueues bool
 }
 
 // storedTransport is a version of the Transport. What it holds is not changed.
@@ -118,12 +122,17 @@ const longestLate = 290 * time.Second
 
 const failureQueue = "async.failed"
 
+// failureNames are the names that the failure queue may have.
+func failureNames() []string { return []string{failureQueue, "bad", "worse"} }
+
+func isFailure(name string) bool { return slices.Contains(failureNames(), name) }
+
 func newWorld(t *testing.T, seed uint64, trace *[]string) *world {
 	t.Helper()
 	w := &world{
 		t: t, random: rand.New(rand.NewPCG(seed, 1)), trace: trace, broker: newSimulatedBroker(),
 		compiled: map[*v1alpha1.Transport]*compile.Result{}, named: map[string]bool{}, led: map[string]bool{}, bound: map[string]bool{}, homes: map[string]time.Time{},
-		abandoned: map[string]bool{}, retained: map[string]bool{},
+		abandoned: map[string]bool{}, retained: map[string]bool{}, wasAdopted: map[string]bool{},
 	}
 	w.may = faults{
 		kills: w.oneIn(3), late: w.oneIn(3), lies: w.oneIn(4), badCounts: w.oneIn(4), cuts: w.oneIn(3), second: w.oneIn(4),
@@ -134,6 +143,7 @@ func newWorld(t *testing.T, seed uint64, trace *[]string) *world {
 		w.may.exchange = v1alpha1.ExchangeTopic
 	}
 	w.may.ordered = w.oneIn(4) && !w.may.removals && !w.may.deletions
+	w.may.adopts, w.may.failureQueues = w.oneIn(3), w.oneIn(4)
 	w.broker.countAfter = func() time.Duration { return time.Duration(1+w.random.IntN(9)) * time.Second }
 	w.broker.gone = w.isGone
 	w.broker.arrived = w.hasArrived
@@ -200,7 +210,7 @@ func (w *world) run() {
 // holds is true while a queue holds messages for workers.
 func (w *world) holds() bool {
 	for name, q := range w.broker.queues {
-		if name != failureQueue && q.depth() > 0 && !w.abandoned[name] {
+		if !isFailure(name) && q.depth() > 0 && !w.abandoned[name] {
 			return true
 		}
 	}
@@ -269,7 +279,7 @@ func (w *world) rests() bool {
 // hasKnownConflict is true for a queue without a mark that an earlier Transport left: its arguments are not changed.
 func (w *world) hasKnownConflict() bool {
 	return len(w.last.Conflicts) > 0 && !slices.ContainsFunc(w.last.Conflicts, func(c topology.Conflict) bool {
-		return !w.retained[c.Object.Name]
+		return !w.retained[c.Object.Name] && !w.wasAdopted[c.Object.Name]
 	})
 }
 
@@ -288,7 +298,7 @@ func (w *world) account() {
 		}
 		queue, stands := where[id]
 		switch {
-		case stands && queue == failureQueue:
+		case stands && isFailure(queue):
 		case stands:
 			standing[queue]++
 		case outcome.lost != "":
@@ -299,7 +309,7 @@ func (w *world) account() {
 	}
 	for _, queue := range slices.Sorted(maps.Keys(standing)) {
 		consumers := w.broker.queues[queue].consumers
-		adopted := w.stored != nil && slices.Contains(w.stored.status.Adopted, "queue/"+queue)
+		adopted := w.wasAdopted[queue]
 		told := len(consumers) > 0 || adopted || w.hasKnownConflict() || w.retained[queue] || w.isTold(queue) && (w.abandoned[queue] || !w.named[queue])
 		if !told {
 			w.problemf("%d messages stand in %s (told: %t)", standing[queue], queue, w.isTold(queue))
@@ -322,7 +332,9 @@ func (w *world) isGone(message simulatedMessage, why string) {
 		return
 	}
 	w.tellf("--- message %d (%q): %s", message.id, message.key, why)
-	outcome.lost = why
+	if outcome.lost = why; outcome.failed != "" && !outcome.handled {
+		w.problemf("message %d had failed (%s) and is gone: %s", message.id, outcome.failed, why)
+	}
 }
 
 // isHandled notes a message that a worker has handled.
@@ -341,7 +353,7 @@ func (w *world) isHandled(message simulatedMessage) {
 
 // hasArrived judges what comes into the failure queue.
 func (w *world) hasArrived(queue string, message simulatedMessage) {
-	if queue != failureQueue {
+	if !isFailure(queue) {
 		return
 	}
 	outcome := &w.messages[message.id]
@@ -397,7 +409,7 @@ func (w *world) happen() {
 		switch has := w.hasHome(name); {
 		case !has:
 			w.homes[name] = time.Time{}
-		case since.IsZero() && !slices.Contains(w.broker.route("async.return", simulatedMessage{key: name}), failureQueue) &&
+		case since.IsZero() && !slices.ContainsFunc(w.broker.route("async.return", simulatedMessage{key: name}), isFailure) &&
 			w.broker.exchanges["async.return"].Name != "":
 			w.homes[name] = now
 		}
@@ -474,8 +486,15 @@ func (w *world) wants(key string) bool {
 
 // readFailed is a person who takes messages out of the failure queue now and then.
 func (w *world) readFailed() {
-	if q := w.broker.queues[failureQueue]; q != nil && len(q.ready) > 0 && w.oneIn(10) {
-		q.ready = nil
+	for _, name := range failureNames() {
+		if q := w.broker.queues[name]; q != nil && len(q.ready) > 0 && w.oneIn(10) {
+			for _, m := range q.ready {
+				if w.messages[m.id].failed == "" {
+					w.messages[m.id].failed = "read"
+				}
+			}
+			q.ready = nil
+		}
 	}
 }
 
