@@ -215,7 +215,7 @@ func judge(run *transportRun) error {
 	if len(report.Failures) > 0 {
 		return transient(v1alpha1.ReasonBrokerRefused, errors.New(listed(report.Failures, failureText)))
 	}
-	if queue := run.unled(); queue != "" {
+	if queue := run.unreachable(); queue != "" {
 		return waiting(v1alpha1.ReasonProgressing, report.RequeueAfter, fmt.Errorf("workers keep their configuration, because nothing leads into queue %s yet, "+
 			"where they would put what is delivered again: %s", queue, listed(report.Problems, findingText)))
 	}
@@ -228,24 +228,13 @@ func judge(run *transportRun) error {
 	return nil
 }
 
-// unled is a quarantine queue into which nothing leads yet, of a work queue for which workers have another one so far, or none: what they put there would
-// go to the failure queue untried. It is empty where there is none.
-func (run *transportRun) unled() string {
-	back, unled := compile.NamesOf(run.transport).Return(), map[string]bool{}
-	for _, withheld := range run.report.Withheld {
-		unled[withheld.Binding.Destination] = unled[withheld.Binding.Destination] || withheld.Binding.Source == back
-	}
-	for _, step := range run.report.Skipped {
-		if step.Action == topology.ActionCreate && step.Binding != nil && step.Binding.Source == back {
-			unled[step.Binding.Destination] = true
-		}
-	}
+// unreachable is a quarantine queue that keeps the configurations of workers from being published; empty where there is none.
+func (run *transportRun) unreachable() string {
 	for i := range run.compiled.Workers {
-		config := &run.compiled.Workers[i]
-		last, published := run.live.config(workload.Name(run.transport, config.Worker))
-		for _, queue := range config.Queues {
-			if published && unled[queue.Quarantine] && last.ConsumesWithout(queue) {
-				return queue.Quarantine
+		next := run.compiled.Workers[i]
+		if last, published := run.live.config(workload.Name(run.transport, next.Worker)); published {
+			if queue := run.report.Unreachable(last, next); queue != "" {
+				return queue
 			}
 		}
 	}

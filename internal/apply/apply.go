@@ -188,6 +188,26 @@ func (r Report) Converged() bool {
 	return len(r.Failures)+len(r.Skipped)+len(r.Conflicts)+len(r.Problems)+len(r.Retiring)+len(r.Migrations) == 0
 }
 
+// Unreachable is a quarantine queue into which nothing leads yet, and of which a worker is to be told anew: one of its next configuration, for a work
+// queue that it consumes with another one, or none, by its last. What it put there would go to the failure queue untried. It is empty where there is
+// none.
+func (r Report) Unreachable(last, next compile.Config) string {
+	for _, queue := range next.Queues {
+		if queue.Quarantine != "" && last.ConsumesWithout(queue) && r.lacksWayInto(queue.Quarantine) {
+			return queue.Quarantine
+		}
+	}
+	return ""
+}
+
+// lacksWayInto is true where a binding to a queue is not made yet.
+func (r Report) lacksWayInto(queue string) bool {
+	return slices.ContainsFunc(r.Withheld, func(w topology.Withheld) bool { return w.Binding.Destination == queue }) ||
+		slices.ContainsFunc(r.Skipped, func(step topology.Step) bool {
+			return step.Action == topology.ActionCreate && step.Binding != nil && step.Binding.Destination == queue
+		})
+}
+
 // Prepared is a run that is decided and not begun.
 type Prepared struct {
 	Difference topology.Difference

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -31,6 +33,36 @@ func TestRun_TheQuarantineQueueOfAWorkQueueThatGoesOnHasAGrace(t *testing.T) {
 			}}
 			if got := r.waits("test.quarantine").Grace; got != c.want {
 				t.Errorf("its grace is %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+func TestReport_UnreachableIsAQuarantineQueueThatWorkersWouldBeToldOf(t *testing.T) {
+	binding := topology.Binding{Source: "async.return", Destination: "test.quarantine", RoutingKey: "test.quarantine"}
+	withheld := Report{Withheld: []topology.Withheld{{Binding: binding}}}
+	strict, quarantined := compile.Queue{Name: "test", Strict: v1alpha1.OnFailureBlock}, compile.Queue{Name: "test", Quarantine: "test.quarantine"}
+	diverted := quarantined
+	diverted.Name, diverted.Standin = "orders", "test"
+	for name, c := range map[string]struct {
+		report     Report
+		last, next compile.Queue
+		want       string
+	}{
+		"its binding is withheld":    {withheld, strict, quarantined, "test.quarantine"},
+		"its binding was not tried":  {Report{Skipped: []topology.Step{{Action: topology.ActionCreate, Binding: &binding}}}, strict, quarantined, "test.quarantine"},
+		"of a queue that is renamed": {withheld, strict, diverted, "test.quarantine"},
+		"a binding is not removed":   {Report{Skipped: []topology.Step{{Action: topology.ActionDelete, Binding: &binding}}}, strict, quarantined, ""},
+		"something leads into it":    {Report{}, strict, quarantined, ""},
+		"workers know of it":         {withheld, quarantined, quarantined, ""},
+		"they do not consume that":   {withheld, compile.Queue{Name: "other"}, quarantined, ""},
+		"they are to know of none":   {withheld, quarantined, strict, ""},
+		"another one has no way yet": {Report{Withheld: []topology.Withheld{{Binding: topology.Binding{Destination: "other.quarantine"}}}}, strict, quarantined, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := c.report.Unreachable(compile.Config{Queues: []compile.Queue{c.last}}, compile.Config{Queues: []compile.Queue{c.next}})
+			if got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
 			}
 		})
 	}

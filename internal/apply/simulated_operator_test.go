@@ -212,7 +212,7 @@ func (o *simulatedOperator) configure(result *compile.Result, live compile.Confi
 	w := o.w
 	publishes := w.published != nil
 	var next compile.Config
-	if len(report.Conflicts)+len(report.Failures) > 0 || unled(result.Workers[0], live, report) {
+	if len(report.Conflicts)+len(report.Failures) > 0 || report.Unreachable(live, result.Workers[0].WithStandIns(report.StandIns)) != "" {
 		var follows, holds bool
 		next, follows = live.Following(report.StandIns, report.Leaving)
 		next, holds = next.Holding(report.Disordered)
@@ -236,16 +236,6 @@ func (o *simulatedOperator) configure(result *compile.Result, live compile.Confi
 		}
 	}
 	w.runQuarantine(counts)
-}
-
-// unled is true where workers would be told of a quarantine queue into which nothing leads yet.
-func unled(next, live compile.Config, report apply.Report) bool {
-	next = next.WithStandIns(report.StandIns)
-	return slices.ContainsFunc(next.Queues, func(queue compile.Queue) bool {
-		leads := func(b topology.Binding) bool { return b.Source == "async.return" && b.Destination == queue.Quarantine }
-		return live.ConsumesWithout(queue) && queue.Quarantine != "" && (slices.ContainsFunc(report.Withheld, func(w topology.Withheld) bool { return leads(w.Binding) }) ||
-			slices.ContainsFunc(report.Skipped, func(s topology.Step) bool { return s.Binding != nil && leads(*s.Binding) }))
-	})
 }
 
 // runQuarantine runs the pod for quarantined messages where there are some.

@@ -85,7 +85,7 @@ func (s *site) apply(desired topology.Objects) (next time.Duration, err error) {
 		return 0, explain(err, on)
 	}
 	s.standIns, s.leaving, s.disordered = report.StandIns, report.Leaving, report.Disordered
-	s.hindrance, s.conflict = join(hindrance(report), s.unread(report.Blocked)), len(report.Conflicts) > 0
+	s.hindrance, s.conflict = join(hindrance(report), s.unread(report.Blocked)), len(report.Conflicts) > 0 || s.tellsTooEarly(report)
 	if report.RequeueAfter > 0 {
 		return report.RequeueAfter, nil
 	}
@@ -100,6 +100,14 @@ func (s *site) follows(queue string, reads compile.Reading) bool {
 		}
 	}
 	return true
+}
+
+// tellsTooEarly is true where workers would be told of a quarantine queue that cannot be reached yet. The problem in the report says why it cannot.
+func (s *site) tellsTooEarly(report apply.Report) bool {
+	return slices.ContainsFunc(wanted(s.unit.Load()), func(config compile.Config) bool {
+		last, runs := s.inForce[config.Worker]
+		return runs && report.Unreachable(last, config.WithStandIns(report.StandIns)) != ""
+	})
 }
 
 // tell logs what was done, and what is kept without being asked for.

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/manifest"
@@ -35,6 +36,34 @@ func TestWhatAWorkerInForceNeedsStaysOnTheBroker(t *testing.T) {
 	s.made(s.desired(&units[0]))
 	if !slices.Contains(s.queues, "old.quarantine") {
 		t.Errorf("counted are %v, want the quarantine of the worker in force too", s.queues)
+	}
+}
+
+// What they put into one that cannot be reached yet would go to the failure queue untried.
+func TestWorkersAreNotToldOfAQuarantineQueueThatCannotBeReached(t *testing.T) {
+	set := setOf("")
+	for _, transport := range set.Transports {
+		transport.Spec.Workers = []v1alpha1.Worker{{Name: "default"}}
+	}
+	units, err := Prepare(set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &site{}
+	s.unit.Store(&units[0])
+	queue := wanted(&units[0])[0].Queues[0]
+	report := apply.Report{Withheld: []topology.Withheld{{Binding: topology.Binding{Destination: queue.Quarantine}}}}
+	if s.tellsTooEarly(report) {
+		t.Error("workers that do not run yet are kept from what they are to do")
+	}
+	strict := queue
+	strict.Quarantine, strict.Strict = "", v1alpha1.OnFailureBlock
+	s.inForce = map[string]compile.Config{"default": {Queues: []compile.Queue{strict}}}
+	if !s.tellsTooEarly(report) {
+		t.Error("workers in force are told of it")
+	}
+	if s.tellsTooEarly(apply.Report{}) {
+		t.Error("workers are not told of one that can be reached")
 	}
 }
 

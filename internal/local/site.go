@@ -35,7 +35,7 @@ type site struct {
 	end     context.CancelFunc
 
 	// state is what one run of apply leaves to the next, and hindrance what only the user can put right; conflict is true where
-	// that concerns an object which is not as the unit needs it.
+	// that concerns an object which is not as the workers would need it: they stay as they are.
 	state     apply.State
 	hindrance string
 	conflict  bool

@@ -55,10 +55,7 @@ func TestAQueueThatIsEmptiedForAnotherGetsTheLimitsOfThatOne(t *testing.T) {
 		for _, step := range topology.Plan(diff) {
 			broker.apply(step)
 		}
-		past.Migrations = nil
-		for _, m := range diff.Migrations {
-			past.Migrations = append(past.Migrations, v1alpha1.Migration{Queue: m.Queue, Standin: m.Standin, Step: m.Step})
-		}
+		past.Migrations = written(diff)
 		return past.Migrations[0].Step
 	}
 	for look(renamed(false)) != v1alpha1.MigrationCleanup {
@@ -142,10 +139,7 @@ func TestAnOrderedQueueThatIsRenamedBackIsReadBeforeTheOther(t *testing.T) {
 			for _, step := range topology.Plan(diff) {
 				broker.apply(step)
 			}
-			past.Migrations = nil
-			for _, m := range diff.Migrations {
-				past.Migrations = append(past.Migrations, v1alpha1.Migration{Queue: m.Queue, Standin: m.Standin, Step: m.Step})
-			}
+			past.Migrations = written(diff)
 			return diff.Migrations[0]
 		}
 		for look(strict("orders", "test")).Step != turn {
@@ -212,10 +206,7 @@ func TestAQueueThatLeavesGetsNoRetriesByTheNameOfAnother(t *testing.T) {
 		for _, step := range topology.Plan(diff) {
 			broker.apply(step)
 		}
-		past.Migrations = nil
-		for _, m := range diff.Migrations {
-			past.Migrations = append(past.Migrations, v1alpha1.Migration{Queue: m.Queue, Standin: m.Standin, Step: m.Step})
-		}
+		past.Migrations = written(diff)
 	}
 	look(orders("test"))
 	look(orders())
@@ -255,10 +246,7 @@ func TestAQueueThatIsAdoptedOnItsWayToAnOrderKeepsItsLimit(t *testing.T) {
 			for _, step := range topology.Plan(diff) {
 				broker.apply(step)
 			}
-			past.Migrations = nil
-			for _, m := range diff.Migrations {
-				past.Migrations = append(past.Migrations, v1alpha1.Migration{Queue: m.Queue, Standin: m.Standin, Step: m.Step})
-			}
+			past.Migrations = written(diff)
 		}
 		limit := func() string {
 			return fmt.Sprint(broker.Policies["redrive.async:queue:test"].Definition["delivery-limit"])
@@ -321,10 +309,7 @@ func TestWhatAnApplicationHasBoundWaitsForARequestThatMayStillUnbindItsQueue(t *
 		for _, step := range topology.Plan(diff) {
 			broker.apply(step)
 		}
-		past.Migrations = nil
-		for _, m := range diff.Migrations {
-			past.Migrations = append(past.Migrations, v1alpha1.Migration{Queue: m.Queue, Standin: m.Standin, Step: m.Step})
-		}
+		past.Migrations = written(diff)
 		return diff
 	}
 	leads := func(queue string) (to []string) {
@@ -483,10 +468,7 @@ func TestATraceStaysAsLongAsARequestMayRemoveWhatItTellsOf(t *testing.T) {
 			}
 			broker.apply(step)
 		}
-		past.Migrations = nil
-		for _, m := range diff.Migrations {
-			past.Migrations = append(past.Migrations, v1alpha1.Migration{Queue: m.Queue, Standin: m.Standin, Step: m.Step})
-		}
+		past.Migrations = written(diff)
 	}
 	for range 4 {
 		look(renamed)
@@ -512,4 +494,12 @@ func TestATraceStaysAsLongAsARequestMayRemoveWhatItTellsOf(t *testing.T) {
 	if !has(stands) || has(traced) {
 		t.Errorf("in the end there is %v", broker.Bindings)
 	}
+}
+
+// written are the migrations of a difference as the status keeps them for the next look.
+func written(diff topology.Difference) (all []v1alpha1.Migration) {
+	for _, m := range diff.Migrations {
+		all = append(all, v1alpha1.Migration{Queue: m.Queue, Standin: m.Standin, Step: m.Step})
+	}
+	return all
 }

@@ -438,10 +438,7 @@ func TestTheDeliveryLimitOfAQueueThatWasToBecomeStrictIsNotLoweredMeanwhile(t *t
 		for _, step := range topology.Plan(diff) {
 			broker.apply(step)
 		}
-		past.Migrations = nil
-		for _, m := range diff.Migrations {
-			past.Migrations = append(past.Migrations, v1alpha1.Migration{Queue: m.Queue, Standin: m.Standin, Step: m.Step})
-		}
+		past.Migrations = written(diff)
 		return len(diff.Migrations) > 0
 	}
 	look(deliveries(t, 1000, strict("")))

@@ -104,10 +104,9 @@ func (s *Scraper) Last(transport types.NamespacedName) Reports {
 	return s.all[transport]
 }
 
-// last is also true where the pods need not, or should not, be asked again yet.
-func (s *Scraper) last(transport types.NamespacedName, now time.Time) (last Reports, recent bool) {
-	last = s.Last(transport)
-	return last, now.Sub(last.asked) < s.age || now.Sub(last.silent) < silentFor
+// isRecent is true of pods that need not, or should not, be asked again yet.
+func (s *Scraper) isRecent(last Reports, now time.Time) bool {
+	return now.Sub(last.asked) < s.age || now.Sub(last.silent) < silentFor
 }
 
 // Told notes the problems that the condition of a Transport tells of.
@@ -140,8 +139,8 @@ func (s *Scraper) Hear(
 	if len(groups) == 0 {
 		return map[Problem]int64{}, nil
 	}
-	last, recent := s.last(transport, now)
-	if recent {
+	last := s.Last(transport)
+	if s.isRecent(last, now) {
 		return last.heard, nil
 	}
 	var pods []endpoint

@@ -276,10 +276,7 @@ func TestWhatAllPodsOfATransportSayIsBounded(t *testing.T) {
 
 func TestPodsAreNotAskedAgainAtOnce(t *testing.T) {
 	v, name, now := NewScraper(5*time.Second), types.NamespacedName{Name: "async"}, time.Now()
-	recent := func(after time.Duration) bool {
-		_, recent := v.last(name, now.Add(after))
-		return recent
-	}
+	recent := func(after time.Duration) bool { return v.isRecent(v.Last(name), now.Add(after)) }
 	if recent(0) {
 		t.Error("what nobody has said yet is taken for recent")
 	}
