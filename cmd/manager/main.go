@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -24,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"redrive.dev/redrive/controllers"
+	"redrive.dev/redrive/internal/crdcheck"
 	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/topology"
 	"redrive.dev/redrive/internal/version"
@@ -240,6 +242,9 @@ func runOn(ctx context.Context, cluster *rest.Config, s *settings) error {
 	if err != nil {
 		return err
 	}
+	if err := checkCRDs(ctx, mgr); err != nil {
+		return err
+	}
 	uid, err := controllers.ClusterUID(ctx, mgr.GetAPIReader())
 	if err != nil {
 		return fmt.Errorf("identify the cluster: %w", err)
@@ -270,6 +275,15 @@ func runOn(ctx context.Context, cluster *rest.Config, s *settings) error {
 		return fmt.Errorf("run the manager: %w", err)
 	}
 	return nil
+}
+
+// checkCRDs fails where the cluster's CRDs are older than the operator.
+func checkCRDs(ctx context.Context, mgr manager.Manager) error {
+	server, err := discovery.NewDiscoveryClientForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return fmt.Errorf("make a client for the schema of the cluster: %w", err)
+	}
+	return crdcheck.Check(ctx, server.OpenAPIV3())
 }
 
 func newManager(cluster *rest.Config, s *settings) (manager.Manager, error) {
