@@ -1,11 +1,14 @@
 package handler
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"redrive.dev/redrive/internal/retry"
 )
@@ -68,7 +71,7 @@ func TestHeadersAreNotKeptWhileAServerHoldsBackTheBody(t *testing.T) {
 		body.response = &http.Response{StatusCode: status, Body: body, Header: http.Header{
 			"Content-Type": {"application/problem+json"}, "Retry-After": {"7"}, "Redrive-Advice": {"retry"}, headerCarry: {"a%20b"}, "X": {"y"},
 		}}
-		failure, whole := h.judge(body.response, lost)
+		failure, whole := h.judge(t.Context(), body.response, lost)
 		if body.kept > 0 || !whole {
 			t.Errorf("%d: %d headers are there while the body is read, whole %t", status, body.kept, whole)
 		}
@@ -80,6 +83,37 @@ func TestHeadersAreNotKeptWhileAServerHoldsBackTheBody(t *testing.T) {
 		}
 		if failure.Message != "No flour" || *failure.RetryAfter != 7*time.Second || failure.Advice != retry.AdviseRetry || *failure.Carry != "a b" {
 			t.Errorf("got %+v", failure)
+		}
+	}
+}
+
+// A partner holds back the ends of many long problems: those that find no room wait with their first bytes, and are whole once there is some.
+func TestLongProblemsAreReadSoManyAtATime(t *testing.T) {
+	h := &HTTP{clock: time.Now, problems: semaphore.NewWeighted(1)}
+	long := `{"type":"stock","more":"` + strings.Repeat("x", 2*maxKeptAnswer) + `"}`
+	first, end := io.Pipe()
+	outcomes := make(chan *retry.Failure, 2)
+	judge := func(ctx context.Context, body io.Reader) {
+		response := &http.Response{StatusCode: http.StatusServiceUnavailable, Body: io.NopCloser(body), Header: http.Header{"Content-Type": {"application/problem+json"}}}
+		failure, _ := h.judge(ctx, response, lost)
+		outcomes <- failure
+	}
+	go judge(t.Context(), first)
+	_, _ = io.WriteString(end, long[:maxKeptAnswer+1]) // returns when all of it was read: the room is taken
+
+	second := strings.NewReader(long)
+	brief, cancel := context.WithCancel(t.Context())
+	cancel()
+	judge(brief, second)
+	if failure := <-outcomes; failure.Status != 503 || failure.Class != "" || second.Len() != len(long)-maxKeptAnswer {
+		t.Errorf("without room: %+v, %d bytes not read", failure, second.Len())
+	}
+	go judge(t.Context(), strings.NewReader(long))
+	_, _ = io.WriteString(end, long[maxKeptAnswer+1:])
+	_ = end.Close()
+	for range 2 {
+		if failure := <-outcomes; failure.Class != "stock" {
+			t.Errorf("with room: %+v", failure)
 		}
 	}
 }

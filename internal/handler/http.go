@@ -14,16 +14,21 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/retry"
 )
 
-// maxAnswer is how much of an answer's body is read. The connection is closed when there is more.
-const maxAnswer = 64 << 10
-
-// maxKeptAnswer is how much of that is kept of an answer that is no problem of RFC 9457, in bytes: its text is looked at no further. A partner
-// may hold back the end of many answers at a time.
-const maxKeptAnswer = 2 * excerpt
+const (
+	// maxAnswer is how much of an answer's body is read. The connection is closed when there is more.
+	maxAnswer = 64 << 10
+	// maxKeptAnswer is how much of that is kept of an answer that is no problem of RFC 9457, in bytes: its text is looked at no further. A partner
+	// may hold back the end of many answers at a time.
+	maxKeptAnswer = 2 * excerpt
+	// maxLongProblems is how many problems longer than that are read at a time. Others wait.
+	maxLongProblems = 64
+)
 
 // HTTP posts each message to one URL. A status of 200 to 299 is success. It follows no redirects, keeps no cookies, and
 // sends no request twice: a request of which any byte was written may have been handled.
@@ -39,6 +44,7 @@ type HTTP struct {
 	files       files
 	readiness   readiness
 	pace        pace
+	problems    *semaphore.Weighted // for those longer than maxKeptAnswer
 
 	// link is nil until what the spec takes from files was read.
 	link atomic.Pointer[link]
@@ -85,6 +91,7 @@ func newHTTP(spec v1alpha1.HTTPHandler, options Options, pace pace) (*HTTP, erro
 		wire:        dialer.wire(target),
 		files:       files{folder: options.Files, headers: spec.HeadersSecretRef != nil, ca: spec.TLS != nil},
 		pace:        pace,
+		problems:    semaphore.NewWeighted(maxLongProblems),
 		gate:        gate{changed: make(chan struct{})},
 		stop:        stop,
 	}
@@ -188,7 +195,7 @@ func (h *HTTP) post(ctx context.Context, link *link, request Request) *retry.Fai
 		return progress.failure(ctx, err)
 	}
 	defer func() { _ = response.Body.Close() }() // there is nothing left to lose
-	failure, _ := h.judge(response, func(err error) *retry.Failure {
+	failure, _ := h.judge(ctx, response, func(err error) *retry.Failure {
 		progress.framed = response.ProtoMajor > 1
 		return progress.failure(ctx, err)
 	})
@@ -196,7 +203,7 @@ func (h *HTTP) post(ctx context.Context, link *link, request Request) *retry.Fai
 }
 
 // judge says what an answer means, and whether all of it was read. cut makes a failure of a success that breaks off.
-func (h *HTTP) judge(response *http.Response, cut func(error) *retry.Failure) (failure *retry.Failure, whole bool) {
+func (h *HTTP) judge(ctx context.Context, response *http.Response, cut func(error) *retry.Failure) (failure *retry.Failure, whole bool) {
 	if countHeaders(response.Header) > maxAnswerLines {
 		return malformed(errLongHeaders.Error()), false
 	}
@@ -213,16 +220,29 @@ func (h *HTTP) judge(response *http.Response, cut func(error) *retry.Failure) (f
 		}
 		return nil, n < maxAnswer
 	}
-	keep := int64(maxKeptAnswer)
-	if said.isProblem() {
-		keep = maxAnswer
+	body, ended, free := h.readRefusal(ctx, start, said.isProblem())
+	defer free()
+	if !ended {
+		return h.refusal(response.StatusCode, said, body), false
 	}
-	body, err := io.ReadAll(io.LimitReader(start, keep)) // what there is of it
-	rest := int64(0)
-	if err == nil {
-		rest, err = io.Copy(io.Discard, start)
-	}
+	rest, err := io.Copy(io.Discard, start)
 	return h.refusal(response.StatusCode, said, body), err == nil && int64(len(body))+rest < maxAnswer
+}
+
+// readRefusal reads as much of an answer that is no success as counts. ended is false where the answer broke off, and its beginning is all there is. The
+// caller calls free when it needs the body no more.
+func (h *HTTP) readRefusal(ctx context.Context, from io.Reader, isProblem bool) (body []byte, ended bool, free func()) {
+	free = func() {}
+	body, err := io.ReadAll(io.LimitReader(from, maxKeptAnswer))
+	if err != nil || len(body) < maxKeptAnswer || !isProblem {
+		return body, err == nil, free
+	}
+	if h.problems.Acquire(ctx, 1) != nil {
+		return body, false, free
+	}
+	whole := bytes.NewBuffer(append(make([]byte, 0, maxAnswer+bytes.MinRead), body...))
+	_, err = whole.ReadFrom(from)
+	return whole.Bytes(), err == nil, func() { h.problems.Release(1) }
 }
 
 // countHeaders is how many lines the headers take. Without TLS the wire counts them as it reads; net/http has a bound for their bytes

@@ -316,7 +316,7 @@ func (h *HTTP) answer(ctx context.Context, c *wireConn) (failure *retry.Failure,
 			continue // informational: the answer comes after it
 		}
 		c.quota, c.lines = math.MaxInt64, math.MaxInt // judge reads no more than it wants
-		failure, whole = h.judge(response, cut)
+		failure, whole = h.judge(ctx, response, cut)
 		return failure, whole && !response.Close
 	}
 }
