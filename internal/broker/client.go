@@ -88,7 +88,7 @@ func New(config Config, options ...Option) (*Client, error) {
 	if err != nil || parsed.Host == "" || (parsed.Scheme != "http" && parsed.Scheme != "https") {
 		return nil, errors.New("the management URL is not an http or https URL")
 	}
-	if parsed.User != nil || parsed.RawQuery != "" || parsed.Fragment != "" {
+	if parsed.User != nil || parsed.RawQuery != "" || parsed.ForceQuery || parsed.Fragment != "" {
 		return nil, errors.New("the management URL must have no user, no query and no fragment")
 	}
 	if config.VHost == "" || config.VHost == "." || config.VHost == ".." {

@@ -165,6 +165,15 @@ func TestAManagementURLMayHaveAPathAndNamesAreEscaped(t *testing.T) {
 	}
 }
 
+// A URL with nothing behind its "?" had each path of the management API in its query: the operator asked for a path that somebody else had chosen.
+func TestAManagementURLHasNoQuery(t *testing.T) {
+	for _, url := range []string{"http://h/a?", "http://h/?b=c", "http://h#d"} {
+		if _, err := broker.New(broker.Config{ManagementURL: url, Username: "u", Password: password, VHost: "v"}); err == nil {
+			t.Errorf("%s is taken", url)
+		}
+	}
+}
+
 func TestConnectionsAreKept(t *testing.T) {
 	connections := map[string]bool{}
 	client, _ := against(t, "", func(w http.ResponseWriter, r *http.Request) {

@@ -195,7 +195,7 @@ func setManagement(c *Credentials, key, text string) error {
 	if err != nil || parsed.Hostname() == "" || (parsed.Scheme != "http" && parsed.Scheme != "https") {
 		return fmt.Errorf("%s: is not an http or https URL", describe(key))
 	}
-	if parsed.RawQuery != "" || parsed.Fragment != "" {
+	if parsed.RawQuery != "" || parsed.ForceQuery || parsed.Fragment != "" { // What follows a "?" alone would be the query, and not below the path.
 		return fmt.Errorf("%s: must have no query and no fragment", describe(key))
 	}
 	if parsed.User != nil {

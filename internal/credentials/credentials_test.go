@@ -144,6 +144,10 @@ func TestErrorsNameTheKeyAndNoValue(t *testing.T) {
 			"key vhost: has a part of more than 1024 bytes",
 		},
 		{
+			"a management_uri with a query without a word", data("host", "h", "username", "u", "password", "p", "management_uri", "http://h/admin/shutdown?"),
+			"key management_uri: must have no query and no fragment",
+		},
+		{
 			"a path beyond all bounds", data("host", "h", "username", "u", "password", "p", "management_uri", "http://h/"+strings.Repeat("s3cr3t", 1000)),
 			"key management_uri: has a part of more than 2048 bytes",
 		},
