@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/topology"
 )
 
 // The operator keeps neither a template that is too long nor annotations, labels and owners. What it writes takes none of them out of the object.
@@ -96,4 +97,42 @@ func TestATransportWhoseSpecIsTooLargeIsDeletedByItsPolicy(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An operator that starts on an API server which streams what it lists takes off twice what it does not keep: the second time the part that was left of
+// the spec was taken for all of it, and the ways into the queues went.
+func TestATransportWhoseSpecIsTooLargeKeepsWhatItHasWhenTheOperatorStarts(t *testing.T) {
+	t.Parallel()
+	o := &operator{}
+	w := newPrivateWorld(t, o)
+	transport := w.ready()
+	const settle = 8 * time.Second
+	edit(w, transport, func(tr *v1alpha1.Transport) {
+		for i := range 60 {
+			queue := v1alpha1.Queue{Name: fmt.Sprint("large-", i)}
+			for j := range 12 {
+				binding := v1alpha1.Binding{Exchange: fmt.Sprint("e", j)}
+				for k := range 32 {
+					binding.Keys = append(binding.Keys, fmt.Sprintf("%030d", k))
+				}
+				queue.Bindings = append(queue.Bindings, binding)
+			}
+			tr.Spec.Queues = append(tr.Spec.Queues, queue)
+		}
+	})
+	w.await(transport, v1alpha1.StalledCondition, metav1.ConditionTrue, v1alpha1.ReasonInvalid)
+	before, err := w.broker.Bindings(t.Context(), "test")
+	must(t, err)
+	o.restart(t)
+	var after []topology.Binding
+	for begun := time.Now(); time.Since(begun) < settle; time.Sleep(100 * time.Millisecond) {
+		if after, err = w.broker.Bindings(t.Context(), "test"); err != nil || len(after) != len(before) {
+			break
+		}
+	}
+	must(t, err)
+	if len(after) != len(before) || w.hasQueue("large-0") {
+		t.Errorf("before %v lead into the queue, and now %v", before, after)
+	}
+	w.await(transport, v1alpha1.StalledCondition, metav1.ConditionTrue, v1alpha1.ReasonInvalid)
 }

@@ -210,9 +210,12 @@ func stripAll(object any) (any, error) {
 }
 
 // stripForCache takes off Transports and RetryPolicies what nobody reads and may be large: the copy that kubectl apply keeps in an annotation is as large as
-// the object, and a template may have all that the API server takes. Of a spec that is refused for its size it leaves a part.
+// the object, and a template may have all that the API server takes. Of a spec that is refused for its size it leaves a part. What a WatchList streams comes
+// here twice.
 func stripForCache(object any) (any, error) {
+	size := ""
 	if metadata, ok := object.(metav1.Object); ok {
+		size = metadata.GetAnnotations()[tooLarge]
 		metadata.SetAnnotations(nil)
 		metadata.SetLabels(nil)
 		metadata.SetOwnerReferences(nil)
@@ -221,7 +224,7 @@ func stripForCache(object any) (any, error) {
 	}
 	if transport, ok := object.(*v1alpha1.Transport); ok {
 		workload.BoundTemplates(transport)
-		boundSpec(transport)
+		boundSpec(transport, size)
 	}
 	return object, nil
 }

@@ -9,13 +9,16 @@ import (
 )
 
 // tooLarge is an annotation that stands on a Transport in the cache alone, in place of what is not kept of its spec: its value is the size of that. It
-// is never written, and annotations that come with an object are not kept.
-const tooLarge = "redrive.dev/too-large"
+// is never written, and annotations that come with an object are not kept. No object comes with this one: the API server takes no name with a space.
+const tooLarge = "redrive.dev/too large"
 
-// boundSpec takes off a Transport whose spec is too large what may be long, and notes its size. What its deletion needs stays, and who handles its
-// quarantined messages.
-func boundSpec(t *v1alpha1.Transport) {
+// boundSpec takes off a Transport whose spec is too large what may be long, and notes its size; before is the note of an earlier time, since client-go may
+// transform an object twice. What its deletion needs stays, and who handles its quarantined messages.
+func boundSpec(t *v1alpha1.Transport, before string) {
 	size := compile.SizeOf(&t.Spec)
+	if noted, err := strconv.Atoi(before); err == nil {
+		size = max(size, noted)
+	}
 	if size <= compile.MaxSpec {
 		return
 	}

@@ -82,6 +82,20 @@ func TestWorkersThatAreTooLargeAreNotKept(t *testing.T) {
 	}
 }
 
+// The cache may run what it is given twice on one object.
+func TestWhatWasTakenOffASpecIsToldAgain(t *testing.T) {
+	t.Parallel()
+	kept := largeTransport(512)
+	for range 3 {
+		if _, err := stripForCache(kept); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := (&TransportReconciler{}).checkSize(t.Context(), &transportRun{transport: kept}); err == nil {
+		t.Error("what is left is taken for all")
+	}
+}
+
 // Labels of a megabyte on ConfigMaps, and annotations of thousands of pods, filled the memory of the operator.
 func TestTheCacheKeepsOfMetadataWhatIsRead(t *testing.T) {
 	long := strings.Repeat("x", 2*maxMetadata)
