@@ -21,6 +21,7 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/discovery"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -180,13 +181,34 @@ func CacheOptions() (cache.Options, error) {
 	if err != nil {
 		return cache.Options{}, fmt.Errorf("select by label %s: %w", workload.TransportLabel, err)
 	}
-	return cache.Options{ByObject: map[client.Object]cache.ByObject{
-		&appsv1.Deployment{}:    {Label: ours, Transform: stripDeploymentForCache},
-		&corev1.ConfigMap{}:     {Label: ours, Transform: stripAll},
-		&corev1.Pod{}:           {Label: ours, Transform: stripAll},
-		&v1alpha1.Transport{}:   {Transform: stripForCache},
-		&v1alpha1.RetryPolicy{}: {Transform: stripForCache},
-	}}, nil
+	pages := tenancy.NewPages()
+	return cache.Options{
+		ByObject: map[client.Object]cache.ByObject{
+			&appsv1.Deployment{}:    {Label: ours, Transform: strip},
+			&corev1.ConfigMap{}:     {Label: ours, Transform: strip},
+			&corev1.Pod{}:           {Label: ours, Transform: strip},
+			&v1alpha1.Transport{}:   {Transform: strip},
+			&v1alpha1.RetryPolicy{}: {Transform: strip},
+		},
+		NewInformer: func(
+			all toolscache.ListerWatcher, kind runtime.Object, resync time.Duration, indexers toolscache.Indexers,
+		) toolscache.SharedIndexInformer {
+			return toolscache.NewSharedIndexInformer(pages.Of(all, strip), kind, resync, indexers)
+		},
+	}, nil
+}
+
+// strip leaves of an object what the cache keeps. It may be run on one several times: on a page of a list, and by the cache, which has it run twice on what
+// the API server streams.
+func strip(object any) (any, error) {
+	switch object.(type) {
+	case *appsv1.Deployment:
+		return stripDeploymentForCache(object)
+	case *v1alpha1.Transport, *v1alpha1.RetryPolicy:
+		return stripForCache(object)
+	default:
+		return stripAll(object)
+	}
 }
 
 // stripAll keeps of the metadata of ConfigMaps and pods what tells whose they are and whether they have changed, and what refreshPods has written.
@@ -210,8 +232,7 @@ func stripAll(object any) (any, error) {
 }
 
 // stripForCache takes off Transports and RetryPolicies what nobody reads and may be large: the copy that kubectl apply keeps in an annotation is as large as
-// the object, and a template may have all that the API server takes. Of a spec that is refused for its size it leaves a part. What a WatchList streams comes
-// here twice.
+// the object, and a template may have all that the API server takes. Of a spec that is refused for its size it leaves a part.
 func stripForCache(object any) (any, error) {
 	size := ""
 	if metadata, ok := object.(metav1.Object); ok {

@@ -237,6 +237,7 @@ func run(ctx context.Context, s *settings) error {
 
 // runOn runs a manager for a cluster until the context ends.
 func runOn(ctx context.Context, cluster *rest.Config, s *settings) error {
+	tenancy.BoundPages(cluster)
 	tenancy.ShareProcessors(cluster)
 	mgr, err := newManager(cluster, s)
 	if err != nil {

@@ -60,6 +60,9 @@ type tenants struct {
 	hostile  string
 	victim   *team
 	made     int
+	// environment is what the manager has besides, and groups is how many were made whose memory is bounded.
+	environment []string
+	groups      int
 	// stop ends what an attack does besides; nil for nothing.
 	stop func()
 }
@@ -134,7 +137,7 @@ func (w *tenants) run() {
 		"--metrics-bind-address="+w.metrics, "--metrics-secure=false", "--health-probe-bind-address=0", "--autoscaling-bind-address=0",
 		// The test's broker is on loopback; that nobody is asked there is a test of internal/broker.
 		"--deny-broker-networks=")...)
-	w.manager.Env = append(os.Environ(), "GOMEMLIMIT=90MiB")
+	w.manager.Env = slices.Concat(os.Environ(), []string{"GOMEMLIMIT=90MiB"}, w.environment)
 	w.manager.Stderr = log
 	// One that outlived a test that was killed asked, for hours, at ports that had become those of other tests' servers.
 	w.manager.SysProcAttr = subprocess.EndWithParent()
@@ -154,11 +157,12 @@ func (w *tenants) run() {
 // done, what it takes is measured all the same. Where the first version's folder is there, the second's is a plain one, and takes any file.
 func (w *tenants) limit() {
 	w.Helper()
+	w.groups++
 	for _, place := range []struct{ base, file string }{
 		{"/sys/fs/cgroup/memory", "memory.limit_in_bytes"},
 		{"/sys/fs/cgroup", "memory.max"},
 	} {
-		group := filepath.Join(place.base, fmt.Sprintf("redrive-tenants-%d", os.Getpid()))
+		group := filepath.Join(place.base, fmt.Sprintf("redrive-tenants-%d-%d", os.Getpid(), w.groups))
 		if os.Mkdir(group, 0o750) != nil {
 			continue
 		}
@@ -423,6 +427,32 @@ func TestOneTenantCannotStopOrOverrunAnother(t *testing.T) {
 	}
 	w.hangingBrokers()
 	w.suffer("hundreds of brokers that never answer")
+}
+
+// One that starts reads all that there is at once. API servers before 1.32, and 1.33, do not stream it.
+func TestOneTenantCannotEndAnOperatorThatStarts(t *testing.T) {
+	testbroker.OfTarget(t, "test-tenants")
+	if os.Getenv(allTenants) == "" {
+		t.Skip("it takes minutes: make test-tenants")
+	}
+	w := newTenants(t)
+	w.labels()
+	w.large()
+	for _, streams := range []string{"true", "false"} {
+		must(t, w.manager.Process.Kill())
+		_ = w.manager.Wait()
+		w.environment = []string{"KUBE_FEATURE_WatchListClient=" + streams}
+		w.run()
+		w.suffer("a start among hundreds of megabytes, which are streamed: " + streams)
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", w.manager.Process.Pid))
+		must(t, err)
+		var most int // kilobytes
+		_, peak, _ := strings.Cut(string(status), "VmHWM:")
+		if _, err := fmt.Sscan(peak, &most); err != nil || most<<10 > memoryGoal {
+			t.Errorf("streamed: %s: the manager took %d MB (%v)", streams, most>>10, err)
+		}
+	}
+	w.undo()
 }
 
 // What a tenant may not have is refused with the field, and what it may have of another is told to that one.
