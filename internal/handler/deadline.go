@@ -24,6 +24,15 @@ func WithTimeout(ctx context.Context, timeout, limit time.Duration) (context.Con
 	return context.WithValue(ctx, attemptKey{}, a), cancel
 }
 
+// whole returns the context that the attempt of ctx is a part of, which has no end for the attempt's time. Where ctx was not made by
+// WithTimeout it is returned as it is.
+func whole(ctx context.Context) context.Context {
+	if a, ok := ctx.Value(attemptKey{}).(*attempt); ok {
+		return a.parent
+	}
+	return ctx
+}
+
 // Extended returns a context for the rest of the attempt that ctx belongs to, in place of ctx. It ends after remaining, or after
 // the attempt's whole timeout where remaining is 0, but not after the attempt's limit; and it ends with what the attempt is a
 // part of. Where ctx was not made by WithTimeout it is returned as it is.

@@ -51,7 +51,8 @@ type Request struct {
 	// Traceparent and Tracestate are the W3C trace context of this attempt; empty where there is none.
 	Traceparent, Tracestate string
 	// Begin is called by a Drainer right before an attempt begins, for what let the message go may not hold any more after a wait. It may
-	// wait itself, until ctx ends. Where it is false the attempt does not begin: a failure of the class ClassNotBegun. nil lets all begin.
+	// wait itself, until ctx ends; that is none of the attempt's time. Where it is false the attempt does not begin: a failure of the class
+	// ClassNotBegun. nil lets all begin.
 	Begin func(ctx context.Context) bool
 }
 

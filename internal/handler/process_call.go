@@ -110,11 +110,15 @@ func (c *call) left() time.Duration {
 	return time.Until(deadline)
 }
 
-// mayBegin is true where a call that has a process now may be written to it.
-func (c *call) mayBegin() bool {
-	c.refused = c.begin != nil && !c.begin(c.ctx)
-	return !c.refused && c.ctx.Err() == nil && !c.isLate()
+// ask asks for leave to begin, which may take its time. It is true where that took any.
+func (c *call) ask() (waited bool) {
+	asked := time.Now()
+	c.refused = c.begin != nil && !c.begin(whole(c.ctx))
+	return time.Since(asked) > time.Millisecond
 }
+
+// mayBegin is true where a call that has a process now, and leave, may be written to it.
+func (c *call) mayBegin() bool { return !c.refused && c.ctx.Err() == nil && !c.isLate() }
 
 // isLate is true after the deadline of the message.
 func (c *call) isLate() bool { return !c.deadline.IsZero() && !time.Now().Before(c.deadline) }

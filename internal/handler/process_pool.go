@@ -99,11 +99,13 @@ func (p *Process) place(c *call) *retry.Failure {
 
 // begin begins the attempt of a call that has a process, unless it may not begin any more.
 func (p *Process) begin(c *call, waited bool) *retry.Failure {
-	asked := time.Now()
+	if c.ask() {
+		waited = true
+	}
+	c.granted(waited) // before it is looked whether the attempt has any time left: the wait for leave may have taken more than that
 	if !c.mayBegin() {
 		return p.turnAway(c)
 	}
-	c.granted(waited || time.Since(asked) > time.Millisecond)
 	return nil
 }
 

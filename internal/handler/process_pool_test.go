@@ -540,3 +540,25 @@ func TestAMessageThatMayNotBeginAnyMoreLeavesItsProcessToAnother(t *testing.T) {
 		t.Errorf("one that may begin: %+v", got)
 	}
 }
+
+// Who gives leave may have others go first, for longer than an attempt may take: the attempt has its whole time from then on.
+func TestTheWaitForLeaveIsNoneOfTheTimeOfAnAttempt(t *testing.T) {
+	t.Parallel()
+	const timeout = time.Second
+	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello)}, handler.Options{Concurrency: 1})
+	ctx, cancel := handler.WithTimeout(t.Context(), timeout, patience)
+	defer cancel()
+	failure := p.Handle(ctx, handler.Request{
+		Body: []byte(script("sleep 500", "ack")),
+		Begin: func(ctx context.Context) bool {
+			select {
+			case <-time.After(timeout + timeout/10):
+			case <-ctx.Done():
+			}
+			return ctx.Err() == nil
+		},
+	})
+	if failure != nil {
+		t.Errorf("%+v", failure)
+	}
+}

@@ -396,12 +396,13 @@ func (w *Worker) call(ctx context.Context, j *job, used *permits) *retry.Failure
 	metrics := w.options.Metrics.of(queue)
 	metrics.inFlight.Inc()
 	defer metrics.inFlight.Dec()
-	ctx, cancel := handler.WithTimeout(ctx, j.program.config.Timeout.Duration.Duration, j.held())
-	defer cancel()
 	begin := func(ctx context.Context) bool { return w.begins(ctx, j, used) }
+	// Before the time of the attempt begins: that of a wait is no part of it.
 	if _, asks := j.program.handler.Handler.(handler.Drainer); !asks && !begin(ctx) {
 		return handler.NotBegun("it was to be left alone when the message was about to be handed over")
 	}
+	ctx, cancel := handler.WithTimeout(ctx, j.program.config.Timeout.Duration.Duration, j.held())
+	defer cancel()
 	began := time.Now()
 	failure := j.program.handler.Handle(ctx, handler.Request{
 		Body:            d.Body,

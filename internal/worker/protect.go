@@ -200,6 +200,9 @@ func (w *Worker) begins(ctx context.Context, j *job, g *permits) bool {
 	for _, t := range g.turns {
 		wait = max(wait, t.limiter.Use(t.Turn, w.options.Now()))
 	}
+	if wait > 0 && wait >= j.held() {
+		return false
+	}
 	if _, ended := w.await(ctx, j, wait, nil); ended {
 		return false
 	}
