@@ -1,6 +1,7 @@
 package resilience
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -38,6 +39,8 @@ type Limiter struct {
 	config  LimiterConfig
 	pace    pace
 	buckets keyed[bucket]
+	// returned are, by places, when the turns are due that were given back before they came: ascending, and all before the last of the bucket.
+	returned map[int][]int64
 }
 
 // pace is a configuration in nanoseconds.
@@ -62,7 +65,7 @@ type bucket struct {
 
 // NewLimiter returns a limiter with full buckets. Nobody is asked to wait in place for longer than maxWait, 0 to 1 h.
 func NewLimiter(c LimiterConfig, maxWait time.Duration, rnd Random) *Limiter {
-	l := &Limiter{rnd: rnd, maxWait: bounded(maxWait), config: c}
+	l := &Limiter{rnd: rnd, maxWait: bounded(maxWait), config: c, returned: map[int][]int64{}}
 	l.pace = l.newPace(c)
 	l.buckets = newKeyed(l.idle)
 	return l
@@ -88,7 +91,6 @@ type Turn struct {
 	Wait time.Duration
 
 	place int
-	tat   int64
 	due   int64
 }
 
@@ -102,14 +104,30 @@ func (l *Limiter) Take(key string, now time.Time) Turn {
 	t := l.clock.at(now)
 	place := l.buckets.find(key)
 	b := &l.buckets.places[place].state
-	next := max(b.tat, t) + l.pace.interval
-	due := next - l.pace.depth
+	due, again := l.next(place, b, t)
 	if due-t > l.pace.patience {
 		return Turn{Wait: b.promises.next(t, due, l.pace.interval, l.rnd)}
 	}
-	b.tat = next
+	if again {
+		l.returned[place] = l.returned[place][1:]
+	} else {
+		b.tat = due + l.pace.depth
+	}
 	b.promises.taken(t, l.pace.interval)
-	return Turn{OK: true, Wait: time.Duration(max(0, due-t)), place: place, tat: next, due: due}
+	return Turn{OK: true, Wait: time.Duration(max(0, due-t)), place: place, due: due}
+}
+
+// next is when the next turn of a bucket is due: the first that was given back and is still to come, which is then given again, or else one
+// after all others.
+func (l *Limiter) next(place int, b *bucket, now int64) (due int64, again bool) {
+	if len(l.returned) > 0 {
+		l.returned[place] = slices.DeleteFunc(l.returned[place], func(due int64) bool { return due < now })
+		if its := l.returned[place]; len(its) > 0 {
+			return its[0], true
+		}
+		delete(l.returned, place)
+	}
+	return max(b.tat, now) + l.pace.interval - l.pace.depth, false
 }
 
 // Use is called for a turn right before what it was taken for. Who had to wait for something else since would do it together with those who
@@ -131,13 +149,30 @@ func (l *Limiter) IsLate(turn Turn, now time.Time) bool {
 	return l.clock.at(now)-turn.due > l.pace.interval
 }
 
-// Cancel gives back, once, a turn that was not used. It helps where no later turn of that key was given; else the later ones
-// stay where they are, and this one goes unused, for moving up could break the rate. Of a denial there is nothing to give back.
+// Cancel gives back, once, a turn that was not used. Whoever asks next gets it, as long as it has not come: many that wait may be given back
+// together, in any order. One that has come goes unused where later turns of that key were given, for moving those up could break the rate. Of
+// a denial there is nothing to give back.
 func (l *Limiter) Cancel(turn Turn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if b := &l.buckets.places[turn.place].state; turn.OK && b.tat == turn.tat {
+	if !turn.OK {
+		return
+	}
+	b, its := &l.buckets.places[turn.place].state, l.returned[turn.place]
+	switch last := b.tat - l.pace.depth; {
+	case turn.due < last:
+		if at, there := slices.BinarySearch(its, turn.due); !there && turn.due > l.clock.now {
+			l.returned[turn.place] = slices.Insert(its, at, turn.due)
+		}
+	case turn.due == last:
 		b.tat -= l.pace.interval
+		for n := len(its) - 1; n >= 0 && its[n] == b.tat-l.pace.depth; n-- {
+			its = its[:n]
+			b.tat -= l.pace.interval
+		}
+		if l.returned[turn.place] = its; len(its) == 0 {
+			delete(l.returned, turn.place)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package resilience
 import (
 	"container/heap"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"sync"
@@ -148,6 +149,37 @@ func TestATurnThatIsGivenBackIsGivenToTheNext(t *testing.T) {
 	}
 }
 
+// The messages of a session that ends give their turns back together, in any order. Whoever came after them waited behind turns that nobody had.
+func TestTurnsThatAreGivenBackTogetherAreGivenAgain(t *testing.T) {
+	const turns = 20
+	for _, smooth := range []bool{false, true} {
+		l := NewLimiter(LimiterConfig{Smooth: smooth, PerSecond: 1, Burst: turns}, time.Hour, seeded())
+		if !smooth {
+			grants(l, "k", noon, turns) // it is empty
+		}
+		var waiting []Turn
+		for range turns {
+			if turn := l.Take("k", noon); turn.Wait > 0 {
+				waiting = append(waiting, turn)
+			}
+		}
+		now := noon.Add(1500 * time.Millisecond) // the first of them has come
+		l.Take("other", now)
+		for _, i := range rand.New(rand.NewPCG(1, 2)).Perm(len(waiting)) {
+			l.Cancel(waiting[i])
+		}
+		for n := range turns {
+			want := time.Duration(n)*time.Second + time.Second/2
+			if got := answer(l.Take("k", now)); got != (Turn{OK: true, Wait: want}) {
+				t.Fatalf("smooth %t: turn %d after those were given back: %+v, want a wait of %s", smooth, n, got, want)
+			}
+		}
+		if left := len(l.returned); left > 0 {
+			t.Errorf("smooth %t: %d turns are kept", smooth, left)
+		}
+	}
+}
+
 func TestADenialCannotBeGivenBack(t *testing.T) {
 	l := NewLimiter(LimiterConfig{PerSecond: 1, Burst: 1}, 0, seeded())
 	l.Take("", noon)
@@ -171,6 +203,7 @@ func TestALimitIsNeverExceeded(t *testing.T) {
 		clock, seen := aClock{now: noon}, clock{}
 		steps := rapid.Bool().Draw(t, "steps")
 		var due []int64
+		waiting := map[int64]Turn{} // by when they are due
 		for range rapid.IntRange(1, 200).Draw(t, "n") {
 			clock.run(t, 2*step, steps)
 			now := seen.at(clock.now)
@@ -179,6 +212,16 @@ func TestALimitIsNeverExceeded(t *testing.T) {
 				l.Cancel(turn)
 			} else if turn.OK {
 				due = append(due, now+int64(turn.Wait))
+				waiting[now+int64(turn.Wait)] = turn
+			}
+			for at, turn := range waiting { // some that were given before, in any order
+				if at > now && rapid.IntRange(0, 9).Draw(t, "cancel another") == 0 {
+					l.Cancel(turn)
+					due = slices.DeleteFunc(due, func(d int64) bool { return d == at })
+				}
+				if at <= now || !slices.Contains(due, at) {
+					delete(waiting, at)
+				}
 			}
 		}
 		slices.Sort(due)
