@@ -145,7 +145,7 @@ func (p *Process) Handle(ctx context.Context, request Request) *retry.Failure {
 		c.deadline = time.Now().Add(time.Until(request.Deadline)) // which no change of the clock moves
 	}
 	for {
-		if failure := p.place(c); failure != nil {
+		if failure := p.place(c); failure != nil { //nolint:contextcheck // the call has the context
 			p.remember(c)
 			return failure
 		}
