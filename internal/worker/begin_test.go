@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"context"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -87,6 +88,39 @@ func TestTurnsThatComeWhileThereIsNoProcessAreNotUsedAtOnce(t *testing.T) {
 	for i := perSecond / 2; i < len(begun); i++ {
 		if within := begun[i].Sub(begun[i-perSecond/2]); within < 300*time.Millisecond {
 			t.Fatalf("%d calls within %s at %d a second", perSecond/2+1, within, perSecond)
+		}
+	}
+}
+
+// Those that wait for their calls to be spaced may be past their deadline when it is their turn.
+func TestAMessageThatExpiresWhileItWaitsForItsTurnIsNotHandedOver(t *testing.T) {
+	const messages, perSecond, expires = 20, 5, 6 * time.Second
+	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), func(tr *v1alpha1.Transport) {
+		tr.Spec.Workers[0].Concurrency = new(int32(messages))
+		limitedTo(v1alpha1.RateLimit{Name: "all", Type: v1alpha1.RateLimitLeakyBucket, PerSecond: intstr.FromInt32(perSecond)})(tr)
+	})
+	w := newWaiter(nil)
+	w.started(r)
+	all := numbered(messages, "a", "b")
+	for i := range all {
+		all[i].Expiration = strconv.FormatInt(expires.Milliseconds(), 10)
+	}
+	published := time.Now()
+	r.publish(all...)
+	testtransport.Eventually(t, "all wait for a process", func() bool { return w.waiting.Load() == messages })
+	received := time.Now()
+	close(w.free)
+	testtransport.Eventually(t, "all handled or expired", func() bool { return r.handled()+r.Ready("async.failed") == messages })
+	if waited := received.Sub(published); waited > expires-time.Second {
+		t.Skipf("they came within %s only", waited)
+	}
+	begun := w.times()
+	if failed := r.Ready("async.failed"); failed == 0 || failed+len(begun) != messages {
+		t.Errorf("%d were handed over and %d failed, of %d", len(begun), failed, messages)
+	}
+	for _, at := range begun {
+		if late := at.Sub(received.Add(expires)); late > 0 {
+			t.Errorf("one was handed over %s after its deadline", late)
 		}
 	}
 }

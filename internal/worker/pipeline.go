@@ -246,11 +246,8 @@ func staleDelivery(_ *Worker, _ context.Context, j *job) (outcome, bool) {
 
 // expired fails a message that is past its deadline. The broker's own expiry does not see it in lanes, nor while it waits here.
 func expired(w *Worker, _ context.Context, j *job) (outcome, bool) {
-	if j.state.Deadline.IsZero() {
-		return outcome{}, false
-	}
 	now := w.options.Now()
-	if now.Before(j.state.Deadline) {
+	if !j.isExpired(now) {
 		return outcome{}, false
 	}
 	return outcome{kind: failed, final: message.Final{
@@ -259,6 +256,9 @@ func expired(w *Worker, _ context.Context, j *job) (outcome, bool) {
 		At:          now,
 	}}, true
 }
+
+// isExpired is true of a message that is past its deadline.
+func (j *job) isExpired(now time.Time) bool { return !j.state.Deadline.IsZero() && !now.Before(j.state.Deadline) }
 
 // early parks a message that is not due yet: no lane had its delay, or someone moved it. A time that lies beyond maxAge is
 // nobody's decision and is clamped to it. So is one that is further than mostHops of the largest lane and further than any delay that the

@@ -206,7 +206,11 @@ func (w *Worker) begins(ctx context.Context, j *job, g *permits) bool {
 	if _, ended := w.await(ctx, j, wait, nil); ended {
 		return false
 	}
-	if now := w.options.Now(); !g.permit.Stands(now) {
+	now := w.options.Now()
+	if j.isExpired(now) { // while it waited
+		return false
+	}
+	if !g.permit.Stands(now) {
 		var admitted bool
 		g.permit, _, admitted = w.breakerOf(j).Admit(now, j.patience())
 		g.refused = !admitted
