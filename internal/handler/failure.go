@@ -95,13 +95,17 @@ func (p *progress) failure(ctx context.Context, err error) *retry.Failure {
 		return outOfTime(ctx)
 	case p.repeated.Load():
 		return &retry.Failure{Source: retry.SourceCrash, Class: ClassConnectionReset, Message: wasReset, Logged: wasReset}
-	case !p.connected.Load(), isUnwelcome(err):
+	case !p.connected.Load(), isUnwelcome(err), p.written.Load() == 0 && err.Error() == notEstablished:
 		return unconnected(err, p.handshake.Load())
 	case p.answered.Load() && !p.framed && !isCut(err):
 		return malformed(err.Error())
 	}
 	return lost(err)
 }
+
+// notEstablished is how net/http says that a connection of HTTP/2 ended before its first request was sent, as that of a server which is about to
+// go. It gives no other sign of that.
+const notEstablished = "http2: client conn could not be established"
 
 // hasEnded reports whether a context has ended, or is about to: a dialer gives up at its deadline, maybe a moment before it.
 func hasEnded(ctx context.Context) bool {

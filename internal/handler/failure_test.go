@@ -1,12 +1,19 @@
 package handler
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
 	"os"
 	"syscall"
 	"testing"
+	"time"
+
+	"redrive.dev/redrive/internal/retry"
 )
 
 func TestAConnectionThatDoesNotComeAboutSaysWhy(t *testing.T) {
@@ -35,4 +42,50 @@ func TestAConnectionThatDoesNotComeAboutSaysWhy(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A server that is about to go accepts connections, and ends them at once.
+func TestAConnectionThatEndsBeforeTheFirstRequestIsSentHasNotSeenIt(t *testing.T) {
+	t.Parallel()
+	for written, want := range map[int32]retry.Source{0: retry.SourceConnection, 1: retry.SourceCrash} { // once on the connection before
+		var p progress
+		p.connected.Store(true)
+		p.written.Store(written)
+		if got := p.failure(t.Context(), errors.New(notEstablished)); got.Source != want {
+			t.Errorf("sent %d times: got %+v", written, got)
+		}
+	}
+}
+
+// The words are those of net/http.
+func TestNetHTTPSaysThatAConnectionWasNotEstablished(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	transport, _ := server.Client().Transport.(*http.Transport)
+	var conn net.Conn
+	transport.DialContext = func(ctx context.Context, network, address string) (_ net.Conn, err error) {
+		conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
+		return conn, err
+	}
+	for range 100 { // mostly the first
+		closes := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) {
+			_ = conn.Close()
+			time.Sleep(time.Millisecond) // until that is seen
+		}})
+		request, err := http.NewRequestWithContext(closes, http.MethodPost, server.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := transport.RoundTrip(request)
+		if err == nil {
+			_ = response.Body.Close()
+		} else if err.Error() == notEstablished {
+			return
+		}
+		transport.CloseIdleConnections()
+	}
+	t.Error("it does not")
 }
