@@ -65,16 +65,14 @@ func TestATransportWhoseSpecIsTooLargeIsDeletedByItsPolicy(t *testing.T) {
 			transport := w.ready()
 			edit(w, transport, func(tr *v1alpha1.Transport) {
 				tr.Spec.DeletionPolicy = policy
-				for i := range 60 {
-					queue := v1alpha1.Queue{Name: fmt.Sprint("large-", i)}
-					for j := range 12 {
-						binding := v1alpha1.Binding{Exchange: fmt.Sprint("e", j)}
-						for k := range 32 {
-							binding.Keys = append(binding.Keys, fmt.Sprintf("%030d", k))
-						}
-						queue.Bindings = append(queue.Bindings, binding)
-					}
-					tr.Spec.Queues = append(tr.Spec.Queues, queue)
+				for i := range tr.Spec.Queues {
+					tr.Spec.Queues[i].Bindings = []v1alpha1.Binding{{Exchange: "other", Keys: []string{"a", "b"}}}
+				}
+				// Long texts in an atomic list, and not thousands of keys: the API server notes the owners of each item of a set, which takes it a second
+				// of the processor, and where it cannot store an object with so many notes it leaves them out and does all of it again.
+				for i := range 256 {
+					rule := v1alpha1.PolicyRule{When: fmt.Sprintf("%02048d", i), RetryPolicyRef: v1alpha1.PolicyReference{Name: "policy"}}
+					tr.Spec.RetryPolicies = append(tr.Spec.RetryPolicies, rule)
 				}
 			})
 			message := w.await(transport, v1alpha1.StalledCondition, metav1.ConditionTrue, v1alpha1.ReasonInvalid)
