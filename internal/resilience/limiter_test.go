@@ -513,12 +513,11 @@ func TestTurnsThatWereWaitedOutAreUsedNoFasterThanTheyAreGiven(t *testing.T) {
 		for range n {
 			turns = append(turns, limiter.Take("", now))
 		}
-		var last time.Duration
-		for _, turn := range turns {
-			last = limiter.Use(turn, now.Add(max(turn.Wait, c.late)))
-		}
-		if last != c.last {
-			t.Errorf("%s: the last turn waits for %s, want %s", name, last, c.last)
+		for i, turn := range turns {
+			want := max(0, c.last-time.Duration(n-1-i)*100*time.Millisecond)
+			if wait := limiter.Use(turn, now.Add(max(turn.Wait, c.late))); wait != want {
+				t.Errorf("%s: turn %d of %d waits for %s, want %s", name, i+1, n, wait, want)
+			}
 		}
 	}
 }
