@@ -258,7 +258,9 @@ func expired(w *Worker, _ context.Context, j *job) (outcome, bool) {
 }
 
 // isExpired is true of a message that is past its deadline.
-func (j *job) isExpired(now time.Time) bool { return !j.state.Deadline.IsZero() && !now.Before(j.state.Deadline) }
+func (j *job) isExpired(now time.Time) bool {
+	return !j.state.Deadline.IsZero() && !now.Before(j.state.Deadline)
+}
 
 // early parks a message that is not due yet: no lane had its delay, or someone moved it. A time that lies beyond maxAge is
 // nobody's decision and is clamped to it. So is one that is further than mostHops of the largest lane and further than any delay that the
