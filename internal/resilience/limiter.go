@@ -61,6 +61,8 @@ type bucket struct {
 	// tat is the theoretical arrival time: when the bucket is full again. used is the same of the turns that were used.
 	tat, used int64
 	promises  promises
+	// pending is how many turns are about to be used.
+	pending int
 }
 
 // NewLimiter returns a limiter with full buckets. Nobody is asked to wait in place for longer than maxWait, 0 to 1 h.
@@ -131,14 +133,26 @@ func (l *Limiter) next(place int, b *bucket, now int64) (due int64, again bool) 
 }
 
 // Use is called for a turn right before what it was taken for. Who had to wait for something else since would do it together with those who
-// waited too; so wait is how long it is until no more turns are used at a time than are given.
+// waited too; so wait is how long it is until no more turns are used at a time than are given. Used is to be called after that.
 func (l *Limiter) Use(turn Turn, now time.Time) (wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := l.clock.at(now)
 	b := &l.buckets.places[turn.place].state
 	b.used = max(b.used, t) + l.pace.interval
+	b.pending++
 	return time.Duration(max(0, b.used-l.pace.depth-slack-t))
+}
+
+// Used is called once for each Use, when the turn was used after the wait, or is not to be. Where none of those that waited together is to
+// be used, such as those of a session that has ended, nobody waits behind them.
+func (l *Limiter) Used(turn Turn, is bool, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := &l.buckets.places[turn.place].state
+	if b.pending = max(0, b.pending-1); b.pending == 0 && !is {
+		b.used = min(b.used, l.clock.at(now)+l.pace.depth)
+	}
 }
 
 // IsLate is true of a turn that came so long ago that the next one has come since. Who uses it all the same may do so at the same moment as

@@ -180,6 +180,40 @@ func TestTurnsThatAreGivenBackTogetherAreGivenAgain(t *testing.T) {
 	}
 }
 
+// A worker that stood still for long finds that all turns have come, and that the session of their messages has ended. Nobody waits behind them.
+func TestTurnsThatAreNotUsedAfterAllHoldUpNobody(t *testing.T) {
+	const turns = 20
+	for _, smooth := range []bool{false, true} {
+		l := NewLimiter(LimiterConfig{Smooth: smooth, PerSecond: 1, Burst: turns}, time.Hour, seeded())
+		var waiting []Turn
+		for range 2 * turns {
+			if turn := l.Take("k", noon); turn.OK && turn.Wait > 0 {
+				waiting = append(waiting, turn)
+			}
+		}
+		now := noon.Add(time.Hour)
+		for range turns { // which a bucket admits at once
+			l.Use(l.Take("k", now), now)
+		}
+		for _, turn := range waiting {
+			l.Use(turn, now)
+		}
+		for range turns {
+			l.Used(waiting[0], true, now)
+		}
+		for _, turn := range waiting {
+			l.Used(turn, false, now)
+			l.Cancel(turn)
+		}
+		for n := range 3 {
+			now := now.Add(time.Duration(n) * time.Second)
+			if wait := l.Use(l.Take("k", now), now); wait > time.Second {
+				t.Errorf("smooth %t: call %d after those waits for %s", smooth, n, wait)
+			}
+		}
+	}
+}
+
 func TestADenialCannotBeGivenBack(t *testing.T) {
 	l := NewLimiter(LimiterConfig{PerSecond: 1, Burst: 1}, 0, seeded())
 	l.Take("", noon)

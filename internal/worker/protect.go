@@ -195,11 +195,16 @@ func (t turn) cancel() { t.limiter.Cancel(t.Turn) }
 
 // begins is true where a job may use what it was granted. It may have waited since, for a process or for the breaker: with others that did, whose
 // turns have all come, and from a handler that is to be left alone by now.
-func (w *Worker) begins(ctx context.Context, j *job, g *permits) bool {
+func (w *Worker) begins(ctx context.Context, j *job, g *permits) (begun bool) {
 	var wait time.Duration
 	for _, t := range g.turns {
 		wait = max(wait, t.limiter.Use(t.Turn, w.options.Now()))
 	}
+	defer func() {
+		for _, t := range g.turns {
+			t.limiter.Used(t.Turn, begun, w.options.Now())
+		}
+	}()
 	if wait > 0 && wait >= j.held() {
 		return false
 	}
