@@ -5,6 +5,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -19,33 +20,24 @@ import (
 
 // A worker that stood still finds that the turns of all its messages have come meanwhile. It spaced their calls within the timeout of the attempts:
 // those beyond went back to the queue, with their places in the row taken, and so did all that came after them, without an end.
-func TestAWorkerThatStoodStillCallsItsHandlerAtTheRateOfItsLimit(t *testing.T) {
-	const all, perSecond, answerAfter = 60, 10, 400 * time.Millisecond
-	var mu sync.Mutex
-	var calls []time.Time
-	answered := map[string]bool{}
-	count := func() (called, handled int) {
-		mu.Lock()
-		defer mu.Unlock()
-		return len(calls), len(answered)
-	}
+func TestAWorkerThatStoodStillHandlesAllMessages(t *testing.T) {
+	const all, perSecond, timeout = 60, 6, 2500 * time.Millisecond
+	const wait = all / 2 / perSecond * time.Second // of the last of those that have a place
+	var calls atomic.Int64
+	var answered sync.Map
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		mu.Lock()
-		calls = append(calls, time.Now())
-		mu.Unlock()
-		time.Sleep(answerAfter)
-		mu.Lock()
-		defer mu.Unlock()
+		calls.Add(1)
+		time.Sleep(timeout / 5)
 		if r.Context().Err() == nil {
-			answered[r.Header.Get("Redrive-Message-Id")] = true
+			answered.Store(r.Header.Get("Redrive-Message-Id"), true)
 		}
 	}))
 	defer server.Close()
 	transport := testtransport.New(server.URL)
 	group := &transport.Spec.Workers[0]
-	group.Concurrency, group.Timeout = new(int32(all/2)), v1alpha1.NewDuration(time.Second)
+	group.Concurrency, group.Timeout = new(int32(all/2)), v1alpha1.NewDuration(timeout)
 	group.RateLimits = []v1alpha1.RateLimit{{Name: "all", Type: v1alpha1.RateLimitLeakyBucket, PerSecond: intstr.FromInt32(perSecond)}}
-	result := testtransport.Compile(t, transport, testtransport.Explicit(time.Second, time.Second))
+	result := testtransport.Compile(t, transport, testtransport.Explicit(time.Second, time.Second, time.Second))
 	broker := testbroker.Shared(t)
 	vhost, folder := broker.Vhost(t), t.TempDir()
 	data, err := compile.Encode(result.Workers[0])
@@ -58,28 +50,19 @@ func TestAWorkerThatStoodStillCallsItsHandlerAtTheRateOfItsLimit(t *testing.T) {
 		"--config", filepath.Join(folder, "config.json"), "--credentials", filepath.Join(folder, "broker"), "--listen", "127.0.0.1:0", "--log-level", "WARN",
 	}}
 	worker.start()
-	testtransport.Eventually(t, "some calls", func() bool {
-		called, _ := count()
-		return called >= perSecond/2
-	})
+	testtransport.Eventually(t, "some calls", func() bool { return calls.Load() >= perSecond/2 })
 	must(t, worker.command.Process.Signal(syscall.SIGSTOP))
-	time.Sleep(3 * time.Second) // in which the turns of all come that wait
+	time.Sleep(wait) // in which the turns of all come that wait
 	must(t, worker.command.Process.Signal(syscall.SIGCONT))
-	stood, _ := count()
 	testtransport.EventuallyWithin(t, time.Minute, "all handled", func() bool {
-		_, handled := count()
+		handled := 0
+		answered.Range(func(_, _ any) bool { handled++; return true })
 		return handled == all
 	})
 	if err := worker.end(syscall.SIGTERM); err != nil {
 		t.Errorf("the worker did not stop cleanly: %v\n%s", err, worker.log)
 	}
-	// Those that were with the handler meanwhile took too long.
-	if called, failed := len(calls), b.Ready("async.failed"); failed > 0 || called > all+perSecond {
-		t.Errorf("%d calls of %d messages, and %d failed", called, all, failed)
-	}
-	for i := stood + perSecond/2; i < len(calls); i++ {
-		if within := calls[i].Sub(calls[i-perSecond/2]); within < 300*time.Millisecond {
-			t.Fatalf("%d calls within %s at %d a second", perSecond/2+1, within, perSecond)
-		}
+	if failed := b.Ready("async.failed"); failed > 0 {
+		t.Errorf("%d messages failed", failed)
 	}
 }
