@@ -106,27 +106,70 @@ func TestAnExchangeThatCannotBePublishedToHoldsUpAndRepeatsNothingElse(t *testin
 	}
 }
 
-// stuck is a publisher, the queues "other" and "stuck", and messages that the latter, which has lost its leader, does not confirm.
-func stuck(t *testing.T, waiting int) (b *broker, node *testbroker.Broker, publisher *amqp.Publisher, confirmed *atomic.Int64, held *sync.WaitGroup) {
+// silence stops the member of the queue "stuck" while beside publishes to another queue, over the channel on which messages for "stuck" went before. That
+// channel has to stay open: the publisher closes one that is idle for a minute, and rabbitmqctl takes longer on a busy machine. On another channel, which
+// has never used the queue, RabbitMQ would refuse at once what it leaves unconfirmed here. It returns how many messages were published beside it.
+func silence(t *testing.T, b *broker, node *testbroker.Broker, beside func() error) (published int) {
 	t.Helper()
-	b, node = own(t)
-	b.queue(t, "stuck", quorum())
-	b.queue(t, "other", quorum())
-	publisher = amqp.NewPublisher(b.options(t))
-	run(t, publisher.Run)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	all := many(1, func() {
+		for ctx.Err() == nil {
+			if err := beside(); err != nil {
+				t.Errorf("publish beside the queue that loses its leader: %v", err)
+				return
+			}
+			published++
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+	node.StopMember(t, b.target.VHost, "stuck")
+	cancel()
+	all.Wait()
+	return published
+}
+
+// stuck is a publisher, the queues "other" and "stuck", and messages that the latter, which has lost its leader, does not confirm.
+type stuck struct {
+	*broker
+
+	node      *testbroker.Broker
+	publisher *amqp.Publisher
+	// others is the number of messages in "other", confirmed that of those which "stuck" has confirmed since, and held waits for all of these.
+	others    int
+	confirmed atomic.Int64
+	held      *sync.WaitGroup
+}
+
+func newStuck(t *testing.T, waiting int) *stuck {
+	t.Helper()
+	s := &stuck{}
+	s.broker, s.node = own(t)
+	s.queue(t, "stuck", quorum())
+	s.queue(t, "other", quorum())
+	s.publisher = amqp.NewPublisher(s.options(t))
+	run(t, s.publisher.Run)
 	for _, key := range []string{"stuck", "other"} {
-		if err := publisher.Publish(t.Context(), &message.Message{RoutingKey: key}); err != nil {
+		if err := s.publisher.Publish(t.Context(), &message.Message{RoutingKey: key}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	node.StopMember(t, b.target.VHost, "stuck")
-	confirmed = &atomic.Int64{}
-	held = many(waiting, func() {
-		if persist(t.Context(), publisher, "", "stuck") == nil {
-			confirmed.Add(1)
+	s.others = 1 + silence(t, s.broker, s.node, func() error {
+		return s.publisher.Publish(t.Context(), &message.Message{RoutingKey: "other", Headers: map[string]any{message.HeaderLane: "stuck"}})
+	})
+	s.held = many(waiting, func() {
+		if persist(t.Context(), s.publisher, "", "stuck") == nil {
+			s.confirmed.Add(1)
 		}
 	})
-	return b, node, publisher, confirmed, held
+	return s
+}
+
+// again lets the queue go on, and waits for what it has to confirm.
+func (s *stuck) again(t *testing.T) {
+	t.Helper()
+	s.node.StartMember(t, s.target.VHost, "stuck")
+	s.held.Wait()
 }
 
 func TestAQueueThatIsMissingIsTheProblemOfWhatHasNoOtherWay(t *testing.T) {
@@ -155,42 +198,40 @@ func TestAQueueThatIsMissingIsTheProblemOfWhatHasNoOtherWay(t *testing.T) {
 
 func TestAQueueThatDoesNotConfirmHoldsUpNothingElse(t *testing.T) {
 	const waiting, messages = 600, 1000 // many more than RabbitMQ takes from a connection when one of its channels hangs
-	b, node, publisher, confirmed, held := stuck(t, waiting)
+	s := newStuck(t, waiting)
 	many(messages, func() {
-		if err := publisher.Publish(t.Context(), &message.Message{RoutingKey: "other"}); err != nil {
+		if err := s.publisher.Publish(t.Context(), &message.Message{RoutingKey: "other"}); err != nil {
 			t.Errorf("publish to another queue: %v", err)
 		}
 	}).Wait()
-	if got := confirmed.Load(); got != 0 {
+	if got := s.confirmed.Load(); got != 0 {
 		t.Fatalf("%d confirmed by a queue without a leader", got)
 	}
-	testtransport.Eventually(t, "the problem", func() bool { return len(publisher.Problems()) == 1 })
-	if got := publisher.Problems()[0].Destination.Key; got != "stuck" {
+	testtransport.Eventually(t, "the problem", func() bool { return len(s.publisher.Problems()) == 1 })
+	if got := s.publisher.Problems()[0].Destination.Key; got != "stuck" {
 		t.Errorf("the problem is said to be that of %q", got)
 	}
-	if err := publisher.PublishUnlessStalled(t.Context(), &message.Message{RoutingKey: "stuck"}); !errors.Is(err, amqp.ErrStalled) {
+	if err := s.publisher.PublishUnlessStalled(t.Context(), &message.Message{RoutingKey: "stuck"}); !errors.Is(err, amqp.ErrStalled) {
 		t.Errorf("a message that can go elsewhere: %v", err)
 	}
-	node.StartMember(t, b.target.VHost, "stuck")
-	held.Wait()
-	testtransport.Eventually(t, "the end of the problem", func() bool { return len(publisher.Problems()) == 0 })
-	if got, other := b.Ready("stuck"), b.Ready("other"); got != 1+waiting || other != 1+messages {
-		t.Errorf("%d and %d messages, want %d and %d", got, other, 1+waiting, 1+messages)
+	s.again(t)
+	testtransport.Eventually(t, "the end of the problem", func() bool { return len(s.publisher.Problems()) == 0 })
+	if got, other := s.Ready("stuck"), s.Ready("other"); got != 1+waiting || other != s.others+messages {
+		t.Errorf("%d and %d messages, want %d and %d", got, other, 1+waiting, s.others+messages)
 	}
 }
 
 func TestWhatIsConfirmedIsNotPublishedAgainWhenTheSessionEndsWhileAQueueDoesNotConfirm(t *testing.T) {
 	testtransport.Long(t)
 	const waiting, messages = 5, 100
-	b, node, publisher, _, held := stuck(t, waiting)
+	s := newStuck(t, waiting)
 	for range 3 {
-		many(messages, func() { _ = persist(t.Context(), publisher, "", "other") }).Wait()
-		b.proxy.Cut()
+		many(messages, func() { _ = persist(t.Context(), s.publisher, "", "other") }).Wait()
+		s.proxy.Cut()
 	}
-	node.StartMember(t, b.target.VHost, "stuck")
-	held.Wait()
-	if got := b.Ready("other"); got != 1+3*messages {
-		t.Errorf("%d messages, want %d", got, 1+3*messages)
+	s.again(t)
+	if got := s.Ready("other"); got != s.others+3*messages {
+		t.Errorf("%d messages, want %d", got, s.others+3*messages)
 	}
 }
 
@@ -332,7 +373,7 @@ func TestAMessageThatIsConfirmedLateHoldsUpNothingBehindIt(t *testing.T) {
 	if err := publish("stuck"); err != nil {
 		t.Fatal(err)
 	}
-	node.StopMember(t, b.target.VHost, "stuck")
+	before := silence(t, b, node, func() error { return publish("other") })
 	var confirmed atomic.Int64
 	all := many(1, func() {
 		if err := publish("stuck"); err != nil {
@@ -349,8 +390,8 @@ func TestAMessageThatIsConfirmedLateHoldsUpNothingBehindIt(t *testing.T) {
 	node.StartMember(t, b.target.VHost, "stuck")
 	all.Wait()
 	others.Wait()
-	if got, other := b.Ready("stuck"), b.Ready("other"); got != 2 || other != messages || sessions.Load() != 1 {
-		t.Errorf("%d and %d messages by %d sessions, want 2 and %d by 1", got, other, sessions.Load(), messages)
+	if got, other := b.Ready("stuck"), b.Ready("other"); got != 2 || other != before+messages || sessions.Load() != 1 {
+		t.Errorf("%d and %d messages by %d sessions, want 2 and %d by 1", got, other, sessions.Load(), before+messages)
 	}
 }
 
