@@ -118,11 +118,13 @@ func TestTurnsThatComeWhileThereIsNoPlaceAreNotUsedAtOnce(t *testing.T) {
 	r.Publish("async", "q1", numbered(1, "partner", "slow and last")...)
 	testtransport.Eventually(t, "others have all places", func() bool { return len(times("slow")) == slow })
 	time.Sleep(fast * time.Second / perSecond) // until their turns have come
+	freed := time.Now()
 	close(free)
 	testtransport.Eventually(t, "all handled", func() bool { return len(times("fast")) == fast && len(times("slow")) == slow })
-	for at, i := times("fast"), 1; i < fast; i++ {
-		if span := at[i].Sub(at[i-1]); span < time.Second/perSecond/5 {
-			t.Errorf("2 calls within %s, want %d a second, evenly spaced: %v", span, perSecond, at)
+	// The first was called before, one may go at once, and each of the others an interval after the one before, or later on a busy machine.
+	for i, at := range times("fast")[1:] {
+		if after, due := at.Sub(freed), time.Duration(i-1)*time.Second/perSecond; after < due {
+			t.Errorf("call %d of %d comes %s after there was a place, and is due after %s", i+2, fast, after, due)
 		}
 	}
 }
