@@ -21,8 +21,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client/config"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"redrive.dev/redrive/controllers"
 	"redrive.dev/redrive/internal/crdcheck"
@@ -239,7 +239,7 @@ func run(ctx context.Context, s *settings) error {
 func runOn(ctx context.Context, cluster *rest.Config, s *settings) error {
 	tenancy.BoundPages(cluster)
 	tenancy.ShareProcessors(cluster)
-	mgr, err := newManager(cluster, s)
+	mgr, err := newManager(ctx, cluster, s)
 	if err != nil {
 		return err
 	}
@@ -287,7 +287,7 @@ func checkCRDs(ctx context.Context, mgr manager.Manager) error {
 	return crdcheck.Check(ctx, server.OpenAPIV3())
 }
 
-func newManager(cluster *rest.Config, s *settings) (manager.Manager, error) {
+func newManager(ctx context.Context, cluster *rest.Config, s *settings) (manager.Manager, error) {
 	cached, err := controllers.CacheOptions()
 	if err != nil {
 		return nil, fmt.Errorf("restrict the cache: %w", err)
@@ -297,8 +297,8 @@ func newManager(cluster *rest.Config, s *settings) (manager.Manager, error) {
 		Scheme:                 controllers.NewScheme(),
 		Cache:                  cached,
 		Client:                 controllers.ClientOptions(),
-		Metrics:                s.metricsOptions(),
-		HealthProbeBindAddress: s.probeAddress,
+		Metrics:                metricsserver.Options{BindAddress: off},
+		HealthProbeBindAddress: off,
 		PprofBindAddress:       s.pprofAddress,
 		LeaderElection:         s.leaderElect,
 		LeaderElectionID:       "redrive-manager.redrive.dev",
@@ -310,11 +310,5 @@ func newManager(cluster *rest.Config, s *settings) (manager.Manager, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the manager: %w", err)
 	}
-	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
-		return nil, fmt.Errorf("add /healthz: %w", err)
-	}
-	if err := mgr.AddReadyzCheck("ping", healthz.Ping); err != nil {
-		return nil, fmt.Errorf("add /readyz: %w", err)
-	}
-	return mgr, nil
+	return mgr, errors.Join(s.addMetrics(ctx, mgr), s.addProbes(ctx, mgr))
 }

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 	certutil "k8s.io/client-go/util/cert"
 
+	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/testcluster"
 	"redrive.dev/redrive/internal/testtransport"
 )
@@ -53,13 +54,18 @@ func letRead(t *testing.T, cluster *testcluster.Cluster, namespace, name string)
 	})
 }
 
-// manage runs a manager under the rights that it is deployed with, and returns the address of its metrics.
-func manage(t *testing.T, cluster *testcluster.Cluster, arguments ...string) string {
+func freeAddress(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
-	address := listener.Addr().String()
 	must(t, listener.Close())
+	return listener.Addr().String()
+}
+
+// manage runs a manager under the rights that it is deployed with, and returns the address of its metrics.
+func manage(t *testing.T, cluster *testcluster.Cluster, arguments ...string) string {
+	t.Helper()
+	address := freeAddress(t)
 	s := parse(flag.NewFlagSet("manager", flag.ContinueOnError), append([]string{
 		"--worker-image=i", "--health-probe-bind-address=0", "--metrics-bind-address=" + address,
 	}, arguments...))
@@ -69,7 +75,7 @@ func manage(t *testing.T, cluster *testcluster.Cluster, arguments ...string) str
 		UserName: "system:serviceaccount:" + systemNamespace + ":redrive-manager",
 		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:" + systemNamespace, "system:authenticated"},
 	}
-	mgr, err := newManager(config, s)
+	mgr, err := newManager(t.Context(), config, s)
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -152,6 +158,36 @@ func TestMetricsCanBeOpen(t *testing.T) {
 }
 
 // writeCertificate puts a new certificate into a folder, the key last.
+// Whoever reached a port could open thousands of connections, with requests that do not end, until the operator had no memory left.
+func TestAPortHasSoManyConnectionsAtATime(t *testing.T) {
+	cluster := testcluster.Start(t)
+	deploy(t, cluster, filepath.Join("config", "default"), "")
+	for name, path := range map[string]string{"--metrics-bind-address": "/metrics", "--health-probe-bind-address": "/readyz"} {
+		t.Run(name, func(t *testing.T) {
+			probes := freeAddress(t)
+			address := manage(t, cluster, "--metrics-secure=false", "--health-probe-bind-address="+probes)
+			if name == "--health-probe-bind-address" {
+				address = probes
+			}
+			var open []net.Conn
+			for range tenancy.MaxConnections + 1 {
+				connection, err := net.Dial("tcp", address)
+				must(t, err)
+				defer func() { _ = connection.Close() }()
+				_, _ = io.WriteString(connection, "GET "+path+" HTTP/1.1\r\nHost: x\r\nX: ")
+				open = append(open, connection)
+			}
+			testtransport.Eventually(t, "the oldest to be closed", func() bool {
+				_, err := io.WriteString(open[0], "x")
+				return err != nil
+			})
+			if status, body := scrape(t, "http://"+address+path, ""); status != http.StatusOK {
+				t.Errorf("%d %s", status, body)
+			}
+		})
+	}
+}
+
 func writeCertificate(t *testing.T, folder string) {
 	t.Helper()
 	certificate, key, err := certutil.GenerateSelfSignedCertKey("metrics.example", nil, nil)

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/url"
 	"strings"
 
@@ -33,7 +32,7 @@ func (s *settings) scale(ctx context.Context) (autoscaling.Server, error) {
 	if s.scaleAddress == off {
 		return autoscaling.Server{}, nil
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.scaleAddress)
+	listener, err := listen(ctx, s.scaleAddress)
 	if err != nil {
 		return autoscaling.Server{}, fmt.Errorf("--autoscaling-bind-address: %w", err)
 	}

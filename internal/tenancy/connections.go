@@ -1,0 +1,90 @@
+package tenancy
+
+import (
+	"net"
+	"sync"
+)
+
+// MaxConnections is how many connections a port of the operator has at a time, which any pod may reach: each takes up to 50 kB.
+const MaxConnections = 256
+
+// BoundConnections bounds how many connections a listener has at a time. A further one takes the place of the oldest of the address that has the most: whoever
+// opens many loses them to those who open few, such as the kubelet.
+func BoundConnections(listener net.Listener, all int) net.Listener {
+	return &boundListener{Listener: listener, all: all, from: map[string][]*boundConn{}}
+}
+
+type boundListener struct {
+	net.Listener
+
+	all int
+
+	mu    sync.Mutex
+	count int
+	// from has the connections of each address, the oldest first.
+	from map[string][]*boundConn
+}
+
+type boundConn struct {
+	net.Conn
+
+	listener *boundListener
+	address  string
+}
+
+// Accept implements net.Listener.
+func (l *boundListener) Accept() (net.Conn, error) {
+	accepted, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err //nolint:wrapcheck // http.Server knows the errors of listeners
+	}
+	address, _, err := net.SplitHostPort(accepted.RemoteAddr().String())
+	if err != nil {
+		address = accepted.RemoteAddr().String()
+	}
+	conn := &boundConn{Conn: accepted, listener: l, address: address}
+	if replaced := l.enter(conn); replaced != nil {
+		_ = replaced.Close()
+	}
+	return conn, nil
+}
+
+// enter counts a connection, and says which one has to go for it.
+func (l *boundListener) enter(conn *boundConn) (replaced *boundConn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.count >= l.all {
+		var most []*boundConn
+		for _, its := range l.from {
+			if len(its) > len(most) {
+				most = its
+			}
+		}
+		replaced = most[0]
+	}
+	l.count++
+	l.from[conn.address] = append(l.from[conn.address], conn)
+	return replaced
+}
+
+// Close implements net.Conn.
+func (c *boundConn) Close() error {
+	c.listener.leave(c)
+	return c.Conn.Close() //nolint:wrapcheck // it is the connection's
+}
+
+func (l *boundListener) leave(conn *boundConn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	its := l.from[conn.address]
+	for i, other := range its {
+		if other == conn {
+			l.count--
+			its = append(its[:i:i], its[i+1:]...)
+			break
+		}
+	}
+	if l.from[conn.address] = its; len(its) == 0 {
+		delete(l.from, conn.address)
+	}
+}
