@@ -311,35 +311,25 @@ func (d *differ) policiesDiff() {
 }
 
 // keepDeliveryLimits leaves a queue that is, or was, in Strict order the higher delivery limit: a message that has come back more often than the lower one
-// allows would go to the failure queue the next time, by a worker that has not read of the change yet. Without an order the limit hardly matters, since
-// workers put what comes back into quarantine.
+// allows would go to the failure queue the next time, by a worker that has not read of the change yet. Which queue was in order is not to be seen any more
+// once its stand-in is gone, but for its limit. Without an order that hardly matters, since workers put what comes back into quarantine.
 func (d *differ) keepDeliveryLimits() {
 	named := policyNamesOf(d.desired.Prefix)
 	for i, want := range d.desired.Policies {
 		name, _ := named.queueOf(want.Name)
 		queue := d.observed.Queues[name]
-		if !isSingle(queue.Queue) && !d.isReadByOrder(name) || RoleOf(queue.Queue) != RoleWork {
-			continue
-		}
 		limit, limited := wholeNumber(want.Definition[keyDeliveryLimit])
 		before, _ := wholeNumber(d.observed.Policies[want.Name].Definition[keyDeliveryLimit])
-		if limited && before > limit {
+		ordered := isSingle(queue.Queue) || before > spareDeliveries
+		if ordered && limited && before > limit && RoleOf(queue.Queue) == RoleWork {
 			d.desired.Policies[i].Definition = maps.Clone(want.Definition)
 			d.desired.Policies[i].Definition[keyDeliveryLimit] = before
 		}
 	}
 }
 
-// isReadByOrder is true for a queue that workers may still read in Strict order though it has no single active consumer: while it is migrated, also to
-// what has no order any more, or after it was adopted meanwhile, as long as the other one is there.
-func (d *differ) isReadByOrder(queue string) bool {
-	single := func(name string) bool { return isSingle(d.observed.Queues[name].Queue) }
-	if beside := (compile.Names{}).StandinQueue(queue); single(beside) && StandinFor(d.observed.Queues[beside].Queue) == queue {
-		return true
-	}
-	return slices.ContainsFunc(d.out.Migrations, func(m Migration) bool { return m.Queue == queue || m.Standin == queue }) ||
-		slices.ContainsFunc(d.works, func(want Queue) bool { return want.Name == queue && slices.ContainsFunc(want.PreviousNames, single) })
-}
+// spareDeliveries are fewer than a Strict queue allows for, beside its retries.
+const spareDeliveries = 1000
 
 // extraPolicies are those of the prefix that are not desired, and are needed by nothing that is there.
 func (d *differ) extraPolicies(desired map[string]bool) {

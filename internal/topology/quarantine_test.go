@@ -427,8 +427,8 @@ func TestAPolicyThatTakesTheDeliveryLimitOfAStrictQueueIsHarmful(t *testing.T) {
 }
 
 // Workers read a queue that is to be migrated in Strict order by the new configuration, whatever it was made for, and may do so for a while after the
-// change was taken back.
-func TestTheDeliveryLimitOfAQueueThatWasToBecomeStrictIsNotLoweredMeanwhile(t *testing.T) {
+// change was taken back: longer than the stand-in is there.
+func TestTheDeliveryLimitOfAQueueThatWasToBecomeStrictIsNotLowered(t *testing.T) {
 	const policy = "redrive.async:queue:test"
 	broker := emptyBroker()
 	broker.converge(desired(t, async()))
@@ -441,15 +441,25 @@ func TestTheDeliveryLimitOfAQueueThatWasToBecomeStrictIsNotLoweredMeanwhile(t *t
 		past.Migrations = written(diff)
 		return len(diff.Migrations) > 0
 	}
-	look(deliveries(t, 1000, strict("")))
+	look(deliveries(t, 1030, strict("")))
 	look(desired(t, async()))
-	if got := broker.Policies[policy].Definition["delivery-limit"]; fmt.Sprint(got) != "1000" {
+	if got := broker.Policies[policy].Definition["delivery-limit"]; fmt.Sprint(got) != "1030" {
 		t.Errorf("while the stand-in is there it is %v", got)
 	}
 	delete(broker.Queues, "test.migrating")
+	adopted := async()
+	adopted.Spec.Queues[slices.IndexFunc(adopted.Spec.Queues, func(q v1alpha1.Queue) bool { return q.Name == "test" })].Adopt = new(true)
+	for _, want := range []*v1alpha1.Transport{async(), adopted, async()} {
+		look(desired(t, want))
+		if got := broker.Policies[policy].Definition["delivery-limit"]; fmt.Sprint(got) != "1030" {
+			t.Errorf("when the stand-in is gone it is %v", got)
+		}
+	}
+	// One that somebody else has raised is put right.
+	broker.Policies[policy].Definition["delivery-limit"] = 1000
 	look(desired(t, async()))
 	if got := broker.Policies[policy].Definition["delivery-limit"]; fmt.Sprint(got) != "20" {
-		t.Errorf("at the end it is %v", got)
+		t.Errorf("one of somebody else stays: %v", got)
 	}
 }
 
