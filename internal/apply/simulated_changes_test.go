@@ -47,6 +47,9 @@ func (w *world) fault() {
 	if w.may.applications && w.stored != nil && w.oneIn(6) {
 		w.application()
 	}
+	if w.stored != nil && (w.may.forgets || w.may.restores) {
+		w.forget()
+	}
 }
 
 // isDown is true while the broker starts again.
@@ -108,12 +111,21 @@ func (w *world) firstSpec() *v1alpha1.Transport {
 		spec.Spec.Exchange.UnroutedTo = nil
 	}
 	spec.Spec.Workers = []v1alpha1.Worker{{Name: "default", Handler: v1alpha1.Handler{HTTP: &v1alpha1.HTTPHandler{URL: "http://127.0.0.1"}}}}
+	if w.may.groups {
+		spec.Spec.Queues = append(spec.Spec.Queues, v1alpha1.Queue{Name: "spare"})
+		spec.Spec.Workers = append(spec.Spec.Workers, *spec.Spec.Workers[0].DeepCopy())
+		spec.Spec.Workers[1].Name = "second"
+		w.group(spec)
+	}
 	return spec
 }
 
 // aQueue has arguments by chance.
 func (w *world) aQueue(name, key string) v1alpha1.Queue {
 	queue := v1alpha1.Queue{Name: name, BindingKeys: []string{key}}
+	if w.may.shares && !w.oneIn(4) {
+		queue.BindingKeys = append(queue.BindingKeys, "both")
+	}
 	if w.may.ordered && key == "mail" {
 		queue.Ordering = &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}
 		return queue
@@ -153,10 +165,21 @@ func (w *world) change() {
 	case chance == 1 && w.may.deletions:
 		w.remove(spec)
 		return
+	case chance == 3 && w.may.unroutedMoves:
+		all := []string{""}
+		for _, q := range spec.Spec.Queues {
+			all = append(all, q.Name)
+		}
+		spec.Spec.Exchange.UnroutedTo = nil
+		if name := all[w.random.IntN(len(all))]; name != "" {
+			spec.Spec.Exchange.UnroutedTo = &name
+		}
 	default:
 		w.changeQueue(spec)
 	}
-	if _, err := topology.Desired(spec, compile.Needs{}, owner); err != nil {
+	w.keepUnrouted(spec)
+	w.group(spec)
+	if _, err := topology.Desired(w.asked(spec), compile.Needs{}, owner); err != nil {
 		w.tellf("the API server refuses: %v", err)
 		return
 	}
@@ -176,7 +199,9 @@ func (w *world) remove(spec *v1alpha1.Transport) {
 	w.next.Spec.DeletionPolicy = v1alpha1.DeletionDeleteIfEmpty
 	if w.oneIn(2) {
 		w.changeQueue(w.next)
-		if _, err := topology.Desired(w.next, compile.Needs{}, owner); err != nil {
+		w.keepUnrouted(w.next)
+		w.group(w.next)
+		if _, err := topology.Desired(w.asked(w.next), compile.Needs{}, owner); err != nil {
 			w.next = spec.DeepCopy()
 		}
 	}
@@ -271,6 +296,9 @@ func specText(spec *v1alpha1.Transport) string {
 		texts = append(texts, text)
 	}
 	text := "queues " + strings.Join(texts, ", ")
+	if len(spec.Spec.Workers) > 1 {
+		text += fmt.Sprintf("; second group %v", spec.Spec.Workers[1].Queues)
+	}
 	if spec.Spec.Failure != nil {
 		text += "; failure queue " + *spec.Spec.Failure.Queue
 	}

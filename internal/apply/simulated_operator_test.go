@@ -3,6 +3,7 @@ package apply_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -124,14 +125,14 @@ func (o *simulatedOperator) converge(t *storedTransport) error {
 	o.due = 5 * time.Second
 	result := w.compile(t.spec)
 	needs := result.Needs
-	live := compile.Config{}
-	if w.published != nil {
-		live = *w.published
+	var consumed []string
+	for _, live := range w.lives() {
 		needs.Lanes = slices.Concat(needs.Lanes, live.Lanes)
 		slices.Sort(needs.Lanes)
 		needs.Lanes = slices.Compact(needs.Lanes)
+		consumed = append(consumed, live.Named()...)
 	}
-	desired, err := topology.Desired(t.spec, needs, owner)
+	desired, err := topology.Desired(w.asked(t.spec), needs, owner)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -141,7 +142,7 @@ func (o *simulatedOperator) converge(t *storedTransport) error {
 		return err
 	}
 	prepared, err := apply.Prepare(apply.Input{
-		Desired: desired, State: o.state(t), Consumed: live.Named(), Follows: w.follow(t), Waits: topology.DefaultWaits(), Now: time.Now(),
+		Desired: desired, State: o.state(t), Consumed: consumed, Follows: w.follow(t), Waits: topology.DefaultWaits(), Now: time.Now(),
 		WriteDeletions: o.writeDeletions(t),
 	}, observed)
 	if err != nil {
@@ -176,7 +177,7 @@ func (o *simulatedOperator) converge(t *storedTransport) error {
 		o.due = time.Minute
 	}
 	if err == nil {
-		o.configure(result, live, report)
+		o.configure(result, report)
 	}
 	if left := o.writeStatus(t); err == nil {
 		err = left
@@ -208,26 +209,37 @@ func (o *simulatedOperator) tellStatus(t *storedTransport, report apply.Report) 
 }
 
 // configure publishes what the workers are to do, and runs the pod for quarantined messages.
-func (o *simulatedOperator) configure(result *compile.Result, live compile.Config, report apply.Report) {
+func (o *simulatedOperator) configure(result *compile.Result, report apply.Report) {
 	w := o.w
-	publishes := w.published != nil
-	var next compile.Config
-	if len(report.Conflicts)+len(report.Failures) > 0 || report.Unreachable(live, result.Workers[0].WithStandIns(report.StandIns)) != "" {
-		var follows, holds bool
-		next, follows = live.Following(report.StandIns, report.Leaving)
-		next, holds = next.Holding(report.Disordered)
-		publishes = publishes && (follows || holds)
-	} else {
-		next = result.Workers[0].WithStandIns(report.StandIns)
-		if publishes {
-			next = next.WithLeaving(live, report.Leaving)
+	keeps := len(report.Conflicts)+len(report.Failures) > 0
+	for i := range result.Workers {
+		if last := w.published[result.Workers[i].Worker]; last != nil {
+			keeps = keeps || report.Unreachable(*last, result.Workers[i].WithStandIns(report.StandIns)) != ""
 		}
-		next, _ = next.Holding(report.Disordered)
-		publishes = !publishes || !reflect.DeepEqual(next, live)
 	}
-	if publishes {
-		w.between()
-		o.writes(func() { w.publishConfig(next) })
+	for i := range result.Workers {
+		last, publishes := w.published[result.Workers[i].Worker], true
+		var next compile.Config
+		switch {
+		case keeps && last == nil:
+			continue
+		case keeps:
+			var follows, holds bool
+			next, follows = last.Following(report.StandIns, report.Leaving)
+			next, holds = next.Holding(report.Disordered)
+			publishes = follows || holds
+		default:
+			next = result.Workers[i].WithStandIns(report.StandIns)
+			if last != nil {
+				next = next.WithLeaving(*last, report.Leaving)
+			}
+			next, _ = next.Holding(report.Disordered)
+			publishes = last == nil || !reflect.DeepEqual(next, *last)
+		}
+		if publishes {
+			w.between()
+			o.writes(func() { w.publishConfig(next) })
+		}
 	}
 	counts := map[string]int64{}
 	for _, queue := range report.Queues {
@@ -245,7 +257,7 @@ func (w *world) runQuarantine(counts map[string]int64) {
 			continue
 		}
 		some, known := false, true
-		for _, queue := range w.published.Queues {
+		for _, queue := range w.published[pod.group].Queues {
 			messages, counted := counts[queue.Quarantine]
 			some, known = some || messages > 0, known && (counted || queue.Quarantine == "")
 		}
@@ -320,24 +332,27 @@ func (o *simulatedOperator) readOn(states []v1alpha1.Retirement) {
 		}
 		return true
 	}
-	all, changed := map[string]compile.Standin{}, false
-	for _, queue := range w.published.Queues {
-		if queue.Standin == "" {
-			continue
+	for _, group := range slices.Sorted(maps.Keys(w.published)) {
+		live := w.published[group]
+		all, changed := map[string]compile.Standin{}, false
+		for _, queue := range live.Queues {
+			if queue.Standin == "" {
+				continue
+			}
+			next := queue.Reads
+			switch {
+			case next == compile.ReadsQueue && isLeft(queue.Name) && !isLeft(queue.Standin):
+				next = compile.ReadsStandin
+			case next == compile.ReadsStandin && isLeft(queue.Standin) && !isLeft(queue.Name):
+				next = compile.ReadsQueue
+			case next == compile.ReadsQuarantine && isLeft(queue.Name):
+				next = compile.ReadsStandin
+			}
+			all[queue.Name], changed = compile.Standin{Queue: queue.Standin, Reads: next}, changed || next != queue.Reads
 		}
-		next := queue.Reads
-		switch {
-		case next == compile.ReadsQueue && isLeft(queue.Name) && !isLeft(queue.Standin):
-			next = compile.ReadsStandin
-		case next == compile.ReadsStandin && isLeft(queue.Standin) && !isLeft(queue.Name):
-			next = compile.ReadsQueue
-		case next == compile.ReadsQuarantine && isLeft(queue.Name):
-			next = compile.ReadsStandin
+		if changed {
+			o.writes(func() { w.publishConfig(live.WithStandIns(all)) })
 		}
-		all[queue.Name], changed = compile.Standin{Queue: queue.Standin, Reads: next}, changed || next != queue.Reads
-	}
-	if changed {
-		o.writes(func() { w.publishConfig(w.published.WithStandIns(all)) })
 	}
 }
 

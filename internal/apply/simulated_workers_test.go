@@ -11,6 +11,7 @@ import (
 // simulatedPod consumes what its configuration names.
 type simulatedPod struct {
 	w          *world
+	group      string
 	name       string
 	quarantine bool
 	// idle is true for a pod of quarantined messages that does not run.

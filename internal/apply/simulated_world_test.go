@@ -28,10 +28,11 @@ type world struct {
 	stored  *storedTransport
 	version int
 	// next is the spec of the Transport that follows one which is deleted.
-	next      *v1alpha1.Transport
-	policy    *v1alpha1.RetryPolicy
-	compiled  map[*v1alpha1.Transport]*compile.Result
-	published *compile.Config
+	next     *v1alpha1.Transport
+	policy   *v1alpha1.RetryPolicy
+	compiled map[*v1alpha1.Transport]*compile.Result
+	// published are the configurations of the worker groups, by their names; nil where there is none.
+	published map[string]*compile.Config
 	named     map[string]bool
 	pods      []*simulatedPod
 	operators []*simulatedOperator
@@ -59,6 +60,9 @@ type world struct {
 	wasAdopted map[string]bool
 	last       apply.Report
 	problems   []string
+	// backup is the Transport of an earlier time, and backedUp are the configurations of workers by then.
+	backup   *storedTransport
+	backedUp map[string]*compile.Config
 }
 
 // faults are what may happen in a simulation.
@@ -92,6 +96,12 @@ type faults struct {
 	exchange v1alpha1.ExchangeType
 	// adopts is true where queues are adopted for a while, and failureQueues where the failure queue gets another name now and then.
 	adopts, failureQueues bool
+	// shares is true where two queues have a key in common, and unroutedMoves where another queue, or none, gets what is unroutable now and then.
+	shares, unroutedMoves bool
+	// groups is true where there are two worker groups, between which queues move.
+	groups bool
+	// forgets is true where the status is lost, or becomes an earlier one, and restores where all that the API server has becomes an earlier one.
+	forgets, restores bool
 }
 
 // storedTransport is a version of the Transport. What it holds is not changed.
@@ -144,6 +154,14 @@ func newWorld(t *testing.T, seed uint64, trace *[]string) *world {
 	}
 	w.may.ordered = w.oneIn(4) && !w.may.removals && !w.may.deletions
 	w.may.adopts, w.may.failureQueues = w.oneIn(3), w.oneIn(4)
+	w.may.shares, w.may.unroutedMoves, w.may.groups = w.oneIn(4), w.oneIn(5), w.oneIn(3)
+	if w.oneIn(8) {
+		w.may.exchange = v1alpha1.ExchangeFanout
+	}
+	if w.may.forgets, w.may.restores = w.oneIn(8), w.oneIn(8); w.may.forgets || w.may.restores {
+		w.may.late, w.may.adopts = false, false // which the status alone remembers
+	}
+	w.may.ordered = w.may.ordered && !w.may.shares && !w.may.forgets && !w.may.restores && w.may.exchange != v1alpha1.ExchangeFanout
 	w.broker.countAfter = func() time.Duration { return time.Duration(1+w.random.IntN(9)) * time.Second }
 	w.broker.gone = w.isGone
 	w.broker.arrived = w.hasArrived
@@ -309,8 +327,10 @@ func (w *world) account() {
 	}
 	for _, queue := range slices.Sorted(maps.Keys(standing)) {
 		consumers := w.broker.queues[queue].consumers
-		adopted := w.wasAdopted[queue]
-		told := len(consumers) > 0 || adopted || w.hasKnownConflict() || w.retained[queue] || w.isTold(queue) && (w.abandoned[queue] || !w.named[queue])
+		// One that was kept since nobody knows whether it was adopted has been told of once.
+		adopted := w.wasAdopted[queue] || w.stored != nil && slices.Contains(w.stored.status.Adopted, "queue/"+queue)
+		found := w.isTold(queue) && (w.abandoned[queue] || !w.named[queue] || w.may.forgets)
+		told := len(consumers) > 0 || adopted || w.hasKnownConflict() || w.retained[queue] || found
 		if !told {
 			w.problemf("%d messages stand in %s (told: %t)", standing[queue], queue, w.isTold(queue))
 		}
@@ -456,7 +476,11 @@ func (w *world) publish() {
 		message.stubborn = 1
 	}
 	queues := w.broker.route(exchange, message)
-	strays := slices.Equal(queues, []string{"lost"})
+	if exchange == "async" && (w.may.exchange == v1alpha1.ExchangeFanout || w.may.shares && key == "mail" && w.oneIn(2)) {
+		w.publishToFamilies(message)
+		return
+	}
+	strays := slices.Equal(queues, []string{"lost"}) || w.may.unroutedMoves && w.isStray(exchange, message)
 	if w.led[key] && (len(queues) == 0 || strays) && !w.leaves() {
 		w.problemf("message %d by %q has no way (%v)", message.id, key, queues)
 		w.led[key] = false // once is enough
@@ -479,6 +503,12 @@ func (w *world) leaves() bool { return w.stored == nil || w.stored.deleting }
 
 // wants is true for a key that the spec has, or that is an application's.
 func (w *world) wants(key string) bool {
+	family, both := strings.CutSuffix(key, "|both")
+	if both {
+		return slices.ContainsFunc(w.stored.spec.Spec.Queues, func(q v1alpha1.Queue) bool {
+			return slices.Contains(q.BindingKeys, family) && (w.may.exchange == v1alpha1.ExchangeFanout || slices.Contains(q.BindingKeys, "both"))
+		})
+	}
 	return slices.ContainsFunc(w.stored.spec.Spec.Queues, func(q v1alpha1.Queue) bool {
 		return slices.Contains(q.BindingKeys, key) || w.bound[key] && slices.Contains(q.BindingKeys, "test")
 	})
@@ -586,7 +616,7 @@ func (w *world) compile(spec *v1alpha1.Transport) *compile.Result {
 	if known := w.compiled[spec]; known != nil {
 		return known
 	}
-	result, err := compile.Compile(spec, map[string]*v1alpha1.RetryPolicy{"policy": w.policy})
+	result, err := compile.Compile(w.asked(spec), map[string]*v1alpha1.RetryPolicy{"policy": w.policy})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -594,9 +624,21 @@ func (w *world) compile(spec *v1alpha1.Transport) *compile.Result {
 	return result
 }
 
-// publishConfig writes the ConfigMap of the workers, who read it at their own pace.
+// lives are the published configurations.
+func (w *world) lives() (all []compile.Config) {
+	for _, name := range slices.Sorted(maps.Keys(w.published)) {
+		all = append(all, *w.published[name])
+	}
+	return all
+}
+
+// publishConfig writes the ConfigMap of a worker group, whose pods read it at their own pace.
 func (w *world) publishConfig(config compile.Config) {
-	w.published = &config
+	if w.published == nil {
+		w.published = map[string]*compile.Config{}
+	}
+	group := config.Worker
+	w.published[group] = &config
 	var reads []string
 	for _, queue := range config.Queues {
 		for _, name := range append(queue.Holding(), queue.Quarantine) {
@@ -604,11 +646,16 @@ func (w *world) publishConfig(config compile.Config) {
 		}
 		reads = append(reads, fmt.Sprintf("%v/%s%s", queue.Consumed(), queue.Quarantine, map[bool]string{true: " (leaving)"}[queue.Leaving]))
 	}
-	w.tellf("    published: %s", strings.Join(reads, ", "))
-	if len(w.pods) == 0 {
-		w.pods = []*simulatedPod{{w: w, name: "pod a"}, {w: w, name: "pod b"}, {w: w, name: "quarantine pod", quarantine: true}}
+	w.tellf("    published for %s: %s", group, strings.Join(reads, ", "))
+	if !slices.ContainsFunc(w.pods, func(pod *simulatedPod) bool { return pod.group == group }) {
+		suffix := map[bool]string{true: "", false: " of " + group}[group == "default"]
+		w.pods = append(slices.Clip(w.pods), &simulatedPod{w: w, group: group, name: "pod a" + suffix}, &simulatedPod{w: w, group: group, name: "pod b" + suffix},
+			&simulatedPod{w: w, group: group, name: "quarantine pod" + suffix, quarantine: true})
 	}
 	for _, pod := range w.pods {
+		if pod.group != group {
+			continue
+		}
 		longest := 5
 		switch {
 		case w.may.silentPods && !w.quiet:
@@ -623,17 +670,19 @@ func (w *world) publishConfig(config compile.Config) {
 // follow is true where all workers are known to consume a queue that is migrated as they are to.
 func (w *world) follow(t *storedTransport) func(string, compile.Reading) bool {
 	return func(queue string, reads compile.Reading) bool {
+		for _, live := range w.lives() {
+			if !live.Follows(queue, reads) {
+				return false
+			}
+		}
 		if w.published == nil {
 			return true
-		}
-		if !w.published.Follows(queue, reads) {
-			return false
 		}
 		if w.may.silentPods {
 			return slices.ContainsFunc(t.status.Migrations, func(m v1alpha1.Migration) bool {
 				return m.Queue == queue && m.Since != nil && time.Since(m.Since.Time) >= topology.DefaultWaits().Grace
 			})
 		}
-		return !slices.ContainsFunc(w.pods, func(pod *simulatedPod) bool { return !pod.quarantine && pod.config != w.published })
+		return !slices.ContainsFunc(w.pods, func(pod *simulatedPod) bool { return !pod.quarantine && pod.config != w.published[pod.group] })
 	}
 }
