@@ -503,3 +503,28 @@ func written(diff topology.Difference) (all []v1alpha1.Migration) {
 	}
 	return all
 }
+
+// What was made in the place of a queue on its way out that a list lacked, or that an earlier status knew of, had no type, no mark and no way out.
+func TestAQueueThatMayBeOnItsWayOutIsNotMadeAsNobodyWantsIt(t *testing.T) {
+	for _, step := range []v1alpha1.MigrationStep{"", v1alpha1.MigrationPrepare, v1alpha1.MigrationDivert, v1alpha1.MigrationRestore, v1alpha1.MigrationCleanup} {
+		broker := emptyBroker()
+		broker.converge(desired(t, async()))
+		want := desired(t, async(func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].SingleActiveConsumer = new(true) }))
+		past := topology.Past{
+			Created: []string{createdExchange}, Retiring: []string{"test"},
+			Migrations: []v1alpha1.Migration{{Queue: "test", Standin: "test.migrating", Step: step}},
+		}
+		for range 3 {
+			diff := topology.DiffSince(want, broker.Observed, past)
+			for _, missing := range diff.Missing.Queues {
+				if missing.Type == "" || !missing.Durable {
+					t.Errorf("%s: it would make %+v", step, missing)
+				}
+			}
+			for _, step := range topology.Plan(diff) {
+				broker.apply(step)
+			}
+			delete(broker.Queues, "test")
+		}
+	}
+}

@@ -327,12 +327,18 @@ func (e *queueMigration) apply() {
 	e.swaps = slices.Concat(e.removes, e.creates, e.pairs)
 }
 
-// keepCurrent keeps the queue from being a conflict, unless it is somebody else's.
+// keepCurrent keeps the queue from being a conflict, unless it is somebody else's. One that is not listed, and may be there all the same, is not made: as
+// it is, nobody knows.
 func (e *queueMigration) keepCurrent() {
 	if e.hostile {
 		return
 	}
-	got := e.d.observed.Queues[e.Queue].Queue
+	state, exists := e.d.observed.Queues[e.Queue]
+	if !exists {
+		e.leave()
+		return
+	}
+	got := state.Queue
 	for i := range e.d.desired.Queues {
 		if queue := &e.d.desired.Queues[i]; queue.Name == e.Queue {
 			queue.Type, queue.Arguments = got.Type, got.Arguments
