@@ -21,6 +21,9 @@ const (
 	// idleTimeout is shorter than the 5 s after which common servers close an idle connection, for a POST that meets the
 	// closing one is lost: nobody can tell whether it was handled, and it costs an attempt.
 	idleTimeout = 4 * time.Second
+	// maxAhead is how much a server of HTTP/2 may send of each answer before it is read; net/http keeps all of it. There is no bound for all answers
+	// of a connection together: those that nobody reads at the moment, for they wait for others, must not hold up those others.
+	maxAhead = 16 << 10
 )
 
 // link is what requests have in common as long as the files do not change.
@@ -36,14 +39,14 @@ type dialer struct {
 	connections int
 	once        bool // each connection serves one request
 	idle        time.Duration
-	pings       http.HTTP2Config
+	http2       http.HTTP2Config
 }
 
 // newDialer returns one for a URL and the number of connections to keep open.
 func newDialer(target *url.URL, socket *string, connections int, pace pace) (*dialer, error) {
 	d := &dialer{
 		connections: max(1, connections), idle: pace.idle,
-		pings: http.HTTP2Config{SendPingTimeout: pace.silence, PingTimeout: pace.pong},
+		http2: http.HTTP2Config{SendPingTimeout: pace.silence, PingTimeout: pace.pong, MaxReceiveBufferPerStream: maxAhead},
 	}
 	if socket != nil {
 		d.socket = *socket
@@ -91,7 +94,7 @@ func (d *dialer) wire(target *url.URL) *wire {
 
 // transport returns a new one, without connections. roots are whom it trusts; nil stands for the system's own.
 func (d *dialer) transport(roots *x509.CertPool) *http.Transport {
-	pings := d.pings
+	settings := d.http2
 	return &http.Transport{
 		Proxy:                  http.ProxyURL(d.proxy),
 		DialContext:            d.dial,
@@ -106,6 +109,6 @@ func (d *dialer) transport(roots *x509.CertPool) *http.Transport {
 		ForceAttemptHTTP2:      true,
 		// One connection serves all attempts in HTTP/2. If what is at its end vanished without a word, they would all go there and
 		// time out until the system gives the connection up, which takes a quarter of an hour.
-		HTTP2: &pings,
+		HTTP2: &settings,
 	}
 }

@@ -2,6 +2,7 @@ package handler_test
 
 import (
 	"bytes"
+	"encoding/pem"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -59,4 +60,58 @@ func TestErrorPagesThatStallTakeLittleMemory(t *testing.T) {
 	if more := (large - small) / answers; more > 16<<10 {
 		t.Errorf("a page of 60 kB takes %d bytes more than one of 500", more)
 	}
+}
+
+// Of each answer of HTTP/2 net/http kept 4 MiB, while it was not read: 200 of 4 MB took 1,000 MiB of a worker of 256, and so did problems that wait
+// for others to be read.
+func TestAServerOfHTTP2SendsLittleThatIsNotRead(t *testing.T) {
+	t.Parallel()
+	const held, more, size = 64, 40, 1 << 20
+	var begun, sent atomic.Int64
+	end := make(chan struct{})
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusServiceUnavailable)
+		if begun.Add(1) <= held {
+			_, _ = w.Write(make([]byte, 10_000))
+			_ = http.NewResponseController(w).Flush()
+			<-end
+			return
+		}
+		for range size / 1024 {
+			n, err := w.Write(make([]byte, 1024))
+			if sent.Add(int64(n)); err != nil {
+				return
+			}
+		}
+	}))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	o := handler.Options{Concurrency: held + more}
+	o.Files = folder(t, map[string]string{"ca.crt": string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))})
+	h := open(t, handler.NewHTTP, v1alpha1.HTTPHandler{URL: server.URL, TLS: &v1alpha1.HTTPTLS{}}, o)
+	var calls sync.WaitGroup
+	call := func() {
+		calls.Go(func() {
+			if failure := h.Handle(t.Context(), handler.Request{ID: "m-1"}); failure == nil || failure.Status != http.StatusServiceUnavailable {
+				t.Errorf("got %+v", failure)
+			}
+		})
+	}
+	for n := range held {
+		call()
+		eventually(t, "an answer to have begun", func() bool { return int(begun.Load()) > n })
+	}
+	time.Sleep(200 * time.Millisecond) // in which these have been read as far as they were sent
+	for range more {
+		call()
+	}
+	eventually(t, "all answers to have begun", func() bool { return int(begun.Load()) == held+more })
+	time.Sleep(500 * time.Millisecond)
+	if each := sent.Load() / more; each > 64<<10 {
+		t.Errorf("a server could send %d bytes of each answer that nobody reads", each)
+	}
+	close(end)
+	calls.Wait()
 }
