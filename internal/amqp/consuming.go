@@ -277,7 +277,7 @@ func (s *consuming) take(from *stream, d *amqp091.Delivery) {
 	unread, unreadable := d.Headers[s.wire.mark]
 	leftOut, _ := unread.(int64)
 	loan := &Delivery{
-		Message: fromDelivery(d), Queue: s.queue, Unreadable: unreadable, LeftOut: max(leftOut, -leftOut), NoRoom: leftOut < 0,
+		Message: fromDelivery(d), Queue: s.queue, Unreadable: unreadable, LeftOut: max(0, leftOut, -leftOut), NoRoom: leftOut < 0,
 		tag: d.DeliveryTag, stream: from, session: s, received: from.stirred,
 	}
 	s.loans[loan.tag] = loan

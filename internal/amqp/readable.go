@@ -328,13 +328,20 @@ func (r *readable) takeOff(front []byte) {
 	}
 }
 
+// noBody stands for the size of a body that is left out where there is none: its headers may be large.
+const noBody = math.MinInt64
+
 // leaveOut passes on a content header without properties but the mark, with the size of the body that is left out: a positive number
-// where it is too large, and a negative one where there is no room for it now.
+// where it is too large, and a negative one where there is no room for it now, noBody where it has none.
 func (r *readable) leaveOut(front []byte, size, sign int) error {
 	body := sizeOfBody(front)
 	r.unread[[2]byte(front[1:3])] = body
-	entry := append([]byte{byte(len(r.mark))}, r.mark+"l"...)                     //nolint:gosec // a short name
-	entry = binary.BigEndian.AppendUint64(entry, uint64(int64(body)*int64(sign))) //nolint:gosec // two's complement is what is meant
+	told := int64(body) * int64(sign) //nolint:gosec // no body is as large as that
+	if body == 0 {
+		told = noBody
+	}
+	entry := append([]byte{byte(len(r.mark))}, r.mark+"l"...)  //nolint:gosec // a short name
+	entry = binary.BigEndian.AppendUint64(entry, uint64(told)) //nolint:gosec // two's complement is what is meant
 	frame := append([]byte(nil), front[:frameHead+propertyFlags]...)
 	clear(frame[frameHead+bodySize:])
 	frame = binary.BigEndian.AppendUint16(frame, flagHeaders)
