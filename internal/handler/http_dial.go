@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"time"
 )
@@ -67,6 +68,65 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, address) //nolint:wrapcheck // it tells all
 }
 
+// untilKey is the key of a context for the time at which an attempt ends.
+type untilKey struct{}
+
+// dialing is the context of a call for which a connection is made. net/http has the dial go on when the attempt is over, for which a server that
+// never completes it gets connections without end. It ends with the time of the attempt, and not with the attempt: one that has been given another
+// connection meanwhile leaves its own to others.
+func dialing(attempt context.Context) context.Context {
+	if until, ends := attempt.Deadline(); ends {
+		return context.WithValue(attempt, untilKey{}, until)
+	}
+	return attempt
+}
+
+// inTime returns a context for a part of such a dial, which may take dialTimeout at most.
+func inTime(ctx context.Context) (context.Context, context.CancelFunc) {
+	until := time.Now().Add(dialTimeout)
+	if end, ends := ctx.Value(untilKey{}).(time.Time); ends && end.Before(until) {
+		until = end
+	}
+	return context.WithDeadline(ctx, until)
+}
+
+// connect is dial for a transport.
+func (d *dialer) connect(ctx context.Context, network, address string) (net.Conn, error) {
+	ctx, cancel := inTime(ctx)
+	defer cancel()
+	return d.dial(ctx, network, address)
+}
+
+// secure makes a connection over TLS for a transport, with the handshake.
+func (d *dialer) secure(ctx context.Context, network, address string, config *tls.Config) (net.Conn, error) {
+	raw, err := d.connect(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	config = config.Clone()
+	config.NextProtos = []string{"h2", "http/1.1"}
+	if config.ServerName, _, err = net.SplitHostPort(address); err != nil {
+		_ = raw.Close()
+		return nil, err //nolint:wrapcheck // it tells all
+	}
+	if trace := httptrace.ContextClientTrace(ctx); trace != nil && trace.TLSHandshakeStart != nil {
+		trace.TLSHandshakeStart() // net/http tells of one of its own only after this
+	}
+	ctx, cancel := inTime(ctx)
+	defer cancel()
+	conn := tls.Client(raw, config)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		_ = raw.Close()
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = errHandshake
+		}
+		return nil, err //nolint:wrapcheck // as above
+	}
+	return conn, nil
+}
+
+var errHandshake = errors.New("the TLS handshake took too long")
+
 // kept is how many idle connections are kept.
 func (d *dialer) kept() int {
 	if d.once {
@@ -95,10 +155,14 @@ func (d *dialer) wire(target *url.URL) *wire {
 // transport returns a new one, without connections. roots are whom it trusts; nil stands for the system's own.
 func (d *dialer) transport(roots *x509.CertPool) *http.Transport {
 	settings := d.http2
+	trusting := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	return &http.Transport{
-		Proxy:                  http.ProxyURL(d.proxy),
-		DialContext:            d.dial,
-		TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		Proxy:       http.ProxyURL(d.proxy),
+		DialContext: d.connect,
+		DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) { // but by way of a proxy
+			return d.secure(ctx, network, address, trusting)
+		},
+		TLSClientConfig:        trusting.Clone(), // net/http changes it
 		TLSHandshakeTimeout:    dialTimeout,
 		DisableKeepAlives:      d.once,
 		MaxIdleConns:           d.connections,
