@@ -80,8 +80,13 @@ func newProgress(ctx context.Context) (context.Context, *progress) {
 			p.handshake.Store(false)
 			p.connected.Store(false)
 		},
-		TLSHandshakeStart:    func() { p.handshake.Store(true) },
-		GotConn:              func(httptrace.GotConnInfo) { p.connected.Store(true) },
+		TLSHandshakeStart: func() { p.handshake.Store(true) },
+		GotConn: func(info httptrace.GotConnInfo) {
+			p.connected.Store(true)
+			if c, counts := info.Conn.(*headed); counts {
+				c.begin()
+			}
+		},
 		WroteHeaders:         func() { p.written.Add(1) },
 		GotFirstResponseByte: func() { p.answered.Store(true) },
 	}), p

@@ -245,8 +245,8 @@ func (h *HTTP) readRefusal(ctx context.Context, from io.Reader, isProblem bool) 
 	return whole.Bytes(), err == nil, func() { h.problems.Release(1) }
 }
 
-// countHeaders is how many lines the headers take. Without TLS the wire counts them as it reads; net/http has a bound for their bytes
-// alone.
+// countHeaders is how many lines the headers take. In HTTP/1.1 they are counted as they are read, but by way of a proxy; net/http has a bound for
+// their bytes alone.
 func countHeaders(header http.Header) (n int) {
 	for _, values := range header {
 		n += len(values)

@@ -122,6 +122,9 @@ func (d *dialer) secure(ctx context.Context, network, address string, config *tl
 		}
 		return nil, err //nolint:wrapcheck // as above
 	}
+	if conn.ConnectionState().NegotiatedProtocol != "h2" {
+		return &headed{Conn: conn}, nil
+	}
 	return conn, nil
 }
 
