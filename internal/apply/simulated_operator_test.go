@@ -218,8 +218,9 @@ func (o *simulatedOperator) configure(result *compile.Result, report apply.Repor
 		}
 	}
 	for i := range result.Workers {
-		last, publishes := w.published[result.Workers[i].Worker], true
+		last := w.published[result.Workers[i].Worker]
 		var next compile.Config
+		var publishes bool
 		switch {
 		case keeps && last == nil:
 			continue

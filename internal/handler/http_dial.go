@@ -120,7 +120,7 @@ func (d *dialer) secure(ctx context.Context, network, address string, config *tl
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = errHandshake
 		}
-		return nil, err //nolint:wrapcheck // as above
+		return nil, err
 	}
 	if conn.ConnectionState().NegotiatedProtocol != "h2" {
 		return &headed{Conn: conn}, nil
