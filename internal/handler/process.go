@@ -180,7 +180,9 @@ func (p *Process) exchange(c *call, request *Request) ending {
 	for {
 		select {
 		case end := <-c.ended:
-			c.awaitRead(written)
+			if !c.awaitRead(written) {
+				p.abandon(c.ctx, c, q, id) // the watch has just been told that the time is over, and may be stopped before it comes to it
+			}
 			return end
 		case <-c.progress:
 			stop()

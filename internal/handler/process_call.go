@@ -90,14 +90,16 @@ func (c *call) extend(remaining time.Duration) {
 }
 
 // awaitRead waits until the process has read the frame of a call that has ended, as it may well do after its answer: until then the frame takes
-// memory that others must not have. A process that does not read in the time of the attempt is killed.
-func (c *call) awaitRead(written <-chan struct{}) {
+// memory that others must not have. It is false where that is not so at the end of the attempt's time.
+func (c *call) awaitRead(written <-chan struct{}) bool {
 	if written == nil {
-		return
+		return true
 	}
 	select {
 	case <-written:
+		return true
 	case <-c.ctx.Done():
+		return false
 	}
 }
 
