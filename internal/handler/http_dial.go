@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -22,6 +23,8 @@ const (
 	// idleTimeout is shorter than the 5 s after which common servers close an idle connection, for a POST that meets the
 	// closing one is lost: nobody can tell whether it was handled, and it costs an attempt.
 	idleTimeout = 4 * time.Second
+	// maxHandshake is how much a server may send in a handshake: 20 times what most send. Go would keep 256 KiB of certificates.
+	maxHandshake = 32 << 10
 	// maxAhead is how much a server of HTTP/2 may send of each answer before it is read; net/http keeps all of it. There is no bound for all answers
 	// of a connection together: those that nobody reads at the moment, for they wait for others, must not hold up those others.
 	maxAhead = 16 << 10
@@ -114,7 +117,8 @@ func (d *dialer) secure(ctx context.Context, network, address string, config *tl
 	}
 	ctx, cancel := inTime(ctx)
 	defer cancel()
-	conn := tls.Client(raw, config)
+	greeting := &handshake{Conn: raw, left: maxHandshake}
+	conn := tls.Client(greeting, config)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		_ = raw.Close()
 		if errors.Is(err, context.DeadlineExceeded) {
@@ -122,13 +126,34 @@ func (d *dialer) secure(ctx context.Context, network, address string, config *tl
 		}
 		return nil, err
 	}
+	greeting.left = math.MaxInt // nobody reads it yet
 	if conn.ConnectionState().NegotiatedProtocol != "h2" {
 		return &headed{Conn: conn}, nil
 	}
 	return conn, nil
 }
 
-var errHandshake = errors.New("the TLS handshake took too long")
+var (
+	errHandshake     = errors.New("the TLS handshake took too long")
+	errLongHandshake = errors.New("the server sends more than 32 KiB in the TLS handshake")
+)
+
+// handshake is a connection of which so much is read, in bytes.
+type handshake struct {
+	net.Conn
+
+	left int
+}
+
+// Read implements net.Conn.
+func (h *handshake) Read(p []byte) (int, error) {
+	if h.left <= 0 {
+		return 0, errLongHandshake
+	}
+	n, err := h.Conn.Read(p[:min(len(p), h.left)])
+	h.left -= n
+	return n, err //nolint:wrapcheck // a net.Conn gives the errors of its connection
+}
 
 // kept is how many idle connections are kept.
 func (d *dialer) kept() int {

@@ -14,6 +14,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/handler"
+	"redrive.dev/redrive/internal/retry"
 	"redrive.dev/redrive/internal/testcert"
 )
 
@@ -77,5 +78,28 @@ func TestLinesOfHeadersAreCountedForEachAnswer(t *testing.T) {
 	}
 	if n := connections.Load(); n != 1 {
 		t.Errorf("%d connections, want one that is kept", n)
+	}
+}
+
+// Go keeps 256 KiB of a server's certificates until their end comes: of 1,000 attempts at a time more than a worker of 256 MiB has.
+func TestAHandshakeOverTLSIsBounded(t *testing.T) {
+	t.Parallel()
+	record := func(data []byte) []byte {
+		return append([]byte{22, 3, 3, byte(len(data) >> 8), byte(len(data))}, data...)
+	}
+	hello := append([]byte{3, 3}, make([]byte, 32)...) // of TLS 1.2, with any random
+	hello = append(hello, 0, 0xc0, 0x2f, 0)            // no session, a suite of cipher, no compression
+	sent := record(append([]byte{2, 0, 0, byte(len(hello))}, hello...))
+	sent = append(sent, record(append([]byte{11, 3, 255, 255}, make([]byte, 10_000)...))...) // the first of 256 KiB of certificates
+	for range 10 {
+		sent = append(sent, record(make([]byte, 10_000))...)
+	}
+	h := post(t, "https://"+listen(t, func(c net.Conn) {
+		_, _ = c.Write(sent)
+		_, _ = io.Copy(io.Discard, c)
+	}))
+	got := attempt(t, h, 30*time.Second, "body")
+	if got == nil || got.Source != retry.SourceConnection || got.Class != handler.ClassTLS || !strings.Contains(got.Message, "32 KiB") {
+		t.Errorf("got %s", show(got))
 	}
 }
