@@ -25,7 +25,7 @@ func checkCarry(text string) error {
 }
 
 // carryOf reads what an answer wants to have back; nil where it says nothing. Servers refuse requests with long headers, so the bound
-// is that of the value as it stands there.
+// is that of the value as it stands there, and as it stands in the next request.
 func carryOf(value *string) (*string, error) {
 	if value == nil {
 		return nil, nil //nolint:nilnil // there is none
@@ -39,6 +39,9 @@ func carryOf(value *string) (*string, error) {
 	}
 	if err := checkCarry(text); err != nil {
 		return nil, err
+	}
+	if size := len(percentEncoded(text)); size > message.MaxCarry { // then the next request could not have it
+		return nil, fmt.Errorf("%s takes %d bytes when it is encoded, and may take %d", headerCarry, size, message.MaxCarry)
 	}
 	return &text, nil
 }

@@ -39,6 +39,7 @@ func TestHTTP_CarryOfAnAnswer(t *testing.T) {
 		"an empty text takes it back":              {[]string{""}, 500, "", new("")},
 		"the first of several":                     {[]string{"a", "b"}, 500, "", new("a")},
 		"the longest that is carried":              {[]string{strings.Repeat("x", 4096)}, 500, "", new(strings.Repeat("x", 4096))},
+		"one that is longer when it is encoded":    {[]string{strings.Repeat("é", 1000)}, 500, "MalformedResponse", nil},
 		"a longer one is no answer":                {[]string{strings.Repeat("x", 4097)}, 500, "MalformedResponse", nil},
 		"neither is a percent sign of no encoding": {[]string{"100%"}, 500, "MalformedResponse", nil},
 		"nor what is no UTF-8":                     {[]string{"%ff"}, 500, "MalformedResponse", nil},
