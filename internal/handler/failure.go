@@ -69,7 +69,8 @@ const mostWritten = 2
 // limit and pause.
 func newProgress(ctx context.Context) (context.Context, *progress) {
 	p := &progress{}
-	ctx, p.end = context.WithCancel(dialing(ctx))
+	ctx, p.end = context.WithCancel(ctx)
+	ctx = context.WithValue(ctx, attemptOf{}, ctx)
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GetConn: func(string) { // again, where the connection taken first was closed before a byte was written
 			if p.written.Load() >= mostWritten {

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"net"
@@ -384,8 +385,9 @@ func TestAnotherAttemptAfterALostRequestTakesANewConnection(t *testing.T) {
 
 // net/http has a dial go on when its attempt is over. A server that accepted connections and said nothing had 5,000 of them at a time from 100
 // attempts of 200 ms, and a worker of 256 MiB was killed.
-func TestHandshakesThatHangEndWithTheTimeOfTheirAttempts(t *testing.T) {
+func TestHandshakesThatHangAreNoMoreThanAttempts(t *testing.T) {
 	t.Parallel()
+	const attempts, times = 20, 6
 	var begun, standing atomic.Int64
 	address := listen(t, func(c net.Conn) {
 		begun.Add(1)
@@ -396,9 +398,9 @@ func TestHandshakesThatHangEndWithTheTimeOfTheirAttempts(t *testing.T) {
 	})
 	h := post(t, "https://"+address)
 	var calls sync.WaitGroup
-	for range 20 {
+	for range attempts {
 		calls.Go(func() {
-			for range 3 {
+			for range times {
 				if got := attempt(t, h, 100*time.Millisecond, "body"); got == nil || got.Source != retry.SourceTimeout {
 					t.Errorf("got %s", show(got))
 				}
@@ -406,9 +408,29 @@ func TestHandshakesThatHangEndWithTheTimeOfTheirAttempts(t *testing.T) {
 		})
 	}
 	calls.Wait()
-	for end := time.Now().Add(5 * time.Second); standing.Load() > 0; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Second); standing.Load() > 2*attempts; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d of %d connections stand after their attempts", standing.Load(), begun.Load())
+		}
+	}
+}
+
+// Each attempt is over before the handshake that it began. It serves another one.
+func TestAServerWhoseHandshakeTakesLongerThanAnAttemptIsReached(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
+	server.TLS = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		time.Sleep(400 * time.Millisecond)
+		return nil, nil //nolint:nilnil // the server's own
+	}}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	o := options()
+	o.Files = folder(t, map[string]string{"ca.crt": string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))})
+	h := open(t, handler.NewHTTP, v1alpha1.HTTPHandler{URL: server.URL, TLS: &v1alpha1.HTTPTLS{}}, o)
+	for end := time.Now().Add(30 * time.Second); attempt(t, h, 300*time.Millisecond, "body") != nil; {
+		if time.Now().After(end) {
+			t.Fatal("it is never reached")
 		}
 	}
 }

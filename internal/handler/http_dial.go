@@ -44,6 +44,8 @@ type dialer struct {
 	once        bool // each connection serves one request
 	idle        time.Duration
 	http2       http.HTTP2Config
+	// dials of its transports.
+	dials dials
 }
 
 // newDialer returns one for a URL and the number of connections to keep open.
@@ -52,6 +54,7 @@ func newDialer(target *url.URL, socket *string, connections int, pace pace) (*di
 		connections: max(1, connections), idle: pace.idle,
 		http2: http.HTTP2Config{SendPingTimeout: pace.silence, PingTimeout: pace.pong, MaxReceiveBufferPerStream: maxAhead},
 	}
+	d.dials.most = 2 * d.connections
 	if socket != nil {
 		d.socket = *socket
 		return d, nil // a proxy cannot reach into the pod
@@ -71,38 +74,18 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, address) //nolint:wrapcheck // it tells all
 }
 
-// untilKey is the key of a context for the time at which an attempt ends.
-type untilKey struct{}
-
-// dialing is the context of a call for which a connection is made. net/http has the dial go on when the attempt is over, for which a server that
-// never completes it gets connections without end. It ends with the time of the attempt, and not with the attempt: one that has been given another
-// connection meanwhile leaves its own to others.
-func dialing(attempt context.Context) context.Context {
-	if until, ends := attempt.Deadline(); ends {
-		return context.WithValue(attempt, untilKey{}, until)
-	}
-	return attempt
-}
-
-// inTime returns a context for a part of such a dial, which may take dialTimeout at most.
-func inTime(ctx context.Context) (context.Context, context.CancelFunc) {
-	until := time.Now().Add(dialTimeout)
-	if end, ends := ctx.Value(untilKey{}).(time.Time); ends && end.Before(until) {
-		until = end
-	}
-	return context.WithDeadline(ctx, until)
-}
-
 // connect is dial for a transport.
 func (d *dialer) connect(ctx context.Context, network, address string) (net.Conn, error) {
-	ctx, cancel := inTime(ctx)
-	defer cancel()
+	ctx, end := d.dials.begin(ctx)
+	defer end()
 	return d.dial(ctx, network, address)
 }
 
 // secure makes a connection over TLS for a transport, with the handshake.
 func (d *dialer) secure(ctx context.Context, network, address string, config *tls.Config) (net.Conn, error) {
-	raw, err := d.connect(ctx, network, address)
+	ctx, end := d.dials.begin(ctx)
+	defer end()
+	raw, err := d.dial(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +98,7 @@ func (d *dialer) secure(ctx context.Context, network, address string, config *tl
 	if trace := httptrace.ContextClientTrace(ctx); trace != nil && trace.TLSHandshakeStart != nil {
 		trace.TLSHandshakeStart() // net/http tells of one of its own only after this
 	}
-	ctx, cancel := inTime(ctx)
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	greeting := &handshake{Conn: raw, left: maxHandshake}
 	conn := tls.Client(greeting, config)
