@@ -232,7 +232,7 @@ func (w *tenants) fillers() {
 }
 
 func (w *tenants) labels() {
-	for i := range 200 {
+	for i := range inFull(200, 60) {
 		labels := map[string]string{workload.TransportLabel: "x"}
 		for j := range 10_000 {
 			labels[fmt.Sprintf("l%05d%s", j, strings.Repeat("x", 57))] = strings.Repeat("y", 60)
