@@ -15,9 +15,9 @@ const (
 	// SpareDeliveries are those of a message in a strictly ordered queue that may be neither retries nor crashes: the broker also
 	// counts sessions that ended while it waited for its attempt.
 	SpareDeliveries = 10
-	// brokersSpare is what the broker allows beyond that, so that it is the worker that gives a message up, with the reason on
-	// it.
-	brokersSpare = 1000
+	// BrokersSpare is what the broker allows beyond that, so that it is the worker that gives a message up, with the reason on
+	// it. A queue without order has a lower delivery limit than this, and one with order a higher one.
+	BrokersSpare = 1000
 )
 
 // IsStrict is true for a queue whose messages are handled one after the other.
@@ -79,7 +79,7 @@ func deliveries(t *v1alpha1.Transport, compiled map[string]*retry.Policy) map[st
 		for _, name := range policiesOf(t, queue) {
 			retries = max(retries, compiled[name].MostRetries())
 		}
-		needed[queue.Name] = retries + int64(maxCrashes(t)) + SpareDeliveries + brokersSpare
+		needed[queue.Name] = retries + int64(maxCrashes(t)) + SpareDeliveries + BrokersSpare
 	}
 	return needed
 }

@@ -320,16 +320,13 @@ func (d *differ) keepDeliveryLimits() {
 		queue := d.observed.Queues[name]
 		limit, limited := wholeNumber(want.Definition[keyDeliveryLimit])
 		before, _ := wholeNumber(d.observed.Policies[want.Name].Definition[keyDeliveryLimit])
-		ordered := isSingle(queue.Queue) || before > spareDeliveries
+		ordered := isSingle(queue.Queue) || before > compile.BrokersSpare
 		if ordered && limited && before > limit && RoleOf(queue.Queue) == RoleWork {
 			d.desired.Policies[i].Definition = maps.Clone(want.Definition)
 			d.desired.Policies[i].Definition[keyDeliveryLimit] = before
 		}
 	}
 }
-
-// spareDeliveries are fewer than a Strict queue allows for, beside its retries.
-const spareDeliveries = 1000
 
 // extraPolicies are those of the prefix that are not desired, and are needed by nothing that is there.
 func (d *differ) extraPolicies(desired map[string]bool) {
