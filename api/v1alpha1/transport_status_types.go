@@ -20,7 +20,7 @@ type BrokerIdentity struct {
 	// nodes are the names of the nodes of the cluster, as last read; empty where the operator's user may not read them.
 	// A cluster with imported definitions has the clusterID of the first cluster, and other nodes.
 	// +optional
-	// +listType=set
+	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=255
 	Nodes []string `json:"nodes,omitempty"`
@@ -196,14 +196,14 @@ type TransportStatus struct {
 	// created are the objects that this Transport created and that carry no owner mark: the exchange of the producers
 	// and classic queues. Redrive deletes only objects that are listed here or carry its mark.
 	// +optional
-	// +listType=set
+	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=512
 	// +kubebuilder:validation:items:MaxLength=300
 	Created []string `json:"created,omitempty"`
 
 	// adopted are objects of the spec that existed before. Redrive uses them and never deletes them.
 	// +optional
-	// +listType=set
+	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=512
 	// +kubebuilder:validation:items:MaxLength=300
 	Adopted []string `json:"adopted,omitempty"`

@@ -149,9 +149,10 @@ type Binding struct {
 	// +kubebuilder:validation:MaxLength=255
 	Exchange string `json:"exchange"`
 
-	// keys to bind with. RabbitMQ cannot list a binding of Redrive's with a ~ beside other characters.
+	// keys to bind with; one that is there twice binds once. RabbitMQ cannot list a binding of Redrive's with a ~ beside
+	// other characters.
 	// +required
-	// +listType=set
+	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=255
@@ -244,9 +245,9 @@ type Queue struct {
 	PreviousNames []string `json:"previousNames,omitempty"`
 
 	// bindingKeys bind the queue to the Transport's own exchange. Direct and Topic take any number; Fanout takes none and
-	// binds every queue.
+	// binds every queue. A key that is there twice binds once.
 	// +optional
-	// +listType=set
+	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=255
 	// +kubebuilder:validation:items:Pattern=`^(~|[^~]*)$`

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -134,6 +135,20 @@ func TestDesired(t *testing.T) {
 				t.Errorf("%q is in:\n%s", c.absent, all)
 			}
 		})
+	}
+}
+
+func TestAKeyThatIsThereTwiceBindsOnce(t *testing.T) {
+	want := desired(t, async(func(tr *v1alpha1.Transport) {
+		tr.Spec.Queues[1].BindingKeys = []string{"b", "a"}
+		tr.Spec.Queues[1].Bindings = []v1alpha1.Binding{{Exchange: "shop.events", Keys: []string{"d", "c"}}}
+	}))
+	twice := desired(t, async(func(tr *v1alpha1.Transport) {
+		tr.Spec.Queues[1].BindingKeys = []string{"b", "a", "b", "a"}
+		tr.Spec.Queues[1].Bindings = []v1alpha1.Binding{{Exchange: "shop.events", Keys: []string{"d", "d", "c"}}}
+	}))
+	if !reflect.DeepEqual(twice, want) {
+		t.Errorf("the bindings are\n%v, want\n%v", twice.Bindings, want.Bindings)
 	}
 }
 
