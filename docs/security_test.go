@@ -52,7 +52,7 @@ func granted(t *testing.T, files ...string) map[string]string {
 
 func TestThePageOfSecurityNamesTestsThatThereAre(t *testing.T) {
 	there := map[string]bool{}
-	for _, folder := range []string{"internal", "cmd", "controllers", "api"} {
+	for _, folder := range []string{"internal", "cmd", "controllers", "api", "handler"} {
 		err := filepath.WalkDir(filepath.Join(root, folder), func(path string, _ fs.DirEntry, err error) error {
 			if err == nil && strings.HasSuffix(path, "_test.go") {
 				for _, name := range in(t, strings.TrimPrefix(path, root+"/"), `(?m)^func (Test\w+)\(`) {

@@ -17,6 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+
+	"redrive.dev/redrive/internal/httpserver"
 )
 
 // maxScrapes is how many answers with metrics are made at a time.
@@ -28,7 +30,7 @@ func (s *settings) addMetrics(ctx context.Context, mgr manager.Manager) error {
 	if s.metricsAddress == off {
 		return nil
 	}
-	listener, err := listen(ctx, s.metricsAddress)
+	listener, err := httpserver.Listen(ctx, s.metricsAddress)
 	if err != nil {
 		return fmt.Errorf("--metrics-bind-address: %w", err)
 	}

@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 	certutil "k8s.io/client-go/util/cert"
 
-	"redrive.dev/redrive/internal/tenancy"
+	"redrive.dev/redrive/internal/httpserver"
 	"redrive.dev/redrive/internal/testcluster"
 	"redrive.dev/redrive/internal/testtransport"
 )
@@ -157,7 +157,6 @@ func TestMetricsCanBeOpen(t *testing.T) {
 	}
 }
 
-// writeCertificate puts a new certificate into a folder, the key last.
 // Whoever reached a port could open thousands of connections, with requests that do not end, until the operator had no memory left.
 func TestAPortHasSoManyConnectionsAtATime(t *testing.T) {
 	cluster := testcluster.Start(t)
@@ -170,7 +169,7 @@ func TestAPortHasSoManyConnectionsAtATime(t *testing.T) {
 				address = probes
 			}
 			var open []net.Conn
-			for range tenancy.MaxConnections + 1 {
+			for range httpserver.MaxConnections + 1 {
 				connection, err := net.Dial("tcp", address)
 				must(t, err)
 				defer func() { _ = connection.Close() }()
@@ -188,6 +187,7 @@ func TestAPortHasSoManyConnectionsAtATime(t *testing.T) {
 	}
 }
 
+// writeCertificate puts a new certificate into a folder, the key last.
 func writeCertificate(t *testing.T, folder string) {
 	t.Helper()
 	certificate, key, err := certutil.GenerateSelfSignedCertKey("metrics.example", nil, nil)

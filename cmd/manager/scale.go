@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"redrive.dev/redrive/internal/autoscaling"
+	"redrive.dev/redrive/internal/httpserver"
 )
 
 // off turns an address off.
@@ -32,7 +33,7 @@ func (s *settings) scale(ctx context.Context) (autoscaling.Server, error) {
 	if s.scaleAddress == off {
 		return autoscaling.Server{}, nil
 	}
-	listener, err := listen(ctx, s.scaleAddress)
+	listener, err := httpserver.Listen(ctx, s.scaleAddress)
 	if err != nil {
 		return autoscaling.Server{}, fmt.Errorf("--autoscaling-bind-address: %w", err)
 	}

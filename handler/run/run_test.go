@@ -1,7 +1,9 @@
 package run_test
 
 import (
+	"io"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +14,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"redrive.dev/redrive/internal/httpserver"
 	"redrive.dev/redrive/internal/testtransport"
 )
 
@@ -95,6 +98,26 @@ func TestAWorkerThatIsToldToStopsAtTheEndOfItsInput(t *testing.T) {
 	}
 	if stays.metrics() == "" {
 		t.Error("the other one ended as well")
+	}
+}
+
+// Any pod may reach the port, unless a NetworkPolicy says otherwise.
+func TestTheWorkersPortHasSoManyConnectionsAtATime(t *testing.T) {
+	p := newScene(t, 2, 10*time.Second).start(t, "team")
+	testtransport.Eventually(t, "the worker to run", func() bool { return p.metrics() != "" })
+	open := make([]net.Conn, 0, httpserver.MaxConnections+1)
+	for range cap(open) {
+		connection, err := net.Dial("tcp", p.address)
+		must(t, err)
+		defer func() { _ = connection.Close() }()
+		open = append(open, connection)
+	}
+	testtransport.Eventually(t, "the oldest to be closed", func() bool {
+		_, err := io.WriteString(open[0], "x")
+		return err != nil
+	})
+	if p.metrics() == "" {
+		t.Error("it does not answer beside them")
 	}
 }
 

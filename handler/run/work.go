@@ -16,6 +16,7 @@ import (
 	public "redrive.dev/redrive/handler"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/handler"
+	"redrive.dev/redrive/internal/httpserver"
 	"redrive.dev/redrive/internal/quarantine"
 	"redrive.dev/redrive/internal/tracing"
 	"redrive.dev/redrive/internal/version"
@@ -135,10 +136,14 @@ func (j *job) fail(err error) {
 
 // serve runs the worker until ctx ends or something fails, and all is settled.
 func (j *job) serve(ctx context.Context, w *worker.Worker) error {
-	server := &http.Server{Addr: j.options.Listen, Handler: w.Endpoints(j.registry), ReadHeaderTimeout: 10 * time.Second}
+	server := httpserver.New(w.Endpoints(j.registry))
 	defer func() { _ = server.Close() }()
 	j.begin(func() error {
-		if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		listener, err := httpserver.Listen(ctx, j.options.Listen)
+		if err == nil {
+			err = server.Serve(listener)
+		}
+		if !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("--listen: %w", err) // which names the address
 		}
 		return nil

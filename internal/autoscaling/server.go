@@ -11,6 +11,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"redrive.dev/redrive/internal/httpserver"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -22,13 +23,8 @@ type Server struct {
 	URL string
 }
 
-const (
-	// scaleTimeout bounds reading a question and writing an answer, and scaleShutdown how long the end waits for those under way.
-	scaleTimeout  = 10 * time.Second
-	scaleShutdown = 5 * time.Second
-	// maxRequestHeaders bounds the headers of a question.
-	maxRequestHeaders = 16 << 10
-)
+// scaleShutdown is how long the end waits for answers under way.
+const scaleShutdown = 5 * time.Second
 
 // Add has a manager answer KEDA, and export the same numbers. All managers answer, and the one that leads exports.
 func Add(mgr ctrl.Manager, options Server, meter *Meter, demands *Collector) error {
@@ -42,10 +38,7 @@ func Add(mgr ctrl.Manager, options Server, meter *Meter, demands *Collector) err
 	mux.Handle("GET "+workload.ScalePath("{namespace}", "{transport}", "{worker}"), meter)
 	err := mgr.Add(&manager.Server{
 		Name: "scale", Listener: options.Listener, ShutdownTimeout: new(scaleShutdown),
-		Server: &http.Server{
-			Handler: mux, ReadTimeout: scaleTimeout, ReadHeaderTimeout: scaleTimeout, WriteTimeout: scaleTimeout,
-			IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxRequestHeaders,
-		},
+		Server: httpserver.New(mux),
 	})
 	if err != nil {
 		return fmt.Errorf("add the server for KEDA: %w", err)

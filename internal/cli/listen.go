@@ -8,14 +8,15 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"redrive.dev/redrive/internal/httpserver"
 )
 
 const (
 	// defaultListen is for this machine alone. Port 9095 is that of a worker which somebody starts by hand beside a run.
 	defaultListen = "127.0.0.1:9096"
-	// headerTimeout bounds the time in which a client sends what it asks for, and lastAnswers that for answers that are under way at the end.
-	headerTimeout = 10 * time.Second
-	lastAnswers   = time.Second
+	// lastAnswers bounds the time for answers that are under way at the end.
+	lastAnswers = time.Second
 )
 
 // listenFlag says where run serves its endpoints.
@@ -31,7 +32,7 @@ func (f listenFlag) open(ctx context.Context, log *slog.Logger) (net.Listener, e
 	if f.address == "" {
 		return nil, nil //nolint:nilnil // there is nothing to listen on
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.address)
+	listener, err := httpserver.Listen(ctx, f.address)
 	switch {
 	case err == nil:
 		return listener, nil
@@ -48,7 +49,7 @@ func answer(listener net.Listener, handler http.Handler, log *slog.Logger) (stop
 	if listener == nil {
 		return func() {}
 	}
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)}
+	server := httpserver.New(handler)
 	log.Info("/metrics, /status and /healthz are served", "listen", listener.Addr())
 	go func() {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {

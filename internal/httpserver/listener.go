@@ -1,16 +1,25 @@
-package tenancy
+package httpserver
 
 import (
+	"context"
 	"net"
 	"sync"
 )
 
-// MaxConnections is how many connections a port of the operator has at a time, which any pod may reach: each takes up to 50 kB.
+// MaxConnections is how many connections a port has at a time: each takes up to 50 kB.
 const MaxConnections = 256
 
-// BoundConnections bounds how many connections a listener has at a time. A further one takes the place of the oldest of the address that has the most: whoever
-// opens many loses them to those who open few, such as the kubelet.
-func BoundConnections(listener net.Listener, all int) net.Listener {
+// Listen listens at a TCP address for up to MaxConnections connections at a time. A further one takes the place of the oldest of the address
+// that has the most: whoever opens many loses them to those who open few, such as the kubelet. An error names the address.
+func Listen(ctx context.Context, address string) (net.Listener, error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // it says all
+	}
+	return bounded(listener, MaxConnections), nil
+}
+
+func bounded(listener net.Listener, all int) *boundListener {
 	return &boundListener{Listener: listener, all: all, from: map[string][]*boundConn{}}
 }
 

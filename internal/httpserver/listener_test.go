@@ -1,4 +1,4 @@
-package tenancy
+package httpserver
 
 import (
 	"net"
@@ -34,7 +34,7 @@ func (l *callers) Accept() (net.Conn, error) {
 	return conn, nil
 }
 
-func TestBoundConnections_TakeThePlaceOfTheOldestOfWhoHasMost(t *testing.T) {
+func TestBoundListener_ConnectionsTakeThePlaceOfTheOldestOfWhoHasMost(t *testing.T) {
 	const all, flood = 4, 9
 	from := func(address string, port int) *caller {
 		return &caller{address: &net.TCPAddr{IP: net.ParseIP(address), Port: port}}
@@ -45,7 +45,7 @@ func TestBoundConnections_TakeThePlaceOfTheOldestOfWhoHasMost(t *testing.T) {
 	}
 	inner.next = append(inner.next, from("10.0.0.3", 1))
 	came := slices.Clone(inner.next)
-	listener := BoundConnections(inner, all).(*boundListener)
+	listener := bounded(inner, all)
 	var last net.Conn
 	for range came {
 		last, _ = listener.Accept()
