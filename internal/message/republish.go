@@ -302,14 +302,15 @@ func lastFailure(s State, final Final) retry.Failure {
 }
 
 // deadline returns the earlier of the message's deadline and its expiration, zero where there is neither. Decode has seen to the expiration
-// already, but for one of 0.
+// already, but for one of 0, which is for the broker: now, or not at all. A copy that is put back before its first attempt has no deadline
+// from that, or it would have expired uncalled.
 //
 // An expiration counts from publication. The timestamp stands for that, to the end of its second, while it can be true:
 // the broker does not deliver what has expired, so a timestamp by which the message would have is not that of its
 // publication, and the expiration then counts from now.
 func deadline(m Message, s State, now time.Time) time.Time {
 	expiration, ok := spanOf(m.Expiration)
-	if !ok {
+	if !ok || expiration == 0 && s.History.Attempts == 0 {
 		return s.Deadline
 	}
 	expires := now.Add(expiration)

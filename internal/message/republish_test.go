@@ -219,6 +219,7 @@ func TestAnExpirationBecomesADeadline(t *testing.T) {
 		want       time.Time
 	}{
 		"none gives none":                              {"", time.Time{}, time.Time{}, time.Time{}},
+		"zero is now":                                  {"0", time.Time{}, time.Time{}, noon},
 		"without a timestamp it counts from now":       {"5000", time.Time{}, time.Time{}, noon.Add(5 * time.Second)},
 		"with a timestamp it counts from its second":   {"5000", noon.Add(-2 * time.Second), time.Time{}, noon.Add(4 * time.Second)},
 		"a timestamp in the future is not that of now": {"5000", noon.Add(time.Hour), time.Time{}, noon.Add(5 * time.Second)},
@@ -228,7 +229,6 @@ func TestAnExpirationBecomesADeadline(t *testing.T) {
 		"an earlier deadline stays":         {"5000", time.Time{}, noon.Add(time.Second), noon.Add(time.Second)},
 		"a later deadline gives way":        {"5000", time.Time{}, noon.Add(time.Hour), noon.Add(5 * time.Second)},
 		"a deadline alone stays":            {"", time.Time{}, noon.Add(time.Hour), noon.Add(time.Hour)},
-		"zero is now":                       {"0", time.Time{}, time.Time{}, noon},
 		"a negative one is ignored":         {"-1", time.Time{}, time.Time{}, time.Time{}},
 		"one that is no number is ignored":  {"5s", time.Time{}, time.Time{}, time.Time{}},
 		"one of a thousand years is none":   {"31536000000000", time.Time{}, time.Time{}, time.Time{}},
@@ -238,7 +238,7 @@ func TestAnExpirationBecomesADeadline(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := Message{Expiration: c.expiration, Timestamp: c.timestamp}
-			got, err := Returned(m, State{Deadline: c.deadline}, "work", noon)
+			got, err := Returned(m, State{Deadline: c.deadline, History: retry.History{Attempts: 1}}, "work", noon)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -246,6 +246,20 @@ func TestAnExpirationBecomesADeadline(t *testing.T) {
 				t.Errorf("got deadline %v and expiration %q, want %v", deadline, got.Expiration, c.want)
 			}
 		})
+	}
+}
+
+// It asks for a consumer that is free, and had one: a limit, a shutdown or a handler that is not ready sent it back.
+func TestAnExpirationOfZeroExpiresNoCopyBeforeTheFirstAttempt(t *testing.T) {
+	t.Parallel()
+	for _, deadline := range []time.Time{{}, noon.Add(time.Hour)} {
+		got, err := Returned(Message{Expiration: "0"}, State{Deadline: deadline}, "work", noon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if its := Decode(got, "", noon).Deadline; !its.Equal(deadline) {
+			t.Errorf("got deadline %v, want %v", its, deadline)
+		}
 	}
 }
 
