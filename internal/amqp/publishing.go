@@ -47,11 +47,13 @@ type publishing struct {
 	window int
 	bytes  int
 	// next is the tag of the last publish, and told that of the last one that the library has told of.
-	next     uint64
-	told     uint64
-	byTag    map[uint64]*request
-	byMark   map[mark]*request
-	used     time.Time
+	next   uint64
+	told   uint64
+	byTag  map[uint64]*request
+	byMark map[mark]*request
+	used   time.Time
+	// heard is when the last of those was sent that the broker has confirmed or refused.
+	heard    time.Time
 	returns  chan amqp091.Return
 	confirms chan amqp091.Confirmation
 	closed   chan *amqp091.Error
@@ -132,13 +134,17 @@ func (c *publishing) run(ctx context.Context, first *request) error {
 
 // open gives messages to publish while there is room for them and for their confirms.
 func (c *publishing) open(taking bool) <-chan *request {
-	if !taking || len(c.byTag) >= c.window || c.bytes >= inFlightBytes || c.next-c.told >= unheard {
+	if !taking || c.full() {
 		return nil
 	}
 	if stalled, _ := c.outlet.stalled.get(); stalled {
 		return nil
 	}
 	return c.outlet.requests
+}
+
+func (c *publishing) full() bool {
+	return len(c.byTag) >= c.window || c.bytes >= inFlightBytes || c.next-c.told >= unheard
 }
 
 // publishAll publishes a message, and all others that wait to be, with as few writes as possible.
@@ -210,6 +216,9 @@ func (c *publishing) confirm(tag uint64, ack bool) {
 		}
 	}
 	r := c.byTag[tag]
+	if r != nil && r.sent.After(c.heard) {
+		c.heard = r.sent
+	}
 	switch {
 	case r == nil || c.doubt != nil:
 	case !ack:
@@ -246,31 +255,45 @@ func (c *publishing) look(now time.Time, retired bool) (over bool, err error) {
 	if c.session.blocked.Load() {
 		return false, nil
 	}
-	oldest, resumed := now, c.session.resumed.Load()
+	oldest, silent := now, now
 	for _, r := range c.byTag {
-		since := r.sent
-		if resumed != nil && since.Before(*resumed) {
-			since = *resumed
-		}
+		since := c.readSince(r)
 		if since.Before(oldest) {
 			oldest = since
+		}
+		if since.Before(silent) && (r.sent.After(c.heard) || c.full()) {
+			silent = since
 		}
 		if r.elsewhere && now.Sub(since) > overdueTime {
 			r.answer(fmt.Errorf("%w: %w", ErrUnconfirmed, ErrSilent))
 		}
 	}
-	silent := now.Sub(oldest)
-	if silent > stalledTime {
-		if is, _ := c.outlet.stalled.get(); !is {
-			c.outlet.note(oldest, ErrSilent)
-			c.outlet.stall(true)
-			c.outlet.warn("messages are held: the broker confirms nothing that is published to a destination", ErrSilent, "inFlight", len(c.byTag))
-		}
+	if now.Sub(silent) > stalledTime {
+		c.stall(silent)
 	}
-	if silent > recycleTime || retired && silent > overdueTime {
+	if waits := now.Sub(oldest); waits > recycleTime || retired && waits > overdueTime {
 		return true, ErrSilent
 	}
 	return false, nil
+}
+
+// readSince is from when on the broker could read a message.
+func (c *publishing) readSince(r *request) time.Time {
+	if resumed := c.session.resumed.Load(); resumed != nil && r.sent.Before(*resumed) {
+		return *resumed
+	}
+	return r.sent
+}
+
+// stall publishes nothing more to a destination that confirms nothing. One message that is not confirmed, while those behind it are, says nothing
+// of the destination, unless there is no room for more.
+func (c *publishing) stall(silent time.Time) {
+	if is, _ := c.outlet.stalled.get(); is {
+		return
+	}
+	c.outlet.note(silent, ErrSilent)
+	c.outlet.stall(true)
+	c.outlet.warn("messages are held: the broker confirms nothing that is published to a destination", ErrSilent, "inFlight", len(c.byTag))
 }
 
 // confirmed judges what the broker has confirmed, which the library holds back until all that was published before is too.
