@@ -106,14 +106,28 @@ func (run *transportRun) consumedQueues(owner string) []string {
 // not give a right on it. That a status says that it was made is no proof: a server of the team's may have had it written there.
 func (run *transportRun) unproved(owner string) func(queue string) bool {
 	names, untried := compile.NamesOf(run.transport), map[string]bool{}
-	for _, withheld := range run.report.Withheld {
-		work := withheld.Binding.Destination
+	for _, binding := range run.unmade() {
+		work := binding.Destination
 		_, there := run.observed.Queues[work]
-		if withheld.Binding.Source == names.Return() && (!there || !run.made(owner, work)) {
+		if binding.Source == names.Return() && (!there || !run.made(owner, work)) {
 			untried[work], untried[names.Quarantine(work)] = true, true
 		}
 	}
 	return func(queue string) bool { return untried[queue] }
+}
+
+// unmade are the bindings that the last run on the broker was to make and did not try: those that are withheld, and those that are left out because of
+// others, as all are that lead into a queue without a count.
+func (run *transportRun) unmade() (bindings []topology.Binding) {
+	for _, withheld := range run.report.Withheld {
+		bindings = append(bindings, withheld.Binding)
+	}
+	for _, step := range run.report.Skipped {
+		if step.Action == topology.ActionCreate && step.Binding != nil {
+			bindings = append(bindings, *step.Binding)
+		}
+	}
+	return bindings
 }
 
 // declared is nil where the Transport made the exchanges to which workers publish: so the team's login may declare them. Those that were there before, or

@@ -225,3 +225,33 @@ func TestDoubtfulDeletionsOpenNoExchangeOfOthers(t *testing.T) {
 		}
 	}
 }
+
+// As with a queue that may still be deleted: nothing is bound to one that has no count of its messages, so that nobody saw that the team's login may not do
+// so. Where its quarantine queue was left out as well, the administrator's login gave the right to consume a queue of another team.
+func TestAQueueOfOthersThatHasNoCountIsNotOpened(t *testing.T) {
+	t.Parallel()
+	w := administered(t)
+	w.operator.stop()
+	w.operator.young = time.Second
+	w.operator.start(t, testcluster.Start(t))
+	_, err := w.amqp.Channel().QueueDeclare("payroll", true, false, false, false, amqp091.Table{"x-queue-type": "quorum"})
+	must(t, err)
+	w.doubt("d", "payroll.quarantine")
+	w.proxy.uncounted.Store(new("payroll"))
+	transport := w.scoped()
+	transport.Name, transport.Spec.Exchange, transport.Spec.Prefix, transport.Spec.RetryPolicyRef = "thief", nil, new("b"), nil
+	transport.Spec.Broker.SecretRef.Name = "team"
+	transport.Spec.Queues = []v1alpha1.Queue{{Name: "b.work"}, {Name: "payroll", Adopt: new(true)}}
+	w.create(transport)
+	w.dropUsersOf(transport)
+	testtransport.EventuallyWithin(t, time.Minute, "a user, since the queue without a count is left out", func() bool {
+		w.rollOut()
+		w.get(transport)
+		return w.loggedInAs(transport) != ""
+	})
+	for _, right := range w.rightsOf(w.loggedInAs(transport)) {
+		if strings.Contains(right.Read, "payroll") || !strings.Contains(right.Read, "b\\.work") {
+			t.Errorf("the administrator's login gave the right to read %s, want that of b.work alone", right.Read)
+		}
+	}
+}
