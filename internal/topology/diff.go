@@ -496,7 +496,7 @@ func (d *differ) extraBindings() {
 			continue
 		}
 		wayBack := d.roles[binding.Source] == RoleReturn && d.lettingGo(binding.Destination)
-		needed := d.out.Lacks(binding) && !d.amongOthers(binding) || d.isNeeded(binding)
+		needed := (d.out.Lacks(binding) || d.standsIn(binding)) && !d.amongOthers(binding) || d.isNeeded(binding)
 		// A way back by the name of a queue that has its own would give each retry of that one to both, and the other one would never be empty.
 		doubles := d.roles[binding.Source] == RoleReturn && taken[wayIn{binding.Source, binding.RoutingKey}]
 		leaves := doubles || !d.retiring(binding.Destination) || d.halfLed[binding.Destination] && !isTrace(binding)
@@ -513,7 +513,7 @@ func (d *differ) extraBindings() {
 func (d *differ) deferDeletions() {
 	hold := func(queue string, homeless bool) {
 		if !homeless && !slices.ContainsFunc(d.bound.to(queue, nil), func(b Binding) bool {
-			return b.Arguments.Owner() == d.desired.Owner && d.out.Lacks(b)
+			return b.Arguments.Owner() == d.desired.Owner && (d.out.Lacks(b) || d.standsIn(b))
 		}) {
 			return
 		}
@@ -535,6 +535,13 @@ func (d *differ) deferDeletions() {
 	for _, queue := range d.out.Released {
 		hold(queue.Queue, false)
 	}
+}
+
+// standsIn is true for a binding of a bridge by which messages come whose own way is not there for sure: an exchange was broken off, and the spec has
+// changed since. Without it they would be unroutable until that way can be made.
+func (d *differ) standsIn(bridge Binding) bool {
+	way := wayIn{d.desired.ExchangeOf(RoleProducers), bridge.RoutingKey}
+	return d.roles[bridge.Source] == RoleAlternate && len(d.asked[way]) > 0 && !d.bound.anyFrom(way, func(b Binding) bool { return !d.mayGo(b) })
 }
 
 // amongOthers is true for a binding out of or into an object that another Transport claims. Where both made everything at

@@ -528,3 +528,69 @@ func TestAQueueThatMayBeOnItsWayOutIsNotMadeAsNobodyWantsIt(t *testing.T) {
 		}
 	}
 }
+
+// An operator that is killed between the removal of a way and the creation of the next leaves the bridge alone to lead what comes, for as long as the removal
+// may still be carried out. Where the spec no longer says which queue takes over from which, that went at once, and all messages of the key were dropped.
+func TestTheBridgeStaysWhileTheWayThatItStandsInForCannotBeMade(t *testing.T) {
+	named := func(name string, previous ...string) topology.Objects {
+		return desired(t, async(func(tr *v1alpha1.Transport) {
+			tr.Spec.Queues[1] = v1alpha1.Queue{Name: name, PreviousNames: previous, BindingKeys: []string{"test"}}
+		}))
+	}
+	for what, next := range map[string]topology.Objects{"back": named("test"), "to a third name": named("bills")} {
+		broker := emptyBroker()
+		broker.converge(named("test"))
+		broker.exchange("async", func(e *topology.ExchangeState) { e.Policy = "redrive.async:exchange" })
+		past := topology.Past{Created: []string{createdExchange}}
+		way := topology.Binding{Source: "async", Destination: "test", RoutingKey: "test", Arguments: topology.Arguments{topology.OwnerArgument: next.Owner}}
+		killed := false
+		for range 10 {
+			diff := topology.DiffSince(named("orders", "test"), broker.Observed, past)
+			for _, step := range topology.Plan(diff) {
+				broker.apply(step)
+				killed = step.Action == topology.ActionDelete && step.Ref() == (topology.Step{Binding: &way}).Ref()
+				if killed {
+					break
+				}
+			}
+			if past.Migrations = written(diff); killed {
+				break
+			}
+		}
+		leads := func() bool {
+			return slices.ContainsFunc(broker.Bindings, func(b topology.Binding) bool { return b.Source == "async.alternate" && b.RoutingKey == "test" })
+		}
+		if !killed || !leads() {
+			t.Fatalf("the way is not removed (%t), or nothing stands in for it: %v", killed, broker.Bindings)
+		}
+		past.Doubtful = map[string]time.Time{
+			"binding/" + way.Name(): time.Now(), "binding/" + (topology.Binding{Source: "async", Destination: "bills", RoutingKey: "test"}).Name(): time.Now(),
+		}
+		for range 3 {
+			diff := topology.DiffSince(next, broker.Observed, past)
+			for _, step := range topology.Plan(diff) {
+				broker.apply(step)
+			}
+			past.Migrations = written(diff)
+			for _, extra := range diff.ExtraQueues {
+				if !slices.Contains(diff.Deferred, extra.Name) && extra.Name == "test" {
+					t.Errorf("renamed %s: queue %s goes, with what leads into it", what, extra.Name)
+				}
+			}
+		}
+		if !leads() {
+			t.Errorf("renamed %s: what comes by the key is unroutable: %v", what, broker.Bindings)
+		}
+		past.Doubtful = nil
+		for range 3 {
+			diff := topology.DiffSince(next, broker.Observed, past)
+			for _, step := range topology.Plan(diff) {
+				broker.apply(step)
+			}
+			past.Migrations = written(diff)
+			if left := diff.Deferred; len(left) > 0 && diff.Empty() {
+				t.Errorf("renamed %s: %v stay for good", what, left)
+			}
+		}
+	}
+}
