@@ -22,6 +22,9 @@ const (
 	assumed = 16 << 20
 	// least is what a message is taken to have at least, for larger ones may follow.
 	least = 64 << 10
+	// largestShare, of which a whole has eight, is the most that is kept free for the largest message: else one of that size, in minutes, would have
+	// all queues go on with one message at a time.
+	largestShare, wholeShare = 3, 8
 )
 
 // Load is what a queue was found to do since the last look.
@@ -62,7 +65,8 @@ type Limits struct {
 //     of them does not need others get. Until something is known of them, all are taken to be busy.
 //   - A queue whose messages take a second or longer holds fewer beside those at the handler: other pods can begin with them.
 //   - What is on loan beyond the one of each queue has at most Limits.Bytes. Half of that is shared out, for a consumer that is
-//     replaced may hold as much again for a while. Messages are taken to be large until they are seen to be small.
+//     replaced may hold as much again for a while. Messages are taken to be large until they are seen to be small. Where some were much
+//     larger than the others, that half is to have room for one of them, but a quarter of it is shared out all the same.
 //
 // Changes are rare: nothing changes unless a busy queue gains or loses much by it, and not within seconds of the last change. But
 // what is too large shrinks at once, and a busy queue of which it is seen for the first time that its messages are small grows
@@ -109,11 +113,11 @@ func NewPrefetch() *Prefetch { return &Prefetch{known: map[string]*demand{}} }
 func (p *Prefetch) Next(loads map[string]Load, limits Limits, now time.Time) map[string]int {
 	looks := p.look(loads, limits, now)
 	divide(looks, limits)
-	fit(looks, limits.Bytes/2)
+	fit(looks, limits.Bytes)
 	due := now.Sub(p.changed) >= between && slices.ContainsFunc(looks, func(l *look) bool {
 		return l.busy && (l.grows() || l.shrinks() && !l.Fixed)
 	})
-	tooLarge := bytes(looks) > limits.Bytes
+	tooLarge := bytes(looks, limits.Bytes) > limits.Bytes
 	result := make(map[string]int, len(looks))
 	for _, l := range looks {
 		if l.next = l.Prefetch; l.Prefetch == 0 || l.changes(due, tooLarge) {
@@ -238,15 +242,10 @@ func whole(looks []*look, shares []float64, total int) {
 	}
 }
 
-// fit makes the targets smaller where their messages would have too many bytes.
-func fit(looks []*look, bytes int64) {
-	var excess int64
-	for _, l := range looks {
-		if l.target > 1 {
-			excess = max(excess, l.Largest-l.Size)
-		}
-	}
-	shares := fill(looks, float64(max(0, bytes-excess)), func(l *look) float64 {
+// fit makes the targets smaller where their messages would have more than half of so many bytes.
+func fit(looks []*look, limit int64) {
+	excess := excessOf(looks, limit, func(l *look) int { return l.target })
+	shares := fill(looks, float64(max(0, limit/2-excess)), func(l *look) float64 {
 		if l.target <= 1 {
 			return 0
 		}
@@ -259,16 +258,26 @@ func fit(looks []*look, bytes int64) {
 	}
 }
 
-// bytes is what the messages may have that the queues may hold now.
-func bytes(looks []*look) int64 {
-	var sum, excess int64
+// excessOf is by how much the largest message of the queues that hold several exceeds those around it, as far as that counts.
+func excessOf(looks []*look, limit int64, held func(*look) int) (excess int64) {
 	for _, l := range looks {
-		if l.Prefetch > 1 {
-			sum += int64(l.Prefetch) * l.Size
+		if held(l) > 1 {
 			excess = max(excess, l.Largest-l.Size)
 		}
 	}
-	return sum + excess
+	return min(excess, limit/wholeShare*largestShare)
+}
+
+// bytes is what the messages may have that the queues may hold now, where all may have so many.
+func bytes(looks []*look, limit int64) int64 {
+	held := func(l *look) int { return l.Prefetch }
+	sum := excessOf(looks, limit, held)
+	for _, l := range looks {
+		if held(l) > 1 {
+			sum += int64(l.Prefetch) * l.Size
+		}
+	}
+	return sum
 }
 
 // fill divides a total by the queues' weights, but gives to none more than it needs: max-min fairness, by filling up.

@@ -226,6 +226,21 @@ func TestMessagesThatTurnOutToBeLargeShrinkThePrefetchAtOnce(t *testing.T) {
 	}
 }
 
+// One message of an eighth of the memory, or more with its frame, left one of each queue for as long as it was remembered: 250 messages a second became 9.
+func TestALargeMessageAmongSmallOnesLeavesAllQueuesMoreThanOne(t *testing.T) {
+	for _, largest := range []int64{8 * mib, 31 * mib, 32 * mib, 96 * mib} {
+		b := newBench(Limits{Concurrency: 50, Loans: 100, Bytes: 64 * mib}, "a", "b")
+		b.after(3, "a", "b")
+		b.change("a", func(l *Load) { l.Largest = largest })
+		b.after(20, "a", "b")
+		for name, got := range b.prefetches() {
+			if got != 50 {
+				t.Errorf("queue %s may have %d after a message of %d MiB, want its half of 100", name, got, largest/mib)
+			}
+		}
+	}
+}
+
 // TestPrefetchChangesSeldomAndKeepsItsLimits draws what the queues do.
 func TestPrefetchChangesSeldomAndKeepsItsLimits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -245,7 +260,7 @@ func TestPrefetchChangesSeldomAndKeepsItsLimits(t *testing.T) {
 				looks = append(looks, &look{Load: l})
 				looks[len(looks)-1].measure()
 			}
-			before, held := bytes(looks), 0
+			before, held := bytes(looks, limits.Bytes), 0
 			next := p.Next(loads, limits, now)
 			for _, name := range slices.Sorted(maps.Keys(next)) { // in an order that a seed repeats
 				l, prefetch := loads[name], next[name]
