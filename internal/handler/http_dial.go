@@ -71,7 +71,11 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	if d.socket != "" {
 		network, address = "unix", d.socket
 	}
-	return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, address) //nolint:wrapcheck // it tells all
+	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, address)
+	if plain, ok := conn.(*net.TCPConn); ok {
+		return leaving{plain}, nil
+	}
+	return conn, err //nolint:wrapcheck // it tells all
 }
 
 // connect is dial for a transport.
