@@ -14,6 +14,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/outcome"
 )
 
 const (
@@ -99,7 +100,7 @@ func (r *TransportReconciler) compileNow(ctx context.Context, run *transportRun)
 	// More than are allowed take nothing.
 	if all := compile.Strategies(t, policies); all <= compile.MaxStrategies {
 		if err := run.weighed.TakeNow(ctx, perStrategy*all); err != nil {
-			return nil, waiting(v1alpha1.ReasonProgressing, costlyPause, fmt.Errorf("the policies of the Transport have %d strategies: %w", all, err))
+			return nil, outcome.Waiting(v1alpha1.ReasonProgressing, costlyPause, fmt.Errorf("the policies of the Transport have %d strategies: %w", all, err))
 		}
 	}
 	return r.compiled(t, policies)

@@ -18,6 +18,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/workload"
 )
@@ -138,7 +139,7 @@ func (r *TransportReconciler) readConfigMaps(ctx context.Context, run *transport
 			continue
 		}
 		if run.held.TakeNow(ctx, weightOf(configMap)) != nil {
-			return nil, waiting(waitReason(t), brokerpool.Spread(configMapsPause), errConfigMaps)
+			return nil, outcome.Waiting(waitReason(t), brokerpool.Spread(configMapsPause), errConfigMaps)
 		}
 		found[metadata.Name] = configMap
 	}

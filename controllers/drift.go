@@ -17,13 +17,13 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/topology"
 )
 
 const (
-	// eventRepaired tells of what was put right on the broker, eventBroker of every other change there.
-	eventRepaired = "Repaired"
-	eventBroker   = "TopologyUpdated"
+	// eventBroker tells of every change on the broker but repairs.
+	eventBroker = "TopologyUpdated"
 
 	// stallPatience is how long a lane must have shown expired messages until it counts as stalled: where many expire at
 	// once it takes the broker some seconds to move them.
@@ -136,7 +136,7 @@ func (r *TransportReconciler) reportSteps(ctx context.Context, run *transportRun
 		repairs, others = topology.Repairs(others)
 	}
 	if len(others) > 0 {
-		run.status.event(corev1.EventTypeNormal, eventBroker, stepsText(others))
+		run.status.Event(corev1.EventTypeNormal, eventBroker, stepsText(others))
 	}
 	if len(repairs) == 0 {
 		return
@@ -150,7 +150,7 @@ func (r *TransportReconciler) reportSteps(ctx context.Context, run *transportRun
 	}
 	note := repairText(repairs, lost)
 	first := repairs[0].Ref()
-	run.status.eventOnBroker(string(first.Kind), first.Name, eventRepaired, note)
+	run.status.EventOnBroker(string(first.Kind), first.Name, outcome.EventRepaired, note)
 	// Events of the same cause within minutes are put together, and only the first text stays.
 	ctrl.LoggerFrom(ctx).Info("restored objects on the broker that others had changed", "note", note)
 }
@@ -207,7 +207,7 @@ func (run *transportRun) warningTexts() []string {
 	ordered := slices.Clone(run.findings)
 	slices.SortStableFunc(ordered, func(a, b topology.Finding) int { return cmp.Compare(severity(a.Reason), severity(b.Reason)) })
 	if len(ordered) > 0 {
-		run.status.warning = ordered[0].Reason
+		run.status.Warning = ordered[0].Reason
 	}
 	var texts []string
 	ofReason := map[string]int{}

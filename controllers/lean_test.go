@@ -7,7 +7,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
@@ -46,19 +45,5 @@ func TestTheCacheKeepsOfAnObjectWhatIsRead(t *testing.T) {
 				t.Errorf("%T: %d bytes are kept: %.500s", object, len(text), text)
 			}
 		}
-	}
-}
-
-// A patch is of the metadata and the status, whatever becomes of the spec in memory.
-func TestNoSpecIsWritten(t *testing.T) {
-	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Name: "async", ResourceVersion: "1"}}
-	transport.Spec.Workers = []v1alpha1.Worker{{Name: "default"}}
-	s := ofTransport(transport, events.NewFakeRecorder(1))
-	if len(s.written.(*v1alpha1.Transport).Spec.Workers) > 0 {
-		t.Error("the spec is kept twice")
-	}
-	transport.Spec = v1alpha1.TransportSpec{}
-	if err := s.writeStatus(t.Context(), nil); err != nil {
-		t.Error(err)
 	}
 }

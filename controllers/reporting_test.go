@@ -14,6 +14,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -91,7 +92,7 @@ func TestTheWorstWarningComesFirstAndGivesTheReason(t *testing.T) {
 		return topology.Finding{Object: topology.Ref{Kind: topology.KindQueue, Name: name}, Reason: reason, Message: "m"}
 	}
 	transport := &v1alpha1.Transport{}
-	run := &transportRun{transport: transport, status: ofTransport(transport, events.NewFakeRecorder(1)), warnings: []string{"delays"}}
+	run := &transportRun{transport: transport, status: outcome.OfTransport(transport, nil, events.NewFakeRecorder(1)), warnings: []string{"delays"}}
 	findings := []topology.Finding{
 		finding("", "plain"), finding(v1alpha1.ReasonForeignBinding, "bound"), finding(v1alpha1.ReasonPolicyOverridden, "overridden"),
 		finding(v1alpha1.ReasonLaneStalled, "stalled"), finding(v1alpha1.ReasonConflictingBrokerPolicy, "harmed"), finding(v1alpha1.ReasonMessagesQuarantined, "quarantine"),
@@ -101,7 +102,7 @@ func TestTheWorstWarningComesFirstAndGivesTheReason(t *testing.T) {
 		findings = append(findings, finding(v1alpha1.ReasonDestinationFull, fmt.Sprintf("full-%02d", i)))
 	}
 	run.warn(findings)
-	run.status.summarise(nil, run.warningTexts())
+	run.status.Summarise(nil, run.warningTexts())
 	warning := transport.Status.Conditions[1]
 	if warning.Type != v1alpha1.DegradedCondition || warning.Reason != v1alpha1.ReasonLaneStalled {
 		t.Errorf("got %s %s", warning.Type, warning.Reason)

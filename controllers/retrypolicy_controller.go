@@ -19,6 +19,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/retry"
 )
 
@@ -78,8 +79,8 @@ func (r *RetryPolicyReconciler) Reconcile(ctx context.Context, req ctrl.Request)
 	if !policy.DeletionTimestamp.IsZero() {
 		return ctrl.Result{}, nil
 	}
-	s := ofPolicy(policy, r.Recorder)
-	defer func() { result, err = finish(ctx, r.Client, s, err, nil, 0) }()
+	s := outcome.OfPolicy(policy, r.Client, r.Recorder)
+	defer func() { result, err = outcome.Finish(ctx, s, err, nil, 0) }()
 
 	return ctrl.Result{}, runSteps(ctx, &policyRun{policy: policy},
 		r.countUsers,
@@ -106,7 +107,7 @@ func (r *RetryPolicyReconciler) resolve(ctx context.Context, run *policyRun) err
 		return err
 	}
 	if run.resolved, err = compile.Resolve(run.policy, policies); err != nil {
-		return stalled(v1alpha1.ReasonPolicyNotFound, err)
+		return outcome.Stalled(v1alpha1.ReasonPolicyNotFound, err)
 	}
 	return nil
 }
@@ -117,9 +118,9 @@ func (r *RetryPolicyReconciler) compile(_ context.Context, run *policyRun) error
 	var expression *retry.ExpressionError
 	switch {
 	case errors.As(err, &expression):
-		return stalled(v1alpha1.ReasonInvalidExpression, err)
+		return outcome.Stalled(v1alpha1.ReasonInvalidExpression, err)
 	case err != nil:
-		return stalled(v1alpha1.ReasonInvalid, err)
+		return outcome.Stalled(v1alpha1.ReasonInvalid, err)
 	}
 	run.policy.Status.Schedule = policy.Schedule()
 	return nil

@@ -33,6 +33,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/autoscaling"
 	"redrive.dev/redrive/internal/brokerpool"
+	"redrive.dev/redrive/internal/brokeruser"
 	"redrive.dev/redrive/internal/opmetrics"
 	"redrive.dev/redrive/internal/rollout"
 	"redrive.dev/redrive/internal/ssa"
@@ -106,16 +107,17 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}
 	options.Workers.Templates = workload.NewTemplates()
 	options.QuarantineStay = cmp.Or(options.QuarantineStay, quarantineStay)
-	options.RotateUsers = cmp.Or(options.RotateUsers, rotateUsers)
+	options.RotateUsers = cmp.Or(options.RotateUsers, brokeruser.RotationInterval)
 	server, err := discovery.NewDiscoveryClientForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
 		return fmt.Errorf("make a client for the version of the cluster: %w", err)
 	}
 	age := min(brokerpool.SnapshotAge, options.PollInterval/2)
+	brokers := brokerpool.NewPool(age, options.Concurrency, options.DenyNetworks)
 	transports := &TransportReconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: tenancy.NewEventRecorder(mgr.GetEventRecorder("transport-controller")),
 		Options:      options,
-		brokers:      brokerpool.NewPool(age, options.Concurrency, options.DenyNetworks),
+		brokers:      brokers,
 		admission:    tenancy.NewAdmission(maxOfNamespace, maxSteadyOfNamespace),
 		processors:   tenancy.NewProcessors(),
 		pollSchedule: brokerpool.NewPollSchedule(),
@@ -136,7 +138,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		sidecars: &sidecarSupport{server: server},
 		keda:     autoscaling.NewDiscovery(server, age),
 		scalers:  newScalers(),
-		grants:   newGrants(),
+		admins:   &brokeruser.Admins{Live: mgr.GetAPIReader(), Brokers: brokers, Secrets: options.BrokerAdmins},
+		users:    brokeruser.NewKeeper(mgr.GetClient(), mgr.GetAPIReader(), options.RotateUsers, options.Waits.Grace),
 		rollouts: rollout.NewLimiter(mgr.GetClient(), cmp.Or(options.MaxRollouts, rollout.DefaultLimit)),
 	}
 	meter := autoscaling.NewMeter(mgr.GetClient(), backlogSource{transports}, age)

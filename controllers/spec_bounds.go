@@ -6,6 +6,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/outcome"
 )
 
 // tooLarge is an annotation that stands on a Transport in the cache alone, in place of what is not kept of its spec: its value is the size of that. It
@@ -39,5 +40,5 @@ func (r *TransportReconciler) checkSize(_ context.Context, run *transportRun) er
 	if err != nil {
 		return nil //nolint:nilerr // it is not there
 	}
-	return stalled(v1alpha1.ReasonInvalid, compile.TooLarge(size))
+	return outcome.Stalled(v1alpha1.ReasonInvalid, compile.TooLarge(size))
 }

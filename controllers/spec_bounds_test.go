@@ -11,6 +11,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -57,7 +58,7 @@ func TestTheCacheKeepsAPartOfASpecThatIsTooLarge(t *testing.T) {
 			}
 			continue
 		}
-		if err == nil || interpret(err).outcome != outcomeStalled || !strings.HasPrefix(err.Error(), "spec: takes ") {
+		if err == nil || outcome.Interpret(err).Kind != outcome.KindStalled || !strings.HasPrefix(err.Error(), "spec: takes ") {
 			t.Errorf("%d keys: %v", keys, err)
 		}
 		s := kept.Spec

@@ -59,7 +59,7 @@ func withRefs(refs, more []string) []string {
 // they had been.
 func reportAdoption(run *transportRun) {
 	if len(run.report.Spared) > 0 {
-		run.status.eventOnceWritten(corev1.EventTypeWarning, eventKept, listed(run.report.Spared, findingText))
+		run.status.EventOnceWritten(corev1.EventTypeWarning, eventKept, listed(run.report.Spared, findingText))
 	}
 	var texts []string
 	for _, ref := range run.report.Adopted {
@@ -68,7 +68,7 @@ func reportAdoption(run *transportRun) {
 		}
 	}
 	if len(texts) > 0 {
-		run.status.eventOnceWritten(corev1.EventTypeNormal, eventAdopted, joined(texts)+": adopted unchanged, and never deleted")
+		run.status.EventOnceWritten(corev1.EventTypeNormal, eventAdopted, joined(texts)+": adopted unchanged, and never deleted")
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/autoscaling"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/ssa"
 	"redrive.dev/redrive/internal/workload"
 )
@@ -119,7 +120,7 @@ func (r *TransportReconciler) listScalers(ctx context.Context, run *transportRun
 	err := r.Live.List(ctx, list, client.InNamespace(t.Namespace), client.MatchingLabels(workload.TransportLabels(t)))
 	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
 		r.keda.Doubt()
-		return waiting(v1alpha1.ReasonProgressing, untilScalerGoes, fmt.Errorf("the cluster no longer serves the kind %s", kind.Kind))
+		return outcome.Waiting(v1alpha1.ReasonProgressing, untilScalerGoes, fmt.Errorf("the cluster no longer serves the kind %s", kind.Kind))
 	}
 	if err != nil {
 		return fmt.Errorf("list the objects of kind %s: %w", kind.Kind, err)
@@ -193,13 +194,13 @@ func (r *TransportReconciler) freeFrom(
 			return false, err
 		}
 		if len(object.GetFinalizers()) > 0 {
-			run.partly(waiting(v1alpha1.ReasonProgressing, untilScalerGoes,
+			run.partly(outcome.Waiting(v1alpha1.ReasonProgressing, untilScalerGoes,
 				fmt.Errorf("worker %q: %s %s is being deleted, waiting for its finalizers", worker.Name, kind.Kind, name)))
 			return false, nil
 		}
 	}
 	if other := run.scaled.other(name); other != nil && keep == workload.AutoscalerKind() {
-		run.partly(waiting(v1alpha1.ReasonProgressing, untilScalerGoes,
+		run.partly(outcome.Waiting(v1alpha1.ReasonProgressing, untilScalerGoes,
 			fmt.Errorf("worker %q: %s %s already scales it and is not managed by Redrive: delete it first", worker.Name, other.GetKind(), other.GetName())))
 		return false, nil
 	}
@@ -235,7 +236,7 @@ func (r *TransportReconciler) applyScaler(ctx context.Context, run *transportRun
 	switch {
 	case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
 		r.keda.Doubt()
-		run.partly(waiting(v1alpha1.ReasonProgressing, untilScalerGoes, err))
+		run.partly(outcome.Waiting(v1alpha1.ReasonProgressing, untilScalerGoes, err))
 		return nil
 	case apierrors.IsForbidden(err):
 		return &refusal{err} // mostly by a webhook of KEDA's, because something else scales the Deployment already
@@ -284,7 +285,7 @@ func (r *TransportReconciler) setReplicas(ctx context.Context, run *transportRun
 	form := workload.ReplicasForm(live, n)
 	err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(form), client.FieldOwner(ssa.ReplicasOwner), client.ForceOwnership)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return waiting(v1alpha1.ReasonProgressing, againAfterConflict, errors.New("its Deployment has changed since it was read"))
+		return outcome.Waiting(v1alpha1.ReasonProgressing, outcome.RetryAfterConflict, errors.New("its Deployment has changed since it was read"))
 	}
 	if err != nil {
 		return fmt.Errorf("set the replicas of Deployment %s: %w", live.Name, err)

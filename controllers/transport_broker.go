@@ -15,6 +15,7 @@ import (
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/topology"
 	"redrive.dev/redrive/internal/workload"
 )
@@ -30,7 +31,7 @@ func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportR
 	}
 	desired, err := topology.Desired(t, needs, r.owner(t))
 	if err != nil {
-		return stalled(v1alpha1.ReasonInvalid, err)
+		return outcome.Stalled(v1alpha1.ReasonInvalid, err)
 	}
 	observed, prepared, err := r.prepare(ctx, run, desired)
 	if err != nil {
@@ -45,12 +46,12 @@ func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportR
 			// Until all is made nobody can tell what was never there from what somebody took away.
 			t.Status.TopologyHash = ""
 		}
-		if err := run.status.writeStatus(ctx, r.Client); err != nil {
+		if err := run.status.WriteStatus(ctx); err != nil {
 			return err
 		}
 	}
 	if !prepared.Difference.Empty() {
-		if err := r.current(ctx, t); err != nil {
+		if err := outcome.CheckCurrent(ctx, r.Live, t); err != nil {
 			return err
 		}
 	}
@@ -150,7 +151,7 @@ func (run *transportRun) weigh(ctx context.Context, lanes int) error {
 		}
 	}
 	if err := run.weighed.TakeNow(ctx, perWay*ways); err != nil {
-		return waiting(v1alpha1.ReasonProgressing, costlyPause, fmt.Errorf("the Transport takes %d queues and bindings: %w", ways, err))
+		return outcome.Waiting(v1alpha1.ReasonProgressing, costlyPause, fmt.Errorf("the Transport takes %d queues and bindings: %w", ways, err))
 	}
 	return nil
 }
@@ -193,7 +194,7 @@ func (r *TransportReconciler) reportTopology(ctx context.Context, run *transport
 	for _, lane := range run.compiled.LaneKeys() {
 		status.Lanes = append(status.Lanes, lane.Key)
 	}
-	run.due = sooner(run.due, report.RequeueAfter)
+	run.due = outcome.Sooner(run.due, report.RequeueAfter)
 	run.warn(r.drift.staying(name, slices.Concat(topology.Advice(run.transport), report.Warnings), time.Now()))
 	if len(report.Blocked) > 0 {
 		run.warnings = append(run.warnings, fmt.Sprintf(
@@ -210,17 +211,17 @@ func (r *TransportReconciler) reportTopology(ctx context.Context, run *transport
 func judge(run *transportRun) error {
 	report := run.report
 	if len(report.Conflicts) > 0 {
-		return stalled(v1alpha1.ReasonConflict, errors.New(listed(report.Conflicts, topology.Conflict.String)))
+		return outcome.Stalled(v1alpha1.ReasonConflict, errors.New(listed(report.Conflicts, topology.Conflict.String)))
 	}
 	if len(report.Failures) > 0 {
-		return transient(v1alpha1.ReasonBrokerRefused, errors.New(listed(report.Failures, failureText)))
+		return outcome.Transient(v1alpha1.ReasonBrokerRefused, errors.New(listed(report.Failures, failureText)))
 	}
 	if queue := run.unreachable(); queue != "" {
-		return waiting(v1alpha1.ReasonProgressing, report.RequeueAfter, fmt.Errorf("workers keep their configuration, because nothing leads into queue %s yet, "+
-			"where they would put what is delivered again: %s", queue, listed(report.Problems, findingText)))
+		return outcome.Waiting(v1alpha1.ReasonProgressing, report.RequeueAfter, fmt.Errorf("workers keep their configuration, because nothing leads into "+
+			"queue %s yet, where they would put what is delivered again: %s", queue, listed(report.Problems, findingText)))
 	}
 	if len(report.Problems) > 0 {
-		run.partly(waiting(v1alpha1.ReasonProgressing, 0, errors.New(listed(report.Problems, findingText))))
+		run.partly(outcome.Waiting(v1alpha1.ReasonProgressing, 0, errors.New(listed(report.Problems, findingText))))
 	}
 	if err := migrating(report, &run.transport.Status); err != nil {
 		run.partly(err)
@@ -256,10 +257,10 @@ func (r *TransportReconciler) writeDeletions(run *transportRun) func(context.Con
 		t := run.transport
 		before := t.ResourceVersion
 		t.Status.Deletions = deletions
-		if err := run.status.writeStatus(ctx, r.Client); err != nil || t.ResourceVersion != before {
+		if err := run.status.WriteStatus(ctx); err != nil || t.ResourceVersion != before {
 			return err
 		}
-		return r.current(ctx, t)
+		return outcome.CheckCurrent(ctx, r.Live, t)
 	}
 }
 
@@ -300,15 +301,15 @@ func brokerError(err error) error {
 	var young *apply.TooYoungError
 	switch {
 	case errors.As(err, &young):
-		return waiting(v1alpha1.ReasonProgressing, young.After, err)
+		return outcome.Waiting(v1alpha1.ReasonProgressing, young.After, err)
 	case errors.As(err, &moved):
-		return stalled(v1alpha1.ReasonBrokerChanged, fmt.Errorf(
+		return outcome.Stalled(v1alpha1.ReasonBrokerChanged, fmt.Errorf(
 			"%w; nothing was changed. Restore the Secret, or delete the Transport with deletionPolicy Retain and create it again", err))
 	case errors.Is(err, broker.ErrUnreachable):
-		return transient(v1alpha1.ReasonBrokerUnreachable, err)
+		return outcome.Transient(v1alpha1.ReasonBrokerUnreachable, err)
 	case errors.Is(err, broker.ErrUnauthorized), errors.Is(err, broker.ErrForbidden), errors.Is(err, broker.ErrNotFound),
 		errors.Is(err, broker.ErrRefused), errors.Is(err, broker.ErrConflict):
-		return transient(v1alpha1.ReasonBrokerRefused, err)
+		return outcome.Transient(v1alpha1.ReasonBrokerRefused, err)
 	default:
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/credentials"
+	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -105,7 +106,7 @@ func (r *TransportReconciler) connect(_ context.Context, run *transportRun) erro
 
 func (r *TransportReconciler) fromSecret(ctx context.Context, t *v1alpha1.Transport) (brokerSource, error) {
 	if t.Spec.Broker.SecretRef == nil {
-		return brokerSource{}, stalled(v1alpha1.ReasonInvalid, errors.New("spec.broker names neither a Secret nor a RabbitmqCluster"))
+		return brokerSource{}, outcome.Stalled(v1alpha1.ReasonInvalid, errors.New("spec.broker names neither a Secret nor a RabbitmqCluster"))
 	}
 	var source brokerSource
 	data, err := r.readSecret(ctx, &source, t.Namespace, t.Spec.Broker.SecretRef.Name, errNoBroker)
@@ -129,17 +130,17 @@ func (r *TransportReconciler) fromCluster(ctx context.Context, t *v1alpha1.Trans
 	err := r.Live.Get(ctx, types.NamespacedName{Namespace: t.Namespace, Name: name}, object)
 	switch {
 	case meta.IsNoMatchError(err):
-		return source, transient(v1alpha1.ReasonBrokerNotFound, newDisplayError(errNoBroker,
+		return source, outcome.Transient(v1alpha1.ReasonBrokerNotFound, newDisplayError(errNoBroker,
 			"spec.broker.clusterRef: this cluster knows no RabbitmqClusters: install the RabbitMQ Cluster Operator, or use secretRef"))
 	case apierrors.IsNotFound(err):
-		return source, transient(v1alpha1.ReasonBrokerNotFound, newDisplayError(errNoBroker,
+		return source, outcome.Transient(v1alpha1.ReasonBrokerNotFound, newDisplayError(errNoBroker,
 			"there is no RabbitmqCluster %q in namespace %q", name, t.Namespace))
 	case err != nil:
 		return source, fmt.Errorf("read RabbitmqCluster %s: %w", name, err)
 	}
 	cluster, err := credentials.FromCluster(object.Object)
 	if err != nil {
-		return source, transient(v1alpha1.ReasonBrokerNotFound, fmt.Errorf("RabbitmqCluster %q: %w", name, err))
+		return source, outcome.Transient(v1alpha1.ReasonBrokerNotFound, fmt.Errorf("RabbitmqCluster %q: %w", name, err))
 	}
 	err = r.readCluster(ctx, &source, t.Namespace, cluster)
 	return source, err
@@ -173,7 +174,7 @@ func (r *TransportReconciler) readSecret(ctx context.Context, source *brokerSour
 		if source.cluster != "" {
 			text += fmt.Sprintf(", which RabbitmqCluster %q names", source.cluster)
 		}
-		return nil, transient(v1alpha1.ReasonSecretNotFound, newDisplayError(means, "%s", text))
+		return nil, outcome.Transient(v1alpha1.ReasonSecretNotFound, newDisplayError(means, "%s", text))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read Secret %s: %w", name, err)
@@ -184,7 +185,7 @@ func (r *TransportReconciler) readSecret(ctx context.Context, source *brokerSour
 }
 
 func invalidSecret(source brokerSource, err error) error {
-	return stalled(v1alpha1.ReasonSecretInvalid, fmt.Errorf("the %s: %w", source, err))
+	return outcome.Stalled(v1alpha1.ReasonSecretInvalid, fmt.Errorf("the %s: %w", source, err))
 }
 
 // displayError is an error with a text of its own that is another one for errors.Is.
@@ -202,7 +203,7 @@ func newDisplayError(is error, format string, args ...any) error {
 
 // withSecretContext adds to the error of a certificate, of a login, or of a host that is not found, where that is from.
 func (run *transportRun) withSecretContext(err error) error {
-	var why *stepError
+	var why *outcome.StepError
 	if len(run.source.secrets) == 0 || !errors.As(err, &why) {
 		return err
 	}
@@ -211,10 +212,10 @@ func (run *transportRun) withSecretContext(err error) error {
 	host, unknown := errors.AsType[*net.DNSError](err)
 	switch {
 	case certificate, errors.Is(err, broker.ErrUnauthorized), errors.Is(err, broker.ErrForbidden):
-		told.err = fmt.Errorf("%w (the login and the certificates are those of %s)", why.err, run.source)
+		told.Err = fmt.Errorf("%w (the login and the certificates are those of %s)", why.Err, run.source)
 	case unknown && !strings.Contains(host.Name, "."):
-		told.err = fmt.Errorf("%w (the operator runs in another namespace: for a Service of this one, the host in %s has to be %s.%s)",
-			why.err, run.source, host.Name, run.transport.Namespace)
+		told.Err = fmt.Errorf("%w (the operator runs in another namespace: for a Service of this one, the host in %s has to be %s.%s)",
+			why.Err, run.source, host.Name, run.transport.Namespace)
 	default:
 		return err
 	}

@@ -18,6 +18,8 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/brokerpool"
+	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/testcert"
 )
 
@@ -164,7 +166,7 @@ func TestARabbitmqClusterThatLeadsNowhereSaysWhy(t *testing.T) {
 			if err == nil {
 				t.Fatal("it leads somewhere")
 			}
-			if why := interpret(err); why.reason != tt.reason || !strings.Contains(why.Error(), tt.part) || errors.Is(err, errNoBroker) != tt.gone {
+			if why := outcome.Interpret(err); why.Reason != tt.reason || !strings.Contains(why.Error(), tt.part) || errors.Is(err, errNoBroker) != tt.gone {
 				t.Errorf("got %v, want %s with %q", err, tt.reason, tt.part)
 			}
 		})
@@ -182,7 +184,7 @@ func TestASecretThatIsGoneLeavesNothingThatNamesTheBroker(t *testing.T) {
 	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "async"}}
 	transport.Spec.Broker.SecretRef = &v1alpha1.LocalReference{Name: "rabbitmq"}
 	_, err := (&TransportReconciler{Live: stored{}}).fromSecret(t.Context(), transport)
-	if !errors.Is(err, errNoBroker) || interpret(err).reason != v1alpha1.ReasonSecretNotFound {
+	if !errors.Is(err, errNoBroker) || outcome.Interpret(err).Reason != v1alpha1.ReasonSecretNotFound {
 		t.Errorf("got %v", err)
 	}
 	data := maps.Clone(defaultUser("5672"))
@@ -207,8 +209,19 @@ func TestAHostThatOnlyItsOwnNamespaceKnowsIsToldWithTheNameThatOthersKnow(t *tes
 		}
 		_, err = port.Queue(t.Context(), "test")
 		hint := `the host in Secret "rabbitmq" has to be ` + host + ".shop"
-		if got := run.withSecretContext(brokerError(err)); interpret(got).reason != v1alpha1.ReasonBrokerUnreachable || strings.Contains(got.Error(), hint) != told {
+		if got := run.withSecretContext(brokerError(err)); outcome.Interpret(got).Reason != v1alpha1.ReasonBrokerUnreachable || strings.Contains(got.Error(), hint) != told {
 			t.Errorf("got %v", got)
+		}
+	}
+}
+
+func TestALoginOfAnAdministratorInATeamsNamespaceIsAWarning(t *testing.T) {
+	own, admin := &brokerpool.View{}, &brokerpool.View{}
+	for _, its := range []*brokerpool.View{own, admin} {
+		run := &transportRun{port: own, admin: its, source: brokerSource{secrets: []string{"rabbitmq"}}}
+		run.warnOfAdmin()
+		if warned := strings.Contains(strings.Join(run.warnings, ""), `Secret "rabbitmq"`); warned != (its == own) {
+			t.Errorf("the warnings are %q", run.warnings)
 		}
 	}
 }

@@ -25,8 +25,10 @@ import (
 	"redrive.dev/redrive/internal/autoscaling"
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/brokerpool"
+	"redrive.dev/redrive/internal/brokeruser"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/opmetrics"
+	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/rollout"
 	"redrive.dev/redrive/internal/ssa"
 	"redrive.dev/redrive/internal/status"
@@ -69,14 +71,15 @@ type TransportReconciler struct {
 	sidecars *sidecarSupport
 	keda     *autoscaling.Discovery
 	scalers  *scalers
-	grants   *grants
+	users    *brokeruser.Keeper
+	admins   *brokeruser.Admins
 	rollouts *rollout.Limiter
 }
 
 // transportRun is the state of one reconcile of a Transport.
 type transportRun struct {
 	transport *v1alpha1.Transport
-	status    *statusPatcher
+	status    *outcome.Patcher
 	// asked is true where the user has changed the Transport since its workers were last brought to what it asks for.
 	asked bool
 	// live are the workers' objects as the cluster has them.
@@ -196,7 +199,7 @@ func (r *TransportReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 	case errors.Is(err, errNothingToDo):
 		return ctrl.Result{}, nil
 	case errors.Is(err, errBrokerChanged):
-		return ctrl.Result{RequeueAfter: againAfterConflict}, nil
+		return ctrl.Result{RequeueAfter: outcome.RetryAfterConflict}, nil
 	}
 	return result, err
 }
@@ -276,9 +279,9 @@ func (r *TransportReconciler) cancelWhenGone(ctx context.Context, uid types.UID,
 func (r *TransportReconciler) reconcileNow(ctx context.Context, run *transportRun) (ctrl.Result, error) {
 	name := client.ObjectKeyFromObject(run.transport)
 	err := run.withSecretContext(r.reconcileSteps(ctx, run))
-	soon := sooner(run.due, r.fastRequeue.next(name, len(run.live.rolling()) > 0, time.Now()))
-	next := sooner(soon, r.pollSchedule.Next(run.transport.Status.Broker, time.Now(), r.Options.PollInterval))
-	result, err := finish(ctx, r.Client, run.status, err, run.warningTexts(), next)
+	soon := outcome.Sooner(run.due, r.fastRequeue.next(name, len(run.live.rolling()) > 0, time.Now()))
+	next := outcome.Sooner(soon, r.pollSchedule.Next(run.transport.Status.Broker, time.Now(), r.Options.PollInterval))
+	result, err := outcome.Finish(ctx, run.status, err, run.warningTexts(), next)
 	r.countConditions(run)
 	return result, err
 }
@@ -310,7 +313,7 @@ func (r *TransportReconciler) reconcileSteps(ctx context.Context, run *transport
 
 // forget drops everything that is kept in memory about a deleted Transport.
 func (r *TransportReconciler) forget(name types.NamespacedName) {
-	r.brokers.Forget(name, adminOf(name))
+	r.brokers.Forget(name, brokeruser.ClientOf(name))
 	r.queueMetrics.Forget(name)
 	r.dropMetrics.Forget(name)
 	r.conditions.Forget(name)
@@ -330,7 +333,7 @@ func (r *TransportReconciler) forget(name types.NamespacedName) {
 // addFinalizer comes before anything is made that it has to clean up.
 func (r *TransportReconciler) addFinalizer(ctx context.Context, run *transportRun) error {
 	if controllerutil.AddFinalizer(run.transport, v1alpha1.Finalizer) {
-		return run.status.writeMeta(ctx, r.Client)
+		return run.status.WriteMeta(ctx)
 	}
 	return nil
 }
@@ -341,7 +344,7 @@ func (r *TransportReconciler) compile(ctx context.Context, run *transportRun) er
 	var err error
 	run.compiled, err = r.compileNow(ctx, run)
 	if refused, ok := errors.AsType[*compile.Error](err); ok {
-		return stalled(refused.Reason, err)
+		return outcome.Stalled(refused.Reason, err)
 	}
 	if err == nil {
 		if merged := run.compiled.Merged(); merged != "" {
@@ -373,12 +376,12 @@ func (run *transportRun) followReplicas() {
 // workers, so that what keeps these is told with it.
 func (r *TransportReconciler) complete(ctx context.Context, run *transportRun) error {
 	rolling := run.live.rolling()
-	why, known := errors.AsType[*stepError](run.incomplete)
+	why, known := errors.AsType[*outcome.StepError](run.incomplete)
 	switch {
 	case len(rolling) > 0 && run.incomplete == nil:
-		return waiting(v1alpha1.ReasonProgressing, 0, r.rolloutError(ctx, rolling))
-	case len(rolling) > 0 && known && why.reason == v1alpha1.ReasonMigrating:
-		return waiting(why.reason, why.after, fmt.Errorf("%w; %w", why.err, r.rolloutError(ctx, rolling)))
+		return outcome.Waiting(v1alpha1.ReasonProgressing, 0, r.rolloutError(ctx, rolling))
+	case len(rolling) > 0 && known && why.Reason == v1alpha1.ReasonMigrating:
+		return outcome.Waiting(why.Reason, why.After, fmt.Errorf("%w; %w", why.Err, r.rolloutError(ctx, rolling)))
 	default:
 		return run.incomplete
 	}

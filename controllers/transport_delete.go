@@ -20,6 +20,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -48,7 +49,7 @@ func (r *TransportReconciler) delete(ctx context.Context, run *transportRun) err
 		return run.endingErr
 	}
 	if run.ending != nil {
-		run.status.eventsOf = run.ending
+		run.status.EventsOf = run.ending
 		return r.release(ctx, run, "its namespace is being deleted")
 	}
 	err := runSteps(ctx, run, r.readWorkers, r.connect)
@@ -63,15 +64,15 @@ func (r *TransportReconciler) delete(ctx context.Context, run *transportRun) err
 
 // withDeletionAdvice adds to what keeps a deletion waiting for the broker how it can end without it.
 func withDeletionAdvice(err error) error {
-	var why *stepError
+	var why *outcome.StepError
 	if !errors.As(err, &why) {
 		return err
 	}
-	switch why.reason {
+	switch why.Reason {
 	case v1alpha1.ReasonBrokerUnreachable, v1alpha1.ReasonBrokerRefused, v1alpha1.ReasonBrokerNotFound,
 		v1alpha1.ReasonBrokerChanged, v1alpha1.ReasonSecretInvalid, v1alpha1.ReasonSecretNotFound:
 		told := *why
-		told.err = fmt.Errorf("%w; to delete the Transport without its broker, set spec.deletionPolicy to Retain", why.err)
+		told.Err = fmt.Errorf("%w; to delete the Transport without its broker, set spec.deletionPolicy to Retain", why.Err)
 		return &told
 	}
 	return err
@@ -112,7 +113,7 @@ func (r *TransportReconciler) release(ctx context.Context, run *transportRun, wh
 		note = fmt.Sprintf("the Transport %s/%s goes, because %s, and leaves %s; left %s",
 			run.transport.Namespace, run.transport.Name, why, users, leftText(run.transport))
 	}
-	run.status.event(corev1.EventTypeWarning, "Retained", note)
+	run.status.Event(corev1.EventTypeWarning, "Retained", note)
 	ctrl.LoggerFrom(ctx).Info("the Transport goes and its objects stay", "note", note)
 	return r.removeFinalizer(ctx, run)
 }
@@ -143,7 +144,7 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 	if err != nil {
 		return err
 	}
-	if err := r.current(ctx, t); err != nil {
+	if err := outcome.CheckCurrent(ctx, r.Live, t); err != nil {
 		return err
 	}
 	workersGone := len(run.live.all()) == 0 && len(pods) == 0
@@ -157,7 +158,7 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 	t.Status.Created, t.Status.Deletions = report.Created, report.Deletions
 	t.Status.Retiring = r.counts.Retiring(client.ObjectKeyFromObject(t), t.Status.Retiring, report.Retiring, time.Now())
 	if len(report.Steps) > 0 {
-		run.status.event(corev1.EventTypeNormal, "TopologyUpdated", stepsText(report.Steps))
+		run.status.Event(corev1.EventTypeNormal, "TopologyUpdated", stepsText(report.Steps))
 	}
 	if err != nil {
 		return brokerError(err)
@@ -205,7 +206,7 @@ func (r *TransportReconciler) stopWorkers(ctx context.Context, run *transportRun
 		text += fmt.Sprintf("; Deployment %s was orphaned and is left alone: delete it, or set spec.deletionPolicy to Retain",
 			joinedBy(", ", orphans))
 	}
-	return waiting(v1alpha1.ReasonDeleting, run.untilWorkersStop(), errors.New(text))
+	return outcome.Waiting(v1alpha1.ReasonDeleting, run.untilWorkersStop(), errors.New(text))
 }
 
 // orphans are the Deployments that were the Transport's and are nobody's any more, as after a deletion with
@@ -249,32 +250,32 @@ func (r *TransportReconciler) afterStage(ctx context.Context, run *transportRun,
 			return err
 		}
 		if len(report.Left) > 0 {
-			run.status.event(corev1.EventTypeNormal, "Retained", listed(report.Left, findingText))
+			run.status.Event(corev1.EventTypeNormal, "Retained", listed(report.Left, findingText))
 		}
 		return r.removeFinalizer(ctx, run)
 	case len(report.Failures) > 0:
-		return transient(v1alpha1.ReasonBrokerRefused, errors.New(listed(report.Failures, failureText)))
+		return outcome.Transient(v1alpha1.ReasonBrokerRefused, errors.New(listed(report.Failures, failureText)))
 	case len(report.Blocked) > 0:
-		return waiting(v1alpha1.ReasonDeletionBlocked, report.RequeueAfter, fmt.Errorf("queues hold messages: %s; %s, %s",
+		return outcome.Waiting(v1alpha1.ReasonDeletionBlocked, report.RequeueAfter, fmt.Errorf("queues hold messages: %s; %s, %s",
 			listed(holding(run.transport.Status.Retiring, report.Blocked), blockedText), run.remedy(report), deletionAdvice))
 	case len(report.Rebound) > 0:
-		return waiting(v1alpha1.ReasonDeleting, report.RequeueAfter, fmt.Errorf(
+		return outcome.Waiting(v1alpha1.ReasonDeleting, report.RequeueAfter, fmt.Errorf(
 			"queues were bound again by others: %s; ask their owner to stop that, %s", joinedBy(", ", report.Rebound), deletionAdvice))
 	case len(report.Uncounted) > 0:
-		return waiting(v1alpha1.ReasonDeleting, report.RequeueAfter, fmt.Errorf(
+		return outcome.Waiting(v1alpha1.ReasonDeleting, report.RequeueAfter, fmt.Errorf(
 			"the broker has not counted the messages in %s; if that stays, look whether its statistics are switched off or a node is down, %s",
 			joinedBy(", ", report.Uncounted), deletionAdvice))
 	case report.Awaited > 0:
 		return errAwaited(report.Awaited)
 	default:
-		return waiting(v1alpha1.ReasonDeleting, report.RequeueAfter, errors.New("objects are being removed from the broker"))
+		return outcome.Waiting(v1alpha1.ReasonDeleting, report.RequeueAfter, errors.New("objects are being removed from the broker"))
 	}
 }
 
 // errAwaited keeps a Transport whose objects may still be deleted by a request that had no answer: one that is made again with the same
 // queues would lose them.
 func errAwaited(left time.Duration) error {
-	return waiting(v1alpha1.ReasonDeleting, left, errors.New(
+	return outcome.Waiting(v1alpha1.ReasonDeleting, left, errors.New(
 		"a request to delete something on the broker had no answer, and may still be carried out: the Transport goes when it cannot any more"))
 }
 
@@ -296,11 +297,11 @@ const deletionAdvice = "or set spec.deletionPolicy to Retain to leave everything
 // removeFinalizer lets the API server delete the Transport.
 func (r *TransportReconciler) removeFinalizer(ctx context.Context, run *transportRun) error {
 	controllerutil.RemoveFinalizer(run.transport, v1alpha1.Finalizer)
-	if err := run.status.writeMeta(ctx, r.Client); client.IgnoreNotFound(err) != nil {
+	if err := run.status.WriteMeta(ctx); client.IgnoreNotFound(err) != nil {
 		return err
 	}
 	r.forget(client.ObjectKeyFromObject(run.transport))
-	return waiting(v1alpha1.ReasonDeleting, 0, errors.New("broker objects removed"))
+	return outcome.Waiting(v1alpha1.ReasonDeleting, 0, errors.New("broker objects removed"))
 }
 
 func queueNames(t *v1alpha1.Transport) []string {

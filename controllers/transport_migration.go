@@ -12,6 +12,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/topology"
 	"redrive.dev/redrive/internal/workerstatus"
 	"redrive.dev/redrive/internal/workload"
@@ -125,12 +126,12 @@ func reportMigrations(run *transportRun, migrations []v1alpha1.Migration, under 
 	before, now := names(status.Migrations), names(migrations)
 	for _, m := range under {
 		if !slices.Contains(before, m.Queue) && slices.Contains(now, m.Queue) {
-			run.status.eventOnceWritten(corev1.EventTypeNormal, eventMigrating, beginning(&m))
+			run.status.EventOnceWritten(corev1.EventTypeNormal, eventMigrating, beginning(&m))
 		}
 	}
 	for _, queue := range before {
 		if !slices.Contains(now, queue) {
-			run.status.eventOnceWritten(corev1.EventTypeNormal, eventMigrated, "queue "+queue+" is no longer migrated, and stands alone")
+			run.status.EventOnceWritten(corev1.EventTypeNormal, eventMigrated, "queue "+queue+" is no longer migrated, and stands alone")
 		}
 	}
 	for i := range migrations {
@@ -171,7 +172,7 @@ func migrating(report apply.Report, status *v1alpha1.TransportStatus) error {
 	if len(report.Migrations) == 0 {
 		return nil
 	}
-	return waiting(v1alpha1.ReasonMigrating, report.RequeueAfter, errors.New(
+	return outcome.Waiting(v1alpha1.ReasonMigrating, report.RequeueAfter, errors.New(
 		"queues are migrated to other arguments or names: "+listed(status.Migrations, migrationText)))
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/rollout"
 	"redrive.dev/redrive/internal/ssa"
 	"redrive.dev/redrive/internal/status"
@@ -82,7 +83,7 @@ func (r *TransportReconciler) orUncounted(run *transportRun, counts messageCount
 func (r *TransportReconciler) bestEffort(next step[*transportRun]) step[*transportRun] {
 	return func(ctx context.Context, run *transportRun) error {
 		err := next(ctx, run)
-		if err == nil || interpret(err).outcome != outcomeStalled && run.observed == nil {
+		if err == nil || outcome.Interpret(err).Kind != outcome.KindStalled && run.observed == nil {
 			return err // What is amiss with the broker or the API server is so for the rest too.
 		}
 		if left := r.keepReading(ctx, run); left != nil {

@@ -16,6 +16,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/brokerpool"
+	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/workload"
 )
@@ -114,7 +115,7 @@ func (r *TransportReconciler) load(ctx context.Context, name types.NamespacedNam
 	}
 	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
 	defer cancel()
-	run := &transportRun{transport: transport, status: ofTransport(transport, r.Recorder), asked: askedAnew(transport)}
+	run := &transportRun{transport: transport, status: outcome.OfTransport(transport, r.Client, r.Recorder), asked: askedAnew(transport)}
 	if deleted {
 		run.ending, run.endingErr = r.endingNamespace(ctx, run)
 	}
@@ -146,7 +147,7 @@ func (run *transportRun) changed() bool {
 
 // isSteady is true where the Transport was ready at its current generation at the last reconcile.
 func (run *transportRun) isSteady() bool {
-	ready := run.status.before
+	ready := run.status.Before
 	return ready != nil && ready.Status == metav1.ConditionTrue && !run.changed()
 }
 
@@ -193,9 +194,9 @@ func (r *TransportReconciler) reportQueued(ctx context.Context, run *transportRu
 	}
 	var warnings []string
 	if standing := meta.FindStatusCondition(run.transport.Status.Conditions, v1alpha1.DegradedCondition); standing != nil {
-		run.status.warning, warnings = standing.Reason, []string{standing.Message}
+		run.status.Warning, warnings = standing.Reason, []string{standing.Message}
 	}
-	_, err := finish(ctx, r.Client, run.status, waiting(reason, 0, why), warnings, 0)
+	_, err := outcome.Finish(ctx, run.status, outcome.Waiting(reason, 0, why), warnings, 0)
 	if !r.conditions.Knows(client.ObjectKeyFromObject(run.transport)) {
 		r.countConditions(run)
 	}

@@ -16,6 +16,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/status"
 	"redrive.dev/redrive/internal/topology"
 	"redrive.dev/redrive/internal/workerstatus"
@@ -47,10 +48,10 @@ func (r *TransportReconciler) askWorkers(ctx context.Context, run *transportRun)
 		}})
 	}
 	if last.HasNew(fastRequeueFor, now) { // one that stays is no reason to ask all the time
-		run.due = sooner(run.due, brokerpool.Spread(fastRequeueInterval))
+		run.due = outcome.Sooner(run.due, brokerpool.Spread(fastRequeueInterval))
 	}
-	run.status.afterPatch(func() {
-		run.status.tellTroubles(last.Told, told)
+	run.status.AfterPatch(func() {
+		tellTroubles(run.status, last.Told, told)
 		r.scraper.Told(name, told)
 	})
 	return nil
@@ -125,7 +126,7 @@ func saying(pods int64) string {
 }
 
 // tellTroubles sends an event for each reason with the troubles that began, and one with all that ended.
-func (s *statusPatcher) tellTroubles(before, now map[workerstatus.Problem]status.Damped) {
+func tellTroubles(s *outcome.Patcher, before, now map[workerstatus.Problem]status.Damped) {
 	began := map[string][]string{}
 	for _, one := range inOrder(now) {
 		if _, known := before[one]; !known {
@@ -133,7 +134,7 @@ func (s *statusPatcher) tellTroubles(before, now map[workerstatus.Problem]status
 		}
 	}
 	for _, reason := range slices.Sorted(maps.Keys(began)) {
-		s.event(corev1.EventTypeWarning, reason, joined(began[reason]))
+		s.Event(corev1.EventTypeWarning, reason, joined(began[reason]))
 	}
 	holds := map[workerstatus.Problem]bool{}
 	for one := range now {
@@ -146,7 +147,7 @@ func (s *statusPatcher) tellTroubles(before, now map[workerstatus.Problem]status
 		}
 	}
 	if len(ended) > 0 {
-		s.event(corev1.EventTypeNormal, eventRecovered, "no pod says any more: "+joined(ended))
+		s.Event(corev1.EventTypeNormal, eventRecovered, "no pod says any more: "+joined(ended))
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/autoscaling"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/rollout"
 	"redrive.dev/redrive/internal/ssa"
 	"redrive.dev/redrive/internal/workload"
@@ -80,7 +81,7 @@ func (r *TransportReconciler) applyWorkers(ctx context.Context, run *transportRu
 		switch {
 		case isRefusal(err):
 			refused = true
-			run.partly(stalled(v1alpha1.ReasonWorkloadInvalid, fmt.Errorf("worker %q: %w", worker.Name, err)))
+			run.partly(outcome.Stalled(v1alpha1.ReasonWorkloadInvalid, fmt.Errorf("worker %q: %w", worker.Name, err)))
 		case err != nil:
 			return fmt.Errorf("worker %q: %w", worker.Name, err)
 		}
@@ -146,7 +147,7 @@ func (r *TransportReconciler) applyDeployment(ctx context.Context, run *transpor
 func (r *TransportReconciler) applyObject(ctx context.Context, run *transportRun, desired, current, result client.Object) error {
 	err := r.write(ctx, run, desired, current, result)
 	if errors.Is(err, ssa.ErrFieldManagerConflict) || errors.Is(err, rollout.ErrQueued) {
-		run.partly(waiting(v1alpha1.ReasonProgressing, 0, err))
+		run.partly(outcome.Waiting(v1alpha1.ReasonProgressing, 0, err))
 		return nil
 	}
 	return err
@@ -212,13 +213,13 @@ func (r *TransportReconciler) write(ctx context.Context, run *transportRun, desi
 func (r *TransportReconciler) reportWrite(run *transportRun, object string, before, after client.Object) {
 	switch r.repairs.Wrote(client.ObjectKeyFromObject(run.transport), object, before, after, time.Now()) {
 	case ssa.Repair:
-		run.status.eventRestored(after, object+" was changed or deleted"+ssa.LastManager(before)+"; restored")
+		run.status.EventRestored(after, object+" was changed or deleted"+ssa.LastManager(before)+"; restored")
 	case ssa.Change:
 		reason := "Updated"
 		if before == nil {
 			reason = "Created"
 		}
-		run.status.eventAbout(after, reason, object)
+		run.status.EventAbout(after, reason, object)
 	case ssa.Nothing:
 	}
 }
@@ -264,7 +265,7 @@ func (r *TransportReconciler) remove(ctx context.Context, run *transportRun, kin
 	if err != nil {
 		return fmt.Errorf("delete %s %s: %w", kind, object.GetName(), err)
 	}
-	run.status.eventAbout(object, "Deleted", kind+" "+object.GetName())
+	run.status.EventAbout(object, "Deleted", kind+" "+object.GetName())
 	return nil
 }
 

@@ -69,11 +69,15 @@ func TestEveryReasonHasAnAnswer(t *testing.T) {
 	}
 }
 
-// Events of a new reason of Ready have the reason's name; all others stand in the controllers.
+// Events of a new reason of Ready have the reason's name; all others stand in the controllers and in what they use.
 func TestEveryEventIsOnThePageOfOperations(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join(root, "controllers", "*.go"))
-	if err != nil {
-		t.Fatal(err)
+	var files []string
+	for _, folder := range []string{"controllers", "internal/brokeruser", "internal/outcome"} {
+		found, err := filepath.Glob(filepath.Join(root, folder, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, found...)
 	}
 	reasons := map[string]bool{}
 	for _, file := range files {
@@ -81,14 +85,14 @@ func TestEveryEventIsOnThePageOfOperations(t *testing.T) {
 			continue
 		}
 		for _, pattern := range []string{
-			`\bevent[A-Z]\w* += "([A-Z]\w+)"`, `\.event(?:About|OnBroker)?\([^"\n]*"([A-Z]\w+)"`,
+			`\b[eE]vent[A-Z]\w* += "([A-Z]\w+)"`, `\.Event(?:About|OnBroker|OnceWritten)?\([^"\n]*"([A-Z]\w+)"`,
 		} {
 			for _, reason := range in(t, strings.TrimPrefix(file, root+"/"), pattern) {
 				reasons[reason] = true
 			}
 		}
 	}
-	if !reasons["Repaired"] || !reasons["Retained"] {
+	if !reasons["Repaired"] || !reasons["Retained"] || !reasons["BrokerUserCreated"] {
 		t.Errorf("found %v: the test does not read the controllers", sorted(reasons))
 	}
 	told := strings.Join(columns(read(t, operations), "Event"), " ")

@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"redrive.dev/redrive/api/v1alpha1"
-	"redrive.dev/redrive/controllers"
 	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/brokeruser"
 	"redrive.dev/redrive/internal/testbroker"
 	"redrive.dev/redrive/internal/testtransport"
 	"redrive.dev/redrive/internal/topology"
@@ -145,7 +145,7 @@ func TestWorkersGetAUserOfTheirOwnThatFollowsTheirQueues(t *testing.T) {
 	w := newWorld(t)
 	transport := w.scopedReady()
 	secret, names := w.userSecret(transport), topology.UserNames(transport, owner(t, w, transport))
-	if got := w.loggedInAs(transport); got != names[0] || w.mounted() != secret.Name || secret.Type != controllers.UserSecretType {
+	if got := w.loggedInAs(transport); got != names[0] || w.mounted() != secret.Name || secret.Type != brokeruser.SecretType {
 		t.Fatalf("the user is %q, and the pods mount %s of type %s", got, w.mounted(), secret.Type)
 	}
 	if _, is := secret.Data["management_uri"]; is || !metav1.IsControlledBy(secret, transport) || string(secret.Data["vhost"]) != w.vhost {

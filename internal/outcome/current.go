@@ -1,4 +1,4 @@
-package controllers
+package outcome
 
 import (
 	"context"
@@ -11,15 +11,15 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 )
 
-// current asks the API server itself whether the Transport still is what the cache says, before anything is changed on the
+// CheckCurrent asks the API server itself whether the Transport still is what the cache says, before anything is changed on the
 // broker. The cache of an operator that was stopped for a while, or that is cut off, may show a Transport that is being
 // deleted by now, or one of the same name that is gone: it would make again what another operator takes away, or take away
 // what another has made. The version is compared, and not only the generation, since the status holds how far queues are
 // on their way out.
-func (r *TransportReconciler) current(ctx context.Context, t *v1alpha1.Transport) error {
+func CheckCurrent(ctx context.Context, reader client.Reader, t *v1alpha1.Transport) error {
 	live := &metav1.PartialObjectMetadata{}
 	live.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("Transport"))
-	err := r.Live.Get(ctx, client.ObjectKeyFromObject(t), live)
+	err := reader.Get(ctx, client.ObjectKeyFromObject(t), live)
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("read the Transport again: %w", err)
 	}
@@ -30,5 +30,5 @@ func (r *TransportReconciler) current(ctx context.Context, t *v1alpha1.Transport
 	if !t.DeletionTimestamp.IsZero() {
 		reason = v1alpha1.ReasonDeleting
 	}
-	return waiting(reason, againAfterConflict, errors.New("the Transport has changed since it was read"))
+	return Waiting(reason, RetryAfterConflict, errors.New("the Transport has changed since it was read"))
 }

@@ -1,4 +1,4 @@
-package controllers
+package brokeruser
 
 import (
 	"hash/fnv"
@@ -8,12 +8,8 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 )
 
-const (
-	// rotateUsers is how old a password of a Transport's own user becomes where no flag says otherwise.
-	rotateUsers = 30 * 24 * time.Hour
-	// minPassword is how long the passwords are at least that the operator makes. What is shorter is not from it.
-	minPassword = 26
-)
+// minPassword is how long the passwords are at least that the operator makes. What is shorter is not from it.
+const minPassword = 26
 
 // rotation decides which of a Transport's two users comes next. All of it is in the status and the Secret, so that an operator that starts anew
 // goes on where another one ended.

@@ -1,4 +1,4 @@
-package controllers
+package brokeruser
 
 import (
 	"context"
@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/credentials"
 )
@@ -59,16 +58,16 @@ func TestUsersAreMadeByTheAdministratorOfTheSameManagementAPI(t *testing.T) {
 		want   string
 		fails  bool
 	}{
-		"no administrator is named":  {nil, "", "team", false},
+		"no administrator is named":  {nil, "", "", false},
 		"the same API":               {[]types.NamespacedName{name}, "", "admin", false},
-		"another path of it":         {[]types.NamespacedName{name}, "/mine", "team", false},
+		"another path of it":         {[]types.NamespacedName{name}, "/mine", "", false},
 		"a Secret that is not there": {[]types.NamespacedName{gone}, "", "", true},
 	} {
 		t.Run(what, func(t *testing.T) {
 			asked = ""
-			r := &TransportReconciler{
+			admins := &Admins{
 				Live:    secretsOf{name: {"host": "rabbitmq", "username": "u", "password": "p", "management_uri": withLogin("admin")}},
-				Options: Options{BrokerAdmins: tt.admins}, brokers: brokerpool.NewPool(time.Hour, 8, nil),
+				Brokers: brokerpool.NewPool(time.Hour, 8, nil), Secrets: tt.admins,
 			}
 			login, err := credentials.FromSecret(map[string][]byte{
 				"host": []byte("rabbitmq"), "username": []byte("u"), "password": []byte("p"), "management_uri": []byte(withLogin("team") + tt.path),
@@ -76,24 +75,18 @@ func TestUsersAreMadeByTheAdministratorOfTheSameManagementAPI(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			shared, err := r.brokers.Port(types.NamespacedName{Namespace: "shop", Name: "async"}, login, "shop")
-			if err != nil {
-				t.Fatal(err)
-			}
-			run := &transportRun{transport: &v1alpha1.Transport{}, source: brokerSource{login: login, secrets: []string{"rabbitmq"}}, port: shared.View("shop/async", 0)}
-			port, err := r.users(t.Context(), run)
+			port, err := admins.Port(t.Context(), types.NamespacedName{Namespace: "shop", Name: "async"}, login, nil)
 			if (err != nil) != tt.fails {
 				t.Fatalf("got %v", err)
 			}
 			if tt.fails {
 				return
 			}
-			_, _ = port.User(t.Context(), "x")
+			if port != nil {
+				_, _ = port.User(t.Context(), "x")
+			}
 			if asked != tt.want {
 				t.Errorf("%q asks for users, want %q", asked, tt.want)
-			}
-			if run.warnOfAdmin(); (len(run.warnings) > 0) != (tt.want == "team") {
-				t.Errorf("the warnings are %q", run.warnings)
 			}
 		})
 	}

@@ -1,4 +1,4 @@
-package controllers
+package brokeruser
 
 import (
 	"sync"
@@ -19,8 +19,6 @@ type grant struct {
 	rights topology.Rights
 	less   time.Time
 }
-
-func newGrants() *grants { return &grants{all: map[string]grant{}} }
 
 // waits is true where rights that were granted are more than is wanted, and are to stay for now. What somebody else granted is not.
 func (g *grants) waits(user string, found, wanted topology.Rights, queues []string, now time.Time, grace time.Duration) bool {

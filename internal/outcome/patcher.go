@@ -1,4 +1,4 @@
-package controllers
+package outcome
 
 import (
 	"cmp"
@@ -26,68 +26,73 @@ const (
 
 	// actionReconcile is what the operator did when an event came about.
 	actionReconcile = "Reconcile"
+	// EventRepaired tells of what the operator restored.
+	EventRepaired = "Repaired"
 )
 
-// statusPatcher is the resource of one reconcile: as it was read, and with the status that it gets.
-type statusPatcher struct {
+// Patcher is the resource of one reconcile: as it was read, and with the status that it gets.
+type Patcher struct {
 	object     client.Object
 	conditions *[]metav1.Condition
 	observed   *int64
 	// success is the message of a Ready that is true.
 	success string
-	// warning is the reason of Degraded; Other where it is empty.
-	warning  string
+	// Warning is the reason of Degraded; Other where it is empty.
+	Warning  string
 	recorder events.EventRecorder
+	client   client.Client
 
-	// eventsOf is what events are about instead of the object, where the object's namespace takes none any more.
-	eventsOf client.Object
+	// EventsOf is what events are about instead of the object, where the object's namespace takes none any more.
+	EventsOf client.Object
 
 	// news are what is to be done once the status is written: events mostly, which are true only then.
 	news []func()
 
 	// written is the object as the API server has it, without its spec.
 	written client.Object
-	// before is Ready as it was read; nil where there was none.
-	before *metav1.Condition
+	// Before is Ready as it was read; nil where there was none.
+	Before *metav1.Condition
 }
 
-func ofPolicy(p *v1alpha1.RetryPolicy, recorder events.EventRecorder) *statusPatcher {
-	return newStatusPatcher(&statusPatcher{
+// OfPolicy returns the Patcher of a RetryPolicy as it was read.
+func OfPolicy(p *v1alpha1.RetryPolicy, c client.Client, recorder events.EventRecorder) *Patcher {
+	return newPatcher(&Patcher{
 		object: p, conditions: &p.Status.Conditions, observed: &p.Status.ObservedGeneration,
-		success: "the policy is valid", recorder: recorder,
+		success: "the policy is valid", recorder: recorder, client: c,
 	})
 }
 
-func ofTransport(t *v1alpha1.Transport, recorder events.EventRecorder) *statusPatcher {
-	return newStatusPatcher(&statusPatcher{
+// OfTransport returns the Patcher of a Transport as it was read.
+func OfTransport(t *v1alpha1.Transport, c client.Client, recorder events.EventRecorder) *Patcher {
+	return newPatcher(&Patcher{
 		object: t, conditions: &t.Status.Conditions, observed: &t.Status.ObservedGeneration,
-		success: "the broker and the workers are as the spec asks", recorder: recorder,
+		success: "the broker and the workers are as the spec asks", recorder: recorder, client: c,
 	})
 }
 
-func newStatusPatcher(s *statusPatcher) *statusPatcher {
+func newPatcher(s *Patcher) *Patcher {
 	s.written = copyOf(withoutSpec(s.object))
 	if ready := meta.FindStatusCondition(*s.conditions, v1alpha1.ReadyCondition); ready != nil {
-		s.before = ready.DeepCopy()
+		s.Before = ready.DeepCopy()
 	}
 	return s
 }
 
-// summarise turns the error of the steps into conditions. Ready follows from the others.
-func (s *statusPatcher) summarise(outcome error, warnings []string) {
+// Summarise turns the error of the steps into conditions. Ready follows from the others.
+func (s *Patcher) Summarise(outcome error, warnings []string) {
 	*s.observed = s.object.GetGeneration()
 	ready := metav1.Condition{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonSucceeded, Message: s.success}
 	abnormal := map[string]metav1.Condition{}
 	if outcome != nil {
-		why := interpret(outcome)
-		ready = metav1.Condition{Status: metav1.ConditionFalse, Reason: why.reason, Message: status.Shorten(status.OneLine(why.Error()), maxMessage)}
+		why := Interpret(outcome)
+		ready = metav1.Condition{Status: metav1.ConditionFalse, Reason: why.Reason, Message: status.Shorten(status.OneLine(why.Error()), maxMessage)}
 		cause := ready
 		cause.Status = metav1.ConditionTrue
-		abnormal[why.outcome.condition()] = cause
+		abnormal[why.Kind.condition()] = cause
 	}
 	if len(warnings) > 0 {
 		abnormal[v1alpha1.DegradedCondition] = metav1.Condition{
-			Status: metav1.ConditionTrue, Reason: cmp.Or(s.warning, v1alpha1.ReasonOther),
+			Status: metav1.ConditionTrue, Reason: cmp.Or(s.Warning, v1alpha1.ReasonOther),
 			Message: status.Shorten(strings.Join(warnings, "; "), maxMessage),
 		}
 	}
@@ -101,28 +106,30 @@ func (s *statusPatcher) summarise(outcome error, warnings []string) {
 	}
 }
 
-func (s *statusPatcher) set(name string, condition metav1.Condition) {
+func (s *Patcher) set(name string, condition metav1.Condition) {
 	condition.Type = name
 	condition.ObservedGeneration = s.object.GetGeneration()
 	meta.SetStatusCondition(s.conditions, condition)
 }
 
-// writeStatus patches the status if it differs from what the API server has. It fails with a conflict where the copy that
+// WriteStatus patches the status if it differs from what the API server has. It fails with a conflict where the copy that
 // was read is outdated: status holds what must not be forgotten, such as which objects are ours.
-func (s *statusPatcher) writeStatus(ctx context.Context, c client.Client) error {
+func (s *Patcher) WriteStatus(ctx context.Context) error {
 	if equality.Semantic.DeepEqual(s.written, withoutSpec(s.object)) {
 		return nil
 	}
-	err := s.write(c, func(answer client.Object, patch client.Patch) error { return c.Status().Patch(ctx, answer, patch) })
+	err := s.write(func(answer client.Object, patch client.Patch) error {
+		return s.client.Status().Patch(ctx, answer, patch)
+	})
 	if err != nil {
 		return fmt.Errorf("write the status: %w", err)
 	}
 	return nil
 }
 
-// writeMeta patches the metadata, which the API server keeps apart from the status.
-func (s *statusPatcher) writeMeta(ctx context.Context, c client.Client) error {
-	err := s.write(c, func(answer client.Object, patch client.Patch) error { return c.Patch(ctx, answer, patch) })
+// WriteMeta patches the metadata, which the API server keeps apart from the status.
+func (s *Patcher) WriteMeta(ctx context.Context) error {
+	err := s.write(func(answer client.Object, patch client.Patch) error { return s.client.Patch(ctx, answer, patch) })
 	if err != nil {
 		return fmt.Errorf("write the finalizer: %w", err)
 	}
@@ -131,13 +138,13 @@ func (s *statusPatcher) writeMeta(ctx context.Context, c client.Client) error {
 
 // write sends what differs in the metadata and the status, and nothing else: what the cache leaves out of an object is not to be taken out of it.
 // Of the answer it asks for the metadata only, since the spec may be large.
-func (s *statusPatcher) write(c client.Client, send func(answer client.Object, patch client.Patch) error) error {
+func (s *Patcher) write(send func(answer client.Object, patch client.Patch) error) error {
 	patch := client.MergeFromWithOptions(s.written, client.MergeFromWithOptimisticLock{})
 	changes, err := patch.Data(withoutSpec(s.object))
 	if err != nil {
 		return fmt.Errorf("encode the changes: %w", err)
 	}
-	kind, err := c.GroupVersionKindFor(s.object)
+	kind, err := s.client.GroupVersionKindFor(s.object)
 	if err != nil {
 		return fmt.Errorf("find the kind: %w", err)
 	}
@@ -151,7 +158,7 @@ func (s *statusPatcher) write(c client.Client, send func(answer client.Object, p
 }
 
 // rebase takes over what a write changed in the metadata.
-func (s *statusPatcher) rebase(answer client.Object) {
+func (s *Patcher) rebase(answer client.Object) {
 	s.object.SetResourceVersion(answer.GetResourceVersion())
 	s.object.SetGeneration(answer.GetGeneration())
 	s.object.SetFinalizers(answer.GetFinalizers())
@@ -164,52 +171,52 @@ func ordinary() []string {
 }
 
 // emitReadyEvent tells of a change of Ready by an event.
-func (s *statusPatcher) emitReadyEvent() {
+func (s *Patcher) emitReadyEvent() {
 	ready := meta.FindStatusCondition(*s.conditions, v1alpha1.ReadyCondition)
-	if ready == nil || s.before != nil && s.before.Status == ready.Status && s.before.Reason == ready.Reason {
+	if ready == nil || s.Before != nil && s.Before.Status == ready.Status && s.Before.Reason == ready.Reason {
 		return
 	}
 	kind := corev1.EventTypeWarning
 	if ready.Status == metav1.ConditionTrue || slices.Contains(ordinary(), ready.Reason) {
 		kind = corev1.EventTypeNormal
 	}
-	s.event(kind, ready.Reason, ready.Message)
+	s.Event(kind, ready.Reason, ready.Message)
 }
 
-// eventOnceWritten records that something happened which the status remembers, so that it is told once: a reconcile that
+// EventOnceWritten records that something happened which the status remembers, so that it is told once: a reconcile that
 // worked on an outdated copy cannot write its status, and tells nothing.
-func (s *statusPatcher) eventOnceWritten(kind, reason, note string) {
-	s.afterPatch(func() { s.event(kind, reason, note) })
+func (s *Patcher) EventOnceWritten(kind, reason, note string) {
+	s.AfterPatch(func() { s.Event(kind, reason, note) })
 }
 
-// afterPatch has something done once the status is written.
-func (s *statusPatcher) afterPatch(do func()) { s.news = append(s.news, do) }
+// AfterPatch has something done once the status is written.
+func (s *Patcher) AfterPatch(do func()) { s.news = append(s.news, do) }
 
 // flushEvents does what waited for the status.
-func (s *statusPatcher) flushEvents() {
+func (s *Patcher) flushEvents() {
 	for _, send := range s.news {
 		send()
 	}
 	s.news = nil
 }
 
-// event records that something happened.
-func (s *statusPatcher) event(kind, reason, note string) {
-	if s.eventsOf != nil {
-		s.recorder.Eventf(s.eventsOf, s.object, kind, reason, actionReconcile, "%s", status.Shorten(note, maxNote))
+// Event records that something happened.
+func (s *Patcher) Event(kind, reason, note string) {
+	if s.EventsOf != nil {
+		s.recorder.Eventf(s.EventsOf, s.object, kind, reason, actionReconcile, "%s", status.Shorten(note, maxNote))
 		return
 	}
 	s.recorder.Eventf(s.object, nil, kind, reason, actionReconcile, "%s", status.Shorten(note, maxNote))
 }
 
-// eventAbout records what was done to another object.
-func (s *statusPatcher) eventAbout(other client.Object, reason, note string) {
+// EventAbout records what was done to another object.
+func (s *Patcher) EventAbout(other client.Object, reason, note string) {
 	s.recorder.Eventf(s.object, other, corev1.EventTypeNormal, reason, actionReconcile, "%s", status.Shorten(note, maxNote))
 }
 
-// eventOnBroker warns of what happened to an object on the broker. Its name tells the event from those about others, which
+// EventOnBroker warns of what happened to an object on the broker. Its name tells the event from those about others, which
 // would be put together with it.
-func (s *statusPatcher) eventOnBroker(kind, name, reason, note string) {
+func (s *Patcher) EventOnBroker(kind, name, reason, note string) {
 	related := &corev1.ObjectReference{Kind: kind, Name: name}
 	s.recorder.Eventf(s.object, related, corev1.EventTypeWarning, reason, actionReconcile, "%s", status.Shorten(note, maxNote))
 }
@@ -230,8 +237,8 @@ func copyOf(object client.Object) client.Object {
 	return object.DeepCopyObject().(client.Object) //nolint:forcetypeassert // a copy has the type of its original
 }
 
-// eventRestored warns of an object of ours in the cluster that somebody had changed or deleted, as eventOnBroker does of one
+// EventRestored warns of an object of ours in the cluster that somebody had changed or deleted, as eventOnBroker does of one
 // on the broker.
-func (s *statusPatcher) eventRestored(other client.Object, note string) {
-	s.recorder.Eventf(s.object, other, corev1.EventTypeWarning, eventRepaired, actionReconcile, "%s", status.Shorten(note, maxNote))
+func (s *Patcher) EventRestored(other client.Object, note string) {
+	s.recorder.Eventf(s.object, other, corev1.EventTypeWarning, EventRepaired, actionReconcile, "%s", status.Shorten(note, maxNote))
 }

@@ -1,4 +1,4 @@
-package controllers
+package outcome
 
 import (
 	"errors"
@@ -29,19 +29,19 @@ func TestConditionsFollowFromTheOutcome(t *testing.T) {
 			want: "Ready=True Succeeded, Degraded=True Other",
 		},
 		"what only the user can put right is Stalled": {
-			outcome: stalled(v1alpha1.ReasonInvalid, cause),
+			outcome: Stalled(v1alpha1.ReasonInvalid, cause),
 			want:    "Ready=False Invalid, Stalled=True Invalid",
 		},
 		"what goes on by itself is Reconciling": {
-			outcome: waiting(v1alpha1.ReasonDeleting, time.Second, cause),
+			outcome: Waiting(v1alpha1.ReasonDeleting, time.Second, cause),
 			want:    "Ready=False Deleting, Reconciling=True Deleting",
 		},
 		"what is tried again is Reconciling": {
-			outcome: transient(v1alpha1.ReasonBrokerUnreachable, cause),
+			outcome: Transient(v1alpha1.ReasonBrokerUnreachable, cause),
 			want:    "Ready=False BrokerUnreachable, Reconciling=True BrokerUnreachable",
 		},
 		"a wrapped interruption keeps its meaning": {
-			outcome: fmt.Errorf("step: %w", stalled(v1alpha1.ReasonConflict, cause)),
+			outcome: fmt.Errorf("step: %w", Stalled(v1alpha1.ReasonConflict, cause)),
 			want:    "Ready=False Conflict, Stalled=True Conflict",
 		},
 		"any other error is tried again": {
@@ -52,11 +52,11 @@ func TestConditionsFollowFromTheOutcome(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			policy := &v1alpha1.RetryPolicy{ObjectMeta: metav1.ObjectMeta{Generation: 7}}
-			s := ofPolicy(policy, events.NewFakeRecorder(1))
+			s := OfPolicy(policy, nil, events.NewFakeRecorder(1))
 			// Whatever was true before goes.
-			s.summarise(stalled("Old", cause), []string{"old"})
-			s.summarise(transient("Old", cause), nil)
-			s.summarise(tt.outcome, tt.warnings)
+			s.Summarise(Stalled("Old", cause), []string{"old"})
+			s.Summarise(Transient("Old", cause), nil)
+			s.Summarise(tt.outcome, tt.warnings)
 			var got []string
 			for _, c := range policy.Status.Conditions {
 				got = append(got, fmt.Sprintf("%s=%s %s", c.Type, c.Status, c.Reason))
@@ -81,10 +81,10 @@ func TestOnlyAChangeOfReadyIsAnEvent(t *testing.T) {
 	policy := &v1alpha1.RetryPolicy{}
 	recorder := events.NewFakeRecorder(8)
 	for _, outcome := range []error{
-		nil, nil, stalled(v1alpha1.ReasonInvalid, errors.New("first")), stalled(v1alpha1.ReasonInvalid, errors.New("second")), nil,
+		nil, nil, Stalled(v1alpha1.ReasonInvalid, errors.New("first")), Stalled(v1alpha1.ReasonInvalid, errors.New("second")), nil,
 	} {
-		s := ofPolicy(policy, recorder)
-		s.summarise(outcome, nil)
+		s := OfPolicy(policy, nil, recorder)
+		s.Summarise(outcome, nil)
 		s.emitReadyEvent()
 	}
 	close(recorder.Events)
@@ -95,5 +95,19 @@ func TestOnlyAChangeOfReadyIsAnEvent(t *testing.T) {
 	want := "Normal Succeeded the policy is valid|Warning Invalid first|Normal Succeeded the policy is valid"
 	if text := strings.Join(got, "|"); text != want {
 		t.Errorf("got %s, want %s", text, want)
+	}
+}
+
+// A patch is of the metadata and the status, whatever becomes of the spec in memory.
+func TestNoSpecIsWritten(t *testing.T) {
+	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Name: "async", ResourceVersion: "1"}}
+	transport.Spec.Workers = []v1alpha1.Worker{{Name: "default"}}
+	s := OfTransport(transport, nil, events.NewFakeRecorder(1))
+	if len(s.written.(*v1alpha1.Transport).Spec.Workers) > 0 {
+		t.Error("the spec is kept twice")
+	}
+	transport.Spec = v1alpha1.TransportSpec{}
+	if err := s.WriteStatus(t.Context()); err != nil {
+		t.Error(err)
 	}
 }

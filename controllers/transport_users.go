@@ -1,0 +1,250 @@
+package controllers
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/brokeruser"
+	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/outcome"
+	"redrive.dev/redrive/internal/status"
+	"redrive.dev/redrive/internal/topology"
+	"redrive.dev/redrive/internal/workload"
+)
+
+// endOfWorkers is how long workers that stop have after the last attempt is over, with some time for the cluster to notice.
+const endOfWorkers = time.Minute
+
+// awaitsUser is true while workers must not be made: those that are to have a user of their own never get the team's login instead.
+func (run *transportRun) awaitsUser() bool {
+	return brokeruser.Wanted(run.transport) && !brokeruser.Exists(run.transport)
+}
+
+// forWorkers are the Secrets that worker pods mount. A user that cannot be made takes nothing from workers that run.
+func (run *transportRun) forWorkers() workload.Secrets {
+	if brokeruser.Wanted(run.transport) && brokeruser.Exists(run.transport) {
+		return workload.Secrets{Login: workload.UserSecretName(run.transport)}
+	}
+	return run.source.forWorkers()
+}
+
+// keepUser gives the workers their own user, before they are told of queues that it may not consume yet. Where it cannot be made, for a right
+// that is missing or a user of somebody else, the workers go on with what they have, and the condition is Stalled with BrokerRefused,
+// SecretForbidden or Conflict. While it is not certain that they may consume what the spec has, they are told nothing new.
+func (r *TransportReconciler) keepUser(ctx context.Context, run *transportRun) error {
+	if !brokeruser.Wanted(run.transport) {
+		return nil
+	}
+	var kept brokeruser.Kept
+	look, err := r.lookAtUsers(ctx, run)
+	if err == nil {
+		look.Queues = run.consumedQueues(look.Owner)
+		kept, err = r.users.Keep(ctx, look)
+		run.userVersion = kept.SecretVersion
+	}
+	switch {
+	case err == nil:
+		run.warnOfAdmin()
+		return nil
+	case errors.Is(err, outcome.ErrOutdated):
+		return err
+	case brokeruser.Exists(run.transport) && !kept.Confirmed:
+		return userError(err)
+	}
+	run.partly(userError(err))
+	return nil
+}
+
+// lookAtUsers is what the reconcile knows, for package brokeruser.
+func (r *TransportReconciler) lookAtUsers(ctx context.Context, run *transportRun) (*brokeruser.Look, error) {
+	port := run.admin
+	if port == nil {
+		t := run.transport
+		admin, err := r.admins.Port(ctx, client.ObjectKeyFromObject(t), run.source.login, t.Spec.Broker.VHost)
+		if err != nil {
+			return nil, err
+		}
+		port = cmp.Or(admin, run.port)
+		run.admin = port
+	}
+	return &brokeruser.Look{
+		Transport: run.transport, Status: run.status, Owner: r.owner(run.transport), Port: port, Login: run.source.login,
+		Observed: run.observed, Steps: run.report.Steps,
+	}, nil
+}
+
+// warnOfAdmin tells that a team's namespace holds a login that may do everything on the broker.
+func (run *transportRun) warnOfAdmin() {
+	if run.admin != run.port {
+		return
+	}
+	run.warnings = append(run.warnings, fmt.Sprintf(
+		"RabbitMQ's administrator is in the %s, where anyone who may run pods in this namespace can read it: name, with --broker-admin of the operator, a Secret "+
+			"of the operator's own namespace with that login, and then take the tag administrator from the login here", run.source))
+}
+
+// consumedQueues are those that workers consume, or may consume as long as not all of them know better.
+func (run *transportRun) consumedQueues(owner string) []string {
+	names := slices.Concat(run.ownQueues(owner, queuesIn(run.live.configs())), queuesIn(run.compiled.Workers), run.report.Leaving)
+	names = slices.DeleteFunc(names, run.unproved(owner))
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// unproved tells of a queue that the Transport did not make, and that the team's login has not shown to be the team's: the binding from the return
+// exchange, for which RabbitMQ asks for a right on the queue, is neither there nor was it refused, but not tried. The administrator's login must
+// not give a right on it. That a status says that it was made is no proof: a server of the team's may have had it written there.
+func (run *transportRun) unproved(owner string) func(queue string) bool {
+	names, untried := compile.NamesOf(run.transport), map[string]bool{}
+	for _, binding := range run.unmade() {
+		work := binding.Destination
+		_, there := run.observed.Queues[work]
+		if binding.Source == names.Return() && (!there || !run.made(owner, work)) {
+			untried[work], untried[names.Quarantine(work)] = true, true
+		}
+	}
+	return func(queue string) bool { return untried[queue] }
+}
+
+// unmade are the bindings that the last run on the broker was to make and did not try: those that are withheld, and those that are left out because of
+// others, as all are that lead into a queue without a count.
+func (run *transportRun) unmade() (bindings []topology.Binding) {
+	for _, withheld := range run.report.Withheld {
+		bindings = append(bindings, withheld.Binding)
+	}
+	for _, step := range run.report.Skipped {
+		if step.Action == topology.ActionCreate && step.Binding != nil {
+			bindings = append(bindings, *step.Binding)
+		}
+	}
+	return bindings
+}
+
+// queuesIn are the queues that some configurations name.
+func queuesIn(configs []compile.Config) (names []string) {
+	for i := range configs {
+		for _, queue := range configs[i].Queues {
+			for _, name := range []string{queue.Name, queue.Quarantine, queue.Standin} {
+				if name != "" {
+					names = append(names, name)
+				}
+			}
+		}
+	}
+	return names
+}
+
+// leaveUsers deletes users that no worker needs any more, once all have rolled out.
+func (r *TransportReconciler) leaveUsers(ctx context.Context, run *transportRun) error {
+	t := run.transport
+	if len(t.Status.BrokerUsers) == 0 || len(run.live.rolling()) > 0 || run.incomplete != nil && !brokeruser.Wanted(t) {
+		return nil
+	}
+	look, err := r.lookAtUsers(ctx, run)
+	if err == nil {
+		err = r.users.Leave(ctx, look)
+	}
+	switch {
+	case err == nil, errors.Is(err, outcome.ErrOutdated):
+		return err
+	case !brokeruser.Wanted(t) && look != nil && errors.Is(err, broker.ErrForbidden):
+		return r.users.Abandon(ctx, look)
+	}
+	run.partly(userError(err))
+	return nil
+}
+
+// dropUsers deletes the users of a Transport that goes, once nobody needs them any more.
+func (r *TransportReconciler) dropUsers(ctx context.Context, run *transportRun) error {
+	if len(run.transport.Status.BrokerUsers) == 0 {
+		return nil
+	}
+	look, err := r.lookAtUsers(ctx, run)
+	if err == nil {
+		err = r.users.Drop(ctx, look)
+	}
+	if err != nil {
+		return userError(err)
+	}
+	return nil
+}
+
+// releaseUsers deletes the users of a Transport that goes and leaves its objects: a user holds no messages. The workers go first, as long as that
+// takes no longer than they have. What cannot be deleted is not waited for: left names it, and says why; empty where nothing is left.
+func (r *TransportReconciler) releaseUsers(ctx context.Context, run *transportRun) (left string, err error) {
+	t := run.transport
+	if len(t.Status.BrokerUsers) == 0 {
+		return "", nil
+	}
+	if len(run.live.configMaps) == 0 {
+		if err := r.readWorkers(ctx, run); err != nil {
+			return "", err
+		}
+	}
+	pods, err := r.pods(ctx, t)
+	if err != nil {
+		return "", err
+	}
+	if len(run.live.all())+len(pods) > 0 && time.Since(t.DeletionTimestamp.Time) < patience(t) {
+		if err := r.stopWorkers(ctx, run, pods); outcome.Interpret(err).Kind != outcome.KindWaiting {
+			return "", err
+		}
+		return "", outcome.Waiting(v1alpha1.ReasonDeleting, run.untilWorkersStop(), errors.New("the workers stop, and then their RabbitMQ user goes"))
+	}
+	err = r.reachUsers(ctx, run)
+	if err == nil {
+		err = r.dropUsers(ctx, run)
+	}
+	if errors.Is(err, outcome.ErrOutdated) || err == nil {
+		return "", err
+	}
+	return fmt.Sprintf("the RabbitMQ users %s, which may still exist (%s): delete them", brokeruser.Names(t), status.OneLine(err.Error())), nil
+}
+
+// reachUsers connects to the broker on which the users are.
+func (r *TransportReconciler) reachUsers(ctx context.Context, run *transportRun) error {
+	if run.port == nil {
+		if err := r.connect(ctx, run); err != nil {
+			return err
+		}
+	}
+	identity, err := run.port.Identity(ctx)
+	if err != nil {
+		return err
+	}
+	if home := run.transport.Status.Broker; identity.Cluster != home.Cluster {
+		return fmt.Errorf("they are on cluster %q, and the Secret leads to %q", home.Cluster, identity.Cluster)
+	}
+	return nil
+}
+
+// patience is how long the workers of a Transport may take to end.
+func patience(t *v1alpha1.Transport) time.Duration {
+	longest := 30 * time.Second
+	for i := range t.Spec.Workers {
+		if timeout := t.Spec.Workers[i].Timeout; timeout != nil {
+			longest = max(longest, timeout.Duration.Duration)
+		}
+	}
+	return longest + endOfWorkers
+}
+
+// userError tells what an error about users means for the Transport.
+func userError(err error) error {
+	if _, known := errors.AsType[*outcome.StepError](err); known {
+		return err
+	}
+	if errors.Is(err, broker.ErrForbidden) {
+		return outcome.Stalled(v1alpha1.ReasonBrokerRefused, fmt.Errorf("spec.broker.scopedUser needs a login of the operator with the tag administrator, "+
+			"and the workers keep their present login until it has one (rabbitmqctl set_user_tags USER administrator) or the field is removed: %w", err))
+	}
+	return brokerError(err)
+}
