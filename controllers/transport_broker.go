@@ -57,6 +57,7 @@ func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportR
 	}
 	run.report, err = prepared.CarryOut(ctx, run.port)
 	r.memories.keep(client.ObjectKeyFromObject(t), &run.report)
+	r.memories.send(t, run.report.Deletions, r.Options.Waits.Request)
 	r.reportTopology(ctx, run, prepared.Difference.Wanted.Queues, unchanged)
 	reportMigrations(run, run.report.Migrations, prepared.Difference.Migrations)
 	if err != nil {
@@ -257,6 +258,7 @@ func (r *TransportReconciler) writeDeletions(run *transportRun) func(context.Con
 		t := run.transport
 		before := t.ResourceVersion
 		t.Status.Deletions = deletions
+		r.memories.send(t, deletions, r.Options.Waits.Request)
 		if err := run.status.WriteStatus(ctx); err != nil || t.ResourceVersion != before {
 			return err
 		}
@@ -266,13 +268,14 @@ func (r *TransportReconciler) writeDeletions(run *transportRun) func(context.Con
 
 // deletionsOfOthers are the deletions of other Transports on the same vhost that may still be carried out: a queue that moves from one
 // Transport to another must not go by a late request of the first. Only those of the namespace count: a management API may claim to be
-// any broker, and whoever runs one could keep the names of others from being used.
+// any broker, and whoever runs one could keep the names of others from being used. Those of Transports that are gone are among them, as far as this operator
+// remembers them: somebody may have taken the finalizer off.
 func (r *TransportReconciler) deletionsOfOthers(ctx context.Context, t *v1alpha1.Transport) ([]v1alpha1.Deletion, error) {
 	var list v1alpha1.TransportList
 	if err := r.Client.List(ctx, &list, client.InNamespace(t.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list the Transports of namespace %s: %w", t.Namespace, err)
 	}
-	var deletions []v1alpha1.Deletion
+	deletions := r.memories.sentByOthers(t)
 	for i := range list.Items {
 		if other := &list.Items[i]; other.Name != t.Name && mayShareVHost(other.Status.Broker, t.Status.Broker) {
 			deletions = append(deletions, other.Status.Deletions...)

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -22,10 +23,63 @@ type transportMemory struct {
 type transportMemories struct {
 	mu  sync.Mutex
 	all map[types.NamespacedName]transportMemory
+	// sent are the deletions without an answer of each Transport, by namespace, the oldest first. They outlive it: whoever takes the finalizer off one, and
+	// makes it again, has a queue of the same name.
+	sent map[string][]sentDeletions
 }
 
+// sentDeletions are those of one Transport.
+type sentDeletions struct {
+	uid       types.UID
+	broker    *v1alpha1.BrokerIdentity
+	deletions []v1alpha1.Deletion
+	at        time.Time
+}
+
+// mostSent bounds how many deletions are remembered of a namespace: somebody may make one Transport after the other.
+const mostSent = 1024
+
 func newTransportMemories() *transportMemories {
-	return &transportMemories{all: map[types.NamespacedName]transportMemory{}}
+	return &transportMemories{all: map[types.NamespacedName]transportMemory{}, sent: map[string][]sentDeletions{}}
+}
+
+// send keeps for so long what a Transport has deleted without an answer, or is about to.
+func (m *transportMemories) send(t *v1alpha1.Transport, deletions []v1alpha1.Deletion, life time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for namespace := range m.sent {
+		m.dropSent(namespace, func(s sentDeletions) bool { return s.uid == t.UID || time.Since(s.at) > life })
+	}
+	if len(deletions) == 0 {
+		return
+	}
+	all := append(m.sent[t.Namespace], sentDeletions{t.UID, t.Status.Broker.DeepCopy(), slices.Clone(deletions), time.Now()})
+	room := mostSent
+	for i := range slices.Backward(all) {
+		if room -= len(all[i].deletions); room < 0 {
+			all = slices.Clone(all[i+1:])
+			break
+		}
+	}
+	m.sent[t.Namespace] = all
+}
+
+func (m *transportMemories) dropSent(namespace string, such func(sentDeletions) bool) {
+	if m.sent[namespace] = slices.DeleteFunc(m.sent[namespace], such); len(m.sent[namespace]) == 0 {
+		delete(m.sent, namespace)
+	}
+}
+
+// sentByOthers are the deletions of other Transports of the namespace, also of those that are gone, on a vhost that may be that of a Transport.
+func (m *transportMemories) sentByOthers(t *v1alpha1.Transport) (deletions []v1alpha1.Deletion) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.sent[t.Namespace] {
+		if s.uid != t.UID && mayShareVHost(s.broker, t.Status.Broker) {
+			deletions = append(deletions, s.deletions...)
+		}
+	}
+	return deletions
 }
 
 // of a Transport; what it holds is not to be changed.

@@ -1,0 +1,55 @@
+package controllers_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/testtransport"
+)
+
+// Somebody takes the finalizer off a Transport that waits since a deletion had no answer, and makes it again. The request may still be carried out, and takes
+// the queue with the messages that came since.
+func TestATransportThatIsMadeAgainWithoutItsFinalizerWaitsForDeletionsOfTheFirst(t *testing.T) {
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{request: 5 * time.Minute})
+	transport := w.transport()
+	w.create(w.policy("policy", time.Second, 2*time.Second), transport)
+	w.awaitReady(transport)
+	w.settle()
+	caught := w.proxy.catch("DELETE", "^/api/queues/[^/]+/test$", false)
+	must(t, w.client.Delete(t.Context(), transport))
+	testtransport.Eventually(t, "the deletion of a queue", func() bool {
+		w.rollOut()
+		select {
+		case <-caught:
+			return true
+		default:
+			return false
+		}
+	})
+	must(t, w.client.Patch(t.Context(), transport, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
+	anew := w.transport()
+	testtransport.Eventually(t, "the Transport to be made again", func() bool { return w.client.Create(t.Context(), anew) == nil })
+	testtransport.Eventually(t, "the operator to have looked at it", func() bool {
+		w.rollOut()
+		w.get(anew)
+		ready := meta.FindStatusCondition(anew.Status.Conditions, v1alpha1.ReadyCondition)
+		return ready != nil && ready.ObservedGeneration == anew.Generation && (ready.Status == "True" || strings.Contains(ready.Message, "queue test: a request to delete it had no answer"))
+	})
+	if !meta.IsStatusConditionTrue(anew.Status.Conditions, v1alpha1.ReadyCondition) {
+		return
+	}
+	t.Error("it is ready, though a request may still delete a queue")
+	w.amqp.Publish("async", "test", amqp091.Publishing{MessageId: "1"})
+	w.awaitCount("test", 1)
+	must(t, w.broker.DeleteQueue(t.Context(), "test", false, false)) // as the request of the first is carried out
+	t.Errorf("and the message is gone with it")
+}
