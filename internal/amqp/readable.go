@@ -161,7 +161,7 @@ func (r *readable) arrived() bool {
 // enters is true where the body of a content header has room at once.
 func (r *readable) enters(front []byte) bool {
 	if !r.entered && hasBody(front) {
-		r.entered = r.door.Load().enter(int64(sizeOfBody(front))) //nolint:gosec // it is not too large
+		r.entered = r.door.Load().enter(int64(sizeOfBody(front))) || r.replaces(front) //nolint:gosec // it is not too large
 		return r.entered
 	}
 	return true
@@ -169,9 +169,14 @@ func (r *readable) enters(front []byte) bool {
 
 // waits is true where the body of a content header has room before it is too late to wait.
 func (r *readable) waits(front []byte) bool {
-	entered := r.enters(front) || r.door.Load().await(r.ended, r.read, int64(sizeOfBody(front))) //nolint:gosec // as above
+	entered := r.enters(front) || r.door.Load().await(r.ended, r.read, int64(sizeOfBody(front))) || r.replaces(front) //nolint:gosec // as above
 	r.entered = false
 	return entered
+}
+
+// replaces is true where the body of a content header that came back has the room that is kept for another one.
+func (r *readable) replaces(front []byte) bool {
+	return r.apart.cameBack(front) && r.door.Load().enterInPlace(int64(sizeOfBody(front))) //nolint:gosec // as above
 }
 
 // isUrgent is true of a content header that came back often, whose body then has room after all. It is looked for in headers that fit the buffer.

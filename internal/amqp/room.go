@@ -131,6 +131,21 @@ func (r *Room) unkeep(bytes int64) bool {
 	return i >= 0
 }
 
+// takeKept takes, for a message that came back, what is kept for another one, where it fits in its place. That one may have come to another
+// consumer of the queue, as this one has come from there: if each kept room for what the others have, nobody had any.
+func (r *Room) takeKept(bytes int64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := slices.IndexFunc(r.kept, func(its *waiter) bool { return r.taken-its.bytes+bytes <= r.limit })
+	if i < 0 {
+		return false
+	}
+	r.taken += bytes
+	r.add(-r.kept[i].bytes)
+	r.kept = slices.Delete(r.kept, i, i+1)
+	return true
+}
+
 // wait takes room as soon as there is some. It is false where ended is closed first, or it is late.
 func (r *Room) wait(ended <-chan struct{}, late <-chan time.Time, bytes int64, by *door) bool {
 	self := r.join(bytes)
@@ -238,6 +253,17 @@ func (d *door) enter(bytes int64) bool {
 	}
 	_, ok := d.room.take(bytes, d, nil)
 	return ok
+}
+
+// enterInPlace is enter for a message that came back, in place of another one for which room is kept.
+func (d *door) enterInPlace(bytes int64) bool {
+	if !d.room.takeKept(bytes) {
+		return false
+	}
+	d.room.mu.Lock()
+	defer d.room.mu.Unlock()
+	d.coming, d.moved = d.coming+bytes, time.Now()
+	return true
 }
 
 // enterUrgently is enter for a message that must not be given back often any more.

@@ -250,6 +250,56 @@ func TestARoomThatIsKeptIsThatOfTheMessageThatComesAgain(t *testing.T) {
 	})
 }
 
+// RabbitMQ gives what goes back to the next consumer. Workers that kept their room for what had gone to each other had none for what came from there, and
+// handled nothing any more.
+func TestAMessageThatCameBackHasTheRoomThatIsKeptForAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewRoom(100)
+		r.Add(30)
+		if !r.Await(t.Context(), 60) {
+			t.Fatal("there is room")
+		}
+		door := r.door()
+		if door.enter(65) || door.enterInPlace(75) {
+			t.Error("there is room for it beside or in place of what is kept")
+		}
+		if !door.enterInPlace(65) || door.enterInPlace(10) {
+			t.Error("want room in place of what is kept, and once")
+		}
+		time.Sleep(2 * arrivalTime)
+		if r.taken != 95 {
+			t.Errorf("%d are taken, want 95", r.taken)
+		}
+		if door.arrived(65); r.taken != 30 {
+			t.Errorf("%d are taken once it has come, want 30", r.taken)
+		}
+	})
+}
+
+// What comes for the first time waits its turn.
+func TestOnlyAMessageThatCameBackIsReadInPlaceOfAnother(t *testing.T) {
+	for came, redelivered := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newReadable(bytes.NewReader(nil))
+			room := NewRoom(100)
+			if !room.Await(t.Context(), 60) {
+				t.Fatal("there is room")
+			}
+			r.door.Store(room.door())
+			deliver := binary.BigEndian.AppendUint32(nil, basicDeliver)
+			deliver = append(append(append(deliver, 1, 'c'), make([]byte, 8)...), byte(came))
+			r.apart.announced(on(1, frame(method, deliver)))
+			c := contents{contentType: "a/b", table: long(10)}
+			header := on(1, c.frame())
+			binary.BigEndian.PutUint64(header[frameHead+bodySize:], 55)
+			if got := r.enters(header); got != redelivered {
+				t.Errorf("redelivered %t: it has room: %t", redelivered, got)
+			}
+			time.Sleep(2 * arrivalTime)
+		})
+	}
+}
+
 func TestRoomIsNotKeptForWhatNeedsMuchOfIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRoom(160)
