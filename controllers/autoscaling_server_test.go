@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"redrive.dev/redrive/internal/objectcache"
+
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -194,7 +196,7 @@ func TestAManagerThatStandsByAnswersToo(t *testing.T) {
 		},
 	})
 	mgr, err := ctrl.NewManager(testcluster.Start(t).Config, ctrl.Options{
-		Scheme: controllers.NewScheme(), Cache: w.operator.sight(t), Client: controllers.ClientOptions(), Metrics: metricsserver.Options{BindAddress: "0"},
+		Scheme: controllers.NewScheme(), Cache: w.operator.sight(t), Client: objectcache.ClientOptions(), Metrics: metricsserver.Options{BindAddress: "0"},
 		LeaderElection: true, LeaderElectionID: "redrive", LeaderElectionNamespace: w.namespace,
 		Controller: config.Controller{SkipNameValidation: new(true)},
 	})

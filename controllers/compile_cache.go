@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 
+	"redrive.dev/redrive/internal/objectcache"
+
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -104,4 +106,9 @@ func (r *TransportReconciler) compileNow(ctx context.Context, run *transportRun)
 		}
 	}
 	return r.compiled(t, policies)
+}
+
+// checkSize refuses a Transport of which the cache has a part only. What it had made goes on as it is.
+func (r *TransportReconciler) checkSize(_ context.Context, run *transportRun) error {
+	return objectcache.CheckSize(run.transport)
 }

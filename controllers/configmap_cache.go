@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -191,18 +190,4 @@ func configIn(configMap *corev1.ConfigMap) (config compile.Config, ok bool) {
 // isPublished is true for a ConfigMap whose hash is that of its content.
 func isPublished(configMap *corev1.ConfigMap) bool {
 	return compile.Hash([]byte(configMap.Data[workload.ConfigKey])) == configMap.Annotations[workload.ConfigHashAnnotation]
-}
-
-// ownQueues are those of some names that are the Transport's own for sure. What a ConfigMap names is not: whoever may write ConfigMaps could have
-// the administrator's login give rights on queues of others.
-func (run *transportRun) ownQueues(owner string, names []string) []string {
-	return slices.DeleteFunc(names, func(name string) bool {
-		return !slices.Contains(run.transport.Status.Adopted, "queue/"+name) && !run.made(owner, name)
-	})
-}
-
-// made is true of a queue that the Transport made.
-func (run *transportRun) made(owner, queue string) bool {
-	return slices.Contains(run.transport.Status.Created, "queue/"+queue) ||
-		run.observed != nil && run.observed.Queues[queue].Arguments.Owner() == owner
 }

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"redrive.dev/redrive/internal/objectcache"
+
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
@@ -110,7 +112,7 @@ func privateNamespace(t *testing.T, cluster *testcluster.Cluster) string {
 // sight is what of the cluster an operator sees.
 func (o *operator) sight(t *testing.T) cache.Options {
 	t.Helper()
-	cached, err := controllers.CacheOptions()
+	cached, err := objectcache.CacheOptions()
 	must(t, err)
 	if len(o.namespaces) > 0 {
 		cached.DefaultNamespaces = map[string]cache.Config{}
@@ -165,7 +167,7 @@ func (o *operator) start(t *testing.T, cluster *testcluster.Cluster) {
 		cfg.Wrap(o.wrap)
 	}
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
-		Scheme: controllers.NewScheme(), Cache: o.sight(t), Client: controllers.ClientOptions(),
+		Scheme: controllers.NewScheme(), Cache: o.sight(t), Client: objectcache.ClientOptions(),
 		Metrics: metricsserver.Options{BindAddress: "0"},
 		// One that is started again has controllers of the same names.
 		Controller: config.Controller{SkipNameValidation: new(true)},

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"redrive.dev/redrive/internal/objectcache"
+
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -331,7 +333,7 @@ func startAs(w *world, cluster *testcluster.Cluster, own string, denied *denials
 	cfg.Wrap(denied.hide)
 	cfg.Wrap(withoutStreamedLists)
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
-		Scheme: controllers.NewScheme(), Cache: w.operator.sight(w.T), Client: controllers.ClientOptions(),
+		Scheme: controllers.NewScheme(), Cache: w.operator.sight(w.T), Client: objectcache.ClientOptions(),
 		Metrics: metricsserver.Options{
 			BindAddress: address, SecureServing: true, FilterProvider: filters.WithAuthenticationAndAuthorization,
 		},

@@ -53,7 +53,7 @@ func (m *transportMemories) send(t *v1alpha1.Transport, deletions []v1alpha1.Del
 	if len(deletions) == 0 {
 		return
 	}
-	all := append(m.sent[t.Namespace], sentDeletions{t.UID, t.Status.Broker.DeepCopy(), slices.Clone(deletions), time.Now()})
+	all := slices.Concat(m.sent[t.Namespace], []sentDeletions{{t.UID, t.Status.Broker.DeepCopy(), slices.Clone(deletions), time.Now()}})
 	room := mostSent
 	for i := range slices.Backward(all) {
 		if room -= len(all[i].deletions); room < 0 {

@@ -99,6 +99,20 @@ func (run *transportRun) consumedQueues(owner string) []string {
 	return slices.Compact(names)
 }
 
+// ownQueues are those of some names that are the Transport's own for sure. What a ConfigMap names is not: whoever may write ConfigMaps could have
+// the administrator's login give rights on queues of others.
+func (run *transportRun) ownQueues(owner string, names []string) []string {
+	return slices.DeleteFunc(names, func(name string) bool {
+		return !slices.Contains(run.transport.Status.Adopted, "queue/"+name) && !run.made(owner, name)
+	})
+}
+
+// made is true of a queue that the Transport made.
+func (run *transportRun) made(owner, queue string) bool {
+	return slices.Contains(run.transport.Status.Created, "queue/"+queue) ||
+		run.observed != nil && run.observed.Queues[queue].Arguments.Owner() == owner
+}
+
 // unproved tells of a queue that the Transport did not make, and that the team's login has not shown to be the team's: the binding from the return
 // exchange, for which RabbitMQ asks for a right on the queue, is neither there nor was it refused, but not tried. The administrator's login must
 // not give a right on it. That a status says that it was made is no proof: a server of the team's may have had it written there.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"redrive.dev/redrive/internal/objectcache"
+
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -426,4 +428,23 @@ func asObject[T any, P interface {
 		return nil
 	}
 	return object
+}
+
+// whole is an object of which the cache may have a part, as the API server has it now; nil where it is gone. It is read by a list, for which the
+// operator has the right.
+func (r *TransportReconciler) whole(ctx context.Context, current client.Object) (client.Object, error) {
+	part, is := current.(*appsv1.Deployment)
+	if !is || !objectcache.IsPart(part) {
+		return current, nil
+	}
+	var list appsv1.DeploymentList
+	if err := r.reads.List(ctx, r.Live, part.Namespace, &list, client.MatchingFields{"metadata.name": part.Name}); err != nil {
+		return nil, fmt.Errorf("read Deployment %s: %w", part.Name, err)
+	}
+	for i := range list.Items {
+		if found := &list.Items[i]; found.UID == part.UID {
+			return found, nil
+		}
+	}
+	return nil, nil //nolint:nilnil // it is gone
 }

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"redrive.dev/redrive/internal/objectcache"
+
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -288,7 +290,7 @@ func checkCRDs(ctx context.Context, mgr manager.Manager) error {
 }
 
 func newManager(ctx context.Context, cluster *rest.Config, s *settings) (manager.Manager, error) {
-	cached, err := controllers.CacheOptions()
+	cached, err := objectcache.CacheOptions()
 	if err != nil {
 		return nil, fmt.Errorf("restrict the cache: %w", err)
 	}
@@ -296,7 +298,7 @@ func newManager(ctx context.Context, cluster *rest.Config, s *settings) (manager
 	mgr, err := ctrl.NewManager(cluster, ctrl.Options{
 		Scheme:                 controllers.NewScheme(),
 		Cache:                  cached,
-		Client:                 controllers.ClientOptions(),
+		Client:                 objectcache.ClientOptions(),
 		Metrics:                metricsserver.Options{BindAddress: off},
 		HealthProbeBindAddress: off,
 		PprofBindAddress:       s.pprofAddress,

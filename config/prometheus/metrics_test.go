@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"redrive.dev/redrive/internal/objectcache"
+
 	"github.com/prometheus/client_golang/prometheus"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -64,7 +66,7 @@ func TestTheListOfMetricsIsWhatManagerAndWorkerExport(t *testing.T) {
 func managersMetrics(t *testing.T) []string {
 	t.Helper()
 	mgr, err := ctrl.NewManager(testcluster.Start(t).Config, ctrl.Options{
-		Scheme: controllers.NewScheme(), Client: controllers.ClientOptions(), Metrics: metricsserver.Options{BindAddress: "0"},
+		Scheme: controllers.NewScheme(), Client: objectcache.ClientOptions(), Metrics: metricsserver.Options{BindAddress: "0"},
 	})
 	if err != nil {
 		t.Fatal(err)

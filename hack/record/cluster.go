@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"redrive.dev/redrive/internal/objectcache"
+
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -93,12 +95,12 @@ func programs() (string, error) {
 
 // run starts the operator, as cmd/manager does.
 func (c *cluster) run(ctx context.Context, config *rest.Config) error {
-	cached, err := controllers.CacheOptions()
+	cached, err := objectcache.CacheOptions()
 	if err != nil {
 		return fmt.Errorf("restrict the cache: %w", err)
 	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme: controllers.NewScheme(), Cache: cached, Client: controllers.ClientOptions(),
+		Scheme: controllers.NewScheme(), Cache: cached, Client: objectcache.ClientOptions(),
 		Metrics:        metricsserver.Options{BindAddress: c.metrics},
 		LeaderElection: true, LeaderElectionNamespace: "default", LeaderElectionID: leaseName, LeaderElectionReleaseOnCancel: true,
 	})

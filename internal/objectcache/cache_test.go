@@ -1,4 +1,4 @@
-package controllers
+package objectcache
 
 import (
 	"encoding/json"

@@ -1,14 +1,12 @@
-package controllers
+package objectcache
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/internal/rollout"
 	"redrive.dev/redrive/internal/ssa"
@@ -94,21 +92,5 @@ func replicasOnly(fields *metav1.FieldsV1) (*metav1.FieldsV1, error) {
 	return nil, nil //nolint:nilnil // as above
 }
 
-// whole is an object of which the cache may have a part, as the API server has it now; nil where it is gone. It is read by a list, for which the
-// operator has the right.
-func (r *TransportReconciler) whole(ctx context.Context, current client.Object) (client.Object, error) {
-	part, is := current.(*appsv1.Deployment)
-	if !is || part.Annotations[partOnly] == "" {
-		return current, nil
-	}
-	var list appsv1.DeploymentList
-	if err := r.reads.List(ctx, r.Live, part.Namespace, &list, client.MatchingFields{"metadata.name": part.Name}); err != nil {
-		return nil, fmt.Errorf("read Deployment %s: %w", part.Name, err)
-	}
-	for i := range list.Items {
-		if found := &list.Items[i]; found.UID == part.UID {
-			return found, nil
-		}
-	}
-	return nil, nil //nolint:nilnil // it is gone
-}
+// IsPart says whether the cache has a part of a Deployment.
+func IsPart(deployment *appsv1.Deployment) bool { return deployment.Annotations[partOnly] != "" }

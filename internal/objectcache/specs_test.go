@@ -1,4 +1,4 @@
-package controllers
+package objectcache
 
 import (
 	"fmt"
@@ -42,7 +42,6 @@ func largeTransport(keys int) *v1alpha1.Transport {
 // Strings of two bytes take ten times what they are in the text, so that one Transport could take megabytes of the operator's memory.
 func TestTheCacheKeepsAPartOfASpecThatIsTooLarge(t *testing.T) {
 	t.Parallel()
-	r := &TransportReconciler{}
 	for keys, refused := range map[int]bool{32: false, 512: true} {
 		kept := largeTransport(keys)
 		if _, err := stripForCache(kept); err != nil {
@@ -51,7 +50,7 @@ func TestTheCacheKeepsAPartOfASpecThatIsTooLarge(t *testing.T) {
 		if size := compile.SizeOf(&kept.Spec); size > compile.MaxSpec || refused && size > compile.MaxSpec/8 {
 			t.Errorf("%d keys: %d bytes are kept", keys, size)
 		}
-		err := r.checkSize(t.Context(), &transportRun{transport: kept})
+		err := CheckSize(kept)
 		if !refused {
 			if whole := largeTransport(keys); err != nil || !reflect.DeepEqual(kept.Spec, whole.Spec) {
 				t.Errorf("%d keys: %v", keys, err)
@@ -92,7 +91,7 @@ func TestWhatWasTakenOffASpecIsToldAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := (&TransportReconciler{}).checkSize(t.Context(), &transportRun{transport: kept}); err == nil {
+	if err := CheckSize(kept); err == nil {
 		t.Error("what is left is taken for all")
 	}
 }

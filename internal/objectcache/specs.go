@@ -1,7 +1,6 @@
-package controllers
+package objectcache
 
 import (
-	"context"
 	"strconv"
 
 	"redrive.dev/redrive/api/v1alpha1"
@@ -34,9 +33,9 @@ func boundSpec(t *v1alpha1.Transport, before string) {
 	}
 }
 
-// checkSize refuses a Transport of which the cache has a part only. What it had made goes on as it is.
-func (r *TransportReconciler) checkSize(_ context.Context, run *transportRun) error {
-	size, err := strconv.Atoi(run.transport.Annotations[tooLarge])
+// CheckSize refuses a Transport of which the cache has a part only.
+func CheckSize(t *v1alpha1.Transport) error {
+	size, err := strconv.Atoi(t.Annotations[tooLarge])
 	if err != nil {
 		return nil //nolint:nilerr // it is not there
 	}
