@@ -173,6 +173,7 @@ func DiffSince(desired Objects, observed Observed, past Past) Difference {
 	d.resolveAdopted()
 	d.migrate(past)
 	d.keepDeliveryLimits()
+	d.keepClassicPolicies()
 	d.out.Wanted = d.desired
 	d.migrationsDiff()
 	d.queuesDiff()
@@ -325,6 +326,29 @@ func (d *differ) keepDeliveryLimits() {
 			d.desired.Policies[i].Definition = maps.Clone(want.Definition)
 			d.desired.Policies[i].Definition[keyDeliveryLimit] = before
 		}
+	}
+}
+
+// keepClassicPolicies leaves out what no classic queue knows, as long as one has the name of a queue that is to be of type Quorum: RabbitMQ does not apply a
+// policy with such a key, and one of others that ours keeps away would take its place. That may expire the queue with its messages. What says nothing else
+// then says what holds anyway.
+func (d *differ) keepClassicPolicies() {
+	named := policyNamesOf(d.desired.Prefix)
+	for i, want := range d.desired.Policies {
+		name, _ := named.queueOf(want.Name)
+		_, limited := want.Definition[keyDeliveryLimit]
+		before, stands := d.observed.Policies[want.Name]
+		if !limited || d.observed.Queues[name].Type != TypeClassic || !stands && len(want.Definition) == 1 {
+			continue
+		}
+		definition := maps.Clone(want.Definition)
+		if delete(definition, keyDeliveryLimit); len(definition) == 0 {
+			if _, unknown := before.Definition[keyDeliveryLimit]; unknown {
+				continue // It keeps nothing away.
+			}
+			definition[keyOverflow] = overflowDropHead
+		}
+		d.desired.Policies[i].Definition = definition
 	}
 }
 

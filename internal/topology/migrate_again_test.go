@@ -3,6 +3,7 @@ package topology_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -592,5 +593,52 @@ func TestTheBridgeStaysWhileTheWayThatItStandsInForCannotBeMade(t *testing.T) {
 				t.Errorf("renamed %s: %v stay for good", what, left)
 			}
 		}
+	}
+}
+
+func TestAClassicQueueHasNoPolicyThatItDoesNotKnowUntilItIsGone(t *testing.T) {
+	broker := emptyBroker()
+	queue := func(kind v1alpha1.QueueType, ttl time.Duration) topology.Objects {
+		return desired(t, async(func(tr *v1alpha1.Transport) {
+			if tr.Spec.Queues[1].Type = &kind; ttl > 0 {
+				tr.Spec.Queues[1].Limits = &v1alpha1.Limits{MessageTTL: v1alpha1.NewDuration(ttl)}
+			}
+		}))
+	}
+	broker.converge(queue(v1alpha1.QueueClassic, time.Hour))
+	past := topology.Past{Created: []string{createdExchange, "queue/test"}}
+	strict := desired(t, async(func(tr *v1alpha1.Transport) {
+		tr.Spec.Queues[1].Ordering = &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}
+		tr.Spec.Queues[1].Limits = &v1alpha1.Limits{MessageTTL: v1alpha1.NewDuration(time.Hour)}
+	}))
+	broker.queue("test", func(q *topology.QueueState) {
+		q.Policy, q.EffectiveDefinition = "redrive.async:queue:test", topology.Arguments{"message-ttl": 3600000}
+	})
+	for _, warning := range topology.DiffSince(strict, broker.Observed, past).Warnings {
+		if warning.Object.Name == "test" && strings.Contains(warning.Message, "delivery limit") {
+			t.Errorf("a classic queue that is to become Strict: %s", warning.Message)
+		}
+	}
+	look := func(want topology.Objects) string {
+		diff := topology.DiffSince(want, broker.Observed, past)
+		for _, step := range topology.Plan(diff) {
+			broker.apply(step)
+		}
+		past.Migrations = written(diff)
+		return fmt.Sprint(broker.Policies["redrive.async:queue:test"].Definition)
+	}
+	for _, c := range []struct {
+		ttl  time.Duration
+		want string
+	}{{time.Hour, "map[message-ttl:3600000]"}, {time.Minute, "map[message-ttl:60000]"}, {0, "map[overflow:drop-head]"}, {time.Hour, "map[message-ttl:3600000]"}} {
+		for range 2 {
+			if got := look(queue(v1alpha1.QueueQuorum, c.ttl)); got != c.want {
+				t.Errorf("with a time to live of %s the policy says %s, want %s", c.ttl, got, c.want)
+			}
+		}
+	}
+	delete(broker.Queues, "test")
+	if got, want := look(queue(v1alpha1.QueueQuorum, time.Hour)), "map[delivery-limit:20 message-ttl:3600000]"; got != want {
+		t.Errorf("once the queue is gone the policy says %s, want %s", got, want)
 	}
 }

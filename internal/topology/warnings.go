@@ -95,7 +95,8 @@ func (d *differ) queueWarnings(queue Queue) {
 	if harm := harmOf(queue, ours.Definition, effective); harm != "" {
 		d.warnf(KindQueue, queue.Name, v1alpha1.ReasonConflictingBrokerPolicy, "%s %s: %s", source, harm, remedy)
 	}
-	if harm := strictHarm(ours.Definition, effective); queue.Strict && effective != nil && harm != "" {
+	counts := queue.Type != TypeClassic // One that is to become Strict has no limit before.
+	if harm := strictHarm(ours.Definition, effective); queue.Strict && counts && effective != nil && harm != "" {
 		d.warnf(KindQueue, queue.Name, v1alpha1.ReasonConflictingBrokerPolicy, "%s %s: %s", source, harm, remedy)
 		// Where ours has just been raised, the broker's figure may still be the one from before.
 		d.out.Warnings[len(d.out.Warnings)-1].Passing = got.Policy == ours.Name
