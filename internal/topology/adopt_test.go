@@ -497,3 +497,29 @@ func TestADisownedQueueIsNotAmongTheBelongings(t *testing.T) {
 		t.Error("the snapshot itself has changed")
 	}
 }
+
+// RabbitMQ applies no policy to a queue whose type does not know one of its keys. One of others that was taken to give an adopted queue a way out, or to be
+// displaced by ours, left it without any: what expired in it was dropped.
+func TestAPolicyThatDoesNotApplyToAnAdoptedQueueGivesItNoWayOut(t *testing.T) {
+	for _, kind := range []string{topology.TypeClassic, topology.TypeQuorum} {
+		for key, unknownTo := range map[string]string{
+			"delivery-limit": topology.TypeClassic, "dead-letter-strategy": topology.TypeClassic, "queue-mode": topology.TypeQuorum, "ha-mode": topology.TypeQuorum,
+		} {
+			broker := emptyBroker()
+			broker.queue("test", func(q *topology.QueueState) {
+				q.Type, q.Durable, q.Arguments = kind, true, topology.Arguments{"x-queue-type": kind}
+			})
+			broker.Policies["theirs"] = topology.Policy{
+				Name: "theirs", Pattern: "^", ApplyTo: "queues", Priority: 1, Definition: topology.Arguments{"dead-letter-exchange": "theirs", key: 1},
+			}
+			adopts := desired(t, async(func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].Adopt = new(true) }))
+			diff := topology.Diff(adopts, broker.Observed, nil)
+			leads := slices.ContainsFunc(diff.Missing.Policies, func(p topology.Policy) bool {
+				return p.Name == "redrive.async:queue:test" && p.Definition["dead-letter-exchange"] == "async.failed"
+			})
+			if leads != (kind == unknownTo) {
+				t.Errorf("a %s queue beside a policy with %s has a way out by ours: %t", kind, key, leads)
+			}
+		}
+	}
+}

@@ -27,9 +27,32 @@ type object struct {
 
 // alike are policies of one pattern for objects of the same kind: where one of them applies, all do.
 type alike struct {
-	text, applyTo string
-	pattern       *regexp.Regexp
+	likeness
+
+	pattern *regexp.Regexp
 	strongest
+}
+
+// likeness is what tells where a policy may apply.
+type likeness struct {
+	text, applyTo string
+	// noClassic and noQuorum are true where it has a key that queues of this type do not know.
+	noClassic, noQuorum bool
+}
+
+func likenessOf(policy Policy) likeness {
+	like := likeness{text: policy.Pattern, applyTo: policy.ApplyTo}
+	for key := range policy.Definition {
+		switch key {
+		case keyDeliveryLimit, keyDeadLetterStrategy, "target-group-size":
+			like.noClassic = true
+		case "ha-mode", "queue-mode", "queue-master-locator":
+			like.noQuorum = true
+		case "initial-cluster-size", "max-age", "stream-max-segment-size-bytes":
+			like.noClassic, like.noQuorum = true, true
+		}
+	}
+	return like
 }
 
 // strongest are two policies at most, the stronger one first. The second is asked for where the first is ours.
@@ -77,14 +100,13 @@ func (d *differ) rivals() *rivals {
 
 // likenesses are all policies, by the names of the first ones.
 func likenesses(policies map[string]Policy) []*alike {
-	type likeness struct{ text, applyTo string }
 	known := map[likeness]*alike{}
 	var all []*alike
 	for _, name := range slices.Sorted(maps.Keys(policies)) {
 		policy := policies[name]
-		like := likeness{policy.Pattern, policy.ApplyTo}
+		like := likenessOf(policy)
 		if known[like] == nil {
-			known[like] = &alike{text: policy.Pattern, applyTo: policy.ApplyTo}
+			known[like] = &alike{likeness: like}
 			all = append(all, known[like])
 		}
 		known[like].add(policy)
@@ -120,7 +142,7 @@ func (r *rivals) of(asked object, steps int) strongest {
 		return best
 	}
 	for _, some := range r.exact[asked.name] {
-		if asked.has(some.applyTo) {
+		if asked.isFor(some.likeness) {
 			best.add(some.strongest...)
 		}
 	}
@@ -130,12 +152,18 @@ func (r *rivals) of(asked object, steps int) strongest {
 		if r.matched > maxMatching || weaker {
 			break
 		}
-		if asked.has(some.applyTo) && some.pattern.MatchString(asked.name) {
+		if asked.isFor(some.likeness) && some.pattern.MatchString(asked.name) {
 			best.add(some.strongest...)
 		}
 	}
 	r.found[asked] = best
 	return best
+}
+
+// isFor is true where such policies may apply to it. RabbitMQ, 3.10 to 4.3, applies none to a queue whose type does not know one of its keys.
+func (o object) isFor(like likeness) bool {
+	unknown := o.kind == KindQueue && (like.noClassic && o.queueType == TypeClassic || like.noQuorum && o.queueType == TypeQuorum)
+	return o.has(like.applyTo) && !unknown
 }
 
 // has is true where policies for such objects may apply to it.

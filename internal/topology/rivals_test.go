@@ -63,7 +63,8 @@ func weighed(policies map[string]Policy, kind Kind, name, objectType, applied, b
 	for _, id := range slices.Sorted(maps.Keys(policies)) {
 		policy := policies[id]
 		matched, err := regexp.MatchString(policy.Pattern, name)
-		if id == but || !(object{kind, name, objectType}).has(policy.ApplyTo) || (err != nil || !matched) && applied != id {
+		asked := object{kind, name, objectType}
+		if id == but || !asked.has(policy.ApplyTo) || (err != nil || !matched || !asked.isFor(likenessOf(policy))) && applied != id {
 			continue
 		}
 		if !found || policy.Priority > strongest.Priority {
@@ -89,8 +90,9 @@ func TestTheStrongestPolicyOfOthersIsTheOneThatALookAtEachFinds(t *testing.T) {
 			name := fmt.Sprint("p", i)
 			policies[name] = Policy{
 				Name: name, Priority: random.IntN(3),
-				Pattern: pick("^a$", `^a\.b$`, "^b$", "a", "^a", "b$", ".*", "^(a|b)$", `^(?>a)`),
-				ApplyTo: pick("all", applyToQueues, applyToExchanges, "quorum_queues", "classic_queues", "streams"),
+				Pattern:    pick("^a$", `^a\.b$`, "^b$", "a", "^a", "b$", ".*", "^(a|b)$", `^(?>a)`),
+				Definition: Arguments{pick(keyExpires, keyExpires, keyDeliveryLimit, "queue-mode", "max-age"): 1},
+				ApplyTo:    pick("all", applyToQueues, applyToExchanges, "quorum_queues", "classic_queues", "streams"),
 			}
 		}
 		d := &differ{desired: desired, observed: Observed{Policies: policies}, patterns: map[string]*regexp.Regexp{}}
