@@ -30,6 +30,8 @@ type alike struct {
 	likeness
 
 	pattern *regexp.Regexp
+	// repeated is true where others have the same pattern.
+	repeated bool
 	strongest
 }
 
@@ -94,6 +96,13 @@ func (d *differ) rivals() *rivals {
 			d.ranked.broad = append(d.ranked.broad, some)
 		}
 	}
+	of := map[string]int{}
+	for _, some := range d.ranked.broad {
+		of[some.text]++
+	}
+	for _, some := range d.ranked.broad {
+		some.repeated = of[some.text] > 1
+	}
 	slices.SortFunc(d.ranked.broad, func(a, b *alike) int { return byStrength(a.strongest[0], b.strongest[0]) })
 	return d.ranked
 }
@@ -147,17 +156,30 @@ func (r *rivals) of(asked object, steps int) strongest {
 		}
 	}
 	r.matched += steps * len(asked.name)
+	tried := map[string]bool{} // each pattern once, as the steps are counted
 	for _, some := range r.broad {
 		weaker := len(best) == 2 && byStrength(best[1], some.strongest[0]) < 0 // and so are all that follow
 		if r.matched > maxMatching || weaker {
 			break
 		}
-		if asked.isFor(some.likeness) && some.pattern.MatchString(asked.name) {
+		if asked.isFor(some.likeness) && some.matches(asked.name, tried) {
 			best.add(some.strongest...)
 		}
 	}
 	r.found[asked] = best
 	return best
+}
+
+func (a *alike) matches(name string, tried map[string]bool) bool {
+	if !a.repeated {
+		return a.pattern.MatchString(name)
+	}
+	matches, known := tried[a.text]
+	if !known {
+		matches = a.pattern.MatchString(name)
+		tried[a.text] = matches
+	}
+	return matches
 }
 
 // isFor is true where such policies may apply to it. RabbitMQ, 3.10 to 4.3, applies none to a queue whose type does not know one of its keys.
