@@ -2,6 +2,7 @@ package worker
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"sync"
@@ -23,6 +24,8 @@ const (
 	// maxTroubles bounds what a worker says of itself for each reason, and maxSubject each name in it.
 	maxTroubles = 100
 	maxSubject  = 100
+	// maxShown bounds all of it, in bytes of JSON: the operator reads 64 KiB of a status, and takes one that is longer for none.
+	maxShown = 56 << 10
 )
 
 // troubles are what holds messages back at the moment.
@@ -128,6 +131,30 @@ func sorted(list []compile.Trouble) []compile.Trouble {
 	return list
 }
 
+// within leaves out the last breakers of keys where all troubles together are more than may be shown. Keys come from messages: six bytes stand in
+// JSON for some, and those of one producer would hide the troubles of all queues.
+func within(list []compile.Trouble, most int) []compile.Trouble {
+	size := func(trouble *compile.Trouble) int {
+		data, err := json.Marshal(trouble)
+		if err != nil { // its time is none of a calendar's
+			return maxShown
+		}
+		return len(data) + len(",")
+	}
+	for i := range list {
+		if list[i].Reason != troubleBreaker {
+			most -= size(&list[i])
+		}
+	}
+	return slices.DeleteFunc(list, func(trouble compile.Trouble) bool {
+		if trouble.Reason != troubleBreaker {
+			return false
+		}
+		most -= size(&trouble)
+		return most < 0
+	})
+}
+
 func (t *troubles) sentence(reason, subject string) string {
 	switch {
 	case reason == troubleBreaker && subject == "":
@@ -158,7 +185,7 @@ func (w *Worker) Status() compile.WorkerStatus {
 		}
 	}
 	usual, strict := p.shown()
-	troubles := sorted(append(w.troubles.list(), w.publishTroubles(time.Now())...))
+	troubles := within(sorted(append(w.troubles.list(), w.publishTroubles(time.Now())...)), maxShown)
 	return compile.WorkerStatus{ConfigHash: p.hash, Pipeline: usual, StrictPipeline: strict, Troubles: troubles}
 }
 

@@ -1,6 +1,8 @@
 package worker
 
 import (
+	"encoding/json"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -8,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/resilience"
 )
 
@@ -38,4 +41,28 @@ func TestBreakersOfKeysThatBeginAlikeHaveTroublesOfTheirOwn(t *testing.T) {
 	check("one is open", 1)
 	w.breakerChanged(long+"2", resilience.Open, resilience.Closed, "the probe succeeded")
 	check("none is open", 0)
+}
+
+// A status of more than 64 KiB is none to the operator: with messages of some 60 keys a producer hid that a queue was blocked.
+func TestManyBreakersLeaveRoomForTheTroublesOfQueues(t *testing.T) {
+	w := &Worker{
+		options:  Options{Log: slog.New(slog.DiscardHandler), Now: time.Now, Metrics: NewMetrics(prometheus.NewRegistry())},
+		troubles: newTroubles(), regulation: make(chan struct{}, 1),
+	}
+	for i := range 2 * maxTroubles {
+		w.breakerChanged(fmt.Sprintf("%03d", i)+strings.Repeat("<", maxSubject), resilience.Closed, resilience.Open, "calls fail")
+	}
+	w.troubles.begin(troubleBlocked, "orders", time.Now())
+	all := sorted(w.troubles.list())
+	if data, err := json.Marshal(all); err != nil || len(data) < 64<<10 {
+		t.Fatalf("they take %d bytes, %v: the test shows nothing", len(data), err)
+	}
+	shown := within(all, maxShown)
+	data, err := json.Marshal(compile.WorkerStatus{Troubles: shown})
+	if err != nil || len(data) > maxShown+1024 {
+		t.Errorf("the status has %d bytes, %v", len(data), err)
+	}
+	if last := shown[len(shown)-1]; last.Reason != troubleBlocked || len(shown) < maxTroubles/4 {
+		t.Errorf("%d troubles are shown, the last of them %s", len(shown), last.Reason)
+	}
 }
