@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"redrive.dev/redrive/internal/objectcache"
-
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,6 +24,7 @@ import (
 	"redrive.dev/redrive/internal/autoscaling"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/message"
+	"redrive.dev/redrive/internal/objectcache"
 	"redrive.dev/redrive/internal/testcluster"
 	"redrive.dev/redrive/internal/testtransport"
 	"redrive.dev/redrive/internal/workload"

@@ -9,13 +9,12 @@ import (
 	"slices"
 	"sync"
 
-	"redrive.dev/redrive/internal/objectcache"
-
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/objectcache"
 	"redrive.dev/redrive/internal/outcome"
 )
 

@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"redrive.dev/redrive/internal/objectcache"
-
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
@@ -33,6 +31,7 @@ import (
 
 	"redrive.dev/redrive/controllers"
 	"redrive.dev/redrive/internal/autoscaling"
+	"redrive.dev/redrive/internal/objectcache"
 	"redrive.dev/redrive/internal/testcluster"
 	"redrive.dev/redrive/internal/testtransport"
 	"redrive.dev/redrive/internal/topology"

@@ -16,8 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"redrive.dev/redrive/internal/objectcache"
-
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -40,6 +38,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/controllers"
 	"redrive.dev/redrive/internal/autoscaling"
+	"redrive.dev/redrive/internal/objectcache"
 	"redrive.dev/redrive/internal/testcluster"
 	"redrive.dev/redrive/internal/testtransport"
 	"redrive.dev/redrive/internal/topology"

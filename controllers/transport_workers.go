@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"redrive.dev/redrive/internal/objectcache"
-
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,6 +19,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/autoscaling"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/objectcache"
 	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/rollout"
 	"redrive.dev/redrive/internal/ssa"

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"redrive.dev/redrive/internal/objectcache"
-
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -28,6 +26,7 @@ import (
 
 	"redrive.dev/redrive/controllers"
 	"redrive.dev/redrive/internal/crdcheck"
+	"redrive.dev/redrive/internal/objectcache"
 	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/topology"
 	"redrive.dev/redrive/internal/version"

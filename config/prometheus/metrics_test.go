@@ -11,8 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"redrive.dev/redrive/internal/objectcache"
-
 	"github.com/prometheus/client_golang/prometheus"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -22,6 +20,7 @@ import (
 	"redrive.dev/redrive/controllers"
 	public "redrive.dev/redrive/handler"
 	"redrive.dev/redrive/internal/handler"
+	"redrive.dev/redrive/internal/objectcache"
 	"redrive.dev/redrive/internal/testcluster"
 	"redrive.dev/redrive/internal/worker"
 )

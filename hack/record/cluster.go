@@ -13,8 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"redrive.dev/redrive/internal/objectcache"
-
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,6 +24,7 @@ import (
 
 	"redrive.dev/redrive/controllers"
 	"redrive.dev/redrive/internal/manifest"
+	"redrive.dev/redrive/internal/objectcache"
 	"redrive.dev/redrive/internal/testbroker"
 	"redrive.dev/redrive/internal/topology"
 	"redrive.dev/redrive/internal/workload"
