@@ -26,6 +26,10 @@ const (
 	spreadTime = 500 * time.Millisecond
 )
 
+// receiveAlone is how many bytes the system keeps for a connection of one queue, about. While bodies wait for memory nothing is read, and what has come
+// counts as the pod's memory: left alone, the buffer grows to 6 MiB, or to what the node allows, for each queue.
+const receiveAlone = 256 << 10
+
 // isFault tells whether the broker ended a connection because of what was asked of it, and not because it ends itself or was told to.
 func isFault(err *amqp091.Error) bool {
 	return err != nil && err.Server && !err.Recover && err.Code != amqp091.ConnectionForced
@@ -198,6 +202,7 @@ func (c *Consumer) runAlone(ctx context.Context, queue string) {
 	options := c.options
 	options.Name += ", queue " + queue
 	options.Log = options.Log.With("queue", queue)
+	options.receive = receiveAlone
 	options.OnState, options.OnRenewal = nil, nil // they tell of the connection that the others share
 	var sessions atomic.Int64                     // two while one takes over from another
 	own := newSupervisor(&options, func(ctx context.Context, l *link) error {

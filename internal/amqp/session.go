@@ -77,6 +77,8 @@ type Options struct {
 	Room *Room
 	// bodiless is true where nobody needs the bodies of what comes.
 	bodiless bool
+	// receive is how large the system's buffer for what comes is, in bytes, where it is not to grow by itself; else 0.
+	receive int
 	// OnQueue, if set, is told of a queue that cannot be consumed and why, in plain words, with each try, and, with nil, of one that is consumed or not
 	// wanted any more. It is called by one at a time, and must not call the Consumer.
 	OnQueue func(queue string, err error)
@@ -84,20 +86,29 @@ type Options struct {
 
 // dial connects, and returns the wire beside the connection: the library knows no context, and what ends one of its calls is
 // the end of the socket.
-func dial(ctx context.Context, target *Target, name string) (*amqp091.Connection, *wire, error) {
-	conn, wire, err := open(ctx, target, name)
+func dial(ctx context.Context, target *Target, options *Options) (*amqp091.Connection, *wire, error) {
+	conn, wire, err := open(ctx, target, options)
 	if err != nil {
 		return nil, nil, fmt.Errorf("connect to %s, vhost %q, as %q: %w", target.Address, target.VHost, target.Username, err)
 	}
 	return conn, wire, nil
 }
 
-func open(ctx context.Context, target *Target, name string) (*amqp091.Connection, *wire, error) {
+// connect opens a socket; receive is as in Options.
+func connect(ctx context.Context, address string, receive int) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if plain, ok := conn.(*net.TCPConn); ok && receive > 0 {
+		_ = plain.SetReadBuffer(receive) // where that is not possible, it grows
+	}
+	return conn, err //nolint:wrapcheck // wrapped by the caller
+}
+
+func open(ctx context.Context, target *Target, options *Options) (*amqp091.Connection, *wire, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
-	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", target.Address)
+	raw, err := connect(ctx, target.Address, options.receive)
 	if err != nil {
-		return nil, nil, err //nolint:wrapcheck // wrapped by the caller
+		return nil, nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
 	defer stop()
@@ -113,7 +124,7 @@ func open(ctx context.Context, target *Target, name string) (*amqp091.Connection
 	}
 	wire := newWire(conn, socket)
 	properties := amqp091.NewConnectionProperties()
-	properties.SetClientConnectionName(name)
+	properties.SetClientConnectionName(options.Name)
 	session, err := amqp091.Open(wire, amqp091.Config{
 		SASL:       []amqp091.Authentication{&amqp091.PlainAuth{Username: target.Username, Password: target.Password}},
 		Vhost:      target.VHost,

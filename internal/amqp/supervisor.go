@@ -283,7 +283,7 @@ func (s *supervisor) start(ctx context.Context) (*running, error) {
 	if err != nil {
 		return nil, fmt.Errorf("broker credentials: %w", err)
 	}
-	conn, wire, err := dial(ctx, &target, s.options.Name)
+	conn, wire, err := dial(ctx, &target, s.options)
 	if err != nil {
 		return nil, err
 	}
