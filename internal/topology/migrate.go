@@ -26,6 +26,8 @@ type MigrationObservation struct {
 	Away, Home bool
 	// Ordered is true where messages of one queue must be done before those of the other are begun.
 	Ordered bool
+	// Alien is true for a queue that is as it is wanted, and that the Transport does not know to have made: nobody would take it away.
+	Alien bool
 	// Untold is true where workers consume the queue by its former name only.
 	Untold bool
 	// Follows tells whether all workers are known to consume the two like that.
@@ -76,9 +78,9 @@ func nextStep(last v1alpha1.MigrationStep, seen MigrationObservation) v1alpha1.M
 }
 
 // remade is true where the queue is the one that follows the stand-in, and not the one before it. Without an order one that is
-// as it is wanted may stay, whichever it is.
+// as it is wanted may stay, whichever it is; and so does one that is not emptied to be deleted, as a classic queue that the status of a backup does not have.
 func (p MigrationObservation) remade(last v1alpha1.MigrationStep) bool {
-	if !p.Ordered {
+	if !p.Ordered || p.Alien {
 		return p.Queue == MatchEqual
 	}
 	switch last {

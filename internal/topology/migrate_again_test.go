@@ -642,3 +642,35 @@ func TestAClassicQueueHasNoPolicyThatItDoesNotKnowUntilItIsGone(t *testing.T) {
 		t.Errorf("once the queue is gone the policy says %s, want %s", got, want)
 	}
 }
+
+// The status of a backup may have a step of a migration that has long been taken, and not know of a classic queue that was made since. That is never emptied
+// to be deleted, so that the migration stood still for good, and nobody read the stand-in.
+func TestAMigrationGoesOnPastAQueueThatTheStatusOfABackupDoesNotKnow(t *testing.T) {
+	broker := emptyBroker()
+	broker.converge(desired(t, async(func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].SingleActiveConsumer = new(true) })))
+	classic := desired(t, async(func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].Type = new(v1alpha1.QueueClassic) }))
+	past := topology.Past{Created: []string{createdExchange}}
+	look := func() topology.Migration {
+		diff := topology.DiffSince(classic, broker.Observed, past)
+		for _, step := range topology.Plan(diff) {
+			broker.apply(step)
+		}
+		past.Migrations = written(diff)
+		return diff.Migrations[0]
+	}
+	var backup []v1alpha1.Migration
+	for look().Step != v1alpha1.MigrationRestore {
+		if past.Migrations[0].Step == v1alpha1.MigrationDrain {
+			backup = past.Migrations
+			delete(broker.Queues, "test")
+			past.Created = []string{createdExchange, "queue/test"}
+		}
+	}
+	past.Created, past.Migrations = []string{createdExchange}, backup
+	for range 4 {
+		look()
+	}
+	if m := look(); m.Step != v1alpha1.MigrationCleanup || m.Drains != "test.migrating" || m.Reads != compile.ReadsStandin {
+		t.Errorf("it is in %s, empties %q, and workers read %q", m.Step, m.Drains, m.Reads)
+	}
+}

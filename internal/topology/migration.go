@@ -152,6 +152,7 @@ func (d *differ) migrationOf(want Queue, past Past) *queueMigration {
 	seen.Untold = e.Renames && slices.Contains(past.Consumed, e.Standin) && !slices.Contains(past.Consumed, want.Name)
 	seen.Ordered = isSingle(want) || isSingle(got.Queue) || isSingle(beside.Queue)
 	seen.Queue = e.likeness(exists, ours, past)
+	seen.Alien = exists && !ours && !e.hostile
 	e.standin = d.standinOf(want, seen.Ordered)
 	if made {
 		e.standin.Name, e.standin.Type, e.standin.Arguments = e.Standin, beside.Type, beside.Arguments
