@@ -5,11 +5,12 @@ import (
 	"errors"
 	"io"
 	"net"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/handler"
@@ -21,9 +22,6 @@ import (
 // megabyte in the memory of the pod.
 func TestWhatAServerHasNotReadIsForgottenWithTheAttempt(t *testing.T) {
 	t.Parallel()
-	if runtime.GOOS != "linux" {
-		t.Skip("how much was not sent is known on Linux alone")
-	}
 	const size = 8 << 20
 	authority := testcert.NewAuthority(t, "still")
 	pair := authority.Issue(t, "127.0.0.1")
@@ -34,12 +32,12 @@ func TestWhatAServerHasNotReadIsForgottenWithTheAttempt(t *testing.T) {
 	for _, scheme := range []string{"http", "https"} {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
-			over, left := make(chan struct{}), make(chan error, 1)
+			left := make(chan error, 1)
 			address := listen(t, func(c net.Conn) {
 				if scheme == "https" {
 					_ = tls.Server(c, &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}).Handshake()
 				}
-				<-over
+				awaitHangUp(t, c)
 				_, err := io.Copy(io.Discard, c)
 				left <- err
 			})
@@ -50,8 +48,6 @@ func TestWhatAServerHasNotReadIsForgottenWithTheAttempt(t *testing.T) {
 			}
 			h := open(t, handler.NewHTTP, spec, o)
 			got := attempt(t, h, time.Second, strings.Repeat("x", size))
-			time.Sleep(100 * time.Millisecond) // net/http closes the connection beside
-			close(over)
 			if got == nil || got.Source != retry.SourceTimeout {
 				t.Errorf("got %s", show(got))
 			}
@@ -59,5 +55,26 @@ func TestWhatAServerHasNotReadIsForgottenWithTheAttempt(t *testing.T) {
 				t.Errorf("the server finds %v, want a reset", err)
 			}
 		})
+	}
+}
+
+// awaitHangUp waits until the other end has closed or reset a connection, of which nothing is read meanwhile.
+func awaitHangUp(t *testing.T, c net.Conn) {
+	t.Helper()
+	raw, err := c.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	state := []unix.PollFd{{Events: unix.POLLRDHUP}}
+	for end := time.Now().Add(20 * time.Second); state[0].Revents == 0; time.Sleep(time.Millisecond) {
+		err := raw.Control(func(fd uintptr) {
+			state[0].Fd = int32(fd) //nolint:gosec // a file descriptor
+			_, _ = unix.Poll(state, 0)
+		})
+		if err != nil || time.Now().After(end) {
+			t.Errorf("the connection stays open (%v)", err)
+			return
+		}
 	}
 }
