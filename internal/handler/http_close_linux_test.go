@@ -69,7 +69,7 @@ func awaitHangUp(t *testing.T, c net.Conn) {
 	state := []unix.PollFd{{Events: unix.POLLRDHUP}}
 	for end := time.Now().Add(20 * time.Second); state[0].Revents == 0; time.Sleep(time.Millisecond) {
 		err := raw.Control(func(fd uintptr) {
-			state[0].Fd = int32(fd) //nolint:gosec // a file descriptor
+			state[0].Fd = int32(fd)
 			_, _ = unix.Poll(state, 0)
 		})
 		if err != nil || time.Now().After(end) {
