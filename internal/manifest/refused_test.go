@@ -69,7 +69,7 @@ var refused = map[string]struct{ yaml, want string }{
 		`spec.queues: Invalid value: 0: should have at least 1 items`,
 	},
 	"a queue twice":          {transport(`queues: [{name: a}, {name: a}]`), `spec.queues[1]: Duplicate value: {"name":"a"}`},
-	"a key twice":            {transport(`queues: [{name: a, bindingKeys: [k, k]}]`), `spec.queues[0].bindingKeys[1]: Duplicate value: "k"`},
+	"a former name twice":    {transport(`queues: [{name: a, previousNames: [k, k]}]`), `spec.queues[0].previousNames[1]: Duplicate value: "k"`},
 	"limits without a limit": {transport(`queues: [{name: a, limits: {}}]`), `should have at least 1 properties`},
 	"no handler": {
 		transport(`queues: [{name: a}]`, `workers: [{name: w, handler: {}}]`), `a handler needs exactly one of: http`,
