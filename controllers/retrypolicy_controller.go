@@ -19,6 +19,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/enqueue"
 	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/retry"
 )
@@ -51,9 +52,9 @@ func (r *RetryPolicyReconciler) setup(mgr ctrl.Manager, name string, options con
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named(name).
 		For(&v1alpha1.RetryPolicy{}, changed).
-		Watches(&v1alpha1.RetryPolicy{}, handler.EnqueueRequestsFromMapFunc(requests(r.includersOf)), changed).
-		Watches(&v1alpha1.RetryPolicy{}, gathered(gatherUses, requests(r.usedBy)), changed).
-		Watches(&v1alpha1.Transport{}, gathered(gatherUses, requests(r.usedBy)), changed).
+		Watches(&v1alpha1.RetryPolicy{}, handler.EnqueueRequestsFromMapFunc(enqueue.RequestsOf(r.includersOf)), changed).
+		Watches(&v1alpha1.RetryPolicy{}, enqueue.After(gatherUses, enqueue.RequestsOf(r.usedBy)), changed).
+		Watches(&v1alpha1.Transport{}, enqueue.After(gatherUses, enqueue.RequestsOf(r.usedBy)), changed).
 		WithOptions(options).
 		Complete(r)
 	if err != nil {

@@ -29,6 +29,7 @@ import (
 	"redrive.dev/redrive/internal/autoscaling"
 	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/brokeruser"
+	"redrive.dev/redrive/internal/objectwriter"
 	"redrive.dev/redrive/internal/opmetrics"
 	"redrive.dev/redrive/internal/rollout"
 	"redrive.dev/redrive/internal/ssa"
@@ -129,13 +130,16 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		restarts:   brokerpool.NewRestartWatch(options.PollInterval),
 		conditions: opmetrics.NewConditions(),
 
-		repairs:  ssa.NewRepairs(cmp.Or(options.RepairWindow, ssa.MaxRepairs*options.PollInterval)),
 		sidecars: &sidecarSupport{server: server},
 		keda:     autoscaling.NewDiscovery(server, age),
 		scalers:  newScalers(),
 		admins:   &brokeruser.Admins{Live: mgr.GetAPIReader(), Brokers: brokers, Secrets: options.BrokerAdmins},
 		users:    brokeruser.NewKeeper(mgr.GetClient(), mgr.GetAPIReader(), options.RotateUsers, options.Waits.Grace),
-		rollouts: rollout.NewLimiter(mgr.GetClient(), cmp.Or(options.MaxRollouts, rollout.DefaultLimit)),
+	}
+	transports.writer = &objectwriter.Writer{
+		Client: transports.Client, Live: transports.Live, Reads: &transports.reads,
+		Repairs:  ssa.NewRepairs(cmp.Or(options.RepairWindow, ssa.MaxRepairs*options.PollInterval)),
+		Rollouts: rollout.NewLimiter(transports.Client, cmp.Or(options.MaxRollouts, rollout.DefaultLimit)),
 	}
 	meter := autoscaling.NewMeter(mgr.GetClient(), backlogSource{transports}, age)
 	demands := autoscaling.NewCollector(meter, autoscaling.Interval(options.PollInterval))

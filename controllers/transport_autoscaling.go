@@ -23,6 +23,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/autoscaling"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/objectwriter"
 	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/ssa"
 	"redrive.dev/redrive/internal/workload"
@@ -239,7 +240,7 @@ func (r *TransportReconciler) applyScaler(ctx context.Context, run *transportRun
 		run.partly(outcome.Waiting(v1alpha1.ReasonProgressing, untilScalerGoes, err))
 		return nil
 	case apierrors.IsForbidden(err):
-		return &refusal{err} // mostly by a webhook of KEDA's, because something else scales the Deployment already
+		return objectwriter.Refused(err) // mostly by a webhook of KEDA's, because something else scales the Deployment already
 	}
 	return err
 }
@@ -315,7 +316,7 @@ func (r *TransportReconciler) removeAllScalers(ctx context.Context, run *transpo
 }
 
 func (r *TransportReconciler) removeScaler(ctx context.Context, run *transportRun, object *unstructured.Unstructured) error {
-	err := r.remove(ctx, run, object.GetKind(), object)
+	err := r.writer.Delete(ctx, run.written(), object.GetKind(), object)
 	if err == nil {
 		object.SetDeletionTimestamp(new(metav1.Now())) // so that it is not deleted twice
 	}

@@ -27,10 +27,10 @@ import (
 	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/brokeruser"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/enqueue"
+	"redrive.dev/redrive/internal/objectwriter"
 	"redrive.dev/redrive/internal/opmetrics"
 	"redrive.dev/redrive/internal/outcome"
-	"redrive.dev/redrive/internal/rollout"
-	"redrive.dev/redrive/internal/ssa"
 	"redrive.dev/redrive/internal/status"
 	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/topology"
@@ -67,13 +67,12 @@ type TransportReconciler struct {
 	restarts   *brokerpool.RestartWatch
 	conditions *opmetrics.Conditions
 
-	repairs  *ssa.Repairs
 	sidecars *sidecarSupport
 	keda     *autoscaling.Discovery
 	scalers  *scalers
 	users    *brokeruser.Keeper
 	admins   *brokeruser.Admins
-	rollouts *rollout.Limiter
+	writer   *objectwriter.Writer
 }
 
 // transportRun is the state of one reconcile of a Transport.
@@ -142,15 +141,15 @@ const gatherOwned = 250 * time.Millisecond
 // setup registers the reconciler. Of policies, only a change of the spec concerns a Transport.
 func (r *TransportReconciler) setup(mgr ctrl.Manager, name string, options controller.Options) error {
 	changed := builder.WithPredicates(predicate.GenerationChangedPredicate{})
-	policies := &policyEventGatherer{users: r.usersOf, changed: map[string]map[types.NamespacedName]bool{}}
+	policies := enqueue.UsersOf(r.usersOf)
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named(name).
 		For(&v1alpha1.Transport{}, changed).
-		Watches(&appsv1.Deployment{}, gathered(gatherOwned, requests(ownerOf))).
-		Watches(&corev1.ConfigMap{}, gathered(gatherOwned, requests(ownerOf)), builder.OnlyMetadata).
-		Watches(&appsv1.Deployment{}, r.rollouts.WhenOneEnds()).
+		Watches(&appsv1.Deployment{}, enqueue.After(gatherOwned, enqueue.RequestsOf(ownerOf))).
+		Watches(&corev1.ConfigMap{}, enqueue.After(gatherOwned, enqueue.RequestsOf(ownerOf)), builder.OnlyMetadata).
+		Watches(&appsv1.Deployment{}, r.writer.Rollouts.WhenOneEnds()).
 		WatchesRawSource(source.Func(r.restarts.Watch)).
-		Watches(&v1alpha1.RetryPolicy{}, policies.handler(), changed).
+		Watches(&v1alpha1.RetryPolicy{}, policies, changed).
 		WithOptions(options).
 		Complete(r)
 	if err != nil {
@@ -322,12 +321,11 @@ func (r *TransportReconciler) forget(name types.NamespacedName) {
 	r.compileCache.forget(name)
 	r.configMaps.forget(name)
 	r.drift.forget(name)
-	r.repairs.Forget(name)
+	r.writer.Forget(name)
 	r.scraper.Forget(name)
 	r.fastRequeue.forget(name)
 	r.restarts.Forget(name)
 	r.scalers.forget(name)
-	r.rollouts.Forget(name)
 }
 
 // addFinalizer comes before anything is made that it has to clean up.

@@ -187,7 +187,7 @@ func (r *TransportReconciler) stopWorkers(ctx context.Context, run *transportRun
 		return err
 	}
 	for _, deployment := range run.live.all() {
-		if err := r.remove(ctx, run, "Deployment", deployment); err != nil {
+		if err := r.writer.Delete(ctx, run.written(), "Deployment", deployment); err != nil {
 			return err
 		}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/objectwriter"
 	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/rollout"
 	"redrive.dev/redrive/internal/ssa"
@@ -211,7 +212,7 @@ func (r *TransportReconciler) runQuarantineOf(
 			return "", nil
 		}
 		delete(run.live.quarantine, name)
-		return "", r.remove(ctx, run, "Deployment", live)
+		return "", r.writer.Delete(ctx, run.written(), "Deployment", live)
 	}
 	options, err := r.workerOptions(ctx, run, group.Worker)
 	if err != nil {
@@ -222,10 +223,10 @@ func (r *TransportReconciler) runQuarantineOf(
 		return "its Deployment cannot be made: " + status.OneLine(err.Error()), nil
 	}
 	result := &appsv1.Deployment{}
-	err = r.write(ctx, run, desired, asObject(live), result)
+	err = r.writer.Write(ctx, run.written(), desired, asObject(live), result)
 	switch {
 	case errors.Is(err, rollout.ErrQueued): // It goes on as it is.
-	case isRefusal(err), errors.Is(err, ssa.ErrFieldManagerConflict), apierrors.IsForbidden(err):
+	case objectwriter.IsRefused(err), errors.Is(err, ssa.ErrFieldManagerConflict), apierrors.IsForbidden(err):
 		return "its Deployment cannot be made: " + status.OneLine(err.Error()), nil
 	case err != nil:
 		return "", err

@@ -7,19 +7,16 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/autoscaling"
 	"redrive.dev/redrive/internal/compile"
-	"redrive.dev/redrive/internal/objectcache"
+	"redrive.dev/redrive/internal/objectwriter"
 	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/rollout"
 	"redrive.dev/redrive/internal/ssa"
@@ -80,7 +77,7 @@ func (r *TransportReconciler) applyWorkers(ctx context.Context, run *transportRu
 			hashes = append(hashes, hash)
 		}
 		switch {
-		case isRefusal(err):
+		case objectwriter.IsRefused(err):
 			refused = true
 			run.partly(outcome.Stalled(v1alpha1.ReasonWorkloadInvalid, fmt.Errorf("worker %q: %w", worker.Name, err)))
 		case err != nil:
@@ -94,7 +91,7 @@ func (r *TransportReconciler) applyWorkers(ctx context.Context, run *transportRu
 	if !refused && !run.awaitsUser() {
 		run.transport.Status.WorkersGeneration = run.transport.Generation
 	}
-	run.warnOfUpgrade(r.rollouts.Limit())
+	run.warnOfUpgrade(r.writer.Rollouts.Limit())
 	run.transport.Status.Workers = run.live.summary()
 	return nil
 }
@@ -103,7 +100,7 @@ func (r *TransportReconciler) applyWorkers(ctx context.Context, run *transportRu
 func (r *TransportReconciler) applyWorker(ctx context.Context, run *transportRun, worker *v1alpha1.Worker, config compile.Config) (hash string, err error) {
 	configMap, err := workload.ConfigMap(run.transport, config)
 	if err != nil {
-		return "", &refusal{err}
+		return "", objectwriter.Refused(err)
 	}
 	published := &corev1.ConfigMap{}
 	if err := r.applyObject(ctx, run, configMap, asObject(run.live.configMaps[configMap.Name]), published); err != nil {
@@ -126,7 +123,7 @@ func (r *TransportReconciler) applyWorker(ctx context.Context, run *transportRun
 		_, err = workload.QuarantineDeployment(run.transport, worker, options)
 	}
 	if err != nil {
-		return hash, &refusal{err}
+		return hash, objectwriter.Refused(err)
 	}
 	return hash, r.applyScaled(ctx, run, worker, deployment)
 }
@@ -143,86 +140,20 @@ func (r *TransportReconciler) applyDeployment(ctx context.Context, run *transpor
 	return nil
 }
 
+// written is what the objects of the workers are written for.
+func (run *transportRun) written() objectwriter.For {
+	return objectwriter.For{Transport: client.ObjectKeyFromObject(run.transport), Asked: run.asked, Status: run.status}
+}
+
 // applyObject writes an object of the workers. One that others change as often, or that waits for its turn in an upgrade, keeps
 // the Transport from being ready.
 func (r *TransportReconciler) applyObject(ctx context.Context, run *transportRun, desired, current, result client.Object) error {
-	err := r.write(ctx, run, desired, current, result)
+	err := r.writer.Write(ctx, run.written(), desired, current, result)
 	if errors.Is(err, ssa.ErrFieldManagerConflict) || errors.Is(err, rollout.ErrQueued) {
 		run.partly(outcome.Waiting(v1alpha1.ReasonProgressing, 0, err))
 		return nil
 	}
 	return err
-}
-
-// write applies an object unless the cluster has it so already. result takes what the API server made of it; it stays empty
-// where nothing was written. The error is a *refusal, or ErrFieldManagerConflict, where trying again does not help, and ErrQueued where it has
-// to wait.
-func (r *TransportReconciler) write(ctx context.Context, run *transportRun, desired, current, result client.Object) error {
-	kind := desired.GetObjectKind().GroupVersionKind().Kind
-	form, err := workload.ApplyForm(desired)
-	if err != nil {
-		return err
-	}
-	if err := ssa.Stamp(form); err != nil {
-		return err
-	}
-	name, object := client.ObjectKeyFromObject(run.transport), kind+" "+desired.GetName()
-	r.repairs.Want(name, object, form.GetAnnotations()[ssa.StampAnnotation])
-	if r.repairs.IsSame(name, object, current) {
-		return nil
-	}
-	current, err = r.whole(ctx, current)
-	if err != nil {
-		return err
-	}
-	same, err := ssa.UpToDate(current, form)
-	if err != nil {
-		return err
-	}
-	if same {
-		r.repairs.Found(name, object, current)
-		return nil
-	}
-	if !r.repairs.MayWrite(name, object, time.Now()) {
-		return r.repairs.Conflict(object, current)
-	}
-	done, err := r.rollouts.Begin(ctx, client.ObjectKeyFromObject(run.transport), run.asked, current, form)
-	if err != nil {
-		r.repairs.Drop(name, object) // Nobody has changed it meanwhile when it is written later.
-		return fmt.Errorf("%s: %w", object, err)
-	}
-	err = r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(form), client.FieldOwner(ssa.FieldOwner), client.ForceOwnership)
-	done(err)
-	if err != nil {
-		err = fmt.Errorf("apply %s: %w", object, err)
-		if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
-			return &refusal{err}
-		}
-		return err
-	}
-	r.reportWrite(run, object, current, form)
-	if result == nil {
-		return nil
-	}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(form.Object, result); err != nil {
-		return fmt.Errorf("read %s %s: %w", kind, desired.GetName(), err)
-	}
-	return nil
-}
-
-// reportWrite tells of what was written by an event, and whether it undid what somebody else did.
-func (r *TransportReconciler) reportWrite(run *transportRun, object string, before, after client.Object) {
-	switch r.repairs.Wrote(client.ObjectKeyFromObject(run.transport), object, before, after, time.Now()) {
-	case ssa.Repair:
-		run.status.EventRestored(after, object+" was changed or deleted"+ssa.LastManager(before)+"; restored")
-	case ssa.Change:
-		reason := "Updated"
-		if before == nil {
-			reason = "Created"
-		}
-		run.status.EventAbout(after, reason, object)
-	case ssa.Nothing:
-	}
 }
 
 // removeWorkers deletes the objects of worker groups that the spec no longer has.
@@ -234,7 +165,7 @@ func (r *TransportReconciler) removeWorkers(ctx context.Context, run *transportR
 	for _, deployments := range []map[string]*appsv1.Deployment{run.live.deployments, run.live.quarantine} {
 		for name, deployment := range deployments {
 			if !wanted[name] {
-				if err := r.remove(ctx, run, "Deployment", deployment); err != nil {
+				if err := r.writer.Delete(ctx, run.written(), "Deployment", deployment); err != nil {
 					return err
 				}
 				delete(deployments, name)
@@ -243,30 +174,13 @@ func (r *TransportReconciler) removeWorkers(ctx context.Context, run *transportR
 	}
 	for name, configMap := range run.live.configMaps {
 		if !wanted[name] {
-			if err := r.remove(ctx, run, "ConfigMap", configMap); err != nil {
+			if err := r.writer.Delete(ctx, run.written(), "ConfigMap", configMap); err != nil {
 				return err
 			}
 			delete(run.live.configMaps, name)
 		}
 	}
 	run.transport.Status.Workers = run.live.summary()
-	return nil
-}
-
-func (r *TransportReconciler) remove(ctx context.Context, run *transportRun, kind string, object client.Object) error {
-	r.repairs.Drop(client.ObjectKeyFromObject(run.transport), kind+" "+object.GetName())
-	if !object.GetDeletionTimestamp().IsZero() {
-		return nil
-	}
-	err := r.Client.Delete(ctx, object, client.Preconditions{UID: new(object.GetUID())},
-		client.PropagationPolicy(metav1.DeletePropagationBackground))
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // It is gone, and so is its UID.
-	}
-	if err != nil {
-		return fmt.Errorf("delete %s %s: %w", kind, object.GetName(), err)
-	}
-	run.status.EventAbout(object, "Deleted", kind+" "+object.GetName())
 	return nil
 }
 
@@ -407,17 +321,6 @@ func combined(hashes []string) string {
 	}
 }
 
-// refusal is an error of what the user asked for, and not of carrying it out.
-type refusal struct{ err error }
-
-func (r *refusal) Error() string { return r.err.Error() }
-func (r *refusal) Unwrap() error { return r.err }
-
-func isRefusal(err error) bool {
-	var known *refusal
-	return errors.As(err, &known)
-}
-
 // asObject keeps a nil pointer nil.
 func asObject[T any, P interface {
 	*T
@@ -427,23 +330,4 @@ func asObject[T any, P interface {
 		return nil
 	}
 	return object
-}
-
-// whole is an object of which the cache may have a part, as the API server has it now; nil where it is gone. It is read by a list, for which the
-// operator has the right.
-func (r *TransportReconciler) whole(ctx context.Context, current client.Object) (client.Object, error) {
-	part, is := current.(*appsv1.Deployment)
-	if !is || !objectcache.IsPart(part) {
-		return current, nil
-	}
-	var list appsv1.DeploymentList
-	if err := r.reads.List(ctx, r.Live, part.Namespace, &list, client.MatchingFields{"metadata.name": part.Name}); err != nil {
-		return nil, fmt.Errorf("read Deployment %s: %w", part.Name, err)
-	}
-	for i := range list.Items {
-		if found := &list.Items[i]; found.UID == part.UID {
-			return found, nil
-		}
-	}
-	return nil, nil //nolint:nilnil // it is gone
 }

@@ -5,7 +5,6 @@ package brokeruser
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -185,24 +184,4 @@ func (k *Keeper) delete(ctx context.Context, look *Look, name string) error {
 func (l *Look) retain(name string) {
 	l.Status.Event(corev1.EventTypeWarning, eventRetained, "left is the RabbitMQ user "+name+
 		", which stands in status.brokerUsers, and is not one that the operator makes for this Transport")
-}
-
-// declared is nil where the Transport made the exchanges to which workers publish: so the team's login may declare them. Those that were there before, or
-// that are left out since a request may still delete them, may be another team's, or become it.
-func (l *Look) declared(exchanges ...string) error {
-	for _, name := range exchanges {
-		exchange, there := l.Observed.Exchanges[name]
-		made := exchange.Arguments.Owner() == l.Owner || slices.ContainsFunc(l.Steps, func(step topology.Step) bool {
-			return step.Action == topology.ActionCreate && step.Exchange != nil && step.Exchange.Name == name
-		})
-		switch {
-		case made:
-		case there:
-			return outcome.Stalled(v1alpha1.ReasonConflict, fmt.Errorf("exchange %q was not made by this Transport, and a user of its own gets no right on it: "+
-				"choose another spec.prefix, or leave out spec.broker.scopedUser", name))
-		default:
-			return outcome.Waiting(v1alpha1.ReasonProgressing, 0, fmt.Errorf("exchange %q is not made yet, and before that no user gets a right on it", name))
-		}
-	}
-	return nil
 }

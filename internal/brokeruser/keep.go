@@ -94,10 +94,25 @@ func (k *keeping) keep(ctx context.Context) error {
 	return k.change(ctx, next)
 }
 
-// mayWrite is nil where workers may get a right to publish.
+// mayWrite is nil where the Transport made the exchanges to which workers publish: so the team's login may declare them. Those that were there before, or
+// that are left out since a request may still delete them, may be another team's, or become it.
 func (k *keeping) mayWrite() error {
 	names := compile.NamesOf(k.Transport)
-	return k.declared(names.Failed(), names.Fallback(), names.Return())
+	for _, name := range []string{names.Failed(), names.Fallback(), names.Return()} {
+		exchange, there := k.Observed.Exchanges[name]
+		made := exchange.Arguments.Owner() == k.Owner || slices.ContainsFunc(k.Steps, func(step topology.Step) bool {
+			return step.Action == topology.ActionCreate && step.Exchange != nil && step.Exchange.Name == name
+		})
+		switch {
+		case made:
+		case there:
+			return outcome.Stalled(v1alpha1.ReasonConflict, fmt.Errorf("exchange %q was not made by this Transport, and a user of its own gets no right on it: "+
+				"choose another spec.prefix, or leave out spec.broker.scopedUser", name))
+		default:
+			return outcome.Waiting(v1alpha1.ReasonProgressing, 0, fmt.Errorf("exchange %q is not made yet, and before that no user gets a right on it", name))
+		}
+	}
+	return nil
 }
 
 // read finds out which user the workers have.

@@ -1,4 +1,4 @@
-package controllers
+package enqueue
 
 import (
 	"context"
@@ -44,7 +44,7 @@ func TestAPolicyThatChangesAllTheTimeWakesItsTransportsNowAndThen(t *testing.T) 
 			}
 			return found, nil
 		}
-		wake := (&policyEventGatherer{users: of, changed: map[string]map[types.NamespacedName]bool{}}).handler()
+		wake := UsersOf(of)
 		q, policy := &woken{at: map[time.Time]int{}}, &v1alpha1.RetryPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "p"}}
 		wake.Create(t.Context(), event.CreateEvent{Object: policy, IsInInitialList: true}, q)
 		time.Sleep(time.Minute)

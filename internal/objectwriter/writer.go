@@ -1,0 +1,175 @@
+// Package objectwriter writes the workers' objects into the cluster: by server-side apply, only where the cluster has them otherwise, a few Deployments at
+// a time in an upgrade, and not for ever where others change them as often. Events tell what was done.
+package objectwriter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"redrive.dev/redrive/internal/objectcache"
+	"redrive.dev/redrive/internal/outcome"
+	"redrive.dev/redrive/internal/rollout"
+	"redrive.dev/redrive/internal/ssa"
+	"redrive.dev/redrive/internal/tenancy"
+	"redrive.dev/redrive/internal/workload"
+)
+
+// Writer writes the objects of all Transports. It is safe for concurrent use.
+type Writer struct {
+	Client client.Client
+	// Live reads from the API server itself, within what Reads lets a namespace read at a time.
+	Live  client.Reader
+	Reads *tenancy.Reader
+	// Repairs knows what was written last, and Rollouts which Deployments roll for an upgrade.
+	Repairs  *ssa.Repairs
+	Rollouts *rollout.Limiter
+}
+
+// For is what an object is written for.
+type For struct {
+	Transport types.NamespacedName
+	// Asked is true where the user has changed the Transport since its workers were last brought to what it asks for: that waits for no upgrade.
+	Asked  bool
+	Status *outcome.Patcher
+}
+
+// RefusedError is an error of what the user asked for, and not of carrying it out.
+type RefusedError struct{ err error }
+
+// Refused makes a RefusedError.
+func Refused(err error) error { return &RefusedError{err} }
+
+// Error implements error.
+func (e *RefusedError) Error() string { return e.err.Error() }
+
+// Unwrap gives the cause to package errors.
+func (e *RefusedError) Unwrap() error { return e.err }
+
+// IsRefused says whether there is a RefusedError in an error.
+func IsRefused(err error) bool {
+	_, is := errors.AsType[*RefusedError](err)
+	return is
+}
+
+// Write applies an object unless the cluster has it so already: current is what the cache has of it, nil where that is nothing. result takes what the API
+// server made of it; it may be nil, and stays empty where nothing was written. The error is a RefusedError, or ssa.ErrFieldManagerConflict, where
+// trying again does not help, and rollout.ErrQueued where it has to wait.
+func (w *Writer) Write(ctx context.Context, of For, desired, current, result client.Object) error {
+	kind := desired.GetObjectKind().GroupVersionKind().Kind
+	form, err := workload.ApplyForm(desired)
+	if err != nil {
+		return err
+	}
+	if err := ssa.Stamp(form); err != nil {
+		return err
+	}
+	name, object := of.Transport, kind+" "+desired.GetName()
+	w.Repairs.Want(name, object, form.GetAnnotations()[ssa.StampAnnotation])
+	if w.Repairs.IsSame(name, object, current) {
+		return nil
+	}
+	current, err = w.whole(ctx, current)
+	if err != nil {
+		return err
+	}
+	same, err := ssa.UpToDate(current, form)
+	if err != nil {
+		return err
+	}
+	if same {
+		w.Repairs.Found(name, object, current)
+		return nil
+	}
+	if !w.Repairs.MayWrite(name, object, time.Now()) {
+		return w.Repairs.Conflict(object, current)
+	}
+	done, err := w.Rollouts.Begin(ctx, name, of.Asked, current, form)
+	if err != nil {
+		w.Repairs.Drop(name, object) // Nobody has changed it meanwhile when it is written later.
+		return fmt.Errorf("%s: %w", object, err)
+	}
+	err = w.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(form), client.FieldOwner(ssa.FieldOwner), client.ForceOwnership)
+	done(err)
+	if err != nil {
+		err = fmt.Errorf("apply %s: %w", object, err)
+		if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
+			return Refused(err)
+		}
+		return err
+	}
+	w.tell(of, object, current, form)
+	if result == nil {
+		return nil
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(form.Object, result); err != nil {
+		return fmt.Errorf("read %s %s: %w", kind, desired.GetName(), err)
+	}
+	return nil
+}
+
+// tell tells of what was written by an event, and whether it undid what somebody else did.
+func (w *Writer) tell(of For, object string, before, after client.Object) {
+	switch w.Repairs.Wrote(of.Transport, object, before, after, time.Now()) {
+	case ssa.Repair:
+		of.Status.EventRestored(after, object+" was changed or deleted"+ssa.LastManager(before)+"; restored")
+	case ssa.Change:
+		reason := "Updated"
+		if before == nil {
+			reason = "Created"
+		}
+		of.Status.EventAbout(after, reason, object)
+	case ssa.Nothing:
+	}
+}
+
+// Delete deletes an object, unless that has begun.
+func (w *Writer) Delete(ctx context.Context, of For, kind string, object client.Object) error {
+	w.Repairs.Drop(of.Transport, kind+" "+object.GetName())
+	if !object.GetDeletionTimestamp().IsZero() {
+		return nil
+	}
+	err := w.Client.Delete(ctx, object, client.Preconditions{UID: new(object.GetUID())},
+		client.PropagationPolicy(metav1.DeletePropagationBackground))
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // It is gone, and so is its UID.
+	}
+	if err != nil {
+		return fmt.Errorf("delete %s %s: %w", kind, object.GetName(), err)
+	}
+	of.Status.EventAbout(object, "Deleted", kind+" "+object.GetName())
+	return nil
+}
+
+// Forget forgets a Transport that is gone.
+func (w *Writer) Forget(transport types.NamespacedName) {
+	w.Repairs.Forget(transport)
+	w.Rollouts.Forget(transport)
+}
+
+// whole is an object of which the cache may have a part, as the API server has it now; nil where it is gone. It is read by a list, for which the
+// operator has the right.
+func (w *Writer) whole(ctx context.Context, current client.Object) (client.Object, error) {
+	part, is := current.(*appsv1.Deployment)
+	if !is || !objectcache.IsPart(part) {
+		return current, nil
+	}
+	var list appsv1.DeploymentList
+	if err := w.Reads.List(ctx, w.Live, part.Namespace, &list, client.MatchingFields{"metadata.name": part.Name}); err != nil {
+		return nil, fmt.Errorf("read Deployment %s: %w", part.Name, err)
+	}
+	for i := range list.Items {
+		if found := &list.Items[i]; found.UID == part.UID {
+			return found, nil
+		}
+	}
+	return nil, nil //nolint:nilnil // it is gone
+}
