@@ -307,7 +307,7 @@ func (f *founding) curl(command string) []byte {
 	must(f.T, err)
 	password, _ := management.User.Password()
 	request.SetBasicAuth(management.User.Username(), password)
-	response, err := http.DefaultClient.Do(request)
+	response, err := testbroker.Client.Do(request)
 	must(f.T, err)
 	defer func() { _ = response.Body.Close() }()
 	body, err := io.ReadAll(response.Body)

@@ -65,7 +65,7 @@ func (w *world) deleteVhost() {
 	must(w.T, err)
 	request, err := http.NewRequestWithContext(w.Context(), http.MethodDelete, management.JoinPath("api/vhosts", w.vhost).String(), http.NoBody)
 	must(w.T, err)
-	response, err := http.DefaultClient.Do(request)
+	response, err := testbroker.Client.Do(request)
 	must(w.T, err)
 	must(w.T, response.Body.Close())
 	if response.StatusCode != http.StatusNoContent {

@@ -133,7 +133,7 @@ func (w *world) operatorPolicy(method, name, document string) (status int) {
 	request, err := http.NewRequestWithContext(w.Context(), method, address, strings.NewReader(document))
 	must(w.T, err)
 	request.Header.Set("Content-Type", "application/json")
-	response, err := http.DefaultClient.Do(request)
+	response, err := testbroker.Client.Do(request)
 	must(w.T, err)
 	must(w.T, response.Body.Close())
 	return response.StatusCode

@@ -116,7 +116,7 @@ func (w *world) logIn(t *v1alpha1.Transport) *testtransport.Broker {
 
 func (w *world) hasUser(name string) bool {
 	w.Helper()
-	response, err := http.Get(testbroker.Shared(w).ManagementURL + "/api/users/" + url.PathEscape(name))
+	response, err := testbroker.Client.Get(testbroker.Shared(w).ManagementURL + "/api/users/" + url.PathEscape(name))
 	must(w.T, err)
 	defer func() { _ = response.Body.Close() }()
 	return response.StatusCode == http.StatusOK

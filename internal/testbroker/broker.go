@@ -231,6 +231,10 @@ func (b *Broker) manage(ctx context.Context, method, path string, body io.Reader
 	return err
 }
 
+// Client makes requests to management APIs. Each server of httptest that ends closes what idles of http.DefaultClient's connections, and a request that
+// was about to use one fails.
+var Client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute}} //nolint:gochecknoglobals // all share it
+
 // ask makes one request to the management API, and returns the answer.
 func (b *Broker) ask(ctx context.Context, method, path string, body io.Reader) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, answersWithin)
@@ -242,7 +246,7 @@ func (b *Broker) ask(ctx context.Context, method, path string, body io.Reader) (
 	request.Header.Set("Content-Type", "application/json")
 	// An empty key is not sent. It has the client repeat a request for which the broker has just closed a kept connection.
 	request.Header["Idempotency-Key"] = nil
-	response, err := http.DefaultClient.Do(request)
+	response, err := Client.Do(request)
 	if err != nil {
 		return nil, fmt.Errorf("management API: %w", err)
 	}
