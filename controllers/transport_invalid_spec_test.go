@@ -366,7 +366,7 @@ func TestAForeignFieldManagerThatNeverGivesUpIsNotFoughtInAHotLoop(t *testing.T)
 			}
 		}
 	}()
-	w.awaitUnrolled(transport, fmt.Sprintf(`Deployment %s is changed by "rival" as often as it is put right`, name))
+	w.awaitUnrolled(transport, fmt.Sprintf(`Deployment %s is changed by "rival" each time that the operator restores it`, name))
 	w.awaitLooks(10)
 	if got, most := applies()-before, 5*(int(time.Since(start)/repairWindow)+1)+2; got < 5 || got > most {
 		t.Errorf("%d applies in a fight, not 5 to %d", got, most)
