@@ -105,6 +105,15 @@ func (w *world) killAt(method, pattern string, answered bool, trigger func()) {
 // deadAt is killAt with something that happens before another operator starts.
 func (w *world) deadAt(method, pattern string, answered bool, trigger, meanwhile func()) {
 	w.Helper()
+	w.catchAt(method, pattern, answered, trigger)
+	w.operator.kill()
+	meanwhile()
+	w.operator.start(w.T, testcluster.Start(w.T))
+}
+
+// catchAt waits until a write to the broker has come that the operator gets no answer to; answered is as in killAt.
+func (w *world) catchAt(method, pattern string, answered bool, trigger func()) {
+	w.Helper()
 	caught := w.proxy.catch(method, pattern, answered)
 	trigger()
 	testtransport.Eventually(w, method+" of "+pattern, func() bool {
@@ -116,9 +125,6 @@ func (w *world) deadAt(method, pattern string, answered bool, trigger, meanwhile
 			return false
 		}
 	})
-	w.operator.kill()
-	meanwhile()
-	w.operator.start(w.T, testcluster.Start(w.T))
 }
 
 func TestAnOperatorThatIsKilledBetweenTwoStepsGoesOn(t *testing.T) {

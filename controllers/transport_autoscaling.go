@@ -316,7 +316,7 @@ func (r *TransportReconciler) removeAllScalers(ctx context.Context, run *transpo
 }
 
 func (r *TransportReconciler) removeScaler(ctx context.Context, run *transportRun, object *unstructured.Unstructured) error {
-	err := r.writer.Delete(ctx, run.written(), object.GetKind(), object)
+	err := r.writer.Delete(ctx, run.objectOwner(), object.GetKind(), object)
 	if err == nil {
 		object.SetDeletionTimestamp(new(metav1.Now())) // so that it is not deleted twice
 	}

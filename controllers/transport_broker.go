@@ -57,7 +57,7 @@ func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportR
 	}
 	run.report, err = prepared.CarryOut(ctx, run.port)
 	r.memories.keep(client.ObjectKeyFromObject(t), &run.report)
-	r.memories.send(t, run.report.Deletions, r.Options.Waits.Request)
+	r.memories.noteSent(t, run.report.Deletions, r.Options.Waits.Request)
 	r.reportTopology(ctx, run, prepared.Difference.Wanted.Queues, unchanged)
 	reportMigrations(run, run.report.Migrations, prepared.Difference.Migrations)
 	if err != nil {
@@ -258,7 +258,7 @@ func (r *TransportReconciler) writeDeletions(run *transportRun) func(context.Con
 		t := run.transport
 		before := t.ResourceVersion
 		t.Status.Deletions = deletions
-		r.memories.send(t, deletions, r.Options.Waits.Request)
+		r.memories.noteSent(t, deletions, r.Options.Waits.Request)
 		if err := run.status.WriteStatus(ctx); err != nil || t.ResourceVersion != before {
 			return err
 		}

@@ -156,7 +156,7 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 		WorkersGone: workersGone, Waits: r.Options.Waits, Now: time.Now(), WriteDeletions: r.writeDeletions(run),
 	})
 	t.Status.Created, t.Status.Deletions = report.Created, report.Deletions
-	r.memories.send(t, report.Deletions, r.Options.Waits.Request)
+	r.memories.noteSent(t, report.Deletions, r.Options.Waits.Request)
 	t.Status.Retiring = r.counts.Retiring(client.ObjectKeyFromObject(t), t.Status.Retiring, report.Retiring, time.Now())
 	if len(report.Steps) > 0 {
 		run.status.Event(corev1.EventTypeNormal, "TopologyUpdated", stepsText(report.Steps))
@@ -187,7 +187,7 @@ func (r *TransportReconciler) stopWorkers(ctx context.Context, run *transportRun
 		return err
 	}
 	for _, deployment := range run.live.all() {
-		if err := r.writer.Delete(ctx, run.written(), "Deployment", deployment); err != nil {
+		if err := r.writer.Delete(ctx, run.objectOwner(), "Deployment", deployment); err != nil {
 			return err
 		}
 	}

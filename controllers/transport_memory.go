@@ -43,8 +43,8 @@ func newTransportMemories() *transportMemories {
 	return &transportMemories{all: map[types.NamespacedName]transportMemory{}, sent: map[string][]sentDeletions{}}
 }
 
-// send keeps for so long what a Transport has deleted without an answer, or is about to.
-func (m *transportMemories) send(t *v1alpha1.Transport, deletions []v1alpha1.Deletion, life time.Duration) {
+// noteSent keeps for so long what a Transport has deleted without an answer, or is about to.
+func (m *transportMemories) noteSent(t *v1alpha1.Transport, deletions []v1alpha1.Deletion, life time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for namespace := range m.sent {

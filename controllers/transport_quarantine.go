@@ -212,7 +212,7 @@ func (r *TransportReconciler) runQuarantineOf(
 			return "", nil
 		}
 		delete(run.live.quarantine, name)
-		return "", r.writer.Delete(ctx, run.written(), "Deployment", live)
+		return "", r.writer.Delete(ctx, run.objectOwner(), "Deployment", live)
 	}
 	options, err := r.workerOptions(ctx, run, group.Worker)
 	if err != nil {
@@ -223,7 +223,7 @@ func (r *TransportReconciler) runQuarantineOf(
 		return "its Deployment cannot be made: " + status.OneLine(err.Error()), nil
 	}
 	result := &appsv1.Deployment{}
-	err = r.writer.Write(ctx, run.written(), desired, asObject(live), result)
+	err = r.writer.Write(ctx, run.objectOwner(), desired, asObject(live), result)
 	switch {
 	case errors.Is(err, rollout.ErrQueued): // It goes on as it is.
 	case objectwriter.IsRefused(err), errors.Is(err, ssa.ErrFieldManagerConflict), apierrors.IsForbidden(err):

@@ -140,15 +140,15 @@ func (r *TransportReconciler) applyDeployment(ctx context.Context, run *transpor
 	return nil
 }
 
-// written is what the objects of the workers are written for.
-func (run *transportRun) written() objectwriter.For {
-	return objectwriter.For{Transport: client.ObjectKeyFromObject(run.transport), Asked: run.asked, Status: run.status}
+// objectOwner is the Transport as the owner of its workers' objects.
+func (run *transportRun) objectOwner() objectwriter.Owner {
+	return objectwriter.Owner{Transport: client.ObjectKeyFromObject(run.transport), Asked: run.asked, Status: run.status}
 }
 
 // applyObject writes an object of the workers. One that others change as often, or that waits for its turn in an upgrade, keeps
 // the Transport from being ready.
 func (r *TransportReconciler) applyObject(ctx context.Context, run *transportRun, desired, current, result client.Object) error {
-	err := r.writer.Write(ctx, run.written(), desired, current, result)
+	err := r.writer.Write(ctx, run.objectOwner(), desired, current, result)
 	if errors.Is(err, ssa.ErrFieldManagerConflict) || errors.Is(err, rollout.ErrQueued) {
 		run.partly(outcome.Waiting(v1alpha1.ReasonProgressing, 0, err))
 		return nil
@@ -165,7 +165,7 @@ func (r *TransportReconciler) removeWorkers(ctx context.Context, run *transportR
 	for _, deployments := range []map[string]*appsv1.Deployment{run.live.deployments, run.live.quarantine} {
 		for name, deployment := range deployments {
 			if !wanted[name] {
-				if err := r.writer.Delete(ctx, run.written(), "Deployment", deployment); err != nil {
+				if err := r.writer.Delete(ctx, run.objectOwner(), "Deployment", deployment); err != nil {
 					return err
 				}
 				delete(deployments, name)
@@ -174,7 +174,7 @@ func (r *TransportReconciler) removeWorkers(ctx context.Context, run *transportR
 	}
 	for name, configMap := range run.live.configMaps {
 		if !wanted[name] {
-			if err := r.writer.Delete(ctx, run.written(), "ConfigMap", configMap); err != nil {
+			if err := r.writer.Delete(ctx, run.objectOwner(), "ConfigMap", configMap); err != nil {
 				return err
 			}
 			delete(run.live.configMaps, name)

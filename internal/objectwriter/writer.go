@@ -34,8 +34,8 @@ type Writer struct {
 	Rollouts *rollout.Limiter
 }
 
-// For is what an object is written for.
-type For struct {
+// Owner is the Transport that an object belongs to, at one reconcile.
+type Owner struct {
 	Transport types.NamespacedName
 	// Asked is true where the user has changed the Transport since its workers were last brought to what it asks for: that waits for no upgrade.
 	Asked  bool
@@ -63,7 +63,7 @@ func IsRefused(err error) bool {
 // Write applies an object unless the cluster has it so already: current is what the cache has of it, nil where that is nothing. result takes what the API
 // server made of it; it may be nil, and stays empty where nothing was written. The error is a RefusedError, or ssa.ErrFieldManagerConflict, where
 // trying again does not help, and rollout.ErrQueued where it has to wait.
-func (w *Writer) Write(ctx context.Context, of For, desired, current, result client.Object) error {
+func (w *Writer) Write(ctx context.Context, owner Owner, desired, current, result client.Object) error {
 	kind := desired.GetObjectKind().GroupVersionKind().Kind
 	form, err := workload.ApplyForm(desired)
 	if err != nil {
@@ -72,7 +72,7 @@ func (w *Writer) Write(ctx context.Context, of For, desired, current, result cli
 	if err := ssa.Stamp(form); err != nil {
 		return err
 	}
-	name, object := of.Transport, kind+" "+desired.GetName()
+	name, object := owner.Transport, kind+" "+desired.GetName()
 	w.Repairs.Want(name, object, form.GetAnnotations()[ssa.StampAnnotation])
 	if w.Repairs.IsSame(name, object, current) {
 		return nil
@@ -92,7 +92,7 @@ func (w *Writer) Write(ctx context.Context, of For, desired, current, result cli
 	if !w.Repairs.MayWrite(name, object, time.Now()) {
 		return w.Repairs.Conflict(object, current)
 	}
-	done, err := w.Rollouts.Begin(ctx, name, of.Asked, current, form)
+	done, err := w.Rollouts.Begin(ctx, name, owner.Asked, current, form)
 	if err != nil {
 		w.Repairs.Drop(name, object) // Nobody has changed it meanwhile when it is written later.
 		return fmt.Errorf("%s: %w", object, err)
@@ -106,7 +106,7 @@ func (w *Writer) Write(ctx context.Context, of For, desired, current, result cli
 		}
 		return err
 	}
-	w.tell(of, object, current, form)
+	w.tell(owner, object, current, form)
 	if result == nil {
 		return nil
 	}
@@ -117,23 +117,23 @@ func (w *Writer) Write(ctx context.Context, of For, desired, current, result cli
 }
 
 // tell tells of what was written by an event, and whether it undid what somebody else did.
-func (w *Writer) tell(of For, object string, before, after client.Object) {
-	switch w.Repairs.Wrote(of.Transport, object, before, after, time.Now()) {
+func (w *Writer) tell(owner Owner, object string, before, after client.Object) {
+	switch w.Repairs.Wrote(owner.Transport, object, before, after, time.Now()) {
 	case ssa.Repair:
-		of.Status.EventRestored(after, object+" was changed or deleted"+ssa.LastManager(before)+"; restored")
+		owner.Status.EventRestored(after, object+" was changed or deleted"+ssa.LastManager(before)+"; restored")
 	case ssa.Change:
 		reason := "Updated"
 		if before == nil {
 			reason = "Created"
 		}
-		of.Status.EventAbout(after, reason, object)
+		owner.Status.EventAbout(after, reason, object)
 	case ssa.Nothing:
 	}
 }
 
 // Delete deletes an object, unless that has begun.
-func (w *Writer) Delete(ctx context.Context, of For, kind string, object client.Object) error {
-	w.Repairs.Drop(of.Transport, kind+" "+object.GetName())
+func (w *Writer) Delete(ctx context.Context, owner Owner, kind string, object client.Object) error {
+	w.Repairs.Drop(owner.Transport, kind+" "+object.GetName())
 	if !object.GetDeletionTimestamp().IsZero() {
 		return nil
 	}
@@ -145,7 +145,7 @@ func (w *Writer) Delete(ctx context.Context, of For, kind string, object client.
 	if err != nil {
 		return fmt.Errorf("delete %s %s: %w", kind, object.GetName(), err)
 	}
-	of.Status.EventAbout(object, "Deleted", kind+" "+object.GetName())
+	owner.Status.EventAbout(object, "Deleted", kind+" "+object.GetName())
 	return nil
 }
 

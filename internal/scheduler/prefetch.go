@@ -22,9 +22,9 @@ const (
 	assumed = 16 << 20
 	// least is what a message is taken to have at least, for larger ones may follow.
 	least = 64 << 10
-	// largestShare, of which a whole has eight, is the most that is kept free for the largest message: else one of that size, in minutes, would have
-	// all queues go on with one message at a time.
-	largestShare, wholeShare = 3, 8
+	// largestEighths of all bytes are the most that is kept free for the largest message. Without a bound one message of minutes ago would have all
+	// queues go on with one message at a time.
+	largestEighths = 3
 )
 
 // Load is what a queue was found to do since the last look.
@@ -265,7 +265,7 @@ func excessOf(looks []*look, limit int64, held func(*look) int) (excess int64) {
 			excess = max(excess, l.Largest-l.Size)
 		}
 	}
-	return min(excess, limit/wholeShare*largestShare)
+	return min(excess, limit/8*largestEighths)
 }
 
 // bytes is what the messages may have that the queues may hold now, where all may have so many.
