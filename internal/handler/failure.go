@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"net/http"
 	"net/http/httptrace"
 	"strings"
 	"sync/atomic"
@@ -54,6 +55,8 @@ type progress struct {
 	// written is how often the headers of the request were sent, and repeated says that it would have been too often.
 	written  atomic.Int32
 	repeated atomic.Bool
+	// parsed tells the connection, where it counts lines, that the headers of the answer have been read.
+	parsed atomic.Pointer[func()]
 	// end frees what the context holds.
 	end context.CancelFunc
 	// framed says that a broken-off body cannot be told from one that is malformed, as in HTTP/2.
@@ -85,12 +88,22 @@ func newProgress(ctx context.Context) (context.Context, *progress) {
 		GotConn: func(info httptrace.GotConnInfo) {
 			p.connected.Store(true)
 			if c, counts := info.Conn.(*headed); counts {
-				c.begin()
+				parsed := c.begin()
+				p.parsed.Store(&parsed)
 			}
 		},
 		WroteHeaders:         func() { p.written.Add(1) },
 		GotFirstResponseByte: func() { p.answered.Store(true) },
 	}), p
+}
+
+// roundTrip sends a request with the context of this progress.
+func (p *progress) roundTrip(transport http.RoundTripper, request *http.Request) (*http.Response, error) {
+	response, err := transport.RoundTrip(request)
+	if parsed := p.parsed.Load(); parsed != nil {
+		(*parsed)()
+	}
+	return response, err //nolint:wrapcheck // its caller makes a failure of it
 }
 
 // failure makes a failure out of an error of the transport. Before there was a connection the handler has not seen the

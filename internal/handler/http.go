@@ -182,7 +182,7 @@ func (h *HTTP) post(ctx context.Context, link *link, request Request) *retry.Fai
 	first, _ := body()
 	traced, progress := newProgress(ctx)
 	defer progress.end()
-	response, err := link.transport.RoundTrip((&http.Request{
+	response, err := progress.roundTrip(link.transport, (&http.Request{
 		Method:        http.MethodPost,
 		URL:           h.url,
 		Host:          h.url.Host,

@@ -1,12 +1,12 @@
 package handler
 
 import (
+	"bytes"
 	"net"
-	"strings"
 	"sync"
 )
 
-// headPiece is how much is read of headers at a time, so that few more lines are read than are allowed.
+// headPiece is how much is read at a time, so that few more lines of headers are read than are allowed.
 const headPiece = 1 << 10
 
 // headed is a connection of HTTP/1.1 that ends with an answer of more than maxAnswerLines. net/http has a bound for their bytes alone.
@@ -14,60 +14,46 @@ type headed struct {
 	net.Conn
 
 	mu sync.Mutex
-	// reading is true from when a request is about to be sent until the headers of its answer have come, and lines is how many more may.
-	reading bool
-	lines   int
-	// empty is true while the present line is, and status is the beginning of the first one.
-	empty  bool
-	status []byte
+	// reading is the request of which net/http reads the answer's headers, by its number; zero where it reads a body, or waits for the next request.
+	reading, requests int
+	// lines is how many more may be read of them.
+	lines int
 }
 
-// lenStatus is how much of a status line tells an informational answer.
-const lenStatus = len("HTTP/1.1 103")
-
-// begin is called before a request is sent.
-func (c *headed) begin() {
+// begin is called before a request is sent, and what it returns when net/http has parsed the headers of the answer: it alone knows where they end. By
+// then the connection may already serve the next request.
+func (c *headed) begin() (parsed func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.reading, c.lines, c.empty, c.status = true, maxAnswerLines, true, c.status[:0]
+	c.requests++
+	number := c.requests
+	c.reading, c.lines = number, maxAnswerLines
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.reading == number {
+			c.reading = 0
+		}
+	}
 }
 
-// Read implements net.Conn.
+// Read implements net.Conn. What net/http waits for while a connection is idle is the beginning of the next answer: whether lines are counted is asked
+// when they are there.
 func (c *headed) Read(p []byte) (int, error) {
-	c.mu.Lock()
-	reading, lines := c.reading, c.lines
-	c.mu.Unlock()
-	switch {
-	case !reading:
-		return c.Conn.Read(p) //nolint:wrapcheck // a net.Conn gives the errors of its connection
-	case lines <= 0:
+	if c.exceeded() {
 		return 0, errLongHeaders
 	}
 	n, err := c.Conn.Read(p[:min(len(p), headPiece)])
-	c.count(p[:n])
-	return n, err //nolint:wrapcheck // as above
-}
-
-// count counts the lines of headers in what was read.
-func (c *headed) count(data []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, b := range data {
-		if !c.reading {
-			return
-		}
-		if len(c.status) < lenStatus {
-			c.status = append(c.status, b)
-		}
-		switch {
-		case b == '\n' && c.empty:
-			informational := len(c.status) == lenStatus && c.status[lenStatus-3] == '1' && !strings.HasSuffix(string(c.status), "101")
-			c.reading, c.status = informational, c.status[:0] // the answer comes after it
-		case b == '\n':
-			c.lines--
-			c.empty = true
-		case b != '\r':
-			c.empty = false
-		}
+	if c.reading != 0 {
+		c.lines -= bytes.Count(p[:n], []byte("\n"))
 	}
+	return n, err //nolint:wrapcheck // a net.Conn gives the errors of its connection
+}
+
+func (c *headed) exceeded() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.reading != 0 && c.lines <= 0
 }

@@ -81,6 +81,50 @@ func TestLinesOfHeadersAreCountedForEachAnswer(t *testing.T) {
 	}
 }
 
+// A connection waits for the next answer in a read that began before its request: the body of each second answer was taken for headers, and messages
+// that were handled came into the failure queue.
+func TestLinesOfABodyAreNoHeadersOnAKeptConnection(t *testing.T) {
+	t.Parallel()
+	body := strings.Repeat("  \"a line\",\n", 2000)
+	answer := fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	h, connections := speakLines(t, func(to io.Writer) { _, _ = io.WriteString(to, answer) })
+	for range 6 {
+		if got := attempt(t, h, 30*time.Second, "x"); got != nil {
+			t.Errorf("got %s", show(got))
+		}
+	}
+	if n := connections.Load(); n != 1 {
+		t.Errorf("%d connections, want one that is kept", n)
+	}
+}
+
+func TestLinesOfHeadersAreCountedHoweverTheyAreSent(t *testing.T) {
+	t.Parallel()
+	for name, head := range map[string][2]string{
+		"in pieces":                     {"HTTP/1.1 503 X\r", "\n"},
+		"after an informational answer": {"HTTP/1.1  103 X\r\n", "\r\nHTTP/1.1 503 X\r\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			answers := atomic.Int64{}
+			h, _ := speakLines(t, func(to io.Writer) {
+				if answers.Add(1) == 1 { // the connection is kept
+					_, _ = io.WriteString(to, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+					return
+				}
+				_, _ = io.WriteString(to, head[0])
+				_, _ = io.WriteString(to, head[1]+manyLines(3000))
+			})
+			if got := attempt(t, h, 30*time.Second, "body"); got != nil {
+				t.Fatalf("got %s", show(got))
+			}
+			if got := attempt(t, h, 30*time.Second, "body"); got == nil || got.Class != handler.ClassMalformedResponse {
+				t.Errorf("got %s", show(got))
+			}
+		})
+	}
+}
+
 // Go keeps 256 KiB of a server's certificates until their end comes: of 1,000 attempts at a time more than a worker of 256 MiB has.
 func TestAHandshakeOverTLSIsBounded(t *testing.T) {
 	t.Parallel()

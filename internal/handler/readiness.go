@@ -212,7 +212,7 @@ func (h *HTTP) askReadiness(ctx context.Context) error {
 	defer cancel()
 	traced, progress := newProgress(ctx)
 	defer progress.end()
-	response, err := transport.RoundTrip((&http.Request{
+	response, err := progress.roundTrip(transport, (&http.Request{
 		Method: http.MethodGet, URL: h.readiness.url, Host: h.readiness.url.Host, Header: header,
 	}).WithContext(traced))
 	if err != nil {
