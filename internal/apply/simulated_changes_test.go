@@ -148,6 +148,10 @@ func (w *world) change() {
 		return
 	}
 	spec := w.stored.spec.DeepCopy()
+	if w.stored.deleting && w.may.strips && w.oneIn(3) {
+		w.strip()
+		return
+	}
 	if w.stored.deleting {
 		spec.Spec.DeletionPolicy = []v1alpha1.DeletionPolicy{v1alpha1.DeletionDeleteIfEmpty, v1alpha1.DeletionRetain}[w.random.IntN(2)]
 		w.tellf("CHANGE deletionPolicy %s", spec.Spec.DeletionPolicy)
@@ -185,6 +189,15 @@ func (w *world) change() {
 	}
 	w.tellf("CHANGE %s", specText(spec))
 	w.edit(spec)
+}
+
+// strip takes the finalizer off a Transport that is being deleted: it is gone, with its workers, and what its deletions came to is not known.
+func (w *world) strip() {
+	w.tellf("the finalizer is taken off")
+	for _, operator := range w.operators {
+		operator.remember(w.stored.status.Deletions)
+	}
+	w.end()
 }
 
 // remove deletes the Transport, and decides how it will be made again.
@@ -234,7 +247,12 @@ func (w *world) changeQueue(spec *v1alpha1.Transport) {
 		return
 	}
 	queue.Adopt = nil
-	switch chance := w.random.IntN(10); {
+	switch chance := w.random.IntN(11); {
+	case chance == 10:
+		queue.PreviousNames = nil // as where the name is taken to have done its work, or a rename is taken back without it
+		if w.oneIn(2) {
+			queue.Name = other
+		}
 	case chance < 4:
 		former := []string{queue.Name}
 		for _, name := range queue.PreviousNames {

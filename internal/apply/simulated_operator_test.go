@@ -24,6 +24,8 @@ type simulatedOperator struct {
 	known  map[string]time.Time
 	stuck  apply.Stuck
 	doubts apply.Doubts
+	// sent are the deletions without an answer of Transports whose finalizer was taken off.
+	sent []v1alpha1.Deletion
 	// seen is the Transport as it was read last, and due when the next step is.
 	seen *storedTransport
 	due  time.Duration
@@ -104,7 +106,7 @@ func (o *simulatedOperator) state(t *storedTransport) apply.State {
 			state.Adopted = append(state.Adopted, "queue/"+q.Name)
 		}
 	}
-	o.doubts = o.doubts.See(state.Deletions, time.Now())
+	o.doubts = o.doubts.See(slices.Concat(state.Deletions, o.sent), time.Now())
 	state.Known, state.Stuck, state.Doubts = o.known, o.stuck, o.doubts
 	return state
 }
@@ -143,7 +145,7 @@ func (o *simulatedOperator) converge(t *storedTransport) error {
 	}
 	prepared, err := apply.Prepare(apply.Input{
 		Desired: desired, State: o.state(t), Consumed: consumed, Follows: w.follow(t), Waits: topology.DefaultWaits(), Now: time.Now(),
-		WriteDeletions: o.writeDeletions(t),
+		WriteDeletions: o.writeDeletions(t), Others: o.sent,
 	}, observed)
 	if err != nil {
 		return err
@@ -365,14 +367,24 @@ func (o *simulatedOperator) release(t *storedTransport, why string) error {
 	w := o.w
 	o.writes(func() {
 		w.tellf("  the Transport is gone: %s", why)
-		w.stored, w.published = nil, nil
-		for _, pod := range w.pods {
-			pod.cut()
-		}
-		w.pods = nil
+		w.end()
 	})
-	*o = simulatedOperator{w: w, name: o.name, left: o.left}
+	*o = simulatedOperator{w: w, name: o.name, left: o.left, sent: o.sent}
 	return nil
+}
+
+// end takes the Transport and its workers away.
+func (w *world) end() {
+	w.stored, w.published = nil, nil
+	for _, pod := range w.pods {
+		pod.cut()
+	}
+	w.pods = nil
+}
+
+// remember keeps what a Transport has deleted without an answer, and begins with the next one.
+func (o *simulatedOperator) remember(sent []v1alpha1.Deletion) {
+	*o = simulatedOperator{w: o.w, name: o.name, doubts: o.doubts, sent: slices.Concat(o.sent, sent)}
 }
 
 // simulatedPort is the management API, as one operator reaches it.

@@ -67,7 +67,9 @@ func (w *world) publishToFamilies(message simulatedMessage) {
 			w.broker.enqueue(w.broker.queues[queue], message)
 		}
 		// What a queue gets while nobody else does it may lose to another one again, as long as a request may still delete its own way.
-		bound := slices.ContainsFunc(w.broker.bindings, func(b topology.Binding) bool { return b.Source == "async" && b.Destination == into[0] })
+		bound := slices.ContainsFunc(w.broker.bindings, func(b topology.Binding) bool {
+			return b.Source == "async" && b.Destination == into[0] && b.Arguments.Owner() != ""
+		})
 		if family != "" && bound && !w.leaves() && w.wants(led) && w.hasHome(strings.TrimSuffix(into[0], ".migrating")) {
 			w.led[led] = true
 		}

@@ -85,6 +85,8 @@ type faults struct {
 	removals bool
 	// deletions of the Transport, which is made again.
 	deletions bool
+	// strips take the finalizer off a Transport that is being deleted. A process of the operator alone remembers its deletions.
+	strips bool
 	// silentPods take up to ten minutes to follow a configuration, and nobody can ask them.
 	silentPods bool
 	// stubborn messages fail many times.
@@ -152,6 +154,7 @@ func newWorld(t *testing.T, seed uint64, trace *[]string) *world {
 	if w.oneIn(8) {
 		w.may.exchange = v1alpha1.ExchangeTopic
 	}
+	w.may.strips = w.may.deletions && w.oneIn(3) && !w.may.kills && !w.may.second
 	w.may.ordered = w.oneIn(4) && !w.may.removals && !w.may.deletions
 	w.may.adopts, w.may.failureQueues = w.oneIn(3), w.oneIn(4)
 	w.may.shares, w.may.unroutedMoves, w.may.groups = w.oneIn(4), w.oneIn(5), w.oneIn(3)
@@ -219,7 +222,7 @@ func (w *world) run() {
 	for look := range 120 {
 		w.pass(20 * time.Second)
 		w.operators[0].reconcile()
-		if !w.holds() && (look > told || !w.may.forgets) {
+		if !w.holds() && (look > told || !w.may.forgets && !w.may.deletions) {
 			break
 		}
 	}
@@ -547,7 +550,7 @@ func (w *world) abandon() {
 		role := topology.RoleOf(q.Queue)
 		if role == topology.RoleWork {
 			work := strings.TrimSuffix(name, ".migrating")
-			w.abandoned[name] = w.retained[work] || !w.hasHome(work)
+			w.abandoned[name] = w.retained[work] || !w.hasHome(work) || w.previouslyAdopted(work)
 		}
 		if role == topology.RoleQuarantine {
 			w.abandoned[name] = !slices.ContainsFunc(w.stored.spec.Spec.Queues, func(q v1alpha1.Queue) bool {
@@ -555,6 +558,11 @@ func (w *world) abandon() {
 			})
 		}
 	}
+}
+
+// previouslyAdopted is true for an earlier name of a queue that is adopted, into which nothing is led.
+func (w *world) previouslyAdopted(name string) bool {
+	return slices.ContainsFunc(w.stored.spec.Spec.Queues, func(q v1alpha1.Queue) bool { return q.Adopt != nil && slices.Contains(q.PreviousNames, name) })
 }
 
 // edit replaces the spec.

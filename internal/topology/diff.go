@@ -110,6 +110,8 @@ type differ struct {
 	absent map[string]bool
 	// doubtful are the objects that a request may still delete, each with the time until when.
 	doubtful map[string]time.Time
+	// unwanted are the exchanges out of which a binding of ours leads that is not desired; nil until they are needed.
+	unwanted map[string]bool
 	// consumed are the queues that a published configuration of the workers names.
 	consumed []string
 	// bound are the observed bindings, and asked the destinations of what was desired first, by where the messages come from.
@@ -418,18 +420,18 @@ func (d *differ) retiring(queue string) bool { return d.outgoing[queue] }
 func (d *differ) bindingsDiff() {
 	reported := map[string]bool{}
 	for _, want := range d.desired.Bindings {
-		d.await(want.ref())
-		if d.bound.has(want) {
-			if d.mayGo(want) {
-				d.out.doubtful = append(d.out.doubtful, want)
+		if !d.bound.has(want) {
+			if reason := d.obstacle(want, reported); reason != "" {
+				d.await(want.ref())
+				d.out.Withheld = append(d.out.Withheld, Withheld{Binding: want, Reason: reason})
+				continue
 			}
-			continue
+			d.out.Missing.Bindings = append(d.out.Missing.Bindings, want)
 		}
-		if reason := d.obstacle(want, reported); reason != "" {
-			d.out.Withheld = append(d.out.Withheld, Withheld{Binding: want, Reason: reason})
-			continue
+		d.awaitSo(want.ref(), "the operator looks every few seconds, and makes it again if it is gone")
+		if d.mayGo(want) {
+			d.out.doubtful = append(d.out.doubtful, want)
 		}
-		d.out.Missing.Bindings = append(d.out.Missing.Bindings, want)
 	}
 }
 
@@ -456,7 +458,7 @@ func (d *differ) obstacle(want Binding, reported map[string]bool) string {
 		return "exchange " + want.Source + " is in conflict"
 	case d.conflicted[Ref{Kind: KindQueue, Name: want.Destination}]:
 		return "queue " + want.Destination + " is in conflict"
-	case d.mayGo(want):
+	case d.mayGo(want) && !d.remakes(want):
 		return "a request to delete it, or queue " + want.Destination + ", may still be carried out"
 	case leadsIn && d.broken:
 		return "an exchange or queue that failed messages need is in conflict"

@@ -15,15 +15,41 @@ func (d *differ) isDoubtful(ref Ref) bool {
 
 // mayGo is true for a binding that such a request may delete, by itself or with what it leads from or to.
 func (d *differ) mayGo(binding Binding) bool {
+	return d.isDoubtful(binding.ref()) || d.endMayGo(binding)
+}
+
+// endMayGo is true for a binding that leads from or to what such a request may delete.
+func (d *differ) endMayGo(binding Binding) bool {
 	to := Ref{Kind: KindQueue, Name: binding.Destination}
 	if binding.ToExchange {
 		to.Kind = KindExchange
 	}
-	return d.isDoubtful(binding.ref()) || d.isDoubtful(to) || d.isDoubtful(Ref{Kind: KindExchange, Name: binding.Source})
+	return d.isDoubtful(to) || d.isDoubtful(Ref{Kind: KindExchange, Name: binding.Source})
+}
+
+// remakes is true for a binding that is made though a request may delete it again: the operator looks every few seconds, and nothing is taken away for
+// its sake. Where another binding of ours out of the same exchange stays until then, its queue may get what is meant for this one, and two ways would
+// be two copies.
+func (d *differ) remakes(want Binding) bool {
+	if d.unwanted == nil {
+		d.unwanted = map[string]bool{}
+		wanted := identities(d.desired.Bindings)
+		for i, binding := range d.bound.all {
+			if binding.Arguments.Owner() == d.desired.Owner && !wanted[d.bound.ids[i]] {
+				d.unwanted[binding.Source] = true
+			}
+		}
+	}
+	return !d.endMayGo(want) && !d.unwanted[want.Source]
 }
 
 // await tells of an object that is wanted, and waits until no request can delete it any more.
 func (d *differ) await(ref Ref) {
+	d.awaitSo(ref, "nothing is made of that name")
+}
+
+// awaitSo is await with what happens until then.
+func (d *differ) awaitSo(ref Ref, meanwhile string) {
 	until, doubtful := d.doubtful[ref.Key()]
 	if !doubtful {
 		return
@@ -32,6 +58,5 @@ func (d *differ) await(ref Ref) {
 		return
 	}
 	d.out.Problems = append(d.out.Problems, Finding{Object: ref, Message: fmt.Sprintf(
-		"a request to delete it had no answer and may still be carried out, so nothing is made of that name or led by it before %s",
-		until.UTC().Format(time.RFC3339))})
+		"a request to delete it had no answer, and the broker may still carry it out before %s; until then %s", until.UTC().Format(time.RFC3339), meanwhile)})
 }

@@ -14,7 +14,6 @@ func TestNothingIsMadeThatARequestMayStillDelete(t *testing.T) {
 	until := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 	for key, missing := range map[string][]string{
 		"queue/test":                   {"queue/test", `binding/async -> test "test"`, `binding/async.return -> test "test"`},
-		`binding/async -> test "test"`: {`binding/async -> test "test"`},
 		// A worker must not send quarantined messages to where they cannot go.
 		"queue/test.quarantine":       {"queue/test.quarantine", `binding/async.return -> test.quarantine "test.quarantine"`, `binding/async -> test "test"`},
 		"queue/somebody's":            nil,
@@ -40,6 +39,34 @@ func TestNothingIsMadeThatARequestMayStillDelete(t *testing.T) {
 				t.Errorf("it tells %v", problems)
 			}
 		})
+	}
+}
+
+// It has no messages, and without it the queue may get none for minutes.
+func TestABindingThatARequestMayStillDeleteIsMadeAndReplacesNoOther(t *testing.T) {
+	desired := desired(t, async())
+	doubtful := topology.Past{Doubtful: map[string]time.Time{`binding/async -> test "test"`: time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)}}
+	makes := func(observed topology.Observed) (makes, removes bool, diff topology.Difference) {
+		diff = topology.DiffSince(desired, observed, doubtful)
+		for _, step := range topology.Plan(diff) {
+			makes = makes || step.Ref().String() == `binding/async -> test "test"`
+			removes = removes || step.Ref().String() == `binding/async -> old "test"`
+		}
+		return makes, removes, diff
+	}
+	made, _, diff := makes(topology.Observed{})
+	if !made || !diff.Awaited || len(diff.Problems) != 1 || !strings.Contains(diff.Problems[0].Message, "makes it again if it is gone") {
+		t.Errorf("made: %t, looked at again: %t, told: %v", made, diff.Awaited, diff.Problems)
+	}
+	old := topology.Binding{Source: "async", Destination: "old", RoutingKey: "test", Arguments: topology.Arguments{topology.OwnerArgument: owner}}
+	if made, removed, _ := makes(topology.Observed{Bindings: []topology.Binding{old}}); made || removed {
+		t.Errorf("beside a binding that may stand in for it: made: %t, the other removed: %t", made, removed)
+	}
+	both := topology.Observed{Bindings: []topology.Binding{old, {
+		Source: "async", Destination: "test", RoutingKey: "test", Arguments: topology.Arguments{topology.OwnerArgument: owner},
+	}}}
+	if _, removed, _ := makes(both); removed {
+		t.Error("it is there, and another one is removed for its sake")
 	}
 }
 
