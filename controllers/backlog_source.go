@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
@@ -26,20 +24,17 @@ type backlogSource struct{ r *TransportReconciler }
 func (s backlogSource) Configurations(
 	ctx context.Context, t *v1alpha1.Transport, workers []string, visit func(worker string, queues []compile.Queue),
 ) error {
-	held := s.r.configMaps.budget.Reserve(t.Namespace)
+	held := s.r.configMaps.Memory().Reserve(t.Namespace)
 	defer held.Release()
 	for _, worker := range workers {
-		configMap, err := s.r.readConfigMap(ctx, types.NamespacedName{Namespace: t.Namespace, Name: workload.Name(t, worker)})
+		configMap, err := s.r.configMaps.Get(ctx, t, worker, held)
 		if err != nil {
 			return fmt.Errorf("worker %q: %w", worker, err)
 		}
 		if configMap == nil {
 			continue
 		}
-		if err := held.TakeNow(ctx, weightOf(configMap)); err != nil {
-			return errConfigMaps
-		}
-		if config, ok := configIn(configMap); ok && metav1.IsControlledBy(configMap, t) {
+		if config, ok := workload.Published(configMap); ok {
 			visit(worker, config.Queues)
 		}
 	}

@@ -18,7 +18,9 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/configmaps"
 	"redrive.dev/redrive/internal/tenancy"
+	"redrive.dev/redrive/internal/workload"
 )
 
 // oneConfigMap is an API server with one ConfigMap by any name.
@@ -48,14 +50,15 @@ func TestBacklogSource_ConfigurationsTakeMemoryUntilTheyWereVisited(t *testing.T
 		t.Fatal(err)
 	}
 	result.Workers[0].Queues[0].Hold = strings.Repeat("x", 900_000) // what is small is not counted
-	data, err := compile.Encode(result.Workers[0])
+	configMap, err := workload.ConfigMap(transport, result.Workers[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	configMap := looksPublished("async-default", string(data))
 	configMap.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(transport, v1alpha1.GroupVersion.WithKind("Transport"))}
-	source := backlogSource{&TransportReconciler{Live: oneConfigMap{configMap: configMap}, configMaps: newConfigMapCache()}}
-	used := func() int { used, _ := source.r.configMaps.budget.Used(""); return used }
+	source := backlogSource{&TransportReconciler{
+		configMaps: configmaps.NewReader(nil, oneConfigMap{configMap: configMap}, &tenancy.Reader{}),
+	}}
+	used := func() int { used, _ := source.r.configMaps.Memory().Used(""); return used }
 	var visited []string
 	err = source.Configurations(t.Context(), transport, []string{"default"}, func(worker string, queues []compile.Queue) {
 		visited = append(visited, worker+" "+queues[0].Name)

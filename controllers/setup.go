@@ -29,9 +29,11 @@ import (
 	"redrive.dev/redrive/internal/autoscaling"
 	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/brokeruser"
+	"redrive.dev/redrive/internal/configmaps"
 	"redrive.dev/redrive/internal/objectwriter"
 	"redrive.dev/redrive/internal/opmetrics"
 	"redrive.dev/redrive/internal/rollout"
+	"redrive.dev/redrive/internal/scaler"
 	"redrive.dev/redrive/internal/ssa"
 	"redrive.dev/redrive/internal/status"
 	"redrive.dev/redrive/internal/tenancy"
@@ -122,7 +124,6 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		counts:       status.NewCounts(),
 		memories:     newTransportMemories(),
 		compileCache: newCompileCache(),
-		configMaps:   newConfigMapCache(),
 		drift:        newDrift(),
 		scraper:      workerstatus.NewScraper(age),
 		fastRequeue:  newFastRequeue(),
@@ -131,16 +132,16 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		conditions: opmetrics.NewConditions(),
 
 		sidecars: &sidecarSupport{server: server},
-		keda:     autoscaling.NewDiscovery(server, age),
-		scalers:  newScalers(),
 		admins:   &brokeruser.Admins{Live: mgr.GetAPIReader(), Brokers: brokers, Secrets: options.BrokerAdmins},
 		users:    brokeruser.NewKeeper(mgr.GetClient(), mgr.GetAPIReader(), options.RotateUsers, options.Waits.Grace),
 	}
+	transports.configMaps = configmaps.NewReader(transports.Client, transports.Live, &transports.reads)
 	transports.writer = &objectwriter.Writer{
 		Client: transports.Client, Live: transports.Live, Reads: &transports.reads,
 		Repairs:  ssa.NewRepairs(cmp.Or(options.RepairWindow, ssa.MaxRepairs*options.PollInterval)),
 		Rollouts: rollout.NewLimiter(transports.Client, cmp.Or(options.MaxRollouts, rollout.DefaultLimit)),
 	}
+	transports.scalers = scaler.NewKeeper(transports.writer, autoscaling.NewDiscovery(server, age), options.Scale.URL)
 	meter := autoscaling.NewMeter(mgr.GetClient(), backlogSource{transports}, age)
 	demands := autoscaling.NewCollector(meter, autoscaling.Interval(options.PollInterval))
 	registry := cmp.Or[prometheus.Registerer](options.Metrics, metrics.Registry)

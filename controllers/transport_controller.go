@@ -22,15 +22,16 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
-	"redrive.dev/redrive/internal/autoscaling"
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/brokeruser"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/configmaps"
 	"redrive.dev/redrive/internal/enqueue"
 	"redrive.dev/redrive/internal/objectwriter"
 	"redrive.dev/redrive/internal/opmetrics"
 	"redrive.dev/redrive/internal/outcome"
+	"redrive.dev/redrive/internal/scaler"
 	"redrive.dev/redrive/internal/status"
 	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/topology"
@@ -55,7 +56,7 @@ type TransportReconciler struct {
 	// compileCache on the policies of Transports, as they were last compiled.
 	compileCache *compileCache
 	// configMaps of the workers, as they were last read.
-	configMaps *configMapCache
+	configMaps *configmaps.Reader
 	// admission, processors and reads are what a namespace may take of the operator.
 	admission   *tenancy.Admission
 	processors  *tenancy.Processors
@@ -68,8 +69,7 @@ type TransportReconciler struct {
 	conditions *opmetrics.Conditions
 
 	sidecars *sidecarSupport
-	keda     *autoscaling.Discovery
-	scalers  *scalers
+	scalers  *scaler.Keeper
 	users    *brokeruser.Keeper
 	admins   *brokeruser.Admins
 	writer   *objectwriter.Writer
@@ -87,8 +87,8 @@ type transportRun struct {
 	weighed *tenancy.Reservation
 	// held is what the ConfigMaps of the look take of the operator's memory; nil is not counted.
 	held *tenancy.Reservation
-	// scaled is what scales the workers; empty where nothing does.
-	scaled liveScalers
+	// scalers are what scales the workers, as the cluster has it; nil before it is read.
+	scalers *scaler.Found
 
 	compiled *compile.Result
 	// source is where the broker's address and login were found.
@@ -244,7 +244,7 @@ func (r *TransportReconciler) reconcileInSlot(ctx context.Context, run *transpor
 	defer held.Release()
 	run.weighed = r.brokers.Memory().Reserve(name.Namespace)
 	defer run.weighed.Release()
-	run.held = r.configMaps.budget.Reserve(name.Namespace)
+	run.held = r.configMaps.Memory().Reserve(name.Namespace)
 	defer run.held.Release()
 	defer func() {
 		if run.port != nil {
@@ -319,13 +319,13 @@ func (r *TransportReconciler) forget(name types.NamespacedName) {
 	r.counts.Forget(name)
 	r.memories.forget(name)
 	r.compileCache.forget(name)
-	r.configMaps.forget(name)
+	r.configMaps.Forget(name)
 	r.drift.forget(name)
 	r.writer.Forget(name)
 	r.scraper.Forget(name)
 	r.fastRequeue.forget(name)
 	r.restarts.Forget(name)
-	r.scalers.forget(name)
+	r.scalers.Forget(name)
 }
 
 // addFinalizer comes before anything is made that it has to clean up.

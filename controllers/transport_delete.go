@@ -183,7 +183,11 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 
 // stopWorkers deletes the Deployments, now that nothing is left for their pods to do, and names the pods that are still there.
 func (r *TransportReconciler) stopWorkers(ctx context.Context, run *transportRun, pods []metav1.PartialObjectMetadata) error {
-	if err := runSteps(ctx, run, r.readScalers, r.removeAllScalers); err != nil {
+	scalers, err := r.scalers.Read(ctx, run.transport)
+	if err != nil {
+		return err
+	}
+	if err := r.scalers.RemoveAllBut(ctx, run.objectOwner(), scalers, nil); err != nil {
 		return err
 	}
 	for _, deployment := range run.live.all() {

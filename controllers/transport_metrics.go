@@ -24,7 +24,7 @@ func (r *TransportReconciler) countConditions(run *transportRun) {
 	}
 	for _, configMap := range run.live.configMaps {
 		// What somebody else has written into a ConfigMap is no label of a metric.
-		if worker := configMap.Labels[workload.WorkerLabel]; worker != "" && isPublished(configMap) {
+		if worker := configMap.Labels[workload.WorkerLabel]; worker != "" && workload.IsPublished(configMap) {
 			now.Hashes[worker] = configMap.Annotations[workload.ConfigHashAnnotation]
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -15,13 +16,19 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/autoscaling"
+	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/configmaps"
 	"redrive.dev/redrive/internal/objectwriter"
 	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/rollout"
+	"redrive.dev/redrive/internal/scaler"
 	"redrive.dev/redrive/internal/ssa"
 	"redrive.dev/redrive/internal/workload"
 )
+
+// configMapsPause is when a Transport comes back for whose ConfigMaps there is no memory.
+const configMapsPause = 10 * time.Second
 
 // liveWorkers are the workers' objects of one Transport as the cluster has them, by name.
 type liveWorkers struct {
@@ -40,7 +47,10 @@ func (r *TransportReconciler) readWorkers(ctx context.Context, run *transportRun
 	if err := r.Client.List(ctx, &deployments, ours...); err != nil {
 		return fmt.Errorf("list the Deployments: %w", err)
 	}
-	configMaps, err := r.readConfigMaps(ctx, run)
+	configMaps, err := r.configMaps.Read(ctx, t, workerNames(t), run.held)
+	if errors.Is(err, configmaps.ErrMemory) {
+		return outcome.Waiting(waitReason(t), brokerpool.Spread(configMapsPause), err)
+	}
 	if err != nil {
 		return err
 	}
@@ -62,11 +72,20 @@ func (r *TransportReconciler) readWorkers(ctx context.Context, run *transportRun
 	return nil
 }
 
+// waitReason is that of a Transport that comes later.
+func waitReason(t *v1alpha1.Transport) string {
+	if t.DeletionTimestamp.IsZero() {
+		return v1alpha1.ReasonProgressing
+	}
+	return v1alpha1.ReasonDeleting
+}
+
 // applyWorkers brings ConfigMaps and Deployments to what the spec asks for, the ConfigMap of a worker before its
 // Deployment. It sets Stalled with WorkloadInvalid for a worker that the API server or a check refuses, and goes on with
 // the others.
 func (r *TransportReconciler) applyWorkers(ctx context.Context, run *transportRun) error {
-	if err := r.readScalers(ctx, run); err != nil {
+	var err error
+	if run.scalers, err = r.scalers.Read(ctx, run.transport); err != nil {
 		return err
 	}
 	hashes, refused := make([]string, 0, len(run.transport.Spec.Workers)), false
@@ -128,16 +147,27 @@ func (r *TransportReconciler) applyWorker(ctx context.Context, run *transportRun
 	return hash, r.applyScaled(ctx, run, worker, deployment)
 }
 
-// applyDeployment writes the Deployment of a worker group.
-func (r *TransportReconciler) applyDeployment(ctx context.Context, run *transportRun, deployment *appsv1.Deployment) error {
-	result := &appsv1.Deployment{}
-	if err := r.applyObject(ctx, run, deployment, asObject(run.live.deployments[deployment.Name]), result); err != nil {
+// applyScaled writes the Deployment of a worker group and what scales it.
+func (r *TransportReconciler) applyScaled(ctx context.Context, run *transportRun, worker *v1alpha1.Worker, deployment *appsv1.Deployment) error {
+	group := &scaler.Group{
+		Transport: run.transport, Owner: run.objectOwner(), Worker: worker, Scalers: run.scalers, Live: run.live.deployments[deployment.Name],
+	}
+	err := r.scalers.Apply(ctx, group, deployment, func() error {
+		result := &appsv1.Deployment{}
+		err := r.applyObject(ctx, run, deployment, asObject(group.Live), result)
+		if err == nil && result.Name != "" {
+			group.Live = result
+		}
 		return err
+	})
+	if group.Live != nil {
+		run.live.deployments[deployment.Name] = group.Live
 	}
-	if result.Name != "" {
-		run.live.deployments[deployment.Name] = result
+	run.warnings = append(run.warnings, group.Warnings...)
+	if group.Wait != nil {
+		run.partly(group.Wait)
 	}
-	return nil
+	return run.partlyWritten(err)
 }
 
 // objectOwner is the Transport as the owner of its workers' objects.
@@ -148,7 +178,11 @@ func (run *transportRun) objectOwner() objectwriter.Owner {
 // applyObject writes an object of the workers. One that others change as often, or that waits for its turn in an upgrade, keeps
 // the Transport from being ready.
 func (r *TransportReconciler) applyObject(ctx context.Context, run *transportRun, desired, current, result client.Object) error {
-	err := r.writer.Write(ctx, run.objectOwner(), desired, current, result)
+	return run.partlyWritten(r.writer.Write(ctx, run.objectOwner(), desired, current, result))
+}
+
+// partlyWritten notes an error of an object that comes later, or never.
+func (run *transportRun) partlyWritten(err error) error {
 	if errors.Is(err, ssa.ErrFieldManagerConflict) || errors.Is(err, rollout.ErrQueued) {
 		run.partly(outcome.Waiting(v1alpha1.ReasonProgressing, 0, err))
 		return nil
@@ -158,7 +192,7 @@ func (r *TransportReconciler) applyObject(ctx context.Context, run *transportRun
 
 // removeWorkers deletes the objects of worker groups that the spec no longer has.
 func (r *TransportReconciler) removeWorkers(ctx context.Context, run *transportRun) error {
-	if err := r.removeScalers(ctx, run, autoscaling.ScaledNames(run.transport)); err != nil {
+	if err := r.scalers.RemoveAllBut(ctx, run.objectOwner(), run.scalers, autoscaling.ScaledNames(run.transport)); err != nil {
 		return err
 	}
 	wanted := workerNames(run.transport)
@@ -247,7 +281,7 @@ func (l liveWorkers) configs() []compile.Config {
 	for _, configMap := range l.configMaps {
 		config, known := l.decoded[configMap]
 		if !known {
-			if decoded, ok := configIn(configMap); ok {
+			if decoded, ok := workload.Published(configMap); ok {
 				config = &decoded
 			}
 			if l.decoded != nil {
@@ -264,7 +298,7 @@ func (l liveWorkers) configs() []compile.Config {
 // config is the configuration that is published under a name.
 func (l liveWorkers) config(name string) (config compile.Config, ok bool) {
 	if configMap := l.configMaps[name]; configMap != nil {
-		return configIn(configMap)
+		return workload.Published(configMap)
 	}
 	return config, false
 }

@@ -88,6 +88,21 @@ func ConfigMap(t *v1alpha1.Transport, config compile.Config) (*corev1.ConfigMap,
 	}, nil
 }
 
+// IsPublished is true for a ConfigMap whose hash is that of its content.
+func IsPublished(configMap *corev1.ConfigMap) bool {
+	return compile.Hash([]byte(configMap.Data[ConfigKey])) == configMap.Annotations[ConfigHashAnnotation]
+}
+
+// Published is the configuration in a ConfigMap. One that cannot be read or that somebody edited is about to be written again, and the lanes that it
+// names are not made: a worker that has read it takes another for one that is not there.
+func Published(configMap *corev1.ConfigMap) (config compile.Config, ok bool) {
+	if !IsPublished(configMap) {
+		return config, false
+	}
+	config, err := compile.Decode([]byte(configMap.Data[ConfigKey]))
+	return config, err == nil
+}
+
 // Deployment runs the pods of a worker group. It depends on nothing that a RetryPolicy says, and on no more of the handler than
 // its kind, its image, its Secrets and its socket, so that a change of the rest restarts no pod. An error names the field of the
 // template that is wrong or that a template must not change.

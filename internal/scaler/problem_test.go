@@ -1,4 +1,4 @@
-package controllers
+package scaler
 
 import (
 	"testing"
@@ -29,7 +29,7 @@ func TestWhyNothingIsScaledIsWhatTheScalerSays(t *testing.T) {
 				map[string]any{"type": tt.condition, "status": tt.is, "reason": tt.cause},
 			}}}}
 			object.SetGroupVersionKind(tt.kind)
-			if got := scalingProblem(object); got != tt.want {
+			if got := problem(object); got != tt.want {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})

@@ -1,21 +1,18 @@
-package controllers
+package configmaps
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"redrive.dev/redrive/internal/compile"
-	"redrive.dev/redrive/internal/retry"
 	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/workload"
 )
@@ -30,7 +27,7 @@ func looksPublished(name, text string) *corev1.ConfigMap {
 
 // Whoever may write ConfigMaps writes as many of 1 MB as there is room for, and each looks as if the operator had published it.
 func TestTheConfigMapsThatAreKeptOfANamespaceAreBounded(t *testing.T) {
-	c, text := newConfigMapCache(), strings.Repeat("x", 1_000_000)
+	c, text := NewReader(nil, nil, nil), strings.Repeat("x", 1_000_000)
 	names := make([]types.NamespacedName, 20)
 	kept := func() (bytes int) {
 		for _, name := range names {
@@ -47,7 +44,7 @@ func TestTheConfigMapsThatAreKeptOfANamespaceAreBounded(t *testing.T) {
 			t.Fatal("what is about to be deleted is kept")
 		}
 	}
-	if got := kept(); got < maxKeptConfigMaps/2 || got > maxKeptConfigMaps {
+	if got := kept(); got < maxKept/2 || got > maxKept {
 		t.Errorf("%d bytes are kept", got)
 	}
 	other := types.NamespacedName{Namespace: "shop", Name: "async"}
@@ -56,9 +53,9 @@ func TestTheConfigMapsThatAreKeptOfANamespaceAreBounded(t *testing.T) {
 		t.Error("nothing is kept of another namespace")
 	}
 	for _, name := range names {
-		c.forget(name)
+		c.Forget(name)
 	}
-	if got := c.shares["hostile"].kept; got != 0 {
+	if got := c.kept["hostile"]; got != 0 {
 		t.Errorf("all are gone, and %d bytes are counted", got)
 	}
 }
@@ -102,7 +99,7 @@ func heap() int {
 }
 
 func TestWhatLooksHoldOfConfigMapsIsBounded(t *testing.T) {
-	c, configMap := newConfigMapCache(), looksPublished("c", strings.Repeat("x", 1_000_000))
+	c, configMap := NewReader(nil, nil, nil), looksPublished("c", strings.Repeat("x", 1_000_000))
 	looks := 0
 	for ; looks < 100; looks++ {
 		if err := c.budget.Reserve("hostile").TakeNow(t.Context(), weightOf(configMap)); err != nil {
@@ -118,23 +115,5 @@ func TestWhatLooksHoldOfConfigMapsIsBounded(t *testing.T) {
 	held := c.budget.Reserve("shop")
 	if err := held.TakeNow(t.Context(), 8*weightOf(looksPublished("c", "{}"))); err != nil {
 		t.Errorf("another namespace: %v", err)
-	}
-}
-
-// Whoever may write ConfigMaps may name any number of lanes, each of which is a queue.
-func TestLanesOfForgedConfigurationsAreBounded(t *testing.T) {
-	t.Parallel()
-	forged := compile.Config{Lanes: make(retry.Lanes, 100_000), HighLanes: true}
-	for i := range forged.Lanes {
-		forged.Lanes[i] = time.Duration(i+1) * time.Second
-	}
-	own, former := retry.Lanes{time.Second}, compile.Config{Lanes: retry.Lanes{time.Minute, time.Hour}}
-	run := &transportRun{compiled: &compile.Result{Needs: compile.Needs{Lanes: own}}, live: liveWorkers{
-		configMaps: map[string]*corev1.ConfigMap{"forged": {}, "former": {}}, decoded: map[*corev1.ConfigMap]*compile.Config{},
-	}}
-	run.live.decoded[run.live.configMaps["forged"]], run.live.decoded[run.live.configMaps["former"]] = &forged, &former
-	needs := (&TransportReconciler{}).needs(run)
-	if !slices.Equal(needs.Lanes, retry.Lanes{time.Second, time.Minute, time.Hour}) || len(needs.HighLanes) > 0 {
-		t.Errorf("%d lanes are needed, and %d for high priorities", len(needs.Lanes), len(needs.HighLanes))
 	}
 }
