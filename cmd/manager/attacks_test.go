@@ -376,6 +376,66 @@ func (w *tenants) costlyHandshakes() {
 	testtransport.Eventually(w, "the operator to ask", func() bool { return asked.Load() > 10 })
 }
 
+// flood has a number of callers do something at the port of the metrics, again and again: any pod may reach it.
+func (w *tenants) flood(callers int, call func()) {
+	ctx, cancel := context.WithCancel(w.Context())
+	var all sync.WaitGroup
+	for range callers {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				call()
+			}
+		})
+	}
+	w.stop = func() {
+		cancel()
+		all.Wait()
+	}
+}
+
+// hellos have the operator begin a handshake each, for what is recorded once.
+func (w *tenants) hellos() {
+	client, server := net.Pipe()
+	go func() {
+		_ = tls.Client(client, &tls.Config{ServerName: "metrics", MinVersion: tls.VersionTLS12}).Handshake()
+	}()
+	recorded := make([]byte, 16<<10)
+	n, err := server.Read(recorded)
+	must(w.T, err)
+	must(w.T, server.Close())
+	w.flood(200, func() {
+		conn, err := net.DialTimeout("tcp", w.metrics, time.Second)
+		if err != nil {
+			time.Sleep(time.Millisecond)
+			return
+		}
+		_ = conn.SetDeadline(time.Now().Add(3 * time.Second))
+		_, _ = conn.Write(recorded[:n])
+		_, _ = conn.Read(make([]byte, 4096))
+		_ = conn.Close()
+	})
+}
+
+// tokens have the operator ask the API server for each.
+func (w *tenants) tokens() {
+	config := &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}
+	each := &http.Client{Transport: &http.Transport{TLSClientConfig: config, MaxIdleConnsPerHost: 64}, Timeout: 10 * time.Second}
+	w.flood(64, func() {
+		request, err := http.NewRequest(http.MethodGet, "https://"+w.metrics+"/metrics", nil)
+		if err != nil {
+			return
+		}
+		request.Header.Set("Authorization", "Bearer "+rand.Text())
+		response, err := each.Do(request)
+		if err != nil {
+			time.Sleep(time.Millisecond)
+			return
+		}
+		_, _ = io.Copy(io.Discard, response.Body)
+		_ = response.Body.Close()
+	})
+}
+
 // manyAuthorities are those of one name that a server sends along, and one of them to be trusted; its own certificate is signed by another.
 func manyAuthorities(t *testing.T, n int) (trusted []byte, server tls.Certificate) {
 	t.Helper()

@@ -54,7 +54,8 @@ type tenants struct {
 	cluster *testcluster.Cluster
 	broker  *testbroker.Broker
 	manager *exec.Cmd
-	metrics string
+	// metrics is the address of the operator's metrics, and prometheus the token of who may read them.
+	metrics, prometheus string
 	// attacker may write Transports, RetryPolicies, Secrets and ConfigMaps in the namespace hostile, and nothing else.
 	attacker client.Client
 	hostile  string
@@ -80,6 +81,9 @@ func newTenants(t *testing.T) *tenants {
 	deploy(t, cluster, filepath.Join("config", "default"), "")
 	w := &tenants{T: t, cluster: cluster, broker: broker, hostile: cluster.Namespace(t)}
 	w.attacker = w.userOf(w.hostile)
+	monitoring := cluster.Namespace(t)
+	w.prometheus = serviceAccount(t, cluster, monitoring, "prometheus")
+	letRead(t, cluster, monitoring, "prometheus")
 	w.run()
 	w.victim = newTeam(t, cluster, broker, cluster.Namespace(t))
 	return w
@@ -134,7 +138,7 @@ func (w *tenants) run() {
 	log, err := os.Create(filepath.Join(folder, "log"))
 	must(w.T, err)
 	w.manager = exec.Command(program, append(argumentsDeployed(w.T, w.cluster), "--kubeconfig="+config, "--leader-elect=false", "--worker-image=i",
-		"--metrics-bind-address="+w.metrics, "--metrics-secure=false", "--health-probe-bind-address=0", "--autoscaling-bind-address=0",
+		"--metrics-bind-address="+w.metrics, "--health-probe-bind-address=0", "--autoscaling-bind-address=0",
 		// The test's broker is on loopback; that nobody is asked there is a test of internal/broker.
 		"--deny-broker-networks=")...)
 	w.manager.Env = slices.Concat(os.Environ(), []string{"GOMEMLIMIT=90MiB"}, w.environment)
@@ -257,13 +261,9 @@ func (w *tenants) suffer(attack string) {
 	if most > memoryGoal || most == 0 {
 		w.Errorf("%s: the manager takes %d MB", attack, most>>20)
 	}
-	response, err := http.Get("http://" + w.metrics + "/metrics")
-	must(w.T, err)
-	text, err := io.ReadAll(response.Body)
-	must(w.T, err)
-	_ = response.Body.Close()
-	if response.StatusCode != http.StatusOK || !strings.Contains(string(text), "redrive_broker_queued_reconciles") {
-		w.Errorf("%s: the metrics answer %d", attack, response.StatusCode)
+	status, text := scrape(w.T, "https://"+w.metrics+"/metrics", w.prometheus)
+	if status != http.StatusOK || !strings.Contains(text, "redrive_broker_queued_reconciles") {
+		w.Errorf("%s: the metrics answer %d", attack, status)
 	}
 }
 
@@ -410,6 +410,8 @@ func TestOneTenantCannotStopOrOverrunAnother(t *testing.T) {
 			attack{"Transports of 1.2 MB that wait for a broker that never answers", w.large},
 			attack{"Transports and policies as large as the API takes them", w.largeSpecs},
 			attack{"brokers whose certificates take long to be checked", w.costlyHandshakes},
+			attack{"recorded hellos at the port of the metrics", w.hellos},
+			attack{"made-up tokens at the port of the metrics", w.tokens},
 			attack{"a hash of a configuration that no metric may have", w.oddHash},
 			attack{"a queue that is two things to one Transport", w.toldTwice},
 			attack{"thousands of queues that a server lists as its Transport's", w.forgedLists},

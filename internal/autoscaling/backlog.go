@@ -92,7 +92,7 @@ type sampleTaken struct {
 // load is the number of messages for which a worker group is to have pods.
 type load struct {
 	messages int64
-	// uncounted is a queue that the broker has not counted yet; empty where it has counted all.
+	// uncounted is a queue that the broker has not counted; empty where it has counted all. A quorum queue without a leader has no count for good.
 	uncounted string
 }
 
@@ -128,18 +128,28 @@ func (m *Meter) demandOf(ctx context.Context, t *v1alpha1.Transport, w *v1alpha1
 	switch {
 	case !told:
 		return 0, errNoConfiguration
-	case its.uncounted != "":
-		return 0, fmt.Errorf("the broker has not counted the messages in %s yet", its.uncounted)
-	case !seen.open[w.Name]:
+	case its.uncounted == "" && !seen.open[w.Name]:
 		return its.messages, nil
 	}
 	pods, err := m.pods(ctx, t, w)
-	if err != nil || pods == 0 {
-		return its.messages, err // Where there is no pod, no breaker is open.
+	if err != nil {
+		return 0, err
 	}
 	scaling, _ := compile.ScalingOf(w)
-	// More pods would only find out the same.
-	return min(its.messages, int64(pods)*scaling.MessagesPerPod), nil
+	return its.demand(int64(pods)*scaling.MessagesPerPod, seen.open[w.Name])
+}
+
+// demand is the number of messages where the present pods are there for so many, and their breaker may be open: more of them would only find out the same.
+// Where there is no pod, none is. What is counted is the least that there is: as long as some is not, it makes pods, and takes none away.
+func (l load) demand(present int64, open bool) (int64, error) {
+	messages := l.messages
+	if open && present > 0 {
+		messages = min(messages, present)
+	}
+	if l.uncounted != "" && messages <= present {
+		return 0, fmt.Errorf("the broker has not counted the messages in %s yet", l.uncounted)
+	}
+	return messages, nil
 }
 
 // pods is how many a worker group is to have at the moment.

@@ -80,6 +80,32 @@ func TestOnlyTheTransportsOwnQueuesScaleItsWorkers(t *testing.T) {
 	}
 }
 
+// Where one queue of a group had no leader, the messages in the others had no pod for as long.
+func TestLoad_WhatIsCountedMakesPodsAndTakesNoneAway(t *testing.T) {
+	t.Parallel()
+	const none = -1
+	for name, tt := range map[string]struct {
+		load    load
+		present int64
+		open    bool
+		want    int64
+	}{
+		"all are counted":                            {load{50, ""}, 100, false, 50},
+		"one is not, and there is no pod":            {load{50, "second"}, 0, false, 50},
+		"one is not, and there are too few pods":     {load{50, "second"}, 30, false, 50},
+		"one is not, and the pods suffice":           {load{50, "second"}, 50, false, none},
+		"one is not, and the others hold nothing":    {load{0, "second"}, 0, false, none},
+		"the breaker is open":                        {load{50, ""}, 10, true, 10},
+		"the breaker of pods that are gone was open": {load{50, ""}, 0, true, 50},
+		"the breaker is open, and one is not":        {load{50, "second"}, 10, true, none},
+	} {
+		got, err := tt.load.demand(tt.present, tt.open)
+		if (err != nil) != (tt.want == none) || err == nil && got != tt.want {
+			t.Errorf("%s: got %d, %v; want %d", name, got, err, tt.want)
+		}
+	}
+}
+
 // A look is kept for minutes. One at a hundred Transports whose ConfigMaps each name thousands of queues took 190 MB.
 func TestAForgedConfigurationIsNotKept(t *testing.T) {
 	transport := scaledTransport()
