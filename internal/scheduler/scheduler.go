@@ -16,11 +16,11 @@ import (
 //     its running turns are still expected to take, the mean of those before, is added to it. A free place goes to the queue
 //     that is behind the others. So places are shared by weight, measured in time: a queue with slow messages gets fewer
 //     turns, and not more time.
-//   - A place is not free while somebody waits: what one queue does not use others do. There is one exception. A queue that is
+//   - A place is not free while somebody waits: what one queue does not use others do. There are two exceptions. A queue that is
 //     known to have more messages than it was allowed to prefetch, whose next one always comes within milliseconds, and that is
 //     behind, is waited for that long before the place goes to another whose messages take longer. Its time runs meanwhile. Else
 //     slow messages would get each place that a quick one leaves. (Disk schedulers call that anticipation: Iyer and Druschel,
-//     SOSP 2001.)
+//     SOSP 2001.) The other: a queue whose turns take more than a second leaves a place to each queue that was active lately (mayTake).
 //   - A queue saves nothing while nobody waits in it, but for a claim to its share of a second: that long its next messages may take
 //     to come. It goes on as far behind the others as that, or as it was.
 //
@@ -42,6 +42,8 @@ type Scheduler[T any] struct {
 	weights  float64
 	reserved int
 	polled   bool
+	// looked is true while Poll is to be called for a place that long turns must not have.
+	looked bool
 }
 
 // queue is the line of one queue. Times are in nanoseconds since the scheduler's epoch.
@@ -52,6 +54,8 @@ type queue[T any] struct {
 	configured  bool
 	first, last *Turn[T]
 	running     int
+	// began is the sum of the times at which those that run began, and asked when somebody last asked for a place.
+	began, asked float64
 	// virtual is the virtual time at the time `at`, without what running turns are expected to take.
 	virtual, at float64
 	// mean of a turn, moving; 0 until one is done.
@@ -131,12 +135,13 @@ func (s *Scheduler[T]) Take(t *Turn[T], name string, now time.Time) bool {
 		q.measureGap(s.now)
 	}
 	q.append(t)
+	q.asked = s.now
 	s.waiting++
 	if len(q.reserved) > 0 {
 		s.unreserve(q, 1)
 	}
-	if s.held+s.reserved < s.places {
-		s.grant(q) // nobody else waits, or the place was kept for it
+	if s.held+s.reserved < s.places && q.first == t && s.mayTake(q) {
+		s.grant(q) // nobody else waits who may have it, or the place was kept for it
 	}
 	return t.holds
 }
@@ -150,6 +155,7 @@ func (s *Scheduler[T]) Done(t *Turn[T], now time.Time) (next *Turn[T], again tim
 	q := t.queue
 	q.advance(s.now)
 	q.running--
+	q.began -= t.began
 	s.held--
 	if took := s.now - t.began; q.mean == 0 {
 		q.mean = took
@@ -166,7 +172,7 @@ func (s *Scheduler[T]) Done(t *Turn[T], now time.Time) (next *Turn[T], again tim
 		return nil, wait
 	}
 	s.forget(q)
-	return s.next(), 0
+	return s.next(), s.lookAgain()
 }
 
 // Poll gives away the places that were kept free for too long. Those that have one now are returned. It is to be called again after
@@ -187,8 +193,12 @@ func (s *Scheduler[T]) Poll(now time.Time) (begun []*Turn[T], again time.Duratio
 		}
 		s.forget(q)
 	}
-	s.polled = again > 0
-	return s.begin(), again
+	s.polled, s.looked = again > 0, false
+	begun = s.begin()
+	if again == 0 {
+		again = s.lookAgain()
+	}
+	return begun, again
 }
 
 // Backlog says whether a queue has more messages than those that wait here.
@@ -295,7 +305,10 @@ func (s *Scheduler[T]) next() *Turn[T] {
 	if s.held+s.reserved >= s.places || s.waiting == 0 {
 		return nil
 	}
-	return s.grant(s.behind())
+	if q := s.behind(); q != nil {
+		return s.grant(q)
+	}
+	return nil
 }
 
 func (s *Scheduler[T]) begin() (begun []*Turn[T]) {
@@ -305,12 +318,12 @@ func (s *Scheduler[T]) begin() (begun []*Turn[T]) {
 	return begun
 }
 
-// behind is the queue that is furthest behind of those in which somebody waits; nil where nobody does.
+// behind is the queue that is furthest behind of those in which somebody waits who may have the next place; nil where nobody does.
 func (s *Scheduler[T]) behind() *queue[T] {
 	var behind *queue[T]
 	var least float64
 	for _, q := range s.queues {
-		if q.first == nil {
+		if q.first == nil || !s.mayTake(q) {
 			continue
 		}
 		key := q.key(s.now)
@@ -334,6 +347,7 @@ func (s *Scheduler[T]) grant(q *queue[T]) *Turn[T] {
 	}
 	q.advance(s.now)
 	q.running++
+	q.began += s.now
 	t.holds, t.began = true, s.now
 	return t
 }
@@ -344,7 +358,7 @@ func (s *Scheduler[T]) reserve(q *queue[T]) time.Duration {
 		return 0
 	}
 	wait := math.Ceil(2*q.gap + float64(moment))
-	if other := s.behind(); other.mean < wait || other.key(s.now) <= q.key(s.now) {
+	if other := s.behind(); other == nil || other.mean < wait || other.key(s.now) <= q.key(s.now) {
 		return 0
 	}
 	q.advance(s.now)

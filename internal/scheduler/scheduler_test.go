@@ -90,7 +90,7 @@ func (s *simulation) weigh() {
 
 func (s *simulation) clock() time.Time { return noon.Add(s.now) }
 
-// until runs up to a time, and checks that no place is free while somebody waits.
+// until runs up to a time, and checks that no place is free while somebody waits who may have it.
 func (s *simulation) until(end time.Duration) {
 	for {
 		if len(s.events) == 0 || s.events[0].at > end {
@@ -105,7 +105,9 @@ func (s *simulation) until(end time.Duration) {
 		for _, line := range s.lines {
 			waiting += len(line)
 		}
-		if taken := s.held + s.scheduler.reserved; taken > s.places || taken < s.places && waiting > 0 || waiting != s.scheduler.Waiting() {
+		taken := s.held + s.scheduler.reserved
+		kept := s.places-taken <= max(1, s.places/maxSpare) && (s.scheduler.behind() == nil || s.scheduler.looked)
+		if taken > s.places || taken < s.places && waiting > 0 && !kept || waiting != s.scheduler.Waiting() {
 			s.t.Fatalf("%s: %d of %d places are taken while %d wait, and the scheduler says %d", s.now, s.held, s.places, waiting, s.scheduler.Waiting())
 		}
 	}
@@ -280,6 +282,58 @@ func TestAPartnerThatBeginsToHangDoesNotTakeThePlacesOfOthers(t *testing.T) {
 	// Half of ten places for ten seconds, at 10 ms each, are 5,000 turns.
 	if got := works.turns - before; got < 4000 {
 		t.Errorf("%d turns within 10 s after the other queue's messages began to hang, want about 5,000", got)
+	}
+}
+
+// Each time that the queue with the steady flow had nothing waiting for a few milliseconds, a place went to a turn of half a minute. After 20 such moments
+// it had none, for as long, again and again: of 30 s it stood still for 25.
+func TestScheduler_TurnsThatHangLeaveAPlaceToASteadyFlow(t *testing.T) {
+	for name, others := range map[string]int{"one queue": 1, "more queues than places": 30} {
+		t.Run(name, func(t *testing.T) {
+			const timeout, end, places = 30 * time.Second, 5 * time.Minute, 20
+			hangs := &source{name: "hangs", weight: 1, loans: 40, lasts: always(timeout)}
+			sources := []*source{hangs}
+			for i := range others {
+				steady := &source{name: fmt.Sprint("steady", i), weight: 1, lasts: always(5 * time.Millisecond)}
+				for at := time.Duration(0); at < end; at += time.Duration(10*others) * time.Millisecond {
+					steady.arrivals = append(steady.arrivals, at)
+				}
+				sources = append(sources, steady)
+			}
+			s := simulate(t, places, sources...)
+			s.until(timeout + time.Second) // Nothing is known of them before the first ones have ended.
+			before := 0
+			for _, steady := range sources[1:] {
+				before += steady.turns
+			}
+			s.until(end)
+			turns := -before
+			for _, steady := range sources[1:] {
+				turns += steady.turns
+			}
+			if want := int((end - timeout) / (10 * time.Millisecond)); turns < want*98/100 {
+				t.Errorf("%d turns of the steady flow, want %d", turns, want)
+			}
+			// A fourth of the places at most is kept for them.
+			if want := int(end/timeout-1) * places * 7 / 10; hangs.turns < want {
+				t.Errorf("%d turns of the queue that hangs, want %d", hangs.turns, want)
+			}
+		})
+	}
+}
+
+func TestScheduler_LongTurnsHaveAllPlacesWhereNobodyElseComes(t *testing.T) {
+	longs := &source{name: "longs", weight: 1, loans: 40, lasts: always(10 * time.Minute)}
+	once := &source{name: "once", weight: 1, lasts: always(time.Millisecond), arrivals: []time.Duration{15 * time.Minute}}
+	s := simulate(t, 10, longs, once)
+	for _, minute := range []int{11, 21, 31} {
+		s.until(time.Duration(minute) * time.Minute)
+		if s.held != 10 {
+			t.Errorf("after %d minutes %d of 10 places are taken", minute, s.held)
+		}
+	}
+	if once.turns != 1 {
+		t.Errorf("%d turns of the other queue", once.turns)
 	}
 }
 
