@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
@@ -313,4 +314,62 @@ func TestAWorkerThatLeavesTheSpecLosesItsObjects(t *testing.T) {
 		t.Errorf("left are %v", got)
 	}
 	w.awaitEvent("Deleted", "Deployment "+workload.Name(transport, "default"))
+}
+
+// The pods of a group that was renamed were stopped before any of its new name had started, also where none ever did.
+func TestTransport_WorkersGoOnUntilThoseThatTakeTheirQueuesHaveAPod(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	transport := w.ready()
+	former, next := workload.Name(transport, "default"), workload.Name(transport, "main")
+	consumed := func(name string) (queues []string) {
+		for _, configMap := range w.configMaps() {
+			if config, ok := workload.Published(&configMap); ok && configMap.Name == name {
+				for _, queue := range config.Queues {
+					queues = append(queues, queue.Name)
+				}
+			}
+		}
+		slices.Sort(queues)
+		return queues
+	}
+	deployed := func() (names []string) {
+		for _, deployment := range w.deployments() {
+			names = append(names, deployment.Name)
+		}
+		slices.Sort(names)
+		return names
+	}
+	before := consumed(former)
+	edit(w, transport, func(t *v1alpha1.Transport) {
+		second := *t.Spec.Workers[0].DeepCopy()
+		second.Name, second.Queues, t.Spec.Workers[0].Queues = "main", []string{"lost"}, []string{"test"}
+		second.Template = &runtime.RawExtension{Raw: []byte(`{"spec":{"hostNetwork":true}}`)}
+		t.Spec.Workers = append(t.Spec.Workers, second)
+	})
+	w.await(transport, v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonWorkloadInvalid)
+	if got := consumed(former); !slices.Equal(got, before) {
+		t.Errorf("a queue is given to a group that is refused, and those who had it consume %v, want %v", got, before)
+	}
+	edit(w, transport, func(t *v1alpha1.Transport) {
+		t.Spec.Workers = t.Spec.Workers[1:]
+		t.Spec.Workers[0].Queues = nil
+	})
+	w.await(transport, v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonWorkloadInvalid)
+	if got := consumed(former); !slices.Equal(got, before) || !slices.Equal(deployed(), []string{former}) {
+		t.Errorf("the group is renamed and refused; %s consumes %v, and there are %v", former, got, deployed())
+	}
+	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Workers[0].Template = nil })
+	testtransport.Eventually(t, "the Deployment of the new name", func() bool { return slices.Contains(deployed(), next) })
+	w.await(transport, v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonProgressing)
+	if !slices.Contains(deployed(), former) {
+		t.Error("the former pods are stopped before one of the new name is available")
+	}
+	w.awaitReady(transport)
+	if got := deployed(); !slices.Equal(got, []string{next}) {
+		t.Errorf("left are %v", got)
+	}
+	if got := consumed(next); !slices.Equal(got, before) {
+		t.Errorf("%s consumes %v, want %v", next, got, before)
+	}
 }

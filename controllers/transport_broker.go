@@ -83,14 +83,15 @@ func identityOf(before *v1alpha1.BrokerIdentity, now *topology.Observed) *v1alph
 	return identity
 }
 
-// followQueues lets the workers consume what is migrated as it is to be, empty what they consumed and is not wanted any more, and leave
-// alone what would lose its order.
+// followQueues lets the workers consume what is migrated as it is to be, empty what they consumed and is not wanted any more, go on with what another
+// group is to consume that has no pod yet, and leave alone what would lose its order.
 func (run *transportRun) followQueues() {
+	unserved := run.unserved()
 	for i := range run.compiled.Workers {
 		config := &run.compiled.Workers[i]
 		*config = config.WithStandIns(run.report.StandIns)
 		if last, published := run.live.config(workload.Name(run.transport, config.Worker)); published {
-			*config = config.WithLeaving(last, run.report.Leaving)
+			*config = config.WithLeaving(last, slices.Concat(run.report.Leaving, last.HandedOver(config, unserved)))
 		}
 		*config, _ = config.Holding(run.report.Disordered)
 	}

@@ -190,12 +190,35 @@ func (run *transportRun) partlyWritten(err error) error {
 	return err
 }
 
-// removeWorkers deletes the objects of worker groups that the spec no longer has.
+// unserved are the queues of the worker groups in the spec that none of them is ready to consume: one whose configuration is published, and that has an
+// available pod, or is to have none.
+func (run *transportRun) unserved() map[string]bool {
+	ready := map[string]compile.Config{}
+	for i := range run.compiled.Workers {
+		group := run.compiled.Workers[i].Worker
+		workers := run.live.deployments[workload.Name(run.transport, group)]
+		if workers != nil && (workers.Status.AvailableReplicas > 0 || workload.Replicas(workers) == 0) {
+			ready[group], _ = run.live.config(workload.Name(run.transport, group))
+		}
+	}
+	return compile.Unserved(run.compiled.Workers, func(group, queue string) bool {
+		published := ready[group]
+		return published.Has(queue)
+	})
+}
+
+// removeWorkers deletes the objects of worker groups that the spec no longer has. Those of one that consumes what other groups are to stay until these have
+// an available pod: a group that is renamed, or whose queues move, must not leave them to pods that may never start.
 func (r *TransportReconciler) removeWorkers(ctx context.Context, run *transportRun) error {
 	if err := r.scalers.RemoveAllBut(ctx, run.objectOwner(), run.scalers, autoscaling.ScaledNames(run.transport)); err != nil {
 		return err
 	}
-	wanted := workerNames(run.transport)
+	wanted, unserved := workerNames(run.transport), run.unserved()
+	for name := range run.live.configMaps {
+		if last, ok := run.live.config(name); ok && !wanted[name] && len(last.HandedOver(nil, unserved)) > 0 {
+			wanted[name] = true
+		}
+	}
 	for _, deployments := range []map[string]*appsv1.Deployment{run.live.deployments, run.live.quarantine} {
 		for name, deployment := range deployments {
 			if !wanted[name] {
@@ -215,7 +238,23 @@ func (r *TransportReconciler) removeWorkers(ctx context.Context, run *transportR
 		}
 	}
 	run.transport.Status.Workers = run.live.summary()
-	return nil
+	return r.followFormer(ctx, run)
+}
+
+// followFormer lets worker groups that the spec no longer has follow the migrations as long as they are there.
+func (r *TransportReconciler) followFormer(ctx context.Context, run *transportRun) error {
+	if run.observed == nil {
+		return nil
+	}
+	wanted := workerNames(run.transport)
+	return r.republish(ctx, run, func(last compile.Config) (compile.Config, bool) {
+		if wanted[workload.Name(run.transport, last.Worker)] {
+			return last, false
+		}
+		next, follows := last.Following(run.report.StandIns, run.report.Leaving)
+		next, holds := next.Holding(run.report.Disordered)
+		return next, follows || holds
+	})
 }
 
 // refreshPods writes the hash of the configuration and the versions of the Secrets onto the pods. The annotations

@@ -219,6 +219,7 @@ func (o *simulatedOperator) configure(result *compile.Result, report apply.Repor
 			keeps = keeps || report.Unreachable(*last, result.Workers[i].WithStandIns(report.StandIns)) != ""
 		}
 	}
+	unserved := compile.Unserved(result.Workers, func(group, queue string) bool { return w.published[group] != nil && w.published[group].Has(queue) })
 	for i := range result.Workers {
 		last := w.published[result.Workers[i].Worker]
 		var next compile.Config
@@ -234,7 +235,7 @@ func (o *simulatedOperator) configure(result *compile.Result, report apply.Repor
 		default:
 			next = result.Workers[i].WithStandIns(report.StandIns)
 			if last != nil {
-				next = next.WithLeaving(*last, report.Leaving)
+				next = next.WithLeaving(*last, slices.Concat(report.Leaving, last.HandedOver(&result.Workers[i], unserved)))
 			}
 			next, _ = next.Holding(report.Disordered)
 			publishes = last == nil || !reflect.DeepEqual(next, *last)
