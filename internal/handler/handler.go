@@ -70,3 +70,11 @@ type Handler interface {
 	// Close frees what the handler holds. No Handle may run or be called from then on; Close itself may be called again.
 	Close() error
 }
+
+// Limited is a Handler that begins so many calls at a time, at least 1: of more, it has some wait in the order in which they came. It may change when Ready
+// does.
+type Limited interface {
+	Handler
+
+	Capacity() int
+}

@@ -255,6 +255,13 @@ func (p *Process) fill(q *peer) {
 	}
 }
 
+// Capacity implements Limited: as many calls as all processes take, by what the last hello said of one.
+func (p *Process) Capacity() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return max(1, p.settings.processes*p.pool.places)
+}
+
 // greet takes in a process that has said hello.
 func (p *Process) greet(q *peer, places int) {
 	p.mu.Lock()

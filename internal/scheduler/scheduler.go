@@ -245,6 +245,18 @@ func (s *Scheduler[T]) Waiting() int {
 	return s.waiting
 }
 
+// OthersWait is true where turns of other queues wait.
+func (s *Scheduler[T]) OthersWait(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, q := range s.queues {
+		if q.name != name && q.first != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // Mean is how long the last turns of a queue took, 0 where none has ended yet.
 func (s *Scheduler[T]) Mean(name string) time.Duration {
 	s.mu.Lock()

@@ -24,6 +24,8 @@ const (
 	idleTime   = 90 * time.Second
 	// maxAnswer is how much of an answer is read so that its connection can be used again.
 	maxAnswer = 64 << 10
+	// maxHeaders bounds the headers of an answer: they take twenty times as much memory.
+	maxHeaders = 16 << 10
 )
 
 // client sends spans to a collector.
@@ -39,6 +41,7 @@ func newClient(s *settings) *client {
 	return &client{settings: s, http: &http.Client{
 		Transport: &http.Transport{
 			Proxy: http.ProxyFromEnvironment, TLSClientConfig: s.tls, ForceAttemptHTTP2: true, MaxIdleConns: 1, IdleConnTimeout: idleTime,
+			MaxResponseHeaderBytes: maxHeaders,
 		},
 		// The headers are for the collector alone.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

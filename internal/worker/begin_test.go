@@ -251,3 +251,33 @@ func TestAStrictMessageThatIsNotBegunWaitsWhereItIs(t *testing.T) {
 		t.Errorf("%d messages failed", failed)
 	}
 }
+
+// few is a handler that begins two calls at a time, as a pool of two processes does.
+type few struct{ *program }
+
+func (few) Capacity() int { return 2 }
+
+// With fewer processes than its concurrency a worker let messages wait at the pool, in the order in which they came: slow ones of one queue left others 3 %
+// of their share.
+func TestAHandlerGetsNoMoreCallsThanItBegins(t *testing.T) {
+	const messages = 12
+	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), func(tr *v1alpha1.Transport) {
+		tr.Spec.Workers[0].Concurrency = new(int32(messages))
+	})
+	var now, most atomic.Int64
+	p := newProgram()
+	p.handle = func(context.Context, handler.Request) *retry.Failure {
+		most.Store(max(most.Load(), now.Add(1)))
+		defer now.Add(-1)
+		time.Sleep(20 * time.Millisecond)
+		return nil
+	}
+	r.stop()
+	r.handlers = func(v1alpha1.Handler, int) (handler.Handler, error) { return few{p}, nil }
+	r.start(nil)
+	r.publish(numbered(messages, "a", "b")...)
+	testtransport.Eventually(t, "all handled", func() bool { return r.handled() == messages })
+	if most.Load() != 2 {
+		t.Errorf("%d calls at a time, want 2", most.Load())
+	}
+}

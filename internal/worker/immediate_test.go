@@ -148,3 +148,34 @@ func TestARetryOfHighPriorityTakesAnOrdinaryLaneWhereThereAreNoOthersAnyMore(t *
 	r.publish(amqp091.Publishing{})
 	testtransport.Eventually(t, "the second attempt", func() bool { return len(p.got()) == 2 })
 }
+
+// A call that hangs kept its place for all of its tries: with ten of them and a timeout of 30 s, all other queues stood still for minutes.
+func TestTriesAtOnce_LetAnotherQueueHaveThePlaceBetweenThem(t *testing.T) {
+	const tries = 5
+	policy := testtransport.Explicit(time.Second)
+	policy.Immediate = new(int32(tries))
+	r := newRigAlone(t, newPartner(t, always(200)), policy, func(tr *v1alpha1.Transport) {
+		withQueues(nil, "free")(tr)
+		tr.Spec.Workers[0].Concurrency = new(int32(1))
+	})
+	p := newProgram()
+	p.handle = func(_ context.Context, request handler.Request) *retry.Failure {
+		if request.ID == "b" {
+			return nil
+		}
+		if len(p.called()) == 1 {
+			r.Publish("async", "free", amqp091.Publishing{MessageId: "b"})
+			testtransport.Eventually(t, "the worker to have the other message", func() bool { return r.Ready("free") == 0 })
+		}
+		time.Sleep(50 * time.Millisecond) // until it asks for a place, within one of the tries
+		return failing503(t.Context(), request)
+	}
+	p.started(r)
+	r.publish(amqp091.Publishing{MessageId: "a"})
+	testtransport.Eventually(t, "the tries to end", func() bool { return len(p.called()) >= tries+2 })
+	calls := p.called()
+	other, last := slices.Index(calls, "b1"), slices.Index(calls, fmt.Sprint("a", tries+1))
+	if other < 0 || last < 0 || other > last {
+		t.Errorf("calls %v, want b1 between those of a", calls)
+	}
+}

@@ -360,10 +360,27 @@ func attempt(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 		if !atOnce {
 			return o, true
 		}
+		if o, decided := w.letOthers(ctx, j); decided {
+			return o, true
+		}
 		if o, decided := w.again(ctx, j); decided {
 			return o, true
 		}
 	}
+}
+
+// letOthers gives the place between two tries at once to another queue that waits for one, and takes its turn again: calls that hang would keep the place
+// for all of their tries.
+func (w *Worker) letOthers(ctx context.Context, j *job) (outcome, bool) {
+	if j.isStrict() || !w.places.OthersWait(j.delivery.Queue) {
+		return outcome{}, false
+	}
+	w.yieldSlot(ctx, j)
+	o, ended := waitForPlace(w, ctx, j)
+	if ended && o.kind == requeued {
+		return w.denied(ctx, j, 0) // it has attempts, of which the broker knows nothing
+	}
+	return o, ended
 }
 
 // again goes through the stages before another call of the handler.

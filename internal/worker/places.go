@@ -172,7 +172,16 @@ func (w *Worker) resize(ctx context.Context, p *program) {
 	for name, queue := range p.queues {
 		weights[name] = max(1, queue.Weight)
 	}
-	w.start(ctx, w.places.Configure(p.config.Concurrency, weights, time.Now()))
+	w.start(ctx, w.places.Configure(p.capacity(), weights, time.Now()))
+}
+
+// capacity is how many messages are called at a time: no more than the handler begins, or they would wait there in the order in which they came, and the
+// queues would not share by their weights.
+func (p *program) capacity() int {
+	if limited, is := p.handler.Handler.(handler.Limited); is {
+		return min(p.config.Concurrency, limited.Capacity())
+	}
+	return p.config.Concurrency
 }
 
 // sweep gives back to their queues jobs that wait for a place: all, or those that have waited for as long as they may. It leaves

@@ -322,15 +322,16 @@ func (w *Worker) runFlowControl(ctx, sessions context.Context) {
 // flowState is what gate has put in force.
 type flowState struct {
 	program       *program
+	capacity      int
 	subscriptions []amqp.Subscription
 }
 
 // updateSubscriptions subscribes to the queues of a program, with the prefetches that they should have.
 func (w *Worker) updateSubscriptions(sessions context.Context, s *flowState, p *program, allowed int, look bool) {
 	changed := p != s.program
-	if changed {
+	if capacity := p.capacity(); changed || capacity != s.capacity {
 		w.resize(sessions, p)
-		s.program = p
+		s.program, s.capacity = p, capacity
 	}
 	now := time.Now()
 	if look || changed {
