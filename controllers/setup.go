@@ -29,6 +29,7 @@ import (
 	"redrive.dev/redrive/internal/autoscaling"
 	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/brokeruser"
+	"redrive.dev/redrive/internal/clusterinfo"
 	"redrive.dev/redrive/internal/configmaps"
 	"redrive.dev/redrive/internal/objectwriter"
 	"redrive.dev/redrive/internal/opmetrics"
@@ -131,7 +132,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		restarts:   brokerpool.NewRestartWatch(options.PollInterval),
 		conditions: opmetrics.NewConditions(),
 
-		sidecars: &sidecarSupport{server: server},
+		sidecars: clusterinfo.KnowsSidecars(server),
 		admins:   &brokeruser.Admins{Live: mgr.GetAPIReader(), Brokers: brokers, Secrets: options.BrokerAdmins},
 		users:    brokeruser.NewKeeper(mgr.GetClient(), mgr.GetAPIReader(), options.RotateUsers, options.Waits.Grace),
 	}
@@ -141,7 +142,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		Repairs:  ssa.NewRepairs(cmp.Or(options.RepairWindow, ssa.MaxRepairs*options.PollInterval)),
 		Rollouts: rollout.NewLimiter(transports.Client, cmp.Or(options.MaxRollouts, rollout.DefaultLimit)),
 	}
-	transports.scalers = scaler.NewKeeper(transports.writer, autoscaling.NewDiscovery(server, age), options.Scale.URL)
+	transports.scalers = scaler.NewKeeper(transports.writer, clusterinfo.HasKEDA(server, age), options.Scale.URL)
 	meter := autoscaling.NewMeter(mgr.GetClient(), backlogSource{transports}, age)
 	demands := autoscaling.NewCollector(meter, autoscaling.Interval(options.PollInterval))
 	registry := cmp.Or[prometheus.Registerer](options.Metrics, metrics.Registry)

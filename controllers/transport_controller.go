@@ -25,6 +25,7 @@ import (
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/brokeruser"
+	"redrive.dev/redrive/internal/clusterinfo"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/configmaps"
 	"redrive.dev/redrive/internal/enqueue"
@@ -68,7 +69,7 @@ type TransportReconciler struct {
 	restarts   *brokerpool.RestartWatch
 	conditions *opmetrics.Conditions
 
-	sidecars *sidecarSupport
+	sidecars *clusterinfo.Question
 	scalers  *scaler.Keeper
 	users    *brokeruser.Keeper
 	admins   *brokeruser.Admins

@@ -147,6 +147,21 @@ func (r *TransportReconciler) applyWorker(ctx context.Context, run *transportRun
 	return hash, r.applyScaled(ctx, run, worker, deployment)
 }
 
+// workerOptions are the settings of a worker group's Deployments that the Transport does not decide on.
+func (r *TransportReconciler) workerOptions(ctx context.Context, run *transportRun, worker *v1alpha1.Worker) (workload.Options, error) {
+	options := r.Options.Workers
+	options.Secrets = run.forWorkers()
+	var err error
+	if options.Guarded, err = r.guardedSecrets(ctx, run); err != nil {
+		return options, err
+	}
+	if worker.Handler.HTTP == nil || worker.Handler.Image == nil {
+		return options, nil
+	}
+	options.NativeSidecars, err = r.sidecars.Answer(ctx, time.Now())
+	return options, err
+}
+
 // applyScaled writes the Deployment of a worker group and what scales it.
 func (r *TransportReconciler) applyScaled(ctx context.Context, run *transportRun, worker *v1alpha1.Worker, deployment *appsv1.Deployment) error {
 	group := &scaler.Group{

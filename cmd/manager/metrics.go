@@ -32,6 +32,8 @@ import (
 const (
 	// maxScrapes is how many answers with metrics are made at a time.
 	maxScrapes = 8
+	// perSecond is how many requests of one address are answered.
+	perSecond = 4
 	// refusalsLogged is how often the log tells of a caller that is not let through.
 	refusalsLogged = time.Minute
 )
@@ -62,8 +64,8 @@ func (s *settings) addMetrics(ctx context.Context, mgr manager.Manager) error {
 	return addServer(mgr, "metrics", listener, mux)
 }
 
-// authorized lets those through whom the API server allows to get /metrics. It asks about few of them at a time, and tells the log of one in a minute:
-// whoever reaches the port can send tokens by the hundred.
+// authorized lets those through whom the API server allows to get /metrics. It asks about a few tokens of each address, and tells the log of one in a
+// minute: whoever reaches the port can send them by the hundred.
 func authorized(mgr manager.Manager, handler http.Handler) (http.Handler, error) {
 	filter, err := filters.WithAuthenticationAndAuthorization(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
@@ -74,15 +76,7 @@ func authorized(mgr manager.Manager, handler http.Handler) (http.Handler, error)
 	if handler, err = filter(log, handler); err != nil {
 		return nil, fmt.Errorf("add the filter of the metrics: %w", err)
 	}
-	asked := make(chan struct{}, maxScrapes)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case asked <- struct{}{}:
-			defer func() { <-asked }()
-			handler.ServeHTTP(w, r)
-		case <-r.Context().Done():
-		}
-	}), nil
+	return httpserver.LimitEach(handler, perSecond, maxScrapes), nil
 }
 
 // rareSink passes few lines on.

@@ -291,7 +291,9 @@ func (w *world) rests() bool {
 		return true
 	}
 	for _, state := range w.last.Retiring {
-		if !w.abandoned[state.Queue] && w.named[state.Queue] {
+		// One that was kept since nobody knew whether it was adopted is read by nobody when others have taken their bindings away.
+		kept := w.may.forgets && w.isTold(state.Queue)
+		if !w.abandoned[state.Queue] && w.named[state.Queue] && !kept {
 			return false
 		}
 	}
@@ -575,18 +577,21 @@ func (w *world) edit(spec *v1alpha1.Transport) {
 	}
 	w.keepHomes()
 	for key := range w.led {
-		w.led[key] = w.led[key] && w.wants(key) && (!strings.HasSuffix(key, "app") || w.hasHome(boundBy(before, "test")))
+		w.led[key] = w.led[key] && w.wants(key) && (!strings.HasSuffix(key, "app") || w.follows(before))
 	}
 }
 
-// boundBy names the queue that a key leads to.
-func boundBy(spec *v1alpha1.Transport, key string) string {
-	for _, queue := range spec.Spec.Queues {
-		if slices.Contains(queue.BindingKeys, key) {
-			return queue.Name
+// follows is true where what applications have bound to the queue of the key test in an earlier spec leads into one of this spec: a former name that is
+// taken out before its queue is gone breaks off the renaming, and its queue leaves with those bindings.
+func (w *world) follows(before *v1alpha1.Transport) bool {
+	for _, queue := range before.Spec.Queues {
+		if slices.Contains(queue.BindingKeys, "test") {
+			return !slices.ContainsFunc(append([]string{queue.Name}, queue.PreviousNames...), func(name string) bool {
+				return w.broker.queues[name] != nil && !w.hasHome(name)
+			})
 		}
 	}
-	return ""
+	return true
 }
 
 func (w *world) keepHomes() {

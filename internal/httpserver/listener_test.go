@@ -63,3 +63,29 @@ func TestBoundListener_ConnectionsTakeThePlaceOfTheOldestOfWhoHasMost(t *testing
 		t.Errorf("%d connections of %d addresses are counted", listener.count, len(listener.from))
 	}
 }
+
+func TestBoundListener_ClosesConnectionsOfAnAddressThatOpensTooMany(t *testing.T) {
+	inner := &callers{}
+	for range 2 * maxAtOnce {
+		inner.next = append(inner.next, &caller{address: &net.TCPAddr{IP: net.ParseIP("10.0.0.1")}})
+	}
+	flood := slices.Clone(inner.next)
+	other := &caller{address: &net.TCPAddr{IP: net.ParseIP("10.0.0.2")}}
+	inner.next = append(inner.next, other)
+	listener := bounded(inner, len(inner.next))
+	accepted := 0
+	for {
+		conn, _ := listener.Accept()
+		if conn.RemoteAddr() == net.Addr(other.address) {
+			break
+		}
+		accepted++
+	}
+	closed := 0
+	for _, conn := range flood {
+		closed += conn.closed
+	}
+	if accepted+closed != len(flood) || accepted < maxAtOnce || accepted > 3*maxAtOnce/2 {
+		t.Errorf("%d connections are accepted, and %d are closed", accepted, closed)
+	}
+}

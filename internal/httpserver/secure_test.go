@@ -70,7 +70,9 @@ func secured(t *testing.T) (address string, key *countingKey, client *http.Clien
 func hello(t *testing.T) []byte {
 	t.Helper()
 	client, server := net.Pipe()
-	go func() { _ = tls.Client(client, &tls.Config{ServerName: "port", MinVersion: tls.VersionTLS12}).Handshake() }()
+	go func() {
+		_ = tls.Client(client, &tls.Config{ServerName: "port", MinVersion: tls.VersionTLS12}).Handshake()
+	}()
 	sent := make([]byte, 16<<10)
 	n, err := server.Read(sent)
 	if err != nil {

@@ -23,6 +23,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/autoscaling"
+	"redrive.dev/redrive/internal/clusterinfo"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/objectwriter"
 	"redrive.dev/redrive/internal/outcome"
@@ -39,7 +40,7 @@ type Keeper struct {
 	// live reads from the API server itself.
 	live   client.Reader
 	writer *objectwriter.Writer
-	keda   *autoscaling.Discovery
+	keda   *clusterinfo.Question
 	// url is where KEDA asks for the numbers to scale by; empty where it cannot.
 	url string
 
@@ -49,7 +50,7 @@ type Keeper struct {
 }
 
 // NewKeeper returns one that writes as a writer does.
-func NewKeeper(writer *objectwriter.Writer, keda *autoscaling.Discovery, url string) *Keeper {
+func NewKeeper(writer *objectwriter.Writer, keda *clusterinfo.Question, url string) *Keeper {
 	return &Keeper{client: writer.Client, live: writer.Live, writer: writer, keda: keda, url: url, none: map[types.NamespacedName]bool{}}
 }
 
@@ -108,7 +109,7 @@ func (k *Keeper) Read(ctx context.Context, t *v1alpha1.Transport) (*Found, error
 		return found, nil
 	}
 	kinds := []schema.GroupVersionKind{workload.AutoscalerKind()}
-	there, err := k.keda.Known(ctx, time.Now())
+	there, err := k.keda.Answer(ctx, time.Now())
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 func TestNothingIsMadeThatARequestMayStillDelete(t *testing.T) {
 	until := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 	for key, missing := range map[string][]string{
-		"queue/test":                   {"queue/test", `binding/async -> test "test"`, `binding/async.return -> test "test"`},
+		"queue/test": {"queue/test", `binding/async -> test "test"`, `binding/async.return -> test "test"`},
 		// A worker must not send quarantined messages to where they cannot go.
 		"queue/test.quarantine":       {"queue/test.quarantine", `binding/async.return -> test.quarantine "test.quarantine"`, `binding/async -> test "test"`},
 		"queue/somebody's":            nil,

@@ -1,9 +1,11 @@
-package controllers
+package clusterinfo
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,7 +14,7 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 
-	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/broker"
 )
 
 // aged is an API server that says which version it is; nothing where that is empty.
@@ -21,7 +23,7 @@ type aged struct {
 	asked atomic.Int64
 }
 
-func newAged(t *testing.T, says string) (*aged, *sidecarSupport) {
+func newAged(t *testing.T, says string) (*aged, *Question) {
 	t.Helper()
 	server := &aged{}
 	server.says.Store(says)
@@ -39,29 +41,29 @@ func newAged(t *testing.T, says string) (*aged, *sidecarSupport) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return server, &sidecarSupport{server: client}
+	return server, KnowsSidecars(client)
 }
 
 // A node may be three minor versions older than the API server, and one of 1.28 takes a sidecar for an init container that does
 // not end.
-func TestSidecarsAreNativeWhereEveryNodeKnowsThem(t *testing.T) {
+func TestKnowsSidecars_IsTrueWhereEveryNodeDoes(t *testing.T) {
 	for says, want := range map[string]bool{
 		"v1.28.9": false, "v1.29.0": false, "v1.31.14-eks-113cf36": false, "v1.32.0-alpha.1": true, "v1.32.4+k3s1": true, "v1.37.0": true, "v2.0.0": true,
 		"1.33": true,
 	} {
 		_, s := newAged(t, says)
-		if got, err := s.native(t.Context(), time.Now()); got != want || err != nil {
+		if got, err := s.Answer(t.Context(), time.Now()); got != want || err != nil {
 			t.Errorf("%s: native %v, %v, want %v", says, got, err, want)
 		}
 	}
 }
 
-func TestTheVersionOfTheClusterIsAskedForAgainUntilItKnowsSidecars(t *testing.T) {
+func TestKnowsSidecars_AsksAgainUntilItIsTrue(t *testing.T) {
 	server, s := newAged(t, "v1.31.0")
 	start := time.Now()
 	native := func(after time.Duration) bool {
 		t.Helper()
-		native, err := s.native(t.Context(), start.Add(after))
+		native, err := s.Answer(t.Context(), start.Add(after))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,25 +87,46 @@ func TestTheVersionOfTheClusterIsAskedForAgainUntilItKnowsSidecars(t *testing.T)
 	}
 }
 
-// Pods of the wrong shape would be made, and made anew when the version is known.
-func TestWithoutAVersionNoSidecarIsMade(t *testing.T) {
-	for _, says := range []string{"", "the newest"} {
-		server, s := newAged(t, says)
-		r := &TransportReconciler{sidecars: s}
-		run := &transportRun{transport: &v1alpha1.Transport{}, source: brokerSource{secrets: []string{"rabbitmq"}}}
-		sidecar := &v1alpha1.Worker{Handler: v1alpha1.Handler{Image: new("shop:v1"), HTTP: &v1alpha1.HTTPHandler{URL: "http://127.0.0.1/"}}}
-		if _, err := r.workerOptions(t.Context(), run, sidecar); err == nil {
-			t.Errorf("version %q: there is no error", says)
-		}
-		asked := server.asked.Load()
-		for _, handler := range []v1alpha1.Handler{{HTTP: sidecar.Handler.HTTP}, {Image: new("shop:v1"), Exec: &v1alpha1.ExecHandler{Command: []string{"a"}}}} {
-			if _, err := r.workerOptions(t.Context(), run, &v1alpha1.Worker{Handler: handler}); err != nil || server.asked.Load() != asked {
-				t.Errorf("version %q: pods without a sidecar wait for it: %v", says, err)
+// oneProcessor is the waiter of reconciles that share a processor: who waits for a request gives it to another one.
+type oneProcessor chan struct{}
+
+func (p oneProcessor) Wait(_ context.Context, wait func()) {
+	p <- struct{}{}
+	wait()
+	<-p
+}
+
+// Two reconciles of a namespace that asked at the same moment waited for each other, until their time was over after two minutes: one asked, and waited for
+// the processor, which the other one had that waited to ask. All other reconciles that came to ask waited with them.
+func TestAnswer_WhoWaitsToAskHoldsUpNobodyWhoAsks(t *testing.T) {
+	t.Parallel()
+	processor, begun := make(oneProcessor, 1), make(chan struct{})
+	processor <- struct{}{}
+	ctx := broker.WithWaiter(t.Context(), processor)
+	asked := atomic.Int64{}
+	q := newQuestion("anything", time.Hour, false, func(ctx context.Context) (bool, error) {
+		asked.Add(1)
+		broker.Await(ctx, func() { // as each request does
+			close(begun)
+			time.Sleep(50 * time.Millisecond)
+		})
+		return true, nil
+	})
+	var all sync.WaitGroup
+	for i := range 3 {
+		all.Go(func() {
+			if i > 0 {
+				<-begun
 			}
-		}
-		server.says.Store("v1.37.0")
-		if options, err := r.workerOptions(t.Context(), run, sidecar); err != nil || !options.NativeSidecars {
-			t.Errorf("the version is not asked for again: %+v, %v", options, err)
-		}
+			<-processor
+			defer func() { processor <- struct{}{} }()
+			if yes, err := q.Answer(ctx, time.Now()); !yes || err != nil {
+				t.Errorf("%t, %v", yes, err)
+			}
+		})
+	}
+	all.Wait()
+	if asked.Load() != 1 {
+		t.Errorf("it is asked %d times", asked.Load())
 	}
 }
