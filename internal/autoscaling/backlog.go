@@ -104,8 +104,8 @@ func NewMeter(reader client.Reader, source Source, age time.Duration) *Meter {
 // demand is the number of messages for which a worker group is to have pods. The error is errNotScaled where it is not scaled, and
 // any other one where there is no number at the moment.
 func (m *Meter) demand(ctx context.Context, name types.NamespacedName, worker string) (int64, error) {
-	t := &v1alpha1.Transport{}
-	if err := m.client.Get(ctx, name, t); err != nil {
+	t := &v1alpha1.Transport{} // no copy: it may be large, and hundreds of callers wait for a sample with it
+	if err := m.client.Get(ctx, name, t, client.UnsafeDisableDeepCopy); err != nil {
 		if client.IgnoreNotFound(err) == nil {
 			return 0, errNotScaled
 		}
@@ -155,7 +155,7 @@ func (l load) demand(present int64, open bool) (int64, error) {
 // pods is how many a worker group is to have at the moment.
 func (m *Meter) pods(ctx context.Context, t *v1alpha1.Transport, w *v1alpha1.Worker) (int32, error) {
 	deployment := &appsv1.Deployment{}
-	err := m.client.Get(ctx, types.NamespacedName{Namespace: t.Namespace, Name: workload.Name(t, w.Name)}, deployment)
+	err := m.client.Get(ctx, types.NamespacedName{Namespace: t.Namespace, Name: workload.Name(t, w.Name)}, deployment, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		if client.IgnoreNotFound(err) == nil {
 			return 0, nil

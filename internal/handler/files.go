@@ -46,7 +46,7 @@ func (c content) equal(other content) bool {
 // mounted folders on some file systems only, and the files are small: they are read anew each time.
 func (h *HTTP) followFiles(ctx context.Context) {
 	if !h.files.headers && !h.files.ca {
-		h.link.Store(&link{transport: h.dialer.transport(nil)})
+		h.link.Store(&link{transports: h.dialer.transports(nil)})
 		return
 	}
 	var (
@@ -99,7 +99,7 @@ func (h *HTTP) takeOver(next, before content) error {
 	old := h.link.Load()
 	made := &link{headers: headers}
 	if old != nil && bytes.Equal(next.ca, before.ca) {
-		made.transport = old.transport
+		made.transports = old.transports
 	} else {
 		var roots *x509.CertPool
 		if h.files.ca {
@@ -107,13 +107,13 @@ func (h *HTTP) takeOver(next, before content) error {
 				return fmt.Errorf("%s: %w", caFile, err)
 			}
 		}
-		made.transport = h.dialer.transport(roots)
+		made.transports = h.dialer.transports(roots)
 	}
 	h.link.Store(made)
 	if old != nil {
 		h.log.Info("changed files of the http handler taken over", "headers", slices.Sorted(maps.Keys(next.headers)))
-		if old.transport != made.transport {
-			old.transport.CloseIdleConnections() // and those in use once they are idle
+		if old.transports != made.transports {
+			old.transports.closeIdleConnections() // and those in use once they are idle
 		}
 	}
 	h.readiness.doubt()

@@ -138,7 +138,7 @@ func (h *HTTP) Close() error {
 	h.stop()
 	h.background.Wait()
 	if link := h.link.Load(); link != nil {
-		link.transport.CloseIdleConnections()
+		link.transports.closeIdleConnections()
 	}
 	if h.wire != nil {
 		h.wire.close()
@@ -182,7 +182,7 @@ func (h *HTTP) post(ctx context.Context, link *link, request Request) *retry.Fai
 	first, _ := body()
 	traced, progress := newProgress(ctx)
 	defer progress.end()
-	response, err := progress.roundTrip(link.transport, (&http.Request{
+	response, err := progress.roundTrip(link.transports.of(request.Body), (&http.Request{
 		Method:        http.MethodPost,
 		URL:           h.url,
 		Host:          h.url.Host,

@@ -3,8 +3,11 @@ package handler_test
 import (
 	"bytes"
 	"crypto/tls"
+	"encoding/pem"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -274,5 +277,40 @@ func TestAStreamThatIsResetIsNotRequestedWithoutEnd(t *testing.T) {
 		if got == nil || got.Source != retry.SourceCrash || got.Class != handler.ClassConnectionReset || requests.Load() > 2 {
 			t.Errorf("%v: %d requests, got %s", code, requests.Load(), show(got))
 		}
+	}
+}
+
+// All requests of HTTP/2 shared a connection, and what a server may be sent before it has read it: one body of 3 MiB that was read late held up all
+// messages of all queues for its whole timeout.
+func TestHTTP2_ALargeBodyThatIsReadLateHoldsUpNoSmallOne(t *testing.T) {
+	t.Parallel()
+	begun, read := make(chan struct{}), make(chan struct{})
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor != 2 {
+			t.Errorf("it speaks %s", r.Proto)
+		}
+		if r.ContentLength > 1<<20 {
+			close(begun)
+			<-read
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+	}))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	o := options()
+	o.Files = folder(t, map[string]string{"ca.crt": string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))})
+	h := open(t, handler.NewHTTP, v1alpha1.HTTPHandler{URL: server.URL, TLS: &v1alpha1.HTTPTLS{}}, o)
+	large := make(chan *retry.Failure)
+	go func() { large <- attempt(t, h, time.Minute, strings.Repeat("x", 3<<20)) }()
+	<-begun
+	for range 3 {
+		if got := attempt(t, h, 10*time.Second, strings.Repeat("x", 10_000)); got != nil {
+			t.Errorf("a small one beside it: %s", show(got))
+		}
+	}
+	close(read)
+	if got := <-large; got != nil {
+		t.Errorf("the large one: %s", show(got))
 	}
 }

@@ -32,8 +32,25 @@ const (
 
 // link is what requests have in common as long as the files do not change.
 type link struct {
-	transport *http.Transport
-	headers   secretHeaders
+	transports transports
+	headers    secretHeaders
+}
+
+// transports lead to one place: the first for small bodies, and the second for large ones. In HTTP/2 all requests of a transport share a connection, and
+// what a server may be sent before it has read it: a large body that it reads late would hold up all others.
+type transports [2]*http.Transport
+
+func (t transports) of(body []byte) *http.Transport {
+	if len(body) > maxTogether {
+		return t[1]
+	}
+	return t[0]
+}
+
+func (t transports) closeIdleConnections() {
+	for _, transport := range t {
+		transport.CloseIdleConnections()
+	}
 }
 
 // dialer makes transports that lead to one place.
@@ -165,6 +182,11 @@ func (d *dialer) wire(target *url.URL) *wire {
 	}
 	address := net.JoinHostPort(target.Hostname(), port)
 	return newWire(target, d.kept(), d.idle, func(ctx context.Context) (net.Conn, error) { return d.dial(ctx, "tcp", address) })
+}
+
+// transports returns new ones, as transport does.
+func (d *dialer) transports(roots *x509.CertPool) transports {
+	return transports{d.transport(roots), d.transport(roots)}
 }
 
 // transport returns a new one, without connections. roots are whom it trusts; nil stands for the system's own.

@@ -6,16 +6,11 @@ import (
 	"sync"
 )
 
-const (
-	// MaxConnections is how many connections a port has at a time: each takes up to 50 kB.
-	MaxConnections = 256
-	// maxPerSecond is how many new connections an address has in a second, after maxAtOnce: each of TLS takes a part of a millisecond of a processor.
-	maxPerSecond, maxAtOnce = 32, 2 * MaxConnections
-)
+// MaxConnections is how many connections a port has at a time: each takes up to 50 kB.
+const MaxConnections = 256
 
 // Listen listens at a TCP address for up to MaxConnections connections at a time. A further one takes the place of the oldest of the address
-// that has the most: whoever opens many loses them to those who open few, such as the kubelet. One of an address that opens more than 32 a second is
-// closed at once. An error names the address.
+// that has the most: whoever opens many loses them to those who open few, such as the kubelet. An error names the address.
 func Listen(ctx context.Context, address string) (net.Listener, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
@@ -25,14 +20,13 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 }
 
 func bounded(listener net.Listener, all int) *boundListener {
-	return &boundListener{Listener: listener, all: all, opens: newLimits(maxPerSecond, maxAtOnce), from: map[string][]*boundConn{}}
+	return &boundListener{Listener: listener, all: all, from: map[string][]*boundConn{}}
 }
 
 type boundListener struct {
 	net.Listener
 
-	all   int
-	opens *limits
+	all int
 
 	mu    sync.Mutex
 	count int
@@ -49,21 +43,15 @@ type boundConn struct {
 
 // Accept implements net.Listener.
 func (l *boundListener) Accept() (net.Conn, error) {
-	for {
-		accepted, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err //nolint:wrapcheck // http.Server knows the errors of listeners
-		}
-		conn := &boundConn{Conn: accepted, listener: l, address: hostOf(accepted.RemoteAddr().String())}
-		if !l.opens.allow(conn.address) {
-			_ = accepted.Close()
-			continue
-		}
-		if replaced := l.enter(conn); replaced != nil {
-			_ = replaced.Close()
-		}
-		return conn, nil
+	accepted, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err //nolint:wrapcheck // http.Server knows the errors of listeners
 	}
+	conn := &boundConn{Conn: accepted, listener: l, address: hostOf(accepted.RemoteAddr().String())}
+	if replaced := l.enter(conn); replaced != nil {
+		_ = replaced.Close()
+	}
+	return conn, nil
 }
 
 // enter counts a connection, and says which one has to go for it.

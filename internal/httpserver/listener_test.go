@@ -1,9 +1,12 @@
 package httpserver
 
 import (
+	"crypto/tls"
 	"net"
 	"slices"
 	"testing"
+
+	"redrive.dev/redrive/internal/testcert"
 )
 
 // caller is a connection from an address.
@@ -64,28 +67,34 @@ func TestBoundListener_ConnectionsTakeThePlaceOfTheOldestOfWhoHasMost(t *testing
 	}
 }
 
-func TestBoundListener_ClosesConnectionsOfAnAddressThatOpensTooMany(t *testing.T) {
-	inner := &callers{}
-	for range 2 * maxAtOnce {
-		inner.next = append(inner.next, &caller{address: &net.TCPAddr{IP: net.ParseIP("10.0.0.1")}})
+func TestSecure_ClosesConnectionsOfAnAddressThatOpensTooMany(t *testing.T) {
+	t.Parallel()
+	const burst = 3
+	issued := testcert.NewAuthority(t, "port").Issue(t, "127.0.0.1")
+	pair, err := tls.X509KeyPair(issued.Cert, issued.Key)
+	if err != nil {
+		t.Fatal(err)
 	}
-	flood := slices.Clone(inner.next)
-	other := &caller{address: &net.TCPAddr{IP: net.ParseIP("10.0.0.2")}}
-	inner.next = append(inner.next, other)
-	listener := bounded(inner, len(inner.next))
-	accepted := 0
-	for {
-		conn, _ := listener.Accept()
-		if conn.RemoteAddr() == net.Addr(other.address) {
-			break
+	plain, err := Listen(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener := secure(plain, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, newLimits(0, burst))
+	go func() {
+		for {
+			if _, err := listener.Accept(); err != nil {
+				return
+			}
 		}
-		accepted++
-	}
-	closed := 0
-	for _, conn := range flood {
-		closed += conn.closed
-	}
-	if accepted+closed != len(flood) || accepted < maxAtOnce || accepted > 3*maxAtOnce/2 {
-		t.Errorf("%d connections are accepted, and %d are closed", accepted, closed)
+	}()
+	t.Cleanup(func() { _ = listener.Close() })
+	for i := range burst + 2 {
+		conn, err := tls.Dial("tcp", plain.Addr().String(), &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12})
+		if (err == nil) != (i < burst) {
+			t.Errorf("connection %d: %v", i+1, err)
+		}
+		if err == nil {
+			_ = conn.Close()
+		}
 	}
 }

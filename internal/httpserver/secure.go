@@ -8,14 +8,23 @@ import (
 	"time"
 )
 
-// handshakeTimeout bounds a TLS handshake with its waits for the caller.
-const handshakeTimeout = 10 * time.Second
+const (
+	// handshakeTimeout bounds a TLS handshake with its waits for the caller.
+	handshakeTimeout = 10 * time.Second
+	// maxPerSecond is how many handshakes an address has in a second, after maxAtOnce.
+	maxPerSecond, maxAtOnce = 32, 2 * MaxConnections
+)
 
 // Secure puts TLS onto the connections of a listener. One handshake is computed at a time: those of hundreds of callers would stand before all else that
-// the process has to do, each for a signature. A caller that keeps its handshake waiting keeps no other one.
+// the process has to do, each for a signature. A caller that keeps its handshake waiting keeps no other one. A connection
+// of an address that opens more than 32 a second is closed.
 func Secure(listener net.Listener, config *tls.Config) net.Listener {
+	return secure(listener, config, newLimits(maxPerSecond, maxAtOnce))
+}
+
+func secure(listener net.Listener, config *tls.Config, opens *limits) *secureListener {
 	s := &secureListener{
-		Listener: listener, config: config, slot: make(chan struct{}, 1),
+		Listener: listener, config: config, opens: opens, slot: make(chan struct{}, 1),
 		ready: make(chan net.Conn), failed: make(chan error), closed: make(chan struct{}),
 	}
 	go s.accept()
@@ -26,6 +35,7 @@ type secureListener struct {
 	net.Listener
 
 	config *tls.Config
+	opens  *limits
 	// slot is taken by the handshake that is computed.
 	slot chan struct{}
 	// ready are connections after their handshakes, and failed what the listener said instead of one.
@@ -57,8 +67,13 @@ func (s *secureListener) Close() error {
 func (s *secureListener) accept() {
 	for {
 		conn, err := s.Listener.Accept()
-		if err == nil {
+		switch {
+		case err != nil:
+		case s.opens.allow(hostOf(conn.RemoteAddr().String())):
 			go s.shake(conn)
+			continue
+		default:
+			_ = conn.Close()
 			continue
 		}
 		select {
