@@ -222,18 +222,24 @@ func (run *transportRun) unserved() map[string]bool {
 	})
 }
 
+// staying are the names of the objects of the worker groups in the spec, and of those that go on for them.
+func (run *transportRun) staying() map[string]bool {
+	staying, unserved := workerNames(run.transport), run.unserved()
+	for name := range run.live.configMaps {
+		if last, ok := run.live.config(name); ok && len(last.HandedOver(nil, unserved)) > 0 {
+			staying[name] = true
+		}
+	}
+	return staying
+}
+
 // removeWorkers deletes the objects of worker groups that the spec no longer has. Those of one that consumes what other groups are to stay until these have
 // an available pod: a group that is renamed, or whose queues move, must not leave them to pods that may never start.
 func (r *TransportReconciler) removeWorkers(ctx context.Context, run *transportRun) error {
 	if err := r.scalers.RemoveAllBut(ctx, run.objectOwner(), run.scalers, autoscaling.ScaledNames(run.transport)); err != nil {
 		return err
 	}
-	wanted, unserved := workerNames(run.transport), run.unserved()
-	for name := range run.live.configMaps {
-		if last, ok := run.live.config(name); ok && !wanted[name] && len(last.HandedOver(nil, unserved)) > 0 {
-			wanted[name] = true
-		}
-	}
+	wanted := run.staying()
 	for _, deployments := range []map[string]*appsv1.Deployment{run.live.deployments, run.live.quarantine} {
 		for name, deployment := range deployments {
 			if !wanted[name] {

@@ -327,18 +327,7 @@ func (w *tenants) largeSpecs() {
 		}
 		w.make(policy)
 	}
-	var queues []v1alpha1.Queue
-	for i := range 64 {
-		queue := v1alpha1.Queue{Name: fmt.Sprint("q", i)}
-		for j := range 8 {
-			binding := v1alpha1.Binding{Exchange: fmt.Sprint("e", j)}
-			for k := range 32 {
-				binding.Keys = append(binding.Keys, fmt.Sprintf("%02d", k))
-			}
-			queue.Bindings = append(queue.Bindings, binding)
-		}
-		queues = append(queues, queue)
-	}
+	queues := manyKeys()
 	for i := range 50 {
 		transport := w.hostileTransport(fmt.Sprint("spec-", i), fmt.Sprintf("http://127.0.0.1:%d", 1+i))
 		transport.Spec.Exchange = w.victim.transport.Spec.Exchange.DeepCopy()
@@ -376,7 +365,42 @@ func (w *tenants) costlyHandshakes() {
 	testtransport.Eventually(w, "the operator to ask", func() bool { return asked.Load() > 10 })
 }
 
-// flood has a number of callers do something at the port of the metrics, again and again: any pod may reach it.
+// manyKeys are 64 queues with 256 keys each.
+func manyKeys() (queues []v1alpha1.Queue) {
+	for i := range 64 {
+		queue := v1alpha1.Queue{Name: fmt.Sprint("q", i)}
+		for j := range 8 {
+			binding := v1alpha1.Binding{Exchange: fmt.Sprint("e", j)}
+			for k := range 32 {
+				binding.Keys = append(binding.Keys, fmt.Sprintf("%02d", k))
+			}
+			queue.Bindings = append(queue.Bindings, binding)
+		}
+		queues = append(queues, queue)
+	}
+	return queues
+}
+
+// questions are for the number of messages of a large Transport.
+func (w *tenants) questions() {
+	transport := w.hostileTransport("asked", "http://127.0.0.1:1")
+	transport.Spec.Queues = manyKeys()
+	transport.Spec.Workers[0].Replicas, transport.Spec.Workers[0].Autoscaling = nil, &v1alpha1.Autoscaling{Max: 5}
+	w.make(transport)
+	url := fmt.Sprintf("http://%s/scale/v1/namespaces/%s/transports/asked/workers/%s", w.scale, w.hostile, transport.Spec.Workers[0].Name)
+	each := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 200}, Timeout: 10 * time.Second}
+	w.flood(200, func() {
+		response, err := each.Get(url)
+		if err != nil {
+			time.Sleep(time.Millisecond)
+			return
+		}
+		_, _ = io.Copy(io.Discard, response.Body)
+		_ = response.Body.Close()
+	})
+}
+
+// flood has a number of callers do something at a port of the operator, again and again: any pod may reach it.
 func (w *tenants) flood(callers int, call func()) {
 	ctx, cancel := context.WithCancel(w.Context())
 	var all sync.WaitGroup

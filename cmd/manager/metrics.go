@@ -57,7 +57,7 @@ func (s *settings) addMetrics(ctx context.Context, mgr manager.Manager) error {
 		if err != nil {
 			return err
 		}
-		listener = httpserver.Secure(listener, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certificate})
+		listener = httpserver.Secure(ctx, listener, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certificate})
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", handler)

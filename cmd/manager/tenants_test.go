@@ -54,8 +54,8 @@ type tenants struct {
 	cluster *testcluster.Cluster
 	broker  *testbroker.Broker
 	manager *exec.Cmd
-	// metrics is the address of the operator's metrics, and prometheus the token of who may read them.
-	metrics, prometheus string
+	// scale is where KEDA asks for numbers, metrics the address of the operator's metrics, and prometheus the token of who may read them.
+	scale, metrics, prometheus string
 	// attacker may write Transports, RetryPolicies, Secrets and ConfigMaps in the namespace hostile, and nothing else.
 	attacker client.Client
 	hostile  string
@@ -133,12 +133,12 @@ func (w *tenants) run() {
 	}, config))
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(w.T, err)
-	w.metrics = listener.Addr().String()
+	w.metrics, w.scale = listener.Addr().String(), freeAddress(w.T)
 	must(w.T, listener.Close())
 	log, err := os.Create(filepath.Join(folder, "log"))
 	must(w.T, err)
 	w.manager = exec.Command(program, append(argumentsDeployed(w.T, w.cluster), "--kubeconfig="+config, "--leader-elect=false", "--worker-image=i",
-		"--metrics-bind-address="+w.metrics, "--health-probe-bind-address=0", "--autoscaling-bind-address=0",
+		"--metrics-bind-address="+w.metrics, "--health-probe-bind-address=0", "--autoscaling-bind-address="+w.scale,
 		// The test's broker is on loopback; that nobody is asked there is a test of internal/broker.
 		"--deny-broker-networks=")...)
 	w.manager.Env = slices.Concat(os.Environ(), []string{"GOMEMLIMIT=90MiB"}, w.environment)
@@ -412,6 +412,7 @@ func TestOneTenantCannotStopOrOverrunAnother(t *testing.T) {
 			attack{"brokers whose certificates take long to be checked", w.costlyHandshakes},
 			attack{"recorded hellos at the port of the metrics", w.hellos},
 			attack{"made-up tokens at the port of the metrics", w.tokens},
+			attack{"questions for the numbers of a large Transport", w.questions},
 			attack{"a hash of a configuration that no metric may have", w.oddHash},
 			attack{"a queue that is two things to one Transport", w.toldTwice},
 			attack{"thousands of queues that a server lists as its Transport's", w.forgedLists},

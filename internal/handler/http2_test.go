@@ -285,7 +285,7 @@ func TestAStreamThatIsResetIsNotRequestedWithoutEnd(t *testing.T) {
 func TestHTTP2_ALargeBodyThatIsReadLateHoldsUpNoSmallOne(t *testing.T) {
 	t.Parallel()
 	begun, read := make(chan struct{}), make(chan struct{})
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor != 2 {
 			t.Errorf("it speaks %s", r.Proto)
 		}

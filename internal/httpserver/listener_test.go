@@ -79,7 +79,7 @@ func TestSecure_ClosesConnectionsOfAnAddressThatOpensTooMany(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener := secure(plain, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, newLimits(0, burst))
+	listener := secure(t.Context(), plain, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, newLimits(0, burst))
 	go func() {
 		for {
 			if _, err := listener.Accept(); err != nil {

@@ -17,17 +17,17 @@ const (
 
 // Secure puts TLS onto the connections of a listener. One handshake is computed at a time: those of hundreds of callers would stand before all else that
 // the process has to do, each for a signature. A caller that keeps its handshake waiting keeps no other one. A connection
-// of an address that opens more than 32 a second is closed.
-func Secure(listener net.Listener, config *tls.Config) net.Listener {
-	return secure(listener, config, newLimits(maxPerSecond, maxAtOnce))
+// of an address that opens more than 32 a second is closed. With the context no handshake begins any more.
+func Secure(ctx context.Context, listener net.Listener, config *tls.Config) net.Listener {
+	return secure(ctx, listener, config, newLimits(maxPerSecond, maxAtOnce))
 }
 
-func secure(listener net.Listener, config *tls.Config, opens *limits) *secureListener {
+func secure(ctx context.Context, listener net.Listener, config *tls.Config, opens *limits) *secureListener {
 	s := &secureListener{
 		Listener: listener, config: config, opens: opens, slot: make(chan struct{}, 1),
 		ready: make(chan net.Conn), failed: make(chan error), closed: make(chan struct{}),
 	}
-	go s.accept()
+	go s.accept(ctx)
 	return s
 }
 
@@ -64,13 +64,13 @@ func (s *secureListener) Close() error {
 	return s.Listener.Close() //nolint:wrapcheck // it is the listener's
 }
 
-func (s *secureListener) accept() {
+func (s *secureListener) accept(ctx context.Context) {
 	for {
 		conn, err := s.Listener.Accept()
 		switch {
 		case err != nil:
 		case s.opens.allow(hostOf(conn.RemoteAddr().String())):
-			go s.shake(conn)
+			go s.shake(ctx, conn)
 			continue
 		default:
 			_ = conn.Close()
@@ -85,8 +85,8 @@ func (s *secureListener) accept() {
 }
 
 // shake makes the handshake of one connection.
-func (s *secureListener) shake(raw net.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
+func (s *secureListener) shake(ctx context.Context, raw net.Conn) {
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	turns := &turnConn{Conn: raw, slot: s.slot}
 	turns.take()

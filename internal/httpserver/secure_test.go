@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -50,12 +51,12 @@ func secured(t *testing.T) (address string, key *countingKey, client *http.Clien
 		t.Fatal(err)
 	}
 	server := httpserver.New(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("answered")) }))
-	listener := httpserver.Secure(plain, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12})
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	listener := httpserver.Secure(t.Context(), plain, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12})
+	var served sync.WaitGroup
+	served.Go(func() { _ = server.Serve(listener) })
 	t.Cleanup(func() {
 		_ = server.Close()
-		<-served
+		served.Wait()
 	})
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(authority.PEM)

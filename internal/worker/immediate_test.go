@@ -159,16 +159,16 @@ func TestTriesAtOnce_LetAnotherQueueHaveThePlaceBetweenThem(t *testing.T) {
 		tr.Spec.Workers[0].Concurrency = new(int32(1))
 	})
 	p := newProgram()
-	p.handle = func(_ context.Context, request handler.Request) *retry.Failure {
+	p.handle = func(ctx context.Context, request handler.Request) *retry.Failure {
 		if request.ID == "b" {
 			return nil
 		}
 		if len(p.called()) == 1 {
-			r.Publish("async", "free", amqp091.Publishing{MessageId: "b"})
+			r.Publish("async", "free", amqp091.Publishing{MessageId: "b"}) //nolint:contextcheck // with that of the test
 			testtransport.Eventually(t, "the worker to have the other message", func() bool { return r.Ready("free") == 0 })
 		}
 		time.Sleep(50 * time.Millisecond) // until it asks for a place, within one of the tries
-		return failing503(t.Context(), request)
+		return failing503(ctx, request)
 	}
 	p.started(r)
 	r.publish(amqp091.Publishing{MessageId: "a"})
