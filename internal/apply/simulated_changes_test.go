@@ -248,10 +248,11 @@ func (w *world) changeQueue(spec *v1alpha1.Transport) {
 	}
 	queue.Adopt = nil
 	switch chance := w.random.IntN(11); {
+	case chance == 10 && w.may.ordered && key == "mail": // which has no order without it, as the docs say
 	case chance == 10:
-		queue.PreviousNames = nil // as where the name is taken to have done its work, or a rename is taken back without it
-		if w.oneIn(2) {
-			queue.Name = other
+		queue.PreviousNames = nil // as where the name is taken to have done its work
+		if w.oneIn(2) && w.may.removals {
+			queue.Name = other // a rename is taken back without it
 		}
 	case chance < 4:
 		former := []string{queue.Name}
