@@ -335,32 +335,36 @@ func (r *TransportReconciler) pods(ctx context.Context, t *v1alpha1.Transport) (
 	return list.Items, nil
 }
 
-// configs are the configurations that are published; they are not to be changed. Each is decoded once, since steps ask for every queue.
+// configs are the configurations that are published; they are not to be changed.
 func (l liveWorkers) configs() []compile.Config {
 	var configs []compile.Config
-	for _, configMap := range l.configMaps {
-		config, known := l.decoded[configMap]
-		if !known {
-			if decoded, ok := workload.Published(configMap); ok {
-				config = &decoded
-			}
-			if l.decoded != nil {
-				l.decoded[configMap] = config
-			}
-		}
-		if config != nil {
-			configs = append(configs, *config)
+	for name := range l.configMaps {
+		if config, ok := l.config(name); ok {
+			configs = append(configs, config)
 		}
 	}
 	return configs
 }
 
-// config is the configuration that is published under a name.
+// config is the configuration that is published under a name; it is not to be changed. Each is decoded once, since steps ask for every queue.
 func (l liveWorkers) config(name string) (config compile.Config, ok bool) {
-	if configMap := l.configMaps[name]; configMap != nil {
-		return workload.Published(configMap)
+	configMap := l.configMaps[name]
+	if configMap == nil {
+		return config, false
 	}
-	return config, false
+	known, decoded := l.decoded[configMap]
+	if !decoded {
+		if config, ok := workload.Published(configMap); ok {
+			known = &config
+		}
+		if l.decoded != nil {
+			l.decoded[configMap] = known
+		}
+	}
+	if known == nil {
+		return config, false
+	}
+	return *known, true
 }
 
 // all are the Deployments of the workers and their quarantine.

@@ -179,6 +179,7 @@ func (o *simulatedOperator) converge(t *storedTransport) error {
 		o.due = time.Minute
 	}
 	if err == nil {
+		w.unbound = false
 		o.configure(result, report)
 	}
 	if left := o.writeStatus(t); err == nil {

@@ -37,6 +37,8 @@ type world struct {
 	pods      []*simulatedPod
 	operators []*simulatedOperator
 	late      []lateRequest
+	// unbound is true since a late request has taken a binding away, until an operator has looked.
+	unbound bool
 
 	// givenUp is true for a Transport that was deleted with its messages.
 	givenUp bool
@@ -425,6 +427,7 @@ func (w *world) happen() {
 			continue
 		}
 		w.tellf("    late: %s", request.what)
+		w.unbound = w.unbound || strings.HasPrefix(request.what, "- binding")
 		request.do()
 	}
 	w.late = append(left, w.late...)
@@ -487,7 +490,7 @@ func (w *world) publish() {
 		return
 	}
 	strays := slices.Equal(queues, []string{"lost"}) || w.may.unroutedMoves && w.isStray(exchange, message)
-	if w.led[key] && (len(queues) == 0 || strays) && !w.leaves() {
+	if w.led[key] && (len(queues) == 0 || strays) && !w.leaves() && !w.unbound {
 		w.problemf("message %d by %q has no way (%v)", message.id, key, queues)
 		w.led[key] = false // once is enough
 	}
