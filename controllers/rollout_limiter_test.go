@@ -127,6 +127,7 @@ func TestAnUpgradeRollsAFewDeploymentsAtATimeAndEndsWithAll(t *testing.T) {
 	testtransport.Eventually(t, "those that wait to say so", func() bool { return w.waitingOf(transports) == fleet-limit })
 
 	t.Log("the operator is killed and another goes on")
+	w.awaitCalm() // events are sent after the status
 	written := len(w.operator.writes.of(w.namespace))
 	w.operator.kill()
 	w.operator.start(t, testcluster.Start(t))
