@@ -565,11 +565,6 @@ func (w *world) abandon() {
 	}
 }
 
-// previouslyAdopted is true for an earlier name of a queue that is adopted, into which nothing is led.
-func (w *world) previouslyAdopted(name string) bool {
-	return slices.ContainsFunc(w.stored.spec.Spec.Queues, func(q v1alpha1.Queue) bool { return q.Adopt != nil && slices.Contains(q.PreviousNames, name) })
-}
-
 // edit replaces the spec.
 func (w *world) edit(spec *v1alpha1.Transport) {
 	w.version++
@@ -582,19 +577,6 @@ func (w *world) edit(spec *v1alpha1.Transport) {
 	for key := range w.led {
 		w.led[key] = w.led[key] && w.wants(key) && (!strings.HasSuffix(key, "app") || w.follows(before))
 	}
-}
-
-// follows is true where what applications have bound to the queue of the key test in an earlier spec leads into one of this spec: a former name that is
-// taken out before its queue is gone breaks off the renaming, and its queue leaves with those bindings.
-func (w *world) follows(before *v1alpha1.Transport) bool {
-	for _, queue := range before.Spec.Queues {
-		if slices.Contains(queue.BindingKeys, "test") {
-			return !slices.ContainsFunc(append([]string{queue.Name}, queue.PreviousNames...), func(name string) bool {
-				return w.broker.queues[name] != nil && !w.hasHome(name)
-			})
-		}
-	}
-	return true
 }
 
 func (w *world) keepHomes() {
