@@ -56,6 +56,7 @@ func FuzzHeaders(f *testing.F) {
 		// What travels as a short string is no longer than one.
 		exchange := text[:min(len(text), maxShort)]
 		id = id[:min(len(id), maxShort)]
+		expiration = expiration[:min(len(expiration), maxShort)]
 		m := Message{
 			MessageID: id, Headers: scripted(script, text), Expiration: expiration, Priority: priority, Exchange: exchange, RoutingKey: id, UserID: exchange,
 		}
