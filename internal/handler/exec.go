@@ -169,9 +169,12 @@ func (l *lastLine) reset() {
 
 // Write never fails.
 func (l *lastLine) Write(p []byte) (int, error) {
-	_, _ = l.tail.Write(p)
 	text := bytes.TrimRight(p, " \t\r\n")
 	if len(text) > 0 {
+		if l.ended {
+			_, _ = l.tail.Write([]byte{'\n'})
+		}
+		_, _ = l.tail.Write(text)
 		begin := 0
 		if bytes.IndexByte(text, '\n') >= 0 { // it is many times as fast as the search from the end
 			begin = bytes.LastIndexByte(text, '\n') + 1
@@ -181,7 +184,11 @@ func (l *lastLine) Write(p []byte) (int, error) {
 		}
 		l.head = append(l.head, text[begin:min(len(text), begin+headSize-min(len(l.head), headSize))]...)
 	}
-	l.ended = l.ended || bytes.IndexByte(p[len(text):], '\n') >= 0
+	rest := p[len(text):]
+	l.ended = l.ended || bytes.IndexByte(rest, '\n') >= 0
+	if !l.ended { // white space within a line; what follows the last one must not push it out
+		_, _ = l.tail.Write(rest)
+	}
 	return len(p), nil
 }
 

@@ -140,6 +140,7 @@ func TestTheLastLineMayBeAResult(t *testing.T) {
 		"too long a line":          {output: `{"outcome":"failure","message":"` + long + `"}`, want: malformed("it is longer than 64 KiB")},
 		"too long, another order":  {output: `{"message":"` + long + `","outcome":"failure"}`, want: malformed("it is longer than 64 KiB")},
 		"long, but not a result":   {output: `{"message":"` + long + `"}`},
+		"before much white space":  {output: `{"outcome":"failure","message":"m"}` + strings.Repeat("\n", 70_000), want: handlers(retry.Failure{Message: "m"})},
 		"behind a long line":       {output: `{"outcome":"` + long + "\n" + `{"outcome": "ack"}`},
 		"success, but an exit code": {
 			output: `{"outcome": "ack"}`, code: 65,

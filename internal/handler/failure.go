@@ -55,8 +55,9 @@ type progress struct {
 	// written is how often the headers of the request were sent, and repeated says that it would have been too often.
 	written  atomic.Int32
 	repeated atomic.Bool
-	// parsed tells the connection, where it counts lines, that the headers of the answer have been read.
-	parsed atomic.Pointer[func()]
+	// counting is the connection where it counts lines, and parsed tells it that the headers of the answer have been read.
+	counting atomic.Pointer[headed]
+	parsed   atomic.Pointer[func()]
 	// end frees what the context holds.
 	end context.CancelFunc
 	// framed says that a broken-off body cannot be told from one that is malformed, as in HTTP/2.
@@ -89,6 +90,7 @@ func newProgress(ctx context.Context) (context.Context, *progress) {
 			p.connected.Store(true)
 			if c, counts := info.Conn.(*headed); counts {
 				parsed := c.begin()
+				p.counting.Store(c)
 				p.parsed.Store(&parsed)
 			}
 		},
@@ -117,6 +119,9 @@ func (p *progress) failure(ctx context.Context, err error) *retry.Failure {
 	case !p.connected.Load(), isUnwelcome(err), p.written.Load() == 0 && err.Error() == notEstablished:
 		return unconnected(err, p.handshake.Load())
 	case p.answered.Load() && !p.framed && !isCut(err):
+		if c := p.counting.Load(); c != nil && c.isTorn() {
+			return lost(io.ErrUnexpectedEOF)
+		}
 		return malformed(err.Error())
 	}
 	return lost(err)

@@ -18,6 +18,7 @@ type headed struct {
 	reading, requests int
 	// lines is how many more may be read of them.
 	lines int
+	got   received // since the last request began
 }
 
 // begin is called before a request is sent, and what it returns when net/http has parsed the headers of the answer: it alone knows where they end. By
@@ -27,7 +28,7 @@ func (c *headed) begin() (parsed func()) {
 	defer c.mu.Unlock()
 	c.requests++
 	number := c.requests
-	c.reading, c.lines = number, maxAnswerLines
+	c.reading, c.lines, c.got = number, maxAnswerLines, received{}
 	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -49,7 +50,18 @@ func (c *headed) Read(p []byte) (int, error) {
 	if c.reading != 0 {
 		c.lines -= bytes.Count(p[:n], []byte("\n"))
 	}
-	return n, err //nolint:wrapcheck // a net.Conn gives the errors of its connection
+	c.got.add(p[:n], err)
+	if n > 0 { // TLS returns the end together with the last bytes, and again after them
+		return n, nil
+	}
+	return 0, err //nolint:wrapcheck // a net.Conn gives the errors of its connection
+}
+
+// isTorn reports whether the connection ended before an answer was whole.
+func (c *headed) isTorn() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.got.isTorn()
 }
 
 func (c *headed) exceeded() bool {

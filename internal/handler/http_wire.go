@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"math"
 	"net"
 	"net/http"
@@ -66,6 +67,7 @@ type wireConn struct {
 	in     *bufio.Reader // of this connection, by way of Read
 	quota  int64         // how much more may be read
 	lines  int           // how many more, of headers
+	got    received      // since the request was sent
 	out    []byte
 	fields fields
 
@@ -81,6 +83,7 @@ func (c *wireConn) Read(p []byte) (int, error) {
 	}
 	n, err := c.Conn.Read(p[:min(int64(len(p)), c.quota)])
 	c.quota -= int64(n)
+	c.got.add(p[:n], err)
 	if c.lines < math.MaxInt {
 		c.lines -= bytes.Count(p[:n], []byte("\n"))
 	}
@@ -303,9 +306,12 @@ func (h *HTTP) answer(ctx context.Context, c *wireConn) (failure *retry.Failure,
 			return outOfTime(ctx)
 		case isCut(err):
 			return lost(err)
+		case c.got.isTorn():
+			return lost(io.ErrUnexpectedEOF)
 		}
 		return malformed(err.Error())
 	}
+	c.got = received{}
 	c.quota, c.lines = maxAnswerHeaders, maxAnswerLines
 	for {
 		response, err := http.ReadResponse(c.in, nil) //nolint:bodyclose // that would read all of it; the connection is closed instead
