@@ -316,6 +316,81 @@ func TestAWorkerThatLeavesTheSpecLosesItsObjects(t *testing.T) {
 	w.awaitEvent("Deleted", "Deployment "+workload.Name(transport, "default"))
 }
 
+// A group that was renamed together with its queue went on with the former name of the queue alone, or with nothing, while producers wrote to the new one;
+// its quarantine pod was deleted at once.
+func TestTransport_WorkersFollowARenamedQueueUntilThoseThatTakeItHaveAPod(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	transport := w.ready()
+	w.quarantined()
+	w.awaitQuarantine(transport)
+	former := workload.Name(transport, "default")
+	edit(w, transport, func(t *v1alpha1.Transport) {
+		t.Spec.Workers[0].Name = "main"
+		for i := range t.Spec.Queues {
+			if t.Spec.Queues[i].Name == testtransport.Queue {
+				t.Spec.Queues[i].Name, t.Spec.Queues[i].PreviousNames = "orders", []string{testtransport.Queue}
+			}
+		}
+	})
+	w.amqp.Publish("async", testtransport.Queue, amqp091.Publishing{})
+	testtransport.Eventually(t, "the former group consumes the queue under both names", func() bool {
+		for _, configMap := range w.configMaps() {
+			if config, ok := workload.Published(&configMap); ok && configMap.Name == former {
+				return slices.ContainsFunc(config.Queues, func(q compile.Queue) bool { return slices.Equal(q.Consumed(), []string{"orders", testtransport.Queue}) })
+			}
+		}
+		return false
+	})
+	w.await(transport, v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonMigrating)
+	isFormer := func(d appsv1.Deployment) bool {
+		return d.Name == former || d.Name == workload.QuarantineName(transport, "default")
+	}
+	if left := w.deployments(); len(slices.DeleteFunc(left, func(d appsv1.Deployment) bool { return !isFormer(d) })) != 2 {
+		t.Errorf("the former workers are not all there: %d Deployments", len(left))
+	}
+	w.handleQuarantine()
+	w.takeIDs(testtransport.Queue, 1)
+	w.awaitReady(transport)
+	testtransport.Eventually(t, "the former workers gone", func() bool { return !slices.ContainsFunc(w.deployments(), isFormer) })
+}
+
+// What was left in a queue that left the spec was nobody's when the group that emptied it was renamed, or left with it.
+func TestTransport_AGroupThatLeavesTheSpecEmptiesItsQueuesFirst(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	transport := w.ready()
+	w.amqp.Publish("async", testtransport.Queue, amqp091.Publishing{})
+	w.quarantined()
+	w.awaitQuarantine(transport)
+	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Queues, t.Spec.Workers[0].Name = t.Spec.Queues[1:], "main" })
+	w.awaitReady(transport)
+	former := workload.Name(transport, "default")
+	remains := func() (reads [][]string) {
+		for _, configMap := range w.configMaps() {
+			if config, ok := workload.Published(&configMap); ok && configMap.Name == former {
+				for _, queue := range config.Queues {
+					reads = append(reads, append(queue.Consumed(), queue.Quarantine))
+				}
+			}
+		}
+		return reads
+	}
+	w.awaitWarning(transport, v1alpha1.ReasonMessagesQuarantined, "test (1)")
+	if got := remains(); len(got) != 1 || !slices.Equal(got[0], []string{testtransport.Queue, "test.quarantine"}) {
+		t.Errorf("the former group consumes %v, want the queue that it is to empty", got)
+	}
+	w.takeIDs(testtransport.Queue, 1)
+	testtransport.Eventually(t, "the queue gone, and its quarantined message left", func() bool {
+		got := remains()
+		return !w.hasQueue(testtransport.Queue) && len(got) == 1 && slices.Equal(got[0], []string{"test.quarantine"})
+	})
+	w.handleQuarantine()
+	testtransport.Eventually(t, "the former group gone", func() bool {
+		return !w.hasQueue("test.quarantine") && len(remains()) == 0 && len(w.deployments()) == 1
+	})
+}
+
 // The pods of a group that was renamed were stopped before any of its new name had started, also where none ever did.
 func TestTransport_WorkersGoOnUntilThoseThatTakeTheirQueuesHaveAPod(t *testing.T) {
 	t.Parallel()

@@ -86,14 +86,17 @@ func identityOf(before *v1alpha1.BrokerIdentity, now *topology.Observed) *v1alph
 // followQueues lets the workers consume what is migrated as it is to be, empty what they consumed and is not wanted any more, go on with what another
 // group is to consume that has no pod yet, and leave alone what would lose its order.
 func (run *transportRun) followQueues() {
+	groups := run.compiled.Workers
+	for i := range groups {
+		groups[i] = groups[i].WithStandIns(run.report.StandIns)
+	}
 	unserved := run.unserved()
-	for i := range run.compiled.Workers {
-		config := &run.compiled.Workers[i]
-		*config = config.WithStandIns(run.report.StandIns)
-		if last, published := run.live.config(workload.Name(run.transport, config.Worker)); published {
-			*config = config.WithLeaving(last, slices.Concat(run.report.Leaving, last.HandedOver(config, unserved)))
+	for i := range groups {
+		if last, published := run.live.config(workload.Name(run.transport, groups[i].Worker)); published {
+			groups[i] = groups[i].WithHandedOver(&last, groups, unserved)
+			groups[i] = groups[i].WithLeaving(last, run.report.Leaving)
 		}
-		*config, _ = config.Holding(run.report.Disordered)
+		groups[i], _ = groups[i].Holding(run.report.Disordered)
 	}
 }
 
@@ -233,8 +236,7 @@ func judge(run *transportRun) error {
 
 // unreachable is a quarantine queue that keeps the configurations of workers from being published; empty where there is none.
 func (run *transportRun) unreachable() string {
-	for i := range run.compiled.Workers {
-		next := run.compiled.Workers[i]
+	for _, next := range slices.Concat(run.compiled.Workers, run.former()) {
 		if last, published := run.live.config(workload.Name(run.transport, next.Worker)); published {
 			if queue := run.report.Unreachable(last, next); queue != "" {
 				return queue

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -41,6 +42,12 @@ const (
 
 // messageCounts is the number of messages in queues. A queue that is not in it is not counted; nil stands for a broker that counts none at all.
 type messageCounts map[string]int64
+
+// mayHold is true for a queue that holds messages, or is not counted.
+func (c messageCounts) mayHold(queue string) bool {
+	messages, counted := c[queue]
+	return queue != "" && (!counted || messages > 0)
+}
 
 func messageCountsOf(queues []apply.QueueCount) messageCounts {
 	counts := messageCounts{}
@@ -161,12 +168,19 @@ func (r *TransportReconciler) runQuarantine(ctx context.Context, run *transportR
 		}
 	}
 	figures := r.counts.Quarantine(client.ObjectKeyFromObject(run.transport), held, time.Now())
+	told := map[string]bool{}
 	for _, group := range groups {
 		trouble, err := r.runQuarantineOf(ctx, run, group, counts)
 		if err != nil {
 			return fmt.Errorf("quarantine of worker %q: %w", group.Name, err)
 		}
+		if group.former { // It helps out: the group of the spec that consumes the same queue has told of it.
+			group.queues = slices.DeleteFunc(group.queues, func(queue string) bool { return told[queue] })
+		}
 		run.warnOfQuarantine(group, figures, trouble)
+		for _, queue := range group.queues {
+			told[queue] = true
+		}
 	}
 	return nil
 }
@@ -176,19 +190,22 @@ type quarantinedGroup struct {
 	*v1alpha1.Worker
 
 	queues []string
+	// former is true for a group that has left the spec: of its Worker only the name is known.
+	former bool
 }
 
-// quarantined are the worker groups that run, with the quarantine queues of their published configuration. One without workers,
-// or whose workers are being deleted, or without a configuration that can be read, is left as it is.
+// quarantined are the worker groups that run, with the quarantine queues of their published configuration: those of the spec, and then those that have left
+// it. One without workers, or whose workers are being deleted, or without a configuration that can be read, is left as it is.
 func (run *transportRun) quarantined() []quarantinedGroup {
 	var groups []quarantinedGroup
-	for i := range run.transport.Spec.Workers {
-		group := quarantinedGroup{Worker: &run.transport.Spec.Workers[i]}
+	inSpec := map[string]bool{}
+	add := func(group quarantinedGroup) {
 		name := workload.Name(run.transport, group.Name)
 		config, published := run.live.config(name)
 		workers := run.live.deployments[name]
+		inSpec[name] = true
 		if !published || workers == nil || !workers.DeletionTimestamp.IsZero() {
-			continue
+			return
 		}
 		for _, queue := range config.Queues {
 			if queue.Quarantine != "" {
@@ -196,6 +213,14 @@ func (run *transportRun) quarantined() []quarantinedGroup {
 			}
 		}
 		groups = append(groups, group)
+	}
+	for i := range run.transport.Spec.Workers {
+		add(quarantinedGroup{Worker: &run.transport.Spec.Workers[i]})
+	}
+	for _, name := range slices.Sorted(maps.Keys(run.live.configMaps)) {
+		if config, published := run.live.config(name); published && !inSpec[name] {
+			add(quarantinedGroup{Worker: &v1alpha1.Worker{Name: config.Worker}, former: true})
+		}
 	}
 	return groups
 }
@@ -213,6 +238,9 @@ func (r *TransportReconciler) runQuarantineOf(
 		}
 		delete(run.live.quarantine, name)
 		return "", r.writer.Delete(ctx, run.objectOwner(), "Deployment", live)
+	}
+	if group.former {
+		return formerTrouble(live), nil
 	}
 	options, err := r.workerOptions(ctx, run, group.Worker)
 	if err != nil {
@@ -240,6 +268,15 @@ func (r *TransportReconciler) runQuarantineOf(
 	}
 	cause, err := r.rolloutCause(ctx, live)
 	return quarantineTrouble(live, cause, time.Now()), err
+}
+
+// formerTrouble says why nothing handles the quarantined messages of a group that has left the spec: a quarantine pod that it has goes on, and no other one
+// can be made.
+func formerTrouble(live *appsv1.Deployment) string {
+	if live != nil && live.Status.AvailableReplicas > 0 {
+		return ""
+	}
+	return "the spec does not have this group any more: they wait until a pod of the group that is to consume the queue is available"
 }
 
 // quarantineTrouble says what keeps the pod of a quarantine Deployment from its work that is not available. cause is what is known

@@ -222,24 +222,38 @@ func (run *transportRun) unserved() map[string]bool {
 	})
 }
 
-// staying are the names of the objects of the worker groups in the spec, and of those that go on for them.
-func (run *transportRun) staying() map[string]bool {
-	staying, unserved := workerNames(run.transport), run.unserved()
-	for name := range run.live.configMaps {
-		if last, ok := run.live.config(name); ok && len(last.HandedOver(nil, unserved)) > 0 {
-			staying[name] = true
+// former are the configurations of the worker groups that have left the spec and go on: with what other groups are to consume, and with what is left in
+// queues that no group is to consume.
+func (run *transportRun) former() []compile.Config {
+	var groups []compile.Config
+	inSpec, unserved, counts := workerNames(run.transport), run.unserved(), messageCountsOf(run.report.Queues)
+	for _, name := range slices.Sorted(maps.Keys(run.live.configMaps)) {
+		last, published := run.live.config(name)
+		if inSpec[name] || !published {
+			continue
+		}
+		next := last.WithoutQueues()
+		next = next.WithHandedOver(&last, run.compiled.Workers, unserved)
+		next = next.WithLeaving(last, run.report.Leaving)
+		// An empty quarantine queue is no reason to stay: it is there as long as a group names it.
+		if slices.ContainsFunc(next.Queues, func(q compile.Queue) bool { return len(q.Holding()) > 0 || counts.mayHold(q.Quarantine) }) {
+			next, _ = next.Holding(run.report.Disordered)
+			groups = append(groups, next)
 		}
 	}
-	return staying
+	return groups
 }
 
-// removeWorkers deletes the objects of worker groups that the spec no longer has. Those of one that consumes what other groups are to stay until these have
-// an available pod: a group that is renamed, or whose queues move, must not leave them to pods that may never start.
+// removeWorkers deletes the objects of worker groups that the spec no longer has, once they have nothing more to do. Those of one that consumes what other
+// groups are to stay until these have an available pod: a group that is renamed, or whose queues move, must not leave them to pods that may never start.
 func (r *TransportReconciler) removeWorkers(ctx context.Context, run *transportRun) error {
 	if err := r.scalers.RemoveAllBut(ctx, run.objectOwner(), run.scalers, autoscaling.ScaledNames(run.transport)); err != nil {
 		return err
 	}
-	wanted := run.staying()
+	former, wanted := run.former(), workerNames(run.transport)
+	for i := range former {
+		wanted[workload.Name(run.transport, former[i].Worker)], wanted[workload.QuarantineName(run.transport, former[i].Worker)] = true, true
+	}
 	for _, deployments := range []map[string]*appsv1.Deployment{run.live.deployments, run.live.quarantine} {
 		for name, deployment := range deployments {
 			if !wanted[name] {
@@ -259,22 +273,20 @@ func (r *TransportReconciler) removeWorkers(ctx context.Context, run *transportR
 		}
 	}
 	run.transport.Status.Workers = run.live.summary()
-	return r.followFormer(ctx, run)
+	return r.republishFormer(ctx, run, former)
 }
 
-// followFormer lets worker groups that the spec no longer has follow the migrations as long as they are there.
-func (r *TransportReconciler) followFormer(ctx context.Context, run *transportRun) error {
+// republishFormer publishes the configurations of worker groups that the spec no longer has.
+func (r *TransportReconciler) republishFormer(ctx context.Context, run *transportRun, former []compile.Config) error {
 	if run.observed == nil {
 		return nil
 	}
-	wanted := workerNames(run.transport)
 	return r.republish(ctx, run, func(last compile.Config) (compile.Config, bool) {
-		if wanted[workload.Name(run.transport, last.Worker)] {
+		i := slices.IndexFunc(former, func(next compile.Config) bool { return next.Worker == last.Worker })
+		if i < 0 {
 			return last, false
 		}
-		next, follows := last.Following(run.report.StandIns, run.report.Leaving)
-		next, holds := next.Holding(run.report.Disordered)
-		return next, follows || holds
+		return former[i], true
 	})
 }
 

@@ -220,7 +220,11 @@ func (o *simulatedOperator) configure(result *compile.Result, report apply.Repor
 			keeps = keeps || report.Unreachable(*last, result.Workers[i].WithStandIns(report.StandIns)) != ""
 		}
 	}
-	unserved := compile.Unserved(result.Workers, func(group, queue string) bool { return w.published[group] != nil && w.published[group].Has(queue) })
+	groups := make([]compile.Config, len(result.Workers))
+	for i := range groups {
+		groups[i] = result.Workers[i].WithStandIns(report.StandIns)
+	}
+	unserved := compile.Unserved(groups, func(group, queue string) bool { return w.published[group] != nil && w.published[group].Has(queue) })
 	for i := range result.Workers {
 		last := w.published[result.Workers[i].Worker]
 		var next compile.Config
@@ -234,9 +238,10 @@ func (o *simulatedOperator) configure(result *compile.Result, report apply.Repor
 			next, holds = next.Holding(report.Disordered)
 			publishes = follows || holds
 		default:
-			next = result.Workers[i].WithStandIns(report.StandIns)
+			next = groups[i]
 			if last != nil {
-				next = next.WithLeaving(*last, slices.Concat(report.Leaving, last.HandedOver(&result.Workers[i], unserved)))
+				next = next.WithHandedOver(last, groups, unserved)
+				next = next.WithLeaving(*last, report.Leaving)
 			}
 			next, _ = next.Holding(report.Disordered)
 			publishes = last == nil || !reflect.DeepEqual(next, *last)

@@ -355,3 +355,24 @@ func TestAPolicyIsNotTouchedBesideOneOfThatPriority(t *testing.T) {
 		}
 	}
 }
+
+// A policy that was touched stayed one below its priority for good. One of somebody else that came with just that priority later won on some versions of
+// RabbitMQ, and was not told of: it could expire lanes with their messages.
+func TestATouchedPolicyGetsItsPriorityBackWhereAnotherOneHasTheLowerOne(t *testing.T) {
+	s := newStalling(t)
+	policy := s.observed.Policies[lanePolicy]
+	wanted := policy.Priority
+	policy.Priority--
+	s.observed.Policies[lanePolicy] = policy
+	s.look(t, 5*time.Second, 0, 0) // with no step
+	s.observed.Policies["theirs"] = topology.Policy{
+		Name: "theirs", Pattern: ".*", ApplyTo: "queues", Priority: policy.Priority, Definition: topology.Arguments{"expires": int64(1000)},
+	}
+	s.in.Now = s.in.Now.Add(5 * time.Second)
+	if report, err := apply.Once(t.Context(), s, s.in, keep); err != nil || len(report.Steps) != 1 {
+		t.Fatalf("steps %s: %v", steps(report.Steps), err)
+	}
+	if got := s.observed.Policies[lanePolicy].Priority; got != wanted {
+		t.Errorf("priority %d, want %d", got, wanted)
+	}
+}

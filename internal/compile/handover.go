@@ -3,6 +3,8 @@ package compile
 import (
 	"maps"
 	"slices"
+
+	"redrive.dev/redrive/api/v1alpha1"
 )
 
 // Unserved are the queues of some worker groups' configurations that no group is ready to consume.
@@ -25,18 +27,45 @@ func Unserved(groups []Config, ready func(group, queue string) bool) map[string]
 	return unserved
 }
 
-// HandedOver are the names on the broker of what a group consumes by its last configuration and not by the next, and that no other group is ready to
-// consume yet: as what leaves the spec, it goes on with it until then. With no next configuration the group itself leaves.
-func (c *Config) HandedOver(next *Config, unserved map[string]bool) []string {
-	names := map[string]bool{}
-	for _, queue := range c.Queues {
-		stays := next != nil && slices.ContainsFunc(next.Queues, func(q Queue) bool { return q.Name == queue.Name })
-		if !stays && unserved[queue.Name] {
-			names[queue.Name], names[queue.Standin], names[queue.Quarantine] = true, true, true
+// WithHandedOver is the configuration with those queues of other groups that the group consumes by its last configuration, which is in force, under
+// their present name or a former one, and that no group is ready to consume yet. It goes on with them until then, through migrations too. groups are the
+// configurations of the groups in the spec, with the stand-ins of their queues.
+func (c *Config) WithHandedOver(last *Config, groups []Config, unserved map[string]bool) Config {
+	with := *c
+	with.Queues, with.Policies = slices.Clone(c.Queues), map[string]v1alpha1.RetryPolicySpec{}
+	maps.Copy(with.Policies, c.Policies)
+	for i := range groups {
+		for _, queue := range groups[i].Queues {
+			has := slices.ContainsFunc(with.Queues, func(q Queue) bool { return q.Name == queue.Name })
+			if has || queue.Leaving || !unserved[queue.Name] || !last.holds(queue) {
+				continue
+			}
+			queue.Leaving = true
+			with.Queues = append(with.Queues, queue)
+			if _, has := with.Policies[queue.Policy]; !has {
+				with.Policies[queue.Policy] = groups[i].Policies[queue.Policy]
+			}
+			if len(with.Lanes) == 0 {
+				with.Lanes, with.HighLanes = groups[i].Lanes, groups[i].HighLanes
+			}
 		}
 	}
-	delete(names, "")
-	return slices.Sorted(maps.Keys(names))
+	with.Version = with.version()
+	return with
+}
+
+// WithoutQueues is the configuration of a group that has left the spec.
+func (c *Config) WithoutQueues() Config {
+	with := *c
+	with.Queues, with.Policies, with.Lanes, with.HighLanes = nil, nil, nil, false
+	return with
+}
+
+// holds is true where the configuration has one of the queues on the broker that hold messages of a work queue.
+func (c *Config) holds(queue Queue) bool {
+	return slices.ContainsFunc(c.Queues, func(known Queue) bool {
+		return slices.ContainsFunc(known.Holding(), func(name string) bool { return slices.Contains(queue.Holding(), name) })
+	})
 }
 
 // Has is true where the configuration has a queue of the spec.

@@ -4,39 +4,61 @@ import (
 	"slices"
 	"testing"
 
+	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
 )
 
-func TestHandedOver_IsWhatNoOtherGroupIsReadyToConsume(t *testing.T) {
+func TestWithHandedOver_IsWhatNoOtherGroupIsReadyToConsume(t *testing.T) {
 	t.Parallel()
-	queue := func(name string) compile.Queue { return compile.Queue{Name: name, Quarantine: name + ".quarantine"} }
-	leaving := queue("left")
-	leaving.Leaving = true
-	migrated := queue("moves")
-	migrated.Standin = "moves.migrating"
-	last := compile.Config{Worker: "first", Queues: []compile.Queue{queue("stays"), migrated, leaving}}
-	groups := []compile.Config{
-		{Worker: "first", Queues: []compile.Queue{queue("stays"), leaving}},
-		{Worker: "second", Queues: []compile.Queue{queue("moves")}},
-		{Worker: "third", Queues: []compile.Queue{queue("shared")}},
-		{Worker: "fourth", Queues: []compile.Queue{queue("shared")}},
+	queue := func(name, standin string) compile.Queue {
+		return compile.Queue{Name: name, Quarantine: name + ".quarantine", Standin: standin, Policy: name}
 	}
-	moved := []string{"moves", "moves.migrating", "moves.quarantine"}
+	left, quarantined := queue("left", ""), queue("kept", "")
+	left.Leaving = true
+	quarantined.Leaving, quarantined.Reads = true, compile.ReadsQuarantine
+	last := compile.Config{Worker: "first", Queues: []compile.Queue{queue("stays", ""), queue("moves", ""), queue("before", ""), left, quarantined}}
+	group := func(name string, queues ...compile.Queue) compile.Config {
+		config := compile.Config{Worker: name, Queues: queues, Policies: map[string]v1alpha1.RetryPolicySpec{}}
+		for _, queue := range queues {
+			config.Policies[queue.Name] = v1alpha1.RetryPolicySpec{}
+		}
+		return config
+	}
+	groups := []compile.Config{
+		group("first", queue("stays", ""), left),
+		group("second", queue("moves", "moves.migrating"), queue("kept", "")),
+		group("third", queue("shared", "")),
+		group("fourth", queue("shared", ""), queue("renamed", "before")),
+	}
+	former := last.WithoutQueues()
 	for name, tt := range map[string]struct {
 		ready []string
 		next  *compile.Config
 		want  []string
 	}{
-		"the next group is not ready":           {[]string{"first", "fourth"}, &groups[0], moved},
-		"the next group is ready":               {[]string{"first", "second", "fourth"}, &groups[0], nil},
-		"the group leaves, and nobody is ready": {nil, nil, slices.Sorted(slices.Values(append([]string{"stays", "stays.quarantine"}, moved...)))},
+		"no next group is ready":                {[]string{"first"}, &groups[0], []string{"moves", "moves.migrating", "renamed", "before"}},
+		"one is":                                {[]string{"first", "second"}, &groups[0], []string{"renamed", "before"}},
+		"all are":                               {[]string{"first", "second", "fourth"}, &groups[0], nil},
+		"the group leaves, and nobody is ready": {nil, &former, []string{"stays", "moves", "moves.migrating", "renamed", "before"}},
+		"the group leaves, and all are ready":   {[]string{"first", "second", "fourth"}, &former, nil},
 	} {
 		unserved := compile.Unserved(groups, func(group, _ string) bool { return slices.Contains(tt.ready, group) })
 		if unserved["left"] || unserved["shared"] && slices.Contains(tt.ready, "fourth") {
 			t.Errorf("%s: unserved are %v", name, unserved)
 		}
-		if got := last.HandedOver(tt.next, unserved); !slices.Equal(got, tt.want) {
-			t.Errorf("%s: got %v, want %v", name, got, tt.want)
+		next := tt.next.WithHandedOver(&last, groups, unserved)
+		var got []string
+		for _, queue := range next.Queues[len(tt.next.Queues):] {
+			if _, has := next.Policies[queue.Policy]; !has || !queue.Leaving || next.Has(queue.Name) {
+				t.Errorf("%s: %+v", name, queue)
+			}
+			got = append(got, queue.Consumed()...)
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s: consumes %v beside its own, want %v", name, got, tt.want)
+		}
+		if again := next.WithHandedOver(&next, groups, unserved); !slices.Equal(again.Queues, next.Queues) {
+			t.Errorf("%s: the next time %+v", name, again.Queues)
 		}
 	}
 }

@@ -119,7 +119,7 @@ func parseURL(rawURL string) (*url.URL, error) {
 		return nil, err
 	}
 	switch {
-	case target.Scheme != "http" && target.Scheme != "https":
+	case target.Scheme != "http" && target.Scheme != schemeTLS:
 		return nil, errors.New("must be an absolute http or https URL")
 	case target.Hostname() == "":
 		return nil, errors.New("must name a host")

@@ -14,6 +14,8 @@ import (
 )
 
 const (
+	// schemeTLS is that of a URL whose server speaks TLS.
+	schemeTLS = "https"
 	// maxAnswerHeaders bounds the status line and the headers of an answer.
 	maxAnswerHeaders = 16 << 10
 	// maxAnswerLines bounds how many there are, about: each takes much more memory than room on the wire.
@@ -55,7 +57,8 @@ func (t transports) closeIdleConnections() {
 
 // dialer makes transports that lead to one place.
 type dialer struct {
-	proxy       *url.URL // nil for none
+	proxy       *url.URL // to which requests without TLS are sent; nil for none
+	tunnel      *url.URL // the proxy by way of which connections with TLS are made; nil for none
 	socket      string   // path of a unix socket; "" for TCP
 	connections int
 	once        bool // each connection serves one request
@@ -76,9 +79,14 @@ func newDialer(target *url.URL, socket *string, connections int, pace pace) (*di
 		d.socket = *socket
 		return d, nil // a proxy cannot reach into the pod
 	}
-	var err error
-	if d.proxy, err = http.ProxyFromEnvironment(&http.Request{URL: target}); err != nil { // the error shows the proxy's password
+	proxy, err := http.ProxyFromEnvironment(&http.Request{URL: target})
+	if err != nil { // it shows the proxy's password
 		return nil, errors.New("the proxy that the environment names for it is not a valid URL")
+	}
+	if target.Scheme == schemeTLS {
+		d.tunnel = proxy
+	} else {
+		d.proxy = proxy
 	}
 	return d, nil
 }
@@ -95,23 +103,29 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	return conn, err //nolint:wrapcheck // it tells all
 }
 
-// connect is dial for a transport.
+// connect makes a connection for a transport: to the server of a URL without TLS, or to the proxy for it.
 func (d *dialer) connect(ctx context.Context, network, address string) (net.Conn, error) {
 	ctx, end := d.dials.begin(ctx)
 	defer end()
-	return d.dial(ctx, network, address)
-}
-
-// secure makes a connection over TLS for a transport, with the handshake.
-func (d *dialer) secure(ctx context.Context, network, address string, config *tls.Config) (net.Conn, error) {
-	ctx, end := d.dials.begin(ctx)
-	defer end()
-	raw, err := d.dial(ctx, network, address)
+	conn, err := d.dial(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
-	config = config.Clone()
-	config.NextProtos = []string{"h2", "http/1.1"}
+	return &headed{Conn: conn}, nil
+}
+
+// secure makes a connection over TLS for a transport, with the handshake: to the server, or to a proxy that speaks TLS.
+func (d *dialer) secure(ctx context.Context, network, address string, trusting *tls.Config) (net.Conn, error) {
+	ctx, end := d.dials.begin(ctx)
+	defer end()
+	raw, err := d.reach(ctx, network, address, trusting)
+	if err != nil {
+		return nil, err
+	}
+	config := trusting.Clone()
+	if d.proxy == nil {
+		config.NextProtos = []string{"h2", "http/1.1"}
+	}
 	if config.ServerName, _, err = net.SplitHostPort(address); err != nil {
 		_ = raw.Close()
 		return nil, err //nolint:wrapcheck // it tells all
@@ -119,6 +133,18 @@ func (d *dialer) secure(ctx context.Context, network, address string, config *tl
 	if trace := httptrace.ContextClientTrace(ctx); trace != nil && trace.TLSHandshakeStart != nil {
 		trace.TLSHandshakeStart() // net/http tells of one of its own only after this
 	}
+	conn, err := shake(ctx, raw, config)
+	if err != nil {
+		return nil, err
+	}
+	if conn.ConnectionState().NegotiatedProtocol != "h2" {
+		return &headed{Conn: conn}, nil
+	}
+	return conn, nil
+}
+
+// shake makes the TLS handshake, in which the server may send no more than maxHandshake. Where it fails the connection is closed.
+func shake(ctx context.Context, raw net.Conn, config *tls.Config) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	greeting := &handshake{Conn: raw, left: maxHandshake}
@@ -131,9 +157,6 @@ func (d *dialer) secure(ctx context.Context, network, address string, config *tl
 		return nil, err
 	}
 	greeting.left = math.MaxInt // nobody reads it yet
-	if conn.ConnectionState().NegotiatedProtocol != "h2" {
-		return &headed{Conn: conn}, nil
-	}
 	return conn, nil
 }
 
@@ -196,7 +219,7 @@ func (d *dialer) transport(roots *x509.CertPool) *http.Transport {
 	return &http.Transport{
 		Proxy:       http.ProxyURL(d.proxy),
 		DialContext: d.connect,
-		DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) { // but by way of a proxy
+		DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			return d.secure(ctx, network, address, trusting)
 		},
 		TLSClientConfig:        trusting.Clone(), // net/http changes it

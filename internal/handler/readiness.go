@@ -115,7 +115,7 @@ func origin(u *url.URL) string {
 	port := u.Port()
 	switch {
 	case port != "":
-	case u.Scheme == "https":
+	case u.Scheme == schemeTLS:
 		port = "443"
 	default:
 		port = "80"

@@ -73,12 +73,13 @@ func compareExchange(want, got Exchange) []FieldChange {
 	return changes
 }
 
-// comparePolicy returns what a write would change.
-func comparePolicy(want, got Policy) []FieldChange {
+// comparePolicy returns what a write would change. One that was touched keeps its lower priority, unless a policy of somebody else has that, too: RabbitMQ
+// would choose between them.
+func comparePolicy(want, got Policy, disputed bool) []FieldChange {
 	var changes []FieldChange
 	changes = appendChange(changes, "pattern", got.Pattern, want.Pattern)
 	changes = appendChange(changes, "apply-to", got.ApplyTo, want.ApplyTo)
-	if got.Priority != touchedPriority(want.Priority) {
+	if disputed || got.Priority != touchedPriority(want.Priority) {
 		changes = appendChange(changes, "priority", got.Priority, want.Priority)
 	}
 	keys := map[string]bool{}

@@ -292,7 +292,10 @@ func (d *differ) policiesDiff() {
 		// They carry the prefix in their names and belong to the other Transport.
 		return
 	}
-	desired := map[string]bool{}
+	desired, strange := map[string]bool{}, map[int]bool{}
+	for name, policy := range d.observed.Policies {
+		strange[policy.Priority] = strange[policy.Priority] || !IsOurName(name)
+	}
 	for _, want := range slices.Concat(d.formerPolicies(), d.desired.Policies) {
 		if covers(d.others, want) {
 			continue // and goes where it is there: the other Transport has its own
@@ -306,7 +309,7 @@ func (d *differ) policiesDiff() {
 		d.out.Awaited = d.out.Awaited || d.isDoubtful(Ref{Kind: KindPolicy, Name: want.Name})
 		if !exists {
 			d.out.Missing.Policies = append(d.out.Missing.Policies, want)
-		} else if fields := comparePolicy(want, got); len(fields) > 0 {
+		} else if fields := comparePolicy(want, got, strange[got.Priority]); len(fields) > 0 {
 			d.out.Changed = append(d.out.Changed, PolicyChange{Policy: want, Fields: fields})
 		}
 	}

@@ -88,7 +88,7 @@ func (d *differ) queueWarnings(queue Queue) {
 		if hasOurs {
 			remedy += fmt.Sprintf(", or give it a priority below %d", ours.Priority)
 		}
-	case !hasOurs || got.Policy != ours.Name || len(comparePolicy(ours, d.observed.Policies[ours.Name])) > 0:
+	case !hasOurs || got.Policy != ours.Name || len(comparePolicy(ours, d.observed.Policies[ours.Name], false)) > 0:
 		// The broker shows a change of policies some seconds late; until then its figure says nothing.
 		effective = nil
 	}

@@ -1,9 +1,11 @@
 package worker_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"math"
+	"runtime/debug"
 	"testing"
 	"time"
 
@@ -13,27 +15,23 @@ import (
 	"redrive.dev/redrive/internal/testtransport"
 )
 
-// flapping is a handler that stops being ready as soon as the worker has asked whether it is, so many times. It then is for good.
+// flapping is a handler that stops being ready as soon as the worker asks on behalf of a message whether it is, so many times. It then is for good.
 type flapping struct {
 	*program
 
 	times int
-	asked bool
 }
 
 //nolint:revive,staticcheck // the interface has them in this order
 func (f *flapping) Ready() (why error, changed <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	switch {
-	case f.times == 0 || f.why != nil:
+	// A worker that asks whether to receive is told the truth.
+	if f.times == 0 || f.why != nil || !bytes.Contains(debug.Stack(), []byte("handlerNotReady")) {
 		return f.why, f.changed
-	case !f.asked:
-		f.asked = true
-		return nil, f.changed
 	}
 	f.times--
-	f.why, f.asked = errors.New("its process has just ended"), false
+	f.why = errors.New("its process has just ended")
 	close(f.changed)
 	f.changed = make(chan struct{})
 	time.AfterFunc(200*time.Millisecond, func() { f.ready(nil) })
