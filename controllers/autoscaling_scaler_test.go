@@ -264,6 +264,35 @@ func (w *world) replicas(transport *v1alpha1.Transport) int32 {
 }
 
 // scaleTo sets the replicas as an autoscaler does.
+// The workers that go on for a renamed group keep the queues empty, so that KEDA put the new group to sleep before its first pod ran. That counted as one
+// that is to have no pods: the workers that ran were deleted, and those that took their place never started.
+func TestTransport_NothingScalesAGroupThatTakesOverBeforeItHasAPod(t *testing.T) {
+	t.Parallel()
+	theKEDA.Lock()
+	t.Cleanup(theKEDA.Unlock)
+	installKEDA(t, testcluster.Start(t))
+	w := newPrivateWorld(t, &operator{keda: true})
+	transport := w.scaled(func(worker *v1alpha1.Worker) { worker.Autoscaling.Min = ptr.To[int32](0) })
+	former := w.deployment(transport)
+	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Workers[0].Name = "main" })
+	w.await(transport, v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonProgressing)
+	testtransport.Eventually(t, "the Deployment of the new name", func() bool { return len(w.deployments()) == 2 })
+	w.settle()
+	if object := w.scaler(transport, workload.ScaledObjectKind()); object != nil {
+		t.Errorf("%s scales a group that has had no pod yet", object.GetName())
+	}
+	w.scaleTo(transport, 0)
+	w.settle()
+	if !w.get(former) {
+		t.Error("the workers that run are deleted for a group that is asleep and has had no pod yet")
+	}
+	w.scaleTo(transport, 1)
+	w.awaitReady(transport)
+	testtransport.Eventually(t, "the former workers gone, and the next ones scaled", func() bool {
+		return !w.get(former) && w.scaler(transport, workload.ScaledObjectKind()) != nil
+	})
+}
+
 func (w *world) scaleTo(transport *v1alpha1.Transport, replicas int32) {
 	w.Helper()
 	scale := &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: replicas}}

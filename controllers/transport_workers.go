@@ -12,6 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
@@ -144,7 +145,7 @@ func (r *TransportReconciler) applyWorker(ctx context.Context, run *transportRun
 	if err != nil {
 		return hash, objectwriter.Refused(err)
 	}
-	return hash, r.applyScaled(ctx, run, worker, deployment)
+	return hash, r.applyScaled(ctx, run, worker, config, deployment)
 }
 
 // workerOptions are the settings of a worker group's Deployments that the Transport does not decide on.
@@ -163,9 +164,12 @@ func (r *TransportReconciler) workerOptions(ctx context.Context, run *transportR
 }
 
 // applyScaled writes the Deployment of a worker group and what scales it.
-func (r *TransportReconciler) applyScaled(ctx context.Context, run *transportRun, worker *v1alpha1.Worker, deployment *appsv1.Deployment) error {
+func (r *TransportReconciler) applyScaled(
+	ctx context.Context, run *transportRun, worker *v1alpha1.Worker, config compile.Config, deployment *appsv1.Deployment,
+) error {
 	group := &scaler.Group{
 		Transport: run.transport, Owner: run.objectOwner(), Worker: worker, Scalers: run.scalers, Live: run.live.deployments[deployment.Name],
+		TakesOver: run.takesOver(config),
 	}
 	err := r.scalers.Apply(ctx, group, deployment, func() error {
 		result := &appsv1.Deployment{}
@@ -206,19 +210,26 @@ func (run *transportRun) partlyWritten(err error) error {
 }
 
 // unserved are the queues of the worker groups in the spec that none of them is ready to consume: one whose configuration is published, and that has an
-// available pod, or is to have none.
+// available pod, or is to have none by the spec. One that an autoscaler has put to sleep may never have had a pod that runs.
 func (run *transportRun) unserved() map[string]bool {
 	ready := map[string]compile.Config{}
 	for i := range run.compiled.Workers {
 		group := run.compiled.Workers[i].Worker
 		workers := run.live.deployments[workload.Name(run.transport, group)]
-		if workers != nil && (workers.Status.AvailableReplicas > 0 || workload.Replicas(workers) == 0) {
+		if workers != nil && (workers.Status.AvailableReplicas > 0 || ptr.Deref(run.transport.Spec.Workers[i].Replicas, 1) == 0) {
 			ready[group], _ = run.live.config(workload.Name(run.transport, group))
 		}
 	}
 	return compile.Unserved(run.compiled.Workers, func(group, queue string) bool {
 		published := ready[group]
 		return published.Has(queue)
+	})
+}
+
+// takesOver is true for a worker group with a queue that another one consumes until it has an available pod.
+func (run *transportRun) takesOver(group compile.Config) bool {
+	return slices.ContainsFunc(slices.Concat(run.compiled.Workers, run.former()), func(other compile.Config) bool {
+		return slices.ContainsFunc(other.Queues, func(q compile.Queue) bool { return q.Leaving && group.Has(q.Name) })
 	})
 }
 

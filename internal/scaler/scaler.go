@@ -157,6 +157,9 @@ type Group struct {
 	Scalers   *Found
 	// Live is its Deployment as the cluster has it, before and after; nil where there is none.
 	Live *appsv1.Deployment
+	// TakesOver is true where another group goes on with its queues until it has an available pod. That one keeps the queues empty, so that an autoscaler
+	// would put this one to sleep before it has shown that it can run: it gets none until then.
+	TakesOver bool
 	// Wait is why the Transport is not ready yet; nil where nothing keeps it.
 	Wait error
 	// Warnings are what works, but not as the user may believe.
@@ -206,7 +209,7 @@ func (k *Keeper) Apply(ctx context.Context, group *Group, desired *appsv1.Deploy
 			return err
 		}
 	}
-	if !free {
+	if !free || group.TakesOver && group.Scalers.of(keep, group.name()) == nil {
 		return nil
 	}
 	return k.write(ctx, group, scaling)

@@ -63,6 +63,8 @@ type Limits struct {
 //
 //   - Each queue may have one. Those that are busy, which shows in a consumer that is full look after look, share Limits.Loans by weight; what one
 //     of them does not need others get. Until something is known of them, all are taken to be busy.
+//   - Of the loans a queue whose consumer is full has as many at least as there are places for it: its share of those that the others leave free on
+//     the average. By their peaks alone many queues with few messages would take all loans, and leave the places empty.
 //   - A queue whose messages take a second or longer holds fewer beside those at the handler: other pods can begin with them.
 //   - What is on loan beyond the one of each queue has at most Limits.Bytes. Half of that is shared out, for a consumer that is
 //     replaced may hold as much again for a while. Messages are taken to be large until they are seen to be small. Where some were much
@@ -89,6 +91,8 @@ type demand struct {
 	full, limited bool
 	// cut is true where it got fewer because the size of its messages is not known yet.
 	cut bool
+	// use is how many places its messages have had at a time, on the average of the last while.
+	use float64
 }
 
 // look is a queue at one look.
@@ -99,7 +103,10 @@ type look struct {
 	busy bool
 	// fresh is true where it got fewer because the size of its messages was not known, now is, and they come quickly.
 	fresh bool
-	need  float64
+	// need is how many loans it can use, and places how many places at the handler.
+	need, places float64
+	// first are the loans for the places that it can fill.
+	first float64
 	// cut is true where fit made the target smaller.
 	cut bool
 	// target is what it should have, and next what it gets.
@@ -123,6 +130,9 @@ func (p *Prefetch) Next(loads map[string]Load, limits Limits, now time.Time) map
 		if l.next = l.Prefetch; l.Prefetch == 0 || l.changes(due, tooLarge) {
 			l.next = l.target
 		}
+	}
+	bound(looks, limits.Loans)
+	for _, l := range looks {
 		if l.Prefetch > 0 && l.next != l.Prefetch {
 			p.changed = now
 		}
@@ -131,6 +141,19 @@ func (p *Prefetch) Next(loads map[string]Load, limits Limits, now time.Time) map
 		result[l.name] = l.next
 	}
 	return result
+}
+
+// bound takes from the queues what they should not have where all have too much together: one of them has grown at once.
+func bound(looks []*look, loans int) {
+	sum := 0
+	for _, l := range looks {
+		sum += l.next
+	}
+	for _, l := range looks {
+		if sum > loans+len(looks) && !l.Fixed {
+			l.next = min(l.next, l.target)
+		}
+	}
 }
 
 // Backlogged is true of a queue that had more messages up to the last look than it was allowed to hold.
@@ -177,19 +200,30 @@ func (p *Prefetch) look(loads map[string]Load, limits Limits, now time.Time) []*
 		if l.Peak >= d.peak || now.Sub(d.peaked) > memory {
 			d.peak, d.peaked = l.Peak, now
 		}
-		switch {
-		case l.Fixed:
-			l.need = float64(limits.Loans) / float64(len(loads))
-		case l.busy || l.Prefetch == 0:
-			l.need = float64(limits.Loans)
-		default:
-			l.need = float64(d.peak)
-		}
+		use := float64(l.Arrived) * l.Mean.Seconds() / passed.Seconds()
+		d.use += (use - d.use) * min(1, passed.Seconds()/memory.Seconds())
+		l.need, l.places = l.needs(d, limits, len(loads))
 		l.measure()
 		looks = append(looks, l)
 	}
 	slices.SortFunc(looks, func(a, b *look) int { return cmp.Compare(a.name, b.name) })
 	return looks
+}
+
+// needs says how many loans a queue can use, and how many places.
+func (l *look) needs(d *demand, limits Limits, queues int) (loans, places float64) {
+	loans, places = float64(limits.Loans), float64(limits.Concurrency)
+	switch {
+	case l.Fixed:
+		return loans / float64(queues), places / float64(queues)
+	case l.Prefetch == 0 || d.full:
+	default:
+		places = min(places, 2*d.use)
+	}
+	if !l.busy && l.Prefetch > 0 {
+		loans = float64(d.peak)
+	}
+	return loans, places
 }
 
 // measure settles for how large a message is taken.
@@ -202,24 +236,44 @@ func (l *look) measure() {
 	l.Largest = max(l.Largest, l.Size)
 }
 
-// divide shares out the loans.
+// divide shares out the loans: first those for the places that a queue can fill, and then the others.
 func divide(looks []*look, limits Limits) {
-	shares := fill(looks, float64(limits.Loans), func(l *look) float64 {
+	places := min(limits.Concurrency, limits.Loans)
+	left := float64(limits.Loans)
+	for i, share := range fill(looks, float64(places-spare(looks, places)), func(l *look) float64 { return l.places }) {
+		looks[i].first = math.Floor(min(share, looks[i].need))
+		left -= looks[i].first
+	}
+	shares := fill(looks, left, func(l *look) float64 {
 		if l.need <= 1 {
 			return 0 // it has the one that each has
 		}
-		return l.need
+		return l.need - l.first
 	})
+	for i, l := range looks {
+		shares[i] += l.first
+	}
 	whole(looks, shares, limits.Loans)
 	for _, l := range looks {
 		// Of a share of the loans, that of the places is at the handler, and the rest waits.
-		running := math.Ceil(float64(l.target) * min(1, float64(limits.Concurrency)/float64(max(1, limits.Loans))))
-		waiting := float64(l.target) - running
+		running := max(l.first, math.Ceil(float64(l.target)*min(1, float64(limits.Concurrency)/float64(max(1, limits.Loans)))))
+		waiting := max(0, float64(l.target)-running)
 		if l.Mean > slow {
 			waiting = min(waiting, running*slow.Seconds()/l.Mean.Seconds())
 		}
 		l.target = max(1, int(running+waiting))
 	}
+}
+
+// spare is how many places are left to queues that have few messages: one to each, and a fourth of all at most.
+func spare(looks []*look, places int) int {
+	active := 0
+	for _, l := range looks {
+		if l.need > 0 && l.places < float64(places) && !l.Fixed {
+			active++
+		}
+	}
+	return min(active, places/4)
 }
 
 // whole makes targets of shares. What is left over by rounding goes to those that lose most by it.
