@@ -198,7 +198,7 @@ func (w *world) follows(before *v1alpha1.Transport) bool {
 	for _, queue := range before.Spec.Queues {
 		if slices.Contains(queue.BindingKeys, "test") {
 			return !slices.ContainsFunc(append([]string{queue.Name}, queue.PreviousNames...), func(name string) bool {
-				return w.broker.queues[name] != nil && !w.hasHome(name)
+				return (w.broker.queues[name] != nil || w.broker.queues[name+".migrating"] != nil) && !w.hasHome(name)
 			})
 		}
 	}

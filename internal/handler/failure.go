@@ -55,6 +55,8 @@ type progress struct {
 	// written is how often the headers of the request were sent, and repeated says that it would have been too often.
 	written  atomic.Int32
 	repeated atomic.Bool
+	// reused is true where the connection is one of HTTP/1 that has served another request.
+	reused atomic.Bool
 	// counting is the connection where it counts lines, and parsed tells it that the headers of the answer have been read.
 	counting atomic.Pointer[headed]
 	parsed   atomic.Pointer[func()]
@@ -88,7 +90,9 @@ func newProgress(ctx context.Context) (context.Context, *progress) {
 		TLSHandshakeStart: func() { p.handshake.Store(true) },
 		GotConn: func(info httptrace.GotConnInfo) {
 			p.connected.Store(true)
-			if c, counts := info.Conn.(*headed); counts {
+			c, counts := info.Conn.(*headed)
+			p.reused.Store(counts && info.Reused)
+			if counts {
 				parsed := c.begin()
 				p.counting.Store(c)
 				p.parsed.Store(&parsed)

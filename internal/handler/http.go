@@ -40,7 +40,8 @@ type HTTP struct {
 	clock       func() time.Time
 	log         *slog.Logger
 	dialer      *dialer
-	wire        *wire // nil where there is more to it than plain HTTP/1.1
+	wire        *wire  // nil where there is more to it than plain HTTP/1.1
+	losses      losses // where there is no wire
 	files       files
 	readiness   readiness
 	pace        pace
@@ -144,6 +145,7 @@ func (h *HTTP) Close() error {
 		h.wire.close()
 	}
 	h.readiness.close()
+	h.dialer.unread.close()
 	return nil
 }
 
@@ -182,7 +184,7 @@ func (h *HTTP) post(ctx context.Context, link *link, request Request) *retry.Fai
 	first, _ := body()
 	traced, progress := newProgress(ctx)
 	defer progress.end()
-	response, err := progress.roundTrip(link.transports.of(request.Body), (&http.Request{
+	failure := h.exchangeBy(ctx, link.transports.of(request.Body, request.Attempt > 1 && h.losses.recent()), progress, (&http.Request{
 		Method:        http.MethodPost,
 		URL:           h.url,
 		Host:          h.url.Host,
@@ -191,6 +193,16 @@ func (h *HTTP) post(ctx context.Context, link *link, request Request) *retry.Fai
 		GetBody:       body, // lets the transport take another connection while not a byte was written
 		ContentLength: int64(len(request.Body)),
 	}).WithContext(traced))
+	if failure != nil && failure.Class == ClassConnectionReset && progress.reused.Load() {
+		h.losses.note()
+		link.transports.closeIdleConnections()
+	}
+	return failure
+}
+
+// exchangeBy sends a request by a transport, and reads its answer.
+func (h *HTTP) exchangeBy(ctx context.Context, transport *http.Transport, progress *progress, request *http.Request) *retry.Failure {
+	response, err := progress.roundTrip(transport, request)
 	if err != nil {
 		return progress.failure(ctx, err)
 	}

@@ -5,11 +5,13 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"math"
 	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"syscall"
 	"time"
 )
 
@@ -22,6 +24,8 @@ const (
 	maxAnswerLines = 512
 	// dialTimeout bounds the wait for a connection and, separately, for the TLS handshake, within the attempt's deadline.
 	dialTimeout = 10 * time.Second
+	// maxSocketPause is the longest pause before a unix socket whose backlog was full is tried again.
+	maxSocketPause = 50 * time.Millisecond
 	// idleTimeout is shorter than the 5 s after which common servers close an idle connection, for a POST that meets the
 	// closing one is lost: nobody can tell whether it was handled, and it costs an attempt.
 	idleTimeout = 4 * time.Second
@@ -38,21 +42,28 @@ type link struct {
 	headers    secretHeaders
 }
 
-// transports lead to one place: the first for small bodies, and the second for large ones. In HTTP/2 all requests of a transport share a connection, and
-// what a server may be sent before it has read it: a large body that it reads late would hold up all others.
-type transports [2]*http.Transport
+// transports lead to one place. In HTTP/2 all requests of a transport share a connection, and what a server may be sent before it has read it: a large body
+// that it reads late would hold up all others.
+type transports struct {
+	small, large *http.Transport
+	// once has a connection for each request.
+	once *http.Transport
+}
 
-func (t transports) of(body []byte) *http.Transport {
-	if len(body) > maxTogether {
-		return t[1]
+// of is the transport for a body. fresh is true for a request that must not get a connection that was used before.
+func (t transports) of(body []byte, fresh bool) *http.Transport {
+	switch {
+	case fresh:
+		return t.once
+	case len(body) > maxTogether:
+		return t.large
 	}
-	return t[0]
+	return t.small
 }
 
 func (t transports) closeIdleConnections() {
-	for _, transport := range t {
-		transport.CloseIdleConnections()
-	}
+	t.small.CloseIdleConnections()
+	t.large.CloseIdleConnections()
 }
 
 // dialer makes transports that lead to one place.
@@ -66,6 +77,8 @@ type dialer struct {
 	http2       http.HTTP2Config
 	// dials of its transports.
 	dials dials
+	// unread is what a server on the unix socket has not read.
+	unread unread
 }
 
 // newDialer returns one for a URL and the number of connections to keep open.
@@ -94,13 +107,36 @@ func newDialer(target *url.URL, socket *string, connections int, pace pace) (*di
 // dial makes a connection to an address, or to the unix socket if there is one.
 func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if d.socket != "" {
-		network, address = "unix", d.socket
+		return d.dialSocket(ctx)
 	}
 	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, address)
 	if plain, ok := conn.(*net.TCPConn); ok {
 		return leaving{plain}, nil
 	}
 	return conn, err //nolint:wrapcheck // it tells all
+}
+
+// dialSocket makes a connection to the unix socket. Where the server's backlog is full, the system says so at once, while TCP would wait.
+func (d *dialer) dialSocket(ctx context.Context) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	if err := d.unread.await(ctx); err != nil {
+		return nil, &net.OpError{Op: "dial", Net: "unix", Err: fmt.Errorf("the server has not read %d MiB of earlier attempts: %w", mostUnread>>20, err)}
+	}
+	for pause := time.Millisecond; ; pause = min(2*pause, maxSocketPause) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", d.socket)
+		if socket, ok := conn.(*net.UnixConn); ok {
+			return patient{socket, &d.unread}, nil
+		}
+		if !errors.Is(err, syscall.EAGAIN) {
+			return nil, err //nolint:wrapcheck // it tells all
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err //nolint:wrapcheck // it tells all
+		case <-time.After(pause):
+		}
+	}
 }
 
 // connect makes a connection for a transport: to the server of a URL without TLS, or to the proxy for it.
@@ -209,7 +245,9 @@ func (d *dialer) wire(target *url.URL) *wire {
 
 // transports returns new ones, as transport does.
 func (d *dialer) transports(roots *x509.CertPool) transports {
-	return transports{d.transport(roots), d.transport(roots)}
+	t := transports{small: d.transport(roots), large: d.transport(roots), once: d.transport(roots)}
+	t.once.DisableKeepAlives = true
+	return t
 }
 
 // transport returns a new one, without connections. roots are whom it trusts; nil stands for the system's own.

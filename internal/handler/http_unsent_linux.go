@@ -1,13 +1,13 @@
 package handler
 
 import (
-	"net"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
 // unsentBytes is how much of what was written to a connection has not arrived at its other end, as far as is known here.
-func unsentBytes(conn *net.TCPConn) (unsent int) {
+func unsentBytes(conn syscall.Conn) (unsent int) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return 0

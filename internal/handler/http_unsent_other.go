@@ -2,7 +2,7 @@
 
 package handler
 
-import "net"
+import "syscall"
 
 // unsentBytes is not known here.
-func unsentBytes(*net.TCPConn) int { return 0 }
+func unsentBytes(syscall.Conn) int { return 0 }

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -27,8 +28,7 @@ const (
 	maxKept = 64 << 10
 	// sentWithin is the time for a large body to be written off after its answer has come whole.
 	sentWithin = 50 * time.Millisecond
-	// wary is for how long after a request was lost on a connection that was used before another attempt of a message gets a new one: a
-	// server that closes connections early must not cost a message all of its attempts.
+	// wary is for how long after a request was lost on a connection that was used before another attempt of a message gets a new one.
 	wary = time.Hour
 )
 
@@ -47,8 +47,18 @@ type wire struct {
 	idle   []*wireConn // the one used last at the end
 	reaper *time.Timer // nil while there are none
 	closed bool
-	// missed is when a request was last lost on a connection that was used before.
-	missed time.Time
+	losses losses
+}
+
+// losses remember when a request was last lost on a connection that was used before, as where a server closes connections early.
+type losses struct{ last atomic.Int64 }
+
+func (l *losses) note() { l.last.Store(time.Now().UnixNano()) }
+
+// recent is true where other attempts of a message get a new connection: such a server must not cost a message all of its attempts.
+func (l *losses) recent() bool {
+	last := l.last.Load()
+	return last != 0 && time.Since(time.Unix(0, last)) < wary
 }
 
 func newWire(target *url.URL, keep int, rest time.Duration, dial func(context.Context) (net.Conn, error)) *wire {
@@ -92,7 +102,7 @@ func (c *wireConn) Read(p []byte) (int, error) {
 
 // take returns an idle connection, or else a new one; always a new one for another attempt where a used one may be lost.
 func (w *wire) take(ctx context.Context, again bool) (c *wireConn, reused bool, err error) {
-	if !again || !w.isWary() {
+	if !again || !w.losses.recent() {
 		for c := w.pop(); c != nil; c = w.pop() {
 			if c.isAlive() {
 				return c, true, nil
@@ -129,19 +139,12 @@ func (w *wire) pop() *wireConn {
 func (w *wire) miss() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.missed = time.Now()
+	w.losses.note()
 	for _, c := range w.idle {
 		_ = c.Close()
 	}
 	clear(w.idle)
 	w.idle = w.idle[:0]
-}
-
-// isWary tells whether requests were lost on used connections lately.
-func (w *wire) isWary() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return !w.missed.IsZero() && time.Since(w.missed) < wary
 }
 
 // put keeps a connection for the next request.

@@ -203,7 +203,7 @@ func (h *HTTP) askReadiness(ctx context.Context) error {
 		if link == nil {
 			return errNotAsked // the files say why
 		}
-		transport = link.transports.of(nil)
+		transport = link.transports.of(nil, false)
 		for _, own := range link.headers.list {
 			header[own.name] = []string{own.value}
 		}

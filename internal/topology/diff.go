@@ -110,8 +110,8 @@ type differ struct {
 	absent map[string]bool
 	// doubtful are the objects that a request may still delete, each with the time until when.
 	doubtful map[string]time.Time
-	// unwanted are the exchanges out of which a binding of ours leads that is not desired; nil until they are needed.
-	unwanted map[string]bool
+	// unwanted are the bindings of ours that are not desired, by the exchanges that they lead out of; nil until they are needed.
+	unwanted map[string][]Binding
 	// consumed are the queues that a published configuration of the workers names.
 	consumed []string
 	// bound are the observed bindings, and asked the destinations of what was desired first, by where the messages come from.

@@ -28,19 +28,26 @@ func (d *differ) endMayGo(binding Binding) bool {
 }
 
 // remakes is true for a binding that is made though a request may delete it again: the operator looks every few seconds, and nothing is taken away for
-// its sake. Where another binding of ours out of the same exchange stays until then, its queue may get what is meant for this one, and two ways would
-// be two copies.
+// its sake. Where another binding of ours stays until then by which another queue gets the same messages, two ways would be two copies.
 func (d *differ) remakes(want Binding) bool {
 	if d.unwanted == nil {
-		d.unwanted = map[string]bool{}
+		d.unwanted = map[string][]Binding{}
 		wanted := identities(d.desired.Bindings)
 		for i, binding := range d.bound.all {
 			if binding.Arguments.Owner() == d.desired.Owner && !wanted[d.bound.ids[i]] {
-				d.unwanted[binding.Source] = true
+				d.unwanted[binding.Source] = append(d.unwanted[binding.Source], binding)
 			}
 		}
 	}
-	return !d.endMayGo(want) && !d.unwanted[want.Source]
+	return !d.endMayGo(want) && !slices.ContainsFunc(d.unwanted[want.Source], func(other Binding) bool { return d.copies(other, want) })
+}
+
+// copies is true where a message may go by both of two bindings of one exchange, to different places.
+func (d *differ) copies(a, b Binding) bool {
+	if a.Destination == b.Destination && a.ToExchange == b.ToExchange {
+		return false
+	}
+	return d.observed.Exchanges[a.Source].Type != TypeDirect || a.RoutingKey == b.RoutingKey
 }
 
 // await tells of an object that is wanted, and waits until no request can delete it any more.

@@ -62,6 +62,19 @@ func TestABindingThatARequestMayStillDeleteIsMadeAndReplacesNoOther(t *testing.T
 	if made, removed, _ := makes(topology.Observed{Bindings: []topology.Binding{old}}); made || removed {
 		t.Errorf("beside a binding that may stand in for it: made: %t, the other removed: %t", made, removed)
 	}
+	// A key that was changed and is taken back had no binding for minutes, for the sake of the other one of the same queue.
+	exchanges := map[string]topology.ExchangeState{}
+	for _, exchange := range desired.Exchanges {
+		exchanges[exchange.Name] = topology.ExchangeState{Exchange: exchange}
+	}
+	for _, other := range []topology.Binding{
+		{Source: "async", Destination: "test", RoutingKey: "other", Arguments: old.Arguments},
+		{Source: "async", Destination: "old", RoutingKey: "other", Arguments: old.Arguments},
+	} {
+		if made, removed, _ := makes(topology.Observed{Exchanges: exchanges, Bindings: []topology.Binding{other}}); !made || removed {
+			t.Errorf("beside %s, which takes none of its messages elsewhere: made: %t, the other removed: %t", other.Name(), made, removed)
+		}
+	}
 	both := topology.Observed{Bindings: []topology.Binding{old, {
 		Source: "async", Destination: "test", RoutingKey: "test", Arguments: topology.Arguments{topology.OwnerArgument: owner},
 	}}}
