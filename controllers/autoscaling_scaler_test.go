@@ -275,7 +275,6 @@ func TestTransport_NothingScalesAGroupThatTakesOverBeforeItHasAPod(t *testing.T)
 	transport := w.scaled(func(worker *v1alpha1.Worker) { worker.Autoscaling.Min = ptr.To[int32](0) })
 	former := w.deployment(transport)
 	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Workers[0].Name = "main" })
-	w.await(transport, v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonProgressing)
 	testtransport.Eventually(t, "the Deployment of the new name", func() bool { return len(w.deployments()) == 2 })
 	w.settle()
 	if object := w.scaler(transport, workload.ScaledObjectKind()); object != nil {

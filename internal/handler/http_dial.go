@@ -68,9 +68,10 @@ func (t transports) closeIdleConnections() {
 
 // dialer makes transports that lead to one place.
 type dialer struct {
-	proxy       *url.URL // to which requests without TLS are sent; nil for none
-	tunnel      *url.URL // the proxy by way of which connections with TLS are made; nil for none
-	socket      string   // path of a unix socket; "" for TCP
+	proxy       *url.URL       // to which requests without TLS are sent; nil for none
+	tunnel      *url.URL       // the proxy by way of which connections with TLS are made; nil for none
+	proxyRoots  *x509.CertPool // whom it trusts with the certificate of that proxy; nil stands for the system's own
+	socket      string         // path of a unix socket; "" for TCP
 	connections int
 	once        bool // each connection serves one request
 	idle        time.Duration
@@ -154,7 +155,7 @@ func (d *dialer) connect(ctx context.Context, network, address string) (net.Conn
 func (d *dialer) secure(ctx context.Context, network, address string, trusting *tls.Config) (net.Conn, error) {
 	ctx, end := d.dials.begin(ctx)
 	defer end()
-	raw, err := d.reach(ctx, network, address, trusting)
+	raw, err := d.reach(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}

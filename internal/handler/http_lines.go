@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net"
 	"sync"
+	"time"
 )
 
 // headPiece is how much is read at a time, so that few more lines of headers are read than are allowed.
@@ -55,6 +56,16 @@ func (c *headed) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	return 0, err //nolint:wrapcheck // a net.Conn gives the errors of its connection
+}
+
+// Write implements net.Conn. Where a server has answered before it has read all, and closed, net/http must not learn that the rest was not taken
+// before it has read the answer: it would give that up.
+func (c *headed) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	if err != nil {
+		time.Sleep(sentWithin)
+	}
+	return n, err //nolint:wrapcheck // a net.Conn gives the errors of its connection
 }
 
 // isTorn reports whether the connection ended before an answer was whole.

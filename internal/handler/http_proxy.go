@@ -21,18 +21,18 @@ var proxyPorts = map[string]string{"http": "80", schemeTLS: "443", "socks5": "10
 
 // reach makes a connection to an address, by way of the proxy if there is one. net/http could do that, too, but makes the TLS handshake behind a proxy by
 // itself, without the bounds that this package has for what a server sends.
-func (d *dialer) reach(ctx context.Context, network, address string, trusting *tls.Config) (net.Conn, error) {
+func (d *dialer) reach(ctx context.Context, network, address string) (net.Conn, error) {
 	if d.tunnel == nil {
 		return d.dial(ctx, network, address)
 	}
-	conn, err := d.through(ctx, address, trusting)
+	conn, err := d.through(ctx, address)
 	if err != nil {
 		return nil, &net.OpError{Op: "proxyconnect", Net: network, Err: err} // as net/http names it
 	}
 	return conn, nil
 }
 
-func (d *dialer) through(ctx context.Context, address string, trusting *tls.Config) (net.Conn, error) {
+func (d *dialer) through(ctx context.Context, address string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	host := net.JoinHostPort(d.tunnel.Hostname(), cmp.Or(d.tunnel.Port(), proxyPorts[d.tunnel.Scheme]))
@@ -44,8 +44,7 @@ func (d *dialer) through(ctx context.Context, address string, trusting *tls.Conf
 		return nil, err
 	}
 	if d.tunnel.Scheme == schemeTLS {
-		config := trusting.Clone()
-		config.ServerName, config.NextProtos = d.tunnel.Hostname(), nil
+		config := &tls.Config{RootCAs: d.proxyRoots, MinVersion: tls.VersionTLS12, ServerName: d.tunnel.Hostname()}
 		if conn, err = shake(ctx, conn, config); err != nil {
 			return nil, err
 		}

@@ -82,7 +82,7 @@ func behind(t *testing.T, proxy string, servers ...*httptest.Server) (*dialer, *
 			roots.AddCert(certificate)
 		}
 	}
-	d := &dialer{tunnel: at, connections: 1}
+	d := &dialer{tunnel: at, connections: 1, proxyRoots: roots}
 	d.dials.most = 2
 	return d, roots
 }
@@ -117,6 +117,7 @@ func TestDialer_GoesByWayOfAnyKindOfProxy(t *testing.T) {
 	for scheme, start := range map[string]func(*httptest.Server){"http": (*httptest.Server).Start, "https": (*httptest.Server).StartTLS} {
 		proxy := &tunnels{}
 		proxy.Server = httptest.NewUnstartedServer(proxy)
+		proxy.EnableHTTP2 = true // which is not to be spoken with it
 		start(proxy.Server)
 		t.Cleanup(proxy.Close)
 		d, roots := behind(t, strings.Replace(proxy.URL, "://", "://user:word@", 1), server, proxy.Server)

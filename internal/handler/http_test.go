@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -228,6 +229,89 @@ func TestEveryWayToGoWrongOnTheWireIsAFailureOfItsOwn(t *testing.T) {
 					t.Errorf("got the message %q", got.Message)
 				}
 			})
+		}
+	}
+}
+
+// bothWays are handlers that post to a server of connections without TLS, and with it in HTTP/1.1.
+func bothWays(t *testing.T, serve func(net.Conn)) map[string]*handler.HTTP {
+	t.Helper()
+	authority := testcert.NewAuthority(t, "both")
+	pair := authority.Issue(t, "127.0.0.1")
+	certificate, err := tls.X509KeyPair(pair.Cert, pair.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
+	secret := options()
+	secret.Files = folder(t, map[string]string{"ca.crt": string(authority.PEM)})
+	return map[string]*handler.HTTP{
+		"plain": open(t, handler.NewHTTP, v1alpha1.HTTPHandler{URL: "http://" + listen(t, serve)}, options()),
+		"TLS": open(t, handler.NewHTTP, v1alpha1.HTTPHandler{
+			URL: "https://" + listen(t, func(c net.Conn) { serve(tls.Server(c, config)) }), TLS: &v1alpha1.HTTPTLS{},
+		}, secret),
+	}
+}
+
+// Over TLS a third of such answers were lost: net/http ended with the error of the write, while the answer was there to be read.
+func TestHTTP_ReadsTheAnswerOfAServerThatDoesNotReadTheBody(t *testing.T) {
+	t.Parallel()
+	answer := func(c net.Conn) {
+		defer func() { _ = c.Close() }()
+		if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+			say("HTTP/1.1 422 No\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")(c)
+		}
+	}
+	for way, h := range bothWays(t, answer) {
+		for range 30 {
+			if got := attempt(t, h, 10*time.Second, strings.Repeat("x", 1<<20)); got == nil || got.Status != 422 {
+				t.Fatalf("%s: got %s", way, show(got))
+			}
+		}
+	}
+}
+
+// A server that answers the first request of each connection alone cost a message all of its attempts over TLS, and one without.
+func TestHTTP_AServerThatClosesConnectionsEarlyCostsAMessageOneAttempt(t *testing.T) {
+	t.Parallel()
+	first := func(c net.Conn) {
+		defer func() { _ = c.Close() }()
+		in := bufio.NewReader(c)
+		for n := range 2 {
+			request, err := http.ReadRequest(in)
+			if err != nil {
+				return
+			}
+			_, _ = io.Copy(io.Discard, request.Body)
+			if n == 0 {
+				say("HTTP/1.1 204 No Content\r\n\r\n")(c)
+			}
+		}
+	}
+	for way, h := range bothWays(t, first) {
+		var lost atomic.Int64
+		try := func(number int64) *retry.Failure {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			return h.Handle(ctx, handler.Request{Body: []byte("body"), IdempotencyKey: "key", Attempt: number})
+		}
+		var senders sync.WaitGroup
+		for range 4 { // the connections of one are used by the others
+			senders.Go(func() {
+				for range 40 {
+					if try(1) == nil {
+						continue
+					}
+					lost.Add(1)
+					if again := try(2); again != nil {
+						t.Errorf("%s: the second attempt of a message: %s", way, show(again))
+					}
+				}
+			})
+		}
+		senders.Wait()
+		if lost.Load() == 0 {
+			t.Errorf("%s: no request was lost on a connection that was used before, so this shows nothing", way)
 		}
 	}
 }

@@ -190,6 +190,10 @@ func unfit(got Queue) (fields []FieldChange, remedy string) {
 	case got.Exclusive:
 		return []FieldChange{{Field: "exclusive", From: true, To: false}},
 			"only the connection that declared it can consume it: let its owner declare it without exclusive, or take it out of spec.queues"
+	case got.AutoDelete:
+		return []FieldChange{{Field: "auto-delete", From: true, To: false}},
+			"RabbitMQ deletes it with its messages when its last consumer leaves, as a worker does for each new prefetch: let its owner declare it without " +
+				"auto-delete, or have Redrive make another queue by the same binding"
 	case got.Type != TypeQuorum && got.Type != TypeClassic:
 		return []FieldChange{{Field: "type", From: got.Type, To: TypeQuorum + " or " + TypeClassic}},
 			"workers cannot consume it: take it out of spec.queues"
@@ -267,9 +271,6 @@ func hazards(got QueueState) []string {
 	}
 	if !got.Durable {
 		add("it is not durable: it is gone with its messages when the broker restarts")
-	}
-	if got.AutoDelete {
-		add("it is auto-delete: the broker deletes it with its messages when the last consumer leaves it")
 	}
 	if expires, ok := got.Arguments["x-expires"]; ok {
 		add("its argument x-expires is %s: the broker deletes it with its messages when it has no consumer for that many milliseconds",

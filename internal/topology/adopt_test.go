@@ -150,10 +150,10 @@ func TestAnAdoptedQueueIsTakenAsItIs(t *testing.T) {
 		{
 			name: "what may delete it is reported", spec: adopting,
 			broker: legacy(quorum, argument("x-dead-letter-exchange", "async.failed"), argument("x-expires", 60000),
-				func(q *topology.QueueState) { q.AutoDelete, q.Durable = true, false }),
+				func(q *topology.QueueState) { q.Durable = false }),
 			want: expectation{
 				adopted: []string{"queue/test"}, plan: []string{bindBack, bindIn},
-				warnings: []string{"it is not durable", "it is auto-delete", "its argument x-expires is 60000"},
+				warnings: []string{"it is not durable", "its argument x-expires is 60000"},
 			},
 		},
 		{
@@ -191,6 +191,14 @@ func TestAnAdoptedQueueIsTakenAsItIs(t *testing.T) {
 		{
 			name: "one that we made is not ours any more, and keeps its policy", spec: adopting,
 			want: expectation{adopted: []string{"queue/test"}},
+		},
+		{
+			name: "one that goes with its last consumer is a conflict: a worker leaves it for each new prefetch", spec: adopting,
+			broker: legacy(quorum, func(q *topology.QueueState) { q.AutoDelete = true }),
+			want: expectation{
+				conflicts: []string{`queue "test": auto-delete is true, wanted is false; RabbitMQ deletes it with its messages when its last consumer leaves`},
+				withheld:  []string{"async.return -> test: queue test is in conflict", "async -> test: queue test is in conflict"},
+			},
 		},
 		{
 			name: "a stream is a conflict", spec: adopting, broker: legacy(func(q *topology.QueueState) { q.Type = "stream" }),
