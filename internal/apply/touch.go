@@ -22,8 +22,8 @@ const (
 	betweenStuckLooks, sameLook = 5 * time.Second, 4 * time.Second
 	// stuckLooks is how many looks in a row have to find some: for a moment that is normal.
 	stuckLooks = 3
-	// touchPause is the time between two changes of a policy, a little less than two looks, and mostTouches how many there are while that lasts.
-	touchPause  = 9 * time.Second
+	// touchPause is the time between two changes of a policy, less than from the first look after a restart to the second, and mostTouches how many there are while that lasts.
+	touchPause  = 8 * time.Second
 	mostTouches = 3
 	// calm is for how long all expired messages must have left a queue until its policy is changed as often again. After a restart of the
 	// broker no policy is changed for so long, but in the first seconds.
@@ -38,7 +38,7 @@ const (
 // looksAfterRestart are the times after a restart of the broker at which a vhost with lanes is looked at: the first when the broker has
 // counted once.
 func looksAfterRestart() []time.Duration {
-	return []time.Duration{5 * time.Second, 15 * time.Second, 30 * time.Second}
+	return []time.Duration{5 * time.Second, 14 * time.Second, 30 * time.Second}
 }
 
 // LookAfterRestart is how long it is until the next look that a restart of the broker calls for; false where there is none.

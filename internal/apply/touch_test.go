@@ -201,7 +201,7 @@ func TestARestartCallsForLooks(t *testing.T) {
 		at = at.Add(after)
 		looks = append(looks, at.Sub(restarted))
 	}
-	if !slices.Equal(looks, []time.Duration{5 * time.Second, 15 * time.Second, 30 * time.Second}) {
+	if !slices.Equal(looks, []time.Duration{5 * time.Second, 14 * time.Second, 30 * time.Second}) {
 		t.Errorf("looks after %v", looks)
 	}
 	if _, due := apply.LookAfterRestart(time.Time{}, restarted); due {

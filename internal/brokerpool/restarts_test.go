@@ -45,7 +45,7 @@ func TestTheTransportsOfABrokerThatAnswersAgainAreLookedAt(t *testing.T) {
 	if restarted.IsZero() {
 		t.Fatal("that it answers again is not known")
 	}
-	for _, after := range []time.Duration{5 * time.Second, 15 * time.Second, 30 * time.Second} {
+	for _, after := range []time.Duration{5 * time.Second, 14 * time.Second, 30 * time.Second} {
 		at := restarted.Add(after)
 		if early := r.tick(t.Context(), at.Add(-time.Second)); len(early) > 0 {
 			t.Errorf("a second before %s %v are looked at", after, early)

@@ -106,7 +106,7 @@ func TestHTTP_LeavesABoundedAmountToAServerOnAUnixSocketThatDoesNotRead(t *testi
 		go func() { _, _ = io.Copy(io.Discard, conn); _ = conn.Close() }()
 	}
 	before := len(accepted())
-	go try(10 * time.Second) //nolint:errcheck // only its connection counts
+	go try(10 * time.Second) // only its connection counts
 	for end := time.Now().Add(10 * time.Second); len(accepted()) == before && time.Now().Before(end); {
 		time.Sleep(5 * time.Millisecond)
 	}

@@ -122,13 +122,15 @@ func (h *InProcess) Close() error {
 func (h *InProcess) call(ctx context.Context, m *public.Message, done chan<- *retry.Failure) {
 	var failure *retry.Failure
 	returned := false
-	defer func() { done <- failure }()
 	defer func() {
-		switch value := recover(); {
-		case value != nil:
-			failure = h.panicked(m, value)
-		case !returned:
+		if !returned && failure == nil { // also where a panic's own methods end the goroutine
 			failure = crash(classGoexit, goexited, goexited)
+		}
+		done <- failure
+	}()
+	defer func() {
+		if value := recover(); value != nil {
+			failure = h.panicked(m, value)
 		}
 	}()
 	failure = failureOf(ctx, h.program.Handle(ctx, m))

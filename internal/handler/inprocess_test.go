@@ -122,6 +122,11 @@ type nilError struct{ text string }
 
 func (e *nilError) Error() string { return e.text }
 
+// ending ends its goroutine when it is read, as a test's FailNow does.
+type ending struct{}
+
+func (ending) Error() string { runtime.Goexit(); return "" }
+
 func TestAPanicIsACrashAtAPlaceInTheTeamsCode(t *testing.T) {
 	var nothing map[string]int
 	tests := map[string]struct {
@@ -146,8 +151,9 @@ func TestAPanicIsACrashAtAPlaceInTheTeamsCode(t *testing.T) {
 			defer func() { panic(fmt.Sprint("again: ", recover())) }()
 			panic("first")
 		}, "panic", []string{"panic: again: first, at"}},
-		"a huge one":      {func(context.Context, *public.Message) error { panic(strings.Repeat("x", 10<<20)) }, "panic", []string{"inprocess_test.go:"}},
-		"no panic at all": {func(context.Context, *public.Message) error { runtime.Goexit(); return nil }, "Goexit", []string{"runtime.Goexit"}},
+		"a huge one":                     {func(context.Context, *public.Message) error { panic(strings.Repeat("x", 10<<20)) }, "panic", []string{"inprocess_test.go:"}},
+		"one that ends while it is read": {func(context.Context, *public.Message) error { panic(ending{}) }, "Goexit", []string{"runtime.Goexit"}},
+		"no panic at all":                {func(context.Context, *public.Message) error { runtime.Goexit(); return nil }, "Goexit", []string{"runtime.Goexit"}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

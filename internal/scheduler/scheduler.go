@@ -37,13 +37,9 @@ type Scheduler[T any] struct {
 	epoch   time.Time
 	now     float64
 	waiting int
-	// weights is the sum of the weights, and reserved that of the places that are kept free for queues. polled is true while
-	// somebody is to call Poll.
+	// weights is the sum of the weights, and reserved that of the places that are kept free for queues.
 	weights  float64
 	reserved int
-	polled   bool
-	// looked is true while Poll is to be called for a place that long turns must not have.
-	looked bool
 }
 
 // queue is the line of one queue. Times are in nanoseconds since the scheduler's epoch.
@@ -146,8 +142,8 @@ func (s *Scheduler[T]) Take(t *Turn[T], name string, now time.Time) bool {
 	return t.holds
 }
 
-// Done gives a place back. Where somebody has it now, that is returned, and runs from now. Where the place is kept free for a
-// moment, and nobody is to call Poll yet, it is to be called after the time again.
+// Done gives a place back. Where somebody has it now, that is returned, and runs from now. Where again is not 0, Poll is to be called after that time; one
+// call serves all who asked for one that is not sooner.
 func (s *Scheduler[T]) Done(t *Turn[T], now time.Time) (next *Turn[T], again time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,10 +161,6 @@ func (s *Scheduler[T]) Done(t *Turn[T], now time.Time) (next *Turn[T], again tim
 	t.holds, t.queue = false, nil
 	q.since = s.now
 	if wait := s.reserve(q); wait > 0 {
-		if s.polled {
-			wait = 0
-		}
-		s.polled = true
 		return nil, wait
 	}
 	s.forget(q)
@@ -193,7 +185,6 @@ func (s *Scheduler[T]) Poll(now time.Time) (begun []*Turn[T], again time.Duratio
 		}
 		s.forget(q)
 	}
-	s.polled, s.looked = again > 0, false
 	begun = s.begin()
 	if again == 0 {
 		again = s.lookAgain()

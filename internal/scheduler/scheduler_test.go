@@ -55,8 +55,10 @@ type simulation struct {
 	sources   []*source
 	events    []event
 	now       time.Duration
-	held      int
-	lines     map[*source][]*claim
+	// polls is when Poll is called next.
+	polls time.Duration
+	held  int
+	lines map[*source][]*claim
 }
 
 type fataler interface {
@@ -106,7 +108,7 @@ func (s *simulation) until(end time.Duration) {
 			waiting += len(line)
 		}
 		taken := s.held + s.scheduler.reserved
-		kept := s.places-taken <= max(1, s.places/maxSpare) && (s.scheduler.behind() == nil || s.scheduler.looked)
+		kept := s.places-taken <= max(1, s.places/maxSpare) && (s.scheduler.behind() == nil || s.polls > s.now)
 		if taken > s.places || taken < s.places && waiting > 0 && !kept || waiting != s.scheduler.Waiting() {
 			s.t.Fatalf("%s: %d of %d places are taken while %d wait, and the scheduler says %d", s.now, s.held, s.places, waiting, s.scheduler.Waiting())
 		}
@@ -121,8 +123,10 @@ func (s *simulation) later(e event) {
 
 // poll lets a place that is kept free be given away later.
 func (s *simulation) poll(after time.Duration) {
-	if after > 0 {
-		s.later(event{at: s.now + after})
+	at := s.now + after
+	if after > 0 && (s.polls <= s.now || at < s.polls) {
+		s.polls = at
+		s.later(event{at: at})
 	}
 }
 

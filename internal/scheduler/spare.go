@@ -37,12 +37,11 @@ func (s *Scheduler[T]) mayTake(q *queue[T]) bool {
 	return s.places-s.held-s.reserved > min(spare, max(1, s.places/maxSpare))
 }
 
-// lookAgain is after what time Poll is to see whether somebody who waits may have a place that is free; 0 where it is to be called anyway, or there is none.
+// lookAgain is after what time Poll is to see whether somebody who waits may have a place that is free; 0 where there is none.
 func (s *Scheduler[T]) lookAgain() time.Duration {
-	if s.looked || s.waiting == 0 || s.held+s.reserved >= s.places {
+	if s.waiting == 0 || s.held+s.reserved >= s.places {
 		return 0
 	}
-	s.looked = true
 	if s.behind() != nil {
 		return 1
 	}

@@ -63,7 +63,8 @@ func whatToDoOnWarning(reason string) string {
 	case v1alpha1.ReasonQueueBlocked:
 		return "Raise maxRetries of the policy that decides on the message at the head, or set onFailure to Continue until it is in the failure queue."
 	case v1alpha1.ReasonQueueUnavailable:
-		return "Bring the queue back: start the nodes of RabbitMQ that have it, or grant what the message names. Other queues go on, but 32 due retries of a queue without a leader stop theirs: see LaneStalled."
+		return "Bring the queue back: start the nodes of RabbitMQ that have it, or grant what the message names. " +
+			"Other queues go on, but 32 due retries of a queue without a leader stop theirs: see LaneStalled."
 	case v1alpha1.ReasonPublishFailing:
 		return "Bring back what the message names: the exchange, lane or queue, its leader, or the right to publish. Messages are held until then, and none is lost."
 	case v1alpha1.ReasonCircuitOpen:

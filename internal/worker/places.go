@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"redrive.dev/redrive/internal/amqp"
@@ -129,16 +130,40 @@ func (w *Worker) pass(ctx context.Context, j *job) *job {
 	return w.begun(next)
 }
 
+// polling is the one timer for the places that are kept free for a moment.
+type polling struct {
+	mu    sync.Mutex
+	timer *time.Timer
+	at    time.Time // when it fires; zero where it does not
+}
+
 // pollAfter gives away the places that are kept free for a moment, when that is over.
 func (w *Worker) pollAfter(ctx context.Context, moment time.Duration) {
 	if moment <= 0 {
 		return
 	}
-	time.AfterFunc(moment, func() {
-		begun, again := w.places.Poll(time.Now())
-		w.start(ctx, begun)
-		w.pollAfter(ctx, again)
-	})
+	p := &w.polling
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at := time.Now().Add(moment)
+	if !p.at.IsZero() && !at.Before(p.at) {
+		return
+	}
+	p.at = at
+	if p.timer == nil {
+		p.timer = time.AfterFunc(moment, func() { w.poll(ctx) })
+		return
+	}
+	p.timer.Reset(moment)
+}
+
+func (w *Worker) poll(ctx context.Context) {
+	w.polling.mu.Lock()
+	w.polling.at = time.Time{}
+	w.polling.mu.Unlock()
+	begun, again := w.places.Poll(time.Now())
+	w.start(ctx, begun)
+	w.pollAfter(ctx, again)
 }
 
 // begun wakes who waits for the turn that has come, or else returns its job.

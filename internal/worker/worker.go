@@ -73,7 +73,8 @@ type Worker struct {
 	consumer  *amqp.Consumer
 	publisher *amqp.Publisher
 	// places are those at the handler.
-	places *scheduler.Scheduler[*job]
+	places  *scheduler.Scheduler[*job]
+	polling polling
 	// idle hands jobs to the goroutines that wait for one; waiting is how many do.
 	idle    chan *job
 	waiting atomic.Int64
