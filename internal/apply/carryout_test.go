@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -55,7 +56,7 @@ func TestReport_UnreachableIsAQuarantineQueueThatWorkersWouldBeToldOf(t *testing
 		"a binding is not removed":   {Report{Skipped: []topology.Step{{Action: topology.ActionDelete, Binding: &binding}}}, strict, quarantined, ""},
 		"something leads into it":    {Report{}, strict, quarantined, ""},
 		"workers know of it":         {withheld, quarantined, quarantined, ""},
-		"they do not consume that":   {withheld, compile.Queue{Name: "other"}, quarantined, ""},
+		"the queue is new to them":   {withheld, compile.Queue{Name: "other"}, quarantined, "test.quarantine"},
 		"they are to know of none":   {withheld, quarantined, strict, ""},
 		"another one has no way yet": {Report{Withheld: []topology.Withheld{{Binding: topology.Binding{Destination: "other.quarantine"}}}}, strict, quarantined, ""},
 	} {
@@ -65,5 +66,28 @@ func TestReport_UnreachableIsAQuarantineQueueThatWorkersWouldBeToldOf(t *testing
 				t.Errorf("got %q, want %q", got, c.want)
 			}
 		})
+	}
+}
+
+// Once a list of the management API had lacked a queue that workers were to empty, they let go of it, and no later configuration named it.
+func TestRun_LeavingHoldsAQueueThatAListLacks(t *testing.T) {
+	work := topology.QueueState{Queue: topology.Queue{Name: "test", Role: topology.RoleWork}}
+	for name, c := range map[string]struct {
+		observed   map[string]topology.QueueState
+		difference topology.Difference
+		want       []string
+	}{
+		"the list lacks it":          {nil, topology.Difference{}, []string{"test"}},
+		"the list lacks it, adopted": {nil, topology.Difference{Released: []topology.ReleasedQueue{{Queue: "test"}}}, nil},
+		"it is emptied to be made with other arguments": {
+			nil, topology.Difference{Migrations: []topology.Migration{{Queue: "test", Drains: "test"}}}, nil,
+		},
+		"it is wanted again": {map[string]topology.QueueState{"test": work}, topology.Difference{}, nil},
+	} {
+		r := &run{Prepared: Prepared{observed: topology.Observed{Queues: c.observed}, Difference: c.difference}}
+		r.report.Retiring = []v1alpha1.Retirement{{Queue: "test"}}
+		if got := r.leaving(); !slices.Equal(got, c.want) {
+			t.Errorf("%s: workers are to empty %v, want %v", name, got, c.want)
+		}
 	}
 }

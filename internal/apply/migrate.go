@@ -73,15 +73,28 @@ func (r *run) untilNext(m v1alpha1.Migration) time.Duration {
 	return min(max(betweenSteps, r.clock().Sub(m.Since.Time)/4), longestPause)
 }
 
-// leaving are the queues of ours that are not wanted any more and hold messages for workers, as far as they are still there.
+// leaving are the queues of ours that are not wanted any more and hold messages for workers, as far as they are still there. One that a list lacks, and
+// that is known to be on its way out, counts: workers that once let go of it would never read it again.
 func (r *run) leaving() []string {
 	var names []string
-	for _, queue := range r.Difference.ExtraQueues {
-		role := topology.RoleOf(queue.Queue)
-		stays := slices.ContainsFunc(r.report.Retiring, func(s v1alpha1.Retirement) bool { return s.Queue == queue.Name })
-		if stays && (role == topology.RoleWork || role == topology.RoleQuarantine) && r.drainedIn(queue.Name) == nil {
-			names = append(names, queue.Name)
+	for _, state := range r.report.Retiring {
+		if r.leaves(state.Queue) {
+			names = append(names, state.Queue)
 		}
 	}
 	return names
+}
+
+func (r *run) leaves(queue string) bool {
+	released := slices.ContainsFunc(r.Difference.Released, func(q topology.ReleasedQueue) bool { return q.Queue == queue })
+	state, listed := r.observed.Queues[queue]
+	switch role := topology.RoleOf(state.Queue); {
+	case released, r.drainedIn(queue) != nil:
+		return false
+	case !listed:
+		return true
+	default:
+		extra := slices.ContainsFunc(r.Difference.ExtraQueues, func(q topology.QueueState) bool { return q.Name == queue })
+		return extra && (role == topology.RoleWork || role == topology.RoleQuarantine)
+	}
 }

@@ -22,7 +22,8 @@ const (
 	betweenStuckLooks, sameLook = 5 * time.Second, 4 * time.Second
 	// stuckLooks is how many looks in a row have to find some: for a moment that is normal.
 	stuckLooks = 3
-	// touchPause is the time between two changes of a policy, less than from the first look after a restart to the second, and mostTouches how many there are while that lasts.
+	// touchPause is the time between two changes of a policy, less than from the first look after a restart to the second, and mostTouches how many
+	// there are while that lasts.
 	touchPause  = 8 * time.Second
 	mostTouches = 3
 	// calm is for how long all expired messages must have left a queue until its policy is changed as often again. After a restart of the
