@@ -184,6 +184,23 @@ func TestAnAdoptedQueueIsTakenAsItIs(t *testing.T) {
 			},
 		},
 		{
+			name: "one that does not exist keeps no way but those by its own keys", spec: adopting,
+			broker: func(b *simulated) {
+				legacy()(b)
+				delete(b.Queues, "test")
+				for _, key := range []string{"test", "former"} {
+					b.Bindings = append(b.Bindings, topology.Binding{
+						Source: "async", Destination: "lost", RoutingKey: key, Arguments: topology.Arguments{topology.OwnerArgument: owner},
+					})
+				}
+			},
+			want: expectation{
+				plan:     []string{`- binding async -> lost "former"`},
+				problems: []string{"queue test: there is no queue to adopt"},
+				withheld: []string{"async.return -> test: queue test does not exist", "async -> test: queue test does not exist"},
+			},
+		},
+		{
 			name: "its policy waits for it while it is away", spec: adopting,
 			broker: func(b *simulated) { delete(b.Queues, "test") },
 			want:   expectation{problems: []string{"queue test: there is no queue to adopt"}},

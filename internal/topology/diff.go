@@ -21,6 +21,9 @@ type PolicyChange struct {
 type Withheld struct {
 	Binding Binding `json:"binding"`
 	Reason  string  `json:"reason"`
+
+	// keyed is true where it would get the messages of its key alone, of a direct exchange, and its queue is to be adopted and does not exist.
+	keyed bool
 }
 
 // Difference is what lies between the desired and the observed objects.
@@ -73,11 +76,13 @@ type Difference struct {
 }
 
 // Lacks is true for a way in beside which a desired binding is withheld, or may go at any time. Then it may not be taken away: what goes by it may be
-// meant for the one that is not there.
+// meant for the one that is not there. Where that is to be of a queue that its owner has not made yet, and its exchange is direct, this holds for ways
+// by its key alone: that may take long, and a migration is not over while a former key leads into the queue that it leaves.
 func (d Difference) Lacks(way Binding) bool {
 	from := d.Place(way)
-	return slices.ContainsFunc(d.Withheld, func(w Withheld) bool { return d.Place(w.Binding) == from }) ||
-		slices.ContainsFunc(d.doubtful, func(b Binding) bool { return d.Place(b) == from })
+	return slices.ContainsFunc(d.Withheld, func(w Withheld) bool {
+		return d.Place(w.Binding) == from && (!w.keyed || w.Binding.RoutingKey == way.RoutingKey)
+	}) || slices.ContainsFunc(d.doubtful, func(b Binding) bool { return d.Place(b) == from })
 }
 
 // Place is where a binding gets its messages: ways of one place may take each other's. Elsewhere a pattern may match many keys, but the way back from
@@ -426,7 +431,9 @@ func (d *differ) bindingsDiff() {
 		if !d.bound.has(want) {
 			if reason := d.obstacle(want, reported); reason != "" {
 				d.await(want.ref())
-				d.out.Withheld = append(d.out.Withheld, Withheld{Binding: want, Reason: reason})
+				d.out.Withheld = append(d.out.Withheld, Withheld{
+					Binding: want, Reason: reason, keyed: d.absent[want.Destination] && d.isDirect(want.Source),
+				})
 				continue
 			}
 			d.out.Missing.Bindings = append(d.out.Missing.Bindings, want)
