@@ -276,7 +276,7 @@ func formerTrouble(live *appsv1.Deployment) string {
 	if live != nil && live.Status.AvailableReplicas > 0 {
 		return ""
 	}
-	return "the spec does not have this group any more: they wait until a pod of the group that is to consume the queue is available"
+	return "the spec does not have this group any more, and no pod is started for it: they wait until a group of the spec that consumes the queue has a pod"
 }
 
 // quarantineTrouble says what keeps the pod of a quarantine Deployment from its work that is not available. cause is what is known
