@@ -330,7 +330,11 @@ func (d *differ) keepDeliveryLimits() {
 		name, _ := named.queueOf(want.Name)
 		queue := d.observed.Queues[name]
 		limit, limited := wholeNumber(want.Definition[keyDeliveryLimit])
-		before, _ := wholeNumber(d.observed.Policies[want.Name].Definition[keyDeliveryLimit])
+		policy, listed := d.observed.Policies[want.Name]
+		before, _ := wholeNumber(policy.Definition[keyDeliveryLimit])
+		if !listed { // the list lacks it, or it was just deleted: the queue may still show what it says
+			before, _ = wholeNumber(queue.EffectiveDefinition[keyDeliveryLimit])
+		}
 		ordered := isSingle(queue.Queue) || before > compile.BrokersSpare
 		if ordered && limited && before > limit && RoleOf(queue.Queue) == RoleWork {
 			d.desired.Policies[i].Definition = maps.Clone(want.Definition)

@@ -340,6 +340,14 @@ func TestTheDeliveryLimitOfAQueueThatWasStrictIsNotLowered(t *testing.T) {
 			}
 		})
 	}
+	lacking := emptyBroker()
+	lacking.converge(deliveries(t, 1000, strict("")))
+	delete(lacking.Policies, "redrive.async:queue:test")
+	lacking.queue("test", func(q *topology.QueueState) { q.EffectiveDefinition = topology.Arguments{"delivery-limit": 1000} })
+	lacking.converge(desired(t, async()), createdExchange)
+	if got := lacking.Policies["redrive.async:queue:test"].Definition["delivery-limit"]; fmt.Sprint(got) != "1000" {
+		t.Errorf("where a list lacks the policy it is %v", got)
+	}
 	broker := emptyBroker()
 	broker.converge(desired(t, async()))
 	broker.Policies["redrive.async:queue:test"].Definition["delivery-limit"] = 1000
