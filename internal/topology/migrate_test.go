@@ -309,6 +309,46 @@ func TestBetweenTwoWritesOfARenamingAMessageHasExactlyOneQueue(t *testing.T) {
 	}
 }
 
+// A former key that led into the queue for the sake of another one, which is to be adopted and does not exist, held the renaming in Restore for good:
+// producers wrote to the one queue, and the workers of an order read the other.
+func TestARenamingEndsBesideAQueueToAdoptThatDoesNotExist(t *testing.T) {
+	for _, kind := range []v1alpha1.ExchangeType{v1alpha1.ExchangeDirect, v1alpha1.ExchangeTopic} {
+		spec := func(name string, keys ...string) topology.Objects {
+			return desired(t, async(func(tr *v1alpha1.Transport) {
+				tr.Spec.Exchange.Type = kind
+				queue := &tr.Spec.Queues[1]
+				if queue.BindingKeys = keys; name != queue.Name {
+					queue.Name, queue.PreviousNames = name, []string{queue.Name}
+				}
+				tr.Spec.Queues = append(tr.Spec.Queues, v1alpha1.Queue{Name: "legacy", Adopt: new(true), BindingKeys: []string{"old"}})
+			}))
+		}
+		broker := emptyBroker()
+		broker.converge(spec("test", "test", "old"))
+		renamed := spec("orders", "test")
+		var last []v1alpha1.Migration
+		for range 15 {
+			diff := topology.DiffSince(renamed, broker.Observed, topology.Past{Created: []string{createdExchange}, Migrations: last})
+			for _, step := range topology.Plan(diff) {
+				broker.apply(step)
+			}
+			last = nil
+			for _, m := range diff.Migrations {
+				last = append(last, v1alpha1.Migration{Queue: m.Queue, Step: m.Step})
+				if m.Drains != "" {
+					broker.remove(m.Drains)
+				}
+			}
+		}
+		if len(last) > 0 {
+			t.Errorf("%s: it ends with %+v", kind, last)
+		}
+		if ways := broker.BindingsTo("orders"); !slices.ContainsFunc(ways, func(b topology.Binding) bool { return b.Source == "async" && b.RoutingKey == "old" }) {
+			t.Errorf("%s: what is meant for the queue to adopt goes nowhere: %v", kind, ways)
+		}
+	}
+}
+
 // What waits in a lane by a former name comes back to a queue also where the spec changes again before the renaming has ended, and where the way by that
 // name must not be made yet.
 func TestARetryByAFormerNameHasAWayWhileTheSpecChangesAgain(t *testing.T) {

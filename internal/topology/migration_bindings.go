@@ -107,7 +107,7 @@ func (e *queueMigration) lead(from, to string) {
 	}
 	wanted := identities(ways)
 	for _, way := range standing {
-		if wanted[way.identity()] || way.Arguments.Owner() != d.desired.Owner {
+		if wanted[way.identity()] || way.Arguments.Owner() != d.desired.Owner || d.keepsFormer(way) {
 			e.swap(way, leadingTo(way, to))
 		}
 	}
@@ -121,6 +121,16 @@ func (e *queueMigration) lead(from, to string) {
 	if to == e.Standin {
 		e.keepReturnBindings()
 	}
+}
+
+// keepsFormer is true for a way that, wanted or not, stays until the owner of a queue that is to be adopted has made it: what goes by it may be meant for
+// that one.
+func (d *differ) keepsFormer(way Binding) bool {
+	return slices.ContainsFunc(d.desired.Bindings, func(b Binding) bool {
+		_, exists := d.observed.Queues[b.Destination]
+		mayTake := b.Source == way.Source && (!d.isDirect(b.Source) || b.RoutingKey == way.RoutingKey)
+		return mayTake && !exists && d.isAdopted(b.Destination)
+	})
 }
 
 // shares is true for a way over the bridge beside which another one of the same key stands: while that leads into the one queue, it must not
