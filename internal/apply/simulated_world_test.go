@@ -391,6 +391,8 @@ func (w *world) hasArrived(queue string, message simulatedMessage) {
 		outcome.failed = message.reason
 	case strings.HasPrefix(message.death, "expired in async.fallback.") && known && (home.IsZero() || !message.parked.After(home)):
 		outcome.failed = "its queue had left the spec"
+	case strings.HasPrefix(message.death, "expired in async.fallback.") && w.unbound:
+		outcome.failed = "a late request had taken its way back"
 	default:
 		outcome.failed = "it should not have"
 		w.problemf("message %d (%q) came into the failure queue: %s", message.id, message.key, message.death)
