@@ -258,10 +258,10 @@ func (run *transportRun) former() []compile.Config {
 // removeWorkers deletes the objects of worker groups that the spec no longer has, once they have nothing more to do. Those of one that consumes what other
 // groups are to stay until these have an available pod: a group that is renamed, or whose queues move, must not leave them to pods that may never start.
 func (r *TransportReconciler) removeWorkers(ctx context.Context, run *transportRun) error {
-	if err := r.scalers.RemoveAllBut(ctx, run.objectOwner(), run.scalers, autoscaling.ScaledNames(run.transport)); err != nil {
+	former, wanted := run.former(), workerNames(run.transport)
+	if err := r.removeScalers(ctx, run, former); err != nil {
 		return err
 	}
-	former, wanted := run.former(), workerNames(run.transport)
 	for i := range former {
 		wanted[workload.Name(run.transport, former[i].Worker)], wanted[workload.QuarantineName(run.transport, former[i].Worker)] = true, true
 	}
@@ -285,6 +285,20 @@ func (r *TransportReconciler) removeWorkers(ctx context.Context, run *transportR
 	}
 	run.transport.Status.Workers = run.live.summary()
 	return r.republishFormer(ctx, run, former)
+}
+
+// removeScalers deletes the scalers that the spec no longer has. A former group that an autoscaler has put to sleep is woken: it is to go on.
+func (r *TransportReconciler) removeScalers(ctx context.Context, run *transportRun, former []compile.Config) error {
+	for i := range former {
+		group := &scaler.Group{
+			Transport: run.transport, Owner: run.objectOwner(), Worker: &v1alpha1.Worker{Name: former[i].Worker}, Scalers: run.scalers,
+			Live: run.live.deployments[workload.Name(run.transport, former[i].Worker)],
+		}
+		if err := r.scalers.Wake(ctx, group); err != nil {
+			return err
+		}
+	}
+	return r.scalers.RemoveAllBut(ctx, run.objectOwner(), run.scalers, autoscaling.ScaledNames(run.transport))
 }
 
 // republishFormer publishes the configurations of worker groups that the spec no longer has.

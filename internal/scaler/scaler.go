@@ -215,6 +215,16 @@ func (k *Keeper) Apply(ctx context.Context, group *Group, desired *appsv1.Deploy
 	return k.write(ctx, group, scaling)
 }
 
+// Wake gives a Deployment without pods one before its scalers are removed: nobody would wake it any more.
+func (k *Keeper) Wake(ctx context.Context, group *Group) error {
+	name := group.name()
+	scaled := group.Scalers.of(workload.AutoscalerKind(), name) != nil || group.Scalers.of(workload.ScaledObjectKind(), name) != nil
+	if !scaled || group.Live == nil || workload.Replicas(group.Live) > 0 {
+		return nil
+	}
+	return k.setReplicas(ctx, group, 1)
+}
+
 // free takes away what scales a Deployment, but for one kind that is to. It is false where something does not go at once: two who scale would undo each
 // other's work.
 func (k *Keeper) free(ctx context.Context, group *Group, keep schema.GroupVersionKind) (bool, error) {
