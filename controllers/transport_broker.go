@@ -237,9 +237,10 @@ func judge(run *transportRun) error {
 // unreachable is a quarantine queue that keeps the configurations of workers from being published; empty where there is none.
 func (run *transportRun) unreachable() string {
 	for _, next := range slices.Concat(run.compiled.Workers, run.former()) {
-		last, _ := run.live.config(workload.Name(run.transport, next.Worker)) // none for a group that is new
-		if queue := run.report.Unreachable(last, next); queue != "" {
-			return queue
+		if last, published := run.live.config(workload.Name(run.transport, next.Worker)); published {
+			if queue := run.report.Unreachable(last, next); queue != "" {
+				return queue
+			}
 		}
 	}
 	return ""

@@ -188,12 +188,12 @@ func (r Report) Converged() bool {
 	return len(r.Failures)+len(r.Skipped)+len(r.Conflicts)+len(r.Problems)+len(r.Retiring)+len(r.Migrations) == 0
 }
 
-// Unreachable is a quarantine queue into which nothing leads yet, and of which a worker is to be told: one of its next configuration, for a work
-// queue that it does not consume by its last, or with another one, or none. What it put there would go to the failure queue untried. It is empty where
-// there is none.
+// Unreachable is a quarantine queue into which nothing leads yet, and of which a worker is to be told anew: one of its next configuration, for a work
+// queue that it consumes with another one, or none, by its last. What it put there would go to the failure queue untried. It is empty where there is
+// none.
 func (r Report) Unreachable(last, next compile.Config) string {
 	for _, queue := range next.Queues {
-		if queue.Quarantine != "" && !last.ConsumesWith(queue) && r.lacksWayInto(queue.Quarantine) {
+		if queue.Quarantine != "" && last.ConsumesWithout(queue) && r.lacksWayInto(queue.Quarantine) {
 			return queue.Quarantine
 		}
 	}

@@ -56,7 +56,7 @@ func TestReport_UnreachableIsAQuarantineQueueThatWorkersWouldBeToldOf(t *testing
 		"a binding is not removed":   {Report{Skipped: []topology.Step{{Action: topology.ActionDelete, Binding: &binding}}}, strict, quarantined, ""},
 		"something leads into it":    {Report{}, strict, quarantined, ""},
 		"workers know of it":         {withheld, quarantined, quarantined, ""},
-		"the queue is new to them":   {withheld, compile.Queue{Name: "other"}, quarantined, "test.quarantine"},
+		"they do not consume that":   {withheld, compile.Queue{Name: "other"}, quarantined, ""},
 		"they are to know of none":   {withheld, quarantined, strict, ""},
 		"another one has no way yet": {Report{Withheld: []topology.Withheld{{Binding: topology.Binding{Destination: "other.quarantine"}}}}, strict, quarantined, ""},
 	} {

@@ -207,12 +207,12 @@ func (c *Config) Named() []string {
 	return names
 }
 
-// ConsumesWith is true where a worker with this configuration consumes a work queue, or what stands in for it, and puts what is delivered again
-// into its quarantine queue.
-func (c *Config) ConsumesWith(queue Queue) bool {
+// ConsumesWithout is true where a worker with this configuration consumes a work queue, or what stands in for it, and puts what is delivered again
+// elsewhere than into its quarantine queue.
+func (c *Config) ConsumesWithout(queue Queue) bool {
 	return slices.ContainsFunc(c.Queues, func(known Queue) bool {
 		reads := slices.ContainsFunc(known.Holding(), func(name string) bool { return name == queue.Name || name == queue.Standin })
-		return reads && known.Quarantine == queue.Quarantine
+		return reads && known.Quarantine != queue.Quarantine
 	})
 }
 
