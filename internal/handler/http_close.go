@@ -36,19 +36,23 @@ type unread struct {
 	mu     sync.Mutex
 	conns  []*net.UnixConn
 	closed bool
+	// left is what they take together, as of looked: many attempts may wait for it.
+	left   int
+	looked time.Time
 }
 
 // leave closes a connection, for its user at once, and for the system once the server has read what it was sent.
 func (u *unread) leave(conn *net.UnixConn) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	left := unsentBytes(conn)
 	switch {
 	case slices.Contains(u.conns, conn):
 		return net.ErrClosed
-	case u.closed || unsentBytes(conn) <= mostLeft:
+	case u.closed || left <= mostLeft:
 		return conn.Close() //nolint:wrapcheck // a net.Conn gives the errors of its connection
 	}
-	u.conns = append(u.conns, conn)
+	u.conns, u.left = append(u.conns, conn), u.left+left
 	_ = conn.SetDeadline(time.Unix(1, 0)) // for who reads or writes at the moment
 	return conn.CloseWrite()              //nolint:wrapcheck // as above
 }
@@ -66,19 +70,22 @@ func (u *unread) await(ctx context.Context) error {
 }
 
 // sum is what is left, without that which was read.
-func (u *unread) sum() (bytes int) {
+func (u *unread) sum() int {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if time.Since(u.looked) < unreadPause {
+		return u.left
+	}
+	u.left, u.looked = 0, time.Now()
 	u.conns = slices.DeleteFunc(u.conns, func(conn *net.UnixConn) bool {
 		left := unsentBytes(conn)
-		if left > 0 {
-			bytes += left
+		if u.left += left; left > 0 {
 			return false
 		}
 		_ = conn.Close()
 		return true
 	})
-	return bytes
+	return u.left
 }
 
 // close closes all of them, and those that are left from now on.
