@@ -31,9 +31,7 @@ func Unserved(groups []Config, ready func(group, queue string) bool) map[string]
 // their present name or a former one, and that no group is ready to consume yet. It goes on with them until then, through migrations too. groups are the
 // configurations of the groups in the spec, with the stand-ins of their queues.
 func (c *Config) WithHandedOver(last *Config, groups []Config, unserved map[string]bool) Config {
-	with := *c
-	with.Queues, with.Policies = slices.Clone(c.Queues), map[string]v1alpha1.RetryPolicySpec{}
-	maps.Copy(with.Policies, c.Policies)
+	with := c.extensible()
 	for i := range groups {
 		for _, queue := range groups[i].Queues {
 			has := slices.ContainsFunc(with.Queues, func(q Queue) bool { return q.Name == queue.Name })
@@ -41,17 +39,30 @@ func (c *Config) WithHandedOver(last *Config, groups []Config, unserved map[stri
 				continue
 			}
 			queue.Leaving = true
-			with.Queues = append(with.Queues, queue)
-			if _, has := with.Policies[queue.Policy]; !has {
-				with.Policies[queue.Policy] = groups[i].Policies[queue.Policy]
-			}
-			if len(with.Lanes) == 0 {
-				with.Lanes, with.HighLanes = groups[i].Lanes, groups[i].HighLanes
-			}
+			with.include(queue, &groups[i])
 		}
 	}
 	with.Version = with.version()
 	return with
+}
+
+// extensible is a copy that can be given further queues.
+func (c *Config) extensible() Config {
+	with := *c
+	with.Queues, with.Policies = slices.Clone(c.Queues), map[string]v1alpha1.RetryPolicySpec{}
+	maps.Copy(with.Policies, c.Policies)
+	return with
+}
+
+// include adds a queue of another configuration, with what its workers need to know for it.
+func (c *Config) include(queue Queue, from *Config) {
+	c.Queues = append(c.Queues, queue)
+	if _, has := c.Policies[queue.Policy]; !has {
+		c.Policies[queue.Policy] = from.Policies[queue.Policy]
+	}
+	if len(c.Lanes) == 0 {
+		c.Lanes, c.HighLanes = from.Lanes, from.HighLanes
+	}
 }
 
 // WithoutQueues is the configuration of a group that has left the spec.

@@ -1,12 +1,9 @@
 package compile
 
 import (
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
-
-	"redrive.dev/redrive/api/v1alpha1"
 )
 
 // Reading says which queues are consumed of those that belong to one work queue.
@@ -115,23 +112,13 @@ func (c *Config) Holding(queues []string) (next Config, changed bool) {
 // still on the broker: who consumed them empties them. leaving names these, stand-ins and quarantine queues too. So a queue that
 // stays may keep a stand-in, of a migration that is not wanted any more, and quarantined messages, where it has none in future.
 func (c *Config) WithLeaving(last Config, leaving []string) Config {
-	with := *c
-	with.Queues, with.Policies = slices.Clone(c.Queues), map[string]v1alpha1.RetryPolicySpec{}
-	maps.Copy(with.Policies, c.Policies)
+	with := c.extensible()
 	for i := range with.Queues {
 		with.Queues[i] = with.Queues[i].keepStandin(last, leaving)
 	}
 	for _, queue := range last.Queues {
-		queue, left := with.leftOf(queue, leaving)
-		if !left {
-			continue
-		}
-		with.Queues = append(with.Queues, queue)
-		if _, has := with.Policies[queue.Policy]; !has {
-			with.Policies[queue.Policy] = last.Policies[queue.Policy]
-		}
-		if len(with.Lanes) == 0 {
-			with.Lanes, with.HighLanes = last.Lanes, last.HighLanes
+		if queue, left := with.leftOf(queue, leaving); left {
+			with.include(queue, &last)
 		}
 	}
 	with.Version = with.version()

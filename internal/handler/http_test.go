@@ -70,8 +70,8 @@ func speak(t *testing.T, answer func(net.Conn)) *handler.HTTP {
 	return post(t, "http://"+listen(t, asked(answer)))
 }
 
-// speakTLS is speak for a server with TLS, without HTTP/2.
-func speakTLS(t *testing.T) func(*testing.T, func(net.Conn)) *handler.HTTP {
+// secured is the side of a server that speaks TLS in HTTP/1.1, and the options of a handler that trusts it.
+func secured(t *testing.T) (*tls.Config, handler.Options) {
 	t.Helper()
 	authority := testcert.NewAuthority(t, "speaker")
 	pair := authority.Issue(t, "127.0.0.1")
@@ -82,6 +82,13 @@ func speakTLS(t *testing.T) func(*testing.T, func(net.Conn)) *handler.HTTP {
 	config := &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
 	o := options()
 	o.Files = folder(t, map[string]string{"ca.crt": string(authority.PEM)})
+	return config, o
+}
+
+// speakTLS is speak for a server with TLS, without HTTP/2.
+func speakTLS(t *testing.T) func(*testing.T, func(net.Conn)) *handler.HTTP {
+	t.Helper()
+	config, o := secured(t)
 	return func(t *testing.T, answer func(net.Conn)) *handler.HTTP {
 		t.Helper()
 		address := listen(t, func(c net.Conn) {
@@ -236,15 +243,7 @@ func TestEveryWayToGoWrongOnTheWireIsAFailureOfItsOwn(t *testing.T) {
 // bothWays are handlers that post to a server of connections without TLS, and with it in HTTP/1.1.
 func bothWays(t *testing.T, serve func(net.Conn)) map[string]*handler.HTTP {
 	t.Helper()
-	authority := testcert.NewAuthority(t, "both")
-	pair := authority.Issue(t, "127.0.0.1")
-	certificate, err := tls.X509KeyPair(pair.Cert, pair.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
-	secret := options()
-	secret.Files = folder(t, map[string]string{"ca.crt": string(authority.PEM)})
+	config, secret := secured(t)
 	return map[string]*handler.HTTP{
 		"plain": open(t, handler.NewHTTP, v1alpha1.HTTPHandler{URL: "http://" + listen(t, serve)}, options()),
 		"TLS": open(t, handler.NewHTTP, v1alpha1.HTTPHandler{

@@ -217,6 +217,9 @@ func (k *Keeper) Apply(ctx context.Context, group *Group, desired *appsv1.Deploy
 
 // Wake gives a Deployment without pods one before its scalers are removed: nobody would wake it any more.
 func (k *Keeper) Wake(ctx context.Context, group *Group) error {
+	if group.Scalers == nil {
+		return nil
+	}
 	name := group.name()
 	scaled := group.Scalers.of(workload.AutoscalerKind(), name) != nil || group.Scalers.of(workload.ScaledObjectKind(), name) != nil
 	if !scaled || group.Live == nil || workload.Replicas(group.Live) > 0 {
