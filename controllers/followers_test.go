@@ -92,7 +92,7 @@ func TestAllPodsOfAnExchangeAreAskedPageByPage(t *testing.T) {
 			transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "async"}}
 			configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{workload.ConfigHashAnnotation: tt.hash}}}
 			run := &transportRun{transport: transport}
-			run.live.configMaps = map[string]*corev1.ConfigMap{workload.Name(transport, "default"): configMap}
+			run.live.ConfigMaps = map[string]*corev1.ConfigMap{workload.Name(transport, "default"): configMap}
 			f := &rolloutCheck{r: &TransportReconciler{Live: server, scraper: workerstatus.NewScraper(0)}, run: run}
 			if err := f.ask(t.Context()); err != nil || f.dissent != tt.dissent || f.silent != tt.silent {
 				t.Errorf("dissent %v, silent %v, %v", f.dissent, f.silent, err)

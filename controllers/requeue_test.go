@@ -123,35 +123,41 @@ func TestAQuarantinePodThatDoesNotGetReadyIsToldOfInTime(t *testing.T) {
 	}
 }
 
+// publishedOf is the ConfigMap of a configuration with a queue that has a quarantine queue, and one that has not.
+func publishedOf(t *testing.T, transport *v1alpha1.Transport, config compile.Config) *corev1.ConfigMap {
+	t.Helper()
+	config.Version, config.Worker, config.Concurrency = compile.Version, "default", 1
+	config.Exchanges = compile.Exchanges{Fallback: "async.fallback", Return: "async.return", Failed: "async.failed"}
+	config.Queues = []compile.Queue{{Name: "test", Policy: "policy", Quarantine: "test.quarantine"}, {Name: "strict", Policy: "policy"}}
+	config.Policies = map[string]v1alpha1.RetryPolicySpec{"policy": {}}
+	config.Timeout.Duration.Duration = time.Second
+	configMap, err := workload.ConfigMap(transport, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return configMap
+}
+
 func TestOnlyGroupsWhoseWorkersStayHaveQuarantineHandled(t *testing.T) {
 	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "async"}}
 	transport.Spec.Workers = []v1alpha1.Worker{{Name: "default"}}
 	name := workload.Name(transport, "default")
 	ending := metav1.Now()
 	tests := map[string]struct {
-		change func(*liveWorkers)
+		change func(*workload.Live)
 		want   bool
 	}{
-		"workers that are there":                          {func(*liveWorkers) {}, true},
-		"workers that are being deleted":                  {func(l *liveWorkers) { l.deployments[name].DeletionTimestamp = &ending }, false},
-		"workers that are gone":                           {func(l *liveWorkers) { delete(l.deployments, name) }, false},
-		"workers whose configuration is not published":    {func(l *liveWorkers) { delete(l.configMaps, name) }, false},
-		"workers whose configuration was edited, by hand": {func(l *liveWorkers) { l.configMaps[name].Data[workload.ConfigKey] += " " }, false},
+		"workers that are there":                          {func(*workload.Live) {}, true},
+		"workers that are being deleted":                  {func(l *workload.Live) { l.Deployments[name].DeletionTimestamp = &ending }, false},
+		"workers that are gone":                           {func(l *workload.Live) { delete(l.Deployments, name) }, false},
+		"workers whose configuration is not published":    {func(l *workload.Live) { delete(l.ConfigMaps, name) }, false},
+		"workers whose configuration was edited, by hand": {func(l *workload.Live) { l.ConfigMaps[name].Data[workload.ConfigKey] += " " }, false},
 	}
 	for title, tt := range tests {
 		t.Run(title, func(t *testing.T) {
-			configMap, err := workload.ConfigMap(transport, compile.Config{
-				Version: compile.Version, Worker: "default",
-				Exchanges: compile.Exchanges{Fallback: "async.fallback", Return: "async.return", Failed: "async.failed"},
-				Queues:    []compile.Queue{{Name: "test", Policy: "policy", Quarantine: "test.quarantine"}, {Name: "strict", Policy: "policy"}},
-				Policies:  map[string]v1alpha1.RetryPolicySpec{"policy": {}}, Concurrency: 1,
-				Timeout: v1alpha1.Duration{Duration: metav1.Duration{Duration: time.Second}},
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			run := &transportRun{transport: transport, live: liveWorkers{
-				deployments: map[string]*appsv1.Deployment{name: {}}, configMaps: map[string]*corev1.ConfigMap{name: configMap},
+			configMap := publishedOf(t, transport, compile.Config{})
+			run := &transportRun{transport: transport, live: workload.Live{
+				Deployments: map[string]*appsv1.Deployment{name: {}}, ConfigMaps: map[string]*corev1.ConfigMap{name: configMap},
 			}}
 			tt.change(&run.live)
 			groups := run.quarantined()

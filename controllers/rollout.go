@@ -108,7 +108,7 @@ func askedAnew(t *v1alpha1.Transport) bool {
 func (run *transportRun) warnOfUpgrade(limit int) {
 	for i := range run.transport.Spec.Workers {
 		worker := run.transport.Spec.Workers[i].Name
-		live := run.live.deployments[workload.Name(run.transport, worker)]
+		live := run.live.Deployments[workload.Name(run.transport, worker)]
 		if live != nil && rollout.IsUpgrading(live) && rollout.IsOverdue(live) {
 			run.warnings = append(run.warnings, fmt.Sprintf(
 				"worker %q: its new pods do not become ready since the operator was upgraded; with %d such worker groups the upgrade continues one group at a time",

@@ -30,6 +30,7 @@ import (
 	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/brokeruser"
 	"redrive.dev/redrive/internal/clusterinfo"
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/configmaps"
 	"redrive.dev/redrive/internal/objectwriter"
 	"redrive.dev/redrive/internal/opmetrics"
@@ -124,7 +125,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		dropMetrics:  opmetrics.NewDrops(),
 		counts:       status.NewCounts(),
 		memories:     newTransportMemories(),
-		compileCache: newCompileCache(),
+		compileCache: compile.NewCache(),
 		drift:        newDrift(),
 		scraper:      workerstatus.NewScraper(age),
 		fastRequeue:  newFastRequeue(),

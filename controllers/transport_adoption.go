@@ -36,15 +36,6 @@ func adopted(t *v1alpha1.Transport) []string {
 	return refs
 }
 
-// consumed are the queues that a published configuration names, quarantine queues too.
-func (l liveWorkers) consumed() []string {
-	var queues []string
-	for _, config := range l.configs() {
-		queues = append(queues, config.Named()...)
-	}
-	return queues
-}
-
 // withRefs are the objects of two lists.
 func withRefs(refs, more []string) []string {
 	for _, ref := range more {

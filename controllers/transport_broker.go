@@ -92,7 +92,7 @@ func (run *transportRun) followQueues() {
 	}
 	unserved := run.unserved()
 	for i := range groups {
-		if last, published := run.live.config(workload.Name(run.transport, groups[i].Worker)); published {
+		if last, published := run.live.Config(workload.Name(run.transport, groups[i].Worker)); published {
 			groups[i] = groups[i].WithHandedOver(&last, groups, unserved)
 			groups[i] = groups[i].WithLeaving(last, run.report.Leaving)
 		}
@@ -111,7 +111,7 @@ func (r *TransportReconciler) prepare(
 	memory := r.memories.of(client.ObjectKeyFromObject(t))
 	state.Known, state.Stuck, state.Restarted = memory.known, memory.stuck, run.restarted
 	input := apply.Input{
-		Desired: desired, State: state, Consumed: run.live.consumed(), Follows: r.follows(ctx, run),
+		Desired: desired, State: state, Consumed: run.live.Consumed(), Follows: r.follows(ctx, run),
 		Waits: r.Options.Waits, Now: time.Now(), WriteDeletions: r.writeDeletions(run),
 	}
 	if input.Others, err = r.deletionsOfOthers(ctx, t); err != nil {
@@ -166,7 +166,7 @@ func (run *transportRun) weigh(ctx context.Context, lanes int) error {
 func (r *TransportReconciler) needs(run *transportRun) compile.Needs {
 	needs := run.compiled.Needs
 	lanes, high := setOf(needs.Lanes), setOf(needs.HighLanes)
-	for _, config := range run.live.configs() {
+	for _, config := range run.live.Configs() {
 		if len(lanes)+len(config.Lanes) > mostLanes {
 			continue // its lanes go as those do that nobody names: once they are empty
 		}
@@ -237,7 +237,7 @@ func judge(run *transportRun) error {
 // unreachable is a quarantine queue that keeps the configurations of workers from being published; empty where there is none.
 func (run *transportRun) unreachable() string {
 	for _, next := range slices.Concat(run.compiled.Workers, run.former()) {
-		if last, published := run.live.config(workload.Name(run.transport, next.Worker)); published {
+		if last, published := run.live.Config(workload.Name(run.transport, next.Worker)); published {
 			if queue := run.report.Unreachable(last, next); queue != "" {
 				return queue
 			}

@@ -96,7 +96,7 @@ func (r *TransportReconciler) connect(_ context.Context, run *transportRun) erro
 	age := brokerpool.SnapshotAge
 	run.restarted = r.restarts.Of(name, run.endpoint.port)
 	_, restarted := apply.LookAfterRestart(run.restarted, time.Now())
-	if restarted || len(run.live.rolling()) > 0 {
+	if restarted || len(run.live.Rolling()) > 0 {
 		// Workers that are not available may have lost their login, and lanes may stand still: what the broker said before that does not count.
 		age = brokerpool.FreshAge
 	}

@@ -29,6 +29,7 @@ import (
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/configmaps"
 	"redrive.dev/redrive/internal/enqueue"
+	"redrive.dev/redrive/internal/objectcache"
 	"redrive.dev/redrive/internal/objectwriter"
 	"redrive.dev/redrive/internal/opmetrics"
 	"redrive.dev/redrive/internal/outcome"
@@ -54,8 +55,7 @@ type TransportReconciler struct {
 	dropMetrics  *opmetrics.Drops
 	counts       *status.Counts
 	memories     *transportMemories
-	// compileCache on the policies of Transports, as they were last compiled.
-	compileCache *compileCache
+	compileCache *compile.Cache
 	// configMaps of the workers, as they were last read.
 	configMaps *configmaps.Reader
 	// admission, processors and reads are what a namespace may take of the operator.
@@ -83,7 +83,7 @@ type transportRun struct {
 	// asked is true where the user has changed the Transport since its workers were last brought to what it asks for.
 	asked bool
 	// live are the workers' objects as the cluster has them.
-	live liveWorkers
+	live workload.Live
 	// weighed is what follows from the spec takes of the operator's memory; nil is not counted.
 	weighed *tenancy.Reservation
 	// held is what the ConfigMaps of the look take of the operator's memory; nil is not counted.
@@ -279,7 +279,7 @@ func (r *TransportReconciler) cancelWhenGone(ctx context.Context, uid types.UID,
 func (r *TransportReconciler) reconcileNow(ctx context.Context, run *transportRun) (ctrl.Result, error) {
 	name := client.ObjectKeyFromObject(run.transport)
 	err := run.withSecretContext(r.reconcileSteps(ctx, run))
-	soon := outcome.Sooner(run.due, r.fastRequeue.next(name, len(run.live.rolling()) > 0, time.Now()))
+	soon := outcome.Sooner(run.due, r.fastRequeue.next(name, len(run.live.Rolling()) > 0, time.Now()))
 	next := outcome.Sooner(soon, r.pollSchedule.Next(run.transport.Status.Broker, time.Now(), r.Options.PollInterval))
 	result, err := outcome.Finish(ctx, run.status, err, run.warningTexts(), next)
 	r.countConditions(run)
@@ -319,7 +319,7 @@ func (r *TransportReconciler) forget(name types.NamespacedName) {
 	r.conditions.Forget(name)
 	r.counts.Forget(name)
 	r.memories.forget(name)
-	r.compileCache.forget(name)
+	r.compileCache.Forget(name)
 	r.configMaps.Forget(name)
 	r.drift.forget(name)
 	r.writer.Forget(name)
@@ -336,6 +336,14 @@ func (r *TransportReconciler) addFinalizer(ctx context.Context, run *transportRu
 	}
 	return nil
 }
+
+// checkSize refuses a Transport of which the cache has a part only. What it had made goes on as it is.
+func (r *TransportReconciler) checkSize(_ context.Context, run *transportRun) error {
+	return objectcache.CheckSize(run.transport)
+}
+
+// perStrategy is what a strategy of a compiled policy takes in memory during a reconcile, with its text in configurations, in bytes.
+const perStrategy = 1 << 10
 
 // compile turns the spec and the policies into the workers' configuration: Stalled with PolicyNotFound, PolicyInvalid,
 // InvalidExpression or Invalid where that cannot be. Then the last good configuration stays in force.
@@ -354,6 +362,23 @@ func (r *TransportReconciler) compile(ctx context.Context, run *transportRun) er
 	return err
 }
 
+// compileNow compiles at the reconcile. What the cache does not know is mostly found out before it has its slot: here it is where a policy has changed
+// meanwhile.
+func (r *TransportReconciler) compileNow(ctx context.Context, run *transportRun) (*compile.Result, error) {
+	t := run.transport
+	policies, err := policiesOf(ctx, r.Client, t.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	// More than are allowed take nothing.
+	if all := compile.Strategies(t, policies); all <= compile.MaxStrategies {
+		if err := run.weighed.TakeNow(ctx, perStrategy*all); err != nil {
+			return nil, outcome.Waiting(v1alpha1.ReasonProgressing, costlyPause, fmt.Errorf("the policies of the Transport have %d strategies: %w", all, err))
+		}
+	}
+	return r.compileCache.Compile(t, policies)
+}
+
 // followReplicas lets the workers divide what they share by the pods that an autoscaler wants at the moment, and by the one of
 // their quarantined messages, which calls the same handler.
 func (run *transportRun) followReplicas() {
@@ -362,10 +387,10 @@ func (run *transportRun) followReplicas() {
 		if config.Replicas == 0 {
 			continue
 		}
-		if live := run.live.deployments[workload.Name(run.transport, worker.Name)]; live != nil && worker.Replicas == nil {
+		if live := run.live.Deployments[workload.Name(run.transport, worker.Name)]; live != nil && worker.Replicas == nil {
 			config.Replicas = max(1, int(workload.Replicas(live)))
 		}
-		if run.live.quarantine[workload.QuarantineName(run.transport, worker.Name)] != nil {
+		if run.live.Quarantine[workload.QuarantineName(run.transport, worker.Name)] != nil {
 			config.Replicas++
 		}
 	}
@@ -374,7 +399,7 @@ func (run *transportRun) followReplicas() {
 // complete is the last step: Reconciling with Progressing while workers roll out, or what an earlier step could not do. A migration may wait for
 // workers, so that what keeps these is told with it.
 func (r *TransportReconciler) complete(ctx context.Context, run *transportRun) error {
-	rolling := run.live.rolling()
+	rolling := run.live.Rolling()
 	why, known := errors.AsType[*outcome.StepError](run.incomplete)
 	switch {
 	case len(rolling) > 0 && run.incomplete == nil:

@@ -147,7 +147,7 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 	if err := outcome.CheckCurrent(ctx, r.Live, t); err != nil {
 		return err
 	}
-	workersGone := len(run.live.all()) == 0 && len(pods) == 0
+	workersGone := len(run.live.All()) == 0 && len(pods) == 0
 	state := stateOf(t)
 	state.Doubts = r.memories.doubt(client.ObjectKeyFromObject(t), state.Deletions)
 	report, err := apply.Delete(ctx, run.port, apply.DeleteInput{
@@ -190,7 +190,7 @@ func (r *TransportReconciler) stopWorkers(ctx context.Context, run *transportRun
 	if err := r.scalers.RemoveAllBut(ctx, run.objectOwner(), scalers, nil); err != nil {
 		return err
 	}
-	for _, deployment := range run.live.all() {
+	for _, deployment := range run.live.All() {
 		if err := r.writer.Delete(ctx, run.objectOwner(), "Deployment", deployment); err != nil {
 			return err
 		}
@@ -287,9 +287,9 @@ func errAwaited(left time.Duration) error {
 // remedy says whether the workers still empty the queues, or somebody else has to.
 func (run *transportRun) remedy(report apply.DeleteReport) string {
 	switch {
-	case len(run.live.deployments) == 0:
+	case len(run.live.Deployments) == 0:
 		return "its workers are gone: take the messages out"
-	case !report.Drained && run.live.ready() > 0:
+	case !report.Drained && run.live.Ready() > 0:
 		return "workers keep running until the queues are empty; if that does not end, remove the messages"
 	default:
 		return "let them be handled or take them out"

@@ -9,20 +9,25 @@ import (
 
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/retry"
+	"redrive.dev/redrive/internal/testtransport"
+	"redrive.dev/redrive/internal/workload"
 )
 
 // Whoever may write ConfigMaps may name any number of lanes, each of which is a queue.
 func TestLanesOfForgedConfigurationsAreBounded(t *testing.T) {
 	t.Parallel()
-	forged := compile.Config{Lanes: make(retry.Lanes, 100_000), HighLanes: true}
+	forged := compile.Config{Lanes: make(retry.Lanes, 10_000), HighLanes: true}
 	for i := range forged.Lanes {
 		forged.Lanes[i] = time.Duration(i+1) * time.Second
 	}
 	own, former := retry.Lanes{time.Second}, compile.Config{Lanes: retry.Lanes{time.Minute, time.Hour}}
-	run := &transportRun{compiled: &compile.Result{Needs: compile.Needs{Lanes: own}}, live: liveWorkers{
-		configMaps: map[string]*corev1.ConfigMap{"forged": {}, "former": {}}, decoded: map[*corev1.ConfigMap]*compile.Config{},
-	}}
-	run.live.decoded[run.live.configMaps["forged"]], run.live.decoded[run.live.configMaps["former"]] = &forged, &former
+	transport := testtransport.New("http://127.0.0.1:8080")
+	run := &transportRun{compiled: &compile.Result{Needs: compile.Needs{Lanes: own}}, live: workload.NewLive(transport, nil, map[string]*corev1.ConfigMap{
+		"forged": publishedOf(t, transport, forged), "former": publishedOf(t, transport, former),
+	})}
+	if configs := run.live.Configs(); len(configs) != 2 {
+		t.Fatalf("%d configurations are taken for published", len(configs))
+	}
 	needs := (&TransportReconciler{}).needs(run)
 	if !slices.Equal(needs.Lanes, retry.Lanes{time.Second, time.Minute, time.Hour}) || len(needs.HighLanes) > 0 {
 		t.Errorf("%d lanes are needed, and %d for high priorities", len(needs.Lanes), len(needs.HighLanes))

@@ -22,7 +22,7 @@ func (r *TransportReconciler) countConditions(run *transportRun) {
 	for reason := range run.warningReasons() {
 		now.Holds = append(now.Holds, opmetrics.Condition{Type: v1alpha1.DegradedCondition, Reason: reason})
 	}
-	for _, configMap := range run.live.configMaps {
+	for _, configMap := range run.live.ConfigMaps {
 		// What somebody else has written into a ConfigMap is no label of a metric.
 		if worker := configMap.Labels[workload.WorkerLabel]; worker != "" && workload.IsPublished(configMap) {
 			now.Hashes[worker] = configMap.Annotations[workload.ConfigHashAnnotation]

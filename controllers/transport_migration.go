@@ -43,7 +43,7 @@ func (r *TransportReconciler) follows(ctx context.Context, run *transportRun) fu
 }
 
 func (f *rolloutCheck) follow(ctx context.Context, queue string, reads compile.Reading) bool {
-	for _, config := range f.run.live.configs() {
+	for _, config := range f.run.live.Configs() {
 		if !config.Follows(queue, reads) {
 			return false
 		}
@@ -85,7 +85,7 @@ func (f *rolloutCheck) peers(ctx context.Context) (addresses, wanted []string, e
 		if over || pod.Labels[workload.WorkerLabel] == "" {
 			return true
 		}
-		configMap := f.run.live.configMaps[workload.Name(t, pod.Labels[workload.WorkerLabel])]
+		configMap := f.run.live.ConfigMaps[workload.Name(t, pod.Labels[workload.WorkerLabel])]
 		switch {
 		case configMap == nil, !pod.DeletionTimestamp.IsZero():
 			f.dissent = true
@@ -108,7 +108,7 @@ func (f *rolloutCheck) peers(ctx context.Context) (addresses, wanted []string, e
 func (f *rolloutCheck) longAgo(queue string) bool {
 	for _, known := range f.run.transport.Status.Migrations {
 		if known.Queue == queue && known.Since != nil {
-			return time.Since(known.Since.Time) >= f.r.Options.Waits.Grace && len(f.run.live.rolling()) == 0
+			return time.Since(known.Since.Time) >= f.r.Options.Waits.Grace && len(f.run.live.Rolling()) == 0
 		}
 	}
 	return false
@@ -195,8 +195,8 @@ func migrationText(m v1alpha1.Migration) string {
 
 // republish publishes the last good configurations with what is changed in how workers read what is migrated.
 func (r *TransportReconciler) republish(ctx context.Context, run *transportRun, change func(compile.Config) (next compile.Config, changed bool)) error {
-	for name, configMap := range run.live.configMaps {
-		last, ok := run.live.config(name)
+	for name, configMap := range run.live.ConfigMaps {
+		last, ok := run.live.Config(name)
 		if !ok {
 			continue
 		}
@@ -213,7 +213,7 @@ func (r *TransportReconciler) republish(ctx context.Context, run *transportRun, 
 			return err
 		}
 		if published.Name != "" {
-			run.live.configMaps[name] = published
+			run.live.ConfigMaps[name] = published
 		}
 	}
 	return nil

@@ -201,8 +201,8 @@ func (run *transportRun) quarantined() []quarantinedGroup {
 	inSpec := map[string]bool{}
 	add := func(group quarantinedGroup) {
 		name := workload.Name(run.transport, group.Name)
-		config, published := run.live.config(name)
-		workers := run.live.deployments[name]
+		config, published := run.live.Config(name)
+		workers := run.live.Deployments[name]
 		inSpec[name] = true
 		if !published || workers == nil || !workers.DeletionTimestamp.IsZero() {
 			return
@@ -217,8 +217,8 @@ func (run *transportRun) quarantined() []quarantinedGroup {
 	for i := range run.transport.Spec.Workers {
 		add(quarantinedGroup{Worker: &run.transport.Spec.Workers[i]})
 	}
-	for _, name := range slices.Sorted(maps.Keys(run.live.configMaps)) {
-		if config, published := run.live.config(name); published && !inSpec[name] {
+	for _, name := range slices.Sorted(maps.Keys(run.live.ConfigMaps)) {
+		if config, published := run.live.Config(name); published && !inSpec[name] {
 			add(quarantinedGroup{Worker: &v1alpha1.Worker{Name: config.Worker}, former: true})
 		}
 	}
@@ -231,12 +231,12 @@ func (r *TransportReconciler) runQuarantineOf(
 	ctx context.Context, run *transportRun, group quarantinedGroup, counts messageCounts,
 ) (trouble string, err error) {
 	name := workload.QuarantineName(run.transport, group.Name)
-	live := run.live.quarantine[name]
+	live := run.live.Quarantine[name]
 	if !wantsQuarantine(group, live, counts, time.Now(), r.Options.QuarantineStay) {
 		if live == nil {
 			return "", nil
 		}
-		delete(run.live.quarantine, name)
+		delete(run.live.Quarantine, name)
 		return "", r.writer.Delete(ctx, run.objectOwner(), "Deployment", live)
 	}
 	if group.former {
@@ -261,7 +261,7 @@ func (r *TransportReconciler) runQuarantineOf(
 	}
 	if result.Name != "" {
 		live = result
-		run.live.quarantine[name] = live
+		run.live.Quarantine[name] = live
 	}
 	if live.Status.AvailableReplicas > 0 {
 		return "", nil

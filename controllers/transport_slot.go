@@ -83,7 +83,7 @@ func (r *TransportReconciler) prepareOutsideSlot(ctx context.Context, run *trans
 	if err != nil {
 		return err
 	}
-	if _, err := r.compiled(run.transport, policies); err != nil || !run.changed() {
+	if _, err := r.compileCache.Compile(run.transport, policies); err != nil || !run.changed() {
 		return nil //nolint:nilerr // The step that compiles reports it.
 	}
 	run.source = run.endpoint.source

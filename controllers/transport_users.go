@@ -93,7 +93,7 @@ func (run *transportRun) warnOfAdmin() {
 
 // consumedQueues are those that workers consume, or may consume as long as not all of them know better.
 func (run *transportRun) consumedQueues(owner string) []string {
-	names := slices.Concat(run.ownQueues(owner, queuesIn(run.live.configs())), queuesIn(run.compiled.Workers), run.report.Leaving)
+	names := slices.Concat(run.ownQueues(owner, queuesIn(run.live.Configs())), queuesIn(run.compiled.Workers), run.report.Leaving)
 	names = slices.DeleteFunc(names, run.unproved(owner))
 	slices.Sort(names)
 	return slices.Compact(names)
@@ -159,7 +159,7 @@ func queuesIn(configs []compile.Config) (names []string) {
 // leaveUsers deletes users that no worker needs any more, once all have rolled out.
 func (r *TransportReconciler) leaveUsers(ctx context.Context, run *transportRun) error {
 	t := run.transport
-	if len(t.Status.BrokerUsers) == 0 || len(run.live.rolling()) > 0 || run.incomplete != nil && !brokeruser.Wanted(t) {
+	if len(t.Status.BrokerUsers) == 0 || len(run.live.Rolling()) > 0 || run.incomplete != nil && !brokeruser.Wanted(t) {
 		return nil
 	}
 	look, err := r.lookAtUsers(ctx, run)
@@ -198,7 +198,7 @@ func (r *TransportReconciler) releaseUsers(ctx context.Context, run *transportRu
 	if len(t.Status.BrokerUsers) == 0 {
 		return "", nil
 	}
-	if len(run.live.configMaps) == 0 {
+	if len(run.live.ConfigMaps) == 0 {
 		if err := r.readWorkers(ctx, run); err != nil {
 			return "", err
 		}
@@ -207,7 +207,7 @@ func (r *TransportReconciler) releaseUsers(ctx context.Context, run *transportRu
 	if err != nil {
 		return "", err
 	}
-	if len(run.live.all())+len(pods) > 0 && time.Since(t.DeletionTimestamp.Time) < patience(t) {
+	if len(run.live.All())+len(pods) > 0 && time.Since(t.DeletionTimestamp.Time) < patience(t) {
 		if err := r.stopWorkers(ctx, run, pods); outcome.Interpret(err).Kind != outcome.KindWaiting {
 			return "", err
 		}

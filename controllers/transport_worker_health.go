@@ -79,7 +79,7 @@ func (r *TransportReconciler) troubled(run *transportRun) map[string]int32 {
 	inHand, groups := r.queueMetrics.Unacked(name), map[string]int32{}
 	for i := range run.compiled.Workers {
 		config := &run.compiled.Workers[i]
-		workers := run.live.deployments[workload.Name(run.transport, config.Worker)]
+		workers := run.live.Deployments[workload.Name(run.transport, config.Worker)]
 		holds := last.Tells(config.Worker) || slices.ContainsFunc(config.Named(), func(queue string) bool { return inHand[queue] })
 		ready := workers == nil || workers.Status.ReadyReplicas >= workload.Replicas(workers)
 		if !mayHaveTrouble(config) && !holds && ready {

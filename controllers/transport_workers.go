@@ -31,15 +31,6 @@ import (
 // configMapsPause is when a Transport comes back for whose ConfigMaps there is no memory.
 const configMapsPause = 10 * time.Second
 
-// liveWorkers are the workers' objects of one Transport as the cluster has them, by name.
-type liveWorkers struct {
-	// deployments of the workers, and quarantine queues, which count for nothing else.
-	deployments, quarantine map[string]*appsv1.Deployment
-	configMaps              map[string]*corev1.ConfigMap
-	// decoded are the configurations in ConfigMaps that were asked for; nil for one that is not published. A nil map keeps none.
-	decoded map[*corev1.ConfigMap]*compile.Config
-}
-
 // readWorkers finds the workers' objects and sets status.workers.
 func (r *TransportReconciler) readWorkers(ctx context.Context, run *transportRun) error {
 	t := run.transport
@@ -55,21 +46,8 @@ func (r *TransportReconciler) readWorkers(ctx context.Context, run *transportRun
 	if err != nil {
 		return err
 	}
-	run.live = liveWorkers{
-		deployments: map[string]*appsv1.Deployment{}, quarantine: map[string]*appsv1.Deployment{},
-		configMaps: configMaps, decoded: map[*corev1.ConfigMap]*compile.Config{},
-	}
-	for i := range deployments.Items {
-		deployment := &deployments.Items[i]
-		switch {
-		case !metav1.IsControlledBy(deployment, t):
-		case deployment.Labels[workload.QuarantineLabel] != "":
-			run.live.quarantine[deployment.Name] = deployment
-		default:
-			run.live.deployments[deployment.Name] = deployment
-		}
-	}
-	t.Status.Workers = run.live.summary()
+	run.live = workload.NewLive(t, deployments.Items, configMaps)
+	t.Status.Workers = run.live.Summary()
 	return nil
 }
 
@@ -112,7 +90,7 @@ func (r *TransportReconciler) applyWorkers(ctx context.Context, run *transportRu
 		run.transport.Status.WorkersGeneration = run.transport.Generation
 	}
 	run.warnOfUpgrade(r.writer.Rollouts.Limit())
-	run.transport.Status.Workers = run.live.summary()
+	run.transport.Status.Workers = run.live.Summary()
 	return nil
 }
 
@@ -123,14 +101,14 @@ func (r *TransportReconciler) applyWorker(ctx context.Context, run *transportRun
 		return "", objectwriter.Refused(err)
 	}
 	published := &corev1.ConfigMap{}
-	if err := r.applyObject(ctx, run, configMap, asObject(run.live.configMaps[configMap.Name]), published); err != nil {
+	if err := r.applyObject(ctx, run, configMap, asObject(run.live.ConfigMaps[configMap.Name]), published); err != nil {
 		return "", err
 	}
 	if published.Name != "" {
-		run.live.configMaps[configMap.Name] = published
+		run.live.ConfigMaps[configMap.Name] = published
 	}
 	hash = configMap.Annotations[workload.ConfigHashAnnotation]
-	if run.awaitsUser() && run.live.deployments[workload.Name(run.transport, worker.Name)] == nil {
+	if run.awaitsUser() && run.live.Deployments[workload.Name(run.transport, worker.Name)] == nil {
 		return hash, nil
 	}
 	options, err := r.workerOptions(ctx, run, worker)
@@ -168,7 +146,7 @@ func (r *TransportReconciler) applyScaled(
 	ctx context.Context, run *transportRun, worker *v1alpha1.Worker, config compile.Config, deployment *appsv1.Deployment,
 ) error {
 	group := &scaler.Group{
-		Transport: run.transport, Owner: run.objectOwner(), Worker: worker, Scalers: run.scalers, Live: run.live.deployments[deployment.Name],
+		Transport: run.transport, Owner: run.objectOwner(), Worker: worker, Scalers: run.scalers, Live: run.live.Deployments[deployment.Name],
 		TakesOver: run.takesOver(config),
 	}
 	err := r.scalers.Apply(ctx, group, deployment, func() error {
@@ -180,7 +158,7 @@ func (r *TransportReconciler) applyScaled(
 		return err
 	})
 	if group.Live != nil {
-		run.live.deployments[deployment.Name] = group.Live
+		run.live.Deployments[deployment.Name] = group.Live
 	}
 	run.warnings = append(run.warnings, group.Warnings...)
 	if group.Wait != nil {
@@ -215,9 +193,9 @@ func (run *transportRun) unserved() map[string]bool {
 	ready := map[string]compile.Config{}
 	for i := range run.compiled.Workers {
 		group := run.compiled.Workers[i].Worker
-		workers := run.live.deployments[workload.Name(run.transport, group)]
+		workers := run.live.Deployments[workload.Name(run.transport, group)]
 		if workers != nil && (workers.Status.AvailableReplicas > 0 || ptr.Deref(run.transport.Spec.Workers[i].Replicas, 1) == 0) {
-			ready[group], _ = run.live.config(workload.Name(run.transport, group))
+			ready[group], _ = run.live.Config(workload.Name(run.transport, group))
 		}
 	}
 	return compile.Unserved(run.compiled.Workers, func(group, queue string) bool {
@@ -238,8 +216,8 @@ func (run *transportRun) takesOver(group compile.Config) bool {
 func (run *transportRun) former() []compile.Config {
 	var groups []compile.Config
 	inSpec, unserved, counts := workerNames(run.transport), run.unserved(), messageCountsOf(run.report.Queues)
-	for _, name := range slices.Sorted(maps.Keys(run.live.configMaps)) {
-		last, published := run.live.config(name)
+	for _, name := range slices.Sorted(maps.Keys(run.live.ConfigMaps)) {
+		last, published := run.live.Config(name)
 		if inSpec[name] || !published {
 			continue
 		}
@@ -265,7 +243,7 @@ func (r *TransportReconciler) removeWorkers(ctx context.Context, run *transportR
 	for i := range former {
 		wanted[workload.Name(run.transport, former[i].Worker)], wanted[workload.QuarantineName(run.transport, former[i].Worker)] = true, true
 	}
-	for _, deployments := range []map[string]*appsv1.Deployment{run.live.deployments, run.live.quarantine} {
+	for _, deployments := range []map[string]*appsv1.Deployment{run.live.Deployments, run.live.Quarantine} {
 		for name, deployment := range deployments {
 			if !wanted[name] {
 				if err := r.writer.Delete(ctx, run.objectOwner(), "Deployment", deployment); err != nil {
@@ -275,15 +253,15 @@ func (r *TransportReconciler) removeWorkers(ctx context.Context, run *transportR
 			}
 		}
 	}
-	for name, configMap := range run.live.configMaps {
+	for name, configMap := range run.live.ConfigMaps {
 		if !wanted[name] {
 			if err := r.writer.Delete(ctx, run.objectOwner(), "ConfigMap", configMap); err != nil {
 				return err
 			}
-			delete(run.live.configMaps, name)
+			delete(run.live.ConfigMaps, name)
 		}
 	}
-	run.transport.Status.Workers = run.live.summary()
+	run.transport.Status.Workers = run.live.Summary()
 	return r.republishFormer(ctx, run, former)
 }
 
@@ -292,7 +270,7 @@ func (r *TransportReconciler) removeScalers(ctx context.Context, run *transportR
 	for i := range former {
 		group := &scaler.Group{
 			Transport: run.transport, Owner: run.objectOwner(), Worker: &v1alpha1.Worker{Name: former[i].Worker}, Scalers: run.scalers,
-			Live: run.live.deployments[workload.Name(run.transport, former[i].Worker)],
+			Live: run.live.Deployments[workload.Name(run.transport, former[i].Worker)],
 		}
 		if err := r.scalers.Wake(ctx, group); err != nil {
 			return err
@@ -370,78 +348,6 @@ func (r *TransportReconciler) pods(ctx context.Context, t *v1alpha1.Transport) (
 		return nil, fmt.Errorf("list the pods: %w", err)
 	}
 	return list.Items, nil
-}
-
-// configs are the configurations that are published; they are not to be changed.
-func (l liveWorkers) configs() []compile.Config {
-	var configs []compile.Config
-	for name := range l.configMaps {
-		if config, ok := l.config(name); ok {
-			configs = append(configs, config)
-		}
-	}
-	return configs
-}
-
-// config is the configuration that is published under a name; it is not to be changed. Each is decoded once, since steps ask for every queue.
-func (l liveWorkers) config(name string) (config compile.Config, ok bool) {
-	configMap := l.configMaps[name]
-	if configMap == nil {
-		return config, false
-	}
-	known, decoded := l.decoded[configMap]
-	if !decoded {
-		if config, ok := workload.Published(configMap); ok {
-			known = &config
-		}
-		if l.decoded != nil {
-			l.decoded[configMap] = known
-		}
-	}
-	if known == nil {
-		return config, false
-	}
-	return *known, true
-}
-
-// all are the Deployments of the workers and their quarantine.
-func (l liveWorkers) all() []*appsv1.Deployment {
-	return slices.AppendSeq(slices.Collect(maps.Values(l.deployments)), maps.Values(l.quarantine))
-}
-
-// ready is the number of pods that are ready.
-func (l liveWorkers) ready() int32 {
-	var ready int32
-	for _, deployment := range l.deployments {
-		ready += deployment.Status.ReadyReplicas
-	}
-	return ready
-}
-
-// summary is the number of ready and of wanted pods; empty where there are no workers.
-func (l liveWorkers) summary() string {
-	if len(l.deployments) == 0 {
-		return ""
-	}
-	var wanted int32
-	for _, deployment := range l.deployments {
-		wanted += workload.Replicas(deployment)
-	}
-	return fmt.Sprintf("%d/%d", l.ready(), wanted)
-}
-
-// rolling are the Deployments that are not there yet, by name.
-func (l liveWorkers) rolling() []*appsv1.Deployment {
-	var rolling []*appsv1.Deployment
-	for _, name := range slices.Sorted(maps.Keys(l.deployments)) {
-		deployment := l.deployments[name]
-		wanted, status := workload.Replicas(deployment), deployment.Status
-		current := status.ObservedGeneration >= deployment.Generation && status.Replicas <= status.UpdatedReplicas
-		if !current || status.UpdatedReplicas < wanted || status.AvailableReplicas < wanted {
-			rolling = append(rolling, deployment)
-		}
-	}
-	return rolling
 }
 
 // combined names the configurations of all workers by one hash; a single worker's is its own.

@@ -78,40 +78,11 @@ func (r *Result) Merged() string {
 // Compile resolves and checks the policies of a Transport and gives the lanes and the configuration of each worker.
 // policies holds the RetryPolicies of the Transport's namespace by name. An error is an *Error.
 func Compile(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy) (*Result, error) {
-	result, _, err := Again(t, policies, nil)
+	result, _, err := again(t, policies, nil)
 	return result, err
 }
 
-// Verdict is what takes time to find out about a Transport and its policies, and stays the same as long as these do. It is small, whatever they are.
-type Verdict struct {
-	needs  Needs
-	merged int
-	// err is why there is no configuration.
-	err *Error
-}
-
-// maxKept is how much of the text of an error is kept: more than a condition shows.
-const maxKept = 8 << 10
-
-// Again is Compile, and gives what is to be kept for the next time. known is that of the last time; where the Transport or a policy has changed since,
-// or there was none, it is nil.
-func Again(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy, known *Verdict) (*Result, *Verdict, error) {
-	if known != nil && known.err != nil {
-		return nil, known, known.err
-	}
-	result, verdict, err := compileBy(t, policies, known)
-	refused, ok := errors.AsType[*Error](err)
-	if !ok {
-		return result, verdict, err
-	}
-	text := err.Error()
-	if len(text) > maxKept {
-		text = strings.ToValidUTF8(text[:maxKept], "")
-	}
-	return nil, &Verdict{err: &Error{Reason: refused.Reason, Err: errors.New(text)}}, err
-}
-
-func compileBy(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy, known *Verdict) (*Result, *Verdict, error) {
+func compileBy(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy, known *finding) (*Result, *finding, error) {
 	resolved, err := resolveAll(t, policies)
 	if err != nil {
 		return nil, nil, err
@@ -140,7 +111,7 @@ func compileBy(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy,
 }
 
 // judge compiles the policies and plans the lanes.
-func judge(compiler *retry.Compiler, t *v1alpha1.Transport, resolved map[string]v1alpha1.RetryPolicySpec) (*Verdict, error) {
+func judge(compiler *retry.Compiler, t *v1alpha1.Transport, resolved map[string]v1alpha1.RetryPolicySpec) (*finding, error) {
 	compiled, err := compileAll(compiler, t, resolved)
 	if err != nil {
 		return nil, err
@@ -151,16 +122,16 @@ func judge(compiler *retry.Compiler, t *v1alpha1.Transport, resolved map[string]
 	if err := checkScaling(t); err != nil {
 		return nil, &Error{Reason: v1alpha1.ReasonInvalid, Err: err}
 	}
-	verdict := &Verdict{needs: Needs{Deliveries: deliveries(t, compiled)}}
+	found := &finding{needs: Needs{Deliveries: deliveries(t, compiled)}}
 	limit, high := retry.LaneLimit(t.Spec.Lanes), anyHigher(compiled)
 	if high {
 		limit /= 2 // each has a twin
 	}
-	verdict.needs.Lanes, verdict.merged = retry.PlanLanes(sorted(compiled), limit, releases(t))
+	found.needs.Lanes, found.merged = retry.PlanLanes(sorted(compiled), limit, releases(t))
 	if high {
-		verdict.needs.HighLanes = verdict.needs.Lanes
+		found.needs.HighLanes = found.needs.Lanes
 	}
-	return verdict, nil
+	return found, nil
 }
 
 // References lists the names of the RetryPolicies that a Transport refers to itself, sorted and without repetition.

@@ -1,4 +1,4 @@
-package controllers
+package compile
 
 import (
 	"testing"
@@ -7,11 +7,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"redrive.dev/redrive/api/v1alpha1"
-	"redrive.dev/redrive/internal/testtransport"
 )
 
 // Transports are looked at again and again, and compiling one takes seconds where somebody wants that.
-func TestATransportIsCompiledOnceUntilItOrAPolicyChanges(t *testing.T) {
+func TestCache_CompilesATransportOnceUntilItOrAPolicyChanges(t *testing.T) {
 	t.Parallel()
 	policy := func(name string, includes ...string) *v1alpha1.RetryPolicy {
 		p := &v1alpha1.RetryPolicy{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Generation: 1}}
@@ -20,18 +19,18 @@ func TestATransportIsCompiledOnceUntilItOrAPolicyChanges(t *testing.T) {
 		}
 		return p
 	}
-	transport := testtransport.New("http://127.0.0.1:1")
-	transport.UID, transport.Generation = "t", 1
+	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders", UID: "t", Generation: 1}}
+	transport.Spec.RetryPolicyRef = &v1alpha1.PolicyReference{Name: "policy"}
 	policies := map[string]*v1alpha1.RetryPolicy{"policy": policy("policy", "shared"), "shared": policy("shared"), "other": policy("other")}
-	r := &TransportReconciler{compileCache: newCompileCache()}
+	cache := NewCache()
 	compiled := func(want bool) {
 		t.Helper()
 		name := types.NamespacedName{Namespace: transport.Namespace, Name: transport.Name}
-		before := r.compileCache.all[name].Verdict
-		if _, err := r.compiled(transport, policies); err != nil && policies["shared"] != nil {
+		before := cache.all[name].finding
+		if _, err := cache.Compile(transport, policies); err != nil && policies["shared"] != nil {
 			t.Fatal(err)
 		}
-		if after := r.compileCache.all[name].Verdict; after == nil || (after != before) != want {
+		if after := cache.all[name].finding; after == nil || (after != before) != want {
 			t.Errorf("compiled anew: %v, want %v", after != before, want)
 		}
 	}
@@ -55,8 +54,8 @@ func TestATransportIsCompiledOnceUntilItOrAPolicyChanges(t *testing.T) {
 	compiled(true)
 	policies["shared"].UID = "made anew"
 	compiled(true)
-	r.compileCache.forget(types.NamespacedName{Namespace: transport.Namespace, Name: transport.Name})
-	if len(r.compileCache.all) != 0 {
+	cache.Forget(types.NamespacedName{Namespace: transport.Namespace, Name: transport.Name})
+	if len(cache.all) != 0 {
 		t.Error("it is kept of a Transport that is gone")
 	}
 }

@@ -1,0 +1,123 @@
+package workload
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
+)
+
+// Live are the workers' objects of one Transport as the cluster has them, by name. The zero value has none.
+type Live struct {
+	// Deployments of the workers, and those for quarantined messages, which count for nothing else.
+	Deployments, Quarantine map[string]*appsv1.Deployment
+	ConfigMaps              map[string]*corev1.ConfigMap
+	// decoded are the configurations in ConfigMaps that were asked for; nil for one that is not published. A nil map keeps none.
+	decoded map[*corev1.ConfigMap]*compile.Config
+}
+
+// NewLive sorts the objects of a Transport's namespace; Deployments that the Transport does not control are left out.
+func NewLive(t *v1alpha1.Transport, deployments []appsv1.Deployment, configMaps map[string]*corev1.ConfigMap) Live {
+	live := Live{
+		Deployments: map[string]*appsv1.Deployment{}, Quarantine: map[string]*appsv1.Deployment{},
+		ConfigMaps: configMaps, decoded: map[*corev1.ConfigMap]*compile.Config{},
+	}
+	for i := range deployments {
+		deployment := &deployments[i]
+		switch {
+		case !metav1.IsControlledBy(deployment, t):
+		case deployment.Labels[QuarantineLabel] != "":
+			live.Quarantine[deployment.Name] = deployment
+		default:
+			live.Deployments[deployment.Name] = deployment
+		}
+	}
+	return live
+}
+
+// Configs are the configurations that are published; they are not to be changed.
+func (l Live) Configs() []compile.Config {
+	var configs []compile.Config
+	for name := range l.ConfigMaps {
+		if config, ok := l.Config(name); ok {
+			configs = append(configs, config)
+		}
+	}
+	return configs
+}
+
+// Config is the configuration that is published under a name; it is not to be changed. Each is decoded once, since steps ask for every queue.
+func (l Live) Config(name string) (config compile.Config, ok bool) {
+	configMap := l.ConfigMaps[name]
+	if configMap == nil {
+		return config, false
+	}
+	known, decoded := l.decoded[configMap]
+	if !decoded {
+		if config, ok := Published(configMap); ok {
+			known = &config
+		}
+		if l.decoded != nil {
+			l.decoded[configMap] = known
+		}
+	}
+	if known == nil {
+		return config, false
+	}
+	return *known, true
+}
+
+// Consumed are the queues that a published configuration names, quarantine queues too.
+func (l Live) Consumed() []string {
+	var queues []string
+	for _, config := range l.Configs() {
+		queues = append(queues, config.Named()...)
+	}
+	return queues
+}
+
+// All are the Deployments of the workers and their quarantine.
+func (l Live) All() []*appsv1.Deployment {
+	return slices.AppendSeq(slices.Collect(maps.Values(l.Deployments)), maps.Values(l.Quarantine))
+}
+
+// Ready is the number of pods that are ready.
+func (l Live) Ready() int32 {
+	var ready int32
+	for _, deployment := range l.Deployments {
+		ready += deployment.Status.ReadyReplicas
+	}
+	return ready
+}
+
+// Summary is the number of ready and of wanted pods, such as "2/3"; empty where there are no workers.
+func (l Live) Summary() string {
+	if len(l.Deployments) == 0 {
+		return ""
+	}
+	var wanted int32
+	for _, deployment := range l.Deployments {
+		wanted += Replicas(deployment)
+	}
+	return fmt.Sprintf("%d/%d", l.Ready(), wanted)
+}
+
+// Rolling are the Deployments whose pods are not all available and current, by name.
+func (l Live) Rolling() []*appsv1.Deployment {
+	var rolling []*appsv1.Deployment
+	for _, name := range slices.Sorted(maps.Keys(l.Deployments)) {
+		deployment := l.Deployments[name]
+		wanted, status := Replicas(deployment), deployment.Status
+		current := status.ObservedGeneration >= deployment.Generation && status.Replicas <= status.UpdatedReplicas
+		if !current || status.UpdatedReplicas < wanted || status.AvailableReplicas < wanted {
+			rolling = append(rolling, deployment)
+		}
+	}
+	return rolling
+}
