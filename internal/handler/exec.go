@@ -195,12 +195,12 @@ func (l *lastLine) Write(p []byte) (int, error) {
 // last returns the last line. whole is false for one that is meant as a result and too long to be kept.
 func (l *lastLine) last() (line []byte, whole bool) {
 	tail, cut := l.tail.Bytes()
-	tail = bytes.TrimSpace(tail)
+	tail = trimLine(tail)
 	begin := bytes.LastIndexByte(tail, '\n') + 1
 	if begin > 0 || !cut {
-		return bytes.TrimSpace(tail[begin:]), true
+		return trimLine(tail[begin:]), true
 	}
 	outcome := []byte(`"outcome"`)
-	meant := bytes.HasPrefix(bytes.TrimSpace(l.head), []byte("{")) && (bytes.Contains(l.head, outcome) || bytes.Contains(tail, outcome))
+	meant := bytes.HasPrefix(trimLine(l.head), []byte("{")) && (bytes.Contains(l.head, outcome) || bytes.Contains(tail, outcome))
 	return nil, !meant
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -101,11 +102,19 @@ func askForTunnel(ctx context.Context, conn net.Conn, login *url.Userinfo, addre
 		if ctx.Err() != nil {
 			return fmt.Errorf("await the proxy's answer: %w", context.Cause(ctx))
 		}
-		return fmt.Errorf("the proxy gives no answer of HTTP: %w", err)
+		return badAnswerOfProxy(err)
 	}
 	_ = response.Body.Close() // of an answer to CONNECT there is none
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("the proxy answers %d %s", response.StatusCode, http.StatusText(response.StatusCode))
 	}
 	return nil
+}
+
+// badAnswerOfProxy quotes errors of the connection only: net/http quotes what it could not parse, in which a proxy may repeat its login.
+func badAnswerOfProxy(err error) error {
+	if _, ok := errors.AsType[net.Error](err); ok || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("the proxy gives no answer of HTTP: %w", err)
+	}
+	return errors.New("the proxy gives no answer of HTTP")
 }

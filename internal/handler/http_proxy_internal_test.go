@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -229,5 +230,38 @@ func TestDialer_AwaitsNoMoreTunnelsThanDials(t *testing.T) {
 	}
 	if int(open.Load()) > d.dials.most {
 		t.Errorf("%d tunnels are awaited, of attempts that have ended", open.Load())
+	}
+}
+
+// net/http's errors quote what cannot be parsed, and a proxy may repeat the login that it was sent.
+func TestDialer_KeepsNoWordOfAProxysAnswer(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]string{
+		"a line that is no header":  "HTTP/1.1 407 No\r\nyour login LOGIN is wrong\r\n\r\n",
+		"a status that is none":     "HTTP/1.1 407-LOGIN No\r\n\r\n",
+		"a version that is unknown": "LOGIN\r\n\r\n",
+		"words in its status":       "HTTP/1.1 407 LOGIN\r\n\r\n",
+	} {
+		proxy, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = proxy.Close() })
+		go func() {
+			conn, err := proxy.Accept()
+			if err != nil {
+				return
+			}
+			if request, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
+				_, login, _ := strings.Cut(request.Header.Get("Proxy-Authorization"), " ")
+				_, _ = io.WriteString(conn, strings.ReplaceAll(answer, "LOGIN", login))
+			}
+			_ = conn.Close()
+		}()
+		d, roots := behind(t, "http://joe:s3cr3t@"+proxy.Addr().String())
+		_, _, err = ask(t, d, roots, "https://handler.test/")
+		if login := base64.StdEncoding.EncodeToString([]byte("joe:s3cr3t")); err == nil || strings.Contains(err.Error(), login) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

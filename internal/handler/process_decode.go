@@ -48,7 +48,7 @@ func readFrame(line []byte) (frame, error) {
 	if id, ok := acknowledged(line); ok {
 		return frame{word: wordResult, id: id}, nil
 	}
-	if line = bytes.TrimSpace(bytes.TrimPrefix(line, []byte(byteOrderMark))); len(line) == 0 || line[0] != '{' {
+	if line = trimLine(line); len(line) == 0 || line[0] != '{' {
 		return frame{}, errStray
 	}
 	var wire struct {
@@ -83,6 +83,11 @@ func readFrame(line []byte) (frame, error) {
 
 // byteOrderMark is what some languages write before the first text.
 const byteOrderMark = "\ufeff"
+
+// trimLine is a line without the white space around it, and without a byte order mark before it.
+func trimLine(line []byte) []byte {
+	return bytes.TrimSpace(bytes.TrimPrefix(bytes.TrimSpace(line), []byte(byteOrderMark)))
+}
 
 // beginsResult is true of a line that begins as a result does. It cannot be told which message it is about, if it is broken.
 func beginsResult(line []byte) bool {

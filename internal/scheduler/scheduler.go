@@ -120,8 +120,9 @@ func (s *Scheduler[T]) Configure(places int, weights map[string]int, now time.Ti
 }
 
 // Take asks for a place. It is true where there is one at once. Else the turn waits in its queue: what Done or Configure
-// returns then is it, or Cancel takes it out. A queue that is not configured has the weight 1.
-func (s *Scheduler[T]) Take(t *Turn[T], name string, now time.Time) bool {
+// returns then is it, or Cancel takes it out. A queue that is not configured has the weight 1. Where again is not 0, Poll is to be called after that time,
+// as Done says.
+func (s *Scheduler[T]) Take(t *Turn[T], name string, now time.Time) (holds bool, again time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tick(now)
@@ -139,7 +140,7 @@ func (s *Scheduler[T]) Take(t *Turn[T], name string, now time.Time) bool {
 	if s.held+s.reserved < s.places && q.first == t && s.mayTake(q) {
 		s.grant(q) // nobody else waits who may have it, or the place was kept for it
 	}
-	return t.holds
+	return t.holds, s.lookAgain()
 }
 
 // Done gives a place back. Where somebody has it now, that is returned, and runs from now. Where again is not 0, Poll is to be called after that time; one

@@ -156,9 +156,11 @@ func (s *simulation) happen(e event) {
 	c := &claim{of: e.from, asked: s.now, heading: s.now}
 	turn := &Turn[*claim]{Value: c}
 	s.lines[c.of] = append(s.lines[c.of], c)
-	if s.scheduler.Take(turn, c.of.name, s.clock()) {
+	holds, again := s.scheduler.Take(turn, c.of.name, s.clock())
+	if holds {
 		s.begin(turn)
 	}
+	s.poll(again)
 }
 
 func (s *simulation) begin(turn *Turn[*claim]) {
@@ -341,6 +343,21 @@ func TestScheduler_LongTurnsHaveAllPlacesWhereNobodyElseComes(t *testing.T) {
 	}
 }
 
+// A long turn that found a free place kept for a queue that never came again waited for the next end of another turn.
+func TestScheduler_ATurnThatIsNotLetInLooksAgain(t *testing.T) {
+	longs := &source{name: "longs", weight: 1, lasts: always(time.Minute), arrivals: []time.Duration{0, 0, 0, 6 * time.Second}}
+	once := &source{name: "once", weight: 1, lasts: always(time.Millisecond), arrivals: []time.Duration{3 * time.Second}}
+	s := simulate(t, 4, longs, once)
+	s.until(12 * time.Second)
+	if s.held != 3 {
+		t.Errorf("%d places are taken while one is kept for the other queue", s.held)
+	}
+	s.until(14 * time.Second)
+	if s.held != 4 {
+		t.Errorf("%d of 4 places are taken 11 s after the other queue's only turn", s.held)
+	}
+}
+
 // TestNoQueueStarvesAndSharesStayCloseToTheWeights draws queues, weights, places and durations, and changes the weights and the
 // places on the way. Its bounds are those of Scheduler: D is the longest turn, P the places, W the sum of the weights.
 func TestNoQueueStarvesAndSharesStayCloseToTheWeights(t *testing.T) {
@@ -411,12 +428,12 @@ func (s *simulation) bounded(t *rapid.T, from, to time.Duration) {
 func TestATurnThatIsTakenBackIsNotGivenAPlace(t *testing.T) {
 	s := NewScheduler[int](1, noon)
 	var turns [4]Turn[int]
-	if !s.Take(&turns[0], "a", noon) {
+	if holds, _ := s.Take(&turns[0], "a", noon); !holds {
 		t.Fatal("there was a place")
 	}
 	for i := 1; i < len(turns); i++ {
 		turns[i].Value = i
-		if s.Take(&turns[i], "a", noon) {
+		if holds, _ := s.Take(&turns[i], "a", noon); holds {
 			t.Fatal("there was no place")
 		}
 	}
@@ -466,7 +483,7 @@ func BenchmarkAPlaceAmong64Queues(b *testing.B) {
 	}
 	for i := range turns {
 		turns[i].Value = i
-		if s.Take(&turns[i], names[i%64], noon) {
+		if holds, _ := s.Take(&turns[i], names[i%64], noon); holds {
 			running = append(running, &turns[i])
 		}
 	}

@@ -1,6 +1,9 @@
 package scheduler
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 const (
 	// long is from when on the turns of a queue are long: a place that one of them has is not free again soon.
@@ -37,7 +40,8 @@ func (s *Scheduler[T]) mayTake(q *queue[T]) bool {
 	return s.places-s.held-s.reserved > min(spare, max(1, s.places/maxSpare))
 }
 
-// lookAgain is after what time Poll is to see whether somebody who waits may have a place that is free; 0 where there is none.
+// lookAgain is after what time Poll is to see whether somebody who waits may have a place that is free: when the first of the other queues is not active any
+// more. It is 0 where there is none.
 func (s *Scheduler[T]) lookAgain() time.Duration {
 	if s.waiting == 0 || s.held+s.reserved >= s.places {
 		return 0
@@ -45,7 +49,13 @@ func (s *Scheduler[T]) lookAgain() time.Duration {
 	if s.behind() != nil {
 		return 1
 	}
-	return lately
+	first := float64(lately)
+	for _, q := range s.queues {
+		if left := q.asked + float64(lately) - s.now; left > 0 && q.first == nil && q.running == 0 {
+			first = min(first, left)
+		}
+	}
+	return time.Duration(math.Ceil(first)) + 1
 }
 
 // isLong is true where the last turns were long, or those that run are so far.

@@ -30,9 +30,16 @@ func (w *Worker) accept(ctx context.Context, d *amqp.Delivery) {
 		w.inflight.due.Store(true)
 		w.wakeFlowControl()
 	}
-	if w.isApart(d) || w.places.Take(&j.turn, d.Queue, j.received) {
+	if w.isApart(d) || w.takePlace(ctx, j, j.received) {
 		w.launch(ctx, j)
 	}
+}
+
+// takePlace is false where the job has to wait for a place at the handler.
+func (w *Worker) takePlace(ctx context.Context, j *job, now time.Time) bool {
+	holds, again := w.places.Take(&j.turn, j.delivery.Queue, now)
+	w.pollAfter(ctx, again)
+	return holds
 }
 
 // sizeFor is about what a message takes in memory, in bytes: itself, and what the handler writes it into.
@@ -198,6 +205,7 @@ func (w *Worker) resize(ctx context.Context, p *program) {
 		weights[name] = max(1, queue.Weight)
 	}
 	w.start(ctx, w.places.Configure(p.capacity(), weights, time.Now()))
+	w.poll(ctx)
 }
 
 // capacity is how many messages are called at a time: no more than the handler begins, or they would wait there in the order in which they came, and the
@@ -232,7 +240,7 @@ func waitForPlace(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 		return outcome{kind: requeued}, true
 	}
 	j.woken = make(chan struct{})
-	if w.places.Take(&j.turn, j.delivery.Queue, time.Now()) {
+	if w.takePlace(ctx, j, time.Now()) {
 		return outcome{}, false
 	}
 	o, ended := w.await(ctx, j, j.held(), j.woken)
