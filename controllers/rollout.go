@@ -29,7 +29,7 @@ func (r *TransportReconciler) rolloutError(ctx context.Context, rolling []*appsv
 		texts[i] = fmt.Sprintf("%s (%d of %d available)%s",
 			deployment.Labels[workload.WorkerLabel], deployment.Status.AvailableReplicas, workload.Replicas(deployment), cause)
 	}
-	return fmt.Errorf("workers are rolling out: %s", joined(texts))
+	return fmt.Errorf("workers are rolling out: %s", status.Joined(texts))
 }
 
 // rolloutCause is empty where nothing is known to be wrong. The pods are read from the API server, since the cache has only

@@ -32,6 +32,7 @@ import (
 	"redrive.dev/redrive/internal/clusterinfo"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/configmaps"
+	"redrive.dev/redrive/internal/drift"
 	"redrive.dev/redrive/internal/objectwriter"
 	"redrive.dev/redrive/internal/opmetrics"
 	"redrive.dev/redrive/internal/rollout"
@@ -126,7 +127,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		counts:       status.NewCounts(),
 		memories:     newTransportMemories(),
 		compileCache: compile.NewCache(),
-		drift:        newDrift(),
+		drift:        drift.NewTracker(),
 		scraper:      workerstatus.NewScraper(age),
 		fastRequeue:  newFastRequeue(),
 
@@ -147,7 +148,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	meter := autoscaling.NewMeter(mgr.GetClient(), backlogSource{transports}, age)
 	demands := autoscaling.NewCollector(meter, autoscaling.Interval(options.PollInterval))
 	registry := cmp.Or[prometheus.Registerer](options.Metrics, metrics.Registry)
-	if err := opmetrics.Register(registry, transports.brokers, transports.queueMetrics, transports.conditions, transports.drift.repairs,
+	if err := opmetrics.Register(registry, transports.brokers, transports.queueMetrics, transports.conditions, transports.drift.Repairs,
 		transports.dropMetrics.Total, demands); err != nil {
 		return err
 	}

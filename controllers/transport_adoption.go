@@ -3,13 +3,13 @@ package controllers
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/status"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -50,7 +50,7 @@ func withRefs(refs, more []string) []string {
 // they had been.
 func reportAdoption(run *transportRun) {
 	if len(run.report.Spared) > 0 {
-		run.status.EventOnceWritten(corev1.EventTypeWarning, eventKept, listed(run.report.Spared, findingText))
+		run.status.EventOnceWritten(corev1.EventTypeWarning, eventKept, status.Listed(run.report.Spared, findingText))
 	}
 	var texts []string
 	for _, ref := range run.report.Adopted {
@@ -59,7 +59,7 @@ func reportAdoption(run *transportRun) {
 		}
 	}
 	if len(texts) > 0 {
-		run.status.EventOnceWritten(corev1.EventTypeNormal, eventAdopted, joined(texts)+": adopted unchanged, and never deleted")
+		run.status.EventOnceWritten(corev1.EventTypeNormal, eventAdopted, status.Joined(texts)+": adopted unchanged, and never deleted")
 	}
 }
 
@@ -69,22 +69,10 @@ func adoptionText(ref string, queues []apply.QueueCount) string {
 		if kind == string(topology.KindQueue) && queue.Name == name {
 			messages := "messages that are not counted yet"
 			if queue.Messages != nil {
-				messages = counted(*queue.Messages, "message")
+				messages = status.Counted(*queue.Messages, "message")
 			}
-			return fmt.Sprintf("adopted queue %s with %s and %s", name, messages, counted(queue.Consumers, "consumer"))
+			return fmt.Sprintf("adopted queue %s with %s and %s", name, messages, status.Counted(queue.Consumers, "consumer"))
 		}
 	}
 	return fmt.Sprintf("adopted %s %s", kind, name)
-}
-
-// counted writes a number for people, such as "1,234 messages".
-func counted(n int64, what string) string {
-	digits := strconv.FormatInt(n, 10)
-	for at := len(digits) - 3; at > 0; at -= 3 {
-		digits = digits[:at] + "," + digits[at:]
-	}
-	if n == 1 {
-		return digits + " " + what
-	}
-	return digits + " " + what + "s"
 }

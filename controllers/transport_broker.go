@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -16,6 +15,7 @@ import (
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/outcome"
+	"redrive.dev/redrive/internal/status"
 	"redrive.dev/redrive/internal/topology"
 	"redrive.dev/redrive/internal/workload"
 )
@@ -190,24 +190,24 @@ func setOf(delays []time.Duration) map[time.Duration]bool {
 // reportTopology puts into the status what a run on the broker did and found, also one that ended early. wanted are the queues that are to be
 // there, and unchanged is true where all that is wanted had been made before.
 func (r *TransportReconciler) reportTopology(ctx context.Context, run *transportRun, wanted []topology.Queue, unchanged bool) {
-	status, report, name := &run.transport.Status, run.report, client.ObjectKeyFromObject(run.transport)
+	its, report, name := &run.transport.Status, run.report, client.ObjectKeyFromObject(run.transport)
 	reportAdoption(run)
-	status.Created, status.Adopted, status.Deletions = report.Created, report.Adopted, report.Deletions
-	status.Retiring = r.counts.Retiring(name, status.Retiring, report.Retiring, time.Now())
-	status.Queues = new(int32(len(run.transport.Spec.Queues))) //nolint:gosec // the schema allows 64
-	status.Lanes = nil
+	its.Created, its.Adopted, its.Deletions = report.Created, report.Adopted, report.Deletions
+	its.Retiring = r.counts.Retiring(name, its.Retiring, report.Retiring, time.Now())
+	its.Queues = new(int32(len(run.transport.Spec.Queues))) //nolint:gosec // the schema allows 64
+	its.Lanes = nil
 	for _, lane := range run.compiled.LaneKeys() {
-		status.Lanes = append(status.Lanes, lane.Key)
+		its.Lanes = append(its.Lanes, lane.Key)
 	}
 	run.due = outcome.Sooner(run.due, report.RequeueAfter)
-	run.warn(r.drift.staying(name, slices.Concat(topology.Advice(run.transport), report.Warnings), time.Now()))
+	run.warn(r.drift.Staying(name, slices.Concat(topology.Advice(run.transport), report.Warnings), time.Now()))
 	if len(report.Blocked) > 0 {
 		run.warnings = append(run.warnings, fmt.Sprintf(
 			"queues are no longer in the spec and are kept while they hold messages: %s",
-			listed(holding(status.Retiring, report.Blocked), blockedText)))
+			status.Listed(holding(its.Retiring, report.Blocked), blockedText)))
 	}
 	r.reportSteps(ctx, run, unchanged)
-	r.drift.see(name, report.Queues, wanted)
+	r.drift.See(name, messageCountsOf(report.Queues), wanted)
 	r.reportCounts(run)
 }
 
@@ -216,17 +216,17 @@ func (r *TransportReconciler) reportTopology(ctx context.Context, run *transport
 func judge(run *transportRun) error {
 	report := run.report
 	if len(report.Conflicts) > 0 {
-		return outcome.Stalled(v1alpha1.ReasonConflict, errors.New(listed(report.Conflicts, topology.Conflict.String)))
+		return outcome.Stalled(v1alpha1.ReasonConflict, errors.New(status.Listed(report.Conflicts, topology.Conflict.String)))
 	}
 	if len(report.Failures) > 0 {
-		return outcome.Transient(v1alpha1.ReasonBrokerRefused, errors.New(listed(report.Failures, failureText)))
+		return outcome.Transient(v1alpha1.ReasonBrokerRefused, errors.New(status.Listed(report.Failures, failureText)))
 	}
 	if queue := run.unreachable(); queue != "" {
 		return outcome.Waiting(v1alpha1.ReasonProgressing, report.RequeueAfter, fmt.Errorf("workers keep their configuration, because nothing leads into "+
-			"queue %s yet, where they would put what is delivered again: %s", queue, listed(report.Problems, findingText)))
+			"queue %s yet, where they would put what is delivered again: %s", queue, status.Listed(report.Problems, findingText)))
 	}
 	if len(report.Problems) > 0 {
-		run.partly(outcome.Waiting(v1alpha1.ReasonProgressing, 0, errors.New(listed(report.Problems, findingText))))
+		run.partly(outcome.Waiting(v1alpha1.ReasonProgressing, 0, errors.New(status.Listed(report.Problems, findingText))))
 	}
 	if err := migrating(report, &run.transport.Status); err != nil {
 		run.partly(err)
@@ -324,32 +324,11 @@ func brokerError(err error) error {
 func failureText(f apply.Failure) string    { return f.Err.Error() }
 func findingText(f topology.Finding) string { return f.String() }
 
-// maxListed bounds how many items a message names.
-const maxListed = 10
-
-// listed puts items into one line and counts those that do not fit.
-func listed[T any](items []T, text func(T) string) string {
-	texts := make([]string, len(items))
-	for i, item := range items {
-		texts[i] = text(item)
-	}
-	return joinedBy("; ", texts)
-}
-
-func joinedBy(separator string, texts []string) string {
-	if more := len(texts) - maxListed; more > 0 {
-		texts = append(slices.Clone(texts[:maxListed]), fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(texts, separator)
-}
-
 func stepsText(steps []topology.Step) string {
-	return listed(steps, func(step topology.Step) string {
+	return status.Listed(steps, func(step topology.Step) string {
 		return fmt.Sprintf("%s %s %s", step.Action, step.Ref().Kind, step.Ref().Name)
 	})
 }
-
-func joined(texts []string) string { return joinedBy("; ", texts) }
 
 // reportCounts shows how many messages the queues hold: exactly as metrics, and roughly in status.failed.
 func (r *TransportReconciler) reportCounts(run *transportRun) {

@@ -28,6 +28,7 @@ import (
 	"redrive.dev/redrive/internal/clusterinfo"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/configmaps"
+	"redrive.dev/redrive/internal/drift"
 	"redrive.dev/redrive/internal/enqueue"
 	"redrive.dev/redrive/internal/objectcache"
 	"redrive.dev/redrive/internal/objectwriter"
@@ -62,7 +63,7 @@ type TransportReconciler struct {
 	admission   *tenancy.Admission
 	processors  *tenancy.Processors
 	reads       tenancy.Reader
-	drift       *drift
+	drift       *drift.Tracker
 	scraper     *workerstatus.Scraper
 	fastRequeue *fastRequeue
 
@@ -321,7 +322,7 @@ func (r *TransportReconciler) forget(name types.NamespacedName) {
 	r.memories.forget(name)
 	r.compileCache.Forget(name)
 	r.configMaps.Forget(name)
-	r.drift.forget(name)
+	r.drift.Forget(name)
 	r.writer.Forget(name)
 	r.scraper.Forget(name)
 	r.fastRequeue.forget(name)

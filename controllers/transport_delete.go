@@ -21,6 +21,7 @@ import (
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/outcome"
+	"redrive.dev/redrive/internal/status"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -134,7 +135,7 @@ func leftText(t *v1alpha1.Transport) string {
 	}
 	return fmt.Sprintf("on cluster %q, vhost %q, with the messages that are still in them: the queues %s, %s, "+
 		"their quarantine queues (*%s) and %s*, and the exchanges and policies that belong to them",
-		t.Status.Broker.Cluster, t.Status.Broker.VHost, names.FailureQueue(), joinedBy(", ", queues), compile.QuarantineSuffix, names.LanePrefix())
+		t.Status.Broker.Cluster, t.Status.Broker.VHost, names.FailureQueue(), status.JoinedBy(", ", queues), compile.QuarantineSuffix, names.LanePrefix())
 }
 
 // takeDown goes one stage further.
@@ -201,7 +202,7 @@ func (r *TransportReconciler) stopWorkers(ctx context.Context, run *transportRun
 	}
 	if len(pods) > 0 {
 		slices.SortFunc(pods, func(a, b metav1.PartialObjectMetadata) int { return cmp.Compare(a.Name, b.Name) })
-		text += "; still there: " + listed(pods, func(pod metav1.PartialObjectMetadata) string { return podText(run.transport, pod) })
+		text += "; still there: " + status.Listed(pods, func(pod metav1.PartialObjectMetadata) string { return podText(run.transport, pod) })
 	}
 	orphans, err := r.orphans(ctx, run.transport)
 	if err != nil {
@@ -209,7 +210,7 @@ func (r *TransportReconciler) stopWorkers(ctx context.Context, run *transportRun
 	}
 	if len(pods) > 0 && len(orphans) > 0 {
 		text += fmt.Sprintf("; Deployment %s was orphaned and is left alone: delete it, or set spec.deletionPolicy to Retain",
-			joinedBy(", ", orphans))
+			status.JoinedBy(", ", orphans))
 	}
 	return outcome.Waiting(v1alpha1.ReasonDeleting, run.untilWorkersStop(), errors.New(text))
 }
@@ -255,21 +256,21 @@ func (r *TransportReconciler) afterStage(ctx context.Context, run *transportRun,
 			return err
 		}
 		if len(report.Left) > 0 {
-			run.status.Event(corev1.EventTypeNormal, "Retained", listed(report.Left, findingText))
+			run.status.Event(corev1.EventTypeNormal, "Retained", status.Listed(report.Left, findingText))
 		}
 		return r.removeFinalizer(ctx, run)
 	case len(report.Failures) > 0:
-		return outcome.Transient(v1alpha1.ReasonBrokerRefused, errors.New(listed(report.Failures, failureText)))
+		return outcome.Transient(v1alpha1.ReasonBrokerRefused, errors.New(status.Listed(report.Failures, failureText)))
 	case len(report.Blocked) > 0:
 		return outcome.Waiting(v1alpha1.ReasonDeletionBlocked, report.RequeueAfter, fmt.Errorf("queues hold messages: %s; %s, %s",
-			listed(holding(run.transport.Status.Retiring, report.Blocked), blockedText), run.remedy(report), deletionAdvice))
+			status.Listed(holding(run.transport.Status.Retiring, report.Blocked), blockedText), run.remedy(report), deletionAdvice))
 	case len(report.Rebound) > 0:
 		return outcome.Waiting(v1alpha1.ReasonDeleting, report.RequeueAfter, fmt.Errorf(
-			"queues were bound again by others: %s; ask their owner to stop that, %s", joinedBy(", ", report.Rebound), deletionAdvice))
+			"queues were bound again by others: %s; ask their owner to stop that, %s", status.JoinedBy(", ", report.Rebound), deletionAdvice))
 	case len(report.Uncounted) > 0:
 		return outcome.Waiting(v1alpha1.ReasonDeleting, report.RequeueAfter, fmt.Errorf(
 			"the broker has not counted the messages in %s; if that stays, look whether its statistics are switched off or a node is down, %s",
-			joinedBy(", ", report.Uncounted), deletionAdvice))
+			status.JoinedBy(", ", report.Uncounted), deletionAdvice))
 	case report.Awaited > 0:
 		return errAwaited(report.Awaited)
 	default:

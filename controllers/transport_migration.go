@@ -13,6 +13,7 @@ import (
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/outcome"
+	"redrive.dev/redrive/internal/status"
 	"redrive.dev/redrive/internal/topology"
 	"redrive.dev/redrive/internal/workerstatus"
 	"redrive.dev/redrive/internal/workload"
@@ -152,7 +153,7 @@ func beginning(m *topology.Migration) string {
 		return fmt.Sprintf("queue %s takes over from its previous name %s", m.Queue, m.Standin)
 	}
 	return fmt.Sprintf("queue %s is migrated to other arguments (%s); %s takes its messages meanwhile",
-		m.Queue, listed(m.Fields, topology.FieldChange.String), m.Standin)
+		m.Queue, status.Listed(m.Fields, topology.FieldChange.String), m.Standin)
 }
 
 // drained is the queue that workers empty in a step of a migration.
@@ -168,12 +169,12 @@ func drained(m v1alpha1.Migration) string {
 }
 
 // migrating is the error of a Transport some of whose queues are migrated; nil where none is.
-func migrating(report apply.Report, status *v1alpha1.TransportStatus) error {
+func migrating(report apply.Report, its *v1alpha1.TransportStatus) error {
 	if len(report.Migrations) == 0 {
 		return nil
 	}
 	return outcome.Waiting(v1alpha1.ReasonMigrating, report.RequeueAfter, errors.New(
-		"queues are migrated to other arguments or names: "+listed(status.Migrations, migrationText)))
+		"queues are migrated to other arguments or names: "+status.Listed(its.Migrations, migrationText)))
 }
 
 func migrationText(m v1alpha1.Migration) string {

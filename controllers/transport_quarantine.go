@@ -338,7 +338,7 @@ func (run *transportRun) warnOfQuarantine(group quarantinedGroup, figures map[st
 	if group.stopped() {
 		text = "messages that were at pods which ended wait until the group has replicas again: "
 	}
-	text += listed(holding, blockedText)
+	text += status.Listed(holding, blockedText)
 	if trouble != "" {
 		text += "; " + trouble
 	}

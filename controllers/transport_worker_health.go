@@ -134,7 +134,7 @@ func tellTroubles(s *outcome.Patcher, before, now map[workerstatus.Problem]statu
 		}
 	}
 	for _, reason := range slices.Sorted(maps.Keys(began)) {
-		s.Event(corev1.EventTypeWarning, reason, joined(began[reason]))
+		s.Event(corev1.EventTypeWarning, reason, status.Joined(began[reason]))
 	}
 	holds := map[workerstatus.Problem]bool{}
 	for one := range now {
@@ -147,7 +147,7 @@ func tellTroubles(s *outcome.Patcher, before, now map[workerstatus.Problem]statu
 		}
 	}
 	if len(ended) > 0 {
-		s.Event(corev1.EventTypeNormal, eventRecovered, "no pod says any more: "+joined(ended))
+		s.Event(corev1.EventTypeNormal, eventRecovered, "no pod says any more: "+status.Joined(ended))
 	}
 }
 

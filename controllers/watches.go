@@ -11,6 +11,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/status"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -73,7 +74,7 @@ func (r *TransportReconciler) warnOfSharing(ctx context.Context, run *transportR
 		slices.Sort(others)
 		run.warnings = append(run.warnings, fmt.Sprintf(
 			"other Transports use exchange %s too: their queues get what they bind, and one of them decides where "+
-				"messages go that no queue takes: %s; give each an exchange of its own, or each team a vhost", t.Spec.Exchange.Name, joined(others)))
+				"messages go that no queue takes: %s; give each an exchange of its own, or each team a vhost", t.Spec.Exchange.Name, status.Joined(others)))
 	}
 	return nil
 }
