@@ -100,7 +100,7 @@ func TestASecretThatAHandlerNamesAndThatIsMissingIsAWarning(t *testing.T) {
 	w.awaitReady(transport)
 
 	const token = "Bearer of-this-one-test-alone"
-	thePasswords.add("nobody", token)
+	thePasswords.add(w.namespace, "nobody", token)
 	login := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "login"}, StringData: map[string]string{"Authorization": token}}
 	w.create(login)
 	testtransport.Eventually(t, "only the other to be missing", func() bool {

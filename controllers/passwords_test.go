@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -25,23 +26,37 @@ import (
 
 const wrongPassword = "not-the-right-password"
 
-// passwords are all that the suite has put into Secrets, and the places in which they were found.
+// passwords are those that the tests that run have put into Secrets, and the places in which one was found.
 type passwords struct {
 	mu     sync.Mutex
-	known  []string
+	known  []password
 	leaked []string
-	// logged is how much of the log was searched for each of them.
-	logged map[string]int
+}
+
+// password is that of the test with the namespace.
+type password struct {
+	namespace, text string
+	// logged is how much of the log was searched for it.
+	logged int
 }
 
 // thePasswords are those of all tests: the operator that they share has one log.
 var thePasswords passwords
 
 // add notes a password, also as it stands in the header of a login.
-func (p *passwords) add(user, password string) {
+func (p *passwords) add(namespace, user, text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.known = append(p.known, password, base64.StdEncoding.EncodeToString([]byte(user+":"+password)))
+	for _, form := range []string{text, base64.StdEncoding.EncodeToString([]byte(user + ":" + text))} {
+		p.known = append(p.known, password{namespace: namespace, text: form})
+	}
+}
+
+// forget drops the passwords of a test that is over: every text is searched for all.
+func (p *passwords) forget(namespace string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.known = slices.DeleteFunc(p.known, func(known password) bool { return known.namespace == namespace })
 }
 
 // search notes that a text holds a password.
@@ -49,7 +64,7 @@ func (p *passwords) search(place, text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, password := range p.known {
-		if strings.Contains(text, password) {
+		if strings.Contains(text, password.text) {
 			p.leaked = append(p.leaked, place)
 			return
 		}
@@ -61,14 +76,12 @@ func (p *passwords) searchLog(log *lockedBuffer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	text := log.String()
-	if p.logged == nil {
-		p.logged = map[string]int{}
-	}
-	for _, password := range p.known {
-		if strings.Contains(text[max(0, p.logged[password]-len(password)):], password) {
+	for i := range p.known {
+		password := &p.known[i]
+		if strings.Contains(text[max(0, password.logged-len(password.text)):], password.text) {
 			p.leaked = append(p.leaked, "the log")
 		}
-		p.logged[password] = len(text)
+		password.logged = len(text)
 	}
 }
 
@@ -112,6 +125,7 @@ func checkNoPassword(w *world) {
 	for _, place := range thePasswords.leaks() {
 		w.Errorf("a password stands in %s", place)
 	}
+	thePasswords.forget(w.namespace)
 }
 
 // metricsText is the operator's metrics as text, with those of the whole process.
@@ -132,7 +146,7 @@ func metricsText(w *world) string {
 func TestTheSearchForPasswordsFindsThem(t *testing.T) {
 	t.Parallel()
 	var found passwords
-	found.add("user", "hunter2")
+	found.add("shop", "user", "hunter2")
 	send := found.watch(roundTripper(func(r *http.Request) (*http.Response, error) {
 		body, err := io.ReadAll(r.Body)
 		return &http.Response{Body: io.NopCloser(bytes.NewReader(body))}, err
@@ -157,7 +171,7 @@ func TestTheSearchOfTheLogFindsWhatComesToIt(t *testing.T) {
 	t.Parallel()
 	var found passwords
 	var log lockedBuffer
-	found.add("user", "hunter2")
+	found.add("shop", "user", "hunter2")
 	for _, step := range []struct {
 		written, added string
 		leaks          int
@@ -172,7 +186,7 @@ func TestTheSearchOfTheLogFindsWhatComesToIt(t *testing.T) {
 		_, err := log.Write([]byte(step.written))
 		must(t, err)
 		if step.added != "" {
-			found.add("user", step.added)
+			found.add("shop", "user", step.added)
 		}
 		found.searchLog(&log)
 		if got := len(found.leaks()) - before; got != step.leaks {
@@ -224,7 +238,7 @@ func TestPasswordsInURIsAreNotShownEither(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			password := rand.Text()
-			thePasswords.add("somebody", password)
+			thePasswords.add(w.namespace, "somebody", password)
 			edit(w, w.secret(), func(s *corev1.Secret) {
 				if s.StringData = tt.secret(password); s.StringData["uri"] != "" {
 					delete(s.Data, "host") // which would count before it

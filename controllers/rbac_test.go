@@ -45,23 +45,20 @@ import (
 	"redrive.dev/redrive/internal/workload"
 )
 
-// Every right that the manager is deployed with is used: without it the API server refuses something in the life of a
-// Transport. And with all of them it refuses nothing.
-func TestTheManagerHasEveryRightThatItNeedsAndNoOther(t *testing.T) {
+// With the rights that the manager is deployed with the API server refuses nothing in the life of a Transport.
+func TestManager_HasEveryRightThatItNeeds(t *testing.T) {
 	t.Parallel()
-	granted := deployedRights(t)
-	if len(granted) < 20 {
-		t.Fatalf("config/rbac grants only %v", granted)
-	}
-	cluster := testcluster.Start(t)
-	installRabbitmqClusters(t, cluster)
-	theKEDA.Lock()
-	t.Cleanup(theKEDA.Unlock) // after the parts of this test, which run side by side
-	installKEDA(t, cluster)
-	token := scrapersToken(t, cluster)
+	cluster, granted, token := withKindsOfOthers(t)
 	if denied := liveUnder(t, cluster, granted, token); len(denied) > 0 {
 		t.Fatalf("with all rights of config/rbac, refused were %v", denied)
 	}
+}
+
+// Each of these rights is used: without it the API server refuses something.
+func TestManager_HasNoRightThatItDoesNotNeed(t *testing.T) {
+	testtransport.Long(t)
+	t.Parallel()
+	cluster, granted, token := withKindsOfOthers(t)
 	for i, right := range granted {
 		t.Run("without "+right.String(), func(t *testing.T) {
 			t.Parallel()
@@ -72,6 +69,21 @@ func TestTheManagerHasEveryRightThatItNeedsAndNoOther(t *testing.T) {
 			t.Logf("refused were %v", denied)
 		})
 	}
+}
+
+// withKindsOfOthers is the cluster with the kinds that the manager reads and does not own, the rights of config/rbac, and the token of a scraper.
+func withKindsOfOthers(t *testing.T) (cluster *testcluster.Cluster, granted []right, token string) {
+	t.Helper()
+	granted = deployedRights(t)
+	if len(granted) < 20 {
+		t.Fatalf("config/rbac grants only %v", granted)
+	}
+	cluster = testcluster.Start(t)
+	installRabbitmqClusters(t, cluster)
+	theKEDA.Lock()
+	t.Cleanup(theKEDA.Unlock) // after the parts of this test, which run side by side
+	installKEDA(t, cluster)
+	return cluster, granted, scrapersToken(t, cluster)
 }
 
 // installRabbitmqClusters makes the kind of the RabbitMQ Cluster Operator known, unless it is.
@@ -219,9 +231,9 @@ func scrapersToken(t *testing.T, cluster *testcluster.Cluster) string {
 	request := &authenticationv1.TokenRequest{}
 	must(t, cluster.Client.Create(t.Context(), account))
 	must(t, cluster.Client.SubResource("token").Create(t.Context(), account, request))
-	must(t, cluster.Client.Create(t.Context(), role))
+	must(t, client.IgnoreAlreadyExists(cluster.Client.Create(t.Context(), role)))
 	must(t, cluster.Client.Create(t.Context(), &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: role.Name},
+		ObjectMeta: metav1.ObjectMeta{Name: account.Namespace},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: account.Namespace, Name: account.Name}},
 	}))

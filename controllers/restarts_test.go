@@ -1,6 +1,7 @@
 package controllers_test
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -37,6 +38,12 @@ func TestAfterARestartOfTheBrokerALaneThatStandsStillIsTouchedLongBeforeThePoll(
 		return err == nil && queue.MessagesDLX == 1
 	})
 	writes := int(w.proxy.writes.Load())
+	t.Cleanup(func() {
+		if t.Failed() {
+			lane, err := w.broker.Queue(context.Background(), "async.fallback.1s")
+			t.Logf("the lane has %d expired messages (%v); written were %v", lane.MessagesDLX, err, w.proxy.since(writes))
+		}
+	})
 	if reads := w.proxy.reads.Load(); reads != seen {
 		t.Fatalf("it has looked %d times already, so this shows nothing", reads-seen)
 	}

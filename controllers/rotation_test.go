@@ -22,7 +22,7 @@ import (
 func (w *world) revoke() string {
 	w.Helper()
 	password := testbroker.Shared(w).ChangePassword(w, w.user, "policymaker")
-	thePasswords.add(w.user, password)
+	thePasswords.add(w.namespace, w.user, password)
 	return password
 }
 

@@ -54,7 +54,7 @@ const (
 
 func TestMain(m *testing.M) {
 	// The tests wait for the broker's figures, and not for a processor. The command line still decides.
-	if err := flag.Set("test.parallel", "16"); err != nil {
+	if err := flag.Set("test.parallel", "32"); err != nil {
 		panic(err)
 	}
 	// Now: controller-runtime drops all that is logged by a logger that comes half a minute after the start.
@@ -125,8 +125,8 @@ func newWorldIn(t *testing.T, server *testbroker.Broker, namespace string, o *op
 		ManagementURL: "http://" + management.Host, Username: management.User.Username(), Password: administrator, VHost: vhost,
 	})
 	must(t, err)
-	thePasswords.add(w.user, w.password)
-	thePasswords.add(w.user, wrongPassword)
+	thePasswords.add(w.namespace, w.user, w.password)
+	thePasswords.add(w.namespace, w.user, wrongPassword)
 	w.create(w.secret())
 	t.Cleanup(w.release)
 	t.Cleanup(func() { checkNoPassword(w) })

@@ -37,7 +37,7 @@ func (w *world) scoped() *v1alpha1.Transport {
 func (w *world) administer() {
 	w.Helper()
 	w.password = testbroker.Shared(w).ChangePassword(w, w.user, "administrator")
-	thePasswords.add(w.user, w.password)
+	thePasswords.add(w.namespace, w.user, w.password)
 	edit(w, w.secret(), func(s *corev1.Secret) { s.StringData = map[string]string{"password": w.password} })
 }
 
@@ -85,7 +85,7 @@ func (w *world) userSecret(t *v1alpha1.Transport) *corev1.Secret {
 		return nil
 	}
 	if password := string(secret.Data["password"]); password != "" {
-		thePasswords.add(string(secret.Data["username"]), password)
+		thePasswords.add(w.namespace, string(secret.Data["username"]), password)
 	}
 	return secret
 }
@@ -397,7 +397,7 @@ func TestWithoutTheTagWorkersThatHaveAUserGoOnAndAreToldOfNoQueueThatItMayNotCon
 	transport := w.scopedReady()
 	user := w.loggedInAs(transport)
 	w.password = testbroker.Shared(w).ChangePassword(w, w.user, "policymaker")
-	thePasswords.add(w.user, w.password)
+	thePasswords.add(w.namespace, w.user, w.password)
 	edit(w, w.secret(), func(s *corev1.Secret) { s.StringData = map[string]string{"password": w.password} })
 	configured := func() string { return w.configMaps()[0].Data[workload.ConfigKey] }
 	before := configured()

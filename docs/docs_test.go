@@ -385,8 +385,8 @@ func TestEveryRequestHeaderIsOnThePageOfTheHandler(t *testing.T) {
 func TestEveryMetricOfTheOperatorIsOnItsPage(t *testing.T) {
 	mentioned(t, "docs/operator.md", in(t, "internal/opmetrics/queues.go", `desc\("(\w+)"`)...)
 	mentioned(t, "docs/operator.md", in(t, "internal/opmetrics/conditions.go", `NewDesc\("(\w+)"`)...)
-	mentioned(t, "docs/operator.md", in(t, "controllers/drift.go", `Name: "(\w+)"`)...)
-	mentioned(t, "docs/changing.md", in(t, "controllers/drift.go", `"(namespace|transport|kind|action)"`)...)
+	mentioned(t, "docs/operator.md", in(t, "internal/drift/drift.go", `Name: "(\w+)"`)...)
+	mentioned(t, "docs/changing.md", in(t, "internal/drift/drift.go", `"(namespace|transport|kind|action)"`)...)
 }
 
 func TestEveryFlagOfWorkerAndManagerIsOnItsPage(t *testing.T) {

@@ -176,7 +176,8 @@ func hindrance(report apply.Report) string {
 		texts = append(texts, problem.String())
 	}
 	for _, warning := range report.Warnings {
-		if slices.Contains(report.Disordered, warning.Object.Name) && warning.Reason == v1alpha1.ReasonConflictingBrokerPolicy {
+		disordered := slices.Contains(report.Disordered, warning.Object.Name) && warning.Reason == v1alpha1.ReasonConflictingBrokerPolicy
+		if warning.Unread || disordered {
 			texts = append(texts, warning.String())
 		}
 	}

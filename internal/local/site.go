@@ -52,6 +52,8 @@ type site struct {
 	// groups that run, and the configuration that each has in force.
 	groups  map[string]group
 	inForce map[string]compile.Config
+	// files are what the handler of each group that runs was given.
+	files map[string]Files
 
 	mu sync.Mutex
 	// staffed are all groups that ever ran.
@@ -76,6 +78,7 @@ func newSite(options *Options, unit *Unit, on Broker) *site {
 		changed: make(chan struct{}, 1),
 		groups:  map[string]group{},
 		inForce: map[string]compile.Config{},
+		files:   map[string]Files{},
 		problem: "is being made ready",
 	}
 	s.ending, s.end = context.WithCancel(context.Background())
@@ -193,7 +196,7 @@ func (s *site) follow(unit *Unit) string {
 		config := s.inForce[worker]
 		next, follows := config.Following(s.standIns, s.leaving)
 		if next, holds := next.Holding(s.disordered); follows || holds {
-			if err := s.staffGroup(next, unit.Files[worker]); err != nil {
+			if err := s.staffGroup(next, s.filesOf(unit, worker)); err != nil {
 				problems = append(problems, strings.ReplaceAll(err.Error(), "\n", "; "))
 			}
 		}
@@ -225,6 +228,10 @@ func (s *site) staff(unit *Unit) error {
 		following, _ = following.Holding(s.disordered)
 		problems = append(problems, s.staffGroup(following, unit.Files[config.Worker]))
 	}
+	for _, config := range s.former(unit) {
+		stays[config.Worker] = true
+		problems = append(problems, s.staffGroup(config, s.files[config.Worker]))
+	}
 	for name := range s.groups {
 		if !stays[name] {
 			s.log.Info("worker group stops", "worker", name)
@@ -234,11 +241,57 @@ func (s *site) staff(unit *Unit) error {
 	return errors.Join(problems...)
 }
 
+// former are the configurations of the worker groups that run and have left the spec, and go on: with what no group of the spec consumes yet, and with
+// what is left in queues that none is to consume.
+func (s *site) former(unit *Unit) []compile.Config {
+	configs := wanted(unit)
+	for i := range configs {
+		configs[i] = configs[i].WithStandIns(s.standIns)
+	}
+	unserved := compile.Unserved(configs, func(group, queue string) bool {
+		config, runs := s.inForce[group]
+		return runs && config.Has(queue)
+	})
+	var groups []compile.Config
+	for _, name := range slices.Sorted(maps.Keys(s.inForce)) {
+		if slices.ContainsFunc(unit.Compiled.Workers, func(config compile.Config) bool { return config.Worker == name }) {
+			continue // one that is to have no replicas stops
+		}
+		last := s.inForce[name]
+		next := last.WithoutQueues()
+		next = next.WithHandedOver(&last, configs, unserved)
+		next = next.WithLeaving(last, s.leaving)
+		// An empty quarantine queue is no reason to stay: it is there as long as a group names it.
+		if slices.ContainsFunc(next.Queues, func(q compile.Queue) bool { return len(q.Holding()) > 0 || s.mayHold(q.Quarantine) }) {
+			next, _ = next.Holding(s.disordered)
+			groups = append(groups, next)
+		}
+	}
+	return groups
+}
+
+// mayHold is true for a queue that holds messages, or is not counted.
+func (s *site) mayHold(queue string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	messages, counted := s.counts[queue]
+	return queue != "" && (!counted || messages > 0)
+}
+
+// filesOf are what the handler of a group is given, which may have left the spec.
+func (s *site) filesOf(unit *Unit, worker string) Files {
+	if files, known := unit.Files[worker]; known {
+		return files
+	}
+	return s.files[worker]
+}
+
 // dismiss lets a group drain in the background.
 func (s *site) dismiss(name string) {
 	s.groups[name].drain()
 	delete(s.groups, name)
 	delete(s.inForce, name)
+	delete(s.files, name)
 }
 
 func (s *site) staffGroup(config compile.Config, files Files) error {
@@ -251,7 +304,7 @@ func (s *site) staffGroup(config compile.Config, files Files) error {
 		if err := g.take(config, *s.on.Load(), files); err != nil {
 			return fmt.Errorf("worker %s keeps its configuration: %w", name, err)
 		}
-		s.inForce[name] = config
+		s.inForce[name], s.files[name] = config, files
 		return nil
 	}
 	start := s.startInside
@@ -262,7 +315,7 @@ func (s *site) staffGroup(config compile.Config, files Files) error {
 	if err != nil {
 		return err
 	}
-	s.groups[name], s.inForce[name] = g, config
+	s.groups[name], s.inForce[name], s.files[name] = g, config, files
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.staffed = append(s.staffed, staffed{group: g, worker: name})

@@ -13,6 +13,8 @@ type Finding struct {
 	Message string `json:"message"`
 	// Passing is true for what is normal for a moment, and a matter only if it stays.
 	Passing bool `json:"passing,omitempty"`
+	// Unread is true where messages in it have no consumer, and will have none without a person.
+	Unread bool `json:"unread,omitempty"`
 }
 
 // String names the object first.

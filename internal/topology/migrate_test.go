@@ -467,6 +467,35 @@ func TestAQueueOfAFormerNameThatIsNotTakenOverIsTold(t *testing.T) {
 	}
 }
 
+// Classic queues carry no mark: a process that has just begun, or a status that is lost, does not know that it made them.
+func TestDiff_TellsOfAClassicQueueThatLooksLikeOursAndNobodyReads(t *testing.T) {
+	broker := emptyBroker()
+	before := desired(t, async(func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].Type = new(v1alpha1.QueueClassic) }))
+	broker.converge(before)
+	left := before.QueuesOf(topology.RoleWork)[1]
+	after := desired(t, async(func(tr *v1alpha1.Transport) { tr.Spec.Queues = tr.Spec.Queues[:1]; tr.Spec.Exchange.UnroutedTo = nil }))
+	for name, tt := range map[string]struct {
+		messages, consumers int64
+		created             []string
+		told                bool
+	}{
+		"with messages":               {messages: 3, told: true},
+		"empty":                       {},
+		"with messages and consumers": {messages: 3, consumers: 1},
+		"that is known to be ours":    {messages: 3, created: []string{"queue/" + left}},
+	} {
+		state := broker.Observed.Queues[left]
+		state.Messages, state.Consumers = &tt.messages, tt.consumers
+		broker.Observed.Queues[left] = state
+		told := slices.ContainsFunc(topology.Diff(after, broker.Observed, tt.created).Warnings, func(f topology.Finding) bool {
+			return f.Object.Name == left && f.Unread
+		})
+		if told != tt.told {
+			t.Errorf("%s: told %t", name, told)
+		}
+	}
+}
+
 // It gives its messages to the queue that it stands in for. Where that has left the spec, its own workers empty it.
 func TestAStandInOfAnotherQueueIsNotTakenOverFrom(t *testing.T) {
 	for what, change := range map[string]func(*v1alpha1.Transport){

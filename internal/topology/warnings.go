@@ -2,10 +2,13 @@ package topology
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/retry"
 )
 
@@ -17,14 +20,15 @@ func (d *differ) warnings() {
 		d.queueWarnings(queue)
 		d.delayedRetryWarnings(queue, d.winnerOf(queue.Name, d.observed.Queues[queue.Name]))
 	}
-	d.formersLeft()
+	d.unmarkedLeft(d.formersLeft())
 	d.disordered()
 	d.stalls()
 	d.foreignBindings()
 }
 
-// formersLeft tells of queues of former names that are there and not taken over.
-func (d *differ) formersLeft() {
+// formersLeft tells of queues of former names that are there and not taken over, and returns them.
+func (d *differ) formersLeft() map[string]bool {
+	former := map[string]bool{}
 	for _, want := range d.desired.Queues {
 		for _, name := range want.PreviousNames {
 			got, exists := d.observed.Queues[name]
@@ -39,6 +43,29 @@ func (d *differ) formersLeft() {
 			}
 			d.warnf(KindQueue, name, "", "previousNames of queue %s names it, but Redrive does not take it over: %s. Its messages have no consumer. If it is yours, "+
 				"put it into spec.queues until it is empty; else take its name out of previousNames", want.Name, why)
+			d.out.Warnings[len(d.out.Warnings)-1].Unread = true
+			former[name] = true
+		}
+	}
+	return former
+}
+
+// unmarkedLeft tells of queues that look as if this Transport had made them and that nobody remembers: classic queues carry no mark.
+func (d *differ) unmarkedLeft(told map[string]bool) {
+	exchange := compile.Names{Prefix: d.desired.Prefix}.Failed()
+	if d.observed.Exchanges[exchange].Arguments.Owner() != d.desired.Owner {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.observed.Queues)) {
+		got := d.observed.Queues[name]
+		_, wanted := d.queues[name]
+		if wanted || told[name] || d.retiring(name) || got.Arguments.Owner() != "" || got.Arguments[argDeadLetterExchange] != exchange {
+			continue
+		}
+		if holds := got.Messages != nil && *got.Messages > 0; holds && got.Consumers == 0 {
+			d.warnf(KindQueue, name, "", "it dead-letters to %s, as the classic queues of this Transport do, and is not in spec.queues. Its messages have no "+
+				"consumer: put it into spec.queues until it is empty, or delete it", exchange)
+			d.out.Warnings[len(d.out.Warnings)-1].Unread = true
 		}
 	}
 }
