@@ -1,6 +1,7 @@
 package local
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -82,5 +83,50 @@ func TestAQueueOutOfTheSpecThatNobodyReadsIsToldOf(t *testing.T) {
 	s.inForce = map[string]compile.Config{"default": {Queues: []compile.Queue{{Name: "old", Quarantine: "old.quarantine", Leaving: true}}}}
 	if told := s.unread(blocked); told != "" {
 		t.Errorf("of queues that workers empty it says %q", told)
+	}
+}
+
+// A group that left the files with its queue was stopped at once, and its queue's messages and retries were read by nobody.
+func TestSite_AGroupThatLeavesTheFilesEmptiesItsQueuesFirst(t *testing.T) {
+	set := setOf("")
+	for _, transport := range set.Transports {
+		transport.Spec.Workers = []v1alpha1.Worker{{Name: "main"}, {Name: "asleep", Replicas: new(int32(0))}}
+	}
+	units, err := Prepare(set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	queue := wanted(&units[0])[0].Queues[0]
+	left := compile.Queue{Name: "left", Policy: queue.Policy, Quarantine: "left.quarantine"}
+	own := map[string]compile.Config{
+		"default": {Worker: "default", Queues: []compile.Queue{queue, left}}, "asleep": {Worker: "asleep", Queues: []compile.Queue{queue}},
+	}
+	for name, tt := range map[string]struct {
+		leaving []string
+		counts  counts
+		main    []compile.Queue
+		want    []string
+	}{
+		"nobody consumes its queues yet":             {leaving: []string{"left", "left.quarantine"}, want: []string{"test", "left"}},
+		"another group consumes one":                 {leaving: []string{"left", "left.quarantine"}, main: []compile.Queue{queue}, want: []string{"left"}},
+		"only its quarantine queue is there":         {leaving: []string{"left.quarantine"}, counts: counts{"left.quarantine": 1}, main: []compile.Queue{queue}, want: []string{"left"}},
+		"its quarantine queue is not counted":        {leaving: []string{"left.quarantine"}, main: []compile.Queue{queue}, want: []string{"left"}},
+		"only its quarantine queue is there, empty":  {leaving: []string{"left.quarantine"}, counts: counts{"left.quarantine": 0}, main: []compile.Queue{queue}},
+		"nothing of its queues is there, or is left": {main: []compile.Queue{queue}},
+	} {
+		s := &site{inForce: maps.Clone(own), leaving: tt.leaving, counts: tt.counts}
+		s.inForce["main"] = compile.Config{Worker: "main", Queues: tt.main}
+		var got []string
+		for _, config := range s.former(&units[0]) {
+			for _, queue := range config.Queues {
+				got = append(got, queue.Name)
+			}
+			if config.Worker != "default" {
+				t.Errorf("%s: %s goes on", name, config.Worker)
+			}
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s: it goes on with %q, want %q", name, got, tt.want)
+		}
 	}
 }
