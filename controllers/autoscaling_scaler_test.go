@@ -294,6 +294,36 @@ func TestTransport_NothingScalesAGroupThatTakesOverBeforeItHasAPod(t *testing.T)
 	})
 }
 
+// Whoever takes KEDA out of a cluster, and then autoscaling out of the spec, had a group that was asleep for good.
+func TestTransport_WakesAGroupWhoseScalerWentBeforeTheSpec(t *testing.T) {
+	t.Parallel()
+	theKEDA.Lock()
+	t.Cleanup(theKEDA.Unlock)
+	installKEDA(t, testcluster.Start(t))
+	w := newPrivateWorld(t, &operator{keda: true, poll: time.Hour})
+	transport := w.scaled(func(worker *v1alpha1.Worker) { worker.Autoscaling.Min = ptr.To[int32](0) })
+	w.scaleTo(transport, 0)
+	testtransport.Eventually(t, "a group without pods to be ready", func() bool {
+		return w.isReady(transport) && transport.Status.Workers == "0/0"
+	})
+	must(t, w.client.Delete(t.Context(), w.scaler(transport, workload.ScaledObjectKind())))
+	scale(w, transport, nil)
+	testtransport.Eventually(t, "a pod that nobody has to wake", func() bool { return w.isReady(transport) && w.replicas(transport) == 1 })
+
+	testtransport.Eventually(t, "nothing to tell of an autoscaler", func() bool {
+		return w.deployment(transport).Annotations[workload.AutoscaledAnnotation] == ""
+	})
+	w.scaleTo(transport, 0) // as its user
+	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Workers[0].Concurrency = ptr.To[int32](8) })
+	testtransport.Eventually(t, "the change to be carried out", func() bool {
+		w.get(transport)
+		return transport.Status.WorkersGeneration == transport.Generation
+	})
+	if got := w.replicas(transport); got != 0 {
+		t.Errorf("a group that its user has put to sleep has %d pods", got)
+	}
+}
+
 func (w *world) scaleTo(transport *v1alpha1.Transport, replicas int32) {
 	w.Helper()
 	scale := &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: replicas}}

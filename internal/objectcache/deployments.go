@@ -29,7 +29,7 @@ func stripDeploymentForCache(object any) (any, error) {
 		return object, nil
 	}
 	annotations := map[string]string{partOnly: "true"}
-	for _, key := range []string{ssa.StampAnnotation, rollout.UpgradeAnnotation} {
+	for _, key := range []string{ssa.StampAnnotation, rollout.UpgradeAnnotation, workload.AutoscaledAnnotation} {
 		if value, has := deployment.Annotations[key]; has && len(value) <= maxMetadata {
 			annotations[key] = value
 		}

@@ -183,8 +183,16 @@ func (g *Group) warnf(format string, arguments ...any) {
 func (k *Keeper) Apply(ctx context.Context, group *Group, desired *appsv1.Deployment, write func() error) error {
 	scaling, scaled := compile.ScalingOf(group.Worker)
 	var keep schema.GroupVersionKind
-	if scaled {
+	switch {
+	case scaled:
 		keep = group.Scalers.kind
+	case group.hasScaler(): // which may put it to sleep until it is gone
+		metav1.SetMetaDataAnnotation(&desired.ObjectMeta, workload.AutoscaledAnnotation, "true")
+	}
+	if !scaled && group.Worker.Replicas == nil { // also where the scaler went before the spec
+		if err := k.Wake(ctx, group); err != nil {
+			return err
+		}
 	}
 	free, err := k.free(ctx, group, keep)
 	if err != nil {
@@ -215,17 +223,17 @@ func (k *Keeper) Apply(ctx context.Context, group *Group, desired *appsv1.Deploy
 	return k.write(ctx, group, scaling)
 }
 
-// Wake gives a Deployment without pods one before its scalers are removed: nobody would wake it any more.
+// Wake gives a Deployment a pod that an autoscaler of ours has put to sleep, and that none is to scale any more: nobody would wake it.
 func (k *Keeper) Wake(ctx context.Context, group *Group) error {
-	if group.Scalers == nil {
-		return nil
-	}
-	name := group.name()
-	scaled := group.Scalers.of(workload.AutoscalerKind(), name) != nil || group.Scalers.of(workload.ScaledObjectKind(), name) != nil
-	if !scaled || group.Live == nil || workload.Replicas(group.Live) > 0 {
+	if group.Live == nil || workload.Replicas(group.Live) > 0 || !group.hasScaler() && group.Live.Annotations[workload.AutoscaledAnnotation] == "" {
 		return nil
 	}
 	return k.setReplicas(ctx, group, 1)
+}
+
+// hasScaler is true while an autoscaler of ours is there.
+func (g *Group) hasScaler() bool {
+	return g.Scalers != nil && (g.Scalers.of(workload.AutoscalerKind(), g.name()) != nil || g.Scalers.of(workload.ScaledObjectKind(), g.name()) != nil)
 }
 
 // free takes away what scales a Deployment, but for one kind that is to. It is false where something does not go at once: two who scale would undo each
@@ -236,9 +244,8 @@ func (k *Keeper) free(ctx context.Context, group *Group, keep schema.GroupVersio
 		if object == nil || kind == keep {
 			continue
 		}
-		if group.Live != nil && workload.Replicas(group.Live) == 0 && group.Worker.Replicas == nil {
-			// Nobody would wake it any more.
-			if err := k.setReplicas(ctx, group, 1); err != nil {
+		if group.Worker.Replicas == nil {
+			if err := k.Wake(ctx, group); err != nil {
 				return false, err
 			}
 		}

@@ -26,6 +26,10 @@ const (
 	partOfLabel    = "app.kubernetes.io/part-of"
 )
 
+// AutoscaledAnnotation stands on the Deployment of a worker group as long as an autoscaler of ours may set its replicas, and one look longer: when it is
+// gone, a Deployment that it has left without pods is given one.
+const AutoscaledAnnotation = "redrive.dev/autoscaled"
+
 const (
 	maxName    = 63
 	hashLength = 5

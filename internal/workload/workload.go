@@ -111,7 +111,11 @@ func Deployment(t *v1alpha1.Transport, worker *v1alpha1.Worker, opts Options) (*
 	if err != nil {
 		return nil, err
 	}
-	return deployment(objectMeta(t, worker.Name), worker, own, opts, appsv1.DeploymentSpec{
+	meta := objectMeta(t, worker.Name)
+	if worker.Autoscaling != nil {
+		meta.Annotations = map[string]string{AutoscaledAnnotation: "true"}
+	}
+	return deployment(meta, worker, own, opts, appsv1.DeploymentSpec{
 		Replicas: worker.Replicas,
 		Selector: &metav1.LabelSelector{MatchLabels: Selector(t, worker.Name)},
 		Strategy: appsv1.DeploymentStrategy{
