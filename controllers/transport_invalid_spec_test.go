@@ -13,6 +13,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -513,5 +514,35 @@ func (w *world) enforceRestricted() {
 	w.Helper()
 	edit(w, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}, func(n *corev1.Namespace) {
 		n.Labels["pod-security.kubernetes.io/enforce"] = "restricted"
+	})
+}
+
+// A group whose Deployment a quota had no room for kept the configurations of all groups behind it in the spec from being published.
+func TestTransport_AGroupThatTheClusterForbidsKeepsNoOtherWaiting(t *testing.T) {
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{})
+	transport := w.ready()
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "full"}, Spec: corev1.ResourceQuotaSpec{
+		Hard: corev1.ResourceList{"count/deployments.apps": resource.MustParse("1")},
+	}}
+	w.create(quota)
+	quota.Status = corev1.ResourceQuotaStatus{Hard: quota.Spec.Hard, Used: quota.Spec.Hard}
+	must(t, w.client.Status().Update(t.Context(), quota))
+	edit(w, transport, func(t *v1alpha1.Transport) {
+		t.Spec.Queues = append(t.Spec.Queues, v1alpha1.Queue{Name: "bills", BindingKeys: []string{"bills"}}, v1alpha1.Queue{Name: "mail", BindingKeys: []string{"mail"}})
+		extra := *t.Spec.Workers[0].DeepCopy()
+		extra.Name, extra.Queues = "extra", []string{"mail"}
+		t.Spec.Workers[0].Queues = []string{"test", "lost", "bills"}
+		t.Spec.Workers = []v1alpha1.Worker{extra, t.Spec.Workers[0]}
+	})
+	message := w.await(transport, v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonProgressing)
+	testtransport.Eventually(t, "the condition to name the group", func() bool {
+		message = w.await(transport, v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonProgressing)
+		return strings.Contains(message, `worker "extra"`) && strings.Contains(message, "exceeded quota")
+	})
+	testtransport.Eventually(t, "the other group to be told of its new queue", func() bool {
+		return slices.ContainsFunc(w.configMaps(), func(c corev1.ConfigMap) bool {
+			return c.Name == workload.Name(transport, "default") && strings.Contains(c.Data[workload.ConfigKey], `"bills"`)
+		})
 	})
 }

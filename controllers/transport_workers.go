@@ -11,6 +11,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -61,7 +62,7 @@ func waitReason(t *v1alpha1.Transport) string {
 
 // applyWorkers brings ConfigMaps and Deployments to what the spec asks for, the ConfigMap of a worker before its
 // Deployment. It sets Stalled with WorkloadInvalid for a worker that the API server or a check refuses, and goes on with
-// the others.
+// the others, also where the cluster forbids one.
 func (r *TransportReconciler) applyWorkers(ctx context.Context, run *transportRun) error {
 	var err error
 	if run.scalers, err = r.scalers.Read(ctx, run.transport); err != nil {
@@ -78,6 +79,9 @@ func (r *TransportReconciler) applyWorkers(ctx context.Context, run *transportRu
 		case objectwriter.IsRefused(err):
 			refused = true
 			run.partly(outcome.Stalled(v1alpha1.ReasonWorkloadInvalid, fmt.Errorf("worker %q: %w", worker.Name, err)))
+		case apierrors.IsForbidden(err): // by a quota or a policy of the cluster, which is no concern of the others
+			refused = true
+			run.partly(fmt.Errorf("worker %q: %w", worker.Name, err))
 		case err != nil:
 			return fmt.Errorf("worker %q: %w", worker.Name, err)
 		}
