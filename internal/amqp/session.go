@@ -86,30 +86,26 @@ type Options struct {
 
 // dial connects, and returns the wire beside the connection: the library knows no context, and what ends one of its calls is
 // the end of the socket.
-func dial(ctx context.Context, target *Target, options *Options) (*amqp091.Connection, *wire, error) {
-	conn, wire, err := open(ctx, target, options)
+func dial(ctx context.Context, target *Target, options *Options, nodes *nodes) (*amqp091.Connection, *wire, error) {
+	conn, wire, err := open(ctx, target, options, nodes)
 	if err != nil {
 		return nil, nil, fmt.Errorf("connect to %s, vhost %q, as %q: %w", target.Address, target.VHost, target.Username, err)
 	}
 	return conn, wire, nil
 }
 
-// connect opens a socket; receive is as in Options.
-func connect(ctx context.Context, address string, receive int) (net.Conn, error) {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
-	if plain, ok := conn.(*net.TCPConn); ok && receive > 0 {
-		_ = plain.SetReadBuffer(receive) // where that is not possible, it grows
-	}
-	return conn, err //nolint:wrapcheck // wrapped by the caller
-}
-
-func open(ctx context.Context, target *Target, options *Options) (*amqp091.Connection, *wire, error) {
+func open(ctx context.Context, target *Target, options *Options, nodes *nodes) (_ *amqp091.Connection, _ *wire, err error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
-	raw, err := connect(ctx, target.Address, options.receive)
+	raw, err := nodes.connect(ctx, target.Address, options.receive)
 	if err != nil {
 		return nil, nil, err
 	}
+	defer func() {
+		if err != nil {
+			nodes.leave(raw)
+		}
+	}()
 	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
 	defer stop()
 	socket := newBounded(raw)

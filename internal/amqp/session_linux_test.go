@@ -26,7 +26,7 @@ func TestTheSystemKeepsLittleForAConnectionOfOneQueue(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = listener.Close() }()
-	conn, err := connect(t.Context(), listener.Addr().String(), receiveAlone)
+	conn, err := new(nodes).connect(t.Context(), listener.Addr().String(), receiveAlone)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,6 +54,7 @@ func (l *link) open(err error) {
 type supervisor struct {
 	options *Options
 	session func(ctx context.Context, l *link) error
+	nodes   nodes
 	// due has a value when the source has changed.
 	due chan struct{}
 	// opening, if any, has room for as many supervisors as may connect at a time.
@@ -283,7 +284,7 @@ func (s *supervisor) start(ctx context.Context) (*running, error) {
 	if err != nil {
 		return nil, fmt.Errorf("broker credentials: %w", err)
 	}
-	conn, wire, err := dial(ctx, &target, s.options)
+	conn, wire, err := dial(ctx, &target, s.options, &s.nodes)
 	if err != nil {
 		return nil, err
 	}
@@ -305,7 +306,9 @@ func (s *supervisor) start(ctx context.Context) (*running, error) {
 		// A call that waits for an answer, or a write, may hang for as long as the heartbeat. When ctx has ended it must not.
 		stop := context.AfterFunc(life, func() { time.AfterFunc(closeTimeout, func() { _ = wire.socket.Close() }) })
 		defer stop()
-		session.err = s.session(life, l)
+		if session.err = s.session(life, l); session.err != nil {
+			s.nodes.leave(wire.socket)
+		}
 		wire.socket.finish(closeTimeout)
 		_ = conn.Close()
 	}()

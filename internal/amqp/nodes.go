@@ -1,0 +1,70 @@
+package amqp
+
+import (
+	"context"
+	"net"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// nodes are the addresses that a broker's name leads to. net.Dialer begins at the first one each time, and goes to the next only where nothing listens: a
+// node that stands still accepts connections and answers none. The zero value is ready.
+type nodes struct {
+	// left is the IP address at which the last session ended; nil where none has.
+	left atomic.Pointer[string]
+	// lookup resolves a name; nil is the system's resolver.
+	lookup func(ctx context.Context, host string) ([]string, error)
+}
+
+// elsewhereTimeout bounds the connecting to each other node.
+const elsewhereTimeout = 5 * time.Second
+
+// connect opens a socket, at another node than the one at which the last session ended, where there is one. receive is as in Options.
+func (n *nodes) connect(ctx context.Context, address string, receive int) (net.Conn, error) {
+	conn, err := n.dial(ctx, address)
+	if plain, ok := conn.(*net.TCPConn); ok && receive > 0 {
+		_ = plain.SetReadBuffer(receive) // where that is not possible, it grows
+	}
+	return conn, err
+}
+
+func (n *nodes) dial(ctx context.Context, address string) (net.Conn, error) {
+	for _, other := range n.others(ctx, address) {
+		dialer := net.Dialer{Timeout: elsewhereTimeout}
+		if conn, err := dialer.DialContext(ctx, "tcp", other); err == nil {
+			return conn, nil
+		}
+	}
+	return (&net.Dialer{}).DialContext(ctx, "tcp", address) //nolint:wrapcheck // wrapped by the caller
+}
+
+// others are the addresses that a name leads to without the one that was left; none before one was.
+func (n *nodes) others(ctx context.Context, address string) []string {
+	left := n.left.Load()
+	host, port, err := net.SplitHostPort(address)
+	if left == nil || err != nil {
+		return nil
+	}
+	lookup := n.lookup
+	if lookup == nil {
+		lookup = net.DefaultResolver.LookupHost
+	}
+	hosts, err := lookup(ctx, host)
+	if at := slices.Index(hosts, *left); err != nil || at < 0 {
+		return nil
+	} else {
+		hosts = slices.Concat(hosts[at+1:], hosts[:at])
+	}
+	for i := range hosts {
+		hosts[i] = net.JoinHostPort(hosts[i], port)
+	}
+	return hosts
+}
+
+// leave notes where a session has ended.
+func (n *nodes) leave(conn net.Conn) {
+	if host, _, err := net.SplitHostPort(conn.RemoteAddr().String()); err == nil {
+		n.left.Store(&host)
+	}
+}
