@@ -157,6 +157,9 @@ type lastLine struct {
 	// head is the beginning of the last line, however long it is. ended says that the next byte begins another one.
 	head  []byte
 	ended bool
+	// outcome is true where the last line has the word of a result, and seam what may be the beginning of that.
+	outcome bool
+	seam    []byte
 }
 
 // headSize is how much of a line's beginning is kept, to tell whether it is meant as a result.
@@ -164,8 +167,11 @@ const headSize = 256
 
 func (l *lastLine) reset() {
 	l.tail.Reset()
-	l.head, l.ended = l.head[:0], false
+	l.begin()
 }
+
+// begin begins another line.
+func (l *lastLine) begin() { l.head, l.ended, l.outcome, l.seam = l.head[:0], false, false, l.seam[:0] }
 
 // Write never fails.
 func (l *lastLine) Write(p []byte) (int, error) {
@@ -180,16 +186,32 @@ func (l *lastLine) Write(p []byte) (int, error) {
 			begin = bytes.LastIndexByte(text, '\n') + 1
 		}
 		if begin > 0 || l.ended {
-			l.head, l.ended = l.head[:0], false
+			l.begin()
 		}
 		l.head = append(l.head, text[begin:min(len(text), begin+headSize-min(len(l.head), headSize))]...)
+		l.lookForOutcome(text[begin:])
 	}
 	rest := p[len(text):]
+	if len(rest) > 0 {
+		l.seam = l.seam[:0]
+	}
 	l.ended = l.ended || bytes.IndexByte(rest, '\n') >= 0
 	if !l.ended { // white space within a line; what follows the last one must not push it out
 		_, _ = l.tail.Write(rest)
 	}
 	return len(p), nil
+}
+
+// lookForOutcome looks for the word that makes a line a result, wherever it stands in a line that is too long to be kept.
+func (l *lastLine) lookForOutcome(part []byte) {
+	word := []byte(`"outcome"`)
+	most := len(word) - 1
+	l.seam = append(l.seam, part[:min(len(part), most)]...)
+	l.outcome = l.outcome || bytes.Contains(l.seam, word) || bytes.Contains(part, word)
+	if len(part) > most {
+		l.seam = append(l.seam[:0], part[len(part)-most:]...)
+	}
+	l.seam = l.seam[:copy(l.seam, l.seam[max(0, len(l.seam)-most):])]
 }
 
 // last returns the last line. whole is false for one that is meant as a result and too long to be kept.
@@ -200,7 +222,5 @@ func (l *lastLine) last() (line []byte, whole bool) {
 	if begin > 0 || !cut {
 		return trimLine(tail[begin:]), true
 	}
-	outcome := []byte(`"outcome"`)
-	meant := bytes.HasPrefix(trimLine(l.head), []byte("{")) && (bytes.Contains(l.head, outcome) || bytes.Contains(tail, outcome))
-	return nil, !meant
+	return nil, !l.outcome || !bytes.HasPrefix(trimLine(l.head), []byte("{"))
 }

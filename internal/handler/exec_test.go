@@ -143,6 +143,7 @@ func TestTheLastLineMayBeAResult(t *testing.T) {
 		"a long class":             {output: `{"outcome":"failure","message":"m","class":"` + long[:1000] + `"}`, want: handlers(retry.Failure{Message: "m", Class: long[:100]})},
 		"too long a line":          {output: `{"outcome":"failure","message":"` + long + `"}`, want: malformed("it is longer than 64 KiB")},
 		"too long, another order":  {output: `{"message":"` + long + `","outcome":"failure"}`, want: malformed("it is longer than 64 KiB")},
+		"too long, in its middle":  {output: `{"a":"` + long[:1000] + `","outcome":"failure","b":"` + long + `"}`, want: malformed("it is longer than 64 KiB")},
 		"long, but not a result":   {output: `{"message":"` + long + `"}`},
 		"before much white space":  {output: `{"outcome":"failure","message":"m"}` + strings.Repeat("\n", 70_000), want: handlers(retry.Failure{Message: "m"})},
 		"behind a long line":       {output: `{"outcome":"` + long + "\n" + `{"outcome": "ack"}`},

@@ -93,9 +93,9 @@ func newDialer(target *url.URL, socket *string, connections int, pace pace) (*di
 		d.socket = *socket
 		return d, nil // a proxy cannot reach into the pod
 	}
-	proxy, err := http.ProxyFromEnvironment(&http.Request{URL: target})
-	if err != nil { // it shows the proxy's password
-		return nil, errors.New("the proxy that the environment names for it is not a valid URL")
+	proxy, err := proxyFor(target)
+	if err != nil {
+		return nil, err
 	}
 	if target.Scheme == schemeTLS {
 		d.tunnel = proxy

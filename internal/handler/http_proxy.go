@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"time"
 
+	"golang.org/x/net/http/httpproxy"
 	"golang.org/x/net/proxy"
 )
 
@@ -117,4 +118,27 @@ func badAnswerOfProxy(err error) error {
 		return fmt.Errorf("the proxy gives no answer of HTTP: %w", err)
 	}
 	return errors.New("the proxy gives no answer of HTTP")
+}
+
+// proxyFor is the proxy that the environment names for a URL; nil for none. Package httpproxy leaves out one whose URL is wrong, and requests would go
+// without it.
+func proxyFor(target *url.URL) (*url.URL, error) {
+	config := httpproxy.FromEnvironment()
+	proxy, err := config.ProxyFunc()(target)
+	if proxy != nil || err != nil {
+		return proxy, err //nolint:wrapcheck // It says that the environment is one of CGI.
+	}
+	named, variable := config.HTTPProxy, "HTTP_PROXY"
+	if target.Scheme == schemeTLS {
+		named, variable = config.HTTPSProxy, "HTTPS_PROXY"
+	}
+	if named == "" {
+		return nil, nil //nolint:nilnil // There is none, and nothing is wrong.
+	}
+	config.HTTPProxy, config.HTTPSProxy = "http://any.test", "http://any.test"
+	if proxy, _ := config.ProxyFunc()(target); proxy == nil {
+		return nil, nil //nolint:nilnil // NO_PROXY has the host.
+	}
+	// The cause would show the proxy's password.
+	return nil, fmt.Errorf("the value of %s is not a valid URL: encode special characters of its user and password, such as %%25 for %%", variable)
 }

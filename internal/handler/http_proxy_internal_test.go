@@ -265,3 +265,41 @@ func TestDialer_KeepsNoWordOfAProxysAnswer(t *testing.T) {
 		}
 	}
 }
+
+// A proxy with a password that was not encoded was left out, and the server called directly.
+func TestProxyFor_RefusesOneThatCannotBeRead(t *testing.T) {
+	for name, tt := range map[string]struct {
+		named, without, target string
+		proxy                  string
+		refused                bool
+	}{
+		"a password that is not encoded": {named: "http://joe:p%ss@10.0.0.1:3128", target: "http://partner.test/", refused: true},
+		"the same, over TLS":             {named: "http://joe:p%ss@10.0.0.1:3128", target: "https://partner.test/", refused: true},
+		"one that is encoded":            {named: "http://joe:p%25ss@10.0.0.1:3128", target: "https://partner.test/", proxy: "10.0.0.1:3128"},
+		"without a scheme":               {named: "10.0.0.1:3128", target: "http://partner.test/", proxy: "10.0.0.1:3128"},
+		"of no concern to the host":      {named: "http://joe:p%ss@10.0.0.1:3128", without: "partner.test", target: "http://partner.test/"},
+		"of no concern to localhost":     {named: "http://joe:p%ss@10.0.0.1:3128", target: "http://localhost/"},
+		"none":                           {target: "http://partner.test/"},
+	} {
+		for _, variable := range []string{"HTTP_PROXY", "HTTPS_PROXY"} {
+			t.Setenv(variable, tt.named)
+			t.Setenv(strings.ToLower(variable), "")
+		}
+		t.Setenv("NO_PROXY", tt.without)
+		t.Setenv("REQUEST_METHOD", "")
+		target, err := url.Parse(tt.target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := proxyFor(target)
+		if refused := err != nil; refused != tt.refused || refused && strings.Contains(err.Error(), "p%ss") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got == nil {
+			got = &url.URL{}
+		}
+		if got.Host != tt.proxy {
+			t.Errorf("%s: the proxy is %q, want %q", name, got.Host, tt.proxy)
+		}
+	}
+}
