@@ -51,15 +51,15 @@ func (n *nodes) others(ctx context.Context, address string) []string {
 		lookup = net.DefaultResolver.LookupHost
 	}
 	hosts, err := lookup(ctx, host)
-	if at := slices.Index(hosts, *left); err != nil || at < 0 {
+	at := slices.Index(hosts, *left)
+	if err != nil || at < 0 {
 		return nil
-	} else {
-		hosts = slices.Concat(hosts[at+1:], hosts[:at])
 	}
-	for i := range hosts {
-		hosts[i] = net.JoinHostPort(hosts[i], port)
+	others := slices.Concat(hosts[at+1:], hosts[:at])
+	for i := range others {
+		others[i] = net.JoinHostPort(others[i], port)
 	}
-	return hosts
+	return others
 }
 
 // leave notes where a session has ended.

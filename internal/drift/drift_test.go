@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
 	"redrive.dev/redrive/internal/topology"
 )
 

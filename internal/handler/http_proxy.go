@@ -126,7 +126,7 @@ func proxyFor(target *url.URL) (*url.URL, error) {
 	config := httpproxy.FromEnvironment()
 	proxy, err := config.ProxyFunc()(target)
 	if proxy != nil || err != nil {
-		return proxy, err //nolint:wrapcheck // It says that the environment is one of CGI.
+		return proxy, err // which says that the environment is one of CGI
 	}
 	named, variable := config.HTTPProxy, "HTTP_PROXY"
 	if target.Scheme == schemeTLS {

@@ -15,8 +15,8 @@ const (
 )
 
 // mayTake is false where the next free place is kept for other queues. A queue whose turns are long, and that has its share, leaves one place to each other
-// queue that was active lately and has less than its share; at most a fourth of all places, or one. A queue with a steady flow of quick turns has none waiting now
-// and then, and without that lost a place for a whole long turn each time, until it had none.
+// queue that was active lately and has less than its share; at most a fourth of all places, or one. A queue with a steady flow of quick turns has none
+// waiting now and then, and without that lost a place for a whole long turn each time, until it had none.
 func (s *Scheduler[T]) mayTake(q *queue[T]) bool {
 	if !q.isLong(s.now) {
 		return true

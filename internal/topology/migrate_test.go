@@ -484,9 +484,9 @@ func TestDiff_TellsOfAClassicQueueThatLooksLikeOursAndNobodyReads(t *testing.T) 
 		"with messages and consumers": {messages: 3, consumers: 1},
 		"that is known to be ours":    {messages: 3, created: []string{"queue/" + left}},
 	} {
-		state := broker.Observed.Queues[left]
+		state := broker.Queues[left]
 		state.Messages, state.Consumers = &tt.messages, tt.consumers
-		broker.Observed.Queues[left] = state
+		broker.Queues[left] = state
 		told := slices.ContainsFunc(topology.Diff(after, broker.Observed, tt.created).Warnings, func(f topology.Finding) bool {
 			return f.Object.Name == left && f.Unread
 		})
