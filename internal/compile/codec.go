@@ -36,7 +36,7 @@ func Decode(data []byte) (Config, error) {
 	if err := json.Unmarshal(data, &c); err != nil {
 		return Config{}, fmt.Errorf("decode the configuration: %w", err)
 	}
-	if err := check(&c); err != nil {
+	if err := c.Validate(); err != nil {
 		return Config{}, fmt.Errorf("configuration: %w", err)
 	}
 	return c, nil
@@ -51,7 +51,8 @@ func Hash(data []byte) string {
 // maxQueues is how many work queues a configuration has: the 64 of a spec, and the 1,024 on their way out that a status has room for.
 const maxQueues = 64 + 1024
 
-func check(c *Config) error {
+// Validate says what keeps workers from taking a configuration: Decode refuses it then.
+func (c *Config) Validate() error {
 	if c.Version < 1 {
 		return errors.New("version is missing")
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/retry"
 )
 
@@ -56,12 +57,18 @@ func (c *Config) longestRun() time.Duration {
 	return c.Timeout.Duration.Duration * time.Duration(1+immediate)
 }
 
-func checkPrefetch(c *Config) error {
-	if c.Concurrency < 1 {
+// checkPrefetch goes by the queues of the spec. Those that are only to be emptied come and go by themselves: a configuration that had no room for them would
+// leave their messages to nobody. One that waits too long behind them is given back to its queue.
+func checkPrefetch(all *Config) error {
+	if all.Concurrency < 1 {
 		return errors.New("concurrency is less than 1")
 	}
-	if c.Timeout.Duration.Duration <= 0 {
+	if all.Timeout.Duration.Duration <= 0 {
 		return errors.New("timeout is not positive")
+	}
+	c := all.withoutLeaving()
+	if len(c.Queues) == 0 {
+		return nil
 	}
 	// The worst case: all queues get messages at a time when one of them may hold all that are shared out.
 	prefetch := c.Loans() + len(c.Queues) - 1
@@ -81,4 +88,20 @@ func checkPrefetch(c *Config) error {
 	return fmt.Errorf("a message could be held for %s: %d prefetched for the %d queue(s), %d at a time, %s each%s; less than %s is allowed, half of "+
 		"the broker's consumer timeout: %s, or, where RabbitMQ has a longer consumer_timeout, set broker.consumerTimeout",
 		retry.Readable(hold), prefetch, len(c.Queues), c.Concurrency, retry.Readable(c.longestRun()), tries, retry.Readable(c.HoldLimit()), remedy)
+}
+
+// withoutLeaving is the configuration without the queues that are only to be emptied, and the policies that only these have.
+func (c *Config) withoutLeaving() Config {
+	with := *c
+	with.Queues, with.Policies = nil, map[string]v1alpha1.RetryPolicySpec{}
+	for _, queue := range c.Queues {
+		if !queue.Leaving {
+			with.Queues = append(with.Queues, queue)
+			with.Policies[queue.Policy] = c.Policies[queue.Policy]
+		}
+	}
+	for _, rule := range c.Rules {
+		with.Policies[rule.Policy] = c.Policies[rule.Policy]
+	}
+	return with
 }

@@ -71,6 +71,9 @@ type Options struct {
 
 // ConfigMap holds the configuration of a worker group. It fails when the configuration is larger than a ConfigMap can be.
 func ConfigMap(t *v1alpha1.Transport, config compile.Config) (*corev1.ConfigMap, error) {
+	if err := config.Validate(); err != nil { // workers would refuse it, and whoever reads it next would find nothing published
+		return nil, fmt.Errorf("the configuration of worker %q: %w", config.Worker, err)
+	}
 	data, err := compile.Encode(config)
 	if err != nil {
 		return nil, err

@@ -35,7 +35,11 @@ func worker(name string) *v1alpha1.Worker {
 }
 
 func config() compile.Config {
-	return compile.Config{Version: compile.Version, Transport: "shop/async", Worker: "default", Concurrency: 10}
+	return compile.Config{
+		Version: compile.Version, Transport: "shop/async", Worker: "default", Concurrency: 10, Timeout: *v1alpha1.NewDuration(time.Second),
+		Exchanges: compile.Exchanges{Fallback: "async.fallback", Return: "async.return", Failed: "async.failed"},
+		Queues:    []compile.Queue{{Name: "test", Policy: "p"}}, Policies: map[string]v1alpha1.RetryPolicySpec{"p": {}},
+	}
 }
 
 var options = workload.Options{Image: "redrive-worker:v1"}
@@ -100,6 +104,15 @@ func TestConfigMapRefusesAConfigurationThatIsTooLarge(t *testing.T) {
 	_, err := workload.ConfigMap(transport("async"), c)
 	if err == nil || !strings.Contains(err.Error(), "1048576") || !strings.Contains(err.Error(), `"default"`) {
 		t.Errorf("error is %v, want one with the worker and the limit", err)
+	}
+}
+
+// What no worker takes is not published: the next reconcile would find no configuration, and forget what its workers are to empty.
+func TestConfigMap_RefusesAConfigurationThatNoWorkerTakes(t *testing.T) {
+	c := config()
+	c.Policies = nil
+	if _, err := workload.ConfigMap(transport("async"), c); err == nil || !strings.Contains(err.Error(), `worker "default"`) {
+		t.Errorf("error is %v, want one with the worker", err)
 	}
 }
 
