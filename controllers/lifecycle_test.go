@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
@@ -356,6 +357,45 @@ func TestTransport_WorkersFollowARenamedQueueUntilThoseThatTakeItHaveAPod(t *tes
 }
 
 // What was left in a queue that left the spec was nobody's when the group that emptied it was renamed, or left with it.
+// A group whose handler takes long has room for one queue: what it was to empty besides, workers refused, and the operator forgot.
+func TestTransport_AQueueThatLeavesASlowGroupIsEmptied(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create(w.policy("policy", time.Second))
+	transport := w.transport()
+	transport.Spec.Exchange.UnroutedTo, transport.Spec.Queues = nil, transport.Spec.Queues[:1]
+	transport.Spec.Workers[0].Timeout, transport.Spec.Workers[0].Concurrency = v1alpha1.NewDuration(10*time.Minute), ptr.To[int32](1)
+	w.create(transport)
+	w.awaitReady(transport)
+	w.amqp.Publish("async", testtransport.Queue, make([]amqp091.Publishing, 3)...)
+	w.awaitCount(testtransport.Queue, 3)
+	edit(w, transport, func(t *v1alpha1.Transport) {
+		t.Spec.Queues = []v1alpha1.Queue{{Name: "orders", BindingKeys: []string{"orders"}}}
+	})
+	w.awaitReady(transport)
+	reads := func() (queues []string) {
+		for _, configMap := range w.configMaps() {
+			config, ok := workload.Published(&configMap)
+			if !ok {
+				t.Errorf("workers cannot read %s", configMap.Name)
+			}
+			for _, queue := range config.Queues {
+				queues = append(queues, queue.Consumed()...)
+			}
+		}
+		return queues
+	}
+	w.awaitWarning(transport, v1alpha1.ReasonOther, "kept while they hold messages: test (3)")
+	w.settle()
+	if got := reads(); !slices.Equal(got, []string{"orders", testtransport.Queue}) {
+		t.Errorf("workers read %v, want what they are to empty too", got)
+	}
+
+	configMap := w.configMaps()[0]
+	must(t, w.client.Delete(t.Context(), &configMap))
+	w.awaitWarning(transport, v1alpha1.ReasonOther, "no worker reads test: put them back into spec.queues until they are empty")
+}
+
 func TestTransport_AGroupThatLeavesTheSpecEmptiesItsQueuesFirst(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

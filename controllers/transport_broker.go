@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -202,13 +203,33 @@ func (r *TransportReconciler) reportTopology(ctx context.Context, run *transport
 	run.due = outcome.Sooner(run.due, report.RequeueAfter)
 	run.warn(r.drift.Staying(name, slices.Concat(topology.Advice(run.transport), report.Warnings), time.Now()))
 	if len(report.Blocked) > 0 {
-		run.warnings = append(run.warnings, fmt.Sprintf(
-			"queues are no longer in the spec and are kept while they hold messages: %s",
-			status.Listed(holding(its.Retiring, report.Blocked), blockedText)))
+		text := "queues are no longer in the spec and are kept while they hold messages: " +
+			status.Listed(holding(its.Retiring, report.Blocked), blockedText)
+		if unread := run.unread(report.Blocked); len(unread) > 0 {
+			text += fmt.Sprintf("; no worker reads %s: put them back into spec.queues until they are empty, or take the messages out", status.JoinedBy(", ", unread))
+		}
+		run.warnings = append(run.warnings, text)
 	}
 	r.reportSteps(ctx, run, unchanged)
 	r.drift.See(name, messageCountsOf(report.Queues), wanted)
 	r.reportCounts(run)
+}
+
+// unread are those of some queues that no published configuration names: it was deleted, or restored from a backup. Lanes empty by themselves.
+func (run *transportRun) unread(blocked []apply.Blocked) []string {
+	var read, unread []string
+	for _, config := range run.live.Configs() {
+		for _, queue := range config.Queues {
+			read = append(append(read, queue.Quarantine), queue.Holding()...)
+		}
+	}
+	lanes := compile.NamesOf(run.transport).LanePrefix()
+	for _, queue := range blocked {
+		if !slices.Contains(read, queue.Queue) && !strings.HasPrefix(queue.Queue, lanes) {
+			unread = append(unread, queue.Queue)
+		}
+	}
+	return unread
 }
 
 // judge turns what could not be done on the broker into an error. A conflict keeps the workers as they are: whoever owns
