@@ -254,15 +254,22 @@ func (r *run) warnOfStuck(queue topology.QueueState) {
 	if slices.ContainsFunc(warnings, func(f topology.Finding) bool { return f.Reason == v1alpha1.ReasonDestinationFull }) {
 		return
 	}
+	warnings = append(warnings, topology.Finding{
+		Object: ref, Reason: v1alpha1.ReasonLaneStalled,
+		Message: fmt.Sprintf("its expired messages do not leave it, also after %d changes of its RabbitMQ policy: %s", unhelped, r.causeOfStuck(queue)),
+	})
+	r.report.Warnings = warnings
+}
+
+// causeOfStuck is why changes of its policy do not help a queue: after a restart of the broker mostly that. Else a node is not well.
+func (r *run) causeOfStuck(queue topology.QueueState) string {
+	if restarted := r.input.State.Restarted; restarted.IsZero() || r.clock().Sub(restarted) > calm {
+		return "a queue that they go to takes none; look for a node that stands still, or a queue without a leader (rabbitmqctl list_queues name leader online)"
+	}
 	first := "it before the queue that they go to"
 	if topology.RoleOf(queue.Queue) == topology.RoleLane {
 		first = "the lane before its work queue"
 	}
-	warnings = append(warnings, topology.Finding{
-		Object: ref, Reason: v1alpha1.ReasonLaneStalled,
-		Message: fmt.Sprintf("its expired messages do not leave it, also after %d changes of its RabbitMQ policy: the broker started %s; "+
-			"it sends again 180 s after its start; with dead_letter_worker_publisher_confirm_timeout = 5000 in advanced.config it does so "+
-			"after 5 s", unhelped, first),
-	})
-	r.report.Warnings = warnings
+	return fmt.Sprintf("the broker started %s; it sends again 180 s after its start; with dead_letter_worker_publisher_confirm_timeout = 5000 in "+
+		"advanced.config it does so after 5 s", first)
 }

@@ -224,17 +224,22 @@ func TestWorkAndQuarantineQueuesAreTouchedToo(t *testing.T) {
 
 func TestALaneThatTouchesDoNotHelpIsToldOfAndLeftAlone(t *testing.T) {
 	for name, c := range map[string]struct {
-		expired int64
-		full    bool
-		want    string
+		expired      int64
+		full, steady bool
+		want         string
 	}{
-		"few":                        {3, false, "the broker started the lane before its work queue; it sends again 180 s after its start"},
-		"so many that it is stopped": {32, false, "the broker started the lane before its work queue; it sends again 180 s after its start"},
-		"where a queue is full":      {32, true, "queue test is full"},
+		"few":                        {expired: 3, want: "the broker started the lane before its work queue; it sends again 180 s after its start"},
+		"so many that it is stopped": {expired: 32, want: "the broker started the lane before its work queue; it sends again 180 s after its start"},
+		"where a queue is full":      {expired: 32, full: true, want: "queue test is full"},
+		"of a broker that was not restarted": {
+			expired: 3, steady: true, want: "a queue that they go to takes none; look for a node that stands still, or a queue without a leader",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStalling(t)
-			s.in.State.Restarted = s.in.Now
+			if !c.steady {
+				s.in.State.Restarted = s.in.Now
+			}
 			if c.full {
 				queue := s.observed.Queues["test"]
 				queue.EffectiveDefinition = topology.Arguments{"max-length": int64(1), "overflow": "reject-publish"}
@@ -250,7 +255,7 @@ func TestALaneThatTouchesDoNotHelpIsToldOfAndLeftAlone(t *testing.T) {
 				}
 			}
 			if len(told) != 1 || told[0].Reason != v1alpha1.ReasonLaneStalled || told[0].Passing || !strings.Contains(told[0].Message, c.want) ||
-				strings.Contains(told[0].Message, "dead_letter_worker_publisher_confirm_timeout") == c.full {
+				strings.Contains(told[0].Message, "dead_letter_worker_publisher_confirm_timeout") == (c.full || c.steady) {
 				t.Errorf("told is %v", told)
 			}
 			if report := s.look(t, 3*time.Minute, 0, c.expired); slices.ContainsFunc(report.Warnings, func(f topology.Finding) bool {
