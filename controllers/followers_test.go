@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/rollout"
 	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/workerstatus"
 	"redrive.dev/redrive/internal/workload"
@@ -121,7 +122,7 @@ func TestPodsAreReadAFewAtATime(t *testing.T) {
 		"for why they do not start": {func(r *TransportReconciler) error {
 			_, err := r.rolloutCause(t.Context(), deployment)
 			return err
-		}, maxPodsRead},
+		}, rollout.MaxPodsRead},
 	} {
 		server := &paged{pods: make([]corev1.Pod, 4*workerstatus.MaxPodsAsked)}
 		if err := tt.read(&TransportReconciler{Live: server, scraper: workerstatus.NewScraper(0)}); err != nil {

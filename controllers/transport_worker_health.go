@@ -1,21 +1,16 @@
 package controllers
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/brokerpool"
-	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/status"
 	"redrive.dev/redrive/internal/topology"
@@ -39,12 +34,12 @@ func (r *TransportReconciler) askWorkers(ctx context.Context, run *transportRun)
 		return nil
 	}
 	if last.Told == nil {
-		last.Told = toldBefore(run.transport, heard, now)
+		last.Told = workerstatus.ToldBefore(run.transport, heard, now)
 	}
 	told := status.Damp(last.Told, heard, now)
-	for _, one := range inOrder(told) {
+	for _, one := range workerstatus.InOrder(told) {
 		run.warn([]topology.Finding{{
-			Object: topology.Ref{Kind: kindWorker, Name: one.Worker}, Reason: one.Reason, Message: one.Text + saying(told[one].N),
+			Object: topology.Ref{Kind: kindWorker, Name: one.Worker}, Reason: one.Reason, Message: one.Text + workerstatus.Saying(told[one].N),
 		}})
 	}
 	if last.HasNew(fastRequeueFor, now) { // one that stays is no reason to ask all the time
@@ -82,7 +77,7 @@ func (r *TransportReconciler) troubled(run *transportRun) map[string]int32 {
 		workers := run.live.Deployments[workload.Name(run.transport, config.Worker)]
 		holds := last.Tells(config.Worker) || slices.ContainsFunc(config.Named(), func(queue string) bool { return inHand[queue] })
 		ready := workers == nil || workers.Status.ReadyReplicas >= workload.Replicas(workers)
-		if !mayHaveTrouble(config) && !holds && ready {
+		if !config.MayHoldBack() && !holds && ready {
 			continue // one that cannot consume a queue is not ready, and one that cannot publish has messages in hand
 		}
 		groups[config.Worker] = 0
@@ -93,66 +88,13 @@ func (r *TransportReconciler) troubled(run *transportRun) map[string]int32 {
 	return groups
 }
 
-// mayHaveTrouble is true for workers that may hold messages back while they are ready.
-func mayHaveTrouble(config *compile.Config) bool {
-	return mayBeNotReady(&config.Handler) || config.CircuitBreaker != nil || config.RetryBudget != nil ||
-		slices.ContainsFunc(config.Queues, func(q compile.Queue) bool { return q.Strict == v1alpha1.OnFailureBlock })
-}
-
-// mayBeNotReady is true for all handlers but those of which nothing is known before a message is handed to them.
-func mayBeNotReady(handler *v1alpha1.Handler) bool {
-	http := handler.HTTP
-	return http == nil || http.ReadinessURL != nil || http.HeadersSecretRef != nil || http.TLS != nil
-}
-
-// toldBefore are the troubles that the condition tells of already, for an operator that has just started.
-func toldBefore(t *v1alpha1.Transport, heard map[workerstatus.Problem]int64, now time.Time) map[workerstatus.Problem]status.Damped {
-	told := map[workerstatus.Problem]status.Damped{}
-	warning := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.DegradedCondition)
-	for one, pods := range heard {
-		if warning != nil && strings.Contains(warning.Message, one.String()) {
-			told[one] = status.Damped{N: pods, At: now}
-		}
-	}
-	return told
-}
-
-// saying is how many pods tell of a trouble.
-func saying(pods int64) string {
-	if pods == 1 {
-		return " (1 pod says so)"
-	}
-	return fmt.Sprintf(" (%d pods say so)", pods)
-}
-
 // tellTroubles sends an event for each reason with the troubles that began, and one with all that ended.
 func tellTroubles(s *outcome.Patcher, before, now map[workerstatus.Problem]status.Damped) {
-	began := map[string][]string{}
-	for _, one := range inOrder(now) {
-		if _, known := before[one]; !known {
-			began[one.Reason] = append(began[one.Reason], one.String())
-		}
-	}
+	began, ended := workerstatus.Changes(before, now)
 	for _, reason := range slices.Sorted(maps.Keys(began)) {
 		s.Event(corev1.EventTypeWarning, reason, status.Joined(began[reason]))
-	}
-	holds := map[workerstatus.Problem]bool{}
-	for one := range now {
-		holds[one.Kind()] = true
-	}
-	var ended []string
-	for _, one := range inOrder(before) {
-		if !holds[one.Kind()] {
-			ended = append(ended, one.Reason+" of "+one.String())
-		}
 	}
 	if len(ended) > 0 {
 		s.Event(corev1.EventTypeNormal, eventRecovered, "no pod says any more: "+status.Joined(ended))
 	}
-}
-
-func inOrder(troubles map[workerstatus.Problem]status.Damped) []workerstatus.Problem {
-	return slices.SortedFunc(maps.Keys(troubles), func(a, b workerstatus.Problem) int {
-		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Text, b.Text))
-	})
 }

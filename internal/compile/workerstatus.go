@@ -1,6 +1,11 @@
 package compile
 
-import "time"
+import (
+	"slices"
+	"time"
+
+	"redrive.dev/redrive/api/v1alpha1"
+)
 
 // WorkerStatus is what a worker says of itself at /status, as JSON; the operator reads it and shows it as conditions.
 type WorkerStatus struct {
@@ -25,4 +30,16 @@ type Trouble struct {
 	Message string `json:"message"`
 	// Since is when it began.
 	Since time.Time `json:"since"`
+}
+
+// MayHoldBack is true for workers that may hold messages back while they are ready.
+func (c *Config) MayHoldBack() bool {
+	return mayBeNotReady(&c.Handler) || c.CircuitBreaker != nil || c.RetryBudget != nil ||
+		slices.ContainsFunc(c.Queues, func(q Queue) bool { return q.Strict == v1alpha1.OnFailureBlock })
+}
+
+// mayBeNotReady is true for all handlers but those of which nothing is known before a message is handed to them.
+func mayBeNotReady(handler *v1alpha1.Handler) bool {
+	http := handler.HTTP
+	return http == nil || http.ReadinessURL != nil || http.HeadersSecretRef != nil || http.TLS != nil
 }
