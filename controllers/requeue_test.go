@@ -37,15 +37,15 @@ func TestWorkersThatAreMissingAreLookedAtSoonAndNotForEver(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v, transport, start := newFastRequeue(), types.NamespacedName{Name: "async"}, time.Now()
+			v, transport, start := newTransportMemories(), types.NamespacedName{Name: "async"}, time.Now()
 			for i, look := range looks {
-				next := v.next(transport, look.missing, start.Add(look.after))
+				next := v.requeue(transport, look.missing, start.Add(look.after))
 				if soon := next != 0; soon != look.soon || next > fastRequeueInterval*11/10 {
 					t.Errorf("after look %d the next is in %s", i+1, next)
 				}
 			}
 			v.forget(transport)
-			if len(v.all) > 0 {
+			if v.of(transport).outage != (outage{}) {
 				t.Error("a Transport that is gone is remembered")
 			}
 		})

@@ -129,7 +129,6 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		compileCache: compile.NewCache(),
 		drift:        drift.NewTracker(),
 		scraper:      workerstatus.NewScraper(age),
-		fastRequeue:  newFastRequeue(),
 
 		restarts:   brokerpool.NewRestartWatch(options.PollInterval),
 		conditions: opmetrics.NewConditions(),

@@ -60,12 +60,11 @@ type TransportReconciler struct {
 	// configMaps of the workers, as they were last read.
 	configMaps *configmaps.Reader
 	// admission, processors and reads are what a namespace may take of the operator.
-	admission   *tenancy.Admission
-	processors  *tenancy.Processors
-	reads       tenancy.Reader
-	drift       *drift.Tracker
-	scraper     *workerstatus.Scraper
-	fastRequeue *fastRequeue
+	admission  *tenancy.Admission
+	processors *tenancy.Processors
+	reads      tenancy.Reader
+	drift      *drift.Tracker
+	scraper    *workerstatus.Scraper
 
 	restarts   *brokerpool.RestartWatch
 	conditions *opmetrics.Conditions
@@ -280,7 +279,7 @@ func (r *TransportReconciler) cancelWhenGone(ctx context.Context, uid types.UID,
 func (r *TransportReconciler) reconcileNow(ctx context.Context, run *transportRun) (ctrl.Result, error) {
 	name := client.ObjectKeyFromObject(run.transport)
 	err := run.withSecretContext(r.reconcileSteps(ctx, run))
-	soon := outcome.Sooner(run.due, r.fastRequeue.next(name, len(run.live.Rolling()) > 0, time.Now()))
+	soon := outcome.Sooner(run.due, r.memories.requeue(name, len(run.live.Rolling()) > 0, time.Now()))
 	next := outcome.Sooner(soon, r.pollSchedule.Next(run.transport.Status.Broker, time.Now(), r.Options.PollInterval))
 	result, err := outcome.Finish(ctx, run.status, err, run.warningTexts(), next)
 	r.countConditions(run)
@@ -325,7 +324,6 @@ func (r *TransportReconciler) forget(name types.NamespacedName) {
 	r.drift.Forget(name)
 	r.writer.Forget(name)
 	r.scraper.Forget(name)
-	r.fastRequeue.forget(name)
 	r.restarts.Forget(name)
 	r.scalers.Forget(name)
 }

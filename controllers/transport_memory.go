@@ -9,15 +9,32 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/brokerpool"
+)
+
+const (
+	// fastRequeueInterval is the requeue interval of a Transport with a problem. RabbitMQ counts messages every 5 s.
+	fastRequeueInterval = 10 * time.Second
+	// fastRequeueFor bounds how long a Transport with missing pods is requeued that often: a Deployment that stays broken is no
+	// reason to ask the broker all the time.
+	fastRequeueFor = 3 * time.Minute
+	// fastRequeueAfter is how long fast requeues go on once all pods are there again: pods that restart may leave quarantined messages
+	// behind that the broker has not counted yet.
+	fastRequeueAfter = 2 * fastRequeueInterval
 )
 
 // transportMemory is what is known of a Transport from one look to the next, and stands in no status: since when its queues are known to exist, which
-// ones expired messages do not leave, and since when deletions without an answer are known.
+// ones expired messages do not leave, since when deletions without an answer are known, and when pods were missing.
 type transportMemory struct {
 	known  map[string]time.Time
 	stuck  apply.Stuck
 	doubts apply.Doubts
+	// outage is when pods of its workers were missing; zero where none are.
+	outage outage
 }
+
+// outage is the time between the first and the last reconcile that found pods missing.
+type outage struct{ first, last time.Time }
 
 // transportMemories are those of all Transports: after a restart all queues are as old as the first look. It is safe for concurrent use.
 type transportMemories struct {
@@ -105,6 +122,33 @@ func (m *transportMemories) doubt(name types.NamespacedName, deletions []v1alpha
 	its.doubts = its.doubts.See(deletions, time.Now())
 	m.all[name] = its
 	return its.doubts
+}
+
+// requeue returns the time until the next reconcile, given whether pods of the workers are missing now; zero leaves it to the poll. While some are, it is
+// short, and for a while after that.
+func (m *transportMemories) requeue(name types.NamespacedName, missing bool, now time.Time) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	its := m.all[name]
+	seen, known := its.outage, !its.outage.first.IsZero()
+	switch {
+	case missing && !known:
+		seen = outage{first: now, last: now}
+	case missing:
+		seen.last = now
+	case !known:
+		return 0
+	case now.Sub(seen.last) >= fastRequeueAfter:
+		its.outage = outage{}
+		m.all[name] = its
+		return 0
+	}
+	its.outage = seen
+	m.all[name] = its
+	if now.Sub(seen.first) >= fastRequeueFor {
+		return 0
+	}
+	return brokerpool.Spread(fastRequeueInterval)
 }
 
 func (m *transportMemories) forget(name types.NamespacedName) {

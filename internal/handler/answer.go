@@ -140,7 +140,7 @@ func problem(body []byte) (class, text string) {
 		Title  json.RawMessage `json:"title"`
 		Detail json.RawMessage `json:"detail"`
 	}
-	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, &fields); err != nil {
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(trimLine(body), &fields); err != nil {
 		return "", ""
 	}
 	class = textOf(fields.Type)

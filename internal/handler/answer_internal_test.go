@@ -117,3 +117,11 @@ func TestLongProblemsAreReadSoManyAtATime(t *testing.T) {
 		}
 	}
 }
+
+func TestProblem_IsReadBehindAByteOrderMark(t *testing.T) {
+	t.Parallel()
+	class, text := problem([]byte("\ufeff{\"type\": \"https://x/out\", \"title\": \"Out\"}"))
+	if class != "https://x/out" || text != "Out" {
+		t.Errorf("the class is %q, the text %q", class, text)
+	}
+}
