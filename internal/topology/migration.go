@@ -137,7 +137,7 @@ func (d *differ) migrationOf(want Queue, past Past) *queueMigration {
 	got, exists := d.observed.Queues[want.Name]
 	beside, taken := d.observed.Queues[e.Standin]
 	made := taken && beside.Arguments.Owner() == d.desired.Owner && StandinFor(beside.Queue) == want.Name
-	ours := exists && e.judge(got)
+	ours := exists && e.judge(got, made)
 	if former, there := d.formerOf(want); there && !made {
 		e.Standin, e.Renames, beside, made = former.Name, true, former, true
 	}
@@ -176,11 +176,17 @@ func (d *differ) migrationOf(want Queue, past Past) *queueMigration {
 	return e
 }
 
-// judge tells how a queue of the wanted name differs, and whose it is.
-func (e *queueMigration) judge(got QueueState) (ours bool) {
+// judge tells how a queue of the wanted name differs, and whose it is. made is true where a stand-in of ours stands for it: that is made for our queues
+// only, and a classic one that is to get another type, and of which nobody remembers that we made it (redrive run began anew, a status was restored), is
+// ours by that.
+func (e *queueMigration) judge(got QueueState, made bool) (ours bool) {
 	claimed := e.d.isClaimed(got.Queue)
-	ours = !claimed && e.d.ours(Ref{Kind: KindQueue, Name: e.Queue}, got.Arguments)
 	e.Fields = compareQueue(e.want, got.Queue)
+	ref := Ref{Kind: KindQueue, Name: e.Queue}
+	if made && !claimed && len(e.Fields) > 0 && Unmarked(e.d.desired.Prefix, KindQueue, got.Arguments) && !slices.Contains(e.d.created, ref.String()) {
+		e.d.created = append(slices.Clip(e.d.created), ref.String())
+	}
+	ours = !claimed && e.d.ours(ref, got.Arguments)
 	e.alien, e.hostile = !ours, !ours && (claimed || len(e.Fields) > 0)
 	return ours
 }
