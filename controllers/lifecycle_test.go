@@ -357,6 +357,31 @@ func TestTransport_WorkersFollowARenamedQueueUntilThoseThatTakeItHaveAPod(t *tes
 }
 
 // What was left in a queue that left the spec was nobody's when the group that emptied it was renamed, or left with it.
+// What a group that has left the spec had in hand when a pod or its connection ended was read by nobody: it has a quarantine pod only while there are messages.
+func TestTransport_AGroupThatHasLeftTheSpecGetsAQuarantinePod(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	transport := w.ready()
+	w.amqp.Publish("async", testtransport.Queue, amqp091.Publishing{})
+	w.awaitCount(testtransport.Queue, 1)
+	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Queues, t.Spec.Workers[0].Name = t.Spec.Queues[1:], "main" })
+	w.awaitReady(transport)
+	if w.get(w.quarantine(transport)) {
+		t.Fatal("it has a quarantine pod already, so this shows nothing")
+	}
+	w.quarantined()
+	deployment := w.awaitQuarantine(transport)
+	if container := deployment.Spec.Template.Spec.Containers[0]; !slices.Contains(container.Args, "--quarantine") || container.Image != workerImage {
+		t.Errorf("it runs %s %v", container.Image, container.Args)
+	}
+	w.awaitWarning(transport, v1alpha1.ReasonMessagesQuarantined, "test (1)")
+	w.handleQuarantine()
+	w.takeIDs(testtransport.Queue, 1)
+	testtransport.Eventually(t, "the former group gone", func() bool {
+		return !w.hasQueue("test.quarantine") && !w.hasQueue(testtransport.Queue) && len(w.deployments()) == 1
+	})
+}
+
 // A group whose handler takes long has room for one queue: what it was to empty besides, workers refused, and the operator forgot.
 func TestTransport_AQueueThatLeavesASlowGroupIsEmptied(t *testing.T) {
 	t.Parallel()

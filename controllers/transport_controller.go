@@ -92,6 +92,8 @@ type transportRun struct {
 	scalers *scaler.Found
 
 	compiled *compile.Result
+	// takenOver are the queues that a group is to have and another one still consumes.
+	takenOver map[string]bool
 	// source is where the broker's address and login were found.
 	source brokerSource
 	// handlerSecrets are the versions of the Secrets of handlers, by worker group.

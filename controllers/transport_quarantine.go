@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -239,16 +240,14 @@ func (r *TransportReconciler) runQuarantineOf(
 		delete(run.live.Quarantine, name)
 		return "", r.writer.Delete(ctx, run.objectOwner(), "Deployment", live)
 	}
-	if group.former {
-		return formerTrouble(live), nil
-	}
-	options, err := r.workerOptions(ctx, run, group.Worker)
-	if err != nil {
-		return "", err
-	}
-	desired, err := workload.QuarantineDeployment(run.transport, group.Worker, options)
-	if err != nil {
+	desired, err := r.desiredQuarantine(ctx, run, group, live)
+	switch {
+	case objectwriter.IsRefused(err):
 		return "its Deployment cannot be made: " + status.OneLine(err.Error()), nil
+	case err != nil:
+		return "", err
+	case desired == nil:
+		return r.quarantineTrouble(ctx, live)
 	}
 	result := &appsv1.Deployment{}
 	err = r.writer.Write(ctx, run.objectOwner(), desired, asObject(live), result)
@@ -263,20 +262,59 @@ func (r *TransportReconciler) runQuarantineOf(
 		live = result
 		run.live.Quarantine[name] = live
 	}
+	return r.quarantineTrouble(ctx, live)
+}
+
+// desiredQuarantine is the quarantine Deployment that a worker group is to have; nil where the one that it has goes on as it is. A group that has left the
+// spec gets one by its own Deployment, and never another one.
+func (r *TransportReconciler) desiredQuarantine(
+	ctx context.Context, run *transportRun, group quarantinedGroup, live *appsv1.Deployment,
+) (*appsv1.Deployment, error) {
+	if !group.former {
+		options, err := r.workerOptions(ctx, run, group.Worker)
+		if err != nil {
+			return nil, err
+		}
+		desired, err := workload.QuarantineDeployment(run.transport, group.Worker, options)
+		if err != nil {
+			return nil, objectwriter.Refused(err)
+		}
+		return desired, nil
+	}
+	if live != nil {
+		return nil, nil //nolint:nilnil // It has one.
+	}
+	workers, err := r.whole(ctx, run.live.Deployments[workload.Name(run.transport, group.Name)])
+	if err != nil {
+		return nil, err
+	}
+	desired := workload.FormerQuarantine(run.transport, group.Name, workers)
+	if desired == nil {
+		return nil, objectwriter.Refused(errors.New("the spec does not have this group any more, and its Deployment has no worker to go by"))
+	}
+	return desired, nil
+}
+
+// whole is a Deployment with its template, which the cache does not keep of a large one.
+func (r *TransportReconciler) whole(ctx context.Context, cached *appsv1.Deployment) (*appsv1.Deployment, error) {
+	if len(cached.Spec.Template.Spec.Containers) > 0 {
+		return cached, nil
+	}
+	var list appsv1.DeploymentList
+	err := r.Live.List(ctx, &list, client.InNamespace(cached.Namespace), client.MatchingFields{"metadata.name": cached.Name})
+	if err != nil || len(list.Items) != 1 {
+		return nil, fmt.Errorf("read Deployment %s: %w", cached.Name, cmp.Or(err, errors.New("it is gone")))
+	}
+	return &list.Items[0], nil
+}
+
+// quarantineTrouble says what keeps the pod of a quarantine Deployment from its work; empty where nothing does.
+func (r *TransportReconciler) quarantineTrouble(ctx context.Context, live *appsv1.Deployment) (string, error) {
 	if live.Status.AvailableReplicas > 0 {
 		return "", nil
 	}
 	cause, err := r.rolloutCause(ctx, live)
 	return quarantineTrouble(live, cause, time.Now()), err
-}
-
-// formerTrouble says why nothing handles the quarantined messages of a group that has left the spec: a quarantine pod that it has goes on, and no other one
-// can be made.
-func formerTrouble(live *appsv1.Deployment) string {
-	if live != nil && live.Status.AvailableReplicas > 0 {
-		return ""
-	}
-	return "the spec does not have this group any more, and no pod is started for it: they wait until a group of the spec that consumes the queue has a pod"
 }
 
 // quarantineTrouble says what keeps the pod of a quarantine Deployment from its work that is not available. cause is what is known

@@ -68,6 +68,7 @@ func (r *TransportReconciler) applyWorkers(ctx context.Context, run *transportRu
 	if run.scalers, err = r.scalers.Read(ctx, run.transport); err != nil {
 		return err
 	}
+	run.takenOver = run.consumedByOthers()
 	hashes, refused := make([]string, 0, len(run.transport.Spec.Workers)), false
 	for i := range run.transport.Spec.Workers {
 		worker := &run.transport.Spec.Workers[i]
@@ -151,7 +152,7 @@ func (r *TransportReconciler) applyScaled(
 ) error {
 	group := &scaler.Group{
 		Transport: run.transport, Owner: run.objectOwner(), Worker: worker, Scalers: run.scalers, Live: run.live.Deployments[deployment.Name],
-		TakesOver: run.takesOver(config),
+		TakesOver: slices.ContainsFunc(config.Queues, func(q compile.Queue) bool { return !q.Leaving && run.takenOver[q.Name] }),
 	}
 	err := r.scalers.Apply(ctx, group, deployment, func() error {
 		result := &appsv1.Deployment{}
@@ -208,11 +209,17 @@ func (run *transportRun) unserved() map[string]bool {
 	})
 }
 
-// takesOver is true for a worker group with a queue that another one consumes until it has an available pod.
-func (run *transportRun) takesOver(group compile.Config) bool {
-	return slices.ContainsFunc(slices.Concat(run.compiled.Workers, run.former()), func(other compile.Config) bool {
-		return slices.ContainsFunc(other.Queues, func(q compile.Queue) bool { return q.Leaving && group.Has(q.Name) })
-	})
+// consumedByOthers are the queues that groups consume until those that are to have them have an available pod.
+func (run *transportRun) consumedByOthers() map[string]bool {
+	queues := map[string]bool{}
+	for _, group := range slices.Concat(run.compiled.Workers, run.former()) {
+		for _, queue := range group.Queues {
+			if queue.Leaving {
+				queues[queue.Name] = true
+			}
+		}
+	}
+	return queues
 }
 
 // former are the configurations of the worker groups that have left the spec and go on: with what other groups are to consume, and with what is left in

@@ -32,10 +32,12 @@ func Unserved(groups []Config, ready func(group, queue string) bool) map[string]
 // configurations of the groups in the spec, with the stand-ins of their queues.
 func (c *Config) WithHandedOver(last *Config, groups []Config, unserved map[string]bool) Config {
 	with := c.extensible()
+	held := last.holding()
 	for i := range groups {
 		for _, queue := range groups[i].Queues {
 			has := slices.ContainsFunc(with.Queues, func(q Queue) bool { return q.Name == queue.Name })
-			if has || queue.Leaving || !unserved[queue.Name] || !last.holds(queue) {
+			if has || queue.Leaving || !unserved[queue.Name] ||
+				!slices.ContainsFunc(queue.Holding(), func(name string) bool { return held[name] }) {
 				continue
 			}
 			queue.Leaving = true
@@ -72,11 +74,15 @@ func (c *Config) WithoutQueues() Config {
 	return with
 }
 
-// holds is true where the configuration has one of the queues on the broker that hold messages of a work queue.
-func (c *Config) holds(queue Queue) bool {
-	return slices.ContainsFunc(c.Queues, func(known Queue) bool {
-		return slices.ContainsFunc(known.Holding(), func(name string) bool { return slices.Contains(queue.Holding(), name) })
-	})
+// holding are the queues on the broker that hold messages of the configuration's work queues.
+func (c *Config) holding() map[string]bool {
+	held := map[string]bool{}
+	for _, queue := range c.Queues {
+		for _, name := range queue.Holding() {
+			held[name] = true
+		}
+	}
+	return held
 }
 
 // Has is true where the configuration has a queue of the spec.

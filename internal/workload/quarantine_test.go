@@ -144,3 +144,24 @@ func TestTheRootFileSystemOfQuarantineStaysReadOnly(t *testing.T) {
 		t.Errorf("what can be written to is %v", writable)
 	}
 }
+
+// The quarantine pod of a group that has left the spec goes by its Deployment, since nothing else is known of it.
+func TestFormerQuarantine_IsTheOneThatTheSpecWouldGive(t *testing.T) {
+	w := worker("default")
+	w.Template = nil
+	d, err := workload.Deployment(transport("async"), w, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := workload.QuarantineDeployment(transport("async"), w, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := workload.FormerQuarantine(transport("async"), "default", d); !equality.Semantic.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	d.Spec.Template.Spec.Containers[0].Name = "other"
+	if got := workload.FormerQuarantine(transport("async"), "default", d); got != nil {
+		t.Errorf("of a Deployment without a worker it is %+v", got)
+	}
+}

@@ -5,6 +5,8 @@ package workload
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -139,17 +141,51 @@ func QuarantineDeployment(t *v1alpha1.Transport, worker *v1alpha1.Worker, opts O
 	if err != nil {
 		return nil, err
 	}
-	own.Spec.Volumes = append(own.Spec.Volumes, journal())
-	container := &own.Spec.Containers[0]
-	container.Args = append(container.Args, "--quarantine", "--journal="+journalDir+"/journal")
-	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: journalVolume, MountPath: journalDir})
-	meta := objectMeta(t, worker.Name)
-	meta.Name, meta.Labels = QuarantineName(t, worker.Name), QuarantineLabels(t, worker.Name)
-	return deployment(meta, worker, own, opts, appsv1.DeploymentSpec{
+	inQuarantine(&own.Spec, &own.Spec.Containers[0])
+	return deployment(quarantineMeta(t, worker.Name), worker, own, opts, quarantineSpec(t, worker.Name))
+}
+
+// FormerQuarantine is QuarantineDeployment for a worker group that has left the spec: its pod is as those of the group's Deployment, as the cluster has it.
+// It is nil where that has no worker.
+func FormerQuarantine(t *v1alpha1.Transport, worker string, live *appsv1.Deployment) *appsv1.Deployment {
+	template := live.Spec.Template.DeepCopy()
+	i := slices.IndexFunc(template.Spec.Containers, func(c corev1.Container) bool { return c.Name == Container })
+	if i < 0 {
+		return nil
+	}
+	for label := range Labels(t, worker) {
+		delete(template.Labels, label)
+	}
+	maps.Copy(template.Labels, QuarantineLabels(t, worker))
+	inQuarantine(&template.Spec, &template.Spec.Containers[i])
+	spec := quarantineSpec(t, worker)
+	spec.Template = *template
+	return &appsv1.Deployment{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
+		ObjectMeta: quarantineMeta(t, worker),
+		Spec:       spec,
+	}
+}
+
+// inQuarantine has a worker handle the messages of its quarantine queues, with a journal.
+func inQuarantine(pod *corev1.PodSpec, worker *corev1.Container) {
+	pod.Volumes = append(pod.Volumes, journal())
+	worker.Args = append(worker.Args, "--quarantine", "--journal="+journalDir+"/journal")
+	worker.VolumeMounts = append(worker.VolumeMounts, corev1.VolumeMount{Name: journalVolume, MountPath: journalDir})
+}
+
+func quarantineMeta(t *v1alpha1.Transport, worker string) metav1.ObjectMeta {
+	meta := objectMeta(t, worker)
+	meta.Name, meta.Labels = QuarantineName(t, worker), QuarantineLabels(t, worker)
+	return meta
+}
+
+func quarantineSpec(t *v1alpha1.Transport, worker string) appsv1.DeploymentSpec {
+	return appsv1.DeploymentSpec{
 		Replicas: ptr.To[int32](1),
-		Selector: &metav1.LabelSelector{MatchLabels: QuarantineSelector(t, worker.Name)},
+		Selector: &metav1.LabelSelector{MatchLabels: QuarantineSelector(t, worker)},
 		Strategy: appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType},
-	})
+	}
 }
 
 // deployment completes a Deployment by the pod template, as the worker's own template changes it.
