@@ -132,6 +132,15 @@ func (run *transportRun) partly(err error) {
 	}
 }
 
+// partlyBeside is partly for what keeps a migration waiting: it is told with that.
+func (run *transportRun) partlyBeside(err error) {
+	if why, known := errors.AsType[*outcome.StepError](run.incomplete); known && why.Reason == v1alpha1.ReasonMigrating {
+		run.incomplete = outcome.Waiting(why.Reason, why.After, fmt.Errorf("%w; %w", why.Err, err))
+		return
+	}
+	run.partly(err)
+}
+
 // owner is the value of the owner mark of a Transport's objects on the broker.
 func (r *TransportReconciler) owner(t *v1alpha1.Transport) string {
 	return r.Options.ClusterUID + "/" + t.Namespace + "/" + t.Name

@@ -12,13 +12,17 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/testbroker"
+	"redrive.dev/redrive/internal/testcluster"
 	"redrive.dev/redrive/internal/testtransport"
 )
 
 // Dozens of Transports, each of a vhost of its own, wait for minutes for a broker that takes requests and never answers.
 func TestWhoWaitsForItsTurnHeedsItsUserMeanwhile(t *testing.T) {
 	t.Parallel()
-	w, other := newWorld(t), newWorld(t)
+	o := &operator{} // the others would wait with it
+	w, other := newUnattendedWorld(t, o), newUnattendedWorld(t, o)
+	o.start(t, testcluster.Start(t))
+	t.Cleanup(o.stop)
 	going := w.ready()
 	l := newLiar(t, testbroker.Shared(t).ManagementURL)
 	l.be(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })

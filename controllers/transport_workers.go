@@ -82,7 +82,7 @@ func (r *TransportReconciler) applyWorkers(ctx context.Context, run *transportRu
 			run.partly(outcome.Stalled(v1alpha1.ReasonWorkloadInvalid, fmt.Errorf("worker %q: %w", worker.Name, err)))
 		case apierrors.IsForbidden(err): // by a quota or a policy of the cluster, which is no concern of the others
 			refused = true
-			run.partly(fmt.Errorf("worker %q: %w", worker.Name, err))
+			run.partlyBeside(fmt.Errorf("worker %q: %w", worker.Name, err))
 		case err != nil:
 			return fmt.Errorf("worker %q: %w", worker.Name, err)
 		}

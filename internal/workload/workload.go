@@ -160,11 +160,7 @@ func FormerQuarantine(t *v1alpha1.Transport, worker string, live *appsv1.Deploym
 	inQuarantine(&template.Spec, &template.Spec.Containers[i])
 	spec := quarantineSpec(t, worker)
 	spec.Template = *template
-	return &appsv1.Deployment{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
-		ObjectMeta: quarantineMeta(t, worker),
-		Spec:       spec,
-	}
+	return typed(quarantineMeta(t, worker), spec)
 }
 
 // inQuarantine has a worker handle the messages of its quarantine queues, with a journal.
@@ -197,11 +193,12 @@ func deployment(
 		return nil, err
 	}
 	spec.Template = *template
-	return &appsv1.Deployment{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
-		ObjectMeta: meta,
-		Spec:       spec,
-	}, nil
+	return typed(meta, spec), nil
+}
+
+// typed is a Deployment as server-side apply needs it.
+func typed(meta metav1.ObjectMeta, spec appsv1.DeploymentSpec) *appsv1.Deployment {
+	return &appsv1.Deployment{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}, ObjectMeta: meta, Spec: spec}
 }
 
 // ApplyForm is an object as server-side apply takes it: without the status, which the cluster owns.
