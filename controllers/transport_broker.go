@@ -217,19 +217,14 @@ func (r *TransportReconciler) reportTopology(ctx context.Context, run *transport
 
 // unread are those of some queues that no published configuration names: it was deleted, or restored from a backup. Lanes empty by themselves.
 func (run *transportRun) unread(blocked []apply.Blocked) []string {
-	var read, unread []string
-	for _, config := range run.live.Configs() {
-		for _, queue := range config.Queues {
-			read = append(append(read, queue.Quarantine), queue.Holding()...)
-		}
-	}
 	lanes := compile.NamesOf(run.transport).LanePrefix()
+	var queues []string
 	for _, queue := range blocked {
-		if !slices.Contains(read, queue.Queue) && !strings.HasPrefix(queue.Queue, lanes) {
-			unread = append(unread, queue.Queue)
+		if !strings.HasPrefix(queue.Queue, lanes) {
+			queues = append(queues, queue.Queue)
 		}
 	}
-	return unread
+	return compile.Unread(queues, run.live.Configs())
 }
 
 // judge turns what could not be done on the broker into an error. A conflict keeps the workers as they are: whoever owns

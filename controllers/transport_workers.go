@@ -232,11 +232,7 @@ func (run *transportRun) former() []compile.Config {
 		if inSpec[name] || !published {
 			continue
 		}
-		next := last.WithoutQueues()
-		next = next.WithHandedOver(&last, run.compiled.Workers, unserved)
-		next = next.WithLeaving(last, run.report.Leaving)
-		// An empty quarantine queue is no reason to stay: it is there as long as a group names it.
-		if slices.ContainsFunc(next.Queues, func(q compile.Queue) bool { return len(q.Holding()) > 0 || counts.mayHold(q.Quarantine) }) {
+		if next, goesOn := last.Former(run.compiled.Workers, unserved, run.report.Leaving, counts.mayHold); goesOn {
 			next, _ = next.Holding(run.report.Disordered)
 			groups = append(groups, next)
 		}

@@ -67,11 +67,36 @@ func (c *Config) include(queue Queue, from *Config) {
 	}
 }
 
+// Former is the configuration of a group that has left the spec, by its last one, which is in force: with what no group of the spec consumes yet, as in
+// WithHandedOver, and with what is left in queues that none is to consume, as in WithLeaving. goesOn is false where it has nothing to do any more. mayHold is
+// true for a queue that holds messages, or is not counted.
+func (c *Config) Former(groups []Config, unserved map[string]bool, leaving []string, mayHold func(queue string) bool) (next Config, goesOn bool) {
+	next = c.WithoutQueues()
+	next = next.WithHandedOver(c, groups, unserved)
+	next = next.WithLeaving(*c, leaving)
+	// An empty quarantine queue is no reason to stay: it is there as long as a group names it.
+	return next, slices.ContainsFunc(next.Queues, func(q Queue) bool { return len(q.Holding()) > 0 || mayHold(q.Quarantine) })
+}
+
 // WithoutQueues is the configuration of a group that has left the spec.
 func (c *Config) WithoutQueues() Config {
 	with := *c
 	with.Queues, with.Policies, with.Lanes, with.HighLanes = nil, nil, nil, false
 	return with
+}
+
+// Unread are those of some queues that no configuration has workers read, nor its quarantine worker.
+func Unread(queues []string, configs []Config) []string {
+	read := map[string]bool{}
+	for i := range configs {
+		for _, queue := range configs[i].Queues {
+			read[queue.Quarantine] = true
+			for _, name := range queue.Holding() {
+				read[name] = true
+			}
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(queues), func(name string) bool { return read[name] })
 }
 
 // holding are the queues on the broker that hold messages of the configuration's work queues.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -147,18 +148,14 @@ func (s *site) tellOfStalled(warnings []topology.Finding) {
 // unread names the queues that are no longer in the spec and hold messages which no worker in force reads: it had them no more when this process began,
 // or their worker group went with them. Lanes empty by themselves.
 func (s *site) unread(blocked []apply.Blocked) string {
-	lanes, read := compile.NamesOf(s.unit.Load().Transport).LanePrefix(), []string{}
-	for _, config := range s.inForce {
-		for _, queue := range config.Queues {
-			read = append(append(read, queue.Quarantine), queue.Holding()...)
-		}
-	}
+	lanes := compile.NamesOf(s.unit.Load().Transport).LanePrefix()
 	var names []string
 	for _, queue := range blocked {
-		if !slices.Contains(read, queue.Queue) && !strings.HasPrefix(queue.Queue, lanes) {
+		if !strings.HasPrefix(queue.Queue, lanes) {
 			names = append(names, queue.Queue)
 		}
 	}
+	names = compile.Unread(names, slices.Collect(maps.Values(s.inForce)))
 	if len(names) == 0 {
 		return ""
 	}

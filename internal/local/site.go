@@ -258,11 +258,7 @@ func (s *site) former(unit *Unit) []compile.Config {
 			continue // one that is to have no replicas stops
 		}
 		last := s.inForce[name]
-		next := last.WithoutQueues()
-		next = next.WithHandedOver(&last, configs, unserved)
-		next = next.WithLeaving(last, s.leaving)
-		// An empty quarantine queue is no reason to stay: it is there as long as a group names it.
-		if slices.ContainsFunc(next.Queues, func(q compile.Queue) bool { return len(q.Holding()) > 0 || s.mayHold(q.Quarantine) }) {
+		if next, goesOn := last.Former(configs, unserved, s.leaving, s.mayHold); goesOn {
 			next, _ = next.Holding(s.disordered)
 			groups = append(groups, next)
 		}
