@@ -60,12 +60,12 @@ func (r *LineRoom) take(l *lineReader, bytes int64) (freed <-chan struct{}, halt
 	if fits || len(older) == 0 {
 		r.taken += more
 		l.taken, l.waits = bytes, false
-		l.moved.Store(time.Now().UnixNano()) // it could not be read while it waited
+		l.moves() // it could not be read while it waited
 		return nil, nil, true
 	}
 	l.waits = true
 	for _, other := range r.lines {
-		if !other.waits && time.Since(time.Unix(0, other.moved.Load())) > r.patience {
+		if !other.waits && time.Since(*other.moved.Load()) > r.patience {
 			halted = append(halted, other)
 		}
 	}
@@ -97,8 +97,9 @@ type lineReader struct {
 	// long is the beginning of a line that did not fit into the reader's buffer, or was broken off.
 	long []byte
 
-	// moved is when something was read last, in nanoseconds since 1970.
-	moved atomic.Int64
+	// moved is when something was read last, with its monotonic reading: the time of day may be set meanwhile. It is set in each line of a room's list
+	// that does not wait.
+	moved atomic.Pointer[time.Time]
 
 	// taken is the room that it has, in bytes. listed is true while it is in the room's list, and waits while it waits for more. They are the
 	// room's.
@@ -106,11 +107,16 @@ type lineReader struct {
 	listed, waits bool
 }
 
+func (l *lineReader) moves() {
+	now := time.Now()
+	l.moved.Store(&now)
+}
+
 // Read reads what the process writes.
 func (l *lineReader) Read(into []byte) (int, error) {
 	n, err := l.peer.stdout.Read(into)
 	if n > 0 {
-		l.moved.Store(time.Now().UnixNano())
+		l.moves()
 	}
 	return n, err //nolint:wrapcheck // it is told by its value
 }
