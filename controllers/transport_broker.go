@@ -97,7 +97,7 @@ func (run *transportRun) followQueues() {
 			groups[i] = groups[i].WithHandedOver(&last, groups, unserved)
 			groups[i] = groups[i].WithLeaving(last, run.report.Leaving)
 		}
-		groups[i], _ = groups[i].Holding(run.report.Disordered)
+		groups[i], _ = groups[i].Holding(run.report.Holds(groups[i], run.live.Configs()))
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/status"
-	"redrive.dev/redrive/internal/topology"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -118,7 +117,7 @@ func (run *transportRun) made(owner, queue string) bool {
 // not give a right on it. That a status says that it was made is no proof: a server of the team's may have had it written there.
 func (run *transportRun) unproved(owner string) func(queue string) bool {
 	names, untried := compile.NamesOf(run.transport), map[string]bool{}
-	for _, binding := range run.unmade() {
+	for _, binding := range run.report.Unmade() {
 		work := binding.Destination
 		_, there := run.observed.Queues[work]
 		if binding.Source == names.Return() && (!there || !run.made(owner, work)) {
@@ -126,20 +125,6 @@ func (run *transportRun) unproved(owner string) func(queue string) bool {
 		}
 	}
 	return func(queue string) bool { return untried[queue] }
-}
-
-// unmade are the bindings that the last run on the broker was to make and did not try: those that are withheld, and those that are left out because of
-// others, as all are that lead into a queue without a count.
-func (run *transportRun) unmade() (bindings []topology.Binding) {
-	for _, withheld := range run.report.Withheld {
-		bindings = append(bindings, withheld.Binding)
-	}
-	for _, step := range run.report.Skipped {
-		if step.Action == topology.ActionCreate && step.Binding != nil {
-			bindings = append(bindings, *step.Binding)
-		}
-	}
-	return bindings
 }
 
 // queuesIn are the queues that some configurations name.

@@ -233,7 +233,7 @@ func (run *transportRun) former() []compile.Config {
 			continue
 		}
 		if next, goesOn := last.Former(run.compiled.Workers, unserved, run.report.Leaving, counts.mayHold); goesOn {
-			next, _ = next.Holding(run.report.Disordered)
+			next, _ = next.Holding(run.report.Holds(next, run.live.Configs()))
 			groups = append(groups, next)
 		}
 	}

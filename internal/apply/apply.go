@@ -200,12 +200,50 @@ func (r Report) Unreachable(last, next compile.Config) string {
 	return ""
 }
 
+// Holds are the work queues that workers with a configuration are not to consume, each with the reason: Strict ones whose order the broker would not
+// keep, and new ones to which nothing leads back from the lanes yet, for what is retried would end in the failure queue. What one of the published
+// configurations consumes is not new.
+func (r Report) Holds(config compile.Config, published []compile.Config) map[string]string {
+	holds := map[string]string{}
+	for _, queue := range config.Queues {
+		if queue.Strict != "" && slices.Contains(r.Disordered, queue.Name) {
+			holds[queue.Name] = compile.HoldDisordered
+		} else if r.lacksWayBack(config.Exchanges.Return, queue.Name) && !consumed(queue.Name, published) {
+			holds[queue.Name] = compile.HoldCutOff
+		}
+	}
+	return holds
+}
+
+func consumed(queue string, by []compile.Config) bool {
+	return slices.ContainsFunc(by, func(config compile.Config) bool {
+		return slices.ContainsFunc(config.Queues, func(q compile.Queue) bool { return slices.Contains(q.Holding(), queue) })
+	})
+}
+
+// lacksWayBack is true for a work queue to which the lanes do not lead yet. While it is migrated they may lead to its stand-in.
+func (r Report) lacksWayBack(from, queue string) bool {
+	_, migrates := r.StandIns[queue]
+	return !migrates && slices.ContainsFunc(r.Unmade(), func(b topology.Binding) bool { return b.Source == from && b.Destination == queue })
+}
+
 // lacksWayInto is true where a binding to a queue is not made yet.
 func (r Report) lacksWayInto(queue string) bool {
-	return slices.ContainsFunc(r.Withheld, func(w topology.Withheld) bool { return w.Binding.Destination == queue }) ||
-		slices.ContainsFunc(r.Skipped, func(step topology.Step) bool {
-			return step.Action == topology.ActionCreate && step.Binding != nil && step.Binding.Destination == queue
-		})
+	return slices.ContainsFunc(r.Unmade(), func(b topology.Binding) bool { return b.Destination == queue })
+}
+
+// Unmade are the bindings that the run was to make and did not try: those that are withheld, and those that are left out because of others, as all are
+// that lead into a queue without a count.
+func (r Report) Unmade() (bindings []topology.Binding) {
+	for _, withheld := range r.Withheld {
+		bindings = append(bindings, withheld.Binding)
+	}
+	for _, step := range r.Skipped {
+		if step.Action == topology.ActionCreate && step.Binding != nil {
+			bindings = append(bindings, *step.Binding)
+		}
+	}
+	return bindings
 }
 
 // Prepared is a run that is decided and not begun.

@@ -235,7 +235,7 @@ func (o *simulatedOperator) configure(result *compile.Result, report apply.Repor
 		case keeps:
 			var follows, holds bool
 			next, follows = last.Following(report.StandIns, report.Leaving)
-			next, holds = next.Holding(report.Disordered)
+			next, holds = next.Holding(report.Holds(next, w.lives()))
 			publishes = follows || holds
 		default:
 			next = groups[i]
@@ -243,7 +243,7 @@ func (o *simulatedOperator) configure(result *compile.Result, report apply.Repor
 				next = next.WithHandedOver(last, groups, unserved)
 				next = next.WithLeaving(*last, report.Leaving)
 			}
-			next, _ = next.Holding(report.Disordered)
+			next, _ = next.Holding(report.Holds(next, w.lives()))
 			publishes = last == nil || !reflect.DeepEqual(next, *last)
 		}
 		if publishes {

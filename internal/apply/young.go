@@ -139,7 +139,9 @@ func (r *run) leaveOut(name string) {
 	}
 	r.failed[ref] = true
 	r.broken = r.broken || slices.Contains(r.input.Desired.QueuesOf(topology.RoleFailure), name)
-	r.report.Problems = append(slices.Clip(r.report.Problems), topology.Finding{
-		Object: ref, Message: "nothing is bound to it: " + leaderless,
-	})
+	text := "nothing is bound to it: "
+	if slices.Contains(r.input.Desired.QueuesOf(topology.RoleWork), name) {
+		text = "nothing is bound to it, and workers do not begin to consume it: "
+	}
+	r.report.Problems = append(slices.Clip(r.report.Problems), topology.Finding{Object: ref, Message: text + leaderless})
 }

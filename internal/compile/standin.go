@@ -57,16 +57,6 @@ func (q Queue) Holding() []string {
 	}
 }
 
-// WithHolds is the configuration in which work queues are not consumed: all holds why, by their names. The others are consumed.
-func (c *Config) WithHolds(all map[string]string) Config {
-	with := *c
-	with.Queues = slices.Clone(c.Queues)
-	for i := range with.Queues {
-		with.Queues[i].Hold = all[with.Queues[i].Name]
-	}
-	return with
-}
-
 // WithStandIns is the configuration with stand-ins for those of its work queues that are migrated. all holds them by the names
 // of the work queues.
 func (c *Config) WithStandIns(all map[string]Standin) Config {
@@ -85,22 +75,26 @@ func (c *Config) WithStandIns(all map[string]Standin) Config {
 	return with
 }
 
-// disordered is why workers do not consume a Strict queue that they would disorder.
-const disordered = "RabbitMQ would not keep its order: the warning ConflictingBrokerPolicy of the Transport names the setting"
+// Why workers do not consume a queue, as their log says it.
+const (
+	// HoldDisordered is for a Strict queue whose order they would break.
+	HoldDisordered = "RabbitMQ would not keep its order: the warning ConflictingBrokerPolicy of the Transport names the setting"
+	// HoldCutOff is for a queue that they have not consumed before, and to which retries would not come back.
+	HoldCutOff = "nothing leads back to it from the fallback queues yet: the condition Ready of the Transport names what is in the way"
+)
 
-// Holding is the configuration in which the workers do not consume some of their Strict queues, and consume those again that they
-// did not. Workers of version 4 do not know Hold, and obey Reads: a Strict queue has no quarantined messages, so that one of which nothing but
-// quarantine is to be consumed is left alone.
-func (c *Config) Holding(queues []string) (next Config, changed bool) {
+// Holding is the configuration in which the workers do not consume some of their queues, each for a reason, and consume those again that they
+// did not. Workers of version 4 do not know Hold, and obey Reads: a queue that they have not consumed has no quarantined messages, and neither has a
+// Strict one, so that one of which nothing but quarantine is to be consumed is left alone.
+func (c *Config) Holding(holds map[string]string) (next Config, changed bool) {
 	next = *c
 	next.Queues = slices.Clone(c.Queues)
 	for i := range next.Queues {
 		queue := &next.Queues[i]
-		switch held := slices.Contains(queues, queue.Name); {
-		case queue.Strict == "":
-		case held && queue.Reads != ReadsQuarantine:
-			queue.Reads, queue.Hold, changed = ReadsQuarantine, disordered, true
-		case !held && queue.Hold == disordered && queue.Standin == "":
+		switch reason := holds[queue.Name]; {
+		case reason != "" && queue.Reads != ReadsQuarantine:
+			queue.Reads, queue.Hold, changed = ReadsQuarantine, reason, true
+		case reason == "" && queue.Hold != "" && queue.Standin == "":
 			queue.Reads, queue.Hold, changed = ReadsBoth, "", true
 		}
 	}

@@ -124,30 +124,30 @@ func TestTriesAtOnceCountForHowLongAMessageIsHeld(t *testing.T) {
 	}
 }
 
-func TestAStrictQueueThatIsHeldIsNotConsumed(t *testing.T) {
+func TestAQueueThatIsHeldIsNotConsumed(t *testing.T) {
 	config := compile.Config{Version: 3, Queues: []compile.Queue{
 		{Name: "ordered", Strict: v1alpha1.OnFailureContinue},
 		{Name: "other", Quarantine: "other.quarantine"},
 		{Name: "migrated", Strict: v1alpha1.OnFailureContinue, Standin: "migrated.migrating", Reads: compile.ReadsStandin},
 		{Name: "leaves", Quarantine: "leaves.quarantine", Leaving: true, Reads: compile.ReadsQuarantine},
 	}}
-	held, changed := config.Holding([]string{"ordered", "migrated", "other"})
+	held, changed := config.Holding(map[string]string{"ordered": "its order", "migrated": "its order", "leaves": "not consumed anyway"})
 	consumed := func(c compile.Config) (names []string) {
 		for _, queue := range c.Queues {
 			names = append(names, queue.Consumed()...)
 		}
 		return names
 	}
-	if got := consumed(held); !changed || !slices.Equal(got, []string{"other"}) || held.Version != 4 || held.Queues[0].Hold == "" {
+	if got := consumed(held); !changed || !slices.Equal(got, []string{"other"}) || held.Version != 4 || held.Queues[0].Hold != "its order" {
 		t.Errorf("consumed are %v, by version %d", got, held.Version)
 	}
 	if got := consumed(config); !slices.Equal(got, []string{"ordered", "other", "migrated.migrating"}) {
 		t.Errorf("the configuration itself was changed: %v", got)
 	}
-	if _, changed := held.Holding([]string{"ordered", "migrated"}); changed {
+	if _, changed := held.Holding(map[string]string{"ordered": "its order", "migrated": "its order"}); changed {
 		t.Error("what is held is to be held again")
 	}
-	if again, changed := held.Holding([]string{"migrated"}); !changed || !slices.Equal(consumed(again), []string{"ordered", "other"}) || again.Queues[0].Hold != "" {
+	if again, changed := held.Holding(map[string]string{"migrated": "its order"}); !changed || !slices.Equal(consumed(again), []string{"ordered", "other"}) || again.Queues[0].Hold != "" {
 		t.Errorf("what is not held any more is consumed: %v", consumed(again))
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -85,7 +84,7 @@ func (s *site) apply(desired topology.Objects) (next time.Duration, err error) {
 	if err != nil {
 		return 0, explain(err, on)
 	}
-	s.standIns, s.leaving, s.disordered = report.StandIns, report.Leaving, report.Disordered
+	s.found = report
 	s.hindrance, s.conflict = join(hindrance(report), s.unread(report.Blocked)), len(report.Conflicts) > 0 || s.tellsTooEarly(report)
 	if report.RequeueAfter > 0 {
 		return report.RequeueAfter, nil
@@ -155,7 +154,7 @@ func (s *site) unread(blocked []apply.Blocked) string {
 			names = append(names, queue.Queue)
 		}
 	}
-	names = compile.Unread(names, slices.Collect(maps.Values(s.inForce)))
+	names = compile.Unread(names, s.published())
 	if len(names) == 0 {
 		return ""
 	}

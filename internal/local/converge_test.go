@@ -114,7 +114,7 @@ func TestSite_AGroupThatLeavesTheFilesEmptiesItsQueuesFirst(t *testing.T) {
 		"only its quarantine queue is there, empty":  {leaving: []string{"left.quarantine"}, counts: counts{"left.quarantine": 0}, main: []compile.Queue{queue}},
 		"nothing of its queues is there, or is left": {main: []compile.Queue{queue}},
 	} {
-		s := &site{inForce: maps.Clone(own), leaving: tt.leaving, counts: tt.counts}
+		s := &site{inForce: maps.Clone(own), found: apply.Report{Leaving: tt.leaving}, counts: tt.counts}
 		s.inForce["main"] = compile.Config{Worker: "main", Queues: tt.main}
 		var got []string
 		for _, config := range s.former(&units[0]) {

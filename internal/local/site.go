@@ -39,12 +39,9 @@ type site struct {
 	state     apply.State
 	hindrance string
 	conflict  bool
-	// standIns says how the workers are to consume the queues that are being migrated, and leaving which they are to empty that
-	// are no longer wanted. disordered are those that they must not consume.
-	standIns   map[string]compile.Standin
-	leaving    []string
-	disordered []string
-	retry      time.Duration
+	// found is the report of the last run of apply that came to its end.
+	found apply.Report
+	retry time.Duration
 	// restarted is when the broker was found to answer again after it had not; nil where it always has.
 	restarted atomic.Pointer[time.Time]
 	// stalled are the lanes, and other queues, that were told of because expired messages do not leave them.
@@ -194,8 +191,8 @@ func (s *site) follow(unit *Unit) string {
 	var problems []string
 	for _, worker := range slices.Sorted(maps.Keys(s.inForce)) {
 		config := s.inForce[worker]
-		next, follows := config.Following(s.standIns, s.leaving)
-		if next, holds := next.Holding(s.disordered); follows || holds {
+		next, follows := config.Following(s.found.StandIns, s.found.Leaving)
+		if next, holds := next.Holding(s.found.Holds(next, s.published())); follows || holds {
 			if err := s.staffGroup(next, s.filesOf(unit, worker)); err != nil {
 				problems = append(problems, strings.ReplaceAll(err.Error(), "\n", "; "))
 			}
@@ -221,11 +218,11 @@ func (s *site) staff(unit *Unit) error {
 	problems := make([]error, 0, len(configs))
 	for _, config := range configs {
 		stays[config.Worker] = true
-		following := config.WithStandIns(s.standIns)
+		following := config.WithStandIns(s.found.StandIns)
 		if last, runs := s.inForce[config.Worker]; runs {
-			following = following.WithLeaving(last, s.leaving)
+			following = following.WithLeaving(last, s.found.Leaving)
 		}
-		following, _ = following.Holding(s.disordered)
+		following, _ = following.Holding(s.found.Holds(following, s.published()))
 		problems = append(problems, s.staffGroup(following, unit.Files[config.Worker]))
 	}
 	for _, config := range s.former(unit) {
@@ -246,7 +243,7 @@ func (s *site) staff(unit *Unit) error {
 func (s *site) former(unit *Unit) []compile.Config {
 	configs := wanted(unit)
 	for i := range configs {
-		configs[i] = configs[i].WithStandIns(s.standIns)
+		configs[i] = configs[i].WithStandIns(s.found.StandIns)
 	}
 	unserved := compile.Unserved(configs, func(group, queue string) bool {
 		config, runs := s.inForce[group]
@@ -258,13 +255,16 @@ func (s *site) former(unit *Unit) []compile.Config {
 			continue // one that is to have no replicas stops
 		}
 		last := s.inForce[name]
-		if next, goesOn := last.Former(configs, unserved, s.leaving, s.mayHold); goesOn {
-			next, _ = next.Holding(s.disordered)
+		if next, goesOn := last.Former(configs, unserved, s.found.Leaving, s.mayHold); goesOn {
+			next, _ = next.Holding(s.found.Holds(next, s.published()))
 			groups = append(groups, next)
 		}
 	}
 	return groups
 }
+
+// published are the configurations in force.
+func (s *site) published() []compile.Config { return slices.Collect(maps.Values(s.inForce)) }
 
 // mayHold is true for a queue that holds messages, or is not counted.
 func (s *site) mayHold(queue string) bool {

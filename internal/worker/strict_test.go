@@ -314,7 +314,8 @@ func TestAQueueOnHoldIsNotConsumedAndGoesOnInOrder(t *testing.T) {
 	r.publish(letters("a")...)
 	testtransport.Eventually(t, "the first handled", func() bool { return r.handled() == 1 })
 	free := r.config
-	if err := r.worker.Reload(free.WithHolds(map[string]string{testtransport.Queue: "its order would break"})); err != nil {
+	held, _ := free.Holding(map[string]string{testtransport.Queue: "its order would break"})
+	if err := r.worker.Reload(held); err != nil {
 		t.Fatal(err)
 	}
 	testtransport.Eventually(t, "nobody consumes", func() bool {
