@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -108,7 +109,21 @@ func TestKEDAComesAndGoes(t *testing.T) {
 	if left := w.scaler(transport, workload.ScaledObjectKind()); left != nil {
 		t.Errorf("after the Transport there is still %v", left)
 	}
+
+	t.Log("KEDA goes while a Transport is deleted whose workers it has put to sleep")
+	again := w.transport()
+	again.Spec.Workers[0].Replicas, again.Spec.Workers[0].Autoscaling = nil, &v1alpha1.Autoscaling{Min: ptr.To[int32](0), Max: 3}
+	w.create(again)
+	w.awaitReady(again)
+	w.scaleTo(again, 0)
+	w.amqp.Publish("async", testtransport.Queue, amqp091.Publishing{})
+	w.awaitCount(testtransport.Queue, 1)
+	must(t, w.client.Delete(t.Context(), again))
+	w.await(again, v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonDeletionBlocked)
 	remove()
+	testtransport.Eventually(t, "a pod that handles what is left", func() bool { return w.replicas(again) == 1 })
+	w.takeIDs(testtransport.Queue, 1)
+	w.awaitGone(again)
 }
 
 func TestWithoutKEDAKubernetesOwnAutoscalerIsUsed(t *testing.T) {

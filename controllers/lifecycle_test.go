@@ -356,32 +356,6 @@ func TestTransport_WorkersFollowARenamedQueueUntilThoseThatTakeItHaveAPod(t *tes
 	testtransport.Eventually(t, "the former workers gone", func() bool { return !slices.ContainsFunc(w.deployments(), isFormer) })
 }
 
-// What was left in a queue that left the spec was nobody's when the group that emptied it was renamed, or left with it.
-// What a group that has left the spec had in hand when a pod or its connection ended was read by nobody: it has a quarantine pod only while there are messages.
-func TestTransport_AGroupThatHasLeftTheSpecGetsAQuarantinePod(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	transport := w.ready()
-	w.amqp.Publish("async", testtransport.Queue, amqp091.Publishing{})
-	w.awaitCount(testtransport.Queue, 1)
-	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Queues, t.Spec.Workers[0].Name = t.Spec.Queues[1:], "main" })
-	w.awaitReady(transport)
-	if w.get(w.quarantine(transport)) {
-		t.Fatal("it has a quarantine pod already, so this shows nothing")
-	}
-	w.quarantined()
-	deployment := w.awaitQuarantine(transport)
-	if container := deployment.Spec.Template.Spec.Containers[0]; !slices.Contains(container.Args, "--quarantine") || container.Image != workerImage {
-		t.Errorf("it runs %s %v", container.Image, container.Args)
-	}
-	w.awaitWarning(transport, v1alpha1.ReasonMessagesQuarantined, "test (1)")
-	w.handleQuarantine()
-	w.takeIDs(testtransport.Queue, 1)
-	testtransport.Eventually(t, "the former group gone", func() bool {
-		return !w.hasQueue("test.quarantine") && !w.hasQueue(testtransport.Queue) && len(w.deployments()) == 1
-	})
-}
-
 // A group whose handler takes long has room for one queue: what it was to empty besides, workers refused, and the operator forgot.
 func TestTransport_AQueueThatLeavesASlowGroupIsEmptied(t *testing.T) {
 	t.Parallel()
@@ -419,41 +393,6 @@ func TestTransport_AQueueThatLeavesASlowGroupIsEmptied(t *testing.T) {
 	configMap := w.configMaps()[0]
 	must(t, w.client.Delete(t.Context(), &configMap))
 	w.awaitWarning(transport, v1alpha1.ReasonOther, "no worker reads test: put them back into spec.queues until they are empty")
-}
-
-func TestTransport_AGroupThatLeavesTheSpecEmptiesItsQueuesFirst(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	transport := w.ready()
-	w.amqp.Publish("async", testtransport.Queue, amqp091.Publishing{})
-	w.quarantined()
-	w.awaitQuarantine(transport)
-	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Queues, t.Spec.Workers[0].Name = t.Spec.Queues[1:], "main" })
-	w.awaitReady(transport)
-	former := workload.Name(transport, "default")
-	remains := func() (reads [][]string) {
-		for _, configMap := range w.configMaps() {
-			if config, ok := workload.Published(&configMap); ok && configMap.Name == former {
-				for _, queue := range config.Queues {
-					reads = append(reads, append(queue.Consumed(), queue.Quarantine))
-				}
-			}
-		}
-		return reads
-	}
-	w.awaitWarning(transport, v1alpha1.ReasonMessagesQuarantined, "test (1)")
-	if got := remains(); len(got) != 1 || !slices.Equal(got[0], []string{testtransport.Queue, "test.quarantine"}) {
-		t.Errorf("the former group consumes %v, want the queue that it is to empty", got)
-	}
-	w.takeIDs(testtransport.Queue, 1)
-	testtransport.Eventually(t, "the queue gone, and its quarantined message left", func() bool {
-		got := remains()
-		return !w.hasQueue(testtransport.Queue) && len(got) == 1 && slices.Equal(got[0], []string{"test.quarantine"})
-	})
-	w.handleQuarantine()
-	testtransport.Eventually(t, "the former group gone", func() bool {
-		return !w.hasQueue("test.quarantine") && len(remains()) == 0 && len(w.deployments()) == 1
-	})
 }
 
 // The pods of a group that was renamed were stopped before any of its new name had started, also where none ever did.

@@ -215,7 +215,8 @@ func (r *TransportReconciler) reportTopology(ctx context.Context, run *transport
 	r.reportCounts(run)
 }
 
-// unread are those of some queues that no published configuration names: it was deleted, or restored from a backup. Lanes empty by themselves.
+// unread are those of some queues that no published configuration names, because it was deleted, or restored from a backup, or none of a group that has
+// pods. Lanes empty by themselves.
 func (run *transportRun) unread(blocked []apply.Blocked) []string {
 	lanes := compile.NamesOf(run.transport).LanePrefix()
 	var queues []string
@@ -224,7 +225,8 @@ func (run *transportRun) unread(blocked []apply.Blocked) []string {
 			queues = append(queues, queue.Queue)
 		}
 	}
-	return compile.Unread(queues, run.live.Configs())
+	read := slices.DeleteFunc(run.live.Configs(), func(c compile.Config) bool { return !run.mayHavePods(workload.Name(run.transport, c.Worker)) })
+	return compile.Unread(queues, read)
 }
 
 // judge turns what could not be done on the broker into an error. A conflict keeps the workers as they are: whoever owns

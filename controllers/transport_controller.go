@@ -397,13 +397,21 @@ func (run *transportRun) followReplicas() {
 		if config.Replicas == 0 {
 			continue
 		}
-		if live := run.live.Deployments[workload.Name(run.transport, worker.Name)]; live != nil && worker.Replicas == nil {
-			config.Replicas = max(1, int(workload.Replicas(live)))
-		}
-		if run.live.Quarantine[workload.QuarantineName(run.transport, worker.Name)] != nil {
-			config.Replicas++
-		}
+		config.Replicas = run.shares(worker.Name, worker.Replicas, config.Replicas)
 	}
+}
+
+// shares is by how many pods the workers of a group divide what they share. spec is the number of its replicas there, nil where its Deployment has the
+// last word; otherwise is for a group without one.
+func (run *transportRun) shares(group string, spec *int32, otherwise int) int {
+	shares := otherwise
+	if live := run.live.Deployments[workload.Name(run.transport, group)]; live != nil && spec == nil {
+		shares = max(1, int(workload.Replicas(live)))
+	}
+	if run.live.Quarantine[workload.QuarantineName(run.transport, group)] != nil {
+		shares++
+	}
+	return shares
 }
 
 // complete is the last step: Reconciling with Progressing while workers roll out, or what an earlier step could not do. A migration may wait for

@@ -21,6 +21,7 @@ import (
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/outcome"
+	"redrive.dev/redrive/internal/scaler"
 	"redrive.dev/redrive/internal/status"
 	"redrive.dev/redrive/internal/workload"
 )
@@ -178,8 +179,34 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 		if err := r.readOn(ctx, run, report.Retiring); err != nil {
 			return err
 		}
+		if err := r.wakeUnscaled(ctx, run); err != nil {
+			return err
+		}
 	}
 	return r.afterStage(ctx, run, report)
+}
+
+// wakeUnscaled wakes the worker groups that an autoscaler has put to sleep which is there no more: nobody would handle what their queues hold.
+func (r *TransportReconciler) wakeUnscaled(ctx context.Context, run *transportRun) error {
+	for _, deployment := range run.live.Deployments {
+		if workload.Replicas(deployment) > 0 || deployment.Annotations[workload.AutoscaledAnnotation] == "" {
+			continue
+		}
+		var err error
+		if run.scalers == nil {
+			if run.scalers, err = r.scalers.Read(ctx, run.transport); err != nil {
+				return err
+			}
+		}
+		err = r.scalers.WakeUnscaled(ctx, &scaler.Group{
+			Transport: run.transport, Owner: run.objectOwner(), Worker: &v1alpha1.Worker{Name: workload.GroupOf(deployment.Labels)}, Scalers: run.scalers,
+			Live: deployment,
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // stopWorkers deletes the Deployments, now that nothing is left for their pods to do, and names the pods that are still there.

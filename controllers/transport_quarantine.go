@@ -191,7 +191,7 @@ type quarantinedGroup struct {
 	*v1alpha1.Worker
 
 	queues []string
-	// former is true for a group that has left the spec: of its Worker only the name is known.
+	// former is true for a group that has left the spec: of its Worker only the name is known, and that it has no replicas where that is so.
 	former bool
 }
 
@@ -220,7 +220,11 @@ func (run *transportRun) quarantined() []quarantinedGroup {
 	}
 	for _, name := range slices.Sorted(maps.Keys(run.live.ConfigMaps)) {
 		if config, published := run.live.Config(name); published && !inSpec[name] {
-			add(quarantinedGroup{Worker: &v1alpha1.Worker{Name: config.Worker}, former: true})
+			worker := &v1alpha1.Worker{Name: config.Worker}
+			if !run.mayHavePods(name) {
+				worker.Replicas = new(int32(0))
+			}
+			add(quarantinedGroup{Worker: worker, former: true})
 		}
 	}
 	return groups
@@ -357,7 +361,7 @@ func wantsQuarantine(group quarantinedGroup, live *appsv1.Deployment, counts mes
 
 func (g quarantinedGroup) hasQueues() bool { return len(g.queues) > 0 }
 
-// stopped is true for a group whose replicas the spec sets to 0. An autoscaler that has none because its queues are empty
+// stopped is true for a group whose replicas the spec sets to 0, or its Deployment where it has left the spec. An autoscaler that has none because its queues are empty
 // stops nothing.
 func (g quarantinedGroup) stopped() bool { return ptr.Deref(g.Replicas, 1) == 0 }
 

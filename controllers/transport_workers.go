@@ -234,10 +234,23 @@ func (run *transportRun) former() []compile.Config {
 		}
 		if next, goesOn := last.Former(run.compiled.Workers, unserved, run.report.Leaving, counts.mayHold); goesOn {
 			next, _ = next.Holding(run.report.Holds(next, run.live.Configs()))
+			if next.Replicas > 0 {
+				next.Replicas = run.shares(next.Worker, nil, next.Replicas)
+			}
 			groups = append(groups, next)
 		}
 	}
 	return groups
+}
+
+// mayHavePods is true for a worker group that has pods, or that gets some by an autoscaler, or when its Deployment is made. That of a group that has left
+// the spec is not made again.
+func (run *transportRun) mayHavePods(name string) bool {
+	workers := run.live.Deployments[name]
+	if workers == nil {
+		return workerNames(run.transport)[name]
+	}
+	return workload.Replicas(workers) > 0 || workers.Annotations[workload.AutoscaledAnnotation] != ""
 }
 
 // removeWorkers deletes the objects of worker groups that the spec no longer has, once they have nothing more to do. Those of one that consumes what other

@@ -20,8 +20,8 @@ func Encode(c Config) ([]byte, error) {
 	return append(data, '\n'), nil
 }
 
-// Decode reads a configuration and checks that it is whole. It ignores fields that it does not know: what a worker must
-// understand comes with a higher version.
+// Decode reads a configuration for workers, which carry it out, and checks that it is whole. It ignores fields that it does not know: what a worker
+// must understand comes with a higher version. The error is an ErrNewer where this build does not know the version.
 func Decode(data []byte) (Config, error) {
 	var head struct {
 		Version int `json:"version"`
@@ -32,6 +32,12 @@ func Decode(data []byte) (Config, error) {
 	if head.Version > Version {
 		return Config{}, fmt.Errorf("%w: %d, at most %d", ErrNewer, head.Version, Version)
 	}
+	return Read(data)
+}
+
+// Read is Decode for the operator, which needs to know what the workers consume, whatever operator told them: after a rollback they still have the
+// configurations of the later one. A later version adds fields, and keeps the names and the meaning of those that are here.
+func Read(data []byte) (Config, error) {
 	var c Config
 	if err := json.Unmarshal(data, &c); err != nil {
 		return Config{}, fmt.Errorf("decode the configuration: %w", err)

@@ -231,6 +231,14 @@ func (k *Keeper) Wake(ctx context.Context, group *Group) error {
 	return k.setReplicas(ctx, group, 1)
 }
 
+// WakeUnscaled wakes a Deployment that no autoscaler scales any more, as where KEDA was removed.
+func (k *Keeper) WakeUnscaled(ctx context.Context, group *Group) error {
+	if group.hasScaler() {
+		return nil
+	}
+	return k.Wake(ctx, group)
+}
+
 // hasScaler is true while an autoscaler of ours is there.
 func (g *Group) hasScaler() bool {
 	return g.Scalers != nil && (g.Scalers.of(workload.AutoscalerKind(), g.name()) != nil || g.Scalers.of(workload.ScaledObjectKind(), g.name()) != nil)

@@ -104,7 +104,7 @@ func Published(configMap *corev1.ConfigMap) (config compile.Config, ok bool) {
 	if !IsPublished(configMap) {
 		return config, false
 	}
-	config, err := compile.Decode([]byte(configMap.Data[ConfigKey]))
+	config, err := compile.Read([]byte(configMap.Data[ConfigKey]))
 	return config, err == nil
 }
 
