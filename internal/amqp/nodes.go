@@ -17,7 +17,7 @@ type nodes struct {
 	lookup func(ctx context.Context, host string) ([]string, error)
 }
 
-// elsewhereTimeout bounds the connecting to each other node.
+// elsewhereTimeout bounds the connecting to each other node. All of them together have half of the time, for the one that was left may be the only one.
 const elsewhereTimeout = 5 * time.Second
 
 // connect opens a socket, at another node than the one at which the last session ended, where there is one. receive is as in Options.
@@ -30,13 +30,21 @@ func (n *nodes) connect(ctx context.Context, address string, receive int) (net.C
 }
 
 func (n *nodes) dial(ctx context.Context, address string) (net.Conn, error) {
-	for _, other := range n.others(ctx, address) {
+	others := n.others(ctx, address)
+	for _, other := range others {
 		dialer := net.Dialer{Timeout: elsewhereTimeout}
+		if deadline, has := ctx.Deadline(); has {
+			dialer.Timeout = min(dialer.Timeout, time.Until(deadline)/2/time.Duration(len(others)))
+		}
 		if conn, err := dialer.DialContext(ctx, "tcp", other); err == nil {
 			return conn, nil
 		}
 	}
-	return (&net.Dialer{}).DialContext(ctx, "tcp", address) //nolint:wrapcheck // wrapped by the caller
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		n.left.Store(nil) // the next try has all its time for all addresses
+	}
+	return conn, err //nolint:wrapcheck // wrapped by the caller
 }
 
 // others are the addresses that a name leads to without the one that was left; none before one was.

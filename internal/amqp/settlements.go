@@ -57,9 +57,8 @@ func (s *settlements) give(settled settlement) bool {
 	return true
 }
 
-// take returns what was given since the last take, in the memory of used, which is free again.
+// take returns what was given since the last take. The memory of used, which the caller has cleared, takes what is given next.
 func (s *settlements) take(used []settlement) []settlement {
-	clear(used)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	taken := s.given
@@ -78,6 +77,7 @@ func (s *settlements) end() []settlement {
 // settleAll settles what has come in. The channel is over when that must end to give a message back.
 func (s *consuming) settleAll() (over bool, err error) {
 	s.taken, s.sent = s.settlements.take(s.taken), time.Now()
+	defer clear(s.taken) // or the bodies of the last messages stay in memory until others of this queue are settled
 	// Looked at anew: who turns receiving off and then settles the message of a strict queue gets no other.
 	want, _, _ := s.wanted()
 	over, err = s.adjust(&want)

@@ -1,0 +1,34 @@
+package amqp_test
+
+import (
+	"context"
+	"runtime"
+	"testing"
+	"weak"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"redrive.dev/redrive/internal/amqp"
+	"redrive.dev/redrive/internal/testtransport"
+)
+
+// The last messages of each queue stayed in memory until others of that queue were settled: 25 quiet queues with a large one each had a worker killed.
+func TestConsumer_KeepsNoMessageThatIsSettled(t *testing.T) {
+	b := newBroker(t)
+	b.queue(t, "q", nil)
+	b.Publish("", "q", amqp091.Publishing{Body: make([]byte, 1<<20)})
+	options, in := b.options(t), &inbox{}
+	options.Room = amqp.NewRoom(64 << 20)
+	consumer := amqp.NewConsumer(options)
+	consumer.Subscribe([]amqp.Subscription{{Queue: "q", Prefetch: 4}})
+	consumer.Receive(true)
+	run(t, func(ctx context.Context) { consumer.Run(ctx, in.deliver) })
+	kept := func() weak.Pointer[byte] {
+		d := in.wait(t, 1)[0]
+		if err := d.Ack(); err != nil {
+			t.Fatal(err)
+		}
+		return weak.Make(&d.Message.Body[0])
+	}()
+	testtransport.Eventually(t, "the body to be free", func() bool { runtime.GC(); return kept.Value() == nil })
+}
