@@ -3,6 +3,7 @@ package compile
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -75,7 +76,8 @@ func (c *Cache) Forget(name types.NamespacedName) {
 	delete(c.all, name)
 }
 
-// versionOf stands for a Transport and its policies, with those that these include, also where they do not exist.
+// versionOf stands for the specs of a Transport and its policies, with those that these include, also where they do not exist. Their generations do not:
+// an etcd that is restored counts them again.
 func versionOf(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy) string {
 	names := map[string]bool{}
 	for _, name := range References(t) {
@@ -87,10 +89,12 @@ func versionOf(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy)
 		}
 	}
 	sum := sha256.New()
-	_, _ = fmt.Fprintf(sum, "%s %d\n", t.UID, t.Generation)
+	texts := json.NewEncoder(sum)
+	_ = texts.Encode(t.Spec) // a digest takes everything, and a spec came as JSON
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		if policy, there := policies[name]; there {
-			_, _ = fmt.Fprintf(sum, "%s %s %d\n", name, policy.UID, policy.Generation)
+			_, _ = fmt.Fprintf(sum, "%q\n", name)
+			_ = texts.Encode(policy.Spec)
 		}
 	}
 	return hex.EncodeToString(sum.Sum(nil))

@@ -13,13 +13,13 @@ import (
 func TestCache_CompilesATransportOnceUntilItOrAPolicyChanges(t *testing.T) {
 	t.Parallel()
 	policy := func(name string, includes ...string) *v1alpha1.RetryPolicy {
-		p := &v1alpha1.RetryPolicy{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Generation: 1}}
+		p := &v1alpha1.RetryPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		for _, include := range includes {
 			p.Spec.IncludeStrategies = append(p.Spec.IncludeStrategies, v1alpha1.StrategyInclude{Name: include})
 		}
 		return p
 	}
-	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders", UID: "t", Generation: 1}}
+	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders"}}
 	transport.Spec.RetryPolicyRef = &v1alpha1.PolicyReference{Name: "policy"}
 	policies := map[string]*v1alpha1.RetryPolicy{"policy": policy("policy", "shared"), "shared": policy("shared"), "other": policy("other")}
 	cache := NewCache()
@@ -38,21 +38,19 @@ func TestCache_CompilesATransportOnceUntilItOrAPolicyChanges(t *testing.T) {
 	compiled(false)
 	transport.ResourceVersion, policies["policy"].ResourceVersion = "9", "9" // of its status
 	compiled(false)
-	policies["other"].Generation++
+	policies["other"].Spec.MaxRetries = new(int32(9))
 	compiled(false)
-	transport.Generation++
+	transport.Spec.Workers = []v1alpha1.Worker{{Name: "main"}} // with the generation that it had, as in an etcd that was restored
 	compiled(true)
-	policies["policy"].Generation++
+	policies["policy"].Spec.MaxRetries = new(int32(9))
 	compiled(true)
-	policies["shared"].Generation++
+	policies["shared"].Spec.MaxRetries = new(int32(9))
 	compiled(true)
 	policies["shared"] = nil
 	delete(policies, "shared")
 	compiled(true)
 	compiled(false)
 	policies["shared"] = policy("shared")
-	compiled(true)
-	policies["shared"].UID = "made anew"
 	compiled(true)
 	cache.Forget(types.NamespacedName{Namespace: transport.Namespace, Name: transport.Name})
 	if len(cache.all) != 0 {
