@@ -62,6 +62,7 @@ func (a *asker) worker(ctx context.Context, address string) (answer, error) {
 		return err
 	})
 	told.done.addFamilies(told.families)
+	told.ready = a.get(ctx, "http://"+address+"/readyz", func(io.Reader) error { return nil }) == nil
 	return told, err
 }
 

@@ -86,6 +86,61 @@ func TestAQueueOutOfTheSpecThatNobodyReadsIsToldOf(t *testing.T) {
 	}
 }
 
+// fakeGroup takes configurations.
+type fakeGroup struct {
+	group
+
+	isReady bool
+	config  compile.Config
+}
+
+func (f *fakeGroup) ready() bool { return f.isReady }
+
+func (f *fakeGroup) take(config compile.Config, _ Broker, _ Files) error {
+	f.config = config
+	return nil
+}
+
+func (f *fakeGroup) reads() (queues []string) {
+	for _, queue := range f.config.Queues {
+		queues = append(queues, queue.Consumed()...)
+	}
+	return queues
+}
+
+// A queue that moved to a group whose program does not start, or whose handler does not get ready, was read by nobody.
+func TestSite_AQueueThatMovesIsReadUntilItsNextGroupIsReady(t *testing.T) {
+	set := setOf("")
+	for _, transport := range set.Transports {
+		transport.Spec.Queues = append(transport.Spec.Queues, v1alpha1.Queue{Name: "mail"})
+		transport.Spec.Workers = []v1alpha1.Worker{{Name: "a", Queues: []string{"test"}}, {Name: "b", Queues: []string{"mail"}}}
+	}
+	units, err := Prepare(set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := wanted(&units[0])
+	before[0].Queues = append(slices.Clone(before[0].Queues), before[1].Queues...)
+	a, b := &fakeGroup{isReady: true}, &fakeGroup{}
+	s := &site{
+		options: &Options{}, groups: map[string]group{"a": a, "b": b}, inForce: map[string]compile.Config{"a": before[0], "b": {Worker: "b"}},
+		files: map[string]Files{},
+	}
+	s.on.Store(&Broker{})
+	for _, step := range []struct {
+		isReady bool
+		want    []string
+	}{{false, []string{"test", "mail"}}, {false, []string{"test", "mail"}}, {true, []string{"test"}}, {false, []string{"test"}}} {
+		b.isReady = step.isReady
+		if err := s.staff(&units[0]); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(a.reads(), step.want) || !slices.Equal(b.reads(), []string{"mail"}) {
+			t.Errorf("b is ready: %v; a reads %v, want %v, and b %v", step.isReady, a.reads(), step.want, b.reads())
+		}
+	}
+}
+
 // A group that left the files with its queue was stopped at once, and its queue's messages and retries were read by nobody.
 func TestSite_AGroupThatLeavesTheFilesEmptiesItsQueuesFirst(t *testing.T) {
 	set := setOf("")
@@ -105,19 +160,27 @@ func TestSite_AGroupThatLeavesTheFilesEmptiesItsQueuesFirst(t *testing.T) {
 		leaving []string
 		counts  counts
 		main    []compile.Queue
+		unready bool
 		want    []string
 	}{
-		"nobody consumes its queues yet":             {leaving: []string{"left", "left.quarantine"}, want: []string{"test", "left"}},
-		"another group consumes one":                 {leaving: []string{"left", "left.quarantine"}, main: []compile.Queue{queue}, want: []string{"left"}},
+		"nobody consumes its queues yet": {leaving: []string{"left", "left.quarantine"}, want: []string{"test", "left"}},
+		"another group consumes one":     {leaving: []string{"left", "left.quarantine"}, main: []compile.Queue{queue}, want: []string{"left"}},
+		"another group is to consume one, and is not ready": {
+			leaving: []string{"left", "left.quarantine"}, main: []compile.Queue{queue}, unready: true, want: []string{"test", "left"},
+		},
 		"only its quarantine queue is there":         {leaving: []string{"left.quarantine"}, counts: counts{"left.quarantine": 1}, main: []compile.Queue{queue}, want: []string{"left"}},
 		"its quarantine queue is not counted":        {leaving: []string{"left.quarantine"}, main: []compile.Queue{queue}, want: []string{"left"}},
 		"only its quarantine queue is there, empty":  {leaving: []string{"left.quarantine"}, counts: counts{"left.quarantine": 0}, main: []compile.Queue{queue}},
 		"nothing of its queues is there, or is left": {main: []compile.Queue{queue}},
 	} {
-		s := &site{inForce: maps.Clone(own), found: apply.Report{Leaving: tt.leaving}, counts: tt.counts}
+		s := &site{
+			inForce: maps.Clone(own), found: apply.Report{Leaving: tt.leaving}, counts: tt.counts,
+			groups: map[string]group{"main": &fakeGroup{isReady: !tt.unready}},
+		}
 		s.inForce["main"] = compile.Config{Worker: "main", Queues: tt.main}
+		configs := wanted(&units[0])
 		var got []string
-		for _, config := range s.former(&units[0]) {
+		for _, config := range s.former(&units[0], configs, s.unserved(configs)) {
 			for _, queue := range config.Queues {
 				got = append(got, queue.Name)
 			}

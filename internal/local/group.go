@@ -28,6 +28,8 @@ type group interface {
 	look(counted counts, now time.Time)
 	// addTo counts what the group has done.
 	addTo(all tallies) error
+	// ready is true while the worker of the group can receive and settle messages, as a pod of it would be.
+	ready() bool
 	// workers are the worker of the group and, where it is known, its quarantine queue.
 	workers() []member
 	// drain lets the group finish what it has and stop. drained is closed when it has.
@@ -139,6 +141,8 @@ func (g *inside) addTo(all tallies) error {
 	g.quarantine.addTo(all)
 	return all.add(g.metrics)
 }
+
+func (g *inside) ready() bool { return g.worker.Ready() == nil }
 
 func (g *inside) workers() []member {
 	members := []member{{status: WorkerSnapshot{WorkerStatus: g.worker.Status()}, metrics: g.metrics}}

@@ -137,6 +137,8 @@ func (g *outside) addTo(all tallies) error {
 	return nil
 }
 
+func (g *outside) ready() bool { return g.worker.ready() }
+
 // workers leaves out the quarantine process while there is none.
 func (g *outside) workers() []member {
 	worker, _ := g.worker.member("")

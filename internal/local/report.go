@@ -20,7 +20,9 @@ import (
 
 // answer is what a worker in another process tells of itself. Nobody changes it.
 type answer struct {
-	status   compile.WorkerStatus
+	status compile.WorkerStatus
+	// ready is true for a worker that can receive and settle messages; only one of a group is asked.
+	ready    bool
 	families []*dto.MetricFamily
 	// done is what the families count.
 	done tallies

@@ -215,17 +215,21 @@ func wanted(unit *Unit) []compile.Config {
 // staff starts, reloads and stops workers.
 func (s *site) staff(unit *Unit) error {
 	configs, stays := wanted(unit), map[string]bool{}
-	problems := make([]error, 0, len(configs))
-	for _, config := range configs {
-		stays[config.Worker] = true
-		following := config.WithStandIns(s.found.StandIns)
-		if last, runs := s.inForce[config.Worker]; runs {
-			following = following.WithLeaving(last, s.found.Leaving)
-		}
-		following, _ = following.Holding(s.found.Holds(following, s.published()))
-		problems = append(problems, s.staffGroup(following, unit.Files[config.Worker]))
+	for i := range configs {
+		configs[i] = configs[i].WithStandIns(s.found.StandIns)
 	}
-	for _, config := range s.former(unit) {
+	unserved := s.unserved(configs)
+	problems := make([]error, 0, len(configs))
+	for _, next := range configs {
+		stays[next.Worker] = true
+		if last, runs := s.inForce[next.Worker]; runs {
+			next = next.WithHandedOver(&last, configs, unserved)
+			next = next.WithLeaving(last, s.found.Leaving)
+		}
+		next, _ = next.Holding(s.found.Holds(next, s.published()))
+		problems = append(problems, s.staffGroup(next, unit.Files[next.Worker]))
+	}
+	for _, config := range s.former(unit, configs, unserved) {
 		stays[config.Worker] = true
 		problems = append(problems, s.staffGroup(config, s.files[config.Worker]))
 	}
@@ -238,17 +242,17 @@ func (s *site) staff(unit *Unit) error {
 	return errors.Join(problems...)
 }
 
-// former are the configurations of the worker groups that run and have left the spec, and go on: with what no group of the spec consumes yet, and with
-// what is left in queues that none is to consume.
-func (s *site) former(unit *Unit) []compile.Config {
-	configs := wanted(unit)
-	for i := range configs {
-		configs[i] = configs[i].WithStandIns(s.found.StandIns)
-	}
-	unserved := compile.Unserved(configs, func(group, queue string) bool {
-		config, runs := s.inForce[group]
-		return runs && config.Has(queue)
+// unserved are the queues of some configurations that no group is ready to consume: its program may not start, or its handler not get ready.
+func (s *site) unserved(configs []compile.Config) map[string]bool {
+	return compile.Unserved(configs, func(worker, queue string) bool {
+		config, runs := s.inForce[worker]
+		return runs && config.Has(queue) && s.groups[worker].ready()
 	})
+}
+
+// former are the configurations of the worker groups that run and have left the spec, and go on: with what no group of the spec is ready to consume, and
+// with what is left in queues that none is to consume.
+func (s *site) former(unit *Unit, configs []compile.Config, unserved map[string]bool) []compile.Config {
 	var groups []compile.Config
 	for _, name := range slices.Sorted(maps.Keys(s.inForce)) {
 		if slices.ContainsFunc(unit.Compiled.Workers, func(config compile.Config) bool { return config.Worker == name }) {
@@ -339,11 +343,16 @@ func (s *site) watch() {
 	var broker counter
 	defer broker.close()
 	silent := false
+	var ready []string
 	for {
 		select {
 		case <-s.ending.Done():
 			return
 		case <-tick.C:
+		}
+		if now := s.ready(); !slices.Equal(now, ready) {
+			ready = now
+			s.lookAgain() // whoever consumes a queue until another group does may let go of it
 		}
 		s.mu.Lock()
 		queues := s.queues
@@ -368,6 +377,17 @@ func (s *site) watch() {
 			g.look(counted, time.Now())
 		}
 	}
+}
+
+// ready are the worker groups that are, sorted.
+func (s *site) ready() (workers []string) {
+	for _, g := range s.allGroups() {
+		if g.ready() {
+			workers = append(workers, g.worker)
+		}
+	}
+	slices.Sort(workers)
+	return workers
 }
 
 // made remembers which queues there are to count: quarantine queues, too, that a worker has while the spec has none any more.

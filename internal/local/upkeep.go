@@ -177,6 +177,13 @@ func (u *upkeep) addTo(all tallies) {
 	u.told.addTo(all)
 }
 
+// ready is true where the program that runs has said last that it is.
+func (u *upkeep) ready() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.process != nil && u.told.now.ready
+}
+
 // member is what the program that runs has told last, or why none runs. known is false where there is neither.
 func (u *upkeep) member(process string) (_ member, known bool) {
 	u.mu.Lock()
