@@ -53,18 +53,16 @@ func TestWhoWaitsForItsTurnHeedsItsUserMeanwhile(t *testing.T) {
 		ready := meta.FindStatusCondition(transport.Status.Conditions, v1alpha1.ReadyCondition)
 		return ready != nil && ready.Reason == reason && strings.Contains(ready.Message, part)
 	}
-	testtransport.Eventually(t, "the Transport that moves to say that it waits", func() bool {
-		return says(other, moving, v1alpha1.ReasonProgressing, "queued: waiting for a free slot")
-	})
-	edit(other, moving, func(tr *v1alpha1.Transport) { tr.Spec.Broker.SecretRef.Name = secretName })
-	other.awaitReady(moving)
-
 	w.deleteAll(going)
-	testtransport.Eventually(t, "the Transport that goes to say how it can", func() bool {
-		return says(w, going, v1alpha1.ReasonDeleting, "set spec.deletionPolicy to Retain")
+	testtransport.Eventually(t, "the Transport that moves to say that it waits, and the one that goes how it can", func() bool {
+		return says(other, moving, v1alpha1.ReasonProgressing, "queued: waiting for a free slot") &&
+			says(w, going, v1alpha1.ReasonDeleting, "set spec.deletionPolicy to Retain")
 	})
+	// At once, before the crowd has had its turns: where the machine is busy one after the other takes minutes.
 	edit(w, going, func(tr *v1alpha1.Transport) { tr.Spec.DeletionPolicy = v1alpha1.DeletionRetain })
+	edit(other, moving, func(tr *v1alpha1.Transport) { tr.Spec.Broker.SecretRef.Name = secretName })
 	w.awaitGone(going)
+	other.awaitReady(moving)
 	if !w.hasQueue("test") {
 		t.Error("what was to be retained is gone")
 	}

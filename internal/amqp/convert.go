@@ -1,12 +1,21 @@
 package amqp
 
 import (
+	"maps"
+
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"redrive.dev/redrive/internal/message"
 )
 
+// fromDelivery takes the headers out of the library's table: it keeps the last delivery of each channel until the next one, and 120 KB of headers may take a
+// megabyte of memory.
 func fromDelivery(d *amqp091.Delivery) message.Message {
+	headers := d.Headers
+	if len(headers) > 0 {
+		headers = maps.Clone(headers)
+		clear(d.Headers)
+	}
 	return message.Message{
 		ContentType:     d.ContentType,
 		ContentEncoding: d.ContentEncoding,
@@ -20,7 +29,7 @@ func fromDelivery(d *amqp091.Delivery) message.Message {
 		Type:            d.Type,
 		UserID:          d.UserId,
 		AppID:           d.AppId,
-		Headers:         headersOf(d.Headers),
+		Headers:         headersOf(headers),
 		Body:            d.Body,
 		Exchange:        d.Exchange,
 		RoutingKey:      d.RoutingKey,

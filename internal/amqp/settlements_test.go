@@ -16,19 +16,22 @@ import (
 func TestConsumer_KeepsNoMessageThatIsSettled(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", nil)
-	b.Publish("", "q", amqp091.Publishing{Body: make([]byte, 1<<20)})
+	b.Publish("", "q", amqp091.Publishing{Body: make([]byte, 1<<20), Headers: amqp091.Table{"deep": []any{amqp091.Table{}}}})
 	options, in := b.options(t), &inbox{}
 	options.Room = amqp.NewRoom(64 << 20)
 	consumer := amqp.NewConsumer(options)
 	consumer.Subscribe([]amqp.Subscription{{Queue: "q", Prefetch: 4}})
 	consumer.Receive(true)
 	run(t, func(ctx context.Context) { consumer.Run(ctx, in.deliver) })
-	kept := func() weak.Pointer[byte] {
+	body, headers := func() (weak.Pointer[byte], weak.Pointer[any]) {
 		d := in.wait(t, 1)[0]
 		if err := d.Ack(); err != nil {
 			t.Fatal(err)
 		}
-		return weak.Make(&d.Message.Body[0])
+		return weak.Make(&d.Message.Body[0]), weak.Make(&d.Message.Headers["deep"].([]any)[0])
 	}()
-	testtransport.Eventually(t, "the body to be free", func() bool { runtime.GC(); return kept.Value() == nil })
+	testtransport.Eventually(t, "its body and its headers to be free", func() bool {
+		runtime.GC()
+		return body.Value() == nil && headers.Value() == nil
+	})
 }
