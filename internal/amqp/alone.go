@@ -17,6 +17,8 @@ import (
 const (
 	probation        = time.Minute
 	longestProbation = time.Hour
+	// shortProbation is that of a queue that has done no harm, while others wait for a connection because the broker allows no more.
+	shortProbation = 2 * time.Second
 )
 
 // All queues may be parted at once, by every worker: no more than openAtOnce of a worker connect at a time, each after a pause of up to
@@ -100,6 +102,22 @@ func (c *Consumer) rejoin(queue string) {
 		delete(d.alone, queue)
 		return true
 	})
+}
+
+// full has queues that have done no harm leave their connections soon: the broker may allow so many only, and the others are to be tried too. room is closed
+// when a queue has left its own.
+func (c *Consumer) full() (room <-chan struct{}) {
+	_, room = c.demand.get()
+	c.crowded.update(func(n *int) bool { *n++; return true })
+	return room
+}
+
+// hasFallen is true for a queue over which its own connection has ended.
+func (c *Consumer) hasFallen(queue string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	own := c.alone[queue]
+	return own != nil && own.fell
 }
 
 // fell notes that a connection of its own has ended over a queue: it stays there for longer, once for each time that it came there.
@@ -214,7 +232,7 @@ func (c *Consumer) runAlone(ctx context.Context, queue string) {
 		}
 		return err
 	})
-	own.opening = c.opening
+	own.opening, own.full = c.opening, c.full
 	c.mu.Lock()
 	c.alone[queue] = &apart{supervisor: own}
 	c.mu.Unlock()

@@ -224,6 +224,35 @@ func TestALeaderThatIsLostCostsTheOtherQueuesOneSession(t *testing.T) {
 	}
 }
 
+// Queues that had proved sound kept their connections for the whole probation, and the others waited for as long where RabbitMQ allows so many only.
+func TestConsumer_WithFewConnectionsAllowedEachQueueHasItsTurn(t *testing.T) {
+	queues := []string{"dead"}
+	for i := range 12 {
+		queues = append(queues, "q"+strconv.Itoa(i))
+	}
+	w := newWard(t, queues...)
+	w.probation = time.Hour
+	name := "limited-" + w.target.VHost
+	w.target.Username, w.target.Password = name, w.own.User(t, name, "", w.target.VHost, "", "", ".*")
+	w.own.LimitConnections(t, name, 5)
+	w.start(t, nil, queues...)
+	for _, queue := range queues {
+		w.serve(t, queue, 1)
+	}
+	w.own.StopMember(t, w.target.VHost, "dead")
+	var changed []amqp.Subscription
+	for _, queue := range queues {
+		changed = append(changed, amqp.Subscription{Queue: queue, Prefetch: 11})
+	}
+	w.consumer.Subscribe(changed)
+	w.fails(t, "dead", 1)
+	for _, queue := range queues[1:] {
+		w.serve(t, queue, 1)
+	}
+	w.own.StartMember(t, w.target.VHost, "dead")
+	w.serve(t, "dead", 1)
+}
+
 func TestCredentialsAreRenewedOnTheConnectionsOfQueuesThatAreAlone(t *testing.T) {
 	testtransport.Long(t)
 	w := newWard(t, "q", "dead", "lame")

@@ -42,6 +42,8 @@ type Consumer struct {
 	probations map[string]time.Duration
 	shortest   time.Duration
 	demand     watched[demand]
+	// crowded counts how often a connection was not allowed, for there may be too many.
+	crowded watched[int]
 	// deliver takes the deliveries of all sessions.
 	deliver func(*Delivery)
 	// serving counts, by queue, the channels that receive from it: two while one takes over from another.
@@ -92,6 +94,7 @@ func NewConsumer(options Options) *Consumer {
 		opening: make(chan struct{}, openAtOnce),
 	}
 	c.shared = newSupervisor(&c.options, func(ctx context.Context, l *link) error { return c.session(ctx, l, "") })
+	c.shared.full = c.full
 	return c
 }
 
@@ -197,6 +200,7 @@ func (c *Consumer) session(ctx context.Context, l *link, alone string) error {
 	closed := l.conn.NotifyClose(make(chan *amqp091.Error, 1))
 	verdicts, retired := newVerdicts(l), l.retired
 	answered, over := verdicts.answered, (<-chan time.Time)(nil)
+	var crowded <-chan struct{}
 	for {
 		all, changed := c.demand.get()
 		want := all.at(alone)
@@ -219,6 +223,11 @@ func (c *Consumer) session(ctx context.Context, l *link, alone string) error {
 		case <-answered:
 			if answered = nil; alone != "" {
 				over = time.After(c.probation(alone))
+				_, crowded = c.crowded.get()
+			}
+		case <-crowded:
+			if crowded = nil; !c.hasFallen(alone) {
+				over = time.After(shortProbation)
 			}
 		case <-over:
 			c.rejoin(alone)

@@ -28,7 +28,7 @@ func TestConsumer_KeepsNoMessageThatIsSettled(t *testing.T) {
 		if err := d.Ack(); err != nil {
 			t.Fatal(err)
 		}
-		return weak.Make(&d.Message.Body[0]), weak.Make(&d.Message.Headers["deep"].([]any)[0])
+		return weak.Make(&d.Body[0]), weak.Make(&d.Headers["deep"].([]any)[0])
 	}()
 	testtransport.Eventually(t, "its body and its headers to be free", func() bool {
 		runtime.GC()

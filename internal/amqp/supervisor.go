@@ -59,6 +59,9 @@ type supervisor struct {
 	due chan struct{}
 	// opening, if any, has room for as many supervisors as may connect at a time.
 	opening chan struct{}
+	// full, if any, is told where the broker does not allow the connection (530), for there may be too many. It gives a channel that is closed when
+	// there may be room.
+	full func() (room <-chan struct{})
 	// problem is why there is no session, or why the newest credentials have none; empty where all is well.
 	problem atomic.Pointer[string]
 	// frameSize is what the newest session agreed on with the broker, in bytes; 0 before the first.
@@ -137,11 +140,17 @@ func (s *supervisor) run(ctx context.Context) {
 			return
 		}
 		s.note(err)
+		var room <-chan struct{}
+		if answer, _ := errors.AsType[*amqp091.Error](err); s.full != nil && answer != nil && answer.Code == amqp091.NotAllowed {
+			room = s.full()
+		}
 		wait := pause.next()
 		last.warn(what, err, "retryIn", wait.Round(time.Millisecond))
 		select {
 		case <-ctx.Done():
 		case <-s.due: // what was refused may be right now
+			pause = pauses{}
+		case <-room:
 			pause = pauses{}
 		case <-time.After(wait):
 		}

@@ -209,7 +209,7 @@ func (u *Limiter) places(ctx context.Context, but types.NamespacedName, now time
 		if _, ok := u.begun[name]; ok || name == but || !IsUpgrading(deployment) {
 			continue
 		}
-		if IsOverdue(deployment) {
+		if IsOverdue(deployment, now) {
 			p.stuck[name.Namespace]++
 			p.taken[name.Namespace]++
 		} else {
@@ -299,7 +299,7 @@ func (u *Limiter) WhenOneEnds() handler.EventHandler {
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 			before, was := e.ObjectOld.(*appsv1.Deployment)
 			after, is := e.ObjectNew.(*appsv1.Deployment)
-			if was && is && IsUpgrading(before) && (!IsUpgrading(after) || IsOverdue(after) && !IsOverdue(before)) {
+			if was && is && IsUpgrading(before) && (!IsUpgrading(after) || IsOverdue(after, time.Now()) && !IsOverdue(before, time.Now())) {
 				call(ctx, queue)
 			}
 		},
@@ -330,15 +330,22 @@ func IsUpgrading(deployment *appsv1.Deployment) bool {
 	return after > 0 && after < settleTime
 }
 
-// IsOverdue is true for a Deployment whose pods do not come up within its deadline, ten minutes by default, or that went down soon
-// after an upgrade.
-func IsOverdue(deployment *appsv1.Deployment) bool {
+// longestDeadline is for how long an upgrade may make no progress, whatever the deadline of the Deployment. Its owner chooses that, and could keep all
+// others from being upgraded.
+const longestDeadline = 10 * time.Minute
+
+// IsOverdue is true for a Deployment whose pods do not come up within its deadline, or within ten minutes, or that went down soon after an upgrade.
+func IsOverdue(deployment *appsv1.Deployment, now time.Time) bool {
 	status := deployment.Status
 	if status.ObservedGeneration < deployment.Generation {
 		return false // What its status says is about what it was before.
 	}
 	progressing, available := conditionOf(deployment, appsv1.DeploymentProgressing), conditionOf(deployment, appsv1.DeploymentAvailable)
-	if progressing != nil && progressing.Status == corev1.ConditionFalse {
+	since := deployment.CreationTimestamp.Time
+	if progressing != nil {
+		since = progressing.LastUpdateTime.Time
+	}
+	if progressing != nil && progressing.Status == corev1.ConditionFalse || IsUpgrading(deployment) && now.Sub(since) > longestDeadline {
 		return true
 	}
 	return IsUpgrading(deployment) && status.UpdatedReplicas >= workload.Replicas(deployment) && available != nil && available.Status == corev1.ConditionFalse

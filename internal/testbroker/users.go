@@ -52,5 +52,16 @@ func (b *Broker) Forget(name string) {
 // LimitChannels bounds how many channels a user may have, over all its connections.
 func (b *Broker) LimitChannels(t testing.TB, name string, channels int) {
 	t.Helper()
-	b.must(t, http.MethodPut, "/api/user-limits/"+url.PathEscape(name)+"/max-channels", map[string]int{"value": channels})
+	b.limit(t, name, "max-channels", channels)
+}
+
+// LimitConnections bounds how many connections a user may have.
+func (b *Broker) LimitConnections(t testing.TB, name string, connections int) {
+	t.Helper()
+	b.limit(t, name, "max-connections", connections)
+}
+
+func (b *Broker) limit(t testing.TB, name, what string, most int) {
+	t.Helper()
+	b.must(t, http.MethodPut, "/api/user-limits/"+url.PathEscape(name)+"/"+what, map[string]int{"value": most})
 }
