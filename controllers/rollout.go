@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -50,7 +51,7 @@ func (run *transportRun) warnOfUpgrade(limit int) {
 	for i := range run.transport.Spec.Workers {
 		worker := run.transport.Spec.Workers[i].Name
 		live := run.live.Deployments[workload.Name(run.transport, worker)]
-		if live != nil && rollout.IsUpgrading(live) && rollout.IsOverdue(live) {
+		if live != nil && rollout.IsUpgrading(live) && rollout.IsOverdue(live, time.Now()) {
 			run.warnings = append(run.warnings, fmt.Sprintf(
 				"worker %q: its new pods do not become ready since the operator was upgraded; with %d such worker groups the upgrade continues one group at a time",
 				worker, limit))

@@ -104,7 +104,7 @@ func (u *Limiter) Begin(
 		return nil, err
 	}
 	// One that did not come up before is not held against the upgrade: its user's mistake must not keep others waiting.
-	if marked || !IsOverdue(live) {
+	if marked || !IsOverdue(live, time.Now()) {
 		markUpgrade(form)
 	}
 	return func(err error) { u.wrote(name, live.Generation, form.GetGeneration(), err, time.Now()) }, nil
@@ -345,7 +345,7 @@ func IsOverdue(deployment *appsv1.Deployment, now time.Time) bool {
 	if progressing != nil {
 		since = progressing.LastUpdateTime.Time
 	}
-	if progressing != nil && progressing.Status == corev1.ConditionFalse || IsUpgrading(deployment) && now.Sub(since) > longestDeadline {
+	if progressing != nil && progressing.Status == corev1.ConditionFalse || !since.IsZero() && now.Sub(since) > longestDeadline && IsUpgrading(deployment) {
 		return true
 	}
 	return IsUpgrading(deployment) && status.UpdatedReplicas >= workload.Replicas(deployment) && available != nil && available.Status == corev1.ConditionFalse

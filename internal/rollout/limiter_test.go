@@ -18,6 +18,7 @@ import (
 
 func TestWhatHoldsAPlaceInAnUpgrade(t *testing.T) {
 	ended := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	now := ended.Add(time.Minute)
 	conditions := func(available corev1.ConditionStatus, since time.Time, progressing corev1.ConditionStatus) []appsv1.DeploymentCondition {
 		return []appsv1.DeploymentCondition{
 			{Type: appsv1.DeploymentAvailable, Status: available, LastTransitionTime: metav1.NewTime(since)},
@@ -41,6 +42,15 @@ func TestWhatHoldsAPlaceInAnUpgrade(t *testing.T) {
 			d.Generation = 3
 			d.Status.Conditions = conditions(corev1.ConditionTrue, ended, corev1.ConditionFalse)
 		}, true, false},
+		"new pods do not come up, and their deadline is long": {func(d *appsv1.Deployment) {
+			d.Status.Replicas, d.Status.UpdatedReplicas = 4, 1
+			d.Status.Conditions = conditions(corev1.ConditionTrue, ended, corev1.ConditionTrue)
+			d.Status.Conditions[1].LastUpdateTime = metav1.NewTime(now.Add(-longestDeadline - time.Second))
+		}, true, true},
+		"nobody has looked at it for long": {func(d *appsv1.Deployment) {
+			d.Status = appsv1.DeploymentStatus{ObservedGeneration: 2}
+			d.CreationTimestamp = metav1.NewTime(now.Add(-longestDeadline - time.Second))
+		}, true, true},
 		"new pods go down right after they came up": {func(d *appsv1.Deployment) {
 			d.Status.Conditions = conditions(corev1.ConditionFalse, ended.Add(20*time.Second), corev1.ConditionTrue)
 		}, true, true},
@@ -60,14 +70,14 @@ func TestWhatHoldsAPlaceInAnUpgrade(t *testing.T) {
 	for name, tt := range cases {
 		t.Run(name, func(t *testing.T) {
 			deployment := &appsv1.Deployment{
-				ObjectMeta: metav1.ObjectMeta{Generation: 2, Annotations: map[string]string{UpgradeAnnotation: "true"}},
+				ObjectMeta: metav1.ObjectMeta{Generation: 2, CreationTimestamp: metav1.NewTime(ended), Annotations: map[string]string{UpgradeAnnotation: "true"}},
 				Spec:       appsv1.DeploymentSpec{Replicas: new(int32(3))}, Status: all,
 			}
 			tt.change(deployment)
 			if got := IsUpgrading(deployment); got != tt.holds {
 				t.Errorf("it holds a place: %t", got)
 			}
-			if got := IsOverdue(deployment); got != tt.overdue {
+			if got := IsOverdue(deployment, now); got != tt.overdue {
 				t.Errorf("it does not come up: %t", got)
 			}
 		})
