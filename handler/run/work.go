@@ -72,7 +72,7 @@ func work(ctx context.Context, program public.Handler, o *Options) error {
 		Log:     j.log,
 		Traces:  traces,
 		Name:    name(),
-		Image:   os.Getenv(compile.HandlerImageVariable),
+		MadeFor: os.Getenv(compile.MadeForVariable),
 		Shared:  j.memory,
 	}
 	if o.Quarantine {

@@ -3,7 +3,7 @@ package worker_test
 import (
 	"errors"
 	"log/slog"
-	"slices"
+	"reflect"
 	"testing"
 	"time"
 
@@ -17,47 +17,72 @@ import (
 	"redrive.dev/redrive/internal/worker"
 )
 
-// While another image rolls out, the pods of the one before see the configuration for the next: its command may not be in
-// their image, and every message would fail.
-func TestAConfigurationForAnotherImageKeepsTheHandler(t *testing.T) {
-	config := func(image, command string, delay time.Duration) compile.Config {
-		transport := testtransport.New("http://127.0.0.1:1/")
-		transport.Spec.Workers[0].Handler = v1alpha1.Handler{Image: &image, Exec: &v1alpha1.ExecHandler{Command: []string{command}}}
-		return testtransport.Compile(t, transport, testtransport.Explicit(delay)).Workers[0]
+// While pods for another handler roll out, those from before see its configuration: its command may not be in their image, its URL may be that of a container
+// that they do not have, and every message would fail.
+func TestAConfigurationForAnotherPodKeepsTheHandler(t *testing.T) {
+	exec := func(image string) v1alpha1.Handler {
+		return v1alpha1.Handler{Image: &image, Exec: &v1alpha1.ExecHandler{Command: []string{"handle"}}}
 	}
-	for image, want := range map[string][]string{
-		"shop:v1": {"one", "two", "four"},
-		"shop:v2": {"one", "three"}, // what it starts with is better than nothing
-		"":        {"one", "two", "three", "four"},
+	http := func(url string) v1alpha1.Handler { return v1alpha1.Handler{HTTP: &v1alpha1.HTTPHandler{URL: url}} }
+	image, headers, secure, socket := http("http://localhost/"), http("http://b/"), http("https://b/"), exec("shop:v1")
+	image.Image = new("shop:v1")
+	headers.HTTP.HeadersSecretRef = &v1alpha1.LocalReference{Name: "partner"}
+	secure.HTTP.TLS = &v1alpha1.HTTPTLS{CASecretRef: v1alpha1.SecretKeyReference{Name: "ca"}}
+	socket.Exec, socket.HTTP = nil, &v1alpha1.HTTPHandler{URL: "http://localhost/", UnixSocket: new("/run/handler/socket")}
+	for name, tt := range map[string]struct {
+		pod, next v1alpha1.Handler
+		keeps     bool
+	}{
+		"the same image":                   {exec("shop:v1"), exec("shop:v1"), false},
+		"another image":                    {exec("shop:v1"), exec("shop:v2"), true},
+		"another URL":                      {http("http://a/"), http("http://b/"), false},
+		"a URL beside an image":            {http("http://a/"), image, true},
+		"another kind, in the same image":  {exec("shop:v1"), image, true},
+		"a Secret with headers":            {http("http://a/"), headers, true},
+		"a Secret with a CA":               {http("http://a/"), secure, true},
+		"a socket beside the same image":   {image, socket, true},
+		"no image any more, another place": {image, http("http://a/"), true},
 	} {
-		t.Run("image "+image, func(t *testing.T) {
-			var made []string
-			w, err := worker.New(worker.Options{
-				Config: config("shop:v1", "one", time.Second),
+		for _, known := range []bool{true, false} {
+			transport := testtransport.New("http://127.0.0.1:1/")
+			config := func(handler v1alpha1.Handler, delay time.Duration) compile.Config {
+				transport.Spec.Workers[0].Handler = handler
+				return testtransport.Compile(t, transport, testtransport.Explicit(delay)).Workers[0]
+			}
+			options := worker.Options{
+				Config: config(tt.pod, time.Second),
 				Source: func() (amqp.Target, error) { return amqp.Target{}, errors.New("no broker is needed") },
-				Handlers: func(spec v1alpha1.Handler, _ int) (handler.Handler, error) {
-					made = append(made, spec.Exec.Command[0])
-					return newProgram(), nil
-				},
-				Now: time.Now, Rand: worker.Random{}, Metrics: worker.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
-				Image: image,
-			})
+				Now:    time.Now, Rand: worker.Random{}, Metrics: worker.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
+			}
+			made := v1alpha1.Handler{}
+			options.Handlers = func(spec v1alpha1.Handler, _ int) (handler.Handler, error) {
+				made = spec
+				return newProgram(), nil
+			}
+			if known {
+				options.MadeFor = compile.MadeFor(&tt.pod)
+			}
+			w, err := worker.New(options)
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, next := range []compile.Config{
-				config("shop:v1", "two", time.Second), config("shop:v2", "three", 2*time.Second), config("shop:v1", "four", time.Second),
-			} {
-				if err := w.Reload(next); err != nil {
-					t.Fatal(err)
-				}
-				if data, err := compile.Encode(next); err != nil || w.ConfigHash() != compile.Hash(data) {
-					t.Errorf("the rest of the configuration is not in force: %v", err)
-				}
+			next := config(tt.next, 2*time.Second)
+			if err := w.Reload(next); err != nil {
+				t.Fatal(err)
 			}
-			if !slices.Equal(made, want) {
-				t.Errorf("the handlers were %v, want %v", made, want)
+			if data, err := compile.Encode(next); err != nil || w.ConfigHash() != compile.Hash(data) {
+				t.Errorf("%s: the rest of the configuration is not in force: %v", name, err)
 			}
-		})
+			want := tt.next
+			if tt.keeps && known {
+				want = tt.pod
+			}
+			if !reflect.DeepEqual(made, want) {
+				t.Errorf("%s: the handler is %+v, want %+v", name, made, want)
+			}
+			if err := w.Reload(options.Config); err != nil || !reflect.DeepEqual(made, tt.pod) {
+				t.Errorf("%s: taken back, the handler is %+v: %v", name, made, err)
+			}
+		}
 	}
 }

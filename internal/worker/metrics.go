@@ -118,7 +118,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		crashes:          counter("crashes_total", "Processes that a message has brought down on its own.", "queue"),
 		blocked:          gauge("queue_blocked", "1 while a strictly ordered queue stops at a message that was given up.", "queue"),
 		unavailable:      gauge("queue_unavailable", "1 while a queue cannot be consumed, such as one without a leader. Other queues are consumed.", "queue"),
-		queueHeld:        gauge("queue_held", "1 while a queue is not consumed, because RabbitMQ would not keep its order, or nothing leads back into it from the fallback queues yet.", "queue"),
+		queueHeld:        gauge("queue_held", "1 while a queue is not consumed: RabbitMQ would not keep its order, or no lane leads back to it yet.", "queue"),
 		handlerReady:     ready.WithLabelValues(),
 		prefetch:         gauge("prefetch", "Messages that may be on loan from a queue at a time.", "queue"),
 		publishFailing: gauge("publish_failing",

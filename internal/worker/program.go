@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"reflect"
 
-	"k8s.io/utils/ptr"
-
 	"redrive.dev/redrive/internal/amqp"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/message"
@@ -69,11 +67,11 @@ func (w *Worker) newProgram(config compile.Config, before *program) (*program, e
 	return p, nil
 }
 
-// takeHandler continues the handler before, or makes a new one. While another image rolls out, the pods of the one before keep
-// their handler: a command may not be in their image, or a URL not served by it.
+// takeHandler continues the handler before, or makes a new one. While pods for another one roll out, those from before keep theirs: a command may not be in
+// their image, a URL not served beside them, and a Secret not mounted.
 func (w *Worker) takeHandler(p, before *program) error {
-	if before != nil && w.options.Image != "" && ptr.Deref(p.config.Handler.Image, "") != w.options.Image {
-		w.options.Log.Info("the handler stays as it was: the configuration is meant for another image", "image", w.options.Image)
+	if next := compile.MadeFor(&p.config.Handler); before != nil && w.options.MadeFor != "" && next != w.options.MadeFor {
+		w.options.Log.Info("the handler stays as it was: the configuration is meant for another pod", "madeFor", w.options.MadeFor, "next", next)
 		p.config.Handler = before.config.Handler
 	}
 	if before != nil && before.config.Concurrency == p.config.Concurrency && reflect.DeepEqual(before.config.Handler, p.config.Handler) {

@@ -53,9 +53,9 @@ type Options struct {
 	Journal Journal
 	// Name of this worker for people, such as its pod's.
 	Name string
-	// Image of the team's program that this worker stands beside or runs in. A configuration that is meant for another one keeps
-	// the handler before. Empty takes every handler.
-	Image string
+	// MadeFor is which handler the worker's pod was made for, as compile.MadeFor says it. A configuration that is meant for another pod keeps the handler
+	// before. Empty takes every handler.
+	MadeFor string
 	// Traces makes the spans of attempts; nil makes none.
 	Traces trace.TracerProvider
 	// Memory is how many bytes the process may use; 0 is the limit that MemoryLimit finds. A quarter of it may be on loan, and

@@ -26,10 +26,8 @@ const (
 // handler reads.
 func shape(pod *corev1.PodSpec, worker *v1alpha1.Worker, opts Options) error {
 	handler, container := &worker.Handler, &pod.Containers[0]
-	if image := handler.Image; image != nil {
-		// Which of two configurations is meant for this pod, while another image rolls out.
-		container.Env = append(container.Env, corev1.EnvVar{Name: compile.HandlerImageVariable, Value: *image})
-	}
+	// Which of two configurations is meant for this pod, while the pods of the next one roll out.
+	container.Env = append(container.Env, corev1.EnvVar{Name: compile.MadeForVariable, Value: compile.MadeFor(handler)})
 	switch {
 	case handler.HTTP != nil:
 		showSecrets(pod, container, handler.HTTP)

@@ -139,7 +139,7 @@ func TestTheWorkerRunsInTheTeamsImage(t *testing.T) {
 			if i.Image != options.Image || i.ImagePullPolicy != corev1.PullAlways || !slices.Equal(i.Args, []string{"--install=/redrive/bin"}) || i.RestartPolicy != nil {
 				t.Errorf("what installs it is %+v", i)
 			}
-			if env := environment(w); env["HOME"] != "/tmp" || env["REDRIVE_HANDLER_IMAGE"] != "shop:v1" {
+			if env := environment(w); env["HOME"] != "/tmp" || env["REDRIVE_MADE_FOR"] != name+", image shop:v1" {
 				t.Errorf("its environment is %v", env)
 			}
 			for path, readOnly := range map[string]bool{"/redrive/bin": true, "/tmp": false} {

@@ -76,7 +76,7 @@ func TestTemplateThatIsApplied(t *testing.T) {
 		},
 		"$patch: delete takes an element away": {
 			`{"spec":{"containers":[{"name":"worker","env":[{"name":"POD_NAME","$patch":"delete"}]}]}}`,
-			func(p *corev1.PodTemplateSpec) bool { return len(find(p, "worker").Env) == 0 },
+			func(p *corev1.PodTemplateSpec) bool { return len(find(p, "worker").Env) == 1 },
 		},
 		"labels and annotations are added": {
 			`{"metadata":{"labels":{"team":"shop"},"annotations":{"a":"b"}}}`,
