@@ -44,10 +44,14 @@ func (l Lanes) Pick(remaining time.Duration) (lane time.Duration, ok bool) {
 	return l[i-1], true
 }
 
-// Next gives the next larger lane, for a retry whose lane is gone. There is none where lane is the largest.
+// mostLate is how much longer the lane may be that takes a retry in place of its own.
+const mostLate = time.Minute
+
+// Next gives the next larger lane, for a retry whose lane does not take it. There is none where lane is the largest, or the next one is more than a minute
+// longer: the retry is sooner in time where it waits for its own.
 func (l Lanes) Next(lane time.Duration) (next time.Duration, ok bool) {
 	i, _ := slices.BinarySearch(l, lane+1)
-	if i == len(l) {
+	if i == len(l) || l[i]-lane > mostLate {
 		return 0, false
 	}
 	return l[i], true

@@ -51,8 +51,9 @@ func TestPick(t *testing.T) {
 	}
 }
 
-func TestNext(t *testing.T) {
-	lanes := Lanes{time.Second, 2 * time.Second}
+// A retry of 10 minutes whose lane had no leader for some seconds came after 12 hours.
+func TestLanes_NextIsAMinuteLongerAtMost(t *testing.T) {
+	lanes := Lanes{time.Second, 2 * time.Second, time.Minute, 10 * time.Minute, 12 * time.Hour}
 	tests := []struct {
 		name  string
 		gone  time.Duration
@@ -61,8 +62,11 @@ func TestNext(t *testing.T) {
 	}{
 		{"of a lane that is there", time.Second, 2 * time.Second, true},
 		{"of a lane that is gone", 1500 * time.Millisecond, 2 * time.Second, true},
-		{"of the largest", 2 * time.Second, 0, false},
-		{"of a larger one", time.Hour, 0, false},
+		{"near enough", 2 * time.Second, time.Minute, true},
+		{"too long", time.Minute, 0, false},
+		{"far too long", 10 * time.Minute, 0, false},
+		{"of the largest", 12 * time.Hour, 0, false},
+		{"of a larger one", 24 * time.Hour, 0, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
