@@ -361,8 +361,8 @@ func wantsQuarantine(group quarantinedGroup, live *appsv1.Deployment, counts mes
 
 func (g quarantinedGroup) hasQueues() bool { return len(g.queues) > 0 }
 
-// stopped is true for a group whose replicas the spec sets to 0, or its Deployment where it has left the spec. An autoscaler that has none because its queues are empty
-// stops nothing.
+// stopped is true for a group whose replicas the spec sets to 0, or its Deployment where it has left the spec. An autoscaler that has none because its
+// queues are empty stops nothing.
 func (g quarantinedGroup) stopped() bool { return ptr.Deref(g.Replicas, 1) == 0 }
 
 // warnOfQuarantine tells of the messages in the quarantine queues of a group, by figures that do not change with each look.

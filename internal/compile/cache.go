@@ -1,11 +1,13 @@
 package compile
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -89,15 +91,21 @@ func versionOf(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy)
 		}
 	}
 	sum := sha256.New()
-	texts := json.NewEncoder(sum)
-	_ = texts.Encode(t.Spec) // a digest takes everything, and a spec came as JSON
+	digest(sum, t.Spec)
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		if policy, there := policies[name]; there {
 			_, _ = fmt.Fprintf(sum, "%q\n", name)
-			_ = texts.Encode(policy.Spec)
+			digest(sum, policy.Spec)
 		}
 	}
 	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// digest adds a spec to what stands for it. One that cannot be written as JSON is like no other.
+func digest(sum io.Writer, spec any) {
+	if err := json.NewEncoder(sum).Encode(spec); err != nil {
+		_, _ = io.WriteString(sum, rand.Text())
+	}
 }
 
 // again is Compile, and gives what is to be kept for the next time. known is that of the last time; where the Transport or a policy has changed since,
