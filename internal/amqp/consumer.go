@@ -397,7 +397,7 @@ func (c *Consumer) consumeOn(ctx context.Context, l *link, channel *amqp091.Chan
 	defer end()
 	s := &consuming{
 		consumer: c, queue: queue, alone: alone, wire: l.wire, channel: channel, life: life, retired: l.retired, verdicts: verdicts,
-		settlements: newSettlements(), loans: map[uint64]*Delivery{}, log: c.options.Log, tagged: tagged,
+		settlements: newSettlements(), loans: map[uint64]*loan{}, log: c.options.Log, tagged: tagged,
 	}
 	return s.run(ctx)
 }

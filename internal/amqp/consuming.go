@@ -78,8 +78,8 @@ type consuming struct {
 	// started counts the consumers so far, and tagged is how their tags begin: no other channel of the connection has such.
 	started int
 	tagged  string
-	// loans are the deliveries of all consumers so far that are not settled, by their tags.
-	loans map[uint64]*Delivery
+	// loans are those of all consumers so far that are not settled, by their tags.
+	loans map[uint64]*loan
 	// overdue ticks once the broker has cancelled a consumer, and expired are the tags that it is to be told of.
 	overdue <-chan time.Time
 	expired []uint64
@@ -276,12 +276,11 @@ func (s *consuming) take(from *stream, d *amqp091.Delivery) {
 	}
 	unread, unreadable := d.Headers[s.wire.mark]
 	leftOut, _ := unread.(int64)
-	loan := &Delivery{
-		Message: fromDelivery(d), Queue: s.queue, Unreadable: unreadable, LeftOut: max(0, leftOut, -leftOut), NoRoom: leftOut < 0,
-		tag: d.DeliveryTag, stream: from, session: s, received: from.stirred,
-	}
-	s.loans[loan.tag] = loan
-	s.consumer.deliver(loan)
+	its := &loan{tag: d.DeliveryTag, stream: from, session: s, received: from.stirred}
+	s.loans[its.tag] = its
+	s.consumer.deliver(&Delivery{
+		Message: fromDelivery(d), Queue: s.queue, Unreadable: unreadable, LeftOut: max(0, leftOut, -leftOut), NoRoom: leftOut < 0, loan: its,
+	})
 	if own != nil { // whoever has it has counted it
 		door.gone(int64(len(own)))
 	} else {

@@ -34,6 +34,12 @@ type Delivery struct {
 	LeftOut int64
 	NoRoom  bool
 
+	*loan
+}
+
+// loan is what its session keeps of a delivery, for as long as the settlement is not sent, which may be seconds while a consumer is left. The
+// message is not in it: whoever has settled it has given back its room by then.
+type loan struct {
 	tag     uint64
 	stream  *stream
 	session *consuming
@@ -115,7 +121,7 @@ func (d *Delivery) giveBack(end ending) error {
 }
 
 func (d *Delivery) settle(end ending) error {
-	if !d.Live() || !d.session.settlements.give(settlement{delivery: d, end: end}) {
+	if !d.Live() || !d.session.settlements.give(settlement{loan: d.loan, end: end}) {
 		return ErrSessionEnded
 	}
 	return nil

@@ -29,8 +29,8 @@ const (
 
 // settlement is the end of one loan.
 type settlement struct {
-	delivery *Delivery
-	end      ending
+	loan *loan
+	end  ending
 }
 
 // settlements come from many goroutines and are sent by one, which takes all that there are at a time.
@@ -77,7 +77,7 @@ func (s *settlements) end() []settlement {
 // settleAll settles what has come in. The channel is over when that must end to give a message back.
 func (s *consuming) settleAll() (over bool, err error) {
 	s.taken, s.sent = s.settlements.take(s.taken), time.Now()
-	defer clear(s.taken) // or the bodies of the last messages stay in memory until others of this queue are settled
+	defer clear(s.taken) // or the last loans stay in memory until others of this queue are settled
 	// Looked at anew: who turns receiving off and then settles the message of a strict queue gets no other.
 	want, _, _ := s.wanted()
 	over, err = s.adjust(&want)
@@ -85,7 +85,7 @@ func (s *consuming) settleAll() (over bool, err error) {
 		if err != nil {
 			return true, err
 		}
-		switch leaving := s.leaving != nil && settled.delivery.stream == s.current; {
+		switch leaving := s.leaving != nil && settled.loan.stream == s.current; {
 		case settled.end == abandon, settled.end == requeue && leaving && s.current.strict:
 			over = true // if it were rejected after a cancel, the message after it would go first
 		case leaving && !over:
@@ -100,7 +100,7 @@ func (s *consuming) settleAll() (over bool, err error) {
 // send rejects a message, or has it acknowledged with the next flush. One that the broker has taken back is not its consumer's
 // any more.
 func (s *consuming) send(settled settlement) error {
-	d := settled.delivery
+	d := settled.loan
 	if d.lost.Load() {
 		return nil
 	}
@@ -118,7 +118,7 @@ func (s *consuming) send(settled settlement) error {
 }
 
 // over ends a loan.
-func (s *consuming) over(d *Delivery) {
+func (s *consuming) over(d *loan) {
 	delete(s.loans, d.tag)
 	d.stream.unsettled--
 	d.life.finish()
