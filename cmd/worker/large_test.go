@@ -39,8 +39,8 @@ func newGroup(t *testing.T, limit int) *group {
 	for base, files := range map[string][2]string{
 		"/sys/fs/cgroup/memory": {"memory.limit_in_bytes", "memory.max_usage_in_bytes"}, "/sys/fs/cgroup": {"memory.max", "memory.peak"},
 	} {
-		folder := filepath.Join(base, fmt.Sprintf("redrive-large-%d", os.Getpid()))
-		if os.Mkdir(folder, 0o750) != nil {
+		folder, err := os.MkdirTemp(base, "redrive-large-*") //nolint:usetesting // a control group, and one that was left must not keep others from theirs
+		if err != nil {
 			continue
 		}
 		t.Cleanup(func() { _ = os.Remove(folder) })
