@@ -132,3 +132,38 @@ func TestATemplateThatTakesThePlaceOfTheHandlerIsRefused(t *testing.T) {
 		t.Errorf("the condition says %q", message)
 	}
 }
+
+// Pods from before the next handler start again while its pods do not come up: after a crash, or when their node is drained.
+func TestTransport_PublishesTheFormerHandlerUntilTheNextHasRolledOut(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	exec := func(image string) v1alpha1.Handler {
+		return v1alpha1.Handler{Image: &image, Exec: &v1alpha1.ExecHandler{Command: []string{"handle"}}}
+	}
+	transport := w.handled(exec("shop:v1"))
+	name := workload.Name(transport, "default")
+	published := func(image string, former ...string) func() bool {
+		return func() bool {
+			config := w.config(name)
+			var images []string
+			for _, handler := range config.FormerHandlers {
+				images = append(images, *handler.Image)
+			}
+			return *config.Handler.Image == image && slices.Equal(images, former)
+		}
+	}
+	if !published("shop:v1")() {
+		t.Fatal("the first configuration has a former handler")
+	}
+	change := func(image string) {
+		edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Workers[0].Handler.Image = &image })
+		testtransport.Eventually(t, "the image "+image, func() bool { return w.deployments()[0].Spec.Template.Spec.Containers[0].Image == image })
+	}
+	change("shop:v2")
+	testtransport.Eventually(t, "the handler of v1 for its pods", published("shop:v2", "shop:v1"))
+	change("shop:v3")
+	w.settle()
+	testtransport.Eventually(t, "that of v2 too", published("shop:v3", "shop:v1", "shop:v2"))
+	w.awaitReady(transport) // the pods are available
+	testtransport.Eventually(t, "no former handler", published("shop:v3"))
+}

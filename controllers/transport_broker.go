@@ -85,7 +85,7 @@ func identityOf(before *v1alpha1.BrokerIdentity, now *topology.Observed) *v1alph
 }
 
 // followQueues lets the workers consume what is migrated as it is to be, empty what they consumed and is not wanted any more, go on with what another
-// group is to consume that has no pod yet, and leave alone what would lose its order.
+// group is to consume that has no pod yet, and leave alone what would lose its order. Those that were made for a former handler keep it.
 func (run *transportRun) followQueues() {
 	groups := run.compiled.Workers
 	for i := range groups {
@@ -96,6 +96,9 @@ func (run *transportRun) followQueues() {
 		if last, published := run.live.Config(workload.Name(run.transport, groups[i].Worker)); published {
 			groups[i] = groups[i].WithHandedOver(&last, groups, unserved)
 			groups[i] = groups[i].WithLeaving(last, run.report.Leaving)
+			if workers := run.live.Deployments[workload.Name(run.transport, groups[i].Worker)]; workers != nil && !workload.HasRolledOut(workers, &groups[i].Handler) {
+				groups[i] = groups[i].WithFormerHandlers(&last)
+			}
 		}
 		groups[i], _ = groups[i].Holding(run.report.Holds(groups[i], run.live.Configs()))
 	}

@@ -215,6 +215,49 @@ func TestImageAndCommandChangeUnderLoad(t *testing.T) {
 	}
 }
 
+// TestAPodFromBeforeThatStartsAgainKeepsItsHandler has an image that no node can pull: the pods from before are all there is.
+func TestAPodFromBeforeThatStartsAgainKeepsItsHandler(t *testing.T) {
+	long(t)
+	t.Parallel()
+	s := openShop(t, "former", plan{})
+	flow := s.startLoad(10, slow(s.name, 200*time.Millisecond))
+	s.awaitHandled(50)
+	before := s.awaitPods(2, time.Minute)
+	var url string
+	s.update(func(transport *v1alpha1.Transport) {
+		handler := &transport.Spec.Workers[0].Handler
+		url = handler.HTTP.URL
+		handler.Image, handler.HTTP.URL = new("localhost/redrive-e2e-absent:1"), "http://127.0.0.1:1/"
+	})
+	await(t, time.Minute, "the pod that cannot start", func() (bool, any) {
+		pods, err := s.pods(t.Context())
+		return len(pods) == 3, fmt.Sprint(len(pods), err)
+	})
+	for i := range before {
+		must(t, suite.kill(t.Context(), s.namespace, before[i].Name))
+	}
+	await(t, 2*time.Minute, "two pods like those before", func() (bool, any) {
+		pods, err := s.pods(t.Context())
+		fresh := slices.DeleteFunc(pods, func(pod corev1.Pod) bool {
+			return !podReady(&pod) || pod.UID == before[0].UID || pod.UID == before[1].UID
+		})
+		return len(fresh) == 2, fmt.Sprint(len(fresh), err)
+	})
+	s.awaitHandled(50)
+	s.update(func(transport *v1alpha1.Transport) {
+		handler := &transport.Spec.Workers[0].Handler
+		handler.Image, handler.HTTP.URL = nil, url
+	})
+	s.awaitPods(2, time.Minute)
+	s.awaitHandled(20)
+	s.tally.settle(flow.stop(), 2*time.Minute)
+	for id, letters := range s.tally.failed {
+		if headers := letters[0].Headers; headers["redrive-error-status"] == nil {
+			t.Errorf("message %s did not fail for an answer of the partner, but with the headers %v", id, headers)
+		}
+	}
+}
+
 // events of a reason in the shop's namespace.
 func (s *shop) events(reason string) (notes []string) {
 	s.t.Helper()

@@ -2,45 +2,10 @@ package compile
 
 import (
 	"slices"
-	"strings"
-
-	"k8s.io/utils/ptr"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/retry"
 )
-
-// MadeForVariable is the variable of a worker's environment that says which handler its pod was made for, as MadeFor does.
-const MadeForVariable = "REDRIVE_MADE_FOR"
-
-// MadeFor is what a pod has of a handler, in words: its kind, and the image, the Secrets and the shared socket that it names. A pod that was made for another
-// one cannot carry it out.
-func MadeFor(handler *v1alpha1.Handler) string {
-	var parts []string
-	switch http := handler.HTTP; {
-	case http == nil && handler.Exec != nil:
-		parts = append(parts, "exec")
-	case http == nil && handler.Process != nil:
-		parts = append(parts, "process")
-	case http == nil:
-		parts = append(parts, "inProcess")
-	default:
-		parts = append(parts, "http")
-		if http.HeadersSecretRef != nil {
-			parts = append(parts, "headersSecretRef "+http.HeadersSecretRef.Name)
-		}
-		if http.TLS != nil {
-			parts = append(parts, "caSecretRef "+http.TLS.CASecretRef.Name+" "+ptr.Deref(http.TLS.CASecretRef.Key, ""))
-		}
-		if http.UnixSocket != nil {
-			parts = append(parts, "unixSocket "+*http.UnixSocket)
-		}
-	}
-	if handler.Image != nil {
-		parts = append(parts, "image "+*handler.Image)
-	}
-	return strings.Join(parts, ", ")
-}
 
 // Version is the newest version of the configuration that this build reads. It writes the oldest one by which a worker can
 // carry a configuration out, so that an older worker goes on where it can. Version 1 knew neither quarantined messages nor strict order nor
@@ -108,6 +73,8 @@ type Config struct {
 	// Handler that is called with each message. It names Secrets and holds nothing of them. Its image is the one that it is
 	// meant for.
 	Handler v1alpha1.Handler `json:"handler"`
+	// FormerHandlers are those that other pods of the group were made for, which go on until the pods for Handler are available; the earliest first.
+	FormerHandlers []v1alpha1.Handler `json:"formerHandlers,omitempty"`
 }
 
 // version is the oldest one by which a worker can carry the configuration out.

@@ -2,6 +2,7 @@ package compile_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"testing"
 
@@ -104,5 +105,55 @@ func TestAConfigurationWithoutWeightsIsRead(t *testing.T) {
 	decoded, err := compile.Decode(data)
 	if err != nil || decoded.Queues[0].Weight != 0 {
 		t.Errorf("the weight is %d, %v", decoded.Queues[0].Weight, err)
+	}
+}
+
+// These words are in the environment of running pods, and workers of other versions compare them: what they say of a handler never changes.
+func TestMadeFor_SaysTheSameInEachVersion(t *testing.T) {
+	for want, handler := range map[string]v1alpha1.Handler{
+		"http": {HTTP: &v1alpha1.HTTPHandler{URL: "http://shop/"}},
+		"http, headersSecretRef partner, caSecretRef ca ca.crt, unixSocket /run/handler/http.sock, image shop:1": {
+			Image: new("shop:1"),
+			HTTP: &v1alpha1.HTTPHandler{
+				URL: "http://shop/", HeadersSecretRef: &v1alpha1.LocalReference{Name: "partner"}, UnixSocket: new("/run/handler/http.sock"),
+				TLS: &v1alpha1.HTTPTLS{CASecretRef: v1alpha1.SecretKeyReference{Name: "ca", Key: new("ca.crt")}},
+			},
+		},
+		"exec, image shop:1":      {Image: new("shop:1"), Exec: &v1alpha1.ExecHandler{Command: []string{"handle"}}},
+		"process, image shop:1":   {Image: new("shop:1"), Process: &v1alpha1.ProcessHandler{Command: []string{"handle"}}},
+		"inProcess, image shop:1": {Image: new("shop:1"), InProcess: &v1alpha1.InProcessHandler{}},
+	} {
+		if got := compile.MadeFor(&handler); got != want {
+			t.Errorf("a pod says of its handler %q, want %q", got, want)
+		}
+	}
+}
+
+// Of rollouts that do not end, the pods from before the first are those that handle messages.
+func TestConfig_KeepsTheHandlersOfPodsThatRunYet(t *testing.T) {
+	image := func(version int) v1alpha1.Handler {
+		return v1alpha1.Handler{Image: new(fmt.Sprintf("shop:%d", version)), Exec: &v1alpha1.ExecHandler{Command: []string{"handle"}}}
+	}
+	config := compile.Config{Handler: image(0)}
+	for version := range 9 {
+		next := compile.Config{Handler: image(version + 1)}
+		config = next.WithFormerHandlers(&config)
+	}
+	again := config.WithFormerHandlers(&config)
+	if want := []v1alpha1.Handler{image(0), image(1), image(2), image(3)}; !reflect.DeepEqual(config.FormerHandlers, want) || !reflect.DeepEqual(again, config) {
+		t.Errorf("the former handlers are %+v, and then %+v, want %+v", config.FormerHandlers, again.FormerHandlers, want)
+	}
+	for version, want := range map[int]bool{0: true, 3: true, 4: false, 8: false, 9: true} {
+		handler := image(version)
+		if got, ok := config.HandlerMadeFor(compile.MadeFor(&handler)); ok != want || ok && !reflect.DeepEqual(got, handler) {
+			t.Errorf("the handler for pods of version %d is %+v, %t, want %t", version, got, ok, want)
+		}
+	}
+	back := compile.Config{Handler: image(0)}
+	if back = back.WithFormerHandlers(&config); len(back.FormerHandlers) != 4 || *back.FormerHandlers[3].Image != "shop:9" {
+		t.Errorf("taken back, the former handlers are %+v", back.FormerHandlers)
+	}
+	if got, ok := config.HandlerMadeFor(""); !ok || !reflect.DeepEqual(got, image(9)) {
+		t.Errorf("the handler for a pod that says nothing is %+v, %t", got, ok)
 	}
 }

@@ -9,3 +9,9 @@ const (
 
 // Failing are expressions that fail on the marked message.
 func Failing() []string { return failing() }
+
+// HandlerReady is nil where the worker's handler takes messages, and else says why not.
+func (w *Worker) HandlerReady() error {
+	why, _ := w.program.Load().handler.Ready()
+	return why
+}

@@ -20,9 +20,11 @@ type program struct {
 	rules  *retry.Rules
 	chosen []*retry.Policy
 	// queues by the names that they are consumed by.
-	queues     map[string]*compile.Queue
-	consumed   []amqp.Subscription
-	handler    *shared
+	queues   map[string]*compile.Queue
+	consumed []amqp.Subscription
+	handler  *shared
+	// isForeign is true where the handler is for another pod than the worker's.
+	isForeign  bool
 	protection protection
 	// hasJournal is true where a journal knows which message is in work.
 	hasJournal bool
@@ -67,18 +69,28 @@ func (w *Worker) newProgram(config compile.Config, before *program) (*program, e
 	return p, nil
 }
 
-// takeHandler continues the handler before, or makes a new one. While pods for another one roll out, those from before keep theirs: a command may not be in
-// their image, a URL not served beside them, and a Secret not mounted.
+// takeHandler continues the handler before, or makes a new one: the one that the pod was made for. While pods for another one roll out, a command may
+// not be in the image of those from before, a URL not served beside them, and a Secret not mounted, or be that of the partner before.
 func (w *Worker) takeHandler(p, before *program) error {
-	if next := compile.MadeFor(&p.config.Handler); before != nil && w.options.MadeFor != "" && next != w.options.MadeFor {
-		w.options.Log.Info("the handler stays as it was: the configuration is meant for another pod", "madeFor", w.options.MadeFor, "next", next)
-		p.config.Handler = before.config.Handler
+	factory := w.options.Handlers
+	own, ok := p.config.HandlerMadeFor(w.options.MadeFor)
+	switch {
+	case ok:
+		p.config.Handler = own
+	case before != nil:
+		p.config.Handler, p.isForeign = before.config.Handler, before.isForeign
+	default:
+		p.isForeign = true
 	}
-	if before != nil && before.config.Concurrency == p.config.Concurrency && reflect.DeepEqual(before.config.Handler, p.config.Handler) {
+	if before != nil && before.config.Concurrency == p.config.Concurrency && before.isForeign == p.isForeign &&
+		reflect.DeepEqual(before.config.Handler, p.config.Handler) {
 		p.handler = before.handler
 		return nil
 	}
-	made, err := w.options.Handlers(p.config.Handler, p.config.Concurrency)
+	if p.isForeign {
+		factory = w.awaitConfiguration
+	}
+	made, err := factory(p.config.Handler, p.config.Concurrency)
 	if err != nil {
 		return fmt.Errorf("handler: %w", err)
 	}

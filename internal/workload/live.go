@@ -112,12 +112,23 @@ func (l Live) Summary() string {
 func (l Live) Rolling() []*appsv1.Deployment {
 	var rolling []*appsv1.Deployment
 	for _, name := range slices.Sorted(maps.Keys(l.Deployments)) {
-		deployment := l.Deployments[name]
-		wanted, status := Replicas(deployment), deployment.Status
-		current := status.ObservedGeneration >= deployment.Generation && status.Replicas <= status.UpdatedReplicas
-		if !current || status.UpdatedReplicas < wanted || status.AvailableReplicas < wanted {
-			rolling = append(rolling, deployment)
+		if isRolling(l.Deployments[name]) {
+			rolling = append(rolling, l.Deployments[name])
 		}
 	}
 	return rolling
+}
+
+func isRolling(deployment *appsv1.Deployment) bool {
+	wanted, status := Replicas(deployment), deployment.Status
+	current := status.ObservedGeneration >= deployment.Generation && status.Replicas <= status.UpdatedReplicas
+	return !current || status.UpdatedReplicas < wanted || status.AvailableReplicas < wanted
+}
+
+// HasRolledOut is true where all pods of a Deployment were made for that handler.
+func HasRolledOut(deployment *appsv1.Deployment, handler *v1alpha1.Handler) bool {
+	variable := corev1.EnvVar{Name: compile.MadeForVariable, Value: compile.MadeFor(handler)}
+	return !isRolling(deployment) && slices.ContainsFunc(deployment.Spec.Template.Spec.Containers, func(container corev1.Container) bool {
+		return slices.Contains(container.Env, variable)
+	})
 }
