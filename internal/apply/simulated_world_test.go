@@ -638,6 +638,9 @@ func (w *world) publishConfig(config compile.Config) {
 	if w.published == nil {
 		w.published = map[string]*compile.Config{}
 	}
+	if err := config.Validate(); err != nil {
+		w.t.Fatalf("workers would refuse the configuration of %s: %v", config.Worker, err)
+	}
 	group := config.Worker
 	w.published[group] = &config
 	var reads []string

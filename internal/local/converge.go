@@ -104,9 +104,9 @@ func (s *site) follows(queue string, reads compile.Reading) bool {
 
 // tellsTooEarly is true where workers would be told of a quarantine queue that cannot be reached yet. The problem in the report says why it cannot.
 func (s *site) tellsTooEarly(report apply.Report) bool {
-	return slices.ContainsFunc(wanted(s.unit.Load()), func(config compile.Config) bool {
-		last, runs := s.inForce[config.Worker]
-		return runs && report.Unreachable(last, config.WithStandIns(report.StandIns)) != ""
+	return slices.ContainsFunc(s.next(s.unit.Load()), func(next compile.Config) bool {
+		last, runs := s.inForce[next.Worker]
+		return runs && report.Unreachable(last, next) != ""
 	})
 }
 

@@ -50,7 +50,7 @@ func TestWorkersAreNotToldOfAQuarantineQueueThatCannotBeReached(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &site{}
+	s := &site{groups: map[string]group{"default": &fakeGroup{}, "former": &fakeGroup{}}}
 	s.unit.Store(&units[0])
 	queue := wanted(&units[0])[0].Queues[0]
 	report := apply.Report{Withheld: []topology.Withheld{{Binding: topology.Binding{Destination: queue.Quarantine}}}}
@@ -62,6 +62,10 @@ func TestWorkersAreNotToldOfAQuarantineQueueThatCannotBeReached(t *testing.T) {
 	s.inForce = map[string]compile.Config{"default": {Queues: []compile.Queue{strict}}}
 	if !s.tellsTooEarly(report) {
 		t.Error("workers in force are told of it")
+	}
+	s.inForce = map[string]compile.Config{"former": {Worker: "former", Queues: []compile.Queue{strict}}}
+	if !s.tellsTooEarly(report) {
+		t.Error("those of a group that has left the files and goes on are told of it")
 	}
 	if s.tellsTooEarly(apply.Report{}) {
 		t.Error("workers are not told of one that can be reached")

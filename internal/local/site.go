@@ -214,24 +214,11 @@ func wanted(unit *Unit) []compile.Config {
 
 // staff starts, reloads and stops workers.
 func (s *site) staff(unit *Unit) error {
-	configs, stays := wanted(unit), map[string]bool{}
-	for i := range configs {
-		configs[i] = configs[i].WithStandIns(s.found.StandIns)
-	}
-	unserved := s.unserved(configs)
-	problems := make([]error, 0, len(configs))
-	for _, next := range configs {
-		stays[next.Worker] = true
-		if last, runs := s.inForce[next.Worker]; runs {
-			next = next.WithHandedOver(&last, configs, unserved)
-			next = next.WithLeaving(last, s.found.Leaving)
-		}
-		next, _ = next.Holding(s.found.Holds(next, s.published()))
-		problems = append(problems, s.staffGroup(next, unit.Files[next.Worker]))
-	}
-	for _, config := range s.former(unit, configs, unserved) {
+	configs := s.next(unit)
+	problems, stays := make([]error, 0, len(configs)), map[string]bool{}
+	for _, config := range configs {
 		stays[config.Worker] = true
-		problems = append(problems, s.staffGroup(config, s.files[config.Worker]))
+		problems = append(problems, s.staffGroup(config, s.filesOf(unit, config.Worker)))
 	}
 	for name := range s.groups {
 		if !stays[name] {
@@ -240,6 +227,25 @@ func (s *site) staff(unit *Unit) error {
 		}
 	}
 	return errors.Join(problems...)
+}
+
+// next are the configurations of the worker groups that are to run, with those that have left the spec and go on.
+func (s *site) next(unit *Unit) []compile.Config {
+	configs := wanted(unit)
+	for i := range configs {
+		configs[i] = configs[i].WithStandIns(s.found.StandIns)
+	}
+	unserved := s.unserved(configs)
+	all := make([]compile.Config, 0, len(configs))
+	for _, next := range configs {
+		if last, runs := s.inForce[next.Worker]; runs {
+			next = next.WithHandedOver(&last, configs, unserved)
+			next = next.WithLeaving(last, s.found.Leaving)
+		}
+		next, _ = next.Holding(s.found.Holds(next, s.published()))
+		all = append(all, next)
+	}
+	return append(all, s.former(unit, configs, unserved)...)
 }
 
 // unserved are the queues of some configurations that no group is ready to consume: its program may not start, or its handler not get ready.
