@@ -14,6 +14,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/brokerpool"
+	"redrive.dev/redrive/internal/references"
 )
 
 // lister is a client that notes of which kinds it is to copy whole lists.
@@ -56,8 +57,8 @@ func TestNoListOfTransportsOrPoliciesIsCopied(t *testing.T) {
 	for what, list := range map[string]func() error{
 		"those with the same exchange":   func() error { return r.warnOfSharing(t.Context(), run) },
 		"those whose logins are guarded": func() error { _, err := r.guardedSecrets(t.Context(), run); return err },
-		"those that use a policy":        func() error { _, err := users(t.Context(), l, name); return err },
-		"the policies of a namespace":    func() error { _, err := policiesOf(t.Context(), l, "shop"); return err },
+		"those that use a policy":        func() error { _, err := references.Users(t.Context(), l, name); return err },
+		"the policies of a namespace":    func() error { _, err := references.Policies(t.Context(), l, "shop"); return err },
 	} {
 		l.lists = 0
 		if err := list(); err != nil || l.lists == 0 {

@@ -21,6 +21,7 @@ import (
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/enqueue"
 	"redrive.dev/redrive/internal/outcome"
+	"redrive.dev/redrive/internal/references"
 	"redrive.dev/redrive/internal/retry"
 )
 
@@ -52,7 +53,7 @@ func (r *RetryPolicyReconciler) setup(mgr ctrl.Manager, name string, options con
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named(name).
 		For(&v1alpha1.RetryPolicy{}, changed).
-		Watches(&v1alpha1.RetryPolicy{}, handler.EnqueueRequestsFromMapFunc(enqueue.RequestsOf(r.includersOf)), changed).
+		Watches(&v1alpha1.RetryPolicy{}, handler.EnqueueRequestsFromMapFunc(enqueue.RequestsOf(r.includers)), changed).
 		Watches(&v1alpha1.RetryPolicy{}, enqueue.After(gatherUses, enqueue.RequestsOf(r.usedBy)), changed).
 		Watches(&v1alpha1.Transport{}, enqueue.After(gatherUses, enqueue.RequestsOf(r.usedBy)), changed).
 		WithOptions(options).
@@ -92,7 +93,7 @@ func (r *RetryPolicyReconciler) Reconcile(ctx context.Context, req ctrl.Request)
 
 // countUsers sets status.usedBy.
 func (r *RetryPolicyReconciler) countUsers(ctx context.Context, run *policyRun) error {
-	found, err := users(ctx, r.Client, client.ObjectKeyFromObject(run.policy))
+	found, err := references.Users(ctx, r.Client, client.ObjectKeyFromObject(run.policy))
 	if err != nil {
 		return err
 	}
@@ -103,7 +104,7 @@ func (r *RetryPolicyReconciler) countUsers(ctx context.Context, run *policyRun) 
 // resolve adds the strategies of included policies: Stalled with PolicyNotFound where one does not exist.
 func (r *RetryPolicyReconciler) resolve(ctx context.Context, run *policyRun) error {
 	run.policy.Status.Schedule = ""
-	policies, err := policiesOf(ctx, r.Client, run.policy.Namespace)
+	policies, err := references.Policies(ctx, r.Client, run.policy.Namespace)
 	if err != nil {
 		return err
 	}
@@ -127,40 +128,10 @@ func (r *RetryPolicyReconciler) compile(_ context.Context, run *policyRun) error
 	return nil
 }
 
-func (r *RetryPolicyReconciler) includersOf(ctx context.Context, object client.Object) ([]types.NamespacedName, error) {
-	return includers(ctx, r.Client, client.ObjectKeyFromObject(object))
+func (r *RetryPolicyReconciler) includers(ctx context.Context, object client.Object) ([]types.NamespacedName, error) {
+	return references.Includers(ctx, r.Client, client.ObjectKeyFromObject(object))
 }
 
-// usedBy are the policies that a Transport or a policy refers to, and those that these include.
 func (r *RetryPolicyReconciler) usedBy(ctx context.Context, object client.Object) ([]types.NamespacedName, error) {
-	var names []types.NamespacedName
-	for _, name := range references(object) {
-		key := types.NamespacedName{Namespace: object.GetNamespace(), Name: name}
-		names = append(names, key)
-		if _, isPolicy := object.(*v1alpha1.RetryPolicy); isPolicy {
-			continue
-		}
-		policy := &v1alpha1.RetryPolicy{}
-		if err := r.Client.Get(ctx, key, policy, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
-			return nil, fmt.Errorf("read RetryPolicy %s: %w", key, err)
-		}
-		for _, include := range references(policy) {
-			names = append(names, types.NamespacedName{Namespace: object.GetNamespace(), Name: include})
-		}
-	}
-	return names, nil
-}
-
-// policiesOf reads the RetryPolicies of a namespace. They are those of the cache, and nobody may change them: copies of all of them, at each look, would
-// take more memory than the operator has.
-func policiesOf(ctx context.Context, c client.Reader, namespace string) (map[string]*v1alpha1.RetryPolicy, error) {
-	var list v1alpha1.RetryPolicyList
-	if err := c.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list the RetryPolicies of namespace %s: %w", namespace, err)
-	}
-	policies := make(map[string]*v1alpha1.RetryPolicy, len(list.Items))
-	for i := range list.Items {
-		policies[list.Items[i].Name] = &list.Items[i]
-	}
-	return policies, nil
+	return references.UsedBy(ctx, r.Client, object)
 }

@@ -35,12 +35,14 @@ import (
 	"redrive.dev/redrive/internal/drift"
 	"redrive.dev/redrive/internal/objectwriter"
 	"redrive.dev/redrive/internal/opmetrics"
+	"redrive.dev/redrive/internal/references"
 	"redrive.dev/redrive/internal/rollout"
 	"redrive.dev/redrive/internal/scaler"
 	"redrive.dev/redrive/internal/ssa"
 	"redrive.dev/redrive/internal/status"
 	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/topology"
+	"redrive.dev/redrive/internal/transportmemory"
 	"redrive.dev/redrive/internal/workerstatus"
 	"redrive.dev/redrive/internal/workload"
 )
@@ -97,7 +99,7 @@ type Options struct {
 
 // Setup registers both reconcilers with a manager.
 func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
-	if err := indexReferences(ctx, mgr.GetFieldIndexer()); err != nil {
+	if err := references.Index(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
 	policies := &RetryPolicyReconciler{
@@ -125,7 +127,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		queueMetrics: opmetrics.NewQueues(),
 		dropMetrics:  opmetrics.NewDrops(),
 		counts:       status.NewCounts(),
-		memories:     newTransportMemories(),
+		memories:     transportmemory.NewStore(),
 		compileCache: compile.NewCache(),
 		drift:        drift.NewTracker(),
 		scraper:      workerstatus.NewScraper(age),
@@ -184,4 +186,17 @@ func ClusterUID(ctx context.Context, reader client.Reader) (string, error) {
 		return "", fmt.Errorf("read the UID of the cluster: %w", err)
 	}
 	return string(namespace.UID), nil
+}
+
+// step is one part of a reconcile. Steps run in order, and the first error ends them. The error is control flow: package
+// outcome says what it means.
+type step[S any] func(ctx context.Context, state S) error
+
+func runSteps[S any](ctx context.Context, state S, steps ...step[S]) error {
+	for _, next := range steps {
+		if err := next(ctx, state); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -18,6 +18,7 @@ import (
 	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/status"
 	"redrive.dev/redrive/internal/topology"
+	"redrive.dev/redrive/internal/transportmemory"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -57,8 +58,8 @@ func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportR
 		}
 	}
 	run.report, err = prepared.CarryOut(ctx, run.port)
-	r.memories.keep(client.ObjectKeyFromObject(t), &run.report)
-	r.memories.noteSent(t, run.report.Deletions, r.Options.Waits.Request)
+	r.memories.Keep(client.ObjectKeyFromObject(t), &run.report)
+	r.memories.NoteSent(t, run.report.Deletions, r.Options.Waits.Request)
 	r.reportTopology(ctx, run, prepared.Difference.Wanted.Queues, unchanged)
 	reportMigrations(run, run.report.Migrations, prepared.Difference.Migrations)
 	if err != nil {
@@ -112,8 +113,8 @@ func (r *TransportReconciler) prepare(
 ) (observed topology.Observed, prepared apply.Prepared, err error) {
 	t := run.transport
 	state := stateOf(t)
-	memory := r.memories.of(client.ObjectKeyFromObject(t))
-	state.Known, state.Stuck, state.Restarted = memory.known, memory.stuck, run.restarted
+	memory := r.memories.Of(client.ObjectKeyFromObject(t))
+	state.Known, state.Stuck, state.Restarted = memory.Known, memory.Stuck, run.restarted
 	input := apply.Input{
 		Desired: desired, State: state, Consumed: run.live.Consumed(), Follows: r.follows(ctx, run),
 		Waits: r.Options.Waits, Now: time.Now(), WriteDeletions: r.writeDeletions(run),
@@ -121,7 +122,7 @@ func (r *TransportReconciler) prepare(
 	if input.Others, err = r.deletionsOfOthers(ctx, t); err != nil {
 		return observed, prepared, err
 	}
-	input.State.Doubts = r.memories.doubt(client.ObjectKeyFromObject(t), slices.Concat(state.Deletions, input.Others))
+	input.State.Doubts = r.memories.Doubt(client.ObjectKeyFromObject(t), slices.Concat(state.Deletions, input.Others))
 	for {
 		if observed, err = run.port.Observe(ctx); err != nil {
 			return observed, prepared, err
@@ -282,7 +283,7 @@ func (r *TransportReconciler) writeDeletions(run *transportRun) func(context.Con
 		t := run.transport
 		before := t.ResourceVersion
 		t.Status.Deletions = deletions
-		r.memories.noteSent(t, deletions, r.Options.Waits.Request)
+		r.memories.NoteSent(t, deletions, r.Options.Waits.Request)
 		if err := run.status.WriteStatus(ctx); err != nil || t.ResourceVersion != before {
 			return err
 		}
@@ -299,27 +300,13 @@ func (r *TransportReconciler) deletionsOfOthers(ctx context.Context, t *v1alpha1
 	if err := r.Client.List(ctx, &list, client.InNamespace(t.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list the Transports of namespace %s: %w", t.Namespace, err)
 	}
-	deletions := r.memories.sentByOthers(t)
+	deletions := r.memories.SentByOthers(t)
 	for i := range list.Items {
-		if other := &list.Items[i]; other.Name != t.Name && mayShareVHost(other.Status.Broker, t.Status.Broker) {
+		if other := &list.Items[i]; other.Name != t.Name && transportmemory.MayShareVHost(other.Status.Broker, t.Status.Broker) {
 			deletions = append(deletions, other.Status.Deletions...)
 		}
 	}
 	return deletions, nil
-}
-
-// mayShareVHost is true where two Transports stand on the same vhost of one broker, or one of them has not looked at its own yet.
-func mayShareVHost(a, b *v1alpha1.BrokerIdentity) bool {
-	switch {
-	case a == nil:
-		return false // it has deleted nothing
-	case b == nil:
-		return true
-	case a.ClusterID != "" && b.ClusterID != "":
-		return a.ClusterID == b.ClusterID && a.VHost == b.VHost
-	default:
-		return a.Cluster == b.Cluster && a.VHost == b.VHost
-	}
 }
 
 // brokerError tells what an error of the broker means for the Transport.

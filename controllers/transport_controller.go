@@ -34,10 +34,12 @@ import (
 	"redrive.dev/redrive/internal/objectwriter"
 	"redrive.dev/redrive/internal/opmetrics"
 	"redrive.dev/redrive/internal/outcome"
+	"redrive.dev/redrive/internal/references"
 	"redrive.dev/redrive/internal/scaler"
 	"redrive.dev/redrive/internal/status"
 	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/topology"
+	"redrive.dev/redrive/internal/transportmemory"
 	"redrive.dev/redrive/internal/workerstatus"
 	"redrive.dev/redrive/internal/workload"
 )
@@ -55,7 +57,7 @@ type TransportReconciler struct {
 	queueMetrics *opmetrics.Queues
 	dropMetrics  *opmetrics.Drops
 	counts       *status.Counts
-	memories     *transportMemories
+	memories     *transportmemory.Store
 	compileCache *compile.Cache
 	// configMaps of the workers, as they were last read.
 	configMaps *configmaps.Reader
@@ -180,7 +182,7 @@ func ownerOf(_ context.Context, object client.Object) ([]types.NamespacedName, e
 }
 
 func (r *TransportReconciler) usersOf(ctx context.Context, policies ...types.NamespacedName) ([]types.NamespacedName, error) {
-	return users(ctx, r.Client, policies...)
+	return references.Users(ctx, r.Client, policies...)
 }
 
 var (
@@ -290,7 +292,7 @@ func (r *TransportReconciler) cancelWhenGone(ctx context.Context, uid types.UID,
 func (r *TransportReconciler) reconcileNow(ctx context.Context, run *transportRun) (ctrl.Result, error) {
 	name := client.ObjectKeyFromObject(run.transport)
 	err := run.withSecretContext(r.reconcileSteps(ctx, run))
-	soon := outcome.Sooner(run.due, r.memories.requeue(name, len(run.live.Rolling()) > 0, time.Now()))
+	soon := outcome.Sooner(run.due, r.memories.Requeue(name, len(run.live.Rolling()) > 0, time.Now()))
 	next := outcome.Sooner(soon, r.pollSchedule.Next(run.transport.Status.Broker, time.Now(), r.Options.PollInterval))
 	result, err := outcome.Finish(ctx, run.status, err, run.warningTexts(), next)
 	r.countConditions(run)
@@ -329,7 +331,7 @@ func (r *TransportReconciler) forget(name types.NamespacedName) {
 	r.dropMetrics.Forget(name)
 	r.conditions.Forget(name)
 	r.counts.Forget(name)
-	r.memories.forget(name)
+	r.memories.Forget(name)
 	r.compileCache.Forget(name)
 	r.configMaps.Forget(name)
 	r.drift.Forget(name)
@@ -376,7 +378,7 @@ func (r *TransportReconciler) compile(ctx context.Context, run *transportRun) er
 // meanwhile.
 func (r *TransportReconciler) compileNow(ctx context.Context, run *transportRun) (*compile.Result, error) {
 	t := run.transport
-	policies, err := policiesOf(ctx, r.Client, t.Namespace)
+	policies, err := references.Policies(ctx, r.Client, t.Namespace)
 	if err != nil {
 		return nil, err
 	}

@@ -101,7 +101,7 @@ func (r *TransportReconciler) endingNamespace(ctx context.Context, run *transpor
 // its namespace, and by the log.
 func (r *TransportReconciler) release(ctx context.Context, run *transportRun, why string) error {
 	sent := run.transport.Status.Deletions
-	doubts := r.memories.doubt(client.ObjectKeyFromObject(run.transport), sent)
+	doubts := r.memories.Doubt(client.ObjectKeyFromObject(run.transport), sent)
 	if left := doubts.Awaited(sent, r.Options.Waits, time.Now()); left > 0 {
 		return errAwaited(left)
 	}
@@ -151,14 +151,14 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 	}
 	workersGone := len(run.live.All()) == 0 && len(pods) == 0
 	state := stateOf(t)
-	state.Doubts = r.memories.doubt(client.ObjectKeyFromObject(t), state.Deletions)
+	state.Doubts = r.memories.Doubt(client.ObjectKeyFromObject(t), state.Deletions)
 	report, err := apply.Delete(ctx, run.port, apply.DeleteInput{
 		Owner: r.owner(t), Prefix: compile.NamesOf(t).Prefix, State: state,
 		Force:       t.Spec.DeletionPolicy == v1alpha1.DeletionDelete,
 		WorkersGone: workersGone, Waits: r.Options.Waits, Now: time.Now(), WriteDeletions: r.writeDeletions(run),
 	})
 	t.Status.Created, t.Status.Deletions = report.Created, report.Deletions
-	r.memories.noteSent(t, report.Deletions, r.Options.Waits.Request)
+	r.memories.NoteSent(t, report.Deletions, r.Options.Waits.Request)
 	t.Status.Retiring = r.counts.Retiring(client.ObjectKeyFromObject(t), t.Status.Retiring, report.Retiring, time.Now())
 	if len(report.Steps) > 0 {
 		run.status.Event(corev1.EventTypeNormal, "TopologyUpdated", stepsText(report.Steps))

@@ -1,15 +1,23 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/opmetrics"
 	"redrive.dev/redrive/internal/outcome"
+	"redrive.dev/redrive/internal/references"
 	"redrive.dev/redrive/internal/status"
 	"redrive.dev/redrive/internal/topology"
+	"redrive.dev/redrive/internal/workload"
 )
 
 // eventBroker tells of every change on the broker but repairs.
@@ -53,4 +61,68 @@ func (run *transportRun) warningTexts() []string {
 		run.status.Warning = worst
 	}
 	return append(texts, run.warnings...)
+}
+
+// warnOfSharing tells of other Transports that have the same exchange: owner marks keep queues apart, and not what is published. Those of
+// other namespaces have to be let into the same management API: what a broker says of itself is not to be believed.
+func (r *TransportReconciler) warnOfSharing(ctx context.Context, run *transportRun) error {
+	t := run.transport
+	if t.Spec.Exchange == nil || t.Status.Broker == nil {
+		return nil
+	}
+	sharing, err := references.Sharing(ctx, r.Client, t.Spec.Exchange.Name)
+	if err != nil {
+		return err
+	}
+	var others []string
+	at, its := r.brokers.Seen(client.ObjectKeyFromObject(t))
+	for i := range sharing {
+		other := &sharing[i]
+		if other.UID == t.UID || other.Status.Broker == nil || !topology.IdentityOf(*other.Status.Broker).Is(topology.IdentityOf(*t.Status.Broker)) {
+			continue
+		}
+		name := client.ObjectKeyFromObject(other)
+		if where, theirs := r.brokers.Seen(name); other.Namespace == t.Namespace || where == at && theirs == its {
+			others = append(others, name.String())
+		}
+	}
+	if len(others) > 0 {
+		slices.Sort(others)
+		run.warnings = append(run.warnings, fmt.Sprintf(
+			"other Transports use exchange %s too: their queues get what they bind, and one of them decides where "+
+				"messages go that no queue takes: %s; give each an exchange of its own, or each team a vhost", t.Spec.Exchange.Name, status.Joined(others)))
+	}
+	return nil
+}
+
+// countConditions puts into the metrics how a Transport stands at the end of a reconcile.
+func (r *TransportReconciler) countConditions(run *transportRun) {
+	now := opmetrics.State{Hashes: map[string]string{}}
+	for _, condition := range run.transport.Status.Conditions {
+		if condition.Status == metav1.ConditionTrue && condition.Type != v1alpha1.DegradedCondition {
+			now.Holds = append(now.Holds, opmetrics.Condition{Type: condition.Type, Reason: condition.Reason})
+		}
+	}
+	for reason := range run.warningReasons() {
+		now.Holds = append(now.Holds, opmetrics.Condition{Type: v1alpha1.DegradedCondition, Reason: reason})
+	}
+	for _, configMap := range run.live.ConfigMaps {
+		// What somebody else has written into a ConfigMap is no label of a metric.
+		if worker := configMap.Labels[workload.WorkerLabel]; worker != "" && workload.IsPublished(configMap) {
+			now.Hashes[worker] = configMap.Annotations[workload.ConfigHashAnnotation]
+		}
+	}
+	r.conditions.Set(client.ObjectKeyFromObject(run.transport), now)
+}
+
+// warningReasons are all of them, where the condition has only the worst one's.
+func (run *transportRun) warningReasons() map[string]bool {
+	reasons := map[string]bool{}
+	for _, finding := range run.findings {
+		reasons[cmp.Or(finding.Reason, v1alpha1.ReasonOther)] = true
+	}
+	if len(run.warnings) > 0 {
+		reasons[v1alpha1.ReasonOther] = true
+	}
+	return reasons
 }

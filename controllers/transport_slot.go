@@ -17,6 +17,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/outcome"
+	"redrive.dev/redrive/internal/references"
 	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/workload"
 )
@@ -79,7 +80,7 @@ func (r *TransportReconciler) prepareOutsideSlot(ctx context.Context, run *trans
 	if !run.transport.DeletionTimestamp.IsZero() {
 		return nil
 	}
-	policies, err := policiesOf(ctx, r.Client, run.transport.Namespace)
+	policies, err := references.Policies(ctx, r.Client, run.transport.Namespace)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/status"
 	"redrive.dev/redrive/internal/topology"
+	"redrive.dev/redrive/internal/transportmemory"
 	"redrive.dev/redrive/internal/workerstatus"
 	"redrive.dev/redrive/internal/workload"
 )
@@ -42,8 +43,8 @@ func (r *TransportReconciler) askWorkers(ctx context.Context, run *transportRun)
 			Object: topology.Ref{Kind: kindWorker, Name: one.Worker}, Reason: one.Reason, Message: one.Text + workerstatus.Saying(told[one].N),
 		}})
 	}
-	if last.HasNew(fastRequeueFor, now) { // one that stays is no reason to ask all the time
-		run.due = outcome.Sooner(run.due, brokerpool.Spread(fastRequeueInterval))
+	if last.HasNew(transportmemory.FastRequeueFor, now) { // one that stays is no reason to ask all the time
+		run.due = outcome.Sooner(run.due, brokerpool.Spread(transportmemory.FastRequeueInterval))
 	}
 	run.status.AfterPatch(func() {
 		tellTroubles(run.status, last.Told, told)

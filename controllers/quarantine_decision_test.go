@@ -9,7 +9,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"redrive.dev/redrive/api/v1alpha1"
@@ -17,40 +16,6 @@ import (
 	"redrive.dev/redrive/internal/topology"
 	"redrive.dev/redrive/internal/workload"
 )
-
-func TestWorkersThatAreMissingAreLookedAtSoonAndNotForEver(t *testing.T) {
-	type look struct {
-		after   time.Duration
-		missing bool
-		soon    bool
-	}
-	for name, looks := range map[string][]look{
-		"workers that are there": {{0, false, false}, {time.Hour, false, false}},
-		"workers that end and are there again at once": {
-			{0, true, true}, {time.Second, false, true}, {11 * time.Second, false, true}, {21 * time.Second, false, false}, {time.Hour, false, false},
-		},
-		"workers that stay away": {
-			{0, true, true}, {10 * time.Second, true, true}, {fastRequeueFor - time.Second, true, true}, {fastRequeueFor, true, false}, {time.Hour, true, false},
-		},
-		"workers that stay away, come, and end later": {
-			{0, true, true}, {time.Hour, true, false}, {time.Hour + time.Second, false, false}, {2 * time.Hour, false, false}, {3 * time.Hour, true, true},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			v, transport, start := newTransportMemories(), types.NamespacedName{Name: "async"}, time.Now()
-			for i, look := range looks {
-				next := v.requeue(transport, look.missing, start.Add(look.after))
-				if soon := next != 0; soon != look.soon || next > fastRequeueInterval*11/10 {
-					t.Errorf("after look %d the next is in %s", i+1, next)
-				}
-			}
-			v.forget(transport)
-			if v.of(transport).outage != (outage{}) {
-				t.Error("a Transport that is gone is remembered")
-			}
-		})
-	}
-}
 
 func TestWhenAQuarantinePodIsWanted(t *testing.T) {
 	now := time.Now()
