@@ -210,6 +210,7 @@ func TestWhatSomebodyDeletesOrChangesIsRepairedWithinOnePoll(t *testing.T) {
 			w.unseen(func() { tt.breaks(w) })
 			w.awaitRepair(tt.counts)
 			w.awaitEvent("Repaired", tt.event)
+			w.awaitNoBridge()
 			checkTopology(w, transport)
 			w.awaitReady(transport)
 

@@ -129,6 +129,9 @@ func (r *run) step(ctx context.Context, step topology.Step) error {
 		r.report.Created = slices.DeleteFunc(r.report.Created, func(created string) bool { return created == name })
 		r.report.Adopted = append(r.report.Adopted, name)
 	}
+	if step.OverBridge() {
+		r.report.RequeueAfter = soonest(r.report.RequeueAfter, again)
+	}
 	r.report.Steps = append(r.report.Steps, step)
 	return nil
 }

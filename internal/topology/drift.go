@@ -41,10 +41,10 @@ func Fingerprint(desired Objects, withheld []Withheld) string {
 }
 
 // Repairs splits the steps that were carried out while nothing about the desired objects had changed: what was made or
-// changed again is a repair. What was removed is not: objects that are not wanted go in their own time.
+// changed again is a repair. What was removed is not: objects that are not wanted go in their own time. Nor is a bridge, which goes again.
 func Repairs(steps []Step) (repairs, others []Step) {
 	for _, step := range steps {
-		if step.Action == ActionDelete {
+		if step.Action == ActionDelete || step.bridges {
 			others = append(others, step)
 		} else {
 			repairs = append(repairs, step)

@@ -32,7 +32,15 @@ type Step struct {
 
 	// after is the step without which this one must not be taken.
 	after Ref
+	// overBridge is true where an exchange is made that messages are waiting for, after a bridge that leads them on until it has its bindings.
+	overBridge bool
+	// bridges is true for a binding of that bridge.
+	bridges bool
 }
+
+// OverBridge is true for the exchange that lanes dead-letter to, where it is made again: the bridge that leads on what expires meanwhile is to be removed
+// by a later plan.
+func (s Step) OverBridge() bool { return s.overBridge }
 
 // After names the object of the step without which this one must not be taken; zero where there is none.
 func (s Step) After() Ref { return s.after }
@@ -137,7 +145,7 @@ func Plan(d Difference) []Step {
 func Making(plan []Step, prefix string) (first, rest []Step) {
 	for _, step := range plan {
 		pins := step.Policy != nil && policyStage(*step.Policy, prefix) == stagePins
-		made := step.Queue != nil || step.Exchange != nil && step.Exchange.Role != RoleProducers
+		made := step.Queue != nil || step.Exchange != nil && step.Exchange.Role != RoleProducers && !step.overBridge
 		if step.Action != ActionDelete && (pins || made) {
 			first = append(first, step)
 		} else {
@@ -162,8 +170,16 @@ func writes(d Difference) []Step {
 	for _, policy := range missing.Policies {
 		all = append(all, staged{policyStage(policy, missing.Prefix), Step{Action: ActionCreate, Policy: &policy}})
 	}
+	bridge := d.returnBridge()
+	for _, binding := range bridge {
+		all = append(all, staged{stageReturnBridge, Step{Action: ActionCreate, Binding: &binding, bridges: true}})
+	}
 	for _, exchange := range missing.Exchanges {
-		all = append(all, staged{exchangeStage(exchange.Role), Step{Action: ActionCreate, Exchange: &exchange}})
+		stage, over := exchangeStage(exchange.Role), len(bridge) > 0 && exchange.Role == RoleReturn
+		if over {
+			stage = stageReturnAgain
+		}
+		all = append(all, staged{stage, Step{Action: ActionCreate, Exchange: &exchange, overBridge: over}})
 	}
 	for _, queue := range missing.Queues {
 		all = append(all, staged{queueStage(queue.Role), Step{Action: ActionCreate, Queue: &queue}})
@@ -179,6 +195,24 @@ func writes(d Difference) []Step {
 	return steps
 }
 
+// returnBridge has the alternate exchange of a way back that is to be made again lead to the queues, each by its name. What expires in lanes waits while
+// the exchange is gone, and comes at once when it is there, before its bindings: without a bridge it would go to the failure queue.
+func (d Difference) returnBridge() []Binding {
+	returns, alternate := d.Wanted.ExchangeOf(RoleReturn), d.Wanted.ExchangeOf(RoleReturnAlternate)
+	isMissing := slices.ContainsFunc(d.Missing.Exchanges, func(exchange Exchange) bool { return exchange.Name == returns })
+	if !isMissing || len(d.Missing.QueuesOf(RoleLane)) == len(d.Wanted.QueuesOf(RoleLane)) {
+		return nil
+	}
+	var bridge []Binding
+	for _, binding := range d.Missing.Bindings {
+		if binding.Source == returns {
+			binding.Source = alternate
+			bridge = append(bridge, binding)
+		}
+	}
+	return bridge
+}
+
 // Stages of creation, from the way out to the way in.
 const (
 	stagePins = iota
@@ -192,6 +226,8 @@ const (
 	stageFallback
 	stageLaneBindings
 	stageWorkQueues
+	stageReturnBridge
+	stageReturnAgain
 	stageReturnBindings
 	stageUnrouted
 	stageAlternate
