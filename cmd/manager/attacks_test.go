@@ -150,6 +150,9 @@ func (w *tenants) patterns() {
 			if j%2 == 0 && i%2 == 0 {
 				when = `message.id.matches("(?:` + strings.Repeat("a", 1900) + `){1000}")`
 			}
+			if i == 1 {
+				when = fmt.Sprintf(`message.id.matches(r"%d%s")`, j, strings.Repeat(`\pL`, 500)) // of large classes
+			}
 			policy.Spec.Strategies = append(policy.Spec.Strategies, v1alpha1.Strategy{Name: fmt.Sprint("s", j), When: when})
 		}
 		w.make(policy)

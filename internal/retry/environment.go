@@ -65,7 +65,7 @@ type programs struct {
 const maxPrograms = 8 << 20
 
 // size is roughly what it takes.
-func (p *program) size() int { return 4096 + len(p.text) + 100*p.steps + bytesPerNode*p.nodes }
+func (p *program) size() int { return 4096 + len(p.text) + 100*p.patterns + bytesPerNode*p.nodes }
 
 func (p *programs) find(known knownProgram) *program {
 	p.mu.Lock()

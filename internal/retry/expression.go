@@ -111,9 +111,9 @@ type expression struct {
 
 // program is an expression that is compiled and type-checked, wherever it stands.
 type program struct {
-	// text as it was written, its nodes and what it weighs, in nodes, and the steps of its regular expressions.
-	text                 string
-	nodes, weight, steps int
+	// text as it was written, its nodes and what it weighs, in nodes, and what its regular expressions take in memory, in steps.
+	text                    string
+	nodes, weight, patterns int
 	// run is what evaluates it. It counts what that costs, unless it is light: then it cannot cost more than cost, in steps.
 	run   cel.Program
 	light bool
@@ -192,7 +192,7 @@ func (e *environment) compile(o origin, text string, want result, room *int) (*e
 
 // plan makes a program of a checked expression.
 func (e *environment) plan(text string, ast *cel.Ast) (*program, error) {
-	p := &program{text: text, steps: patternSteps(ast), source: ast.NativeRep().SourceInfo()}
+	p := &program{text: text, patterns: patternWeight(ast), source: ast.NativeRep().SourceInfo()}
 	p.cost, p.light = e.costOf(ast)
 	p.counted = sync.OnceValues(func() (cel.Program, error) {
 		return e.cel.Program(ast, cel.CustomDecoratorV2(tariffOf(ast.NativeRep()).decorate), cel.EvalOptions(cel.OptOptimize))

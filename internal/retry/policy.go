@@ -135,7 +135,7 @@ func (c *Compiler) compile(env *environment, o origin, text string, want result)
 		c.seen[known] = verdict{wrong: err}
 		return nil, err
 	}
-	if c.steps += compiled.steps; c.steps > maxPatternSteps {
+	if c.steps += compiled.patterns; c.steps > maxPatternSteps {
 		return nil, o.error(ErrTooMuch, 0, 0)
 	}
 	c.seen[known] = verdict{program: compiled.program}

@@ -137,10 +137,10 @@ type differ struct {
 	ranked *rivals
 	// patterns of policies, compiled; nil where Go does not understand one.
 	patterns map[string]*regexp.Regexp
-	// patternSteps is what those that are compiled come to, and patternsFull true once one had no room.
-	patternSteps int
-	patternsFull bool
-	out          Difference
+	// patternWeight is what those that are compiled come to, and patternsFull true once one had no room.
+	patternWeight int
+	patternsFull  bool
+	out           Difference
 }
 
 // Diff compares the desired with the observed objects. created are the objects, as Ref strings, that this Transport made

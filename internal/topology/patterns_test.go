@@ -22,7 +22,7 @@ func TestPatternsOfOthersPoliciesTakeLittleMemory(t *testing.T) {
 	for i := range 1000 {
 		d.matches(Policy{Pattern: fmt.Sprintf("%d(?:b){900}", i)}, "c")
 	}
-	if d.patternSteps > maxPatternSteps {
-		t.Errorf("all patterns come to %d steps", d.patternSteps)
+	if d.patternWeight > maxPatternSteps {
+		t.Errorf("all patterns come to %d steps", d.patternWeight)
 	}
 }

@@ -131,7 +131,7 @@ const maxMatching = 20_000 * 30 * 600
 // broker's own engine understands count where the broker says that they apply.
 func (d *differ) rival(kind Kind, name, applied string, ours Policy) (Policy, bool) {
 	asked := object{kind, name, d.typeOf(name)}
-	candidates := slices.Clone(d.rivals().of(asked, d.patternSteps))
+	candidates := slices.Clone(d.rivals().of(asked, d.patternWeight))
 	if policy, exists := d.observed.Policies[applied]; exists && asked.has(policy.ApplyTo) {
 		candidates = append(candidates, policy)
 		slices.SortFunc(candidates, byStrength)

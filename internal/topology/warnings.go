@@ -197,7 +197,7 @@ func (d *differ) patternOf(text string) *regexp.Regexp {
 	return pattern
 }
 
-// maxPatternSteps bounds all patterns of a vhost that are compiled in one look. Anybody who may make policies there writes them.
+// maxPatternSteps bounds the weight of all patterns of a vhost that are compiled in one look. Anybody who may make policies there writes them.
 const maxPatternSteps = 20_000
 
 // compiled is a pattern of somebody else's policy. One that Go does not understand, or that would take much memory, is none: it is
@@ -206,14 +206,14 @@ func (d *differ) compiled(text string) *regexp.Regexp {
 	if d.patternsFull {
 		return nil
 	}
-	steps, err := retry.PatternSteps(text)
+	steps, weight, err := retry.PatternSteps(text)
 	if err != nil || steps > retry.MaxPattern {
 		return nil
 	}
-	if d.patternsFull = d.patternSteps+steps > maxPatternSteps; d.patternsFull {
+	if d.patternsFull = d.patternWeight+weight > maxPatternSteps; d.patternsFull {
 		return nil
 	}
-	d.patternSteps += steps
+	d.patternWeight += weight
 	pattern, _ := regexp.Compile(text)
 	return pattern
 }
