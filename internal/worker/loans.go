@@ -21,6 +21,8 @@ const (
 	largeMessage = 1 << 20
 	// mostSpare bounds what is added to a prefetch in place of messages that are held.
 	mostSpare = 1024
+	// heldMemory is what a message that is held takes at least, in bytes, however small it is: its goroutines, its timers, and what it is published as.
+	heldMemory = 24 << 10
 )
 
 // inflight are the messages that a worker has on loan, by the queues as they are consumed.
@@ -110,15 +112,30 @@ func (s *inflight) decide(p *program, decide bool, now time.Time) bool {
 }
 
 // grant adds to the prefetches what is held for long, so that a lane or queue that takes nothing does not hold up the messages that
-// have another way to go; within the memory, and up to mostSpare for a queue.
+// have another way to go; within the memory, which all queues share, and up to mostSpare for a queue.
 func (s *inflight) grant(found map[string]scheduler.Load) {
 	_, bytes := s.sum()
-	s.granted = maps.Clone(s.decided)
-	for name, prefetch := range s.decided {
-		if load := found[name]; !load.Fixed {
-			s.granted[name] += s.of(name).replace(prefetch, s.limit/2-bytes)
-		}
+	room := s.limit/2 - bytes
+	for name := range s.decided {
+		room -= s.of(name).spareMemory()
 	}
+	s.granted = maps.Clone(s.decided)
+	for _, name := range slices.Sorted(maps.Keys(s.decided)) {
+		if found[name].Fixed {
+			continue
+		}
+		queue := s.of(name)
+		room += queue.spareMemory()
+		s.granted[name] += queue.replace(s.decided[name], room)
+		room -= queue.spareMemory()
+	}
+}
+
+// spareMemory is what the messages take at least that are added to the prefetch.
+func (l *queueInflight) spareMemory() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return int64(l.spare) * heldMemory
 }
 
 // replace returns how much is added to a prefetch. It changes seldom, for each change takes another consumer.
@@ -128,7 +145,7 @@ func (l *queueInflight) replace(prefetch int, room int64) int {
 	switch enough := min(mostSpare, 1<<bits.Len(uint(max(0, l.held)))); {
 	case l.held == 0:
 		l.spare = 0
-	case l.held > l.spare+prefetch/2 && float64(enough)*l.size < float64(room), l.held < l.spare/4:
+	case l.held > l.spare+prefetch/2 && float64(enough)*max(l.size, heldMemory) < float64(room), l.held < l.spare/4:
 		l.spare = enough
 	}
 	return l.spare

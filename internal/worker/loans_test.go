@@ -1,8 +1,11 @@
 package worker
 
 import (
+	"fmt"
 	"testing"
 	"time"
+
+	"redrive.dev/redrive/internal/scheduler"
 )
 
 func TestALoanKnowsHowLongItsConsumerWasFullAndHowLargeItsMessagesAre(t *testing.T) {
@@ -87,6 +90,44 @@ func TestAPrefetchGrowsByWhatIsHeldForLong(t *testing.T) {
 		l.hold(step.more)
 		if got := l.replace(prefetch, step.room); got != step.want {
 			t.Errorf("%d held: %d more, want %d", l.held, got, step.want)
+		}
+	}
+}
+
+// A message that is held takes 20 KB however small it is: ten thousand of ten queues ended a worker of 256 MiB.
+func TestWhatIsHeldOfAllQueuesStaysWithinTheMemory(t *testing.T) {
+	for queues, want := range map[int]int{1: 1024, 2: 1280, 16: 1360} {
+		s := newLoans(64 << 20)
+		s.decided = map[string]int{}
+		found := map[string]scheduler.Load{}
+		for i := range queues {
+			name := fmt.Sprint("q", i)
+			s.decided[name], found[name] = 20, scheduler.Load{}
+			s.of(name).size = 1000
+		}
+		granted := func() (sum int) {
+			for range 3 { // looks
+				s.grant(found)
+			}
+			for name, prefetch := range s.granted {
+				sum += prefetch - s.decided[name]
+			}
+			return sum
+		}
+		for _, held := range []int{100, 900, 4000} {
+			for name := range s.decided {
+				s.of(name).hold(held)
+			}
+			granted()
+		}
+		if got := granted(); got > want || got < want/2 {
+			t.Errorf("%d queues get %d messages more, want at most %d in 32 MiB", queues, got, want)
+		}
+		for name := range s.decided {
+			s.of(name).hold(-5000)
+		}
+		if got := granted(); got != 0 {
+			t.Errorf("%d queues get %d messages more, and none is held", queues, got)
 		}
 	}
 }
