@@ -94,8 +94,11 @@ func (c *Config) Holding(holds map[string]string) (next Config, changed bool) {
 		switch reason := holds[queue.Name]; {
 		case reason != "" && queue.Reads != ReadsQuarantine:
 			queue.Reads, queue.Hold, changed = ReadsQuarantine, reason, true
-		case reason == "" && queue.Hold != "" && queue.Standin == "":
-			queue.Reads, queue.Hold, changed = ReadsBoth, "", true
+		case reason == "" && queue.Hold != "":
+			// Of one that is migrated, the step of that has said what is read.
+			if queue.Hold, changed = "", true; queue.Standin == "" {
+				queue.Reads = ReadsBoth
+			}
 		}
 	}
 	next.Version = next.version()
@@ -112,6 +115,7 @@ func (c *Config) WithLeaving(last Config, leaving []string) Config {
 	}
 	for _, queue := range last.Queues {
 		if queue, left := with.leftOf(queue, leaving); left {
+			queue.Hold = "" // for what is left of it, Holding decides again
 			with.include(queue, &last)
 		}
 	}

@@ -151,3 +151,41 @@ func TestAQueueThatIsHeldIsNotConsumed(t *testing.T) {
 		t.Errorf("what is not held any more is consumed: %v", consumed(again))
 	}
 }
+
+// The hold of a queue that is migrated stayed when its reason had gone, for good where the queue had left the spec: nobody consumed it, nor its stand-in.
+func TestAHoldGoesWithItsReason(t *testing.T) {
+	last := compile.Config{Version: 4, Policies: map[string]v1alpha1.RetryPolicySpec{"p": {}}, Queues: []compile.Queue{
+		{Name: "test", Policy: "p", Standin: "test.migrating", Reads: compile.ReadsQuarantine, Hold: "its order"},
+		{Name: "other", Policy: "p"},
+	}}
+	consumed := func(c compile.Config) (names []string) {
+		for _, queue := range c.Queues {
+			if queue.Hold != "" {
+				t.Errorf("queue %s is held: %s", queue.Name, queue.Hold)
+			}
+			names = append(names, queue.Consumed()...)
+		}
+		slices.Sort(names)
+		return names
+	}
+	steps := map[string]compile.Standin{"test": {Queue: "test.migrating", Reads: compile.ReadsQueue}}
+
+	stays, _ := last.Following(steps, nil)
+	stays, _ = stays.Holding(nil)
+	if got := consumed(stays); !slices.Equal(got, []string{"other", "test"}) {
+		t.Errorf("beside a conflict the workers consume %v", got)
+	}
+	without := last.WithoutQueues()
+	without.Queues, without.Policies = last.Queues[1:], last.Policies
+	for name, leaving := range map[string][]string{
+		"both":         {"test", "test.migrating"},
+		"the stand-in": {"test.migrating"},
+		"the queue":    {"test"},
+	} {
+		left := without.WithLeaving(last, leaving)
+		left, _ = left.Holding(nil)
+		if got, want := consumed(left), []string{"other", leaving[0]}; !slices.Equal(got, want) {
+			t.Errorf("%s left: the workers consume %v, want %v", name, got, want)
+		}
+	}
+}
