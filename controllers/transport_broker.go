@@ -97,7 +97,7 @@ func (run *transportRun) followQueues() {
 		if last, published := run.live.Config(workload.Name(run.transport, groups[i].Worker)); published {
 			groups[i] = groups[i].WithHandedOver(&last, groups, unserved)
 			groups[i] = groups[i].WithLeaving(last, run.report.Leaving)
-			if workers := run.live.Deployments[workload.Name(run.transport, groups[i].Worker)]; workers != nil && !workload.HasRolledOut(workers, &groups[i].Handler) {
+			if workers := run.live.Deployments[workload.Name(run.transport, groups[i].Worker)]; workers != nil && !workload.HasRolledOut(workers, &groups[i]) {
 				groups[i] = groups[i].WithFormerHandlers(&last)
 			}
 		}

@@ -74,7 +74,9 @@ type Config struct {
 	// meant for.
 	Handler v1alpha1.Handler `json:"handler"`
 	// FormerHandlers are those that other pods of the group were made for, which go on until the pods for Handler are available; the earliest first.
-	FormerHandlers []v1alpha1.Handler `json:"formerHandlers,omitempty"`
+	FormerHandlers []FormerHandler `json:"formerHandlers,omitempty"`
+	// Template is the digest of the pod template that the handler is meant to run in; empty where the group has none.
+	Template string `json:"template,omitempty"`
 }
 
 // version is the oldest one by which a worker can carry the configuration out.

@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/runtime"
+
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
 )
@@ -123,9 +125,21 @@ func TestMadeFor_SaysTheSameInEachVersion(t *testing.T) {
 		"process, image shop:1":   {Image: new("shop:1"), Process: &v1alpha1.ProcessHandler{Command: []string{"handle"}}},
 		"inProcess, image shop:1": {Image: new("shop:1"), InProcess: &v1alpha1.InProcessHandler{}},
 	} {
-		if got := compile.MadeFor(&handler); got != want {
+		if got := compile.MadeFor(&handler, ""); got != want {
 			t.Errorf("a pod says of its handler %q, want %q", got, want)
 		}
+	}
+	of := func(template string) string {
+		worker := v1alpha1.Worker{
+			Handler: v1alpha1.Handler{Exec: &v1alpha1.ExecHandler{Command: []string{"handle"}}}, Template: &runtime.RawExtension{Raw: []byte(template)},
+		}
+		return compile.MadeFor(&worker.Handler, compile.TemplateDigest(&worker))
+	}
+	if got, want := of(`{"spec":{"nodeName":"a"},"metadata":{}}`), "exec, template 48a7af5d275aeaad"; got != want || of(`{"metadata":{}, "spec":{"nodeName":"a"}}`) != want {
+		t.Errorf("a pod with a template says %q, want %q", got, want)
+	}
+	if got := of(`{"spec":{"nodeName":"b"},"metadata":{}}`); got == of(`{"spec":{"nodeName":"a"},"metadata":{}}`) {
+		t.Errorf("a pod with another template says %q, too", got)
 	}
 }
 
@@ -140,12 +154,12 @@ func TestConfig_KeepsTheHandlersOfPodsThatRunYet(t *testing.T) {
 		config = next.WithFormerHandlers(&config)
 	}
 	again := config.WithFormerHandlers(&config)
-	if want := []v1alpha1.Handler{image(0), image(1), image(2), image(3)}; !reflect.DeepEqual(config.FormerHandlers, want) || !reflect.DeepEqual(again, config) {
+	if want := []compile.FormerHandler{{Handler: image(0)}, {Handler: image(1)}, {Handler: image(2)}, {Handler: image(3)}}; !reflect.DeepEqual(config.FormerHandlers, want) || !reflect.DeepEqual(again, config) {
 		t.Errorf("the former handlers are %+v, and then %+v, want %+v", config.FormerHandlers, again.FormerHandlers, want)
 	}
 	for version, want := range map[int]bool{0: true, 3: true, 4: false, 8: false, 9: true} {
 		handler := image(version)
-		if got, ok := config.HandlerMadeFor(compile.MadeFor(&handler)); ok != want || ok && !reflect.DeepEqual(got, handler) {
+		if got, ok := config.HandlerMadeFor(compile.MadeFor(&handler, "")); ok != want || ok && !reflect.DeepEqual(got, handler) {
 			t.Errorf("the handler for pods of version %d is %+v, %t, want %t", version, got, ok, want)
 		}
 	}

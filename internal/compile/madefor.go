@@ -1,6 +1,7 @@
 package compile
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 
@@ -12,9 +13,10 @@ import (
 // MadeForVariable is the variable of a worker's environment that says which handler its pod was made for, as MadeFor does.
 const MadeForVariable = "REDRIVE_MADE_FOR"
 
-// MadeFor is what a pod has of a handler, in words: its kind, and the image, the Secrets and the shared socket that it names. A pod that was made for another
-// one cannot carry it out. Workers of other versions compare these words with those of their pods: they stay the same.
-func MadeFor(handler *v1alpha1.Handler) string {
+// MadeFor is what a pod has of a handler, in words: its kind, the image, the Secrets and the shared socket that it names, and the pod
+// template, by its digest, which may hold a script, or the port at which a server beside the worker listens. A pod that was made for another
+// one may not be able to carry it out. Workers of other versions compare these words with those of their pods: they stay the same.
+func MadeFor(handler *v1alpha1.Handler, template string) string {
 	var parts []string
 	switch http := handler.HTTP; {
 	case http == nil && handler.Exec != nil:
@@ -38,21 +40,47 @@ func MadeFor(handler *v1alpha1.Handler) string {
 	if handler.Image != nil {
 		parts = append(parts, "image "+*handler.Image)
 	}
+	if template != "" {
+		parts = append(parts, "template "+template)
+	}
 	return strings.Join(parts, ", ")
+}
+
+// TemplateDigest names the content of a worker group's pod template; empty where it has none.
+func TemplateDigest(worker *v1alpha1.Worker) string {
+	if worker.Template == nil {
+		return ""
+	}
+	data := worker.Template.Raw
+	var content any
+	if err := json.Unmarshal(data, &content); err == nil { // the order of keys is no content
+		data, _ = json.Marshal(content) //nolint:errchkjson // it was read from JSON
+	}
+	return Hash(data)
+}
+
+// FormerHandler is a handler that pods were made for, with the digest of their template.
+type FormerHandler struct {
+	v1alpha1.Handler `json:",inline"`
+
+	Template string `json:"template,omitempty"`
 }
 
 // maxFormerHandlers bounds Config.FormerHandlers: so many rollouts of a group may be under way at once, of which none ends. Pods for the earliest are those
 // that handle messages.
 const maxFormerHandlers = 4
 
+// MadeFor is what pods have that are made for the configuration.
+func (c *Config) MadeFor() string { return MadeFor(&c.Handler, c.Template) }
+
 // WithFormerHandlers is the configuration with the handlers that pods of the last one, which is in force, were made for.
 func (c *Config) WithFormerHandlers(last *Config) Config {
 	with := *c
 	with.FormerHandlers = nil
-	known := []string{MadeFor(&c.Handler)}
-	for _, handler := range append(slices.Clone(last.FormerHandlers), last.Handler) {
-		if made := MadeFor(&handler); !slices.Contains(known, made) && len(with.FormerHandlers) < maxFormerHandlers {
-			known, with.FormerHandlers = append(known, made), append(with.FormerHandlers, handler)
+	known := []string{c.MadeFor()}
+	for _, former := range append(slices.Clone(last.FormerHandlers), FormerHandler{last.Handler, last.Template}) {
+		if made := MadeFor(&former.Handler, former.Template); !slices.Contains(known, made) && len(with.FormerHandlers) < maxFormerHandlers {
+			known, with.FormerHandlers = append(known, made), append(with.FormerHandlers, former)
 		}
 	}
 	return with
@@ -61,9 +89,9 @@ func (c *Config) WithFormerHandlers(last *Config) Config {
 // HandlerMadeFor is the handler for a pod that was made for that one, in the words of MadeFor; empty words stand for any. ok is false where the
 // configuration has none for it.
 func (c *Config) HandlerMadeFor(made string) (handler v1alpha1.Handler, ok bool) {
-	for _, handler := range append([]v1alpha1.Handler{c.Handler}, c.FormerHandlers...) {
-		if made == "" || MadeFor(&handler) == made {
-			return handler, true
+	for _, former := range append([]FormerHandler{{c.Handler, c.Template}}, c.FormerHandlers...) {
+		if made == "" || MadeFor(&former.Handler, former.Template) == made {
+			return former.Handler, true
 		}
 	}
 	return handler, false

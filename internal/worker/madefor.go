@@ -4,18 +4,16 @@ import (
 	"context"
 	"fmt"
 
-	"redrive.dev/redrive/api/v1alpha1"
-	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/handler"
 	"redrive.dev/redrive/internal/retry"
 )
 
 // awaitConfiguration makes the handler of a worker that began with a configuration for another pod. It takes no message until the
 // configuration for its own pod is there, or the pod is replaced.
-func (w *Worker) awaitConfiguration(next v1alpha1.Handler, _ int) (handler.Handler, error) {
+func (w *Worker) awaitConfiguration(next string) handler.Handler {
 	return foreign{why: fmt.Errorf("this pod was made for the handler %q, and the configuration is for pods with %q: "+
 		"the worker waits for the one or the other; if the rollout of the Deployment does not go on, see why its new pods do not start",
-		w.options.MadeFor, compile.MadeFor(&next))}, nil
+		w.options.MadeFor, next)}
 }
 
 // foreign is a handler that is another pod's: it is never ready.

@@ -61,7 +61,7 @@ func TestAConfigurationForAnotherPodKeepsTheHandler(t *testing.T) {
 				return newProgram(), nil
 			}
 			if known {
-				options.MadeFor = compile.MadeFor(&tt.pod)
+				options.MadeFor = compile.MadeFor(&tt.pod, "")
 			}
 			w, err := worker.New(options)
 			if err != nil {
@@ -102,7 +102,7 @@ func TestAWorkerThatBeginsWithTheConfigurationOfAnotherPodWaits(t *testing.T) {
 	}
 	var made []v1alpha1.Handler
 	w, err := worker.New(worker.Options{
-		Config: config(next, 1), MadeFor: compile.MadeFor(&former),
+		Config: config(next, 1), MadeFor: compile.MadeFor(&former, ""),
 		Source: func() (amqp.Target, error) { return amqp.Target{}, errors.New("no broker is needed") },
 		Now:    time.Now, Rand: worker.Random{}, Metrics: worker.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
 		Handlers: func(spec v1alpha1.Handler, _ int) (handler.Handler, error) {
@@ -145,10 +145,10 @@ func TestAWorkerBeginsWithTheFormerHandlerThatItsPodWasMadeFor(t *testing.T) {
 	transport := testtransport.New("http://127.0.0.1:1/")
 	transport.Spec.Workers[0].Handler = next
 	config := testtransport.Compile(t, transport, testtransport.Explicit(time.Second)).Workers[0]
-	config.FormerHandlers = []v1alpha1.Handler{exec("shop:v0"), former}
+	config.FormerHandlers = []compile.FormerHandler{{Handler: exec("shop:v0")}, {Handler: former}}
 	var made []v1alpha1.Handler
 	w, err := worker.New(worker.Options{
-		Config: config, MadeFor: compile.MadeFor(&former),
+		Config: config, MadeFor: compile.MadeFor(&former, ""),
 		Source: func() (amqp.Target, error) { return amqp.Target{}, errors.New("no broker is needed") },
 		Now:    time.Now, Rand: worker.Random{}, Metrics: worker.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
 		Handlers: func(spec v1alpha1.Handler, _ int) (handler.Handler, error) {

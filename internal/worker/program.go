@@ -72,7 +72,6 @@ func (w *Worker) newProgram(config compile.Config, before *program) (*program, e
 // takeHandler continues the handler before, or makes a new one: the one that the pod was made for. While pods for another one roll out, a command may
 // not be in the image of those from before, a URL not served beside them, and a Secret not mounted, or be that of the partner before.
 func (w *Worker) takeHandler(p, before *program) error {
-	factory := w.options.Handlers
 	own, ok := p.config.HandlerMadeFor(w.options.MadeFor)
 	switch {
 	case ok:
@@ -88,9 +87,10 @@ func (w *Worker) takeHandler(p, before *program) error {
 		return nil
 	}
 	if p.isForeign {
-		factory = w.awaitConfiguration
+		p.handler = share(w.awaitConfiguration(p.config.MadeFor()), nil)
+		return nil
 	}
-	made, err := factory(p.config.Handler, p.config.Concurrency)
+	made, err := w.options.Handlers(p.config.Handler, p.config.Concurrency)
 	if err != nil {
 		return fmt.Errorf("handler: %w", err)
 	}

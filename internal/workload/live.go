@@ -125,9 +125,9 @@ func isRolling(deployment *appsv1.Deployment) bool {
 	return !current || status.UpdatedReplicas < wanted || status.AvailableReplicas < wanted
 }
 
-// HasRolledOut is true where all pods of a Deployment were made for that handler.
-func HasRolledOut(deployment *appsv1.Deployment, handler *v1alpha1.Handler) bool {
-	variable := corev1.EnvVar{Name: compile.MadeForVariable, Value: compile.MadeFor(handler)}
+// HasRolledOut is true where all pods of a Deployment were made for the handler of a configuration.
+func HasRolledOut(deployment *appsv1.Deployment, config *compile.Config) bool {
+	variable := corev1.EnvVar{Name: compile.MadeForVariable, Value: config.MadeFor()}
 	return !isRolling(deployment) && slices.ContainsFunc(deployment.Spec.Template.Spec.Containers, func(container corev1.Container) bool {
 		return slices.Contains(container.Env, variable)
 	})

@@ -27,7 +27,7 @@ const (
 func shape(pod *corev1.PodSpec, worker *v1alpha1.Worker, opts Options) error {
 	handler, container := &worker.Handler, &pod.Containers[0]
 	// Which of two configurations is meant for this pod, while the pods of the next one roll out.
-	container.Env = append(container.Env, corev1.EnvVar{Name: compile.MadeForVariable, Value: compile.MadeFor(handler)})
+	container.Env = append(container.Env, corev1.EnvVar{Name: compile.MadeForVariable, Value: compile.MadeFor(handler, compile.TemplateDigest(worker))})
 	switch {
 	case handler.HTTP != nil:
 		showSecrets(pod, container, handler.HTTP)
