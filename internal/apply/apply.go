@@ -204,27 +204,35 @@ func (r Report) Unreachable(last, next compile.Config) string {
 // keep, and new ones to which nothing leads back from the lanes yet, for what is retried would end in the failure queue. What one of the published
 // configurations consumes is not new.
 func (r Report) Holds(config compile.Config, published []compile.Config) map[string]string {
-	holds := map[string]string{}
+	holds, cutOff := map[string]string{}, r.withoutWayBack(config.Exchanges.Return)
+	var held map[string]bool
 	for _, queue := range config.Queues {
 		if queue.Strict != "" && slices.Contains(r.Disordered, queue.Name) {
 			holds[queue.Name] = compile.HoldDisordered
-		} else if r.lacksWayBack(config.Exchanges.Return, queue.Name) && !consumed(queue.Name, published) {
+			continue
+		}
+		if !cutOff[queue.Name] {
+			continue
+		}
+		if held == nil {
+			held = compile.Held(published)
+		}
+		if !held[queue.Name] {
 			holds[queue.Name] = compile.HoldCutOff
 		}
 	}
 	return holds
 }
 
-func consumed(queue string, by []compile.Config) bool {
-	return slices.ContainsFunc(by, func(config compile.Config) bool {
-		return slices.ContainsFunc(config.Queues, func(q compile.Queue) bool { return slices.Contains(q.Holding(), queue) })
-	})
-}
-
-// lacksWayBack is true for a work queue to which the lanes do not lead yet. While it is migrated they may lead to its stand-in.
-func (r Report) lacksWayBack(from, queue string) bool {
-	_, migrates := r.StandIns[queue]
-	return !migrates && slices.ContainsFunc(r.Unmade(), func(b topology.Binding) bool { return b.Source == from && b.Destination == queue })
+// withoutWayBack are the work queues to which the lanes do not lead yet. While one is migrated they may lead to its stand-in.
+func (r Report) withoutWayBack(from string) map[string]bool {
+	queues := map[string]bool{}
+	for _, way := range r.Unmade() {
+		if _, migrates := r.StandIns[way.Destination]; !migrates && way.Source == from {
+			queues[way.Destination] = true
+		}
+	}
+	return queues
 }
 
 // lacksWayInto is true where a binding to a queue is not made yet.

@@ -99,6 +99,15 @@ func Unread(queues []string, configs []Config) []string {
 	return slices.DeleteFunc(slices.Clone(queues), func(name string) bool { return read[name] })
 }
 
+// Held are the queues on the broker that hold messages of the work queues of some configurations.
+func Held(configs []Config) map[string]bool {
+	held := map[string]bool{}
+	for i := range configs {
+		maps.Copy(held, configs[i].holding())
+	}
+	return held
+}
+
 // holding are the queues on the broker that hold messages of the configuration's work queues.
 func (c *Config) holding() map[string]bool {
 	held := map[string]bool{}
