@@ -171,7 +171,7 @@ type Report struct {
 	Stuck      Stuck
 	// StandIns says of each work queue that is being migrated how the workers are to consume it and its stand-in from now on.
 	StandIns map[string]compile.Standin
-	// Disordered are the Strict work queues whose order the broker would not keep: workers must not consume them.
+	// Disordered are the Strict work queues, and their stand-ins, whose order the broker would not keep: workers must not consume them.
 	Disordered []string
 	// Leaving are the work and quarantine queues that are no longer wanted; who consumes them is to empty them.
 	Leaving []string
@@ -207,7 +207,7 @@ func (r Report) Holds(config compile.Config, published []compile.Config) map[str
 	holds, cutOff := map[string]string{}, r.withoutWayBack(config.Exchanges.Return)
 	var held map[string]bool
 	for _, queue := range config.Queues {
-		if queue.Strict != "" && slices.Contains(r.Disordered, queue.Name) {
+		if queue.Strict != "" && slices.ContainsFunc(r.Disordered, func(name string) bool { return name == queue.Name || name == queue.Standin }) {
 			holds[queue.Name] = compile.HoldDisordered
 			continue
 		}

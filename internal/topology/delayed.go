@@ -42,20 +42,12 @@ func (d *differ) delayedRetryWarnings(queue Queue, winner Policy) {
 	if queue.Strict {
 		d.warnf(KindQueue, queue.Name, v1alpha1.ReasonConflictingBrokerPolicy, "%s: RabbitMQ holds back a message that fails and delivers those behind it "+
 			"before it, which breaks the Strict order; workers do not consume the queue as long as that holds: %s", delayed, delayed.remedy)
-		d.out.Disordered = append(d.out.Disordered, workOf(queue))
+		d.out.Disordered = append(d.out.Disordered, queue.Name)
 	}
 	if limit, drops := d.dropsOldest(got, winner); drops {
 		d.warnf(KindQueue, queue.Name, v1alpha1.ReasonConflictingBrokerPolicy, "%s, and %s with overflow drop-head: once more messages are held back than the "+
 			"limit allows, the queue stops for good, and only deleting it with its messages ends that: %s; or take the limit away", delayed, limit, delayed.remedy)
 	}
-}
-
-// workOf is the work queue that a queue stands in for, or the queue itself.
-func workOf(queue Queue) string {
-	if work := StandinFor(queue); work != "" {
-		return work
-	}
-	return queue.Name
 }
 
 // dropsOldest gives the length limit of a quorum queue that drops its oldest messages; false where it has none.
@@ -105,7 +97,7 @@ func (d *differ) isPast(got QueueState, winner Policy, key string) bool {
 	return had
 }
 
-// disordered are the Strict queues that workers must not consume, each once.
+// disordered are the queues whose order is broken, each once.
 func (d *differ) disordered() {
 	slices.Sort(d.out.Disordered)
 	d.out.Disordered = slices.Compact(d.out.Disordered)

@@ -131,3 +131,37 @@ func replaced(definition topology.Arguments) func(*simulated) {
 		b.queue("test", func(q *topology.QueueState) { q.Policy, q.EffectiveDefinition = "theirs", definition })
 	}
 }
+
+// A Strict queue that is on hold was consumed as soon as it got another name: first the hold was noted for a name that no configuration has, and then for none.
+func TestAQueueThatIsRenamedIsJudgedToItsEnd(t *testing.T) {
+	queue := func(name string, former ...string) func(*v1alpha1.Transport) {
+		return func(tr *v1alpha1.Transport) {
+			tr.Spec.Queues[1] = v1alpha1.Queue{
+				Name: name, PreviousNames: former, BindingKeys: []string{"test"}, Ordering: &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict},
+			}
+		}
+	}
+	broker := emptyBroker()
+	broker.converge(desired(t, async(queue("test"))))
+	broker.queue("test", func(q *topology.QueueState) {
+		q.OperatorPolicy, q.EffectiveDefinition = "slow", topology.Arguments{"delayed-retry-type": "all"}
+	})
+	past, steps := topology.Past{Created: []string{createdExchange}}, map[v1alpha1.MigrationStep]bool{}
+	for range 8 {
+		diff := topology.DiffSince(desired(t, async(queue("orders", "test"))), broker.Observed, past)
+		for _, step := range topology.Plan(diff) {
+			broker.apply(step)
+		}
+		past.Migrations = nil
+		for _, m := range diff.Migrations {
+			steps[m.Step] = true
+			past.Migrations = append(past.Migrations, v1alpha1.Migration{Queue: m.Queue, Standin: m.Standin, Step: m.Step})
+			if !slices.Contains(diff.Disordered, "test") {
+				t.Errorf("in step %s, the order of queue test is taken for kept", m.Step)
+			}
+		}
+	}
+	if !steps[v1alpha1.MigrationCleanup] || len(steps) < 2 {
+		t.Errorf("the steps are %v, and test is never emptied", steps)
+	}
+}

@@ -63,7 +63,7 @@ type Difference struct {
 	ForeignBindingRestores []Step
 	// Released are queues that were adopted and are not desired any more. They stay as they were.
 	Released []ReleasedQueue
-	// Disordered are the Strict work queues whose order the broker would not keep. Workers must not consume them.
+	// Disordered are the Strict work queues, and their stand-ins, whose order the broker would not keep. Workers must not consume them.
 	Disordered []string
 	// Inherited are those of ExtraQueues of which a work queue of the spec takes all that leads in, also what others have bound.
 	Inherited []string
@@ -108,6 +108,7 @@ type differ struct {
 	roles      map[string]Role // of desired exchanges by name
 	queues     map[string]Role // of desired queues by name
 	works      []Queue         // the work queues of the spec
+	emptied    []Queue         // stand-ins that workers read to their end
 	conflicted map[Ref]bool
 	// others are objects that another Transport claims.
 	others map[Ref]bool

@@ -295,6 +295,7 @@ func (e *queueMigration) apply() {
 		e.keepCurrent()
 		e.policies()         // Workers read it as the spec is now: it may have become Strict, or have more retries.
 		e.Drains = e.Standin // which so is not wanted any more
+		e.d.emptied = append(e.d.emptied, e.standin)
 		return
 	}
 	if e.succeeds {

@@ -20,6 +20,9 @@ func (d *differ) warnings() {
 		d.queueWarnings(queue)
 		d.delayedRetryWarnings(queue, d.winnerOf(queue.Name, d.observed.Queues[queue.Name]))
 	}
+	for _, standin := range d.emptied {
+		d.delayedRetryWarnings(standin, d.winnerOf(standin.Name, d.observed.Queues[standin.Name]))
+	}
 	d.unmarkedLeft(d.formersLeft())
 	d.disordered()
 	d.stalls()

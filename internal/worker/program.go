@@ -73,6 +73,9 @@ func (w *Worker) newProgram(config compile.Config, before *program) (*program, e
 // not be in the image of those from before, a URL not served beside them, and a Secret not mounted, or be that of the partner before.
 func (w *Worker) takeHandler(p, before *program) error {
 	own, ok := p.config.HandlerMadeFor(w.options.MadeFor)
+	if next := p.config.MadeFor(); w.options.MadeFor != "" && w.options.MadeFor != next {
+		w.options.Log.Info("the worker keeps the handler that its pod was made for, and other pods get the next one", "madeFor", w.options.MadeFor, "next", next)
+	}
 	switch {
 	case ok:
 		p.config.Handler = own
