@@ -176,6 +176,9 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 		if err := r.runQuarantine(ctx, run, messageCountsOfBlocked(report.Blocked)); err != nil {
 			return err
 		}
+		if err := r.republish(ctx, run, func(last compile.Config) (compile.Config, bool) { return last.WithoutHolds() }); err != nil {
+			return err
+		}
 		if err := r.readOn(ctx, run, report.Retiring); err != nil {
 			return err
 		}

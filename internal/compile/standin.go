@@ -105,6 +105,18 @@ func (c *Config) Holding(holds map[string]string) (next Config, changed bool) {
 	return next, changed
 }
 
+// WithoutHolds is the configuration in which workers consume all of their queues. It is for a Transport that is deleted: what is in its queues has no order
+// any more, and nobody else empties them. changed is false where none is on hold.
+func (c *Config) WithoutHolds() (next Config, changed bool) {
+	next, changed = c.Holding(nil)
+	for i := range next.Queues {
+		if queue := &next.Queues[i]; c.Queues[i].Hold != "" && queue.Reads == ReadsQuarantine {
+			queue.Reads = ReadsQueue // and its stand-in when that is empty
+		}
+	}
+	return next, changed
+}
+
 // WithLeaving is the configuration with those queues of the last one, which is in force, that are not wanted any more and are
 // still on the broker: who consumed them empties them. leaving names these, stand-ins and quarantine queues too. So a queue that
 // stays may keep a stand-in, of a migration that is not wanted any more, and quarantined messages, where it has none in future.

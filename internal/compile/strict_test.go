@@ -175,6 +175,13 @@ func TestAHoldGoesWithItsReason(t *testing.T) {
 	if got := consumed(stays); !slices.Equal(got, []string{"other", "test"}) {
 		t.Errorf("beside a conflict the workers consume %v", got)
 	}
+	deleted, changed := last.WithoutHolds()
+	if got := consumed(deleted); !changed || !slices.Equal(got, []string{"other", "test"}) {
+		t.Errorf("of a Transport that is deleted, the workers consume %v", got)
+	}
+	if _, again := deleted.WithoutHolds(); again {
+		t.Error("what is consumed changes again")
+	}
 	without := last.WithoutQueues()
 	without.Queues, without.Policies = last.Queues[1:], last.Policies
 	for name, leaving := range map[string][]string{
