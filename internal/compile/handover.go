@@ -87,13 +87,10 @@ func (c *Config) WithoutQueues() Config {
 
 // Unread are those of some queues that no configuration has workers read, nor its quarantine worker.
 func Unread(queues []string, configs []Config) []string {
-	read := map[string]bool{}
+	read := Held(configs)
 	for i := range configs {
 		for _, queue := range configs[i].Queues {
 			read[queue.Quarantine] = true
-			for _, name := range queue.Holding() {
-				read[name] = true
-			}
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(queues), func(name string) bool { return read[name] })

@@ -1,7 +1,6 @@
 package compile
 
 import (
-	"encoding/json"
 	"slices"
 	"strings"
 
@@ -51,12 +50,7 @@ func TemplateDigest(worker *v1alpha1.Worker) string {
 	if worker.Template == nil {
 		return ""
 	}
-	data := worker.Template.Raw
-	var content any
-	if err := json.Unmarshal(data, &content); err == nil { // the order of keys is no content
-		data, _ = json.Marshal(content) //nolint:errchkjson // it was read from JSON
-	}
-	return Hash(data)
+	return Hash(worker.Template.Raw) // the API server keeps its keys in order
 }
 
 // FormerHandler is a handler that pods were made for, with the digest of their template.

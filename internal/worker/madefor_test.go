@@ -101,18 +101,7 @@ func TestAWorkerThatBeginsWithTheConfigurationOfAnotherPodWaits(t *testing.T) {
 		return testtransport.Compile(t, transport, testtransport.Explicit(time.Second)).Workers[0]
 	}
 	var made []v1alpha1.Handler
-	w, err := worker.New(worker.Options{
-		Config: config(next, 1), MadeFor: compile.MadeFor(&former, ""),
-		Source: func() (amqp.Target, error) { return amqp.Target{}, errors.New("no broker is needed") },
-		Now:    time.Now, Rand: worker.Random{}, Metrics: worker.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
-		Handlers: func(spec v1alpha1.Handler, _ int) (handler.Handler, error) {
-			made = append(made, spec)
-			return newProgram(), nil
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := workerMadeFor(t, &former, config(next, 1), &made)
 	waits := func(when string) {
 		t.Helper()
 		why := w.HandlerReady()
@@ -147,18 +136,7 @@ func TestAWorkerBeginsWithTheFormerHandlerThatItsPodWasMadeFor(t *testing.T) {
 	config := testtransport.Compile(t, transport, testtransport.Explicit(time.Second)).Workers[0]
 	config.FormerHandlers = []compile.FormerHandler{{Handler: exec("shop:v0")}, {Handler: former}}
 	var made []v1alpha1.Handler
-	w, err := worker.New(worker.Options{
-		Config: config, MadeFor: compile.MadeFor(&former, ""),
-		Source: func() (amqp.Target, error) { return amqp.Target{}, errors.New("no broker is needed") },
-		Now:    time.Now, Rand: worker.Random{}, Metrics: worker.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
-		Handlers: func(spec v1alpha1.Handler, _ int) (handler.Handler, error) {
-			made = append(made, spec)
-			return newProgram(), nil
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := workerMadeFor(t, &former, config, &made)
 	config.FormerHandlers = nil
 	if err := w.Reload(config); err != nil { // all pods are new: this one is about to end
 		t.Fatal(err)
@@ -166,4 +144,22 @@ func TestAWorkerBeginsWithTheFormerHandlerThatItsPodWasMadeFor(t *testing.T) {
 	if len(made) != 1 || !reflect.DeepEqual(made[0], former) || w.HandlerReady() != nil {
 		t.Errorf("the worker made the handlers %+v, want %+v alone; not ready: %v", made, former, w.HandlerReady())
 	}
+}
+
+// workerMadeFor begins with a configuration in a pod that was made for a handler. It notes the handlers that it makes.
+func workerMadeFor(t *testing.T, pod *v1alpha1.Handler, config compile.Config, made *[]v1alpha1.Handler) *worker.Worker {
+	t.Helper()
+	w, err := worker.New(worker.Options{
+		Config: config, MadeFor: compile.MadeFor(pod, ""),
+		Source: func() (amqp.Target, error) { return amqp.Target{}, errors.New("no broker is needed") },
+		Now:    time.Now, Rand: worker.Random{}, Metrics: worker.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
+		Handlers: func(spec v1alpha1.Handler, _ int) (handler.Handler, error) {
+			*made = append(*made, spec)
+			return newProgram(), nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
 }
