@@ -32,6 +32,7 @@ import (
 	"redrive.dev/redrive/controllers"
 	"redrive.dev/redrive/internal/autoscaling"
 	"redrive.dev/redrive/internal/objectcache"
+	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/testcluster"
 	"redrive.dev/redrive/internal/testtransport"
 	"redrive.dev/redrive/internal/topology"
@@ -165,6 +166,7 @@ func (o *operator) start(t *testing.T, cluster *testcluster.Cluster) {
 	if o.wrap != nil {
 		cfg.Wrap(o.wrap)
 	}
+	tenancy.ShareProcessors(cfg) // as cmd/manager does: a reconcile that waits for the API server keeps no other of its namespace waiting
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme: controllers.NewScheme(), Cache: o.sight(t), Client: objectcache.ClientOptions(),
 		Metrics: metricsserver.Options{BindAddress: "0"},
