@@ -7,7 +7,6 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"redrive.dev/redrive/api/v1alpha1"
 )
@@ -150,12 +149,11 @@ func TestListsThatArePutTogetherAreCountedBeforeTheyAreBuilt(t *testing.T) {
 		p.decode = func([]byte) (any, error) { return value, nil }
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		began := time.Now()
 		v := p.Decide(Failure{}, Message{Body: body}, History{}, start(), edge(false))
 		runtime.ReadMemStats(&after)
 		checkProblem(t, v.Problems, "when", string(errSteps))
-		if took, mib := time.Since(began), (after.TotalAlloc-before.TotalAlloc)>>20; took > time.Second || mib > 16 {
-			t.Errorf("%.40s…: it took %d MiB and %s", when, mib, took)
+		if mib := (after.TotalAlloc - before.TotalAlloc) >> 20; mib > 16 {
+			t.Errorf("%.40s…: it took %d MiB", when, mib)
 		}
 	}
 }
@@ -184,12 +182,8 @@ func TestTimeZonesAreCounted(t *testing.T) {
 			`[1, 2, 3, 4, 5, 6, 7, 8, 9].exists(i, now.` + function + `(message.body[0]) == 77)`:                                          long,
 			`message.body.exists(z, timestamp('2026-01-01T00:00:00Z').` + function + `(z == '' ? 'UTC' : 'Europe/Paris') == 77 || false)`: names,
 		} {
-			began := time.Now()
 			v := strategyWhen(t, when).Decide(Failure{}, Message{Body: body}, History{}, start(), edge(false))
 			checkProblem(t, v.Problems, "when", string(errSteps))
-			if took := time.Since(began); took > time.Second {
-				t.Errorf("%s took %s", when, took)
-			}
 		}
 	}
 	for when, light := range map[string]bool{
