@@ -229,12 +229,16 @@ func TestALaneGoesInStepsAndItsMessagesComeBack(t *testing.T) {
 	}
 	s.take("test")
 	s.counted("async.fallback.3s", 0)
-	for _, wait := range []time.Duration{16 * time.Second, 11 * time.Second} {
-		if !s.exists("async.fallback.3s") {
-			t.Fatal("it is gone too early")
+	s.later(16 * time.Second)
+	s.once()
+	if !s.exists("async.fallback.3s") {
+		t.Fatal("it is gone too early")
+	}
+	for range 5 { // The count of a busy broker may be from before, and another look is needed then.
+		s.later(11 * time.Second)
+		if s.once(); !s.exists("async.fallback.3s") {
+			break
 		}
-		s.later(wait)
-		s.once()
 	}
 	if s.exists("async.fallback.3s") || len(s.state.Retiring) != 0 {
 		t.Errorf("it is still there: %+v", s.state.Retiring)
