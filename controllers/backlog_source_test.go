@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -33,6 +34,26 @@ type oneConfigMap struct {
 // Get implements client.Reader.
 func (o oneConfigMap) Get(_ context.Context, _ client.ObjectKey, object client.Object, _ ...client.GetOption) error {
 	o.configMap.DeepCopyInto(object.(*corev1.ConfigMap))
+	return nil
+}
+
+// logins is an API server with Secrets in it.
+type logins struct {
+	client.Reader
+
+	secrets map[string]map[string]string
+}
+
+// Get implements client.Reader.
+func (l logins) Get(_ context.Context, key client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+	secret, ok := object.(*corev1.Secret)
+	if !ok {
+		return errors.New("this test lets nothing but Secrets be read")
+	}
+	secret.Data = map[string][]byte{}
+	for name, value := range l.secrets[key.String()] {
+		secret.Data[name] = []byte(value)
+	}
 	return nil
 }
 
@@ -97,7 +118,7 @@ func TestTheLooksOfANamespaceLeaveSeatsToOthers(t *testing.T) {
 		}
 	}))
 	defer api.Close()
-	r := &TransportReconciler{brokers: brokerpool.NewPool(time.Hour, seats, nil), Live: stored{secrets: secrets}, processors: tenancy.NewProcessors()}
+	r := &TransportReconciler{brokers: brokerpool.NewPool(time.Hour, seats, nil), Live: logins{secrets: secrets}, processors: tenancy.NewProcessors()}
 	var all sync.WaitGroup
 	var port *brokerpool.Port
 	look := func(namespace, vhost string) {

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"redrive.dev/redrive/internal/clusterinfo"
+
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
@@ -176,7 +178,7 @@ func (o *operator) start(t *testing.T, cluster *testcluster.Cluster) {
 	must(t, err)
 	uid := ""
 	testtransport.Eventually(t, "the API server to know the operator's rights", func() bool {
-		uid, err = controllers.ClusterUID(context.Background(), mgr.GetAPIReader())
+		uid, err = clusterinfo.UID(context.Background(), mgr.GetAPIReader())
 		return err == nil
 	})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"redrive.dev/redrive/internal/clusterinfo"
+
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -352,7 +354,7 @@ func startAs(w *world, cluster *testcluster.Cluster, own string, denied *denials
 		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	must(w.T, err)
-	uid, err := controllers.ClusterUID(w.Context(), mgr.GetAPIReader())
+	uid, err := clusterinfo.UID(w.Context(), mgr.GetAPIReader())
 	if err != nil {
 		return "" // and it is among the denials
 	}

@@ -20,10 +20,10 @@ import (
 func TestTheTextNamesTheQueuesThatTheStatusTellsOf(t *testing.T) {
 	retiring := []v1alpha1.Retirement{{Queue: "a", Messages: ptr.To[int64](100)}, {Queue: "b", Messages: ptr.To[int64](0)}, {Queue: "c"}}
 	seen := []apply.Blocked{{Queue: "a", Messages: 97}, {Queue: "b", Messages: 2}}
-	if got := status.Listed(holding(retiring, seen), blockedText); got != "a (100)" {
+	if got := status.Listed(holding(retiring, seen), apply.Blocked.String); got != "a (100)" {
 		t.Errorf("got %s", got)
 	}
-	if got := status.Listed(holding(retiring[1:], seen), blockedText); got != "a (97); b (2)" {
+	if got := status.Listed(holding(retiring[1:], seen), apply.Blocked.String); got != "a (97); b (2)" {
 		t.Errorf("got %s", got)
 	}
 }

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -20,7 +18,6 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -35,6 +32,7 @@ import (
 	"redrive.dev/redrive/internal/drift"
 	"redrive.dev/redrive/internal/objectwriter"
 	"redrive.dev/redrive/internal/opmetrics"
+	"redrive.dev/redrive/internal/quarantinepod"
 	"redrive.dev/redrive/internal/references"
 	"redrive.dev/redrive/internal/rollout"
 	"redrive.dev/redrive/internal/scaler"
@@ -66,7 +64,7 @@ const (
 
 // Options of the reconcilers.
 type Options struct {
-	// ClusterUID tells the owner marks of one cluster from those of another; see ClusterUID.
+	// ClusterUID tells the owner marks of one cluster from those of another; see clusterinfo.UID.
 	ClusterUID string
 	// Workers are the settings of the Deployments that no Transport decides on.
 	Workers workload.Options
@@ -109,7 +107,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		return err
 	}
 	options.Workers.Templates = workload.NewTemplates()
-	options.QuarantineStay = cmp.Or(options.QuarantineStay, quarantineStay)
+	options.QuarantineStay = cmp.Or(options.QuarantineStay, quarantinepod.Stay)
 	options.RotateUsers = cmp.Or(options.RotateUsers, brokeruser.RotationInterval)
 	server, err := discovery.NewDiscoveryClientForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
@@ -177,15 +175,6 @@ func NewScheme() *runtime.Scheme {
 	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
 	return scheme
-}
-
-// ClusterUID identifies a cluster by its namespace kube-system, which lives as long as the cluster.
-func ClusterUID(ctx context.Context, reader client.Reader) (string, error) {
-	namespace := &corev1.Namespace{}
-	if err := reader.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, namespace); err != nil {
-		return "", fmt.Errorf("read the UID of the cluster: %w", err)
-	}
-	return string(namespace.UID), nil
 }
 
 // step is one part of a reconcile. Steps run in order, and the first error ends them. The error is control flow: package

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/brokersource"
 	"redrive.dev/redrive/internal/clusterinfo"
 )
 
@@ -31,7 +32,7 @@ func TestWithoutAVersionNoSidecarIsMade(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := &TransportReconciler{sidecars: clusterinfo.KnowsSidecars(client)}
-		run := &transportRun{transport: &v1alpha1.Transport{}, source: brokerSource{secrets: []string{"rabbitmq"}}}
+		run := &transportRun{transport: &v1alpha1.Transport{}, source: brokersource.Source{Secrets: []string{"rabbitmq"}}}
 		sidecar := &v1alpha1.Worker{Handler: v1alpha1.Handler{Image: new("shop:v1"), HTTP: &v1alpha1.HTTPHandler{URL: "http://127.0.0.1/"}}}
 		if _, err := r.workerOptions(t.Context(), run, sidecar); err == nil {
 			t.Errorf("version %q: there is no error", says)

@@ -15,10 +15,11 @@ import (
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/migration"
 	"redrive.dev/redrive/internal/outcome"
+	"redrive.dev/redrive/internal/quarantinepod"
 	"redrive.dev/redrive/internal/status"
 	"redrive.dev/redrive/internal/topology"
-	"redrive.dev/redrive/internal/transportmemory"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -39,8 +40,8 @@ func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportR
 	if err != nil {
 		return brokerError(err)
 	}
-	t.Status.Broker = identityOf(t.Status.Broker, &observed)
-	t.Status.Created, t.Status.Adopted = prepared.Created, withRefs(t.Status.Adopted, prepared.Kept)
+	t.Status.Broker = apply.IdentityOf(t.Status.Broker, &observed)
+	t.Status.Created, t.Status.Adopted = prepared.Created, apply.MergeRefs(t.Status.Adopted, prepared.Kept)
 	wanted := topology.Fingerprint(prepared.Difference.Wanted, prepared.Difference.Withheld)
 	unchanged := t.Status.TopologyHash == wanted
 	if len(prepared.Plan) > 0 {
@@ -61,7 +62,7 @@ func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportR
 	r.memories.Keep(client.ObjectKeyFromObject(t), &run.report)
 	r.memories.NoteSent(t, run.report.Deletions, r.Options.Waits.Request)
 	r.reportTopology(ctx, run, prepared.Difference.Wanted.Queues, unchanged)
-	reportMigrations(run, run.report.Migrations, prepared.Difference.Migrations)
+	migration.Report(run.status, &t.Status, run.report.Migrations, prepared.Difference.Migrations)
 	if err != nil {
 		return brokerError(err)
 	}
@@ -71,18 +72,6 @@ func (r *TransportReconciler) applyTopology(ctx context.Context, run *transportR
 	run.observed = &observed
 	run.followQueues()
 	return judge(run)
-}
-
-// identityOf is the broker on which the objects stand. An ID and nodes that cannot be read any more are kept.
-func identityOf(before *v1alpha1.BrokerIdentity, now *topology.Observed) *v1alpha1.BrokerIdentity {
-	identity := &v1alpha1.BrokerIdentity{Cluster: now.Cluster, ClusterID: now.ClusterID, VHost: now.VHost, Nodes: now.Nodes}
-	if before != nil && now.ClusterID == "" {
-		identity.ClusterID = before.ClusterID
-	}
-	if before != nil && len(now.Nodes) == 0 {
-		identity.Nodes = before.Nodes
-	}
-	return identity
 }
 
 // followQueues lets the workers consume what is migrated as it is to be, empty what they consumed and is not wanted any more, go on with what another
@@ -112,14 +101,16 @@ func (r *TransportReconciler) prepare(
 	ctx context.Context, run *transportRun, desired topology.Objects,
 ) (observed topology.Observed, prepared apply.Prepared, err error) {
 	t := run.transport
-	state := stateOf(t)
+	state := apply.StateOf(t)
 	memory := r.memories.Of(client.ObjectKeyFromObject(t))
 	state.Known, state.Stuck, state.Restarted = memory.Known, memory.Stuck, run.restarted
+	workers := r.followers(ctx, run)
 	input := apply.Input{
-		Desired: desired, State: state, Consumed: run.live.Consumed(), Follows: r.follows(ctx, run),
-		Waits: r.Options.Waits, Now: time.Now(), WriteDeletions: r.writeDeletions(run),
+		Desired: desired, State: state, Consumed: run.live.Consumed(),
+		Follows: func(queue string, reads compile.Reading) bool { return workers.Follow(ctx, queue, reads) },
+		Waits:   r.Options.Waits, Now: time.Now(), WriteDeletions: r.writeDeletions(run),
 	}
-	if input.Others, err = r.deletionsOfOthers(ctx, t); err != nil {
+	if input.Others, err = r.memories.DeletionsOfOthers(ctx, r.Client, t); err != nil {
 		return observed, prepared, err
 	}
 	input.State.Doubts = r.memories.Doubt(client.ObjectKeyFromObject(t), slices.Concat(state.Deletions, input.Others))
@@ -134,6 +125,9 @@ func (r *TransportReconciler) prepare(
 		obstructed := run.port.Behind() && len(difference.Conflicts)+len(difference.Problems) > 0
 		decides := !input.State.Begun && len(difference.ExtraQueues) > 0 || difference.Swaps()
 		if !obstructed && !decides || run.port.IsFresh() {
+			if workers.Err != nil {
+				run.partly(workers.Err)
+			}
 			return observed, prepared, nil
 		}
 		run.port.Refresh()
@@ -208,14 +202,14 @@ func (r *TransportReconciler) reportTopology(ctx context.Context, run *transport
 	run.warn(r.drift.Staying(name, slices.Concat(topology.Advice(run.transport), report.Warnings), time.Now()))
 	if len(report.Blocked) > 0 {
 		text := "queues are no longer in the spec and are kept while they hold messages: " +
-			status.Listed(holding(its.Retiring, report.Blocked), blockedText)
+			status.Listed(holding(its.Retiring, report.Blocked), apply.Blocked.String)
 		if unread := run.unread(report.Blocked); len(unread) > 0 {
 			text += fmt.Sprintf("; no worker reads %s: put them back into spec.queues until they are empty, or take the messages out", status.JoinedBy(", ", unread))
 		}
 		run.warnings = append(run.warnings, text)
 	}
 	r.reportSteps(ctx, run, unchanged)
-	r.drift.See(name, messageCountsOf(report.Queues), wanted)
+	r.drift.See(name, quarantinepod.CountsOf(report.Queues), wanted)
 	r.reportCounts(run)
 }
 
@@ -229,7 +223,9 @@ func (run *transportRun) unread(blocked []apply.Blocked) []string {
 			queues = append(queues, queue.Queue)
 		}
 	}
-	read := slices.DeleteFunc(run.live.Configs(), func(c compile.Config) bool { return !run.mayHavePods(workload.Name(run.transport, c.Worker)) })
+	read := slices.DeleteFunc(run.live.Configs(), func(c compile.Config) bool {
+		return !run.live.MayHavePods(run.transport, workload.Name(run.transport, c.Worker))
+	})
 	return compile.Unread(queues, read)
 }
 
@@ -250,7 +246,7 @@ func judge(run *transportRun) error {
 	if len(report.Problems) > 0 {
 		run.partly(outcome.Waiting(v1alpha1.ReasonProgressing, 0, errors.New(status.Listed(report.Problems, findingText))))
 	}
-	if err := migrating(report, &run.transport.Status); err != nil {
+	if err := migration.Waiting(report, &run.transport.Status); err != nil {
 		run.partly(err)
 	}
 	return nil
@@ -268,14 +264,6 @@ func (run *transportRun) unreachable() string {
 	return ""
 }
 
-func stateOf(t *v1alpha1.Transport) apply.State {
-	return apply.State{
-		Created: t.Status.Created, Adopted: adopted(t), Retiring: t.Status.Retiring, Migrations: t.Status.Migrations,
-		Deletions: t.Status.Deletions,
-		Broker:    t.Status.Broker, Begun: t.Status.Broker != nil,
-	}
-}
-
 // writeDeletions writes down what is about to be deleted. The write fails where anybody has written the Transport since it was read, so
 // that none but the operator that works on it deletes; where nothing is to be written, the API server is asked.
 func (r *TransportReconciler) writeDeletions(run *transportRun) func(context.Context, []v1alpha1.Deletion) error {
@@ -289,24 +277,6 @@ func (r *TransportReconciler) writeDeletions(run *transportRun) func(context.Con
 		}
 		return outcome.CheckCurrent(ctx, r.Live, t)
 	}
-}
-
-// deletionsOfOthers are the deletions of other Transports on the same vhost that may still be carried out: a queue that moves from one
-// Transport to another must not go by a late request of the first. Only those of the namespace count: a management API may claim to be
-// any broker, and whoever runs one could keep the names of others from being used. Those of Transports that are gone are among them, as far as this operator
-// remembers them: somebody may have taken the finalizer off.
-func (r *TransportReconciler) deletionsOfOthers(ctx context.Context, t *v1alpha1.Transport) ([]v1alpha1.Deletion, error) {
-	var list v1alpha1.TransportList
-	if err := r.Client.List(ctx, &list, client.InNamespace(t.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list the Transports of namespace %s: %w", t.Namespace, err)
-	}
-	deletions := r.memories.SentByOthers(t)
-	for i := range list.Items {
-		if other := &list.Items[i]; other.Name != t.Name && transportmemory.MayShareVHost(other.Status.Broker, t.Status.Broker) {
-			deletions = append(deletions, other.Status.Deletions...)
-		}
-	}
-	return deletions, nil
 }
 
 // brokerError tells what an error of the broker means for the Transport.

@@ -24,6 +24,7 @@ import (
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/brokerpool"
+	"redrive.dev/redrive/internal/brokersource"
 	"redrive.dev/redrive/internal/brokeruser"
 	"redrive.dev/redrive/internal/clusterinfo"
 	"redrive.dev/redrive/internal/compile"
@@ -97,7 +98,7 @@ type transportRun struct {
 	// takenOver are the queues that a group is to have and another one still consumes.
 	takenOver map[string]bool
 	// source is where the broker's address and login were found.
-	source brokerSource
+	source brokersource.Source
 	// handlerSecrets are the versions of the Secrets of handlers, by worker group.
 	handlerSecrets map[string]string
 	// guarded are Secrets with a login that is not for pods, of those that workers would show; nil before they are looked for.
@@ -291,7 +292,7 @@ func (r *TransportReconciler) cancelWhenGone(ctx context.Context, uid types.UID,
 // reconcileNow takes the steps and writes their outcome into the status. The Transport has its slot.
 func (r *TransportReconciler) reconcileNow(ctx context.Context, run *transportRun) (ctrl.Result, error) {
 	name := client.ObjectKeyFromObject(run.transport)
-	err := run.withSecretContext(r.reconcileSteps(ctx, run))
+	err := run.source.Explain(run.transport.Namespace, r.reconcileSteps(ctx, run))
 	soon := outcome.Sooner(run.due, r.memories.Requeue(name, len(run.live.Rolling()) > 0, time.Now()))
 	next := outcome.Sooner(soon, r.pollSchedule.Next(run.transport.Status.Broker, time.Now(), r.Options.PollInterval))
 	result, err := outcome.Finish(ctx, run.status, err, run.warningTexts(), next)
@@ -429,14 +430,4 @@ func (r *TransportReconciler) complete(ctx context.Context, run *transportRun) e
 	default:
 		return run.incomplete
 	}
-}
-
-// workerNames are the names that the objects of all worker groups in the spec may have.
-func workerNames(t *v1alpha1.Transport) map[string]bool {
-	names := make(map[string]bool, 2*len(t.Spec.Workers))
-	for i := range t.Spec.Workers {
-		names[workload.Name(t, t.Spec.Workers[i].Name)] = true
-		names[workload.QuarantineName(t, t.Spec.Workers[i].Name)] = true
-	}
-	return names
 }

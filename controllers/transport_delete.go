@@ -19,8 +19,10 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/brokersource"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/outcome"
+	"redrive.dev/redrive/internal/quarantinepod"
 	"redrive.dev/redrive/internal/scaler"
 	"redrive.dev/redrive/internal/status"
 	"redrive.dev/redrive/internal/workload"
@@ -55,7 +57,7 @@ func (r *TransportReconciler) delete(ctx context.Context, run *transportRun) err
 		return r.release(ctx, run, "its namespace is being deleted")
 	}
 	err := runSteps(ctx, run, r.readWorkers, r.connect)
-	if errors.Is(err, errNoBroker) {
+	if errors.Is(err, brokersource.ErrNone) {
 		return r.release(ctx, run, err.Error())
 	}
 	if err == nil {
@@ -150,7 +152,7 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 		return err
 	}
 	workersGone := len(run.live.All()) == 0 && len(pods) == 0
-	state := stateOf(t)
+	state := apply.StateOf(t)
 	state.Doubts = r.memories.Doubt(client.ObjectKeyFromObject(t), state.Deletions)
 	report, err := apply.Delete(ctx, run.port, apply.DeleteInput{
 		Owner: r.owner(t), Prefix: compile.NamesOf(t).Prefix, State: state,
@@ -173,7 +175,7 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 	}
 	if !workersGone {
 		// Quarantined messages are left for their pod, as all else is for the workers, and it goes with them.
-		if err := r.runQuarantine(ctx, run, messageCountsOfBlocked(report.Blocked)); err != nil {
+		if err := r.runQuarantine(ctx, run, quarantinepod.CountsOfBlocked(report.Blocked)); err != nil {
 			return err
 		}
 		if err := r.republish(ctx, run, func(last compile.Config) (compile.Config, bool) { return last.WithoutHolds() }); err != nil {
@@ -293,7 +295,7 @@ func (r *TransportReconciler) afterStage(ctx context.Context, run *transportRun,
 		return outcome.Transient(v1alpha1.ReasonBrokerRefused, errors.New(status.Listed(report.Failures, failureText)))
 	case len(report.Blocked) > 0:
 		return outcome.Waiting(v1alpha1.ReasonDeletionBlocked, report.RequeueAfter, fmt.Errorf("queues hold messages: %s; %s, %s",
-			status.Listed(holding(run.transport.Status.Retiring, report.Blocked), blockedText), run.remedy(report), deletionAdvice))
+			status.Listed(holding(run.transport.Status.Retiring, report.Blocked), apply.Blocked.String), run.remedy(report), deletionAdvice))
 	case len(report.Rebound) > 0:
 		return outcome.Waiting(v1alpha1.ReasonDeleting, report.RequeueAfter, fmt.Errorf(
 			"queues were bound again by others: %s; ask their owner to stop that, %s", status.JoinedBy(", ", report.Rebound), deletionAdvice))
@@ -347,5 +349,3 @@ func queueNames(t *v1alpha1.Transport) []string {
 	}
 	return names
 }
-
-func blockedText(b apply.Blocked) string { return fmt.Sprintf("%s (%d)", b.Queue, b.Messages) }

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/retry"
 	"redrive.dev/redrive/internal/testtransport"
@@ -32,4 +33,19 @@ func TestLanesOfForgedConfigurationsAreBounded(t *testing.T) {
 	if !slices.Equal(needs.Lanes, retry.Lanes{time.Second, time.Minute, time.Hour}) || len(needs.HighLanes) > 0 {
 		t.Errorf("%d lanes are needed, and %d for high priorities", len(needs.Lanes), len(needs.HighLanes))
 	}
+}
+
+// publishedOf is the ConfigMap of a configuration with a queue that has a quarantine queue, and one that has not.
+func publishedOf(t *testing.T, transport *v1alpha1.Transport, config compile.Config) *corev1.ConfigMap {
+	t.Helper()
+	config.Version, config.Worker, config.Concurrency = compile.Version, "default", 1
+	config.Exchanges = compile.Exchanges{Fallback: "async.fallback", Return: "async.return", Failed: "async.failed"}
+	config.Queues = []compile.Queue{{Name: "test", Policy: "policy", Quarantine: "test.quarantine"}, {Name: "strict", Policy: "policy"}}
+	config.Policies = map[string]v1alpha1.RetryPolicySpec{"policy": {}}
+	config.Timeout.Duration.Duration = time.Second
+	configMap, err := workload.ConfigMap(transport, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return configMap
 }

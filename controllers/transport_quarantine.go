@@ -5,20 +5,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"redrive.dev/redrive/api/v1alpha1"
-	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/objectwriter"
 	"redrive.dev/redrive/internal/outcome"
+	"redrive.dev/redrive/internal/quarantinepod"
 	"redrive.dev/redrive/internal/rollout"
 	"redrive.dev/redrive/internal/ssa"
 	"redrive.dev/redrive/internal/status"
@@ -26,58 +23,18 @@ import (
 	"redrive.dev/redrive/internal/workload"
 )
 
-const (
-	// quarantineStay is how old a quarantine pod becomes at least: what ended one worker may well end the next one soon.
-	quarantineStay = 5 * time.Minute
-	// quarantineStart is how long a quarantine pod may take to get ready before that is told.
-	quarantineStart = time.Minute
-	// uncountedLimit is how long the broker may count no queue at all. It counts within 10 s after a start.
-	uncountedLimit = 45 * time.Second
-	// mostQuarantined is how many quarantine queues of a Transport the condition tells of. A spec has 64, and a configuration that somebody else has
-	// written any number.
-	mostQuarantined = 128
-
-	// kindWorker stands in findings for a worker group.
-	kindWorker topology.Kind = "worker"
-)
-
-// messageCounts is the number of messages in queues. A queue that is not in it is not counted; nil stands for a broker that counts none at all.
-type messageCounts map[string]int64
-
-// mayHold is true for a queue that holds messages, or is not counted.
-func (c messageCounts) mayHold(queue string) bool {
-	messages, counted := c[queue]
-	return queue != "" && (!counted || messages > 0)
-}
-
-func messageCountsOf(queues []apply.QueueCount) messageCounts {
-	counts := messageCounts{}
-	for _, queue := range queues {
-		if queue.Messages != nil {
-			counts[queue.Name] = *queue.Messages
-		}
-	}
-	return counts
-}
-
-// messageCountsOfBlocked tells only of queues that hold messages.
-func messageCountsOfBlocked(queues []apply.Blocked) messageCounts {
-	counts := messageCounts{}
-	for _, queue := range queues {
-		counts[queue.Queue] = queue.Messages
-	}
-	return counts
-}
+// uncountedLimit is how long the broker may count no queue at all. It counts within 10 s after a start.
+const uncountedLimit = 45 * time.Second
 
 // applyQuarantine runs the quarantine pods by what the look at the broker has counted.
 func (r *TransportReconciler) applyQuarantine(ctx context.Context, run *transportRun) error {
-	counts := messageCountsOf(run.report.Queues)
+	counts := quarantinepod.CountsOf(run.report.Queues)
 	return r.runQuarantine(ctx, run, r.orUncounted(run, counts, len(run.report.Queues) > 0))
 }
 
 // orUncounted is nil where the broker has counted none of the queues that are there for so long that it does not do so at all: its statistics are switched
 // off. What pods had in hand when they ended would wait for ever.
-func (r *TransportReconciler) orUncounted(run *transportRun, counts messageCounts, some bool) messageCounts {
+func (r *TransportReconciler) orUncounted(run *transportRun, counts quarantinepod.Counts, some bool) quarantinepod.Counts {
 	counted := len(counts) > 0 || !some
 	if r.counts.UncountedFor(client.ObjectKeyFromObject(run.transport), counted, time.Now()) < uncountedLimit {
 		return counts
@@ -107,7 +64,7 @@ func (r *TransportReconciler) bestEffort(next step[*transportRun]) step[*transpo
 
 // keepQuarantine runs the quarantine pods, and touches nothing else.
 func (r *TransportReconciler) keepQuarantine(ctx context.Context, run *transportRun) error {
-	groups := run.quarantined()
+	groups := quarantinepod.Groups(run.transport, &run.live)
 	if len(groups) == 0 {
 		return nil
 	}
@@ -115,8 +72,8 @@ func (r *TransportReconciler) keepQuarantine(ctx context.Context, run *transport
 	if err != nil || observed == nil {
 		return err
 	}
-	counts := messageCountsOfOurs(groups, observed, r.owner(run.transport))
-	return r.runQuarantine(ctx, run, r.orUncounted(run, counts, slices.ContainsFunc(groups, quarantinedGroup.hasQueues)))
+	counts := quarantinepod.CountsOwned(groups, observed, r.owner(run.transport))
+	return r.runQuarantine(ctx, run, r.orUncounted(run, counts, slices.ContainsFunc(groups, quarantinepod.Group.HasQueues)))
 }
 
 // observeForFallback is what is on the broker where a step before was not taken; nil where that is not known to be the Transport's broker.
@@ -144,100 +101,36 @@ func (r *TransportReconciler) observeForFallback(ctx context.Context, run *trans
 	return observed, nil
 }
 
-// messageCountsOfOurs counts the quarantine queues of worker groups without those that somebody else has made anew.
-func messageCountsOfOurs(groups []quarantinedGroup, observed *topology.Observed, owner string) messageCounts {
-	counts := messageCounts{}
-	for _, group := range groups {
-		for _, name := range group.queues {
-			if queue := observed.Queues[name]; queue.Messages != nil && queue.Arguments.Owner() == owner {
-				counts[name] = *queue.Messages
-			}
-		}
-	}
-	return counts
-}
-
 // runQuarantine runs a pod for each worker group whose quarantine queues hold messages, and takes it away when none of them
 // does. What keeps such a pod from its work is a warning and no more: the workers go on without it.
-func (r *TransportReconciler) runQuarantine(ctx context.Context, run *transportRun, counts messageCounts) error {
-	groups, held := run.quarantined(), map[string]int64{}
-	for _, group := range groups {
-		for _, queue := range group.queues {
-			if counts[queue] > 0 && len(held) < mostQuarantined {
-				held[queue] = counts[queue]
-			}
-		}
-	}
-	figures := r.counts.Quarantine(client.ObjectKeyFromObject(run.transport), held, time.Now())
+func (r *TransportReconciler) runQuarantine(ctx context.Context, run *transportRun, counts quarantinepod.Counts) error {
+	groups := quarantinepod.Groups(run.transport, &run.live)
+	figures := r.counts.Quarantine(client.ObjectKeyFromObject(run.transport), quarantinepod.Held(groups, counts), time.Now())
 	told := map[string]bool{}
 	for _, group := range groups {
 		trouble, err := r.runQuarantineOf(ctx, run, group, counts)
 		if err != nil {
 			return fmt.Errorf("quarantine of worker %q: %w", group.Name, err)
 		}
-		if group.former { // It helps out: the group of the spec that consumes the same queue has told of it.
-			group.queues = slices.DeleteFunc(group.queues, func(queue string) bool { return told[queue] })
+		if group.Former { // It helps out: the group of the spec that consumes the same queue has told of it.
+			group.Queues = slices.DeleteFunc(group.Queues, func(queue string) bool { return told[queue] })
 		}
-		run.warnOfQuarantine(group, figures, trouble)
-		for _, queue := range group.queues {
+		run.warn(group.Warning(figures, trouble))
+		for _, queue := range group.Queues {
 			told[queue] = true
 		}
 	}
 	return nil
 }
 
-// quarantinedGroup is a worker group with the quarantine queues that it consumes.
-type quarantinedGroup struct {
-	*v1alpha1.Worker
-
-	queues []string
-	// former is true for a group that has left the spec: of its Worker only the name is known, and that it has no replicas where that is so.
-	former bool
-}
-
-// quarantined are the worker groups that run, with the quarantine queues of their published configuration: those of the spec, and then those that have left
-// it. One without workers, or whose workers are being deleted, or without a configuration that can be read, is left as it is.
-func (run *transportRun) quarantined() []quarantinedGroup {
-	var groups []quarantinedGroup
-	inSpec := map[string]bool{}
-	add := func(group quarantinedGroup) {
-		name := workload.Name(run.transport, group.Name)
-		config, published := run.live.Config(name)
-		workers := run.live.Deployments[name]
-		inSpec[name] = true
-		if !published || workers == nil || !workers.DeletionTimestamp.IsZero() {
-			return
-		}
-		for _, queue := range config.Queues {
-			if queue.Quarantine != "" {
-				group.queues = append(group.queues, queue.Quarantine)
-			}
-		}
-		groups = append(groups, group)
-	}
-	for i := range run.transport.Spec.Workers {
-		add(quarantinedGroup{Worker: &run.transport.Spec.Workers[i]})
-	}
-	for _, name := range slices.Sorted(maps.Keys(run.live.ConfigMaps)) {
-		if config, published := run.live.Config(name); published && !inSpec[name] {
-			worker := &v1alpha1.Worker{Name: config.Worker}
-			if !run.mayHavePods(name) {
-				worker.Replicas = new(int32(0))
-			}
-			add(quarantinedGroup{Worker: worker, former: true})
-		}
-	}
-	return groups
-}
-
 // runQuarantineOf makes or deletes the quarantine Deployment of one worker group. trouble says what keeps its pod from its work;
 // empty where nothing does, or where there is none.
 func (r *TransportReconciler) runQuarantineOf(
-	ctx context.Context, run *transportRun, group quarantinedGroup, counts messageCounts,
+	ctx context.Context, run *transportRun, group quarantinepod.Group, counts quarantinepod.Counts,
 ) (trouble string, err error) {
 	name := workload.QuarantineName(run.transport, group.Name)
 	live := run.live.Quarantine[name]
-	if !wantsQuarantine(group, live, counts, time.Now(), r.Options.QuarantineStay) {
+	if !group.Wanted(live, counts, time.Now(), r.Options.QuarantineStay) {
 		if live == nil {
 			return "", nil
 		}
@@ -272,9 +165,9 @@ func (r *TransportReconciler) runQuarantineOf(
 // desiredQuarantine is the quarantine Deployment that a worker group is to have; nil where the one that it has goes on as it is. A group that has left the
 // spec gets one by its own Deployment, and never another one.
 func (r *TransportReconciler) desiredQuarantine(
-	ctx context.Context, run *transportRun, group quarantinedGroup, live *appsv1.Deployment,
+	ctx context.Context, run *transportRun, group quarantinepod.Group, live *appsv1.Deployment,
 ) (*appsv1.Deployment, error) {
-	if !group.former {
+	if !group.Former {
 		options, err := r.workerOptions(ctx, run, group.Worker)
 		if err != nil {
 			return nil, err
@@ -318,73 +211,5 @@ func (r *TransportReconciler) quarantineTrouble(ctx context.Context, live *appsv
 		return "", nil
 	}
 	cause, err := r.rolloutCause(ctx, live)
-	return quarantineTrouble(live, cause, time.Now()), err
-}
-
-// quarantineTrouble says what keeps the pod of a quarantine Deployment from its work that is not available. cause is what is known
-// of it. Where nothing is, a pod that takes long runs and does not get ready: its readiness waits for its consumers.
-func quarantineTrouble(live *appsv1.Deployment, cause string, now time.Time) string {
-	if cause != "" {
-		return fmt.Sprintf("its Deployment %s does not start%s", live.Name, cause)
-	}
-	since := live.CreationTimestamp.Time
-	for _, condition := range live.Status.Conditions {
-		if condition.Type == appsv1.DeploymentAvailable && condition.LastTransitionTime.After(since) {
-			since = condition.LastTransitionTime.Time
-		}
-	}
-	if now.Sub(since) < quarantineStart {
-		return ""
-	}
-	return "its pod is not ready: look at its log for a right or a connection that is missing"
-}
-
-// wantsQuarantine says whether a worker group is to have a quarantine pod. live is nil where it has none. A count that is not
-// known changes nothing, and a group that the spec stops has none.
-func wantsQuarantine(group quarantinedGroup, live *appsv1.Deployment, counts messageCounts, now time.Time, stay time.Duration) bool {
-	if group.stopped() {
-		return false
-	}
-	if counts == nil {
-		return group.hasQueues()
-	}
-	known := true
-	for _, queue := range group.queues {
-		messages, counted := counts[queue]
-		if messages > 0 {
-			return true
-		}
-		known = known && counted
-	}
-	return live != nil && (!known || now.Sub(live.CreationTimestamp.Time) < stay)
-}
-
-func (g quarantinedGroup) hasQueues() bool { return len(g.queues) > 0 }
-
-// stopped is true for a group whose replicas the spec sets to 0, or its Deployment where it has left the spec. An autoscaler that has none because its
-// queues are empty stops nothing.
-func (g quarantinedGroup) stopped() bool { return ptr.Deref(g.Replicas, 1) == 0 }
-
-// warnOfQuarantine tells of the messages in the quarantine queues of a group, by figures that do not change with each look.
-func (run *transportRun) warnOfQuarantine(group quarantinedGroup, figures map[string]status.Damped, trouble string) {
-	var holding []apply.Blocked
-	for _, queue := range group.queues {
-		if figure, holds := figures[queue]; holds {
-			holding = append(holding, apply.Blocked{Queue: queue, Messages: figure.N})
-		}
-	}
-	if len(holding) == 0 {
-		return
-	}
-	text := "messages that were at pods which ended are handled one by one: "
-	if group.stopped() {
-		text = "messages that were at pods which ended wait until the group has replicas again: "
-	}
-	text += status.Listed(holding, blockedText)
-	if trouble != "" {
-		text += "; " + trouble
-	}
-	run.warn([]topology.Finding{{
-		Object: topology.Ref{Kind: kindWorker, Name: group.Name}, Reason: v1alpha1.ReasonMessagesQuarantined, Message: text,
-	}})
+	return quarantinepod.Trouble(live, cause, time.Now()), err
 }

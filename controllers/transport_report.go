@@ -5,23 +5,29 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/opmetrics"
 	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/references"
 	"redrive.dev/redrive/internal/status"
 	"redrive.dev/redrive/internal/topology"
-	"redrive.dev/redrive/internal/workload"
 )
 
-// eventBroker tells of every change on the broker but repairs.
-const eventBroker = "TopologyUpdated"
+const (
+	// eventBroker tells of every change on the broker but repairs.
+	eventBroker = "TopologyUpdated"
+	// eventAdopted tells of an object that was there before and is used from now on.
+	eventAdopted = "Adopted"
+	// eventKept tells of a queue that is not in the spec and stays, since nobody knows whether it was adopted.
+	eventKept = "Preserved"
+)
 
 // reportSteps tells of what was done on the broker. What was made or changed while nothing else was wanted than had been
 // made before is the repair of what somebody else did.
@@ -97,22 +103,8 @@ func (r *TransportReconciler) warnOfSharing(ctx context.Context, run *transportR
 
 // countConditions puts into the metrics how a Transport stands at the end of a reconcile.
 func (r *TransportReconciler) countConditions(run *transportRun) {
-	now := opmetrics.State{Hashes: map[string]string{}}
-	for _, condition := range run.transport.Status.Conditions {
-		if condition.Status == metav1.ConditionTrue && condition.Type != v1alpha1.DegradedCondition {
-			now.Holds = append(now.Holds, opmetrics.Condition{Type: condition.Type, Reason: condition.Reason})
-		}
-	}
-	for reason := range run.warningReasons() {
-		now.Holds = append(now.Holds, opmetrics.Condition{Type: v1alpha1.DegradedCondition, Reason: reason})
-	}
-	for _, configMap := range run.live.ConfigMaps {
-		// What somebody else has written into a ConfigMap is no label of a metric.
-		if worker := configMap.Labels[workload.WorkerLabel]; worker != "" && workload.IsPublished(configMap) {
-			now.Hashes[worker] = configMap.Annotations[workload.ConfigHashAnnotation]
-		}
-	}
-	r.conditions.Set(client.ObjectKeyFromObject(run.transport), now)
+	state := opmetrics.StateOf(run.transport.Status.Conditions, run.live.ConfigMaps, run.warningReasons())
+	r.conditions.Set(client.ObjectKeyFromObject(run.transport), state)
 }
 
 // warningReasons are all of them, where the condition has only the worst one's.
@@ -125,4 +117,35 @@ func (run *transportRun) warningReasons() map[string]bool {
 		reasons[v1alpha1.ReasonOther] = true
 	}
 	return reasons
+}
+
+// reportAdoption tells once of each object that is adopted, with what is in it and who else consumes it, and of those that are kept as if
+// they had been.
+func reportAdoption(run *transportRun) {
+	if len(run.report.Spared) > 0 {
+		run.status.EventOnceWritten(corev1.EventTypeWarning, eventKept, status.Listed(run.report.Spared, findingText))
+	}
+	var texts []string
+	for _, ref := range run.report.Adopted {
+		if !slices.Contains(run.transport.Status.Adopted, ref) {
+			texts = append(texts, adoptionText(ref, run.report.Queues))
+		}
+	}
+	if len(texts) > 0 {
+		run.status.EventOnceWritten(corev1.EventTypeNormal, eventAdopted, status.Joined(texts)+": adopted unchanged, and never deleted")
+	}
+}
+
+func adoptionText(ref string, queues []apply.QueueCount) string {
+	kind, name, _ := strings.Cut(ref, "/")
+	for _, queue := range queues {
+		if kind == string(topology.KindQueue) && queue.Name == name {
+			messages := "messages that are not counted yet"
+			if queue.Messages != nil {
+				messages = status.Counted(*queue.Messages, "message")
+			}
+			return fmt.Sprintf("adopted queue %s with %s and %s", name, messages, status.Counted(queue.Consumers, "consumer"))
+		}
+	}
+	return fmt.Sprintf("adopted %s %s", kind, name)
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -13,7 +12,6 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/brokeruser"
-	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/status"
 	"redrive.dev/redrive/internal/workload"
@@ -32,7 +30,7 @@ func (run *transportRun) forWorkers() workload.Secrets {
 	if brokeruser.Wanted(run.transport) && brokeruser.Exists(run.transport) {
 		return workload.Secrets{Login: workload.UserSecretName(run.transport)}
 	}
-	return run.source.forWorkers()
+	return run.source.ForWorkers()
 }
 
 // keepUser gives the workers their own user, before they are told of queues that it may not consume yet. Where it cannot be made, for a right
@@ -45,7 +43,9 @@ func (r *TransportReconciler) keepUser(ctx context.Context, run *transportRun) e
 	var kept brokeruser.Kept
 	look, err := r.lookAtUsers(ctx, run)
 	if err == nil {
-		look.Queues = run.consumedQueues(look.Owner)
+		look.Queues = look.Consumed(&brokeruser.Consumers{
+			Published: run.live.Configs(), Wanted: run.compiled.Workers, Leaving: run.report.Leaving, Unmade: run.report.Unmade(),
+		})
 		kept, err = r.users.Keep(ctx, look)
 		run.userVersion = kept.SecretVersion
 	}
@@ -67,7 +67,7 @@ func (r *TransportReconciler) lookAtUsers(ctx context.Context, run *transportRun
 	port := run.admin
 	if port == nil {
 		t := run.transport
-		admin, err := r.admins.Port(ctx, client.ObjectKeyFromObject(t), run.source.login, t.Spec.Broker.VHost)
+		admin, err := r.admins.Port(ctx, client.ObjectKeyFromObject(t), run.source.Login, t.Spec.Broker.VHost)
 		if err != nil {
 			return nil, err
 		}
@@ -75,7 +75,7 @@ func (r *TransportReconciler) lookAtUsers(ctx context.Context, run *transportRun
 		run.admin = port
 	}
 	return &brokeruser.Look{
-		Transport: run.transport, Status: run.status, Owner: r.owner(run.transport), Port: port, Login: run.source.login,
+		Transport: run.transport, Status: run.status, Owner: r.owner(run.transport), Port: port, Login: run.source.Login,
 		Observed: run.observed, Steps: run.report.Steps,
 	}, nil
 }
@@ -88,57 +88,6 @@ func (run *transportRun) warnOfAdmin() {
 	run.warnings = append(run.warnings, fmt.Sprintf(
 		"RabbitMQ's administrator is in the %s, where anyone who may run pods in this namespace can read it: name, with --broker-admin of the operator, a Secret "+
 			"of the operator's own namespace with that login, and then take the tag administrator from the login here", run.source))
-}
-
-// consumedQueues are those that workers consume, or may consume as long as not all of them know better.
-func (run *transportRun) consumedQueues(owner string) []string {
-	names := slices.Concat(run.ownQueues(owner, queuesIn(run.live.Configs())), queuesIn(run.compiled.Workers), run.report.Leaving)
-	names = slices.DeleteFunc(names, run.unproved(owner))
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
-// ownQueues are those of some names that are the Transport's own for sure. What a ConfigMap names is not: whoever may write ConfigMaps could have
-// the administrator's login give rights on queues of others.
-func (run *transportRun) ownQueues(owner string, names []string) []string {
-	return slices.DeleteFunc(names, func(name string) bool {
-		return !slices.Contains(run.transport.Status.Adopted, "queue/"+name) && !run.made(owner, name)
-	})
-}
-
-// made is true of a queue that the Transport made.
-func (run *transportRun) made(owner, queue string) bool {
-	return slices.Contains(run.transport.Status.Created, "queue/"+queue) ||
-		run.observed != nil && run.observed.Queues[queue].Arguments.Owner() == owner
-}
-
-// unproved tells of a queue that the Transport did not make, and that the team's login has not shown to be the team's: the binding from the return
-// exchange, for which RabbitMQ asks for a right on the queue, is neither there nor was it refused, but not tried. The administrator's login must
-// not give a right on it. That a status says that it was made is no proof: a server of the team's may have had it written there.
-func (run *transportRun) unproved(owner string) func(queue string) bool {
-	names, untried := compile.NamesOf(run.transport), map[string]bool{}
-	for _, binding := range run.report.Unmade() {
-		work := binding.Destination
-		_, there := run.observed.Queues[work]
-		if binding.Source == names.Return() && (!there || !run.made(owner, work)) {
-			untried[work], untried[names.Quarantine(work)] = true, true
-		}
-	}
-	return func(queue string) bool { return untried[queue] }
-}
-
-// queuesIn are the queues that some configurations name.
-func queuesIn(configs []compile.Config) (names []string) {
-	for i := range configs {
-		for _, queue := range configs[i].Queues {
-			for _, name := range []string{queue.Name, queue.Quarantine, queue.Standin} {
-				if name != "" {
-					names = append(names, name)
-				}
-			}
-		}
-	}
-	return names
 }
 
 // leaveUsers deletes users that no worker needs any more, once all have rolled out.

@@ -40,7 +40,7 @@ func (r *TransportReconciler) askWorkers(ctx context.Context, run *transportRun)
 	told := status.Damp(last.Told, heard, now)
 	for _, one := range workerstatus.InOrder(told) {
 		run.warn([]topology.Finding{{
-			Object: topology.Ref{Kind: kindWorker, Name: one.Worker}, Reason: one.Reason, Message: one.Text + workerstatus.Saying(told[one].N),
+			Object: topology.Ref{Kind: topology.KindWorker, Name: one.Worker}, Reason: one.Reason, Message: one.Text + workerstatus.Saying(told[one].N),
 		}})
 	}
 	if last.HasNew(transportmemory.FastRequeueFor, now) { // one that stays is no reason to ask all the time

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"redrive.dev/redrive/internal/status"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -23,9 +26,11 @@ import (
 	"redrive.dev/redrive/internal/configmaps"
 	"redrive.dev/redrive/internal/objectwriter"
 	"redrive.dev/redrive/internal/outcome"
+	"redrive.dev/redrive/internal/quarantinepod"
 	"redrive.dev/redrive/internal/rollout"
 	"redrive.dev/redrive/internal/scaler"
 	"redrive.dev/redrive/internal/ssa"
+	"redrive.dev/redrive/internal/workersecrets"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -40,7 +45,7 @@ func (r *TransportReconciler) readWorkers(ctx context.Context, run *transportRun
 	if err := r.Client.List(ctx, &deployments, ours...); err != nil {
 		return fmt.Errorf("list the Deployments: %w", err)
 	}
-	configMaps, err := r.configMaps.Read(ctx, t, workerNames(t), run.held)
+	configMaps, err := r.configMaps.Read(ctx, t, workload.Names(t), run.held)
 	if errors.Is(err, configmaps.ErrMemory) {
 		return outcome.Waiting(waitReason(t), brokerpool.Spread(configMapsPause), err)
 	}
@@ -58,6 +63,23 @@ func waitReason(t *v1alpha1.Transport) string {
 		return v1alpha1.ReasonProgressing
 	}
 	return v1alpha1.ReasonDeleting
+}
+
+// lookForSecrets warns of Secrets that handlers name and that do not exist, and notes the versions of those that do.
+func (r *TransportReconciler) lookForSecrets(ctx context.Context, run *transportRun) error {
+	versions, missing, err := workersecrets.Versions(ctx, r.Live, run.transport)
+	if err != nil {
+		run.partly(err)
+	}
+	run.handlerSecrets = versions
+	run.warn(missing)
+	return nil
+}
+
+// secretVersions change with the Secrets that the pods of a worker group see, and tell nothing of them.
+func (run *transportRun) secretVersions(worker string) string {
+	broker := cmp.Or(run.userVersion, run.source.Version())
+	return strings.TrimSuffix(broker+"."+run.handlerSecrets[worker], ".")
 }
 
 // applyWorkers brings ConfigMaps and Deployments to what the spec asks for, the ConfigMap of a worker before its
@@ -146,6 +168,17 @@ func (r *TransportReconciler) workerOptions(ctx context.Context, run *transportR
 	return options, err
 }
 
+// guardedSecrets are found once in a reconcile.
+func (r *TransportReconciler) guardedSecrets(ctx context.Context, run *transportRun) (map[string]bool, error) {
+	if run.guarded != nil {
+		return run.guarded, nil
+	}
+	var err error
+	guard := workersecrets.Guard{Transports: r.Client, Live: r.Live, Reads: &r.reads}
+	run.guarded, err = guard.Guarded(ctx, run.transport, run.endpoint.source.Secrets)
+	return run.guarded, err
+}
+
 // applyScaled writes the Deployment of a worker group and what scales it.
 func (r *TransportReconciler) applyScaled(
 	ctx context.Context, run *transportRun, worker *v1alpha1.Worker, config compile.Config, deployment *appsv1.Deployment,
@@ -226,13 +259,13 @@ func (run *transportRun) consumedByOthers() map[string]bool {
 // queues that no group is to consume.
 func (run *transportRun) former() []compile.Config {
 	var groups []compile.Config
-	inSpec, unserved, counts := workerNames(run.transport), run.unserved(), messageCountsOf(run.report.Queues)
+	inSpec, unserved, counts := workload.Names(run.transport), run.unserved(), quarantinepod.CountsOf(run.report.Queues)
 	for _, name := range slices.Sorted(maps.Keys(run.live.ConfigMaps)) {
 		last, published := run.live.Config(name)
 		if inSpec[name] || !published {
 			continue
 		}
-		if next, goesOn := last.Former(run.compiled.Workers, unserved, run.report.Leaving, counts.mayHold); goesOn {
+		if next, goesOn := last.Former(run.compiled.Workers, unserved, run.report.Leaving, counts.MayHold); goesOn {
 			next, _ = next.Holding(run.report.Holds(next, run.live.Configs()))
 			if next.Replicas > 0 {
 				next.Replicas = run.shares(next.Worker, nil, next.Replicas)
@@ -243,20 +276,10 @@ func (run *transportRun) former() []compile.Config {
 	return groups
 }
 
-// mayHavePods is true for a worker group that has pods, or that gets some by an autoscaler, or when its Deployment is made. That of a group that has left
-// the spec is not made again.
-func (run *transportRun) mayHavePods(name string) bool {
-	workers := run.live.Deployments[name]
-	if workers == nil {
-		return workerNames(run.transport)[name]
-	}
-	return workload.Replicas(workers) > 0 || workers.Annotations[workload.AutoscaledAnnotation] != ""
-}
-
 // removeWorkers deletes the objects of worker groups that the spec no longer has, once they have nothing more to do. Those of one that consumes what other
 // groups are to stay until these have an available pod: a group that is renamed, or whose queues move, must not leave them to pods that may never start.
 func (r *TransportReconciler) removeWorkers(ctx context.Context, run *transportRun) error {
-	former, wanted := run.former(), workerNames(run.transport)
+	former, wanted := run.former(), workload.Names(run.transport)
 	if err := r.removeScalers(ctx, run, former); err != nil {
 		return err
 	}
@@ -368,6 +391,51 @@ func (r *TransportReconciler) pods(ctx context.Context, t *v1alpha1.Transport) (
 		return nil, fmt.Errorf("list the pods: %w", err)
 	}
 	return list.Items, nil
+}
+
+// rolloutError says how far the workers are that are not there yet, and what keeps them.
+func (r *TransportReconciler) rolloutError(ctx context.Context, rolling []*appsv1.Deployment) error {
+	texts := make([]string, len(rolling))
+	for i, deployment := range rolling {
+		cause, err := r.rolloutCause(ctx, deployment)
+		if err != nil {
+			return err
+		}
+		texts[i] = fmt.Sprintf("%s (%d of %d available)%s",
+			deployment.Labels[workload.WorkerLabel], deployment.Status.AvailableReplicas, workload.Replicas(deployment), cause)
+	}
+	return fmt.Errorf("workers are rolling out: %s", status.Joined(texts))
+}
+
+// rolloutCause says what keeps a Deployment's pods from starting; empty where nothing is known to be wrong. The pods are read from the API server, since
+// the cache has only their metadata, and only here, while a worker is not there.
+func (r *TransportReconciler) rolloutCause(ctx context.Context, deployment *appsv1.Deployment) (string, error) {
+	return rollout.Cause(deployment, func(visit func(*corev1.Pod) (more bool)) error {
+		return r.reads.Pods(ctx, r.Live, deployment.Namespace, deployment.Spec.Selector.MatchLabels, visit)
+	})
+}
+
+// askedAnew is true where the user has changed the Transport since its workers were last brought to what it asks for. A status
+// of an earlier build does not say so, and then its last look counts.
+func askedAnew(t *v1alpha1.Transport) bool {
+	carried := t.Status.WorkersGeneration
+	if carried == 0 {
+		carried = t.Status.ObservedGeneration
+	}
+	return carried != t.Generation
+}
+
+// warnOfUpgrade tells of workers that an upgrade has changed and that do not come up.
+func (run *transportRun) warnOfUpgrade(limit int) {
+	for i := range run.transport.Spec.Workers {
+		worker := run.transport.Spec.Workers[i].Name
+		live := run.live.Deployments[workload.Name(run.transport, worker)]
+		if live != nil && rollout.IsUpgrading(live) && rollout.IsOverdue(live, time.Now()) {
+			run.warnings = append(run.warnings, fmt.Sprintf(
+				"worker %q: its new pods do not become ready since the operator was upgraded; with %d such worker groups the upgrade continues one group at a time",
+				worker, limit))
+		}
+	}
 }
 
 // combined names the configurations of all workers by one hash; a single worker's is its own.

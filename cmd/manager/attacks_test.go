@@ -24,6 +24,8 @@ import (
 	"testing"
 	"time"
 
+	"redrive.dev/redrive/internal/clusterinfo"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -31,7 +33,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
-	"redrive.dev/redrive/controllers"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/testtransport"
 	"redrive.dev/redrive/internal/workload"
@@ -545,7 +546,7 @@ func (f *forgedQueues) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 
 // forgedLists are five Transports that have had such a list once, one after the other.
 func (w *tenants) forgedLists() {
-	uid, err := controllers.ClusterUID(w.Context(), w.cluster.Client)
+	uid, err := clusterinfo.UID(w.Context(), w.cluster.Client)
 	must(w.T, err)
 	f := &forgedQueues{owner: fmt.Sprintf("%s/%s/", uid, w.hostile), shown: map[string]bool{}, had: map[string]bool{}}
 	urls, _ := w.liars(1, f.ServeHTTP)
@@ -567,7 +568,7 @@ func (w *tenants) forgedLists() {
 // removedQueues are 50 Transports, each with a server of its own that lists 1,500 queues of the Transport that are no longer in its spec, and takes
 // each request to delete one. The specs change all the time.
 func (w *tenants) removedQueues() {
-	uid, err := controllers.ClusterUID(w.Context(), w.cluster.Client)
+	uid, err := clusterinfo.UID(w.Context(), w.cluster.Client)
 	must(w.T, err)
 	long := strings.Repeat("x", 230)
 	urls, asked := w.liars(50, func(rw http.ResponseWriter, r *http.Request) {

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"redrive.dev/redrive/internal/clusterinfo"
+
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -247,7 +249,7 @@ func runOn(ctx context.Context, cluster *rest.Config, s *settings) error {
 	if err := checkCRDs(ctx, mgr); err != nil {
 		return err
 	}
-	uid, err := controllers.ClusterUID(ctx, mgr.GetAPIReader())
+	uid, err := clusterinfo.UID(ctx, mgr.GetAPIReader())
 	if err != nil {
 		return fmt.Errorf("identify the cluster: %w", err)
 	}

@@ -30,34 +30,6 @@ type Port interface {
 	DeleteExchange(ctx context.Context, name string) error
 }
 
-// State is what a Transport's status remembers from one run to the next.
-type State struct {
-	// Created are the objects without an owner mark that the Transport made.
-	Created []string
-	// Adopted are the objects that were there before, as Ref strings. They are never deleted, whatever mark they carry.
-	Adopted []string
-	// Retiring are the queues on their way out.
-	Retiring []v1alpha1.Retirement
-	// Migrations are the queues that are being migrated.
-	Migrations []v1alpha1.Migration
-	// Deletions are requests that may still be carried out.
-	Deletions []v1alpha1.Deletion
-	// Broker on which the objects stand; nil before the first run, and where it may change.
-	Broker *v1alpha1.BrokerIdentity
-	// Begun is true once a run has looked at the broker: what the lists above do not have, there was not. A Transport that is made again, or
-	// whose status is lost, begins anew.
-	Begun bool
-	// Known are the quorum queues that are wanted, each with the time at which it was made or first seen. It is kept in memory only:
-	// to whoever knows nothing, a queue is as old as its first look at it.
-	Known map[string]time.Time
-	// Stuck are the queues that expired messages did not leave lately. It is kept in memory only.
-	Stuck Stuck
-	// Doubts are Deletions, and those of others, as this process has seen them. They are kept in memory only.
-	Doubts Doubts
-	// Restarted is when the broker was found to answer again after it had not; zero where nobody knows of that. It is kept in memory only.
-	Restarted time.Time
-}
-
 // Input of a run.
 type Input struct {
 	Desired topology.Objects
@@ -129,6 +101,9 @@ type Blocked struct {
 	Queue    string
 	Messages int64
 }
+
+// String is the queue with the number of its messages.
+func (b Blocked) String() string { return fmt.Sprintf("%s (%d)", b.Queue, b.Messages) }
 
 // QueueCount is a queue with its counts, for status and tables.
 type QueueCount struct {

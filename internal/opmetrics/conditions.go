@@ -1,6 +1,12 @@
 package opmetrics
 
 import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/workload"
+
 	"maps"
 	"slices"
 	"sync"
@@ -28,6 +34,27 @@ type State struct {
 
 // Condition is one that is true, with its reason.
 type Condition struct{ Type, Reason string }
+
+// StateOf is how a Transport stands with some conditions, with the ConfigMaps of its workers, and with all reasons of its warnings, where the condition
+// has only the worst one's.
+func StateOf(conditions []metav1.Condition, configMaps map[string]*corev1.ConfigMap, warnings map[string]bool) State {
+	now := State{Hashes: map[string]string{}}
+	for _, condition := range conditions {
+		if condition.Status == metav1.ConditionTrue && condition.Type != v1alpha1.DegradedCondition {
+			now.Holds = append(now.Holds, Condition{Type: condition.Type, Reason: condition.Reason})
+		}
+	}
+	for reason := range warnings {
+		now.Holds = append(now.Holds, Condition{Type: v1alpha1.DegradedCondition, Reason: reason})
+	}
+	for _, configMap := range configMaps {
+		// What another user has written into a ConfigMap is no label of a metric.
+		if worker := configMap.Labels[workload.WorkerLabel]; worker != "" && workload.IsPublished(configMap) {
+			now.Hashes[worker] = configMap.Annotations[workload.ConfigHashAnnotation]
+		}
+	}
+	return now
+}
 
 // NewConditions returns a collector that knows no Transport yet.
 func NewConditions() *Conditions {

@@ -53,6 +53,8 @@ const (
 	KindQueue    Kind = "queue"
 	KindBinding  Kind = "binding"
 	KindPolicy   Kind = "policy"
+	// KindWorker stands in findings for a worker group, which is no object of the broker.
+	KindWorker Kind = "worker"
 )
 
 // Role is what an object is for in a Transport's topology.

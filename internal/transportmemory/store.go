@@ -2,11 +2,14 @@
 package transportmemory
 
 import (
+	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
@@ -87,6 +90,24 @@ func (m *Store) dropSent(namespace string, such func(sentDeletions) bool) {
 	if m.sent[namespace] = slices.DeleteFunc(m.sent[namespace], such); len(m.sent[namespace]) == 0 {
 		delete(m.sent, namespace)
 	}
+}
+
+// DeletionsOfOthers are the deletions of other Transports on the same vhost that may still be carried out: a queue that moves from one
+// Transport to another must not go by a late request of the first. Only those of the namespace count: a management API may claim to be
+// any broker, and whoever runs one could keep the names of others from being used. Those of Transports that are gone are among them, as far as this operator
+// remembers them: somebody may have taken the finalizer off.
+func (m *Store) DeletionsOfOthers(ctx context.Context, c client.Reader, t *v1alpha1.Transport) ([]v1alpha1.Deletion, error) {
+	var list v1alpha1.TransportList
+	if err := c.List(ctx, &list, client.InNamespace(t.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list the Transports of namespace %s: %w", t.Namespace, err)
+	}
+	deletions := m.SentByOthers(t)
+	for i := range list.Items {
+		if other := &list.Items[i]; other.Name != t.Name && MayShareVHost(other.Status.Broker, t.Status.Broker) {
+			deletions = append(deletions, other.Status.Deletions...)
+		}
+	}
+	return deletions, nil
 }
 
 // SentByOthers are the deletions of other Transports of the namespace, also of those that are gone, on a vhost that may be that of a Transport.

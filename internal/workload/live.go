@@ -132,3 +132,23 @@ func HasRolledOut(deployment *appsv1.Deployment, config *compile.Config) bool {
 		return slices.Contains(container.Env, variable)
 	})
 }
+
+// MayHavePods is true for a worker group that has pods, or that gets some by an autoscaler, or when its Deployment is made. That of a group that has left
+// the spec is not made again.
+func (l Live) MayHavePods(t *v1alpha1.Transport, name string) bool {
+	workers := l.Deployments[name]
+	if workers == nil {
+		return Names(t)[name]
+	}
+	return Replicas(workers) > 0 || workers.Annotations[AutoscaledAnnotation] != ""
+}
+
+// Names are the names that the objects of all worker groups in the spec may have.
+func Names(t *v1alpha1.Transport) map[string]bool {
+	names := make(map[string]bool, 2*len(t.Spec.Workers))
+	for i := range t.Spec.Workers {
+		names[Name(t, t.Spec.Workers[i].Name)] = true
+		names[QuarantineName(t, t.Spec.Workers[i].Name)] = true
+	}
+	return names
+}
