@@ -87,6 +87,8 @@ type transportRun struct {
 	asked bool
 	// live are the workers' objects as the cluster has them.
 	live workload.Live
+	// unknown are the worker groups that have left the spec and whose configurations were not read, by the names of their ConfigMaps.
+	unknown map[string]string
 	// weighed is what follows from the spec takes of the operator's memory; nil is not counted.
 	weighed *tenancy.Reservation
 	// held is what the ConfigMaps of the look take of the operator's memory; nil is not counted.

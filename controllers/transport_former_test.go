@@ -2,7 +2,9 @@ package controllers_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -184,4 +186,48 @@ func (w *world) raiseVersion(configMap *corev1.ConfigMap) {
 	edit(w, configMap, func(c *corev1.ConfigMap) {
 		c.Data[workload.ConfigKey], c.Annotations[workload.ConfigHashAnnotation] = string(text), compile.Hash(text)
 	})
+}
+
+// Nine groups are renamed, and renamed again before a pod of the new ones is available, as where an image cannot be pulled: eighteen have left the spec, and
+// nine of them are all that handles messages.
+func TestTransport_ManyGroupsThatAreRenamedTwiceGoOn(t *testing.T) {
+	t.Parallel()
+	const groups = 9
+	w := newWorld(t)
+	w.create(w.policy("policy", time.Second))
+	transport := w.transport()
+	group := transport.Spec.Workers[0]
+	transport.Spec.Queues, transport.Spec.Workers, transport.Spec.Exchange.UnroutedTo = nil, nil, nil
+	for i := range groups {
+		queue, next := fmt.Sprint("q-", i), *group.DeepCopy()
+		next.Name, next.Queues = fmt.Sprint("first-", i), []string{queue}
+		transport.Spec.Queues = append(transport.Spec.Queues, v1alpha1.Queue{Name: queue, BindingKeys: []string{queue}})
+		transport.Spec.Workers = append(transport.Spec.Workers, next)
+	}
+	w.create(transport)
+	w.awaitReady(transport)
+	for _, name := range []string{"second", "third"} {
+		edit(w, transport, func(t *v1alpha1.Transport) {
+			for i := range t.Spec.Workers {
+				t.Spec.Workers[i].Name = fmt.Sprint(name, "-", i)
+			}
+		})
+		testtransport.Eventually(t, "the Deployments of the "+name+" names", func() bool {
+			n := 0
+			for _, deployment := range w.deployments() {
+				if strings.HasPrefix(deployment.Labels[workload.WorkerLabel], name) {
+					n++
+				}
+			}
+			return n == groups
+		})
+		w.awaitLooks(4)
+	}
+	for i := range groups {
+		name := workload.Name(transport, fmt.Sprint("first-", i))
+		deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
+		if queue := fmt.Sprint("q-", i); !w.get(deployment) || !slices.Equal(w.reads(name), []string{queue}) {
+			t.Errorf("queue %s: the Deployment of the group that reads it is there: %v, and reads %v", queue, w.get(deployment), w.reads(name))
+		}
+	}
 }

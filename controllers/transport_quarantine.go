@@ -13,6 +13,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"redrive.dev/redrive/internal/objectcache"
 	"redrive.dev/redrive/internal/objectwriter"
 	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/quarantinepod"
@@ -194,7 +195,7 @@ func (r *TransportReconciler) desiredQuarantine(
 
 // whole is a Deployment with its template, which the cache does not keep of a large one.
 func (r *TransportReconciler) whole(ctx context.Context, cached *appsv1.Deployment) (*appsv1.Deployment, error) {
-	if len(cached.Spec.Template.Spec.Containers) > 0 {
+	if !objectcache.IsPart(cached) {
 		return cached, nil
 	}
 	var list appsv1.DeploymentList

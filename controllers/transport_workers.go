@@ -45,14 +45,19 @@ func (r *TransportReconciler) readWorkers(ctx context.Context, run *transportRun
 	if err := r.Client.List(ctx, &deployments, ours...); err != nil {
 		return fmt.Errorf("list the Deployments: %w", err)
 	}
-	configMaps, err := r.configMaps.Read(ctx, t, workload.Names(t), run.held)
+	run.live = workload.NewLive(t, deployments.Items, nil)
+	running := map[string]bool{}
+	for name := range run.live.Deployments {
+		running[name] = true
+	}
+	var err error
+	run.live.ConfigMaps, run.unknown, err = r.configMaps.Read(ctx, t, workload.Names(t), running, run.held)
 	if errors.Is(err, configmaps.ErrMemory) {
 		return outcome.Waiting(waitReason(t), brokerpool.Spread(configMapsPause), err)
 	}
 	if err != nil {
 		return err
 	}
-	run.live = workload.NewLive(t, deployments.Items, configMaps)
 	t.Status.Workers = run.live.Summary()
 	return nil
 }
@@ -285,6 +290,9 @@ func (r *TransportReconciler) removeWorkers(ctx context.Context, run *transportR
 	}
 	for i := range former {
 		wanted[workload.Name(run.transport, former[i].Worker)], wanted[workload.QuarantineName(run.transport, former[i].Worker)] = true, true
+	}
+	for name, group := range run.unknown {
+		wanted[name], wanted[workload.QuarantineName(run.transport, group)] = true, true
 	}
 	for _, deployments := range []map[string]*appsv1.Deployment{run.live.Deployments, run.live.Quarantine} {
 		for name, deployment := range deployments {

@@ -285,7 +285,7 @@ func workerConfig(
 		Concurrency: int(ptr.Deref(w.Concurrency, defaultConcurrency)),
 		Timeout:     ptr.Deref(w.Timeout, *v1alpha1.NewDuration(DefaultTimeout)),
 		Handler:     w.Handler,
-		Template:    TemplateDigest(w),
+		MadeFor:     MadeFor(&w.Handler, TemplateDigest(w)),
 		VHost:       ptr.Deref(t.Spec.Broker.VHost, ""),
 		MaxCrashes:  maxCrashes(t),
 	}

@@ -75,8 +75,8 @@ type Config struct {
 	Handler v1alpha1.Handler `json:"handler"`
 	// FormerHandlers are those that other pods of the group were made for, which go on until the pods for Handler are available; the earliest first.
 	FormerHandlers []FormerHandler `json:"formerHandlers,omitempty"`
-	// Template is the digest of the pod template that the handler is meant to run in; empty where the group has none.
-	Template string `json:"template,omitempty"`
+	// MadeFor is what the pods for Handler have, in the words of the function MadeFor; empty, as in a configuration of an earlier operator, for any.
+	MadeFor string `json:"madeFor,omitempty"`
 }
 
 // version is the oldest one by which a worker can carry the configuration out.

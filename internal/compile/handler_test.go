@@ -143,27 +143,34 @@ func TestMadeFor_SaysTheSameInEachVersion(t *testing.T) {
 	}
 }
 
-// Of rollouts that do not end, the pods from before the first are those that handle messages.
+// Of rollouts that do not end, the pods from before the first are those that handle messages, and those from before the last may be, too.
 func TestConfig_KeepsTheHandlersOfPodsThatRunYet(t *testing.T) {
 	image := func(version int) v1alpha1.Handler {
 		return v1alpha1.Handler{Image: new(fmt.Sprintf("shop:%d", version)), Exec: &v1alpha1.ExecHandler{Command: []string{"handle"}}}
 	}
-	config := compile.Config{Handler: image(0)}
+	of := func(version int) compile.Config {
+		handler := image(version)
+		return compile.Config{Handler: handler, MadeFor: compile.MadeFor(&handler, "")}
+	}
+	former := func(version int) compile.FormerHandler {
+		return compile.FormerHandler{Handler: image(version), MadeFor: of(version).MadeFor}
+	}
+	config := of(0)
 	for version := range 9 {
-		next := compile.Config{Handler: image(version + 1)}
+		next := of(version + 1)
 		config = next.WithFormerHandlers(&config)
 	}
 	again := config.WithFormerHandlers(&config)
-	if want := []compile.FormerHandler{{Handler: image(0)}, {Handler: image(1)}, {Handler: image(2)}, {Handler: image(3)}}; !reflect.DeepEqual(config.FormerHandlers, want) || !reflect.DeepEqual(again, config) {
+	if want := []compile.FormerHandler{former(0), former(1), former(2), former(8)}; !reflect.DeepEqual(config.FormerHandlers, want) || !reflect.DeepEqual(again, config) {
 		t.Errorf("the former handlers are %+v, and then %+v, want %+v", config.FormerHandlers, again.FormerHandlers, want)
 	}
-	for version, want := range map[int]bool{0: true, 3: true, 4: false, 8: false, 9: true} {
+	for version, want := range map[int]bool{0: true, 2: true, 3: false, 7: false, 8: true, 9: true} {
 		handler := image(version)
 		if got, ok := config.HandlerMadeFor(compile.MadeFor(&handler, "")); ok != want || ok && !reflect.DeepEqual(got, handler) {
 			t.Errorf("the handler for pods of version %d is %+v, %t, want %t", version, got, ok, want)
 		}
 	}
-	back := compile.Config{Handler: image(0)}
+	back := of(0)
 	if back = back.WithFormerHandlers(&config); len(back.FormerHandlers) != 4 || *back.FormerHandlers[3].Image != "shop:9" {
 		t.Errorf("taken back, the former handlers are %+v", back.FormerHandlers)
 	}

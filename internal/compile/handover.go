@@ -74,11 +74,24 @@ func (c *Config) Former(groups []Config, unserved map[string]bool, leaving []str
 	next = c.WithoutQueues()
 	next = next.WithHandedOver(c, groups, unserved)
 	next = next.WithLeaving(*c, leaving)
+	next.includeRules(append(slices.Clip(groups), *c))
 	// An empty quarantine queue is no reason to stay: it is there as long as a group names it.
 	return next, slices.ContainsFunc(next.Queues, func(q Queue) bool { return len(q.Holding()) > 0 || mayHold(q.Quarantine) })
 }
 
-// WithoutQueues is the configuration of a group that has left the spec.
+// includeRules adds the policies that rules name, each of the first configuration that has it.
+func (c *Config) includeRules(configs []Config) {
+	for _, rule := range c.Rules {
+		for i := range configs {
+			policy, known := configs[i].Policies[rule.Policy]
+			if _, has := c.Policies[rule.Policy]; known && !has {
+				c.Policies[rule.Policy] = policy
+			}
+		}
+	}
+}
+
+// WithoutQueues is the configuration of a group that has left the spec, before it is given what it goes on with.
 func (c *Config) WithoutQueues() Config {
 	with := *c
 	with.Queues, with.Policies, with.Lanes, with.HighLanes = nil, nil, nil, false

@@ -1,8 +1,12 @@
 package compile_test
 
 import (
+	"time"
+
 	"slices"
 	"testing"
+
+	"redrive.dev/redrive/internal/testtransport"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
@@ -59,6 +63,28 @@ func TestWithHandedOver_IsWhatNoOtherGroupIsReadyToConsume(t *testing.T) {
 		}
 		if again := next.WithHandedOver(&next, groups, unserved); !slices.Equal(again.Queues, next.Queues) {
 			t.Errorf("%s: the next time %+v", name, again.Queues)
+		}
+	}
+}
+
+// A configuration whose rules name policies that it lacks is refused by the operator, and was carried out by redrive run: every message that a rule matched
+// was in the failure queue.
+func TestFormer_KeepsThePoliciesThatRulesName(t *testing.T) {
+	t.Parallel()
+	transport := testtransport.New("http://127.0.0.1:1/")
+	transport.Spec.RetryPolicies = []v1alpha1.PolicyRule{{When: "message.priority > 1", RetryPolicyRef: v1alpha1.PolicyReference{Name: "policy"}}}
+	compiled := testtransport.Compile(t, transport, testtransport.Explicit(time.Second))
+	last := compiled.Workers[0]
+	own := last.Queues[0].Name
+	for i := range last.Queues {
+		last.Queues[i].Policy = "own"
+	}
+	last.Policies["own"] = last.Policies["policy"]
+	for _, groups := range [][]compile.Config{nil, compiled.Workers} {
+		unserved := compile.Unserved(groups, func(string, string) bool { return false })
+		next, goesOn := last.Former(groups, unserved, []string{own}, func(string) bool { return true })
+		if err := next.Validate(); err != nil || !goesOn || len(next.Rules) != 1 {
+			t.Errorf("%d groups in the spec: the configuration goes on %v, with the rules %v, and is refused: %v", len(groups), goesOn, next.Rules, err)
 		}
 	}
 }

@@ -53,38 +53,43 @@ func TemplateDigest(worker *v1alpha1.Worker) string {
 	return Hash(worker.Template.Raw) // the API server keeps its keys in order
 }
 
-// FormerHandler is a handler that pods were made for, with the digest of their template.
+// FormerHandler is a handler that pods were made for, with what they have, in the words of the function MadeFor.
 type FormerHandler struct {
 	v1alpha1.Handler `json:",inline"`
 
-	Template string `json:"template,omitempty"`
+	MadeFor string `json:"madeFor"`
 }
 
 // maxFormerHandlers bounds Config.FormerHandlers: so many rollouts of a group may be under way at once, of which none ends. Pods for the earliest are those
-// that handle messages.
+// that handle messages, and those for the last one are the newest that do: between these, handlers are left out.
 const maxFormerHandlers = 4
-
-// MadeFor is what pods have that are made for the configuration.
-func (c *Config) MadeFor() string { return MadeFor(&c.Handler, c.Template) }
 
 // WithFormerHandlers is the configuration with the handlers that pods of the last one, which is in force, were made for.
 func (c *Config) WithFormerHandlers(last *Config) Config {
 	with := *c
 	with.FormerHandlers = nil
-	known := []string{c.MadeFor()}
-	for _, former := range append(slices.Clone(last.FormerHandlers), FormerHandler{last.Handler, last.Template}) {
-		if made := MadeFor(&former.Handler, former.Template); !slices.Contains(known, made) && len(with.FormerHandlers) < maxFormerHandlers {
-			known, with.FormerHandlers = append(known, made), append(with.FormerHandlers, former)
+	known := []string{"", c.MadeFor}
+	for _, former := range append(slices.Clone(last.FormerHandlers), FormerHandler{last.Handler, last.MadeFor}) {
+		if slices.Contains(known, former.MadeFor) {
+			continue
 		}
+		known = append(known, former.MadeFor)
+		if len(with.FormerHandlers) == maxFormerHandlers {
+			with.FormerHandlers = with.FormerHandlers[:maxFormerHandlers-1]
+		}
+		with.FormerHandlers = append(with.FormerHandlers, former)
 	}
 	return with
 }
 
-// HandlerMadeFor is the handler for a pod that was made for that one, in the words of MadeFor; empty words stand for any. ok is false where the
+// HandlerMadeFor is the handler for a pod that was made for that one, in the words of MadeFor; empty words stand for any, also those of the configuration. ok is false where the
 // configuration has none for it.
 func (c *Config) HandlerMadeFor(made string) (handler v1alpha1.Handler, ok bool) {
-	for _, former := range append([]FormerHandler{{c.Handler, c.Template}}, c.FormerHandlers...) {
-		if made == "" || MadeFor(&former.Handler, former.Template) == made {
+	if made == "" || c.MadeFor == "" {
+		return c.Handler, true
+	}
+	for _, former := range append([]FormerHandler{{c.Handler, c.MadeFor}}, c.FormerHandlers...) {
+		if former.MadeFor == made {
 			return former.Handler, true
 		}
 	}

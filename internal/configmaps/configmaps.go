@@ -20,8 +20,10 @@ import (
 )
 
 const (
-	// maxFormer is how many ConfigMaps of workers that are no longer in the spec are looked at in one reconcile; it deletes them.
+	// maxFormer is how many ConfigMaps of workers that are no longer in the spec, and have no Deployment, are looked at in one reconcile; it deletes them.
 	maxFormer = 16
+	// maxRunning is how many of those are looked at that have one: a spec has 16 worker groups, which may all be renamed, again and again.
+	maxRunning = 64
 	// maxKept is how many bytes of ConfigMaps are kept of one namespace. What is over it is read again at each look.
 	maxKept = 8 << 20
 )
@@ -100,45 +102,51 @@ func weightOf(configMap *corev1.ConfigMap) int {
 	return configMap.Size() + len(text) + object*strings.Count(text, "{") + element*strings.Count(text, ",") + null*strings.Count(text, "null")
 }
 
-// Read gives the ConfigMaps of the workers in the spec, and of some that are not, by name. One that is kept and has not changed since the last look is
-// not read again. It takes what they weigh of a reservation, and fails with ErrMemory where that has not enough.
+// Read gives the ConfigMaps of the workers in the spec, and of those that are not and have a Deployment by a name in running, and some of the others, by
+// name. left has the worker groups of those that it has not looked at, by name: what these have to do is not known. One that is kept and has not changed since the last
+// look is not read again. It takes what they weigh of a reservation, and fails with ErrMemory where that has not enough.
 func (r *Reader) Read(
-	ctx context.Context, t *v1alpha1.Transport, wanted map[string]bool, held *tenancy.Reservation,
-) (map[string]*corev1.ConfigMap, error) {
+	ctx context.Context, t *v1alpha1.Transport, wanted, running map[string]bool, held *tenancy.Reservation,
+) (found map[string]*corev1.ConfigMap, left map[string]string, err error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMapList"))
 	if err := r.cache.List(ctx, list, client.InNamespace(t.Namespace), client.MatchingLabels(workload.TransportLabels(t))); err != nil {
-		return nil, fmt.Errorf("list the ConfigMaps: %w", err)
+		return nil, nil, fmt.Errorf("list the ConfigMaps: %w", err)
 	}
-	found, former, transport := map[string]*corev1.ConfigMap{}, 0, client.ObjectKeyFromObject(t)
+	found, left = map[string]*corev1.ConfigMap{}, map[string]string{}
+	former, runningFormer, transport := 0, 0, client.ObjectKeyFromObject(t)
 	kept := r.of(transport)
 	for i := range list.Items {
 		metadata := &list.Items[i]
 		if !metav1.IsControlledBy(metadata, t) {
 			continue
 		}
+		all, most := &former, maxFormer
+		if running[metadata.Name] {
+			all, most = &runningFormer, maxRunning
+		}
 		if !wanted[metadata.Name] {
-			if former++; former > maxFormer {
+			if *all++; *all > most {
+				left[metadata.Name] = workload.GroupOf(metadata.Labels)
 				continue
 			}
 		}
 		configMap := kept[metadata.Name]
 		if configMap == nil || configMap.UID != metadata.UID || configMap.ResourceVersion != metadata.ResourceVersion {
-			var err error
 			if configMap, err = r.get(ctx, client.ObjectKeyFromObject(metadata)); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 		}
 		if configMap == nil {
 			continue
 		}
 		if held.TakeNow(ctx, weightOf(configMap)) != nil {
-			return nil, ErrMemory
+			return nil, nil, ErrMemory
 		}
 		found[metadata.Name] = configMap
 	}
 	r.keep(transport, found, wanted)
-	return found, nil
+	return found, left, nil
 }
 
 // Get gives the ConfigMap of one worker group of a Transport; nil where there is none. It takes what that weighs of a reservation, as Read does.

@@ -1,6 +1,7 @@
 package configmaps
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,7 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/workload"
@@ -115,5 +118,62 @@ func TestWhatLooksHoldOfConfigMapsIsBounded(t *testing.T) {
 	held := c.budget.Reserve("shop")
 	if err := held.TakeNow(t.Context(), 8*weightOf(looksPublished("c", "{}"))); err != nil {
 		t.Errorf("another namespace: %v", err)
+	}
+}
+
+// cached is a cache, and the API server, with ConfigMaps of a Transport.
+type cached struct {
+	client.Reader
+
+	names []string
+	owner metav1.OwnerReference
+}
+
+// List implements client.Reader.
+func (c *cached) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	all := list.(*metav1.PartialObjectMetadataList)
+	for _, name := range c.names {
+		all.Items = append(all.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+			Name: name, OwnerReferences: []metav1.OwnerReference{c.owner}, Labels: map[string]string{workload.WorkerLabel: "group-" + name},
+		}})
+	}
+	return nil
+}
+
+// Get implements client.Reader.
+func (c *cached) Get(_ context.Context, key client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+	object.SetName(key.Name)
+	return nil
+}
+
+// What a group that has left the spec has to do is in its configuration: with seventeen of them, those that were not read were deleted, at random, though
+// they alone read their queues.
+func TestRead_HasAllThatHaveADeploymentAndNamesWhatItLeaves(t *testing.T) {
+	server := &cached{owner: metav1.OwnerReference{UID: "u", Controller: new(true)}}
+	running := map[string]bool{}
+	for i := range maxFormer + 9 {
+		server.names = append(server.names, fmt.Sprint("idle-", i))
+	}
+	for i := range maxRunning {
+		server.names = append(server.names, fmt.Sprint("running-", i))
+		running[fmt.Sprint("running-", i)] = true
+	}
+	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "async", UID: "u"}}
+	reader := NewReader(server, server, &tenancy.Reader{})
+	held := reader.Memory().Reserve("shop")
+	defer held.Release()
+	found, left, err := reader.Read(t.Context(), transport, nil, running, held)
+	if err != nil || len(found) != maxFormer+maxRunning || len(left) != 9 {
+		t.Fatalf("%d are read, and %d left: %v", len(found), len(left), err)
+	}
+	for name := range running {
+		if found[name] == nil {
+			t.Errorf("%s has a Deployment, and is not read", name)
+		}
+	}
+	for name, group := range left {
+		if group != "group-"+name || found[name] != nil {
+			t.Errorf("%s is left, of the group %q", name, group)
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/rollout"
 	"redrive.dev/redrive/internal/ssa"
 	"redrive.dev/redrive/internal/workload"
@@ -21,7 +22,7 @@ const (
 	partOnly = "redrive.dev/part-only"
 )
 
-// stripDeploymentForCache keeps of a large Deployment what all but UpToDate reads: not its template, and of who manages its fields who has a say in its
+// stripDeploymentForCache keeps of a large Deployment what all but UpToDate reads: of its template the handler that pods are made for, and of who manages its fields who has a say in its
 // replicas. Whoever may write Deployments may also make its annotations, its owners and its selector long.
 func stripDeploymentForCache(object any) (any, error) {
 	deployment, ok := object.(*appsv1.Deployment)
@@ -44,11 +45,24 @@ func stripDeploymentForCache(object any) (any, error) {
 		CreationTimestamp: all.CreationTimestamp, DeletionTimestamp: all.DeletionTimestamp,
 		Labels: workload.OwnLabels(all.Labels), Annotations: annotations, OwnerReferences: controllerOnly(&all), ManagedFields: managers,
 	}
-	deployment.Spec.Template = corev1.PodTemplateSpec{}
+	deployment.Spec.Template = madeForOnly(&deployment.Spec.Template)
 	if selector := deployment.Spec.Selector; selector != nil {
 		deployment.Spec.Selector = &metav1.LabelSelector{MatchLabels: workload.OwnLabels(selector.MatchLabels)}
 	}
 	return deployment, nil
+}
+
+// madeForOnly is of a pod template what says which handler its pods are made for.
+func madeForOnly(template *corev1.PodTemplateSpec) (only corev1.PodTemplateSpec) {
+	for i := range template.Spec.Containers {
+		for _, variable := range template.Spec.Containers[i].Env {
+			if variable.Name == compile.MadeForVariable && len(variable.Value) <= maxMetadata {
+				only.Spec.Containers = []corev1.Container{{Env: []corev1.EnvVar{{Name: variable.Name, Value: variable.Value}}}}
+				return only
+			}
+		}
+	}
+	return only
 }
 
 // controllerOnly is the reference to the controller among the owners of an object; none where it is longer than any of ours.

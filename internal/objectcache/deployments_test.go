@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/ssa"
 	"redrive.dev/redrive/internal/workload"
 )
@@ -30,7 +31,8 @@ func TestTheCacheKeepsNoLargeTemplateOfADeployment(t *testing.T) {
 			},
 		}}
 		deployment.Spec.Replicas = new(int32(3))
-		container := corev1.Container{Name: "c"}
+		deployment.Status = appsv1.DeploymentStatus{Replicas: 3, UpdatedReplicas: 3, AvailableReplicas: 3}
+		container := corev1.Container{Name: "c", Env: []corev1.EnvVar{{Name: compile.MadeForVariable, Value: "exec, image shop:1"}}}
 		for i := range variables {
 			container.Env = append(container.Env, corev1.EnvVar{Name: fmt.Sprint("VARIABLE_", i)})
 		}
@@ -38,8 +40,11 @@ func TestTheCacheKeepsNoLargeTemplateOfADeployment(t *testing.T) {
 		if _, err := stripDeploymentForCache(deployment); err != nil {
 			t.Fatal(err)
 		}
-		if whole := len(deployment.Spec.Template.Spec.Containers) > 0; whole != (name == "small") || deployment.Size() > maxDeployment {
-			t.Errorf("%s: %d bytes are kept, with its template: %v", name, deployment.Size(), whole)
+		if kept := deployment.Spec.Template.Spec.Containers; IsPart(deployment) != (name == "large") || deployment.Size() > maxDeployment {
+			t.Errorf("%s: %d bytes are kept, with the template %+v", name, deployment.Size(), kept)
+		}
+		if config := (compile.Config{MadeFor: "exec, image shop:1"}); !workload.HasRolledOut(deployment, &config) {
+			t.Errorf("%s: the cache does not have which handler its pods are made for", name)
 		}
 		ours, err := ssa.OwnsReplicas(deployment)
 		decided, errDecided := ssa.HasReplicas(deployment)

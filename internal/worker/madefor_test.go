@@ -134,7 +134,7 @@ func TestAWorkerBeginsWithTheFormerHandlerThatItsPodWasMadeFor(t *testing.T) {
 	transport := testtransport.New("http://127.0.0.1:1/")
 	transport.Spec.Workers[0].Handler = next
 	config := testtransport.Compile(t, transport, testtransport.Explicit(time.Second)).Workers[0]
-	config.FormerHandlers = []compile.FormerHandler{{Handler: exec("shop:v0")}, {Handler: former}}
+	config.FormerHandlers = []compile.FormerHandler{{Handler: exec("shop:v0"), MadeFor: "exec, image shop:v0"}, {Handler: former, MadeFor: compile.MadeFor(&former, "")}}
 	var made []v1alpha1.Handler
 	w := workerMadeFor(t, &former, config, &made)
 	config.FormerHandlers = nil

@@ -73,7 +73,7 @@ func (w *Worker) newProgram(config compile.Config, before *program) (*program, e
 // not be in the image of those from before, a URL not served beside them, and a Secret not mounted, or be that of the partner before.
 func (w *Worker) takeHandler(p, before *program) error {
 	own, ok := p.config.HandlerMadeFor(w.options.MadeFor)
-	if next := p.config.MadeFor(); w.options.MadeFor != "" && w.options.MadeFor != next {
+	if next := p.config.MadeFor; next != "" && w.options.MadeFor != "" && w.options.MadeFor != next {
 		w.options.Log.Info("the worker keeps the handler that its pod was made for, and other pods get the next one", "madeFor", w.options.MadeFor, "next", next)
 	}
 	switch {
@@ -90,7 +90,7 @@ func (w *Worker) takeHandler(p, before *program) error {
 		return nil
 	}
 	if p.isForeign {
-		p.handler = share(w.awaitConfiguration(p.config.MadeFor()), nil)
+		p.handler = share(w.awaitConfiguration(p.config.MadeFor), nil)
 		return nil
 	}
 	made, err := w.options.Handlers(p.config.Handler, p.config.Concurrency)
@@ -114,6 +114,9 @@ func (p *program) compile() error {
 	}
 	whens := make([]string, len(p.config.Rules))
 	for i, rule := range p.config.Rules {
+		if p.policies[rule.Policy] == nil {
+			return fmt.Errorf("rules[%d]: policy %q is not in the configuration", i, rule.Policy)
+		}
 		whens[i] = rule.When
 		p.chosen = append(p.chosen, p.policies[rule.Policy])
 	}

@@ -127,7 +127,7 @@ func isRolling(deployment *appsv1.Deployment) bool {
 
 // HasRolledOut is true where all pods of a Deployment were made for the handler of a configuration.
 func HasRolledOut(deployment *appsv1.Deployment, config *compile.Config) bool {
-	variable := corev1.EnvVar{Name: compile.MadeForVariable, Value: config.MadeFor()}
+	variable := corev1.EnvVar{Name: compile.MadeForVariable, Value: config.MadeFor}
 	return !isRolling(deployment) && slices.ContainsFunc(deployment.Spec.Template.Spec.Containers, func(container corev1.Container) bool {
 		return slices.Contains(container.Env, variable)
 	})
