@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"sync"
 
 	"redrive.dev/redrive/handler"
@@ -115,9 +116,33 @@ func (s *server) accept(ctx context.Context, line []byte) error {
 		defer func() { <-s.room }()
 		// The message is answered even where ctx has ended meanwhile. An error says that nobody reads the answer, and the
 		// end of the input then says so too.
-		_ = s.write(s.answer(ctx, &f))
+		answered := false
+		defer func() {
+			if !answered && isGoexit() {
+				_ = s.write(fmt.Appendf(nil, `{"type":"result","id":%s,"outcome":"failure","class":"Goexit","message":"the handler called runtime.Goexit"}`,
+					f.quotedID()))
+			}
+		}()
+		frame := s.answer(ctx, &f)
+		answered = true
+		_ = s.write(frame)
 	})
 	return nil
+}
+
+// isGoexit is true in a deferred call where the goroutine ends by runtime.Goexit, and false where it panics: that ends the process, and is no result.
+func isGoexit() bool {
+	callers := make([]uintptr, 32)
+	frames := runtime.CallersFrames(callers[:runtime.Callers(1, callers)])
+	for {
+		frame, more := frames.Next()
+		switch {
+		case frame.Function == "runtime.Goexit":
+			return true
+		case frame.Function == "runtime.gopanic", !more:
+			return false
+		}
+	}
 }
 
 // answer calls the handler and returns the result frame.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -95,6 +96,25 @@ func TestWhatAHandlerReturnsIsTheResult(t *testing.T) {
 		got, err := json.Marshal(w.read())
 		if err != nil || !strings.Contains(string(got), part) || !strings.Contains(string(got), `"type":"result"`) || len(got) > 64<<10 {
 			t.Errorf("%s: got %.300s", name, got)
+		}
+	}
+	if err := w.end(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A helper of a test library may end the goroutine. The worker waited for the result until the timeout, and killed the process with all that it handled.
+func TestServe_AHandlerThatEndsItsGoroutineHasFailed(t *testing.T) {
+	w := serve(t.Context(), t, 1, func(_ context.Context, m *handler.Message) error {
+		if string(m.Body) == "ends" {
+			runtime.Goexit()
+		}
+		return nil
+	})
+	for body, part := range map[string]string{"ends": `"class":"Goexit"`, "returns": `"outcome":"ack"`} {
+		w.write(message(body, fmt.Sprintf(`,"body":%q`, body)))
+		if got, err := json.Marshal(w.read()); err != nil || !strings.Contains(string(got), part) || !strings.Contains(string(got), `"id":"`+body) {
+			t.Errorf("%s: got %s", body, got)
 		}
 	}
 	if err := w.end(); err != nil {

@@ -143,8 +143,8 @@ func (d *Delivery) ClaimedDeliveries() int64 {
 	return max(count, 0)
 }
 
-// Strict tells whether the delivery is of a strict subscription.
-func (d *Delivery) Strict() bool { return d.stream.strict }
+// Strict tells whether the delivery is of a strict subscription. One that comes from no subscription, as in tests, is not.
+func (d *Delivery) Strict() bool { return d.loan != nil && d.stream.strict }
 
 // Live tells whether the delivery's session still stands, and the broker has not taken the message back. When not, someone else may
 // have it already.

@@ -1,15 +1,13 @@
 package compile_test
 
 import (
-	"time"
-
 	"slices"
 	"testing"
-
-	"redrive.dev/redrive/internal/testtransport"
+	"time"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/testtransport"
 )
 
 func TestWithHandedOver_IsWhatNoOtherGroupIsReadyToConsume(t *testing.T) {

@@ -82,8 +82,8 @@ func (c *Config) WithFormerHandlers(last *Config) Config {
 	return with
 }
 
-// HandlerMadeFor is the handler for a pod that was made for that one, in the words of MadeFor; empty words stand for any, also those of the configuration. ok is false where the
-// configuration has none for it.
+// HandlerMadeFor is the handler for a pod that was made for that one, in the words of MadeFor; empty words stand for any, also those of the configuration.
+// ok is false where the configuration has none for it.
 func (c *Config) HandlerMadeFor(made string) (handler v1alpha1.Handler, ok bool) {
 	if made == "" || c.MadeFor == "" {
 		return c.Handler, true

@@ -29,7 +29,7 @@ func (c *Config) LoanLimit() time.Duration {
 // handled well within the broker's consumer timeout, with one of each other queue beside them. It is 1 at least.
 func (c *Config) Loans() int {
 	loans := 2 * c.Concurrency
-	if longest := c.longestRun(); longest > 0 {
+	if longest := c.LongestRun(); longest > 0 {
 		rounds := int64((c.HoldLimit() - 1) / longest)
 		loans = int(min(int64(loans), rounds*int64(c.Concurrency)-int64(len(c.Queues)-1)))
 	}
@@ -46,8 +46,8 @@ func (c *Config) Prefetch() int {
 	return max(1, c.Loans()/max(1, consumed))
 }
 
-// longestRun is how long the handler may have a message: each try at once has a timeout of its own.
-func (c *Config) longestRun() time.Duration {
+// LongestRun is how long the handler may have a message: each try at once has a timeout of its own.
+func (c *Config) LongestRun() time.Duration {
 	var immediate int64
 	for _, spec := range c.Policies {
 		if spec.Immediate != nil {
@@ -73,12 +73,12 @@ func checkPrefetch(all *Config) error {
 	// The worst case: all queues get messages at a time when one of them may hold all that are shared out.
 	prefetch := c.Loans() + len(c.Queues) - 1
 	rounds := (prefetch + c.Concurrency - 1) / c.Concurrency
-	hold := time.Duration(rounds) * c.longestRun()
+	hold := time.Duration(rounds) * c.LongestRun()
 	if hold < c.HoldLimit() {
 		return nil
 	}
 	tries := ""
-	if immediate := c.longestRun() / c.Timeout.Duration.Duration; immediate > 1 {
+	if immediate := c.LongestRun() / c.Timeout.Duration.Duration; immediate > 1 {
 		tries = fmt.Sprintf(" (%d tries at once of %s each)", immediate, retry.Readable(c.Timeout.Duration.Duration))
 	}
 	remedy := "lower timeout, or the policies' immediate"
@@ -87,7 +87,7 @@ func checkPrefetch(all *Config) error {
 	}
 	return fmt.Errorf("a message could be held for %s: %d prefetched for the %d queue(s), %d at a time, %s each%s; less than %s is allowed, half of "+
 		"the broker's consumer timeout: %s, or, where RabbitMQ has a longer consumer_timeout, set broker.consumerTimeout",
-		retry.Readable(hold), prefetch, len(c.Queues), c.Concurrency, retry.Readable(c.longestRun()), tries, retry.Readable(c.HoldLimit()), remedy)
+		retry.Readable(hold), prefetch, len(c.Queues), c.Concurrency, retry.Readable(c.LongestRun()), tries, retry.Readable(c.HoldLimit()), remedy)
 }
 
 // withoutLeaving is the configuration without the queues that are only to be emptied, and the policies that only these have.

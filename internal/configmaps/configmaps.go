@@ -103,8 +103,8 @@ func weightOf(configMap *corev1.ConfigMap) int {
 }
 
 // Read gives the ConfigMaps of the workers in the spec, and of those that are not and have a Deployment by a name in running, and some of the others, by
-// name. left has the worker groups of those that it has not looked at, by name: what these have to do is not known. One that is kept and has not changed since the last
-// look is not read again. It takes what they weigh of a reservation, and fails with ErrMemory where that has not enough.
+// name. left has the worker groups of those that it has not looked at, by name: what these have to do is not known. One that is kept and has not changed
+// since the last look is not read again. It takes what they weigh of a reservation, and fails with ErrMemory where that has not enough.
 func (r *Reader) Read(
 	ctx context.Context, t *v1alpha1.Transport, wanted, running map[string]bool, held *tenancy.Reservation,
 ) (found map[string]*corev1.ConfigMap, left map[string]string, err error) {
@@ -113,24 +113,10 @@ func (r *Reader) Read(
 	if err := r.cache.List(ctx, list, client.InNamespace(t.Namespace), client.MatchingLabels(workload.TransportLabels(t))); err != nil {
 		return nil, nil, fmt.Errorf("list the ConfigMaps: %w", err)
 	}
-	found, left = map[string]*corev1.ConfigMap{}, map[string]string{}
-	former, runningFormer, transport := 0, 0, client.ObjectKeyFromObject(t)
-	kept := r.of(transport)
-	for i := range list.Items {
-		metadata := &list.Items[i]
-		if !metav1.IsControlledBy(metadata, t) {
-			continue
-		}
-		all, most := &former, maxFormer
-		if running[metadata.Name] {
-			all, most = &runningFormer, maxRunning
-		}
-		if !wanted[metadata.Name] {
-			if *all++; *all > most {
-				left[metadata.Name] = workload.GroupOf(metadata.Labels)
-				continue
-			}
-		}
+	transport := client.ObjectKeyFromObject(t)
+	found, kept := map[string]*corev1.ConfigMap{}, r.of(transport)
+	chosen, left := choose(list.Items, t, wanted, running)
+	for _, metadata := range chosen {
 		configMap := kept[metadata.Name]
 		if configMap == nil || configMap.UID != metadata.UID || configMap.ResourceVersion != metadata.ResourceVersion {
 			if configMap, err = r.get(ctx, client.ObjectKeyFromObject(metadata)); err != nil {
@@ -147,6 +133,32 @@ func (r *Reader) Read(
 	}
 	r.keep(transport, found, wanted)
 	return found, left, nil
+}
+
+// choose tells which ConfigMaps are read, and of which groups those are that are left.
+func choose(
+	all []metav1.PartialObjectMetadata, t *v1alpha1.Transport, wanted, running map[string]bool,
+) (chosen []*metav1.PartialObjectMetadata, left map[string]string) {
+	left = map[string]string{}
+	idle, former := maxFormer, maxRunning
+	for i := range all {
+		metadata, room := &all[i], &idle
+		if !metav1.IsControlledBy(metadata, t) {
+			continue
+		}
+		if running[metadata.Name] {
+			room = &former
+		}
+		if !wanted[metadata.Name] {
+			if *room == 0 {
+				left[metadata.Name] = workload.GroupOf(metadata.Labels)
+				continue
+			}
+			*room--
+		}
+		chosen = append(chosen, metadata)
+	}
+	return chosen, left
 }
 
 // Get gives the ConfigMap of one worker group of a Transport; nil where there is none. It takes what that weighs of a reservation, as Read does.

@@ -22,8 +22,8 @@ const (
 	partOnly = "redrive.dev/part-only"
 )
 
-// stripDeploymentForCache keeps of a large Deployment what all but UpToDate reads: of its template the handler that pods are made for, and of who manages its fields who has a say in its
-// replicas. Whoever may write Deployments may also make its annotations, its owners and its selector long.
+// stripDeploymentForCache keeps of a large Deployment what all but UpToDate reads: of its template the handler that pods are made for, and of who manages its
+// fields who has a say in its replicas. Whoever may write Deployments may also make its annotations, its owners and its selector long.
 func stripDeploymentForCache(object any) (any, error) {
 	deployment, ok := object.(*appsv1.Deployment)
 	if !ok || deployment.Size() <= maxDeployment {

@@ -1,18 +1,17 @@
 package opmetrics
 
 import (
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"redrive.dev/redrive/api/v1alpha1"
-	"redrive.dev/redrive/internal/workload"
-
 	"maps"
 	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/workload"
 )
 
 // Conditions are how the Transports stood at the end of their last reconcile. It is a prometheus.Collector, with a series for

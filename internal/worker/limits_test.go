@@ -6,6 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/amqp"
 	"redrive.dev/redrive/internal/compile"
 )
 
@@ -54,5 +58,22 @@ func TestLimitsWithAKeyAreAskedBeforeThoseWithout(t *testing.T) {
 	wrong.RateLimits[1].Key = "nonsense("
 	if _, err := newProtection(wrong, &first, nil, now); err == nil || !strings.Contains(err.Error(), "rateLimits[1]") {
 		t.Errorf("a key that is no expression: %v, want its place in the list", err)
+	}
+}
+
+// A message waited for its turn at each limit in succession, for an eighth of RabbitMQ's consumer timeout at each: after eight of them RabbitMQ ended the channel.
+func TestAMessageThatWaitedForOtherLimitsIsDeferredBeforeItsTimeIsOver(t *testing.T) {
+	config := compile.Config{RateLimits: []compile.RateLimit{{Name: "all", PerSecond: 0.2, Burst: 1}}, ConsumerTimeout: *v1alpha1.NewDuration(time.Minute)}
+	protection, err := newProtection(&config, &protection{}, nil, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &Worker{options: Options{Now: time.Now, Metrics: NewMetrics(prometheus.NewRegistry())}}
+	p := &program{config: config, protection: protection}
+	for waited, want := range []bool{false, true} {
+		j := &job{delivery: &amqp.Delivery{}, program: p, received: time.Now().Add(-time.Duration(28*waited) * time.Second)}
+		if o, decided := w.turnAt(t.Context(), j, &p.protection.limits[0]); decided != want || decided && o.kind != deferred {
+			t.Errorf("message %d: decided %v, %v", waited, decided, o.kind)
+		}
 	}
 }

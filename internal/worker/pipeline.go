@@ -420,6 +420,7 @@ func (w *Worker) call(ctx context.Context, j *job, used *permits) *retry.Failure
 	if _, asks := j.program.handler.Handler.(handler.Drainer); !asks && !begin(ctx) {
 		return handler.NotBegun("it was to be left alone when the message was about to be handed over")
 	}
+	live := ctx
 	ctx, cancel := handler.WithTimeout(ctx, j.program.config.Timeout.Duration.Duration, j.held())
 	defer cancel()
 	began := time.Now()
@@ -452,7 +453,40 @@ func (w *Worker) call(ctx context.Context, j *job, used *permits) *retry.Failure
 	})
 	j.took = time.Since(began)
 	metrics.seconds.Observe(j.took.Seconds())
+	if j.noted && failure != nil && failure.Source == retry.SourceTimeout {
+		awaitRunaway(live, j)
+	}
 	return failure
+}
+
+// runawayTime is how long a quarantined message waits for a call of a program that runs on after its time. It is less than that after which the program's
+// process ends itself, which is no crash of the message.
+const runawayTime = 45 * time.Second
+
+// awaitRunaway keeps a message noted while its call runs on after its time: a process that this ends is charged to the message.
+func awaitRunaway(ctx context.Context, j *job) {
+	calls, is := j.program.handler.Handler.(interface {
+		handler.Handler
+		Stuck() <-chan struct{}
+	})
+	if !is {
+		return
+	}
+	limit := time.NewTimer(min(runawayTime, j.held()))
+	defer limit.Stop()
+	for {
+		why, changed := calls.Ready()
+		if why == nil {
+			return
+		}
+		select {
+		case <-changed:
+		case <-limit.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 func (w *Worker) logSuccess(ctx context.Context, j *job) {

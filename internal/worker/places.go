@@ -76,7 +76,7 @@ func (w *Worker) awaitRoom(ctx context.Context, d *amqp.Delivery) {
 	if d.Strict() {
 		w.ordered.of(d.Queue).unread.Add(1) // it was no attempt
 	} else {
-		w.unread.add(d.Queue)
+		w.unread.add(d.Queue, w.program.Load().config.LongestRun())
 	}
 	_ = d.GiveBack()
 }

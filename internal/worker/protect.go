@@ -335,6 +335,7 @@ func (w *Worker) turnAt(ctx context.Context, j *job, l *limit) (outcome, bool) {
 			switch {
 			case taken.Wait <= 0:
 				return outcome{}, false
+			case !j.isStrict() && taken.Wait >= j.held(): // after the turns of other limits: RabbitMQ would end the channel
 			case late, l.key == nil && !j.isStrict(): // others need it too
 				return w.await(ctx, j, taken.Wait, nil)
 			case j.isStrict() || j.inflight.tryYieldSlot():

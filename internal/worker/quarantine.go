@@ -33,7 +33,8 @@ type Journal interface {
 // session. The quarantine worker, in a process of its own, charges a message for the crashes that it caused there.
 func quarantineRedelivered(w *Worker, _ context.Context, j *job) (outcome, bool) {
 	if w.options.Journal == nil {
-		if !j.delivery.Redelivered || j.queue.Quarantine == "" || j.delivery.DeliveryCount() <= 1 && w.unread.take(j.queue.Name) {
+		if !j.delivery.Redelivered || j.queue.Quarantine == "" ||
+			j.delivery.DeliveryCount() <= 1 && w.unread.take(j.queue.Name, j.program.config.LongestRun()) {
 			return outcome{}, false
 		}
 		w.problems.warn("quarantine/"+j.queue.Name, "messages that a session left unsettled are handled one by one", "queue", j.queue.Name,
