@@ -13,6 +13,7 @@ import (
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/migration"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -258,6 +259,35 @@ func (o *simulatedOperator) configure(result *compile.Result, report apply.Repor
 		}
 	}
 	w.runQuarantine(counts)
+	for _, name := range slices.Sorted(maps.Keys(w.published)) {
+		if !slices.ContainsFunc(groups, func(c compile.Config) bool { return c.Worker == name }) {
+			o.configureFormer(w.published[name], groups, unserved, counts, keeps, report)
+		}
+	}
+}
+
+// configureFormer publishes what a group that has left the spec goes on with, and deletes one that has nothing to do any more.
+func (o *simulatedOperator) configureFormer(
+	last *compile.Config, groups []compile.Config, unserved map[string]bool, counts map[string]int64, keeps bool, report apply.Report,
+) {
+	w := o.w
+	next, goesOn := last.Former(groups, unserved, report.Leaving, func(queue string) bool {
+		messages, counted := counts[queue]
+		return queue != "" && (!counted || messages > 0)
+	})
+	if keeps {
+		next, _ = last.Following(report.StandIns, report.Leaving)
+		goesOn = true
+	}
+	next, _ = next.Holding(report.Holds(next, w.lives()))
+	switch {
+	case !goesOn:
+		w.between()
+		o.writes(func() { w.removeGroup(last.Worker) })
+	case !reflect.DeepEqual(next, *last):
+		w.between()
+		o.writes(func() { w.publishConfig(next) })
+	}
 }
 
 // runQuarantine runs the pod for quarantined messages where there are some.
@@ -265,6 +295,9 @@ func (w *world) runQuarantine(counts map[string]int64) {
 	for _, pod := range w.pods {
 		if !pod.quarantine {
 			continue
+		}
+		if w.published[pod.group] == nil {
+			continue // its group is gone, and it ends
 		}
 		some, known := false, true
 		for _, queue := range w.published[pod.group].Queues {
@@ -333,35 +366,11 @@ func (o *simulatedOperator) takeDown(t *storedTransport) error {
 // readOn lets workers go on to the other one of a queue and its stand-in when that which they read is empty.
 func (o *simulatedOperator) readOn(states []v1alpha1.Retirement) {
 	w := o.w
-	isLeft := func(name string) bool {
-		for _, state := range states {
-			if state.Queue == name {
-				old := state.Since != nil && time.Since(state.Since.Time) >= topology.DefaultWaits().Unbound
-				return old && state.Messages != nil && *state.Messages == 0
-			}
-		}
-		return true
-	}
 	for _, group := range slices.Sorted(maps.Keys(w.published)) {
 		live := w.published[group]
-		all, changed := map[string]compile.Standin{}, false
-		for _, queue := range live.Queues {
-			if queue.Standin == "" {
-				continue
-			}
-			next := queue.Reads
-			switch {
-			case next == compile.ReadsQueue && isLeft(queue.Name) && !isLeft(queue.Standin):
-				next = compile.ReadsStandin
-			case next == compile.ReadsStandin && isLeft(queue.Standin) && !isLeft(queue.Name):
-				next = compile.ReadsQueue
-			case next == compile.ReadsQuarantine && isLeft(queue.Name):
-				next = compile.ReadsStandin
-			}
-			all[queue.Name], changed = compile.Standin{Queue: queue.Standin, Reads: next}, changed || next != queue.Reads
-		}
+		next, changed := migration.ReadOn(*live, states, topology.DefaultWaits().Unbound)
 		if changed {
-			o.writes(func() { w.publishConfig(live.WithStandIns(all)) })
+			o.writes(func() { w.publishConfig(next) })
 		}
 	}
 }

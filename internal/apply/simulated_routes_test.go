@@ -1,6 +1,7 @@
 package apply_test
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -101,6 +102,10 @@ func (w *world) group(spec *v1alpha1.Transport) {
 		spec.Spec.Workers[i].Queues = nil
 	}
 	home["lost"], home["spare"] = 0, 1
+	if second := &spec.Spec.Workers[1]; !w.may.restores && w.oneIn(6) {
+		w.renamed++
+		second.Name = fmt.Sprint("second-", w.renamed) // for good: the pods of a former name may still end
+	}
 	for _, queue := range spec.Spec.Queues {
 		at, has := home[queue.Name]
 		for _, former := range queue.PreviousNames {

@@ -171,6 +171,10 @@ func (p *simulatedPod) decide(job *simulatedJob) (settled bool) {
 	}
 	policy := p.config.Policies["policy"]
 	switch {
+	case p.ending && job.work.Strict != "": // it keeps its place
+		w.broker.requeue(job.simulatedDelivery)
+		p.drop(job)
+		return true
 	case p.ending:
 		message.key = home
 		job.exchange, job.decided = "async.return", &message

@@ -31,6 +31,8 @@ type world struct {
 	next     *v1alpha1.Transport
 	policy   *v1alpha1.RetryPolicy
 	compiled map[*v1alpha1.Transport]*compile.Result
+	// renamed is how often the second worker group has had another name.
+	renamed int
 	// published are the configurations of the worker groups, by their names; nil where there is none.
 	published map[string]*compile.Config
 	named     map[string]bool
@@ -102,7 +104,7 @@ type faults struct {
 	adopts, failureQueues bool
 	// shares is true where two queues have a key in common, and unroutedMoves where another queue, or none, gets what is unroutable now and then.
 	shares, unroutedMoves bool
-	// groups is true where there are two worker groups, between which queues move.
+	// groups is true where there are two worker groups, between which queues move, and the second of which is renamed now and then.
 	groups bool
 	// forgets is true where the status is lost, or becomes an earlier one, and restores where all that the API server has becomes an earlier one.
 	forgets, restores bool
@@ -617,7 +619,10 @@ func (w *world) compile(spec *v1alpha1.Transport) *compile.Result {
 	if known := w.compiled[spec]; known != nil {
 		return known
 	}
-	result, err := compile.Compile(w.asked(spec), map[string]*v1alpha1.RetryPolicy{"policy": w.policy})
+	asked := w.asked(spec).DeepCopy()
+	// No simulated message has that priority, but a configuration has to name the policies of all rules.
+	asked.Spec.RetryPolicies = []v1alpha1.PolicyRule{{When: "message.priority > 5", RetryPolicyRef: v1alpha1.PolicyReference{Name: "urgent"}}}
+	result, err := compile.Compile(asked, map[string]*v1alpha1.RetryPolicy{"policy": w.policy, "urgent": w.policy})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -668,6 +673,17 @@ func (w *world) publishConfig(config compile.Config) {
 			longest = 90
 		}
 		pod.next, pod.at = &config, time.Now().Add(time.Duration(w.random.IntN(longest))*time.Second)
+	}
+}
+
+// removeGroup deletes the objects of a worker group. Its pods end what they have begun.
+func (w *world) removeGroup(group string) {
+	w.tellf("    the group %s is deleted", group)
+	delete(w.published, group)
+	for _, pod := range w.pods {
+		if pod.group == group {
+			pod.ending = true
+		}
 	}
 }
 
