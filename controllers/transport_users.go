@@ -90,10 +90,11 @@ func (run *transportRun) warnOfAdmin() {
 			"of the operator's own namespace with that login, and then take the tag administrator from the login here", run.source))
 }
 
-// leaveUsers deletes users that no worker needs any more, once all have rolled out.
+// leaveUsers deletes users that no worker needs any more, once all have rolled out. A former group never does: its pods have the Secret that they were
+// made with.
 func (r *TransportReconciler) leaveUsers(ctx context.Context, run *transportRun) error {
 	t := run.transport
-	if len(t.Status.BrokerUsers) == 0 || len(run.live.Rolling()) > 0 || run.incomplete != nil && !brokeruser.Wanted(t) {
+	if len(t.Status.BrokerUsers) == 0 || len(run.live.Rolling()) > 0 || run.live.HasFormer(t) || run.incomplete != nil && !brokeruser.Wanted(t) {
 		return nil
 	}
 	look, err := r.lookAtUsers(ctx, run)

@@ -295,6 +295,26 @@ func TestAUserStaysAsLongAsWorkersAreLoggedInAsIt(t *testing.T) {
 	testtransport.Eventually(t, "the former user to go", func() bool { return !w.hasUser(first) })
 }
 
+// The pods of a group that has left the spec log in as the user until their queue is empty, and there is a moment without a session whenever RabbitMQ or they
+// start again.
+func TestTheUserOfAGroupThatHasLeftTheSpecStaysUntilItsQueuesAreEmpty(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	transport := w.scopedReady()
+	user := w.loggedInAs(transport)
+	w.hold("test")
+	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Queues, t.Spec.Workers[0].Name = t.Spec.Queues[1:], "main" })
+	w.awaitReady(transport)
+	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Broker.ScopedUser = nil })
+	w.awaitReady(transport)
+	w.awaitLooks(4)
+	if w.loggedInAs(transport) != user {
+		t.Error("the user or its Secret is gone while a group that has left the spec empties its queue")
+	}
+	w.checkHeld("test")
+	testtransport.Eventually(t, "the user to go", func() bool { return !w.hasUser(user) && w.userSecret(transport) == nil })
+}
+
 func TestWhatKeepsAUserFromBeingMadeIsSaidAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {

@@ -115,7 +115,7 @@ func (r *TransportReconciler) applyWorkers(ctx context.Context, run *transportRu
 		}
 	}
 	if len(hashes) == len(run.transport.Spec.Workers) {
-		run.transport.Status.ConfigHash = combined(hashes)
+		run.transport.Status.ConfigHash = compile.HashAll(hashes)
 		run.transport.Status.Pipelines = run.compiled.Pipelines()
 	}
 	if !refused && !run.awaitsUser() {
@@ -443,18 +443,6 @@ func (run *transportRun) warnOfUpgrade(limit int) {
 				"worker %q: its new pods do not become ready since the operator was upgraded; with %d such worker groups the upgrade continues one group at a time",
 				worker, limit))
 		}
-	}
-}
-
-// combined names the configurations of all workers by one hash; a single worker's is its own.
-func combined(hashes []string) string {
-	switch len(hashes) {
-	case 0:
-		return ""
-	case 1:
-		return hashes[0]
-	default:
-		return compile.Hash([]byte(strings.Join(hashes, "/")))
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // ErrNewer is the error of Decode for a configuration that a newer operator wrote.
@@ -52,6 +53,18 @@ func Read(data []byte) (Config, error) {
 func Hash(data []byte) string {
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:8])
+}
+
+// HashAll names the configurations of all worker groups, by their own names; a single one's is its own, and without any it is empty.
+func HashAll(hashes []string) string {
+	switch len(hashes) {
+	case 0:
+		return ""
+	case 1:
+		return hashes[0]
+	default:
+		return Hash([]byte(strings.Join(hashes, "/")))
+	}
 }
 
 // maxQueues is how many work queues a configuration has: the 64 of a spec, and the 1,024 on their way out that a status has room for.

@@ -143,6 +143,12 @@ func (l Live) MayHavePods(t *v1alpha1.Transport, name string) bool {
 	return Replicas(workers) > 0 || workers.Annotations[AutoscaledAnnotation] != ""
 }
 
+// HasFormer is true while a worker group that has left the spec has a Deployment.
+func (l Live) HasFormer(t *v1alpha1.Transport) bool {
+	inSpec := Names(t)
+	return slices.ContainsFunc(l.All(), func(deployment *appsv1.Deployment) bool { return !inSpec[deployment.Name] })
+}
+
 // Names are the names that the objects of all worker groups in the spec may have.
 func Names(t *v1alpha1.Transport) map[string]bool {
 	names := make(map[string]bool, 2*len(t.Spec.Workers))
