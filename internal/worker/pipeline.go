@@ -454,7 +454,7 @@ func (w *Worker) call(ctx context.Context, j *job, used *permits) *retry.Failure
 	j.took = time.Since(began)
 	metrics.seconds.Observe(j.took.Seconds())
 	if j.noted && failure != nil && failure.Source == retry.SourceTimeout {
-		awaitRunaway(live, j)
+		w.awaitRunaway(live, j)
 	}
 	return failure
 }
@@ -463,8 +463,9 @@ func (w *Worker) call(ctx context.Context, j *job, used *permits) *retry.Failure
 // process ends itself, which is no crash of the message.
 const runawayTime = 45 * time.Second
 
-// awaitRunaway keeps a message noted while its call runs on after its time: a process that this ends is charged to the message.
-func awaitRunaway(ctx context.Context, j *job) {
+// awaitRunaway keeps a message noted while its call runs on after its time: a process that this ends is charged to the message. A worker that stops waits
+// no longer: its process is about to be ended, whatever the call does.
+func (w *Worker) awaitRunaway(ctx context.Context, j *job) {
 	calls, is := j.program.handler.Handler.(interface {
 		handler.Handler
 		Stuck() <-chan struct{}
@@ -482,6 +483,8 @@ func awaitRunaway(ctx context.Context, j *job) {
 		select {
 		case <-changed:
 		case <-limit.C:
+			return
+		case <-w.draining:
 			return
 		case <-ctx.Done():
 			return

@@ -36,12 +36,12 @@ func (r *running) Stuck() <-chan struct{} { return nil }
 
 // A message whose call ended its process a moment after its time was charged to nobody, and came back to the workers of its queue, to end one at each attempt.
 func TestAwaitRunaway_KeepsAMessageWhileItsCallRunsOn(t *testing.T) {
-	for name, tt := range map[string]struct{ runs, stops, want time.Duration }{
-		"a call that returns late":   {runs: 10 * time.Second, want: 10 * time.Second},
-		"a call that never returns":  {runs: time.Hour, want: runawayTime},
-		"a call that has returned":   {},
-		"a worker that stops soon":   {runs: 10 * time.Second, stops: 3 * time.Second, want: 3 * time.Second},
-		"a worker that stops at all": {runs: time.Hour, stops: time.Hour, want: runawayTime},
+	for name, tt := range map[string]struct{ runs, stops, drains, want time.Duration }{
+		"a call that returns late":  {runs: 10 * time.Second, want: 10 * time.Second},
+		"a call that never returns": {runs: time.Hour, want: runawayTime},
+		"a call that has returned":  {},
+		"a session that ends":       {runs: 10 * time.Second, stops: 3 * time.Second, want: 3 * time.Second},
+		"a worker that stops":       {runs: 10 * time.Second, drains: 4 * time.Second, want: 4 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -50,6 +50,10 @@ func TestAwaitRunaway_KeepsAMessageWhileItsCallRunsOn(t *testing.T) {
 				if tt.stops > 0 {
 					defer time.AfterFunc(tt.stops, cancel).Stop()
 				}
+				w := &Worker{draining: make(chan struct{})}
+				if tt.drains > 0 {
+					defer time.AfterFunc(tt.drains, func() { close(w.draining) }).Stop()
+				}
 				calls := &running{until: time.Now().Add(tt.runs), changed: make(chan struct{})}
 				if tt.runs > 0 {
 					defer time.AfterFunc(tt.runs, func() { close(calls.changed) }).Stop()
@@ -57,7 +61,7 @@ func TestAwaitRunaway_KeepsAMessageWhileItsCallRunsOn(t *testing.T) {
 				j := &job{received: time.Now(), program: &program{handler: share(calls, nil), config: compile.Config{}}}
 				j.program.config.ConsumerTimeout.Duration.Duration = 30 * time.Minute
 				began := time.Now()
-				awaitRunaway(ctx, j)
+				w.awaitRunaway(ctx, j)
 				if took := time.Since(began); took != tt.want {
 					t.Errorf("it waited %s, want %s", took, tt.want)
 				}
