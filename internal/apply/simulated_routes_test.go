@@ -120,6 +120,17 @@ func (w *world) group(spec *v1alpha1.Transport) {
 	}
 }
 
+// removeGroup deletes the objects of a worker group. Its pods end what they have begun.
+func (w *world) removeGroup(group string) {
+	w.tellf("    the group %s is deleted", group)
+	delete(w.published, group)
+	for _, pod := range w.pods {
+		if pod.group == group {
+			pod.ending = true
+		}
+	}
+}
+
 // keepUnrouted lets the queue for unroutable messages be one that is there: the renamed one where it has been renamed.
 func (w *world) keepUnrouted(spec *v1alpha1.Transport) {
 	if !w.may.unroutedMoves || spec.Spec.Exchange.UnroutedTo == nil {

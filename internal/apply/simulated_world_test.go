@@ -676,17 +676,6 @@ func (w *world) publishConfig(config compile.Config) {
 	}
 }
 
-// removeGroup deletes the objects of a worker group. Its pods end what they have begun.
-func (w *world) removeGroup(group string) {
-	w.tellf("    the group %s is deleted", group)
-	delete(w.published, group)
-	for _, pod := range w.pods {
-		if pod.group == group {
-			pod.ending = true
-		}
-	}
-}
-
 // follow is true where all workers are known to consume a queue that is migrated as they are to.
 func (w *world) follow(t *storedTransport) func(string, compile.Reading) bool {
 	return func(queue string, reads compile.Reading) bool {
