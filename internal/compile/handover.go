@@ -62,8 +62,25 @@ func (c *Config) include(queue Queue, from *Config) {
 	if _, has := c.Policies[queue.Policy]; !has {
 		c.Policies[queue.Policy] = from.Policies[queue.Policy]
 	}
+	c.includeLanes(from)
+}
+
+// mostIncluded is how many lanes a configuration has at most with those of queues that leave: twice the most of a spec.
+const mostIncluded = 128
+
+// includeLanes adds the lanes of another configuration, for the policies of its queues. By those of the spec alone, retries of an hour might wait
+// in a lane of a second 3,600 times. They are on the broker, since the other configuration is in force or has those of the spec; but twins
+// for messages of high priority are not where that one has none, and a retry that misses its lane takes the next longer one.
+func (c *Config) includeLanes(from *Config) {
 	if len(c.Lanes) == 0 {
 		c.Lanes, c.HighLanes = from.Lanes, from.HighLanes
+		return
+	}
+	lanes := slices.Concat(c.Lanes, from.Lanes)
+	slices.Sort(lanes)
+	lanes = slices.Compact(lanes)
+	if len(lanes) <= mostIncluded && (from.HighLanes || !c.HighLanes) {
+		c.Lanes = lanes
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/retry"
 	"redrive.dev/redrive/internal/testtransport"
 )
 
@@ -83,6 +84,39 @@ func TestFormer_KeepsThePoliciesThatRulesName(t *testing.T) {
 		next, goesOn := last.Former(groups, unserved, []string{own}, func(string) bool { return true })
 		if err := next.Validate(); err != nil || !goesOn || len(next.Rules) != 1 {
 			t.Errorf("%d groups in the spec: the configuration goes on %v, with the rules %v, and is refused: %v", len(groups), goesOn, next.Rules, err)
+		}
+	}
+}
+
+// The lanes of the spec alone made a retry of an hour, of a queue that leaves, wait in one of a second 3,600 times.
+func TestWithLeaving_KeepsTheLanesOfTheQueuesThatLeave(t *testing.T) {
+	t.Parallel()
+	many := make(retry.Lanes, 126)
+	for i := range many {
+		many[i] = time.Minute + time.Duration(i)*time.Second
+	}
+	second, hour := retry.Lanes{time.Second}, retry.Lanes{time.Second, time.Hour}
+	for name, tt := range map[string]struct {
+		now, last        retry.Lanes
+		nowHigh, wasHigh bool
+		leaving          []string
+		want             retry.Lanes
+	}{
+		"its policy has longer ones":             {now: second, last: hour, leaving: []string{"old"}, want: hour},
+		"and twins that are not needed any more": {now: second, last: hour, wasHigh: true, leaving: []string{"old"}, want: hour},
+		"and each has its twin":                  {now: second, last: hour, nowHigh: true, wasHigh: true, leaving: []string{"old"}, want: hour},
+		"and lacks the twins":                    {now: second, last: hour, nowHigh: true, leaving: []string{"old"}, want: second},
+		"they would be too many":                 {now: many, last: retry.Lanes{time.Second, time.Hour, 2 * time.Hour}, leaving: []string{"old"}, want: many},
+		"nothing is left of it":                  {now: second, last: hour, want: second},
+	} {
+		now := compile.Config{Lanes: tt.now, HighLanes: tt.nowHigh}
+		last := compile.Config{Lanes: tt.last, HighLanes: tt.wasHigh, Queues: []compile.Queue{{Name: "old", Quarantine: "old.quarantine"}}}
+		with := now.WithLeaving(last, tt.leaving)
+		if !slices.Equal(with.Lanes, tt.want) || with.HighLanes != tt.nowHigh {
+			t.Errorf("%s: the lanes are %v, with twins %v; want %v", name, with.Lanes, with.HighLanes, tt.want)
+		}
+		if again := now.WithLeaving(with, tt.leaving); !slices.Equal(again.Lanes, tt.want) {
+			t.Errorf("%s: the next time the lanes are %v", name, again.Lanes)
 		}
 	}
 }
