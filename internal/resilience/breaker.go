@@ -82,6 +82,8 @@ func (c BreakerConfig) normal() *BreakerConfig {
 //   - Ramping: 2 calls at a time, and with n successes at n at a time 2n, until 2n is Concurrency or more: then it closes with an
 //     empty window. It opens again when, in the present step, failures / max(calls, n) >= FailurePercent or slow /
 //     max(calls, n) >= SlowPercent: over one full step at least, and as soon as that cannot be averted.
+//   - Probing or Ramping, with no call in flight and none asked for in MaxOpenFor: closes with an empty window. Nothing will tell whether the
+//     partner works, such as in a pod that stands by for a queue with a single active consumer.
 //
 // Where Concurrency is 1 or 2, the first probe that succeeds closes it. What is admitted in one state says nothing about a
 // later one: its result is not counted. An outcome of Neither leaves everything as it is, but for the place that it frees.
@@ -367,14 +369,24 @@ func (b *Breaker) change(to State, why string) {
 	b.era++
 }
 
-// roll brings the breaker to the present: an open one begins to probe when its time is over.
+// roll brings the breaker to the present: an open one begins to probe when its time is over, and one that waits in vain for calls closes.
 func (b *Breaker) roll(now time.Time) int64 {
 	t := b.clock.at(now)
 	b.window.roll(t)
 	if b.state == Open && t >= b.until {
 		b.change(Probing, "it was open for "+b.openFor.String())
+		b.asked = t // the time in which it can be asked begins now, also after a step of the clock
+	}
+	if (b.state == Probing || b.state == Ramping) && b.idle(t) {
+		b.close("no call was asked for in " + b.config.MaxOpenFor.String())
 	}
 	return t
+}
+
+// idle is true where no call was asked for in MaxOpenFor, nor one in flight that may still tell something.
+func (b *Breaker) idle(now int64) bool {
+	most := int64(b.config.MaxOpenFor)
+	return now >= b.asked+most && !slices.ContainsFunc(b.calls, func(c inFlight) bool { return c.deadline+most > now })
 }
 
 // unlock unlocks the breaker and tells of its changes.

@@ -523,3 +523,37 @@ func TestABreakerKeepsItsStateWhenItChanges(t *testing.T) {
 	w.calls(noon, 9, Failure)
 	w.want(noon, Closed, 4)
 }
+
+// A pod that stands by for a queue with a single active consumer gets no message: its breaker said for ever that the handler fails.
+func TestBreaker_ClosesWhereNoCallIsAskedFor(t *testing.T) {
+	c := aBreaker()
+	const reason = ": no call was asked for in 1m0s"
+	for name, begin := range map[string]func(*watched, time.Time) time.Time{
+		"while it probes": func(_ *watched, now time.Time) time.Time { return now },
+		"after a probe that says nothing": func(w *watched, now time.Time) time.Time {
+			w.call(now, 0, Neither)
+			return now
+		},
+		"while it ramps up": func(w *watched, now time.Time) time.Time {
+			w.call(now, 0, Success)
+			w.want(now, Ramping, 2)
+			return now
+		},
+		"after a probe that never ended": func(w *watched, now time.Time) time.Time {
+			w.lose(now, timeout)
+			return now.Add(timeout)
+		},
+	} {
+		w, now := probing(t, c)
+		from := begin(w, now)
+		was := w.State(from)
+		w.want(from.Add(c.MaxOpenFor-1), was, w.Allowed(from))
+		w.want(from.Add(c.MaxOpenFor), Closed, c.Concurrency)
+		if last, want := w.changes[len(w.changes)-1], was.String()+" > Closed"+reason; last != want {
+			t.Errorf("%s: told %q, want %q", name, last, want)
+		}
+	}
+	w := watch(t, c, middle{})
+	w.calls(noon, c.MinimumCalls, Failure)
+	w.want(noon.Add(time.Hour), Probing, 1) // it begins to probe when it is looked at
+}

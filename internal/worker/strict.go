@@ -21,6 +21,7 @@ func (w *Worker) processOrdered(ctx context.Context, j *job) {
 	defer cancel()
 	h := w.ordered.of(j.queue.Name)
 	if !h.enter(live) {
+		h.unread.Add(1) // the message that comes next is this one, which waited for the end of its own call
 		w.finish(ctx, j, outcome{kind: stale})
 		return
 	}
