@@ -167,3 +167,35 @@ func TestTransport_PublishesTheFormerHandlerUntilTheNextHasRolledOut(t *testing.
 	w.awaitReady(transport) // the pods are available
 	testtransport.Eventually(t, "no former handler", published("shop:v3"))
 }
+
+// One apply adds a queue, or moves one from another group, and sets the image that understands its messages. The pods of before were told of the queue first,
+// and failed what they got of it.
+func TestTransport_NewQueuesWaitForThePodsOfTheHandlerThatComesWithThem(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	image := func(version string) v1alpha1.Handler {
+		return v1alpha1.Handler{Image: new("shop:" + version), Exec: &v1alpha1.ExecHandler{Command: []string{"handle"}}}
+	}
+	w.create(w.policy("policy", time.Second))
+	transport := w.transport()
+	transport.Spec.Queues = append(transport.Spec.Queues, v1alpha1.Queue{Name: "mails", BindingKeys: []string{"mails"}})
+	transport.Spec.Workers = []v1alpha1.Worker{
+		{Name: "first", Queues: []string{"test", "lost"}, Handler: image("v1")}, {Name: "second", Queues: []string{"mails"}, Handler: image("v1")},
+	}
+	w.create(transport)
+	w.awaitReady(transport)
+	edit(w, transport, func(t *v1alpha1.Transport) {
+		t.Spec.Queues = append(t.Spec.Queues, v1alpha1.Queue{Name: "invoices", BindingKeys: []string{"invoices"}})
+		t.Spec.Workers[0].Queues, t.Spec.Workers[0].Handler = []string{"test", "lost", "mails", "invoices"}, image("v2")
+		t.Spec.Workers = t.Spec.Workers[:1]
+	})
+	first, second := workload.Name(transport, "first"), workload.Name(transport, "second")
+	testtransport.Eventually(t, "the next image", func() bool { return *w.config(first).Handler.Image == "shop:v2" })
+	w.settle()
+	if got, before := w.reads(first), w.reads(second); !slices.Equal(got, []string{"lost", "test"}) || !slices.Equal(before, []string{"mails"}) {
+		t.Errorf("while pods for the former handler run, the group consumes %v, and the one before %v", got, before)
+	}
+	w.awaitReady(transport) // the next pods are available, and there are no others
+	testtransport.Eventually(t, "all queues to be consumed", func() bool { return slices.Equal(w.reads(first), []string{"invoices", "lost", "mails", "test"}) })
+	testtransport.Eventually(t, "the former group to go", func() bool { return w.config(second).Worker == "" })
+}

@@ -81,17 +81,29 @@ func (run *transportRun) followQueues() {
 	for i := range groups {
 		groups[i] = groups[i].WithStandIns(run.report.StandIns)
 	}
+	run.groups = slices.Clone(groups)
 	unserved := run.unserved()
 	for i := range groups {
 		if last, published := run.live.Config(workload.Name(run.transport, groups[i].Worker)); published {
-			groups[i] = groups[i].WithHandedOver(&last, groups, unserved)
+			groups[i] = groups[i].WithHandedOver(&last, run.groups, unserved)
 			groups[i] = groups[i].WithLeaving(last, run.report.Leaving)
 			if workers := run.live.Deployments[workload.Name(run.transport, groups[i].Worker)]; workers != nil && !workload.HasRolledOut(workers, &groups[i]) {
 				groups[i] = groups[i].WithFormerHandlers(&last)
 			}
 		}
-		groups[i], _ = groups[i].Holding(run.report.Holds(groups[i], run.live.Configs()))
+		groups[i], _ = groups[i].Holding(run.holds(groups[i]))
 	}
+}
+
+// holds are the queues of a worker group that it must not consume, with the reasons.
+func (run *transportRun) holds(next compile.Config) map[string]string {
+	holds := run.report.Holds(next, run.live.Configs())
+	name := workload.Name(run.transport, next.Worker)
+	last, published := run.live.Config(name)
+	if workers := run.live.Deployments[name]; published && workers != nil && !workload.HasNoFormerPods(workers, &next) {
+		maps.Copy(holds, next.NewToPods(&last))
+	}
+	return holds
 }
 
 // prepare looks at the broker and decides what is to be done there. Where something is in the way on a snapshot that may lack what

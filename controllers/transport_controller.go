@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -97,6 +98,8 @@ type transportRun struct {
 	scalers *scaler.Found
 
 	compiled *compile.Result
+	// groups are the configurations by the spec alone, with the stand-ins of their queues; those of compiled are as workers are to have them now.
+	groups []compile.Config
 	// takenOver are the queues that a group is to have and another one still consumes.
 	takenOver map[string]bool
 	// source is where the broker's address and login were found.
@@ -372,6 +375,7 @@ func (r *TransportReconciler) compile(ctx context.Context, run *transportRun) er
 		if merged := run.compiled.Merged(); merged != "" {
 			run.warnings = append(run.warnings, merged)
 		}
+		run.groups = slices.Clone(run.compiled.Workers)
 		run.followReplicas()
 	}
 	return err

@@ -55,7 +55,7 @@ func (r *TransportReconciler) keepReading(ctx context.Context, run *transportRun
 	if run.observed != nil {
 		return r.republish(ctx, run, func(last compile.Config) (compile.Config, bool) {
 			next, follows := last.Following(run.report.StandIns, run.report.Leaving)
-			next, holds := next.Holding(run.report.Holds(next, run.live.Configs()))
+			next, holds := next.Holding(run.holds(next))
 			return next, follows || holds
 		})
 	}

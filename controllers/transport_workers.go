@@ -270,8 +270,8 @@ func (run *transportRun) former() []compile.Config {
 		if inSpec[name] || !published {
 			continue
 		}
-		if next, goesOn := last.Former(run.compiled.Workers, unserved, run.report.Leaving, counts.MayHold); goesOn {
-			next, _ = next.Holding(run.report.Holds(next, run.live.Configs()))
+		if next, goesOn := last.Former(run.groups, unserved, run.report.Leaving, counts.MayHold); goesOn {
+			next, _ = next.Holding(run.holds(next))
 			if next.Replicas > 0 {
 				next.Replicas = run.shares(next.Worker, nil, next.Replicas)
 			}

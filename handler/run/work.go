@@ -60,6 +60,10 @@ func work(ctx context.Context, program public.Handler, o *Options) error {
 	}
 	traces, flush := tracing.Start(ctx, j.log, tracing.Transport(config.Transport), tracing.Worker(config.Worker))
 	defer flush()
+	most, err := maxTimeout()
+	if err != nil {
+		return err
+	}
 	settings := worker.Options{
 		Config: config,
 		Source: j.login.Target,
@@ -72,8 +76,8 @@ func work(ctx context.Context, program public.Handler, o *Options) error {
 		Log:     j.log,
 		Traces:  traces,
 		Name:    name(),
-		MadeFor: os.Getenv(compile.MadeForVariable),
-		Shared:  j.memory,
+		MadeFor: os.Getenv(compile.MadeForVariable), MaxTimeout: most,
+		Shared: j.memory,
 	}
 	if o.Quarantine {
 		if settings.Journal, err = quarantine.Open(o.Journal, time.Now, j.log); err != nil {
@@ -85,6 +89,19 @@ func work(ctx context.Context, program public.Handler, o *Options) error {
 		return fmt.Errorf("%s: %w", o.Config, err)
 	}
 	return j.serve(ctx, w)
+}
+
+// maxTimeout is the longest attempt that the pod has time for; 0 outside of a pod.
+func maxTimeout() (time.Duration, error) {
+	text := os.Getenv(compile.MaxTimeoutVariable)
+	if text == "" {
+		return 0, nil
+	}
+	most, err := time.ParseDuration(text)
+	if err != nil || most <= 0 {
+		return 0, fmt.Errorf("%s: %q is not a duration such as 30s", compile.MaxTimeoutVariable, text)
+	}
+	return most, nil
 }
 
 // name of this worker for people: its pod's, else its host's.

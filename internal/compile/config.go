@@ -135,7 +135,7 @@ type Queue struct {
 	Leaving bool `json:"leaving,omitempty"`
 	// Strict says what happens to a strictly ordered queue when a message is given up; empty where the queue has no order.
 	Strict v1alpha1.OnFailure `json:"strict,omitempty"`
-	// Hold says why workers do not consume the queue for now, nor its stand-in, such as one of HoldDisordered and HoldCutOff; empty
+	// Hold says why workers do not consume the queue for now, nor its stand-in, such as one of HoldDisordered, HoldCutOff and HoldNewToPods; empty
 	// where they do.
 	Hold string `json:"hold,omitempty"`
 	// Weight is the queue's share of the places at the handler, beside those of the other queues. 0, which older operators

@@ -150,10 +150,10 @@ func TestConfig_KeepsTheHandlersOfPodsThatRunYet(t *testing.T) {
 	}
 	of := func(version int) compile.Config {
 		handler := image(version)
-		return compile.Config{Handler: handler, MadeFor: compile.MadeFor(&handler, "")}
+		return compile.Config{Handler: handler, MadeFor: compile.MadeFor(&handler, ""), Concurrency: 10 + version}
 	}
 	former := func(version int) compile.FormerHandler {
-		return compile.FormerHandler{Handler: image(version), MadeFor: of(version).MadeFor}
+		return compile.FormerHandler{Handler: image(version), MadeFor: of(version).MadeFor, Concurrency: 10 + version}
 	}
 	config := of(0)
 	for version := range 9 {
@@ -166,7 +166,7 @@ func TestConfig_KeepsTheHandlersOfPodsThatRunYet(t *testing.T) {
 	}
 	for version, want := range map[int]bool{0: true, 2: true, 3: false, 7: false, 8: true, 9: true} {
 		handler := image(version)
-		if got, ok := config.HandlerMadeFor(compile.MadeFor(&handler, "")); ok != want || ok && !reflect.DeepEqual(got, handler) {
+		if got, ok := config.HandlerMadeFor(compile.MadeFor(&handler, "")); ok != want || ok && !reflect.DeepEqual(got, former(version)) {
 			t.Errorf("the handler for pods of version %d is %+v, %t, want %t", version, got, ok, want)
 		}
 	}
@@ -174,7 +174,11 @@ func TestConfig_KeepsTheHandlersOfPodsThatRunYet(t *testing.T) {
 	if back = back.WithFormerHandlers(&config); len(back.FormerHandlers) != 4 || *back.FormerHandlers[3].Image != "shop:9" {
 		t.Errorf("taken back, the former handlers are %+v", back.FormerHandlers)
 	}
-	if got, ok := config.HandlerMadeFor(""); !ok || !reflect.DeepEqual(got, image(9)) {
+	if got, ok := config.HandlerMadeFor(""); !ok || !reflect.DeepEqual(got, former(9)) {
 		t.Errorf("the handler for a pod that says nothing is %+v, %t", got, ok)
+	}
+	config.FormerHandlers[0].Concurrency = 0
+	if got, ok := config.HandlerMadeFor(of(0).MadeFor); !ok || got.Concurrency != 19 {
+		t.Errorf("of an earlier operator's former handler the concurrency is %d, want the present one", got.Concurrency)
 	}
 }

@@ -28,10 +28,14 @@ func Unserved(groups []Config, ready func(group, queue string) bool) map[string]
 }
 
 // WithHandedOver is the configuration with those queues of other groups that the group consumes by its last configuration, which is in force, under
-// their present name or a former one, and that no group is ready to consume yet. It goes on with them until then, through migrations too. groups are the
-// configurations of the groups in the spec, with the stand-ins of their queues.
+// their present name or a former one, and that no group is ready to consume yet. It goes on with them until then, through migrations too; but not where
+// its handler changes, for the next one may not know their messages: these wait for the other group. groups are the configurations of the groups in the
+// spec, with the stand-ins of their queues.
 func (c *Config) WithHandedOver(last *Config, groups []Config, unserved map[string]bool) Config {
 	with := c.extensible()
+	if c.changesHandler(last) {
+		return with
+	}
 	held := last.holding()
 	for i := range groups {
 		for _, queue := range groups[i].Queues {
@@ -146,7 +150,7 @@ func (c *Config) holding() map[string]bool {
 	return held
 }
 
-// Has is true where the configuration has a queue of the spec.
+// Has is true where the configuration has a queue of the spec, and not only for pods that are still to come.
 func (c *Config) Has(queue string) bool {
-	return slices.ContainsFunc(c.Queues, func(q Queue) bool { return q.Name == queue && !q.Leaving })
+	return slices.ContainsFunc(c.Queues, func(q Queue) bool { return q.Name == queue && !q.Leaving && q.Hold != HoldNewToPods })
 }

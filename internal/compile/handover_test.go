@@ -1,6 +1,7 @@
 package compile_test
 
 import (
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -118,5 +119,60 @@ func TestWithLeaving_KeepsTheLanesOfTheQueuesThatLeave(t *testing.T) {
 		if again := now.WithLeaving(with, tt.leaving); !slices.Equal(again.Lanes, tt.want) {
 			t.Errorf("%s: the next time the lanes are %v", name, again.Lanes)
 		}
+	}
+}
+
+// Pods for a former handler got the messages of a queue that had come together with the next one, and pods for the next one those of a queue that had gone to
+// another group with its handler: all of them failed.
+func TestNewToPods_IsWhatComesWithAnotherHandler(t *testing.T) {
+	t.Parallel()
+	queue := func(name, standin, hold string) compile.Queue {
+		return compile.Queue{Name: name, Standin: standin, Hold: hold}
+	}
+	last := compile.Config{MadeFor: "v1", Queues: []compile.Queue{queue("stays", "", ""), queue("before", "", "")}}
+	waits := last
+	waits.MadeFor, waits.Queues = "v2", append(slices.Clone(last.Queues), queue("new", "", compile.HoldNewToPods), queue("cut.off", "", compile.HoldCutOff))
+	unknown := last
+	unknown.MadeFor = ""
+	for name, tt := range map[string]struct {
+		madeFor string
+		last    *compile.Config
+		want    []string
+	}{
+		"the handler stays":              {"v1", &last, nil},
+		"another handler":                {"v2", &last, []string{"cut.off", "new"}},
+		"its pods are still to come":     {"v2", &waits, []string{"new"}},
+		"the next but one":               {"v3", &waits, []string{"new"}},
+		"it is not known what pods have": {"v2", &unknown, nil},
+	} {
+		next := compile.Config{MadeFor: tt.madeFor, Queues: []compile.Queue{
+			queue("stays", "stays.migrating", ""), queue("renamed", "before", ""), queue("new", "", ""), queue("cut.off", "", ""),
+		}}
+		holds := next.NewToPods(tt.last)
+		if got := slices.Sorted(maps.Keys(holds)); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: on hold are %v, want %v", name, got, tt.want)
+		}
+		held, _ := next.Holding(holds)
+		for _, queue := range held.Queues {
+			if waits := slices.Contains(tt.want, queue.Name); held.Has(queue.Name) == waits || (len(queue.Consumed()) == 0) != waits {
+				t.Errorf("%s: of %s %v is consumed, and the group counts as having it: %v", name, queue.Name, queue.Consumed(), held.Has(queue.Name))
+			}
+		}
+	}
+}
+
+func TestWithHandedOver_LeavesQueuesToTheNextGroupWhereTheHandlerChanges(t *testing.T) {
+	t.Parallel()
+	moves := compile.Queue{Name: "moves", Policy: "policy"}
+	last := compile.Config{Worker: "first", MadeFor: "v1", Queues: []compile.Queue{moves}}
+	groups := []compile.Config{{Worker: "first", MadeFor: "v2"}, {Worker: "second", MadeFor: "v1", Queues: []compile.Queue{moves}}}
+	unserved := map[string]bool{"moves": true}
+	next := groups[0].WithHandedOver(&last, groups, unserved)
+	if again := next.WithHandedOver(&next, groups, unserved); len(next.Queues)+len(again.Queues) > 0 {
+		t.Errorf("pods with another handler consume %v, and then %v", next.Queues, again.Queues)
+	}
+	former := last.WithoutQueues()
+	if goesOn := former.WithHandedOver(&last, groups, unserved); len(goesOn.Queues) != 1 {
+		t.Errorf("pods of a group that has left the spec consume %v", goesOn.Queues)
 	}
 }

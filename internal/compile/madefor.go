@@ -1,6 +1,7 @@
 package compile
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -11,6 +12,10 @@ import (
 
 // MadeForVariable is the variable of a worker's environment that says which handler its pod was made for, as MadeFor does.
 const MadeForVariable = "REDRIVE_MADE_FOR"
+
+// MaxTimeoutVariable is the variable that says which timeout of an attempt the pod's grace period was made for, such as 30s. Where a longer one is
+// configured, pods of before would be killed in the middle of calls as soon as those with a longer grace period take their place.
+const MaxTimeoutVariable = "REDRIVE_MAX_TIMEOUT"
 
 // MadeFor is what a pod has of a handler, in words: its kind, the image, the Secrets and the shared socket that it names, and the pod
 // template, by its digest, which may hold a script, or the port at which a server beside the worker listens. A pod that was made for another
@@ -58,6 +63,8 @@ type FormerHandler struct {
 	v1alpha1.Handler `json:",inline"`
 
 	MadeFor string `json:"madeFor"`
+	// Concurrency of these pods, whose memory may not be enough for another; 0, as in a configuration of an earlier operator, for the present one.
+	Concurrency int `json:"concurrency,omitempty"`
 }
 
 // maxFormerHandlers bounds Config.FormerHandlers: so many rollouts of a group may be under way at once, of which none ends. Pods for the earliest are those
@@ -69,7 +76,7 @@ func (c *Config) WithFormerHandlers(last *Config) Config {
 	with := *c
 	with.FormerHandlers = nil
 	known := []string{"", c.MadeFor}
-	for _, former := range append(slices.Clone(last.FormerHandlers), FormerHandler{last.Handler, last.MadeFor}) {
+	for _, former := range append(slices.Clone(last.FormerHandlers), FormerHandler{last.Handler, last.MadeFor, last.Concurrency}) {
 		if slices.Contains(known, former.MadeFor) {
 			continue
 		}
@@ -82,16 +89,38 @@ func (c *Config) WithFormerHandlers(last *Config) Config {
 	return with
 }
 
-// HandlerMadeFor is the handler for a pod that was made for that one, in the words of MadeFor; empty words stand for any, also those of the configuration.
-// ok is false where the configuration has none for it.
-func (c *Config) HandlerMadeFor(made string) (handler v1alpha1.Handler, ok bool) {
+// HandlerMadeFor is the handler for a pod that was made for that one, in the words of MadeFor, with its concurrency; empty words stand for any, also those
+// of the configuration. ok is false where the configuration has none for it.
+func (c *Config) HandlerMadeFor(made string) (handler FormerHandler, ok bool) {
+	own := FormerHandler{c.Handler, c.MadeFor, c.Concurrency}
 	if made == "" || c.MadeFor == "" {
-		return c.Handler, true
+		return own, true
 	}
-	for _, former := range append([]FormerHandler{{c.Handler, c.MadeFor}}, c.FormerHandlers...) {
-		if former.MadeFor == made {
-			return former.Handler, true
+	for _, handler := range append([]FormerHandler{own}, c.FormerHandlers...) {
+		if handler.MadeFor == made {
+			handler.Concurrency = cmp.Or(handler.Concurrency, c.Concurrency)
+			return handler, true
 		}
 	}
-	return handler, false
+	return FormerHandler{}, false
+}
+
+// changesHandler is true where the pods of the last configuration, which is in force, were made for another handler.
+func (c *Config) changesHandler(last *Config) bool {
+	return last.MadeFor != "" && c.MadeFor != "" && last.MadeFor != c.MadeFor
+}
+
+// NewToPods are, with the reason for Holding, those queues of the configuration that pods for a former handler, of which there are some, are not to have:
+// they came into the group together with the present handler. last is the configuration in force.
+func (c *Config) NewToPods(last *Config) map[string]string {
+	holds := map[string]string{}
+	for _, queue := range c.Queues {
+		i := slices.IndexFunc(last.Queues, func(had Queue) bool {
+			return had.Name == queue.Name || queue.Standin != "" && had.Name == queue.Standin
+		})
+		if i < 0 && c.changesHandler(last) || i >= 0 && last.Queues[i].Hold == HoldNewToPods {
+			holds[queue.Name] = HoldNewToPods
+		}
+	}
+	return holds
 }

@@ -81,6 +81,8 @@ const (
 	HoldDisordered = "RabbitMQ would not keep its order: the warning ConflictingBrokerPolicy of the Transport names the setting"
 	// HoldCutOff is for a queue that they have not consumed before, and to which retries would not come back.
 	HoldCutOff = "nothing leads back to it from the fallback queues yet: the condition Ready of the Transport names what is in the way"
+	// HoldNewToPods is for a queue that a worker group gets together with another handler, while it has pods for the former one.
+	HoldNewToPods = "it is new to the worker group, and so is its handler: the messages wait until no pods for the former handler are left"
 )
 
 // Holding is the configuration in which the workers do not consume some of their queues, each for a reason, and consume those again that they

@@ -1,5 +1,11 @@
 package worker
 
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
 // What TestNothingTellsAValueOfAMessageWhereAnExpressionFails has from the test of the log: the expressions that fail, and the message on which
 // they do, with a mark in each of its values.
 const (
@@ -14,4 +20,10 @@ func Failing() []string { return failing() }
 func (w *Worker) HandlerReady() error {
 	why, _ := w.program.Load().handler.Ready()
 	return why
+}
+
+// InForce is what a worker makes of its configuration: how many messages it handles at a time, for how long each, and of which queues.
+func (w *Worker) InForce() (concurrency int, timeout time.Duration, queues []string) {
+	p := w.program.Load()
+	return p.config.Concurrency, p.config.Timeout.Duration.Duration, slices.Sorted(maps.Keys(p.queues))
 }

@@ -14,6 +14,7 @@ import (
 	"redrive.dev/redrive/internal/amqp"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/handler"
+	"redrive.dev/redrive/internal/quarantine"
 	"redrive.dev/redrive/internal/testtransport"
 	"redrive.dev/redrive/internal/worker"
 )
@@ -146,11 +147,80 @@ func TestAWorkerBeginsWithTheFormerHandlerThatItsPodWasMadeFor(t *testing.T) {
 	}
 }
 
+// A pod of before has the memory for as many messages as it was made for, and time to end calls of its timeout when it is told to stop: with those of the next
+// pods it was killed with up to all of its prefetch, which was quarantined.
+func TestWorker_KeepsWhatItsPodWasMadeFor(t *testing.T) {
+	exec := func(image string) v1alpha1.Handler {
+		return v1alpha1.Handler{Image: &image, Exec: &v1alpha1.ExecHandler{Command: []string{"handle"}}}
+	}
+	pod := exec("shop:v1")
+	transport := testtransport.New("http://127.0.0.1:1/")
+	config := func(image string, concurrency int32, timeout time.Duration) compile.Config {
+		worker := &transport.Spec.Workers[0]
+		worker.Handler, worker.Concurrency, worker.Timeout = exec(image), &concurrency, v1alpha1.NewDuration(timeout)
+		return testtransport.Compile(t, transport, testtransport.Explicit(time.Second)).Workers[0]
+	}
+	var made []v1alpha1.Handler
+	before := config("shop:v1", 10, 30*time.Second)
+	w := workerMadeFor(t, &pod, before, &made)
+	next := config("shop:v2", 100, time.Minute)
+	former := next.WithFormerHandlers(&before)
+	for name, tt := range map[string]struct {
+		config      compile.Config
+		concurrency int
+		timeout     time.Duration
+	}{
+		"its own":                            {before, 10, 30 * time.Second},
+		"that of other pods, with its own":   {former, 10, 30 * time.Second},
+		"that of other pods":                 {next, 10, 30 * time.Second},
+		"a shorter timeout":                  {config("shop:v1", 10, 20*time.Second), 10, 20 * time.Second},
+		"another concurrency for these pods": {config("shop:v1", 5, time.Minute), 5, 30 * time.Second},
+	} {
+		if err := errors.Join(w.Reload(before), w.Reload(tt.config)); err != nil {
+			t.Fatal(err)
+		}
+		if concurrency, timeout, _ := w.InForce(); concurrency != tt.concurrency || timeout != tt.timeout {
+			t.Errorf("%s: %d messages at a time for %s, want %d for %s", name, concurrency, timeout, tt.concurrency, tt.timeout)
+		}
+	}
+}
+
+// Neither the queue nor its quarantine queue is consumed by a pod that is not to have it.
+func TestWorker_LeavesAloneWhatIsNewToItsPods(t *testing.T) {
+	transport := testtransport.New("http://127.0.0.1:1/")
+	config := testtransport.Compile(t, transport, testtransport.Explicit(time.Second)).Workers[0]
+	held, _ := config.Holding(map[string]string{config.Queues[0].Name: compile.HoldNewToPods})
+	journal, err := quarantine.Open(t.TempDir(), time.Now, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, journal := range map[string]worker.Journal{"a worker": nil, "a quarantine worker": journal} {
+		w, err := worker.New(worker.Options{
+			Config: held, Journal: journal,
+			Source: func() (amqp.Target, error) { return amqp.Target{}, errors.New("no broker is needed") },
+			Now:    time.Now, Rand: worker.Random{}, Metrics: worker.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
+			Handlers: func(v1alpha1.Handler, int) (handler.Handler, error) { return newProgram(), nil },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, queues := w.InForce(); len(queues) != 0 {
+			t.Errorf("%s consumes %v", name, queues)
+		}
+		if err := w.Reload(config); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, queues := w.InForce(); len(queues) != 1 {
+			t.Errorf("%s consumes %v once no other pods are left", name, queues)
+		}
+	}
+}
+
 // workerMadeFor begins with a configuration in a pod that was made for a handler. It notes the handlers that it makes.
 func workerMadeFor(t *testing.T, pod *v1alpha1.Handler, config compile.Config, made *[]v1alpha1.Handler) *worker.Worker {
 	t.Helper()
 	w, err := worker.New(worker.Options{
-		Config: config, MadeFor: compile.MadeFor(pod, ""),
+		Config: config, MadeFor: compile.MadeFor(pod, ""), MaxTimeout: 30 * time.Second,
 		Source: func() (amqp.Target, error) { return amqp.Target{}, errors.New("no broker is needed") },
 		Now:    time.Now, Rand: worker.Random{}, Metrics: worker.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
 		Handlers: func(spec v1alpha1.Handler, _ int) (handler.Handler, error) {

@@ -37,19 +37,21 @@ func (w *Worker) newProgram(config compile.Config, before *program) (*program, e
 	if err != nil {
 		return nil, fmt.Errorf("hash the configuration: %w", err)
 	}
-	if w.options.Journal != nil {
-		config.Concurrency = 1 // a quarantined message runs alone
-	}
 	p := &program{
-		config:   config,
-		hash:     compile.Hash(data),
-		policies: make(map[string]*retry.Policy, len(config.Policies)),
-		queues:   make(map[string]*compile.Queue, len(config.Queues)),
+		config:     config,
+		hash:       compile.Hash(data),
+		policies:   make(map[string]*retry.Policy, len(config.Policies)),
+		queues:     make(map[string]*compile.Queue, len(config.Queues)),
+		hasJournal: w.options.Journal != nil,
 	}
 	if err := p.compile(); err != nil {
 		return nil, err
 	}
-	p.consume(w.options.Journal != nil)
+	w.chooseHandler(p, before)
+	if p.hasJournal {
+		p.config.Concurrency = 1 // a quarantined message runs alone
+	}
+	p.consume()
 	if err := w.takeHandler(p, before); err != nil {
 		return nil, err
 	}
@@ -58,32 +60,38 @@ func (w *Worker) newProgram(config compile.Config, before *program) (*program, e
 		last = &before.protection
 	}
 	// Last, for it changes what is in force.
-	if p.protection, err = newProtection(&config, last, w.breakerChanged, w.options.Now()); err != nil {
+	if p.protection, err = newProtection(&p.config, last, w.breakerChanged, w.options.Now()); err != nil {
 		if before == nil || p.handler != before.handler {
 			p.handler.release()
 		}
 		return nil, err
 	}
-	p.hasJournal = w.options.Journal != nil
 	p.stages = stagesOf(&p.config, p.hasJournal)
 	return p, nil
 }
 
-// takeHandler continues the handler before, or makes a new one: the one that the pod was made for. While pods for another one roll out, a command may
-// not be in the image of those from before, a URL not served beside them, and a Secret not mounted, or be that of the partner before.
-func (w *Worker) takeHandler(p, before *program) error {
+// chooseHandler puts the handler that the pod was made for, its concurrency and its timeout, in the place of the configuration's. While pods for another one roll
+// out, a command may not be in the image of those from before, a URL not served beside them, and a Secret not mounted, or be that of the partner before.
+func (w *Worker) chooseHandler(p, before *program) {
 	own, ok := p.config.HandlerMadeFor(w.options.MadeFor)
 	if next := p.config.MadeFor; next != "" && w.options.MadeFor != "" && w.options.MadeFor != next {
 		w.options.Log.Info("the worker keeps the handler that its pod was made for, and other pods get the next one", "madeFor", w.options.MadeFor, "next", next)
 	}
 	switch {
 	case ok:
-		p.config.Handler = own
+		p.config.Handler, p.config.Concurrency = own.Handler, own.Concurrency
 	case before != nil:
-		p.config.Handler, p.isForeign = before.config.Handler, before.isForeign
+		p.config.Handler, p.config.Concurrency, p.isForeign = before.config.Handler, before.config.Concurrency, before.isForeign
 	default:
 		p.isForeign = true
 	}
+	if most := w.options.MaxTimeout; most > 0 {
+		p.config.Timeout.Duration.Duration = min(p.config.Timeout.Duration.Duration, most)
+	}
+}
+
+// takeHandler continues the handler before, or makes a new one.
+func (w *Worker) takeHandler(p, before *program) error {
 	if before != nil && before.config.Concurrency == p.config.Concurrency && before.isForeign == p.isForeign &&
 		reflect.DeepEqual(before.config.Handler, p.config.Handler) {
 		p.handler = before.handler
@@ -159,7 +167,7 @@ func (p *program) queueOf(name string) *compile.Queue {
 }
 
 // consume chooses what is consumed: the work queues, or their quarantine queues.
-func (p *program) consume(quarantine bool) {
+func (p *program) consume() {
 	prefetch := p.config.Prefetch()
 	add := func(queue *compile.Queue, s amqp.Subscription) {
 		p.queues[s.Queue] = queue
@@ -167,8 +175,8 @@ func (p *program) consume(quarantine bool) {
 	}
 	for i := range p.config.Queues {
 		queue := &p.config.Queues[i]
-		if quarantine {
-			if queue.Quarantine != "" {
+		if p.hasJournal {
+			if queue.Quarantine != "" && queue.Hold != compile.HoldNewToPods {
 				add(queue, amqp.Subscription{Queue: queue.Quarantine, Prefetch: 1})
 			}
 			continue

@@ -56,6 +56,9 @@ type Options struct {
 	// MadeFor is which handler the worker's pod was made for, as compile.MadeFor says it. A configuration that is meant for another pod keeps the handler
 	// before. Empty takes every handler.
 	MadeFor string
+	// MaxTimeout is the longest attempt for which the worker's pod has time when it is told to stop: a longer timeout of the configuration is for other pods.
+	// 0 is any.
+	MaxTimeout time.Duration
 	// Traces makes the spans of attempts; nil makes none.
 	Traces trace.TracerProvider
 	// Memory is how many bytes the process may use; 0 is the limit that MemoryLimit finds. A quarter of it may be on loan, and

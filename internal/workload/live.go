@@ -121,16 +121,25 @@ func (l Live) Rolling() []*appsv1.Deployment {
 
 func isRolling(deployment *appsv1.Deployment) bool {
 	wanted, status := Replicas(deployment), deployment.Status
-	current := status.ObservedGeneration >= deployment.Generation && status.Replicas <= status.UpdatedReplicas
-	return !current || status.UpdatedReplicas < wanted || status.AvailableReplicas < wanted
+	return !isCurrent(deployment) || status.UpdatedReplicas < wanted || status.AvailableReplicas < wanted
 }
 
-// HasRolledOut is true where all pods of a Deployment were made for the handler of a configuration.
+// HasRolledOut is true where all pods of a Deployment were made for the handler of a configuration, and are available.
 func HasRolledOut(deployment *appsv1.Deployment, config *compile.Config) bool {
+	return HasNoFormerPods(deployment, config) && !isRolling(deployment)
+}
+
+// HasNoFormerPods is true where all pods that a Deployment has were made for the handler of a configuration.
+func HasNoFormerPods(deployment *appsv1.Deployment, config *compile.Config) bool {
 	variable := corev1.EnvVar{Name: compile.MadeForVariable, Value: config.MadeFor}
-	return !isRolling(deployment) && slices.ContainsFunc(deployment.Spec.Template.Spec.Containers, func(container corev1.Container) bool {
+	return isCurrent(deployment) && slices.ContainsFunc(deployment.Spec.Template.Spec.Containers, func(container corev1.Container) bool {
 		return slices.Contains(container.Env, variable)
 	})
+}
+
+// isCurrent is true where all pods that a Deployment has are of its present template.
+func isCurrent(deployment *appsv1.Deployment) bool {
+	return deployment.Status.ObservedGeneration >= deployment.Generation && deployment.Status.Replicas <= deployment.Status.UpdatedReplicas
 }
 
 // MayHavePods is true for a worker group that has pods, or that gets some by an autoscaler, or when its Deployment is made. That of a group that has left

@@ -3,6 +3,7 @@ package workload
 import (
 	pathpkg "path"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -27,7 +28,9 @@ const (
 func shape(pod *corev1.PodSpec, worker *v1alpha1.Worker, opts Options) error {
 	handler, container := &worker.Handler, &pod.Containers[0]
 	// Which of two configurations is meant for this pod, while the pods of the next one roll out.
-	container.Env = append(container.Env, corev1.EnvVar{Name: compile.MadeForVariable, Value: compile.MadeFor(handler, compile.TemplateDigest(worker))})
+	container.Env = append(container.Env,
+		corev1.EnvVar{Name: compile.MadeForVariable, Value: compile.MadeFor(handler, compile.TemplateDigest(worker))},
+		corev1.EnvVar{Name: compile.MaxTimeoutVariable, Value: (time.Duration(gracePeriod(worker))*time.Second - shutdownGrace).String()})
 	switch {
 	case handler.HTTP != nil:
 		showSecrets(pod, container, handler.HTTP)

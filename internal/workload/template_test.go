@@ -76,7 +76,9 @@ func TestTemplateThatIsApplied(t *testing.T) {
 		},
 		"$patch: delete takes an element away": {
 			`{"spec":{"containers":[{"name":"worker","env":[{"name":"POD_NAME","$patch":"delete"}]}]}}`,
-			func(p *corev1.PodTemplateSpec) bool { return len(find(p, "worker").Env) == 1 },
+			func(p *corev1.PodTemplateSpec) bool {
+				return !slices.ContainsFunc(find(p, "worker").Env, func(v corev1.EnvVar) bool { return v.Name == "POD_NAME" })
+			},
 		},
 		"labels and annotations are added": {
 			`{"metadata":{"labels":{"team":"shop"},"annotations":{"a":"b"}}}`,
