@@ -153,6 +153,12 @@ func (c *Consumer) Receive(on bool) {
 	})
 }
 
+// IsSubscribed tells whether the queue is among those to consume.
+func (c *Consumer) IsSubscribed(queue string) bool {
+	d, _ := c.demand.get()
+	return slices.ContainsFunc(d.subscriptions, func(s Subscription) bool { return s.Queue == queue })
+}
+
 // Active is the number of queues from which messages are received at this moment, or would be if fewer were on loan.
 func (c *Consumer) Active() int {
 	c.mu.Lock()

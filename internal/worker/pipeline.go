@@ -80,7 +80,9 @@ type job struct {
 	// using is the program's handler, which stays open meanwhile.
 	using *shared
 	// queue is the work queue that the message belongs to, also where it came from its quarantine queue.
-	queue    *compile.Queue
+	queue *compile.Queue
+	// moved is true where the program has no such queue any more.
+	moved    bool
 	received time.Time
 	// size is about what the message takes in memory, in bytes, with what the handler writes it into: the one of counted.
 	size    int64
@@ -130,7 +132,7 @@ func (w *Worker) processDelivery(ctx context.Context, j *job) {
 		w.processOrdered(ctx, j)
 		return
 	}
-	o := w.decide(ctx, j, j.program.stages.usual)
+	o := w.decide(ctx, j, j.stages(j.program.stages.usual))
 	w.finish(ctx, j, o)
 }
 
@@ -194,7 +196,9 @@ func (w *Worker) open(j *job) (opened bool) {
 	d := j.delivery
 	w.use(j)
 	w.recount(j)
-	j.queue, j.priority = j.program.queueOf(d.Queue), d.Priority
+	var ours bool
+	j.queue, ours = j.program.queueOf(d.Queue)
+	j.moved, j.priority = !ours, d.Priority
 	j.readState(w.options.Now().Add(-time.Since(j.received)))
 	if j.state.ID == "" {
 		j.nameless, j.state.ID = true, message.NewID(w.options.Rand)

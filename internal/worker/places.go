@@ -217,12 +217,14 @@ func (p *program) capacity() int {
 	return p.config.Concurrency
 }
 
-// sweep gives back to their queues jobs that wait for a place: all, or those that have waited for as long as they may. It leaves
-// alone those whose session has ended: the broker has them again.
+// sweep gives back to their queues jobs that wait for a place: all, or those that have waited for as long as they may, and those of queues that
+// are not the worker's any more. It leaves alone those whose session has ended: the broker has them again.
 func (w *Worker) sweep(ctx context.Context, all bool) {
-	limit := w.program.Load().config.HoldLimit()
+	p := w.program.Load()
+	limit := p.config.HoldLimit()
 	for _, turn := range w.places.Withdraw(func(j *job) bool {
-		return j.woken == nil && (all || !j.delivery.Live() || time.Since(j.received) >= limit)
+		_, ours := p.queueOf(j.delivery.Queue)
+		return j.woken == nil && (all || !ours || !j.delivery.Live() || time.Since(j.received) >= limit)
 	}) {
 		turn.Value.back = true
 		w.launch(ctx, turn.Value)

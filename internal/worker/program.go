@@ -2,6 +2,7 @@ package worker
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 
 	"redrive.dev/redrive/internal/amqp"
@@ -19,8 +20,9 @@ type program struct {
 	// rules choose a policy by message; chosen are those policies.
 	rules  *retry.Rules
 	chosen []*retry.Policy
-	// queues by the names that they are consumed by.
+	// queues by the names that they are consumed by, and former ones by those by which programs before this one have consumed them.
 	queues   map[string]*compile.Queue
+	former   map[string]*compile.Queue
 	consumed []amqp.Subscription
 	handler  *shared
 	// isForeign is true where the handler is for another pod than the worker's.
@@ -43,6 +45,7 @@ func (w *Worker) newProgram(config compile.Config, before *program) (*program, e
 		policies:   make(map[string]*retry.Policy, len(config.Policies)),
 		queues:     make(map[string]*compile.Queue, len(config.Queues)),
 		hasJournal: w.options.Journal != nil,
+		former:     map[string]*compile.Queue{},
 	}
 	if err := p.compile(); err != nil {
 		return nil, err
@@ -52,6 +55,7 @@ func (w *Worker) newProgram(config compile.Config, before *program) (*program, e
 		p.config.Concurrency = 1 // a quarantined message runs alone
 	}
 	p.consume()
+	p.follow(before)
 	if err := w.takeHandler(p, before); err != nil {
 		return nil, err
 	}
@@ -141,7 +145,8 @@ func (p *program) policyFor(m retry.Message) (*retry.Policy, []error) {
 	if index >= 0 {
 		return p.chosen[index], problems
 	}
-	return p.policies[p.queueOf(m.Queue).Policy], problems
+	queue, _ := p.queueOf(m.Queue)
+	return p.policies[queue.Policy], problems
 }
 
 // mostRetries is the number of retries that the most patient policy allows for.
@@ -152,18 +157,34 @@ func (p *program) mostRetries() (most int64) {
 	return most
 }
 
-// queueOf gives the work queue of a queue that is consumed. One that left the configuration while a message was on loan from
-// it has any of the policies, which is better than none.
-func (p *program) queueOf(name string) *compile.Queue {
-	if queue, ok := p.queues[name]; ok {
-		return queue
+// queueOf gives the work queue of a queue that is consumed, or was by a program before. ours is false where the configuration does not have it any more,
+// as one that another worker group consumes by now.
+func (p *program) queueOf(name string) (queue *compile.Queue, ours bool) {
+	if queue, ours = p.queues[name]; ours {
+		return queue, true
+	}
+	former, known := p.former[name]
+	if !known {
+		former = &compile.Queue{Name: name}
 	}
 	for i := range p.config.Queues {
-		if queue := &p.config.Queues[i]; queue.Name == name {
-			return queue
+		if queue = &p.config.Queues[i]; queue.Name == former.Name {
+			return queue, true
 		}
 	}
-	return &compile.Queue{Name: name, Policy: p.config.Queues[0].Policy}
+	return former, false
+}
+
+// follow keeps the queues of the programs before: messages may be on loan from them.
+func (p *program) follow(before *program) {
+	if before == nil {
+		return
+	}
+	maps.Copy(p.former, before.former)
+	for name, queue := range before.queues {
+		kept := *queue // and not the configuration with it
+		p.former[name] = &kept
+	}
 }
 
 // consume chooses what is consumed: the work queues, or their quarantine queues.

@@ -46,6 +46,25 @@ func stagesOf(config *compile.Config, hasJournal bool) stages {
 	return stages{named(config.Pipeline(hasJournal)), named(config.StrictPipeline()), named(config.BetweenTries())}
 }
 
+// stages are those that a job goes through: the given ones, or where its queue has moved, those that leave it to who consumes that now.
+func (j *job) stages(ours []stage) []stage {
+	if j.moved {
+		return []stage{unreadable, quarantineRedelivered, leftToOthers}
+	}
+	return ours
+}
+
+// leftToOthers gives back a message of a queue that the program has no more: no policy of it is the queue's. It waits until the queue is not
+// subscribed to, since before that the message could come back at once, and of a Strict queue each time counts as an attempt.
+func leftToOthers(w *Worker, ctx context.Context, j *job) (outcome, bool) {
+	for w.consumer.IsSubscribed(j.delivery.Queue) && w.program.Load() == j.program {
+		if o, ended := w.await(ctx, j, nextLook, nil); ended {
+			return o, true
+		}
+	}
+	return outcome{kind: requeued}, true
+}
+
 // shown are the names of the stages that the queues of a program go through: those of queues in strict order apart. A list
 // is empty where there is no such queue.
 func (p *program) shown() (usual, strict []string) { return p.config.Pipelines(p.hasJournal) }

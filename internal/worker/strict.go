@@ -29,7 +29,7 @@ func (w *Worker) processOrdered(ctx context.Context, j *job) {
 	p := h.restore(j)
 	o := outcome{kind: failed, final: p.givenUp}
 	if p.judged == nil {
-		o = w.decide(ctx, j, j.program.stages.strict)
+		o = w.decide(ctx, j, j.stages(j.program.stages.strict))
 	}
 	w.yieldSlot(ctx, j)
 	if o.kind == failed && (p.judged != nil || j.queue.Strict == v1alpha1.OnFailureBlock && o.final.Reason != reasonExpired) {
