@@ -9,21 +9,29 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/testtransport"
 )
 
 // The memory is full with what another queue has in hand for longer than room is waited for. The message at the head of a strict queue is
 // given back unread, which the broker counts as a delivery: it is no attempt.
 func TestAStrictMessageThatHadNoRoomIsChargedNoAttempt(t *testing.T) {
-	isChargedNothing(t, strict(v1alpha1.OnFailureContinue))
+	isChargedNothing(t, testtransport.Queue, strict(v1alpha1.OnFailureContinue))
 }
 
 // Nobody has had it in hand: were it quarantined, nobody would handle it here.
 func TestAMessageThatHadNoRoomIsNotQuarantined(t *testing.T) {
-	isChargedNothing(t, func(*v1alpha1.Transport) {})
+	isChargedNothing(t, testtransport.Queue, func(*v1alpha1.Transport) {})
 }
 
-func isChargedNothing(t *testing.T, order func(*v1alpha1.Transport)) {
+// It was counted under the name of the stand-in, and looked for under that of the work queue.
+func TestAwaitRoom_KnowsAMessageOfAStandInByItsWorkQueue(t *testing.T) {
+	t.Run("strict", func(t *testing.T) { isChargedNothing(t, standin, strict(v1alpha1.OnFailureContinue)) })
+	t.Run("ordinary", func(t *testing.T) { isChargedNothing(t, standin, func(*v1alpha1.Transport) {}) })
+}
+
+// isChargedNothing has a message come from a queue while there is no room for it.
+func isChargedNothing(t *testing.T, from string, order func(*v1alpha1.Transport)) {
 	t.Helper()
 	p := newPartner(t, func(r *http.Request, _ int) int {
 		if r.Header.Get("Redrive-Message-Id") == "strict" {
@@ -45,8 +53,11 @@ func isChargedNothing(t *testing.T, order func(*v1alpha1.Transport)) {
 		r.Publish("async", queue, amqp091.Publishing{MessageId: queue, Body: make([]byte, 450_000)})
 	}
 	r.start(nil)
+	if from == standin {
+		r.withStandin(compile.ReadsBoth)
+	}
 	testtransport.Eventually(t, "the memory to be full", func() bool { return len(p.got()) == 2 })
-	r.publish(amqp091.Publishing{MessageId: "strict", Body: make([]byte, 500_000)})
+	r.Publish("", from, amqp091.Publishing{MessageId: "strict", Body: make([]byte, 500_000)})
 	failed := r.Take("async.failed")
 	var attempts []string
 	for _, call := range p.got() {

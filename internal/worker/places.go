@@ -73,10 +73,12 @@ func (w *Worker) awaitRoom(ctx context.Context, d *amqp.Delivery) {
 	live, stop := context.WithTimeout(live, w.program.Load().config.HoldLimit())
 	defer stop()
 	w.room.Await(live, d.LeftOut)
-	if d.Strict() {
-		w.ordered.of(d.Queue).unread.Add(1) // it was no attempt
+	p := w.program.Load()
+	// Of a stand-in it is known by its work queue, as it is when it comes again.
+	if queue, _ := p.queueOf(d.Queue); d.Strict() {
+		w.ordered.of(queue.Name).unread.Add(1) // it was no attempt
 	} else {
-		w.unread.add(d.Queue, w.program.Load().config.LongestRun())
+		w.unread.add(queue.Name, p.config.LongestRun())
 	}
 	_ = d.GiveBack()
 }
