@@ -140,6 +140,7 @@ func (r *TransportReconciler) prepare(
 			if workers.Err != nil {
 				run.partly(workers.Err)
 			}
+			run.awaited = workers.Awaited
 			return observed, prepared, nil
 		}
 		run.port.Refresh()
@@ -260,6 +261,9 @@ func judge(run *transportRun) error {
 	}
 	if err := migration.Waiting(report, &run.transport.Status); err != nil {
 		run.partly(err)
+		if run.awaited != "" {
+			run.partlyBeside(errors.New(run.awaited))
+		}
 	}
 	return nil
 }

@@ -123,6 +123,8 @@ type transportRun struct {
 	// observed is what the broker had where the look at it came to its end; nil where it did not.
 	observed *topology.Observed
 	report   apply.Report
+	// awaited is a pod that keeps a migration from its next step, and why; empty where none does.
+	awaited string
 
 	// findings and warnings are what works, but not as the user may believe.
 	findings []topology.Finding

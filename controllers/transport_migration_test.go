@@ -80,7 +80,8 @@ func TestAnExchangeWaitsForAPodThatSaysNothing(t *testing.T) {
 		t.Error("the queue is unbound already")
 	}
 	ready := meta.FindStatusCondition(transport.Status.Conditions, v1alpha1.ReadyCondition)
-	if !strings.Contains(ready.Message, "test: workers learn of test.migrating") || !strings.Contains(ready.Message, "workers are rolling out: ") {
+	if !strings.Contains(ready.Message, "test: workers learn of test.migrating") || !strings.Contains(ready.Message, "workers are rolling out: ") ||
+		!strings.Contains(ready.Message, "pod "+pod.Name+" cannot be asked") {
 		t.Errorf("the condition does not say what the migration waits for: %s", ready.Message)
 	}
 	must(t, w.client.Delete(t.Context(), pod))

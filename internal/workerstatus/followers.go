@@ -1,6 +1,7 @@
 package workerstatus
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -26,11 +27,13 @@ type Followers struct {
 
 	// Err says why the pods could not be listed; nil where they could, or were not.
 	Err error
+	// Awaited is a pod that keeps a queue from its next step, and why; empty where none does.
+	Awaited string
 
 	asked bool
-	// dissent is true where a pod says that it has another configuration than its group's, or cannot be asked yet; silent where
-	// one does not answer.
-	dissent, silent bool
+	// dissent names a pod that says that it has another configuration than its group's, leaving one that has the time to end, and silent one
+	// that does not answer, or cannot be asked yet; empty where there is none.
+	dissent, leaving, silent string
 }
 
 // Follow is true where all pods consume the queue so.
@@ -41,35 +44,53 @@ func (f *Followers) Follow(ctx context.Context, queue string, reads compile.Read
 		}
 	}
 	if !f.asked {
-		f.asked = true
-		if f.Err = f.ask(ctx); f.Err != nil {
-			f.dissent = true
-		}
+		f.asked, f.Err = true, f.ask(ctx)
 	}
-	return !f.dissent && (!f.silent || f.longAgo(queue))
+	switch {
+	case f.Err != nil:
+		return false
+	case f.dissent != "":
+		f.Awaited = f.dissent
+	// A worker that stops begins nothing more, so that what it was not told of does no harm. But until it ends it might still take up a queue
+	// that is made anew by its name, and have what is new before what is in the stand-in.
+	case f.leaving != "" && reads == compile.ReadsStandin:
+		f.Awaited = f.leaving
+	case f.silent != "" && !f.longAgo(queue):
+		f.Awaited = f.silent
+	default:
+		return true
+	}
+	return false
 }
 
-// ask asks the pods of the workers for the configuration that is in force there. One that is about to end counts until it is gone.
+// ask asks the pods of the workers for the configuration that is in force there.
 func (f *Followers) ask(ctx context.Context) error {
-	addresses, wanted, err := f.peers()
-	if err != nil || f.dissent {
+	pods, err := f.peers()
+	if err != nil || f.dissent != "" {
 		return err
+	}
+	addresses := make([]string, len(pods))
+	for i := range pods {
+		addresses[i] = pods[i].address
 	}
 	for i, hash := range f.Scraper.Hashes(ctx, addresses) {
 		switch hash {
 		case "":
-			f.silent = true
-		case wanted[i]:
+			f.silent = cmp.Or(f.silent, "pod "+pods[i].name+" does not answer")
+		case pods[i].wanted:
 		default:
-			f.dissent = true
+			f.dissent = cmp.Or(f.dissent, "pod "+pods[i].name+" has another configuration in force")
 		}
 	}
 	return nil
 }
 
-// peers are the addresses of the pods to ask, and the configuration that each is to have in force. A Transport may have thousands of pods: no more is kept
-// of them, and none is read any more where one cannot follow.
-func (f *Followers) peers() (addresses, wanted []string, err error) {
+// peer is what is kept of a pod to ask: its name and address, and the configuration that it is to have in force.
+type peer struct{ name, address, wanted string }
+
+// peers are the pods to ask. A Transport may have thousands of pods: no more is kept of them, and none is read any more where one cannot follow.
+func (f *Followers) peers() (pods []peer, err error) {
+	now := time.Now()
 	err = f.Pods(func(pod *corev1.Pod) (more bool) {
 		over := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 		if over || pod.Labels[workload.WorkerLabel] == "" {
@@ -77,20 +98,36 @@ func (f *Followers) peers() (addresses, wanted []string, err error) {
 		}
 		configMap := f.Live.ConfigMaps[workload.Name(f.Transport, pod.Labels[workload.WorkerLabel])]
 		switch {
-		case configMap == nil, !pod.DeletionTimestamp.IsZero():
-			f.dissent = true
+		case !pod.DeletionTimestamp.IsZero():
+			f.noteLeaving(pod, now)
+		case configMap == nil:
+			f.dissent = "pod " + pod.Name + " is of a worker group without a configuration"
 		case !CanAnswer(pod):
-			f.silent = true
+			f.silent = cmp.Or(f.silent, "pod "+pod.Name+" cannot be asked")
 		default:
-			addresses = append(addresses, AddressOf(pod))
-			wanted = append(wanted, configMap.Annotations[workload.ConfigHashAnnotation])
+			pods = append(pods, peer{pod.Name, AddressOf(pod), configMap.Annotations[workload.ConfigHashAnnotation]})
 		}
-		return !f.dissent
+		return f.dissent == ""
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("list the pods: %w", err)
+		return nil, fmt.Errorf("list the pods: %w", err)
 	}
-	return addresses, wanted, nil
+	return pods, nil
+}
+
+// noteLeaving notes a pod that is being deleted. One that was to end long ago is on a node that is lost, where nobody ends it and nobody is asked: it counts
+// as any other that does not answer.
+func (f *Followers) noteLeaving(pod *corev1.Pod, now time.Time) {
+	until := pod.DeletionTimestamp.UTC()
+	text := fmt.Sprintf("pod %s on node %s is being deleted and has until %s to end", pod.Name, pod.Spec.NodeName, until.Format(time.RFC3339))
+	if !now.Before(until) {
+		text += ": if its node is lost, delete it by force"
+	}
+	if now.Sub(until) >= f.Grace {
+		f.silent = cmp.Or(f.silent, text)
+		return
+	}
+	f.leaving = cmp.Or(f.leaving, text)
 }
 
 // longAgo is true where the workers that cannot be asked have had the time in which all take over a configuration, and none is of
