@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
@@ -63,6 +64,20 @@ func TestTheQuarantinePodIsAsThoseOfItsGroupButForItsJournal(t *testing.T) {
 	own.Spec.Volumes = own.Spec.Volumes[:len(own.Spec.Volumes)-1]
 	if !equality.Semantic.DeepEqual(group.Spec, own.Spec) {
 		t.Errorf("besides, it differs:\n%+v\n%+v", group.Spec, own.Spec)
+	}
+}
+
+// With Recreate, Kubernetes makes no new pod as long as there is an old one, also one that is being deleted on a lost node: nobody would handle
+// quarantined messages until somebody deletes that by force.
+func TestQuarantineDeployment_ANewPodWaitsForNoneThatIsBeingDeleted(t *testing.T) {
+	strategy := quarantine(t, worker("default")).Spec.Strategy
+	if strategy.Type != appsv1.RollingUpdateDeploymentStrategyType {
+		t.Fatalf("the strategy is %s", strategy.Type)
+	}
+	// Whether and since when the pod is unavailable is told by the Deployment's condition, which counts from 1 only where none may be unavailable.
+	surge, err := intstr.GetScaledValueFromIntOrPercent(strategy.RollingUpdate.MaxSurge, 1, true)
+	if err != nil || surge != 1 || strategy.RollingUpdate.MaxUnavailable.IntValue() != 0 {
+		t.Errorf("%d more and %s less than its pod, %v", surge, strategy.RollingUpdate.MaxUnavailable, err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -96,6 +97,27 @@ func TestASecondApplyChangesNothing(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Earlier operators replaced the quarantine pod with Recreate, and one may be installed again.
+func TestQuarantineDeployment_EarlierOperatorsMayHaveAnotherStrategy(t *testing.T) {
+	cluster, tr := serverTransport(t)
+	now, err := workload.QuarantineDeployment(tr, worker("default"), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	earlier := now.DeepCopy()
+	earlier.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
+	for _, d := range []*appsv1.Deployment{earlier, now, earlier} {
+		applied(t, cluster, d)
+		var live appsv1.Deployment
+		if err := cluster.Client.Get(t.Context(), client.ObjectKeyFromObject(d), &live); err != nil {
+			t.Fatal(err)
+		}
+		if !equality.Semantic.DeepEqual(live.Spec.Strategy, d.Spec.Strategy) {
+			t.Errorf("the strategy is %+v, want %+v", live.Spec.Strategy, d.Spec.Strategy)
+		}
 	}
 }
 

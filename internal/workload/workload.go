@@ -123,19 +123,24 @@ func Deployment(t *v1alpha1.Transport, worker *v1alpha1.Worker, opts Options) (*
 	return deployment(meta, worker, own, opts, appsv1.DeploymentSpec{
 		Replicas: worker.Replicas,
 		Selector: &metav1.LabelSelector{MatchLabels: Selector(t, worker.Name)},
-		Strategy: appsv1.DeploymentStrategy{
-			Type: appsv1.RollingUpdateDeploymentStrategyType,
-			RollingUpdate: &appsv1.RollingUpdateDeployment{
-				MaxSurge:       new(intstr.FromString("25%")),
-				MaxUnavailable: new(intstr.FromInt32(0)),
-			},
-		},
+		Strategy: inPlace("25%"),
 	})
 }
 
+// inPlace replaces pods while they work: an old one ends when a new one is available.
+func inPlace(surge string) appsv1.DeploymentStrategy {
+	return appsv1.DeploymentStrategy{
+		Type: appsv1.RollingUpdateDeploymentStrategyType,
+		RollingUpdate: &appsv1.RollingUpdateDeployment{
+			MaxSurge:       new(intstr.FromString(surge)),
+			MaxUnavailable: new(intstr.FromInt32(0)),
+		},
+	}
+}
+
 // QuarantineDeployment runs the one pod of a worker group that handles the messages of its quarantine queues, one at a time.
-// The pod is as those of the group, and has a directory besides for the journal of what it has in hand. There are never two
-// of them at a time. Its template is refused where it is refused for the group's own.
+// The pod is as those of the group, and has a directory besides for the journal of what it has in hand. Its template is refused
+// where it is refused for the group's own.
 func QuarantineDeployment(t *v1alpha1.Transport, worker *v1alpha1.Worker, opts Options) (*appsv1.Deployment, error) {
 	own, err := podTemplate(t, worker, QuarantineLabels(t, worker.Name), opts)
 	if err != nil {
@@ -180,7 +185,9 @@ func quarantineSpec(t *v1alpha1.Transport, worker string) appsv1.DeploymentSpec 
 	return appsv1.DeploymentSpec{
 		Replicas: ptr.To[int32](1),
 		Selector: &metav1.LabelSelector{MatchLabels: QuarantineSelector(t, worker)},
-		Strategy: appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType},
+		// With Recreate, Kubernetes would make no new pod before each old one is gone, and one on a lost node never goes. While there are two, a
+		// quarantine queue gives its messages to one of them: it has a single active consumer.
+		Strategy: inPlace("100%"),
 	}
 }
 
