@@ -30,7 +30,7 @@ type history struct {
 	// stamp of what was last wanted, and whether it was wanted before that.
 	stamp string
 	again bool
-	// same is the version of the object that was found to be as it is wanted.
+	// same is the version of the object that was found to be as it is wanted, or as the API server has it when that is applied.
 	same string
 	// version and time of the last write.
 	version string
@@ -66,8 +66,8 @@ func (c *Repairs) Want(transport types.NamespacedName, object, stamp string) {
 	c.all[transport][object] = &history{stamp: stamp}
 }
 
-// IsSame is true for a version of an object that was found to be as it is wanted, by the stamp of today. Finding that out takes
-// more time than all else of a look at which nothing is to be done.
+// IsSame is true for a version of an object that was found to be as it is wanted, by the stamp of today, or of which applying that
+// changed nothing. Finding that out takes more time than all else of a look at which nothing is to be done.
 func (c *Repairs) IsSame(transport types.NamespacedName, object string, current client.Object) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,6 +112,7 @@ func (c *Repairs) Wrote(transport types.NamespacedName, object string, before, a
 	known.version, known.written = after.GetResourceVersion(), now
 	switch {
 	case before != nil && before.GetResourceVersion() == after.GetResourceVersion(), version == after.GetResourceVersion():
+		known.same = after.GetResourceVersion() // Also where it is not: what admission makes of it is all that there is to be had.
 		return Nothing
 	case !known.again:
 		return Change

@@ -52,6 +52,35 @@ func TestWhatAWriteCameTo(t *testing.T) {
 	}
 }
 
+// Where an admission webhook changes what is applied, the object never has what is wanted: it was applied again at each look.
+func TestRepairs_WhatAWriteChangesNothingOfIsAsItIsWanted(t *testing.T) {
+	transport, now := types.NamespacedName{Namespace: "shop", Name: "async"}, time.Now()
+	for name, before := range map[string]client.Object{
+		"the cache has it":    asStamped("2", wantedStamp),
+		"the cache is behind": asStamped("1", wantedStamp),
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := NewRepairs(MaxRepairs * time.Minute)
+			c.Want(transport, "it", wantedStamp)
+			c.Wrote(transport, "it", asStamped("1", wantedStamp), asStamped("2", wantedStamp), now)
+			if c.IsSame(transport, "it", asStamped("2", wantedStamp)) {
+				t.Error("what has just been written is not looked at")
+			}
+			c.Wrote(transport, "it", before, asStamped("2", wantedStamp), now)
+			if !c.IsSame(transport, "it", asStamped("2", wantedStamp)) {
+				t.Error("it is written again")
+			}
+			if c.IsSame(transport, "it", asStamped("3", wantedStamp)) {
+				t.Error("a later version is not looked at")
+			}
+			c.Want(transport, "it", "other")
+			if c.IsSame(transport, "it", asStamped("2", wantedStamp)) {
+				t.Error("what is wanted now is not written")
+			}
+		})
+	}
+}
+
 func TestAnObjectIsPutRightOnlySoOften(t *testing.T) {
 	c, transport, now := NewRepairs(MaxRepairs*time.Minute), types.NamespacedName{Namespace: "shop", Name: "async"}, time.Now()
 	version := byte('a')
