@@ -90,11 +90,12 @@ func (run *transportRun) warnOfAdmin() {
 			"of the operator's own namespace with that login, and then take the tag administrator from the login here", run.source))
 }
 
-// leaveUsers deletes users that no worker needs any more, once all have rolled out. A former group never does: its pods have the Secret that they were
-// made with.
+// leaveUsers deletes users that no worker needs any more. Where none is wanted, that is once all workers have rolled out, and a former group never does:
+// its pods have the Secret that they were made with. Where one is, all pods see the same Secret, whichever user that holds.
 func (r *TransportReconciler) leaveUsers(ctx context.Context, run *transportRun) error {
 	t := run.transport
-	if len(t.Status.BrokerUsers) == 0 || len(run.live.Rolling()) > 0 || run.live.HasFormer(t) || run.incomplete != nil && !brokeruser.Wanted(t) {
+	wanted := brokeruser.Wanted(t)
+	if len(t.Status.BrokerUsers) == 0 || !wanted && (len(run.live.Rolling()) > 0 || run.live.HasFormer(t) || run.incomplete != nil) {
 		return nil
 	}
 	look, err := r.lookAtUsers(ctx, run)
@@ -102,13 +103,24 @@ func (r *TransportReconciler) leaveUsers(ctx context.Context, run *transportRun)
 		err = r.users.Leave(ctx, look)
 	}
 	switch {
-	case err == nil, errors.Is(err, outcome.ErrOutdated):
+	case err == nil:
+		run.warnOfFormerUsers(r.users.Lingering(t, time.Now()))
+		return nil
+	case errors.Is(err, outcome.ErrOutdated):
 		return err
-	case !brokeruser.Wanted(t) && look != nil && errors.Is(err, broker.ErrForbidden):
+	case !wanted && look != nil && errors.Is(err, broker.ErrForbidden):
 		return r.users.Abandon(ctx, look)
 	}
 	run.partly(userError(err))
 	return nil
+}
+
+// warnOfFormerUsers tells of passwords that stay valid, and keep that of today from being changed.
+func (run *transportRun) warnOfFormerUsers(names []string) {
+	for _, name := range names {
+		run.warnings = append(run.warnings, fmt.Sprintf("RabbitMQ user %q, which the workers were to leave, still has connections, so that it is not deleted and "+
+			"the password of the workers is not changed again: end them, or the pod that does not see the changed Secret", name))
+	}
 }
 
 // dropUsers deletes the users of a Transport that goes, once nobody needs them any more.

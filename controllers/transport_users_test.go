@@ -295,6 +295,18 @@ func TestAUserStaysAsLongAsWorkersAreLoggedInAsIt(t *testing.T) {
 	testtransport.Eventually(t, "the former user to go", func() bool { return !w.hasUser(first) })
 }
 
+// All pods see the same Secret, also one that never starts: it kept the former password valid, and the present one from being changed, for ever.
+func TestTransport_APodThatDoesNotStartKeepsNoFormerUser(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	transport := w.scopedReady()
+	first := w.loggedInAs(transport)
+	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Workers[0].Replicas = new(int32(3)) }) // which nobody rolls out
+	must(t, w.client.Delete(t.Context(), w.userSecret(transport)))
+	testtransport.Eventually(t, "another login", func() bool { return !slices.Contains([]string{"", first}, w.loggedInAs(transport)) })
+	testtransport.Eventually(t, "the former user to go", func() bool { return !w.hasUser(first) })
+}
+
 // The pods of a group that has left the spec log in as the user until their queue is empty, and there is a moment without a session whenever RabbitMQ or they
 // start again.
 func TestTheUserOfAGroupThatHasLeftTheSpecStaysUntilItsQueuesAreEmpty(t *testing.T) {

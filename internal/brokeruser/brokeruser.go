@@ -36,6 +36,9 @@ const (
 // RotationInterval is how old a password becomes where no flag says otherwise.
 const RotationInterval = 30 * 24 * time.Hour
 
+// lingerLimit is how long a user may have connections beyond the time in which workers leave it, before that is told.
+const lingerLimit = 24 * time.Hour
+
 // Port is the broker's users as an administrator's login sees them. *brokerpool.View is one.
 type Port interface {
 	apply.UserPort
@@ -161,6 +164,17 @@ func (k *Keeper) idle(t *v1alpha1.Transport, now time.Time) []v1alpha1.BrokerUse
 		return nil
 	}
 	return users[:len(users)-1]
+}
+
+// Lingering are the users that workers were told to leave so long ago that somebody has to end what is still logged in as them.
+func (k *Keeper) Lingering(t *v1alpha1.Transport, now time.Time) []string {
+	var names []string
+	if Wanted(t) {
+		for _, user := range k.idle(t, now.Add(-lingerLimit)) {
+			names = append(names, user.Name)
+		}
+	}
+	return names
 }
 
 // delete deletes one of ours, and says so.
