@@ -126,6 +126,7 @@ func (r *TransportReconciler) prepare(
 		return observed, prepared, err
 	}
 	input.State.Doubts = r.memories.Doubt(client.ObjectKeyFromObject(t), slices.Concat(state.Deletions, input.Others))
+	input.State.Stamps = r.memories.Stamp(client.ObjectKeyFromObject(t), state.Retiring, state.Migrations)
 	for {
 		if observed, err = run.port.Observe(ctx); err != nil {
 			return observed, prepared, err

@@ -154,6 +154,7 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 	workersGone := len(run.live.All()) == 0 && len(pods) == 0
 	state := apply.StateOf(t)
 	state.Doubts = r.memories.Doubt(client.ObjectKeyFromObject(t), state.Deletions)
+	state.Stamps = r.memories.Stamp(client.ObjectKeyFromObject(t), state.Retiring, state.Migrations)
 	report, err := apply.Delete(ctx, run.port, apply.DeleteInput{
 		Owner: r.owner(t), Prefix: compile.NamesOf(t).Prefix, State: state,
 		Force:       t.Spec.DeletionPolicy == v1alpha1.DeletionDelete,
@@ -161,6 +162,7 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 	})
 	t.Status.Created, t.Status.Deletions = report.Created, report.Deletions
 	r.memories.NoteSent(t, report.Deletions, r.Options.Waits.Request)
+	stamps := r.memories.Stamp(client.ObjectKeyFromObject(t), report.Retiring, state.Migrations)
 	t.Status.Retiring = r.counts.Retiring(client.ObjectKeyFromObject(t), t.Status.Retiring, report.Retiring, time.Now())
 	if len(report.Steps) > 0 {
 		run.status.Event(corev1.EventTypeNormal, "TopologyUpdated", stepsText(report.Steps))
@@ -181,7 +183,7 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 		if err := r.republish(ctx, run, func(last compile.Config) (compile.Config, bool) { return last.WithoutHolds() }); err != nil {
 			return err
 		}
-		if err := r.readOn(ctx, run, report.Retiring); err != nil {
+		if err := r.readOn(ctx, run, stamps.Retiring(report.Retiring)); err != nil {
 			return err
 		}
 		if err := r.wakeUnscaled(ctx, run); err != nil {

@@ -3,8 +3,10 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
@@ -13,10 +15,17 @@ import (
 	"redrive.dev/redrive/internal/workload"
 )
 
+// counted is a Transport with those times in its status from which waits count.
+func (r *TransportReconciler) counted(t *v1alpha1.Transport) *v1alpha1.Transport {
+	stamps, counted := r.memories.Stamp(client.ObjectKeyFromObject(t), t.Status.Retiring, t.Status.Migrations), *t
+	counted.Status.Retiring, counted.Status.Migrations = stamps.Retiring(t.Status.Retiring), stamps.Migrations(t.Status.Migrations)
+	return &counted
+}
+
 // followers answer what apply asks about the workers.
 func (r *TransportReconciler) followers(ctx context.Context, run *transportRun) *workerstatus.Followers {
 	return &workerstatus.Followers{
-		Scraper: r.scraper, Transport: run.transport, Live: &run.live, Grace: r.Options.Waits.Grace,
+		Scraper: r.scraper, Transport: r.counted(run.transport), Live: &run.live, Grace: r.Options.Waits.Grace,
 		Pods: func(visit func(*corev1.Pod) (more bool)) error {
 			return r.reads.Pods(ctx, r.Live, run.transport.Namespace, workload.TransportLabels(run.transport), visit)
 		},
@@ -66,12 +75,12 @@ func (r *TransportReconciler) keepReading(ctx context.Context, run *transportRun
 	if err != nil || observed == nil {
 		return err
 	}
-	return r.readOn(ctx, run, migration.LeftOver(&run.transport.Status, observed))
+	return r.readOn(ctx, run, migration.LeftOver(&r.counted(run.transport).Status, observed))
 }
 
 // readOn lets workers go on to the other queue where no further step of a migration is taken.
 func (r *TransportReconciler) readOn(ctx context.Context, run *transportRun, states []v1alpha1.Retirement) error {
 	return r.republish(ctx, run, func(last compile.Config) (compile.Config, bool) {
-		return migration.ReadOn(last, states, r.Options.Waits.Unbound)
+		return migration.ReadOn(last, states, r.Options.Waits.Unbound, time.Now())
 	})
 }

@@ -208,7 +208,10 @@ func (r *run) retireAll(ctx context.Context) error {
 		}
 	}
 	r.report.Retiring = nil
-	retirer := &retirer{port: r.port, owner: r.input.Desired.Owner, prefix: r.input.Desired.Prefix, clock: r.clock, feeds: r.feeds}
+	retirer := &retirer{
+		port: r.port, owner: r.input.Desired.Owner, prefix: r.input.Desired.Prefix, clock: r.clock, stamps: r.input.State.Stamps,
+		feeds: r.feeds,
+	}
 	var ended error
 	left := map[string]bool{}
 	for _, name := range r.retiringOrder(states) {
@@ -292,7 +295,7 @@ func (r *run) letGo(
 	if state.Since == nil || consumed {
 		state = v1alpha1.Retirement{Queue: queue.Queue, Since: topology.Stamp(now)}
 	}
-	left := r.input.Waits.Grace + r.returning() - now.Sub(state.Since.Time)
+	left := r.input.Waits.Grace + r.returning() - r.input.State.Stamps.SinceLeft(state, now)
 	if consumed {
 		state.Since = nil // The wait has not begun.
 	}

@@ -221,7 +221,7 @@ func (r *removal) drain(ctx context.Context, cut bool) error {
 		}
 	}
 	var wait time.Duration
-	look := topology.ObservationWindow{Began: began, Ended: r.clock()}
+	look := topology.ObservationWindow{Began: began, Ended: r.clock(), Stamps: r.State.Stamps}
 	r.report.Retiring, r.report.Drained, wait = topology.Drain(r.State.Retiring, seen, cut, look, r.Waits)
 	if !r.report.Drained {
 		r.report.RequeueAfter = wait
@@ -260,7 +260,7 @@ func (r *removal) retireStage(ctx context.Context, stage []topology.QueueState) 
 	}
 	waits := r.Waits
 	waits.Grace = 0
-	retirer := &retirer{port: r.port, owner: r.Owner, prefix: r.Prefix, clock: r.clock}
+	retirer := &retirer{port: r.port, owner: r.Owner, prefix: r.Prefix, clock: r.clock, stamps: r.State.Stamps}
 	for _, queue := range stage {
 		state, known := states[queue.Name]
 		if !known {

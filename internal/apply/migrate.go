@@ -36,7 +36,9 @@ func (r *run) retire(
 		return shared.step(ctx, state, r.waits(state.Queue))
 	}
 	known := r.observed.Queues[state.Queue].Queue
-	own := &retirer{port: r.port, owner: shared.owner, prefix: shared.prefix, clock: r.clock, known: &known, bequeaths: true}
+	own := &retirer{
+		port: r.port, owner: shared.owner, prefix: shared.prefix, clock: r.clock, stamps: shared.stamps, known: &known, bequeaths: true,
+	}
 	waits := r.input.Waits
 	waits.Grace = 0
 	kept, gone, err = own.step(ctx, state, waits)
@@ -70,7 +72,7 @@ func (r *run) noteMigrations() {
 
 // untilNext is when to look again at a step that waits for workers: the longer it has, the later, for some never come up.
 func (r *run) untilNext(m v1alpha1.Migration) time.Duration {
-	return min(max(betweenSteps, r.clock().Sub(m.Since.Time)/4), longestPause)
+	return min(max(betweenSteps, r.input.State.Stamps.SinceStep(m, r.clock())/4), longestPause)
 }
 
 // leaving are the queues of ours that are not wanted any more and hold messages for workers, as far as they are still there. One that a list lacks, and

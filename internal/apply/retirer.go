@@ -18,6 +18,7 @@ type retirer struct {
 	owner  string
 	prefix string
 	clock  clock
+	stamps topology.Stamps
 	// feeds tells of a queue whether workers have messages to consume whose retries come back into it, and how many were acknowledged. With it the way
 	// back from the lanes stays bound until the queue is empty; it is nil where no message may wait in a lane.
 	feeds func(topology.QueueState) (feeding bool, acked int64)
@@ -48,7 +49,7 @@ func (r *retirer) step(
 	if err != nil {
 		return state, false, r.fail(deletion(state.Queue), err)
 	}
-	next, decision, wait := topology.Retire(state, seen, topology.ObservationWindow{Began: began, Ended: r.clock()}, waits)
+	next, decision, wait := topology.Retire(state, seen, topology.ObservationWindow{Began: began, Ended: r.clock(), Stamps: r.stamps}, waits)
 	if decision == topology.DecisionDelete {
 		// That it goes is written down first, which only an operator can do that knows all that was written before. Then the queue is
 		// looked at once more, so that nothing is between what was seen and the deletion.
@@ -59,7 +60,7 @@ func (r *retirer) step(
 		if queue, seen, ways, err = r.look(ctx, state.Queue); err != nil {
 			return state, false, r.fail(deletion(state.Queue), err)
 		}
-		next, decision, wait = topology.Retire(state, seen, topology.ObservationWindow{Began: began, Ended: r.clock()}, waits)
+		next, decision, wait = topology.Retire(state, seen, topology.ObservationWindow{Began: began, Ended: r.clock(), Stamps: r.stamps}, waits)
 	}
 	if seen != nil && r.known != nil && !topology.SameQueue(*r.known, queue) {
 		r.wait = soonest(r.wait, again) // somebody has made it anew

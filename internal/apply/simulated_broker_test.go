@@ -580,3 +580,10 @@ func (b *simulatedBroker) lacks(observed topology.Observed, pick func(n int) int
 	}
 	return observed, "", nil
 }
+
+const failureQueue = "async.failed"
+
+// failureNames are the names that the failure queue may have.
+func failureNames() []string { return []string{failureQueue, "bad", "worse"} }
+
+func isFailure(name string) bool { return slices.Contains(failureNames(), name) }

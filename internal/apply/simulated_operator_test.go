@@ -25,6 +25,9 @@ type simulatedOperator struct {
 	known  map[string]time.Time
 	stuck  apply.Stuck
 	doubts apply.Doubts
+	stamps topology.Stamps
+	// skew is by how much its clock is ahead; negative where it is behind.
+	skew time.Duration
 	// sent are the deletions without an answer of Transports whose finalizer was taken off.
 	sent []v1alpha1.Deletion
 	// seen is the Transport as it was read last, and due when the next step is.
@@ -33,6 +36,17 @@ type simulatedOperator struct {
 	// left are the writes until it is killed; zero where it is not.
 	left int
 }
+
+// aSkew is by how much the clock of a process is ahead: by chance, an hour or ten at most.
+func (w *world) aSkew() time.Duration {
+	if !w.may.skews {
+		return 0
+	}
+	return []time.Duration{0, -10 * time.Hour, -time.Hour, time.Hour, 10 * time.Hour}[w.random.IntN(5)]
+}
+
+// now is what the clock of the operator says.
+func (o *simulatedOperator) now() time.Time { return time.Now().Add(o.skew) }
 
 // killed is what ends an operator.
 type killed struct{}
@@ -44,7 +58,7 @@ func (o *simulatedOperator) reconcile() {
 		case nil:
 		case killed:
 			w.tellf("  %s is killed", o.name)
-			*o = simulatedOperator{w: w, name: o.name, due: time.Duration(w.random.IntN(60)) * time.Second}
+			*o = simulatedOperator{w: w, name: o.name, due: time.Duration(w.random.IntN(60)) * time.Second, skew: w.aSkew()}
 		default:
 			panic(reason)
 		}
@@ -107,8 +121,9 @@ func (o *simulatedOperator) state(t *storedTransport) apply.State {
 			state.Adopted = append(state.Adopted, "queue/"+q.Name)
 		}
 	}
-	o.doubts = o.doubts.See(slices.Concat(state.Deletions, o.sent), time.Now())
-	state.Known, state.Stuck, state.Doubts = o.known, o.stuck, o.doubts
+	o.doubts = o.doubts.See(slices.Concat(state.Deletions, o.sent), o.now())
+	o.stamps = o.stamps.See(state.Retiring, state.Migrations, o.now())
+	state.Known, state.Stuck, state.Doubts, state.Stamps = o.known, o.stuck, o.doubts, o.stamps
 	return state
 }
 
@@ -145,7 +160,7 @@ func (o *simulatedOperator) converge(t *storedTransport) error {
 		return err
 	}
 	prepared, err := apply.Prepare(apply.Input{
-		Desired: desired, State: o.state(t), Consumed: consumed, Follows: w.follow(t), Waits: topology.DefaultWaits(), Now: time.Now(),
+		Desired: desired, State: o.state(t), Consumed: consumed, Follows: o.follow(t), Waits: topology.DefaultWaits(), Now: o.now(),
 		WriteDeletions: o.writeDeletions(t), Others: o.sent,
 	}, observed)
 	if err != nil {
@@ -169,7 +184,7 @@ func (o *simulatedOperator) converge(t *storedTransport) error {
 		}
 	}
 	report, err := prepared.CarryOut(ctx, port)
-	o.known, o.stuck = report.Known, report.Stuck
+	o.known, o.stuck, o.stamps = report.Known, report.Stuck, o.stamps.See(report.Retiring, report.Migrations, o.now())
 	t.status.Created, t.status.Adopted, t.status.Deletions = report.Created, report.Adopted, report.Deletions
 	t.status.Retiring, t.status.Migrations = report.Retiring, report.Migrations
 	w.last = report
@@ -318,7 +333,7 @@ func (o *simulatedOperator) takeDown(t *storedTransport) error {
 		return o.release(t, "nothing was ever made")
 	}
 	if t.spec.Spec.DeletionPolicy == v1alpha1.DeletionRetain {
-		if left := o.state(t).Doubts.Awaited(t.status.Deletions, topology.DefaultWaits(), time.Now()); left > 0 {
+		if left := o.state(t).Doubts.Awaited(t.status.Deletions, topology.DefaultWaits(), o.now()); left > 0 {
 			o.due = left
 			return nil
 		}
@@ -330,9 +345,10 @@ func (o *simulatedOperator) takeDown(t *storedTransport) error {
 	gone := len(w.pods) == 0
 	report, err := apply.Delete(context.Background(), simulatedPort{o}, apply.DeleteInput{
 		Owner: owner, Prefix: "async", State: o.state(t), Force: t.spec.Spec.DeletionPolicy == v1alpha1.DeletionDelete, WorkersGone: gone,
-		Waits: topology.DefaultWaits(), Now: time.Now(), WriteDeletions: o.writeDeletions(t),
+		Waits: topology.DefaultWaits(), Now: o.now(), WriteDeletions: o.writeDeletions(t),
 	})
 	t.status.Created, t.status.Deletions, t.status.Retiring = report.Created, report.Deletions, report.Retiring
+	o.stamps = o.stamps.See(report.Retiring, nil, o.now())
 	w.tellf("  %s: deleting, drained %t, blocked %v, uncounted %v, retiring %v", o.name, report.Drained, report.Blocked, report.Uncounted,
 		retirements(report.Retiring))
 	if report.RequeueAfter > 0 {
@@ -368,7 +384,7 @@ func (o *simulatedOperator) readOn(states []v1alpha1.Retirement) {
 	w := o.w
 	for _, group := range slices.Sorted(maps.Keys(w.published)) {
 		live := w.published[group]
-		next, changed := migration.ReadOn(*live, states, topology.DefaultWaits().Unbound)
+		next, changed := migration.ReadOn(*live, o.stamps.Retiring(states), topology.DefaultWaits().Unbound, o.now())
 		if changed {
 			o.writes(func() { w.publishConfig(next) })
 		}
@@ -385,7 +401,7 @@ func (o *simulatedOperator) release(t *storedTransport, why string) error {
 		w.tellf("  the Transport is gone: %s", why)
 		w.end()
 	})
-	*o = simulatedOperator{w: w, name: o.name, left: o.left, sent: o.sent}
+	*o = simulatedOperator{w: w, name: o.name, left: o.left, sent: o.sent, skew: o.skew}
 	return nil
 }
 
@@ -400,7 +416,7 @@ func (w *world) end() {
 
 // remember keeps what a Transport has deleted without an answer, and begins with the next one.
 func (o *simulatedOperator) remember(sent []v1alpha1.Deletion) {
-	*o = simulatedOperator{w: o.w, name: o.name, doubts: o.doubts, sent: slices.Concat(o.sent, sent)}
+	*o = simulatedOperator{w: o.w, name: o.name, doubts: o.doubts, sent: slices.Concat(o.sent, sent), skew: o.skew}
 }
 
 // simulatedPort is the management API, as one operator reaches it.

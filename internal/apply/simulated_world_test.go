@@ -81,6 +81,8 @@ type faults struct {
 	badCounts bool
 	// cuts end the connections of workers, one or all at once.
 	cuts bool
+	// skews are clocks of operators that are wrong: each process has another one.
+	skews bool
 	// second is true where there are two operators, which may know an older version of the Transport.
 	second bool
 	// applications bind queues for themselves.
@@ -136,13 +138,6 @@ type lateRequest struct {
 // longestLate is a little less than the time for which the operator reckons with that.
 const longestLate = 290 * time.Second
 
-const failureQueue = "async.failed"
-
-// failureNames are the names that the failure queue may have.
-func failureNames() []string { return []string{failureQueue, "bad", "worse"} }
-
-func isFailure(name string) bool { return slices.Contains(failureNames(), name) }
-
 func newWorld(t *testing.T, seed uint64, trace *[]string) *world {
 	t.Helper()
 	w := &world{
@@ -151,7 +146,7 @@ func newWorld(t *testing.T, seed uint64, trace *[]string) *world {
 		abandoned: map[string]bool{}, retained: map[string]bool{}, wasAdopted: map[string]bool{},
 	}
 	w.may = faults{
-		kills: w.oneIn(3), late: w.oneIn(3), lies: w.oneIn(4), badCounts: w.oneIn(4), cuts: w.oneIn(3), second: w.oneIn(4),
+		kills: w.oneIn(3), late: w.oneIn(3), lies: w.oneIn(4), badCounts: w.oneIn(4), cuts: w.oneIn(3), skews: w.oneIn(4), second: w.oneIn(4),
 		applications: w.oneIn(4), removals: w.oneIn(3), deletions: w.oneIn(5), silentPods: w.oneIn(8), stubborn: w.oneIn(4),
 		exchange: v1alpha1.ExchangeDirect, unrouted: w.oneIn(2),
 	}
@@ -174,9 +169,9 @@ func newWorld(t *testing.T, seed uint64, trace *[]string) *world {
 	w.broker.arrived = w.hasArrived
 	w.policy = w.aPolicy()
 	w.create(w.firstSpec())
-	w.operators = []*simulatedOperator{{w: w, name: "operator"}}
+	w.operators = []*simulatedOperator{{w: w, name: "operator", skew: w.aSkew()}}
 	if w.may.second {
-		w.operators = append(w.operators, &simulatedOperator{w: w, name: "second operator"})
+		w.operators = append(w.operators, &simulatedOperator{w: w, name: "second operator", skew: w.aSkew()})
 	}
 	w.tellf("what may happen: %+v", w.may)
 	return w
@@ -677,7 +672,8 @@ func (w *world) publishConfig(config compile.Config) {
 }
 
 // follow is true where all workers are known to consume a queue that is migrated as they are to.
-func (w *world) follow(t *storedTransport) func(string, compile.Reading) bool {
+func (o *simulatedOperator) follow(t *storedTransport) func(string, compile.Reading) bool {
+	w := o.w
 	return func(queue string, reads compile.Reading) bool {
 		for _, live := range w.lives() {
 			if !live.Follows(queue, reads) {
@@ -689,7 +685,7 @@ func (w *world) follow(t *storedTransport) func(string, compile.Reading) bool {
 		}
 		if w.may.silentPods {
 			return slices.ContainsFunc(t.status.Migrations, func(m v1alpha1.Migration) bool {
-				return m.Queue == queue && m.Since != nil && time.Since(m.Since.Time) >= topology.DefaultWaits().Grace
+				return m.Queue == queue && m.Since != nil && o.stamps.SinceStep(m, o.now()) >= topology.DefaultWaits().Grace
 			})
 		}
 		return !slices.ContainsFunc(w.pods, func(pod *simulatedPod) bool { return !pod.quarantine && pod.config != w.published[pod.group] })

@@ -33,6 +33,8 @@ type State struct {
 	Stuck Stuck
 	// Doubts are Deletions, and those of others, as this process has seen them. They are kept in memory only.
 	Doubts Doubts
+	// Stamps are the times of Retiring and Migrations, as this process has seen them. They are kept in memory only.
+	Stamps topology.Stamps
 	// Restarted is when the broker was found to answer again after it had not; zero where nobody knows of that. It is kept in memory only.
 	Restarted time.Time
 }

@@ -125,20 +125,21 @@ func LeftOver(its *v1alpha1.TransportStatus, observed *topology.Observed) []v1al
 
 // ReadOn lets workers that consume a queue and its stand-in one after the other go on to the other one when that which they read
 // is empty, where no further step of a migration is taken: nothing must be left that nobody reads. late is how long the broker's figures may be late
-// after its ways in were cut.
-func ReadOn(last compile.Config, states []v1alpha1.Retirement, late time.Duration) (next compile.Config, changed bool) {
+// after its ways in were cut, which the states have as Stamps count it.
+func ReadOn(last compile.Config, states []v1alpha1.Retirement, late time.Duration, now time.Time) (next compile.Config, changed bool) {
 	all := map[string]compile.Standin{}
+	isLeft := func(queue string) bool { return isLeft(queue, states, late, now) }
 	for _, queue := range last.Queues {
 		if queue.Standin == "" {
 			continue
 		}
 		next := queue.Reads
 		switch {
-		case next == compile.ReadsQueue && isLeft(queue.Name, states, late) && !isLeft(queue.Standin, states, late):
+		case next == compile.ReadsQueue && isLeft(queue.Name) && !isLeft(queue.Standin):
 			next = compile.ReadsStandin
-		case next == compile.ReadsStandin && isLeft(queue.Standin, states, late) && !isLeft(queue.Name, states, late):
+		case next == compile.ReadsStandin && isLeft(queue.Standin) && !isLeft(queue.Name):
 			next = compile.ReadsQueue
-		case next == compile.ReadsQuarantine && isLeft(queue.Name, states, late):
+		case next == compile.ReadsQuarantine && isLeft(queue.Name):
 			next = compile.ReadsStandin // of a queue that was renamed
 		}
 		all[queue.Name], changed = compile.Standin{Queue: queue.Standin, Reads: next}, changed || next != queue.Reads
@@ -147,10 +148,10 @@ func ReadOn(last compile.Config, states []v1alpha1.Retirement, late time.Duratio
 }
 
 // isLeft is true for a queue without messages, as long as the broker's figures may be late after its ways in were cut.
-func isLeft(queue string, states []v1alpha1.Retirement, late time.Duration) bool {
+func isLeft(queue string, states []v1alpha1.Retirement, late time.Duration, now time.Time) bool {
 	for _, state := range states {
 		if state.Queue == queue {
-			old := state.Since != nil && time.Since(state.Since.Time) >= late
+			old := state.Since != nil && now.Sub(state.Since.Time) >= late
 			return old && state.Messages != nil && *state.Messages == 0
 		}
 	}

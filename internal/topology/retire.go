@@ -54,6 +54,13 @@ type QueueObservation struct {
 // and are over when another begins: a broker that answers slowly must not shorten them.
 type ObservationWindow struct {
 	Began, Ended time.Time
+	// Stamps are what was written down before the look.
+	Stamps Stamps
+}
+
+// passed is how long ago something was noted of a queue when the look began.
+func (w ObservationWindow) passed(queue, what string, at *metav1.Time) time.Duration {
+	return w.Began.Sub(w.Stamps.of(queue, what, at))
 }
 
 // soon is when to go on where nothing but the state has to be written down in between.
@@ -96,7 +103,7 @@ func Retire(state v1alpha1.Retirement, seen *QueueObservation, look ObservationW
 	}
 	next.Messages = seen.Messages
 	more := returnsMore(&next, seen)
-	if left := waits.Grace - look.Began.Sub(next.Since.Time); next.Unbound == nil && waits.Grace > 0 && left > 0 {
+	if left := waits.Grace - look.passed(next.Queue, whatSince, next.Since); next.Unbound == nil && waits.Grace > 0 && left > 0 {
 		return next, DecisionWait, left
 	}
 	if seen.Bound {
@@ -124,7 +131,7 @@ func Retire(state v1alpha1.Retirement, seen *QueueObservation, look ObservationW
 	if next.Tick == nil {
 		next.Tick = seen.Noted()
 	}
-	if since := look.Began.Sub(next.Unbound.Time); since < pause {
+	if since := look.passed(next.Queue, whatUnbound, next.Unbound); since < pause {
 		if since >= waits.Unbound && seen.Holds() {
 			return next, DecisionHold, pause - since // Nobody reads it: that is to be told, however long lanes may bring back more.
 		}
@@ -175,7 +182,7 @@ func count(next v1alpha1.Retirement, seen Evidence, look ObservationWindow, betw
 		next.Tick, next.Empty, next.Published = seen.Noted(), Stamp(look.Ended), &seen.Published
 		return next, DecisionWait, between
 	}
-	if left := between - look.Began.Sub(next.Empty.Time); left > 0 {
+	if left := between - look.passed(next.Queue, whatEmpty, next.Empty); left > 0 {
 		return next, DecisionWait, left
 	}
 	return next, DecisionDelete, 0
@@ -220,7 +227,7 @@ func Drain(
 		next = append(next, state)
 	}
 	for _, state := range next {
-		if left := waits.Unbound - look.Began.Sub(state.Since.Time); left > 0 {
+		if left := waits.Unbound - look.passed(state.Queue, whatSince, state.Since); left > 0 {
 			return next, false, left
 		}
 	}
@@ -240,7 +247,7 @@ func countTogether(
 			again = false
 			continue
 		}
-		left = max(left, between-look.Began.Sub(state.Empty.Time))
+		left = max(left, between-look.passed(state.Queue, whatEmpty, state.Empty))
 	}
 	switch {
 	case quiet && !follows:

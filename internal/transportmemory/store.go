@@ -14,6 +14,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/brokerpool"
+	"redrive.dev/redrive/internal/topology"
 )
 
 const (
@@ -28,11 +29,12 @@ const (
 )
 
 // Memory is what is known of a Transport from one look to the next, and stands in no status: since when its queues are known to exist, which
-// ones expired messages do not leave, since when deletions without an answer are known, and when pods were missing.
+// ones expired messages do not leave, since when deletions without an answer and the times of its status are known, and when pods were missing.
 type Memory struct {
 	Known  map[string]time.Time
 	Stuck  apply.Stuck
 	doubts apply.Doubts
+	stamps topology.Stamps
 	// outage is when pods of its workers were missing; zero where none are.
 	outage outage
 }
@@ -135,6 +137,7 @@ func (m *Store) Keep(name types.NamespacedName, report *apply.Report) {
 	defer m.mu.Unlock()
 	its := m.all[name]
 	its.Known, its.Stuck = report.Known, report.Stuck
+	its.stamps = its.stamps.See(report.Retiring, report.Migrations, time.Now())
 	m.all[name] = its
 }
 
@@ -146,6 +149,16 @@ func (m *Store) Doubt(name types.NamespacedName, deletions []v1alpha1.Deletion) 
 	its.doubts = its.doubts.See(deletions, time.Now())
 	m.all[name] = its
 	return its.doubts
+}
+
+// Stamp keeps since when the times of some queues and migrations are known: now for those that are new.
+func (m *Store) Stamp(name types.NamespacedName, retiring []v1alpha1.Retirement, migrations []v1alpha1.Migration) topology.Stamps {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	its := m.all[name]
+	its.stamps = its.stamps.See(retiring, migrations, time.Now())
+	m.all[name] = its
+	return its.stamps
 }
 
 // Requeue returns the time until the next reconcile, given whether pods of the workers are missing now; zero leaves it to the poll. While some are, it is

@@ -2,11 +2,14 @@ package transportmemory
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/apply"
 )
 
 func TestWorkersThatAreMissingAreLookedAtSoonAndNotForEver(t *testing.T) {
@@ -64,4 +67,20 @@ func TestDeletionsOfOthersCountWhereTheVHostMayBeTheSame(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
+}
+
+func TestStore_TimesCountFromWhenTheyWereKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, transport := NewStore(), types.NamespacedName{Name: "async"}
+		ahead := []v1alpha1.Retirement{{Queue: "test", Since: &metav1.Time{Time: time.Now().Add(5 * time.Hour)}}}
+		store.Keep(transport, &apply.Report{Retiring: ahead})
+		time.Sleep(time.Minute)
+		if passed := store.Stamp(transport, ahead, nil).SinceLeft(ahead[0], time.Now()); passed != 59*time.Second {
+			t.Errorf("what was kept a minute ago is %s old", passed)
+		}
+		store.Forget(transport)
+		if passed := store.Stamp(transport, ahead, nil).SinceLeft(ahead[0], time.Now()); passed > 0 {
+			t.Errorf("the times of a Transport that is gone are remembered: %s", passed)
+		}
+	})
 }
