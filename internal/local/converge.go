@@ -92,10 +92,11 @@ func (s *site) apply(desired topology.Objects) (next time.Duration, err error) {
 	return s.options.Reapply, nil
 }
 
-// follows is true where all workers in force consume a queue that is migrated, and its stand-in, as they are to.
+// follows is true where all workers consume a queue that is migrated, and its stand-in, as they are to. A program takes over what is written for it within
+// half a minute, or never, where it refuses that.
 func (s *site) follows(queue string, reads compile.Reading) bool {
-	for _, config := range s.inForce {
-		if !config.Follows(queue, reads) {
+	for name, config := range s.inForce {
+		if !config.Follows(queue, reads) || !s.groups[name].follows() {
 			return false
 		}
 	}

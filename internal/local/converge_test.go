@@ -94,11 +94,12 @@ func TestAQueueOutOfTheSpecThatNobodyReadsIsToldOf(t *testing.T) {
 type fakeGroup struct {
 	group
 
-	isReady bool
-	config  compile.Config
+	isReady, isBehind bool
+	config            compile.Config
 }
 
-func (f *fakeGroup) ready() bool { return f.isReady }
+func (f *fakeGroup) ready() bool   { return f.isReady }
+func (f *fakeGroup) follows() bool { return !f.isBehind }
 
 func (f *fakeGroup) take(config compile.Config, _ Broker, _ Files) error {
 	f.config = config

@@ -30,6 +30,8 @@ type group interface {
 	addTo(all tallies) error
 	// ready is true while the worker of the group can receive and settle messages, as a pod of it would be.
 	ready() bool
+	// follows is true where no worker of the group has another configuration in force than the one that was taken last.
+	follows() bool
 	// workers are the worker of the group and, where it is known, its quarantine queue.
 	workers() []member
 	// drain lets the group finish what it has and stop. drained is closed when it has.
@@ -143,6 +145,9 @@ func (g *inside) addTo(all tallies) error {
 }
 
 func (g *inside) ready() bool { return g.worker.Ready() == nil }
+
+// follows is true at once: what the worker refuses is not taken.
+func (g *inside) follows() bool { return true }
 
 func (g *inside) workers() []member {
 	members := []member{{status: WorkerSnapshot{WorkerStatus: g.worker.Status()}, metrics: g.metrics}}

@@ -53,6 +53,8 @@ type outside struct {
 	worker     *upkeep
 	quarantine *upkeep
 	keeper     *keeper
+	// hash of the configuration that was written last.
+	hash atomic.Pointer[string]
 	// timeout of the handler.
 	timeout atomic.Int64
 	stop    func()
@@ -104,6 +106,7 @@ func (g *outside) take(config compile.Config, on Broker, files Files) error {
 	if err := g.folder.add(configFolder, Files{configFile: encoded}); err != nil {
 		return err
 	}
+	g.hash.Store(new(compile.Hash(encoded)))
 	g.timeout.Store(int64(config.Timeout.Duration.Duration))
 	g.keeper.take(&config)
 	return g.folder.prune(handlerFolder, files)
@@ -138,6 +141,8 @@ func (g *outside) addTo(all tallies) error {
 }
 
 func (g *outside) ready() bool { return g.worker.ready() }
+
+func (g *outside) follows() bool { return g.worker.follows(*g.hash.Load()) }
 
 // workers leaves out the quarantine process while there is none.
 func (g *outside) workers() []member {

@@ -252,7 +252,7 @@ func (s *site) next(unit *Unit) []compile.Config {
 func (s *site) unserved(configs []compile.Config) map[string]bool {
 	return compile.Unserved(configs, func(worker, queue string) bool {
 		config, runs := s.inForce[worker]
-		return runs && config.Has(queue) && s.groups[worker].ready()
+		return runs && config.Has(queue) && s.groups[worker].ready() && s.groups[worker].follows()
 	})
 }
 
@@ -385,10 +385,10 @@ func (s *site) watch() {
 	}
 }
 
-// ready are the worker groups that are, sorted.
+// ready are the worker groups that are, and that have their configuration in force, sorted.
 func (s *site) ready() (workers []string) {
 	for _, g := range s.allGroups() {
-		if g.ready() {
+		if g.ready() && g.follows() {
 			workers = append(workers, g.worker)
 		}
 	}

@@ -184,6 +184,14 @@ func (u *upkeep) ready() bool {
 	return u.process != nil && u.told.now.ready
 }
 
+// follows is true where the program that runs has said last that a configuration is in force, and where none runs: one that is started reads
+// what is written.
+func (u *upkeep) follows(hash string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.process == nil || u.told.now.status.ConfigHash == hash
+}
+
 // member is what the program that runs has told last, or why none runs. known is false where there is neither.
 func (u *upkeep) member(process string) (_ member, known bool) {
 	u.mu.Lock()
