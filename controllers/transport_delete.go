@@ -183,7 +183,7 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 		if err := r.republish(ctx, run, func(last compile.Config) (compile.Config, bool) { return last.WithoutHolds() }); err != nil {
 			return err
 		}
-		if err := r.readOn(ctx, run, stamps.Retiring(report.Retiring)); err != nil {
+		if err := r.readOn(ctx, run, stamps.Retiring(report.Retiring, time.Now())); err != nil {
 			return err
 		}
 		if err := r.wakeUnscaled(ctx, run); err != nil {

@@ -18,7 +18,8 @@ import (
 // counted is a Transport with those times in its status from which waits count.
 func (r *TransportReconciler) counted(t *v1alpha1.Transport) *v1alpha1.Transport {
 	stamps, counted := r.memories.Stamp(client.ObjectKeyFromObject(t), t.Status.Retiring, t.Status.Migrations), *t
-	counted.Status.Retiring, counted.Status.Migrations = stamps.Retiring(t.Status.Retiring), stamps.Migrations(t.Status.Migrations)
+	now := time.Now()
+	counted.Status.Retiring, counted.Status.Migrations = stamps.Retiring(t.Status.Retiring, now), stamps.Migrations(t.Status.Migrations, now)
 	return &counted
 }
 

@@ -384,7 +384,7 @@ func (o *simulatedOperator) readOn(states []v1alpha1.Retirement) {
 	w := o.w
 	for _, group := range slices.Sorted(maps.Keys(w.published)) {
 		live := w.published[group]
-		next, changed := migration.ReadOn(*live, o.stamps.Retiring(states), topology.DefaultWaits().Unbound, o.now())
+		next, changed := migration.ReadOn(*live, o.stamps.Retiring(states, o.now()), topology.DefaultWaits().Unbound, o.now())
 		if changed {
 			o.writes(func() { w.publishConfig(next) })
 		}

@@ -60,7 +60,7 @@ type ObservationWindow struct {
 
 // passed is how long ago something was noted of a queue when the look began.
 func (w ObservationWindow) passed(queue, what string, at *metav1.Time) time.Duration {
-	return w.Began.Sub(w.Stamps.of(queue, what, at))
+	return w.Began.Sub(w.Stamps.of(queue, what, at, w.Began))
 }
 
 // soon is when to go on where nothing but the state has to be written down in between.

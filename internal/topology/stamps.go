@@ -11,7 +11,7 @@ import (
 
 // Stamps are the times that the status has of queues on their way out and of migrations, each with the time at which this process saw it
 // first. Waits count from then. By what is written down alone one would be over at once, or last for hours, where the clock of whoever wrote
-// it was wrong, or that of this process has been set since. Whoever takes over begins a wait anew, once.
+// it was wrong, or that of this process has been set since. Whoever takes over begins a wait anew, once, and for an hour at most.
 type Stamps map[stamp]time.Time
 
 // stamp is a time that was written down, and what of which queue was at that time.
@@ -52,34 +52,40 @@ func (s Stamps) See(retiring []v1alpha1.Retirement, migrations []v1alpha1.Migrat
 	return seen
 }
 
+// believed is how long this process has to have seen a time until that is believed where it is earlier. Where operators end more often than a wait lasts, as
+// one of a day on nodes that are replaced every night, it would never end if each began it anew.
+const believed = time.Hour
+
 // of is the time from which to count. One that is not known was written down just now.
-func (s Stamps) of(queue, what string, at *metav1.Time) time.Time {
+func (s Stamps) of(queue, what string, at *metav1.Time, now time.Time) time.Time {
 	const rounded = time.Second // what is written is whole seconds, and no wait gets shorter by that
 	first, known := s[stamp{queue, what, at.Unix()}]
-	if !known {
+	switch ahead := at.Sub(first); {
+	case !known, ahead < 0 && now.Sub(first) >= believed:
 		return at.Time
+	default:
+		return first.Add(min(max(0, ahead), rounded))
 	}
-	return first.Add(min(max(0, at.Sub(first)), rounded))
 }
 
 // SinceLeft is how long ago it was noted that a queue is on its way out.
 func (s Stamps) SinceLeft(state v1alpha1.Retirement, now time.Time) time.Duration {
-	return now.Sub(s.of(state.Queue, whatSince, state.Since))
+	return now.Sub(s.of(state.Queue, whatSince, state.Since, now))
 }
 
 // SinceStep is how long a migration has been in its step.
 func (s Stamps) SinceStep(m v1alpha1.Migration, now time.Time) time.Duration {
-	return now.Sub(s.of(m.Queue, string(m.Step), m.Since))
+	return now.Sub(s.of(m.Queue, string(m.Step), m.Since, now))
 }
 
 // Retiring are the states of some queues with the times from which to count.
-func (s Stamps) Retiring(states []v1alpha1.Retirement) []v1alpha1.Retirement {
+func (s Stamps) Retiring(states []v1alpha1.Retirement, now time.Time) []v1alpha1.Retirement {
 	counted := slices.Clone(states)
 	for i := range counted {
 		state := &counted[i]
 		for what, at := range map[string]**metav1.Time{whatSince: &state.Since, whatUnbound: &state.Unbound, whatEmpty: &state.Empty} {
 			if *at != nil {
-				*at = &metav1.Time{Time: s.of(state.Queue, what, *at)}
+				*at = &metav1.Time{Time: s.of(state.Queue, what, *at, now)}
 			}
 		}
 	}
@@ -87,11 +93,11 @@ func (s Stamps) Retiring(states []v1alpha1.Retirement) []v1alpha1.Retirement {
 }
 
 // Migrations are some migrations with the times from which to count.
-func (s Stamps) Migrations(migrations []v1alpha1.Migration) []v1alpha1.Migration {
+func (s Stamps) Migrations(migrations []v1alpha1.Migration, now time.Time) []v1alpha1.Migration {
 	counted := slices.Clone(migrations)
 	for i := range counted {
 		if m := &counted[i]; m.Since != nil {
-			m.Since = &metav1.Time{Time: s.of(m.Queue, string(m.Step), m.Since)}
+			m.Since = &metav1.Time{Time: s.of(m.Queue, string(m.Step), m.Since, now)}
 		}
 	}
 	return counted

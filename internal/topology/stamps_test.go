@@ -89,8 +89,20 @@ func TestStamps_CountFromWhenThisProcessWroteOrSawThem(t *testing.T) {
 	if stamps.SinceLeft(state, at(80)) != 79*time.Second {
 		t.Error("a time that nobody has seen counts as it is written")
 	}
-	counted := stamps.Migrations([]v1alpha1.Migration{next})
+	counted := stamps.Migrations([]v1alpha1.Migration{next}, at(80))
 	if counted[0].Since.Equal(next.Since) || !next.Since.Equal(stamp(1)) {
 		t.Errorf("the times from which to count are in the list itself: %v", counted)
+	}
+}
+
+// Where operators end each night, one that began a wait of a day anew never came to its end.
+func TestStamps_BelieveWhatWasWrittenAfterAnHour(t *testing.T) {
+	const hour = 3600
+	state := v1alpha1.Retirement{Queue: "test", Since: stamp(0)}
+	stamps := topology.Stamps(nil).See([]v1alpha1.Retirement{state}, nil, at(23*hour))
+	for now, want := range map[int]time.Duration{23*hour + 5: 5 * time.Second, 24*hour - 1: time.Hour - time.Second, 24 * hour: 24 * time.Hour} {
+		if passed := stamps.SinceLeft(state, at(now)); passed != want {
+			t.Errorf("%d s after a take-over, %s have passed, want %s", now-23*hour, passed, want)
+		}
 	}
 }
