@@ -9,13 +9,13 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
-	"redrive.dev/redrive/internal/clusterinfo"
-
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/discovery"
@@ -27,6 +27,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"redrive.dev/redrive/controllers"
+	"redrive.dev/redrive/internal/clusterinfo"
 	"redrive.dev/redrive/internal/crdcheck"
 	"redrive.dev/redrive/internal/objectcache"
 	"redrive.dev/redrive/internal/tenancy"
@@ -51,6 +52,8 @@ type settings struct {
 	pprofAddress    string
 	workerImage     string
 	imagePullPolicy string
+	workerRequests  resources
+	workerLimits    resources
 	namespaces      namespaces
 	denyNetworks    prefixes
 	brokerAdmins    secretNames
@@ -79,7 +82,7 @@ func main() {
 }
 
 func parse(flags *flag.FlagSet, arguments []string) *settings {
-	s := &settings{waits: topology.DefaultWaits()}
+	s := &settings{waits: topology.DefaultWaits(), workerRequests: resources(workload.DefaultRequests())}
 	flags.BoolVar(&s.leaderElect, "leader-elect", false, "Let one of several managers work and the others stand by.")
 	flags.StringVar(&s.leaderNamespace, "leader-elect-namespace", "", "Namespace of the Lease by which one leads; empty is the manager's own, in the cluster.")
 	flags.StringVar(&s.metricsAddress, "metrics-bind-address", ":8443", "Address of the metrics; 0 turns them off.")
@@ -95,6 +98,8 @@ func parse(flags *flag.FlagSet, arguments []string) *settings {
 		"Address of Go's profiles, without authentication: use a loopback address. 0 disables them.")
 	flags.StringVar(&s.workerImage, "worker-image", os.Getenv(workerImageVariable), "Image of the workers.")
 	flags.StringVar(&s.imagePullPolicy, "worker-image-pull-policy", "", "Pull policy of the workers' image; empty leaves it to Kubernetes.")
+	flags.Var(&s.workerRequests, "worker-requests", "Resources that each worker pod requests, such as cpu=50m,memory=64Mi; empty: none.")
+	flags.Var(&s.workerLimits, "worker-limits", "Limits of each worker pod's resources, such as memory=256Mi. Default: none.")
 	flags.Var(&s.namespaces, "watch-namespaces", "Comma-separated list of the namespaces to watch. Default: all.")
 	flags.Var(&s.denyNetworks, "deny-broker-networks",
 		"Comma-separated list of networks, such as 127.0.0.0/8, in which the operator connects to no management API. Default: none.")
@@ -123,6 +128,8 @@ func (s *settings) check() error {
 	switch {
 	case s.workerImage == "":
 		return errors.New("the image of the workers is missing: set --worker-image or " + workerImageVariable)
+	case s.exceedsLimits() != "":
+		return fmt.Errorf("--worker-requests has more %s than --worker-limits", s.exceedsLimits())
 	case s.pollInterval < time.Second:
 		return errors.New("--poll-interval must be at least 1s")
 	case s.waits.Grace < 0 || s.waits.Unbound < 0 || s.waits.Empty < 0 || s.waits.Request < 0:
@@ -138,6 +145,16 @@ func (s *settings) check() error {
 		return err
 	}
 	return s.checkMetrics()
+}
+
+// exceedsLimits is a resource of which workers would request more than they may have; empty where there is none. The API server would refuse each pod.
+func (s *settings) exceedsLimits() corev1.ResourceName {
+	for name, limit := range s.workerLimits {
+		if request, has := s.workerRequests[name]; has && request.Cmp(limit) > 0 {
+			return name
+		}
+	}
+	return ""
 }
 
 // namespaces is the value of a flag: names with commas between them. None is all namespaces.
@@ -227,6 +244,36 @@ func (p *prefixes) Set(list string) error {
 	return nil
 }
 
+// resources is the value of a flag: amounts by the names of resources, with commas between them. Given twice, the last counts.
+type resources corev1.ResourceList
+
+// String implements flag.Value.
+func (r *resources) String() string {
+	texts := make([]string, 0, len(*r))
+	for name, amount := range *r {
+		texts = append(texts, string(name)+"="+amount.String())
+	}
+	slices.Sort(texts)
+	return strings.Join(texts, ",")
+}
+
+// Set implements flag.Value.
+func (r *resources) Set(list string) error {
+	*r = resources{}
+	for text := range strings.SplitSeq(list, ",") {
+		if text == "" {
+			continue
+		}
+		name, amount, _ := strings.Cut(text, "=")
+		quantity, err := resource.ParseQuantity(amount)
+		if err != nil || name == "" || quantity.Sign() < 0 {
+			return fmt.Errorf("%q is not an amount of a resource, such as memory=64Mi", text)
+		}
+		(*r)[corev1.ResourceName(name)] = quantity
+	}
+	return nil
+}
+
 func run(ctx context.Context, s *settings) error {
 	if err := s.check(); err != nil {
 		return err
@@ -261,6 +308,7 @@ func runOn(ctx context.Context, cluster *rest.Config, s *settings) error {
 		ClusterUID: uid,
 		Workers: workload.Options{
 			Image: s.workerImage, ImagePullPolicy: corev1.PullPolicy(s.imagePullPolicy), Restrict: s.restrict,
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList(s.workerRequests), Limits: corev1.ResourceList(s.workerLimits)},
 		},
 		PollInterval: s.pollInterval,
 		Waits:        s.waits,

@@ -22,6 +22,9 @@ func TestFlagsThatCannotBeAreRefused(t *testing.T) {
 		"an upgrade of nobody":                 {"--worker-image=i --max-concurrent-rollouts=0", "--max-concurrent-rollouts"},
 		"administrators of brokers":            {"--worker-image=i --broker-admin=redrive-system/a,redrive-system/b --restrict-templates", ""},
 		"networks of no brokers":               {"--worker-image=i --deny-broker-networks=127.0.0.0/8,::1/128", ""},
+		"resources of workers":                 {"--worker-image=i --worker-requests=cpu=1,memory=64Mi --worker-limits=memory=64Mi", ""},
+		"workers that request too much":        {"--worker-image=i --worker-limits=memory=32Mi", "--worker-requests has more memory than --worker-limits"},
+		"workers that request nothing":         {"--worker-image=i --worker-requests= --worker-limits=memory=32Mi", ""},
 		"an address for KEDA":                  {"--worker-image=i --autoscaling-bind-address=:8082", ""},
 		"a URL that is none":                   {"--worker-image=i --autoscaling-bind-address=:8082 --autoscaling-url=redrive:8082", "--autoscaling-url"},
 		"a URL with a password":                {"--worker-image=i --autoscaling-bind-address=:8082 --autoscaling-url=http://a:b@c", "--autoscaling-url=http://a:xxxxx@c"},
@@ -66,6 +69,24 @@ func TestNamespacesAreNamesWithCommasBetweenThem(t *testing.T) {
 		if err := new(namespaces).Set(wrong); err == nil || !strings.Contains(err.Error(), "is not the name of a namespace") {
 			t.Errorf("%q: got %v", wrong, err)
 		}
+	}
+}
+
+func TestResources_AreAmountsWithCommasBetweenThem(t *testing.T) {
+	for list, want := range map[string]string{"": "", "memory=64Mi,cpu=0.1": "cpu=100m,memory=64Mi", "cpu=1,": "cpu=1"} {
+		var r resources
+		if err := r.Set(list); err != nil || r.String() != want {
+			t.Errorf("%q is %s, %v; want %s", list, &r, err, want)
+		}
+	}
+	for _, wrong := range []string{"memory", "memory=lots", "=1", "cpu=-1", "cpu 1"} {
+		if err := new(resources).Set(wrong); err == nil || !strings.Contains(err.Error(), "is not an amount of a resource") {
+			t.Errorf("%q: got %v", wrong, err)
+		}
+	}
+	s := parse(flag.NewFlagSet("manager", flag.ContinueOnError), nil)
+	if got := s.workerRequests.String(); got != "cpu=50m,memory=64Mi" || len(s.workerLimits) > 0 {
+		t.Errorf("by default workers request %s and may have %s", got, &s.workerLimits)
 	}
 }
 

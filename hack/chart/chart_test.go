@@ -182,7 +182,12 @@ func TestValuesGoWhereTheyBelong(t *testing.T) {
 			hasNot: []string{"podAntiAffinity"},
 		},
 		"resources replace all": {values: "resources: {limits: {memory: 1Gi}}", has: []string{`"resources":{"limits":{"memory":"1Gi"}}`}},
-		"one replica":           {values: "replicas: 1", has: []string{`"replicas":1`}},
+		"resources of workers": {
+			values: "workerResources: {requests: {memory: 32Mi, cpu: 0.5}, limits: {memory: 1Gi}}",
+			has:    []string{`"--worker-requests=cpu=0.5,memory=32Mi","--worker-limits=memory=1Gi"`},
+		},
+		"workers that request nothing": {values: "workerResources: {requests: {}}", has: []string{`"--worker-requests="`}, hasNot: []string{"--worker-limits"}},
+		"one replica":                  {values: "replicas: 1", has: []string{`"replicas":1`}},
 		"poll and more flags": {
 			values: "pollInterval: 5m\nextraArgs: ['--log-level=DEBUG', '--lane-grace=1h']",
 			has:    []string{`"--poll-interval=5m","--log-level=DEBUG","--lane-grace=1h"`},

@@ -69,7 +69,7 @@ func install(pod *corev1.PodSpec, container *corev1.Container, opts Options) {
 		ImagePullPolicy: opts.ImagePullPolicy,
 		Args:            []string{"--install=" + binDir},
 		VolumeMounts:    []corev1.VolumeMount{{Name: binVolume, MountPath: binDir}},
-		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+		Resources: corev1.ResourceRequirements{Limits: opts.Resources.DeepCopy().Limits, Requests: corev1.ResourceList{
 			corev1.ResourceCPU:    resource.MustParse("10m"),
 			corev1.ResourceMemory: resource.MustParse("16Mi"),
 		}},

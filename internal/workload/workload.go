@@ -59,6 +59,8 @@ type Options struct {
 	Image string
 	// ImagePullPolicy of the worker's image. Left empty, Kubernetes decides by the tag.
 	ImagePullPolicy corev1.PullPolicy
+	// Resources of the worker's container, where its template does not say otherwise. nil Requests stand for DefaultRequests.
+	Resources corev1.ResourceRequirements
 	// Secrets of the broker. Left empty, it is the one that the Transport names.
 	Secrets Secrets
 	// NativeSidecars is true where every node of the cluster knows init containers that go on running.
@@ -69,6 +71,19 @@ type Options struct {
 	Restrict bool
 	// Templates that were merged already; nil keeps none.
 	Templates *Templates
+}
+
+// DefaultRequests are what a worker needs for itself, without its handler.
+func DefaultRequests() corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("64Mi")}
+}
+
+func (o *Options) resources() corev1.ResourceRequirements {
+	of := *o.Resources.DeepCopy()
+	if of.Requests == nil {
+		of.Requests = DefaultRequests()
+	}
+	return of
 }
 
 // ConfigMap holds the configuration of a worker group. It fails when the configuration is larger than a ConfigMap can be.
@@ -283,10 +298,7 @@ func workerContainer(opts Options) corev1.Container {
 			{Name: configVolume, MountPath: configDir, ReadOnly: true},
 			{Name: brokerVolume, MountPath: brokerDir, ReadOnly: true},
 		},
-		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
-			corev1.ResourceCPU:    resource.MustParse("50m"),
-			corev1.ResourceMemory: resource.MustParse("64Mi"),
-		}},
+		Resources:       opts.resources(),
 		LivenessProbe:   probe("/healthz"),
 		ReadinessProbe:  probe("/readyz"),
 		SecurityContext: restricted(),

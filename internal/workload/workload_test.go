@@ -9,6 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -312,5 +313,36 @@ func TestNamesAreStable(t *testing.T) {
 	// A different hash would orphan the Deployments of every installation.
 	if got, want := workload.Name(transport("async"), "default"), "async-default-2zofi"; got != want {
 		t.Errorf("name is %q, want %q for ever", got, want)
+	}
+}
+
+// A quota of the namespace may want limits of each container, and the install container is one.
+func TestDeployment_HasTheResourcesThatTheOperatorIsGiven(t *testing.T) {
+	t.Parallel()
+	amount := func(memory string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}
+	}
+	w := worker("default")
+	w.Handler = v1alpha1.Handler{Image: new("shop:v1"), Exec: &v1alpha1.ExecHandler{Command: []string{"handle"}}}
+	opts := options
+	opts.Resources = corev1.ResourceRequirements{Requests: amount("32Mi"), Limits: amount("256Mi")}
+	d, err := workload.Deployment(transport("async"), w, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := d.Spec.Template.Spec
+	for name, got := range map[string]*resource.Quantity{
+		"worker": pod.Containers[0].Resources.Limits.Memory(), "install": pod.InitContainers[0].Resources.Limits.Memory(),
+	} {
+		if got.String() != "256Mi" {
+			t.Errorf("the limit of %s is %s", name, got)
+		}
+	}
+	if got := pod.Containers[0].Resources.Requests; got.Memory().String() != "32Mi" || !got.Cpu().IsZero() {
+		t.Errorf("the worker requests %v", got)
+	}
+	opts.Resources.Requests = corev1.ResourceList{}
+	if d, err = workload.Deployment(transport("async"), w, opts); err != nil || len(d.Spec.Template.Spec.Containers[0].Resources.Requests) > 0 {
+		t.Errorf("asked for none, the worker requests %v; %v", d.Spec.Template.Spec.Containers[0].Resources.Requests, err)
 	}
 }

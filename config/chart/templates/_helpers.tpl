@@ -29,9 +29,26 @@
 {{- with .Values.image.workerPullPolicy }}
 - --worker-image-pull-policy={{ . }}
 {{- end }}
+{{- with .Values.workerResources }}
+{{- if hasKey . "requests" }}
+- --worker-requests={{ include "redrive.resources" .requests }}
+{{- end }}
+{{- if .limits }}
+- --worker-limits={{ include "redrive.resources" .limits }}
+{{- end }}
+{{- end }}
 {{- range .Values.extraArgs }}
 - {{ . | quote }}
 {{- end }}
+{{- end -}}
+
+{{/* Amounts of resources as a flag has them. */}}
+{{- define "redrive.resources" -}}
+{{- $list := list -}}
+{{- range $name, $amount := . -}}
+{{- $list = append $list (printf "%s=%v" $name $amount) -}}
+{{- end -}}
+{{ join "," $list }}
 {{- end -}}
 
 {{/* The port in the address of the metrics. */}}
