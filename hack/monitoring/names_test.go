@@ -171,6 +171,7 @@ func words(t *testing.T) map[string][]string {
 		"role":      in("internal/topology/objects.go", `Role = "(\w+)"`),
 		"outcome":   in("internal/worker/pipeline.go", `kind = "(\w+)"`),
 		"state":     {"Closed", "Open", "Probing", "Ramping"}, // see TestTheStatesAreTheBreakers
+		"keyed":     {"true", "false"},
 		"name":      in("cmd/manager/main.go", `LeaderElectionID: +"([\w.-]+)"`),
 		// controller-runtime names a controller by its kind.
 		"controller": {"transport", "retrypolicy"},

@@ -84,6 +84,7 @@ func (c BreakerConfig) normal() *BreakerConfig {
 //     max(calls, n) >= SlowPercent: over one full step at least, and as soon as that cannot be averted.
 //   - Probing or Ramping, with no call in flight and none asked for in MaxOpenFor: closes with an empty window. Nothing will tell whether the
 //     partner works, such as in a pod that stands by for a queue with a single active consumer.
+//   - Ramping, with no call in flight and none denied in MaxOpenFor: closes with an empty window. It is asked for less than it admits.
 //
 // Where Concurrency is 1 or 2, the first probe that succeeds closes it. What is admitted in one state says nothing about a
 // later one: its result is not counted. An outcome of Neither leaves everything as it is, but for the place that it frees.
@@ -108,8 +109,8 @@ type Breaker struct {
 	// calls are those in flight while Probing or Ramping.
 	calls  []inFlight
 	serial uint64
-	// asked is when Admit was called last.
-	asked int64
+	// asked is when Admit was called last, and denied when it last had no place while Ramping, or when that began.
+	asked, denied int64
 	// retired is true of a breaker whose key was given up: it admits everything and counts nothing.
 	retired bool
 	// changes that onChange has not been told yet, and whether somebody is telling.
@@ -174,6 +175,7 @@ func (b *Breaker) Admit(now time.Time, timeout time.Duration) (permit Permit, wa
 	case b.state == Open:
 		return Permit{}, time.Duration(max(shortest, b.until-t+b.rnd.Int64N(b.spread()))), false
 	case b.free(t) <= 0:
+		b.denied = t
 		least := b.spread() / 10
 		return Permit{}, time.Duration(max(shortest, least+b.rnd.Int64N(b.spread()-least))), false
 	}
@@ -300,6 +302,7 @@ func (b *Breaker) probed(now int64, took time.Duration, failed, slow bool) {
 			b.close("the probe succeeded")
 			return
 		}
+		b.denied = now
 		b.change(Ramping, "the probe succeeded")
 	}
 }
@@ -377,16 +380,20 @@ func (b *Breaker) roll(now time.Time) int64 {
 		b.change(Probing, "it was open for "+b.openFor.String())
 		b.asked = t // the time in which it can be asked begins now, also after a step of the clock
 	}
-	if (b.state == Probing || b.state == Ramping) && b.idle(t) {
+	switch {
+	case b.state != Probing && b.state != Ramping:
+	case b.idle(t, b.asked):
 		b.close("no call was asked for in " + b.config.MaxOpenFor.String())
+	case b.state == Ramping && b.idle(t, b.denied):
+		b.close("no call was denied in " + b.config.MaxOpenFor.String())
 	}
 	return t
 }
 
-// idle is true where no call was asked for in MaxOpenFor, nor one in flight that may still tell something.
-func (b *Breaker) idle(now int64) bool {
+// idle is true where MaxOpenFor has passed, and no call is in flight that may still tell something.
+func (b *Breaker) idle(now, since int64) bool {
 	most := int64(b.config.MaxOpenFor)
-	return now >= b.asked+most && !slices.ContainsFunc(b.calls, func(c inFlight) bool { return c.deadline+most > now })
+	return now >= since+most && !slices.ContainsFunc(b.calls, func(c inFlight) bool { return c.deadline+most > now })
 }
 
 // unlock unlocks the breaker and tells of its changes.

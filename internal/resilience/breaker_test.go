@@ -557,3 +557,40 @@ func TestBreaker_ClosesWhereNoCallIsAskedFor(t *testing.T) {
 	w.calls(noon, c.MinimumCalls, Failure)
 	w.want(noon.Add(time.Hour), Probing, 1) // it begins to probe when it is looked at
 }
+
+// A key with a message now and then makes the calls of a ramp in days: it said so long that its calls fail, though none did.
+func TestBreaker_ClosesWhereTheRampDeniesNoCall(t *testing.T) {
+	c := aBreaker()
+	c.Concurrency = 100
+	w, now := probing(t, c)
+	w.call(now, 0, Success)
+	for range 3 {
+		now = now.Add(c.MaxOpenFor / 4)
+		w.call(now, 0, Success)
+		if w.State(now) != Ramping {
+			t.Fatalf("it is %s already", w.State(now))
+		}
+	}
+	var held []Permit
+	for { // as many as it admits, and one more
+		permit, _, ok := w.Admit(now, timeout)
+		if !ok {
+			break
+		}
+		held = append(held, permit)
+	}
+	for _, permit := range held {
+		permit.Done(now, 0, Neither)
+	}
+	for range 3 {
+		now = now.Add(c.MaxOpenFor / 4)
+		w.call(now, 0, Success)
+		if w.State(now) != Ramping {
+			t.Fatalf("it is %s, and has denied a call", w.State(now))
+		}
+	}
+	w.want(now.Add(c.MaxOpenFor/4), Closed, c.Concurrency)
+	if last, want := w.changes[len(w.changes)-1], "Ramping > Closed: no call was denied in 1m0s"; last != want {
+		t.Errorf("told %q, want %q", last, want)
+	}
+}

@@ -23,6 +23,8 @@ type Breakers struct {
 	// now is the time of the present call, and forgotten the breaker whose place it took; both for keyed's question.
 	now       time.Time
 	forgotten *Breaker
+	// rolled is the place that Roll comes to next.
+	rolled int
 }
 
 // NewBreakers returns breakers without a key yet. onChange, which may be nil, is told of the changes as a Breaker's is, with the
@@ -41,6 +43,32 @@ func (b *Breakers) For(key string, now time.Time) *Breaker {
 		forgotten.unlock() // Tells that it is closed now.
 	}
 	return breaker
+}
+
+// mostRolled is how many breakers a Roll looks at.
+const mostRolled = 1000
+
+// Roll brings breakers to the present of which nobody asks any more: each time the next ones, up to a bound. Without it, one that is open stays so
+// where its key has no further call.
+func (b *Breakers) Roll(now time.Time) {
+	for _, breaker := range b.next() {
+		breaker.State(now)
+	}
+}
+
+// next are the breakers at the places that come next.
+func (b *Breakers) next() []*Breaker {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	places := b.breakers.places
+	next := make([]*Breaker, 0, min(mostRolled, len(places)))
+	for range cap(next) {
+		b.rolled = (b.rolled + 1) % len(places)
+		if breaker := places[b.rolled].state; breaker != nil {
+			next = append(next, breaker)
+		}
+	}
+	return next
 }
 
 func (b *Breakers) find(key string, now time.Time) (found, forgotten *Breaker) {

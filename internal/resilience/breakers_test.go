@@ -194,3 +194,33 @@ func TestBreakersMayBeUsedByManyAtOnce(*testing.T) {
 	}
 	wg.Wait()
 }
+
+// The messages of a key are in the failure queue, or its partner is switched off: its breaker was open until the process ended.
+func TestBreakers_RollClosesThoseOfWhichNobodyAsks(t *testing.T) {
+	told := map[string]string{}
+	b := crowd(t, func(key string, from, to State, why string) {
+		told[key] = from.String() + " > " + to.String() + ": " + why
+	})
+	roll := func(at float64) {
+		for range maxKeys/mostRolled + 1 {
+			b.Roll(after(at))
+		}
+	}
+	roll(10)
+	if got, want := told["0"], "Open > Probing: it was open for 10s"; got != want {
+		t.Errorf("told %q once it was open for its time, want %q", got, want)
+	}
+	busy := b.For("1", after(69))
+	busy.Admit(after(69), time.Hour)
+	roll(70)
+	if got, want := b.notClosed(after(70)), (map[string]State{"1": Probing}); !maps.Equal(got, want) {
+		t.Errorf("%d are not closed, want the one alone that is asked", len(got))
+	}
+	if got, want := told["9999"], "Probing > Closed: no call was asked for in 1m0s"; got != want {
+		t.Errorf("told %q, want %q", got, want)
+	}
+	fail(b, "0", after(71))
+	if b.For("0", after(71)).State(after(71)) != Open {
+		t.Error("one that has closed does not open any more")
+	}
+}

@@ -113,7 +113,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		configErrors:     configErrors.WithLabelValues(),
 		rateLimited:      counter("rate_limited_total", "Times that a message was turned away by a rate limit.", "limit"),
 		budgetExhausted:  exhausted.WithLabelValues(),
-		breakers:         gauge("circuit_breakers", "Circuit breakers that are not closed, by state.", "state"),
+		breakers:         gauge("circuit_breakers", "Circuit breakers that are not closed, by state, and whether they are those of a key.", "state", "keyed"),
 		breakerChanges:   counter("circuit_breaker_changes_total", "Changes of a circuit breaker's state, by the new state.", "state"),
 		crashes:          counter("crashes_total", "Processes that a message has brought down on its own.", "queue"),
 		blocked:          gauge("queue_blocked", "1 while a strictly ordered queue stops at a message that was given up.", "queue"),

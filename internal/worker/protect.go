@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"strconv"
 	"time"
 
 	"redrive.dev/redrive/internal/compile"
@@ -171,6 +172,13 @@ func (p *protection) allowed(concurrency int, now time.Time) int {
 		return concurrency
 	}
 	return p.breaker.Allowed(now)
+}
+
+// roll brings breakers to the present that no message asks any more.
+func (p *protection) roll(now time.Time) {
+	if p.breakers != nil {
+		p.breakers.Roll(now)
+	}
 }
 
 // permits is leave for one call of the handler. What is not used is given back.
@@ -527,11 +535,12 @@ func (w *Worker) breakerChanged(key string, from, to resilience.State, why strin
 	}
 	m := w.options.Metrics
 	m.breakerChanges.WithLabelValues(to.String()).Inc()
+	keyed := strconv.FormatBool(key != "")
 	if from != resilience.Closed {
-		m.breakers.WithLabelValues(from.String()).Dec()
+		m.breakers.WithLabelValues(from.String(), keyed).Dec()
 	}
 	if to != resilience.Closed {
-		m.breakers.WithLabelValues(to.String()).Inc()
+		m.breakers.WithLabelValues(to.String(), keyed).Inc()
 	}
 	if to == resilience.Closed {
 		w.troubles.end(troubleBreaker, key)

@@ -234,6 +234,20 @@ func TestABreakerOfAKeyHoldsBackItsMessagesAlone(t *testing.T) {
 	}
 }
 
+// Its messages have failed, and none of them comes any more: the worker said until it ended that they wait.
+func TestBreaker_OfAKeyWithoutFurtherMessagesCloses(t *testing.T) {
+	r := newRig(t, newPartner(t, always(503)), testtransport.Explicit(), withBreaker(v1alpha1.CircuitBreaker{
+		MinimumCalls: new(int32(1)), OpenFor: v1alpha1.NewDuration(time.Second), MaxOpenFor: v1alpha1.NewDuration(time.Second),
+		Key: new("message.headers.partner"),
+	}))
+	r.publish(numbered(1, "partner", "sick")...)
+	testtransport.Eventually(t, "the breaker to open", func() bool { return r.counted("redrive_circuit_breakers", "keyed", "true") == 1 })
+	r.Take("async.failed")
+	testtransport.Eventually(t, "the breaker to close", func() bool {
+		return len(r.worker.Status().Troubles) == 0 && r.counted("redrive_circuit_breakers") == 0
+	})
+}
+
 func TestARetryAfterHoldsBackTheWholeKeyWhereThatIsAskedFor(t *testing.T) {
 	var told atomic.Bool
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

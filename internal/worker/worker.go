@@ -315,6 +315,7 @@ func (w *Worker) runFlowControl(ctx, sessions context.Context) {
 		case <-w.regulation:
 		case <-tick.C: // an open breaker begins to probe, an exhausted budget fills again
 			w.Status()
+			p.protection.roll(w.options.Now())
 			w.sweep(sessions, false)
 			w.inflight.due.Store(true)
 		case <-ctx.Done():
