@@ -27,8 +27,11 @@ func (w *Worker) processOrdered(ctx context.Context, j *job) {
 	}
 	defer h.leave()
 	p := h.restore(j)
-	o := outcome{kind: failed, final: p.givenUp}
-	if p.judged == nil {
+	o, ended := outcome{kind: failed, final: p.givenUp}, p.judged != nil
+	if !ended && !j.moved {
+		o, ended = w.await(ctx, j, p.early(w.options.Now()), nil)
+	}
+	if !ended {
 		o = w.decide(ctx, j, j.stages(j.program.stages.strict))
 	}
 	w.yieldSlot(ctx, j)
@@ -50,14 +53,26 @@ func (w *Worker) processOrdered(ctx context.Context, j *job) {
 	}
 }
 
+// overdueTime is how long before the broker's consumer timeout a message is given back at the latest, and no more than an overdueShare of the timeout.
+const (
+	overdueTime  = 10 * time.Second
+	overdueShare = 10
+)
+
 // waitInPlace holds a message that failed until its retry is due, and a millisecond more: that is the fraction which the headers leave
-// out, and no retry is early. The attempt took less than half of the broker's consumer timeout, and the delay is less than the other half.
+// out, and no retry is early. One that had waited before its attempt may have to go back before: it waits for the rest when it comes again.
 func (w *Worker) waitInPlace(ctx context.Context, j *job, o outcome) outcome {
-	wait := min(j.state.NotBefore.Add(time.Millisecond).Sub(w.options.Now()), j.held()+j.program.config.HoldLimit())
+	wait := min(j.state.NotBefore.Add(time.Millisecond).Sub(w.options.Now()), j.loaned())
 	if ended, early := w.await(ctx, j, max(wait, 0), nil); early {
 		return ended
 	}
 	return outcome{kind: returned, strategy: o.strategy}
+}
+
+// loaned is for how long the broker leaves a message to a job that holds it beyond the time for waiting and handling.
+func (j *job) loaned() time.Duration {
+	limit := j.program.config.LoanLimit()
+	return limit - min(overdueTime, limit/overdueShare) - time.Since(j.received)
 }
 
 // crashed gives up a message that was delivered far more often than its retries and crashes account for, without running it
@@ -172,6 +187,8 @@ type redeliveryState struct {
 	traceparent, carry string
 	// deadline of the message; zero where it has none. A delivery that comes again does not count its expiration anew.
 	deadline time.Time
+	// due is when the retry is that it waited for.
+	due time.Time
 	// idle deliveries were no attempts; tried ones were.
 	idle, tried int64
 	// claimed is how often the message was delivered by the word of its publisher.
@@ -281,12 +298,20 @@ func (h *orderedQueue) lookup(j *job, seen nameless) *redeliveryState {
 func (p *redeliveryState) remember(j *job, o outcome) {
 	p.history, p.traceparent, p.carry = j.state.History, j.state.Traceparent, j.state.Carry
 	p.history.Immediate = 0
+	if j.attempted {
+		p.due = j.state.NotBefore.Add(time.Millisecond)
+	}
 	switch comesAgain := o.kind == returned || o.kind == requeued || o.kind == stale; {
 	case comesAgain && j.attempted:
 		p.tried++
 	case comesAgain:
 		p.idle++
 	}
+}
+
+// early is by how much a message has come before its retry is due. However the clock was set since, it is no longer than its delay.
+func (p *redeliveryState) early(now time.Time) time.Duration {
+	return min(p.due.Sub(now), p.history.LastDelay+time.Millisecond)
 }
 
 // forget is called when the message is settled for good: an equal one that comes next, or one of the same id, is another.
