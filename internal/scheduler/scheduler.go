@@ -20,7 +20,7 @@ import (
 //     known to have more messages than it was allowed to prefetch, whose next one always comes within milliseconds, and that is
 //     behind, is waited for that long before the place goes to another whose messages take longer. Its time runs meanwhile. Else
 //     slow messages would get each place that a quick one leaves. (Disk schedulers call that anticipation: Iyer and Druschel,
-//     SOSP 2001.) The other: a queue whose turns take more than a second leaves a place to each queue that was active lately (mayTake).
+//     SOSP 2001.) The other: a queue whose turns take more than a second leaves a place to each queue that was wanted lately (mayTake).
 //   - A queue saves nothing while nobody waits in it, but for a claim to its share of a second: that long its next messages may take
 //     to come. It goes on as far behind the others as that, or as it was.
 //

@@ -343,6 +343,23 @@ func TestScheduler_LongTurnsHaveAllPlacesWhereNobodyElseComes(t *testing.T) {
 	}
 }
 
+// A turn of minutes kept a place for the next one of its queue empty for as long, though none came.
+func TestScheduler_ALongTurnAloneKeepsNoSecondPlaceFree(t *testing.T) {
+	backlog := &source{name: "backlog", weight: 1, loans: 8, lasts: always(5 * time.Second)}
+	alone := &source{name: "alone", weight: 1, lasts: always(15 * time.Minute), arrivals: []time.Duration{7 * time.Second}}
+	s := simulate(t, 4, backlog, alone)
+	s.until(16 * time.Second)
+	if s.held != 3 {
+		t.Errorf("%d places are taken while a second one is kept for the queue of the turn alone", s.held)
+	}
+	for at := 30 * time.Second; at < 14*time.Minute; at += 10 * time.Second {
+		s.until(at)
+		if s.held != 4 {
+			t.Fatalf("%d of 4 places are taken after %s", s.held, at)
+		}
+	}
+}
+
 // A long turn that found a free place kept for a queue that never came again waited for the next end of another turn.
 func TestScheduler_ATurnThatIsNotLetInLooksAgain(t *testing.T) {
 	longs := &source{name: "longs", weight: 1, lasts: always(time.Minute), arrivals: []time.Duration{0, 0, 0, 6 * time.Second}}

@@ -15,7 +15,7 @@ const (
 )
 
 // mayTake is false where the next free place is kept for other queues. A queue whose turns are long, and that has its share, leaves one place to each other
-// queue that was active lately and has less than its share; at most a fourth of all places, or one. A queue with a steady flow of quick turns has none
+// queue that was wanted lately and has less than its share; at most a fourth of all places, or one. A queue with a steady flow of quick turns has none
 // waiting now and then, and without that lost a place for a whole long turn each time, until it had none.
 func (s *Scheduler[T]) mayTake(q *queue[T]) bool {
 	if !q.isLong(s.now) {
@@ -33,14 +33,14 @@ func (s *Scheduler[T]) mayTake(q *queue[T]) bool {
 	}
 	spare := 0
 	for _, other := range s.queues {
-		if other != q && other.isActive(s.now) && !hasShare(other) {
+		if other != q && other.isWanted(s.now) && !hasShare(other) {
 			spare++
 		}
 	}
 	return s.places-s.held-s.reserved > min(spare, max(1, s.places/maxSpare))
 }
 
-// lookAgain is after what time Poll is to see whether somebody who waits may have a place that is free: when the first of the other queues is not active any
+// lookAgain is after what time Poll is to see whether somebody who waits may have a place that is free: when the first of the other queues is not wanted any
 // more. It is 0 where there is none.
 func (s *Scheduler[T]) lookAgain() time.Duration {
 	if s.waiting == 0 || s.held+s.reserved >= s.places {
@@ -51,7 +51,7 @@ func (s *Scheduler[T]) lookAgain() time.Duration {
 	}
 	first := float64(lately)
 	for _, q := range s.queues {
-		if left := q.asked + float64(lately) - s.now; left > 0 && q.first == nil && q.running == 0 {
+		if left := q.asked + float64(lately) - s.now; left > 0 && q.first == nil {
 			first = min(first, left)
 		}
 	}
@@ -63,6 +63,9 @@ func (q *queue[T]) isLong(now float64) bool {
 	return q.mean > float64(long) || q.running > 0 && now-q.began/float64(q.running) > float64(long)
 }
 
-func (q *queue[T]) isActive(now float64) bool {
-	return q.first != nil || q.running > 0 || q.asked > 0 && now-q.asked < float64(lately)
+func (q *queue[T]) isActive(now float64) bool { return q.running > 0 || q.isWanted(now) }
+
+// isWanted is true where somebody waits in the queue, or asked for a place in it lately. One whose long turn runs alone needs no other place.
+func (q *queue[T]) isWanted(now float64) bool {
+	return q.first != nil || q.asked > 0 && now-q.asked < float64(lately)
 }
