@@ -61,6 +61,8 @@ type operator struct {
 	keda bool
 	// wrap stands between it and the API server, where it is set.
 	wrap func(http.RoundTripper) http.RoundTripper
+	// stay is how old a quarantine pod becomes at least; zero is a second.
+	stay time.Duration
 	// namespaces are the only ones that it sees; none is all but the private ones.
 	namespaces []string
 
@@ -168,6 +170,7 @@ func (o *operator) start(t *testing.T, cluster *testcluster.Cluster) {
 	if o.wrap != nil {
 		cfg.Wrap(o.wrap)
 	}
+	clock := clusterinfo.ClockOf(cfg)
 	tenancy.ShareProcessors(cfg) // as cmd/manager does: a reconcile that waits for the API server keeps no other of its namespace waiting
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme: controllers.NewScheme(), Cache: o.sight(t), Client: objectcache.ClientOptions(),
@@ -190,8 +193,8 @@ func (o *operator) start(t *testing.T, cluster *testcluster.Cluster) {
 	o.cancel, o.ended = cancel, make(chan error, 1)
 	must(t, controllers.Setup(ctx, mgr, controllers.Options{
 		ClusterUID: cmp.Or(o.uid, uid), Workers: workload.Options{Image: cmp.Or(o.image, workerImage)}, MaxRollouts: o.maxRollouts,
-		PollInterval: cmp.Or(o.poll, pollInterval), Waits: waits, QuarantineStay: time.Second, RepairWindow: repairWindow, Concurrency: 8,
-		BrokerAdmins: o.admins, Scale: autoscaling.Server{Listener: listener, URL: o.scale}, Name: o.name, Metrics: o.registerer(),
+		PollInterval: cmp.Or(o.poll, pollInterval), Waits: waits, QuarantineStay: cmp.Or(o.stay, time.Second), RepairWindow: repairWindow, Concurrency: 8,
+		BrokerAdmins: o.admins, Scale: autoscaling.Server{Listener: listener, URL: o.scale}, Name: o.name, Metrics: o.registerer(), Clock: clock,
 	}))
 	go func() { o.ended <- mgr.Start(ctx) }()
 }

@@ -87,6 +87,8 @@ type Options struct {
 	BrokerAdmins []types.NamespacedName
 	// DenyNetworks are those in which no management API is asked.
 	DenyNetworks []netip.Prefix
+	// Clock is that of the API server; nil is that of this machine.
+	Clock *clusterinfo.Clock
 	// Scale is how KEDA asks for the numbers that it scales workers by.
 	Scale autoscaling.Server
 	// Name follows the names of the controllers in logs and metrics, and Metrics is where the operator's own metrics go; nil is
@@ -141,7 +143,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	transports.writer = &objectwriter.Writer{
 		Client: transports.Client, Live: transports.Live, Reads: &transports.reads,
 		Repairs:  ssa.NewRepairs(cmp.Or(options.RepairWindow, ssa.MaxRepairs*options.PollInterval)),
-		Rollouts: rollout.NewLimiter(transports.Client, cmp.Or(options.MaxRollouts, rollout.DefaultLimit)),
+		Rollouts: rollout.NewLimiter(transports.Client, cmp.Or(options.MaxRollouts, rollout.DefaultLimit), options.Clock.Now),
 	}
 	transports.scalers = scaler.NewKeeper(transports.writer, clusterinfo.HasKEDA(server, age), options.Scale.URL)
 	meter := autoscaling.NewMeter(mgr.GetClient(), backlogSource{transports}, age)

@@ -26,7 +26,7 @@ func (r *TransportReconciler) counted(t *v1alpha1.Transport) *v1alpha1.Transport
 // followers answer what apply asks about the workers.
 func (r *TransportReconciler) followers(ctx context.Context, run *transportRun) *workerstatus.Followers {
 	return &workerstatus.Followers{
-		Scraper: r.scraper, Transport: r.counted(run.transport), Live: &run.live, Grace: r.Options.Waits.Grace,
+		Scraper: r.scraper, Transport: r.counted(run.transport), Live: &run.live, Grace: r.Options.Waits.Grace, Now: r.Options.Clock.Now(),
 		Pods: func(visit func(*corev1.Pod) (more bool)) error {
 			return r.reads.Pods(ctx, r.Live, run.transport.Namespace, workload.TransportLabels(run.transport), visit)
 		},

@@ -131,7 +131,7 @@ func (r *TransportReconciler) runQuarantineOf(
 ) (trouble string, err error) {
 	name := workload.QuarantineName(run.transport, group.Name)
 	live := run.live.Quarantine[name]
-	if !group.Wanted(live, counts, time.Now(), r.Options.QuarantineStay) {
+	if !group.Wanted(live, counts, r.Options.Clock.Now(), r.Options.QuarantineStay) {
 		if live == nil {
 			return "", nil
 		}
@@ -212,5 +212,5 @@ func (r *TransportReconciler) quarantineTrouble(ctx context.Context, live *appsv
 		return "", nil
 	}
 	cause, err := r.rolloutCause(ctx, live)
-	return quarantinepod.Trouble(live, cause, time.Now()), err
+	return quarantinepod.Trouble(live, cause, r.Options.Clock.Now()), err
 }

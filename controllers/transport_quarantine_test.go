@@ -1,6 +1,7 @@
 package controllers_test
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -132,6 +133,25 @@ func TestAPodForQuarantineRunsWhileThereAreSome(t *testing.T) {
 	t.Log("the group leaves the spec")
 	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Workers = nil })
 	w.awaitGone(again)
+}
+
+// A quarantine pod is as old as the API server says: by a clock that is wrong it was deleted at once, or stayed for hours.
+func TestTransport_AQuarantinePodIsAsOldAsTheAPIServerSays(t *testing.T) {
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{stay: time.Hour, wrap: func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			response, err := next.RoundTrip(r)
+			if err == nil {
+				response.Header.Set("Date", time.Now().Add(2*time.Hour).UTC().Format(http.TimeFormat))
+			}
+			return response, err
+		})
+	}})
+	transport := w.ready()
+	w.quarantined()
+	deployment := w.awaitQuarantine(transport)
+	w.handleQuarantine()
+	w.awaitGone(deployment)
 }
 
 func TestQuarantineAreHandledWhileTheirTransportIsDeleted(t *testing.T) {

@@ -154,7 +154,7 @@ func (r *TransportReconciler) releaseUsers(ctx context.Context, run *transportRu
 	if err != nil {
 		return "", err
 	}
-	if len(run.live.All())+len(pods) > 0 && time.Since(t.DeletionTimestamp.Time) < patience(t) {
+	if len(run.live.All())+len(pods) > 0 && r.Options.Clock.Now().Sub(t.DeletionTimestamp.Time) < patience(t) {
 		if err := r.stopWorkers(ctx, run, pods); outcome.Interpret(err).Kind != outcome.KindWaiting {
 			return "", err
 		}

@@ -121,7 +121,7 @@ func (r *TransportReconciler) applyWorkers(ctx context.Context, run *transportRu
 	if !refused && !run.awaitsUser() {
 		run.transport.Status.WorkersGeneration = run.transport.Generation
 	}
-	run.warnOfUpgrade(r.writer.Rollouts.Limit())
+	run.warnOfUpgrade(r.writer.Rollouts.Limit(), r.Options.Clock.Now())
 	run.transport.Status.Workers = run.live.Summary()
 	return nil
 }
@@ -434,11 +434,11 @@ func askedAnew(t *v1alpha1.Transport) bool {
 }
 
 // warnOfUpgrade tells of workers that an upgrade has changed and that do not come up.
-func (run *transportRun) warnOfUpgrade(limit int) {
+func (run *transportRun) warnOfUpgrade(limit int, now time.Time) {
 	for i := range run.transport.Spec.Workers {
 		worker := run.transport.Spec.Workers[i].Name
 		live := run.live.Deployments[workload.Name(run.transport, worker)]
-		if live != nil && rollout.IsUpgrading(live) && rollout.IsOverdue(live, time.Now()) {
+		if live != nil && rollout.IsUpgrading(live) && rollout.IsOverdue(live, now) {
 			run.warnings = append(run.warnings, fmt.Sprintf(
 				"worker %q: its new pods do not become ready since the operator was upgraded; with %d such worker groups the upgrade continues one group at a time",
 				worker, limit))

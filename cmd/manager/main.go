@@ -289,6 +289,7 @@ func run(ctx context.Context, s *settings) error {
 func runOn(ctx context.Context, cluster *rest.Config, s *settings) error {
 	tenancy.BoundPages(cluster)
 	tenancy.ShareProcessors(cluster)
+	clock := clusterinfo.ClockOf(cluster)
 	mgr, err := newManager(ctx, cluster, s)
 	if err != nil {
 		return err
@@ -317,6 +318,7 @@ func runOn(ctx context.Context, cluster *rest.Config, s *settings) error {
 		MaxRollouts:  s.maxRollouts,
 		DenyNetworks: s.denyNetworks,
 		BrokerAdmins: s.brokerAdmins,
+		Clock:        clock,
 		Scale:        scale,
 	})
 	if err != nil {

@@ -56,6 +56,8 @@ func queued(format string, limit int) error { return &queuedError{fmt.Sprintf(fo
 type Limiter struct {
 	reader client.Reader
 	limit  int
+	// clock is that of the API server, whose times the Deployments have.
+	clock func() time.Time
 
 	mu sync.Mutex
 	// begun are the Deployments that were let go and that the cache may still show as they were.
@@ -74,9 +76,9 @@ type begun struct {
 	until time.Time
 }
 
-// NewLimiter lets an upgrade roll out so many Deployments at a time, which it reads by reader.
-func NewLimiter(reader client.Reader, limit int) *Limiter {
-	return &Limiter{reader: reader, limit: limit, begun: map[types.NamespacedName]begun{}, called: map[types.NamespacedName]time.Time{}}
+// NewLimiter lets an upgrade roll out so many Deployments at a time, which it reads by reader. clock is that of the API server.
+func NewLimiter(reader client.Reader, limit int, clock func() time.Time) *Limiter {
+	return &Limiter{reader: reader, limit: limit, clock: clock, begun: map[types.NamespacedName]begun{}, called: map[types.NamespacedName]time.Time{}}
 }
 
 // Begin lets an object be written, or fails with ErrQueued. Only a Deployment waits, and only for a change that its user did not
@@ -104,7 +106,7 @@ func (u *Limiter) Begin(
 		return nil, err
 	}
 	// One that did not come up before is not held against the upgrade: its user's mistake must not keep others waiting.
-	if marked || !IsOverdue(live, time.Now()) {
+	if marked || !IsOverdue(live, u.clock()) {
 		markUpgrade(form)
 	}
 	return func(err error) { u.wrote(name, live.Generation, form.GetGeneration(), err, time.Now()) }, nil
@@ -209,7 +211,7 @@ func (u *Limiter) places(ctx context.Context, but types.NamespacedName, now time
 		if _, ok := u.begun[name]; ok || name == but || !IsUpgrading(deployment) {
 			continue
 		}
-		if IsOverdue(deployment, now) {
+		if IsOverdue(deployment, u.clock()) {
 			p.stuck[name.Namespace]++
 			p.taken[name.Namespace]++
 		} else {
@@ -299,7 +301,8 @@ func (u *Limiter) WhenOneEnds() handler.EventHandler {
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 			before, was := e.ObjectOld.(*appsv1.Deployment)
 			after, is := e.ObjectNew.(*appsv1.Deployment)
-			if was && is && IsUpgrading(before) && (!IsUpgrading(after) || IsOverdue(after, time.Now()) && !IsOverdue(before, time.Now())) {
+			now := u.clock()
+			if was && is && IsUpgrading(before) && (!IsUpgrading(after) || IsOverdue(after, now) && !IsOverdue(before, now)) {
 				call(ctx, queue)
 			}
 		},
@@ -334,7 +337,8 @@ func IsUpgrading(deployment *appsv1.Deployment) bool {
 // others from being upgraded.
 const longestDeadline = 10 * time.Minute
 
-// IsOverdue is true for a Deployment whose pods do not come up within its deadline, or within ten minutes, or that went down soon after an upgrade.
+// IsOverdue is true for a Deployment whose pods do not come up within its deadline, or within ten minutes, or that went down soon after an upgrade. now is
+// as the API server has it.
 func IsOverdue(deployment *appsv1.Deployment, now time.Time) bool {
 	status := deployment.Status
 	if status.ObservedGeneration < deployment.Generation {

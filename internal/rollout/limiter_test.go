@@ -106,7 +106,7 @@ func (o *lateCache) List(_ context.Context, list client.ObjectList, _ ...client.
 func TestReconcilesAtOnceDoNotOverrunAnUpgradeWhileTheCacheIsLate(t *testing.T) {
 	const limit, many = 3, 40
 	cache := &lateCache{}
-	u := NewLimiter(cache, limit)
+	u := NewLimiter(cache, limit, time.Now)
 	name := func(i int) types.NamespacedName {
 		return types.NamespacedName{Namespace: "shop", Name: strconv.Itoa(i)}
 	}
@@ -195,7 +195,7 @@ func begin(t *testing.T, u *Limiter, cache *lateCache, namespace string, many in
 func TestNamespacesShareThePlacesOfAnUpgrade(t *testing.T) {
 	const limit = 10
 	cache := &lateCache{}
-	u := NewLimiter(cache, limit)
+	u := NewLimiter(cache, limit, time.Now)
 	if began := begin(t, u, cache, "many", 200, corev1.ConditionTrue); began != limit {
 		t.Fatalf("%d roll", began)
 	}
@@ -224,7 +224,7 @@ func TestNamespacesShareThePlacesOfAnUpgrade(t *testing.T) {
 
 func TestACallThatNobodyAnswersEnds(t *testing.T) {
 	cache := &lateCache{}
-	u := NewLimiter(cache, 2)
+	u := NewLimiter(cache, 2, time.Now)
 	begin(t, u, cache, "many", 3, corev1.ConditionTrue)
 	begin(t, u, cache, "few", 1, corev1.ConditionTrue)
 	cache.ends()
@@ -251,7 +251,7 @@ func TestWorkersThatDoNotComeUpTakeNoMoreThanTheShareOfTheirNamespace(t *testing
 	} {
 		t.Run(name, func(t *testing.T) {
 			cache := &lateCache{}
-			u := NewLimiter(cache, limit)
+			u := NewLimiter(cache, limit, time.Now)
 			for i := range 50 {
 				cache.rolls(types.NamespacedName{Namespace: "broken", Name: strconv.Itoa(i)}, corev1.ConditionFalse)
 			}
@@ -273,7 +273,7 @@ func TestWorkersThatDoNotComeUpTakeNoMoreThanTheShareOfTheirNamespace(t *testing
 func TestWorkersThatComeUpInNoNamespaceSlowAnUpgradeDown(t *testing.T) {
 	const limit = 10
 	cache := &lateCache{}
-	u := NewLimiter(cache, limit)
+	u := NewLimiter(cache, limit, time.Now)
 	for i := range limit {
 		cache.rolls(types.NamespacedName{Namespace: "team-" + strconv.Itoa(i%3), Name: strconv.Itoa(i)}, corev1.ConditionFalse)
 	}
@@ -281,5 +281,29 @@ func TestWorkersThatComeUpInNoNamespaceSlowAnUpgradeDown(t *testing.T) {
 		if began, want := begin(t, u, cache, "team-"+strconv.Itoa(team), 10, corev1.ConditionTrue), max(0, 1-team); began != want {
 			t.Errorf("%d more of namespace %d roll, and %d may", began, team, want)
 		}
+	}
+}
+
+// A Deployment of an upgrade was overdue the moment it began where the operator's own clock was ahead, and all others then went one at a time.
+func TestLimiter_ADeploymentIsAsLateAsTheAPIServerSays(t *testing.T) {
+	now := time.Now()
+	deployment := appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: "first", Generation: 2, CreationTimestamp: metav1.NewTime(now), Annotations: map[string]string{UpgradeAnnotation: "true"},
+		},
+		Status: appsv1.DeploymentStatus{ObservedGeneration: 2},
+	}
+	cache := &lateCache{items: []appsv1.Deployment{deployment}}
+	for name, tt := range map[string]struct {
+		ahead time.Duration
+		stuck int
+	}{"it has just begun": {}, "it began 15 minutes ago": {15 * time.Minute, 1}} {
+		t.Run(name, func(t *testing.T) {
+			u := NewLimiter(cache, 3, func() time.Time { return now.Add(tt.ahead) })
+			p, err := u.places(t.Context(), types.NamespacedName{}, time.Now())
+			if err != nil || p.stuck["shop"] != tt.stuck {
+				t.Errorf("%d are stuck, want %d, %v", p.stuck["shop"], tt.stuck, err)
+			}
+		})
 	}
 }

@@ -24,6 +24,8 @@ type Followers struct {
 	Pods func(visit func(*corev1.Pod) (more bool)) error
 	// Grace is the time in which all workers take over a configuration.
 	Grace time.Duration
+	// Now is the time of the API server, by which the pods are deleted.
+	Now time.Time
 
 	// Err says why the pods could not be listed; nil where they could, or were not.
 	Err error
@@ -90,7 +92,6 @@ type peer struct{ name, address, wanted string }
 
 // peers are the pods to ask. A Transport may have thousands of pods: no more is kept of them, and none is read any more where one cannot follow.
 func (f *Followers) peers() (pods []peer, err error) {
-	now := time.Now()
 	err = f.Pods(func(pod *corev1.Pod) (more bool) {
 		over := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 		if over || pod.Labels[workload.WorkerLabel] == "" {
@@ -99,7 +100,7 @@ func (f *Followers) peers() (pods []peer, err error) {
 		configMap := f.Live.ConfigMaps[workload.Name(f.Transport, pod.Labels[workload.WorkerLabel])]
 		switch {
 		case !pod.DeletionTimestamp.IsZero():
-			f.noteLeaving(pod, now)
+			f.noteLeaving(pod)
 		case configMap == nil:
 			f.dissent = "pod " + pod.Name + " is of a worker group without a configuration"
 		case !CanAnswer(pod):
@@ -117,13 +118,13 @@ func (f *Followers) peers() (pods []peer, err error) {
 
 // noteLeaving notes a pod that is being deleted. One that was to end long ago is on a node that is lost, where nobody ends it and nobody is asked: it counts
 // as any other that does not answer.
-func (f *Followers) noteLeaving(pod *corev1.Pod, now time.Time) {
+func (f *Followers) noteLeaving(pod *corev1.Pod) {
 	until := pod.DeletionTimestamp.UTC()
 	text := fmt.Sprintf("pod %s on node %s is being deleted and has until %s to end", pod.Name, pod.Spec.NodeName, until.Format(time.RFC3339))
-	if !now.Before(until) {
+	if !f.Now.Before(until) {
 		text += ": if its node is lost, delete it by force"
 	}
-	if now.Sub(until) >= f.Grace {
+	if f.Now.Sub(until) >= f.Grace {
 		f.silent = cmp.Or(f.silent, text)
 		return
 	}

@@ -67,7 +67,7 @@ func TestFollowers_AskAllPodsOfATransportPageByPage(t *testing.T) {
 			live, reader := &workload.Live{ConfigMaps: map[string]*corev1.ConfigMap{workload.Name(transport, "default"): configMap}}, &tenancy.Reader{}
 			f := &Followers{
 				Scraper: NewScraper(0), Transport: transport, Live: live,
-				Grace: time.Minute,
+				Grace: time.Minute, Now: time.Now(),
 				Pods: func(visit func(*corev1.Pod) (more bool)) error {
 					return reader.Pods(t.Context(), server, "shop", workload.TransportLabels(transport), visit)
 				},
@@ -118,7 +118,7 @@ func TestFollowers_APodThatIsBeingDeletedKeepsNoQueueForEver(t *testing.T) {
 			transport.Status.Migrations = []v1alpha1.Migration{{Queue: "test", Since: &since}}
 			configMap := &corev1.ConfigMap{}
 			f := &Followers{
-				Scraper: NewScraper(0), Transport: transport, Grace: grace,
+				Scraper: NewScraper(0), Transport: transport, Grace: grace, Now: time.Now(),
 				Live: &workload.Live{ConfigMaps: map[string]*corev1.ConfigMap{workload.Name(transport, "default"): configMap}},
 				Pods: func(visit func(*corev1.Pod) (more bool)) error { visit(tt.pod); return nil },
 			}
