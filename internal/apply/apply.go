@@ -126,6 +126,8 @@ type Report struct {
 	// Failures are steps that the broker refused, and Skipped the steps that were not tried because of them.
 	Failures []Failure
 	Skipped  []topology.Step
+	// Wanted is that of the Difference: what is to be there, as far as it can be.
+	Wanted topology.Objects
 	// Conflicts, Withheld, Problems and Warnings are those of the Difference.
 	Conflicts []topology.Conflict
 	Withheld  []topology.Withheld

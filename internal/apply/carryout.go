@@ -38,6 +38,7 @@ func (p Prepared) CarryOut(ctx context.Context, port Port) (report Report, err e
 	defer func() { report.Deletions = written.left() }()
 	r := &run{Prepared: p, port: written, failed: map[topology.Ref]bool{}, undone: map[topology.Ref]bool{}, lacking: map[string]bool{}, report: Report{
 		Identity:   p.observed.Identity,
+		Wanted:     p.Difference.Wanted,
 		Conflicts:  p.Difference.Conflicts,
 		Withheld:   p.Difference.Withheld,
 		Problems:   p.Difference.Problems,

@@ -77,7 +77,7 @@ func (s *site) apply(desired topology.Objects) (next time.Duration, err error) {
 	s.state.Created, s.state.Adopted, s.state.Retiring = report.Created, report.Adopted, report.Retiring
 	s.state.Migrations, s.state.Deletions, s.state.Begun, s.state.Known = report.Migrations, report.Deletions, report.Begun, report.Known
 	s.state.Stuck, s.state.Stamps = report.Stuck, s.state.Stamps.See(report.Retiring, report.Migrations, time.Now())
-	s.tell(report)
+	s.tell(report, err == nil)
 	if young, ok := errors.AsType[*apply.TooYoungError](err); ok {
 		return young.After, young
 	}
@@ -85,7 +85,7 @@ func (s *site) apply(desired topology.Objects) (next time.Duration, err error) {
 		return 0, explain(err, on)
 	}
 	s.found = report
-	s.hindrance, s.conflict = join(hindrance(report), s.unread(report.Blocked)), len(report.Conflicts) > 0 || s.tellsTooEarly(report)
+	s.hindrance, s.conflict = join(hindrance(report), s.unread(report.Blocked), s.migrating(report)), len(report.Conflicts) > 0 || s.tellsTooEarly(report)
 	if report.RequeueAfter > 0 {
 		return report.RequeueAfter, nil
 	}
@@ -109,40 +109,6 @@ func (s *site) tellsTooEarly(report apply.Report) bool {
 		last, runs := s.inForce[next.Worker]
 		return runs && report.Unreachable(last, next) != ""
 	})
-}
-
-// tell logs what was done, and what is kept without being asked for.
-func (s *site) tell(report apply.Report) {
-	for _, finding := range report.Spared {
-		s.log.Warn(finding.String())
-	}
-	if len(report.Touched) > 0 {
-		s.log.Info("expired messages do not leave queues: changed the priority of their RabbitMQ policy, so that RabbitMQ sends them",
-			"queues", report.Touched)
-	}
-	s.tellOfStalled(report.Warnings)
-	if len(report.Steps) == 0 {
-		return
-	}
-	s.log.Info("topology changed on the broker", "steps", len(report.Steps))
-	for _, step := range report.Steps {
-		s.log.Debug(step.String())
-	}
-}
-
-// tellOfStalled logs once of each queue that expired messages do not leave.
-func (s *site) tellOfStalled(warnings []topology.Finding) {
-	var stalled []string
-	for _, warning := range warnings {
-		if warning.Reason != v1alpha1.ReasonLaneStalled || warning.Passing {
-			continue
-		}
-		stalled = append(stalled, warning.Object.Name)
-		if !slices.Contains(s.stalled, warning.Object.Name) {
-			s.log.Warn(warning.String())
-		}
-	}
-	s.stalled = stalled
 }
 
 // unread names the queues that are no longer in the spec and hold messages which no worker in force reads: it had them no more when this process began,
@@ -173,8 +139,7 @@ func hindrance(report apply.Report) string {
 		texts = append(texts, problem.String())
 	}
 	for _, warning := range report.Warnings {
-		disordered := slices.Contains(report.Disordered, warning.Object.Name) && warning.Reason == v1alpha1.ReasonConflictingBrokerPolicy
-		if warning.Unread || disordered {
+		if hinders(report, warning) {
 			texts = append(texts, warning.String())
 		}
 	}
@@ -182,4 +147,10 @@ func hindrance(report apply.Report) string {
 		texts = append(texts, fmt.Sprintf("%s: %v", failure.Step.Ref(), failure.Err))
 	}
 	return join(texts...)
+}
+
+// hinders is true for a warning of messages that no worker consumes.
+func hinders(report apply.Report, warning topology.Finding) bool {
+	disordered := slices.Contains(report.Disordered, warning.Object.Name) && warning.Reason == v1alpha1.ReasonConflictingBrokerPolicy
+	return warning.Unread || disordered
 }

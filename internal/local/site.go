@@ -15,6 +15,7 @@ import (
 
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/drift"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -44,8 +45,12 @@ type site struct {
 	retry time.Duration
 	// restarted is when the broker was found to answer again after it had not; nil where it always has.
 	restarted atomic.Pointer[time.Time]
-	// stalled are the lanes, and other queues, that were told of because expired messages do not leave them.
-	stalled []string
+	// warned are the warnings that were told and hold, fingerprint is what was wanted when all was made, and drift what was seen before.
+	warned      map[warned]bool
+	fingerprint string
+	drift       *drift.Tracker
+	// rests is true where it was told last that nothing is wrong.
+	rests bool
 	// groups that run, and the configuration that each has in force.
 	groups  map[string]group
 	inForce map[string]compile.Config
@@ -77,6 +82,7 @@ func newSite(options *Options, unit *Unit, on Broker) *site {
 		inForce: map[string]compile.Config{},
 		files:   map[string]Files{},
 		problem: "is being made ready",
+		drift:   drift.NewTracker(),
 	}
 	s.ending, s.end = context.WithCancel(context.Background())
 	s.unit.Store(unit)
@@ -417,13 +423,17 @@ func (s *site) report(problem string) {
 	before := s.problem
 	s.problem = problem
 	s.mu.Unlock()
-	switch problem {
-	case before:
-	case "":
+	rests := problem == "" && len(s.warned) == 0
+	switch {
+	case rests && !s.rests:
 		s.log.Info("everything on the broker is as it should be")
+	case problem == before:
+	case problem == "":
+		s.log.Info("all is made on the broker; what was warned of is still so", "warnings", len(s.warned))
 	default:
 		s.log.Warn(problem)
 	}
+	s.rests = rests
 }
 
 func (s *site) snapshot() Snapshot {
