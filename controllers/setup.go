@@ -30,6 +30,7 @@ import (
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/configmaps"
 	"redrive.dev/redrive/internal/drift"
+	"redrive.dev/redrive/internal/objectcache"
 	"redrive.dev/redrive/internal/objectwriter"
 	"redrive.dev/redrive/internal/opmetrics"
 	"redrive.dev/redrive/internal/quarantinepod"
@@ -128,6 +129,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		dropMetrics:  opmetrics.NewDrops(),
 		counts:       status.NewCounts(),
 		memories:     transportmemory.NewStore(),
+		outdated:     objectcache.NewOutdated(),
 		compileCache: compile.NewCache(),
 		drift:        drift.NewTracker(),
 		scraper:      workerstatus.NewScraper(age),
@@ -138,6 +140,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		sidecars: clusterinfo.KnowsSidecars(server),
 		admins:   &brokeruser.Admins{Live: mgr.GetAPIReader(), Brokers: brokers, Secrets: options.BrokerAdmins},
 		users:    brokeruser.NewKeeper(mgr.GetClient(), mgr.GetAPIReader(), options.RotateUsers, options.Waits.Grace),
+	}
+	if err := mgr.Add(transports.outdated); err != nil {
+		return fmt.Errorf("watch for an outdated cache: %w", err)
 	}
 	transports.configMaps = configmaps.NewReader(transports.Client, transports.Live, &transports.reads)
 	transports.writer = &objectwriter.Writer{

@@ -60,6 +60,7 @@ type TransportReconciler struct {
 	dropMetrics  *opmetrics.Drops
 	counts       *status.Counts
 	memories     *transportmemory.Store
+	outdated     *objectcache.Outdated
 	compileCache *compile.Cache
 	// configMaps of the workers, as they were last read.
 	configMaps *configmaps.Reader
@@ -303,6 +304,9 @@ func (r *TransportReconciler) reconcileNow(ctx context.Context, run *transportRu
 	soon := outcome.Sooner(run.due, r.memories.Requeue(name, len(run.live.Rolling()) > 0, time.Now()))
 	next := outcome.Sooner(soon, r.pollSchedule.Next(run.transport.Status.Broker, time.Now(), r.Options.PollInterval))
 	result, err := outcome.Finish(ctx, run.status, err, run.warningTexts(), next)
+	if version, read, is := run.status.Outdated(); is {
+		r.outdated.Note(name, version, read, time.Now())
+	}
 	r.countConditions(run)
 	return result, err
 }
@@ -340,6 +344,7 @@ func (r *TransportReconciler) forget(name types.NamespacedName) {
 	r.conditions.Forget(name)
 	r.counts.Forget(name)
 	r.memories.Forget(name)
+	r.outdated.Forget(name)
 	r.compileCache.Forget(name)
 	r.configMaps.Forget(name)
 	r.drift.Forget(name)

@@ -101,7 +101,7 @@ func Finish(ctx context.Context, s *Patcher, outcome error, warnings []string, n
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statusTimeout)
 	defer cancel()
 	if err := s.WriteStatus(ctx); err != nil {
-		if apierrors.IsConflict(err) {
+		if s.outdated = apierrors.IsConflict(err); s.outdated {
 			return ctrl.Result{RequeueAfter: RetryAfterConflict}, nil
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)

@@ -1,14 +1,19 @@
 package outcome
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
 )
@@ -109,5 +114,35 @@ func TestNoSpecIsWritten(t *testing.T) {
 	transport.Spec = v1alpha1.TransportSpec{}
 	if err := s.WriteStatus(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// replaced is an API server that has another version of each object.
+type replaced struct{ client.Client }
+
+func (replaced) GroupVersionKindFor(runtime.Object) (schema.GroupVersionKind, error) {
+	return v1alpha1.GroupVersion.WithKind("Transport"), nil
+}
+
+func (replaced) Status() client.SubResourceWriter { return replacedStatus{} }
+
+type replacedStatus struct{ client.SubResourceWriter }
+
+func (replacedStatus) Patch(context.Context, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+	return apierrors.NewConflict(schema.GroupResource{Resource: "transports"}, "async", nil)
+}
+
+func TestFinish_TellsOfACopyThatTheAPIServerHasReplaced(t *testing.T) {
+	began := time.Now()
+	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Name: "async", ResourceVersion: "7"}}
+	s := OfTransport(transport, replaced{}, events.NewFakeRecorder(1))
+	if _, _, is := s.Outdated(); is {
+		t.Error("a copy counts as outdated before anybody has asked")
+	}
+	if result, err := Finish(t.Context(), s, nil, nil, time.Minute); err != nil || result.RequeueAfter != RetryAfterConflict {
+		t.Errorf("it goes on after %s, %v", result.RequeueAfter, err)
+	}
+	if version, read, is := s.Outdated(); !is || version != "7" || read.Before(began) || read.After(time.Now()) {
+		t.Errorf("version %q, read at %s, outdated: %t", version, read, is)
 	}
 }

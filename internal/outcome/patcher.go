@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -52,6 +53,17 @@ type Patcher struct {
 	written client.Object
 	// Before is Ready as it was read; nil where there was none.
 	Before *metav1.Condition
+
+	// version is that in which the object was read, and read when.
+	version string
+	read    time.Time
+	// outdated is true where the API server had another version when the status was to be written.
+	outdated bool
+}
+
+// Outdated tells of an object that was read from the cache in a version which the API server had replaced by the end of the reconcile, and when it was read.
+func (s *Patcher) Outdated() (version string, read time.Time, is bool) {
+	return s.version, s.read, s.outdated
 }
 
 // OfPolicy returns the Patcher of a RetryPolicy as it was read.
@@ -71,6 +83,7 @@ func OfTransport(t *v1alpha1.Transport, c client.Client, recorder events.EventRe
 }
 
 func newPatcher(s *Patcher) *Patcher {
+	s.version, s.read = s.object.GetResourceVersion(), time.Now()
 	s.written = copyOf(withoutSpec(s.object))
 	if ready := meta.FindStatusCondition(*s.conditions, v1alpha1.ReadyCondition); ready != nil {
 		s.Before = ready.DeepCopy()
