@@ -18,6 +18,8 @@ const (
 	clockSkew = time.Minute
 	// maxShort is the longest short string of AMQP in bytes: queue, exchange and routing key names, message ids.
 	maxShort = 255
+	// maxStrategy is the longest name of a strategy in bytes: that of an included one is its policy's, a slash and its own.
+	maxStrategy = 253 + 1 + 63
 	// MaxCarry is the longest text that a handler may ask to have back with the next attempt, in bytes.
 	MaxCarry = 4 << 10
 )
@@ -104,7 +106,7 @@ func Decode(m Message, usual string, received time.Time) State {
 		History: retry.History{
 			Attempts:     r.count(HeaderAttempts),
 			Retries:      r.count(HeaderRetries),
-			Strategy:     r.text(HeaderStrategy, maxShort),
+			Strategy:     r.text(HeaderStrategy, maxStrategy),
 			Streak:       r.count(HeaderStreak),
 			FirstFailure: r.past(HeaderFirstFailure),
 			LastDelay:    r.span(HeaderDelay),

@@ -235,3 +235,15 @@ func TestTheLastDelayIsThatOfTheLastFailureHoweverShortTheMessageHasWaitedSince(
 		}
 	}
 }
+
+// A name that came back as none began the streak of its strategy anew at each failure: a maxRetries of its own was never reached.
+func TestDecode_KnowsTheLongestNameThatAStrategyMayHave(t *testing.T) {
+	t.Parallel()
+	longest := strings.Repeat("p", 253) + "/" + strings.Repeat("s", 63) // what the API allows for a policy's name and a strategy's
+	for name, want := range map[string]string{longest: longest, longest + "s": ""} {
+		state := Decode(Message{Headers: map[string]any{HeaderStrategy: name}}, "", noon)
+		if state.History.Strategy != want || (len(state.Garbage) == 0) != (want != "") {
+			t.Errorf("a name of %d bytes is read as one of %d, with %v as garbage", len(name), len(state.History.Strategy), state.Garbage)
+		}
+	}
+}
