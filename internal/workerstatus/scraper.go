@@ -43,8 +43,9 @@ const (
 	maxProblems    = 100
 	maxProblemText = 300
 	maxSubjectText = 100
-	// mostHeard is how many different problems of a Transport are remembered.
-	mostHeard = 256
+	// mostHeard is how many different problems of a Transport are remembered, and mostBreakers how many there may be for one of a key to be among them.
+	mostHeard    = 256
+	mostBreakers = mostHeard / 2
 )
 
 // Problem is what pods of a worker group say that holds messages back.
@@ -183,8 +184,8 @@ func (s *Scraper) ask(ctx context.Context, pods []endpoint) result {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	type reply struct {
-		worker   string
-		problems []Problem
+		worker string
+		found
 	}
 	answers := make(chan reply, len(pods))
 	slots := make(chan struct{}, askedAtOnce)
@@ -203,18 +204,24 @@ func (s *Scraper) ask(ctx context.Context, pods []endpoint) result {
 	r := result{
 		heard: map[Problem]int64{}, answered: map[string]bool{}, silent: len(pods) > 0 && len(answers) == 0 && ctx.Err() != nil,
 	}
+	var breakers []Problem
 	for answer := range answers {
 		r.answered[answer.worker] = true
 		for _, one := range answer.problems {
-			r.hear(one, 1)
+			r.hear(one, 1, mostHeard)
 		}
+		breakers = append(breakers, answer.breakers...)
+	}
+	for _, one := range breakers {
+		r.hear(one, 1, mostBreakers)
 	}
 	return r
 }
 
-// hear takes down that pods tell of a problem. What all pods of a Transport say is remembered, and so it is bounded, too.
-func (r result) hear(one Problem, pods int64) {
-	if _, known := r.heard[one]; known || len(r.heard) < mostHeard {
+// hear takes down that pods tell of a problem, where it is known or there are not so many yet. What all pods of a Transport say is remembered, and so it is
+// bounded, too.
+func (r result) hear(one Problem, pods int64, most int) {
+	if _, known := r.heard[one]; known || len(r.heard) < most {
 		r.heard[one] += pods
 	}
 }
@@ -223,7 +230,7 @@ func (r result) hear(one Problem, pods int64) {
 func (r result) keep(last map[Problem]int64, replicas map[string]int32) {
 	for one, pods := range last {
 		if _, heard := r.heard[one]; !heard && !r.answered[one.Worker] && replicas[one.Worker] > 0 {
-			r.hear(one, pods)
+			r.hear(one, pods, mostHeard)
 		}
 	}
 }
@@ -350,12 +357,22 @@ func statusPort(pod *corev1.Pod) int32 {
 	return 0
 }
 
-// problemsIn are the problems in the answer of a pod, each once. Reasons that are not known are left out.
-func problemsIn(answer *compile.WorkerStatus, worker string) []Problem {
-	var found []Problem
-	for _, told := range answer.Troubles[:min(len(answer.Troubles), maxProblems)] {
+// found are the problems in the answer of a pod, each once. breakers are those of keys, which come from messages: as many as one producer wishes, and
+// they must not take the place of the others.
+type found struct{ problems, breakers []Problem }
+
+// problemsIn finds a bounded number of problems in the answer of a pod. Reasons that are not known are left out.
+func problemsIn(answer *compile.WorkerStatus, worker string) found {
+	var all found
+	for i := range answer.Troubles {
+		told := &answer.Troubles[i]
+		list := &all.problems
 		switch told.Reason {
-		case v1alpha1.ReasonQueueBlocked, v1alpha1.ReasonHandlerNotReady, v1alpha1.ReasonCircuitOpen, v1alpha1.ReasonRetryBudgetExhausted,
+		case v1alpha1.ReasonCircuitOpen:
+			if told.Subject != "" {
+				list = &all.breakers
+			}
+		case v1alpha1.ReasonQueueBlocked, v1alpha1.ReasonHandlerNotReady, v1alpha1.ReasonRetryBudgetExhausted,
 			v1alpha1.ReasonQueueUnavailable, v1alpha1.ReasonPublishFailing:
 		default:
 			continue
@@ -366,11 +383,12 @@ func problemsIn(answer *compile.WorkerStatus, worker string) []Problem {
 			text += " (" + subject + ")"
 		}
 		one := Problem{Worker: worker, Reason: told.Reason, Text: text}
-		if !slices.Contains(found, one) {
-			found = append(found, one)
+		if len(*list) < maxProblems && !slices.Contains(*list, one) {
+			*list = append(*list, one)
 		}
 	}
-	return found
+	all.breakers = all.breakers[:min(len(all.breakers), maxProblems-len(all.problems))]
+	return all
 }
 
 // clean makes a text of others one line of at most n bytes, of characters that can be seen.

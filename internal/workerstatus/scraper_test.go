@@ -2,6 +2,7 @@ package workerstatus
 
 import (
 	"context"
+	"encoding/json"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -94,8 +95,40 @@ func TestWhatAPodSaysIsNotTrustedBlindly(t *testing.T) {
 	for i := range 2 * maxProblems {
 		many.Troubles = append(many.Troubles, compile.Trouble{Reason: v1alpha1.ReasonCircuitOpen, Message: strconv.Itoa(i)})
 	}
-	if got := len(problemsIn(many, "default")); got != maxProblems {
+	if got := len(problemsIn(many, "default").problems); got != maxProblems {
 		t.Errorf("one pod tells of %d troubles", got)
+	}
+}
+
+// Open breakers of a hundred keys hid that a queue was blocked: keys come from messages, and breakers are the first that a worker tells of.
+func TestScraper_BreakersOfKeysHideNoOtherTrouble(t *testing.T) {
+	answer := func(first int) string {
+		said := compile.WorkerStatus{}
+		for i := range maxProblems {
+			key := strconv.Itoa(first + i)
+			said.Troubles = append(said.Troubles, compile.Trouble{Reason: v1alpha1.ReasonCircuitOpen, Subject: key, Message: "calls for " + key + " fail"})
+		}
+		said.Troubles = append(said.Troubles, compile.Trouble{Reason: v1alpha1.ReasonQueueBlocked, Subject: "q", Message: "queue q stops at " + strconv.Itoa(first)})
+		data, err := json.Marshal(said)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	var pods []*corev1.Pod
+	for i := range 5 {
+		pods = append(pods, talking(t, saysOnly(answer(i*maxProblems))))
+	}
+	said := NewScraper(0).ask(t.Context(), asked(pods...))
+	kept := Problem{Worker: "silent", Reason: v1alpha1.ReasonHandlerNotReady, Text: "it loads"}
+	said.keep(map[Problem]int64{kept: 1}, map[string]int32{"silent": 1})
+	of := map[string]int{}
+	for one := range said.heard {
+		of[one.Reason]++
+	}
+	want := map[string]int{v1alpha1.ReasonQueueBlocked: len(pods), v1alpha1.ReasonHandlerNotReady: 1, v1alpha1.ReasonCircuitOpen: mostBreakers - len(pods)}
+	if !maps.Equal(of, want) {
+		t.Errorf("heard %v, want %v", of, want)
 	}
 }
 
@@ -264,10 +297,10 @@ func TestATroubleThatStaysIsNoReasonToHurryForEver(t *testing.T) {
 func TestWhatAllPodsOfATransportSayIsBounded(t *testing.T) {
 	said, last := result{heard: map[Problem]int64{}}, map[Problem]int64{}
 	for i := range 2 * mostHeard {
-		said.hear(Problem{Worker: "default", Text: strconv.Itoa(i)}, 1)
+		said.hear(Problem{Worker: "default", Text: strconv.Itoa(i)}, 1, mostHeard)
 		last[Problem{Worker: "other", Text: strconv.Itoa(i)}] = 1
 	}
-	said.hear(Problem{Worker: "default", Text: "0"}, 1)
+	said.hear(Problem{Worker: "default", Text: "0"}, 1, mostHeard)
 	said.keep(last, map[string]int32{"other": 1})
 	if len(said.heard) != mostHeard || said.heard[Problem{Worker: "default", Text: "0"}] != 2 {
 		t.Errorf("%d troubles are remembered, want %d", len(said.heard), mostHeard)
