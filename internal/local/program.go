@@ -55,7 +55,7 @@ type outside struct {
 	keeper     *keeper
 	// hash of the configuration that was written last.
 	hash atomic.Pointer[string]
-	// timeout of the handler.
+	// timeout is the longest that the handler has had: a call may still be of the time in which that was in force.
 	timeout atomic.Int64
 	stop    func()
 	ended   chan struct{}
@@ -107,7 +107,7 @@ func (g *outside) take(config compile.Config, on Broker, files Files) error {
 		return err
 	}
 	g.hash.Store(new(compile.Hash(encoded)))
-	g.timeout.Store(int64(config.Timeout.Duration.Duration))
+	g.timeout.Store(max(g.timeout.Load(), int64(config.Timeout.Duration.Duration)))
 	g.keeper.take(&config)
 	return g.folder.prune(handlerFolder, files)
 }

@@ -27,3 +27,13 @@ func (w *Worker) InForce() (concurrency int, timeout time.Duration, queues []str
 	p := w.program.Load()
 	return p.config.Concurrency, p.config.Timeout.Duration.Duration, slices.Sorted(maps.Keys(p.queues))
 }
+
+// Take begins with a message of the program in force, and end is done with it.
+func (w *Worker) Take() (end func()) {
+	j := &job{}
+	w.use(j)
+	return func() { w.unuse(j) }
+}
+
+// LongestTimeout is for how long a worker that stops waits for the calls in hand.
+func (w *Worker) LongestTimeout() time.Duration { return w.longestTimeout() }

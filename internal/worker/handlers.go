@@ -112,11 +112,14 @@ func (w *Worker) use(j *job) {
 	for {
 		p := w.program.Load()
 		j.program = p
-		if p.handler.acquire() {
+		p.users.Add(1) // before the second look: whoever replaces it afterwards finds it in use
+		inForce := p == w.program.Load()
+		if inForce && p.handler.acquire() {
 			j.using = p.handler
 			return
 		}
-		if p == w.program.Load() {
+		p.users.Add(-1)
+		if inForce && p == w.program.Load() {
 			return
 		}
 	}
@@ -126,5 +129,6 @@ func (w *Worker) unuse(j *job) {
 	if j.using != nil {
 		j.using.release()
 		j.using = nil
+		j.program.users.Add(-1)
 	}
 }

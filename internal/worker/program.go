@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"sync/atomic"
 
 	"redrive.dev/redrive/internal/amqp"
 	"redrive.dev/redrive/internal/compile"
@@ -31,6 +32,8 @@ type program struct {
 	// hasJournal is true where a journal knows which message is in work.
 	hasJournal bool
 	stages     stages
+	// users are the messages that are handled with it.
+	users atomic.Int64
 }
 
 // newProgram prepares a configuration. From the program before it, it takes over what has not changed.
@@ -249,3 +252,6 @@ func (p *program) subscriptions(prefetch map[string]int, allowed int) []amqp.Sub
 	}
 	return subscriptions
 }
+
+// isUnused is true where no message is handled with the program. One that has been replaced stays so.
+func (p *program) isUnused() bool { return p.users.Load() == 0 }

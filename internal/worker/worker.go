@@ -108,8 +108,10 @@ type Worker struct {
 	// failing are the destinations that the broker takes nothing for.
 	failingLock sync.Mutex
 	failing     map[amqp.Destination]bool
-	// retired are handlers that were replaced and may not be closed yet, and over is true when Run has ended; both under reload.
+	// retired are handlers that were replaced and may not be closed yet, former the programs that were replaced and may be in use yet, and over is true when
+	// Run has ended; all under reload.
 	retired []*shared
+	former  []*program
 	over    bool
 }
 
@@ -194,6 +196,7 @@ func (w *Worker) activate(p *program) {
 	w.tellHolds(p, before)
 	if before != nil {
 		p.protection.replaced(&before.protection)
+		w.former = slices.DeleteFunc(append(w.former, before), (*program).isUnused)
 		if p.handler != before.handler {
 			w.replaced(before.handler)
 		}
@@ -372,9 +375,22 @@ func (w *Worker) stopping() bool {
 	}
 }
 
+// longestTimeout is that of the programs that messages in hand are handled with: a reload gives them no other one. The pod's grace period allows for each.
+func (w *Worker) longestTimeout() time.Duration {
+	w.reload.Lock()
+	defer w.reload.Unlock()
+	longest := w.program.Load().config.Timeout.Duration.Duration
+	for _, p := range w.former {
+		if !p.isUnused() {
+			longest = max(longest, p.config.Timeout.Duration.Duration)
+		}
+	}
+	return longest
+}
+
 // drain waits until nothing is received any more and nothing is on loan.
 func (w *Worker) drain(ctx context.Context) {
-	deadline := time.After(w.program.Load().config.Timeout.Duration.Duration + drainGrace)
+	deadline := time.After(w.longestTimeout() + drainGrace)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	last, since := -1, time.Now()
