@@ -254,8 +254,14 @@ func (g *permits) giveBack(now time.Time) {
 	if g.budget != nil {
 		g.budget.Cancel(g.budgeted, now)
 	}
-	g.permit.Done(now, 0, resilience.Neither)
+	g.leaveBreaker(now)
 	*g = permits{}
+}
+
+// leaveBreaker gives back the leave of the breaker alone.
+func (g *permits) leaveBreaker(now time.Time) {
+	g.permit.Done(now, 0, resilience.Neither)
+	g.permit = resilience.Permit{}
 }
 
 // cancelLast gives the turn back that was taken last.
@@ -274,16 +280,21 @@ func (w *Worker) breakerOf(j *job) *resilience.Breaker {
 	return p.breaker
 }
 
-// breakerOpen keeps a job from a handler that is left alone, before it takes anything that another one could use.
+// breakerOpen keeps a job from a handler that is left alone, before it takes anything that another one could use. So does the breaker of a key
+// that probes or ramps up and has no place: a job that gets one keeps it while it waits for the rest.
 func breakerOpen(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 	for {
 		breaker := w.breakerOf(j)
-		if breaker == nil || breaker.State(w.options.Now()) != resilience.Open {
+		if breaker == nil {
 			return outcome{}, false
 		}
-		permit, wait, ok := breaker.Admit(w.options.Now(), j.patience())
-		if ok { // it has just begun to probe
-			permit.Done(w.options.Now(), 0, resilience.Neither)
+		state := breaker.State(w.options.Now())
+		if state == resilience.Closed || state != resilience.Open && j.program.protection.breakers == nil {
+			return outcome{}, false
+		}
+		permit, wait, ok := breaker.Admit(w.options.Now(), j.held()+j.patience())
+		if ok {
+			j.permits.permit = permit
 			return outcome{}, false
 		}
 		if o, decided := w.leftAlone(ctx, j, wait); decided {
@@ -372,11 +383,11 @@ func (w *Worker) aside(ctx context.Context, j *job, wait time.Duration) (outcome
 	return w.pause(ctx, j, wait)
 }
 
-// breakerPermit waits for the breaker's leave: while it probes or ramps up there are few at a time.
+// breakerPermit waits for the breaker's leave, unless the job has it: while it probes or ramps up there are few at a time.
 func breakerPermit(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 	for {
 		breaker := w.breakerOf(j)
-		if breaker == nil {
+		if breaker == nil || j.permits.permit != (resilience.Permit{}) && j.permits.permit.Stands(w.options.Now()) {
 			return outcome{}, false
 		}
 		permit, wait, ok := breaker.Admit(w.options.Now(), j.patience())
@@ -406,9 +417,11 @@ func (j *job) patience() time.Duration {
 	return max(j.program.config.Timeout.Duration.Duration, j.held()) + drainGrace
 }
 
-// denied sends a job to a lane, where it waits without an attempt being counted. One that has to keep its place waits where it is.
+// denied sends a job to a lane, where it waits without an attempt being counted. One that has to keep its place waits where it is, and leaves the
+// breaker's place to others meanwhile.
 func (w *Worker) denied(ctx context.Context, j *job, wait time.Duration) (outcome, bool) {
 	if j.isStrict() {
+		j.permits.leaveBreaker(w.options.Now())
 		return w.pause(ctx, j, wait)
 	}
 	j.state.NotBefore = w.options.Now().Add(wait)
