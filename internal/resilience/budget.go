@@ -78,34 +78,47 @@ func (b *Budget) First(now time.Time) {
 	b.window.add(firsts)
 }
 
-// Retry asks leave for one retry, and counts it where it is given. Where it is not, wait is after how long to ask again: 10 ms to
-// 1 h, and each time later than for the one before by as much as retries are apart at the present rate.
-func (b *Budget) Retry(now time.Time) (wait time.Duration, ok bool) {
+// Leave is the answer of a Budget.
+type Leave struct {
+	// OK is true where the retry is allowed.
+	OK bool
+	// Wait is, where it is not, after how long to ask again: 10 ms to 1 h.
+	Wait time.Duration
+
+	given time.Time
+	// step is by how much the promises took it for used, and floor what it took of the floor's bucket; 0 where the share allows it.
+	step, floor int64
+}
+
+// Retry asks leave for one retry, and counts it where it is given. Where it is not, each is told to wait longer than the one before by as much as
+// retries are apart at the present rate.
+func (b *Budget) Retry(now time.Time) Leave {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := b.clock.at(now)
 	b.window.roll(t)
-	if b.allow(t) {
+	if floor, ok := b.allow(t); ok {
 		b.window.add(retries)
-		b.promises.taken(t, b.step())
-		return 0, true
+		step := b.step()
+		b.promises.taken(t, step)
+		return Leave{OK: true, given: now, step: step, floor: floor}
 	}
 	b.exhausted = t + max(int64(time.Second), b.window.length)
-	return b.promises.next(t, t+b.step(), b.step(), b.rnd), false
+	return Leave{Wait: b.promises.next(t, t+b.step(), b.step(), b.rnd)}
 }
 
 // allow is the decision; it takes a token of the floor where that is what allows the retry.
-func (b *Budget) allow(now int64) bool {
+func (b *Budget) allow(now int64) (floor int64, ok bool) {
 	after := int64(b.window.sum[retries]) + 1
 	if after*100 <= b.share() {
-		return true
+		return 0, true
 	}
 	next := max(b.tat, now) + b.floor.interval
 	if next-b.floor.depth > now || after > (b.window.covered(now)+b.floor.interval-1)/b.floor.interval {
-		return false
+		return 0, false
 	}
 	b.tat = next
-	return true
+	return b.floor.interval, true
 }
 
 // share is a hundred times the number of retries that the first attempts allow.
@@ -119,14 +132,19 @@ func (b *Budget) step() int64 {
 	return int64(math.Ceil(min(float64(b.floor.interval), float64(b.config.Window)/share)))
 }
 
-// Cancel gives back a leave that was given at a time and is not used, because something else holds the message back. A token of the
-// floor is not given back.
-func (b *Budget) Cancel(given, now time.Time) {
+// Cancel gives back, once, a leave that is not used, because something else holds the message back: the next one that asks gets it. Of a refusal
+// there is nothing to give back.
+func (b *Budget) Cancel(leave Leave, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if !leave.OK {
+		return
+	}
 	t := b.clock.at(now)
 	b.window.roll(t)
-	b.window.remove(retries, t-int64(now.Sub(given)))
+	b.window.remove(retries, t-int64(now.Sub(leave.given)))
+	b.tat -= leave.floor
+	b.promises.used -= leave.step
 }
 
 // Exhausted is true from a refusal on, for a tenth of the window, at least a second.

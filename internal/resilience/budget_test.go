@@ -1,6 +1,7 @@
 package resilience
 
 import (
+	"container/heap"
 	"math"
 	"sync"
 	"testing"
@@ -13,7 +14,7 @@ import (
 func retriesAt(b *Budget, now time.Time, n int) int {
 	allowed := 0
 	for range n {
-		if _, ok := b.Retry(now); ok {
+		if b.Retry(now).OK {
 			allowed++
 		}
 	}
@@ -111,11 +112,15 @@ func TestABudgetIsNeverExceeded(t *testing.T) {
 				firsts = append(firsts, now)
 			}
 			for range rapid.IntRange(0, 20).Draw(t, "retries") {
-				wait, ok := b.Retry(clock.now)
-				if !ok {
+				leave := b.Retry(clock.now)
+				if wait := leave.Wait; !leave.OK {
 					if wait < 10*time.Millisecond || wait > time.Hour || !b.Exhausted(clock.now) {
 						t.Fatalf("told to wait %s; exhausted: %t", wait, b.Exhausted(clock.now))
 					}
+					continue
+				}
+				if rapid.IntRange(0, 3).Draw(t, "unused") == 0 {
+					b.Cancel(leave, clock.now)
 					continue
 				}
 				retries = append(retries, now)
@@ -192,7 +197,10 @@ func TestABudgetIsUsedInFull(t *testing.T) {
 func TestRefusedRetriesNeitherComeBackTogetherNorSpin(t *testing.T) {
 	b := NewBudget(BudgetConfig{Percent: 20, Window: time.Minute, MinPerSecond: 10}, seeded())
 	var f flood
-	f.run(2000, b.Retry)
+	f.run(2000, func(now time.Time) (time.Duration, bool) {
+		leave := b.Retry(now)
+		return leave.Wait, leave.OK
+	})
 	t.Logf("done after %s, %d asks, %d at the most, %d in the busiest second", f.done, f.asks, f.most, f.busiest)
 	if f.asks > 3*2000 || f.busiest > 30 || f.done > 220*time.Second {
 		t.Errorf("%d asks, %d in the busiest second, done after %s", f.asks, f.busiest, f.done)
@@ -225,13 +233,82 @@ func TestALeaveThatIsGivenBackMayBeGivenAgain(t *testing.T) {
 	b := NewBudget(BudgetConfig{Percent: 10, Window: time.Minute, MinPerSecond: 0.001}, seeded())
 	firstsAt(b, noon, 50)
 	for range 100 {
-		if got := retriesAt(b, noon, 1); got != 1 {
+		leave := b.Retry(noon)
+		if !leave.OK {
 			t.Fatal("refused")
 		}
-		b.Cancel(noon, noon)
+		b.Cancel(leave, noon)
 	}
 	if got := retriesAt(b, noon, 10); got != 5 {
 		t.Errorf("%d retries, want 5", got)
+	}
+}
+
+func TestATokenOfTheFloorThatIsGivenBackMayBeGivenAgain(t *testing.T) {
+	b := NewBudget(BudgetConfig{Percent: 10, Window: time.Minute, MinPerSecond: 0.1}, seeded())
+	for range 100 {
+		leave := b.Retry(noon)
+		if !leave.OK {
+			t.Fatal("refused")
+		}
+		b.Cancel(leave, noon)
+		b.Cancel(Leave{}, noon) // a refusal has nothing to give back
+	}
+	if got := retriesAt(b, noon, 10); got != 1 {
+		t.Errorf("%d retries at once, want 1", got)
+	}
+}
+
+// Retries that their own limit turned away had used up the floor, and those of other partners waited for up to an hour and more.
+func TestRetriesThatALimitTurnsAwayTakeNothingOfTheFloor(t *testing.T) {
+	const slow = 5000
+	for _, perSecond := range []float64{0.01, 0.1} {
+		b := NewBudget(BudgetConfig{Percent: 20, Window: time.Minute, MinPerSecond: 1}, seeded())
+		limiter := NewLimiter(LimiterConfig{PerSecond: perSecond, Burst: 1}, time.Second, seeded())
+		// due is when each comes first: the slow ones, as many of others as the floor allows in a minute and a half, and then few of others.
+		var due []time.Duration
+		var queue sleepers
+		come := func(at time.Duration) {
+			heap.Push(&queue, sleeper{at: at, asks: len(due)}) // by which it is known
+			due = append(due, at)
+		}
+		for i := range slow {
+			come(time.Duration(i) * 700 * time.Millisecond)
+		}
+		for range 90 {
+			come(0)
+		}
+		for at := time.Duration(0); at < time.Hour; at += 5 * time.Second {
+			come(at)
+		}
+		// ask is what a worker does for a retry that comes from a lane.
+		ask := func(isSlow bool, now time.Time) (wait time.Duration) {
+			leave := b.Retry(now)
+			if !leave.OK || !isSlow {
+				return leave.Wait
+			}
+			turn := limiter.Take("slow", now)
+			if turn.OK {
+				return 0
+			}
+			b.Cancel(leave, now)
+			return turn.Wait
+		}
+		var longest time.Duration
+		for queue.Len() > 0 {
+			s := heap.Pop(&queue).(sleeper)
+			wait := ask(s.asks < slow, noon.Add(s.at))
+			switch {
+			case wait > 0 && s.at < 3*time.Hour:
+				s.at += max(wait, time.Second) // the shortest lane
+				heap.Push(&queue, s)
+			case s.asks >= slow:
+				longest = max(longest, s.at-due[s.asks])
+			}
+		}
+		if longest > 5*time.Minute {
+			t.Errorf("%v a second: a retry of another partner waits for %s", perSecond, longest)
+		}
 	}
 }
 
@@ -262,10 +339,11 @@ func TestNoConfigurationMakesABudgetFail(t *testing.T) {
 		for i := range 1000 {
 			now := after(float64(i * i))
 			b.First(now)
-			if wait, ok := b.Retry(now); !ok && (wait < 10*time.Millisecond || wait > time.Hour) {
+			leave := b.Retry(now)
+			if wait := leave.Wait; !leave.OK && (wait < 10*time.Millisecond || wait > time.Hour) {
 				t.Fatalf("%+v: told to wait %s", c, wait)
 			}
-			b.Cancel(now, now)
+			b.Cancel(leave, now)
 			b.Exhausted(now)
 		}
 	}

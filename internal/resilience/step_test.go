@@ -44,7 +44,8 @@ func (g *guarded) ask(now time.Time, key string, outcome Outcome) (s said) {
 	if outcome == Success {
 		g.budget.First(now)
 	}
-	s.retryIn, s.retry = g.budget.Retry(now)
+	leave := g.budget.Retry(now)
+	s.retryIn, s.retry = leave.Wait, leave.OK
 	s.exhausted = g.budget.Exhausted(now)
 	var permit Permit
 	permit, s.admitIn, s.admitted = g.breaker.Admit(now, timeout)

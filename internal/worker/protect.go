@@ -186,8 +186,8 @@ type permits struct {
 	turns  []turn
 	permit resilience.Permit
 	budget *resilience.Budget
-	// budgeted is when the budget gave its leave.
-	budgeted time.Time
+	// leave of the budget.
+	leave resilience.Leave
 	// refused is true once the breaker has taken back its leave.
 	refused bool
 }
@@ -252,7 +252,7 @@ func (g *permits) giveBack(now time.Time) {
 		t.cancel()
 	}
 	if g.budget != nil {
-		g.budget.Cancel(g.budgeted, now)
+		g.budget.Cancel(g.leave, now)
 	}
 	g.leaveBreaker(now)
 	*g = permits{}
@@ -319,17 +319,16 @@ func overBudget(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 		return outcome{}, false
 	}
 	for {
-		now := w.options.Now()
-		wait, ok := budget.Retry(now)
+		leave := budget.Retry(w.options.Now())
 		w.options.Metrics.budgetExhausted.Set(truth(budget.Exhausted(w.options.Now())))
-		if ok {
-			j.permits.budget, j.permits.budgeted = budget, now
+		if leave.OK {
+			j.permits.budget, j.permits.leave = budget, leave
 			return outcome{}, false
 		}
 		if w.troubles.begin(troubleBudget, "", w.options.Now()) {
 			w.options.Log.Warn("retries wait: they are more than the budget allows")
 		}
-		if o, decided := w.denied(ctx, j, wait); decided {
+		if o, decided := w.denied(ctx, j, leave.Wait); decided {
 			return o, true
 		}
 	}
