@@ -50,6 +50,8 @@ func shortWaits() topology.Waits {
 type operator struct {
 	// poll is how often it looks at each Transport; pollInterval where it is zero.
 	poll time.Duration
+	// silence is how long a management API may give no answer until quarantine pods run for that; 5 minutes where it is zero.
+	silence time.Duration
 	// young is how old a queue becomes before anything leads into it.
 	young time.Duration
 	// image of the workers, workerImage where it is empty; maxRollouts is how many Deployments another one rolls at a time.
@@ -194,7 +196,7 @@ func (o *operator) start(t *testing.T, cluster *testcluster.Cluster) {
 	must(t, controllers.Setup(ctx, mgr, controllers.Options{
 		ClusterUID: cmp.Or(o.uid, uid), Workers: workload.Options{Image: cmp.Or(o.image, workerImage)}, MaxRollouts: o.maxRollouts,
 		PollInterval: cmp.Or(o.poll, pollInterval), Waits: waits, QuarantineStay: cmp.Or(o.stay, time.Second), RepairWindow: repairWindow, Concurrency: 8,
-		BrokerAdmins: o.admins, Scale: autoscaling.Server{Listener: listener, URL: o.scale}, Name: o.name, Metrics: o.registerer(), Clock: clock,
+		BrokerAdmins: o.admins, Scale: autoscaling.Server{Listener: listener, URL: o.scale}, Name: o.name, Metrics: o.registerer(), Clock: clock, SilenceLimit: o.silence,
 	}))
 	go func() { o.ended <- mgr.Start(ctx) }()
 }

@@ -75,6 +75,9 @@ type Options struct {
 	Waits topology.Waits
 	// QuarantineStay is how old a quarantine pod becomes at least; zero is 5 minutes.
 	QuarantineStay time.Duration
+	// SilenceLimit is how long the management API may give no answer until the pods for quarantined messages run whether there are any or not;
+	// zero is 5 minutes.
+	SilenceLimit time.Duration
 	// RotateUsers is how old the password of a Transport's own RabbitMQ user becomes; zero is 30 days.
 	RotateUsers time.Duration
 	// Concurrency is the number of RetryPolicies, and of Transports of one broker, that are reconciled at a time.
@@ -111,6 +114,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}
 	options.Workers.Templates = workload.NewTemplates()
 	options.QuarantineStay = cmp.Or(options.QuarantineStay, quarantinepod.Stay)
+	options.SilenceLimit = cmp.Or(options.SilenceLimit, silenceLimit)
 	options.RotateUsers = cmp.Or(options.RotateUsers, brokeruser.RotationInterval)
 	server, err := discovery.NewDiscoveryClientForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/objectcache"
 	"redrive.dev/redrive/internal/objectwriter"
 	"redrive.dev/redrive/internal/outcome"
@@ -27,6 +28,9 @@ import (
 // uncountedLimit is how long the broker may count no queue at all. It counts within 10 s after a start.
 const uncountedLimit = 45 * time.Second
 
+// silenceLimit is how long the management API may give no answer: for longer than a restart of the broker takes.
+const silenceLimit = 5 * time.Minute
+
 // applyQuarantine runs the quarantine pods by what the look at the broker has counted.
 func (r *TransportReconciler) applyQuarantine(ctx context.Context, run *transportRun) error {
 	counts := quarantinepod.CountsOf(run.report.Queues)
@@ -36,6 +40,7 @@ func (r *TransportReconciler) applyQuarantine(ctx context.Context, run *transpor
 // orUncounted is nil where the broker has counted none of the queues that are there for so long that it does not do so at all: its statistics are switched
 // off. What pods had in hand when they ended would wait for ever.
 func (r *TransportReconciler) orUncounted(run *transportRun, counts quarantinepod.Counts, some bool) quarantinepod.Counts {
+	r.counts.SilentFor(client.ObjectKeyFromObject(run.transport), true, time.Now())
 	counted := len(counts) > 0 || !some
 	if r.counts.UncountedFor(client.ObjectKeyFromObject(run.transport), counted, time.Now()) < uncountedLimit {
 		return counts
@@ -50,7 +55,13 @@ func (r *TransportReconciler) orUncounted(run *transportRun, counts quarantinepo
 func (r *TransportReconciler) bestEffort(next step[*transportRun]) step[*transportRun] {
 	return func(ctx context.Context, run *transportRun) error {
 		err := next(ctx, run)
-		if err == nil || outcome.Interpret(err).Kind != outcome.KindStalled && run.observed == nil {
+		if err == nil {
+			return nil
+		}
+		if why := outcome.Interpret(err); why.Kind != outcome.KindStalled && run.observed == nil {
+			if left := r.keepUnanswered(ctx, run, why.Reason); left != nil {
+				ctrl.LoggerFrom(ctx).Info("keeping the quarantine pods", "cause", left.Error())
+			}
 			return err // What is amiss with the broker or the API server is so for the rest too.
 		}
 		if left := r.keepReading(ctx, run); left != nil {
@@ -75,6 +86,22 @@ func (r *TransportReconciler) keepQuarantine(ctx context.Context, run *transport
 	}
 	counts := quarantinepod.CountsOwned(groups, observed, r.owner(run.transport))
 	return r.runQuarantine(ctx, run, r.orUncounted(run, counts, slices.ContainsFunc(groups, quarantinepod.Group.HasQueues)))
+}
+
+// keepUnanswered runs the quarantine pods where the management API, or what it says to the operator's login, has told nothing for long. Pods need AMQP only:
+// what others had in hand when they ended would wait for as long as that lasts.
+func (r *TransportReconciler) keepUnanswered(ctx context.Context, run *transportRun, reason string) error {
+	if reason != v1alpha1.ReasonBrokerUnreachable && reason != v1alpha1.ReasonBrokerRefused {
+		return nil
+	}
+	silent := r.counts.SilentFor(client.ObjectKeyFromObject(run.transport), false, time.Now())
+	groups := quarantinepod.Groups(run.transport, &run.live)
+	if silent < r.Options.SilenceLimit || !slices.ContainsFunc(groups, quarantinepod.Group.HasQueues) {
+		return nil
+	}
+	run.warnings = append(run.warnings, "RabbitMQ's management API gives the operator no answer: the pods for quarantined messages run whether there are any "+
+		"or not, and use AMQP only")
+	return r.runQuarantine(ctx, run, nil)
 }
 
 // observeForFallback is what is on the broker where a step before was not taken; nil where that is not known to be the Transport's broker.

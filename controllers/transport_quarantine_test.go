@@ -185,6 +185,21 @@ func TestAPodForQuarantinedMessagesRunsWhereTheBrokerCountsNothing(t *testing.T)
 	w.awaitReady(transport)
 }
 
+// What a worker had in hand when it ended waited for as long as the management API, or the operator's login there, was away.
+func TestQuarantine_PodsRunWhileTheManagementAPIGivesNoAnswer(t *testing.T) {
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{silence: time.Second})
+	transport := w.ready()
+	w.proxy.down.Store(true)
+	w.await(transport, v1alpha1.ReconcilingCondition, metav1.ConditionTrue, v1alpha1.ReasonBrokerUnreachable)
+	quarantine := w.awaitQuarantine(transport)
+	w.awaitWarning(transport, v1alpha1.ReasonOther, "management API gives the operator no answer")
+	w.proxy.down.Store(false)
+	w.awaitGone(quarantine)
+	w.awaitNoWarning(transport)
+	w.awaitReady(transport)
+}
+
 // The workers run on with the last good configuration, and go on leaving quarantined messages.
 func TestQuarantineAreHandledWhileTheirTransportIsStalled(t *testing.T) {
 	t.Parallel()

@@ -29,6 +29,8 @@ type Counts struct {
 	quarantined map[types.NamespacedName]map[string]Damped
 	// uncounted is since when the broker has counted no queue of a Transport.
 	uncounted map[types.NamespacedName]time.Time
+	// silent is since when the management API of a Transport's broker has given no answer.
+	silent map[types.NamespacedName]time.Time
 }
 
 // NewCounts returns Counts that remember nothing yet.
@@ -36,6 +38,7 @@ func NewCounts() *Counts {
 	return &Counts{
 		failures: map[types.NamespacedName]time.Time{}, drain: map[types.NamespacedName]time.Time{},
 		quarantined: map[types.NamespacedName]map[string]Damped{}, uncounted: map[types.NamespacedName]time.Time{},
+		silent: map[types.NamespacedName]time.Time{},
 	}
 }
 
@@ -74,16 +77,28 @@ func (c *Counts) Quarantine(name types.NamespacedName, held map[string]int64, no
 func (c *Counts) UncountedFor(name types.NamespacedName, counted bool, now time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	since, known := c.uncounted[name]
+	return lasting(c.uncounted, name, counted, now)
+}
+
+// SilentFor is how long the management API of a Transport's broker has given no answer, given whether it has given one now.
+func (c *Counts) SilentFor(name types.NamespacedName, answered bool, now time.Time) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return lasting(c.silent, name, answered, now)
+}
+
+// lasting is how long something has lasted, given whether it is over now.
+func lasting(since map[types.NamespacedName]time.Time, name types.NamespacedName, over bool, now time.Time) time.Duration {
+	first, known := since[name]
 	switch {
-	case counted:
-		delete(c.uncounted, name)
+	case over:
+		delete(since, name)
 		return 0
 	case !known:
-		c.uncounted[name] = now
+		since[name] = now
 		return 0
 	default:
-		return now.Sub(since)
+		return now.Sub(first)
 	}
 }
 
@@ -153,6 +168,7 @@ func (c *Counts) Forget(name types.NamespacedName) {
 	delete(c.failures, name)
 	delete(c.quarantined, name)
 	delete(c.uncounted, name)
+	delete(c.silent, name)
 	delete(c.drain, name)
 }
 
