@@ -109,8 +109,9 @@ type job struct {
 	// inflight is that of its queue, and took how long the handler had it.
 	inflight *queueInflight
 	took     time.Duration
-	// attempted is true once the handler was called.
+	// attempted is true once the handler was called; tried is how often it was before, by this process, where the queue is strictly ordered.
 	attempted bool
+	tried     int64
 	// traced is what is known of its trace.
 	traced traceState
 	// charged is true where the journal knows of crashes that the state has taken over.

@@ -83,9 +83,10 @@ func crashed(w *Worker, _ context.Context, j *job) (outcome, bool) {
 	if j.queue.Strict == v1alpha1.OnFailureBlock {
 		spare = 0 // nothing is lost by stopping here
 	}
-	used, allowed := j.state.History.Retries, j.program.mostRetries()+int64(j.program.maxCrashes())
+	used := j.state.History.Retries
+	allowed := j.accountedFor(j.program.mostRetries())
 	if used < allowed+spare {
-		allowed = j.foreseen().MostRetries() + int64(j.program.maxCrashes())
+		allowed = j.accountedFor(j.foreseen().MostRetries())
 	}
 	if used < allowed+spare {
 		return outcome{}, false
@@ -95,6 +96,12 @@ func crashed(w *Worker, _ context.Context, j *job) (outcome, bool) {
 		Explanation: fmt.Sprintf("delivered %d times and never finished; its retries and crashes account for %d", used, allowed),
 		Failure:     retry.Failure{Source: retry.SourceCrash, Class: "WorkerCrash", Message: "the worker ended while it handled the message"},
 	}}, true
+}
+
+// accountedFor is the number of deliveries that so many retries and the crashes account for. Attempts that this process has seen the end of are no
+// crashes, also where a changed policy allows for fewer of them by now.
+func (j *job) accountedFor(retries int64) int64 {
+	return max(min(retries, message.MaxCount), j.tried) + int64(j.program.maxCrashes())
 }
 
 // block keeps a message that was given up at the head of its queue, which so stops. A changed configuration may give it
@@ -261,7 +268,7 @@ func (h *orderedQueue) restore(j *job) *redeliveryState {
 	}
 	attempts := min(max(p.tried, counted-p.idle), message.MaxCount)
 	j.state.History, j.state.Traceparent, j.state.Carry = p.history, p.traceparent, p.carry
-	j.state.History.Attempts, j.state.History.Retries = attempts, attempts
+	j.state.History.Attempts, j.state.History.Retries, j.tried = attempts, attempts, p.tried
 	if !p.deadline.IsZero() {
 		j.state.Deadline = p.deadline
 	}
