@@ -159,6 +159,31 @@ func TestABreakerThatHasOpenedHoldsBackMessagesThatWaitForAProcess(t *testing.T)
 	}
 }
 
+// A process was replaced, and its program took its time to load. The calls that waited for it counted as slow ones: the breaker opened, and nothing was
+// consumed although each call took milliseconds.
+func TestAWaitForAProcessIsNoSlowCall(t *testing.T) {
+	const messages, slow = 10, 500 * time.Millisecond
+	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), func(tr *v1alpha1.Transport) {
+		tr.Spec.Workers[0].Concurrency = new(int32(messages))
+		withBreaker(v1alpha1.CircuitBreaker{
+			MinimumCalls: new(int32(messages)), SlowAfter: v1alpha1.NewDuration(slow), OpenFor: v1alpha1.NewDuration(time.Hour),
+		})(tr)
+	})
+	w := newWaiter(func(context.Context, handler.Request) *retry.Failure { return nil })
+	w.started(r)
+	r.publish(numbered(messages, "a", "b")...)
+	testtransport.Eventually(t, "all wait for a process", func() bool { return w.waiting.Load() == messages })
+	time.Sleep(2 * slow) // in which the program loads
+	close(w.free)
+	testtransport.Eventually(t, "all handled", func() bool { return r.handled() == messages })
+	if troubles := r.worker.Status().Troubles; len(troubles) > 0 {
+		t.Errorf("the worker has troubles: %v", troubles)
+	}
+	if seconds := r.counted("redrive_handler_duration_seconds"); seconds > slow.Seconds() {
+		t.Errorf("the calls took %v s together, want next to nothing", seconds)
+	}
+}
+
 // Each time that a message was turned away, because no process was free in time, it counted as a first attempt: after enough of them all
 // retries were within the budget.
 func TestTheBudgetCountsNoFirstAttemptThatWasNotBegun(t *testing.T) {

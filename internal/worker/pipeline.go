@@ -106,7 +106,7 @@ type job struct {
 	// back is true of a job that is given back before it has begun.
 	back    bool
 	permits permits
-	// inflight is that of its queue, and took how long the handler had it.
+	// inflight is that of its queue, and took how long the last attempt was: from when it began, for a message may wait at the handler before.
 	inflight *queueInflight
 	took     time.Duration
 	// attempted is true once the handler was called; tried is how often it was before, by this process, where the queue is strictly ordered.
@@ -420,7 +420,12 @@ func (w *Worker) call(ctx context.Context, j *job, used *permits) *retry.Failure
 	metrics := w.options.Metrics.of(queue)
 	metrics.inFlight.Inc()
 	defer metrics.inFlight.Dec()
-	begin := func(ctx context.Context) bool { return w.begins(ctx, j, used) }
+	var began time.Time
+	begin := func(ctx context.Context) bool {
+		begins := w.begins(ctx, j, used)
+		began = time.Now() // after the waits for a process and for leave: they say nothing about how fast the handler is
+		return begins
+	}
 	// Before the time of the attempt begins: that of a wait is no part of it.
 	if _, asks := j.program.handler.Handler.(handler.Drainer); !asks && !begin(ctx) {
 		return handler.NotBegun("it was to be left alone when the message was about to be handed over")
@@ -428,7 +433,6 @@ func (w *Worker) call(ctx context.Context, j *job, used *permits) *retry.Failure
 	live := ctx
 	ctx, cancel := handler.WithTimeout(ctx, j.program.config.Timeout.Duration.Duration, j.held())
 	defer cancel()
-	began := time.Now()
 	failure := j.program.handler.Handle(ctx, handler.Request{
 		Body:            d.Body,
 		ContentType:     d.ContentType,
@@ -456,6 +460,9 @@ func (w *Worker) call(ctx context.Context, j *job, used *permits) *retry.Failure
 		Tracestate:      j.traced.state,
 		Begin:           begin,
 	})
+	if began.IsZero() || handler.IsNotBegun(failure) {
+		return failure
+	}
 	j.took = time.Since(began)
 	metrics.seconds.Observe(j.took.Seconds())
 	if j.noted && failure != nil && failure.Source == retry.SourceTimeout {

@@ -297,7 +297,7 @@ func (r *rig) counted(name string, label ...string) float64 {
 				matches = matches || pair.GetName() == label[0] && pair.GetValue() == label[1]
 			}
 			if matches {
-				sum += metric.GetCounter().GetValue() + metric.GetGauge().GetValue()
+				sum += metric.GetCounter().GetValue() + metric.GetGauge().GetValue() + metric.GetHistogram().GetSampleSum()
 			}
 		}
 	}
