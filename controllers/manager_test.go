@@ -196,7 +196,8 @@ func (o *operator) start(t *testing.T, cluster *testcluster.Cluster) {
 	must(t, controllers.Setup(ctx, mgr, controllers.Options{
 		ClusterUID: cmp.Or(o.uid, uid), Workers: workload.Options{Image: cmp.Or(o.image, workerImage)}, MaxRollouts: o.maxRollouts,
 		PollInterval: cmp.Or(o.poll, pollInterval), Waits: waits, QuarantineStay: cmp.Or(o.stay, time.Second), RepairWindow: repairWindow, Concurrency: 8,
-		BrokerAdmins: o.admins, Scale: autoscaling.Server{Listener: listener, URL: o.scale}, Name: o.name, Metrics: o.registerer(), Clock: clock, SilenceLimit: o.silence,
+		BrokerAdmins: o.admins, Scale: autoscaling.Server{Listener: listener, URL: o.scale}, Name: o.name, Metrics: o.registerer(),
+		Clock: clock, SilenceLimit: o.silence,
 	}))
 	go func() { o.ended <- mgr.Start(ctx) }()
 }
