@@ -253,7 +253,11 @@ func (p *Process) abandon(ctx context.Context, c *call, q *peer, id uint64) {
 	}
 	delete(q.calls, id)
 	p.condemn(q, reason, nil)
-	c.end(ending{kind: endAnswered, failure: unanswered(ctx, q.unheard())})
+	failure := unanswered(ctx, q.unheard())
+	if late && c.cut {
+		failure = NotBegun("the worker stops, and a process that was at work on the message did not answer in time; it was killed")
+	}
+	c.end(ending{kind: endAnswered, failure: failure})
 }
 
 const killedInTime = "no answer in time; the process was killed"

@@ -10,7 +10,8 @@ import (
 	"redrive.dev/redrive/internal/retry"
 )
 
-// ClassNotBegun is a message that no code of the team has begun to handle, for there was no process for it. It is no attempt.
+// ClassNotBegun is a message that no code of the team has begun to handle, for there was no process for it; or of which the process was at work when the
+// worker had to stop. It is no attempt.
 const ClassNotBegun = "NotBegun"
 
 // IsNotBegun reports whether a failure is of ClassNotBegun. A program's own words are never taken for it.
@@ -56,6 +57,8 @@ type call struct {
 	start int64
 	// unread is true while its frame is being written.
 	unread atomic.Bool
+	// cut is true where the process reports progress after Drain, for which there is no more time. The mutex of the Process guards it.
+	cut bool
 }
 
 // ending is how a message left the hand of a process.

@@ -5,7 +5,8 @@ import "redrive.dev/redrive/internal/retry"
 // Drainer is a Handler with which messages may wait before their attempts begin.
 type Drainer interface {
 	// Drain ends these waits, and lets none begin, for the worker is about to end: an attempt that began late would not be over by then.
-	// Such messages have a failure of the class ClassNotBegun. Attempts that have begun go on. It may be called again, and beside Close.
+	// Such messages have a failure of the class ClassNotBegun. Attempts that have begun go on, but get no more time than they have: those that would
+	// have, and are not over by then, have such a failure too. It may be called again, and beside Close.
 	Drain()
 }
 

@@ -221,6 +221,8 @@ func (q *peer) take(f frame) (late bool, fault error) {
 			p.log.warn("late", "a process of the handler speaks of a message that it has answered; the first answer counts",
 				"program", p.settings.program(), "pid", q.child.Pid(), "frame", f.word)
 		}
+	case f.word == wordProgress && p.pool.isDrained():
+		c.cut = true
 	case f.word == wordProgress:
 		select {
 		case c.progress <- struct{}{}:

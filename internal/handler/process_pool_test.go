@@ -324,6 +324,29 @@ func TestProgressGivesAnAttemptMoreTimeUpToItsLimit(t *testing.T) {
 	}
 }
 
+// Attempts that went on by progress were broken off with the worker's sessions, and their messages quarantined at each rollout.
+func TestProcess_GivesNoMoreTimeForProgressOnceItIsDrained(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello)}, handler.Options{Concurrency: 2})
+	dir := t.TempDir()
+	begun, hangs := filepath.Join(dir, "begun"), filepath.Join(dir, "hangs")
+	steps := []string{"touch " + begun}
+	for range 40 {
+		steps = append(steps, "sleep 100", `say {"type":"progress","id":"$ID"}`)
+	}
+	atWork, silent := make(chan *retry.Failure, 1), make(chan *retry.Failure, 1)
+	go func() { atWork <- give(t, p, time.Second, append(steps, "ack")...) }()
+	go func() { silent <- give(t, p, time.Second, "touch "+hangs, "hang") }()
+	eventually(t, "both have begun", func() bool { return exists(begun) && exists(hangs) })
+	p.Drain()
+	if got := <-atWork; !handler.IsNotBegun(got) {
+		t.Errorf("one that is at work when the worker stops: %+v", got)
+	}
+	if got := <-silent; got == nil || got.Source != retry.SourceTimeout || handler.IsNotBegun(got) {
+		t.Errorf("one that hangs: %+v", got)
+	}
+}
+
 func TestTheProcessUsedLastIsUsedAgainAndOthersStartOnlyWhenTheyAreNeeded(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
