@@ -163,6 +163,30 @@ func TestAnOpenBreakerAsksForNoMorePods(t *testing.T) {
 	w.awaitNumber("the breaker is closed", "9")
 }
 
+// Pods hold what the broker does not take of what they publish. More pods take none of that, and would hold as many again.
+func TestDemand_OfMessagesThatAreHeldAsksForNoMorePods(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	transport := w.scaled(func(*v1alpha1.Worker) {})
+	talker := newTalker(t)
+	w.talks(transport, "one", talker)
+	const held = 5
+	w.amqp.Publish("async", "test", make([]amqp091.Publishing, held)...)
+	for range held {
+		testtransport.Eventually(t, "a message to hold", func() bool {
+			_, ok, err := w.amqp.Channel().Get("test", false)
+			return err == nil && ok
+		})
+	}
+	w.awaitNumber("all is well", "5")
+	talker.says.Store(&compile.WorkerStatus{Troubles: []compile.Trouble{{Reason: v1alpha1.ReasonPublishFailing, Message: "messages are held"}}})
+	w.awaitNumber("for one pod, which there is", "2")
+	w.amqp.Publish("async", "test", make([]amqp091.Publishing, 4)...)
+	w.awaitNumber("those that nobody holds", "4")
+	talker.says.Store(&compile.WorkerStatus{})
+	w.awaitNumber("the broker takes them again", "9")
+}
+
 func TestABreakerOfOneKeyHoldsNothingBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -85,13 +85,15 @@ type cachedSample struct {
 type sampleTaken struct {
 	// loads of the worker groups that are scaled and have a configuration.
 	loads map[string]load
-	// open are the worker groups that leave their handler alone.
-	open map[string]bool
+	// open are the worker groups that leave their handler alone, and failing those that hold messages because the broker does not take them.
+	open, failing map[string]bool
 }
 
 // load is the number of messages for which a worker group is to have pods.
 type load struct {
 	messages int64
+	// ready is that number without the messages that pods have in hand.
+	ready int64
 	// uncounted is a queue that the broker has not counted; empty where it has counted all. A quorum queue without a leader has no count for good.
 	uncounted string
 }
@@ -128,7 +130,7 @@ func (m *Meter) demandOf(ctx context.Context, t *v1alpha1.Transport, w *v1alpha1
 	switch {
 	case !told:
 		return 0, errNoConfiguration
-	case its.uncounted == "" && !seen.open[w.Name]:
+	case its.uncounted == "" && !seen.open[w.Name] && !seen.failing[w.Name]:
 		return its.messages, nil
 	}
 	pods, err := m.pods(ctx, t, w)
@@ -136,15 +138,20 @@ func (m *Meter) demandOf(ctx context.Context, t *v1alpha1.Transport, w *v1alpha1
 		return 0, err
 	}
 	scaling, _ := compile.ScalingOf(w)
-	return its.demand(int64(pods)*scaling.MessagesPerPod, seen.open[w.Name])
+	return its.demand(int64(pods)*scaling.MessagesPerPod, seen.open[w.Name], seen.failing[w.Name])
 }
 
 // demand is the number of messages where the present pods are there for so many, and their breaker may be open: more of them would only find out the same.
-// Where there is no pod, none is. What is counted is the least that there is: as long as some is not, it makes pods, and takes none away.
-func (l load) demand(present int64, open bool) (int64, error) {
+// And they may be failing to publish: more of them take none of the messages that are held for that, and would hold as many again. Where there is no
+// pod, neither is true. What is counted is the least that there is: as long as some is not, it makes pods, and takes none away.
+func (l load) demand(present int64, open, failing bool) (int64, error) {
 	messages := l.messages
-	if open && present > 0 {
+	switch {
+	case present == 0:
+	case open:
 		messages = min(messages, present)
+	case failing:
+		messages = min(messages, max(present, l.ready))
 	}
 	if l.uncounted != "" && messages <= present {
 		return 0, fmt.Errorf("the broker has not counted the messages in %s yet", l.uncounted)
@@ -224,18 +231,18 @@ func (m *Meter) prune(now time.Time) {
 	}
 }
 
-// sample counts the messages, and hears of the breakers.
+// sample counts the messages, and hears of what more pods do not help against.
 func (m *Meter) sample(ctx context.Context, t *v1alpha1.Transport) (sampleTaken, error) {
 	observed, err := m.source.Observe(ctx, t, m.age, sampleTimeout)
 	if err != nil {
 		return sampleTaken{}, err
 	}
-	open, err := m.breakers(ctx, t)
-	if err != nil {
+	taken := sampleTaken{open: map[string]bool{}, failing: map[string]bool{}}
+	if taken.loads, err = m.loads(ctx, t, observed.Queues); err != nil {
 		return sampleTaken{}, err
 	}
-	loads, err := m.loads(ctx, t, observed.Queues)
-	return sampleTaken{loads: loads, open: open}, err
+	err = m.hear(ctx, t, &taken)
+	return taken, err
 }
 
 // loads are those of the worker groups that are scaled, by their published configurations.
@@ -257,19 +264,22 @@ func (m *Meter) loads(ctx context.Context, t *v1alpha1.Transport, observed map[s
 // loadOf counts what is in the queues of a configuration. Anybody may have written that: queues that are not the Transport's do not count.
 func (m *Meter) loadOf(t *v1alpha1.Transport, queues []compile.Queue, scaling compile.Scaling, observed map[string]topology.QueueState) load {
 	its, owner, uncounted := queuesOf(t), m.source.Owner(t), ""
-	messages := compile.Demand(queues, scaling, func(queue string) int64 {
-		state, exists := observed[queue]
-		switch {
-		case !exists, !its[queue] && state.Arguments.Owner() != owner:
-			return 0
-		case state.Messages == nil:
-			uncounted = queue
-			return 0
-		default:
-			return state.Ready + state.Unacked
-		}
-	})
-	return load{messages, uncounted}
+	demand := func(of func(topology.QueueState) int64) int64 {
+		return compile.Demand(queues, scaling, func(queue string) int64 {
+			state, exists := observed[queue]
+			switch {
+			case !exists, !its[queue] && state.Arguments.Owner() != owner:
+				return 0
+			case state.Messages == nil:
+				uncounted = queue
+				return 0
+			default:
+				return of(state)
+			}
+		})
+	}
+	messages := demand(func(state topology.QueueState) int64 { return state.Ready + state.Unacked })
+	return load{messages, demand(func(state topology.QueueState) int64 { return state.Ready }), uncounted}
 }
 
 // queuesOf are the queues that a Transport has in its spec, and those that it has made or taken over.
@@ -286,34 +296,39 @@ func queuesOf(t *v1alpha1.Transport) map[string]bool {
 	return its
 }
 
-// breakers are the worker groups that leave their handler alone. A breaker with a key does not count: its pods go on with all other
-// messages, and those of the key wait in lanes.
-func (m *Meter) breakers(ctx context.Context, t *v1alpha1.Transport) (map[string]bool, error) {
-	groups := map[string]int32{}
+// hear asks pods for what more of them do not help against. A breaker with a key is none of that: its pods go on with all other messages, and those of the
+// key wait in lanes. Pods that may hold messages are asked only where these would make further pods.
+func (m *Meter) hear(ctx context.Context, t *v1alpha1.Transport, taken *sampleTaken) error {
+	groups, breaks := map[string]int32{}, map[string]bool{}
 	for i := range t.Spec.Workers {
 		w := &t.Spec.Workers[i]
-		if w.Autoscaling == nil || w.CircuitBreaker == nil || ptr.Deref(w.CircuitBreaker.Key, "") != "" {
+		scaling, scaled := compile.ScalingOf(w)
+		its := taken.loads[w.Name]
+		breaks[w.Name] = w.CircuitBreaker != nil && ptr.Deref(w.CircuitBreaker.Key, "") == ""
+		if !scaled || !breaks[w.Name] && its.ready == its.messages {
 			continue
 		}
 		pods, err := m.pods(ctx, t, w)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		if pods > 0 {
+		if pods > 0 && (breaks[w.Name] || its.messages > int64(pods)*scaling.MessagesPerPod) {
 			groups[w.Name] = pods
 		}
 	}
 	heard, err := m.source.Hear(ctx, m.scraper, t, groups, time.Now())
 	if err != nil {
-		return nil, err
+		return err
 	}
-	open := map[string]bool{}
 	for one := range heard {
-		if _, asked := groups[one.Worker]; asked && one.Reason == v1alpha1.ReasonCircuitOpen {
-			open[one.Worker] = true
+		switch _, asked := groups[one.Worker]; {
+		case asked && one.Reason == v1alpha1.ReasonCircuitOpen && breaks[one.Worker]:
+			taken.open[one.Worker] = true
+		case asked && one.Reason == v1alpha1.ReasonPublishFailing:
+			taken.failing[one.Worker] = true
 		}
 	}
-	return open, nil
+	return nil
 }
 
 // ScaledNames are the names of the Deployments that the spec lets be scaled.

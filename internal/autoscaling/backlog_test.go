@@ -69,7 +69,7 @@ func TestOnlyTheTransportsOwnQueuesScaleItsWorkers(t *testing.T) {
 	m := meterOn(compile.Queue{Name: "orders", Standin: "orders-before"}, compile.Queue{Name: "orders-found"},
 		compile.Queue{Name: "orders-marked"}, compile.Queue{Name: "orders-other"}, compile.Queue{Name: "theirs"}, compile.Queue{Name: "none"})
 	loads, err := m.loads(t.Context(), transport, observed)
-	if want := (load{messages: 4321}); err != nil || loads["default"] != want {
+	if want := (load{messages: 4321, ready: 4321}); err != nil || loads["default"] != want {
 		t.Errorf("got %+v, %v; want %+v", loads, err, want)
 	}
 	uncounted := observed["orders-found"]
@@ -88,18 +88,25 @@ func TestLoad_WhatIsCountedMakesPodsAndTakesNoneAway(t *testing.T) {
 		load    load
 		present int64
 		open    bool
+		failing bool
 		want    int64
 	}{
-		"all are counted":                            {load{50, ""}, 100, false, 50},
-		"one is not, and there is no pod":            {load{50, "second"}, 0, false, 50},
-		"one is not, and there are too few pods":     {load{50, "second"}, 30, false, 50},
-		"one is not, and the pods suffice":           {load{50, "second"}, 50, false, none},
-		"one is not, and the others hold nothing":    {load{0, "second"}, 0, false, none},
-		"the breaker is open":                        {load{50, ""}, 10, true, 10},
-		"the breaker of pods that are gone was open": {load{50, ""}, 0, true, 50},
-		"the breaker is open, and one is not":        {load{50, "second"}, 10, true, none},
+		"all are counted":                                   {load{50, 50, ""}, 100, false, false, 50},
+		"one is not, and there is no pod":                   {load{50, 50, "second"}, 0, false, false, 50},
+		"one is not, and there are too few pods":            {load{50, 50, "second"}, 30, false, false, 50},
+		"one is not, and the pods suffice":                  {load{50, 50, "second"}, 50, false, false, none},
+		"one is not, and the others hold nothing":           {load{0, 0, "second"}, 0, false, false, none},
+		"the breaker is open":                               {load{50, 50, ""}, 10, true, false, 10},
+		"the breaker of pods that are gone was open":        {load{50, 50, ""}, 0, true, false, 50},
+		"the breaker is open, and one is not":               {load{50, 50, "second"}, 10, true, false, none},
+		"pods hold what the broker does not take":           {load{50, 0, ""}, 10, false, true, 10},
+		"they hold some, and more wait":                     {load{50, 30, ""}, 10, false, true, 30},
+		"they hold few, and fewer pods suffice":             {load{5, 1, ""}, 10, false, true, 5},
+		"pods that are gone held some":                      {load{50, 0, ""}, 0, false, true, 50},
+		"they hold some, and the breaker is open":           {load{50, 30, ""}, 10, true, true, 10},
+		"they have as many in hand, and the broker is well": {load{50, 0, ""}, 10, false, false, 50},
 	} {
-		got, err := tt.load.demand(tt.present, tt.open)
+		got, err := tt.load.demand(tt.present, tt.open, tt.failing)
 		if (err != nil) != (tt.want == none) || err == nil && got != tt.want {
 			t.Errorf("%s: got %d, %v; want %d", name, got, err, tt.want)
 		}
