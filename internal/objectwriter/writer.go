@@ -9,12 +9,15 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/objectcache"
 	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/rollout"
@@ -62,7 +65,7 @@ func IsRefused(err error) bool {
 
 // Write applies an object unless the cluster has it so already: current is what the cache has of it, nil where that is nothing. result takes what the API
 // server made of it; it may be nil, and stays empty where nothing was written. The error is a RefusedError, or ssa.ErrFieldManagerConflict, where
-// trying again does not help, and rollout.ErrQueued where it has to wait.
+// trying again does not help, rollout.ErrQueued where it has to wait, and Waiting where the object has changed since it was read.
 func (w *Writer) Write(ctx context.Context, owner Owner, desired, current, result client.Object) error {
 	kind := desired.GetObjectKind().GroupVersionKind().Kind
 	form, err := workload.ApplyForm(desired)
@@ -77,6 +80,7 @@ func (w *Writer) Write(ctx context.Context, owner Owner, desired, current, resul
 	if w.Repairs.IsSame(name, object, current) {
 		return nil
 	}
+	read := current
 	current, err = w.whole(ctx, current)
 	if err != nil {
 		return err
@@ -97,10 +101,13 @@ func (w *Writer) Write(ctx context.Context, owner Owner, desired, current, resul
 		w.Repairs.Drop(name, object) // Nobody has changed it meanwhile when it is written later.
 		return fmt.Errorf("%s: %w", object, err)
 	}
-	err = w.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(form), client.FieldOwner(ssa.FieldOwner), client.ForceOwnership)
+	err = w.apply(ctx, form, read)
 	done(err)
 	if err != nil {
 		err = fmt.Errorf("apply %s: %w", object, err)
+		if apierrors.IsConflict(err) {
+			return outcome.Waiting(v1alpha1.ReasonProgressing, outcome.RetryAfterConflict, fmt.Errorf("%s has changed since it was read", object))
+		}
 		if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
 			return Refused(err)
 		}
@@ -114,6 +121,28 @@ func (w *Writer) Write(ctx context.Context, owner Owner, desired, current, resul
 		return fmt.Errorf("read %s %s: %w", kind, desired.GetName(), err)
 	}
 	return nil
+}
+
+// apply applies a form over a configuration or a Deployment as it was read, and fails where it is no longer that. An operator that stood still for a while
+// would else put what was wanted before over what its successor has published, and workers would consume queues that are gone.
+func (w *Writer) apply(ctx context.Context, form *unstructured.Unstructured, read client.Object) error {
+	send := func() error {
+		return w.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(form), client.FieldOwner(ssa.FieldOwner), client.ForceOwnership)
+	}
+	switch read := read.(type) {
+	case *corev1.ConfigMap:
+		form.SetResourceVersion(read.ResourceVersion)
+	case *appsv1.Deployment:
+		form.SetResourceVersion(read.ResourceVersion)
+		err := send()
+		now := &appsv1.Deployment{}
+		if !apierrors.IsConflict(err) || w.Client.Get(ctx, client.ObjectKeyFromObject(read), now, client.UnsafeDisableDeepCopy) != nil ||
+			now.UID != read.UID || now.Generation != read.Generation {
+			return err //nolint:wrapcheck // as that of the others
+		}
+		form.SetResourceVersion(now.ResourceVersion) // Its status changes with each pod, and is nothing that we write over.
+	}
+	return send()
 }
 
 // tell tells of what was written by an event, and whether it undid what somebody else did.
