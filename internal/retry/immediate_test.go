@@ -145,6 +145,7 @@ func TestNoMessageGetsMoreThanMostRetriesInPhases(t *testing.T) {
 }
 
 func TestLongestDelay(t *testing.T) {
+	const minutes = `{maxRetries: 10, backoff: {type: Linear, delay: 1m, maxDelay: 1h}, `
 	tests := []struct {
 		name, spec string
 		want       time.Duration
@@ -162,6 +163,9 @@ func TestLongestDelay(t *testing.T) {
 		{"an expression's bound", `strategies: [{name: a, when: "true", delayFrom: error.retryAfter, maxDelay: 2h}]`, 2 * time.Hour},
 		{"an expression's bound over maxAge", `{maxAge: 1h, strategies: [{name: a, when: "true", delayFrom: error.retryAfter, maxDelay: 2h}]}`, time.Hour},
 		{"an unlimited strategy", `strategies: [{name: a, when: "true", unlimited: true}]`, time.Minute},
+		{"retries of the policy before those of a strategy", minutes + `strategies: [{name: a, when: "true", maxRetries: 10}]}`, 20 * time.Minute},
+		{"retries before a strategy's backoff", minutes + `strategies: [{name: a, when: "true", maxRetries: 9, backoff: {type: Constant, delay: 1s}}]}`, 10 * time.Minute},
+		{"retries before a strategy without any", minutes + `strategies: [{name: a, when: "true", maxRetries: 0}]}`, 10 * time.Minute},
 		{"what fails waits for nothing", `strategies: [{name: a, when: "true", action: Fail}]`, 4 * time.Second},
 	}
 	for _, tt := range tests {

@@ -268,14 +268,18 @@ func (p *Policy) MostRetries() int64 {
 // LongestDelay is the longest delay that the policy can ask for; of schedules with more than 128 different delays, and
 // only there, it may be one that maxAge does not let happen.
 func (p *Policy) LongestDelay() time.Duration {
-	longest := p.backoff.longest(p.maxRetries, p.maxAge)
+	longest, most := p.backoff.longest(p.maxRetries, p.maxAge), p.MostRetries()
 	for i := range p.strategies {
 		s := &p.strategies[i]
 		if s.action != v1alpha1.ActionRetry {
 			continue
 		}
 		b, limit := p.backoffOf(s)
-		longest = max(longest, b.longest(limit, p.maxAge))
+		reached := limit
+		if s.backoff == nil && s.maxRetries != nil && !s.unlimited && limit > 0 {
+			reached = most // the policy's backoff counts by all retries before, whoever decided on them
+		}
+		longest = max(longest, b.longest(reached, p.maxAge))
 		if s.delayFrom != nil && limit > 0 {
 			longest = max(longest, min(s.maxDelay, p.maxAge))
 		}
