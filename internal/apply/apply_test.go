@@ -435,12 +435,38 @@ func TestABrokerWithTheDefinitionsOfAnotherIsNotTouched(t *testing.T) {
 	if err != nil || len(seen.Queues) != len(here.Queues) || slices.Equal(seen.Nodes, here.Nodes) {
 		t.Fatalf("want another broker with the queues of the first: %v, %v", seen.Nodes, err)
 	}
-	_, err = apply.Once(t.Context(), there, s.input(), nil)
+	port := &unwritten{Port: there}
+	_, err = apply.Once(t.Context(), port, s.input(), nil)
 	var changed *apply.BrokerChangedError
 	if !errors.As(err, &changed) {
 		t.Errorf("want a BrokerChangedError, got %v", err)
 	}
-	if _, err = apply.Delete(t.Context(), there, apply.DeleteInput{Owner: owner, Prefix: "async", State: s.state}); !errors.As(err, &changed) {
+	if _, err = apply.Delete(t.Context(), port, apply.DeleteInput{Owner: owner, Prefix: "async", State: s.state}); !errors.As(err, &changed) {
 		t.Errorf("want a BrokerChangedError, got %v", err)
 	}
+	if port.writes > 0 {
+		t.Errorf("%d writes to the broker of another", port.writes)
+	}
+}
+
+// unwritten counts what would be written, and writes nothing.
+type unwritten struct {
+	apply.Port
+
+	writes int
+}
+
+func (u *unwritten) Apply(context.Context, topology.Step) (bool, error) {
+	u.writes++
+	return false, nil
+}
+
+func (u *unwritten) DeleteQueue(context.Context, string, bool, bool) error {
+	u.writes++
+	return nil
+}
+
+func (u *unwritten) DeleteExchange(context.Context, string) error {
+	u.writes++
+	return nil
 }

@@ -78,6 +78,9 @@ func TestWhatTheBrokerHasNotCountedIsNamedAndKept(t *testing.T) {
 			t.Errorf("workers gone %v: %+v, %v", workersGone, report, err)
 		}
 	}
+	if len(port.removed)+len(port.done) > 0 {
+		t.Errorf("it removes %v and does %v", port.removed, port.done)
+	}
 }
 
 // rebuilt is a broker on which somebody makes a queue while the last objects are taken away.

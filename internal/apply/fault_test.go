@@ -25,6 +25,7 @@ type faulty struct {
 	// existed says what is there already; nil where nothing is.
 	existed func(step topology.Step) bool
 	done    []string
+	removed []string
 	queues  map[string]topology.QueueState
 	deleted error
 	// by is how long it takes to delete a queue.
@@ -52,7 +53,8 @@ func (f *faulty) Queue(_ context.Context, name string) (topology.QueueState, err
 
 func (f *faulty) Bindings(context.Context, string) ([]topology.Binding, error) { return nil, nil }
 
-func (f *faulty) DeleteQueue(context.Context, string, bool, bool) error {
+func (f *faulty) DeleteQueue(_ context.Context, name string, _, _ bool) error {
+	f.removed = append(f.removed, name)
 	time.Sleep(f.by)
 	return f.deleted
 }

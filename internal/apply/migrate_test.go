@@ -630,6 +630,9 @@ func TestOrderHoldsWhereAnExchangeIsTakenBack(t *testing.T) {
 			s.queue("test").SingleActiveConsumer = new(true)
 		}
 	})
+	if !taken {
+		t.Fatal("the exchange was not taken back: it was never seen to drain")
+	}
 	f.check("test")
 	if !slices.IsSorted(f.order["test"]) {
 		t.Error("the order is lost")
