@@ -515,9 +515,11 @@ func TestAQueueThatMayBeOnItsWayOutIsNotMadeAsNobodyWantsIt(t *testing.T) {
 			Created: []string{createdExchange}, Retiring: []string{"test"},
 			Migrations: []v1alpha1.Migration{{Queue: "test", Standin: "test.migrating", Step: step}},
 		}
+		made := false
 		for range 3 {
 			diff := topology.DiffSince(want, broker.Observed, past)
 			for _, missing := range diff.Missing.Queues {
+				made = true
 				if missing.Type == "" || !missing.Durable {
 					t.Errorf("%s: it would make %+v", step, missing)
 				}
@@ -526,6 +528,9 @@ func TestAQueueThatMayBeOnItsWayOutIsNotMadeAsNobodyWantsIt(t *testing.T) {
 				broker.apply(step)
 			}
 			delete(broker.Queues, "test")
+		}
+		if !made {
+			t.Errorf("%q: nothing is made at all", step)
 		}
 	}
 }
