@@ -419,7 +419,11 @@ func TestThePictureIsTheOneThatPlanDraws(t *testing.T) {
 }
 
 func TestJSONExamplesAreValid(t *testing.T) {
-	for _, block := range blocks(read(t, "docs/messages.md"), "json") {
+	examples := blocks(read(t, "docs/messages.md"), "json")
+	if len(examples) == 0 {
+		t.Fatal("docs/messages.md has no JSON")
+	}
+	for _, block := range examples {
 		if !json.Valid([]byte(block)) {
 			t.Errorf("docs/messages.md: this is not JSON:\n%s", block)
 		}
