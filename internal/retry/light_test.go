@@ -1,6 +1,7 @@
 package retry_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -63,5 +64,20 @@ func TestAMistakeIsFoundOnceAndToldWhereverItStands(t *testing.T) {
 	}
 	if len(texts) != 2 || texts[0] != texts[1] {
 		t.Errorf("it is told in two ways: %q", texts)
+	}
+	// Were it found anew at each place, there would soon be no room for it.
+	long := "message.id == '" + strings.Repeat("a", 1500) + "' || nosuch"
+	spec := v1alpha1.RetryPolicySpec{}
+	for i := range 100 {
+		spec.Strategies = append(spec.Strategies, v1alpha1.Strategy{Name: fmt.Sprint("of-", i), When: long, Action: v1alpha1.ActionFail})
+	}
+	for i := range 20 {
+		_, err := compiler.Compile(fmt.Sprint("many-", i), spec)
+		if err == nil || errors.Is(err, retry.ErrTooMuch) {
+			t.Fatalf("policy %d: %.200v", i, err)
+		}
+		if told := strings.Count(err.Error(), "when, "); told != 32 {
+			t.Fatalf("policy %d: it is told at %d places, want 32", i, told)
+		}
 	}
 }
