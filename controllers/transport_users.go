@@ -95,7 +95,8 @@ func (run *transportRun) warnOfAdmin() {
 func (r *TransportReconciler) leaveUsers(ctx context.Context, run *transportRun) error {
 	t := run.transport
 	wanted := brokeruser.Wanted(t)
-	if len(t.Status.BrokerUsers) == 0 || !wanted && (len(run.live.Rolling()) > 0 || run.live.HasFormer(t) || run.incomplete != nil) {
+	inUse := len(run.live.Rolling()) > 0 || run.live.HasFormer(t) || run.incomplete != nil
+	if len(t.Status.BrokerUsers) == 0 || !wanted && inUse {
 		return nil
 	}
 	look, err := r.lookAtUsers(ctx, run)

@@ -138,7 +138,7 @@ func (w *Writer) apply(ctx context.Context, form *unstructured.Unstructured, rea
 		now := &appsv1.Deployment{}
 		if !apierrors.IsConflict(err) || w.Client.Get(ctx, client.ObjectKeyFromObject(read), now, client.UnsafeDisableDeepCopy) != nil ||
 			now.UID != read.UID || now.Generation != read.Generation {
-			return err //nolint:wrapcheck // as that of the others
+			return err
 		}
 		form.SetResourceVersion(now.ResourceVersion) // Its status changes with each pod, and is nothing that we write over.
 	}

@@ -29,11 +29,13 @@ func TestRetire_NoWaitBelievesTheClockOfAnotherProcess(t *testing.T) {
 		}{
 			"the grace of a lane": {v1alpha1.Retirement{Since: stamp(ahead)}, bound, grace, 10 * time.Minute, topology.DecisionUnbind},
 			"what waits in lanes": {
-				v1alpha1.Retirement{Since: stamp(ahead), Unbound: stamp(ahead), Acked: new(int64(4))}, lane, withLane,
+				v1alpha1.Retirement{Since: stamp(ahead), Unbound: stamp(ahead), Acked: new(int64(4))},
+				lane, withLane,
 				time.Hour + 15*time.Second, topology.DecisionUnbind,
 			},
 			"the second count": {
-				v1alpha1.Retirement{Since: stamp(ahead - 20), Unbound: stamp(ahead - 20), Empty: stamp(ahead), Published: new(int64(1))}, sighting(0, 1), grace,
+				v1alpha1.Retirement{Since: stamp(ahead - 20), Unbound: stamp(ahead - 20), Empty: stamp(ahead), Published: new(int64(1))},
+				sighting(0, 1), grace,
 				// Before it, what was unbound is left alone once more.
 				15 * time.Second, topology.DecisionDelete,
 			},

@@ -77,8 +77,8 @@ func (w *Worker) newProgram(config compile.Config, before *program) (*program, e
 	return p, nil
 }
 
-// chooseHandler puts the handler that the pod was made for, its concurrency and its timeout, in the place of the configuration's. While pods for another one roll
-// out, a command may not be in the image of those from before, a URL not served beside them, and a Secret not mounted, or be that of the partner before.
+// chooseHandler puts the handler that the pod was made for, its concurrency and its timeout, in the place of the configuration's. While pods for another one
+// roll out, a command may not be in the image of those from before, a URL not served beside them, and a Secret not mounted, or be that of the partner before.
 func (w *Worker) chooseHandler(p, before *program) {
 	own, ok := p.config.HandlerMadeFor(w.options.MadeFor)
 	if next := p.config.MadeFor; next != "" && w.options.MadeFor != "" && w.options.MadeFor != next {
