@@ -32,3 +32,11 @@ func (h *HTTP) AfterDial(call func()) {
 		return c, err
 	}
 }
+
+// HoldDials has no connection come about, as where an address swallows what is sent to it.
+func (h *HTTP) HoldDials() {
+	h.wire.dial = func(ctx context.Context) (net.Conn, error) {
+		<-ctx.Done()
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: ctx.Err()}
+	}
+}

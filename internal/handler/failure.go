@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"net"
@@ -46,6 +47,7 @@ const (
 	noResult     = "no result in time"
 	wasBrokenOff = "the attempt was broken off"
 	wasReset     = "the server reset the request after it was sent"
+	wasUnsent    = "no byte of the request was sent in time"
 	wasUnasked   = "the server answered and ended the connection before a byte of the request was sent"
 )
 
@@ -116,6 +118,8 @@ func (p *progress) roundTrip(transport http.RoundTripper, request *http.Request)
 // message (Connection); afterwards it may have, and may have done the work (Crash).
 func (p *progress) failure(ctx context.Context, err error) *retry.Failure {
 	switch {
+	case hasEnded(ctx) && !p.connected.Load() && p.written.Load() == 0:
+		return unreached(ctx, err, p.handshake.Load())
 	case hasEnded(ctx):
 		return outOfTime(ctx)
 	case p.repeated.Load():
@@ -149,6 +153,15 @@ func outOfTime(ctx context.Context) *retry.Failure {
 		return &retry.Failure{Source: retry.SourceTimeout, Class: ClassTimeout, Message: noAnswer, Logged: noAnswer}
 	}
 	return &retry.Failure{Source: retry.SourceConnection, Class: ClassCanceled, Message: wasBrokenOff, Logged: wasBrokenOff}
+}
+
+// unreached is the failure of an attempt whose context ended before it had a connection: the handler has not seen the message, however long the making of
+// a connection may take by itself.
+func unreached(ctx context.Context, err error, handshake bool) *retry.Failure {
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return outOfTime(ctx)
+	}
+	return unconnected(fmt.Errorf("no connection in time: %w", err), handshake)
 }
 
 // unconnected is the failure of one for which no connection came about.

@@ -44,6 +44,25 @@ func TestAConnectionThatDoesNotComeAboutSaysWhy(t *testing.T) {
 	}
 }
 
+// Over HTTP/2 a request may be sent again on another connection; a server that refused it before may say so wrongly.
+func TestAnAttemptIsOverWithoutAConnectionOnlyWhereNothingWasSent(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	for written, want := range map[int32]retry.Source{0: retry.SourceConnection, 1: retry.SourceTimeout} {
+		var p progress
+		p.written.Store(written)
+		if got := p.failure(ctx, ctx.Err()); got.Source != want || got.Class != ClassTimeout {
+			t.Errorf("sent %d times: got %+v", written, got)
+		}
+	}
+	for sent, want := range map[bool]retry.Source{false: retry.SourceConnection, true: retry.SourceTimeout} {
+		if got := unseen(outOfTime(ctx), sent); got.Source != want || got.Class != ClassTimeout {
+			t.Errorf("sent on a connection is %t: got %+v", sent, got)
+		}
+	}
+}
+
 // A server that is about to go accepts connections, and ends them at once.
 func TestAConnectionThatEndsBeforeTheFirstRequestIsSentHasNotSeenIt(t *testing.T) {
 	t.Parallel()

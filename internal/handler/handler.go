@@ -59,9 +59,9 @@ type Request struct {
 // Handler hands messages to the code that does the work. Handle is called by many goroutines at a time.
 type Handler interface {
 	// Handle makes one attempt and returns nil on success, or else the failure. It returns soon after ctx ends. When
-	// its deadline has passed, that is a failure of the source Timeout. When ctx was cancelled, the failure has the class
-	// Canceled and says nothing about the message: the work may or may not have been done. A failure of the class
-	// ClassNotBegun is no attempt. Handle neither keeps nor alters what is in the request.
+	// its deadline has passed, that is a failure of the source Timeout, or Connection where nobody can have seen the message. When
+	// ctx was cancelled, the failure has the class Canceled and says nothing about the message: the work may or may not have been
+	// done. A failure of the class ClassNotBegun is no attempt. Handle neither keeps nor alters what is in the request.
 	Handle(ctx context.Context, request Request) *retry.Failure
 	// Ready is nil while messages may be handed over, and else says why not; that text is for people and holds no secret.
 	// changed is closed when the answer may have become another one. A handler that is not ready costs no message an attempt:

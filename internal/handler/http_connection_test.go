@@ -258,6 +258,33 @@ func TestAConnectionThatEndsBeforeAByteIsSentIsAFailureToConnect(t *testing.T) {
 	}
 }
 
+// Whether a partner that is unreachable had seen the message depended on timeout being longer than a dial may take.
+func TestAnAttemptThatIsOverBeforeItHasAConnectionIsAFailureToConnect(t *testing.T) {
+	t.Parallel()
+	const timeout = 100 * time.Millisecond
+	silent := listen(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
+	undialed := post(t, "http://"+silent)
+	undialed.HoldDials()
+	cases := map[string]struct {
+		h     *handler.HTTP
+		class string
+	}{
+		"no handshake":         {post(t, "https://"+silent), handler.ClassTLS},
+		"no packet comes back": {undialed, handler.ClassTimeout},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, body := range []string{"body", strings.Repeat("x", 100_000)} {
+				got := attempt(t, c.h, timeout, body)
+				if got == nil || got.Source != retry.SourceConnection || got.Class != c.class || !strings.Contains(got.Message, "in time") {
+					t.Errorf("%d bytes: got %s", len(body), show(got))
+				}
+			}
+		})
+	}
+}
+
 // In TLS 1.3 a client is told so after its handshake.
 func TestAServerThatWantsACertificateIsAFailureToConnect(t *testing.T) {
 	t.Parallel()
@@ -411,7 +438,7 @@ func TestHandshakesThatHangAreNoMoreThanAttempts(t *testing.T) {
 	for range attempts {
 		calls.Go(func() {
 			for range times {
-				if got := attempt(t, h, 100*time.Millisecond, "body"); got == nil || got.Source != retry.SourceTimeout {
+				if got := attempt(t, h, 100*time.Millisecond, "body"); got == nil || got.Source != retry.SourceConnection {
 					t.Errorf("got %s", show(got))
 				}
 			}

@@ -203,14 +203,14 @@ func (w *wire) close() {
 // where the server has closed an idle one.
 func (h *HTTP) send(ctx context.Context, link *link, request Request) *retry.Failure {
 	for {
-		if ctx.Err() != nil {
-			return outOfTime(ctx)
+		if err := ctx.Err(); err != nil {
+			return unreached(ctx, err, false)
 		}
 		c, reused, err := h.wire.take(ctx, request.Attempt > 1)
 		switch {
 		case err == nil:
 		case hasEnded(ctx):
-			return outOfTime(ctx)
+			return unreached(ctx, err, false)
 		default:
 			return unconnected(err, false)
 		}
@@ -225,13 +225,15 @@ func (h *HTTP) send(ctx context.Context, link *link, request Request) *retry.Fai
 	}
 }
 
-// unseen makes a failure to connect out of a connection that ended before a byte was sent. What came on it is no answer, whatever it says.
+// unseen makes a failure to connect out of a connection that ended, or an attempt that was over, before a byte was sent. What came on it is no answer, whatever it says.
 func unseen(failure *retry.Failure, sent bool) *retry.Failure {
 	switch {
 	case sent:
 		return failure
 	case failure == nil || failure.Source == retry.SourceHandler:
 		return &retry.Failure{Source: retry.SourceConnection, Class: ClassUnreachable, Message: wasUnasked, Logged: wasUnasked}
+	case failure.Source == retry.SourceTimeout:
+		return &retry.Failure{Source: retry.SourceConnection, Class: ClassTimeout, Message: wasUnsent, Logged: wasUnsent}
 	case failure.Source == retry.SourceCrash:
 		failure.Source, failure.Class = retry.SourceConnection, ClassUnreachable
 	}

@@ -215,7 +215,11 @@ func (h *HTTP) askReadiness(ctx context.Context) error {
 	response, err := progress.roundTrip(transport, (&http.Request{
 		Method: http.MethodGet, URL: h.readiness.url, Host: h.readiness.url.Host, Header: header,
 	}).WithContext(traced))
-	if err != nil {
+	switch {
+	case err == nil:
+	case hasEnded(ctx): // without a connection, too: that may pass
+		return h.unanswered(outOfTime(ctx))
+	default:
 		return h.unanswered(progress.failure(ctx, err))
 	}
 	_, _ = io.CopyN(io.Discard, response.Body, maxReadinessAnswer)
