@@ -70,8 +70,10 @@ func TestALeakyBucketSpacesTheCallsEvenly(t *testing.T) {
 	r.publish(numbered(10, "a", "b")...)
 	testtransport.Eventually(t, "all handled", func() bool { return len(p.got()) == 10 })
 	got := p.got()
-	if span := got[9].at.Sub(got[0].at); span < 800*time.Millisecond {
-		t.Errorf("10 calls within %s: a burst", span)
+	for i := range got {
+		if after, due := got[i].at.Sub(got[0].at), time.Duration(i)*100*time.Millisecond; after < due-100*time.Millisecond {
+			t.Errorf("call %d comes %s after the first, and is due after %s: a burst", i+1, after, due)
+		}
 	}
 	if r.counted("redrive_rate_limited_total") != 0 {
 		t.Error("a message was turned away although it could wait")
@@ -260,11 +262,17 @@ func TestARetryAfterHoldsBackTheWholeKeyWhereThatIsAskedFor(t *testing.T) {
 	policy := testtransport.Explicit(200*time.Millisecond, 200*time.Millisecond)
 	r := newRig(t, &partner{Server: server}, policy, withBreaker(v1alpha1.CircuitBreaker{
 		OpenFor: v1alpha1.NewDuration(time.Second), MaxOpenFor: v1alpha1.NewDuration(3 * time.Second), OpenOnRetryAfter: new(true),
+		Key: new("message.headers.partner"),
 	}))
-	r.publish(letters("a")...)
+	r.publish(numbered(1, "partner", "sick")...)
 	testtransport.Eventually(t, "the breaker to open after one failure", func() bool { return len(r.worker.Status().Troubles) == 1 })
-	r.publish(letters("b", "c")...)
-	testtransport.Eventually(t, "all handled", func() bool { return r.handled() == 3 })
+	r.publish(numbered(2, "partner", "sick")...)
+	r.publish(numbered(1, "partner", "well")...)
+	testtransport.Eventually(t, "the other partner's message", func() bool { return r.handled() > 0 })
+	if handled := r.handled(); handled != 1 || len(r.worker.Status().Troubles) != 1 {
+		t.Errorf("%d handled, troubles %v: want the other partner's alone, while the breaker is open", handled, r.worker.Status().Troubles)
+	}
+	testtransport.Eventually(t, "all handled", func() bool { return r.handled() == 4 })
 	if failed := r.counted("redrive_messages_handled_total", "outcome", "retried"); failed != 1 {
 		t.Errorf("%v attempts failed", failed)
 	}

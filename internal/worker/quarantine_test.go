@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -124,7 +125,16 @@ func (n *notebook) Charged(id, _ string) error {
 }
 
 func TestTheQuarantineWorkerHandlesOneAtATimeAndWritesItDown(t *testing.T) {
-	p := newPartner(t, always(200))
+	var atHandler atomic.Int64
+	var together atomic.Bool
+	p := newPartner(t, func(*http.Request, int) int {
+		if atHandler.Add(1) > 1 {
+			together.Store(true)
+		}
+		defer atHandler.Add(-1)
+		time.Sleep(50 * time.Millisecond) // in which others would come
+		return 200
+	})
 	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
 	r.stop()
 	journal := &notebook{crashes: map[string]int64{"twice": 2}}
@@ -139,6 +149,9 @@ func TestTheQuarantineWorkerHandlesOneAtATimeAndWritesItDown(t *testing.T) {
 	r.stop()
 	if journal.running != "" || strings.Join(journal.seen, " ") != "a b twice" || len(journal.crashes) != 0 {
 		t.Errorf("journal %+v: want each run written down, and the crashes on the message", journal)
+	}
+	if together.Load() {
+		t.Error("more than one is handled at a time")
 	}
 }
 
