@@ -112,6 +112,8 @@ type job struct {
 	// attempted is true once the handler was called; tried is how often it was before, by this process, where the queue is strictly ordered.
 	attempted bool
 	tried     int64
+	// granted is true of a strictly ordered message that has another attempt, whatever its deliveries account for.
+	granted bool
 	// traced is what is known of its trace.
 	traced traceState
 	// charged is true where the journal knows of crashes that the state has taken over.

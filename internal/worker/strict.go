@@ -79,6 +79,9 @@ func (j *job) loaned() time.Duration {
 // again: it ends whatever runs it. Up to then it is run, so that one that was only interrupted can show what it is. It may also be
 // the choice of its policy that ends the worker, so that is left out once the number is beyond what any policy allows for.
 func crashed(w *Worker, _ context.Context, j *job) (outcome, bool) {
+	if j.granted {
+		return outcome{}, false
+	}
 	spare := int64(compile.SpareDeliveries)
 	if j.queue.Strict == v1alpha1.OnFailureBlock {
 		spare = 0 // nothing is lost by stopping here
@@ -123,11 +126,12 @@ func (w *Worker) block(ctx context.Context, j *job, past *redeliveryState, o out
 	for {
 		changed := w.ordered.changed()
 		if p := w.program.Load(); p != past.judged {
+			before := j.foreseen().MostRetries()
 			w.use(j)
 			past.judged = j.program
-			if o, decided := w.reconsider(j, o); decided {
+			if o, decided := w.reconsider(j, before, o); decided {
 				w.options.Log.Info("queue unblocked", "queue", j.queue.Name, "message", j.state.ID, "outcome", o.kind)
-				past.judged = nil
+				past.judged, past.granted = nil, o.kind == retried
 				return o
 			}
 		}
@@ -143,8 +147,9 @@ func (w *Worker) block(ctx context.Context, j *job, past *redeliveryState, o out
 	}
 }
 
-// reconsider asks a changed configuration about a message that was given up.
-func (w *Worker) reconsider(j *job, o outcome) (outcome, bool) {
+// reconsider asks a changed configuration about a message that was given up. before is the number of its retries by the one that it was given up by. More than
+// that are one attempt at least, however often the message came again while it blocked its queue: each is a delivery for a pod that knows no more of it.
+func (w *Worker) reconsider(j *job, before int64, o outcome) (outcome, bool) {
 	queue, ours := j.program.queues[j.delivery.Queue]
 	if !ours {
 		return outcome{kind: requeued}, true // another group goes on with it
@@ -155,9 +160,10 @@ func (w *Worker) reconsider(j *job, o outcome) (outcome, bool) {
 	}
 	policy := j.foreseen()
 	j.decoded.LetGo()
-	if o.final.Reason != retry.ReasonMaxRetries && o.final.Reason != reasonPoison || j.state.History.Retries >= policy.MostRetries() {
+	most := policy.MostRetries()
+	if o.final.Reason != retry.ReasonMaxRetries && o.final.Reason != reasonPoison || j.state.History.Retries >= most && most <= before {
 		w.options.Log.Warn("the changed configuration gives the first message of the queue no further retry", "queue", queue.Name,
-			"message", j.state.ID, "reason", o.final.Reason, "retriesUsed", j.state.History.Retries, "maxRetries", policy.MostRetries())
+			"message", j.state.ID, "reason", o.final.Reason, "retriesUsed", j.state.History.Retries, "maxRetries", most)
 		return o, false
 	}
 	j.state.NotBefore = w.options.Now()
@@ -200,6 +206,8 @@ type redeliveryState struct {
 	idle, tried int64
 	// claimed is how often the message was delivered by the word of its publisher.
 	claimed int64
+	// granted is true where a changed configuration gives the message another attempt, whatever its deliveries account for.
+	granted bool
 	// judged is the configuration that gave the message up; nil while none has. givenUp is why.
 	judged  *program
 	givenUp message.Final
@@ -269,6 +277,7 @@ func (h *orderedQueue) restore(j *job) *redeliveryState {
 	attempts := min(max(p.tried, counted-p.idle), message.MaxCount)
 	j.state.History, j.state.Traceparent, j.state.Carry = p.history, p.traceparent, p.carry
 	j.state.History.Attempts, j.state.History.Retries, j.tried = attempts, attempts, p.tried
+	j.granted, p.granted = p.granted, false
 	if !p.deadline.IsZero() {
 		j.state.Deadline = p.deadline
 	}
@@ -307,6 +316,8 @@ func (p *redeliveryState) remember(j *job, o outcome) {
 	p.history.Immediate = 0
 	if j.attempted {
 		p.due = j.state.NotBefore.Add(time.Millisecond)
+	} else {
+		p.granted = p.granted || j.granted
 	}
 	switch comesAgain := o.kind == returned || o.kind == requeued || o.kind == stale; {
 	case comesAgain && j.attempted:

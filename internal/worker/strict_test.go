@@ -349,3 +349,43 @@ func TestAQueueOnHoldIsNotConsumedAndGoesOnInOrder(t *testing.T) {
 		t.Errorf("calls %v, want %v", p.order(), want)
 	}
 }
+
+// Each time that a blocked message goes back counts as a delivery, which is all that a pod after it knows. More retries in the policy were too few for all of
+// them, and the queue stayed blocked, its message called poison.
+func TestBlock_MoreRetriesUnblockAQueueWhosePodWasReplaced(t *testing.T) {
+	var works atomic.Bool
+	p := newPartner(t, func(*http.Request, int) int {
+		if works.Load() {
+			return 200
+		}
+		return 502
+	})
+	r := newRig(t, p, testtransport.Explicit(), func(tr *v1alpha1.Transport) {
+		strict(v1alpha1.OnFailureBlock)(tr)
+		tr.Spec.Broker.ConsumerTimeout, tr.Spec.Workers[0].Timeout = v1alpha1.NewDuration(time.Second), v1alpha1.NewDuration(100*time.Millisecond)
+	})
+	r.publish(letters("a", "b")...)
+	const returns = 8 // more than the crashes and the retries below account for
+	testtransport.Eventually(t, "it to have gone back", func() bool {
+		return r.counted("redrive_messages_handled_total", "outcome", "returned") >= returns
+	})
+	r.stop()
+	r.start(nil)
+	blocked := func() bool { return len(r.worker.Status().Troubles) == 1 }
+	testtransport.Eventually(t, "the queue to block", blocked)
+	more := func(retries int) {
+		t.Helper()
+		config := r.config
+		delays := slices.Repeat([]time.Duration{50 * time.Millisecond}, retries)
+		config.Policies = map[string]v1alpha1.RetryPolicySpec{"policy": testtransport.Explicit(delays...)}
+		if err := r.worker.Reload(config); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := len(p.got())
+	more(1)
+	testtransport.Eventually(t, "one attempt", func() bool { return len(p.got()) == before+1 && blocked() })
+	works.Store(true)
+	more(2)
+	testtransport.Eventually(t, "both handled", func() bool { return r.handled() == 2 })
+}
