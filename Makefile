@@ -137,7 +137,7 @@ test-touched: ## Run the tests that take long of the packages that have changed 
 
 # What the operator asks of an API server: all that the API promises, and one Transport from its first to its last day.
 export KUBERNETES_TESTS = go test -p 1 -count 1 -timeout 20m $(TEST_FLAGS) ./api/... && \
-	go test -count 1 -timeout 20m -run 'TestATransportFromApplyToDeletion$$' $(TEST_FLAGS) ./controllers
+	go test -count 1 -timeout 20m -run 'TestTransport_LivesFromApplyToDeletion$$' $(TEST_FLAGS) ./controllers
 
 .PHONY: test-kubernetes
 test-kubernetes: ## Run the tests that ask an API server on one version of KUBERNETES after the other; hack/envtest.sh says where they come from.
@@ -170,7 +170,7 @@ fuzz: ## Feed made-up input to the fuzz targets, FUZZTIME each; what they fail o
 	done
 
 # What one tenant does to another, with the manager as it is built and installed, and the memory limit of its container where that can be set.
-TENANTS := env REDRIVE_TARGET=test-tenants go test -count=1 -v -timeout 60m -run 'TestOneTenant|TestATenant' ./cmd/manager
+TENANTS := env REDRIVE_TARGET=test-tenants go test -count=1 -v -timeout 60m -run TestTenant_ ./cmd/manager
 
 .PHONY: test-tenants
 test-tenants: ## Attack the operator as a tenant would, in full; prints what the other tenant sees.
@@ -209,7 +209,7 @@ test-clients: ## Run Symfony, Celery, pika and amqplib against `redrive run`; SY
 	export CLIENTS_MESSAGES=$(CLIENTS_MESSAGES); \
 	SYMFONY_VENDOR=$(abspath $(SYMFONY_VENDOR)) bin/broker -- go test -count 1 -timeout 30m $(TEST_FLAGS) ./hack/clients; \
 	if [[ -z '$(SYMFONY_VENDOR)' ]] && vendor=$$(hack/clients/symfony.sh); then \
-		SYMFONY_VENDOR=$$vendor bin/broker -- go test -count 1 -timeout 30m -run TestSymfony ./hack/clients; \
+		SYMFONY_VENDOR=$$vendor bin/broker -- go test -count 1 -timeout 30m -run TestSymfony_ ./hack/clients; \
 	fi
 
 # BROKERS has the versions of RabbitMQ, and BROKER_TESTS the packages.
@@ -221,7 +221,7 @@ test-brokers: ## Run the tests that speak to a RabbitMQ on one version after the
 	REDRIVE_LONG=1 hack/brokers.sh go test -p 2 -count 1 -timeout 30m $(TEST_FLAGS) $(BROKER_TESTS)
 
 # They make their clusters themselves. CLUSTER_TESTS says which, as go test -run takes it.
-CLUSTER_TESTS ?= TestThreeNodes
+CLUSTER_TESTS ?= ThreeNodes
 
 .PHONY: test-cluster
 test-cluster: ## Run the tests on three nodes of RabbitMQ 4.0 and 4.3 that are killed, frozen and restarted; as root on Debian or Ubuntu.
@@ -230,12 +230,12 @@ test-cluster: ## Run the tests on three nodes of RabbitMQ 4.0 and 4.3 that are k
 
 .PHONY: test-cluster-short
 test-cluster-short: ## Run the part of it that takes three minutes, on RabbitMQ 4.0.
-	BROKERS=4.0 $(MAKE) --no-print-directory test-cluster CLUSTER_TESTS='TestThreeNodes(WithoutStatisticsKeepAQ|Keep|Fail)/(majority|s_node)_is_killed'
+	BROKERS=4.0 $(MAKE) --no-print-directory test-cluster CLUSTER_TESTS='TestThreeNodes_(Keep|Fail)/(majority|s_node)_is_killed'
 
 .PHONY: test-settings
 test-settings: ## Run the tests on RabbitMQ 4.0 and 4.3 as people set them up, and on management APIs that lie or are late, with the waits that are the default.
 	REDRIVE_TARGET=test-settings BROKERS="$${BROKERS:-4.0 4.3}" hack/brokers.sh \
-		go test -count 1 -timeout 90m -parallel 8 -run 'AsTheyAreFound|ThatLiesNowAndThen|CarriedOutLateLosesNothing' $(TEST_FLAGS) ./internal/apply
+		go test -count 1 -timeout 90m -parallel 8 -run 'AsTheyAreFound|ThatLiesNowAndThen|AWriteThatIsCarriedOutLate' $(TEST_FLAGS) ./internal/apply
 
 # Beside a cluster: the current one with E2E_USE_CURRENT=1, one of kind where Docker answers, else one of plain programs, as root
 # on Linux. hack/cluster/cluster.sh says more.

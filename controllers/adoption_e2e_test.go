@@ -459,9 +459,9 @@ func (f *founding) unsettled() []string {
 
 var shellBlock = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
 
-// TestTheFoundingSetUpIsTakenOverAsThePageSays follows docs/adopting.md command by command, while a producer goes on
+// TestAdoption_TakesOverTheFoundingSetUpAsThePageSays follows docs/adopting.md command by command, while a producer goes on
 // publishing and messages wait in the old fallback queues.
-func TestTheFoundingSetUpIsTakenOverAsThePageSays(t *testing.T) {
+func TestAdoption_TakesOverTheFoundingSetUpAsThePageSays(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	page, err := os.ReadFile(adoptingPage)

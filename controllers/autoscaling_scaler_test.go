@@ -29,7 +29,7 @@ import (
 	"redrive.dev/redrive/internal/workload"
 )
 
-func TestKEDAComesAndGoes(t *testing.T) {
+func TestAutoscaling_FollowsKEDAThatComesAndGoes(t *testing.T) {
 	t.Parallel()
 	theKEDA.Lock()
 	t.Cleanup(theKEDA.Unlock) // after what takes KEDA's kind away
@@ -126,7 +126,7 @@ func TestKEDAComesAndGoes(t *testing.T) {
 	w.awaitGone(again)
 }
 
-func TestWithoutKEDAKubernetesOwnAutoscalerIsUsed(t *testing.T) {
+func TestAutoscaling_UsesKubernetesOwnWithoutKEDA(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(w.policy("policy", time.Second))
@@ -188,7 +188,7 @@ func TestWithoutKEDAKubernetesOwnAutoscalerIsUsed(t *testing.T) {
 }
 
 // Both would hold the number against each other.
-func TestAnAutoscalerThatKEDAMadeGoesBeforeOurs(t *testing.T) {
+func TestAutoscaling_WaitsForTheAutoscalerOfKEDAToGo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()
@@ -215,7 +215,7 @@ func TestAnAutoscalerThatKEDAMadeGoesBeforeOurs(t *testing.T) {
 	}
 }
 
-func TestMorePodsThanCouldHaveWorkAreRefused(t *testing.T) {
+func TestAutoscaling_RefusesMorePodsThanCouldHaveWork(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(w.policy("policy", time.Second))

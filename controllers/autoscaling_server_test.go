@@ -81,7 +81,7 @@ func (w *world) scaled(worker func(*v1alpha1.Worker)) *v1alpha1.Transport {
 }
 
 // No number that is waited for comes up on the way to one that counts too much or too little.
-func TestTheNumberIsOfMessagesThatWorkersCanHaveNow(t *testing.T) {
+func TestAutoscaling_CountsMessagesThatWorkersCanHaveNow(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.scaled(func(*v1alpha1.Worker) {})
@@ -128,7 +128,7 @@ func TestTheNumberIsOfMessagesThatWorkersCanHaveNow(t *testing.T) {
 }
 
 // Without a pod nobody would empty it.
-func TestAQueueThatLeavesTheSpecAsksForPodsUntilItIsEmpty(t *testing.T) {
+func TestAutoscaling_CountsALeavingQueueUntilItIsEmpty(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.scaled(func(*v1alpha1.Worker) {})
@@ -144,7 +144,7 @@ func TestAQueueThatLeavesTheSpecAsksForPodsUntilItIsEmpty(t *testing.T) {
 	w.awaitNumber("those of the queue that is left", "1")
 }
 
-func TestAnOpenBreakerAsksForNoMorePods(t *testing.T) {
+func TestAutoscaling_AsksForNoMorePodsWhileABreakerIsOpen(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.scaled(func(worker *v1alpha1.Worker) { worker.CircuitBreaker = &v1alpha1.CircuitBreaker{} })
@@ -187,7 +187,7 @@ func TestDemand_OfMessagesThatAreHeldAsksForNoMorePods(t *testing.T) {
 	w.awaitNumber("the broker takes them again", "9")
 }
 
-func TestABreakerOfOneKeyHoldsNothingBack(t *testing.T) {
+func TestAutoscaling_IgnoresTheOpenBreakerOfOneKey(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.scaled(func(worker *v1alpha1.Worker) {
@@ -205,7 +205,7 @@ func TestABreakerOfOneKeyHoldsNothingBack(t *testing.T) {
 }
 
 // Its broker is asked by a login of its own, and no reconcile has ever run in it.
-func TestAManagerThatStandsByAnswersToo(t *testing.T) {
+func TestAutoscaling_AnswersWhileTheManagerStandsBy(t *testing.T) {
 	t.Parallel()
 	w := newPrivateWorld(t, &operator{})
 	w.scaled(func(*v1alpha1.Worker) {})
@@ -246,7 +246,7 @@ func TestAManagerThatStandsByAnswersToo(t *testing.T) {
 	}
 }
 
-func TestManyQuestionsAreOneLook(t *testing.T) {
+func TestAutoscaling_ReadsTheBrokerAtMostOnceAQuestion(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.scaled(func(*v1alpha1.Worker) {})

@@ -101,7 +101,7 @@ func TestBacklogSource_ConfigurationsTakeMemoryUntilTheyWereVisited(t *testing.T
 }
 
 // Where one namespace keeps many snapshots waiting at a broker that it shares with others, these get their numbers all the same.
-func TestTheLooksOfANamespaceLeaveSeatsToOthers(t *testing.T) {
+func TestBacklogSource_LeavesSeatsToOtherNamespaces(t *testing.T) {
 	t.Parallel()
 	const seats = 8
 	secrets, entered, gate := map[string]map[string]string{}, make(chan struct{}, 2*seats), make(chan struct{})

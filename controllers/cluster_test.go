@@ -13,7 +13,7 @@ import (
 )
 
 // The manager asks the first node, which says 0 of each queue that another one leads.
-func TestThreeNodesWithoutStatisticsKeepTheQueuesOfATransportThatIsDeleted(t *testing.T) {
+func TestDeletion_KeepsQueuesOfThreeNodesWithoutStatistics(t *testing.T) {
 	c := testbroker.PrivateCluster(t, 3, "management.disable_stats = true", "management.enable_queue_totals = true")
 	w := newWorldOn(t, c.Nodes[0])
 	transport := w.ready()

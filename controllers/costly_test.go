@@ -9,7 +9,7 @@ import (
 	"redrive.dev/redrive/internal/tenancy"
 )
 
-func TestWhatFollowsFromASpecCounts(t *testing.T) {
+func TestWeigh_CountsWhatFollowsFromASpec(t *testing.T) {
 	t.Parallel()
 	transport := &v1alpha1.Transport{Spec: v1alpha1.TransportSpec{Queues: slices.Repeat([]v1alpha1.Queue{{
 		BindingKeys: slices.Repeat([]string{"key"}, 32),

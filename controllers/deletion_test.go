@@ -127,7 +127,7 @@ func (w *world) stale() *deafness {
 	return deaf
 }
 
-func TestAStaleOperatorBuildsNothingWhileAnotherDeletes(t *testing.T) {
+func TestDeletion_LetsAStaleOperatorBuildNothing(t *testing.T) {
 	t.Parallel()
 	w := newPrivateWorld(t, &operator{})
 	deaf := w.stale()
@@ -152,7 +152,7 @@ func TestAStaleOperatorBuildsNothingWhileAnotherDeletes(t *testing.T) {
 	checkBrokerIsEmpty(w)
 }
 
-func TestAStaleOperatorTakesNothingAwayFromATransportThatIsMadeAnew(t *testing.T) {
+func TestDeletion_LetsAStaleOperatorTouchNoNewTransport(t *testing.T) {
 	t.Parallel()
 	w := newPrivateWorld(t, &operator{})
 	deaf := w.stale()
@@ -180,7 +180,7 @@ func TestAStaleOperatorTakesNothingAwayFromATransportThatIsMadeAnew(t *testing.T
 	w.checkHeld("test")
 }
 
-func TestANamespaceThatIsDeletedLeavesTheMessagesAndLetsGo(t *testing.T) {
+func TestDeletion_LeavesTheMessagesOfADeletedNamespace(t *testing.T) {
 	t.Parallel()
 	for _, order := range [][]string{
 		{"Secret", "Transport", "ConfigMap", "Deployment"},
@@ -223,7 +223,7 @@ func TestANamespaceThatIsDeletedLeavesTheMessagesAndLetsGo(t *testing.T) {
 	}
 }
 
-func TestWhatIsPrunedInOneGoLosesNothing(t *testing.T) {
+func TestDeletion_LosesNothingWhenAllIsPrunedAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, order := range []string{
 		"policy secret transport", "policy transport secret", "secret policy transport",
@@ -245,7 +245,7 @@ func TestWhatIsPrunedInOneGoLosesNothing(t *testing.T) {
 	}
 }
 
-func TestAPrunedTransportWaitsForItsMessages(t *testing.T) {
+func TestDeletion_WaitsForTheMessages(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*v1alpha1.Transport){
 		"where its workers run":            func(*v1alpha1.Transport) {},
@@ -288,7 +288,7 @@ func (w *world) collect(transport *v1alpha1.Transport, finalizer string, perform
 	})
 }
 
-func TestADeletionInTheForegroundTakesTheWorkersFirstAndLosesNothing(t *testing.T) {
+func TestDeletion_LosesNothingInTheForeground(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()
@@ -315,7 +315,7 @@ func TestADeletionInTheForegroundTakesTheWorkersFirstAndLosesNothing(t *testing.
 	checkBrokerIsEmpty(w)
 }
 
-func TestWorkersThatAreOrphanedAreNamedAndLeftAlone(t *testing.T) {
+func TestDeletion_NamesOrphanedWorkersAndLeavesThem(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()
@@ -342,7 +342,7 @@ func TestWorkersThatAreOrphanedAreNamedAndLeftAlone(t *testing.T) {
 	checkBrokerIsEmpty(w)
 }
 
-func TestASecretThatComesBack(t *testing.T) {
+func TestTransport_RecoversUnchangedWhenItsSecretComesBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()
@@ -359,7 +359,7 @@ func TestASecretThatComesBack(t *testing.T) {
 	w.checkHeld("test")
 }
 
-func TestABrokerThatIsNotTheSameAnyMoreKeepsNoTransport(t *testing.T) {
+func TestDeletion_NamesAWayOutWhereTheBrokerIsNotTheSame(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		happens func(*world)
@@ -405,7 +405,7 @@ func TestABrokerThatIsNotTheSameAnyMoreKeepsNoTransport(t *testing.T) {
 	}
 }
 
-func TestABrokerThatWasReplacedByAnEmptyOneKeepsNoTransport(t *testing.T) {
+func TestDeletion_EndsWhereTheBrokerWasReplacedByAnEmptyOne(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()
@@ -417,7 +417,7 @@ func TestABrokerThatWasReplacedByAnEmptyOneKeepsNoTransport(t *testing.T) {
 	w.awaitGone(transport)
 }
 
-func TestATransportThatIsMadeAgainTakesBackWhatWasRetained(t *testing.T) {
+func TestAdoption_TakesBackWhatWasRetained(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()
@@ -452,7 +452,7 @@ func TestATransportThatIsMadeAgainTakesBackWhatWasRetained(t *testing.T) {
 	}
 }
 
-func TestAnAdoptedQueueOutlivesItsTransports(t *testing.T) {
+func TestAdoption_KeepsAQueueBeyondItsTransports(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	_, err := w.amqp.Channel().QueueDeclare("theirs", true, false, false, false, amqp091.Table{"x-queue-type": "quorum"})
@@ -478,7 +478,7 @@ func TestAnAdoptedQueueOutlivesItsTransports(t *testing.T) {
 	}
 }
 
-func TestTheDeletionPolicyCanChangeInEachStage(t *testing.T) {
+func TestDeletion_FollowsAChangedPolicyInEachStage(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	stages := map[string]struct {
@@ -519,7 +519,7 @@ func TestTheDeletionPolicyCanChangeInEachStage(t *testing.T) {
 	}
 }
 
-func TestAnOperatorThatIsKilledInAnyStageOfADeletionLosesNothing(t *testing.T) {
+func TestDeletion_LosesNothingWhenTheOperatorIsKilled(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	w := newPrivateWorld(t, &operator{})

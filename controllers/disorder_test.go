@@ -17,7 +17,7 @@ import (
 	"redrive.dev/redrive/internal/testtransport"
 )
 
-func TestWorkersLeaveAStrictQueueAloneWhoseOrderTheBrokerWouldNotKeep(t *testing.T) {
+func TestOrdering_HoldsAQueueWhoseOrderTheBrokerBreaks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	// RabbitMQ before 4.3 stores the argument and ignores it.
@@ -47,7 +47,7 @@ func TestWorkersLeaveAStrictQueueAloneWhoseOrderTheBrokerWouldNotKeep(t *testing
 }
 
 // An operator policy, unlike others, is merged into what applies: nothing of ours wins over it.
-func TestAnOperatorPolicyThatBreaksAnOrderIsNamedAndARealWorkerLeavesTheQueueAlone(t *testing.T) {
+func TestOrdering_HoldsAQueueWhoseOrderAnOperatorPolicyBreaks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	var order callOrder

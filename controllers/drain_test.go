@@ -15,7 +15,7 @@ import (
 	"redrive.dev/redrive/internal/workload"
 )
 
-func TestALongDrainWritesTheStatusSeldom(t *testing.T) {
+func TestDeletion_WritesTheStatusSeldomInALongDrain(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	w := newWorld(t)
@@ -64,7 +64,7 @@ func (w *world) statusWrites(transport *v1alpha1.Transport) (writes int) {
 	return writes
 }
 
-func TestAPodThatKeepsADeletionWaitingIsNamed(t *testing.T) {
+func TestDeletion_NamesThePodThatKeepsItWaiting(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.applied()

@@ -100,7 +100,7 @@ func (w *world) policyStep(action topology.Action, policy topology.Policy) {
 	must(w.T, err)
 }
 
-func TestWhatSomebodyDeletesOrChangesIsRepairedWithinOnePoll(t *testing.T) {
+func TestDrift_IsRepairedWithinOnePoll(t *testing.T) {
 	t.Parallel()
 	deleteQueue := func(name string) func(*world) {
 		return func(w *world) {
@@ -258,7 +258,7 @@ func (w *world) awaitRepair(counts map[string]float64) {
 	}
 }
 
-func TestAnOrdinaryChangeIsNoRepair(t *testing.T) {
+func TestDrift_CountsNoOrdinaryChangeAsARepair(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.applied()
@@ -293,7 +293,7 @@ func TestAnOrdinaryChangeIsNoRepair(t *testing.T) {
 	testtransport.Eventually(t, "the series of a Transport that is gone to go", func() bool { return len(w.repairs()) == 0 })
 }
 
-func TestWhatHappenedWhileTheOperatorWasAwayIsRepaired(t *testing.T) {
+func TestDrift_IsRepairedAfterTheOperatorWasAway(t *testing.T) {
 	t.Parallel()
 	w := newPrivateWorld(t, &operator{})
 	w.applied()
@@ -305,7 +305,7 @@ func TestWhatHappenedWhileTheOperatorWasAwayIsRepaired(t *testing.T) {
 	w.awaitRepair(map[string]float64{"queue create": 1, "binding create": 2})
 }
 
-func TestASpecThatChangedWhileTheOperatorWasAwayIsNoRepair(t *testing.T) {
+func TestDrift_CountsNoSpecThatChangedMeanwhileAsARepair(t *testing.T) {
 	t.Parallel()
 	w := newPrivateWorld(t, &operator{})
 	transport := w.applied()
@@ -323,7 +323,7 @@ func TestASpecThatChangedWhileTheOperatorWasAwayIsNoRepair(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeRepairedInPlaceIsAConflict(t *testing.T) {
+func TestDrift_IsAConflictWhereItCannotBeRepairedInPlace(t *testing.T) {
 	t.Parallel()
 	replaceQueue := func(name string, arguments amqp091.Table) func(*world) {
 		return func(w *world) {
@@ -406,7 +406,7 @@ func TestWhatCannotBeRepairedInPlaceIsAConflict(t *testing.T) {
 	}
 }
 
-func TestABindingOfOthersIsReportedAndStays(t *testing.T) {
+func TestDrift_ReportsAndKeepsBindingsOfOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.applied()
@@ -444,7 +444,7 @@ func (w *world) awaitNoWarning(transport *v1alpha1.Transport) {
 	})
 }
 
-func TestALaneThatStallsIsReportedWithTheQueueThatIsFull(t *testing.T) {
+func TestTransport_ReportsAStalledLaneWithTheFullQueue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.applied()

@@ -29,7 +29,7 @@ func (l *lifetime) Get(_ context.Context, key client.ObjectKey, object client.Ob
 }
 
 // A broker that took 25 s for each answer was asked for two minutes after the Transport was gone.
-func TestAReconcileEndsSoonAfterItsTransportIsGone(t *testing.T) {
+func TestCancelWhenGone_EndsAReconcileSoonAfterItsTransport(t *testing.T) {
 	t.Parallel()
 	for name, after := range map[string]types.UID{"it is gone": "", "another one has its name": "2"} {
 		synctest.Test(t, func(t *testing.T) {

@@ -42,7 +42,7 @@ func names(containers []corev1.Container) (found []string) {
 	return found
 }
 
-func TestWorkersAndQuarantineHaveTheShapeOfTheirHandler(t *testing.T) {
+func TestTransport_GivesPodsTheShapeOfTheirHandler(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		handler          v1alpha1.Handler
@@ -69,7 +69,7 @@ func TestWorkersAndQuarantineHaveTheShapeOfTheirHandler(t *testing.T) {
 	}
 }
 
-func TestAChangedCommandRestartsNoPod(t *testing.T) {
+func TestTransport_RestartsNoPodForAChangedCommand(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.handled(v1alpha1.Handler{Image: new("shop:v1"), Process: &v1alpha1.ProcessHandler{Command: []string{"php", "serve.php"}}})
@@ -89,7 +89,7 @@ func TestAChangedCommandRestartsNoPod(t *testing.T) {
 	testtransport.Eventually(t, "the next image", func() bool { return w.deployments()[0].Spec.Template.Spec.Containers[0].Image == "shop:v2" })
 }
 
-func TestASecretThatAHandlerNamesAndThatIsMissingIsAWarning(t *testing.T) {
+func TestTransport_WarnsOfAMissingSecretOfAHandler(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.handled(httpWithLogin())
@@ -119,7 +119,7 @@ func TestASecretThatAHandlerNamesAndThatIsMissingIsAWarning(t *testing.T) {
 	}
 }
 
-func TestATemplateThatTakesThePlaceOfTheHandlerIsRefused(t *testing.T) {
+func TestTransport_RefusesATemplateThatDeletesTheHandler(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(w.policy("policy", time.Second))

@@ -45,7 +45,7 @@ func awaitComputed(w *world, object client.Object, want status.Status) {
 	})
 }
 
-func TestKstatusReadsBothKinds(t *testing.T) {
+func TestKstatus_ReadsBothKinds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	policy, transport := w.policy("policy", time.Second), w.transport()
@@ -82,7 +82,7 @@ func TestKstatusReadsBothKinds(t *testing.T) {
 }
 
 // The operator may be slow or gone. Until it has looked, a change is not in force, however Ready the object was before.
-func TestKstatusTakesAChangeForUnfinishedUntilTheOperatorHasSeenIt(t *testing.T) {
+func TestKstatus_TakesAChangeForUnfinishedUntilItIsSeen(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	policy, transport := w.policy("policy", time.Second), w.transport()
@@ -112,7 +112,7 @@ func unfinished(w *world, object client.Object) {
 
 // Nobody has looked at a fresh object yet. The operator would at once, so what the API server answers to its creation is
 // what counts.
-func TestKstatusTakesAFreshObjectForUnfinished(t *testing.T) {
+func TestKstatus_TakesAFreshObjectForUnfinished(t *testing.T) {
 	t.Parallel()
 	cluster := testcluster.Start(t)
 	w := &world{T: t, client: cluster.Client, namespace: cluster.Namespace(t), vhost: "none"}

@@ -15,7 +15,7 @@ import (
 )
 
 // The operator keeps neither a template that is too long nor annotations, labels and owners. What it writes takes none of them out of the object.
-func TestWhatTheOperatorDoesNotKeepStaysInTheObject(t *testing.T) {
+func TestTransport_StaysWholeWhereTheOperatorKeepsAPart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	policy := w.policy("policy", time.Second)
@@ -56,7 +56,7 @@ func TestWhatTheOperatorDoesNotKeepStaysInTheObject(t *testing.T) {
 }
 
 // The cache has a part only of a spec that is too large. What is deleted does not follow from what is missing.
-func TestATransportWhoseSpecIsTooLargeIsDeletedByItsPolicy(t *testing.T) {
+func TestDeletion_FollowsThePolicyOfATooLargeSpec(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []v1alpha1.DeletionPolicy{v1alpha1.DeletionDeleteIfEmpty, v1alpha1.DeletionDelete, v1alpha1.DeletionRetain} {
 		t.Run(string(policy), func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestATransportWhoseSpecIsTooLargeIsDeletedByItsPolicy(t *testing.T) {
 
 // An operator that starts on an API server which streams what it lists takes off twice what it does not keep: the second time the part that was left of
 // the spec was taken for all of it, and the ways into the queues went.
-func TestATransportWhoseSpecIsTooLargeKeepsWhatItHasWhenTheOperatorStarts(t *testing.T) {
+func TestTransport_KeepsWhatItHasWhereItsSpecIsTooLarge(t *testing.T) {
 	t.Parallel()
 	o := &operator{}
 	w := newPrivateWorld(t, o)

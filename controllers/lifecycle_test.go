@@ -22,7 +22,7 @@ import (
 	"redrive.dev/redrive/internal/workload"
 )
 
-func TestATransportFromApplyToDeletion(t *testing.T) {
+func TestTransport_LivesFromApplyToDeletion(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()
@@ -159,7 +159,7 @@ func checkBrokerIsEmpty(w *world) {
 	}
 }
 
-func TestTheWorkersStayUntilTheirQueuesAreEmpty(t *testing.T) {
+func TestDeletion_KeepsWorkersUntilTheirQueuesAreEmpty(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()
@@ -178,7 +178,7 @@ func TestTheWorkersStayUntilTheirQueuesAreEmpty(t *testing.T) {
 	checkBrokerIsEmpty(w)
 }
 
-func TestDeletionGoesOnUnderAnotherOperator(t *testing.T) {
+func TestDeletion_GoesOnUnderAnotherOperator(t *testing.T) {
 	t.Parallel()
 	w := newPrivateWorld(t, &operator{})
 	transport := w.ready()
@@ -192,7 +192,7 @@ func TestDeletionGoesOnUnderAnotherOperator(t *testing.T) {
 	checkBrokerIsEmpty(w)
 }
 
-func TestWhatIsRetainedStaysOnTheBroker(t *testing.T) {
+func TestDeletion_LeavesOnTheBrokerWhatIsRetained(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		prepare func(*world, *v1alpha1.Transport)
@@ -261,7 +261,7 @@ func TestWhatIsRetainedStaysOnTheBroker(t *testing.T) {
 	}
 }
 
-func TestDeletionPolicyDeleteTakesTheMessagesToo(t *testing.T) {
+func TestDeletion_TakesTheMessagesTooByPolicyDelete(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()
@@ -272,7 +272,7 @@ func TestDeletionPolicyDeleteTakesTheMessagesToo(t *testing.T) {
 	checkBrokerIsEmpty(w)
 }
 
-func TestATransportThatNeverReachedABrokerGoesAtOnce(t *testing.T) {
+func TestDeletion_EndsAtOnceWhereNoBrokerWasReached(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.proxy.down.Store(true)
@@ -283,7 +283,7 @@ func TestATransportThatNeverReachedABrokerGoesAtOnce(t *testing.T) {
 	w.awaitGone(transport)
 }
 
-func TestAWorkerThatLeavesTheSpecLosesItsObjects(t *testing.T) {
+func TestTransport_DeletesTheObjectsOfAGroupThatLeftTheSpec(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()

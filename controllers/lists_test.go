@@ -40,7 +40,7 @@ func (l *lister) Get(context.Context, client.ObjectKey, client.Object, ...client
 }
 
 // The operator has memory for the Transports and the RetryPolicies of all namespaces once.
-func TestNoListOfTransportsOrPoliciesIsCopied(t *testing.T) {
+func TestTransportReconciler_CopiesNoListOfObjects(t *testing.T) {
 	t.Parallel()
 	l := &lister{}
 	r := &TransportReconciler{Client: l, Live: l, brokers: brokerpool.NewPool(0, 8, nil)}

@@ -11,7 +11,7 @@ import (
 	"redrive.dev/redrive/internal/testtransport"
 )
 
-func TestMetricsTellHowMessagesAndTransportsStand(t *testing.T) {
+func TestMetrics_TellHowMessagesAndTransportsStand(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.applied()
@@ -71,7 +71,7 @@ func TestMetricsTellHowMessagesAndTransportsStand(t *testing.T) {
 	})
 }
 
-func TestWhatTheBoundOfTheFailureQueueDropsIsCounted(t *testing.T) {
+func TestMetrics_CountWhatTheFailureQueueDrops(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(w.policy("policy", time.Second, 2*time.Second))

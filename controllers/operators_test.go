@@ -32,7 +32,7 @@ func (w *world) takeIDs(queue string, messages int) []string {
 	return ids
 }
 
-func TestTwoOperatorsAtOnceDoNotFightAndLoseNothing(t *testing.T) {
+func TestOperator_FightsNoSecondOneAndLosesNothing(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	w := newPrivateWorld(t, &operator{})
@@ -127,7 +127,7 @@ func (w *world) catchAt(method, pattern string, answered bool, trigger func()) {
 	})
 }
 
-func TestAnOperatorThatIsKilledBetweenTwoStepsGoesOn(t *testing.T) {
+func TestOperator_GoesOnWhenKilledBetweenTwoSteps(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	w := newPrivateWorld(t, &operator{})
@@ -172,7 +172,7 @@ func TestAnOperatorThatIsKilledBetweenTwoStepsGoesOn(t *testing.T) {
 	checkBrokerIsEmpty(w)
 }
 
-func TestOneChangeOfASharedPolicyCostsEachTransportAFewReconciles(t *testing.T) {
+func TestTransport_ReconcilesAFewTimesForAChangedPolicy(t *testing.T) {
 	t.Parallel()
 	w := newPrivateWorld(t, &operator{poll: time.Hour})
 	const users = 6

@@ -185,14 +185,14 @@ func (w *world) amqpDeclare(queue string, arguments amqp091.Table) {
 	must(w.T, err)
 }
 
-func TestTwoTransportsThatClaimOneObject(t *testing.T) {
+func TestOwnership_GivesAnObjectToOneOfTwoTransports(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	w := newWorld(t)
 	checkClaims(t, w, w, slices.Sorted(maps.Keys(claims)))
 }
 
-func TestTwoClustersThatClaimOneObject(t *testing.T) {
+func TestOwnership_GivesAnObjectToOneOfTwoClusters(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	first := newPrivateWorld(t, &operator{})
@@ -202,7 +202,7 @@ func TestTwoClustersThatClaimOneObject(t *testing.T) {
 	checkClaims(t, first, second, []string{"the prefix", "a work queue", "a queue that it adopted"})
 }
 
-func TestTwoTransportsShareTheProducersExchange(t *testing.T) {
+func TestOwnership_LetsTwoTransportsShareTheProducersExchange(t *testing.T) {
 	t.Parallel()
 	for name, firstGoesFirst := range map[string]bool{"the one that made it goes first": true, "the other goes first": false} {
 		t.Run(name, func(t *testing.T) {
@@ -257,7 +257,7 @@ func (w *world) oldConsumer(queue string, settle func(amqp091.Delivery) error) {
 	}()
 }
 
-func TestAnAdoptedQueueIsReportedAndOutlivesTheTransport(t *testing.T) {
+func TestAdoption_IsReportedAndTheQueueOutlivesTheTransport(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.amqpDeclare("legacy", amqp091.Table{"x-max-length": int32(5000)})
@@ -349,7 +349,7 @@ func checkToldOnce(w *world, part string) {
 	}
 }
 
-func TestAQueueThatTheTransportMadeIsKeptByAdopt(t *testing.T) {
+func TestAdoption_KeepsAQueueThatTheTransportMade(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()

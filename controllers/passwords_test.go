@@ -143,7 +143,7 @@ func metricsText(w *world) string {
 	return text.String()
 }
 
-func TestTheSearchForPasswordsFindsThem(t *testing.T) {
+func TestPasswords_AreFoundInRequests(t *testing.T) {
 	t.Parallel()
 	var found passwords
 	found.add("shop", "user", "hunter2")
@@ -167,7 +167,7 @@ func TestTheSearchForPasswordsFindsThem(t *testing.T) {
 	}
 }
 
-func TestTheSearchOfTheLogFindsWhatComesToIt(t *testing.T) {
+func TestPasswords_AreFoundInTheLog(t *testing.T) {
 	t.Parallel()
 	var found passwords
 	var log lockedBuffer
@@ -196,7 +196,7 @@ func TestTheSearchOfTheLogFindsWhatComesToIt(t *testing.T) {
 }
 
 // The passwords of this suite are its own and stand where they should: else the search would look for nothing.
-func TestEachTestHasAPasswordOfItsOwn(t *testing.T) {
+func TestPasswords_DifferForEachTest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: secretName}}
@@ -206,7 +206,7 @@ func TestEachTestHasAPasswordOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestPasswordsInURIsAreNotShownEither(t *testing.T) {
+func TestPasswords_AreNotShownInURIs(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		secret func(password string) map[string]string

@@ -17,7 +17,7 @@ import (
 )
 
 // Pods were read a hundred at a time: those of one Transport, with a megabyte each, ended the operator.
-func TestPodsAreReadAFewAtATime(t *testing.T) {
+func TestTransportReconciler_ReadsAFewPodsAtATime(t *testing.T) {
 	t.Parallel()
 	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "async"}}
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop"}}

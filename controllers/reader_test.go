@@ -35,7 +35,7 @@ func (s *slow) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ .
 }
 
 // A policy that is touched each second has all Transports that follow it look again, and each reads the Secret of its broker, of up to a megabyte.
-func TestSomeSecretsOfANamespaceAreReadAtATime(t *testing.T) {
+func TestFindBroker_ReadsAFewSecretsOfANamespaceAtATime(t *testing.T) {
 	t.Parallel()
 	const readsOfNamespace = 4
 	synctest.Test(t, func(t *testing.T) {
@@ -82,7 +82,7 @@ func (o oneTransport) Get(_ context.Context, _ client.ObjectKey, object client.O
 }
 
 // Whoever finds no room in its namespace does not read its Secret before it is turned away.
-func TestWhoFindsNoRoomReadsNoSecret(t *testing.T) {
+func TestReconcile_ReadsNoSecretWithoutRoomInItsNamespace(t *testing.T) {
 	t.Parallel()
 	server := &slow{answer: make(chan struct{}), reads: map[string]int{}}
 	close(server.answer)

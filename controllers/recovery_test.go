@@ -14,7 +14,7 @@ import (
 	"redrive.dev/redrive/internal/testbroker"
 )
 
-func TestATransportSaysWhatItLacksAndRecovers(t *testing.T) {
+func TestTransport_SaysWhatItLacksAndRecovers(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		// breaks is done before the Transport is made.
@@ -94,7 +94,7 @@ func TestATransportSaysWhatItLacksAndRecovers(t *testing.T) {
 	}
 }
 
-func TestTheLastGoodConfigurationStaysInForce(t *testing.T) {
+func TestTransport_KeepsTheLastGoodConfigurationInForce(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		breaks func(*world)
@@ -144,7 +144,7 @@ func TestTheLastGoodConfigurationStaysInForce(t *testing.T) {
 	}
 }
 
-func TestAnotherBrokerIsNotTouchedWhileObjectsStandOnTheFirst(t *testing.T) {
+func TestTransport_TouchesNoOtherBrokerWhileObjectsStand(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	server := testbroker.Shared(t)
@@ -171,7 +171,7 @@ func TestAnotherBrokerIsNotTouchedWhileObjectsStandOnTheFirst(t *testing.T) {
 	w.awaitReady(transport)
 }
 
-func TestATransportSaysWhatOnlyItsUserCanPutRight(t *testing.T) {
+func TestTransport_SaysWhatOnlyItsUserCanMend(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		change func(*world, *v1alpha1.Transport)
@@ -230,7 +230,7 @@ func TestATransportSaysWhatOnlyItsUserCanPutRight(t *testing.T) {
 	}
 }
 
-func TestOfTwoTransportsThatClaimOneQueueTheSecondIsStalled(t *testing.T) {
+func TestOwnership_StallsTheSecondTransportThatClaimsAQueue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	first := w.ready()
@@ -245,7 +245,7 @@ func TestOfTwoTransportsThatClaimOneQueueTheSecondIsStalled(t *testing.T) {
 	w.awaitReady(first)
 }
 
-func TestAnExchangeOfOthersThatIsMissingHoldsBackNothingElse(t *testing.T) {
+func TestTransport_StartsWorkersWithoutAnExchangeOfOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.transport()

@@ -17,7 +17,7 @@ import (
 	"redrive.dev/redrive/internal/topology"
 )
 
-func TestTheTextNamesTheQueuesThatTheStatusTellsOf(t *testing.T) {
+func TestHolding_NamesTheQueuesThatTheStatusTellsOf(t *testing.T) {
 	retiring := []v1alpha1.Retirement{{Queue: "a", Messages: ptr.To[int64](100)}, {Queue: "b", Messages: ptr.To[int64](0)}, {Queue: "c"}}
 	seen := []apply.Blocked{{Queue: "a", Messages: 97}, {Queue: "b", Messages: 2}}
 	if got := status.Listed(holding(retiring, seen), apply.Blocked.String); got != "a (100)" {
@@ -28,7 +28,7 @@ func TestTheTextNamesTheQueuesThatTheStatusTellsOf(t *testing.T) {
 	}
 }
 
-func TestTheWorstWarningComesFirstAndGivesTheReason(t *testing.T) {
+func TestWarn_PutsTheWorstFirstAndGivesItsReason(t *testing.T) {
 	finding := func(reason, name string) topology.Finding {
 		return topology.Finding{Object: topology.Ref{Kind: topology.KindQueue, Name: name}, Reason: reason, Message: "m"}
 	}
@@ -64,7 +64,7 @@ func TestTheWorstWarningComesFirstAndGivesTheReason(t *testing.T) {
 	}
 }
 
-func TestThePodsThatAreStillThereAreNamed(t *testing.T) {
+func TestPodText_NamesPodsThatAreStillThere(t *testing.T) {
 	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Name: "async"}}
 	made := func(kind, by string) []metav1.OwnerReference {
 		return []metav1.OwnerReference{{Kind: kind, Name: by, Controller: new(true)}}

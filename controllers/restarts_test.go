@@ -15,7 +15,7 @@ import (
 
 // The poll would come in an hour. Messages in a lane of which the exchange is gone expire, and stay; when the management API answers again
 // after it had not, the exchange is made again, and the lane touched.
-func TestAfterARestartOfTheBrokerALaneThatStandsStillIsTouchedLongBeforeThePoll(t *testing.T) {
+func TestTransport_TouchesAStalledLaneWhenTheBrokerAnswersAgain(t *testing.T) {
 	t.Parallel()
 	w := newPrivateWorld(t, &operator{poll: time.Hour})
 	w.create(w.policy("policy", time.Second))

@@ -12,7 +12,7 @@ import (
 	"redrive.dev/redrive/internal/testtransport"
 )
 
-func TestAPolicyShowsItsSchedule(t *testing.T) {
+func TestRetryPolicy_ShowsItsSchedule(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	policy := &v1alpha1.RetryPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "defaults"}}
@@ -28,7 +28,7 @@ func TestAPolicyShowsItsSchedule(t *testing.T) {
 	}
 }
 
-func TestAnInvalidPolicyIsStalledUntilItIsPutRight(t *testing.T) {
+func TestRetryPolicy_IsStalledUntilItIsValid(t *testing.T) {
 	t.Parallel()
 	include := []v1alpha1.StrategyInclude{{Name: "shared"}}
 	tests := map[string]struct {
@@ -67,7 +67,7 @@ func TestAnInvalidPolicyIsStalledUntilItIsPutRight(t *testing.T) {
 	}
 }
 
-func TestAnIncludedPolicyThatBecomesInvalidStallsThoseThatIncludeIt(t *testing.T) {
+func TestRetryPolicy_IsStalledByAnInvalidPolicyItIncludes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	shared, policy := w.policy("shared", time.Second), w.policy("policy", time.Second)
@@ -80,7 +80,7 @@ func TestAnIncludedPolicyThatBecomesInvalidStallsThoseThatIncludeIt(t *testing.T
 	}
 }
 
-func TestAPolicyCountsTheTransportsThatUseIt(t *testing.T) {
+func TestRetryPolicy_CountsTheTransportsThatUseIt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	shared, policy := w.policy("shared", time.Second), w.policy("policy", time.Second)

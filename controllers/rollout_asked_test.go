@@ -8,7 +8,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 )
 
-func TestAStatusOfAnEarlierBuildDoesNotPassForAUsersChange(t *testing.T) {
+func TestAskedAnew_IsFalseForAStatusOfAnEarlierBuild(t *testing.T) {
 	cases := map[string]struct {
 		generation, observed, workers int64
 		asked                         bool

@@ -115,7 +115,7 @@ func (w *world) awaitCalm() {
 	})
 }
 
-func TestAnUpgradeRollsAFewDeploymentsAtATimeAndEndsWithAll(t *testing.T) {
+func TestRollout_UpgradesAFewDeploymentsAtATimeUpToAll(t *testing.T) {
 	t.Parallel()
 	w := newPrivateWorld(t, &operator{})
 	const fleet, limit = 7, 2
@@ -168,7 +168,7 @@ func (w *world) waitingOf(transports []*v1alpha1.Transport) (waiting int) {
 	return waiting
 }
 
-func TestAUsersChangeDoesNotWaitForAnUpgrade(t *testing.T) {
+func TestRollout_CarriesOutAUsersChangeDuringAnUpgrade(t *testing.T) {
 	t.Parallel()
 	w := newPrivateWorld(t, &operator{})
 	transports := w.fleet(3)
@@ -192,7 +192,7 @@ func TestAUsersChangeDoesNotWaitForAnUpgrade(t *testing.T) {
 	})
 }
 
-func TestAnUpgradeThatDoesNotComeUpGoesOnOneAtATime(t *testing.T) {
+func TestRollout_GoesOnOneAtATimeWhereAnUpgradeFails(t *testing.T) {
 	t.Parallel()
 	w := newPrivateWorld(t, &operator{})
 	transports := w.fleet(5)
@@ -234,7 +234,7 @@ func (w *world) touch(transport *v1alpha1.Transport) {
 	edit(w, &deployments[i], func(d *appsv1.Deployment) { d.Labels["somebody/looks"] = "true" })
 }
 
-func TestAWorkerThatWasBrokenBeforeHoldsNoPlaceInAnUpgrade(t *testing.T) {
+func TestRollout_GivesNoPlaceToAWorkerThatWasBrokenBefore(t *testing.T) {
 	t.Parallel()
 	w := newPrivateWorld(t, &operator{})
 	transports := w.fleet(3)

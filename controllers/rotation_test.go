@@ -26,7 +26,7 @@ func (w *world) revoke() string {
 	return password
 }
 
-func TestARevokedLoginIsAConditionAndTheNextOneIsTakenOver(t *testing.T) {
+func TestRotation_ShowsARevokedLoginAndTakesOverTheNext(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()
@@ -40,7 +40,7 @@ func TestARevokedLoginIsAConditionAndTheNextOneIsTakenOver(t *testing.T) {
 }
 
 // The poll would come in an hour. Pods that are no longer ready are reason enough to look at the Secret and the broker anew.
-func TestWorkersThatAreNotAvailableMakeTheOperatorLookAtTheBroker(t *testing.T) {
+func TestRotation_LooksAtTheBrokerWhenWorkersAreUnavailable(t *testing.T) {
 	t.Parallel()
 	w := newPrivateWorld(t, &operator{poll: time.Hour})
 	transport := w.ready()
@@ -61,7 +61,7 @@ func TestWorkersThatAreNotAvailableMakeTheOperatorLookAtTheBroker(t *testing.T) 
 	w.awaitReady(transport)
 }
 
-func TestPodsAreToldOfAChangedSecret(t *testing.T) {
+func TestRotation_TellsPodsOfAChangedSecret(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()
@@ -76,7 +76,7 @@ func TestPodsAreToldOfAChangedSecret(t *testing.T) {
 	}
 }
 
-func TestATransportReachesItsBrokerByARabbitmqCluster(t *testing.T) {
+func TestTransport_ReachesItsBrokerByARabbitmqCluster(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	installRabbitmqClusters(t, testcluster.Start(t))
@@ -121,7 +121,7 @@ func TestATransportReachesItsBrokerByARabbitmqCluster(t *testing.T) {
 	w.awaitEvent("Retained", `there is no RabbitmqCluster`)
 }
 
-func TestASecretThatLeadsToNoCertificateIsACondition(t *testing.T) {
+func TestTransport_NamesACertificateOfAnUnknownAuthority(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()

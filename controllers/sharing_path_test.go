@@ -32,7 +32,7 @@ func (l listedTransports) List(_ context.Context, list client.ObjectList, _ ...c
 
 // Behind a gateway each team has a path of its own, and one whose server claims to be the broker of another team had a warning put at the other's
 // Transports, with a name of its choice.
-func TestAServerBehindAnotherPathIsNotTakenForTheSameBroker(t *testing.T) {
+func TestWarnOfSharing_TakesNoOtherPathForTheSameBroker(t *testing.T) {
 	gateway := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case strings.HasSuffix(r.URL.Path, "/api/cluster-name"):

@@ -17,7 +17,7 @@ import (
 )
 
 // Pods of the wrong shape would be made, and made anew when the version is known.
-func TestWithoutAVersionNoSidecarIsMade(t *testing.T) {
+func TestWorkerOptions_MakeNoSidecarWithoutAVersion(t *testing.T) {
 	for _, says := range []string{"", "the newest"} {
 		var version atomic.Value
 		var asked atomic.Int64

@@ -49,7 +49,7 @@ func (w *world) awaitLooks(looks int64) {
 	testtransport.Eventually(w, "the operator to look at the broker", func() bool { return w.proxy.reads.Load() >= until })
 }
 
-func TestNothingIsWrittenWhereNothingDiffers(t *testing.T) {
+func TestTransport_WritesNothingWhereNothingDiffers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()
@@ -70,7 +70,7 @@ func TestNothingIsWrittenWhereNothingDiffers(t *testing.T) {
 	}
 }
 
-func TestAProducerThatDeclaresTheExchangePlainlyWorksBesideTheOperator(t *testing.T) {
+func TestTransport_LetsAProducerDeclareTheExchangePlainly(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.ready()
@@ -85,7 +85,7 @@ func TestAProducerThatDeclaresTheExchangePlainlyWorksBesideTheOperator(t *testin
 	}
 }
 
-func TestWhatWasThereBeforeIsUsedAndNeverDeleted(t *testing.T) {
+func TestAdoption_UsesWhatWasThereAndNeverDeletesIt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	must(t, w.amqp.Channel().ExchangeDeclare("async", amqp091.ExchangeDirect, true, false, false, false, nil))
@@ -100,7 +100,7 @@ func TestWhatWasThereBeforeIsUsedAndNeverDeleted(t *testing.T) {
 	}
 }
 
-func TestWhatSomebodyChangesIsPutRight(t *testing.T) {
+func TestDrift_IsRepairedInTheClusterAndOnTheBroker(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()
@@ -161,7 +161,7 @@ func owner(t *testing.T, w *world, transport *v1alpha1.Transport) string {
 	return string(system.UID) + "/" + transport.Namespace + "/" + transport.Name
 }
 
-func TestReplicasThatTheSpecLeavesOutBelongToTheAutoscaler(t *testing.T) {
+func TestTransport_LeavesReplicasOutOfTheSpecToTheAutoscaler(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.transport()
@@ -177,7 +177,7 @@ func TestReplicasThatTheSpecLeavesOutBelongToTheAutoscaler(t *testing.T) {
 	}
 }
 
-func TestPodsAreToldOfANewConfiguration(t *testing.T) {
+func TestTransport_TellsPodsOfANewConfiguration(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()
@@ -195,7 +195,7 @@ func TestPodsAreToldOfANewConfiguration(t *testing.T) {
 	must(t, w.client.Delete(t.Context(), pod))
 }
 
-func TestStatusTellsWhetherMessagesFailed(t *testing.T) {
+func TestStatus_TellsHowManyMessagesFailed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()

@@ -119,7 +119,7 @@ func emptyLists(rw http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(rw, "[]")
 }
 
-func TestABrokerThatMisbehavesIsNamedAndConcernsNobodyElse(t *testing.T) {
+func TestTransport_NamesAMisbehavingBrokerAndWritesNothing(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		behave       http.HandlerFunc
@@ -166,7 +166,7 @@ func TestABrokerThatMisbehavesIsNamedAndConcernsNobodyElse(t *testing.T) {
 	}
 }
 
-func TestALoginThatIsRefusedNowAndThenHoldsNothingUpForGood(t *testing.T) {
+func TestTransport_GoesOnWhereALoginIsRefusedNowAndThen(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	l := newLiar(t, testbroker.Shared(t).ManagementURL)
@@ -190,7 +190,7 @@ func TestALoginThatIsRefusedNowAndThenHoldsNothingUpForGood(t *testing.T) {
 }
 
 // Ten Transports on a broker that takes ten seconds for each answer would keep all of the operator's workers for minutes.
-func TestASlowBrokerDoesNotKeepOthersFromTheirs(t *testing.T) {
+func TestTransport_KeepsNoOtherWaitingForASlowBroker(t *testing.T) {
 	t.Parallel()
 	o := &operator{}
 	slow, others := newUnattendedWorld(t, o), newBystanders(t, o)

@@ -13,7 +13,7 @@ import (
 
 // Requests to a broker that takes them and never answers end after half a minute. All of the operator's workers could wait for
 // such brokers at once.
-func TestBrokersThatNeverAnswerDoNotKeepOthersFromTheirs(t *testing.T) {
+func TestTransport_KeepsNoOtherWaitingForHangingBrokers(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	o := &operator{}

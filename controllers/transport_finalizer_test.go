@@ -16,7 +16,7 @@ import (
 
 // Somebody takes the finalizer off a Transport that waits since a deletion had no answer, and makes it again. The request may still be carried out, and takes
 // the queue with the messages that came since.
-func TestATransportThatIsMadeAgainWithoutItsFinalizerWaitsForDeletionsOfTheFirst(t *testing.T) {
+func TestTransport_WaitsForDeletionsOfTheOneBeforeIt(t *testing.T) {
 	t.Parallel()
 	w := newPrivateWorld(t, &operator{request: 5 * time.Minute})
 	transport := w.transport()

@@ -31,7 +31,7 @@ var oddNames = []string{
 	"{curly}", "<b>", "größe", "\u6ce8\u6587", "🐇", "e\u0301", "\u202eabc", "...", "a:b@c", strings.Repeat("n", 244),
 }
 
-func TestNamesThatMeanSomethingElsewhereAreOnlyNames(t *testing.T) {
+func TestTransport_TakesOddNamesForNamesOnly(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*v1alpha1.Transport){
 		"of queues and keys": func(t *v1alpha1.Transport) {
@@ -70,7 +70,7 @@ func TestNamesThatMeanSomethingElsewhereAreOnlyNames(t *testing.T) {
 	}
 }
 
-func TestWildcardsAreWildcardsInKeysOfATopicExchangeOnly(t *testing.T) {
+func TestTransport_TakesWildcardsOnlyInKeysOfATopicExchange(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.transport()
@@ -95,7 +95,7 @@ func TestWildcardsAreWildcardsInKeysOfATopicExchangeOnly(t *testing.T) {
 	}
 }
 
-func TestAPolicyOnTheBrokerIsForItsOneQueue(t *testing.T) {
+func TestTransport_MakesABrokerPolicyForOneQueueOnly(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	_, err := w.amqp.Channel().QueueDeclare("aXbb", true, false, false, false, amqp091.Table{"x-queue-type": "quorum"})
@@ -122,7 +122,7 @@ func (w *world) moveTo(vhost string) {
 	must(w.T, err)
 }
 
-func TestVhostsOfAllNamesWork(t *testing.T) {
+func TestTransport_WorksOnVhostsOfAllNames(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"a/b", "%2F", "täst", "two words", "?#[]+&="} {
 		t.Run(name, func(t *testing.T) {
@@ -211,7 +211,7 @@ func mostPolls(start time.Time) int {
 	return int(float64(time.Since(start))/float64(pollInterval)/0.9) + 2
 }
 
-func TestWhatTheAPIServerRefusesIsTriedOnceInAPoll(t *testing.T) {
+func TestTransport_TriesOnceAPollWhatTheAPIServerRefuses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.transport()
@@ -229,7 +229,7 @@ func TestWhatTheAPIServerRefusesIsTriedOnceInAPoll(t *testing.T) {
 }
 
 // It has an operator of its own, of which reconciles are counted.
-func TestBadInputIsNamedCostsNothingAndDisturbsNobody(t *testing.T) {
+func TestTransport_NamesBadInputAndDisturbsNoOther(t *testing.T) {
 	t.Parallel()
 	w := newPrivateWorld(t, &operator{})
 	healthy := w.ready()
@@ -270,7 +270,7 @@ func TestBadInputIsNamedCostsNothingAndDisturbsNobody(t *testing.T) {
 	}
 }
 
-func TestAConfigMapThatIsEditedByHandIsPutRight(t *testing.T) {
+func TestDrift_IsRepairedInAConfigMap(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.ready()
@@ -313,7 +313,7 @@ func (w *world) rival(ctx context.Context, deployment *appsv1.Deployment, image 
 	return w.applyAs(ctx, "rival", form)
 }
 
-func TestAForeignFieldManagerGetsWhatIsOursTakenBack(t *testing.T) {
+func TestDrift_TakesOwnFieldsBackFromAForeignManager(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()
@@ -337,7 +337,7 @@ func TestAForeignFieldManagerGetsWhatIsOursTakenBack(t *testing.T) {
 	w.settle()
 }
 
-func TestAForeignFieldManagerThatNeverGivesUpIsNotFoughtInAHotLoop(t *testing.T) {
+func TestDrift_FightsAForeignManagerInNoHotLoop(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	w := newWorld(t)
@@ -383,7 +383,7 @@ func TestAForeignFieldManagerThatNeverGivesUpIsNotFoughtInAHotLoop(t *testing.T)
 	w.awaitReady(transport)
 }
 
-func TestWhatKeepsPodsFromStartingStandsInTheCondition(t *testing.T) {
+func TestTransport_SaysWhatKeepsPodsFromStarting(t *testing.T) {
 	t.Parallel()
 	waiting := func(reason, message string) corev1.ContainerStatus {
 		return corev1.ContainerStatus{Name: "worker", Image: "UPPER/case", ImageID: "", State: corev1.ContainerState{
@@ -433,7 +433,7 @@ func TestWhatKeepsPodsFromStartingStandsInTheCondition(t *testing.T) {
 	}
 }
 
-func TestPodsThatTheNamespaceRefusesStandInTheCondition(t *testing.T) {
+func TestTransport_SaysWhyTheNamespaceRefusesPods(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.enforceRestricted()
@@ -459,7 +459,7 @@ func TestPodsThatTheNamespaceRefusesStandInTheCondition(t *testing.T) {
 	}
 }
 
-func TestPodsOfTheWorkersPassTheRestrictedPodSecurityStandard(t *testing.T) {
+func TestTransport_MakesPodsOfTheRestrictedStandard(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.enforceRestricted()

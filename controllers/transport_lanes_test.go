@@ -14,7 +14,7 @@ import (
 )
 
 // Whoever may write ConfigMaps may name any number of lanes, each of which is a queue.
-func TestLanesOfForgedConfigurationsAreBounded(t *testing.T) {
+func TestNeeds_BoundTheLanesOfForgedConfigurations(t *testing.T) {
 	t.Parallel()
 	transport, own := testtransport.New("http://127.0.0.1:8080"), retry.Lanes{time.Second}
 	published := func(lanes retry.Lanes, high bool) *corev1.ConfigMap {

@@ -35,7 +35,7 @@ func (w *world) draining() *v1alpha1.Transport {
 }
 
 // The migration of a queue goes on while another queue is in conflict, and the workers have to follow: nobody would consume the stand-in.
-func TestWorkersFollowAnExchangeWhileAnotherQueueIsInConflict(t *testing.T) {
+func TestMigration_LetsWorkersFollowBesideAConflict(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	w := newWorld(t)
@@ -59,7 +59,7 @@ func TestWorkersFollowAnExchangeWhileAnotherQueueIsInConflict(t *testing.T) {
 }
 
 // Without its policy a Transport takes no step on the broker. The workers go on to the queue that has the messages all the same.
-func TestWorkersReadOnInAnExchangeWithoutAPolicy(t *testing.T) {
+func TestMigration_LetsWorkersReadOnWithoutAPolicy(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.draining()
@@ -81,7 +81,7 @@ func TestWorkersReadOnInAnExchangeWithoutAPolicy(t *testing.T) {
 }
 
 // Workers are told of a new name when nothing is in the way. Until then the old queue has all, and nobody waits.
-func TestNoQueueIsRenamedWhileAnotherOneIsInConflict(t *testing.T) {
+func TestMigration_RenamesNoQueueBesideAConflict(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	w := newWorld(t)

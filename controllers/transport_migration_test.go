@@ -35,7 +35,7 @@ func (w *world) published(queue string) compile.Queue {
 	return compile.Queue{}
 }
 
-func TestAQueueIsExchangedWithTheStepsInTheStatus(t *testing.T) {
+func TestMigration_ReplacesAQueueAndTellsOfIt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()
@@ -58,7 +58,7 @@ func TestAQueueIsExchangedWithTheStepsInTheStatus(t *testing.T) {
 }
 
 // A pod that does not say that it has the configuration may be one of an older build, which would leave what is in the stand-in.
-func TestAnExchangeWaitsForAPodThatSaysNothing(t *testing.T) {
+func TestMigration_WaitsForAPodThatSaysNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()
@@ -177,7 +177,7 @@ func (p *passage) check() {
 }
 
 // The next operator has nothing but the broker and the status to go by.
-func TestAnOperatorThatIsKilledBetweenTheStepsOfAnExchangeGoesOn(t *testing.T) {
+func TestMigration_GoesOnWhenTheOperatorIsKilledBetweenSteps(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	w := newPrivateWorld(t, &operator{})
@@ -228,7 +228,7 @@ func TestAnOperatorThatIsKilledBetweenTheStepsOfAnExchangeGoesOn(t *testing.T) {
 
 // A deletion takes no further step of a migration. Workers that consume one of the two queues after the other go on to the other
 // all the same, or what is in it would keep the Transport for ever.
-func TestADeletionInTheMiddleOfAnExchangeLeavesNothingThatNobodyConsumes(t *testing.T) {
+func TestMigration_LeavesNothingUnreadInADeletion(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	w := newWorld(t)
@@ -257,7 +257,7 @@ func TestADeletionInTheMiddleOfAnExchangeLeavesNothingThatNobodyConsumes(t *test
 	checkBrokerIsEmpty(w)
 }
 
-func TestARenamedQueueTakesOverWithTheStepsInTheStatus(t *testing.T) {
+func TestMigration_RenamesAQueueWithItsStepsInTheStatus(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()
@@ -310,7 +310,7 @@ func (w *world) boundTo(exchange, key string) (queues []string) {
 
 // Where messages have an order, the workers consume the old queue alone. It must not be left to itself when its name is given up before
 // it is empty.
-func TestAnOldQueueIsEmptiedAlsoWhereItsNameIsGivenUp(t *testing.T) {
+func TestMigration_EmptiesAnOldQueueWhoseNameIsGivenUp(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	w := newWorld(t)
@@ -346,7 +346,7 @@ func TestAnOldQueueIsEmptiedAlsoWhereItsNameIsGivenUp(t *testing.T) {
 	w.awaitReady(transport)
 }
 
-func TestQuarantineOfAQueueThatGetsAnOrderAreHandled(t *testing.T) {
+func TestQuarantine_IsHandledWhereAQueueGetsAnOrder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()
@@ -365,7 +365,7 @@ func TestQuarantineOfAQueueThatGetsAnOrderAreHandled(t *testing.T) {
 	w.awaitReady(transport)
 }
 
-func TestAQueueThatLeavesTheSpecIsEmptiedByTheWorkersThatConsumedIt(t *testing.T) {
+func TestTransport_EmptiesAQueueThatLeavesTheSpec(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()
@@ -390,7 +390,7 @@ func TestAQueueThatLeavesTheSpecIsEmptiedByTheWorkersThatConsumedIt(t *testing.T
 	w.awaitReady(transport)
 }
 
-func TestThePodOfQuarantineHasItsShareOfTheLimitsOfItsGroup(t *testing.T) {
+func TestQuarantine_HasItsShareOfTheLimitsOfItsGroup(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.transport()

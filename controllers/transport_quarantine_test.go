@@ -74,7 +74,7 @@ func (w *world) eventsOf(reason, part string) (found []eventsv1.Event) {
 	return found
 }
 
-func TestAPodForQuarantineRunsWhileThereAreSome(t *testing.T) {
+func TestQuarantine_RunsAPodWhileThereAreMessages(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()
@@ -154,7 +154,7 @@ func TestTransport_AQuarantinePodIsAsOldAsTheAPIServerSays(t *testing.T) {
 	w.awaitGone(deployment)
 }
 
-func TestQuarantineAreHandledWhileTheirTransportIsDeleted(t *testing.T) {
+func TestQuarantine_IsHandledWhileItsTransportIsDeleted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()
@@ -176,7 +176,7 @@ func TestQuarantineAreHandledWhileTheirTransportIsDeleted(t *testing.T) {
 }
 
 // Nobody knows then whether there are any.
-func TestAPodForQuarantinedMessagesRunsWhereTheBrokerCountsNothing(t *testing.T) {
+func TestQuarantine_RunsAPodWhereTheBrokerCountsNothing(t *testing.T) {
 	testtransport.Long(t)
 	w := newWorldOn(t, testbroker.Private(t, "management.disable_stats = true"))
 	transport := w.ready()
@@ -201,7 +201,7 @@ func TestQuarantine_PodsRunWhileTheManagementAPIGivesNoAnswer(t *testing.T) {
 }
 
 // The workers run on with the last good configuration, and go on leaving quarantined messages.
-func TestQuarantineAreHandledWhileTheirTransportIsStalled(t *testing.T) {
+func TestQuarantine_IsHandledWhileItsTransportIsStalled(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		breaks func(*world, *v1alpha1.Transport)
@@ -280,7 +280,7 @@ func TestQuarantineAreHandledWhileTheirTransportIsStalled(t *testing.T) {
 
 // The poll would come in an hour. That workers were not there is reason enough to look again soon: the broker counts late
 // what they left behind.
-func TestQuarantineOfWorkersThatEndedAreSoonFound(t *testing.T) {
+func TestQuarantine_IsFoundLongBeforeThePoll(t *testing.T) {
 	t.Parallel()
 	w := newPrivateWorld(t, &operator{poll: time.Hour})
 	transport := w.ready() // whose workers have only just come
@@ -288,7 +288,7 @@ func TestQuarantineOfWorkersThatEndedAreSoonFound(t *testing.T) {
 	w.awaitQuarantine(transport)
 }
 
-func TestSharedLimitsFollowTheAutoscaler(t *testing.T) {
+func TestRateLimit_SharesFollowTheAutoscaler(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.transport()
@@ -339,7 +339,7 @@ func TestSharedLimitsFollowTheAutoscaler(t *testing.T) {
 
 // A queue that gives up its order gets a quarantine queue. Workers that were told of it before anything led into it put what was delivered again where it
 // went to the failure queue untried.
-func TestWorkersAreToldOfAQuarantineQueueOnceItCanBeReached(t *testing.T) {
+func TestQuarantine_IsToldToWorkersOnceItCanBeReached(t *testing.T) {
 	t.Parallel()
 	w := newPrivateWorld(t, &operator{request: 5 * time.Minute})
 	transport := w.transport()

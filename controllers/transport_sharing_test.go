@@ -53,7 +53,7 @@ func TestTransports_OfOneVhostShareSnapshots(t *testing.T) {
 
 // Two Transports of different namespaces with the same exchange disturb each other. But a broker of somebody else, which claims to be the
 // same one, is not believed: it would put a warning, with a name of its choice, at Transports of others.
-func TestATransportIsWarnedOfAnotherNamespaceWithItsExchangeAtTheSameManagementAPI(t *testing.T) {
+func TestWarnOfSharing_WarnsAtTheSameManagementAPIOnly(t *testing.T) {
 	t.Parallel()
 	o := &operator{poll: 2 * time.Second}
 	w, other := newUnattendedWorld(t, o), newUnattendedWorld(t, o)

@@ -8,7 +8,7 @@ import (
 	"redrive.dev/redrive/internal/brokersource"
 )
 
-func TestALoginOfAnAdministratorInATeamsNamespaceIsAWarning(t *testing.T) {
+func TestWarnOfAdmin_WarnsOfAnAdministratorsLoginOfATeam(t *testing.T) {
 	own, admin := &brokerpool.View{}, &brokerpool.View{}
 	for _, its := range []*brokerpool.View{own, admin} {
 		run := &transportRun{port: own, admin: its, source: brokersource.Source{Secrets: []string{"rabbitmq"}}}

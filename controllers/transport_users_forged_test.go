@@ -18,7 +18,7 @@ import (
 )
 
 // Whoever may write ConfigMaps makes one that looks as if the operator had published it, and names a queue of another team on the same vhost.
-func TestAConfigMapOfSomebodyElseOpensNoQueueOfOthers(t *testing.T) {
+func TestScopedUser_OpensNoQueueByAForgedConfigMap(t *testing.T) {
 	w := newWorld(t)
 	transport := w.scopedReady()
 	_, err := w.amqp.Channel().QueueDeclare("payroll", true, false, false, false, amqp091.Table{"x-queue-type": "quorum", "redrive-owner": "c2/payroll/pay"})

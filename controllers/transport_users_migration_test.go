@@ -43,7 +43,7 @@ func (w *world) holdRights(trigger func()) (letGo func()) {
 }
 
 // The broker would refuse workers that are told of a queue too early, or that still know of one too late.
-func TestAUserMayReadWhatTakesOverBeforeWorkersAreToldAndWhatGoesUntilTheyAreToldAgain(t *testing.T) {
+func TestScopedUser_MayReadWhatAMigrationTellsWorkersOf(t *testing.T) {
 	t.Parallel()
 	const before = `^(lost|test)(|\.quarantine)$`
 	for name, tt := range map[string]struct {

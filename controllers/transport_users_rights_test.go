@@ -42,7 +42,7 @@ func administered(t *testing.T) *world {
 }
 
 // Whoever may write a status had the administrator's login change the password of any user of RabbitMQ.
-func TestAUserOfOthersThatTheStatusNamesIsNotChanged(t *testing.T) {
+func TestScopedUser_ChangesNoUserOfOthersThatTheStatusNames(t *testing.T) {
 	t.Parallel()
 	w, server := administered(t), testbroker.Shared(t)
 	transport := w.scoped()
@@ -155,7 +155,7 @@ func (w *world) doubt(prefix string, objects ...string) {
 
 // The doubt whether a queue may still be deleted had bindings left out that the team's login may not make. So nobody saw that, and the
 // administrator's login gave the right to consume a queue of another team.
-func TestADoubtfulDeletionOpensNoQueueOfOthers(t *testing.T) {
+func TestScopedUser_OpensNoQueueByADoubtfulDeletion(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		there bool
@@ -197,7 +197,7 @@ func TestADoubtfulDeletionOpensNoQueueOfOthers(t *testing.T) {
 
 // As with queues: exchanges that were left out, since requests might still delete them, were never declared by the team's login, and the administrator's
 // gave the right to publish to them.
-func TestDoubtfulDeletionsOpenNoExchangeOfOthers(t *testing.T) {
+func TestScopedUser_OpensNoExchangeByADoubtfulDeletion(t *testing.T) {
 	t.Parallel()
 	w := administered(t)
 	w.doubt("a", "a.fallback.10m", "a.fallback.10s", "a.fallback.1m", "a.fallback.1s", "b.work.quarantine",
@@ -228,7 +228,7 @@ func TestDoubtfulDeletionsOpenNoExchangeOfOthers(t *testing.T) {
 
 // As with a queue that may still be deleted: nothing is bound to one that has no count of its messages, so that nobody saw that the team's login may not do
 // so. Where its quarantine queue was left out as well, the administrator's login gave the right to consume a queue of another team.
-func TestAQueueOfOthersThatHasNoCountIsNotOpened(t *testing.T) {
+func TestScopedUser_OpensNoQueueWithoutACount(t *testing.T) {
 	t.Parallel()
 	w := administered(t)
 	w.operator.stop()

@@ -140,7 +140,7 @@ func (w *world) mounted() string {
 	return w.deployments()[0].Spec.Template.Spec.Volumes[1].Projected.Sources[0].Secret.Name
 }
 
-func TestWorkersGetAUserOfTheirOwnThatFollowsTheirQueues(t *testing.T) {
+func TestScopedUser_FollowsTheQueuesOfItsWorkers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.scopedReady()
@@ -214,7 +214,7 @@ func TestWorkersGetAUserOfTheirOwnThatFollowsTheirQueues(t *testing.T) {
 }
 
 // What is on its way out is not for workers only because of that: failed messages are nobody's who is to handle messages.
-func TestAUserMayNotReadAFailureQueueThatLeaves(t *testing.T) {
+func TestScopedUser_MayNotReadAFailureQueueThatLeaves(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.scopedReady()
@@ -236,7 +236,7 @@ func TestAUserMayNotReadAFailureQueueThatLeaves(t *testing.T) {
 	}
 }
 
-func TestALoginThatIsOldOrWasTamperedWithIsChanged(t *testing.T) {
+func TestScopedUser_ChangesALoginThatIsOldOrTamperedWith(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.scopedReady()
@@ -277,7 +277,7 @@ func TestALoginThatIsOldOrWasTamperedWithIsChanged(t *testing.T) {
 }
 
 // A user that somebody is logged in as is not taken away.
-func TestAUserStaysAsLongAsWorkersAreLoggedInAsIt(t *testing.T) {
+func TestScopedUser_StaysWhileWorkersAreLoggedIn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.scopedReady()
@@ -309,7 +309,7 @@ func TestTransport_APodThatDoesNotStartKeepsNoFormerUser(t *testing.T) {
 
 // The pods of a group that has left the spec log in as the user until their queue is empty, and there is a moment without a session whenever RabbitMQ or they
 // start again.
-func TestTheUserOfAGroupThatHasLeftTheSpecStaysUntilItsQueuesAreEmpty(t *testing.T) {
+func TestScopedUser_StaysUntilAFormerGroupsQueuesAreEmpty(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.scopedReady()
@@ -327,7 +327,7 @@ func TestTheUserOfAGroupThatHasLeftTheSpecStaysUntilItsQueuesAreEmpty(t *testing
 	testtransport.Eventually(t, "the user to go", func() bool { return !w.hasUser(user) && w.userSecret(transport) == nil })
 }
 
-func TestWhatKeepsAUserFromBeingMadeIsSaidAndChangesNothing(t *testing.T) {
+func TestScopedUser_SaysWhatKeepsItFromBeingMade(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		administer, allow bool
@@ -423,7 +423,7 @@ func TestWhatKeepsAUserFromBeingMadeIsSaidAndChangesNothing(t *testing.T) {
 	}
 }
 
-func TestWithoutTheTagWorkersThatHaveAUserGoOnAndAreToldOfNoQueueThatItMayNotConsume(t *testing.T) {
+func TestScopedUser_KeepsTheConfigurationWithoutTheTag(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.scopedReady()
@@ -452,7 +452,7 @@ func TestWithoutTheTagWorkersThatHaveAUserGoOnAndAreToldOfNoQueueThatItMayNotCon
 	}
 }
 
-func TestAnOperatorThatIsKilledWhileItMakesOrChangesAUserGoesOn(t *testing.T) {
+func TestScopedUser_GoesOnWhenTheOperatorIsKilled(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	w := newPrivateWorld(t, &operator{})
@@ -517,7 +517,7 @@ func TestAnOperatorThatIsKilledWhileItMakesOrChangesAUserGoesOn(t *testing.T) {
 	}
 }
 
-func TestTheUserGoesWithItsTransport(t *testing.T) {
+func TestScopedUser_GoesWithItsTransport(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		before func(w *world, transport *v1alpha1.Transport)
@@ -559,7 +559,7 @@ func TestTheUserGoesWithItsTransport(t *testing.T) {
 	}
 }
 
-func TestAUserOfOthersThatTheStatusNamesStays(t *testing.T) {
+func TestScopedUser_LeavesAUserOfOthersThatTheStatusNames(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.scopedReady()

@@ -17,7 +17,7 @@ import (
 )
 
 // Dozens of Transports, each of a vhost of its own, wait for minutes for a broker that takes requests and never answers.
-func TestWhoWaitsForItsTurnHeedsItsUserMeanwhile(t *testing.T) {
+func TestTransport_HeedsItsUserWhileItWaitsForItsTurn(t *testing.T) {
 	t.Parallel()
 	o := &operator{} // the others would wait with it
 	w, other := newUnattendedWorld(t, o), newUnattendedWorld(t, o)

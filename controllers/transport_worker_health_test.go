@@ -77,7 +77,7 @@ func (w *world) getReady(pod *corev1.Pod, status corev1.ConditionStatus) {
 	must(w.T, w.client.Status().Patch(w.Context(), pod, client.MergeFrom(before)))
 }
 
-func TestATroubleStandsWhileNoPodCanTellOfIt(t *testing.T) {
+func TestTroubles_StandWhileNoPodCanTellOfThem(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(w.policy("policy", time.Second))
@@ -118,7 +118,7 @@ func TestATroubleStandsWhileNoPodCanTellOfIt(t *testing.T) {
 	}
 }
 
-func TestWhatWorkersSayOfThemselvesIsACondition(t *testing.T) {
+func TestTroubles_BecomeACondition(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(w.policy("policy", time.Second))
@@ -171,7 +171,7 @@ func TestWhatWorkersSayOfThemselvesIsACondition(t *testing.T) {
 	}
 }
 
-func TestAnOperatorThatStartsTellsNothingTwice(t *testing.T) {
+func TestTroubles_AreNotToldTwiceWhenTheOperatorStarts(t *testing.T) {
 	t.Parallel()
 	w := newPrivateWorld(t, &operator{})
 	w.create(w.policy("policy", time.Second))
@@ -194,7 +194,7 @@ func TestAnOperatorThatStartsTellsNothingTwice(t *testing.T) {
 	}
 }
 
-func TestWorkersThatCannotHaveTroubleAreNotAsked(t *testing.T) {
+func TestTroubles_AreNotAskedForWhereThereCanBeNone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()
@@ -210,7 +210,7 @@ func TestWorkersThatCannotHaveTroubleAreNotAsked(t *testing.T) {
 	}
 }
 
-func TestAWorkerThatHoldsMessagesForWhatTakesNoneIsAWarning(t *testing.T) {
+func TestTroubles_WarnOfMessagesThatAWorkerHolds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	transport := w.ready()
@@ -247,7 +247,7 @@ func (w *world) unready(transport *v1alpha1.Transport, name string, talker *talk
 	return pod
 }
 
-func TestAHandlerThatIsNotReadyIsAWarning(t *testing.T) {
+func TestTroubles_WarnOfAHandlerThatIsNotReady(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(w.policy("policy", time.Second))

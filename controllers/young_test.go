@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 )
 
-func TestNothingLeadsToAQueueAndNoWorkerIsToldOfItBeforeItIsOldEnough(t *testing.T) {
+func TestTransport_OpensNoQueueBeforeItIsOldEnough(t *testing.T) {
 	t.Parallel()
 	w := newPrivateWorld(t, &operator{young: time.Hour})
 	w.create(w.policy("policy", time.Second, 2*time.Second))

@@ -85,7 +85,7 @@ func loader(t *testing.T) *manifest.Loader {
 	return made
 }
 
-func TestEveryManifestIsValid(t *testing.T) {
+func TestDocs_HoldOnlyValidManifests(t *testing.T) {
 	load := loader(t)
 	kinds := map[string]int{}
 	for name, page := range pages(t) {
@@ -151,7 +151,7 @@ func byName(set *manifest.Set) map[string]*v1alpha1.RetryPolicy {
 
 var statedSchedule = regexp.MustCompile(`(?m)^spec: # schedule: (.*)$`)
 
-func TestEveryPolicyHasTheScheduleThatItStates(t *testing.T) {
+func TestDocs_StateTheScheduleThatAPolicyHas(t *testing.T) {
 	load := loader(t)
 	stated := 0
 	for name, page := range pages(t) {
@@ -184,7 +184,7 @@ func TestEveryPolicyHasTheScheduleThatItStates(t *testing.T) {
 }
 
 // Tables with a column "Expression" hold one in each row.
-func TestEveryExpressionCompiles(t *testing.T) {
+func TestDocs_HoldOnlyExpressionsThatCompile(t *testing.T) {
 	count := 0
 	for name, page := range pages(t) {
 		for _, row := range columns(page, "Expression") {
@@ -229,7 +229,7 @@ func columns(page, heading string) []string {
 
 var link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 
-func TestEveryRelativeLinkLeadsSomewhere(t *testing.T) {
+func TestDocs_HoldOnlyRelativeLinksThatLeadSomewhere(t *testing.T) {
 	all := pages(t)
 	for _, name := range []string{"CONTRIBUTING.md", "CHANGELOG.md", "config/chart/README.md", "handler/php/README.md"} {
 		all[name] = read(t, name)
@@ -254,7 +254,7 @@ func TestEveryRelativeLinkLeadsSomewhere(t *testing.T) {
 }
 
 // Code names pages by their path from the root, and links in it have a heading as well.
-func TestEveryPageThatCodeNamesIsThere(t *testing.T) {
+func TestDocs_HaveEveryPageThatCodeNames(t *testing.T) {
 	named := regexp.MustCompile(`\bdocs/([\w/-]+\.md)(?:#([\w-]+))?`)
 	seen := 0
 	for _, folder := range []string{"api", "cmd", "config", "controllers", "handler", "hack", "internal"} {
@@ -321,7 +321,7 @@ func mentioned(t *testing.T, path string, names ...string) {
 	}
 }
 
-func TestEveryFieldIsOnThePageOfItsKind(t *testing.T) {
+func TestDocs_NameEveryFieldOnThePageOfItsKind(t *testing.T) {
 	for kind, path := range map[string]string{"retrypolicies": "docs/retrypolicy.md", "transports": "docs/transport.md"} {
 		data, err := fs.ReadFile(crd.FS, "bases/redrive.dev_"+kind+".yaml")
 		if err != nil {
@@ -364,11 +364,11 @@ func in(t *testing.T, path, pattern string) []string {
 	return found
 }
 
-func TestEveryConditionAndReasonIsOnThePageOfConditions(t *testing.T) {
+func TestDocs_NameEveryConditionAndReason(t *testing.T) {
 	mentioned(t, conditionsPage, in(t, "api/v1alpha1/conditions.go", `(?m)^\t\w+ += "(\w+)"$`)...)
 }
 
-func TestEveryHeaderIsOnThePagesOfMessagesAndSecurity(t *testing.T) {
+func TestDocs_NameEveryHeaderOfMessages(t *testing.T) {
 	const source = "internal/message/headers.go"
 	for _, page := range []string{"docs/messages.md", "docs/security.md"} {
 		for _, name := range in(t, source, `HeaderPrefix \+ "([a-z-]+)"`) {
@@ -378,18 +378,18 @@ func TestEveryHeaderIsOnThePagesOfMessagesAndSecurity(t *testing.T) {
 	}
 }
 
-func TestEveryRequestHeaderIsOnThePageOfTheHandler(t *testing.T) {
+func TestDocs_NameEveryHeaderOfRequests(t *testing.T) {
 	mentioned(t, "docs/http-handler.md", in(t, "internal/handler/header.go", `set\("(Redrive-[A-Za-z-]+)"`)...)
 }
 
-func TestEveryMetricOfTheOperatorIsOnItsPage(t *testing.T) {
+func TestDocs_NameEveryMetricOfTheOperator(t *testing.T) {
 	mentioned(t, "docs/operator.md", in(t, "internal/opmetrics/queues.go", `desc\("(\w+)"`)...)
 	mentioned(t, "docs/operator.md", in(t, "internal/opmetrics/conditions.go", `NewDesc\("(\w+)"`)...)
 	mentioned(t, "docs/operator.md", in(t, "internal/drift/drift.go", `Name: "(\w+)"`)...)
 	mentioned(t, "docs/changing.md", in(t, "internal/drift/drift.go", `"(namespace|transport|kind|action)"`)...)
 }
 
-func TestEveryFlagOfWorkerAndManagerIsOnItsPage(t *testing.T) {
+func TestDocs_NameEveryFlagOfWorkerAndManager(t *testing.T) {
 	for source, page := range map[string]string{"handler/run/options.go": "docs/worker.md", "cmd/manager/main.go": "docs/operator.md"} {
 		for _, flag := range in(t, source, `flags?\.\w*Var\(&[\w.]+, "([a-z-]+)"`) {
 			mentioned(t, page, "--"+flag)
@@ -397,7 +397,7 @@ func TestEveryFlagOfWorkerAndManagerIsOnItsPage(t *testing.T) {
 	}
 }
 
-func TestThePictureIsTheOneThatPlanDraws(t *testing.T) {
+func TestDocs_ShowThePictureThatPlanDraws(t *testing.T) {
 	set, err := loader(t).Load(context.Background(), nil, filepath.Join(root, "config/samples"))
 	if err != nil {
 		t.Fatal(err)
@@ -418,7 +418,7 @@ func TestThePictureIsTheOneThatPlanDraws(t *testing.T) {
 	}
 }
 
-func TestJSONExamplesAreValid(t *testing.T) {
+func TestDocs_HoldOnlyValidJSONOfMessages(t *testing.T) {
 	examples := blocks(read(t, "docs/messages.md"), "json")
 	if len(examples) == 0 {
 		t.Fatal("docs/messages.md has no JSON")
@@ -431,7 +431,7 @@ func TestJSONExamplesAreValid(t *testing.T) {
 }
 
 // The house in CONTRIBUTING is the tree: each package of internal has its line, and each line its package.
-func TestTheHouseListsEachPackage(t *testing.T) {
+func TestContributing_ListsEachPackageOfInternal(t *testing.T) {
 	text, err := os.ReadFile("../CONTRIBUTING.md")
 	if err != nil {
 		t.Fatal(err)

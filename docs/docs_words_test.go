@@ -80,7 +80,7 @@ var (
 	listMark = regexp.MustCompile(`^(?:- |\d+\. )`)
 )
 
-func TestPagesNameWhoDoesWhat(t *testing.T) {
+func TestDocs_NameWhoDoesWhat(t *testing.T) {
 	all := pages(t)
 	all["CONTRIBUTING.md"] = read(t, "CONTRIBUTING.md")
 	for name, page := range all {
@@ -100,7 +100,7 @@ func TestPagesNameWhoDoesWhat(t *testing.T) {
 	}
 }
 
-func TestProseIsTheTextBesideTheCode(t *testing.T) {
+func TestProse_IsTheTextBesideTheCode(t *testing.T) {
 	page := "# Nobody\n\nOne `nobody`\nline.\n\n```text\nnobody\n```\n\n- a [link](nobody.md)\n  goes on\n| row |\n"
 	want := []string{"One ` line.", "a [link] goes on", "| row |"}
 	if got := prose(page); !slices.Equal(got, want) {
@@ -109,7 +109,7 @@ func TestProseIsTheTextBesideTheCode(t *testing.T) {
 }
 
 // A page that a reader cannot take in at one sitting is cut in two, and the first screens of the project stay short.
-func TestPagesAreShort(t *testing.T) {
+func TestDocs_HaveShortPages(t *testing.T) {
 	if lines := strings.Count(read(t, "README.md"), "\n"); lines > 200 {
 		t.Errorf("README.md has %d lines, at most 200", lines)
 	}

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestTheGoOnThePagesCompiles checks the blocks that are whole files, as if each stood in a folder of its own in this module.
-func TestTheGoOnThePagesCompiles(t *testing.T) {
+// TestDocs_HoldOnlyGoThatCompiles checks the blocks that are whole files, as if each stood in a folder of its own in this module.
+func TestDocs_HoldOnlyGoThatCompiles(t *testing.T) {
 	top, err := filepath.Abs(root)
 	if err != nil {
 		t.Fatal(err)

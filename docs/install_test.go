@@ -11,7 +11,7 @@ import (
 )
 
 // The first message goes the way that the page shows: the names and the login in it are those of the example.
-func TestTheFirstMessageFitsItsBroker(t *testing.T) {
+func TestFirstMessage_FitsItsBroker(t *testing.T) {
 	documents := strings.Split(read(t, "docs/examples/first-message/broker/rabbitmq.yaml"), "\n---\n")
 	if len(documents) != 3 {
 		t.Fatalf("%d documents", len(documents))

@@ -39,7 +39,7 @@ func rows(page string, headings ...string) []map[string]string {
 	return found
 }
 
-func TestEveryReasonHasAnAnswer(t *testing.T) {
+func TestDocs_AnswerEveryReason(t *testing.T) {
 	reasons := in(t, "api/v1alpha1/conditions.go", `(?m)^\tReason\w+ += "(\w+)"$`)
 	answers := map[string]map[string]string{}
 	for _, row := range rows(read(t, conditionsPage), "Condition", "Reason", "Means", "What to do") {
@@ -70,7 +70,7 @@ func TestEveryReasonHasAnAnswer(t *testing.T) {
 }
 
 // Events of a new reason of Ready have the reason's name; all others stand in the controllers and in what they use.
-func TestEveryEventIsOnThePageOfOperations(t *testing.T) {
+func TestDocs_NameEveryEvent(t *testing.T) {
 	var files []string
 	for _, folder := range []string{"controllers", "internal/brokeruser", "internal/outcome"} {
 		found, err := filepath.Glob(filepath.Join(root, folder, "*.go"))
@@ -103,7 +103,7 @@ func TestEveryEventIsOnThePageOfOperations(t *testing.T) {
 	}
 }
 
-func TestEveryColumnOfKubectlIsOnThePageOfOperations(t *testing.T) {
+func TestDocs_NameEveryColumnOfKubectl(t *testing.T) {
 	files, err := fs.Glob(crd.FS, "bases/*.yaml")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("%d definitions, %v", len(files), err)
@@ -127,7 +127,7 @@ func TestEveryColumnOfKubectlIsOnThePageOfOperations(t *testing.T) {
 }
 
 // What a command names must be there: targets of make, and files of this repository.
-func TestCommandsNameWhatIsThere(t *testing.T) {
+func TestDocs_NameOnlyTargetsAndFilesThatExist(t *testing.T) {
 	targets := in(t, "Makefile", `(?m)^([a-z0-9-]+):`)
 	seen := 0
 	for name, page := range pages(t) {

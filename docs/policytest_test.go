@@ -12,7 +12,7 @@ import (
 )
 
 // Consoles on the page show commands and what they print, both as they are.
-func TestThePageOfThePolicyTestShowsWhatTheCommandsPrint(t *testing.T) {
+func TestDocs_ShowWhatThePolicyCommandsPrint(t *testing.T) {
 	t.Chdir(root)
 	page, err := os.ReadFile("docs/policy-test.md")
 	if err != nil {
@@ -35,7 +35,7 @@ func TestThePageOfThePolicyTestShowsWhatTheCommandsPrint(t *testing.T) {
 	}
 }
 
-func TestEveryFileOfCasesIsValid(t *testing.T) {
+func TestDocs_HoldOnlyValidCasesOfPolicies(t *testing.T) {
 	found := 0
 	for name, page := range pages(t) {
 		for _, block := range blocks(page, "yml") {
@@ -53,7 +53,7 @@ func TestEveryFileOfCasesIsValid(t *testing.T) {
 	}
 }
 
-func TestEveryFlagOfThePolicyCommandsIsOnTheirPage(t *testing.T) {
+func TestDocs_NameEveryFlagOfThePolicyCommands(t *testing.T) {
 	for _, source := range []string{"internal/cli/policy.go", "internal/cli/policy_show.go"} {
 		for _, flag := range in(t, source, `\w+(?:Array)?Var(?:P)?\(&?[\w.]+, "([a-z-]+)"`) {
 			mentioned(t, "docs/policy-test.md", "--"+flag)

@@ -25,7 +25,7 @@ func names(t *testing.T, files []string, pattern string) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-func TestThePageOfReliabilityNamesTheTestsThatThereAre(t *testing.T) {
+func TestDocs_NameExactlyTheTestsOfTheFaultSuite(t *testing.T) {
 	files, err := filepath.Glob("../hack/faults/*_test.go")
 	if err != nil {
 		t.Fatal(err)

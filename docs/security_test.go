@@ -50,7 +50,7 @@ func granted(t *testing.T, files ...string) map[string]string {
 	return found
 }
 
-func TestThePageOfSecurityNamesTestsThatThereAre(t *testing.T) {
+func TestDocs_NameOnlySecurityTestsThatExist(t *testing.T) {
 	there := map[string]bool{}
 	for _, folder := range []string{"internal", "cmd", "controllers", "api", "handler"} {
 		err := filepath.WalkDir(filepath.Join(root, folder), func(path string, _ fs.DirEntry, err error) error {
@@ -76,7 +76,7 @@ func TestThePageOfSecurityNamesTestsThatThereAre(t *testing.T) {
 	}
 }
 
-func TestTheRightsOnThePageAreThoseOfTheRoles(t *testing.T) {
+func TestDocs_StateTheRightsOfTheRoles(t *testing.T) {
 	for _, table := range []struct {
 		resource, verbs string
 		roles           []string

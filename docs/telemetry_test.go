@@ -73,7 +73,7 @@ func documentedMetrics(t *testing.T) (types map[string]string, labels map[string
 	return types, labels
 }
 
-func TestTheTableOfMetricsIsTheWorkers(t *testing.T) {
+func TestDocs_StateTheMetricsOfWorkers(t *testing.T) {
 	registered := workersMetrics(t)
 	types, documented := documentedMetrics(t)
 	for _, name := range slices.Sorted(maps.Keys(registered)) {
@@ -94,13 +94,13 @@ func TestTheTableOfMetricsIsTheWorkers(t *testing.T) {
 	}
 }
 
-func TestEveryVariableOfTracesIsOnThePageOfTelemetry(t *testing.T) {
+func TestDocs_NameEveryVariableOfTraces(t *testing.T) {
 	for _, name := range in(t, "internal/tracing/settings.go", `forTraces\("(\w+)"\)`) {
 		mentioned(t, telemetryPage, "OTEL_EXPORTER_OTLP_"+name)
 	}
 	mentioned(t, telemetryPage, in(t, "internal/tracing/settings.go", `"(OTEL_[A-Z_]*[A-Z])"`)...)
 }
 
-func TestEveryAttributeOfSpansIsOnThePageOfTelemetry(t *testing.T) {
+func TestDocs_NameEveryAttributeOfSpans(t *testing.T) {
 	mentioned(t, telemetryPage, in(t, "internal/worker/tracing.go", `"(redrive\.[a-z.]+)"`)...)
 }

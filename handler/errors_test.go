@@ -41,7 +41,7 @@ type named string
 
 func (n *named) Error() string { return string(*n) }
 
-func TestAnErrorTellsWhatIsToBecomeOfItsMessage(t *testing.T) {
+func TestFailureOf_TellsWhatBecomesOfTheMessage(t *testing.T) {
 	base := errors.New("no flour left")
 	minute := time.Minute
 	zero := time.Duration(0)
@@ -145,7 +145,7 @@ func TestAnErrorTellsWhatIsToBecomeOfItsMessage(t *testing.T) {
 	}
 }
 
-func TestErrorsAreFoundThroughAdvice(t *testing.T) {
+func TestAdvice_WrapsItsError(t *testing.T) {
 	for _, err := range []error{handler.Fail(fs.ErrNotExist), handler.Drop(fs.ErrNotExist), handler.RetryAfter(0, fs.ErrNotExist)} {
 		if !errors.Is(fmt.Errorf("read: %w", err), fs.ErrNotExist) || errors.Is(err, fs.ErrExist) {
 			t.Errorf("%v is not what it wraps", err)
@@ -156,7 +156,7 @@ func TestErrorsAreFoundThroughAdvice(t *testing.T) {
 	}
 }
 
-func TestAFunctionIsAHandler(t *testing.T) {
+func TestFunc_IsAHandler(t *testing.T) {
 	var h handler.Handler = handler.Func(func(_ context.Context, m *handler.Message) error {
 		return handler.Fail(errors.New(m.ID))
 	})
@@ -165,7 +165,7 @@ func TestAFunctionIsAHandler(t *testing.T) {
 	}
 }
 
-func TestThePackageNeedsNothingButTheStandardLibrary(t *testing.T) {
+func TestHandler_NeedsOnlyTheStandardLibrary(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".").Output()
 	if err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"redrive.dev/redrive/handler"
 )
 
-func TestHeadersOfAMessageAreDecoded(t *testing.T) {
+func TestDecodeHTTPHeaders_DecodesHeadersOfAMessage(t *testing.T) {
 	t.Parallel()
 	header := http.Header{
 		"Host": {"a"}, "Redrive-Attempt": {"1"}, "redrive-header-tenant": {"acme"}, "Redrive-Header-X-Tenant": {"10 %25"},
@@ -37,7 +37,7 @@ func TestHeadersOfAMessageAreDecoded(t *testing.T) {
 	}
 }
 
-func TestHeadersThatNoWorkerWroteAreAnError(t *testing.T) {
+func TestDecodeHTTPHeaders_RefusesHeadersThatNoWorkerWrote(t *testing.T) {
 	t.Parallel()
 	for value, kind := range map[string]string{
 		"%": "", "%4": "", "%zz": "", "%+1": "", "x": "int", "1.5": "int", "y": "float", "maybe": "bool", "noon": "time", "{": "json", "[1] 2": "json",
@@ -54,7 +54,7 @@ func TestHeadersThatNoWorkerWroteAreAnError(t *testing.T) {
 	}
 }
 
-func TestARequestTellsWhatItOmits(t *testing.T) {
+func TestOmittedHTTPHeaders_TellsWhatARequestOmits(t *testing.T) {
 	t.Parallel()
 	count, names, err := handler.OmittedHTTPHeaders(http.Header{"Redrive-Headers-Omitted": {"3; big, odd%2C%20name"}})
 	if err != nil || count != 3 || !slices.Equal(names, []string{"big", "odd, name"}) {

@@ -33,7 +33,7 @@ var (
 // One object that the API server accepts and Go cannot decode stops the informers of every namespace. So thousands of odd
 // objects are sent, and whatever comes back must decode; and what was decoded must be accepted again when a Go program
 // writes it.
-func TestWhateverTheServerAcceptsDecodes(t *testing.T) {
+func TestCRD_AcceptsOnlyObjectsThatDecode(t *testing.T) {
 	cluster := server(t)
 	api := newRawAPI(t, cluster)
 	t.Logf("seed %d: -odd.seed repeats it, -odd.count sends more", *fuzzSeed)

@@ -40,7 +40,7 @@ func definitions(t *testing.T) map[string]*apiextensionsv1.CustomResourceDefinit
 }
 
 // kubectl apply, as opposed to server-side apply, keeps the whole definition in an annotation, which has a limit.
-func TestDefinitionsAreSmallEnoughForKubectlApply(t *testing.T) {
+func TestCRD_IsSmallEnoughForKubectlApply(t *testing.T) {
 	const limit = 262144
 	cluster := server(t)
 	for kind, definition := range definitions(t) {
@@ -62,7 +62,7 @@ func TestDefinitionsAreSmallEnoughForKubectlApply(t *testing.T) {
 	}
 }
 
-func TestDefinitionsAreEstablished(t *testing.T) {
+func TestCRD_IsEstablished(t *testing.T) {
 	cluster := server(t)
 	for kind, definition := range definitions(t) {
 		var live apiextensionsv1.CustomResourceDefinition
@@ -81,7 +81,7 @@ func TestDefinitionsAreEstablished(t *testing.T) {
 	}
 }
 
-func TestUnknownAndRepeatedFieldsAreRefusedAsKubectlAsks(t *testing.T) {
+func TestCRD_RefusesUnknownFieldsAsKubectlAsks(t *testing.T) {
 	verdicts := map[string]map[string]verdict{
 		"RetryPolicy": {
 			"an unknown field":              {"maxRetrys: 3", `strict decoding error: unknown field "spec.maxRetrys"`},
@@ -100,7 +100,7 @@ func TestUnknownAndRepeatedFieldsAreRefusedAsKubectlAsks(t *testing.T) {
 }
 
 // Server-side apply has a type system of its own, which takes less than the rest of the server: a set of objects, for instance, it refuses.
-func TestEveryFieldCanBeAppliedServerSide(t *testing.T) {
+func TestCRD_TakesEveryFieldByServerSideApply(t *testing.T) {
 	cluster := server(t)
 	namespace := cluster.Namespace(t)
 	for kind, specs := range seeds {
@@ -120,7 +120,7 @@ func TestEveryFieldCanBeAppliedServerSide(t *testing.T) {
 
 // The cost of CEL rules is estimated from the bounds of lists and strings when the definition is installed, and counted
 // when an object is checked. Objects at all the bounds pass both, and are stored.
-func TestObjectsOfFullSizeAreAccepted(t *testing.T) {
+func TestCRD_AcceptsObjectsOfFullSize(t *testing.T) {
 	cluster := server(t)
 	cases := map[string]struct{ kind, spec string }{
 		"a RetryPolicy with 128 strategies": {"RetryPolicy", fullPolicy(128)},
@@ -148,7 +148,7 @@ func TestObjectsOfFullSizeAreAccepted(t *testing.T) {
 	}
 }
 
-func TestObjectsOverTheirSizeAreRefused(t *testing.T) {
+func TestCRD_RefusesObjectsOverTheirSize(t *testing.T) {
 	runs(t, "RetryPolicy", map[string]verdict{
 		"129 strategies": {fullPolicy(129), "spec.strategies: Too many: 129: must have at most 128 items"},
 	})

@@ -14,7 +14,7 @@ func handler(fields string) string {
 	return minimal + "workers: [{name: w, handler: {" + fields + "}}]\n"
 }
 
-func TestAHandlerIsOfOneKind(t *testing.T) {
+func TestHandler_IsOfOneKind(t *testing.T) {
 	const (
 		oneOf  = "a handler needs exactly one of: http, exec, process, inProcess"
 		image  = "exec, process and inProcess run in the team's own image: image names it"
@@ -46,14 +46,14 @@ func TestAHandlerIsOfOneKind(t *testing.T) {
 	})
 }
 
-func TestOneMistakeInAHandlerGivesOneMessage(t *testing.T) {
+func TestHandler_GivesOneMessageForOneMistake(t *testing.T) {
 	err := submit(t, server(t), object(t, "Transport", handler("")))
 	if err == nil || strings.Contains(err.Error(), "team's own image") {
 		t.Errorf("of a handler without a kind the server says %v", err)
 	}
 }
 
-func TestHandlerURLs(t *testing.T) {
+func TestHTTPHandler_TakesOnlyAbsoluteURLsWithoutALogin(t *testing.T) {
 	const (
 		badURL = "url must be an absolute http or https URL"
 		secret = "url must not hold a user name or password"
@@ -93,7 +93,7 @@ func TestHandlerURLs(t *testing.T) {
 	runs(t, "Transport", verdicts)
 }
 
-func TestHTTPHandlerRules(t *testing.T) {
+func TestHTTPHandler_RefusesInvalidFields(t *testing.T) {
 	const (
 		tls    = "tls is for an https URL"
 		path   = "unixSocket must be an absolute path"
@@ -166,7 +166,7 @@ func TestHTTPHandlerRules(t *testing.T) {
 	})
 }
 
-func TestCommandRules(t *testing.T) {
+func TestHandler_RefusesInvalidCommands(t *testing.T) {
 	const program = "command must begin with the name of a program"
 	for _, kind := range []string{"exec", "process"} {
 		command := func(list string) string { return handler("image: i, " + kind + ": {command: " + list + "}") }
@@ -189,7 +189,7 @@ func TestCommandRules(t *testing.T) {
 	}
 }
 
-func TestProcessHandlerRules(t *testing.T) {
+func TestProcessHandler_RefusesInvalidFields(t *testing.T) {
 	const (
 		start = "startTimeout is between 100ms and 15m"
 		age   = "age is between 1s and 720h"
@@ -229,7 +229,7 @@ func TestProcessHandlerRules(t *testing.T) {
 	})
 }
 
-func TestAHandlerComesBackAsItWasSent(t *testing.T) {
+func TestHandler_ComesBackAsItWasSent(t *testing.T) {
 	cluster := server(t)
 	o := object(t, "Transport", handler("image: shop:v1, inProcess: {}"))
 	o.SetNamespace(cluster.Namespace(t))

@@ -17,7 +17,7 @@ import (
 const root = "../.."
 
 // `kubectl apply --server-side` is how docs/install.md installs.
-func TestDefinitionsAndRolesCanBeAppliedServerSide(t *testing.T) {
+func TestInstall_AppliesCRDsAndRolesServerSide(t *testing.T) {
 	cluster := server(t)
 	namespace := cluster.Namespace(t)
 	applied := 0
@@ -46,7 +46,7 @@ func TestDefinitionsAndRolesCanBeAppliedServerSide(t *testing.T) {
 	}
 }
 
-func TestTheServerTakesEverySampleAndEveryExample(t *testing.T) {
+func TestCRD_TakesEverySampleAndExample(t *testing.T) {
 	cluster := server(t)
 	kinds := map[string]int{}
 	for place, text := range shown(t) {

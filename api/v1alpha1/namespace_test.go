@@ -12,7 +12,7 @@ import (
 )
 
 // A reference to another namespace would let who may write a Transport use Secrets that they may not read.
-func TestNoFieldNamesAnotherNamespace(t *testing.T) {
+func TestCRD_HasNoFieldForAnotherNamespace(t *testing.T) {
 	fields := 0
 	var search func(path string, schema apiextensionsv1.JSONSchemaProps)
 	search = func(path string, schema apiextensionsv1.JSONSchemaProps) {

@@ -20,7 +20,7 @@ func worker(fields string) string {
 // limit is a Transport with one rate limit.
 func limit(fields string) string { return worker("rateLimits: [{name: l, " + fields + "}]") }
 
-func TestImmediateRetryPriorityAndHandlerAdvice(t *testing.T) {
+func TestRetryPolicy_ChecksImmediateRetryPriorityAndHandlerAdvice(t *testing.T) {
 	runs(t, "RetryPolicy", map[string]verdict{
 		"no tries at once":           {"immediate: 0", ""},
 		"as many as there may be":    {"immediate: 10", ""},
@@ -47,7 +47,7 @@ func TestImmediateRetryPriorityAndHandlerAdvice(t *testing.T) {
 	})
 }
 
-func TestPoisonAndConsumerTimeout(t *testing.T) {
+func TestTransport_ChecksPoisonAndConsumerTimeout(t *testing.T) {
 	const timeout = "consumerTimeout is between 1m and 720h"
 	broker := func(value string) string {
 		return "broker: {secretRef: {name: r}, consumerTimeout: " + value + "}\nqueues: [{name: a}]\n"
@@ -68,7 +68,7 @@ func TestPoisonAndConsumerTimeout(t *testing.T) {
 	})
 }
 
-func TestOrderingRules(t *testing.T) {
+func TestOrdering_RefusesInvalidFields(t *testing.T) {
 	const (
 		quorum   = "Strict ordering needs type Quorum: a classic queue does not count deliveries"
 		consumer = "Strict ordering has a single active consumer of its own: leave out singleActiveConsumer"
@@ -102,7 +102,7 @@ func TestOrderingRules(t *testing.T) {
 }
 
 // RabbitMQ lists no binding of a vhost any more where one has arguments, as Redrive's have, and a ~ beside other characters in its key.
-func TestKeysAndNamesThatRabbitMQCannotListAreRefused(t *testing.T) {
+func TestQueue_RefusesKeysAndNamesThatRabbitMQCannotList(t *testing.T) {
 	queue := func(fields string) string { return "broker: {secretRef: {name: r}}\nqueues: [{" + fields + "}]\n" }
 	runs(t, "Transport", map[string]verdict{
 		"a key that is a ~":                  {queue("name: a, bindingKeys: ['~', 'b']"), ""},
@@ -116,7 +116,7 @@ func TestKeysAndNamesThatRabbitMQCannotListAreRefused(t *testing.T) {
 	})
 }
 
-func TestRateLimitRules(t *testing.T) {
+func TestRateLimit_RefusesInvalidFields(t *testing.T) {
 	runs(t, "Transport", map[string]verdict{
 		"a rate":                    {limit("perSecond: 5"), ""},
 		"all of its fields":         {limit("type: TokenBucket, perSecond: 5, burst: 10, scope: Pod, key: message.headers.partner"), ""},
@@ -154,7 +154,7 @@ func limits(n int) string {
 }
 
 // What Go cannot decode must not get in: a number that is too large for it above all.
-func TestPerSecond(t *testing.T) {
+func TestRateLimit_RefusesInvalidPerSecond(t *testing.T) {
 	verdicts := map[string]verdict{}
 	for _, rate := range []string{`1`, `5`, `1000000`, `"1"`, `"5"`, `"0.5"`, `"0.001"`, `"0.010"`, `"1.5"`, `"999999.999"`, `"999999"`} {
 		verdicts["accepted "+rate] = verdict{limit("perSecond: " + rate), ""}
@@ -169,7 +169,7 @@ func TestPerSecond(t *testing.T) {
 	runs(t, "Transport", verdicts)
 }
 
-func TestBudgetRules(t *testing.T) {
+func TestRetryBudget_RefusesInvalidFields(t *testing.T) {
 	const window = "window is between 1s and 1h"
 	budget := func(fields string) string { return worker("retryBudget: {" + fields + "}") }
 	runs(t, "Transport", map[string]verdict{
@@ -193,7 +193,7 @@ func TestBudgetRules(t *testing.T) {
 	})
 }
 
-func TestBreakerRules(t *testing.T) {
+func TestCircuitBreaker_RefusesInvalidFields(t *testing.T) {
 	breaker := func(fields string) string { return worker("circuitBreaker: {" + fields + "}") }
 	runs(t, "Transport", map[string]verdict{
 		"the defaults":        {breaker(""), ""},
@@ -232,7 +232,7 @@ func TestBreakerRules(t *testing.T) {
 	})
 }
 
-func TestDefaultsOfTheProtection(t *testing.T) {
+func TestWorker_StoresItsProtectionWithoutDefaults(t *testing.T) {
 	cluster := server(t)
 	o := object(t, "Transport", worker("rateLimits: [{name: l, perSecond: \"0.5\"}, {name: m, perSecond: 5}], retryBudget: {percent: 20}, circuitBreaker: {}")+"poison: {}")
 	o.SetNamespace(cluster.Namespace(t))
@@ -263,7 +263,7 @@ func TestDefaultsOfTheProtection(t *testing.T) {
 }
 
 // perSecond is the only field of two types: whatever stands in it must decode, if it gets in.
-func TestWhateverRateTheServerAcceptsDecodes(t *testing.T) {
+func TestRateLimit_AcceptsOnlyRatesThatDecode(t *testing.T) {
 	api := newRawAPI(t, server(t))
 	accepted := 0
 	for _, rate := range oddValues {

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-func TestLimitsOfARetryPolicy(t *testing.T) {
+func TestRetryPolicy_RefusesInvalidLimits(t *testing.T) {
 	const ageRange = "maxAge is between 1s and 8760h"
 	runs(t, "RetryPolicy", map[string]verdict{
 		"an empty spec": {"{}", ""},
@@ -30,7 +30,7 @@ func TestLimitsOfARetryPolicy(t *testing.T) {
 	})
 }
 
-func TestBackoffRules(t *testing.T) {
+func TestBackoff_RefusesInvalidFields(t *testing.T) {
 	const (
 		delayRange = "a delay is between 100ms and 720h"
 		maxRange   = "maxDelay is between 100ms and 720h"
@@ -74,7 +74,7 @@ func TestBackoffRules(t *testing.T) {
 	})
 }
 
-func TestJitterRules(t *testing.T) {
+func TestJitter_RefusesInvalidFields(t *testing.T) {
 	const percent = "percent belongs to type Proportional, and to no other"
 	backoff := func(fields string) string { return "backoff: {" + fields + "}" }
 	runs(t, "RetryPolicy", map[string]verdict{
@@ -92,7 +92,7 @@ func TestJitterRules(t *testing.T) {
 	})
 }
 
-func TestIncludeRules(t *testing.T) {
+func TestStrategyInclude_RefusesInvalidFields(t *testing.T) {
 	runs(t, "RetryPolicy", map[string]verdict{
 		"an include":              {"includeStrategies: [{name: a}]", ""},
 		"16 includes":             {"includeStrategies: [" + names(16) + "]", ""},
@@ -108,7 +108,7 @@ func TestIncludeRules(t *testing.T) {
 	})
 }
 
-func TestStrategyRules(t *testing.T) {
+func TestStrategy_RefusesInvalidFields(t *testing.T) {
 	const (
 		maxRange  = "maxDelay is between 100ms and 720h"
 		retryOnly = "unlimited, delayFrom, maxDelay, maxRetries and backoff belong to action Retry"
@@ -154,7 +154,7 @@ func TestStrategyRules(t *testing.T) {
 	})
 }
 
-func TestDurations(t *testing.T) {
+func TestDuration_RefusesInvalidTexts(t *testing.T) {
 	step := func(text string) string { return fmt.Sprintf("backoff: {type: Linear, step: %q}", text) }
 	verdicts := map[string]verdict{
 		"a number":                      {"maxAge: 5", "must be of type string"},
@@ -175,7 +175,7 @@ func TestDurations(t *testing.T) {
 	runs(t, "RetryPolicy", verdicts)
 }
 
-func TestMultipliers(t *testing.T) {
+func TestBackoff_RefusesInvalidMultipliers(t *testing.T) {
 	verdicts := map[string]verdict{}
 	for _, text := range []string{`"1"`, `"2"`, `"10"`, `"99"`, `"1.5"`, `"1.125"`, `"99.999"`, `"1.000"`} {
 		verdicts["accepted "+text] = verdict{"backoff: {type: Exponential, multiplier: " + text + "}", ""}
@@ -188,7 +188,7 @@ func TestMultipliers(t *testing.T) {
 	runs(t, "RetryPolicy", verdicts)
 }
 
-func TestRetryPolicyDefaults(t *testing.T) {
+func TestRetryPolicy_HasDefaults(t *testing.T) {
 	cluster := server(t)
 	o := object(t, "RetryPolicy", "{}")
 	unstructured.RemoveNestedField(o.Object, "spec")

@@ -13,7 +13,7 @@ import (
 // minimal is the least that a Transport needs, in the flow style so that fields can be added to it.
 const minimal = "broker: {secretRef: {name: r}}\nqueues: [{name: a}]\n"
 
-func TestBrokerRules(t *testing.T) {
+func TestBroker_RefusesInvalidFields(t *testing.T) {
 	broker := func(fields string) string { return "broker: {" + fields + "}\nqueues: [{name: a}]\n" }
 	runs(t, "Transport", map[string]verdict{
 		"the least":            {minimal, ""},
@@ -31,7 +31,7 @@ func TestBrokerRules(t *testing.T) {
 	})
 }
 
-func TestExchangeAndPolicyRules(t *testing.T) {
+func TestTransport_RefusesInvalidExchangesAndPolicyRules(t *testing.T) {
 	runs(t, "Transport", map[string]verdict{
 		"an exchange":                    {minimal + "exchange: {name: e, type: Direct, unroutedTo: a}", ""},
 		"an exchange without type":       {minimal + "exchange: {name: e}", required},
@@ -55,7 +55,7 @@ func TestExchangeAndPolicyRules(t *testing.T) {
 	})
 }
 
-func TestQueueRules(t *testing.T) {
+func TestQueue_RefusesInvalidFields(t *testing.T) {
 	const (
 		ttl   = "messageTTL is between 1s and 720h"
 		adopt = "adopt takes a queue as it is: leave out type and singleActiveConsumer"
@@ -112,7 +112,7 @@ func TestQueueRules(t *testing.T) {
 	})
 }
 
-func TestFailureAndLaneRules(t *testing.T) {
+func TestTransport_ChecksFailureLanesAndDeletionPolicy(t *testing.T) {
 	runs(t, "Transport", map[string]verdict{
 		"a failure queue":                  {minimal + "failure: {queue: f, dropOldestAfter: 1000000000}", ""},
 		"an empty failure":                 {minimal + "failure: {}", ""},
@@ -126,7 +126,7 @@ func TestFailureAndLaneRules(t *testing.T) {
 	})
 }
 
-func TestWorkerRules(t *testing.T) {
+func TestWorker_RefusesInvalidFields(t *testing.T) {
 	const timeout = "timeout is between 100ms and 15m"
 	worker := func(fields string) string {
 		return minimal + "workers: [{name: w, handler: {http: {url: 'http://h/'}}, " + fields + "}]\n"
@@ -166,7 +166,7 @@ func TestWorkerRules(t *testing.T) {
 	})
 }
 
-func TestTransportDefaults(t *testing.T) {
+func TestTransport_HasDefaults(t *testing.T) {
 	cluster := server(t)
 	o := object(t, "Transport", minimal)
 	o.SetNamespace(cluster.Namespace(t))
@@ -186,7 +186,7 @@ func TestTransportDefaults(t *testing.T) {
 	}
 }
 
-func TestWhatATransportCannotChange(t *testing.T) {
+func TestTransport_RefusesChangesOfExchangePrefixAndVhost(t *testing.T) {
 	const exchange = "exchange: {name: e, type: Direct}\n"
 	cases := map[string]struct{ before, after, want string }{
 		"another name of the exchange": {minimal + exchange, minimal + "exchange: {name: f, type: Direct}", "name and type of the exchange cannot be changed"},

@@ -155,7 +155,7 @@ func previous(t *testing.T, kind string) *apiextensionsv1.CustomResourceDefiniti
 
 // What the previous release let in can be edited under the rules of this one, in all that nobody objects to: also where the server
 // judges unchanged fields anew, as those before 1.30 do.
-func TestObjectsOfThePreviousReleaseStayEditable(t *testing.T) {
+func TestUpgrade_KeepsObjectsOfThePreviousReleaseEditable(t *testing.T) {
 	const count = 300
 	for _, kind := range []string{"RetryPolicy", "Transport"} {
 		t.Run(kind, func(t *testing.T) {
@@ -199,7 +199,7 @@ func specsToKeep(t *testing.T, kind string, count uint64) []map[string]any {
 	var specs []map[string]any
 	for _, body := range bodies {
 		var o unstructured.Unstructured
-		// What Go does not read, and what has no spec, is for TestWhateverTheServerAcceptsDecodes.
+		// What Go does not read, and what has no spec, is for TestCRD_AcceptsOnlyObjectsThatDecode.
 		if json.Unmarshal([]byte(body), &o.Object) != nil {
 			continue
 		}
@@ -212,7 +212,7 @@ func specsToKeep(t *testing.T, kind string, count uint64) []map[string]any {
 
 // Where the server ratchets, which is from 1.30 on, a tighter rule lets unchanged fields be. Before, it bites them at each edit, the
 // operator's included: this is what the test above would find.
-func TestATighterRuleBitesUnchangedFieldsOnlyBefore130(t *testing.T) {
+func TestUpgrade_RefusesUnchangedFieldsOnlyBefore130(t *testing.T) {
 	u := newUpgrade(t, "tighter.redrive.test", "Transport")
 	present := definitions(t)["Transport"]
 	u.install(present, "markerOfThePresent")

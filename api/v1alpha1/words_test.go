@@ -18,7 +18,7 @@ import (
 )
 
 // What the command line says of a file is what the API server says of it: of odd objects too, which nobody thought of.
-func TestTheCommandLineSaysOfOddObjectsWhatTheServerSays(t *testing.T) {
+func TestLoader_SaysOfOddObjectsWhatTheServerSays(t *testing.T) {
 	api := newRawAPI(t, server(t))
 	loader, err := manifest.NewVerbatimLoader()
 	if err != nil {

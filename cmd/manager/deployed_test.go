@@ -77,7 +77,7 @@ func deploy(t *testing.T, cluster *testcluster.Cluster, folder, namespace string
 	return objects
 }
 
-func TestWhatIsInstalledIsTakenByTheAPIServer(t *testing.T) {
+func TestInstall_IsAcceptedByTheAPIServer(t *testing.T) {
 	cluster := testcluster.Start(t)
 	deploy(t, cluster, filepath.Join("config", "default"), "")
 	makeWatchedNamespace(t, cluster)
@@ -86,7 +86,7 @@ func TestWhatIsInstalledIsTakenByTheAPIServer(t *testing.T) {
 	deploy(t, cluster, filepath.Join("config", "network-policy", "workers"), cluster.Namespace(t))
 }
 
-func TestTheManagersPodPassesTheRestrictedPodSecurityStandard(t *testing.T) {
+func TestManager_PassesTheRestrictedPodSecurityStandard(t *testing.T) {
 	cluster := testcluster.Start(t)
 	deploy(t, cluster, filepath.Join("config", "default"), "")
 	deployment := &appsv1.Deployment{}

@@ -189,7 +189,7 @@ func (m *team) settled(t *testing.T, cluster *testcluster.Cluster) bool {
 		status.ObservedGeneration == m.transport.Generation && m.deployments(t, cluster) == 1
 }
 
-func TestAManagerThatStandsByFinishesWhatAKilledOneBegan(t *testing.T) {
+func TestFailover_FinishesWhatAKilledManagerBegan(t *testing.T) {
 	testtransport.Long(t)
 	cluster, broker := testcluster.Start(t), testbroker.Shared(t)
 	deploy(t, cluster, filepath.Join("config", "crd"), "")

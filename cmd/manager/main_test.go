@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestFlagsThatCannotBeAreRefused(t *testing.T) {
+func TestSettings_RefuseInvalidFlags(t *testing.T) {
 	tests := map[string]struct {
 		arguments string
 		want      string
@@ -44,7 +44,7 @@ func TestFlagsThatCannotBeAreRefused(t *testing.T) {
 	}
 }
 
-func TestNamespacesAreNamesWithCommasBetweenThem(t *testing.T) {
+func TestNamespaces_AreNamesWithCommasBetweenThem(t *testing.T) {
 	tests := map[string]struct {
 		arguments string
 		want      []string
@@ -90,7 +90,7 @@ func TestResources_AreAmountsWithCommasBetweenThem(t *testing.T) {
 	}
 }
 
-func TestTheImageMayComeFromTheEnvironment(t *testing.T) {
+func TestSettings_TakeTheImageFromTheEnvironment(t *testing.T) {
 	t.Setenv(workerImageVariable, "from-the-environment")
 	s := parse(flag.NewFlagSet("manager", flag.ContinueOnError), nil)
 	if s.workerImage != "from-the-environment" {
@@ -102,7 +102,7 @@ func TestTheImageMayComeFromTheEnvironment(t *testing.T) {
 }
 
 // All workers of a large cluster at once would have it short of pods and the broker of connections.
-func TestAnUpgradeRollsTenDeploymentsAtATimeUnlessAFlagSaysOtherwise(t *testing.T) {
+func TestSettings_RollOutTenDeploymentsAtATimeByDefault(t *testing.T) {
 	for arguments, want := range map[string]int{"": 10, "--max-concurrent-rollouts=3": 3} {
 		s := parse(flag.NewFlagSet("manager", flag.ContinueOnError), strings.Fields(arguments))
 		if s.maxRollouts != want {

@@ -117,7 +117,7 @@ func scrape(t *testing.T, url, token string) (status int, body string) {
 	return response.StatusCode, string(text)
 }
 
-func TestMetricsAreForThoseWhomTheAPIServerLets(t *testing.T) {
+func TestMetrics_AreOnlyForThoseWhomTheAPIServerLets(t *testing.T) {
 	cluster := testcluster.Start(t)
 	deploy(t, cluster, filepath.Join("config", "default"), "")
 	namespace := cluster.Namespace(t)
@@ -150,7 +150,7 @@ func TestMetricsAreForThoseWhomTheAPIServerLets(t *testing.T) {
 	}
 }
 
-func TestMetricsCanBeOpen(t *testing.T) {
+func TestMetrics_CanBeOpen(t *testing.T) {
 	address := manage(t, testcluster.Start(t), "--metrics-secure=false")
 	if status, body := scrape(t, "http://"+address+"/metrics", ""); status != http.StatusOK || !strings.Contains(body, "go_goroutines") {
 		t.Errorf("status %d", status)
@@ -158,7 +158,7 @@ func TestMetricsCanBeOpen(t *testing.T) {
 }
 
 // Whoever reached a port could open thousands of connections, with requests that do not end, until the operator had no memory left.
-func TestAPortHasSoManyConnectionsAtATime(t *testing.T) {
+func TestManager_BoundsTheConnectionsOfEachPort(t *testing.T) {
 	cluster := testcluster.Start(t)
 	deploy(t, cluster, filepath.Join("config", "default"), "")
 	for name, path := range map[string]string{"--metrics-bind-address": "/metrics", "--health-probe-bind-address": "/readyz"} {
@@ -196,7 +196,7 @@ func writeCertificate(t *testing.T, folder string) {
 	must(t, os.WriteFile(filepath.Join(folder, "tls.key"), key, 0o600))
 }
 
-func TestACertificateOfMetricsIsTakenFromItsFolderAndRenewed(t *testing.T) {
+func TestMetricsCertificate_IsReadFromItsFolderAndRenewed(t *testing.T) {
 	folder := t.TempDir()
 	writeCertificate(t, folder)
 	address := manage(t, testcluster.Start(t), "--metrics-cert-dir="+folder)
@@ -215,7 +215,7 @@ func TestACertificateOfMetricsIsTakenFromItsFolderAndRenewed(t *testing.T) {
 	testtransport.Eventually(t, "the new certificate to be served", func() bool { return served().Cmp(first) != 0 })
 }
 
-func TestACertificateThatIsNotThereIsNotReplacedInSilence(t *testing.T) {
+func TestMetricsCertificate_IsRefusedWhereMissingOrUnused(t *testing.T) {
 	tests := map[string]struct {
 		arguments []string
 		want      string

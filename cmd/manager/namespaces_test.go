@@ -150,7 +150,7 @@ func argumentsDeployed(t *testing.T, cluster *testcluster.Cluster) []string {
 
 // A manager that is installed for one namespace goes through the life of a Transport there with Roles only, is refused nothing,
 // and neither touches nor reads what is elsewhere.
-func TestAManagerOfOneNamespaceNeedsNoRightElsewhereAndTouchesNothingThere(t *testing.T) {
+func TestManager_TouchesNothingOutsideItsNamespace(t *testing.T) {
 	cluster, broker := testcluster.Start(t), testbroker.Shared(t)
 	makeWatchedNamespace(t, cluster)
 	removeClusterWide(t, cluster)

@@ -380,7 +380,7 @@ func bomb(packed bool) http.HandlerFunc {
 
 // Each row is something that a user with no rights but those on Transports, RetryPolicies, Secrets and ConfigMaps of one namespace does to the
 // operator, and what a team in another namespace sees of it. `make test-tenants` runs them in full.
-func TestOneTenantCannotStopOrOverrunAnother(t *testing.T) {
+func TestTenant_CannotStopOrOverrunAnother(t *testing.T) {
 	testbroker.OfTarget(t, "test-tenants")
 	whole := t
 	w := newTenants(whole)
@@ -433,7 +433,7 @@ func TestOneTenantCannotStopOrOverrunAnother(t *testing.T) {
 }
 
 // One that starts reads all that there is at once. API servers before 1.32, and 1.33, do not stream it.
-func TestOneTenantCannotEndAnOperatorThatStarts(t *testing.T) {
+func TestTenant_CannotEndAnOperatorThatStarts(t *testing.T) {
 	testbroker.OfTarget(t, "test-tenants")
 	w := newTenants(t)
 	w.labels()
@@ -460,7 +460,7 @@ func TestOneTenantCannotEndAnOperatorThatStarts(t *testing.T) {
 }
 
 // What a tenant may not have is refused with the field, and what it may have of another is told to that one.
-func TestATenantReadsNothingOfAnother(t *testing.T) {
+func TestTenant_GetsNoForbiddenPodAndSharesNothingUnseen(t *testing.T) {
 	testbroker.OfTarget(t, "test-tenants")
 	w := newTenants(t)
 	management, err := url.Parse(w.broker.ManagementURL)

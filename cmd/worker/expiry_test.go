@@ -138,7 +138,7 @@ func (e *expiring) isExpired() []string {
 	return []string{"or one that signed it, is valid from", "to " + e.expires.UTC().Format(time.RFC3339) + " only: the broker needs a new one, or key ca.crt"}
 }
 
-func TestABrokerWhoseCertificateExpiresIsReachedAgainWhenItHasANewOne(t *testing.T) {
+func TestWorker_ReturnsToABrokerWithARenewedCertificate(t *testing.T) {
 	testtransport.Long(t)
 	e := newExpiring(t, func(e *expiring, expires time.Time) { e.show(t, e.authority.IssueUntil(t, expires, "127.0.0.1")) })
 	e.outlive(t, e.isExpired()...)
@@ -146,7 +146,7 @@ func TestABrokerWhoseCertificateExpiresIsReachedAgainWhenItHasANewOne(t *testing
 	e.works(t)
 }
 
-func TestAnAuthorityThatExpiresIsTakenOverWhenItIsRenewed(t *testing.T) {
+func TestWorker_TakesOverARenewedAuthority(t *testing.T) {
 	testtransport.Long(t)
 	e := newExpiring(t, func(e *expiring, expires time.Time) {
 		e.mount.update(map[string]string{"ca.crt": string(e.authority.Until(t, expires).PEM)})
@@ -157,7 +157,7 @@ func TestAnAuthorityThatExpiresIsTakenOverWhenItIsRenewed(t *testing.T) {
 	e.works(t)
 }
 
-func TestAClientCertificateThatExpiresIsTakenOverWhenItIsRenewed(t *testing.T) {
+func TestWorker_TakesOverARenewedClientCertificate(t *testing.T) {
 	testtransport.Long(t)
 	give := func(e *expiring, client testcert.Pair) {
 		e.mount.update(map[string]string{"tls.crt": string(client.Cert), "tls.key": string(client.Key)})

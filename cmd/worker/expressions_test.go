@@ -13,7 +13,7 @@ import (
 
 // For each failure a strategy makes three texts of 1 MiB and then looks at the clocks of the world, within its steps. That took the 10 ms after which Go
 // lets another goroutine go on, so that 200 messages that failed together had their texts at the same time: the worker was killed within 5 s.
-func TestExpressionsOfManyMessagesKeepWithinTheMemory(t *testing.T) {
+func TestWorker_KeepsExpressionsWithinItsMemory(t *testing.T) {
 	testtransport.Long(t)
 	text, clocks := strings.Repeat("a", 100), strings.TrimSuffix(strings.Repeat("0,", 100), ",")
 	checkWithinMemory(t, fmt.Sprintf(
@@ -23,7 +23,7 @@ func TestExpressionsOfManyMessagesKeepWithinTheMemory(t *testing.T) {
 
 // A hundred thousand maps in each other, 65 MiB, were within the steps of one decision, and as many decisions were at it as there are processors: a worker
 // with 16 of them was killed within 4 s, one with two within a second.
-func TestMapsThatExpressionsMakeKeepWithinTheMemory(t *testing.T) {
+func TestWorker_KeepsMapsOfExpressionsWithinItsMemory(t *testing.T) {
 	testtransport.Long(t)
 	t.Setenv("GOMAXPROCS", "16")
 	const ten = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"

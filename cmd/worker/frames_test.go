@@ -25,7 +25,7 @@ done
 exec sleep 1000`
 
 // They take six times as much in the frame of a process, which nothing counted: the worker was killed within 2 s.
-func TestHeadersOfControlCharactersEndNoWorker(t *testing.T) {
+func TestWorker_SurvivesHeadersOfControlCharacters(t *testing.T) {
 	testtransport.Long(t)
 	transport := testtransport.New("http://127.0.0.1:1")
 	group := &transport.Spec.Workers[0]

@@ -219,7 +219,7 @@ func (s *scene) settle(t *testing.T) (ended, repeated int) {
 	return len(ends), repeated
 }
 
-func TestAKilledWorkerLosesNoMessage(t *testing.T) {
+func TestWorker_LosesNoMessageWhenKilled(t *testing.T) {
 	s := newScene(t, testbroker.Shared(t))
 	s.fill()
 	s.process.start()
@@ -240,7 +240,7 @@ func TestAKilledWorkerLosesNoMessage(t *testing.T) {
 	}
 }
 
-func TestABrokerRestartLosesNoMessage(t *testing.T) {
+func TestWorker_LosesNoMessageInABrokerRestart(t *testing.T) {
 	testtransport.Long(t)
 	broker := testbroker.Private(t)
 	s := newScene(t, broker)

@@ -98,7 +98,7 @@ func metricsOf(address string) string {
 }
 
 // It ended the worker while it was received, and each one that was started after that: 21 times, until the broker gave it up.
-func TestAMessageOf128MiBStopsNobodyWhoIsBehindIt(t *testing.T) {
+func TestWorker_HandlesWhatIsBehindAMessageOf128MiB(t *testing.T) {
 	testtransport.Long(t)
 	const behind = 300
 	s := newScene(t, testbroker.Private(t, fmt.Sprint("max_message_size = ", large)))
@@ -158,7 +158,7 @@ func TestAMessageOf128MiBStopsNobodyWhoIsBehindIt(t *testing.T) {
 }
 
 // Each takes an eighth of the memory, and the copies of the one before may still be there.
-func TestMessagesOfTheLargestSizeInARowKeepWithinTheMemory(t *testing.T) {
+func TestWorker_KeepsLargestMessagesInARowWithinItsMemory(t *testing.T) {
 	testtransport.Long(t)
 	const size, count = podMemory/8 - 1000, 12
 	s := newScene(t, testbroker.Private(t, fmt.Sprint("max_message_size = ", large)))

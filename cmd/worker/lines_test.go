@@ -23,7 +23,7 @@ while read -r line; do
 done`
 
 // It was killed within seconds: each process may have written the most of a MiB, and all of that was kept.
-func TestHalfLinesOfManyProcessesEndNoWorker(t *testing.T) {
+func TestWorker_SurvivesHalfLinesOfManyProcesses(t *testing.T) {
 	testtransport.Long(t)
 	const processes = 200
 	transport := testtransport.New("http://127.0.0.1:1")

@@ -70,7 +70,7 @@ func stop(t *testing.T, pods ...*pod) {
 	}
 }
 
-func TestOfAThousandMessagesOnlyTheOneThatKillsItsWorkerFails(t *testing.T) {
+func TestQuarantine_ConvictsOnlyTheMessageThatKillsItsWorker(t *testing.T) {
 	const good = 1000
 	for _, queueType := range []v1alpha1.QueueType{v1alpha1.QueueQuorum, v1alpha1.QueueClassic} {
 		t.Run(string(queueType), func(t *testing.T) {
@@ -130,7 +130,7 @@ func TestOfAThousandMessagesOnlyTheOneThatKillsItsWorkerFails(t *testing.T) {
 	}
 }
 
-func TestARollingUpdateUnderLoadMovesNoMessage(t *testing.T) {
+func TestWorker_MovesNoMessageInARollingUpdate(t *testing.T) {
 	w := newWard(t, testbroker.Shared(t), wardOptions{})
 	pods := []*pod{w.quarantineWorker(), w.worker("worker-0"), w.worker("worker-1"), w.worker("worker-2")}
 	stream := newStream(t, w.url)
@@ -154,7 +154,7 @@ func TestARollingUpdateUnderLoadMovesNoMessage(t *testing.T) {
 	w.nobodyCharged()
 }
 
-func TestMainWorkGoesOnWhileAQuarantineRuns(t *testing.T) {
+func TestQuarantine_LetsTheMainWorkGoOn(t *testing.T) {
 	w := newWard(t, testbroker.Shared(t), wardOptions{})
 	release := w.hold(t, "slow")
 	w.quarantined(named("slow"), named("next"))
@@ -171,7 +171,7 @@ func TestMainWorkGoesOnWhileAQuarantineRuns(t *testing.T) {
 	w.nobodyCharged()
 }
 
-func TestACutConnectionChargesNoQuarantine(t *testing.T) {
+func TestQuarantine_ChargesNothingForACutConnection(t *testing.T) {
 	broker := testbroker.Shared(t)
 	proxy := testtransport.NewProxy(t, testtransport.Address(t, broker.AMQPURL))
 	w := newWard(t, broker, wardOptions{address: proxy.Address})
@@ -193,7 +193,7 @@ func TestACutConnectionChargesNoQuarantine(t *testing.T) {
 	w.nobodyCharged()
 }
 
-func TestABrokerRestartChargesNoQuarantine(t *testing.T) {
+func TestQuarantine_ChargesNothingForABrokerRestart(t *testing.T) {
 	testtransport.Long(t)
 	broker := testbroker.Private(t)
 	w := newWard(t, broker, wardOptions{})
@@ -212,7 +212,7 @@ func TestABrokerRestartChargesNoQuarantine(t *testing.T) {
 	w.nobodyCharged()
 }
 
-func TestAPeekChargesNobody(t *testing.T) {
+func TestQuarantine_ChargesNothingForAPeek(t *testing.T) {
 	w := newWard(t, testbroker.Shared(t), wardOptions{})
 	peek := func(queue string) int {
 		return w.manage(http.MethodPost, "/api/queues/"+w.vhost+"/"+queue+"/get",
@@ -243,7 +243,7 @@ func TestAPeekChargesNobody(t *testing.T) {
 	w.nobodyCharged()
 }
 
-func TestAMessageThatHangsIsAFailureAndNoCrash(t *testing.T) {
+func TestQuarantine_TakesAHangForAFailureAndNoCrash(t *testing.T) {
 	w := newWard(t, testbroker.Shared(t), wardOptions{timeout: 300 * time.Millisecond})
 	w.hold(t, "quarantine", "main")
 	w.quarantined(named("quarantine"))
@@ -262,7 +262,7 @@ func TestAMessageThatHangsIsAFailureAndNoCrash(t *testing.T) {
 	}
 }
 
-func TestAQuarantineIsRetriedByItsPolicy(t *testing.T) {
+func TestQuarantine_RetriesByThePolicy(t *testing.T) {
 	for name, tt := range map[string]struct {
 		answers []int
 		charges int
@@ -297,7 +297,7 @@ func TestAQuarantineIsRetriedByItsPolicy(t *testing.T) {
 	}
 }
 
-func TestAPodThatVanishesConvictsNobodyAndIsLeftToTheDeliveryLimit(t *testing.T) {
+func TestQuarantine_LeavesVanishingPodsToTheDeliveryLimit(t *testing.T) {
 	const limit = 3
 	w := newWard(t, testbroker.Shared(t), wardOptions{})
 	if status := w.manage(http.MethodPut, "/api/policies/"+w.vhost+"/limit", map[string]any{
@@ -325,7 +325,7 @@ func TestAPodThatVanishesConvictsNobodyAndIsLeftToTheDeliveryLimit(t *testing.T)
 	w.nobodyCharged()
 }
 
-func TestAContainerThatIsKilledWithItsSupervisorChargesItsMessage(t *testing.T) {
+func TestQuarantine_ChargesTheMessageOfAKilledContainer(t *testing.T) {
 	w := newWard(t, testbroker.Shared(t), wardOptions{})
 	w.hold(t, "fatal")
 	w.quarantined(named("fatal"))
@@ -352,7 +352,7 @@ func heavy(id string) amqp091.Publishing {
 // is address space: on a loaded machine a process has more threads, and the C library sets aside up to 72 MB of that for each.
 const spareMemory = 640 << 20
 
-func TestAMessageThatKillsItsWorkerOutsideOfTheHandlerIsCharged(t *testing.T) {
+func TestQuarantine_ChargesKillsOutsideOfTheHandler(t *testing.T) {
 	const reads = "message.body[0] == 1"
 	for name, tt := range map[string]struct {
 		options wardOptions
@@ -386,7 +386,7 @@ func TestAMessageThatKillsItsWorkerOutsideOfTheHandlerIsCharged(t *testing.T) {
 	}
 }
 
-func TestAMessageOfAStrictQueueWhosePolicyCannotBeChosenIsGivenUp(t *testing.T) {
+func TestWorker_GivesUpStrictMessagesWhosePolicyCannotBeChosen(t *testing.T) {
 	w := newWard(t, testbroker.Shared(t), wardOptions{memory: spareMemory, change: func(t *v1alpha1.Transport) {
 		t.Spec.Queues[0].Ordering = &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}
 		t.Spec.RetryPolicies = []v1alpha1.PolicyRule{{When: "message.body[0] == 1", RetryPolicyRef: *t.Spec.RetryPolicyRef}}

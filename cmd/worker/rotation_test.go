@@ -217,7 +217,7 @@ func (r *rotating) account(t *testing.T, published int) {
 	}
 }
 
-func TestARotationOfUsersAndPasswordsLosesAndRepeatsNothing(t *testing.T) {
+func TestRotation_LosesAndRepeatsNothingWithNewUsers(t *testing.T) {
 	broker := testbroker.Shared(t)
 	u, err := url.Parse(broker.AMQPURL)
 	must(t, err)
@@ -255,7 +255,7 @@ func TestARotationOfUsersAndPasswordsLosesAndRepeatsNothing(t *testing.T) {
 	}
 }
 
-func TestARotationOfCertificatesLosesAndRepeatsNothing(t *testing.T) {
+func TestRotation_LosesAndRepeatsNothingWithNewCertificates(t *testing.T) {
 	before, after := testcert.NewAuthority(t, "before"), testcert.NewAuthority(t, "after")
 	show := func(server, clients *testcert.Authority) testbroker.TLS {
 		pair := server.Issue(t, "127.0.0.1")

@@ -14,7 +14,7 @@ import (
 )
 
 // As the operator does it: the next user, the Secret, and, when nobody is logged in as the former one any more, its end.
-func TestUsersInTurnWithARightToLittleLoseAndRepeatNothing(t *testing.T) {
+func TestRotation_LosesAndRepeatsNothingWithScopedUsers(t *testing.T) {
 	testtransport.Long(t)
 	server := testbroker.Shared(t)
 	u, err := url.Parse(server.AMQPURL)

@@ -13,7 +13,7 @@ import (
 	"redrive.dev/redrive/internal/testtransport"
 )
 
-func TestAWorkerThatIsToldToEndSendsItsLastSpans(t *testing.T) {
+func TestWorker_SendsItsLastSpansAtItsEnd(t *testing.T) {
 	collector := testcollector.New(t)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "3600000") // nothing is sent before the end
@@ -32,7 +32,7 @@ func TestAWorkerThatIsToldToEndSendsItsLastSpans(t *testing.T) {
 	}
 }
 
-func TestACollectorThatNeverAnswersDelaysTheEndOfAWorkerForAMomentOnly(t *testing.T) {
+func TestWorker_EndsThoughTheCollectorNeverAnswers(t *testing.T) {
 	testtransport.Long(t)
 	collector := testcollector.New(t)
 	release := make(chan struct{})

@@ -28,7 +28,7 @@ while read -r line; do
 done`
 
 // Messages that have a process and wait for their turn are in nobody's hands: the process has not seen them when the worker is killed.
-func TestAWorkerThatIsKilledWhileMessagesWaitForTheirTurnsCallsNoneTwice(t *testing.T) {
+func TestWorker_CallsNoWaitingMessageTwiceWhenKilled(t *testing.T) {
 	const all = 30
 	folder := t.TempDir()
 	transport := testtransport.New("http://127.0.0.1:1")

@@ -12,7 +12,7 @@ import (
 	"redrive.dev/redrive/internal/testhealth"
 )
 
-func TestArgoCDAndFluxAgreeOnEveryFixture(t *testing.T) {
+func TestHealthScript_AgreesWithFluxOnEveryFixture(t *testing.T) {
 	for _, fixture := range testhealth.Fixtures(t) {
 		t.Run(fixture.Name, func(t *testing.T) {
 			result, _ := testhealth.Flux(t, fixture.Object)
@@ -27,7 +27,7 @@ func TestArgoCDAndFluxAgreeOnEveryFixture(t *testing.T) {
 	}
 }
 
-func TestTheMessageSaysWhy(t *testing.T) {
+func TestHealthScript_SaysWhy(t *testing.T) {
 	cases := []struct{ fixture, want string }{
 		{"Current/transport-ready", "the broker and the workers are as the spec asks"},
 		{"Current/transport-ready-degraded", "Degraded: queue/test: no worker group consumes this queue"},
@@ -45,7 +45,7 @@ func TestTheMessageSaysWhy(t *testing.T) {
 }
 
 // Nothing of the operator's making looks so, but Argo CD may show anything.
-func TestTheScriptBearsObjectsWithoutAStatus(t *testing.T) {
+func TestHealthScript_BearsObjectsWithoutStatus(t *testing.T) {
 	for _, text := range []string{
 		"metadata: {generation: 1}", "metadata: {generation: 1}\nstatus: {}", "metadata: {}",
 		"metadata: {generation: 1}\nstatus: {observedGeneration: 1, conditions: []}",
@@ -58,7 +58,7 @@ func TestTheScriptBearsObjectsWithoutAStatus(t *testing.T) {
 	}
 }
 
-func TestThePatchHoldsTheScriptForEachKind(t *testing.T) {
+func TestConfigMapPatch_HoldsTheScriptForEachKind(t *testing.T) {
 	var patch corev1.ConfigMap
 	if err := yaml.UnmarshalStrict(argocd.ConfigMapPatch, &patch); err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"redrive.dev/redrive/internal/testhealth"
 )
 
-func TestKstatusReadsEveryFixture(t *testing.T) {
+func TestFixtures_HaveTheStatusThatKstatusReads(t *testing.T) {
 	for _, fixture := range testhealth.Fixtures(t) {
 		if got, message := testhealth.Flux(t, fixture.Object); got != fixture.Want {
 			t.Errorf("%s: kstatus says %s: %s", fixture.Name, got, message)
@@ -22,7 +22,7 @@ func TestKstatusReadsEveryFixture(t *testing.T) {
 }
 
 // A fixture with a field that does not exist, or conditions that the operator never sets together, tests nothing.
-func TestFixturesLookAsTheOperatorMakesThem(t *testing.T) {
+func TestFixtures_LookAsTheOperatorMakesThem(t *testing.T) {
 	seen := map[string]bool{}
 	for _, fixture := range testhealth.Fixtures(t) {
 		data := testhealth.Read(t, "testdata/"+fixture.Name)

@@ -33,7 +33,7 @@ const exported = "testdata/exported.txt"
 func TestMain(m *testing.M) { testcluster.Main(m) }
 
 // A rule on a metric or a label that is gone would never fire. The list is what the programs register; nobody writes it.
-func TestTheListOfMetricsIsWhatManagerAndWorkerExport(t *testing.T) {
+func TestMetricsList_IsWhatManagerAndWorkerExport(t *testing.T) {
 	if testing.Short() {
 		return // it needs an API server
 	}

@@ -55,7 +55,7 @@ func (m *monitor) selects(t *testing.T, set map[string]string) bool {
 	return selector.Matches(labels.Set(set))
 }
 
-func TestTheManagersMonitorFindsItsService(t *testing.T) {
+func TestManagerMonitor_FindsItsService(t *testing.T) {
 	var m monitor
 	decode(t, "prometheus/manager_monitor.yaml", &m)
 	var service corev1.Service
@@ -68,7 +68,7 @@ func TestTheManagersMonitorFindsItsService(t *testing.T) {
 	}
 }
 
-func TestTheWorkersMonitorFindsThePodsOfWorkersAndOfQuarantine(t *testing.T) {
+func TestWorkersMonitor_FindsPodsOfWorkersAndOfQuarantine(t *testing.T) {
 	var m monitor
 	decode(t, "prometheus/workers_monitor.yaml", &m)
 	transport := testtransport.New("http://127.0.0.1:8080/")

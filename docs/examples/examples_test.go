@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { testbroker.Main(m) }
 
-func TestEachExampleRunsByOneCommand(t *testing.T) {
+func TestExamples_RunByOneCommandEach(t *testing.T) {
 	if testing.Short() {
 		return // it needs a RabbitMQ, and interpreters
 	}

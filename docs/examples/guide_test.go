@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-func TestTheCommandOfTheGuideHandsMessagesToAnApplication(t *testing.T) {
+func TestConsumeCommand_HandsMessagesToAnApplication(t *testing.T) {
 	if testing.Short() {
 		return // it needs PHP
 	}
@@ -54,7 +54,7 @@ func TestTheCommandOfTheGuideHandsMessagesToAnApplication(t *testing.T) {
 	}
 }
 
-func TestAnExceptionOfTheGuidesPackageReleasesItsMessage(t *testing.T) {
+func TestReleaseException_ReleasesItsMessage(t *testing.T) {
 	if testing.Short() {
 		return // it needs PHP
 	}

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestTheFirstFifthIsNotTimed(t *testing.T) {
+func TestMeter_LeavesTheFirstFifthUntimed(t *testing.T) {
 	m := newMeter(10)
 	m.tick()
 	m.tick()
@@ -23,7 +23,7 @@ func TestTheFirstFifthIsNotTimed(t *testing.T) {
 	}
 }
 
-func TestARunThatSaysWhenItBeginsIsTimedAsAWhole(t *testing.T) {
+func TestMeter_TimesAWholeRunThatSaysWhenItBegins(t *testing.T) {
 	m := newMeter(10)
 	m.begin()
 	began := m.began.Load()

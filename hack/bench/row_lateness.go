@@ -12,7 +12,7 @@ import (
 
 // latenessTest kills a broker that has 130 quorum queues under traffic, six times, and says of each kill how long after the broker's start
 // the last message that was due came out of its lane.
-const latenessTest = "TestLanesDoNotStandStillAfterAKill"
+const latenessTest = "TestLanes_DoNotStandStillAfterAKill"
 
 var (
 	lastCame = regexp.MustCompile(`the last message came (\S+) after the start`)

@@ -10,7 +10,7 @@ import (
 	"redrive.dev/redrive/hack/report"
 )
 
-func TestARatioIsTheBetterTheMoreOfIt(t *testing.T) {
+func TestResult_HoldsAtItsRatioOrAbove(t *testing.T) {
 	cases := []struct {
 		why   string
 		line  result
@@ -32,7 +32,7 @@ func TestARatioIsTheBetterTheMoreOfIt(t *testing.T) {
 	}
 }
 
-func TestTheTableSaysWhatFallsShort(t *testing.T) {
+func TestShow_SaysWhatFallsShort(t *testing.T) {
 	var out strings.Builder
 	if err := show(&out, []result{faster("quick", 100, 95, 0.9), faster("slow", 100, 50, 0.9), cheaper("seen", 0, 12.345, 0)}); err != nil {
 		t.Fatal(err)
@@ -43,7 +43,7 @@ func TestTheTableSaysWhatFallsShort(t *testing.T) {
 	}
 }
 
-func TestResultsAreSavedAsAList(t *testing.T) {
+func TestSave_WritesResultsAsAList(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "bin", "bench.json")
 	if err := report.Save(path, []result{faster("a", 100, 95, 0.9)}); err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestResultsAreSavedAsAList(t *testing.T) {
 	}
 }
 
-func TestTheMedianIsTheOneInTheMiddle(t *testing.T) {
+func TestMedian_IsTheOneInTheMiddle(t *testing.T) {
 	same := func(x *float64) float64 { return *x }
 	if m := median([]float64{9, 1, 2}, same); m != 2 {
 		t.Errorf("median of three: %v", m)

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-func TestTheProxyTellsSnapshotsAndWritesFromOtherRequests(t *testing.T) {
+func TestProxy_TellsSnapshotsAndWritesFromOtherRequests(t *testing.T) {
 	var asked []string
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		asked = append(asked, r.Method+" "+r.URL.EscapedPath())
@@ -42,7 +42,7 @@ func TestTheProxyTellsSnapshotsAndWritesFromOtherRequests(t *testing.T) {
 	}
 }
 
-func TestTheAuditLogIsCountedWithoutLeases(t *testing.T) {
+func TestCluster_CountsWritesWithoutLeases(t *testing.T) {
 	c := &cluster{folder: t.TempDir()}
 	none, err := c.written()
 	must(t, err)
@@ -61,7 +61,7 @@ func TestTheAuditLogIsCountedWithoutLeases(t *testing.T) {
 	}
 }
 
-func TestARatioAboveItsLimitDoesNotHold(t *testing.T) {
+func TestResult_HoldsUpToItsLimit(t *testing.T) {
 	tests := map[string]struct {
 		result result
 		holds  bool
@@ -81,7 +81,7 @@ func TestARatioAboveItsLimitDoesNotHold(t *testing.T) {
 	}
 }
 
-func TestAFifthOfTheTransportsUseTheFirstPolicy(t *testing.T) {
+func TestLoad_GivesTheFirstPolicyToAFifthOfTheTransports(t *testing.T) {
 	for _, transports := range []int{5, 23, 1000} {
 		l, users := &load{transports: transports, vhosts: 1, policies: 20}, 0
 		for i := range transports {

@@ -152,7 +152,7 @@ func document(t *testing.T, object *unstructured.Unstructured) string {
 	return string(text)
 }
 
-func TestTheChartInstallsWhatKustomizeDoes(t *testing.T) {
+func TestChart_InstallsWhatKustomizeDoes(t *testing.T) {
 	got, want := rendered(t, ""), kustomized(t, "config/default")
 	if len(want) < 10 {
 		t.Fatalf("kustomize has only %d objects", len(want))
@@ -161,7 +161,7 @@ func TestTheChartInstallsWhatKustomizeDoes(t *testing.T) {
 }
 
 // Values and what they are to put into the Deployment, or into all objects where none is named.
-func TestValuesGoWhereTheyBelong(t *testing.T) {
+func TestChart_PutsValuesWhereTheyBelong(t *testing.T) {
 	tests := map[string]struct {
 		values      string
 		object      string
@@ -241,7 +241,7 @@ func TestValuesGoWhereTheyBelong(t *testing.T) {
 	}
 }
 
-func TestWhatIsTurnedOffIsNotThere(t *testing.T) {
+func TestChart_LeavesOutWhatIsTurnedOff(t *testing.T) {
 	all := slices.Collect(maps.Keys(rendered(t, "")))
 	tests := map[string]struct {
 		values string
@@ -263,7 +263,7 @@ func TestWhatIsTurnedOffIsNotThere(t *testing.T) {
 	}
 }
 
-func TestSecretsAreWrittenOnlyWhereThatIsAskedFor(t *testing.T) {
+func TestChart_GrantsWritingSecretsOnlyWhereAsked(t *testing.T) {
 	const verbs = `"verbs":["create","patch","delete"]`
 	for values, want := range map[string][]string{
 		"": nil,
@@ -290,7 +290,7 @@ func TestSecretsAreWrittenOnlyWhereThatIsAskedFor(t *testing.T) {
 	}
 }
 
-func TestDefinitionsGoWithTheReleaseOnlyWhereThatIsAskedFor(t *testing.T) {
+func TestChart_LetsDefinitionsGoWithTheReleaseWhereAsked(t *testing.T) {
 	for key, object := range rendered(t, "crds: {keep: false}") {
 		if policy, there := object.GetAnnotations()["helm.sh/resource-policy"]; there {
 			t.Errorf("%s: %s", key, policy)
@@ -298,7 +298,7 @@ func TestDefinitionsGoWithTheReleaseOnlyWhereThatIsAskedFor(t *testing.T) {
 	}
 }
 
-func TestValuesThatCannotBeAreRefused(t *testing.T) {
+func TestChart_RefusesValuesThatCannotBe(t *testing.T) {
 	for _, values := range []string{
 		"replica: 3",
 		"replicas: two",
@@ -318,7 +318,7 @@ func TestValuesThatCannotBeAreRefused(t *testing.T) {
 	}
 }
 
-func TestHelmFindsNothingToSay(t *testing.T) {
+func TestChart_PassesHelmLint(t *testing.T) {
 	for _, values := range []string{"", "watchNamespaces: [shop]\nmetrics: {serviceMonitor: {enabled: true}, podMonitor: {enabled: true}, rules: {enabled: true}}"} {
 		output, err := helm(t, "lint", "--strict", chart, "--values", valuesFile(t, values))
 		if err != nil {
@@ -333,7 +333,7 @@ func TestHelmFindsNothingToSay(t *testing.T) {
 	}
 }
 
-func TestTheChartForPrometheusIsThatOfKustomize(t *testing.T) {
+func TestChart_InstallsWhatKustomizeDoesForPrometheus(t *testing.T) {
 	got := rendered(t, "metrics: {serviceMonitor: {enabled: true}, podMonitor: {enabled: true}, rules: {enabled: true}}\ncrds: {enabled: false}")
 	want := kustomized(t, monitored)
 	for key := range got {
@@ -344,7 +344,7 @@ func TestTheChartForPrometheusIsThatOfKustomize(t *testing.T) {
 	compare(t, got, want)
 }
 
-func TestTheChartIsWhatConfigGives(t *testing.T) {
+func TestRender_GivesTheChartAsItIs(t *testing.T) {
 	t.Chdir(root)
 	builds, err := buildAll(t.Context())
 	if err != nil {
@@ -361,7 +361,7 @@ func TestTheChartIsWhatConfigGives(t *testing.T) {
 	}
 }
 
-func TestConfigThatDoesNotFitTheGeneratorIsRefused(t *testing.T) {
+func TestRender_RefusesConfigThatDoesNotFit(t *testing.T) {
 	t.Chdir(root)
 	const deployment = "Deployment redrive-manager"
 	tests := map[string]struct {
@@ -389,7 +389,7 @@ func TestConfigThatDoesNotFitTheGeneratorIsRefused(t *testing.T) {
 }
 
 // Each value stands in the schema, which refuses others, and on the page.
-func TestEveryValueIsOnThePageOfTheChart(t *testing.T) {
+func TestChart_HasEveryValueOnItsPage(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, chart, "values.yaml"))
 	if err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 )
 
 // The names of the cluster's own objects tell releases apart.
-func TestTheChartForSomeNamespacesIsThatOfKustomize(t *testing.T) {
+func TestChart_InstallsWhatKustomizeDoesForSomeNamespaces(t *testing.T) {
 	compare(t, unsuffixed(t, rendered(t, "watchNamespaces: [shop]")), kustomized(t, "config/namespaced"))
 }
 
@@ -31,7 +31,7 @@ func unsuffixed(t *testing.T, objects map[string]*unstructured.Unstructured) map
 	return renamed
 }
 
-func TestEachWatchedNamespaceHasARoleAndThereIsNoRightElsewhere(t *testing.T) {
+func TestChart_GrantsRightsInWatchedNamespacesAlone(t *testing.T) {
 	objects := rendered(t, "watchNamespaces: [shop, billing]\nmetrics: {secure: false}")
 	for _, key := range []string{"Role shop/redrive-manager", "RoleBinding shop/redrive-manager", "Role billing/redrive-manager", "RoleBinding billing/redrive-manager"} {
 		if objects[key] == nil {
@@ -53,7 +53,7 @@ func TestEachWatchedNamespaceHasARoleAndThereIsNoRightElsewhere(t *testing.T) {
 }
 
 // make changes arguments of the manager by their place, which moves when another is added.
-func TestTheInstallerForSomeNamespacesIsTheChartsToo(t *testing.T) {
+func TestInstaller_InstallsWhatTheChartDoesForSomeNamespaces(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(root, "dist"), 0o750); err != nil {
 		t.Fatal(err)
 	}

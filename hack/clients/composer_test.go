@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// TestComposer installs the package redrive/handler as its README says, with Symfony from elsewhere.
-func TestComposer(t *testing.T) {
+// TestComposer_InstallsThePackageRedriveHandler installs the package redrive/handler as its README says, with Symfony from elsewhere.
+func TestComposer_InstallsThePackageRedriveHandler(t *testing.T) {
 	if testing.Short() {
 		return // it needs PHP
 	}

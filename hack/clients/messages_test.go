@@ -52,8 +52,8 @@ func wanted(count int) (want map[string]string, failed int) {
 // producers is a header of the message's producer.
 func producers(header http.Header, name string) string { return header.Get("Redrive-Header-" + name) }
 
-// TestPika publishes with pika and handles with the client of the process protocol for Python.
-func TestPika(t *testing.T) {
+// TestPika_PublishesWhatThePythonClientHandles publishes with pika and handles with the client of the process protocol for Python.
+func TestPika_PublishesWhatThePythonClientHandles(t *testing.T) {
 	if testing.Short() {
 		return // it needs a RabbitMQ, and Python
 	}
@@ -92,8 +92,8 @@ func TestPika(t *testing.T) {
 	}
 }
 
-// TestAmqplib publishes with amqplib and handles by HTTP.
-func TestAmqplib(t *testing.T) {
+// TestAmqplib_PublishesWhatAnHTTPHandlerTakes publishes with amqplib and handles by HTTP.
+func TestAmqplib_PublishesWhatAnHTTPHandlerTakes(t *testing.T) {
 	if testing.Short() {
 		return // it needs a RabbitMQ, and Node
 	}
@@ -135,8 +135,8 @@ func TestAmqplib(t *testing.T) {
 	}
 }
 
-// TestCelery publishes with Celery and handles with the program of docs/producers.md.
-func TestCelery(t *testing.T) {
+// TestCelery_RunsTasksByTheProgramOfTheDocs publishes with Celery and handles with the program of docs/producers.md.
+func TestCelery_RunsTasksByTheProgramOfTheDocs(t *testing.T) {
 	if testing.Short() {
 		return // it needs a RabbitMQ, and Python
 	}

@@ -45,8 +45,8 @@ func write(t *testing.T, folder, name, text string) string {
 	return path
 }
 
-// TestProducers runs the programs of docs/producers.md, as they stand there.
-func TestProducers(t *testing.T) {
+// TestProducers_RunAsTheyStandInTheDocs runs the programs of docs/producers.md, as they stand there.
+func TestProducers_RunAsTheyStandInTheDocs(t *testing.T) {
 	if testing.Short() {
 		return // it needs a RabbitMQ, and interpreters
 	}

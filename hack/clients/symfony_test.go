@@ -40,8 +40,8 @@ spec:
         processes: 2
 `
 
-// TestSymfony publishes with Symfony's AMQP transport and handles with the package redrive/handler.
-func TestSymfony(t *testing.T) {
+// TestSymfony_PublishesWhatThePackageHandles publishes with Symfony's AMQP transport and handles with the package redrive/handler.
+func TestSymfony_PublishesWhatThePackageHandles(t *testing.T) {
 	if testing.Short() {
 		return // it needs a RabbitMQ, and PHP
 	}

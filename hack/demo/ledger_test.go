@@ -10,7 +10,7 @@ import (
 	"redrive.dev/redrive/internal/retry"
 )
 
-func TestEveryMessageIsAccountedFor(t *testing.T) {
+func TestLedger_AccountsForEveryMessage(t *testing.T) {
 	ok, bad := attempt{status: http.StatusOK}, attempt{status: http.StatusBadGateway}
 	tests := map[string]struct {
 		attempts []attempt
@@ -40,7 +40,7 @@ func TestEveryMessageIsAccountedFor(t *testing.T) {
 	}
 }
 
-func TestThereAreAThousandMessagesWithDifferentIDs(t *testing.T) {
+func TestScenarios_GiveAThousandMessagesDifferentIDs(t *testing.T) {
 	ids := map[string]bool{}
 	for _, m := range shuffled(scenarios()) {
 		ids[m.id] = true
@@ -50,7 +50,7 @@ func TestThereAreAThousandMessagesWithDifferentIDs(t *testing.T) {
 	}
 }
 
-func TestTheDelayAskedIsThePolicys(t *testing.T) {
+func TestScenario_AsksForThePolicysDelays(t *testing.T) {
 	after := "error.retryAfter"
 	policy, err := retry.Compile("sample", v1alpha1.RetryPolicySpec{Strategies: []v1alpha1.Strategy{
 		{Name: "throttled", When: "error.status == 429", DelayFrom: &after},
@@ -75,7 +75,7 @@ func TestTheDelayAskedIsThePolicys(t *testing.T) {
 	}
 }
 
-func TestTheDelaySeenIsFromTheEndOfAnAttemptToTheNext(t *testing.T) {
+func TestLedger_MeasuresDelaysFromTheEndOfAnAttempt(t *testing.T) {
 	at := func(seconds int) time.Time { return time.Unix(int64(seconds), 0) }
 	l := &ledger{
 		messages: []message{{id: "a"}, {id: "b"}, {id: "other", scenario: 1}},

@@ -45,7 +45,7 @@ func (s *shop) checkDeposit() {
 	}
 }
 
-func TestNamespaceIsDeletedAtOnce(t *testing.T) {
+func TestDeletion_KeepsNoNamespaceWaiting(t *testing.T) {
 	long(t)
 	t.Parallel()
 	s := openIdle(t, "namespace")
@@ -83,7 +83,7 @@ func (e *evidence) logged(namespace string, words ...string) (bool, error) {
 	return found, err
 }
 
-func TestSecretIsDeletedBeforeItsTransport(t *testing.T) {
+func TestDeletion_EndsAndSaysWhatIsLeftWithoutItsSecret(t *testing.T) {
 	long(t)
 	t.Parallel()
 	s := openIdle(t, "secret")
@@ -106,8 +106,8 @@ func TestSecretIsDeletedBeforeItsTransport(t *testing.T) {
 	})
 }
 
-// TestTransportIsPrunedWithMessagesInItsQueues is what happens when its file is taken out of Git.
-func TestTransportIsPrunedWithMessagesInItsQueues(t *testing.T) {
+// TestDeletion_WaitsForTheMessagesInItsQueues is what happens when its file is taken out of Git.
+func TestDeletion_WaitsForTheMessagesInItsQueues(t *testing.T) {
 	long(t)
 	t.Parallel()
 	s := openShop(t, "prune", plan{})

@@ -39,8 +39,8 @@ func manyDelays() *v1alpha1.RetryPolicySpec {
 	return &v1alpha1.RetryPolicySpec{MaxRetries: ptr.To[int32](32), Backoff: backoff}
 }
 
-// TestOperatorIsKilledInTheMiddleOfAnApply is not run beside others: it takes the operator away.
-func TestOperatorIsKilledInTheMiddleOfAnApply(t *testing.T) {
+// TestApply_MakesTheSameAfterTheOperatorIsKilledInItsMiddle is not run beside others: it takes the operator away.
+func TestApply_MakesTheSameAfterTheOperatorIsKilledInItsMiddle(t *testing.T) {
 	undisturbed := openShop(t, "whole", plan{change: large, policy: manyDelays()})
 	want := undisturbed.definitions()
 
@@ -145,8 +145,8 @@ func asJSON(t *testing.T, value any) string {
 	return string(text)
 }
 
-// TestLeaderFailsUnderLoad is not run beside others: it takes the operator away.
-func TestLeaderFailsUnderLoad(t *testing.T) {
+// TestOperator_CarriesOutAChangeAfterItsLeaderIsKilled is not run beside others: it takes the operator away.
+func TestOperator_CarriesOutAChangeAfterItsLeaderIsKilled(t *testing.T) {
 	long(t)
 	s := openShop(t, "leader", plan{})
 	flow := s.startLoad(60, mixed(s.name))
@@ -178,7 +178,7 @@ func TestLeaderFailsUnderLoad(t *testing.T) {
 	must(t, suite.checkOperator(t.Context()))
 }
 
-func TestBrokerIsKilledAndRestartedUnderLoad(t *testing.T) {
+func TestWorker_LosesNothingWhenTheBrokerIsKilledUnderLoad(t *testing.T) {
 	long(t)
 	t.Parallel()
 	b, err := suite.ownBroker(t.Context(), "rabbitmq-mortal")

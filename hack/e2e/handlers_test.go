@@ -66,18 +66,18 @@ func teamsContainer(transport *v1alpha1.Transport) corev1.Container {
 	}}
 }
 
-func TestMessagesThroughACommandInTheTeamsImage(t *testing.T) {
+func TestExec_HandlesMessagesInTheTeamsImage(t *testing.T) {
 	t.Parallel()
 	checkTeamsImage(t, openShop(t, "exec", plan{change: inTeamsImage(t, execHandler())}))
 }
 
-func TestMessagesThroughAProcessInTheTeamsImage(t *testing.T) {
+func TestProcess_HandlesMessagesInTheTeamsImage(t *testing.T) {
 	long(t)
 	t.Parallel()
 	checkTeamsImage(t, openShop(t, "process", plan{change: inTeamsImage(t, processHandler())}))
 }
 
-func TestMessagesThroughAWorkerOfTheTeamsOwn(t *testing.T) {
+func TestInProcess_HandlesMessagesInTheTeamsImage(t *testing.T) {
 	t.Parallel()
 	checkTeamsImage(t, openShop(t, "in-process", plan{change: inTeamsImage(t, inProcessHandler())}))
 }
@@ -108,8 +108,8 @@ func containerOf(pod *corev1.Pod, name string) corev1.Container {
 	return corev1.Container{}
 }
 
-// TestAMessageThatKillsItsProcessIsConvictedAlone has others in the hand of each process that dies.
-func TestAMessageThatKillsItsProcessIsConvictedAlone(t *testing.T) {
+// TestProcess_FailsOnlyTheMessageThatKillsIt has others in the hand of each process that dies.
+func TestProcess_FailsOnlyTheMessageThatKillsIt(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, "crash", plan{change: inTeamsImage(t, processHandler())})
 	before := s.awaitPods(2, time.Minute)
@@ -142,15 +142,15 @@ func (s *shop) checkNoAttemptBurnt(times int) {
 	}
 }
 
-func TestMessagesOfAKilledTeamsImageAreHandledByAQuarantinePod(t *testing.T) {
+func TestQuarantine_HandlesMessagesOfAKilledTeamsImage(t *testing.T) {
 	long(t)
 	t.Parallel()
 	checkQuarantine(t, openShop(t, "quarantine-exec", plan{change: inTeamsImage(t, execHandler())}))
 }
 
-// TestACommandThatEatsTheMemoryOfItsPodIsConvictedAlone: the kernel ends the command, or with cgroups of version 2 all of its
+// TestExec_FailsOnlyTheMessageThatEatsTheMemoryOfItsPod: the kernel ends the command, or with cgroups of version 2 all of its
 // container, so that the quarantine pod has to find out who it was.
-func TestACommandThatEatsTheMemoryOfItsPodIsConvictedAlone(t *testing.T) {
+func TestExec_FailsOnlyTheMessageThatEatsTheMemoryOfItsPod(t *testing.T) {
 	long(t)
 	t.Parallel()
 	s := openShop(t, "glutton", plan{change: func(transport *v1alpha1.Transport) {
@@ -173,8 +173,8 @@ func TestACommandThatEatsTheMemoryOfItsPodIsConvictedAlone(t *testing.T) {
 	}
 }
 
-// TestAMessageThatKillsAWorkerOfTheTeamsOwnIsConvictedAlone: nothing but the quarantine pod can tell who it was.
-func TestAMessageThatKillsAWorkerOfTheTeamsOwnIsConvictedAlone(t *testing.T) {
+// TestInProcess_FailsOnlyTheMessageThatKillsIt: nothing but the quarantine pod can tell who it was.
+func TestInProcess_FailsOnlyTheMessageThatKillsIt(t *testing.T) {
 	long(t)
 	t.Parallel()
 	s := openShop(t, "poison", plan{change: inTeamsImage(t, inProcessHandler())})
@@ -192,8 +192,8 @@ func TestAMessageThatKillsAWorkerOfTheTeamsOwnIsConvictedAlone(t *testing.T) {
 	s.checkNoAttemptBurnt(2)
 }
 
-// TestImageAndCommandChangeUnderLoad has a command in the new image that the old one does not have.
-func TestImageAndCommandChangeUnderLoad(t *testing.T) {
+// TestRollout_ChangesImageAndCommandUnderLoad has a command in the new image that the old one does not have.
+func TestRollout_ChangesImageAndCommandUnderLoad(t *testing.T) {
 	long(t)
 	t.Parallel()
 	s := openShop(t, "next", plan{change: inTeamsImage(t, execHandler())})
@@ -215,8 +215,8 @@ func TestImageAndCommandChangeUnderLoad(t *testing.T) {
 	}
 }
 
-// TestAPodFromBeforeThatStartsAgainKeepsItsHandler has an image that no node can pull: the pods from before are all there is.
-func TestAPodFromBeforeThatStartsAgainKeepsItsHandler(t *testing.T) {
+// TestRollout_KeepsTheHandlerOfAPodFromBefore has an image that no node can pull: the pods from before are all there is.
+func TestRollout_KeepsTheHandlerOfAPodFromBefore(t *testing.T) {
 	long(t)
 	t.Parallel()
 	s := openShop(t, "former", plan{})
@@ -329,7 +329,7 @@ func newServer(t *testing.T, name, socket string) (s *shop, allow func()) {
 	}
 }
 
-func TestMessagesWaitForAServerBesideTheWorker(t *testing.T) {
+func TestHTTP_KeepsMessagesWaitingForAServerBesideTheWorker(t *testing.T) {
 	t.Parallel()
 	s, allow := newServer(t, "server", "")
 	s.open()
@@ -376,8 +376,8 @@ func checkSidecar(t *testing.T, pod *corev1.Pod) {
 	}
 }
 
-// TestAServerBesideTheWorkerOutlivesIt rolls the pods while each has messages in hand.
-func TestAServerBesideTheWorkerOutlivesIt(t *testing.T) {
+// TestSidecar_OutlivesTheWorker rolls the pods while each has messages in hand.
+func TestSidecar_OutlivesTheWorker(t *testing.T) {
 	long(t)
 	t.Parallel()
 	s, allow := newServer(t, "outlive", "/run/server/https.sock")

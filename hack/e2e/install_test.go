@@ -149,9 +149,9 @@ func gone(t *testing.T) {
 	})
 }
 
-// TestInstallUpgradeAndRemoveUnderLoad does each of them by the one YAML and by the chart, while messages flow. It runs beside no
+// TestInstallation_IsUpgradedAndRemovedUnderLoad does each of them by the one YAML and by the chart, while messages flow. It runs beside no
 // other scenario, and leaves behind what it found.
-func TestInstallUpgradeAndRemoveUnderLoad(t *testing.T) {
+func TestInstallation_IsUpgradedAndRemovedUnderLoad(t *testing.T) {
 	long(t)
 	earlier, present := builds(t)
 	s := openShop(t, "install", plan{})

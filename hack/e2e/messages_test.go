@@ -66,12 +66,12 @@ func withoutNulls(value any) any {
 	return value
 }
 
-func TestThousandMessagesThroughAPartnerElsewhere(t *testing.T) {
+func TestHTTP_HandlesAThousandMessagesElsewhere(t *testing.T) {
 	t.Parallel()
 	checkMixed(t, openShop(t, "elsewhere", plan{}), messages)
 }
 
-func TestThousandMessagesThroughAHandlerBesideTheWorker(t *testing.T) {
+func TestHTTP_HandlesAThousandMessagesBesideTheWorker(t *testing.T) {
 	long(t)
 	t.Parallel()
 	s := openShop(t, "beside", plan{change: beside(t)})
@@ -155,7 +155,7 @@ func expected(script string) fate {
 	}
 }
 
-func TestPolicyChangesWhileMessagesFlow(t *testing.T) {
+func TestRetryPolicy_ChangesWhileMessagesFlow(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, "policy", plan{policy: &v1alpha1.RetryPolicySpec{
 		MaxRetries: ptr.To[int32](2), Backoff: constant(500 * time.Millisecond),
@@ -199,8 +199,8 @@ func constant(delay time.Duration) *v1alpha1.Backoff {
 	return &v1alpha1.Backoff{Type: v1alpha1.BackoffConstant, Delay: v1alpha1.NewDuration(delay)}
 }
 
-// TestSamples applies config/samples as they are, but for the Secret, of which they say that it has to be replaced.
-func TestSamples(t *testing.T) {
+// TestSamples_WorkAsTheyAre applies config/samples as they are, but for the Secret, of which they say that it has to be replaced.
+func TestSamples_WorkAsTheyAre(t *testing.T) {
 	long(t)
 	t.Parallel()
 	s := newShop(t, "samples", plan{change: func(transport *v1alpha1.Transport) {

@@ -150,7 +150,7 @@ func (e *environment) getMetrics(ctx context.Context, namespace, pod, token stri
 	return response.StatusCode, data, err
 }
 
-func TestOperatorMetricsNeedAToken(t *testing.T) {
+func TestMetrics_NeedATokenWithTheRole(t *testing.T) {
 	t.Parallel()
 	leader, err := suite.leader(t.Context())
 	must(t, err)

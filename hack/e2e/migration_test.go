@@ -18,7 +18,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 )
 
-func TestAQueueBecomesAQuorumQueueUnderLoad(t *testing.T) {
+func TestMigration_MakesAQuorumQueueUnderLoad(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, "exchange", plan{change: func(transport *v1alpha1.Transport) {
 		for i := range transport.Spec.Queues {
@@ -49,9 +49,9 @@ func TestAQueueBecomesAQuorumQueueUnderLoad(t *testing.T) {
 	}
 }
 
-// TestAnOrderedQueueBecomesAQuorumQueueWhileMessagesWait has workers come up again when messages stand in the old queue and in the one
+// TestMigration_KeepsTheOrderOfMessagesThatWait has workers come up again when messages stand in the old queue and in the one
 // that stands in for it.
-func TestAnOrderedQueueBecomesAQuorumQueueWhileMessagesWait(t *testing.T) {
+func TestMigration_KeepsTheOrderOfMessagesThatWait(t *testing.T) {
 	long(t)
 	t.Parallel()
 	const waiting, meanwhile = 200, 30

@@ -16,7 +16,7 @@ import (
 // give or take some seconds, and the workers move over in their own time.
 const rotateWithin = 90 * time.Second
 
-func TestCredentialsRotateUnderLoad(t *testing.T) {
+func TestCredentials_RotateUnderLoad(t *testing.T) {
 	long(t)
 	t.Parallel()
 	s := openShop(t, "rotate", plan{})

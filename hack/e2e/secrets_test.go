@@ -119,7 +119,7 @@ func searchProcesses(s *secrets) []error {
 	return found
 }
 
-func TestPasswordsAreFoundInEverySpelling(t *testing.T) {
+func TestSecrets_FindPasswordsInEverySpelling(t *testing.T) {
 	s := &secrets{}
 	s.add("shop", "user", `p:/@%+ "ABCDEFGHIJKLMNOP`, "ABCDEFGHIJKLMNOP")
 	cases := map[string]struct {

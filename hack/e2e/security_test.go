@@ -14,9 +14,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// TestPodsAreRestricted looks at what the cluster really runs. That a namespace enforces the restricted standard is proven
+// TestPods_AreRestricted looks at what the cluster really runs. That a namespace enforces the restricted standard is proven
 // by every other scenario: in one that does not, no shop is opened.
-func TestPodsAreRestricted(t *testing.T) {
+func TestPods_AreRestricted(t *testing.T) {
 	t.Parallel()
 	var namespace corev1.Namespace
 	must(t, suite.client.Get(t.Context(), client.ObjectKey{Name: operatorNamespace}, &namespace))

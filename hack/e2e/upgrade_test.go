@@ -95,9 +95,9 @@ func (r *rollouts) look(ctx context.Context) error {
 	return nil
 }
 
-// TestAnUpgradeOfTheOperatorRollsAFewWorkersAtATimeUnderLoad lets the operator bring another image of the workers, to one Deployment at a
+// TestUpgrade_RollsAFewWorkersAtATimeUnderLoad lets the operator bring another image of the workers, to one Deployment at a
 // time. It runs beside no other scenario, whose workers it would roll as well.
-func TestAnUpgradeOfTheOperatorRollsAFewWorkersAtATimeUnderLoad(t *testing.T) {
+func TestUpgrade_RollsAFewWorkersAtATimeUnderLoad(t *testing.T) {
 	long(t)
 	earlier, present := builds(t)
 	const limit, flag = 1, "--max-concurrent-rollouts=1"

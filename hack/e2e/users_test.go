@@ -14,7 +14,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 )
 
-func TestWorkersWithAUserOfTheirOwn(t *testing.T) {
+func TestScopedUser_ServesWorkersAndIsRemovedAfterUse(t *testing.T) {
 	long(t)
 	t.Parallel()
 	// The right to write Secrets is not in the ordinary installation.

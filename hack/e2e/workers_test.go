@@ -27,7 +27,7 @@ func quantity(text string) resource.Quantity { return resource.MustParse(text) }
 
 func keyOf(object client.Object) client.ObjectKey { return client.ObjectKeyFromObject(object) }
 
-func TestWorkersAreScaledUnderLoad(t *testing.T) {
+func TestWorkers_ScaleUnderLoad(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, "scale", plan{})
 	flow := s.startLoad(60, slow(s.name, 100*time.Millisecond))
@@ -72,7 +72,7 @@ func (s *shop) awaitHandled(more int) {
 	s.tally.awaitEntries(time.Minute, "more messages to be handled", len(s.tally.attempts)+more, func(string) bool { return true })
 }
 
-func TestRollingUpdateUnderLoad(t *testing.T) {
+func TestRollout_ReplacesPodsUnderLoad(t *testing.T) {
 	long(t)
 	t.Parallel()
 	s := openShop(t, "rolling", plan{})
@@ -126,7 +126,7 @@ func (s *shop) checkNothingMoved() {
 	}
 }
 
-func TestMessagesOfAKilledWorkerAreHandledByAQuarantinePod(t *testing.T) {
+func TestQuarantine_HandlesMessagesOfAKilledWorker(t *testing.T) {
 	t.Parallel()
 	checkQuarantine(t, openShop(t, "quarantine", plan{}))
 }
@@ -151,8 +151,8 @@ func checkQuarantine(t *testing.T, s *shop) {
 	s.awaitPods(2, time.Minute)
 }
 
-// TestLargeMessagesAreHandledInLittleMemory gives the worker less memory than the messages that it might hold take.
-func TestLargeMessagesAreHandledInLittleMemory(t *testing.T) {
+// TestWorker_HandlesLargeMessagesInLittleMemory gives the worker less memory than the messages that it might hold take.
+func TestWorker_HandlesLargeMessagesInLittleMemory(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, "large", plan{change: little(t, "48Mi")})
 	before := s.awaitPods(1, time.Minute)
@@ -162,8 +162,8 @@ func TestLargeMessagesAreHandledInLittleMemory(t *testing.T) {
 	}
 }
 
-// TestWorkerIsKilledForItsMemory gives the worker less memory than it needs for a single message.
-func TestWorkerIsKilledForItsMemory(t *testing.T) {
+// TestWorker_LosesNothingWhenKilledForItsMemory gives the worker less memory than it needs for a single message.
+func TestWorker_LosesNothingWhenKilledForItsMemory(t *testing.T) {
 	long(t)
 	t.Parallel()
 	s := openShop(t, "oom", plan{change: little(t, "32Mi")})
@@ -223,8 +223,8 @@ func (s *shop) awaitOOMKill(container string, limit time.Duration) {
 	})
 }
 
-// TestHandlerIsKilledForItsMemory lets a handler beside the worker eat what it gets; the worker goes on.
-func TestHandlerIsKilledForItsMemory(t *testing.T) {
+// TestWorker_GoesOnWhenItsHandlerIsKilledForMemory lets a handler beside the worker eat what it gets; the worker goes on.
+func TestWorker_GoesOnWhenItsHandlerIsKilledForMemory(t *testing.T) {
 	long(t)
 	t.Parallel()
 	s := openShop(t, "hungry", plan{
@@ -255,8 +255,8 @@ func TestHandlerIsKilledForItsMemory(t *testing.T) {
 	}
 }
 
-// TestKubeletIsKilledUnderLoad is not run beside others: no pod starts or ends meanwhile.
-func TestKubeletIsKilledUnderLoad(t *testing.T) {
+// TestWorker_GoesOnWhileTheKubeletIsKilled is not run beside others: no pod starts or ends meanwhile.
+func TestWorker_GoesOnWhileTheKubeletIsKilled(t *testing.T) {
 	long(t)
 	if suite.kubelet == "" {
 		t.Skip("E2E_KUBELET names no program that stops and starts the node's kubelet")

@@ -37,7 +37,7 @@ func (s *shown) config() *tls.Config {
 
 // The certificate of a handler's server expires while the worker runs, and so does that of the authority in the Secret. Each message fails an
 // attempt to connect, of the class that docs/http-handler.md names, until there is a new one; nothing is started again.
-func TestAHandlerWhoseCertificateExpiresIsCalledAgainWhenItIsRenewed(t *testing.T) {
+func TestWorker_CallsAHandlerAgainWhenItsCertificateIsRenewed(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	rounds(t, func(t *testing.T) {

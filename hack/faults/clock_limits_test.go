@@ -90,7 +90,7 @@ var hours = []time.Duration{-time.Hour, 0, time.Hour, 0, time.Hour}
 
 // The limiter goes on at its rate: it neither waits for an hour to come again, nor takes one that was put in for time that has passed, in
 // which its bucket would have filled.
-func TestAClockThatStepsAnHourKeepsTheRate(t *testing.T) {
+func TestRateLimit_HoldsWhenTheClockStepsAnHour(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	rounds(t, func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestAClockThatStepsAnHourKeepsTheRate(t *testing.T) {
 }
 
 // Retries that the budget sends away wait in lanes, by the clock. Those that come are no more than without a step.
-func TestAClockThatStepsAnHourKeepsTheRetryBudget(t *testing.T) {
+func TestRetryBudget_HoldsWhenTheClockStepsAnHour(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	rounds(t, func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestAClockThatStepsAnHourKeepsTheRetryBudget(t *testing.T) {
 }
 
 // An open breaker neither probes at once because an hour seems to have passed, nor stays open for one more.
-func TestAClockThatStepsAnHourKeepsAnOpenBreakerToItsTime(t *testing.T) {
+func TestBreaker_KeepsToItsTimeWhenTheClockStepsAnHour(t *testing.T) {
 	testtransport.Long(t)
 	for _, step := range []time.Duration{-time.Hour, time.Hour} {
 		t.Run(step.String(), func(t *testing.T) {

@@ -80,7 +80,7 @@ func steppedWorker(clock string) int {
 }
 
 // While the clock is behind, what was to be tried again by the clock before waits on. When it is right again all is handled.
-func TestAClockThatStepsAnHourLosesAndCountsNothing(t *testing.T) {
+func TestWorker_LosesAndCountsNothingWhenTheClockStepsAnHour(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	rounds(t, func(t *testing.T) {

@@ -72,9 +72,9 @@ func (s *service) dial() net.Conn {
 	return nil
 }
 
-// TestThreeNodesFailUnderAWorker has a cluster of its own. Workers come to any of its nodes, the producer to the first; the second leads
+// TestThreeNodes_FailUnderAWorkerWithoutLoss has a cluster of its own. Workers come to any of its nodes, the producer to the first; the second leads
 // all queues.
-func TestThreeNodesFailUnderAWorker(t *testing.T) {
+func TestThreeNodes_FailUnderAWorkerWithoutLoss(t *testing.T) {
 	c := testbroker.PrivateCluster(t, 3)
 	first, lead := c.Nodes[0], c.Nodes[1]
 	begin := func(t *testing.T) *scene {

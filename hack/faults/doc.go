@@ -7,7 +7,7 @@
 // faults, and no queue, lane or quarantine queue holds one. How long the worker took to go on by itself is logged.
 // docs/reliability.md has the cases in a table.
 //
-// The matrix (TestAFaultOfOneObjectStaysWithIt) is for what fails alone: a fault in one lane, queue, exchange or right, while messages that
+// The matrix (TestMatrix_KeepsAFaultWithItsObject) is for what fails alone: a fault in one lane, queue, exchange or right, while messages that
 // do not need it flow beside those that do. These have to go on at their rate.
 //
 // As part of `make test` each case runs once. `make test-faults` runs it FAULT_ROUNDS times.

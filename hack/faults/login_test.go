@@ -7,7 +7,7 @@ import (
 )
 
 // The broker ends the connections of a user that is deleted, and refuses new ones until there are new credentials.
-func TestCredentialsThatAreRevokedLoseNothing(t *testing.T) {
+func TestWorker_LosesNothingWhenCredentialsAreRevoked(t *testing.T) {
 	t.Parallel()
 	rounds(t, func(t *testing.T) {
 		const revocations = 5

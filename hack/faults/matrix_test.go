@@ -103,7 +103,7 @@ func cells() []cell {
 const matrixAtOnce = 8
 
 // A fault of one lane, queue, exchange or right stays with it: what does not need it goes on beside it.
-func TestAFaultOfOneObjectStaysWithIt(t *testing.T) {
+func TestMatrix_KeepsAFaultWithItsObject(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	node := testbroker.Private(t)

@@ -60,7 +60,7 @@ func (p *partner) move(t testing.TB, to netip.Addr) {
 
 // A broker that moves, as a Service without an address of its own or a name in a cloud does: for a while its name leads nowhere, and then
 // elsewhere.
-func TestABrokerIsFoundAgainWhereItsNameLeads(t *testing.T) {
+func TestWorker_FindsItsBrokerAgainWhereTheNameLeads(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	rounds(t, func(t *testing.T) {
@@ -99,7 +99,7 @@ func saysOfLookup(log *output, name string, how lookup) bool {
 }
 
 // A lookup that fails is a failed attempt, of the class that docs/http-handler.md names, and the policy decides; the next one looks again.
-func TestAHandlerIsFoundAgainWhereItsNameLeads(t *testing.T) {
+func TestWorker_FindsItsHandlerAgainWhereTheNameLeads(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	rounds(t, func(t *testing.T) {

@@ -67,7 +67,7 @@ func (p plan) over(n *network) plan {
 	return p
 }
 
-func TestASlowNetworkLosesAndRepeatsNothing(t *testing.T) {
+func TestWorker_LosesAndRepeatsNothingOnASlowNetwork(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	rounds(t, func(t *testing.T) {
@@ -84,7 +84,7 @@ func TestASlowNetworkLosesAndRepeatsNothing(t *testing.T) {
 	})
 }
 
-func TestConnectionsThatAreResetLoseNothing(t *testing.T) {
+func TestWorker_LosesNothingWhenConnectionsAreReset(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	rounds(t, func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestConnectionsThatAreResetLoseNothing(t *testing.T) {
 }
 
 // A firewall that forgets a connection drops all that is sent on it, and nobody is told.
-func TestHalfOpenConnectionsAreGivenUp(t *testing.T) {
+func TestWorker_GivesUpHalfOpenConnections(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	rounds(t, func(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 	"redrive.dev/redrive/internal/testtransport"
 )
 
-// TestTheBrokerFails has a broker of its own, which is stopped, killed and starved.
-func TestTheBrokerFails(t *testing.T) {
+// TestWorker_LosesNothingWhenTheBrokerFails has a broker of its own, which is stopped, killed and starved.
+func TestWorker_LosesNothingWhenTheBrokerFails(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	node := testbroker.Private(t)

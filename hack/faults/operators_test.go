@@ -18,7 +18,7 @@ import (
 
 // Two processes make one topology and work on it. Both take over each change of the files, and one of them is killed while it
 // does.
-func TestTwoOperatorsOfOneTransportLoseNothing(t *testing.T) {
+func TestTwoOperators_LoseNothingOfOneTransport(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	rounds(t, func(t *testing.T) {

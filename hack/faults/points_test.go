@@ -33,7 +33,7 @@ var moments = []struct {
 	},
 }
 
-func TestNoMessageIsLostAtTheWorstMoments(t *testing.T) {
+func TestWorker_LosesNoMessageAtTheWorstMoments(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	faults := []struct {

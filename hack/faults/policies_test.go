@@ -88,7 +88,7 @@ func (p *process) hasConfig(config string) bool {
 }
 
 // All of it at once: the configuration is compiled, taken over while messages flow, with the one before still in memory, and decides.
-func TestManyPoliciesOfManyStrategiesAreTakenOverUnderLoad(t *testing.T) {
+func TestWorker_TakesOverManyPoliciesUnderLoad(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	rounds(t, func(t *testing.T) {

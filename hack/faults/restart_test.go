@@ -12,7 +12,7 @@ import (
 
 // A worker that stops settles what it has begun and gives back what it has not, so that the broker delivers nothing again and
 // nothing is quarantined.
-func TestWorkersThatAreReplacedUnderLoadRepeatNothing(t *testing.T) {
+func TestWorker_RepeatsNothingWhenReplacedUnderLoad(t *testing.T) {
 	t.Parallel()
 	rounds(t, func(t *testing.T) {
 		const stops = 10
@@ -37,7 +37,7 @@ func TestWorkersThatAreReplacedUnderLoadRepeatNothing(t *testing.T) {
 
 // The handler is done with the messages of a connection when another one has taken its place, on which other messages have
 // their delivery tags. Were one of those acknowledged for them, it would be gone after the kill.
-func TestALateAckAfterAReconnectSettlesNoOtherMessage(t *testing.T) {
+func TestWorker_SettlesNoOtherMessageByALateAck(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	rounds(t, func(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 )
 
 // What is in the queue goes with it, by the hand of whoever deletes it; what waits in the lanes does not.
-func TestAQueueThatIsDeletedTakesOnlyItsOwnMessages(t *testing.T) {
+func TestWorker_LosesOnlyTheMessagesInADeletedQueue(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	rounds(t, func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestAQueueThatIsDeletedTakesOnlyItsOwnMessages(t *testing.T) {
 }
 
 // What is in the lane goes with it, by the hand of whoever deletes it; later retries take the next larger lane.
-func TestALaneThatIsDeletedTakesOnlyItsOwnMessages(t *testing.T) {
+func TestWorker_LosesOnlyTheMessagesInADeletedLane(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	rounds(t, func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestALaneThatIsDeletedTakesOnlyItsOwnMessages(t *testing.T) {
 	})
 }
 
-func TestMessagesAreHeldWhileTheFailureExchangeIsMissing(t *testing.T) {
+func TestWorker_HoldsMessagesWhileTheFailureExchangeIsMissing(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	rounds(t, func(t *testing.T) {

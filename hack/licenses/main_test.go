@@ -8,7 +8,7 @@ import (
 	"redrive.dev/redrive/hack/modules"
 )
 
-func TestModulesUnderOtherLicencesAreRefused(t *testing.T) {
+func TestCheck_RefusesModulesUnderOtherLicences(t *testing.T) {
 	tests := map[string]struct {
 		licences []string
 		refused  bool

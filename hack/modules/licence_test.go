@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestLicencesAreToldByTheirWords(t *testing.T) {
+func TestIdentify_TellsLicencesByTheirWords(t *testing.T) {
 	apache, err := os.ReadFile("../../LICENSE")
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +56,7 @@ func withoutEndorsement(text string) string {
 	return before + after
 }
 
-func TestALicenceThatNobodyKnowsIsAnError(t *testing.T) {
+func TestModules_RefuseAnUnknownLicence(t *testing.T) {
 	folder := t.TempDir()
 	if err := os.WriteFile(filepath.Join(folder, "LICENSE.txt"), []byte("You may look at it."), 0o600); err != nil {
 		t.Fatal(err)
@@ -68,7 +68,7 @@ func TestALicenceThatNobodyKnowsIsAnError(t *testing.T) {
 	}
 }
 
-func TestTheModulesOfAProgramAreFoundWithTheirLicences(t *testing.T) {
+func TestOf_FindsTheModulesOfAProgramWithLicences(t *testing.T) {
 	all, err := Of(t.Context(), "../..", "./cmd/worker")
 	if err != nil {
 		t.Fatal(err)

@@ -34,13 +34,13 @@ func alerts(t *testing.T) []rulefmt.Rule {
 	return all
 }
 
-func TestTheObjectsAreAsThePrometheusOperatorTakesThem(t *testing.T) {
+func TestRulesAndMonitors_AreAsThePrometheusOperatorTakesThem(t *testing.T) {
 	strict(t, "config/prometheus/rules.yaml", &monitoringv1.PrometheusRule{})
 	strict(t, "config/prometheus/manager_monitor.yaml", &monitoringv1.ServiceMonitor{})
 	strict(t, "config/prometheus/workers_monitor.yaml", &monitoringv1.PodMonitor{})
 }
 
-func TestEachAlertSaysWhatPeopleNeed(t *testing.T) {
+func TestAlerts_SayWhatPeopleNeed(t *testing.T) {
 	const pages = "https://redrive.dev/docs/runbooks/"
 	for _, alert := range alerts(t) {
 		if !slices.Contains([]string{"info", "warning", "critical"}, alert.Labels["severity"]) {
@@ -56,7 +56,7 @@ func TestEachAlertSaysWhatPeopleNeed(t *testing.T) {
 }
 
 // The documentation tells how to make a rule file for a Prometheus without its operator.
-func TestTheCommandOfTheDocumentationWritesTheRuleFile(t *testing.T) {
+func TestRuleFile_IsWrittenByTheCommandOfTheDocs(t *testing.T) {
 	const command = `sed -n '/^  groups:/,$s/^  //p' config/prometheus/rules.yaml`
 	if !strings.Contains(string(must(read("docs/monitoring.md"))), command) {
 		t.Fatalf("docs/monitoring.md does not have %s", command)
@@ -80,7 +80,7 @@ func TestTheCommandOfTheDocumentationWritesTheRuleFile(t *testing.T) {
 	}
 }
 
-func TestEachAlertHasItsPageAndEachPageItsAlert(t *testing.T) {
+func TestAlerts_HaveAPageEach(t *testing.T) {
 	var names []string
 	for _, alert := range alerts(t) {
 		names = append(names, alert.Alert)
@@ -111,8 +111,8 @@ func TestEachAlertHasItsPageAndEachPageItsAlert(t *testing.T) {
 	}
 }
 
-// TestEachAlertFiresWhenItShould plays series to Prometheus's own rules, a minute a step.
-func TestEachAlertFiresWhenItShould(t *testing.T) {
+// TestAlerts_FireWhenTheyShould plays series to Prometheus's own rules, a minute a step.
+func TestAlerts_FireWhenTheyShould(t *testing.T) {
 	cases := casesOf(t)
 	for _, alert := range alerts(t) {
 		known, there := cases[alert.Alert]

@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-func TestPanelsLieInTheirRowsAndDoNotOverlap(t *testing.T) {
+func TestDashboard_LaysPanelsInRowsWithoutOverlap(t *testing.T) {
 	taken, ids := map[[2]int]string{}, map[int]bool{}
 	for _, p := range must(readDashboard()).Panels {
 		if ids[p.ID] {
@@ -32,7 +32,7 @@ func TestPanelsLieInTheirRowsAndDoNotOverlap(t *testing.T) {
 }
 
 // Whoever chooses a namespace or a Transport is to see nothing of others.
-func TestEveryQueryHeedsWhatIsChosen(t *testing.T) {
+func TestDashboard_HeedsTheVariablesInEveryQuery(t *testing.T) {
 	d := must(readDashboard())
 	const namespace, transport = "only-this-namespace", "only-this-transport"
 	for i, v := range d.Templating.List {
@@ -56,7 +56,7 @@ func TestEveryQueryHeedsWhatIsChosen(t *testing.T) {
 	}
 }
 
-func TestTheConfigMapHasTheDashboardAndTheLabelOfTheSidecar(t *testing.T) {
+func TestDashboard_ComesInAConfigMapWithTheLabelOfTheSidecar(t *testing.T) {
 	var component struct {
 		ConfigMapGenerator []struct {
 			Files   []string
@@ -72,7 +72,7 @@ func TestTheConfigMapHasTheDashboardAndTheLabelOfTheSidecar(t *testing.T) {
 	}
 }
 
-func TestThePictureShowsAllPanels(t *testing.T) {
+func TestDashboard_HasAllPanelsInItsPicture(t *testing.T) {
 	picture := string(must(read("docs/images/dashboard.svg")))
 	if len(picture) > 300_000 {
 		t.Errorf("the picture has %d bytes", len(picture))

@@ -99,7 +99,7 @@ func queries(t *testing.T) map[string]string {
 	return all
 }
 
-func TestEveryMetricAndLabelThatIsAskedForIsExported(t *testing.T) {
+func TestQueries_AskForExportedMetricsAndLabels(t *testing.T) {
 	known := exported(t)
 	for place, query := range queries(t) {
 		expr, err := parser.NewParser(parser.Options{}).ParseExpr(query)
@@ -170,7 +170,7 @@ func words(t *testing.T) map[string][]string {
 		"reason":    append(in("internal/handler/process_metrics.go", `exitReason = "(\w+)"`), conditions...),
 		"role":      in("internal/topology/objects.go", `Role = "(\w+)"`),
 		"outcome":   in("internal/worker/pipeline.go", `kind = "(\w+)"`),
-		"state":     {"Closed", "Open", "Probing", "Ramping"}, // see TestTheStatesAreTheBreakers
+		"state":     {"Closed", "Open", "Probing", "Ramping"}, // see TestWords_HaveTheStatesOfTheBreaker
 		"keyed":     {"true", "false"},
 		"name":      in("cmd/manager/main.go", `LeaderElectionID: +"([\w.-]+)"`),
 		// controller-runtime names a controller by its kind.
@@ -178,7 +178,7 @@ func words(t *testing.T) map[string][]string {
 	}
 }
 
-func TestTheStatesAreTheBreakers(t *testing.T) {
+func TestWords_HaveTheStatesOfTheBreaker(t *testing.T) {
 	want := `"` + strings.Join(words(t)["state"], `", "`) + `"`
 	if !strings.Contains(string(must(read("internal/resilience/breaker.go"))), want) {
 		t.Errorf("internal/resilience/breaker.go does not have %s", want)
@@ -186,7 +186,7 @@ func TestTheStatesAreTheBreakers(t *testing.T) {
 }
 
 // A matcher of what no program ever says would never match.
-func TestEveryValueThatIsAskedForIsOneOfThePrograms(t *testing.T) {
+func TestQueries_AskForValuesThatProgramsSay(t *testing.T) {
 	said, seen := words(t), 0
 	for place, query := range queries(t) {
 		expr := must(parser.NewParser(parser.Options{}).ParseExpr(query))

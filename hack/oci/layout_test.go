@@ -71,7 +71,7 @@ func (l layout) follow(d descriptor, into any) []byte {
 	return content
 }
 
-func TestALayoutHoldsAnImageForEachArchitecture(t *testing.T) {
+func TestWriteLayout_HoldsAnImageForEachArchitecture(t *testing.T) {
 	var archive bytes.Buffer
 	programs := map[string][]byte{"amd64": program(t, "amd64"), "arm64": program(t, "arm64")}
 	digest, err := WriteLayout(&archive, "registry.example/pause:v1", "v1",
@@ -123,7 +123,7 @@ func TestALayoutHoldsAnImageForEachArchitecture(t *testing.T) {
 	}
 }
 
-func TestAProgramThatIsNoneMakesNoImage(t *testing.T) {
+func TestWriteLayout_RefusesAScript(t *testing.T) {
 	if _, err := WriteLayout(io.Discard, "x:v1", "v1", Image{Entrypoint: []string{"/x"}, Program: []byte("#!/bin/sh\n")}); err == nil {
 		t.Error("a script became an image")
 	}

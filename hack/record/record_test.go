@@ -16,7 +16,7 @@ import (
 )
 
 // The tests of alerts and dashboard trust config/prometheus/testdata/exported.txt: here is what a real run exports.
-func TestARunExportsWhatIsListedAndAllKindsOfQueues(t *testing.T) {
+func TestRecord_ExportsWhatIsListedAndAllKindsOfQueues(t *testing.T) {
 	if testing.Short() {
 		return // it needs a RabbitMQ and an API server
 	}

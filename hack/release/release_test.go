@@ -28,7 +28,7 @@ func small(t *testing.T, version, registry string) release {
 	return r
 }
 
-func TestTheSameCommitGivesTheSameSums(t *testing.T) {
+func TestRelease_HasTheSameSumsForTheSameCommit(t *testing.T) {
 	first, second := small(t, "v1.2.3", "registry.example"), small(t, "v1.2.3", "registry.example")
 	a, err := first.read(sumsFile)
 	if err != nil {
@@ -62,7 +62,7 @@ func TestTheSameCommitGivesTheSameSums(t *testing.T) {
 	}
 }
 
-func TestAReleaseIsUsable(t *testing.T) {
+func TestRelease_HasChartBillAndLicences(t *testing.T) {
 	r := small(t, "v1.2.3", "registry.example/shop")
 	t.Run("the chart has the release's version and images", func(t *testing.T) {
 		output := helm(t, r, "template", "redrive", filepath.Join(r.to, "redrive-1.2.3.tgz"))
@@ -122,7 +122,7 @@ func helm(t *testing.T, r release, arguments ...string) string {
 	return string(output)
 }
 
-func TestVersionsThatHelmTakes(t *testing.T) {
+func TestChartVersion_IsOneThatHelmTakes(t *testing.T) {
 	for version, want := range map[string]string{
 		"v1.2.3": "1.2.3", "1.2.3": "1.2.3", "v1.2.3-rc.1": "1.2.3-rc.1", "bc9871e": "0.0.0-bc9871e", "v1.2.3-4-gbc9871e-dirty": "1.2.3-4-gbc9871e-dirty",
 		"feature.x": "0.0.0-feature-x",
@@ -133,7 +133,7 @@ func TestVersionsThatHelmTakes(t *testing.T) {
 	}
 }
 
-func TestWhatMakesNoRelease(t *testing.T) {
+func TestRelease_RefusesBadVersionsAndNoFolder(t *testing.T) {
 	for name, r := range map[string]release{
 		"no version":                          {to: "x"},
 		"no folder":                           {version: "v1.2.3"},
@@ -149,7 +149,7 @@ func TestWhatMakesNoRelease(t *testing.T) {
 	}
 }
 
-func TestTheAuthoritiesAreCertificates(t *testing.T) {
+func TestRoots_AreCertificates(t *testing.T) {
 	if n := strings.Count(string(roots()), "-----BEGIN CERTIFICATE-----"); n < 100 {
 		t.Errorf("the images trust %d authorities", n)
 	}

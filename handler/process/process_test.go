@@ -77,7 +77,7 @@ type coded struct{ error }
 func (coded) Class() string { return "OutOfStock" }
 func (coded) Status() int   { return 409 }
 
-func TestWhatAHandlerReturnsIsTheResult(t *testing.T) {
+func TestServe_WritesWhatTheHandlerReturns(t *testing.T) {
 	outcomes := map[string]error{
 		"none": nil, "plain": errors.New("broken"), "coded": coded{errors.New("no flour left")},
 		"fail": handler.Fail(errors.New("never")), "drop": handler.Drop(nil), "retry": handler.RetryAfter(1500*time.Millisecond, errors.New("later")),
@@ -133,7 +133,7 @@ func TestServe_CarryOfTheLastAttempt(t *testing.T) {
 	}
 }
 
-func TestAHandlerSeesTheMessage(t *testing.T) {
+func TestServe_ShowsTheMessageToTheHandler(t *testing.T) {
 	w := serve(t.Context(), t, 1, func(ctx context.Context, m *handler.Message) error {
 		deadline, ok := ctx.Deadline()
 		return fmt.Errorf("%s %s %d %q %v %v %v %v %t", m.ID, m.Queue, m.Attempt, m.Body, m.Headers["big"], m.Headers["half"], m.Headers["list"], deadline.Year(), ok)
@@ -154,7 +154,7 @@ func TestAHandlerSeesTheMessage(t *testing.T) {
 	}
 }
 
-func TestMessagesAreHandledAtTheSameTimeAndAllAreAnsweredBeforeTheEnd(t *testing.T) {
+func TestServe_HandlesMessagesAtOnceAndAnswersAllBeforeItEnds(t *testing.T) {
 	begun, release := make(chan struct{}, 2), make(chan struct{})
 	w := serve(t.Context(), t, 2, func(context.Context, *handler.Message) error {
 		begun <- struct{}{}
@@ -174,7 +174,7 @@ func TestMessagesAreHandledAtTheSameTimeAndAllAreAnsweredBeforeTheEnd(t *testing
 	}
 }
 
-func TestProgressIsToldAndMovesTheDeadline(t *testing.T) {
+func TestProgress_IsToldAndMovesTheDeadline(t *testing.T) {
 	soon := time.Now().Add(2 * time.Second).UTC().Format(time.RFC3339Nano)
 	w := serve(t.Context(), t, 1, func(ctx context.Context, _ *handler.Message) error {
 		before, _ := ctx.Deadline()
@@ -198,7 +198,7 @@ func TestProgressIsToldAndMovesTheDeadline(t *testing.T) {
 	}
 }
 
-func TestTheContextOfAMessageEndsAtItsDeadline(t *testing.T) {
+func TestServe_EndsTheContextOfAMessageAtItsDeadline(t *testing.T) {
 	w := serve(t.Context(), t, 1, func(ctx context.Context, _ *handler.Message) error {
 		inner, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -215,7 +215,7 @@ func TestTheContextOfAMessageEndsAtItsDeadline(t *testing.T) {
 	}
 }
 
-func TestServeEndsWithItsContextAfterWhatIsInHand(t *testing.T) {
+func TestServe_EndsWithItsContextAfterMessagesInHand(t *testing.T) {
 	begun := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -235,7 +235,7 @@ func TestServeEndsWithItsContextAfterWhatIsInHand(t *testing.T) {
 	}
 }
 
-func TestACancellationWithACauseIsACancellationToTheHandler(t *testing.T) {
+func TestServe_CancelsTheHandlersContextWithItsCause(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	w := serve(ctx, t, 1, func(ctx context.Context, _ *handler.Message) error {
@@ -252,7 +252,7 @@ func TestACancellationWithACauseIsACancellationToTheHandler(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoFrameEndsServeWithAnError(t *testing.T) {
+func TestServe_FailsOnABrokenFrame(t *testing.T) {
 	for input, want := range map[string]string{
 		"nonsense\n": "read a frame", `{"type":"message"}` + "\n": "a message without an id", `{"type":"mess`: "amid a frame",
 		`{"type":"message","id":"1","message":{"attempt":"x"}}` + "\n": "read a frame",
@@ -265,7 +265,7 @@ func TestWhatIsNoFrameEndsServeWithAnError(t *testing.T) {
 	}
 }
 
-func TestAConcurrencyOutOfRangeIsRefused(t *testing.T) {
+func TestServe_RefusesAConcurrencyOutOfRange(t *testing.T) {
 	for _, concurrency := range []int{-1, 0, 1001} {
 		if err := process.Serve(t.Context(), strings.NewReader(""), io.Discard, nil, concurrency); err == nil {
 			t.Errorf("%d is taken", concurrency)

@@ -29,7 +29,7 @@ func failing(times int64, err error) (func(context.Context) error, *atomic.Int64
 	}, &calls
 }
 
-func TestDoTriesAgainAfterTheBackoff(t *testing.T) {
+func TestDo_TriesAgainAfterTheBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, calls := failing(3, io.ErrUnexpectedEOF)
 		began := time.Now()
@@ -39,7 +39,7 @@ func TestDoTriesAgainAfterTheBackoff(t *testing.T) {
 	})
 }
 
-func TestDoReturnsTheLastErrorWhenThereIsNoFurtherTry(t *testing.T) {
+func TestDo_ReturnsTheLastErrorWithoutFurtherTries(t *testing.T) {
 	no := func(error) bool { return false }
 	cases := map[string]struct {
 		retrier retry.Retrier
@@ -66,7 +66,7 @@ func TestDoReturnsTheLastErrorWhenThereIsNoFurtherTry(t *testing.T) {
 	}
 }
 
-func TestDoStopsWithItsContext(t *testing.T) {
+func TestDo_StopsWithItsContext(t *testing.T) {
 	gone := errors.New("the worker stops")
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -98,7 +98,7 @@ type busy struct{ error }
 
 func (busy) RetryAfter() time.Duration { return 30 * time.Second }
 
-func TestAnErrorMayAskForALongerDelay(t *testing.T) {
+func TestDo_WaitsLongerWhereTheErrorAsks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := failing(1, busy{io.EOF})
 		began := time.Now()
@@ -108,7 +108,7 @@ func TestAnErrorMayAskForALongerDelay(t *testing.T) {
 	})
 }
 
-func TestJitterDrawsUpToTheDelay(t *testing.T) {
+func TestDo_DrawsJitterUpToTheDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := failing(100, io.EOF)
 		began := time.Now()
@@ -119,7 +119,7 @@ func TestJitterDrawsUpToTheDelay(t *testing.T) {
 	})
 }
 
-func TestOneRetrierServesManyGoroutines(t *testing.T) {
+func TestRetrier_ServesManyGoroutines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := retry.Retrier{MaxRetries: 5, Delay: time.Millisecond}
 		var all sync.WaitGroup
@@ -135,7 +135,7 @@ func TestOneRetrierServesManyGoroutines(t *testing.T) {
 	})
 }
 
-func TestTheDelaysAreThoseOfARetryPolicy(t *testing.T) {
+func TestRetrier_HasTheDelaysOfARetryPolicy(t *testing.T) {
 	cases := map[string]struct {
 		retrier retry.Retrier
 		backoff *v1alpha1.Backoff

@@ -30,7 +30,7 @@ func (p *program) awaitMetric(t *testing.T, line string) {
 	testtransport.Eventually(t, line, func() bool { return strings.Contains(p.metrics(), "\n"+line+"\n") })
 }
 
-func TestAProgramIsTheWorkerAndSaysWhatBecomesOfMessages(t *testing.T) {
+func TestRun_RunsAWorkerWithTheTeamsHandler(t *testing.T) {
 	s := newScene(t, 4, 10*time.Second)
 	p := s.start(t, "team")
 	publish(s, "fine-1", "fine-2", "fail", "drop", "later", "error", "panic")
@@ -71,7 +71,7 @@ func TestAProgramIsTheWorkerAndSaysWhatBecomesOfMessages(t *testing.T) {
 	}
 }
 
-func TestAHandlerThatNeverReturnsHoldsUpNobody(t *testing.T) {
+func TestRun_GoesOnBesideAHandlerThatNeverReturns(t *testing.T) {
 	s := newScene(t, 2, 100*time.Millisecond)
 	p := s.start(t, "team")
 	publish(s, "hang", "fine-1", "fine-2")
@@ -86,7 +86,7 @@ func TestAHandlerThatNeverReturnsHoldsUpNobody(t *testing.T) {
 	}
 }
 
-func TestAWorkerThatIsToldToStopsAtTheEndOfItsInput(t *testing.T) {
+func TestRun_StopsAtTheEndOfItsInputWhereAsked(t *testing.T) {
 	s := newScene(t, 2, 10*time.Second)
 	stays, goes := s.start(t, "team"), s.start(t, "team", "--stop-on-stdin-close")
 	for _, p := range []*program{stays, goes} {
@@ -102,7 +102,7 @@ func TestAWorkerThatIsToldToStopsAtTheEndOfItsInput(t *testing.T) {
 }
 
 // Any pod may reach the port, unless a NetworkPolicy says otherwise.
-func TestTheWorkersPortHasSoManyConnectionsAtATime(t *testing.T) {
+func TestRun_BoundsTheConnectionsOfItsPort(t *testing.T) {
 	p := newScene(t, 2, 10*time.Second).start(t, "team")
 	testtransport.Eventually(t, "the worker to run", func() bool { return p.metrics() != "" })
 	open := make([]net.Conn, 0, httpserver.MaxConnections+1)
@@ -121,7 +121,7 @@ func TestTheWorkersPortHasSoManyConnectionsAtATime(t *testing.T) {
 	}
 }
 
-func TestAQuarantineWorkerStopsAtTheEndOfItsInput(t *testing.T) {
+func TestQuarantine_StopsAtTheEndOfItsInput(t *testing.T) {
 	s := newScene(t, 2, 10*time.Second)
 	p := s.start(t, "team", "--quarantine", "--journal", filepath.Join(s.folder, "journal"), "--stop-on-stdin-close")
 	s.Publish("async.return", testtransport.Queue+".quarantine", amqp091.Publishing{MessageId: "fine-1"})
@@ -135,7 +135,7 @@ func TestAQuarantineWorkerStopsAtTheEndOfItsInput(t *testing.T) {
 	}
 }
 
-func TestTheShippedWorkerSaysWhatAnInProcessHandlerNeeds(t *testing.T) {
+func TestRun_SaysWhatAnInProcessHandlerNeeds(t *testing.T) {
 	s := newScene(t, 1, time.Second)
 	p := s.start(t, "shipped")
 	if code := p.code(); code != 1 {
@@ -146,7 +146,7 @@ func TestTheShippedWorkerSaysWhatAnInProcessHandlerNeeds(t *testing.T) {
 	}
 }
 
-func TestAWrongCommandLineIsTold(t *testing.T) {
+func TestRun_TellsOfAWrongCommandLine(t *testing.T) {
 	p := start(t, "team", "--no-such-flag")
 	if code := p.code(); code != 2 || !strings.Contains(p.log.String(), "flag provided but not defined: -no-such-flag") {
 		t.Errorf("exit code %d", code)
@@ -157,7 +157,7 @@ func TestAWrongCommandLineIsTold(t *testing.T) {
 	}
 }
 
-func TestAProgramInstallsItself(t *testing.T) {
+func TestInstall_CopiesTheProgram(t *testing.T) {
 	old := syscall.Umask(0o077)
 	defer syscall.Umask(old)
 	dir := filepath.Join(t.TempDir(), "new", "bin")
@@ -182,7 +182,7 @@ func TestAProgramInstallsItself(t *testing.T) {
 	}
 }
 
-func TestAProgramThatCannotBeInstalledSaysWhy(t *testing.T) {
+func TestInstall_SaysWhyItFails(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	must(t, os.WriteFile(file, nil, 0o600))
 	p := start(t, "team", "--install="+file)

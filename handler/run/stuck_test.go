@@ -20,7 +20,7 @@ type stuck chan struct{}
 
 func (s stuck) Stuck() <-chan struct{} { return s }
 
-func TestAWorkerEndsWhenItsHandlerIsBeyondHelp(t *testing.T) {
+func TestWatch_EndsAWorkerWhoseHandlerIsStuck(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	j := &job{failed: make(chan error, 1), stop: stop}
@@ -33,7 +33,7 @@ func TestAWorkerEndsWhenItsHandlerIsBeyondHelp(t *testing.T) {
 	}
 }
 
-func TestAHandlerThatIsReplacedLeavesItsAbandonedCallsToTheNext(t *testing.T) {
+func TestJob_CountsAbandonedCallsForTheNextHandler(t *testing.T) {
 	hold := make(chan struct{})
 	defer close(hold)
 	hang := public.Func(func(context.Context, *public.Message) error {

@@ -159,7 +159,7 @@ func (w *ward) judge(t *testing.T, most int) {
 	}
 }
 
-func TestQueuesWithoutALeaderStayAloneWithThat(t *testing.T) {
+func TestConsumer_KeepsQueuesWithoutALeaderAlone(t *testing.T) {
 	testtransport.Long(t)
 	w := newWard(t, "q", "dead", "deadtoo")
 	for _, queue := range []string{"dead", "deadtoo"} {
@@ -194,7 +194,7 @@ func TestQueuesWithoutALeaderStayAloneWithThat(t *testing.T) {
 	}
 }
 
-func TestALeaderThatIsLostCostsTheOtherQueuesOneSession(t *testing.T) {
+func TestConsumer_LosesOneSessionToALeaderThatIsLost(t *testing.T) {
 	testtransport.Long(t)
 	w := newWard(t, "q", "dead", "deadtoo")
 	w.start(t, nil, "q", "dead", "deadtoo")
@@ -253,7 +253,7 @@ func TestConsumer_WithFewConnectionsAllowedEachQueueHasItsTurn(t *testing.T) {
 	w.serve(t, "dead", 1)
 }
 
-func TestCredentialsAreRenewedOnTheConnectionsOfQueuesThatAreAlone(t *testing.T) {
+func TestRenew_ReachesConnectionsOfQueuesThatAreAlone(t *testing.T) {
 	testtransport.Long(t)
 	w := newWard(t, "q", "dead", "lame")
 	var mu sync.Mutex
@@ -285,7 +285,7 @@ func TestCredentialsAreRenewedOnTheConnectionsOfQueuesThatAreAlone(t *testing.T)
 	w.serve(t, "dead", 20)
 }
 
-func TestAQueueThatIsAloneIsLeftWhenItIsNotWantedAnyMore(t *testing.T) {
+func TestConsumer_DropsAnUnwantedQueueThatIsAlone(t *testing.T) {
 	testtransport.Long(t)
 	w := newWard(t, "q", "dead")
 	w.own.StopMember(t, w.target.VHost, "dead")
@@ -299,7 +299,7 @@ func TestAQueueThatIsAloneIsLeftWhenItIsNotWantedAnyMore(t *testing.T) {
 	w.serve(t, "dead", 20)
 }
 
-func TestAQueueThatWasNotTriedStaysAlone(t *testing.T) {
+func TestConsumer_KeepsAnUntriedQueueAlone(t *testing.T) {
 	testtransport.Long(t)
 	w := newWard(t, "q", "dead")
 	w.probation = time.Millisecond
@@ -330,7 +330,7 @@ func TestAQueueThatWasNotTriedStaysAlone(t *testing.T) {
 	w.judge(t, 1)
 }
 
-func TestAQueueThatIsSetApartAgainBeforeItHasLeftRejoinsTheOthers(t *testing.T) {
+func TestConsumer_RejoinsAQueueThatIsSetApartTwice(t *testing.T) {
 	testtransport.Long(t)
 	w := newWard(t, "q", "dead", "later")
 	w.Publish("", "q", amqp091.Publishing{Type: "kept"})
@@ -351,7 +351,7 @@ func TestAQueueThatIsSetApartAgainBeforeItHasLeftRejoinsTheOthers(t *testing.T) 
 	w.judge(t, 2)
 }
 
-func TestQueuesThatArePartedTogetherConnectOneAfterTheOther(t *testing.T) {
+func TestConsumer_ConnectsPartedQueuesOneAfterTheOther(t *testing.T) {
 	testtransport.Long(t)
 	queues := make([]string, 24)
 	for i := range queues {

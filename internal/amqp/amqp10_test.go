@@ -13,7 +13,7 @@ import (
 )
 
 // RabbitMQ 4.0 ends the connection of a consumer to which it is to deliver such a message: all queues of the connection stood still.
-func TestAMessageThatRabbitMQCannotHandOutHoldsUpItsQueueAlone(t *testing.T) {
+func TestConsumer_ServesOthersBesideAMessageRabbitMQCannotHandOut(t *testing.T) {
 	w := newWard(t, "evil", "sound")
 	session := w.speakAMQP10(t)
 	w.start(t, nil, "evil", "sound")

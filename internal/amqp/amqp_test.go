@@ -97,7 +97,7 @@ func run(t *testing.T, f func(ctx context.Context)) {
 }
 
 // All of them are in flight together, so returns have to be told apart: by the messages' own ids, without one, and where all have the same.
-func TestPublishTellsRoutedFromUnroutable(t *testing.T) {
+func TestPublisher_TellsRoutedFromUnroutable(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		id   func(i int) string
@@ -133,7 +133,7 @@ func TestPublishTellsRoutedFromUnroutable(t *testing.T) {
 }
 
 // What came back was read whole, and more than once as it grew, beside all that messages on loan may take.
-func TestAMessageThatComesBackTakesNoMemory(t *testing.T) {
+func TestPublisher_TakesLittleMemoryForAMessageThatComesBack(t *testing.T) {
 	b := newBrokerAlone(t)
 	publisher := amqp.NewPublisher(b.options(t))
 	run(t, publisher.Run)
@@ -151,7 +151,7 @@ func TestAMessageThatComesBackTakesNoMemory(t *testing.T) {
 	}
 }
 
-func TestPublishKeepsPropertiesAndHeaderTypes(t *testing.T) {
+func TestPublisher_KeepsPropertiesAndHeaderTypes(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", nil)
 	publisher := amqp.NewPublisher(b.options(t))
@@ -190,7 +190,7 @@ func TestPublishKeepsPropertiesAndHeaderTypes(t *testing.T) {
 	}
 }
 
-func TestPublishWaitsForABrokerThatIsAway(t *testing.T) {
+func TestPublisher_WaitsForABrokerThatIsAway(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", nil)
 	b.proxy.Refuse(true)
@@ -210,7 +210,7 @@ func TestPublishWaitsForABrokerThatIsAway(t *testing.T) {
 	}
 }
 
-func TestACutConnectionLeavesNoPublishUnanswered(t *testing.T) {
+func TestPublisher_AnswersAllWhenTheConnectionIsCut(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", nil)
 	publisher := amqp.NewPublisher(b.options(t))
@@ -245,7 +245,7 @@ func TestACutConnectionLeavesNoPublishUnanswered(t *testing.T) {
 	}
 }
 
-func TestAMissingExchangeEndsTheSessionAndNotThePublisher(t *testing.T) {
+func TestPublisher_GoesOnAfterAMissingExchange(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", nil)
 	publisher := amqp.NewPublisher(b.options(t))
@@ -258,7 +258,7 @@ func TestAMissingExchangeEndsTheSessionAndNotThePublisher(t *testing.T) {
 	}
 }
 
-func TestAMessageThatAMQPCannotCarryIsRefusedAlone(t *testing.T) {
+func TestPublisher_RefusesOnlyTheMessageThatAMQPCannotCarry(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", nil)
 	publisher := amqp.NewPublisher(b.options(t))
@@ -316,7 +316,7 @@ func (b *broker) fill(n int) {
 	b.Publish("", "q", messages...)
 }
 
-func TestPrefetchBoundsWhatIsOnLoan(t *testing.T) {
+func TestConsumer_BoundsLoansByThePrefetch(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", nil)
 	b.fill(10)
@@ -333,7 +333,7 @@ func TestPrefetchBoundsWhatIsOnLoan(t *testing.T) {
 	}
 }
 
-func TestReceivingCanBePausedWhileLoansStand(t *testing.T) {
+func TestConsumer_KeepsLoansWhileReceivingIsPaused(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", nil)
 	b.fill(6)
@@ -357,7 +357,7 @@ func TestReceivingCanBePausedWhileLoansStand(t *testing.T) {
 	}
 }
 
-func TestALateAcknowledgementSettlesNothingElse(t *testing.T) {
+func TestDelivery_SettlesNothingElseWhenItIsLate(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", amqp091.Table{"x-queue-type": "quorum"})
 	b.fill(1)
@@ -376,7 +376,7 @@ func TestALateAcknowledgementSettlesNothingElse(t *testing.T) {
 	}
 }
 
-func TestAMissingQueueDoesNotDisturbTheOthersAndIsTakenUpWhenItComes(t *testing.T) {
+func TestConsumer_TakesUpAMissingQueueWhenItComes(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", nil)
 	_, in := b.consume(t, amqp.Subscription{Queue: "later", Prefetch: 1}, amqp.Subscription{Queue: "q", Prefetch: 1})
@@ -391,7 +391,7 @@ func TestAMissingQueueDoesNotDisturbTheOthersAndIsTakenUpWhenItComes(t *testing.
 	}
 }
 
-func TestADeletedQueueThatComesBackIsConsumedAgain(t *testing.T) {
+func TestConsumer_ConsumesADeletedQueueThatComesBack(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", nil)
 	consumer, in := b.consume(t, amqp.Subscription{Queue: "q", Prefetch: 1})
@@ -405,7 +405,7 @@ func TestADeletedQueueThatComesBackIsConsumedAgain(t *testing.T) {
 	in.wait(t, 1)
 }
 
-func TestAnUnsubscribedQueueIsLeftOnceItsLoansAreSettled(t *testing.T) {
+func TestConsumer_LeavesAnUnsubscribedQueueOnceLoansAreSettled(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", nil)
 	b.fill(2)
@@ -423,7 +423,7 @@ func TestAnUnsubscribedQueueIsLeftOnceItsLoansAreSettled(t *testing.T) {
 	}
 }
 
-func TestNewCredentialsAreTakenOverByTheNextSession(t *testing.T) {
+func TestPublisher_UsesNewCredentialsInTheNextSession(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", nil)
 	right := b.target
@@ -469,7 +469,7 @@ func (l *locked) Write(p []byte) (int, error) {
 	return l.w.Write(p)
 }
 
-func TestNothingIsLeftRunning(t *testing.T) {
+func TestRun_LeavesNothingRunning(t *testing.T) {
 	b := newBrokerAlone(t)
 	b.queue(t, "q", nil)
 	ignore := goleak.IgnoreCurrent()

@@ -54,7 +54,7 @@ func many(n int, f func()) *sync.WaitGroup {
 	return &all
 }
 
-func TestAnExchangeThatCannotBePublishedToHoldsUpAndRepeatsNothingElse(t *testing.T) {
+func TestPublisher_HoldsUpNothingBesideAnExchangeItCannotUse(t *testing.T) {
 	cases := map[string]func(t *testing.T, b *broker){
 		"it is missing": func(*testing.T, *broker) {},
 		"a right is missing": func(t *testing.T, b *broker) {
@@ -172,7 +172,7 @@ func (s *stuck) again(t *testing.T) {
 	s.held.Wait()
 }
 
-func TestAQueueThatIsMissingIsTheProblemOfWhatHasNoOtherWay(t *testing.T) {
+func TestProblems_NamesAMissingQueueWhereThereIsNoOtherWay(t *testing.T) {
 	b := newBroker(t)
 	publisher := amqp.NewPublisher(b.options(t))
 	run(t, publisher.Run)
@@ -196,7 +196,7 @@ func TestAQueueThatIsMissingIsTheProblemOfWhatHasNoOtherWay(t *testing.T) {
 	testtransport.Eventually(t, "the end of the problem", func() bool { return len(publisher.Problems()) == 0 })
 }
 
-func TestAQueueThatDoesNotConfirmHoldsUpNothingElse(t *testing.T) {
+func TestPublisher_HoldsUpNothingBesideAQueueThatDoesNotConfirm(t *testing.T) {
 	const waiting, messages = 600, 1000 // many more than RabbitMQ takes from a connection when one of its channels hangs
 	s := newStuck(t, waiting)
 	many(messages, func() {
@@ -221,7 +221,7 @@ func TestAQueueThatDoesNotConfirmHoldsUpNothingElse(t *testing.T) {
 	}
 }
 
-func TestWhatIsConfirmedIsNotPublishedAgainWhenTheSessionEndsWhileAQueueDoesNotConfirm(t *testing.T) {
+func TestPublisher_RepeatsNothingConfirmedWhenASessionEnds(t *testing.T) {
 	testtransport.Long(t)
 	const waiting, messages = 5, 100
 	s := newStuck(t, waiting)
@@ -235,7 +235,7 @@ func TestWhatIsConfirmedIsNotPublishedAgainWhenTheSessionEndsWhileAQueueDoesNotC
 	}
 }
 
-func TestAnAlarmUnderLargeBodiesIsSeenAndOutlasted(t *testing.T) {
+func TestPublisher_OutlastsAnAlarmUnderLargeBodies(t *testing.T) {
 	testtransport.Long(t)
 	b, node := own(t)
 	b.queue(t, "q", quorum())
@@ -272,7 +272,7 @@ func TestAnAlarmUnderLargeBodiesIsSeenAndOutlasted(t *testing.T) {
 	}
 }
 
-func TestAMessageThatEndsTheConnectionIsFoundAmongThoseOfAllDestinations(t *testing.T) {
+func TestPublisher_FindsTheMessageThatEndsTheConnection(t *testing.T) {
 	testtransport.Long(t)
 	b, node := own(t)
 	if err := node.Control(t.Context(), "eval", "application:set_env(rabbit, frame_max, 65536)."); err != nil {
@@ -308,7 +308,7 @@ func TestAMessageThatEndsTheConnectionIsFoundAmongThoseOfAllDestinations(t *test
 	}
 }
 
-func TestDestinationsPublishBesideEachOtherAgainAfterTheSearchForAMessage(t *testing.T) {
+func TestPublisher_ServesAllDestinationsAgainAfterASearch(t *testing.T) {
 	testtransport.Long(t)
 	b, node := own(t)
 	if err := node.Control(t.Context(), "eval", "application:set_env(rabbit, frame_max, 65536)."); err != nil {
@@ -346,7 +346,7 @@ func TestDestinationsPublishBesideEachOtherAgainAfterTheSearchForAMessage(t *tes
 	all.Wait()
 }
 
-func TestAMessageThatIsConfirmedLateHoldsUpNothingBehindIt(t *testing.T) {
+func TestPublisher_HoldsUpNothingBehindALateConfirm(t *testing.T) {
 	const messages = 1500
 	b, node := own(t)
 	if err := b.Channel().ExchangeDeclare("both", "headers", true, false, false, false, nil); err != nil {
@@ -395,7 +395,7 @@ func TestAMessageThatIsConfirmedLateHoldsUpNothingBehindIt(t *testing.T) {
 	}
 }
 
-func TestDestinationsBeyondTheChannelsThatTheBrokerAllowsShareSome(t *testing.T) {
+func TestPublisher_SharesTheChannelsThatTheBrokerAllows(t *testing.T) {
 	own := testbroker.Private(t)
 	own.SetEnvironment(t, "channel_max", 16)
 	b := brokerOf(t, own)
@@ -421,7 +421,7 @@ func TestDestinationsBeyondTheChannelsThatTheBrokerAllowsShareSome(t *testing.T)
 }
 
 // The limit max-channels of a user is not announced: RabbitMQ ends the whole connection with the channel that is too many.
-func TestDestinationsBeyondTheChannelsThatAUserMayHaveTakeTurns(t *testing.T) {
+func TestPublisher_TakesTurnsOnTheChannelsThatAUserMayHave(t *testing.T) {
 	own := testbroker.Private(t)
 	b := brokerOf(t, own)
 	const allowed, destinations, messages = 6, 40, 5

@@ -25,7 +25,7 @@ func sized(channel byte, size int, table []byte) []byte {
 }
 
 // The library puts a body together in ever larger copies: of one of 32 MB it took 160.
-func TestALargeBodyIsReadApartAndHandedOutWithItsDelivery(t *testing.T) {
+func TestBodies_HandsALargeBodyOutWithItsDelivery(t *testing.T) {
 	content := bytes.Repeat([]byte("0123456789"), 100_000)
 	for name, table := range map[string][]byte{"without headers": nil, "with headers": long(100), "with large headers": long(frameMax / 2)} {
 		for _, size := range []int{largeBody, largeBody + 1, len(content)} {
@@ -72,7 +72,7 @@ func TestALargeBodyIsReadApartAndHandedOutWithItsDelivery(t *testing.T) {
 	}
 }
 
-func TestALargeBodyThatNobodyTakesIsForgottenWithItsRoom(t *testing.T) {
+func TestBodies_DropsALargeBodyThatIsNotTaken(t *testing.T) {
 	const size = 2 * largeBody
 	body := on(1, frame(contentBody, make([]byte, largeBody)))
 	whole := bytes.Join([][]byte{deliver(1, "redrive-1-1", 1), sized(1, size, nil), body, body}, nil)
@@ -93,7 +93,7 @@ func TestALargeBodyThatNobodyTakesIsForgottenWithItsRoom(t *testing.T) {
 	}
 }
 
-func TestABodyLongerThanAnnouncedEndsTheConnection(t *testing.T) {
+func TestBodies_RefusesABodyLongerThanAnnounced(t *testing.T) {
 	r := newReadable(bytes.NewReader(bytes.Join([][]byte{
 		deliver(1, "a", 1), sized(1, largeBody+1, nil), on(1, frame(contentBody, make([]byte, largeBody+2))),
 	}, nil)))

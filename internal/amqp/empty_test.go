@@ -12,7 +12,7 @@ import (
 
 // A message without a body waits for room too, since its headers may be large. It came then as one whose headers nobody can read: it went to the
 // failure queue and was never handled.
-func TestAMessageWithoutABodyComesAgainWhenThereIsRoom(t *testing.T) {
+func TestConsumer_GetsAnEmptyMessageAgainWhenThereIsRoom(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", amqp091.Table{"x-queue-type": "quorum"})
 	options := b.options(t)

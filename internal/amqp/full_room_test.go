@@ -104,7 +104,7 @@ func (h *holder) run(t *testing.T, b *broker, subscriptions []amqp.Subscription,
 }
 
 // Large messages behind small ones, of which many may be on loan, took 345 MiB where 64 were allowed.
-func TestMessagesThatHaveNoRoomComeAgainWhenThereIs(t *testing.T) {
+func TestConsumer_GetsMessagesAgainWhenThereIsRoom(t *testing.T) {
 	b := newBroker(t)
 	const queues, size, limit = 6, 600_000, 1 << 20
 	var subscriptions []amqp.Subscription
@@ -133,7 +133,7 @@ func TestMessagesThatHaveNoRoomComeAgainWhenThereIs(t *testing.T) {
 }
 
 // RabbitMQ ends a connection to which it can send nothing for 15 s, and everything on loan comes again as if the worker had crashed.
-func TestWaitsForRoomThatFollowEachOtherDoNotEndTheSession(t *testing.T) {
+func TestRoom_KeepsTheSessionThroughSuccessiveWaits(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", amqp091.Table{"x-queue-type": "quorum"})
 	const messages, size = 24, 1 << 20
@@ -148,7 +148,7 @@ func TestWaitsForRoomThatFollowEachOtherDoNotEndTheSession(t *testing.T) {
 }
 
 // Hundreds of small messages are read at once. While each of them waited for room of its own, nothing was read for minutes.
-func TestSmallMessagesWithoutRoomDoNotEndTheSession(t *testing.T) {
+func TestRoom_KeepsTheSessionUnderSmallMessages(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", amqp091.Table{"x-queue-type": "quorum"})
 	const size, large, small = 1 << 20, 4, 30
@@ -171,7 +171,7 @@ func TestSmallMessagesWithoutRoomDoNotEndTheSession(t *testing.T) {
 
 // The broker answers a change of a prefetch behind the bodies that it has sent. Who waited for the answer took no deliveries, so that no
 // room came free, nothing was read any more, and after some seconds as much again: three times what was allowed.
-func TestWhileAPrefetchIsChangedNoMoreIsReadThanThereIsRoomFor(t *testing.T) {
+func TestRoom_BoundsWhatIsReadWhileAPrefetchChanges(t *testing.T) {
 	b := newBroker(t)
 	const queues, messages, size, limit = 20, 12, 512 << 10, 8 << 20
 	subscriptions := make([]amqp.Subscription, queues)

@@ -13,7 +13,7 @@ import (
 
 // The queue is full most of the time, so RabbitMQ refuses some messages while it has not confirmed others before them, and then confirms
 // both those and some behind with one frame.
-func TestAMessageThatAFullQueueRefusedIsNeverTakenForConfirmed(t *testing.T) {
+func TestPublisher_ConfirmsNothingThatAFullQueueRefused(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", amqp091.Table{"x-max-length": int32(5), "x-overflow": "reject-publish"})
 	publisher := amqp.NewPublisher(b.options(t))
@@ -58,7 +58,7 @@ func TestAMessageThatAFullQueueRefusedIsNeverTakenForConfirmed(t *testing.T) {
 }
 
 // RabbitMQ refuses at once, so nobody waits for it whenever somebody looks: the message that is held is between two tries.
-func TestAFullQueueIsAProblemForAsLongAsAMessageIsTriedAgain(t *testing.T) {
+func TestProblems_NamesAFullQueueWhileAMessageIsTriedAgain(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", amqp091.Table{"x-max-length": int32(1), "x-overflow": "reject-publish"})
 	publisher := amqp.NewPublisher(b.options(t))

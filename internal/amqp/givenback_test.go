@@ -12,7 +12,7 @@ import (
 )
 
 // The broker counts each time that a message is given back for want of room, and dead-lettered it, never handled, after twenty of them.
-func TestAMessageIsReadBeforeItWasGivenBackTooOften(t *testing.T) {
+func TestConsumer_ReadsAMessageBeforeItIsGivenBackTooOften(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "dead", quorum())
 	b.queue(t, "q", amqp091.Table{

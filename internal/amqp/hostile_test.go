@@ -41,7 +41,7 @@ func numbered(entries int) amqp091.Table {
 	return table
 }
 
-func TestHeadersThatTheLibraryCannotReadDoNotEndTheSession(t *testing.T) {
+func TestConsumer_SurvivesHeadersThatTheLibraryCannotRead(t *testing.T) {
 	cases := []struct {
 		name       string
 		headers    amqp091.Table
@@ -90,7 +90,7 @@ func TestHeadersThatTheLibraryCannotReadDoNotEndTheSession(t *testing.T) {
 	testtransport.Eventually(t, "all dead-lettered", func() bool { return b.Ready("dead") == len(cases) })
 }
 
-func TestHeadersThatTheBrokerMadeTooLongForAFrameDoNotEndTheSession(t *testing.T) {
+func TestConsumer_SurvivesHeadersTooLongForAFrame(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", nil)
 	b.queue(t, "expiring", amqp091.Table{"x-message-ttl": int32(0), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"})
@@ -124,7 +124,7 @@ func (b *broker) dyingTo(t *testing.T, name, next string) {
 	b.queue(t, name, amqp091.Table{"x-message-ttl": int32(0), "x-dead-letter-exchange": exchange})
 }
 
-func TestHeadersThatGrowWithEachDeadLetteringDoNotEndTheSession(t *testing.T) {
+func TestConsumer_SurvivesHeadersThatGrowByDeadLettering(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", nil)
 	b.queue(t, "other", nil)
@@ -143,7 +143,7 @@ func TestHeadersThatGrowWithEachDeadLetteringDoNotEndTheSession(t *testing.T) {
 	}
 }
 
-func TestHeadersLongerThanTheBrokersFramesDoNotEndTheSession(t *testing.T) {
+func TestConsumer_SurvivesHeadersLongerThanTheBrokersFrames(t *testing.T) {
 	own := testbroker.Private(t)
 	if err := own.Control(t.Context(), "eval", "application:set_env(rabbit, frame_max, 65536)."); err != nil {
 		t.Fatal(err)
@@ -159,7 +159,7 @@ func TestHeadersLongerThanTheBrokersFramesDoNotEndTheSession(t *testing.T) {
 	}
 }
 
-func TestAMessageThatTheBrokerNeverTakesIsFoundAmongTheOthers(t *testing.T) {
+func TestPublisher_FindsTheMessageThatTheBrokerNeverTakes(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", nil)
 	publisher := amqp.NewPublisher(b.options(t))
@@ -196,7 +196,7 @@ func TestAMessageThatTheBrokerNeverTakesIsFoundAmongTheOthers(t *testing.T) {
 }
 
 // Each ends a channel. Those of other messages would be opened after pauses that grow to 15 s.
-func TestManyMessagesThatTheBrokerNeverTakesHoldUpNoOther(t *testing.T) {
+func TestPublisher_HoldsUpNothingBesideMessagesNeverTaken(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", nil)
 	publisher := amqp.NewPublisher(b.options(t))
@@ -228,7 +228,7 @@ func TestManyMessagesThatTheBrokerNeverTakesHoldUpNoOther(t *testing.T) {
 }
 
 // RabbitMQ would end the channel. It takes such a message from a producer that speaks AMQP 1.0.
-func TestAReplyToThatRabbitMQTakesFromNoPublisherEndsNoChannel(t *testing.T) {
+func TestPublisher_RefusesAReplyToThatRabbitMQWouldNotTake(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", nil)
 	publisher := amqp.NewPublisher(b.options(t))
@@ -241,7 +241,7 @@ func TestAReplyToThatRabbitMQTakesFromNoPublisherEndsNoChannel(t *testing.T) {
 	}
 }
 
-func TestAMessageThatComesBackWithoutItsMarkIsFoundAmongTheOthers(t *testing.T) {
+func TestPublisher_FindsAReturnedMessageWithoutItsMark(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", nil)
 	publisher := amqp.NewPublisher(b.options(t))
@@ -277,7 +277,7 @@ func TestAMessageThatComesBackWithoutItsMarkIsFoundAmongTheOthers(t *testing.T) 
 	}
 }
 
-func TestAMarkOfSomebodyElsesPublicationIsNotTakenForOurs(t *testing.T) {
+func TestPublisher_IgnoresAMarkOfAnotherPublication(t *testing.T) {
 	b := newBroker(t)
 	publisher := amqp.NewPublisher(b.options(t))
 	run(t, publisher.Run)
@@ -287,7 +287,7 @@ func TestAMarkOfSomebodyElsesPublicationIsNotTakenForOurs(t *testing.T) {
 	}
 }
 
-func TestABrokerThatDoesNotAnswerDoesNotHoldUpTheEnd(t *testing.T) {
+func TestRun_EndsThoughTheBrokerDoesNotAnswer(t *testing.T) {
 	b := newBrokerAlone(t)
 	b.queue(t, "q", nil)
 	b.fill(1)
@@ -317,7 +317,7 @@ func TestABrokerThatDoesNotAnswerDoesNotHoldUpTheEnd(t *testing.T) {
 	}
 }
 
-func TestWhatWaitsForADeliveryEndsWithItsSession(t *testing.T) {
+func TestWhileLive_EndsWithTheSession(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", nil)
 	b.fill(1)
@@ -335,7 +335,7 @@ func TestWhatWaitsForADeliveryEndsWithItsSession(t *testing.T) {
 	}
 }
 
-func TestNothingIsDeliveredOnceAConsumerIsQuiet(t *testing.T) {
+func TestConsumer_DeliversNothingOnceItIsQuiet(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", nil)
 	b.fill(200)
@@ -360,7 +360,7 @@ func TestNothingIsDeliveredOnceAConsumerIsQuiet(t *testing.T) {
 	}
 }
 
-func TestASessionOverTLS(t *testing.T) {
+func TestPublisher_WorksOverTLS(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", nil)
 	certified := httptest.NewTLSServer(nil) // for its certificate

@@ -11,7 +11,7 @@ import (
 )
 
 // A message that came back was read whole, beside all that is on loan, though only its properties are looked at.
-func TestABodyThatNobodyNeedsIsTakenOff(t *testing.T) {
+func TestReadable_TakesOffABodyThatIsNotNeeded(t *testing.T) {
 	header := func(channel byte, size int, table []byte) []byte {
 		c := contents{contentType: "a/b", table: table, after: []byte("the rest")}
 		sent := on(channel, c.frame())
@@ -57,7 +57,7 @@ func on(channel byte, sent []byte) []byte {
 }
 
 // A message of 128 MiB ended a worker of 256 MiB while it was received, 21 times.
-func TestABodyThatIsTooLargeIsNeverRead(t *testing.T) {
+func TestReadable_PassesOnNoBodyThatIsTooLarge(t *testing.T) {
 	const limit = 1000
 	header := func(size int, table []byte) []byte {
 		c := contents{contentType: "a/b", table: table, after: []byte("the rest")}

@@ -8,7 +8,7 @@ import (
 
 func quiet() *outlet { return newOutlet(Destination{Key: "q"}, slog.New(slog.DiscardHandler)) }
 
-func TestADestinationThatConfirmsNothingStaysInTroubleWhileNobodyWaitsForIt(t *testing.T) {
+func TestOutlet_StaysInTroubleUntilSomethingIsConfirmed(t *testing.T) {
 	o := quiet()
 	o.note(time.Now(), ErrSilent)
 	o.stall(true)
@@ -21,7 +21,7 @@ func TestADestinationThatConfirmsNothingStaysInTroubleWhileNobodyWaitsForIt(t *t
 	}
 }
 
-func TestADestinationThatRefusesMessagesIsNotSilentAnyMore(t *testing.T) {
+func TestOutlet_IsNotSilentOnceItRefusesMessages(t *testing.T) {
 	c, requests := inHand(mark{messageID: "a"})
 	requests[0].sent = time.Now().Add(-time.Minute)
 	if _, err := c.look(time.Now(), false); err != nil {
@@ -37,7 +37,7 @@ func TestADestinationThatRefusesMessagesIsNotSilentAnyMore(t *testing.T) {
 }
 
 // A message whose confirm does not come held all others of its destination for five minutes, once those behind it were all confirmed.
-func TestADestinationThatConfirmsLaterMessagesIsNotSilent(t *testing.T) {
+func TestOutlet_IsNotSilentWhileItConfirmsLaterMessages(t *testing.T) {
 	cases := map[string]struct {
 		window    int
 		confirmed uint64

@@ -27,7 +27,7 @@ func (b *broker) consumeWithin(t *testing.T, timeout time.Duration, prefetch int
 
 // Up to RabbitMQ 4.2 the channel ends. 4.3 cancels the consumer, and goes on with the channel as if nothing were wrong. In the second
 // round the queue has a connection of its own, on which the consumer that follows has the channel of the one before.
-func TestAMessageThatTheBrokerTakesBackForItsTimeoutIsNotOnLoanAnyMore(t *testing.T) {
+func TestDelivery_EndsWhenTheBrokerTakesItBackByTimeout(t *testing.T) {
 	testtransport.Long(t)
 	const timeout = 3 * time.Second
 	own := testbroker.Private(t)
@@ -56,7 +56,7 @@ func TestAMessageThatTheBrokerTakesBackForItsTimeoutIsNotOnLoanAnyMore(t *testin
 	}
 }
 
-func TestABrokersCancelLeavesWhatIsNotOverdueOnLoan(t *testing.T) {
+func TestDelivery_OutlivesABrokersCancelUnlessOverdue(t *testing.T) {
 	const timeout = 3 * time.Second
 	b := newBroker(t)
 	b.queue(t, "q", nil)

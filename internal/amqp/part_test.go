@@ -7,7 +7,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-func TestAConnectionThatEndsByAFaultIsPartedWhateverWasAsked(t *testing.T) {
+func TestPart_SplitsAConnectionThatEndedByAFault(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		waiting []string

@@ -72,7 +72,7 @@ func (c *crew) deliver(d *amqp.Delivery) {
 	})
 }
 
-func TestACancelUnderLoadMakesNoMessageCountAsRedelivered(t *testing.T) {
+func TestConsumer_CancelsUnderLoadWithoutRedeliveries(t *testing.T) {
 	cases := map[string]struct {
 		prefetch, cancels int
 		publish           func(b *broker)
@@ -112,7 +112,7 @@ func TestACancelUnderLoadMakesNoMessageCountAsRedelivered(t *testing.T) {
 	}
 }
 
-func TestTheNumberOnLoanFollowsAPrefetchThatIsChangedUnderLoad(t *testing.T) {
+func TestConsumer_FollowsAPrefetchThatChangesUnderLoad(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", quorum())
 	stop := load(b.backlog)
@@ -132,7 +132,7 @@ func TestTheNumberOnLoanFollowsAPrefetchThatIsChangedUnderLoad(t *testing.T) {
 	}
 }
 
-func TestSettlementsThatAreKeptForACancelAreSentOnce(t *testing.T) {
+func TestConsumer_SendsSettlementsThatItKeptForACancel(t *testing.T) {
 	cases := map[string]func(t *testing.T, b *broker, consumer *amqp.Consumer, in *inbox, end func()){
 		"after the cancel": func(t *testing.T, _ *broker, consumer *amqp.Consumer, _ *inbox, end func()) {
 			t.Helper()

@@ -28,7 +28,7 @@ func inHand(marks ...mark) (*publishing, []*request) {
 	return c, requests
 }
 
-func TestAReturnThatNobodyKnowsConfirmsNothing(t *testing.T) {
+func TestPublishing_ConfirmsNothingAfterAnUnknownReturn(t *testing.T) {
 	c, requests := inHand(mark{messageID: "a"}, mark{messageID: "b"})
 	c.returns <- amqp091.Return{Exchange: "async.return", RoutingKey: "gone", ReplyText: "NO_ROUTE", MessageId: "another"}
 	c.confirm(1, true)
@@ -44,7 +44,7 @@ func TestAReturnThatNobodyKnowsConfirmsNothing(t *testing.T) {
 	}
 }
 
-func TestAReturnThatNobodyKnowsIsThatOfTheOnlyMessageInFlight(t *testing.T) {
+func TestPublishing_TakesAnUnknownReturnForTheOnlyMessage(t *testing.T) {
 	c, requests := inHand(mark{header: "1"})
 	c.returns <- amqp091.Return{Exchange: "async.return", RoutingKey: "gone", ReplyText: "NO_ROUTE"}
 	c.confirm(1, true)
@@ -53,7 +53,7 @@ func TestAReturnThatNobodyKnowsIsThatOfTheOnlyMessageInFlight(t *testing.T) {
 	}
 }
 
-func TestAReturnWithoutReadableHeadersIsKnownByAnIdThatOneMessageHas(t *testing.T) {
+func TestPublishing_KnowsAReturnByAnIDThatOneMessageHas(t *testing.T) {
 	cases := []struct {
 		name  string
 		marks []mark
@@ -85,7 +85,7 @@ func TestAReturnWithoutReadableHeadersIsKnownByAnIdThatOneMessageHas(t *testing.
 	}
 }
 
-func TestTheTimeInWhichTheBrokerReadsNothingIsNoSilence(t *testing.T) {
+func TestPublishing_CountsNoSilenceWhileTheBrokerReadsNothing(t *testing.T) {
 	c, requests := inHand(mark{messageID: "a"})
 	requests[0].elsewhere = true
 	look := func(after time.Duration) (stalled, over bool, answers int) {
@@ -107,7 +107,7 @@ func TestTheTimeInWhichTheBrokerReadsNothingIsNoSilence(t *testing.T) {
 	}
 }
 
-func TestAMessageThatEndsAChannelOfItsOwnIsNotInFlightAnyMore(t *testing.T) {
+func TestPublishing_CountsNoMessageThatEndedItsChannel(t *testing.T) {
 	c, _ := inHand(mark{messageID: "a"})
 	c.session.link, c.alone = &link{conn: &amqp091.Connection{}}, true
 	c.session.unanswered.Store(2)

@@ -52,7 +52,7 @@ func readAll(t *testing.T, from io.Reader, limit int) (*readable, []byte) {
 	return r, got
 }
 
-func TestHeadersLongerThanAFrameAreReplacedWhateverTheirSize(t *testing.T) {
+func TestReadable_ReplacesHeadersLongerThanAFrame(t *testing.T) {
 	for _, size := range []int{frameMax, 2*frameMax + 1, 3 * frameMax, 16 << 20} {
 		c := contents{contentType: "a/b", encoding: strings.Repeat("e", 255), table: long(size), after: []byte("the rest")}
 		next := frame(3, []byte("body"))
@@ -64,7 +64,7 @@ func TestHeadersLongerThanAFrameAreReplacedWhateverTheirSize(t *testing.T) {
 	}
 }
 
-func TestHeadersAreMeasuredByTheFramesThatBothSidesAgreedOn(t *testing.T) {
+func TestReadable_MeasuresHeadersByTheAgreedFrameSize(t *testing.T) {
 	const agreed = 64 << 10
 	c := contents{contentType: "a/b", table: long(agreed / 2)}
 	spare := agreed - len(c.frame())
@@ -85,7 +85,7 @@ func TestHeadersAreMeasuredByTheFramesThatBothSidesAgreedOn(t *testing.T) {
 	}
 }
 
-func TestMemoryForHeadersIsBounded(t *testing.T) {
+func TestReadable_BoundsMemoryForHeaders(t *testing.T) {
 	c := contents{table: long(64 << 20)}
 	sent := c.frame()
 	var before, after runtime.MemStats

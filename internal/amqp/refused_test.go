@@ -75,7 +75,7 @@ func twist(client io.Writer, server io.Reader) {
 	}
 }
 
-func TestAMessageThatIsRefusedIsNotConfirmedByALaterOne(t *testing.T) {
+func TestPublisher_ConfirmsNoRefusedMessageByALaterOne(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", quorum())
 	b.target.Address = refusing(t, b.target.Address)

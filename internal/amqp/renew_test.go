@@ -99,7 +99,7 @@ func (r *rotation) start(t *testing.T, prefetch int) (*amqp.Consumer, *inbox) {
 	return consumer, in
 }
 
-func TestARenewalFinishesWhatIsInHandAndGivesNothingBack(t *testing.T) {
+func TestRenew_FinishesLoansAndGivesNothingBack(t *testing.T) {
 	r := newRotation(t)
 	r.fill(3)
 	consumer, in := r.start(t, 3)
@@ -120,7 +120,7 @@ func TestARenewalFinishesWhatIsInHandAndGivesNothingBack(t *testing.T) {
 	}
 }
 
-func TestCredentialsThatAreRefusedLeaveTheSessionAsItIs(t *testing.T) {
+func TestRenew_LeavesTheSessionWhereCredentialsAreRefused(t *testing.T) {
 	cases := map[string]struct {
 		use  func(t *testing.T, r *rotation)
 		want string
@@ -161,7 +161,7 @@ func TestCredentialsThatAreRefusedLeaveTheSessionAsItIs(t *testing.T) {
 	}
 }
 
-func TestARefusalStandsWhenTheRefusedCredentialsAreAllThatIsLeft(t *testing.T) {
+func TestTrouble_StaysWhileOnlyRefusedCredentialsAreLeft(t *testing.T) {
 	r := newRotation(t)
 	blind := "blind-" + r.target.VHost
 	password := r.user(t, "blind", "^$")
@@ -192,7 +192,7 @@ func TestARefusalStandsWhenTheRefusedCredentialsAreAllThatIsLeft(t *testing.T) {
 	testtransport.Eventually(t, "the end of the trouble", func() bool { return consumer.Trouble() == nil && consumer.Active() == 1 })
 }
 
-func TestWhatASessionTookBeforeItWasRefusedIsSettledAndNotGivenBack(t *testing.T) {
+func TestRenew_SettlesWhatARefusedSessionTook(t *testing.T) {
 	r := newRotation(t)
 	r.queue(t, "closed", nil)
 	r.fill(1)
@@ -222,7 +222,7 @@ func TestWhatASessionTookBeforeItWasRefusedIsSettledAndNotGivenBack(t *testing.T
 	}
 }
 
-func TestARenewalWhileTheSessionBreaksLeavesOneThatWorks(t *testing.T) {
+func TestRenew_LeavesAWorkingSessionWhenOneBreaksMeanwhile(t *testing.T) {
 	r := newRotation(t)
 	consumer, in := r.start(t, 10)
 	r.fill(5)
@@ -238,7 +238,7 @@ func TestARenewalWhileTheSessionBreaksLeavesOneThatWorks(t *testing.T) {
 	in.wait(t, 1)
 }
 
-func TestPublishingGoesOnThroughRenewals(t *testing.T) {
+func TestPublisher_GoesOnThroughRenewals(t *testing.T) {
 	r := newRotation(t)
 	passwords := map[string]string{}
 	for _, name := range []string{"one", "two"} {
@@ -282,7 +282,7 @@ func TestPublishingGoesOnThroughRenewals(t *testing.T) {
 	}
 }
 
-func TestAQueueThatTwoSessionsConsumeIsOneAndNoTrouble(t *testing.T) {
+func TestConsumer_CountsAQueueOfTwoSessionsOnce(t *testing.T) {
 	r := newRotation(t)
 	options := r.options(t)
 	var mu sync.Mutex
@@ -322,7 +322,7 @@ func TestAQueueThatTwoSessionsConsumeIsOneAndNoTrouble(t *testing.T) {
 	}
 }
 
-func TestCredentialsAreNotTakenOverUnaskedWhileNothingIsReceived(t *testing.T) {
+func TestRenew_JudgesNoCredentialsWhileNothingIsReceived(t *testing.T) {
 	r := newRotation(t)
 	right := r.target
 	consumer, in := r.start(t, 1)

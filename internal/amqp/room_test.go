@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-func TestRoomHoldsWhatMessagesTakeTogether(t *testing.T) {
+func TestRoom_HoldsWhatMessagesTakeTogether(t *testing.T) {
 	r := NewRoom(100)
 	door := r.door()
 	if !door.enter(60) || door.enter(50) || !door.enter(40) {
@@ -36,7 +36,7 @@ func TestRoomHoldsWhatMessagesTakeTogether(t *testing.T) {
 	}
 }
 
-func TestRoomIsWaitedForAndNotForEver(t *testing.T) {
+func TestRoom_IsWaitedForUpToALimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRoom(100)
 		door, ended := r.door(), make(chan struct{})
@@ -72,7 +72,7 @@ func TestRoomIsWaitedForAndNotForEver(t *testing.T) {
 }
 
 // Two queues of large messages that take some seconds each had the connection stand still nearly all the time, with all others.
-func TestAConnectionStandsStillForRoomInAPartOfTheTimeOnly(t *testing.T) {
+func TestRoom_StopsAConnectionForPartOfTheTimeOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRoom(100)
 		door, stood, began := r.door(), time.Duration(0), time.Now()
@@ -93,7 +93,7 @@ func TestAConnectionStandsStillForRoomInAPartOfTheTimeOnly(t *testing.T) {
 }
 
 // A channel that ends takes with it what was not delivered yet.
-func TestABodyThatIsNeverDeliveredGivesItsRoomBack(t *testing.T) {
+func TestRoom_IsGivenBackByABodyThatIsNeverDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRoom(100)
 		lost, door := r.door(), r.door()
@@ -111,7 +111,7 @@ func TestABodyThatIsNeverDeliveredGivesItsRoomBack(t *testing.T) {
 	})
 }
 
-func TestABodyThatIsBeingReadKeepsItsRoom(t *testing.T) {
+func TestRoom_StaysWithABodyThatIsBeingRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRoom(100)
 		reading, other := r.door(), r.door()
@@ -137,7 +137,7 @@ func TestABodyThatIsBeingReadKeepsItsRoom(t *testing.T) {
 	})
 }
 
-func TestAMessageThatIsGivenBackFindsItsRoomKept(t *testing.T) {
+func TestRoom_IsKeptForAMessageThatIsGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRoom(100)
 		r.Add(50)
@@ -156,7 +156,7 @@ func TestAMessageThatIsGivenBackFindsItsRoomKept(t *testing.T) {
 }
 
 // What comes after a body without room is read all the same, and what came before it is not kept back while that is waited for.
-func TestABodyWithoutRoomIsLeftOut(t *testing.T) {
+func TestReadable_LeavesOutABodyWithoutRoom(t *testing.T) {
 	c := contents{contentType: "a/b", table: long(100), after: []byte("the rest")}
 	header := func(size int) []byte {
 		sent := c.frame()
@@ -191,7 +191,7 @@ func TestABodyWithoutRoomIsLeftOut(t *testing.T) {
 }
 
 // A large message would wait as long as smaller ones come.
-func TestWhoWaitsForRoomIsLeftItByWhoComesLater(t *testing.T) {
+func TestRoom_IsKeptForTheOneThatWaitsFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRoom(160)
 		r.Add(150)
@@ -215,7 +215,7 @@ func TestWhoWaitsForRoomIsLeftItByWhoComesLater(t *testing.T) {
 }
 
 // A body that waits keeps all of the connection waiting.
-func TestASmallBodyHasRoomWhereALargeOneHasNone(t *testing.T) {
+func TestRoom_LetsSmallBodiesInWhereLargeOnesWait(t *testing.T) {
 	r := NewRoom(1 << 20)
 	r.Add(1 << 20)
 	door := r.door()
@@ -230,7 +230,7 @@ func TestASmallBodyHasRoomWhereALargeOneHasNone(t *testing.T) {
 	}
 }
 
-func TestARoomThatIsKeptIsThatOfTheMessageThatComesAgain(t *testing.T) {
+func TestRoom_GivesWhatItKeepsToTheMessageThatComesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRoom(100)
 		if !r.Await(t.Context(), 80) {
@@ -252,7 +252,7 @@ func TestARoomThatIsKeptIsThatOfTheMessageThatComesAgain(t *testing.T) {
 
 // RabbitMQ gives what goes back to the next consumer. Workers that kept their room for what had gone to each other had none for what came from there, and
 // handled nothing any more.
-func TestAMessageThatCameBackHasTheRoomThatIsKeptForAnother(t *testing.T) {
+func TestRoom_GivesAReturnedMessageWhatItKeepsForAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRoom(100)
 		r.Add(30)
@@ -277,7 +277,7 @@ func TestAMessageThatCameBackHasTheRoomThatIsKeptForAnother(t *testing.T) {
 }
 
 // What comes for the first time waits its turn.
-func TestOnlyAMessageThatCameBackIsReadInPlaceOfAnother(t *testing.T) {
+func TestReadable_ReadsOnlyARedeliveryInPlaceOfAnother(t *testing.T) {
 	for came, redelivered := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newReadable(bytes.NewReader(nil))
@@ -300,7 +300,7 @@ func TestOnlyAMessageThatCameBackIsReadInPlaceOfAnother(t *testing.T) {
 	}
 }
 
-func TestRoomIsNotKeptForWhatNeedsMuchOfIt(t *testing.T) {
+func TestRoom_IsNotKeptForALargeMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRoom(160)
 		r.Add(100)
@@ -314,7 +314,7 @@ func TestRoomIsNotKeptForWhatNeedsMuchOfIt(t *testing.T) {
 	})
 }
 
-func TestWhatWasGivenBackOftenHasRoomBesideTheOthers(t *testing.T) {
+func TestRoom_LetsUrgentMessagesInBesideTheOthers(t *testing.T) {
 	r := NewRoom(100)
 	r.Add(100)
 	door := r.door()
@@ -329,7 +329,7 @@ func TestWhatWasGivenBackOftenHasRoomBesideTheOthers(t *testing.T) {
 }
 
 // A producer had the room of messages that came back often, by a header, and they would have come to their delivery limit.
-func TestACountOfDeliveriesThatAProducerWroteMakesNothingUrgent(t *testing.T) {
+func TestReadable_IgnoresADeliveryCountOfAProducer(t *testing.T) {
 	const size = 20
 	count := []byte(string(rune(len(headerDeliveryCount))) + headerDeliveryCount + "l\x00\x00\x00\x00\x00\x00\x00\x0c")
 	for _, redelivered := range []bool{false, true} {
@@ -352,7 +352,7 @@ func TestACountOfDeliveriesThatAProducerWroteMakesNothingUrgent(t *testing.T) {
 	}
 }
 
-func TestTheDeliveryCountIsFoundAmongHeaders(t *testing.T) {
+func TestDeliveriesIn_FindsTheCountAmongHeaders(t *testing.T) {
 	field := func(name, value string) string { return string(rune(len(name))) + name + value }
 	count := field(headerDeliveryCount, "l\x00\x00\x00\x00\x00\x00\x00\x0c")
 	before := field("text", "S\x00\x00\x00\x03abc") + field("table", "F\x00\x00\x00\x04\x01ab\x01") + field("true", "t\x01") + field("none", "V")

@@ -12,7 +12,7 @@ import (
 
 // Connections of single queues that stood still, since bodies waited for memory, had 106 MiB in the system's buffers for 20 queues. A buffer of
 // a size that was asked for does not grow.
-func TestTheSystemKeepsLittleForAConnectionOfOneQueue(t *testing.T) {
+func TestConnect_LimitsTheReceiveBufferOfAConnection(t *testing.T) {
 	text, err := os.ReadFile("/proc/sys/net/core/rmem_max")
 	if err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 
 // Many goroutines settle in any order and at any time, some dead-letter, and some never settle. When the session ends, the
 // broker has settled what they settled, and nothing else.
-func TestOnlyWhatIsSettledIsSettled(t *testing.T) {
+func TestConsumer_SettlesExactlyWhatWasSettled(t *testing.T) {
 	const messages, prefetch, kept, rejected = 3000, 200, 50, 40
 	b := newBroker(t)
 	b.queue(t, "dead", nil)

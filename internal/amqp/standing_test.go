@@ -10,7 +10,7 @@ import (
 )
 
 // A connection that stands still for room reads nothing, and with that no heartbeat.
-func TestAConnectionThatStandsStillForRoomOutlivesItsBrokerByLittle(t *testing.T) {
+func TestBounded_FindsADeadBrokerWhileItWaitsForRoom(t *testing.T) {
 	for name, c := range map[string]struct {
 		lives  time.Duration
 		coming int // bodies that are on their way when it dies

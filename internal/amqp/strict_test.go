@@ -32,7 +32,7 @@ func (i *inbox) next(t *testing.T, body string, count int64) *amqp.Delivery {
 	return d
 }
 
-func TestAStrictMessageThatIsGivenBackIsNextWithItsCountRaised(t *testing.T) {
+func TestStrict_ReturnsAMessageToTheFrontWithItsCountRaised(t *testing.T) {
 	cases := map[string]func(b *broker, d *amqp.Delivery) error{
 		"requeued":                   func(_ *broker, d *amqp.Delivery) error { return d.Requeue() },
 		"abandoned":                  func(_ *broker, d *amqp.Delivery) error { return d.Abandon() },
@@ -55,7 +55,7 @@ func TestAStrictMessageThatIsGivenBackIsNextWithItsCountRaised(t *testing.T) {
 	}
 }
 
-func TestOnlyAStrictSubscriptionGivesMessagesBack(t *testing.T) {
+func TestStrict_IsNeededToGiveMessagesBack(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", quorum())
 	b.fill(1)
@@ -69,7 +69,7 @@ func TestOnlyAStrictSubscriptionGivesMessagesBack(t *testing.T) {
 	}
 }
 
-func TestAMessageOnLoanKeepsItsStrictQueueWhileReceivingEnds(t *testing.T) {
+func TestStrict_KeepsTheQueueForALoanWhileReceivingEnds(t *testing.T) {
 	ends := map[string]func(c *amqp.Consumer){
 		"receiving is turned off":   func(c *amqp.Consumer) { c.Receive(false) },
 		"the queue is unsubscribed": func(c *amqp.Consumer) { c.Subscribe([]amqp.Subscription{{Queue: "other", Prefetch: 1}}) },
@@ -114,7 +114,7 @@ func TestAMessageOnLoanKeepsItsStrictQueueWhileReceivingEnds(t *testing.T) {
 	}
 }
 
-func TestAMessageOnLoanKeepsItsStrictQueueThroughARenewal(t *testing.T) {
+func TestStrict_KeepsTheQueueForALoanThroughARenewal(t *testing.T) {
 	b := newBroker(t)
 	consumer, in := b.consume(t, b.strict(t, "first", "second"))
 	held := in.next(t, "first", 0)
@@ -129,7 +129,7 @@ func TestAMessageOnLoanKeepsItsStrictQueueThroughARenewal(t *testing.T) {
 	testtransport.Eventually(t, "the end of the session before", func() bool { return !held.Live() && consumer.Channels() == 1 })
 }
 
-func TestAStrictQueueGivesNothingMoreOnceReceivingIsOff(t *testing.T) {
+func TestStrict_DeliversNothingMoreOnceReceivingIsOff(t *testing.T) {
 	settlements := map[string]struct {
 		settle func(d *amqp.Delivery) error
 		left   int

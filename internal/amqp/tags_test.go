@@ -26,7 +26,7 @@ func (l *ledger) acknowledge(tag uint64, multiple bool) {
 	}
 }
 
-func TestAcknowledgingManyAtOnceSettlesNothingElse(t *testing.T) {
+func TestOpenTags_SettlesNothingElseByAcknowledgingMany(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tags, broker := &openTags{}, &ledger{t: t, sent: map[uint64]bool{}}
 		var next uint64
@@ -76,7 +76,7 @@ func TestAcknowledgingManyAtOnceSettlesNothingElse(t *testing.T) {
 	})
 }
 
-func TestDeliveriesSettledInOrderTakeOneAcknowledgement(t *testing.T) {
+func TestOpenTags_AcknowledgesDeliveriesInOrderTogether(t *testing.T) {
 	tags := &openTags{}
 	for tag := range uint64(6) {
 		tags.taken(tag + 1)
@@ -89,7 +89,7 @@ func TestDeliveriesSettledInOrderTakeOneAcknowledgement(t *testing.T) {
 	}
 }
 
-func TestATagThatIsNotOnLoanIsNeverTheLastOfMany(t *testing.T) {
+func TestOpenTags_AcknowledgesNoGroupUpToATagNotOnLoan(t *testing.T) {
 	tags := &openTags{}
 	tags.taken(1)
 	tags.taken(2)
@@ -100,7 +100,7 @@ func TestATagThatIsNotOnLoanIsNeverTheLastOfMany(t *testing.T) {
 	}
 }
 
-func TestTagsThatAreNotCountedOneByOneAreSettledOneByOne(t *testing.T) {
+func TestOpenTags_SettlesTagsWithGapsOneByOne(t *testing.T) {
 	tags := &openTags{}
 	tags.taken(1)
 	tags.taken(1 << 40)

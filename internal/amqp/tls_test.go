@@ -14,7 +14,7 @@ import (
 	"redrive.dev/redrive/internal/testtransport"
 )
 
-func TestTLSWithAPrivateAuthority(t *testing.T) {
+func TestTLS_WorksWithAPrivateAuthority(t *testing.T) {
 	ours, theirs := testcert.NewAuthority(t, "ours"), testcert.NewAuthority(t, "theirs")
 	client := ours.Issue(t, "client")
 	good := ours.Issue(t, "127.0.0.1", "localhost")

@@ -32,7 +32,7 @@ func (w *writes) Close() error {
 	return nil
 }
 
-func TestWhatIsHeldIsWrittenAtOnceAndInOrder(t *testing.T) {
+func TestWire_WritesWhatItHeldAtOnceAndInOrder(t *testing.T) {
 	conn := &writes{}
 	wire := newWire(conn, nil)
 	write := func(text string) {
@@ -59,7 +59,7 @@ func TestWhatIsHeldIsWrittenAtOnceAndInOrder(t *testing.T) {
 	}
 }
 
-func TestWhatIsHeldIsBounded(t *testing.T) {
+func TestWire_BoundsWhatItHolds(t *testing.T) {
 	conn := &writes{}
 	wire := newWire(conn, nil)
 	wire.hold()
@@ -73,7 +73,7 @@ func TestWhatIsHeldIsBounded(t *testing.T) {
 	}
 }
 
-func TestAHeldWriteThatFailsEndsTheConnection(t *testing.T) {
+func TestWire_EndsTheConnectionWhenAHeldWriteFails(t *testing.T) {
 	conn := &writes{err: errors.New("gone")}
 	wire := newWire(conn, nil)
 	wire.hold()
@@ -90,7 +90,7 @@ func frame(kind byte, payload []byte) []byte {
 	return append(append(f, payload...), 0xCE)
 }
 
-func TestFramesPassAsTheyAreHoweverTheyArrive(t *testing.T) {
+func TestReadable_PassesFramesOnHoweverTheyArrive(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var sent, want []byte
 		for range rapid.IntRange(1, 12).Draw(t, "frames") {
@@ -125,7 +125,7 @@ func TestFramesPassAsTheyAreHoweverTheyArrive(t *testing.T) {
 	})
 }
 
-func TestAFrameThatHasArrivedWaitsForNoOther(t *testing.T) {
+func TestReadable_PassesAFrameOnBeforeTheNextIsThere(t *testing.T) {
 	ours, brokers := net.Pipe()
 	t.Cleanup(func() { _ = brokers.Close() })
 	r := newReadable(ours)
@@ -140,7 +140,7 @@ func TestAFrameThatHasArrivedWaitsForNoOther(t *testing.T) {
 	}
 }
 
-func TestASilentBrokerEndsTheSession(t *testing.T) {
+func TestBounded_EndsReadsFromASilentBroker(t *testing.T) {
 	ours, brokers := net.Pipe()
 	t.Cleanup(func() { _ = brokers.Close() })
 	socket := newBounded(ours)
@@ -163,7 +163,7 @@ func TestASilentBrokerEndsTheSession(t *testing.T) {
 	}
 }
 
-func TestAWriteOutlastsABrokerThatSaysThatItReadsNothing(t *testing.T) {
+func TestBounded_OutlastsABrokerThatSaysItReadsNothing(t *testing.T) {
 	ours, brokers := net.Pipe()
 	t.Cleanup(func() { _ = brokers.Close() })
 	socket := newBounded(ours)

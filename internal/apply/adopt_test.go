@@ -42,7 +42,7 @@ func (s *stage) bindings(queue string) []string {
 	return names
 }
 
-func TestAnAdoptedQueueLosesNothingAndIsLetGoAsItWas(t *testing.T) {
+func TestAdoption_LosesNothingAndLeavesTheQueueAsItWas(t *testing.T) {
 	t.Parallel()
 	for name, arguments := range map[string]amqp091.Table{
 		"classic": nil, "quorum": {"x-queue-type": "quorum"}, "quorum with a bound": {"x-queue-type": "quorum", "x-max-length": int32(100)},
@@ -91,7 +91,7 @@ func TestAnAdoptedQueueLosesNothingAndIsLetGoAsItWas(t *testing.T) {
 	}
 }
 
-func TestAQueueIsNotLetGoWhileAConfigurationNamesIt(t *testing.T) {
+func TestAdoption_LastsWhileAConfigurationNamesTheQueue(t *testing.T) {
 	s := newStage(t)
 	s.legacy(nil)
 	s.once()
@@ -113,7 +113,7 @@ func TestAQueueIsNotLetGoWhileAConfigurationNamesIt(t *testing.T) {
 	}
 }
 
-func TestAnAdoptedQueueOutlivesItsTransport(t *testing.T) {
+func TestAdoption_KeepsTheQueueBeyondItsTransport(t *testing.T) {
 	t.Parallel()
 	for name, force := range map[string]bool{"with DeleteIfEmpty": false, "with Delete": true} {
 		t.Run(name, func(t *testing.T) {
@@ -151,7 +151,7 @@ func TestAnAdoptedQueueOutlivesItsTransport(t *testing.T) {
 	}
 }
 
-func TestOfTwoTransportsWithOnePrefixTheSecondTakesAndLeavesNothing(t *testing.T) {
+func TestPrefix_LetsASecondTransportChangeNothing(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	loser := s.beside("async")
@@ -201,7 +201,7 @@ func (r *racing) Apply(ctx context.Context, step topology.Step) (bool, error) {
 	return r.Port.Apply(ctx, step)
 }
 
-func TestTwoThatMakeTheSameAtTheSameTimeComeApart(t *testing.T) {
+func TestOnce_SettlesARaceOfTwoThatMakeTheSame(t *testing.T) {
 	t.Parallel()
 	cases := map[string]string{
 		"from the beginning": "+ policy", "before the first exchange": "+ exchange async.failed ", "before a queue": "+ queue test ",
@@ -251,7 +251,7 @@ func TestTwoThatMakeTheSameAtTheSameTimeComeApart(t *testing.T) {
 }
 
 // A failure queue that was there before is not ours to delete. What failed stays in it, whatever somebody's policy for all queues says.
-func TestAnAdoptedFailureQueueKeepsItsPolicyWhileItHoldsMessages(t *testing.T) {
+func TestAdoption_KeepsThePolicyOfAFullFailureQueue(t *testing.T) {
 	for _, how := range []string{"another failure queue", "deleted"} {
 		t.Run(how, func(t *testing.T) {
 			s := newStage(t)

@@ -18,7 +18,7 @@ import (
 	"redrive.dev/redrive/internal/topology"
 )
 
-func TestASecondRunWritesNothing(t *testing.T) {
+func TestOnce_WritesNothingInASecondRun(t *testing.T) {
 	s := newStage(t)
 	s.spec.Spec.Queues = append(s.spec.Spec.Queues, v1alpha1.Queue{
 		Name: "wörk / 1.2+", Type: new(v1alpha1.QueueClassic), BindingKeys: []string{"a b/ü", ""},
@@ -47,7 +47,7 @@ func TestASecondRunWritesNothing(t *testing.T) {
 	}
 }
 
-func TestDriftIsRepaired(t *testing.T) {
+func TestOnce_RepairsDrift(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	ctx := context.Background()
@@ -72,7 +72,7 @@ func TestDriftIsRepaired(t *testing.T) {
 	}
 }
 
-func TestMessagesTakeTheWaysOfTheTopology(t *testing.T) {
+func TestOnce_MakesTheWaysThatMessagesTake(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	s.publish("async.fallback", "test", amqp091.Table{"redrive-lane": "1s"})
@@ -109,7 +109,7 @@ func (s *stage) get(queue string) amqp091.Delivery {
 	return got
 }
 
-func TestTheFailureQueueKeepsAMessageHoweverOftenItIsReturned(t *testing.T) {
+func TestFailureQueue_KeepsAMessageHoweverOftenItIsReturned(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	s.publish("async.failed", "", nil)
@@ -121,7 +121,7 @@ func TestTheFailureQueueKeepsAMessageHoweverOftenItIsReturned(t *testing.T) {
 	s.take("async.failed")
 }
 
-func TestAProducerThatDeclaresTheExchangePlainlyGoesOnWorking(t *testing.T) {
+func TestExchange_WorksForAProducerThatDeclaresItPlainly(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	if err := s.amqp.ExchangeDeclare("async", "direct", true, false, false, false, nil); err != nil {
@@ -145,7 +145,7 @@ func TestAProducerThatDeclaresTheExchangePlainlyGoesOnWorking(t *testing.T) {
 	}
 }
 
-func TestWithoutUnroutedToAProducerGetsItsMessageBack(t *testing.T) {
+func TestUnroutedTo_ReturnsUnroutableMessagesWhereItIsUnset(t *testing.T) {
 	s := newStage(t)
 	s.spec.Spec.Exchange.UnroutedTo = nil
 	s.once()
@@ -163,7 +163,7 @@ func TestWithoutUnroutedToAProducerGetsItsMessageBack(t *testing.T) {
 	}
 }
 
-func TestAConflictStopsNothingElse(t *testing.T) {
+func TestConflict_StopsNothingElse(t *testing.T) {
 	s := newStage(t)
 	if _, err := s.amqp.QueueDeclare("test", true, false, false, false, amqp091.Table{"x-max-length": 5}); err != nil {
 		t.Fatal(err)
@@ -185,7 +185,7 @@ func TestAConflictStopsNothingElse(t *testing.T) {
 	}
 }
 
-func TestWhatExistedIsAdoptedAndNeverDeleted(t *testing.T) {
+func TestAdoption_TakesWhatExistedAndNeverDeletesIt(t *testing.T) {
 	s := newStage(t)
 	if err := s.amqp.ExchangeDeclare("async", "direct", true, false, false, false, nil); err != nil {
 		t.Fatal(err)
@@ -213,7 +213,7 @@ func TestWhatExistedIsAdoptedAndNeverDeleted(t *testing.T) {
 	}
 }
 
-func TestALaneGoesInStepsAndItsMessagesComeBack(t *testing.T) {
+func TestRetirement_RemovesALaneOnceItsMessagesAreBack(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	s.publish("async.fallback", "test", amqp091.Table{"redrive-lane": "3s"})
@@ -245,7 +245,7 @@ func TestALaneGoesInStepsAndItsMessagesComeBack(t *testing.T) {
 	}
 }
 
-func TestALaneThatIsWantedAgainStays(t *testing.T) {
+func TestRetirement_KeepsALaneThatIsWantedAgain(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	all := s.lanes
@@ -260,7 +260,7 @@ func TestALaneThatIsWantedAgainStays(t *testing.T) {
 	}
 }
 
-func TestARemovedWorkQueueIsKeptWhileItHoldsMessages(t *testing.T) {
+func TestRetirement_KeepsAWorkQueueWhileItHoldsMessages(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	s.publish("async", "test", nil)
@@ -303,7 +303,7 @@ func TestARemovedWorkQueueIsKeptWhileItHoldsMessages(t *testing.T) {
 
 // The wait for lanes began when the queue was unbound. Behind a backlog it was over long before the last message was handled, and a retry that went into a
 // lane then did not come back, but into the failure queue.
-func TestARemovedWorkQueueWaitsForLanesFromTheLastMessageThatWorkersHad(t *testing.T) {
+func TestRetirement_WaitsForLanesFromTheLastMessageOfWorkers(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	s.publish("async", "test", nil)
@@ -328,7 +328,7 @@ func TestARemovedWorkQueueWaitsForLanesFromTheLastMessageThatWorkersHad(t *testi
 	}
 }
 
-func TestTwoTransportsInOneVHostDoNotTouchEachOther(t *testing.T) {
+func TestOnce_LeavesOtherTransportsOfTheVHostAlone(t *testing.T) {
 	s := newStage(t)
 	other := s.beside("blog")
 	s.once()
@@ -359,7 +359,7 @@ func TestTwoTransportsInOneVHostDoNotTouchEachOther(t *testing.T) {
 	}
 }
 
-func TestNothingIsMadeBeforeItIsWrittenDown(t *testing.T) {
+func TestOnce_MakesNothingBeforeItIsWrittenDown(t *testing.T) {
 	s := newStage(t)
 	_, err := apply.Once(context.Background(), s.client, s.input(), func(_ context.Context, created []string) error {
 		if s.writes.Load() != 0 || !slices.Equal(created, []string{"exchange/async"}) {
@@ -372,7 +372,7 @@ func TestNothingIsMadeBeforeItIsWrittenDown(t *testing.T) {
 	}
 }
 
-func TestAnotherBrokerIsNotTouched(t *testing.T) {
+func TestCheckIdentity_RefusesAnotherBroker(t *testing.T) {
 	s := newStage(t)
 	s.state.Broker = &v1alpha1.BrokerIdentity{Cluster: "elsewhere", VHost: "/"}
 	_, err := apply.Once(context.Background(), s.client, s.input(), nil)
@@ -396,7 +396,7 @@ func TestAnotherBrokerIsNotTouched(t *testing.T) {
 }
 
 // A cluster into which the definitions of another are imported takes its ID: that is how one is moved or restored.
-func TestABrokerWithTheDefinitionsOfAnotherIsNotTouched(t *testing.T) {
+func TestCheckIdentity_RefusesABrokerWithDefinitionsOfAnother(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	here := s.snapshot()

@@ -12,7 +12,7 @@ import (
 
 // RabbitMQ does not apply a policy to a classic queue that has a delivery limit. That of a queue which was to become one of type Quorum had it from the
 // beginning, so that a policy of others took its place, and expired the queue with its messages while nobody consumed it.
-func TestAPolicyOfOthersDoesNotTakeAClassicQueueThatIsMigrated(t *testing.T) {
+func TestMigration_KeepsAPolicyOfOthersFromAClassicQueue(t *testing.T) {
 	s := newStage(t)
 	const expires = 2 * time.Second
 	_, err := s.client.Apply(t.Context(), topology.Step{Action: topology.ActionCreate, Policy: &topology.Policy{

@@ -33,7 +33,7 @@ func (on *threeNodes) clientOf(node *testbroker.Broker) *broker.Client {
 }
 
 // RabbitMQ 3.10 says of such a queue that it is not found, and lists it all the same: it was taken for gone, and its messages stood for good.
-func TestThreeNodesAClassicQueueWhoseNodeIsDownIsNotTakenForGone(t *testing.T) {
+func TestThreeNodes_DoNotLoseAClassicQueueWhoseNodeIsDown(t *testing.T) {
 	c := testbroker.PrivateCluster(t, 3)
 	s := newStageOn(t, c.Nodes[0])
 	on := &threeNodes{stage: s, cluster: c, asked: c.Nodes[0], lead: c.Nodes[1], idle: c.Nodes[2], vhost: s.config.VHost}

@@ -48,7 +48,7 @@ func (on *threeNodes) freeze(frozen bool) {
 
 const faultLasts = 20 * time.Second
 
-func TestThreeNodesExchangeAQueueWhileTheyFail(t *testing.T) {
+func TestThreeNodes_MigrateAQueueWhileTheyFail(t *testing.T) {
 	c := testbroker.PrivateCluster(t, 3)
 	for name, fault := range nodeFaults() {
 		t.Run(name, func(t *testing.T) {
@@ -111,7 +111,7 @@ func (on *threeNodes) exchange(f *flow, fault fault) {
 	}
 }
 
-func TestThreeNodesDeleteATransportWhileTheyFail(t *testing.T) {
+func TestThreeNodes_DeleteATransportWhileTheyFail(t *testing.T) {
 	c := testbroker.PrivateCluster(t, 3)
 	for name, fault := range nodeFaults() {
 		t.Run(name, func(t *testing.T) {

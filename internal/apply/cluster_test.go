@@ -129,7 +129,7 @@ func (on *threeNodes) stillHolds(messages int) {
 const twenty = 20
 
 // Each node but the leader's says that the queue is empty.
-func TestThreeNodesWithoutStatisticsKeepAQueueThatOnlyItsLeaderKnowsToBeFull(t *testing.T) {
+func TestThreeNodes_KeepAQueueThatOnlyItsLeaderKnowsToBeFull(t *testing.T) {
 	c := testbroker.PrivateCluster(t, 3, "management.disable_stats = true", "management.enable_queue_totals = true")
 	on := inCluster(t, c)
 	on.fill(twenty)
@@ -154,7 +154,7 @@ func TestThreeNodesWithoutStatisticsKeepAQueueThatOnlyItsLeaderKnowsToBeFull(t *
 }
 
 // The lead of an empty queue moves on, messages come, and then a node that led it is all that is left of it, or all that has a figure.
-func TestThreeNodesKeepAQueueOfWhichAFormerLeaderSaysThatItIsEmpty(t *testing.T) {
+func TestThreeNodes_KeepAQueueThatAFormerLeaderCallsEmpty(t *testing.T) {
 	c := testbroker.PrivateCluster(t, 3, testbroker.AsDelivered)
 	for name, dead := range map[string]func(on *threeNodes) []*testbroker.Broker{
 		"the leader is killed":   func(on *threeNodes) []*testbroker.Broker { return []*testbroker.Broker{on.lead} },

@@ -10,7 +10,7 @@ import (
 )
 
 // A queue that was told twice took the metrics of all Transports away.
-func TestAQueueIsCountedOnceWhateverItIsBesides(t *testing.T) {
+func TestCounts_HasEachQueueOnce(t *testing.T) {
 	queue := func(name string) topology.QueueState { return topology.QueueState{Queue: topology.Queue{Name: name}} }
 	p := &Prepared{
 		Difference: topology.Difference{Migrations: []topology.Migration{
@@ -32,7 +32,7 @@ func marked(name, work string) topology.QueueState {
 }
 
 // What is counted is kept until the next look: it must not be as much as a server likes to list.
-func TestOnlyKnownQueuesOfQuarantineAreCounted(t *testing.T) {
+func TestCounts_HasOnlyKnownQuarantineQueues(t *testing.T) {
 	p := &Prepared{
 		input: Input{
 			Desired:  topology.Objects{Queues: []topology.Queue{{Name: "wanted", Role: topology.RoleWork}}},
@@ -59,7 +59,7 @@ func TestOnlyKnownQueuesOfQuarantineAreCounted(t *testing.T) {
 	}
 }
 
-func TestTheLanesThatAreCountedAreBounded(t *testing.T) {
+func TestCounts_BoundsTheLanes(t *testing.T) {
 	p := &Prepared{observed: topology.Observed{Queues: map[string]topology.QueueState{}}}
 	for i := range 1024 {
 		lane := topology.Queue{Name: fmt.Sprint("lane-", i), Role: topology.RoleLane}
@@ -75,7 +75,7 @@ func TestTheLanesThatAreCountedAreBounded(t *testing.T) {
 }
 
 // A deletion finds its queues by their marks alone, and a server may list any number of them.
-func TestWhatADeletionCountsIsBounded(t *testing.T) {
+func TestDeletion_BoundsWhatItCounts(t *testing.T) {
 	r := &removal{}
 	for i := range 2000 {
 		r.found.Lanes = append(r.found.Lanes, topology.QueueState{Queue: topology.Queue{

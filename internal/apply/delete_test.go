@@ -15,7 +15,7 @@ import (
 	"redrive.dev/redrive/internal/topology"
 )
 
-func TestADeletionWaitsForMessagesAndThenLeavesNothing(t *testing.T) {
+func TestDeletion_WaitsForMessagesAndThenLeavesNothing(t *testing.T) {
 	s := newStage(t)
 	s.spec.Spec.Queues = append(s.spec.Spec.Queues, v1alpha1.Queue{
 		Name: "plain", Type: new(v1alpha1.QueueClassic), BindingKeys: []string{"plain"},
@@ -101,7 +101,7 @@ func (s *stage) nothingIsLeft() {
 	}
 }
 
-func TestRetriesInLanesComeBackWhileTheWorkersDrain(t *testing.T) {
+func TestDeletion_LetsRetriesComeBackWhileWorkersDrain(t *testing.T) {
 	s := newStage(t)
 	s.lanes = append(s.lanes, time.Hour)
 	s.once()
@@ -121,7 +121,7 @@ func TestRetriesInLanesComeBackWhileTheWorkersDrain(t *testing.T) {
 	}
 }
 
-func TestAForcedDeletionTakesTheMessagesWithIt(t *testing.T) {
+func TestDeletion_TakesTheMessagesWithItWhereItIsForced(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	s.publish("async", "test", nil)
@@ -135,7 +135,7 @@ func TestAForcedDeletionTakesTheMessagesWithIt(t *testing.T) {
 	s.nothingIsLeft()
 }
 
-func TestAnExchangeThatOthersUseIsLeft(t *testing.T) {
+func TestDeletion_LeavesAnExchangeThatOthersUse(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	if _, err := s.amqp.QueueDeclare("audit", true, false, false, false, nil); err != nil {
@@ -150,7 +150,7 @@ func TestAnExchangeThatOthersUseIsLeft(t *testing.T) {
 	}
 }
 
-func TestATransportThatMadeNothingIsDoneAtOnce(t *testing.T) {
+func TestDeletion_EndsAtOnceWhereNothingWasMade(t *testing.T) {
 	s := newStage(t)
 	if report := s.remove(false, false); !report.Drained {
 		t.Errorf("there is nothing to wait for: %+v", report)
@@ -161,7 +161,7 @@ func TestATransportThatMadeNothingIsDoneAtOnce(t *testing.T) {
 }
 
 // An adopted queue dead-letters to the failure exchange, and outlives its Transport: what it dead-letters later was lost.
-func TestAQueueThatStaysKeepsTheWayOutThatItDeadLettersTo(t *testing.T) {
+func TestDeletion_KeepsTheWayOutOfAQueueThatStays(t *testing.T) {
 	theirs := topology.Policy{
 		Name: "theirs", Pattern: "^theirs$", ApplyTo: "queues", Priority: 10,
 		Definition: topology.Arguments{"dead-letter-exchange": "async.failed", "delivery-limit": 5},

@@ -34,7 +34,7 @@ func goner(name string, arguments topology.Arguments) (topology.Observed, topolo
 	return topology.Observed{Queues: map[string]topology.QueueState{name: state}}, state
 }
 
-func TestTheWaitsBeginWhenASlowBrokerHasAnswered(t *testing.T) {
+func TestDeletion_BeginsItsWaitsWhenASlowBrokerHasAnswered(t *testing.T) {
 	observed, state := goner("old", topology.Arguments{"x-dead-letter-exchange": "async.failed"})
 	port := &laggard{&faulty{observed: observed, queues: map[string]topology.QueueState{"old": state}}, 1200 * time.Millisecond}
 	now := time.Now().Truncate(time.Second)
@@ -63,7 +63,7 @@ func TestTheWaitsBeginWhenASlowBrokerHasAnswered(t *testing.T) {
 	}
 }
 
-func TestWhatTheBrokerHasNotCountedIsNamedAndKept(t *testing.T) {
+func TestDeletion_NamesAndAwaitsWhatIsNotCounted(t *testing.T) {
 	observed, state := goner("test", topology.Arguments{"x-dead-letter-exchange": "async.failed"})
 	state.Messages = nil
 	observed.Queues["test"] = state
@@ -97,7 +97,7 @@ func (r *rebuilt) Observe(ctx context.Context) (topology.Observed, error) {
 	return r.faulty.Observe(ctx)
 }
 
-func TestADeletionIsNotDoneWhereSomebodyHasMadeSomethingMeanwhile(t *testing.T) {
+func TestDeletion_LooksAgainWhereSomethingWasMadeMeanwhile(t *testing.T) {
 	again, _ := goner("async.failed", topology.Arguments{})
 	port := &rebuilt{faulty: &faulty{}, again: again}
 	input := apply.DeleteInput{Owner: owner, Prefix: "async", WorkersGone: true, Waits: topology.DefaultWaits(), Now: time.Now()}
@@ -110,7 +110,7 @@ func TestADeletionIsNotDoneWhereSomebodyHasMadeSomethingMeanwhile(t *testing.T) 
 	}
 }
 
-func TestWhatWasCountedIsForgottenBeforeABindingGoes(t *testing.T) {
+func TestDeletion_ForgetsCountsBeforeItRemovesABinding(t *testing.T) {
 	observed, state := goner("test", topology.Arguments{"x-dead-letter-exchange": "async.failed"})
 	observed.Bindings = []topology.Binding{{Source: "theirs", Destination: "test", PropertiesKey: "~"}}
 	past := &metav1.Time{Time: time.Now().Add(-time.Hour)}

@@ -42,7 +42,7 @@ func (s *stage) mustKeep(queue string) {
 	}
 }
 
-func TestAMessageThatComesBackFromALaneBetweenTheCountsIsKept(t *testing.T) {
+func TestRetirement_KeepsAMessageThatComesBackBetweenCounts(t *testing.T) {
 	s := newStage(t)
 	s.betweenCounts()
 	s.publish("async.fallback", "test", amqp091.Table{"redrive-lane": "1s"})
@@ -60,7 +60,7 @@ func TestAMessageThatComesBackFromALaneBetweenTheCountsIsKept(t *testing.T) {
 	s.mustKeep(arrived)
 }
 
-func TestAQueueThatSomebodyBindsBetweenTheCountsIsKept(t *testing.T) {
+func TestRetirement_KeepsAQueueThatIsBoundBetweenCounts(t *testing.T) {
 	s := newStage(t)
 	s.betweenCounts()
 	if err := s.amqp.QueueBind("test", "theirs", "async", false, nil); err != nil {
@@ -77,7 +77,7 @@ func TestAQueueThatSomebodyBindsBetweenTheCountsIsKept(t *testing.T) {
 	s.mustKeep("test")
 }
 
-func TestAWorkQueueThatSomebodyBindsDuringADeletionIsKept(t *testing.T) {
+func TestDeletion_KeepsAWorkQueueThatIsBoundMeanwhile(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	s.allCounted()
@@ -108,7 +108,7 @@ func TestAWorkQueueThatSomebodyBindsDuringADeletionIsKept(t *testing.T) {
 	s.mustKeep("test")
 }
 
-func TestAQueueThatSomebodyPublishesStraightIntoIsCountedAnew(t *testing.T) {
+func TestRetirement_CountsAQueueAgainThatIsPublishedInto(t *testing.T) {
 	s := newStage(t)
 	s.betweenCounts()
 	before, err := s.client.Queue(t.Context(), "test")
@@ -131,7 +131,7 @@ func TestAQueueThatSomebodyPublishesStraightIntoIsCountedAnew(t *testing.T) {
 	}
 }
 
-func TestABrokerThatIsKilledInAnyStageOfADeletionLosesNothing(t *testing.T) {
+func TestDeletion_LosesNothingToABrokerKilledInAnyStage(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	b := testbroker.Private(t)
@@ -212,7 +212,7 @@ func (s *stage) pass(wait time.Duration) {
 	s.now = time.Now()
 }
 
-func TestQueuesThatLeaveTheSpecUnderAPublisherLoseNothing(t *testing.T) {
+func TestRetirement_LosesNothingUnderAPublisher(t *testing.T) {
 	s := newStage(t)
 	s.waits, s.now = realWaits(), time.Now()
 	kept, going := "stays", []string{"q1", "q2", "q3", "q4", "q5", "q6", "q7", "q8"}
@@ -250,7 +250,7 @@ func TestQueuesThatLeaveTheSpecUnderAPublisherLoseNothing(t *testing.T) {
 	checkNothingLost(t, tr)
 }
 
-func TestATransportThatIsDeletedUnderAPublisherLosesNothing(t *testing.T) {
+func TestDeletion_LosesNothingUnderAPublisher(t *testing.T) {
 	s := newStage(t)
 	s.waits, s.now = realWaits(), time.Now()
 	s.once()

@@ -44,7 +44,7 @@ func (n *noted) force(state []v1alpha1.Deletion, now time.Time, write func(conte
 	})
 }
 
-func TestADeletionIsWrittenDownBeforeItIsSent(t *testing.T) {
+func TestDeletions_WritesEachDownBeforeItIsSent(t *testing.T) {
 	observed, _ := goner("old", topology.Arguments{"x-dead-letter-exchange": "async.failed"})
 	port := &noted{faulty: &faulty{observed: observed}}
 	failed := errors.New("somebody else has written")
@@ -60,7 +60,7 @@ func TestADeletionIsWrittenDownBeforeItIsSent(t *testing.T) {
 	}
 }
 
-func TestADeletionWithoutAnAnswerIsRememberedForAsLongAsItMayLive(t *testing.T) {
+func TestDoubts_KeepsADeletionWithoutAnAnswerWhileItMayLive(t *testing.T) {
 	observed, _ := goner("old", topology.Arguments{"x-dead-letter-exchange": "async.failed"})
 	port := &noted{faulty: &faulty{observed: observed, deleted: broker.ErrUnreachable}}
 	start := time.Now().Truncate(time.Second)
@@ -80,7 +80,7 @@ func TestADeletionWithoutAnAnswerIsRememberedForAsLongAsItMayLive(t *testing.T) 
 }
 
 // A proxy that had no answer may have sent it again, and passed on the answer to that.
-func TestADeletionThatIsAnsweredLateMayStillBeCarriedOut(t *testing.T) {
+func TestDoubts_KeepsADeletionThatIsAnsweredLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for by, want := range map[time.Duration]int{0: 0, 6 * time.Second: 1} {
 			observed, _ := goner("old", topology.Arguments{"x-dead-letter-exchange": "async.failed"})
@@ -108,7 +108,7 @@ func (s *slow) Queue(ctx context.Context, name string) (topology.QueueState, err
 	return s.noted.Queue(ctx, name)
 }
 
-func TestADeletionThatWasWrittenDownTooLongAgoIsNotSent(t *testing.T) {
+func TestDeletions_SendsNoneThatWasWrittenDownTooLongAgo(t *testing.T) {
 	observed, state := goner("old", topology.Arguments{"x-dead-letter-exchange": "async.failed"})
 	for by, sent := range map[time.Duration]bool{0: true, 1200 * time.Millisecond: false} {
 		port := &slow{noted: &noted{faulty: &faulty{observed: observed, queues: map[string]topology.QueueState{"old": state}}}, by: by}

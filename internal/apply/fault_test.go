@@ -72,7 +72,7 @@ func input(t *testing.T) apply.Input {
 
 func keep(context.Context, []string) error { return nil }
 
-func TestARefusedStepStopsWhatBuildsOnIt(t *testing.T) {
+func TestOnce_SkipsWhatBuildsOnARefusedStep(t *testing.T) {
 	cases := []struct {
 		name    string
 		refused string
@@ -122,7 +122,7 @@ func TestARefusedStepStopsWhatBuildsOnIt(t *testing.T) {
 	}
 }
 
-func TestABrokerThatGoesAwayEndsTheRun(t *testing.T) {
+func TestOnce_EndsWhenTheBrokerGoesAway(t *testing.T) {
 	for _, cause := range []error{broker.ErrUnreachable, broker.ErrUnauthorized, context.Canceled} {
 		port := &faulty{}
 		port.refuse = func(topology.Step) error {
@@ -141,7 +141,7 @@ func TestABrokerThatGoesAwayEndsTheRun(t *testing.T) {
 	}
 }
 
-func TestWhatSomebodyElseMadeInTheMeantimeIsAdopted(t *testing.T) {
+func TestOnce_AdoptsWhatOthersMadeMeanwhile(t *testing.T) {
 	port := &faulty{existed: func(step topology.Step) bool { return step.Owner() == "" }}
 	report, err := apply.Once(context.Background(), port, input(t), keep)
 	if err != nil {
@@ -152,7 +152,7 @@ func TestWhatSomebodyElseMadeInTheMeantimeIsAdopted(t *testing.T) {
 	}
 }
 
-func TestWhoeverIsOvertakenLooksAgainBeforeItGoesOn(t *testing.T) {
+func TestOnce_EndsWhereItIsOvertaken(t *testing.T) {
 	port := &faulty{existed: func(step topology.Step) bool { return step.Queue != nil && step.Queue.Name == "test" }}
 	report, err := apply.Once(context.Background(), port, input(t), keep)
 	var overtaken *apply.OvertakenError
@@ -168,7 +168,7 @@ func TestWhoeverIsOvertakenLooksAgainBeforeItGoesOn(t *testing.T) {
 	}
 }
 
-func TestWhatTheBrokerRefusedToMakeIsNotOurs(t *testing.T) {
+func TestOnce_DoesNotOwnWhatTheBrokerRefusedToMake(t *testing.T) {
 	port := &faulty{refuse: func(step topology.Step) error {
 		if step.Exchange != nil && step.Exchange.Name == "async" {
 			return broker.ErrForbidden
@@ -186,7 +186,7 @@ func TestWhatTheBrokerRefusedToMakeIsNotOurs(t *testing.T) {
 	}
 }
 
-func TestAStepWithoutAnAnswerMayHaveBeenCarriedOut(t *testing.T) {
+func TestOnce_OwnsWhatAStepWithoutAnAnswerMayHaveMade(t *testing.T) {
 	port := &faulty{refuse: func(step topology.Step) error {
 		if step.Exchange != nil && step.Exchange.Name == "async" {
 			return broker.ErrUnreachable
@@ -199,7 +199,7 @@ func TestAStepWithoutAnAnswerMayHaveBeenCarriedOut(t *testing.T) {
 	}
 }
 
-func TestWhatWasCreatedAndIsGoneIsForgotten(t *testing.T) {
+func TestOnce_ForgetsWhatItCreatedAndIsGone(t *testing.T) {
 	in := input(t)
 	in.State.Created = []string{"exchange/async", "queue/old"}
 	report, err := apply.Once(context.Background(), &faulty{}, in, keep)
@@ -211,7 +211,7 @@ func TestWhatWasCreatedAndIsGoneIsForgotten(t *testing.T) {
 	}
 }
 
-func TestAClassicQueueThatFillsAtTheLastMomentIsKept(t *testing.T) {
+func TestRetirement_KeepsAClassicQueueThatFillsAtTheLastMoment(t *testing.T) {
 	in := input(t)
 	state := topology.QueueState{Evidence: topology.Evidence{Messages: new(int64(0))}, Queue: topology.Queue{
 		Name: "old", Type: topology.TypeClassic, Arguments: topology.Arguments{"x-dead-letter-exchange": "async.failed"},
@@ -242,7 +242,7 @@ func TestAClassicQueueThatFillsAtTheLastMomentIsKept(t *testing.T) {
 	}
 }
 
-func TestAFailureInOneRetirementKeepsItsState(t *testing.T) {
+func TestRetirement_KeepsItsStateInAFailure(t *testing.T) {
 	in := input(t)
 	past := &metav1.Time{Time: in.Now.Add(-time.Hour)}
 	old := v1alpha1.Retirement{Queue: "old", Since: past, Unbound: past, Empty: past, Published: new(int64(0))}
@@ -269,7 +269,7 @@ func TestAFailureInOneRetirementKeepsItsState(t *testing.T) {
 	}
 }
 
-func TestWhatAnEarlierRunWroteDownStaysOursWhereItsAnswerWasLost(t *testing.T) {
+func TestOnce_OwnsWhatAnEarlierRunWroteDown(t *testing.T) {
 	again := input(t)
 	again.State.Created = []string{"exchange/async"}
 	report, err := apply.Once(context.Background(), &faulty{existed: func(step topology.Step) bool { return step.Owner() == "" }}, again, keep)

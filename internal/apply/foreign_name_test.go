@@ -38,7 +38,7 @@ func (s *stage) leftAlone(queue string, ways int) {
 }
 
 // All that led into the other's queue was led into ours, and its messages were handled by whoever they were not for.
-func TestARenameTakesNothingFromAQueueOfAnotherTransport(t *testing.T) {
+func TestRename_TakesNothingFromAQueueOfAnotherTransport(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	other := s.beside("other")
@@ -52,7 +52,7 @@ func TestARenameTakesNothingFromAQueueOfAnotherTransport(t *testing.T) {
 	s.counted("orders", 1)
 }
 
-func TestARenameTakesNothingFromAQueueOfAnApplication(t *testing.T) {
+func TestRename_TakesNothingFromAQueueOfAnApplication(t *testing.T) {
 	s := newStage(t)
 	s.queue("test").Limits = &v1alpha1.Limits{DropOldestAfter: new(int64(3))}
 	s.once()

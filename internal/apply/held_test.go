@@ -29,7 +29,7 @@ func (p refusing) Apply(ctx context.Context, step topology.Step) (bool, error) {
 }
 
 // What is not wanted any more is the only way for messages as long as what is to take its place cannot be there.
-func TestNoWayIsTakenAwayWhileTheOneThatIsToTakeItsPlaceIsMissing(t *testing.T) {
+func TestOnce_KeepsAWayUntilItsReplacementIsThere(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
 		change func(*v1alpha1.TransportSpec)

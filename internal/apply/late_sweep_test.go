@@ -54,7 +54,7 @@ func (b *belatedWrite) script(r *http.Request) testtransport.Lie {
 }
 
 // Every request that writes, in every change under traffic, is once carried out late, after the operator has heard that its connection was cut.
-func TestAWriteThatIsCarriedOutLateLosesNothing(t *testing.T) {
+func TestOnce_LosesNothingToAWriteThatIsCarriedOutLate(t *testing.T) {
 	testbroker.OfTarget(t, "test-settings")
 	for name, c := range lateChanges() {
 		t.Run(name, func(t *testing.T) {

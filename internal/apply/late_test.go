@@ -65,7 +65,7 @@ func (b *belated) DeleteQueue(ctx context.Context, name string, ifEmpty, ifUnuse
 //
 // The worst moment is when all goes into what has been made again and the workers, for the order, have not begun to read it: the end of the first
 // migration for the queue, and the middle of the second for its stand-in.
-func TestADeletionThatIsCarriedOutLateTakesNothingThatWasMadeAgain(t *testing.T) {
+func TestMigration_LosesNothingToADeletionThatIsCarriedOutLate(t *testing.T) {
 	t.Parallel()
 	const deletions = 8
 	for number := 1; number <= deletions; number++ {
@@ -141,7 +141,7 @@ func (h *holding) DeleteExchange(ctx context.Context, name string) error {
 }
 
 // A Transport that is made again must lose nothing to a deletion of the one before, whatever that deletes.
-func TestATransportIsNotGoneWhileAnyOfItsDeletionsMayBeCarriedOut(t *testing.T) {
+func TestDeletion_IsNotDoneWhileARequestMayBeCarriedOut(t *testing.T) {
 	for _, what := range []string{"exchange/async.alternate", "policy/redrive.async:exchange", "binding/async.return -> test \"test\""} {
 		t.Run(what, func(t *testing.T) {
 			s := newStage(t)
@@ -175,7 +175,7 @@ func TestATransportIsNotGoneWhileAnyOfItsDeletionsMayBeCarriedOut(t *testing.T) 
 }
 
 // A queue moves from one Transport to another while a deletion of it by the first had no answer.
-func TestAQueueOfAnotherTransportIsNotMadeWhileALateDeletionMayTakeIt(t *testing.T) {
+func TestDoubts_KeepsAnotherTransportFromMakingTheQueue(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	s.allCounted()
@@ -206,7 +206,7 @@ func TestAQueueOfAnotherTransportIsNotMadeWhileALateDeletionMayTakeIt(t *testing
 }
 
 // The clock of who sent the request was ten minutes behind, and is put right; or who takes over has another clock.
-func TestALateDeletionThatWasWrittenDownByAClockThatIsBehindTakesNothing(t *testing.T) {
+func TestDoubts_KeepsADeletionByAClockThatIsBehind(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	s.allCounted()

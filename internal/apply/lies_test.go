@@ -132,7 +132,7 @@ func lies() map[string]lie {
 	}
 }
 
-func TestAQueueIsNotDeletedOnTheWordOfAManagementAPIThatKnowsHalf(t *testing.T) {
+func TestRetirement_KeepsAQueueOfWhichTheAPIKnowsHalf(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	s.publish("async", "test", nil)
@@ -173,7 +173,7 @@ func TestAQueueIsNotDeletedOnTheWordOfAManagementAPIThatKnowsHalf(t *testing.T) 
 	}
 }
 
-func TestAQueueThatIsExchangedIsNotDeletedOnTheWordOfAManagementAPIThatKnowsHalf(t *testing.T) {
+func TestMigration_KeepsAQueueOfWhichTheAPIKnowsHalf(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	s.publish("async", "test", nil)
@@ -211,7 +211,7 @@ func listWithout(kind, field, name string) lie {
 	}}
 }
 
-func TestNothingIsDeletedOnAListThatLeavesOut(t *testing.T) {
+func TestDeletion_GoesNoFurtherByAListThatLeavesOut(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	s.publish("async", "test", nil)
@@ -252,7 +252,7 @@ func TestNothingIsDeletedOnAListThatLeavesOut(t *testing.T) {
 	}
 }
 
-func TestAQueueOnItsWayOutIsNotTakenForGoneWhereOnlyTheListLacksIt(t *testing.T) {
+func TestDeletion_AwaitsAQueueThatOnlyTheListLacks(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	s.allCounted()
@@ -277,7 +277,7 @@ func TestAQueueOnItsWayOutIsNotTakenForGoneWhereOnlyTheListLacksIt(t *testing.T)
 	s.holds("test", 1)
 }
 
-func TestABoundQueueThatIsSaidToBeUnboundIsNotDeleted(t *testing.T) {
+func TestRetirement_KeepsABoundQueueThatIsSaidToBeUnbound(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	s.allCounted()
@@ -308,7 +308,7 @@ func (s *stage) holds(queue string, messages int) {
 }
 
 // Nothing leads into a former failure queue, so that a list which lacks it does not contradict itself. Somebody's policy for all queues bounds it.
-func TestAFormerFailureQueueThatAListLacksKeepsItsPolicy(t *testing.T) {
+func TestFailureQueue_KeepsItsFormerPolicyWhereAListLacksIt(t *testing.T) {
 	b := testbroker.Shared(t)
 	s := newStageOn(t, b)
 	b.SetPolicy(t, s.config.VHost, "platform", ".*", "queues", 0, map[string]any{"max-length": 3})
@@ -332,7 +332,7 @@ func TestAFormerFailureQueueThatAListLacksKeepsItsPolicy(t *testing.T) {
 }
 
 // Nothing leads into the old queue any more, so that a list which lacks it does not contradict itself: workers read the new messages before the old.
-func TestAListWithoutTheOldQueueKeepsTheOrderOfAnExchange(t *testing.T) {
+func TestMigration_KeepsTheOrderWhereAListLacksTheOldQueue(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	s.allCounted()
@@ -367,7 +367,7 @@ func TestAListWithoutTheOldQueueKeepsTheOrderOfAnExchange(t *testing.T) {
 }
 
 // A classic queue carries no mark: once it is struck out of status.created nobody knows any more whose it is.
-func TestAClassicQueueOfAFormerNameThatAListLacksIsEmptiedOn(t *testing.T) {
+func TestRename_GoesOnEmptyingAClassicQueueThatAListLacked(t *testing.T) {
 	s := newStage(t)
 	s.queue("test").Type = new(v1alpha1.QueueClassic)
 	s.once()

@@ -9,7 +9,7 @@ import (
 )
 
 // A queue of ours may stand with arguments that no spec asked for: somebody or an older build made it so.
-func TestAQueueWithOtherDeadLetteringIsExchanged(t *testing.T) {
+func TestMigration_ReplacesAQueueWithOtherDeadLettering(t *testing.T) {
 	s := newStage(t)
 	s.stand()
 	s.remake("test", amqp091.Table{

@@ -418,7 +418,7 @@ func (s *stage) queue(name string) *v1alpha1.Queue {
 	return nil
 }
 
-func TestAQueueIsExchangedUnderTraffic(t *testing.T) {
+func TestMigration_LosesNothingUnderTraffic(t *testing.T) {
 	t.Parallel()
 	classic, quorum := v1alpha1.QueueClassic, v1alpha1.QueueQuorum
 	strict := &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}
@@ -490,7 +490,7 @@ func (s *stage) doubling() []topology.Binding {
 	return diff.Migrations[0].Doubling
 }
 
-func TestAQueueIsExchangedBehindExchangesThatRouteToOthersToo(t *testing.T) {
+func TestMigration_LosesNothingBehindExchangesWithOtherRoutes(t *testing.T) {
 	t.Parallel()
 	classic := v1alpha1.QueueClassic
 	for name, c := range map[string]struct {
@@ -535,7 +535,7 @@ func TestAQueueIsExchangedBehindExchangesThatRouteToOthersToo(t *testing.T) {
 	}
 }
 
-func TestAnExchangeThatIsKilledAfterEachStepGoesOn(t *testing.T) {
+func TestMigration_GoesOnWhenKilledAfterEachStep(t *testing.T) {
 	testtransport.Long(t)
 	s := newStage(t)
 	f := s.settled(true, "test")
@@ -577,7 +577,7 @@ func (s *stage) isBoundByTheApplication(queue string) {
 	}
 }
 
-func TestTwoOperatorsExchangeAQueueTogether(t *testing.T) {
+func TestMigration_LosesNothingUnderTwoOperators(t *testing.T) {
 	testtransport.Long(t)
 	s := newStage(t)
 	f := s.settled(true, "test")
@@ -593,7 +593,7 @@ func TestTwoOperatorsExchangeAQueueTogether(t *testing.T) {
 	}
 }
 
-func TestAnExchangeThatIsTakenBackLosesNothing(t *testing.T) {
+func TestMigration_LosesNothingWhenTakenBack(t *testing.T) {
 	t.Parallel()
 	for _, at := range wholeWay() {
 		t.Run(string(at), func(t *testing.T) {
@@ -617,7 +617,7 @@ func TestAnExchangeThatIsTakenBackLosesNothing(t *testing.T) {
 	}
 }
 
-func TestOrderHoldsWhereAnExchangeIsTakenBack(t *testing.T) {
+func TestMigration_KeepsTheOrderWhenTakenBack(t *testing.T) {
 	testtransport.Long(t)
 	s := newStage(t)
 	s.queue("test").SingleActiveConsumer = new(true)
@@ -639,7 +639,7 @@ func TestOrderHoldsWhereAnExchangeIsTakenBack(t *testing.T) {
 	}
 }
 
-func TestTheDeletionOfATransportWaitsForItsStandIns(t *testing.T) {
+func TestDeletion_WaitsForStandIns(t *testing.T) {
 	testtransport.Long(t)
 	s := newStage(t)
 	f := s.settled(true, "test")
@@ -671,7 +671,7 @@ func TestTheDeletionOfATransportWaitsForItsStandIns(t *testing.T) {
 	}
 }
 
-func TestAQueueThatHasTheNameOfAStandInIsAConflict(t *testing.T) {
+func TestMigration_ConflictsWithAQueueNamedLikeItsStandIn(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	if _, err := s.amqp.QueueDeclare("test.migrating", true, false, false, false, amqp091.Table{"x-queue-type": "quorum"}); err != nil {

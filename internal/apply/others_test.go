@@ -14,7 +14,7 @@ import (
 )
 
 // A weaker policy of somebody else, which expires queues that nobody uses, must not come into force while a queue is migrated.
-func TestAQueueThatIsExchangedKeepsItsPolicyUntilItIsGone(t *testing.T) {
+func TestMigration_KeepsThePolicyUntilTheOldQueueIsGone(t *testing.T) {
 	s := newStage(t)
 	testbroker.Shared(t).SetPolicy(t, s.config.VHost, "theirs", ".*", "queues", 0, map[string]any{"expires": 3_600_000})
 	s.once()
@@ -48,7 +48,7 @@ type snapshotOf struct {
 
 func (s snapshotOf) Observe(context.Context) (topology.Observed, error) { return s.observed, nil }
 
-func TestAQueueThatAnotherTransportHasMadeSinceIsNotUnbound(t *testing.T) {
+func TestRetirement_UnbindsNoQueueThatAnotherTransportMade(t *testing.T) {
 	s := newStage(t)
 	other := s.beside("other")
 	other.spec.Spec.Queues = []v1alpha1.Queue{{Name: "test", BindingKeys: []string{"test"}}}
@@ -77,7 +77,7 @@ func TestAQueueThatAnotherTransportHasMadeSinceIsNotUnbound(t *testing.T) {
 }
 
 // An application takes over a classic queue, which carries no mark: it deletes it, and declares it as it wants it.
-func TestAClassicQueueThatAnApplicationHasDeclaredAnewIsLeftToIt(t *testing.T) {
+func TestRetirement_LeavesARedeclaredClassicQueueAlone(t *testing.T) {
 	ends := map[string]func(s *stage){
 		"while it is on its way out": func(s *stage) {
 			for range 12 {
@@ -125,7 +125,7 @@ func TestAClassicQueueThatAnApplicationHasDeclaredAnewIsLeftToIt(t *testing.T) {
 
 // A Transport was deleted with Retain, and is made anew under its name with another prefix. What stands still dead-letters to the exchanges
 // of the former one, of which the failure queue was unbound and deleted, since it was empty.
-func TestTheFailureQueueOfAFormerPrefixStaysAsLongAsQueuesDeadLetterIntoIt(t *testing.T) {
+func TestFailureQueue_StaysWhileQueuesDeadLetterByAFormerPrefix(t *testing.T) {
 	s := newStage(t)
 	s.spec.Spec.Queues = []v1alpha1.Queue{
 		{Name: "plain", Type: new(v1alpha1.QueueClassic), BindingKeys: []string{"plain"}}, {Name: "test", BindingKeys: []string{"test"}}, {Name: "lost"},

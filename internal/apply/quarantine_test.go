@@ -29,7 +29,7 @@ func (s *stage) withoutQuarantine() apply.Input {
 	return in
 }
 
-func TestAnExistingTransportGetsItsQuarantineQueuesWithMessagesInAllOthers(t *testing.T) {
+func TestQuarantine_IsAddedToATransportThatHoldsMessages(t *testing.T) {
 	s := newStage(t)
 	plain := v1alpha1.Queue{Name: "plain", Type: new(v1alpha1.QueueClassic), BindingKeys: []string{"plain"}}
 	s.spec.Spec.Queues = append(s.spec.Spec.Queues, plain)
@@ -69,7 +69,7 @@ func TestAnExistingTransportGetsItsQuarantineQueuesWithMessagesInAllOthers(t *te
 	}
 }
 
-func TestAQuarantineThatVanishesWithItsWorkersAgainAndAgainFails(t *testing.T) {
+func TestQuarantine_FailsAMessageThatIsReturnedTooOften(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	s.eventually("the pin to hold", func() bool {
@@ -81,7 +81,7 @@ func TestAQuarantineThatVanishesWithItsWorkersAgainAndAgainFails(t *testing.T) {
 	s.take("async.failed")
 }
 
-func TestAQueueThatLeavesTheSpecKeepsItsQuarantineUntilTheyAreGone(t *testing.T) {
+func TestQuarantine_OutlivesAQueueThatLeavesTheSpec(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	s.allCounted()
@@ -161,7 +161,7 @@ func sameBlocked(got, want []apply.Blocked) bool {
 	return len(got) == len(want) && !slices.ContainsFunc(want, func(b apply.Blocked) bool { return !slices.Contains(got, b) })
 }
 
-func TestAQuarantineQueueStaysWhileAConfigurationNamesIt(t *testing.T) {
+func TestQuarantine_StaysWhileAConfigurationNamesIt(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	s.allCounted()
@@ -188,7 +188,7 @@ func TestAQuarantineQueueStaysWhileAConfigurationNamesIt(t *testing.T) {
 	}
 }
 
-func TestAQueueOfOthersThatIsToBecomeStrictStaysAsItIs(t *testing.T) {
+func TestOrderingStrict_ConflictsWithAQueueOfOthers(t *testing.T) {
 	s := newStage(t)
 	if _, err := s.amqp.QueueDeclare("test", true, false, false, false, amqp091.Table{
 		"x-queue-type": "quorum", "x-dead-letter-exchange": "async.failed", "x-dead-letter-strategy": "at-least-once",
@@ -212,7 +212,7 @@ func TestAQueueOfOthersThatIsToBecomeStrictStaysAsItIs(t *testing.T) {
 	s.handle("test.quarantine", 1, acknowledge)
 }
 
-func TestADeletionWaitsForQuarantine(t *testing.T) {
+func TestDeletion_WaitsForQuarantine(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	s.publish("async.return", "test.quarantine", nil)
@@ -235,7 +235,7 @@ func TestADeletionWaitsForQuarantine(t *testing.T) {
 	s.nothingIsLeft()
 }
 
-func TestADeletionWithAdoptedQueuesAloneWaitsForTheirQuarantine(t *testing.T) {
+func TestDeletion_WaitsForTheQuarantineOfAdoptedQueues(t *testing.T) {
 	s := newStage(t)
 	s.legacy(nil)
 	s.spec.Spec.Exchange.UnroutedTo = nil
@@ -264,7 +264,7 @@ func TestADeletionWithAdoptedQueuesAloneWaitsForTheirQuarantine(t *testing.T) {
 	}
 }
 
-func TestAStrictQueueKeepsTheOrderForAllRetriesThatItNeeds(t *testing.T) {
+func TestOrderingStrict_KeepsTheOrderThroughAllRetries(t *testing.T) {
 	s := newStage(t)
 	s.spec.Spec.Queues[1].Ordering = &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}
 	s.deliveries = map[string]int64{"test": 4}

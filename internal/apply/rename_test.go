@@ -32,7 +32,7 @@ func (s *stage) home(key string) (queues []string) {
 	return queues
 }
 
-func TestARenamedQueueTakesOverUnderTraffic(t *testing.T) {
+func TestRename_LosesNothingUnderTraffic(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change  func(q *v1alpha1.Queue)
@@ -73,7 +73,7 @@ func TestARenamedQueueTakesOverUnderTraffic(t *testing.T) {
 	}
 }
 
-func TestARenamingThatIsKilledAfterEachStepGoesOn(t *testing.T) {
+func TestRename_GoesOnWhenKilledAfterEachStep(t *testing.T) {
 	t.Parallel()
 	for name, ordered := range map[string]bool{"without an order": false, "in order": true} {
 		t.Run(name, func(t *testing.T) {
@@ -100,7 +100,7 @@ func TestARenamingThatIsKilledAfterEachStepGoesOn(t *testing.T) {
 	}
 }
 
-func TestAQueueIsExchangedAndRenamedAtOnce(t *testing.T) {
+func TestRename_LosesNothingWithAnotherTypeAtOnce(t *testing.T) {
 	testtransport.Long(t)
 	s := newStage(t)
 	s.queue("test").Type = new(v1alpha1.QueueClassic)
@@ -118,7 +118,7 @@ func TestAQueueIsExchangedAndRenamedAtOnce(t *testing.T) {
 
 // What comes by a former name has a way home while the queue is migrated, too.
 // Whoever has bound a queue does not do so again under its new name.
-func TestWhatOthersHaveBoundFollowsARenamingThatTakesAnotherTurn(t *testing.T) {
+func TestRename_TakesBindingsOfOthersThroughAnotherTurn(t *testing.T) {
 	t.Parallel()
 	for name, turn := range map[string]func(q *v1alpha1.Queue){
 		"the new queue is adopted": func(q *v1alpha1.Queue) { q.Adopt = new(true) },
@@ -153,7 +153,7 @@ func TestWhatOthersHaveBoundFollowsARenamingThatTakesAnotherTurn(t *testing.T) {
 	}
 }
 
-func TestWhatOthersHaveBoundFollowsAQueueThatIsRenamedInItsExchange(t *testing.T) {
+func TestRename_TakesBindingsOfOthersAlongDuringAMigration(t *testing.T) {
 	testtransport.Long(t)
 	s := newStage(t)
 	s.once()
@@ -176,7 +176,7 @@ func TestWhatOthersHaveBoundFollowsAQueueThatIsRenamedInItsExchange(t *testing.T
 	}
 }
 
-func TestARenamedQueueIsExchangedLater(t *testing.T) {
+func TestMigration_KeepsTheWayHomeOfAPreviousName(t *testing.T) {
 	s := newStage(t)
 	f := s.settled(true, "test")
 	s.queue("test").PreviousNames = []string{"earlier"}
@@ -195,7 +195,7 @@ func TestARenamedQueueIsExchangedLater(t *testing.T) {
 }
 
 // A queue that leaves the spec is emptied by who consumed it; what waited in lanes comes back to it until then.
-func TestARemovedQueueIsEmptiedBeforeItGoes(t *testing.T) {
+func TestRetirement_EmptiesAQueueBeforeItGoes(t *testing.T) {
 	s := newStage(t)
 	f := s.settled(true, "test")
 	f.as = map[string]string{"lost": "test"} // which gets what is unroutable from then on
@@ -209,7 +209,7 @@ func TestARemovedQueueIsEmptiedBeforeItGoes(t *testing.T) {
 }
 
 // "Keep what is there, and bound what comes": the bound was that of both.
-func TestTheBoundOfANewFailureQueueDropsNothingOfTheFormerOne(t *testing.T) {
+func TestFailureQueue_DropsNothingOfTheFormerOneByItsBound(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	for range 20 {
@@ -234,7 +234,7 @@ func TestTheBoundOfANewFailureQueueDropsNothingOfTheFormerOne(t *testing.T) {
 
 // A spec that changes again before a migration has ended leaves a queue without a name in the spec: the stand-in of a former name, or a former name of a
 // former name.
-func TestWhatAnApplicationHasBoundFollowsASecondChangeOfASingleActiveConsumer(t *testing.T) {
+func TestRename_TakesBindingsOfOthersThroughASecondChange(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		first   func(*stage, *flow)

@@ -110,7 +110,7 @@ const (
 	endsWithin = 15 * time.Minute
 )
 
-func TestBrokersAsTheyAreFoundLoseNothing(t *testing.T) {
+func TestRemoval_LosesNothingOnBrokersAsTheyAreFound(t *testing.T) {
 	testbroker.OfTarget(t, "test-settings")
 	for name, f := range brokersAsFound() {
 		t.Run(name, func(t *testing.T) {

@@ -27,7 +27,7 @@ func (s *stage) bindTheirs(queues ...string) {
 }
 
 // Nothing but its status knows that a queue of its own making was adopted. Without that nobody may take from others what they use.
-func TestATransportThatBeginsAnewKeepsWhatOthersHaveBound(t *testing.T) {
+func TestSharedQueues_KeepsWhatOthersBoundWhenTheStatusIsLost(t *testing.T) {
 	s := newStage(t)
 	s.spec.Spec.Queues = append(s.spec.Spec.Queues, v1alpha1.Queue{Name: "ours", BindingKeys: []string{"ours"}})
 	s.once()
@@ -74,7 +74,7 @@ func TestATransportThatBeginsAnewKeepsWhatOthersHaveBound(t *testing.T) {
 }
 
 // One that has a past knows what was adopted, and takes its queues away as ever.
-func TestAQueueThatLeavesTheSpecGoesWhoeverHasBoundIt(t *testing.T) {
+func TestRetirement_RemovesAQueueThatOthersHaveBound(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	s.bindTheirs("test")
@@ -88,7 +88,7 @@ func TestAQueueThatLeavesTheSpecGoesWhoeverHasBoundIt(t *testing.T) {
 }
 
 // A queue that is to be taken as it is in the middle of its migration gets back what others have bound to it: they do not bind it again.
-func TestAQueueThatIsAdoptedInItsExchangeGetsTheMessagesOfOthersBack(t *testing.T) {
+func TestMigration_RestoresBindingsOfAQueueAdoptedMeanwhile(t *testing.T) {
 	testtransport.Long(t)
 	s := newStage(t)
 	s.once()
@@ -123,7 +123,7 @@ func (u uncounting) Queue(ctx context.Context, name string) (topology.QueueState
 	return state, err
 }
 
-func TestAQueueThatIsNotCountedStaysAndIsToldOf(t *testing.T) {
+func TestRetirement_KeepsAndNamesAQueueThatIsNotCounted(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	s.spec.Spec.Queues, s.lanes = s.spec.Spec.Queues[:1], s.lanes[:1]

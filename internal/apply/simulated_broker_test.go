@@ -14,7 +14,7 @@ import (
 )
 
 // simulatedBroker is a vhost of RabbitMQ in memory, as far as the simulation relies on what RabbitMQ does. Its time is that of the process: a test runs
-// it within testing/synctest, and calls pass after time has passed. TestTheSimulatedBrokerDoesWhatRabbitMQDoes compares it with a real one.
+// it within testing/synctest, and calls pass after time has passed. TestSimulatedBroker_DoesWhatRabbitMQDoes compares it with a real one.
 type simulatedBroker struct {
 	exchanges map[string]topology.Exchange
 	queues    map[string]*simulatedQueue

@@ -342,7 +342,7 @@ func comparisons() map[string]struct {
 	}
 }
 
-func TestTheSimulatedBrokerDoesWhatRabbitMQDoes(t *testing.T) {
+func TestSimulatedBroker_DoesWhatRabbitMQDoes(t *testing.T) {
 	t.Parallel()
 	for name, c := range comparisons() {
 		t.Run(name, func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 // becomes of each message, simulated_changes_test.go what people and faults do, simulated_operator_test.go and simulated_workers_test.go who works on
 // it, and simulated_broker_test.go the broker. A seed that fails shows all that happened.
 //
-//	go test ./internal/apply -run TestNoMessageIsLostWhateverChanges -v -simulation.seed 4711
+//	go test ./internal/apply -run TestSimulation_LosesNoMessageWhateverChanges -v -simulation.seed 4711
 var (
 	simulationSeed  = flag.Uint64("simulation.seed", 0, "first seed of the simulated changes; what happens is shown where there is one")
 	simulationSeeds = flag.Uint64("simulation.seeds", 1, "number of seeds from simulation.seed on")
@@ -30,7 +30,7 @@ const (
 	mostShown = 3
 )
 
-func TestNoMessageIsLostWhateverChanges(t *testing.T) {
+func TestSimulation_LosesNoMessageWhateverChanges(t *testing.T) {
 	t.Parallel()
 	if *simulationSeed > 0 {
 		simulateAll(t, *simulationSeed, *simulationSeeds)
@@ -39,7 +39,7 @@ func TestNoMessageIsLostWhateverChanges(t *testing.T) {
 	}
 }
 
-func TestNoMessageIsLostInThousandsOfChanges(t *testing.T) {
+func TestSimulation_LosesNoMessageInThousandsOfChanges(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	simulateAll(t, usualSeeds+1, longSeeds)
@@ -75,7 +75,7 @@ func show(t *testing.T, seed uint64, problems []string) {
 	if again := simulate(t, seed, &trace); !slices.Equal(problems, again) {
 		t.Errorf("seed %d gives something else each time: %q, and %q", seed, problems, again)
 	}
-	t.Logf("seed %d, again by -run TestNoMessageIsLostWhateverChanges -simulation.seed %d:\n%s", seed, seed, strings.Join(trace, "\n"))
+	t.Logf("seed %d, again by -run TestSimulation_LosesNoMessageWhateverChanges -simulation.seed %d:\n%s", seed, seed, strings.Join(trace, "\n"))
 }
 
 // simulate runs one seed in simulated time, and says what went wrong.

@@ -49,7 +49,7 @@ func (s *stage) lying(answer testtransport.Lie) (lie func(bool)) {
 // lieFor is longer than both waits of a deletion.
 const lieFor = 40 * time.Second
 
-func TestAnExchangeByAManagementAPIThatLiesNowAndThenLosesNothing(t *testing.T) {
+func TestMigration_LosesNothingToAnAPIThatLiesNowAndThen(t *testing.T) {
 	testbroker.OfTarget(t, "test-settings")
 	for name, answer := range liesNowAndThen() {
 		t.Run(name, func(t *testing.T) {
@@ -79,7 +79,7 @@ func TestAnExchangeByAManagementAPIThatLiesNowAndThenLosesNothing(t *testing.T) 
 	}
 }
 
-func TestNothingIsRemovedByAManagementAPIThatLiesNowAndThen(t *testing.T) {
+func TestRemoval_LosesNothingToAnAPIThatLiesNowAndThen(t *testing.T) {
 	testbroker.OfTarget(t, "test-settings")
 	for name, answer := range liesNowAndThen() {
 		for what, r := range removals() {

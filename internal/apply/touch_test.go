@@ -95,7 +95,7 @@ func always(expired int64) func(time.Duration) int64 {
 	return func(time.Duration) int64 { return expired }
 }
 
-func TestThePolicyOfALaneThatExpiredMessagesDoNotLeaveIsTouched(t *testing.T) {
+func TestTouch_HelpsALaneThatExpiredMessagesDoNotLeave(t *testing.T) {
 	s := newStalling(t)
 	for range 2 {
 		if report := s.look(t, 6*time.Second, 3, 0); len(report.Touched) > 0 || report.RequeueAfter != 5*time.Second {
@@ -124,7 +124,7 @@ func TestThePolicyOfALaneThatExpiredMessagesDoNotLeaveIsTouched(t *testing.T) {
 	}
 }
 
-func TestAPolicyIsTouchedAFewTimes(t *testing.T) {
+func TestTouch_HappensAFewTimes(t *testing.T) {
 	t.Parallel()
 	const second = time.Second
 	for name, c := range map[string]struct {
@@ -161,7 +161,7 @@ func TestAPolicyIsTouchedAFewTimes(t *testing.T) {
 	}
 }
 
-func TestLanesThatStallOneAfterTheOtherShareTheTouches(t *testing.T) {
+func TestTouch_IsSharedByLanesThatStallOneAfterAnother(t *testing.T) {
 	s := newStalling(t)
 	s.in.State.Restarted = s.in.Now
 	times := s.touched(t, func(at time.Duration) int64 {
@@ -173,7 +173,7 @@ func TestLanesThatStallOneAfterTheOtherShareTheTouches(t *testing.T) {
 	}
 }
 
-func TestAnotherRestartBeginsAnew(t *testing.T) {
+func TestTouch_BeginsAgainAfterAnotherRestart(t *testing.T) {
 	t.Parallel()
 	s := newStalling(t)
 	for range 3 {
@@ -190,7 +190,7 @@ func TestAnotherRestartBeginsAnew(t *testing.T) {
 	}
 }
 
-func TestARestartCallsForLooks(t *testing.T) {
+func TestLookAfterRestart_IsDueThreeTimes(t *testing.T) {
 	restarted := time.Now()
 	var looks []time.Duration
 	for at := restarted; ; {
@@ -210,7 +210,7 @@ func TestARestartCallsForLooks(t *testing.T) {
 }
 
 // Queues of each kind that dead-letter at-least-once stall alike.
-func TestWorkAndQuarantineQueuesAreTouchedToo(t *testing.T) {
+func TestTouch_HelpsWorkAndQuarantineQueuesToo(t *testing.T) {
 	s := newStalling(t)
 	s.in.State.Restarted = s.in.Now
 	s.has("test", 3, 0)
@@ -222,7 +222,7 @@ func TestWorkAndQuarantineQueuesAreTouchedToo(t *testing.T) {
 	}
 }
 
-func TestALaneThatTouchesDoNotHelpIsToldOfAndLeftAlone(t *testing.T) {
+func TestTouch_WarnsOfALaneThatItDoesNotHelp(t *testing.T) {
 	for name, c := range map[string]struct {
 		expired      int64
 		full, steady bool
@@ -267,7 +267,7 @@ func TestALaneThatTouchesDoNotHelpIsToldOfAndLeftAlone(t *testing.T) {
 	}
 }
 
-func TestALaneWithMuchTrafficIsNotToldOf(t *testing.T) {
+func TestTouch_DoesNotWarnOfALaneWithMuchTraffic(t *testing.T) {
 	s := newStalling(t)
 	for range 100 {
 		if report := s.look(t, 6*time.Second, 20, 100); len(report.Warnings) > 0 {
@@ -277,7 +277,7 @@ func TestALaneWithMuchTrafficIsNotToldOf(t *testing.T) {
 }
 
 // What is known of them is kept until the next look, and a server may list any number.
-func TestQueuesThatNobodyKnowsAreNotFollowedUnderAPolicyOfOurs(t *testing.T) {
+func TestTouch_IgnoresUnknownQueuesUnderOurPolicy(t *testing.T) {
 	s := newStalling(t)
 	forged := func(name string) {
 		s.observed.Queues[name] = topology.QueueState{Queue: topology.Queue{Name: name}, Policy: lanePolicy, MessagesDLX: 1}
@@ -294,7 +294,7 @@ func TestQueuesThatNobodyKnowsAreNotFollowedUnderAPolicyOfOurs(t *testing.T) {
 	}
 }
 
-func TestAPolicyOfSomebodyElseIsNotTouched(t *testing.T) {
+func TestTouch_LeavesPoliciesOfOthersAlone(t *testing.T) {
 	s := newStalling(t)
 	lane := s.observed.Queues[stuckLane]
 	lane.Policy = "theirs"
@@ -309,7 +309,7 @@ func TestAPolicyOfSomebodyElseIsNotTouched(t *testing.T) {
 
 // Messages that expire while the exchange is gone stay in the lane when it is there again, for 180 s by RabbitMQ alone. So they do where
 // a vhost of a broker before 4.2 starts its queues before its exchanges.
-func TestExpiredMessagesLeaveALaneSoonAfterTheirExchangeIsBack(t *testing.T) {
+func TestTouch_FreesALaneSoonAfterItsExchangeIsBack(t *testing.T) {
 	t.Parallel()
 	s := newStageOn(t, testbroker.Private(t, testbroker.LongConfirmTimeout))
 	s.once()
@@ -344,7 +344,7 @@ func TestExpiredMessagesLeaveALaneSoonAfterTheirExchangeIsBack(t *testing.T) {
 }
 
 // With the smaller priority it would have that of the other one, or a lower one, and RabbitMQ would apply the other: one that expires queues, say.
-func TestAPolicyIsNotTouchedBesideOneOfThatPriority(t *testing.T) {
+func TestTouch_AvoidsThePriorityOfAnotherPolicy(t *testing.T) {
 	for _, below := range []int{0, 1} {
 		s := newStalling(t)
 		s.observed.Policies["theirs"] = topology.Policy{
@@ -363,7 +363,7 @@ func TestAPolicyIsNotTouchedBesideOneOfThatPriority(t *testing.T) {
 
 // A policy that was touched stayed one below its priority for good. One of somebody else that came with just that priority later won on some versions of
 // RabbitMQ, and was not told of: it could expire lanes with their messages.
-func TestATouchedPolicyGetsItsPriorityBackWhereAnotherOneHasTheLowerOne(t *testing.T) {
+func TestTouch_RestoresThePriorityWhereAnotherPolicyHasTheLower(t *testing.T) {
 	s := newStalling(t)
 	policy := s.observed.Policies[lanePolicy]
 	wanted := policy.Priority

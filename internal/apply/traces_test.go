@@ -56,7 +56,7 @@ func (s *stage) killedInASwap() (port *crooked, killed *bool) {
 	}}, killed
 }
 
-func TestATraceIsFollowedThoughAListLacksABindingOfTheBridge(t *testing.T) {
+func TestTrace_IsFollowedThoughAListLacksABridgeBinding(t *testing.T) {
 	s := newStage(t)
 	f := s.settled(false, "test")
 	s.bindByAnApplication("test")
@@ -81,7 +81,7 @@ func TestATraceIsFollowedThoughAListLacksABindingOfTheBridge(t *testing.T) {
 }
 
 // `redrive run` keeps its status in memory only, and a Transport may be restored from a backup without one.
-func TestATraceIsFollowedByWhoRemembersNothing(t *testing.T) {
+func TestTrace_IsFollowedWithoutAStatus(t *testing.T) {
 	s := newStage(t)
 	f := s.settled(false, "test")
 	s.bindByAnApplication("test")
@@ -100,7 +100,7 @@ func TestATraceIsFollowedByWhoRemembersNothing(t *testing.T) {
 	f.check("test")
 }
 
-func TestWhatAnApplicationBindsWhileItsQueueBeginsToDrainStays(t *testing.T) {
+func TestMigration_KeepsWhatAnApplicationBindsAsTheDrainBegins(t *testing.T) {
 	s := newStage(t)
 	f := s.settled(false, "test")
 	s.queue("test").Type = new(v1alpha1.QueueClassic)
@@ -128,7 +128,7 @@ func TestWhatAnApplicationBindsWhileItsQueueBeginsToDrainStays(t *testing.T) {
 }
 
 // What a binding by the presence of a header says cannot be read by HTTP, so nobody but the application can make it again.
-func TestABindingThatIsNotShownAsItIsHoldsAMigrationUntilTheApplicationBindsTheNextQueue(t *testing.T) {
+func TestMigration_WaitsForAnApplicationToBindWhatHTTPCannotShow(t *testing.T) {
 	s := newStage(t)
 	s.stand()
 	present := amqp091.Table{"x-match": "all", "tenant": nil}
@@ -176,7 +176,7 @@ func TestABindingThatIsNotShownAsItIsHoldsAMigrationUntilTheApplicationBindsTheN
 var errRefused = errors.Join(errors.New("refused (400)"), broker.ErrRefused)
 
 // The operator of the version before had one policy for all failure queues.
-func TestTheFormerPolicyOfTheFailureQueueStaysWhereTheNewOneIsRefused(t *testing.T) {
+func TestFailureQueue_KeepsItsFormerPolicyWhereTheNewIsRefused(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	legacy := topology.Policy{
@@ -209,7 +209,7 @@ func TestTheFormerPolicyOfTheFailureQueueStaysWhereTheNewOneIsRefused(t *testing
 }
 
 // The clock of the operator's machine was a day ahead when a deletion had no answer, and is right again.
-func TestADeletionThatWasWrittenDownTomorrowIsOverWhenItsRequestIs(t *testing.T) {
+func TestDoubts_EndsADeletionWrittenDownTomorrowWithItsRequest(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	s.state.Deletions = []v1alpha1.Deletion{{Object: "queue/test", Written: metav1.NewTime(s.now.Add(24 * time.Hour))}}
@@ -225,7 +225,7 @@ func TestADeletionThatWasWrittenDownTomorrowIsOverWhenItsRequestIs(t *testing.T)
 	}
 }
 
-func TestAnExchangeIntoWhichOthersLeadOutlivesTheTransport(t *testing.T) {
+func TestDeletion_LeavesAnExchangeThatOthersLeadInto(t *testing.T) {
 	s := newStage(t)
 	s.once()
 	if err := s.amqp.ExchangeDeclare("events", amqp091.ExchangeFanout, true, false, false, false, nil); err != nil {

@@ -50,7 +50,7 @@ func tells(findings []topology.Finding, queue string) bool {
 	})
 }
 
-func TestAQueueWithoutACountIsNotBoundWhereOthersHaveOne(t *testing.T) {
+func TestUncounted_KeepsAQueueUnboundWhereOthersAreCounted(t *testing.T) {
 	port, in := growing(t, "next")
 	report, young := port.young(t, &in)
 	if young == nil || !slices.Equal(young.Uncounted, []string{"next"}) || len(young.Queues) > 0 || len(report.Steps) > 0 || young.After <= 0 {
@@ -94,7 +94,7 @@ func TestAQueueWithoutACountIsNotBoundWhereOthersHaveOne(t *testing.T) {
 	}
 }
 
-func TestAQueueThatRabbitMQCannotHaveCountedYetIsBound(t *testing.T) {
+func TestUncounted_LetsAQueueBeBoundBeforeItsFirstCount(t *testing.T) {
 	port, in := growing(t, "next")
 	in.Now = in.Now.Add(-10 * time.Second)
 	if report, young := port.young(t, &in); young != nil || !slices.Contains(bound(report), "next") {
@@ -102,7 +102,7 @@ func TestAQueueThatRabbitMQCannotHaveCountedYetIsBound(t *testing.T) {
 	}
 }
 
-func TestWhereNoQueueHasACountNothingWaitsForOne(t *testing.T) {
+func TestUncounted_HoldsNothingWhereNoQueueHasACount(t *testing.T) {
 	port, in := growing(t, "lost", "test", "lost.quarantine", "test.quarantine", "next", "next.quarantine", "other", "other.quarantine", "async.failed",
 		"async.fallback.1s", "async.fallback.3s")
 	for name, queue := range port.observed.Queues {
@@ -116,7 +116,7 @@ func TestWhereNoQueueHasACountNothingWaitsForOne(t *testing.T) {
 	}
 }
 
-func TestNothingLeadsInWhileTheFailureQueueHasNoCount(t *testing.T) {
+func TestUncounted_LeadsNothingInWithoutTheFailureQueuesCount(t *testing.T) {
 	port, in := newRemembering(), input(t)
 	in.Waits.Young = ripe
 	if _, young := port.young(t, &in); young == nil {
@@ -132,7 +132,7 @@ func TestNothingLeadsInWhileTheFailureQueueHasNoCount(t *testing.T) {
 }
 
 // A queue that is as young as this loses what is in it, and has no leader afterwards, for good.
-func TestAQueueThatDoesNotComeBackIsNotBoundAndIsMadeAnewOnceItIsDeleted(t *testing.T) {
+func TestUncounted_LeadsNothingIntoAQueueThatDoesNotComeBack(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	b := testbroker.Private(t)

@@ -91,7 +91,7 @@ func publish(ch *amqp091.Channel, exchange, key string, headers amqp091.Table) e
 	}
 }
 
-func TestTheUserOfWorkersCanDoWhatTheyNeedAndNothingElse(t *testing.T) {
+func TestWorkerRights_AllowsWhatWorkersNeedAndNothingElse(t *testing.T) {
 	u := newScopedUser(t)
 	other := u.server.Vhost(t)
 	consume := func(queue string) func(*amqp091.Channel) error {
@@ -196,7 +196,7 @@ func (u *scopedUser) manage(t *testing.T, path string) (status int) {
 	return response.StatusCode
 }
 
-func TestAUserIsMadePutRightAndKnownByItsPassword(t *testing.T) {
+func TestPutUserRight_RepairsAUserThatOthersChanged(t *testing.T) {
 	u := newScopedUser(t)
 	ctx := t.Context()
 	look := func(password string) apply.UserState {
@@ -245,7 +245,7 @@ func TestAUserIsMadePutRightAndKnownByItsPassword(t *testing.T) {
 }
 
 // As many queues as a Transport can have, with names as long as they can be.
-func TestRightsForTheLongestNames(t *testing.T) {
+func TestWorkerRights_WorksForTheLongestNames(t *testing.T) {
 	u := newScopedUser(t)
 	var queues []string
 	for i := range 64 {
@@ -266,7 +266,7 @@ func TestRightsForTheLongestNames(t *testing.T) {
 	}
 }
 
-func TestUsersNeedAnAdministrator(t *testing.T) {
+func TestLookAtUser_NeedsAnAdministrator(t *testing.T) {
 	s := newStage(t)
 	identity, err := s.client.Identity(t.Context())
 	must(t, err)

@@ -91,7 +91,7 @@ func (s *stage) awaitBack(last apply.Report) {
 	})
 }
 
-func TestABrokerThatIsKilledAMomentAfterEachStepOfARenamingLosesNothing(t *testing.T) {
+func TestRename_LosesNothingToABrokerKilledAfterEachStep(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	k := underFire(t, false)
@@ -104,7 +104,7 @@ func TestABrokerThatIsKilledAMomentAfterEachStepOfARenamingLosesNothing(t *testi
 }
 
 // Whoever starts while a queue is young takes it for one that was made just now.
-func TestAnOperatorThatIsKilledWhileAQueueIsYoungLosesNothing(t *testing.T) {
+func TestYoung_LosesNothingToAnOperatorKilledMeanwhile(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	k := underFire(t, false)

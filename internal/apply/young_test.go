@@ -74,7 +74,7 @@ func (r *remembering) settle(t *testing.T, in *apply.Input) {
 
 const ripe = 2 * time.Second
 
-func TestNothingIsLedIntoAQueueThatIsYoung(t *testing.T) {
+func TestYoung_LeadsNothingIntoANewQueue(t *testing.T) {
 	port, in := newRemembering(), input(t)
 	in.Waits.Young = ripe
 	report, young := port.young(t, &in)
@@ -105,7 +105,7 @@ func TestNothingIsLedIntoAQueueThatIsYoung(t *testing.T) {
 	}
 }
 
-func TestWhoKnowsNothingTakesAQueueForYoungWhereItIsToBeBound(t *testing.T) {
+func TestYoung_IsAssumedOfAnUnknownQueueThatIsToBeBound(t *testing.T) {
 	port, in := newRemembering(), input(t)
 	port.settle(t, &in)
 	in.Waits.Young = ripe
@@ -126,7 +126,7 @@ func TestWhoKnowsNothingTakesAQueueForYoungWhereItIsToBeBound(t *testing.T) {
 	}
 }
 
-func TestAQueueThatCannotBeMadeKeepsNothingWaiting(t *testing.T) {
+func TestYoung_DoesNotWaitForAQueueThatCannotBeMade(t *testing.T) {
 	port, in := newRemembering(), input(t)
 	in.Waits.Young = ripe
 	port.refuse = func(step topology.Step) error {
@@ -145,7 +145,7 @@ func TestAQueueThatCannotBeMadeKeepsNothingWaiting(t *testing.T) {
 	}
 }
 
-func TestAWayIsNotTakenAwayBeforeTheNextOneIsThere(t *testing.T) {
+func TestYoung_KeepsAWayUntilTheNextOneIsThere(t *testing.T) {
 	port, in := newRemembering(), input(t)
 	port.settle(t, &in)
 	in.Waits.Young, in.Now = ripe, in.Now.Add(time.Hour)
@@ -165,7 +165,7 @@ func TestAWayIsNotTakenAwayBeforeTheNextOneIsThere(t *testing.T) {
 	}
 }
 
-func TestAClassicQueueIsBoundAtOnce(t *testing.T) {
+func TestYoung_BindsAClassicQueueAtOnce(t *testing.T) {
 	port, in := newRemembering(), input(t)
 	port.settle(t, &in)
 	in.Waits.Young, in.Now = ripe, in.Now.Add(time.Hour)
@@ -192,7 +192,7 @@ func leads(report apply.Report) bool {
 	return slices.ContainsFunc(report.Steps, func(step topology.Step) bool { return step.Binding != nil })
 }
 
-func TestABrokerThatIsKilledAMomentAfterEachStepLosesNothing(t *testing.T) {
+func TestMigration_LosesNothingToABrokerKilledAfterEachStep(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	k := underFire(t, true)

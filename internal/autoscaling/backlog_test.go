@@ -53,7 +53,7 @@ func scaledTransport() *v1alpha1.Transport {
 }
 
 // Whoever may write ConfigMaps could have the pods of a Transport follow the queues of somebody else, and learn from it how many messages these hold.
-func TestOnlyTheTransportsOwnQueuesScaleItsWorkers(t *testing.T) {
+func TestMeter_CountsOnlyTheTransportsOwnQueues(t *testing.T) {
 	t.Parallel()
 	transport, observed := scaledTransport(), map[string]topology.QueueState{}
 	for name, ready := range map[string]int64{
@@ -114,7 +114,7 @@ func TestLoad_WhatIsCountedMakesPodsAndTakesNoneAway(t *testing.T) {
 }
 
 // A look is kept for minutes. One at a hundred Transports whose ConfigMaps each name thousands of queues took 190 MB.
-func TestAForgedConfigurationIsNotKept(t *testing.T) {
+func TestMeter_KeepsNoForgedConfiguration(t *testing.T) {
 	transport := scaledTransport()
 	m := meterOn(compile.Queue{Name: "orders", Hold: strings.Repeat("x", 500_000)})
 	var kept []map[string]load

@@ -19,7 +19,7 @@ import (
 
 // A long name is shortened for the label of the metric, and whoever looks for two that are shortened to the same one finds them in a blink. A series
 // that is told twice takes all metrics of the operator away.
-func TestTwoNamesThatAreShortenedToTheSameLeaveTheMetrics(t *testing.T) {
+func TestCollector_ServesMetricsWhereTwoNamesAreShortenedToOne(t *testing.T) {
 	t.Parallel()
 	first := map[string]*v1alpha1.Transport{}
 	d := NewCollector(nil, time.Second)

@@ -14,7 +14,7 @@ import (
 )
 
 // What an answer makes the operator take is bounded by what is on the wire and by its rows, not by what an API says they unpack to.
-func TestAnAnswerThatGrowsWhereItIsReadTakesLittleMemory(t *testing.T) {
+func TestObserve_TakesLittleMemoryForAnAnswerThatGrows(t *testing.T) {
 	const most = 64 << 20
 	rows := strings.Repeat("{},", 1<<15)
 	answers := map[string]http.HandlerFunc{

@@ -66,7 +66,7 @@ func quorum(name string) *topology.Queue {
 // long has as many bytes as a name may have, nearly all of which are escaped in a URL.
 var long = strings.Repeat("ü/%*# ", 36) + "xyz"
 
-func TestObjectsWithOddNamesAreMadeSeenAndDeleted(t *testing.T) {
+func TestClient_MakesSeesAndDeletesObjectsWithOddNames(t *testing.T) {
 	b := testbroker.Shared(t)
 	vhost := b.Vhost(t) + "/ü %2F"
 	b.MakeVhost(t, vhost)
@@ -177,7 +177,7 @@ func deletesOddNames(t *testing.T, client *broker.Client, binding topology.Bindi
 	}
 }
 
-func TestRefusalsOfARealBroker(t *testing.T) {
+func TestClient_TellsRefusalsOfARealBrokerApart(t *testing.T) {
 	b := testbroker.Shared(t)
 	vhost := b.Vhost(t)
 	good := config(t, b, vhost)
@@ -225,7 +225,7 @@ func TestRefusalsOfARealBroker(t *testing.T) {
 	}
 }
 
-func TestThePolicymakerTagSuffices(t *testing.T) {
+func TestClient_NeedsNoMoreThanThePolicymakerTag(t *testing.T) {
 	b := testbroker.Shared(t)
 	vhost := b.Vhost(t)
 	user := strings.ToLower("pm-" + vhost)
@@ -245,7 +245,7 @@ func TestThePolicymakerTagSuffices(t *testing.T) {
 	}
 }
 
-func TestRequestsCanBeSeenOnTheirWay(t *testing.T) {
+func TestWithTransport_SeesEveryRequest(t *testing.T) {
 	b := testbroker.Shared(t)
 	var seen []string
 	client, err := broker.New(config(t, b, b.Vhost(t)), broker.WithTransport(func(next http.RoundTripper) http.RoundTripper {

@@ -31,7 +31,7 @@ func against(t *testing.T, path string, answer http.HandlerFunc) (*broker.Client
 	return client, server
 }
 
-func TestAnswersThatAreErrors(t *testing.T) {
+func TestError_HasTheKindAndReasonOfAnAnswer(t *testing.T) {
 	cases := []struct {
 		name   string
 		status int
@@ -76,7 +76,7 @@ func TestAnswersThatAreErrors(t *testing.T) {
 	}
 }
 
-func TestACutConnectionGivesTheSameTextEachTime(t *testing.T) {
+func TestError_HasOneTextForACutConnection(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		conn, _, err := http.NewResponseController(w).Hijack()
 		if err != nil {
@@ -104,7 +104,7 @@ func TestACutConnectionGivesTheSameTextEachTime(t *testing.T) {
 	}
 }
 
-func TestNoErrorHoldsAURLOrThePassword(t *testing.T) {
+func TestError_HoldsNoURLAndNoPassword(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +142,7 @@ func TestNoErrorHoldsAURLOrThePassword(t *testing.T) {
 	}
 }
 
-func TestAManagementURLMayHaveAPathAndNamesAreEscaped(t *testing.T) {
+func TestClient_KeepsThePathOfItsURLAndEscapesNames(t *testing.T) {
 	var paths []string
 	client, _ := against(t, "/rabbit/", func(w http.ResponseWriter, r *http.Request) {
 		paths = append(paths, r.Method+" "+r.URL.EscapedPath())
@@ -166,7 +166,7 @@ func TestAManagementURLMayHaveAPathAndNamesAreEscaped(t *testing.T) {
 }
 
 // A URL with nothing behind its "?" had each path of the management API in its query: the operator asked for a path that somebody else had chosen.
-func TestAManagementURLHasNoQuery(t *testing.T) {
+func TestNew_RefusesAManagementURLWithAQuery(t *testing.T) {
 	for _, url := range []string{"http://h/a?", "http://h/?b=c", "http://h#d"} {
 		if _, err := broker.New(broker.Config{ManagementURL: url, Username: "u", Password: password, VHost: "v"}); err == nil {
 			t.Errorf("%s is taken", url)
@@ -174,7 +174,7 @@ func TestAManagementURLHasNoQuery(t *testing.T) {
 	}
 }
 
-func TestConnectionsAreKept(t *testing.T) {
+func TestClient_KeepsItsConnection(t *testing.T) {
 	connections := map[string]bool{}
 	client, _ := against(t, "", func(w http.ResponseWriter, r *http.Request) {
 		connections[r.RemoteAddr] = true
@@ -199,7 +199,7 @@ func TestConnectionsAreKept(t *testing.T) {
 	}
 }
 
-func TestAContextEndsARequest(t *testing.T) {
+func TestClient_EndsARequestWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	release := make(chan struct{})
 	client, _ := against(t, "", func(_ http.ResponseWriter, r *http.Request) {
@@ -216,7 +216,7 @@ func TestAContextEndsARequest(t *testing.T) {
 	}
 }
 
-func TestAnEndlessAnswerIsCutOff(t *testing.T) {
+func TestClient_CutsOffAnEndlessAnswer(t *testing.T) {
 	client, _ := against(t, "", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `{"name":"`)
 		block := []byte(strings.Repeat("x", 1<<20))
@@ -231,7 +231,7 @@ func TestAnEndlessAnswerIsCutOff(t *testing.T) {
 	}
 }
 
-func TestWhatErlangWritesForNothingIsUnderstood(t *testing.T) {
+func TestQueue_UnderstandsWhatErlangWritesForNothing(t *testing.T) {
 	client, _ := against(t, "", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `{"name":"q","arguments":[],"effective_policy_definition":null,"policy":null,"auto_delete":"undefined","message_stats":[]}`)
 	})
@@ -244,7 +244,7 @@ func TestWhatErlangWritesForNothingIsUnderstood(t *testing.T) {
 	}
 }
 
-func TestQueuesAndExchangesAreNotDeletedAsSteps(t *testing.T) {
+func TestApply_RefusesToDeleteQueuesAndExchanges(t *testing.T) {
 	client, _ := against(t, "", func(http.ResponseWriter, *http.Request) { t.Error("a request was made") })
 	for _, step := range []topology.Step{
 		{Action: topology.ActionDelete, Queue: &topology.Queue{Name: "q"}},
@@ -258,7 +258,7 @@ func TestQueuesAndExchangesAreNotDeletedAsSteps(t *testing.T) {
 	}
 }
 
-func TestAPingAsksWithoutALogin(t *testing.T) {
+func TestPing_AsksWithoutALogin(t *testing.T) {
 	for name, c := range map[string]struct {
 		status int
 		up     bool

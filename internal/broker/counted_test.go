@@ -33,7 +33,7 @@ func queueOf(description string) http.HandlerFunc {
 	}
 }
 
-func TestACountOfMessagesIsBelievedOnlyWhereItCanBeTrue(t *testing.T) {
+func TestCounted_BelievesOnlyACountThatCanBeTrue(t *testing.T) {
 	const (
 		three  = `"members":["a","b","c"],"reductions":7`
 		quorum = `"name":"q","type":"quorum","durable":true,`
@@ -95,7 +95,7 @@ func TestACountOfMessagesIsBelievedOnlyWhereItCanBeTrue(t *testing.T) {
 	}
 }
 
-func TestAListOfBindingsWithoutTheDefaultExchangeIsNotBelieved(t *testing.T) {
+func TestBindings_RefusesAListWithoutTheDefaultExchange(t *testing.T) {
 	lists := func(bindings string, queue http.HandlerFunc) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
 			if strings.HasSuffix(r.URL.Path, "/bindings") {
@@ -143,7 +143,7 @@ func statistics(t *testing.T, b *testbroker.Broker, off, totals bool) {
 	}
 }
 
-func TestABrokerWhoseStatisticsAreOffCountsNothing(t *testing.T) {
+func TestCounted_BelievesNothingWhereStatisticsAreOff(t *testing.T) {
 	testtransport.Long(t)
 	b := testbroker.Private(t)
 	vhost := b.Vhost(t)

@@ -12,7 +12,7 @@ import (
 )
 
 // Who writes a Secret must not reach by the operator what only the operator reaches, or learn whether something listens there.
-func TestNobodyIsAskedInANetworkThatIsDenied(t *testing.T) {
+func TestClient_AsksNothingInADeniedNetwork(t *testing.T) {
 	asked := false
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked = true
@@ -55,7 +55,7 @@ func TestNobodyIsAskedInANetworkThatIsDenied(t *testing.T) {
 	}
 }
 
-func TestWhatOthersThanRabbitMQAnswerIsNotRepeated(t *testing.T) {
+func TestError_RepeatsNoAnswerOfOthersThanRabbitMQ(t *testing.T) {
 	for _, body := range []string{
 		`{"error":"token s.INTERNAL-1 expired"}`, `{"error":"bad","reason":"INTERNAL-1"}`, `{"reason":"INTERNAL-1"}`, "INTERNAL-1",
 	} {

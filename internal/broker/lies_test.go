@@ -98,7 +98,7 @@ func endless(w http.ResponseWriter, _ *http.Request) {
 
 const page = `<html><body>Sign in, ` + password + `</body></html>`
 
-func TestAManagementAPIThatLiesIsNotBelieved(t *testing.T) {
+func TestObserve_DoesNotBelieveAManagementAPIThatLies(t *testing.T) {
 	cases := map[string]struct {
 		answer http.HandlerFunc
 		want   error
@@ -184,7 +184,7 @@ func onPath(path string, answer http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-func TestASaneManagementAPIIsBelieved(t *testing.T) {
+func TestObserve_BelievesASaneManagementAPI(t *testing.T) {
 	client, _ := against(t, "", sane)
 	observed, err := client.Observe(context.Background())
 	if err != nil || len(observed.Queues) != 1 || observed.Cluster != "rabbit@shop" {
@@ -192,7 +192,7 @@ func TestASaneManagementAPIIsBelieved(t *testing.T) {
 	}
 }
 
-func TestTheFirstQueueOfAVhostIsNoContradiction(t *testing.T) {
+func TestObserve_AcceptsTheFirstQueueOfAVHost(t *testing.T) {
 	lists := 0
 	client, _ := against(t, "", func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/api/bindings/") {
@@ -208,7 +208,7 @@ func TestTheFirstQueueOfAVhostIsNoContradiction(t *testing.T) {
 	}
 }
 
-func TestTheLastPolicyOfAVhostMayGoWhileItIsRead(t *testing.T) {
+func TestObserve_AcceptsThatTheLastPolicyGoesMeanwhile(t *testing.T) {
 	reads := 0
 	client, _ := against(t, "", func(w http.ResponseWriter, r *http.Request) {
 		if reads++; reads == 2 { // the exchanges, before the policy was deleted
@@ -222,7 +222,7 @@ func TestTheLastPolicyOfAVhostMayGoWhileItIsRead(t *testing.T) {
 	}
 }
 
-func TestABindingOfOthersMayLeadToAQueueThatHasJustGone(t *testing.T) {
+func TestObserve_AcceptsABindingToAQueueThatHasJustGone(t *testing.T) {
 	client, _ := against(t, "", body("/api/bindings", "application/json", `[{"source":"","destination":"q","destination_type":"queue"},`+
 		`{"source":"e","destination":"amq.gen-1","destination_type":"queue"}]`))
 	if observed, err := client.Observe(context.Background()); err != nil || len(observed.Bindings) != 1 {
@@ -230,7 +230,7 @@ func TestABindingOfOthersMayLeadToAQueueThatHasJustGone(t *testing.T) {
 	}
 }
 
-func TestAWriteCountsOnlyWithTheAnswerOfTheManagementAPI(t *testing.T) {
+func TestClient_CountsAWriteOnlyByTheManagementAPIsAnswer(t *testing.T) {
 	queue := topology.Step{Action: topology.ActionCreate, Queue: &topology.Queue{Name: "q", Type: "quorum"}}
 	binding := topology.Step{Action: topology.ActionDelete, Binding: &topology.Binding{Source: "e", Destination: "q", PropertiesKey: "k"}}
 	writes := map[string]func(*broker.Client) error{
@@ -256,7 +256,7 @@ func TestAWriteCountsOnlyWithTheAnswerOfTheManagementAPI(t *testing.T) {
 	}
 }
 
-func TestARedirectTakesTheLoginNowhere(t *testing.T) {
+func TestClient_FollowsNoRedirect(t *testing.T) {
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the redirect was followed") }))
 	defer elsewhere.Close()
 	client, _ := against(t, "", func(w http.ResponseWriter, r *http.Request) {
@@ -269,7 +269,7 @@ func TestARedirectTakesTheLoginNowhere(t *testing.T) {
 	}
 }
 
-func TestASlowAnswerIsWaitedForAsLongAsTheContextAllows(t *testing.T) {
+func TestClient_WaitsForASlowAnswerAsItsContextAllows(t *testing.T) {
 	client, _ := against(t, "", func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-time.After(200 * time.Millisecond):

@@ -12,7 +12,7 @@ import (
 
 // Rows were counted as their text: a list of empty names takes five times that, and a byte that is no UTF-8 three times, so that the answers of a
 // few brokers ended the manager.
-func TestTheMeterCountsWhatIsDecoded(t *testing.T) {
+func TestMeter_CountsWhatIsDecoded(t *testing.T) {
 	const rows, many = 20, 20_000
 	for name, tt := range map[string]struct {
 		path, row string

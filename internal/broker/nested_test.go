@@ -46,7 +46,7 @@ func liar(t *testing.T, rows int, arguments string) *broker.Client {
 }
 
 // They were counted as their text, and took sixty times as much: the answers of one broker ended the manager.
-func TestNestedTablesTakeNoMoreThanTheMeterCounts(t *testing.T) {
+func TestMeter_CountsWhatNestedTablesTake(t *testing.T) {
 	for name, table := range map[string]string{
 		"lists in lists":   `{"a":` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) + `,"b":` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) + `}`,
 		"tables in tables": `{"a":` + strings.Repeat(`{"":`, 9000) + "1" + strings.Repeat("}", 9000) + `}`,
@@ -75,7 +75,7 @@ func TestNestedTablesTakeNoMoreThanTheMeterCounts(t *testing.T) {
 }
 
 // What others have bound is made anew elsewhere with the arguments that it has.
-func TestNestedTablesStayWhatTheyAre(t *testing.T) {
+func TestNested_KeepsTablesAsTheyAre(t *testing.T) {
 	observed, err := liar(t, 1, `{"b":{"z":1,"a":[1.0,{"y":null}]},"a":12345678901234567,"c":["`+strings.Repeat("x", 2000)+`"]}`).Observe(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -33,7 +33,7 @@ func queueOfTheirs(t *testing.T) (*amqp091.Channel, *broker.Client) {
 }
 
 // Anybody may bind so, with AMQP. Redrive itself does not.
-func TestABindingThatCannotBeListedIsToldOf(t *testing.T) {
+func TestObserve_TellsOfABindingThatCannotBeListed(t *testing.T) {
 	channel, client := queueOfTheirs(t)
 	bind := func(key string, arguments amqp091.Table) error {
 		t.Helper()
@@ -55,7 +55,7 @@ func TestABindingThatCannotBeListedIsToldOf(t *testing.T) {
 	}
 }
 
-func TestABindingThatCannotBeNamedIsNotTakenForUnbound(t *testing.T) {
+func TestApply_RefusesToUnbindWhatItCannotName(t *testing.T) {
 	channel, client := queueOfTheirs(t)
 	for key, named := range map[string]bool{"null": false, ".": false, "..": false, "~": true, "nullable": true, "...": true} {
 		if err := channel.QueueBind("theirs", key, "amq.topic", false, nil); err != nil {

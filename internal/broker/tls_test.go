@@ -36,7 +36,7 @@ func secret(t *testing.T, b *testbroker.Broker, changes map[string][]byte) map[s
 	return data
 }
 
-func TestTLSWithAPrivateAuthority(t *testing.T) {
+func TestTLS_WorksWithAPrivateAuthority(t *testing.T) {
 	ours, theirs := testcert.NewAuthority(t, "ours"), testcert.NewAuthority(t, "theirs")
 	client, stranger := ours.Issue(t, "client"), theirs.Issue(t, "client")
 	good := ours.Issue(t, "127.0.0.1", "localhost")

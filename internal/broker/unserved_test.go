@@ -11,7 +11,7 @@ import (
 )
 
 // RabbitMQ 3.10 answers so for a classic queue whose node is down.
-func TestAQueueThatIsListedAndNotFoundIsThereWithoutACount(t *testing.T) {
+func TestQueue_HasNoCountWhereItIsListedAndNotFound(t *testing.T) {
 	for name, c := range map[string]struct {
 		status int
 		page   string

@@ -19,7 +19,7 @@ import (
 )
 
 // A look keeps its snapshot as long as it lasts, and a broker that hangs later on makes that minutes: all snapshots together are bounded.
-func TestAllSnapshotsTogetherAreBounded(t *testing.T) {
+func TestPool_BoundsAllSnapshotsTogether(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {

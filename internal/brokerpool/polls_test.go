@@ -7,7 +7,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 )
 
-func TestTransportsOfOneVhostAreLookedAtTogether(t *testing.T) {
+func TestPollSchedule_LooksAtTransportsOfAVHostTogether(t *testing.T) {
 	const interval = time.Minute
 	one, other := &v1alpha1.BrokerIdentity{Cluster: "rabbit", VHost: "one"}, &v1alpha1.BrokerIdentity{Cluster: "rabbit", VHost: "other"}
 	p, now := NewPollSchedule(), time.Now()

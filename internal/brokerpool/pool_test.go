@@ -77,7 +77,7 @@ func (m *management) port(t *testing.T, b *Pool, password string) *Port {
 	return port
 }
 
-func TestTransportsOfOneVhostShareASnapshot(t *testing.T) {
+func TestPort_SharesASnapshotAmongTransportsOfAVHost(t *testing.T) {
 	m, b := newManagement(t), NewPool(time.Hour, 8, nil)
 	var all sync.WaitGroup
 	for range 8 {
@@ -95,7 +95,7 @@ func TestTransportsOfOneVhostShareASnapshot(t *testing.T) {
 }
 
 // Each password that a Secret ever had kept a client for ten minutes, with certificates of a megabyte: 221 of them ended the operator.
-func TestATransportHasOneClientWhateverItsSecretHad(t *testing.T) {
+func TestPool_KeepsOneClientForATransport(t *testing.T) {
 	m, b := newManagement(t), NewPool(time.Hour, 8, nil)
 	of := func(transport, password string) {
 		t.Helper()
@@ -134,7 +134,7 @@ func TestATransportHasOneClientWhateverItsSecretHad(t *testing.T) {
 	}
 }
 
-func TestTheCertificatesOfANamespaceAreBounded(t *testing.T) {
+func TestPool_BoundsTheCertificatesOfANamespace(t *testing.T) {
 	m, b := newManagement(t), NewPool(time.Hour, 8, nil)
 	port := func(namespace string, i int) {
 		t.Helper()
@@ -159,7 +159,7 @@ func TestTheCertificatesOfANamespaceAreBounded(t *testing.T) {
 	}
 }
 
-func TestOneManagementAPIHasOneLineWhateverThePath(t *testing.T) {
+func TestPool_KeepsOneLineForAllPathsOfAManagementAPI(t *testing.T) {
 	m, b := newManagement(t), NewPool(time.Hour, 8, nil)
 	for _, path := range []string{"", "/a", "/b"} {
 		login, err := credentials.FromSecret(map[string][]byte{
@@ -177,7 +177,7 @@ func TestOneManagementAPIHasOneLineWhateverThePath(t *testing.T) {
 	}
 }
 
-func TestASnapshotIsTakenAnewWhere(t *testing.T) {
+func TestView_RenewsItsSnapshotAfterItsWriteOrWhenOld(t *testing.T) {
 	tests := map[string]struct {
 		age   time.Duration
 		then  func(*testing.T, *management, *Pool)
@@ -215,7 +215,7 @@ func TestASnapshotIsTakenAnewWhere(t *testing.T) {
 	}
 }
 
-func TestAnotherPasswordIsAnotherClient(t *testing.T) {
+func TestPool_MakesAnotherClientForAnotherPassword(t *testing.T) {
 	m, b := newManagement(t), NewPool(time.Hour, 8, nil)
 	if m.port(t, b, "old") == m.port(t, b, "new") {
 		t.Error("the client of the old password serves the new one")
@@ -226,7 +226,7 @@ func TestAnotherPasswordIsAnotherClient(t *testing.T) {
 	}
 }
 
-func TestNobodyWaitsForABrokerThatIsKnownToBeSilent(t *testing.T) {
+func TestPort_WaitsForNoBrokerThatIsKnownToBeSilent(t *testing.T) {
 	m, b := newManagement(t), NewPool(0, 8, nil)
 	m.down.Store(true)
 	port := m.port(t, b, "password").View("shop/async", time.Hour)
@@ -254,7 +254,7 @@ func TestNobodyWaitsForABrokerThatIsKnownToBeSilent(t *testing.T) {
 }
 
 // Else a few hundred that wait for nothing would do so at all times.
-func TestABrokerThatKeptEverybodyWaitingIsLeftAloneForAsLong(t *testing.T) {
+func TestPort_LeavesABrokerAloneForAsLongAsItWasSilent(t *testing.T) {
 	m, b := newManagement(t), NewPool(0, 8, nil)
 	m.down.Store(true)
 	port := m.port(t, b, "password").View("shop/async", 0)
@@ -273,7 +273,7 @@ func TestABrokerThatKeptEverybodyWaitingIsLeftAloneForAsLong(t *testing.T) {
 	observe(t, port)
 }
 
-func TestWhoRunsOutOfTimeDoesNotMakeTheBrokerSilentForOthers(t *testing.T) {
+func TestPort_CallsNoBrokerSilentByTheDeadlineOfACaller(t *testing.T) {
 	m, b := newManagement(t), NewPool(time.Hour, 8, nil)
 	port := m.port(t, b, "password").View("shop/async", time.Hour)
 	m.gate.Lock()
@@ -286,7 +286,7 @@ func TestWhoRunsOutOfTimeDoesNotMakeTheBrokerSilentForOthers(t *testing.T) {
 	observe(t, port)
 }
 
-func TestWhoNeedsToKnowHowItIsNowGetsAFreshSnapshot(t *testing.T) {
+func TestView_TakesAFreshSnapshotOnDemand(t *testing.T) {
 	m, b := newManagement(t), NewPool(time.Hour, 8, nil)
 	port := m.port(t, b, "password")
 	observe(t, port.View("shop/async", time.Hour))
@@ -298,7 +298,7 @@ func TestWhoNeedsToKnowHowItIsNowGetsAFreshSnapshot(t *testing.T) {
 }
 
 // What a Transport does not see yet of what others wrote is told, so that it can look again.
-func TestASnapshotThatMayLackWhatOthersWroteSaysSo(t *testing.T) {
+func TestView_TellsThatItMayLackWhatOthersWrote(t *testing.T) {
 	m, b := newManagement(t), NewPool(time.Hour, 8, nil)
 	port := m.port(t, b, "password")
 	own, other := port.View("shop/async", time.Hour), port.View("shop/other", time.Hour)

@@ -72,7 +72,7 @@ func (q *queue) want(names ...string) {
 	}
 }
 
-func TestWhoCameFirstHasItsTurnFirst(t *testing.T) {
+func TestSlotQueue_GivesTurnsInTheOrderOfArrival(t *testing.T) {
 	q := newTestQueue(t, 3) // one is left to other namespaces
 	for _, name := range []string{"a", "b", "c", "d", "e"} {
 		q.come(name, "shop")
@@ -92,7 +92,7 @@ func TestWhoCameFirstHasItsTurnFirst(t *testing.T) {
 	q.want("f", "g")
 }
 
-func TestWhoIsServedByASnapshotGoesBeforeButNotForEver(t *testing.T) {
+func TestSlotQueue_PrefersWhatASnapshotServesUpToALimit(t *testing.T) {
 	q := newTestQueue(t, 1)
 	q.come("now", "fresh")
 	q.come("first", "other")
@@ -125,7 +125,7 @@ func TestWhoIsServedByASnapshotGoesBeforeButNotForEver(t *testing.T) {
 	}
 }
 
-func TestWhatAUserHasChangedGoesBeforeWhatIsOnlyLookedAtAgain(t *testing.T) {
+func TestSlotQueue_PutsChangesOfUsersBeforeRegularLooks(t *testing.T) {
 	q := newTestQueue(t, 1)
 	q.come("now", "fresh")
 	q.come("first", "other")
@@ -139,7 +139,7 @@ func TestWhatAUserHasChangedGoesBeforeWhatIsOnlyLookedAtAgain(t *testing.T) {
 	}
 }
 
-func TestNamespacesShareTheSeatsOfABroker(t *testing.T) {
+func TestSlotQueue_SharesSeatsBetweenNamespaces(t *testing.T) {
 	q := newTestQueue(t, 4)
 	for i := range 20 {
 		q.change(fmt.Sprintf("a%02d", i), "fresh")
@@ -161,7 +161,7 @@ func TestNamespacesShareTheSeatsOfABroker(t *testing.T) {
 }
 
 // One whose looks take long had all of them, and kept those of others waiting for half a minute.
-func TestASeatIsLeftToWhoComesLater(t *testing.T) {
+func TestSlotQueue_LeavesASeatToLaterNamespaces(t *testing.T) {
 	q := newTestQueue(t, 8)
 	for _, c := range []struct {
 		namespace string
@@ -182,7 +182,7 @@ func TestASeatIsLeftToWhoComesLater(t *testing.T) {
 	}
 }
 
-func TestALineIsNotEndless(t *testing.T) {
+func TestSlotQueue_BoundsItsLength(t *testing.T) {
 	q := newTestQueue(t, 1)
 	for i := range 1 + maxQueuedSteady {
 		q.come(strconv.Itoa(i), "shop")
@@ -224,7 +224,7 @@ func TestPool_CollectsWithoutItsLock(t *testing.T) {
 	}
 }
 
-func TestHowManyWaitAtABrokerIsAMetric(t *testing.T) {
+func TestPool_CollectsHowManyWaitAtABroker(t *testing.T) {
 	m, b := newManagement(t), NewPool(time.Hour, 1, nil)
 	port := m.port(t, b, "password")
 	for range 3 {
@@ -247,7 +247,7 @@ func TestHowManyWaitAtABrokerIsAMetric(t *testing.T) {
 	}
 }
 
-func TestEachManagementAPIHasItsOwnLine(t *testing.T) {
+func TestPool_KeepsALineForEachManagementAPI(t *testing.T) {
 	one, other, b := newManagement(t), newManagement(t), NewPool(time.Hour, 1, nil)
 	if one.port(t, b, "password").queue == other.port(t, b, "password").queue {
 		t.Error("two brokers share a line")

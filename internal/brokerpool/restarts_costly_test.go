@@ -35,7 +35,7 @@ func portAt(t *testing.T, b *Pool, transport types.NamespacedName, url string) *
 
 // Each path of a server counts as another API: a namespace that names many has the operator busy with one of them at a time, and another does not
 // wait for it.
-func TestTheAPIsOfANamespaceAreAskedOneAfterTheOther(t *testing.T) {
+func TestRestartWatch_AsksTheAPIsOfANamespaceOneByOne(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	inHand, most, asked := map[string]int{}, map[string]int{}, map[string]int{}
@@ -79,7 +79,7 @@ func TestTheAPIsOfANamespaceAreAskedOneAfterTheOther(t *testing.T) {
 }
 
 // A host and port may have many paths, and be that of many namespaces.
-func TestAHostIsAskedForOneNamespaceAtATime(t *testing.T) {
+func TestRestartWatch_AsksAHostForOneNamespaceAtATime(t *testing.T) {
 	t.Parallel()
 	entered := make(chan struct{}, 10)
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -101,7 +101,7 @@ func TestAHostIsAskedForOneNamespaceAtATime(t *testing.T) {
 	}
 }
 
-func TestAnAPIThatDoesNotAnswerIsAskedLessAndLessOften(t *testing.T) {
+func TestRestartWatch_AsksASilentAPILessAndLessOften(t *testing.T) {
 	t.Parallel()
 	m, b, r := newManagement(t), NewPool(0, 8, nil), NewRestartWatch(10*time.Second)
 	name := types.NamespacedName{Namespace: "shop", Name: "one"}
@@ -124,7 +124,7 @@ func TestAnAPIThatDoesNotAnswerIsAskedLessAndLessOften(t *testing.T) {
 }
 
 // Whoever names an API of others with certificates that do not fit has no part in what is known of it.
-func TestAnAPIIsAskedWithTheCertificatesOfItsTransports(t *testing.T) {
+func TestAPIOf_TellsAPIsApartByTheirCertificates(t *testing.T) {
 	t.Parallel()
 	end := credentials.Management{URL: "https://rabbitmq:15671"}
 	if apiOf(credentials.Credentials{}, end) == apiOf(credentials.Credentials{CA: []byte("x")}, end) {

@@ -22,7 +22,7 @@ func awaitAnswer(t *testing.T, r *RestartWatch, at string, silent bool) {
 	})
 }
 
-func TestTheTransportsOfABrokerThatAnswersAgainAreLookedAt(t *testing.T) {
+func TestRestartWatch_LooksAtTransportsOfABrokerThatIsBack(t *testing.T) {
 	t.Parallel()
 	m, b, r := newManagement(t), NewPool(0, 8, nil), NewRestartWatch(time.Minute)
 	other := newManagement(t).port(t, b, "password")
@@ -61,7 +61,7 @@ func TestTheTransportsOfABrokerThatAnswersAgainAreLookedAt(t *testing.T) {
 	}
 }
 
-func TestATransportThatMovesIsOfItsNewBrokerOnly(t *testing.T) {
+func TestRestartWatch_MovesATransportToItsNewBroker(t *testing.T) {
 	b, r, name := NewPool(0, 8, nil), NewRestartWatch(time.Minute), types.NamespacedName{Name: "one"}
 	first, second := newManagement(t).port(t, b, "password"), newManagement(t).port(t, b, "password")
 	r.Of(name, first)
@@ -76,7 +76,7 @@ func TestATransportThatMovesIsOfItsNewBrokerOnly(t *testing.T) {
 }
 
 // What was silent for long is left alone for as long, but not when it answers again.
-func TestABrokerThatAnswersAgainIsObservedAtOnce(t *testing.T) {
+func TestRestartWatch_LetsABrokerBeObservedOnceItIsBack(t *testing.T) {
 	t.Parallel()
 	m, b, r := newManagement(t), NewPool(0, 8, nil), NewRestartWatch(time.Minute)
 	port := m.port(t, b, "password")

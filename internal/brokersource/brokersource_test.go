@@ -84,7 +84,7 @@ func clusters(object map[string]any) map[string]map[string]any {
 	return map[string]map[string]any{"shop/rabbit": object}
 }
 
-func TestABrokerIsFoundByItsRabbitmqCluster(t *testing.T) {
+func TestFinder_FindsABrokerByItsRabbitmqCluster(t *testing.T) {
 	ca := authority(t)
 	tests := map[string]struct {
 		stored                    stored
@@ -131,7 +131,7 @@ func TestABrokerIsFoundByItsRabbitmqCluster(t *testing.T) {
 	}
 }
 
-func TestARabbitmqClusterThatLeadsNowhereSaysWhy(t *testing.T) {
+func TestFinder_SaysWhyARabbitmqClusterLeadsNowhere(t *testing.T) {
 	tests := map[string]struct {
 		stored       stored
 		name         string
@@ -186,7 +186,7 @@ func clustered(name string) *v1alpha1.Transport {
 	return transport
 }
 
-func TestASecretThatIsGoneLeavesNothingThatNamesTheBroker(t *testing.T) {
+func TestFinder_FindsNoBrokerWithoutItsSecret(t *testing.T) {
 	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "async"}}
 	transport.Spec.Broker.SecretRef = &v1alpha1.LocalReference{Name: "rabbitmq"}
 	_, err := stored{}.find(t, transport)
@@ -206,7 +206,7 @@ func authority(t *testing.T) string {
 	return string(testcert.NewAuthority(t, "shop").PEM)
 }
 
-func TestAHostThatOnlyItsOwnNamespaceKnowsIsToldWithTheNameThatOthersKnow(t *testing.T) {
+func TestExplain_NamesTheHostAsOtherNamespacesKnowIt(t *testing.T) {
 	source := Source{Secrets: []string{"rabbitmq"}}
 	for host, told := range map[string]bool{strings.Repeat("a", 64): true, strings.Repeat("a", 64) + ".test": false} { // too long for any name server
 		port, err := broker.New(broker.Config{ManagementURL: "http://" + host + ":15672", VHost: "/"})

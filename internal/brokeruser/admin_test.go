@@ -42,7 +42,7 @@ func (secretsOf) List(context.Context, client.ObjectList, ...client.ListOption) 
 }
 
 // A team that names another server, or another path of the same one, must not have users made by the administrator on its word.
-func TestUsersAreMadeByTheAdministratorOfTheSameManagementAPI(t *testing.T) {
+func TestAdmins_ServeOnlyTheSameManagementAPI(t *testing.T) {
 	var asked string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked, _, _ = r.BasicAuth()

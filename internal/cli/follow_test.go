@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-func TestFilesThatCannotBeWatchedAreReadAgainAllTheSame(t *testing.T) {
+func TestFollowing_TellsOnceOfGoneFilesThatItCannotWatch(t *testing.T) {
 	source, err := newSource(Environment{}, filepath.Join(t.TempDir(), "gone.yaml"))
 	if err != nil {
 		t.Fatal(err)

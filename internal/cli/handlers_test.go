@@ -50,7 +50,7 @@ stringData:
   partner.pem: |
 `
 
-func TestRunGivesAnHTTPHandlerItsSecrets(t *testing.T) {
+func TestRun_GivesAnHTTPHandlerItsSecrets(t *testing.T) {
 	b, temporary := newBench(t), temporary(t)
 	g := &guarded{seen: map[string][]string{}, wants: "Bearer first-s3cret"}
 	server := httptest.NewTLSServer(g)
@@ -110,7 +110,7 @@ func indented(certificate *x509.Certificate) string {
 	return "    " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n    ") + "\n"
 }
 
-func TestRunSaysWhichSecretIsMissing(t *testing.T) {
+func TestRun_SaysWhichSecretIsMissing(t *testing.T) {
 	b := newBench(t)
 	transport := strings.Replace(transportYAML, `"http://127.0.0.1:1/messages"`, `"https://127.0.0.1:1/", headersSecretRef: {name: gone}`, 1)
 	transport += `  - {name: second, queues: [test], handler: {http: {url: "https://127.0.0.1:1/", tls: {caSecretRef: {name: partner, key: no.pem}}}}}` + "\n"
@@ -128,7 +128,7 @@ func TestRunSaysWhichSecretIsMissing(t *testing.T) {
 	}
 }
 
-func TestRunRunsCommandsFromTheWorkingDirectory(t *testing.T) {
+func TestRun_RunsCommandsFromTheWorkingDirectory(t *testing.T) {
 	b := newBench(t)
 	t.Chdir(t.TempDir())
 	script := func(name, text string) {
@@ -169,7 +169,7 @@ done`)
 	}
 }
 
-func TestRunKeepsItsLoginFromCommands(t *testing.T) {
+func TestRun_KeepsItsLoginFromCommands(t *testing.T) {
 	b := newBench(t)
 	t.Setenv(local.EnvAMQP, b.amqpURL)
 	t.Setenv(local.EnvManagement, b.management)
@@ -198,7 +198,7 @@ func TestRunKeepsItsLoginFromCommands(t *testing.T) {
 	run.stop(t)
 }
 
-func TestAProgramDoesNotOutliveRun(t *testing.T) {
+func TestRun_LeavesNoProgramBehindWhenKilled(t *testing.T) {
 	b, temporary := newBench(t), temporary(t)
 	p := &partner{attempts: map[string]int{}, handled: map[string]int{}}
 	server := httptest.NewServer(p)

@@ -55,7 +55,7 @@ func twoGroups(url string) string {
 	return text + "  - {name: second, queues: [more], handler: {http: {url: \"" + url + "\"}}}\n"
 }
 
-func TestRunServesTheMetricsAndTheStatusOfAllWorkers(t *testing.T) {
+func TestRun_ServesMetricsAndStatusOfAllWorkers(t *testing.T) {
 	b := newBench(t)
 	p := &partner{attempts: map[string]int{}, handled: map[string]int{}}
 	server := httptest.NewServer(p)
@@ -131,7 +131,7 @@ func quarantineAreServed(t *testing.T, broker *testtransport.Broker, address str
 	}
 }
 
-func TestRunServesWhileItDrains(t *testing.T) {
+func TestRun_ServesWhileItDrains(t *testing.T) {
 	b := newBench(t)
 	reached, release := make(chan struct{}), make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
@@ -170,7 +170,7 @@ func TestDefaultListen_LeavesTheWorkersPortFree(t *testing.T) {
 	}
 }
 
-func TestATakenPortEndsARunOnlyWhereItWasAskedFor(t *testing.T) {
+func TestListenFlag_RefusesATakenPortOnlyWhereAskedFor(t *testing.T) {
 	b := newBench(t)
 	dir := folder(t, map[string]string{"transport.yaml": transportYAML, "policy.yaml": policyYAML})
 	taken, err := net.Listen("tcp", "127.0.0.1:0")

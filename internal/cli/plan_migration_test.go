@@ -10,7 +10,7 @@ import (
 	"redrive.dev/redrive/internal/topology"
 )
 
-func TestThePlanShowsTheStepsOfAnExchangeAndWhereMessagesMayBeDoubled(t *testing.T) {
+func TestPlanText_ShowsStepsOfAMigrationAndWhatMayBeDoubled(t *testing.T) {
 	text := planText([]local.Plan{{Transport: "shop/async", Broker: "rabbit:5672", Summary: local.Summary{Change: 1}, Migrations: []topology.Migration{{
 		Queue: "test", Standin: "test.migrating", Step: v1alpha1.MigrationDrain,
 		Fields:   []topology.FieldChange{{Field: "type", From: "classic", To: "quorum"}},
@@ -30,7 +30,7 @@ func TestThePlanShowsTheStepsOfAnExchangeAndWhereMessagesMayBeDoubled(t *testing
 }
 
 // What comes by an exchange of others may be doubled while a queue is migrated; what comes by the Transport's own is not.
-func TestThePlanOfAQueueThatIsBoundToAnExchangeOfOthersTellsThatMessagesMayBeDoubled(t *testing.T) {
+func TestPlan_TellsThatBindingsOfOthersMayDoubleMessages(t *testing.T) {
 	b := newBench(t)
 	if err := testtransport.Connect(t, b.direct).Channel().ExchangeDeclare("shop.events", "topic", true, false, false, false, nil); err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 	"redrive.dev/redrive/internal/topology"
 )
 
-func TestPlanText(t *testing.T) {
+func TestPlanText_ShowsStepsConflictsAndWarnings(t *testing.T) {
 	three := int64(3)
 	plans := []local.Plan{
 		{
@@ -57,7 +57,7 @@ Nothing to do.
 	}
 }
 
-func TestPlanShowsWhatRunWouldDoAndWritesNothing(t *testing.T) {
+func TestPlan_ShowsWhatRunWouldDoAndWritesNothing(t *testing.T) {
 	b := newBench(t)
 	code, out, errs := b.command(t, transportYAML+"---\n"+policyYAML, "plan", "-f", "-")
 	if code != exitChanges || errs != "" {
@@ -75,7 +75,7 @@ func TestPlanShowsWhatRunWouldDoAndWritesNothing(t *testing.T) {
 	}
 }
 
-func TestPlanAfterRunFindsNothingThenTheDrift(t *testing.T) {
+func TestPlan_FindsNothingAfterRunAndThenTheDrift(t *testing.T) {
 	b := newBench(t)
 	dir := folder(t, map[string]string{"all.yaml": transportYAML + "---\n" + policyYAML})
 	run := b.start(t, "run", "-f", dir)
@@ -115,7 +115,7 @@ func TestPlanAfterRunFindsNothingThenTheDrift(t *testing.T) {
 	}
 }
 
-func TestPlanRefusesTwoTransportsThatWouldOwnOneQueue(t *testing.T) {
+func TestPlan_RefusesTwoTransportsThatWouldOwnOneQueue(t *testing.T) {
 	b := newBench(t)
 	second := strings.Replace(transportYAML, "metadata: {name: async}", "metadata: {name: again}", 1)
 	code, out, errs := b.command(t, transportYAML+"---\n"+second+"---\n"+policyYAML, "plan", "-f", "-", "-o", "short")
@@ -136,7 +136,7 @@ func TestPlanRefusesTwoTransportsThatWouldOwnOneQueue(t *testing.T) {
 	}
 }
 
-func TestPlanLetsTwoTransportsShareTheExchangeOfTheirProducers(t *testing.T) {
+func TestPlan_LetsTwoTransportsShareTheExchangeOfProducers(t *testing.T) {
 	b := newBench(t)
 	second := strings.NewReplacer("metadata: {name: async}", "metadata: {name: again}", "type: Direct, unroutedTo: test}", "type: Direct}\n  prefix: again",
 		"{name: test, bindingKeys: [test]}", "{name: more, bindingKeys: [more]}").Replace(transportYAML)
@@ -146,7 +146,7 @@ func TestPlanLetsTwoTransportsShareTheExchangeOfTheirProducers(t *testing.T) {
 	}
 }
 
-func TestPlanWarnsOfDelaysWithoutALaneOfTheirOwn(t *testing.T) {
+func TestPlan_WarnsOfDelaysWithoutALaneOfTheirOwn(t *testing.T) {
 	b := newBench(t)
 	var delays []string
 	for n := range 32 {
@@ -160,7 +160,7 @@ func TestPlanWarnsOfDelaysWithoutALaneOfTheirOwn(t *testing.T) {
 	}
 }
 
-func TestPlanOfAConflictIsPrintedAndFails(t *testing.T) {
+func TestPlan_PrintsAConflictAndFails(t *testing.T) {
 	b := newBench(t)
 	channel := testtransport.Connect(t, b.direct).Channel()
 	if _, err := channel.QueueDeclare("test", true, false, false, false, map[string]any{"x-queue-type": "classic"}); err != nil {
@@ -172,7 +172,7 @@ func TestPlanOfAConflictIsPrintedAndFails(t *testing.T) {
 	}
 }
 
-func TestPlanRemovesNoQuarantineQueueWhileItsWorkQueueIsInConflict(t *testing.T) {
+func TestPlan_KeepsTheQuarantineQueueOfAQueueInConflict(t *testing.T) {
 	b := newBench(t)
 	b.foreign(t, "test")
 	dir := folder(t, map[string]string{"transport.yaml": transportYAML, "policy.yaml": policyYAML})
@@ -191,7 +191,7 @@ func TestPlanRemovesNoQuarantineQueueWhileItsWorkQueueIsInConflict(t *testing.T)
 	}
 }
 
-func TestPlanRemovesNoQueueWhoseMessagesMayBeMeantForOneInConflict(t *testing.T) {
+func TestPlan_KeepsAQueueThatOneInConflictMayReplace(t *testing.T) {
 	b := newBench(t)
 	dir := folder(t, map[string]string{"transport.yaml": transportYAML, "policy.yaml": policyYAML})
 	b.converge(t, dir)
@@ -213,7 +213,7 @@ func TestPlanRemovesNoQueueWhoseMessagesMayBeMeantForOneInConflict(t *testing.T)
 }
 
 // Nobody but a Transport's status knows what was adopted, and "run" has none: it takes nothing from others when it starts, and the plan says so.
-func TestPlanAndRunKeepAQueueThatOthersHaveBound(t *testing.T) {
+func TestPlan_KeepsAQueueThatOthersHaveBound(t *testing.T) {
 	b := newBench(t)
 	dir := folder(t, map[string]string{"transport.yaml": transportYAML, "policy.yaml": policyYAML})
 	b.converge(t, dir)
@@ -262,7 +262,7 @@ func (b *bench) foreign(t *testing.T, queue string) {
 	}
 }
 
-func TestThePlanShowsTheStepsOfARenaming(t *testing.T) {
+func TestPlan_ShowsTheStepsOfARenaming(t *testing.T) {
 	b := newBench(t)
 	text := transportYAML
 	dir := folder(t, map[string]string{"transport.yaml": text, "policy.yaml": policyYAML})
@@ -279,7 +279,7 @@ func TestThePlanShowsTheStepsOfARenaming(t *testing.T) {
 	}
 }
 
-func TestAPlanIsMadeAsTheClusterThatOwnsTheObjects(t *testing.T) {
+func TestPlan_IsMadeAsTheClusterThatOwnsTheObjects(t *testing.T) {
 	b := newBench(t)
 	transport := testtransport.New("http://127.0.0.1:1/messages")
 	explicit := testtransport.Explicit(200000000)
@@ -293,7 +293,7 @@ func TestAPlanIsMadeAsTheClusterThatOwnsTheObjects(t *testing.T) {
 	}
 }
 
-func TestThePictureNeedsNoBroker(t *testing.T) {
+func TestPlan_DrawsThePictureWithoutABroker(t *testing.T) {
 	nowhere := &bench{}
 	code, out, errs := nowhere.command(t, transportYAML+"---\n"+policyYAML, "plan", "-f", "-", "-o", "mermaid")
 	if code != exitOK || !strings.HasPrefix(out, "%% Transport default/async\nflowchart LR\n") || !strings.Contains(out, "async.fallback.200ms") {
@@ -301,7 +301,7 @@ func TestThePictureNeedsNoBroker(t *testing.T) {
 	}
 }
 
-func TestACommandSaysWhatIsWrong(t *testing.T) {
+func TestCommands_SayWhatIsWrong(t *testing.T) {
 	nowhere := &bench{amqpURL: "amqp://u:s3cret@127.0.0.1:1", management: "http://127.0.0.1:1"}
 	good := transportYAML + "---\n" + policyYAML
 	tests := map[string]struct {

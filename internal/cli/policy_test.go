@@ -40,7 +40,7 @@ const casesYAML = `cases:
   expect: {action: Retry, delay: 1s, strategy: rejected}
 `
 
-func TestPolicyTestPrintsEachCaseAndWhatDiffers(t *testing.T) {
+func TestPolicyTest_PrintsEachCaseAndWhatDiffers(t *testing.T) {
 	report := filepath.Join(t.TempDir(), "report.xml")
 	cases := file(t, "cases.yaml", casesYAML)
 	code, out, errs := offline(t, policyYAML+"---\n"+transportYAML, "policy", "test", "-f", "-", "--cases", cases, "--junit", report)
@@ -60,7 +60,7 @@ a wrong expectation  FAILED  Retry in 200ms               delay is 200ms, not 1s
 	}
 }
 
-func TestPolicyTestSucceedsWhereAllHold(t *testing.T) {
+func TestPolicyTest_SucceedsWhereAllHold(t *testing.T) {
 	cases := file(t, "cases.yaml", strings.Split(casesYAML, "- name: a wrong")[0])
 	code, out, errs := offline(t, policyYAML, "policy", "test", "-f", "-", "--cases", cases, "-o", "json")
 	var results struct {
@@ -78,7 +78,7 @@ func TestPolicyTestSucceedsWhereAllHold(t *testing.T) {
 	}
 }
 
-func TestPolicyTestTellsOfExpressionsThatFail(t *testing.T) {
+func TestPolicyTest_TellsOfExpressionsThatFail(t *testing.T) {
 	policy := strings.Replace(policyYAML, "error.status == 422", "message.headers.partner == 'acme'", 1)
 	cases := file(t, "cases.yaml", "cases:\n- {name: bare, error: {status: 502}, expect: {action: Retry}}\n")
 	code, out, _ := offline(t, policy, "policy", "test", "-f", "-", "--cases", cases)
@@ -88,7 +88,7 @@ func TestPolicyTestTellsOfExpressionsThatFail(t *testing.T) {
 	}
 }
 
-func TestPolicyTestRefusesWhatIsWrong(t *testing.T) {
+func TestPolicyTest_RefusesWhatIsWrong(t *testing.T) {
 	good := file(t, "cases.yaml", casesYAML)
 	manifests := file(t, "policy.yaml", policyYAML)
 	tests := []struct {
@@ -127,7 +127,7 @@ func TestPolicyTestRefusesWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestAReportThatCannotBeWrittenLeavesTheTable(t *testing.T) {
+func TestPolicyTest_PrintsTheTableWithoutTheReport(t *testing.T) {
 	cases := file(t, "cases.yaml", casesYAML)
 	code, out, errs := offline(t, policyYAML, "policy", "test", "-f", "-", "--cases", cases, "--junit", filepath.Join(t.TempDir(), "missing", "report.xml"))
 	if code != exitFileError || !strings.HasSuffix(out, "\n2 of 3 cases hold.\n") || !strings.Contains(errs, "write the report: open") {
@@ -135,7 +135,7 @@ func TestAReportThatCannotBeWrittenLeavesTheTable(t *testing.T) {
 	}
 }
 
-func TestAMisspeltPolicyCommandIsNoCaseThatDiffers(t *testing.T) {
+func TestPolicy_TellsMisspeltCommandsFromCasesThatDiffer(t *testing.T) {
 	for _, tt := range []struct {
 		args []string
 		want string
@@ -155,7 +155,7 @@ func TestAMisspeltPolicyCommandIsNoCaseThatDiffers(t *testing.T) {
 	}
 }
 
-func TestPolicyShow(t *testing.T) {
+func TestPolicyShow_PrintsSchedulesStrategiesAndWarnings(t *testing.T) {
 	const shared = `---
 apiVersion: redrive.dev/v1alpha1
 kind: RetryPolicy
@@ -217,7 +217,7 @@ RetryPolicy default/second
 	}
 }
 
-func TestAPresetIsShownAndAskedBehindTheOwnStrategies(t *testing.T) {
+func TestPolicyShow_PutsAPresetBehindTheOwnStrategies(t *testing.T) {
 	const preset = `---
 apiVersion: redrive.dev/v1alpha1
 kind: RetryPolicy
@@ -246,7 +246,7 @@ spec:
 	}
 }
 
-func TestPolicyShowRefusesWhatIsWrong(t *testing.T) {
+func TestPolicyShow_RefusesWhatIsWrong(t *testing.T) {
 	for _, args := range [][]string{{}, {"-f", "nowhere"}, {"-f", "-", "--policy", "other"}, {"-f", "-", "more"}, {"--no"}} {
 		code, out, errs := offline(t, policyYAML, append([]string{"policy", "show"}, args...)...)
 		if code != exitFileError || out != "" || errs == "" {

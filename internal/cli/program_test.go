@@ -126,7 +126,7 @@ func temporary(t *testing.T) string {
 	return dir
 }
 
-func TestRunRunsAProgramAsTheWorker(t *testing.T) {
+func TestRun_RunsAProgramAsTheWorker(t *testing.T) {
 	b, temporary := newBench(t), temporary(t)
 	p := &partner{attempts: map[string]int{}, handled: map[string]int{}}
 	dir := folder(t, map[string]string{"transport.yaml": inProcessYAML(), "policy.yaml": policyYAML})
@@ -187,7 +187,7 @@ func privateFolder(t *testing.T, temporary string) {
 	}
 }
 
-func TestAProgramThatIsKilledLosesNothingAndItsQuarantineAreHandled(t *testing.T) {
+func TestRun_LosesNothingWhenItsProgramIsKilled(t *testing.T) {
 	b, temporary := newBench(t), temporary(t)
 	var mu sync.Mutex
 	reached, hold := make(chan struct{}, 100), true
@@ -234,7 +234,7 @@ func TestAProgramThatIsKilledLosesNothingAndItsQuarantineAreHandled(t *testing.T
 	isGone(t, append(run.programs(false), run.programs(true)...), temporary)
 }
 
-func TestAMessageThatKillsItsProgramIsConvictedAndNoOther(t *testing.T) {
+func TestRun_ConvictsOnlyTheMessageThatKillsItsProgram(t *testing.T) {
 	b, temporary := newBench(t), temporary(t)
 	p := &partner{attempts: map[string]int{}, handled: map[string]int{}}
 	run := b.team(t, folder(t, map[string]string{"transport.yaml": inProcessYAML(), "policy.yaml": policyYAML}),
@@ -265,7 +265,7 @@ func TestAMessageThatKillsItsProgramIsConvictedAndNoOther(t *testing.T) {
 	isGone(t, append(run.programs(false), run.programs(true)...), temporary)
 }
 
-func TestCtrlCWaitsForAProgramAtWork(t *testing.T) {
+func TestRun_WaitsForAProgramAtWorkAfterCtrlC(t *testing.T) {
 	b, temporary := newBench(t), temporary(t)
 	reached, release := make(chan struct{}), make(chan struct{})
 	run := b.team(t, folder(t, map[string]string{"transport.yaml": inProcessYAML(), "policy.yaml": policyYAML}),
@@ -293,7 +293,7 @@ func TestCtrlCWaitsForAProgramAtWork(t *testing.T) {
 	isGone(t, run.programs(false), temporary)
 }
 
-func TestASecondCtrlCKillsTheProgram(t *testing.T) {
+func TestRun_KillsItsProgramAtASecondCtrlC(t *testing.T) {
 	b, temporary := newBench(t), temporary(t)
 	reached := make(chan struct{})
 	run := b.team(t, folder(t, map[string]string{"transport.yaml": inProcessYAML(), "policy.yaml": policyYAML}),
@@ -320,7 +320,7 @@ func TestASecondCtrlCKillsTheProgram(t *testing.T) {
 	}
 }
 
-func TestGoRunIsAProgramThatStopsCleanly(t *testing.T) {
+func TestRun_StopsGoRunCleanly(t *testing.T) {
 	b := newBench(t)
 	const example = "../../docs/examples/go-library"
 	broker := testtransport.Connect(t, b.direct)
@@ -344,7 +344,7 @@ func TestGoRunIsAProgramThatStopsCleanly(t *testing.T) {
 	}
 }
 
-func TestAProgramThatDoesNotRunShows(t *testing.T) {
+func TestRun_ShowsAProgramThatDoesNotRun(t *testing.T) {
 	b := newBench(t)
 	dir := folder(t, map[string]string{"transport.yaml": inProcessYAML(), "policy.yaml": policyYAML})
 	run := b.start(t, "run", "-f", dir, "--", "sh", "-c", "echo cannot go on >&2; exit 3")
@@ -356,7 +356,7 @@ func TestAProgramThatDoesNotRunShows(t *testing.T) {
 	run.stop(t)
 }
 
-func TestACommandLineWithoutTheProgramThatIsNeededSaysWhatToDo(t *testing.T) {
+func TestRun_SaysWhatToDoWithoutTheProgramThatItNeeds(t *testing.T) {
 	b := newBench(t)
 	dir := folder(t, map[string]string{"transport.yaml": inProcessYAML(), "policy.yaml": policyYAML})
 	tests := map[string]struct {

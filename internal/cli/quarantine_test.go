@@ -28,7 +28,7 @@ func (s *started) processes() []int {
 	return found
 }
 
-func TestRunHandlesQuarantineInAProcessOfTheirOwn(t *testing.T) {
+func TestRun_HandlesQuarantineInAProcessOfItsOwn(t *testing.T) {
 	b := newBench(t)
 	t.Setenv(local.EnvAMQP, b.amqpURL)
 	t.Setenv(local.EnvManagement, b.management)

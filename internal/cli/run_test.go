@@ -50,7 +50,7 @@ func publish(b *testtransport.Broker, key string, from, to int) {
 	}
 }
 
-func TestRunHandlesReloadsAndDrains(t *testing.T) {
+func TestRun_HandlesReloadsAndDrains(t *testing.T) {
 	b := newBench(t)
 	p := &partner{attempts: map[string]int{}, handled: map[string]int{}}
 	server := httptest.NewServer(p)
@@ -127,7 +127,7 @@ func TestRunHandlesReloadsAndDrains(t *testing.T) {
 	}
 }
 
-func TestASecondSignalStopsAtOnce(t *testing.T) {
+func TestRun_StopsAtOnceAtASecondSignal(t *testing.T) {
 	b := newBench(t)
 	reached, release := make(chan struct{}), make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
@@ -150,7 +150,7 @@ func TestASecondSignalStopsAtOnce(t *testing.T) {
 	}
 }
 
-func TestAConflictLeavesTheWorkersAsTheyAre(t *testing.T) {
+func TestRun_LeavesWorkersAsTheyAreInAConflict(t *testing.T) {
 	b := newBench(t)
 	b.foreign(t, "test")
 	p := &partner{attempts: map[string]int{}, handled: map[string]int{}}
@@ -189,7 +189,7 @@ func TestAConflictLeavesTheWorkersAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestAWorkerIsNotStartedIntoAConflict(t *testing.T) {
+func TestRun_StartsNoWorkerIntoAConflict(t *testing.T) {
 	b := newBench(t)
 	channel := testtransport.Connect(t, b.direct).Channel()
 	if _, err := channel.QueueDeclare("test", true, false, false, false, map[string]any{"x-queue-type": "classic"}); err != nil {
@@ -215,7 +215,7 @@ func TestAWorkerIsNotStartedIntoAConflict(t *testing.T) {
 	}
 }
 
-func TestRunShowsWhatHoldsMessagesBack(t *testing.T) {
+func TestRun_ShowsWhatHoldsMessagesBack(t *testing.T) {
 	b := newBench(t)
 	p := &partner{attempts: map[string]int{}, handled: map[string]int{}}
 	server := httptest.NewServer(p)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestASecondSignalCountsFromASecondOn(t *testing.T) {
+func TestAgain_CountsASecondSignalFromASecondOn(t *testing.T) {
 	for name, tt := range map[string]struct {
 		after time.Duration
 		want  bool

@@ -217,7 +217,7 @@ const filled = `Transport shop/async: Ready, workers 2/2, failed 3, on rabbit@sh
   ordered (strict order)  crashed > attempt
 `
 
-func TestStatusShowsEachQueueAndLane(t *testing.T) {
+func TestStatus_ShowsEachQueueAndLane(t *testing.T) {
 	s := newShop(t)
 	s.fill()
 	var code int
@@ -253,7 +253,7 @@ func TestStatusShowsEachQueueAndLane(t *testing.T) {
 	}
 }
 
-func TestStatusOfWhatIsNotReadySaysWhatToDo(t *testing.T) {
+func TestStatus_SaysWhatToDoWhereNotReady(t *testing.T) {
 	s := newShop(t)
 	s.stall()
 	code, out, errs := s.status("async")
@@ -268,7 +268,7 @@ func TestStatusOfWhatIsNotReadySaysWhatToDo(t *testing.T) {
 	}
 }
 
-func TestStatusWithoutTheBrokerTellsWhatTheTransportTells(t *testing.T) {
+func TestStatus_TellsWhatTheTransportTellsWithoutTheBroker(t *testing.T) {
 	s := newShop(t)
 	reader := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"transports"}, Verbs: []string{"get", "list"}},
@@ -359,7 +359,7 @@ func TestStatusWithoutTheBrokerTellsWhatTheTransportTells(t *testing.T) {
 	}
 }
 
-func TestStatusTakesAnotherWayToTheManagementAPI(t *testing.T) {
+func TestStatus_TakesAnotherWayToTheManagementAPI(t *testing.T) {
 	s := newShop(t)
 	secret := s.secret("http://rabbitmq.shop.svc:15672")
 	if err := s.cluster.Client.Update(t.Context(), secret); err != nil {
@@ -384,7 +384,7 @@ func TestStatusTakesAnotherWayToTheManagementAPI(t *testing.T) {
 	}
 }
 
-func TestStatusFindsTheBrokerOfARabbitmqCluster(t *testing.T) {
+func TestStatus_FindsTheBrokerOfARabbitmqCluster(t *testing.T) {
 	s := newShop(t)
 	s.create(clusterDefinition())
 	object := &unstructured.Unstructured{Object: map[string]any{
@@ -422,7 +422,7 @@ func clusterDefinition() *apiextensionsv1.CustomResourceDefinition {
 	}
 }
 
-func TestErrorsOfStatusEndWithTwo(t *testing.T) {
+func TestStatus_EndsWithTwoOnErrors(t *testing.T) {
 	s := newShop(t)
 	missing := filepath.Join(t.TempDir(), "missing")
 	cases := []struct {
@@ -447,7 +447,7 @@ func TestErrorsOfStatusEndWithTwo(t *testing.T) {
 	}
 }
 
-func TestStatusOfAnEmptyNamespaceSaysSo(t *testing.T) {
+func TestStatus_SaysThatANamespaceIsEmpty(t *testing.T) {
 	s := newShop(t)
 	empty := s.cluster.Namespace(t)
 	code, out, errs := s.status("-n", empty)
@@ -456,7 +456,7 @@ func TestStatusOfAnEmptyNamespaceSaysSo(t *testing.T) {
 	}
 }
 
-func TestThePluginOfKubectlCallsItselfSo(t *testing.T) {
+func TestStatus_NamesTheKubectlPluginInItsUsage(t *testing.T) {
 	for program, want := range map[string]string{
 		"/usr/local/bin/kubectl-redrive": "kubectl redrive status [NAME...]", "/usr/local/bin/redrive": "redrive status [NAME...]", "": "redrive status [NAME...]",
 	} {

@@ -24,7 +24,7 @@ func scaling(most int32, queues ...string) *v1alpha1.Transport {
 	return t
 }
 
-func TestMorePodsThanQueuesOfOneConsumerAreRefused(t *testing.T) {
+func TestCompile_RefusesMorePodsThanQueuesOfOneConsumer(t *testing.T) {
 	for name, tt := range map[string]struct {
 		max    int32
 		queues []string
@@ -47,7 +47,7 @@ func TestMorePodsThanQueuesOfOneConsumerAreRefused(t *testing.T) {
 	}
 }
 
-func TestWhatAGroupIsScaledBy(t *testing.T) {
+func TestScaling_HasDefaultsAndCountsTheMessagesOfItsQueues(t *testing.T) {
 	transport := scaling(10)
 	worker := &transport.Spec.Workers[0]
 	got, ok := compile.ScalingOf(worker)

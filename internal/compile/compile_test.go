@@ -46,7 +46,7 @@ func strategy(name, when string) v1alpha1.Strategy {
 	return v1alpha1.Strategy{Name: name, When: when, Action: v1alpha1.ActionFail}
 }
 
-func TestATransportWithoutPoliciesRunsOnTheDefaults(t *testing.T) {
+func TestCompile_UsesDefaultsWithoutPolicies(t *testing.T) {
 	result, err := compile.Compile(transport(nil), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +66,7 @@ func TestATransportWithoutPoliciesRunsOnTheDefaults(t *testing.T) {
 	}
 }
 
-func TestAQueuesPolicyOverridesTheTransports(t *testing.T) {
+func TestCompile_PrefersAQueuesPolicyToTheTransports(t *testing.T) {
 	result, err := compile.Compile(transport(func(s *v1alpha1.TransportSpec) {
 		s.RetryPolicyRef = &v1alpha1.PolicyReference{Name: "a"}
 		s.Queues[1].RetryPolicyRef = &v1alpha1.PolicyReference{Name: "b"}
@@ -88,7 +88,7 @@ func TestAQueuesPolicyOverridesTheTransports(t *testing.T) {
 	}
 }
 
-func TestIncludedStrategiesStandBehindTheOwnAndAreNotFollowed(t *testing.T) {
+func TestResolve_AppendsIncludedStrategiesWithoutTheirIncludes(t *testing.T) {
 	all := byName(
 		policy("own", v1alpha1.RetryPolicySpec{
 			IncludeStrategies: []v1alpha1.StrategyInclude{{Name: "shared"}, {Preset: v1alpha1.PresetHTTP}},
@@ -116,7 +116,7 @@ func TestIncludedStrategiesStandBehindTheOwnAndAreNotFollowed(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongIsNamedWithItsReason(t *testing.T) {
+func TestCompile_NamesErrorsWithTheirReason(t *testing.T) {
 	cases := []struct {
 		name     string
 		change   func(*v1alpha1.TransportSpec)
@@ -176,7 +176,7 @@ func TestWhatIsWrongIsNamedWithItsReason(t *testing.T) {
 	}
 }
 
-func TestPrefetchStaysBelowTwiceTheConcurrencyAndTheConsumerTimeout(t *testing.T) {
+func TestPrefetch_KeepsToConcurrencyAndConsumerTimeout(t *testing.T) {
 	cases := []struct {
 		name        string
 		concurrency int
@@ -199,7 +199,7 @@ func TestPrefetchStaysBelowTwiceTheConcurrencyAndTheConsumerTimeout(t *testing.T
 	}
 }
 
-func TestTheCodecRoundTripsAndIsStable(t *testing.T) {
+func TestEncode_RoundTripsAndIsStable(t *testing.T) {
 	result, err := compile.Compile(transport(nil), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -221,7 +221,7 @@ func TestTheCodecRoundTripsAndIsStable(t *testing.T) {
 	}
 }
 
-func TestDecodeRefusesWhatAWorkerCannotRunOn(t *testing.T) {
+func TestDecode_RefusesWhatAWorkerCannotRunOn(t *testing.T) {
 	result, err := compile.Compile(transport(nil), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -267,7 +267,7 @@ func TestDecodeRefusesWhatAWorkerCannotRunOn(t *testing.T) {
 	}
 }
 
-func TestDecodeIgnoresFieldsOfALaterBuildOfTheSameVersion(t *testing.T) {
+func TestDecode_IgnoresFieldsOfALaterBuildOfItsVersion(t *testing.T) {
 	result, err := compile.Compile(transport(nil), nil)
 	if err != nil {
 		t.Fatal(err)

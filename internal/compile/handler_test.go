@@ -35,7 +35,7 @@ func configOf(t *testing.T, handler v1alpha1.Handler) compile.Config {
 
 // A worker of version 2 reads of a handler nothing but its URL. It would post without a login what must not go without one, and
 // so it must not take such a configuration: it keeps the one before and says so.
-func TestAConfigurationIsOfTheOldestVersionThatCanCarryItOut(t *testing.T) {
+func TestConfig_HasTheOldestVersionThatCanCarryItOut(t *testing.T) {
 	const url = "https://127.0.0.1:8080/"
 	command := []string{"php", "handle.php"}
 	cases := map[string]struct {
@@ -79,7 +79,7 @@ func TestAConfigurationIsOfTheOldestVersionThatCanCarryItOut(t *testing.T) {
 	}
 }
 
-func TestEveryQueueHasAWeight(t *testing.T) {
+func TestCompile_GivesEveryQueueAWeight(t *testing.T) {
 	result, err := compile.Compile(transport(func(s *v1alpha1.TransportSpec) { s.Queues[1].Weight = new(int32(5)) }), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +91,7 @@ func TestEveryQueueHasAWeight(t *testing.T) {
 }
 
 // What an older operator has written is read as well: it knew no weights.
-func TestAConfigurationWithoutWeightsIsRead(t *testing.T) {
+func TestDecode_ReadsAConfigurationWithoutWeights(t *testing.T) {
 	result, err := compile.Compile(transport(nil), nil)
 	if err != nil {
 		t.Fatal(err)

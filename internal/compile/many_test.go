@@ -69,7 +69,7 @@ func manyPartners(density v1alpha1.LaneDensity) (*v1alpha1.Transport, map[string
 	return t, policies
 }
 
-func TestTheNumberOfQueuesDoesNotGrowWithTheNumberOfPolicies(t *testing.T) {
+func TestCompile_BoundsTheLanesOfManyPolicies(t *testing.T) {
 	for density, limit := range map[v1alpha1.LaneDensity]int{v1alpha1.LanesStandard: 24, v1alpha1.LanesFine: 64} {
 		t.Run(string(density), func(t *testing.T) {
 			transport, policies := manyPartners(density)
@@ -116,7 +116,7 @@ func everyDelayHasALane(t *testing.T, result *compile.Result) {
 	}
 }
 
-func TestTheConfigurationOfManyPartnersFitsIntoAConfigMap(t *testing.T) {
+func TestConfig_FitsIntoAConfigMapWithManyPartners(t *testing.T) {
 	transport, policies := manyPartners(v1alpha1.LanesFine)
 	result, err := compile.Compile(transport, policies)
 	if err != nil {
@@ -140,7 +140,7 @@ func TestTheConfigurationOfManyPartnersFitsIntoAConfigMap(t *testing.T) {
 }
 
 // Each of the 200 would say so for itself, and nobody could read on to what else is wrong.
-func TestPoliciesThatAreTooLargeTogetherAreToldOfOnce(t *testing.T) {
+func TestCompile_TellsOnceOfPoliciesTooLargeTogether(t *testing.T) {
 	transport, policies := manyPartners(v1alpha1.LanesStandard)
 	for name, p := range policies {
 		for n := range 100 {
@@ -187,7 +187,7 @@ func including(n int, change func(i int, spec *v1alpha1.RetryPolicySpec)) (*v1al
 }
 
 // 34 policies that include 16 of 128 strategies made 69,632 copies, and took four seconds and 71 MB.
-func TestStrategiesAreCountedBeforeTheyAreCopied(t *testing.T) {
+func TestCompile_CountsStrategiesBeforeItCopiesThem(t *testing.T) {
 	transport, policies := including(34, func(int, *v1alpha1.RetryPolicySpec) {})
 	var err error
 	allocated := allocatedBy(func() { _, err = compile.Compile(transport, policies) })
@@ -202,7 +202,7 @@ func TestStrategiesAreCountedBeforeTheyAreCopied(t *testing.T) {
 
 // What stays allowed takes memory for the copies, and not for each step of each schedule: neither where policies share their schedules, nor where
 // each follows them to another age.
-func TestAsManyIncludesAsAreAllowedTakeLittleMemory(t *testing.T) {
+func TestCompile_TakesLittleMemoryForAllAllowedIncludes(t *testing.T) {
 	for name, change := range map[string]func(int, *v1alpha1.RetryPolicySpec){
 		"the same schedules": func(int, *v1alpha1.RetryPolicySpec) {},
 		"schedules that end elsewhere": func(i int, spec *v1alpha1.RetryPolicySpec) {
@@ -234,7 +234,7 @@ func allocatedBy(work func()) uint64 {
 }
 
 // A policy for each of 256 rules, each with as many strategies as a policy has of its own.
-func TestPoliciesOfAllRulesMayHaveAllTheirStrategies(t *testing.T) {
+func TestCompile_AllowsAllStrategiesInThePoliciesOfAllRules(t *testing.T) {
 	transport, policies := transport(func(*v1alpha1.TransportSpec) {}), map[string]*v1alpha1.RetryPolicy{}
 	for i := range 256 {
 		name := fmt.Sprint("p", i)
@@ -250,7 +250,7 @@ func TestPoliciesOfAllRulesMayHaveAllTheirStrategies(t *testing.T) {
 	}
 }
 
-func TestOnlySomeOfThousandsOfWrongStrategiesAreTold(t *testing.T) {
+func TestCompile_TellsOnlySomeOfThousandsOfWrongStrategies(t *testing.T) {
 	transport, policies := including(15, func(int, *v1alpha1.RetryPolicySpec) {})
 	for _, p := range policies {
 		for i := range p.Spec.Strategies {
@@ -263,7 +263,7 @@ func TestOnlySomeOfThousandsOfWrongStrategiesAreTold(t *testing.T) {
 	}
 }
 
-func TestRulesAndKeysThatAreTooLargeAreToldOfOnce(t *testing.T) {
+func TestCompile_TellsOnceOfRulesAndKeysTooLarge(t *testing.T) {
 	long := func(n int) string { return fmt.Sprintf(`message.id + "%04d%s"`, n, strings.Repeat("x", 2000)) }
 	for field, change := range map[string]func(*v1alpha1.TransportSpec){
 		"spec.retryPolicies[129].when": func(s *v1alpha1.TransportSpec) {

@@ -10,7 +10,7 @@ import (
 	"redrive.dev/redrive/internal/retry"
 )
 
-func TestAPipelineHasTheStagesThatItsConfigurationHasAUseFor(t *testing.T) {
+func TestPipelines_HaveTheStagesThatTheConfigurationNeeds(t *testing.T) {
 	usualQueue, strictQueue := compile.Queue{Name: "test"}, compile.Queue{Name: "ordered", Strict: v1alpha1.OnFailureBlock}
 	bare := compile.Config{Queues: []compile.Queue{usualQueue}}
 	limited := bare

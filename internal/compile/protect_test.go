@@ -26,7 +26,7 @@ func protected(t *testing.T, change func(*v1alpha1.Worker)) compile.Config {
 	return result.Workers[0]
 }
 
-func TestWhatProtectsAHandlerHasItsDefaults(t *testing.T) {
+func TestCompile_FillsInTheDefaultsOfTheProtection(t *testing.T) {
 	config := protected(t, func(w *v1alpha1.Worker) {
 		w.Replicas = new(int32(4))
 		w.RateLimits = []v1alpha1.RateLimit{
@@ -53,7 +53,7 @@ func TestWhatProtectsAHandlerHasItsDefaults(t *testing.T) {
 	}
 }
 
-func TestTheOpenTimesOfABreakerFollowTheOneThatIsSet(t *testing.T) {
+func TestCircuitBreaker_FitsItsOpenTimesToTheOneThatIsSet(t *testing.T) {
 	times := func(b v1alpha1.CircuitBreaker) [2]time.Duration {
 		config := protected(t, func(w *v1alpha1.Worker) { w.CircuitBreaker = &b })
 		return [2]time.Duration{config.CircuitBreaker.OpenFor.Duration.Duration, config.CircuitBreaker.MaxOpenFor.Duration.Duration}
@@ -66,7 +66,7 @@ func TestTheOpenTimesOfABreakerFollowTheOneThatIsSet(t *testing.T) {
 	}
 }
 
-func TestReplicasStandInTheConfigurationOnlyWhereALimitIsShared(t *testing.T) {
+func TestCompile_LeavesOutReplicasWhereNoLimitIsShared(t *testing.T) {
 	config := protected(t, func(w *v1alpha1.Worker) {
 		w.Replicas = new(int32(4))
 		w.RateLimits = []v1alpha1.RateLimit{{Name: "pod", PerSecond: intstr.FromInt32(1), Scope: v1alpha1.RateLimitScopePod}}
@@ -76,7 +76,7 @@ func TestReplicasStandInTheConfigurationOnlyWhereALimitIsShared(t *testing.T) {
 	}
 }
 
-func TestAKeyThatDoesNotCompileIsNamed(t *testing.T) {
+func TestCompile_NamesAKeyThatDoesNotCompile(t *testing.T) {
 	for field, change := range map[string]func(*v1alpha1.Worker){
 		"spec.workers[0].rateLimits[0].key": func(w *v1alpha1.Worker) {
 			w.RateLimits = []v1alpha1.RateLimit{{Name: "a", PerSecond: intstr.FromInt32(1), Key: new("message.size")}}
@@ -91,7 +91,7 @@ func TestAKeyThatDoesNotCompileIsNamed(t *testing.T) {
 	}
 }
 
-func TestTheTwinLanesOfHighPriorityCountAmongTheLanesThatAreAllowed(t *testing.T) {
+func TestCompile_CountsTwinsOfHighPriorityAmongTheLanes(t *testing.T) {
 	many := v1alpha1.RetryPolicySpec{RetryPriority: v1alpha1.RetryPriorityHigher, MaxRetries: new(int32(30)), Backoff: &v1alpha1.Backoff{
 		Type: v1alpha1.BackoffLinear, Delay: v1alpha1.NewDuration(time.Second), MaxDelay: v1alpha1.NewDuration(time.Hour),
 	}}

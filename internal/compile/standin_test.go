@@ -9,7 +9,7 @@ import (
 	"redrive.dev/redrive/internal/compile"
 )
 
-func TestWhatIsConsumedOfAQueueAndItsStandIn(t *testing.T) {
+func TestConsumed_NamesWhatIsReadOfAQueueAndItsStandIn(t *testing.T) {
 	for reads, want := range map[compile.Reading][]string{
 		compile.ReadsBoth: {"test", "test.migrating"}, compile.ReadsQueue: {"test"}, compile.ReadsStandin: {"test.migrating"},
 		"Unheard": {"test", "test.migrating"},
@@ -23,7 +23,7 @@ func TestWhatIsConsumedOfAQueueAndItsStandIn(t *testing.T) {
 	}
 }
 
-func TestStandInsChangeNothingOfTheConfigurationTheyAreGivenTo(t *testing.T) {
+func TestWithStandIns_LeavesTheConfigurationItselfUnchanged(t *testing.T) {
 	result, err := compile.Compile(transport(func(*v1alpha1.TransportSpec) {}), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +46,7 @@ func TestStandInsChangeNothingOfTheConfigurationTheyAreGivenTo(t *testing.T) {
 }
 
 // What a worker consumed it empties, also where the spec does not have the queue any more.
-func TestAQueueThatLeavesIsConsumedUntilNothingOfItIsLeft(t *testing.T) {
+func TestWithLeaving_ConsumesAQueueUntilNothingOfItIsLeft(t *testing.T) {
 	result, err := compile.Compile(transport(func(*v1alpha1.TransportSpec) {}), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func TestAQueueThatLeavesIsConsumedUntilNothingOfItIsLeft(t *testing.T) {
 }
 
 // A queue that stays may leave something behind: a migration that is given up its stand-in, and one that gets an order its quarantined messages.
-func TestWhatAStayingQueueLeavesBehindIsConsumedToo(t *testing.T) {
+func TestWithLeaving_ConsumesWhatAStayingQueueLeavesBehind(t *testing.T) {
 	result, err := compile.Compile(transport(func(*v1alpha1.TransportSpec) {}), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -150,7 +150,7 @@ func TestWhatAStayingQueueLeavesBehindIsConsumedToo(t *testing.T) {
 }
 
 // What is in force and stays follows the migrations that it knows, and nothing else.
-func TestAConfigurationThatStaysFollowsItsExchanges(t *testing.T) {
+func TestFollowing_TakesOnlyTheMigrationsThatItKnows(t *testing.T) {
 	policies := map[string]v1alpha1.RetryPolicySpec{"policy": {}}
 	queue := func(change func(*compile.Queue)) compile.Queue {
 		q := compile.Queue{Name: "test", Policy: "policy"}
@@ -193,7 +193,7 @@ func TestAConfigurationThatStaysFollowsItsExchanges(t *testing.T) {
 
 // A queue that is renamed while it is migrated becomes the stand-in of the new one, and has a stand-in of its own. That is in no list of what the new
 // one consumes, also when the new one leaves the spec or the Transport is deleted.
-func TestAQueueThatIsTheStandInOfAnotherOneKeepsItsOwn(t *testing.T) {
+func TestWithLeaving_KeepsTheStandInOfAStandIn(t *testing.T) {
 	policies := map[string]v1alpha1.RetryPolicySpec{"policy": {}}
 	config := func(queues ...compile.Queue) compile.Config {
 		for i := range queues {
@@ -249,7 +249,7 @@ func TestAQueueThatIsTheStandInOfAnotherOneKeepsItsOwn(t *testing.T) {
 }
 
 // The name of a queue that leaves may be wanted again before its stand-in is empty, and the queue that has it then has another stand-in, or none.
-func TestTheStandInOfAQueueWhoseNameIsWantedAgainIsStillConsumed(t *testing.T) {
+func TestWithLeaving_ConsumesTheStandInOfANameWantedAgain(t *testing.T) {
 	policies := map[string]v1alpha1.RetryPolicySpec{"policy": {}}
 	config := func(queues ...compile.Queue) compile.Config {
 		return compile.Config{Worker: "default", Policies: policies, Queues: queues}

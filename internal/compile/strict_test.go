@@ -21,7 +21,7 @@ func strictly(policySpec v1alpha1.RetryPolicySpec, change func(*v1alpha1.Transpo
 	}), byName(policy("p", policySpec), policy("other", v1alpha1.RetryPolicySpec{MaxRetries: new(int32(40))})))
 }
 
-func TestAStrictQueueAllowsForEachDeliveryThatItsPoliciesNeed(t *testing.T) {
+func TestDeliveries_CoverWhatThePoliciesOfAStrictQueueNeed(t *testing.T) {
 	cases := []struct {
 		name   string
 		spec   v1alpha1.RetryPolicySpec
@@ -57,7 +57,7 @@ func TestAStrictQueueAllowsForEachDeliveryThatItsPoliciesNeed(t *testing.T) {
 	}
 }
 
-func TestAPolicyThatAStrictQueueCannotCarryOutIsRefused(t *testing.T) {
+func TestCompile_RefusesPoliciesThatAStrictQueueCannotCarryOut(t *testing.T) {
 	cases := []struct {
 		name   string
 		spec   v1alpha1.RetryPolicySpec
@@ -98,7 +98,7 @@ func TestAPolicyThatAStrictQueueCannotCarryOutIsRefused(t *testing.T) {
 	}
 }
 
-func TestTriesAtOnceCountForHowLongAMessageIsHeld(t *testing.T) {
+func TestCompile_CountsTriesAtOnceToTheTimeAMessageIsHeld(t *testing.T) {
 	held := func(timeout, consumerTimeout time.Duration, immediate int32) error {
 		_, err := compile.Compile(transport(func(s *v1alpha1.TransportSpec) {
 			s.RetryPolicyRef = &v1alpha1.PolicyReference{Name: "p"}
@@ -124,7 +124,7 @@ func TestTriesAtOnceCountForHowLongAMessageIsHeld(t *testing.T) {
 	}
 }
 
-func TestAQueueThatIsHeldIsNotConsumed(t *testing.T) {
+func TestHolding_ConsumesNoHeldQueue(t *testing.T) {
 	config := compile.Config{Version: 3, Queues: []compile.Queue{
 		{Name: "ordered", Strict: v1alpha1.OnFailureContinue},
 		{Name: "other", Quarantine: "other.quarantine"},
@@ -153,7 +153,7 @@ func TestAQueueThatIsHeldIsNotConsumed(t *testing.T) {
 }
 
 // The hold of a queue that is migrated stayed when its reason had gone, for good where the queue had left the spec: nobody consumed it, nor its stand-in.
-func TestAHoldGoesWithItsReason(t *testing.T) {
+func TestHolding_EndsWithItsReason(t *testing.T) {
 	last := compile.Config{Version: 4, Policies: map[string]v1alpha1.RetryPolicySpec{"p": {}}, Queues: []compile.Queue{
 		{Name: "test", Policy: "p", Standin: "test.migrating", Reads: compile.ReadsQuarantine, Hold: "its order"},
 		{Name: "other", Policy: "p"},

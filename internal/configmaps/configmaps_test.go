@@ -29,7 +29,7 @@ func looksPublished(name, text string) *corev1.ConfigMap {
 }
 
 // Whoever may write ConfigMaps writes as many of 1 MB as there is room for, and each looks as if the operator had published it.
-func TestTheConfigMapsThatAreKeptOfANamespaceAreBounded(t *testing.T) {
+func TestReader_BoundsTheConfigMapsKeptOfANamespace(t *testing.T) {
 	c, text := NewReader(nil, nil, nil), strings.Repeat("x", 1_000_000)
 	names := make([]types.NamespacedName, 20)
 	kept := func() (bytes int) {
@@ -64,7 +64,7 @@ func TestTheConfigMapsThatAreKeptOfANamespaceAreBounded(t *testing.T) {
 }
 
 // A configuration is as heavy as it becomes where it is decoded, so that none grows where it is read.
-func TestAConfigMapWeighsWhatItTakesDecoded(t *testing.T) {
+func TestWeightOf_IsWhatAConfigMapTakesDecoded(t *testing.T) {
 	many := func(n int, element func(int) string) string {
 		parts := make([]string, n)
 		for i := range parts {
@@ -101,7 +101,7 @@ func heap() int {
 	return int(stats.HeapAlloc)
 }
 
-func TestWhatLooksHoldOfConfigMapsIsBounded(t *testing.T) {
+func TestReader_BoundsTheConfigMapsThatLooksHold(t *testing.T) {
 	c, configMap := NewReader(nil, nil, nil), looksPublished("c", strings.Repeat("x", 1_000_000))
 	looks := 0
 	for ; looks < 100; looks++ {

@@ -58,7 +58,7 @@ func wrapped(t *testing.T, key []byte) []byte {
 
 // Go worked for a minute on numbers of 32,768 bits before it looked whether they are a key, and for an hour on the largest that a Secret holds.
 // A time is no test: what is refused here is refused before the library sees it, which shows in the error.
-func TestAKeyThatTakesLongToReadIsRefusedUnread(t *testing.T) {
+func TestFromSecret_RefusesAKeyThatTakesLongToRead(t *testing.T) {
 	certificate, _ := pair(t)
 	for name, c := range map[string]struct{ key, want string }{
 		"large":                   {encoded("RSA PRIVATE KEY", unprovedKey(t, 16384)), "key tls.key: is an RSA key of more than 8192 bits"},
@@ -73,7 +73,7 @@ func TestAKeyThatTakesLongToReadIsRefusedUnread(t *testing.T) {
 	}
 }
 
-func TestAnRSAKeyOfAnyUsualFormIsTaken(t *testing.T) {
+func TestFromSecret_TakesAnRSAKeyOfAnyUsualForm(t *testing.T) {
 	private, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func TestAnRSAKeyOfAnyUsualFormIsTaken(t *testing.T) {
 }
 
 // A handshake with an authority whose key has a million bits takes a processor for a minute.
-func TestAnAuthorityWithAnEndlessKeyIsRefused(t *testing.T) {
+func TestFromSecret_RefusesAnAuthorityWithAnEndlessKey(t *testing.T) {
 	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func TestAnAuthorityWithAnEndlessKeyIsRefused(t *testing.T) {
 }
 
 // For a server's certificate whose issuer has a hundred certificates in ca.crt a handshake tries all of them. One that is there twice is tried once.
-func TestManyAuthoritiesOfOneNameAreRefused(t *testing.T) {
+func TestFromSecret_RefusesManyAuthoritiesOfOneName(t *testing.T) {
 	var all []string
 	for range 17 {
 		one, _ := pair(t)

@@ -31,7 +31,7 @@ func data(pairs ...string) map[string][]byte {
 	return values
 }
 
-func TestFromSecret(t *testing.T) {
+func TestFromSecret_ReadsEachForm(t *testing.T) {
 	certificate, key := pair(t)
 	cases := []struct {
 		name       string
@@ -92,7 +92,7 @@ func TestFromSecret(t *testing.T) {
 	}
 }
 
-func TestTheManagementUserMayDiffer(t *testing.T) {
+func TestFromURLs_KeepsAManagementUserOfItsOwn(t *testing.T) {
 	got, err := credentials.FromURLs("amqp://u:p@h/v", "http://m:q@x:1")
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +106,7 @@ func TestTheManagementUserMayDiffer(t *testing.T) {
 	}
 }
 
-func TestErrorsNameTheKeyAndNoValue(t *testing.T) {
+func TestFromSecret_NamesTheKeyAndNoValueInErrors(t *testing.T) {
 	certificate, _ := pair(t)
 	cases := []struct {
 		name string
@@ -197,7 +197,7 @@ func TestErrorsNameTheKeyAndNoValue(t *testing.T) {
 	}
 }
 
-func TestFromFiles(t *testing.T) {
+func TestFromFiles_ReadsAFolder(t *testing.T) {
 	dir := t.TempDir()
 	for key, value := range map[string]string{"host": "h", "username": "u", "password": "p", "vhost": "v\n"} {
 		if err := os.WriteFile(filepath.Join(dir, key), []byte(value), 0o600); err != nil {
@@ -213,7 +213,7 @@ func TestFromFiles(t *testing.T) {
 	}
 }
 
-func TestNoFormShowsThePassword(t *testing.T) {
+func TestCredentials_HidesThePasswordInEveryForm(t *testing.T) {
 	got, err := credentials.FromSecret(data("host", "h", "username", "u", "password", secret, "management_uri", "http://m:"+"s3cr3t@x"))
 	if err != nil {
 		t.Fatal(err)

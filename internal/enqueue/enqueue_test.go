@@ -31,7 +31,7 @@ func (w *woken) AddAfter(_ reconcile.Request, after time.Duration) {
 }
 
 // A policy that 50 Transports follow, changed many times a second, woke all of them each time and at once, and what others changed waited meanwhile.
-func TestAPolicyThatChangesAllTheTimeWakesItsTransportsNowAndThen(t *testing.T) {
+func TestUsersOf_WakesTransportsOfABusyPolicyNowAndThen(t *testing.T) {
 	t.Parallel()
 	const transports = 50
 	synctest.Test(t, func(t *testing.T) {

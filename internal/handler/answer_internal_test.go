@@ -14,7 +14,7 @@ import (
 )
 
 // Whatever stood in place of a text was decoded: 64 KiB became 3 MiB of maps, and that for as many answers as there are at a time.
-func TestNothingIsMadeOfWhatStandsInPlaceOfAText(t *testing.T) {
+func TestProblem_DecodesNothingInPlaceOfAText(t *testing.T) {
 	tables := `[{"":0}` + strings.Repeat(`,{"":0}`, 9000) + `]`
 	cases := map[string]func(){
 		"a problem": func() {
@@ -35,7 +35,7 @@ func TestNothingIsMadeOfWhatStandsInPlaceOfAText(t *testing.T) {
 	}
 }
 
-func TestTheTextsOfAProblemAreThoseOfItsJSON(t *testing.T) {
+func TestProblem_HasTheTextsOfItsJSON(t *testing.T) {
 	for body, want := range map[string][2]string{
 		`{"type":"\u0041\n","title":"\ud83d\ude00","detail":"\ud83d"}`: {"A\n", "😀: \ufffd"},
 		"{\"type\":\"\xff\",\"title\": \"a\" , \"detail\":null}":       {"\ufffd", "a"},
@@ -64,7 +64,7 @@ func (b *held) Read(p []byte) (int, error) {
 
 func (b *held) Close() error { return nil }
 
-func TestHeadersAreNotKeptWhileAServerHoldsBackTheBody(t *testing.T) {
+func TestHTTP_KeepsNoHeadersWhileAServerHoldsBackTheBody(t *testing.T) {
 	h := &HTTP{clock: time.Now}
 	for _, status := range []int{200, 503} {
 		body := &held{Reader: strings.NewReader(`{"title":"No flour"}`)}
@@ -88,7 +88,7 @@ func TestHeadersAreNotKeptWhileAServerHoldsBackTheBody(t *testing.T) {
 }
 
 // A partner holds back the ends of many long problems: those that find no room wait with their first bytes, and are whole once there is some.
-func TestLongProblemsAreReadSoManyAtATime(t *testing.T) {
+func TestHTTP_BoundsHowManyLongProblemsItReadsAtOnce(t *testing.T) {
 	h := &HTTP{clock: time.Now, problems: semaphore.NewWeighted(1)}
 	long := `{"type":"stock","more":"` + strings.Repeat("x", 2*maxKeptAnswer) + `"}`
 	first, end := io.Pipe()

@@ -32,7 +32,7 @@ func sentEvent(t *testing.T, request handler.Request) (attributes map[string]str
 	return attributes, header
 }
 
-func TestAMessageIsAnEventInBinaryMode(t *testing.T) {
+func TestCloudEvents_MakeAMessageAnEventInBinaryMode(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 9000)
 	cases := map[string]struct {
@@ -114,7 +114,7 @@ func TestAMessageIsAnEventInBinaryMode(t *testing.T) {
 	}
 }
 
-func TestTheTypeOfAnEventsDataIsTheContentType(t *testing.T) {
+func TestCloudEvents_TellTheTypeOfDataAsContentType(t *testing.T) {
 	t.Parallel()
 	own := map[string]any{"cloudEvents:datacontenttype": "text/xml"}
 	for name, c := range map[string]struct {
@@ -136,7 +136,7 @@ func TestTheTypeOfAnEventsDataIsTheContentType(t *testing.T) {
 	}
 }
 
-func TestARawMessageKeepsItsAttributesAsTheyAre(t *testing.T) {
+func TestHTTP_KeepsAttributesOfARawMessageAsTheyAre(t *testing.T) {
 	t.Parallel()
 	got := sent(t, handler.Request{Headers: map[string]any{"ce-type": "a b", "cloudEvents_id": "1", "cloudEvents:id": "2"}})
 	if got.Get("Redrive-Header-Ce-Type") != "a b" || got.Get("Redrive-Header-Cloudevents-Id") != "2" || got.Get("Ce-Id") != "" {
@@ -144,7 +144,7 @@ func TestARawMessageKeepsItsAttributesAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestAnEventsBodyArrivesAsItIs(t *testing.T) {
+func TestCloudEvents_KeepTheBodyAsItIs(t *testing.T) {
 	t.Parallel()
 	var body []byte
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { body, _ = io.ReadAll(r.Body) }))

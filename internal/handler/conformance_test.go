@@ -17,7 +17,7 @@ import (
 	"redrive.dev/redrive/internal/handler/handlertest"
 )
 
-func TestHTTPConforms(t *testing.T) {
+func TestHTTP_Conforms(t *testing.T) {
 	t.Parallel()
 	protocols := map[string]func(*testing.T, *httptest.Server) (v1alpha1.HTTPHandler, handler.Options){
 		"HTTP/1.1": func(_ *testing.T, s *httptest.Server) (v1alpha1.HTTPHandler, handler.Options) {

@@ -10,7 +10,7 @@ import (
 	"redrive.dev/redrive/internal/handler"
 )
 
-func TestAnAttemptIsExtendedFromNowOnButNotOverItsLimit(t *testing.T) {
+func TestExtended_ExtendsFromNowOnButNotOverItsLimit(t *testing.T) {
 	cases := map[string]struct {
 		timeout, limit, pass, remaining, want time.Duration
 	}{
@@ -44,7 +44,7 @@ func TestAnAttemptIsExtendedFromNowOnButNotOverItsLimit(t *testing.T) {
 	}
 }
 
-func TestAnExtendedAttemptEndsWithWhatItIsAPartOf(t *testing.T) {
+func TestExtended_EndsWithItsParent(t *testing.T) {
 	parent, end := context.WithCancel(t.Context())
 	ctx, cancel := handler.WithTimeout(parent, time.Hour, 2*time.Hour)
 	defer cancel()
@@ -57,7 +57,7 @@ func TestAnExtendedAttemptEndsWithWhatItIsAPartOf(t *testing.T) {
 	}
 }
 
-func TestAContextThatIsNoAttemptKeepsItsDeadline(t *testing.T) {
+func TestExtended_LeavesOtherContextsTheirDeadline(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
 	extended, cancelExtended := handler.Extended(ctx, 0)

@@ -52,7 +52,7 @@ func isNotStarted(t *testing.T, got *retry.Failure, text string) {
 	}
 }
 
-func TestACommandThatIsNotThereIsNotReadyUntilItIs(t *testing.T) {
+func TestExec_IsNotReadyUntilItsCommandIsThere(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "handle")
 	h := execute(t, path)
@@ -76,7 +76,7 @@ func TestACommandThatIsNotThereIsNotReadyUntilItIs(t *testing.T) {
 	}
 }
 
-func TestACommandThatNobodyCanStartIsNotReady(t *testing.T) {
+func TestExec_IsNotReadyWithACommandThatCannotStart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	put(t, filepath.Join(dir, "text"), "echo hello\n", 0o755)
@@ -97,8 +97,8 @@ func TestACommandThatNobodyCanStartIsNotReady(t *testing.T) {
 	}
 }
 
-// TestARelativeCommandIsOneFromTheWorkingDirectory is not parallel for the sake of that.
-func TestARelativeCommandIsOneFromTheWorkingDirectory(t *testing.T) {
+// TestExec_FindsARelativeCommandInTheWorkingDirectory is not parallel for the sake of that.
+func TestExec_FindsARelativeCommandInTheWorkingDirectory(t *testing.T) {
 	t.Chdir(t.TempDir())
 	put(t, "handle", "#!/bin/sh\nexit 3\n", 0o755)
 	if got := execute(t, "./handle").Handle(t.Context(), handler.Request{}); got == nil || got.Status != 3 {
@@ -109,7 +109,7 @@ func TestARelativeCommandIsOneFromTheWorkingDirectory(t *testing.T) {
 	}
 }
 
-func TestACommandThatVanishesIsNotReadyUntilItIsBack(t *testing.T) {
+func TestExec_IsNotReadyWhileItsCommandIsGone(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "handle")
 	put(t, path, "#!/bin/sh\n", 0o755)
@@ -131,7 +131,7 @@ func TestACommandThatVanishesIsNotReadyUntilItIsBack(t *testing.T) {
 	}
 }
 
-func TestAFileThatIsNoProgramIsTriedOnce(t *testing.T) {
+func TestExec_TriesAFileThatIsNoProgramOnce(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "handle")
 	put(t, path, "\x00\x01", 0o755)
@@ -148,8 +148,8 @@ func TestAFileThatIsNoProgramIsTriedOnce(t *testing.T) {
 	}
 }
 
-// TestAnEnvironmentThatIsTooLongSaysSo is not parallel for the sake of the environment.
-func TestAnEnvironmentThatIsTooLongSaysSo(t *testing.T) {
+// TestExec_SaysThatAnEnvironmentIsTooLong is not parallel for the sake of the environment.
+func TestExec_SaysThatAnEnvironmentIsTooLong(t *testing.T) {
 	t.Setenv("REDRIVE_TEST_LONG", strings.Repeat("x", 1<<20))
 	h := execute(t, "true")
 	isNotStarted(t, h.Handle(t.Context(), handler.Request{}), "its arguments and its environment together are too long")
@@ -157,7 +157,7 @@ func TestAnEnvironmentThatIsTooLongSaysSo(t *testing.T) {
 	becomes(t, h, true) // for it may have been the message
 }
 
-func TestWhatACommandLeavesBehindDoesNotHoldItsOutcomeUp(t *testing.T) {
+func TestExec_AwaitsNothingThatACommandLeavesBehind(t *testing.T) {
 	t.Parallel()
 	for what, text := range map[string]string{
 		"in its group":  `sleep 1000 & echo $! >"$0"`,
@@ -195,7 +195,7 @@ func isRunning(pid int) bool {
 	return syscall.Kill(pid, 0) == nil && !strings.Contains(string(stat), ") Z ")
 }
 
-func TestACommandThatClosesItsOutputsIsJudgedByItsExitCode(t *testing.T) {
+func TestExec_JudgesByTheExitCodeWhereOutputsAreClosed(t *testing.T) {
 	t.Parallel()
 	if got := shell(t, "exec >&- 2>&-; cat >/dev/null; sleep 0.05"); got != nil {
 		t.Errorf("got %+v", got)
@@ -205,8 +205,8 @@ func TestACommandThatClosesItsOutputsIsJudgedByItsExitCode(t *testing.T) {
 	}
 }
 
-// TestAGigabyteOfOutputTakesNoMemory is not parallel, for it measures what the whole process takes.
-func TestAGigabyteOfOutputTakesNoMemory(t *testing.T) {
+// TestExec_TakesNoMemoryForAGigabyteOfOutput is not parallel, for it measures what the whole process takes.
+func TestExec_TakesNoMemoryForAGigabyteOfOutput(t *testing.T) {
 	h := execute(t, "sh", "-c", `head -c 1073741824 /dev/zero; head -c 1073741824 /dev/zero >&2; echo the end >&2; echo; echo '{"outcome":"failure"}'`)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -220,7 +220,7 @@ func TestAGigabyteOfOutputTakesNoMemory(t *testing.T) {
 	}
 }
 
-func TestACommandSeesTheEndOfItsInput(t *testing.T) {
+func TestExec_EndsTheInputOfItsCommand(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{"", "x", strings.Repeat("x", 100_000)} {
 		got := execute(t, "sh", "-c", "cat >&2; exit 1").Handle(t.Context(), handler.Request{Body: []byte(body)})

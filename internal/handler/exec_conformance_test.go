@@ -14,7 +14,7 @@ import (
 	"redrive.dev/redrive/internal/handler/handlertest"
 )
 
-func TestExecConforms(t *testing.T) {
+func TestExec_Conforms(t *testing.T) {
 	t.Parallel()
 	handlertest.Run(t, func(t *testing.T) handlertest.Subject {
 		t.Helper()

@@ -11,7 +11,7 @@ import (
 	"redrive.dev/redrive/internal/subprocess"
 )
 
-func TestTheLastLineIsFoundHoweverItArrives(t *testing.T) {
+func TestLastLine_IsFoundHoweverItArrives(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		const size = 40

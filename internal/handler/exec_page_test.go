@@ -22,8 +22,8 @@ func page(t *testing.T) string {
 	return string(text)
 }
 
-// TestTheExamplesOnThePageWork is not parallel for the sake of the environment.
-func TestTheExamplesOnThePageWork(t *testing.T) {
+// TestExec_RunsTheExamplesOnItsPage is not parallel for the sake of the environment.
+func TestExec_RunsTheExamplesOnItsPage(t *testing.T) {
 	for language, interpreter := range map[string]string{"sh": "sh", "python": "python3"} {
 		block := regexp.MustCompile("(?s)```" + language + "\n(.*?)```").FindStringSubmatch(page(t))
 		if block == nil {
@@ -57,7 +57,7 @@ func TestTheExamplesOnThePageWork(t *testing.T) {
 	}
 }
 
-func TestThePageHasEveryVariableAndExitCode(t *testing.T) {
+func TestExec_HasEveryVariableAndExitCodeOnItsPage(t *testing.T) {
 	t.Parallel()
 	text := page(t)
 	for _, name := range handler.MessageVariables() {

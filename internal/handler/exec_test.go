@@ -43,7 +43,7 @@ func isFailure(t *testing.T, got *retry.Failure, want retry.Failure) {
 	}
 }
 
-func TestAnExitCodeSaysWhatBecomesOfTheMessage(t *testing.T) {
+func TestExec_TakesTheExitCodeForTheOutcome(t *testing.T) {
 	t.Parallel()
 	if got := shell(t, "exit 0"); got != nil {
 		t.Errorf("got %+v", got)
@@ -68,7 +68,7 @@ func TestAnExitCodeSaysWhatBecomesOfTheMessage(t *testing.T) {
 	}
 }
 
-func TestTheEndOfTheStandardErrorIsTheMessage(t *testing.T) {
+func TestExec_TakesTheEndOfTheStandardErrorForTheMessage(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct{ script, want string }{
 		"a line":                 {"echo no flour >&2; exit 1", "no flour"},
@@ -89,7 +89,7 @@ func TestTheEndOfTheStandardErrorIsTheMessage(t *testing.T) {
 	}
 }
 
-func TestTheLastLineMayBeAResult(t *testing.T) {
+func TestExec_TakesTheLastLineForAResult(t *testing.T) {
 	t.Parallel()
 	second, most := 90*time.Second, 720*time.Hour
 	handlers := func(f retry.Failure) *retry.Failure {
@@ -175,7 +175,7 @@ func TestTheLastLineMayBeAResult(t *testing.T) {
 	}
 }
 
-func TestASignalIsACrash(t *testing.T) {
+func TestExec_TakesASignalForACrash(t *testing.T) {
 	t.Parallel()
 	for name, number := range map[string]int{"SEGV": 11, "KILL": 9, "TERM": 15, "ABRT": 6} {
 		got := shell(t, fmt.Sprintf(`ulimit -c 0; echo '{"outcome": "ack"}'; echo last words >&2; kill -%s $$`, name))
@@ -185,7 +185,7 @@ func TestASignalIsACrash(t *testing.T) {
 	}
 }
 
-func TestAnAttemptThatTakesTooLongIsATimeout(t *testing.T) {
+func TestExec_TimesOutAnAttemptThatTakesTooLong(t *testing.T) {
 	t.Parallel()
 	h := execute(t, "sh", "-c", `trap "" TERM INT HUP; echo at work >&2; sleep 1000; echo '{"outcome": "ack"}'`)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -196,8 +196,8 @@ func TestAnAttemptThatTakesTooLongIsATimeout(t *testing.T) {
 	}
 }
 
-// TestACommandKnowsTheMessageAndNothingElse is not parallel for the sake of the environment.
-func TestACommandKnowsTheMessageAndNothingElse(t *testing.T) {
+// TestExec_TellsItsCommandTheMessageAndNothingElse is not parallel for the sake of the environment.
+func TestExec_TellsItsCommandTheMessageAndNothingElse(t *testing.T) {
 	t.Setenv("REDRIVE_TYPE", "stale")
 	t.Setenv("REDRIVE_QUEUE", "stale")
 	t.Setenv("TRACEPARENT", "stale")
@@ -252,7 +252,7 @@ func TestACommandKnowsTheMessageAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestHeadersOfAnySizeFitIntoTheEnvironment(t *testing.T) {
+func TestExec_FitsHeadersOfAnySizeIntoTheEnvironment(t *testing.T) {
 	t.Parallel()
 	headers := map[string]any{"long": strings.Repeat("x", 9<<10), "nul": "\x00", "bytes": []byte("\xff"), "zero": nil}
 	for i := range 1000 {
@@ -280,7 +280,7 @@ func TestHeadersOfAnySizeFitIntoTheEnvironment(t *testing.T) {
 	}
 }
 
-func TestABodyMayBeVeryLong(t *testing.T) {
+func TestExec_TakesVeryLongBodies(t *testing.T) {
 	body := make([]byte, 128<<20)
 	for _, text := range []string{`[ "$(wc -c)" = 134217728 ]`, "head -c 1 >/dev/null", "exit 0", "exec <&-; exit 0"} {
 		if got := execute(t, "sh", "-c", text).Handle(t.Context(), handler.Request{Body: body}); got != nil {
@@ -289,7 +289,7 @@ func TestABodyMayBeVeryLong(t *testing.T) {
 	}
 }
 
-func TestTheStandardErrorIsLogged(t *testing.T) {
+func TestExec_LogsTheStandardError(t *testing.T) {
 	t.Parallel()
 	var log strings.Builder
 	o := options()

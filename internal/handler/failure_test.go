@@ -16,7 +16,7 @@ import (
 	"redrive.dev/redrive/internal/retry"
 )
 
-func TestAConnectionThatDoesNotComeAboutSaysWhy(t *testing.T) {
+func TestFailure_SaysWhyAConnectionDoesNotComeAbout(t *testing.T) {
 	t.Parallel()
 	dial := func(cause error) error { return &net.OpError{Op: "dial", Net: "tcp", Err: cause} }
 	cases := map[string]struct {
@@ -45,7 +45,7 @@ func TestAConnectionThatDoesNotComeAboutSaysWhy(t *testing.T) {
 }
 
 // Over HTTP/2 a request may be sent again on another connection; a server that refused it before may say so wrongly.
-func TestAnAttemptIsOverWithoutAConnectionOnlyWhereNothingWasSent(t *testing.T) {
+func TestHTTP_FailsToConnectOnlyWhereNothingWasSent(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
@@ -64,7 +64,7 @@ func TestAnAttemptIsOverWithoutAConnectionOnlyWhereNothingWasSent(t *testing.T) 
 }
 
 // A server that is about to go accepts connections, and ends them at once.
-func TestAConnectionThatEndsBeforeTheFirstRequestIsSentHasNotSeenIt(t *testing.T) {
+func TestFailure_IsOfTheConnectionBeforeARequestIsSent(t *testing.T) {
 	t.Parallel()
 	for written, want := range map[int32]retry.Source{0: retry.SourceConnection, 1: retry.SourceCrash} { // once on the connection before
 		var p progress
@@ -77,7 +77,7 @@ func TestAConnectionThatEndsBeforeTheFirstRequestIsSentHasNotSeenIt(t *testing.T
 }
 
 // The words are those of net/http.
-func TestNetHTTPSaysThatAConnectionWasNotEstablished(t *testing.T) {
+func TestNetHTTP_SaysThatAConnectionWasNotEstablished(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewUnstartedServer(http.NotFoundHandler())
 	server.EnableHTTP2 = true

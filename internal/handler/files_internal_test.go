@@ -6,7 +6,7 @@ import (
 )
 
 // While the kubelet swaps a folder for another, a file of the old one may be gone for whoever is about to read it.
-func TestFilesAreReadAgainUntilTwoTimesGiveTheSame(t *testing.T) {
+func TestSettled_ReadsFilesUntilTwoReadingsAgree(t *testing.T) {
 	t.Parallel()
 	type reading struct {
 		ca  string

@@ -82,7 +82,7 @@ func observed(t *testing.T) (url string, last *atomic.Pointer[http.Header]) {
 	return server.URL, last
 }
 
-func TestHeadersOfTheSecretAreOnEveryRequestAndWinOverTheMessages(t *testing.T) {
+func TestHTTP_PrefersHeadersOfTheSecretToTheMessages(t *testing.T) {
 	t.Parallel()
 	url, last := observed(t)
 	o := options()
@@ -111,7 +111,7 @@ func TestHeadersOfTheSecretAreOnEveryRequestAndWinOverTheMessages(t *testing.T) 
 	}
 }
 
-func TestARotatedSecretIsTakenOverWhileMessagesAreHandled(t *testing.T) {
+func TestHTTP_TakesOverARotatedSecret(t *testing.T) {
 	t.Parallel()
 	url, last := observed(t)
 	o := options()
@@ -138,7 +138,7 @@ func TestARotatedSecretIsTakenOverWhileMessagesAreHandled(t *testing.T) {
 	})
 }
 
-func TestHeadersThatNoRequestMayHaveMakeTheHandlerNotReadyAndAreNamed(t *testing.T) {
+func TestHTTP_IsNotReadyWithBadHeadersAndNamesThem(t *testing.T) {
 	t.Parallel()
 	url, last := observed(t)
 	event := v1alpha1.HTTPFormatCloudEvents
@@ -195,7 +195,7 @@ func TestHeadersThatNoRequestMayHaveMakeTheHandlerNotReadyAndAreNamed(t *testing
 	}
 }
 
-func TestAnEventsAttributeIsAHeaderLikeOthersForARawHandler(t *testing.T) {
+func TestHTTP_TakesEventAttributesForHeadersWhereRaw(t *testing.T) {
 	t.Parallel()
 	url, last := observed(t)
 	o := options()
@@ -205,7 +205,7 @@ func TestAnEventsAttributeIsAHeaderLikeOthersForARawHandler(t *testing.T) {
 	}
 }
 
-func TestAHandlerWithoutItsFilesBecomesReadyWithThem(t *testing.T) {
+func TestHTTP_BecomesReadyWithItsFiles(t *testing.T) {
 	t.Parallel()
 	url, _ := observed(t)
 	o := options()
@@ -269,7 +269,7 @@ func servePairs(t *testing.T) (url string, show func(testcert.Pair)) {
 	return server.URL, show
 }
 
-func TestCertificatesOfTheAuthorityAloneAreTrustedAndARotatedOneIsTakenOver(t *testing.T) {
+func TestHTTP_TrustsOnlyItsAuthorityAndTakesOverARotatedOne(t *testing.T) {
 	t.Parallel()
 	before, after := testcert.NewAuthority(t, "before"), testcert.NewAuthority(t, "after")
 	url, exchange := serveTLS(t, before)
@@ -292,7 +292,7 @@ func TestCertificatesOfTheAuthorityAloneAreTrustedAndARotatedOneIsTakenOver(t *t
 }
 
 // What is connected stays so; whoever connects anew is told since when.
-func TestAnExpiredCertificateIsAFailureToConnectUntilItIsRenewed(t *testing.T) {
+func TestHTTP_CannotConnectUntilAnExpiredCertificateIsRenewed(t *testing.T) {
 	t.Parallel()
 	expired := time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
 	authority := testcert.NewAuthority(t, "handlers")
@@ -328,7 +328,7 @@ func TestAnExpiredCertificateIsAFailureToConnectUntilItIsRenewed(t *testing.T) {
 	}
 }
 
-func TestAMissingAuthorityIsNamed(t *testing.T) {
+func TestHTTP_NamesAMissingAuthority(t *testing.T) {
 	t.Parallel()
 	for name, dir := range map[string]string{"ca.crt: not there; the Secret is missing": t.TempDir(), "was given no folder": ""} {
 		o := options()
@@ -340,7 +340,7 @@ func TestAMissingAuthorityIsNamed(t *testing.T) {
 	}
 }
 
-func TestABrokenAuthorityIsRefusedAndTheLastGoodOneStays(t *testing.T) {
+func TestHTTP_RefusesABrokenAuthorityAndKeepsTheLastGoodOne(t *testing.T) {
 	t.Parallel()
 	authority := testcert.NewAuthority(t, "good")
 	pair := authority.Issue(t, "127.0.0.1")
@@ -402,7 +402,7 @@ func (b *lockedBuffer) String() string {
 }
 
 // Rotations, requests and questions at the same time: the race detector is the judge, and no attempt fails.
-func TestFilesThatChangeAllTheTimeCostNoAttempt(t *testing.T) {
+func TestHTTP_LosesNoAttemptWhileFilesChange(t *testing.T) {
 	t.Parallel()
 	authorities := []*testcert.Authority{testcert.NewAuthority(t, "a"), testcert.NewAuthority(t, "b")}
 	url, _ := serveTLS(t, authorities[0])

@@ -25,7 +25,7 @@ func sent(t *testing.T, request handler.Request) http.Header {
 	return header
 }
 
-func TestARequestTellsAllAboutTheMessage(t *testing.T) {
+func TestHTTP_TellsAllAboutTheMessage(t *testing.T) {
 	t.Parallel()
 	got := sent(t, handler.Request{
 		Body: []byte("{}"), ContentType: "application/json", ContentEncoding: "gzip", ID: "id", IdempotencyKey: "key",
@@ -47,7 +47,7 @@ func TestARequestTellsAllAboutTheMessage(t *testing.T) {
 	}
 }
 
-func TestAMessageThatSaysNothingIsSentWithWhatIsKnown(t *testing.T) {
+func TestHTTP_SendsOnlyKnownFieldsOfAMessage(t *testing.T) {
 	t.Parallel()
 	got := sent(t, handler.Request{Attempt: 1})
 	want := http.Header{
@@ -59,7 +59,7 @@ func TestAMessageThatSaysNothingIsSentWithWhatIsKnown(t *testing.T) {
 	}
 }
 
-func TestAMessageCannotOverrideWhatTheRequestIs(t *testing.T) {
+func TestHTTP_LetsNoMessageOverrideTheRequest(t *testing.T) {
 	t.Parallel()
 	got := sent(t, handler.Request{
 		Body: []byte("body"), ContentType: "text/plain\r\nEvil: a", ID: "a\nb", Attempt: 1, Queue: strings.Repeat("q", 2000),

@@ -89,7 +89,7 @@ func speakHTTP2(t *testing.T, newHandler maker, answer func(framed)) (h *handler
 }
 
 // What is no HTTP/2 ends the connection, whoever ends it.
-func TestEveryWayToGoWrongInHTTP2IsAFailureOfItsOwn(t *testing.T) {
+func TestHTTP2_TellsFailuresApart(t *testing.T) {
 	t.Parallel()
 	const long = 10 * time.Second
 	cases := map[string]struct {
@@ -235,7 +235,7 @@ func TestEveryWayToGoWrongInHTTP2IsAFailureOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestAServerThatBidsFarewellAfterEachAnswerCostsNoAttempt(t *testing.T) {
+func TestHTTP2_LosesNoAttemptToAGoAwayAfterEachAnswer(t *testing.T) {
 	t.Parallel()
 	h, _ := speakHTTP2(t, handler.NewHTTP, func(f framed) {
 		_ = f.headers(true, ":status", "204")
@@ -249,7 +249,7 @@ func TestAServerThatBidsFarewellAfterEachAnswerCostsNoAttempt(t *testing.T) {
 }
 
 // What is at the end of a connection may vanish without a word. The attempts after that must not all go there.
-func TestAnHTTP2ConnectionThatNobodyAnswersOnIsGivenUp(t *testing.T) {
+func TestHTTP2_GivesUpASilentConnection(t *testing.T) {
 	t.Parallel()
 	gone := make(chan struct{})
 	t.Cleanup(func() { close(gone) })
@@ -269,7 +269,7 @@ func TestAnHTTP2ConnectionThatNobodyAnswersOnIsGivenUp(t *testing.T) {
 
 // net/http sends a request again, on a new connection each time and without limit, where its stream is reset with PROTOCOL_ERROR: 3,772
 // calls for one message. A stream that is refused was not seen, so that one more request is safe; nobody can tell here which it was.
-func TestAStreamThatIsResetIsNotRequestedWithoutEnd(t *testing.T) {
+func TestHTTP2_SendsAResetRequestAtMostTwice(t *testing.T) {
 	t.Parallel()
 	for _, code := range []http2.ErrCode{http2.ErrCodeProtocol, http2.ErrCodeRefusedStream} {
 		h, requests := speakHTTP2(t, handler.NewHTTP, func(f framed) { _ = f.WriteRSTStream(f.stream, code) })

@@ -11,7 +11,7 @@ import (
 )
 
 // What one admits and the other refuses would be a Transport without workers, or one that nobody may write.
-func TestTheSchemaAdmitsTheURLsThatTheHandlerTakes(t *testing.T) {
+func TestHTTP_TakesTheURLsThatTheSchemaAdmits(t *testing.T) {
 	t.Parallel()
 	loader, err := manifest.NewLoader()
 	if err != nil {

@@ -39,7 +39,7 @@ func clashing(left int) map[string]any {
 }
 
 // For each of 8,000 headers, 63 numbers were tried at a field that the ones before it had taken: 0.1 s at each attempt.
-func TestNumbersOfAFieldAreTriedOnceForAllNamesThatBecomeIt(t *testing.T) {
+func TestCarrier_TriesNumbersOfAFieldOnceForAllNames(t *testing.T) {
 	for _, left := range []int{0, 30} { // with more than the shortest takes, a field is looked for
 		own := clashing(left)
 		var c *carrier
@@ -57,7 +57,7 @@ func TestNumbersOfAFieldAreTriedOnceForAllNamesThatBecomeIt(t *testing.T) {
 }
 
 // What is carried of names that clash, and as what, does not depend on how a free field is found.
-func TestNamesThatBecomeOneFieldAreNumberedInTheirOrder(t *testing.T) {
+func TestCarrier_NumbersNamesOfOneFieldInTheirOrder(t *testing.T) {
 	own := map[string]any{
 		"a": "1", "a-3": "2", "A": "3", "A_": "4", "_a": "5", "a_": "6",
 		"b": "7", "b-2": "8", "b-2-2": "9", "B-2": "10", "B": "11", "B_": "12", "b_2": "13",

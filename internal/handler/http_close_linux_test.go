@@ -20,7 +20,7 @@ import (
 
 // The system kept what a server had not read, and went on sending it for minutes: with a server that stood still each attempt left another request of a
 // megabyte in the memory of the pod.
-func TestWhatAServerHasNotReadIsForgottenWithTheAttempt(t *testing.T) {
+func TestHTTP_DropsUnreadBytesWithTheAttempt(t *testing.T) {
 	t.Parallel()
 	const size = 8 << 20
 	authority := testcert.NewAuthority(t, "still")

@@ -28,7 +28,7 @@ import (
 
 // A server may hang up between two requests, while one is written, and while it is read. No request is handled twice, and a
 // success is one that was handled.
-func TestAServerThatHangsUpAtAnyTimeHandlesNoRequestTwice(t *testing.T) {
+func TestHTTP_SendsNoRequestTwiceToAServerThatHangsUp(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	handled := map[string]int{}
@@ -72,7 +72,7 @@ func TestAServerThatHangsUpAtAnyTimeHandlesNoRequestTwice(t *testing.T) {
 	calls.Wait()
 }
 
-func TestManyAttemptsAtAServerThatTricklesAllEndInTime(t *testing.T) {
+func TestHTTP_EndsAttemptsAtATricklingServerInTime(t *testing.T) {
 	t.Parallel()
 	stopped := make(chan struct{})
 	t.Cleanup(func() { close(stopped) })
@@ -98,7 +98,7 @@ func TestManyAttemptsAtAServerThatTricklesAllEndInTime(t *testing.T) {
 	calls.Wait()
 }
 
-func TestAServerThatReadsNothingIsATimeout(t *testing.T) {
+func TestHTTP_TimesOutWhereAServerReadsNothing(t *testing.T) {
 	t.Parallel()
 	stopped := make(chan struct{})
 	t.Cleanup(func() { close(stopped) })
@@ -108,7 +108,7 @@ func TestAServerThatReadsNothingIsATimeout(t *testing.T) {
 	}
 }
 
-func TestTheURLNamesTheHostForAUnixSocket(t *testing.T) {
+func TestHTTP_TakesTheHostOfTheURLForAUnixSocket(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
 	var host, uri string
@@ -126,7 +126,7 @@ func TestTheURLNamesTheHostForAUnixSocket(t *testing.T) {
 	}
 }
 
-func TestASocketThatIsNoneIsAFailureToConnect(t *testing.T) {
+func TestHTTP_CannotConnectToAPathThatIsNoSocket(t *testing.T) {
 	t.Parallel()
 	file := socketPath(t)
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -159,7 +159,7 @@ var proxied = program("http-with-a-proxy", func() int {
 	return 0
 })
 
-func TestTheProxyOfTheEnvironmentIsUsedButNotForAUnixSocket(t *testing.T) {
+func TestHTTP_UsesTheEnvironmentsProxyButNotForAUnixSocket(t *testing.T) {
 	t.Parallel()
 	serve := func(listener net.Listener) *atomic.Pointer[string] {
 		last := &atomic.Pointer[string]{}
@@ -195,7 +195,7 @@ func TestTheProxyOfTheEnvironmentIsUsedButNotForAUnixSocket(t *testing.T) {
 	}
 }
 
-func TestAnAnswerOfAnySizeOfHeadersIsBounded(t *testing.T) {
+func TestHTTP_BoundsTheHeadersOfAnAnswer(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{0, 4 << 10, 12 << 10, 20 << 10, 1 << 20} {
 		t.Run(strconv.Itoa(size), func(t *testing.T) {
@@ -216,7 +216,7 @@ func TestAnAnswerOfAnySizeOfHeadersIsBounded(t *testing.T) {
 
 // A server that closes an idle connection has not seen what is sent next. Where the machine is busy its last packet may come after that: such a request
 // may have been seen, and costs an attempt, but never two in a row.
-func TestAConnectionThatWasClosedWhileIdleCostsNoAttempt(t *testing.T) {
+func TestHTTP_SeldomLosesAnAttemptToAConnectionClosedIdle(t *testing.T) {
 	t.Parallel()
 	closed := make(chan struct{})
 	h := post(t, "http://"+listen(t, func(c net.Conn) {
@@ -242,7 +242,7 @@ func TestAConnectionThatWasClosedWhileIdleCostsNoAttempt(t *testing.T) {
 }
 
 // A socket takes connections before anybody accepts them, and drops them with whoever listened.
-func TestAConnectionThatEndsBeforeAByteIsSentIsAFailureToConnect(t *testing.T) {
+func TestHTTP_TakesAConnectionThatEndsUnusedForUnreachable(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
 	listener := listenAt(t, path)
@@ -259,7 +259,7 @@ func TestAConnectionThatEndsBeforeAByteIsSentIsAFailureToConnect(t *testing.T) {
 }
 
 // Whether a partner that is unreachable had seen the message depended on timeout being longer than a dial may take.
-func TestAnAttemptThatIsOverBeforeItHasAConnectionIsAFailureToConnect(t *testing.T) {
+func TestHTTP_FailsToConnectWhereTimeEndsBefore(t *testing.T) {
 	t.Parallel()
 	const timeout = 100 * time.Millisecond
 	silent := listen(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
@@ -286,7 +286,7 @@ func TestAnAttemptThatIsOverBeforeItHasAConnectionIsAFailureToConnect(t *testing
 }
 
 // In TLS 1.3 a client is told so after its handshake.
-func TestAServerThatWantsACertificateIsAFailureToConnect(t *testing.T) {
+func TestHTTP_CannotConnectToAServerThatWantsACertificate(t *testing.T) {
 	t.Parallel()
 	for name, version := range map[string]uint16{"TLS 1.2": tls.VersionTLS12, "TLS 1.3": tls.VersionTLS13} {
 		t.Run(name, func(t *testing.T) {
@@ -305,7 +305,7 @@ func TestAServerThatWantsACertificateIsAFailureToConnect(t *testing.T) {
 	}
 }
 
-func TestWhatComesAfterAnAnswerIsNotTheNextAnswer(t *testing.T) {
+func TestHTTP_TakesNothingAfterAnAnswerForTheNext(t *testing.T) {
 	t.Parallel()
 	h := speak(t, say("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nHTTP/1.1 500 Forged\r\nContent-Length: 0\r\n\r\n"))
 	for range 20 {
@@ -315,7 +315,7 @@ func TestWhatComesAfterAnAnswerIsNotTheNextAnswer(t *testing.T) {
 	}
 }
 
-func TestIdleConnectionsAreClosed(t *testing.T) {
+func TestHTTP_ClosesIdleConnections(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	states := map[net.Conn]http.ConnState{}
@@ -352,7 +352,7 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 }
 
 // Bodies around the sizes at which they are sent in another way, to servers that read, that do not, and that hang up meanwhile.
-func TestBodiesOfAllSizesArriveWholeOrAreAFailure(t *testing.T) {
+func TestHTTP_DeliversBodiesOfAllSizesWholeOrFails(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{0, 1, 4 << 10, 16<<10 - 1, 16 << 10, 16<<10 + 1, 64 << 10, 1 << 20, 5<<20 + 1} {
 		t.Run(strconv.Itoa(size), func(t *testing.T) {
@@ -385,7 +385,7 @@ func TestBodiesOfAllSizesArriveWholeOrAreAFailure(t *testing.T) {
 }
 
 // A server that closes its connections right after an answer cost a message all of its attempts, and never saw it.
-func TestAnotherAttemptAfterALostRequestTakesANewConnection(t *testing.T) {
+func TestHTTP_TakesANewConnectionAfterALostRequest(t *testing.T) {
 	t.Parallel()
 	var connections atomic.Int64
 	address := listen(t, func(c net.Conn) {
@@ -422,7 +422,7 @@ func TestAnotherAttemptAfterALostRequestTakesANewConnection(t *testing.T) {
 
 // net/http has a dial go on when its attempt is over. A server that accepted connections and said nothing had 5,000 of them at a time from 100
 // attempts of 200 ms, and a worker of 256 MiB was killed.
-func TestHandshakesThatHangAreNoMoreThanAttempts(t *testing.T) {
+func TestHTTP_BoundsHandshakesThatHang(t *testing.T) {
 	t.Parallel()
 	const attempts, times = 20, 6
 	var begun, standing atomic.Int64
@@ -453,7 +453,7 @@ func TestHandshakesThatHangAreNoMoreThanAttempts(t *testing.T) {
 }
 
 // Each attempt is over before the handshake that it began. It serves another one.
-func TestAServerWhoseHandshakeTakesLongerThanAnAttemptIsReached(t *testing.T) {
+func TestHTTP_ReachesAServerWithALongHandshake(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
 	server.TLS = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {

@@ -36,7 +36,7 @@ func ofMessage(header http.Header) map[string]string {
 	return found
 }
 
-func TestHeadersOfAMessageAreCarriedOverUnderAPrefix(t *testing.T) {
+func TestHTTP_CarriesHeadersOverUnderAPrefix(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
 		headers map[string]any
@@ -97,7 +97,7 @@ func nan() float64 {
 	return zero / zero
 }
 
-func TestAnyNumberOfHeadersIsCarriedOverUpToItsBounds(t *testing.T) {
+func TestHTTP_CarriesHeadersOverUpToItsBounds(t *testing.T) {
 	t.Parallel()
 	many, large := map[string]any{}, map[string]any{"small": "x"}
 	for i := range 100 {
@@ -143,7 +143,7 @@ func TestAnyNumberOfHeadersIsCarriedOverUpToItsBounds(t *testing.T) {
 	}
 }
 
-func TestATransportSaysWhichHeadersGoOn(t *testing.T) {
+func TestHTTP_CarriesTheHeadersThatTheTransportNames(t *testing.T) {
 	t.Parallel()
 	headers := map[string]any{"x-tenant": "acme", "X-Tenant": "Acme", "app-a": "1", "app-b": int32(2), "origin": "gen1@host", "spare": "x"}
 	cases := map[string]struct {
@@ -193,8 +193,8 @@ func TestATransportSaysWhichHeadersGoOn(t *testing.T) {
 	}
 }
 
-// TestNoMessageSaysWhatARequestIs leaves names without a prefix, or with one that makes such a name of another.
-func TestNoMessageSaysWhatARequestIs(t *testing.T) {
+// TestHTTP_CarriesNoHeaderAboutTheRequest leaves names without a prefix, or with one that makes such a name of another.
+func TestHTTP_CarriesNoHeaderAboutTheRequest(t *testing.T) {
 	t.Parallel()
 	names := []string{
 		"Authorization", "cookie", "proxy_authorization", "Proxy", "X-Forwarded-For", "x.forwarded.for", "X-HTTP-Method-Override", "X-Original-URL", "X_Rewrite_Url",
@@ -224,7 +224,7 @@ func TestNoMessageSaysWhatARequestIs(t *testing.T) {
 	}
 }
 
-func TestAPrefixThatIsNoneOfHTTPIsRefused(t *testing.T) {
+func TestNewHTTP_RefusesABadPrefix(t *testing.T) {
 	t.Parallel()
 	for _, prefix := range []string{"", "a b-", "x", "é-", "none"} {
 		if _, err := handler.NewHTTP(v1alpha1.HTTPHandler{URL: "http://a/", Headers: &v1alpha1.HTTPHeaders{Prefix: &prefix}}, options()); err == nil {

@@ -16,8 +16,8 @@ import (
 	"redrive.dev/redrive/internal/handler"
 )
 
-// TestWithoutKeepAliveEachRequestHasAConnection asks servers of each kind that the handler speaks to, one request after the other and two at a time.
-func TestWithoutKeepAliveEachRequestHasAConnection(t *testing.T) {
+// TestHTTP_OpensAConnectionPerRequestWithoutKeepAlive asks servers of each kind that the handler speaks to, one request after the other and two at a time.
+func TestHTTP_OpensAConnectionPerRequestWithoutKeepAlive(t *testing.T) {
 	t.Parallel()
 	const requests = 10
 	cases := map[string]struct {
@@ -77,7 +77,7 @@ func TestWithoutKeepAliveEachRequestHasAConnection(t *testing.T) {
 }
 
 // The server gives its second answer on a connection to the first request, as one does that has answered once too often.
-func TestWithoutKeepAliveNoAnswerIsTakenForThatOfAnotherRequest(t *testing.T) {
+func TestHTTP_MixesUpNoAnswersWithoutKeepAlive(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		keepAlive *bool

@@ -58,7 +58,7 @@ func manyLines(n int) string {
 
 // Over TLS, headers of 16 kB in short lines took 250 KiB of the worker for as long as a server held back their end: 1,000 attempts at a time had
 // a worker of 256 MiB killed.
-func TestLinesOfHeadersAreCountedAsTheyComeOverTLS(t *testing.T) {
+func TestHTTP_CountsLinesOfHeadersAsTheyComeOverTLS(t *testing.T) {
 	t.Parallel()
 	h, _ := speakLines(t, func(to io.Writer) { _, _ = io.WriteString(to, "HTTP/1.1 503 X\r\n"+manyLines(3000)) })
 	if got := attempt(t, h, 30*time.Second, "body"); got == nil || got.Class != handler.ClassMalformedResponse {
@@ -66,7 +66,7 @@ func TestLinesOfHeadersAreCountedAsTheyComeOverTLS(t *testing.T) {
 	}
 }
 
-func TestLinesOfHeadersAreCountedForEachAnswer(t *testing.T) {
+func TestHTTP_CountsLinesOfHeadersForEachAnswer(t *testing.T) {
 	t.Parallel()
 	body := strings.Repeat("\n", 5000)
 	answer := fmt.Sprintf("HTTP/1.1 103 Early\r\na: b\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: %d\r\n%s\r\n%s", len(body), manyLines(400), body)
@@ -83,7 +83,7 @@ func TestLinesOfHeadersAreCountedForEachAnswer(t *testing.T) {
 
 // A connection waits for the next answer in a read that began before its request: the body of each second answer was taken for headers, and messages
 // that were handled came into the failure queue.
-func TestLinesOfABodyAreNoHeadersOnAKeptConnection(t *testing.T) {
+func TestHTTP_TakesNoBodyForHeadersOnAKeptConnection(t *testing.T) {
 	t.Parallel()
 	body := strings.Repeat("  \"a line\",\n", 2000)
 	answer := fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
@@ -98,7 +98,7 @@ func TestLinesOfABodyAreNoHeadersOnAKeptConnection(t *testing.T) {
 	}
 }
 
-func TestLinesOfHeadersAreCountedHoweverTheyAreSent(t *testing.T) {
+func TestHTTP_CountsLinesOfHeadersHoweverTheyAreSent(t *testing.T) {
 	t.Parallel()
 	for name, head := range map[string][2]string{
 		"in pieces":                     {"HTTP/1.1 503 X\r", "\n"},
@@ -126,7 +126,7 @@ func TestLinesOfHeadersAreCountedHoweverTheyAreSent(t *testing.T) {
 }
 
 // Go keeps 256 KiB of a server's certificates until their end comes: of 1,000 attempts at a time more than a worker of 256 MiB has.
-func TestAHandshakeOverTLSIsBounded(t *testing.T) {
+func TestHTTP_BoundsATLSHandshake(t *testing.T) {
 	t.Parallel()
 	record := func(data []byte) []byte {
 		return append([]byte{22, 3, 3, byte(len(data) >> 8), byte(len(data))}, data...)

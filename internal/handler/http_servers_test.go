@@ -77,7 +77,7 @@ func celery() map[string]any {
 	}
 }
 
-func TestServersOfOtherLanguagesTakeWhateverHeadersAMessageHas(t *testing.T) {
+func TestHTTP_SendsHeadersThatOtherLanguagesTake(t *testing.T) {
 	if testing.Short() {
 		return // test-unit needs nothing but Go
 	}

@@ -54,7 +54,7 @@ func heapWhileAnswersStall(t *testing.T, answers, size int) int64 {
 }
 
 // Of each error page all 64 KiB that are read were kept until its end came: 512 of them took 110 MiB of a worker of 256.
-func TestErrorPagesThatStallTakeLittleMemory(t *testing.T) {
+func TestHTTP_TakesLittleMemoryForErrorPagesThatStall(t *testing.T) {
 	const answers = 200
 	small, large := heapWhileAnswersStall(t, answers, 500), heapWhileAnswersStall(t, answers, 60_000)
 	if more := (large - small) / answers; more > 16<<10 {
@@ -64,7 +64,7 @@ func TestErrorPagesThatStallTakeLittleMemory(t *testing.T) {
 
 // Of each answer of HTTP/2 net/http kept 4 MiB, while it was not read: 200 of 4 MB took 1,000 MiB of a worker of 256, and so did problems that wait
 // for others to be read.
-func TestAServerOfHTTP2SendsLittleThatIsNotRead(t *testing.T) {
+func TestHTTP2_LetsAServerSendLittleThatIsNotRead(t *testing.T) {
 	t.Parallel()
 	const held, more, size = 64, 40, 1 << 20
 	var begun, sent atomic.Int64

@@ -151,7 +151,7 @@ func attempt(t *testing.T, h *handler.HTTP, timeout time.Duration, body string) 
 	return h.Handle(ctx, handler.Request{Body: []byte(body), IdempotencyKey: "key"})
 }
 
-func TestEveryWayToGoWrongOnTheWireIsAFailureOfItsOwn(t *testing.T) {
+func TestHTTP_TellsFailuresOnTheWireApart(t *testing.T) {
 	t.Parallel()
 	const long = 10 * time.Second
 	reset := func(c net.Conn) {
@@ -315,7 +315,7 @@ func TestHTTP_AServerThatClosesConnectionsEarlyCostsAMessageOneAttempt(t *testin
 	}
 }
 
-func TestAServerThatIsNotReachedIsAFailureToConnect(t *testing.T) {
+func TestHTTP_TakesAServerOutOfReachForAFailureToConnect(t *testing.T) {
 	t.Parallel()
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -351,7 +351,7 @@ func TestAServerThatIsNotReachedIsAFailureToConnect(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatIsNotSuccessSaysWhatItIs(t *testing.T) {
+func TestHTTP_SaysWhatAFailingAnswerIs(t *testing.T) {
 	t.Parallel()
 	seconds := func(n int) *time.Duration {
 		d := time.Duration(n) * time.Second
@@ -543,7 +543,7 @@ func show(f *retry.Failure) string {
 	return fmt.Sprintf("%s %d %q %q after %s, advice %q", f.Source, f.Status, f.Class, f.Message, delay, f.Advice)
 }
 
-func TestTextsOfAnAnswerAreCut(t *testing.T) {
+func TestHTTP_CutsTextsOfAnAnswer(t *testing.T) {
 	t.Parallel()
 	h := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		problem(w, http.StatusBadRequest, strings.Repeat("é", 200), strings.Repeat("é", 2000))
@@ -554,7 +554,7 @@ func TestTextsOfAnAnswerAreCut(t *testing.T) {
 	}
 }
 
-func TestConnectionsAreReusedWhateverTheAnswer(t *testing.T) {
+func TestHTTP_ReusesConnectionsAfterAnyAnswer(t *testing.T) {
 	t.Parallel()
 	var connections, requests atomic.Int64
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -581,7 +581,7 @@ func TestConnectionsAreReusedWhateverTheAnswer(t *testing.T) {
 
 // A server that takes a request on a reused connection and hangs up may have done the work. Neither an idempotency key,
 // nor an empty body, nor a header of the producer's may make the transport send the request again on its own.
-func TestNoRequestIsSentTwice(t *testing.T) {
+func TestHTTP_SendsNoRequestTwice(t *testing.T) {
 	t.Parallel()
 	for name, request := range map[string]handler.Request{
 		"with an idempotency key": {Body: []byte("body"), IdempotencyKey: "key"},
@@ -619,7 +619,7 @@ func TestNoRequestIsSentTwice(t *testing.T) {
 }
 
 // A server that refuses a body for its size does not read it to the end. Its answer counts, not the broken connection.
-func TestAnAnswerThatComesBeforeTheBodyIsSentCounts(t *testing.T) {
+func TestHTTP_TakesAnAnswerBeforeTheBodyIsSent(t *testing.T) {
 	t.Parallel()
 	h := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusRequestEntityTooLarge) })
 	body := strings.Repeat("x", 20<<20)
@@ -630,7 +630,7 @@ func TestAnAnswerThatComesBeforeTheBodyIsSentCounts(t *testing.T) {
 	}
 }
 
-func TestURLsThatCannotBePostedToAreRefused(t *testing.T) {
+func TestNewHTTP_RefusesURLsThatCannotBePostedTo(t *testing.T) {
 	t.Parallel()
 	for name, url := range map[string]string{
 		"an empty one":               "",

@@ -12,7 +12,7 @@ import (
 )
 
 // It counted as handled: the answer was there, and nobody asked whether there had been a request.
-func TestAnAnswerToARequestOfWhichNotAByteWasSentIsNone(t *testing.T) {
+func TestHTTP_TakesNoAnswerBeforeAByteIsSent(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]string{
 		"a success": "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "a failure": "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",

@@ -82,7 +82,7 @@ func obeying(ctx context.Context, m *public.Message) error {
 	}
 }
 
-func TestInProcessConforms(t *testing.T) {
+func TestInProcess_Conforms(t *testing.T) {
 	t.Parallel()
 	handlertest.Run(t, func(t *testing.T) handlertest.Subject {
 		t.Helper()
@@ -100,7 +100,7 @@ func inProcess(t *testing.T, program public.Func, o handler.Options) *handler.In
 	return h
 }
 
-func TestAWorkerWithoutAProgramSaysWhatToDo(t *testing.T) {
+func TestNewInProcess_SaysWhatToDoWithoutAProgram(t *testing.T) {
 	_, err := handler.NewInProcess(nil, handler.Options{})
 	if err == nil || !strings.Contains(err.Error(), "redrive.dev/redrive/handler/run") {
 		t.Errorf("got %v", err)
@@ -127,7 +127,7 @@ type ending struct{}
 
 func (ending) Error() string { runtime.Goexit(); return "" }
 
-func TestAPanicIsACrashAtAPlaceInTheTeamsCode(t *testing.T) {
+func TestInProcess_TakesAPanicForACrashInTheTeamsCode(t *testing.T) {
 	var nothing map[string]int
 	tests := map[string]struct {
 		program public.Func
@@ -138,12 +138,12 @@ func TestAPanicIsACrashAtAPlaceInTheTeamsCode(t *testing.T) {
 		"an error": {func(context.Context, *public.Message) error { panic(errors.New("no flour left")) }, "panic", []string{"panic: no flour left, at "}},
 		"of the language": {
 			func(context.Context, *public.Message) error { nothing["a"] = 1; return nil }, "panic",
-			[]string{"panic: assignment to entry in nil map, at redrive.dev/redrive/internal/handler_test.TestAPanicIsACrash", "(inprocess_test.go:"},
+			[]string{"panic: assignment to entry in nil map, at redrive.dev/redrive/internal/handler_test.TestInProcess_TakesAPanic", "(inprocess_test.go:"},
 		},
 		"below a library": {baker{}.bake, "panic", []string{"panic: no flour left, at redrive.dev/redrive/internal/handler_test.baker.MarshalJSON (inprocess_test.go:"}},
 		"in a library": {
 			func(context.Context, *public.Message) error { _ = strings.Repeat("x", -1); return nil }, "panic",
-			[]string{"panic: strings: negative Repeat count, at redrive.dev/redrive/internal/handler_test.TestAPanicIsACrash"},
+			[]string{"panic: strings: negative Repeat count, at redrive.dev/redrive/internal/handler_test.TestInProcess_TakesAPanic"},
 		},
 		"nil":                  {func(context.Context, *public.Message) error { panic(nil) }, "panic", []string{"panic called with nil"}},
 		"an error that panics": {func(context.Context, *public.Message) error { return (*nilError)(nil) }, "panic", []string{"nil pointer dereference, at redrive.dev/redrive/internal/handler_test.(*nilError).Error"}},
@@ -175,7 +175,7 @@ func TestAPanicIsACrashAtAPlaceInTheTeamsCode(t *testing.T) {
 	}
 }
 
-func TestAResultFromTheLastMomentCountsAndAnErrorIsTheEnds(t *testing.T) {
+func TestInProcess_CountsAResultFromTheLastMoment(t *testing.T) {
 	tests := map[string]struct {
 		program func(ctx context.Context) error
 		source  retry.Source // empty for success
@@ -209,7 +209,7 @@ func TestAResultFromTheLastMomentCountsAndAnErrorIsTheEnds(t *testing.T) {
 	}
 }
 
-func TestAMessageIsTheProgramsOwn(t *testing.T) {
+func TestInProcess_GivesTheProgramItsOwnMessage(t *testing.T) {
 	request := handlertest.Message(handlertest.Succeed, "body")
 	list := []any{map[string]any{"deep": []byte("abc")}}
 	request.Headers["list"], request.Headers["nothing"] = list, nil
@@ -256,7 +256,7 @@ func (r *runaways) letGo(n int) {
 	r.holds = r.holds[n:]
 }
 
-func TestCallsThatRunOnAreCountedAndBounded(t *testing.T) {
+func TestInProcess_CountsAndBoundsCallsThatRunOn(t *testing.T) {
 	registry, log := prometheus.NewRegistry(), &lockedLog{}
 	r := &runaways{}
 	h := inProcess(t, r.handle, handler.Options{Concurrency: 2, Metrics: registry, Log: slog.New(slog.NewTextHandler(log, nil))})
@@ -312,7 +312,7 @@ func TestCallsThatRunOnAreCountedAndBounded(t *testing.T) {
 }
 
 // Ten calls that hung with a message of 20 MiB each had their worker killed, long before they were as many as it may have at a time.
-func TestCallsThatRunOnKeepNoMoreThanTheMemoryThatTheyMay(t *testing.T) {
+func TestInProcess_BoundsTheMemoryOfCallsThatRunOn(t *testing.T) {
 	const size = 1 << 20
 	r, log := &runaways{}, &lockedLog{}
 	h := inProcess(t, r.handle, handler.Options{
@@ -345,7 +345,7 @@ func TestCallsThatRunOnKeepNoMoreThanTheMemoryThatTheyMay(t *testing.T) {
 }
 
 // Each reload that changed the handler let as many calls keep as much again: the new handler knew of none of them.
-func TestCallsThatRunOnCountForTheHandlerThatReplacesTheirs(t *testing.T) {
+func TestInProcess_CountsCallsThatRunOnForTheNextHandler(t *testing.T) {
 	const size = 1 << 20
 	for _, test := range []struct {
 		want   string
@@ -386,7 +386,7 @@ func TestCallsThatRunOnCountForTheHandlerThatReplacesTheirs(t *testing.T) {
 	}
 }
 
-func TestRunawaysThatHoldAllPlacesForLongAreTold(t *testing.T) {
+func TestInProcess_IsStuckWhereRunawaysHoldAllPlacesForLong(t *testing.T) {
 	r := &runaways{}
 	log := &lockedLog{}
 	h := inProcess(t, r.handle, handler.Options{Concurrency: 1, Log: slog.New(slog.NewTextHandler(log, nil))})

@@ -17,7 +17,7 @@ import (
 // secret stands for what a handler repeats of a message.
 const secret = "4111-1111-1111-1111"
 
-func TestTheLogHasTheHandlersWordsAndNothingThatIsQuotedBesideThem(t *testing.T) {
+func TestFailure_LogsTheHandlersWordsAndQuotesNothing(t *testing.T) {
 	t.Parallel()
 	answer := func(contentType, body string) func(*testing.T) *retry.Failure {
 		return func(t *testing.T) *retry.Failure {

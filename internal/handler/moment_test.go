@@ -7,7 +7,7 @@ import (
 )
 
 // Many producers set the property to milliseconds. What became of that was no RFC 3339, and receivers of CloudEvents refused each such message.
-func TestATimestampOfNoCalendarIsLeftOut(t *testing.T) {
+func TestHandlers_LeaveOutATimestampOfNoCalendar(t *testing.T) {
 	for at, want := range map[int64]string{1_795_238_328: "2026-11-21T05:18:48Z", 1_795_238_328_020: "", -99_999_999_999_999: ""} {
 		h, r := &HTTP{cloudEvents: true, headers: headerRules{all: true}}, Request{ID: "a", Timestamp: time.Unix(at, 0)}
 		var f fields

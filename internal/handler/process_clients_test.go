@@ -57,7 +57,7 @@ func forEachClient(t *testing.T, test func(t *testing.T, spec v1alpha1.ProcessHa
 	}
 }
 
-func TestReferenceClientsConform(t *testing.T) {
+func TestReferenceClients_Conform(t *testing.T) {
 	t.Parallel()
 	forEachClient(t, func(t *testing.T, spec v1alpha1.ProcessHandler) {
 		handlertest.Run(t, func(t *testing.T) handlertest.Subject {
@@ -67,7 +67,7 @@ func TestReferenceClientsConform(t *testing.T) {
 	})
 }
 
-func TestReferenceClientsReportProgress(t *testing.T) {
+func TestReferenceClients_ReportProgress(t *testing.T) {
 	t.Parallel()
 	forEachClient(t, func(t *testing.T, spec v1alpha1.ProcessHandler) {
 		p := startProcess(t, spec, handler.Options{})
@@ -95,7 +95,7 @@ func TestReferenceClients_Carry(t *testing.T) {
 	})
 }
 
-func TestWhatAReferenceClientIsThrownIsAFailureWithItsClassAndTheLogHasTheRest(t *testing.T) {
+func TestReferenceClients_FailWithTheClassAndLogTheRest(t *testing.T) {
 	t.Parallel()
 	forEachClient(t, func(t *testing.T, spec v1alpha1.ProcessHandler) {
 		log := &book{}
@@ -114,7 +114,7 @@ func TestWhatAReferenceClientIsThrownIsAFailureWithItsClassAndTheLogHasTheRest(t
 	})
 }
 
-func TestReferenceClientsEndWithTheirInput(t *testing.T) {
+func TestReferenceClients_EndWithTheirInput(t *testing.T) {
 	t.Parallel()
 	forEachClient(t, func(t *testing.T, spec v1alpha1.ProcessHandler) {
 		command := exec.CommandContext(t.Context(), spec.Command[0], spec.Command[1:]...) // with nothing on its input
@@ -124,7 +124,7 @@ func TestReferenceClientsEndWithTheirInput(t *testing.T) {
 	})
 }
 
-func TestWhatEndsAReferenceClientIsInTheError(t *testing.T) {
+func TestReferenceClients_SayWhatEndsThem(t *testing.T) {
 	t.Parallel()
 	forEachClient(t, func(t *testing.T, spec v1alpha1.ProcessHandler) {
 		p := startProcess(t, spec, handler.Options{})

@@ -34,7 +34,7 @@ var obedient = program("process-obedient", func() int {
 	return 0
 })
 
-func TestProcessConforms(t *testing.T) {
+func TestProcess_Conforms(t *testing.T) {
 	t.Parallel()
 	for name, concurrency := range map[string]string{"one message at a time": "1", "four in flight": "4"} {
 		t.Run(name, func(t *testing.T) {

@@ -158,7 +158,7 @@ func checkHeaders(t *testing.T, wire wireMessage, name, value string, number int
 	}
 }
 
-func TestTheFrameOfALargeMessageIsMadeOnce(t *testing.T) {
+func TestAppendMessage_MakesALargeFrameOnce(t *testing.T) {
 	json := []byte(strings.Repeat("{\"a\": \"b\\\\c\"}\n", 1<<16))
 	for name, body := range map[string][]byte{
 		"text": bytes.Repeat([]byte("x"), 1<<20), "JSON": json, "no text": bytes.Repeat([]byte{0xff}, 1<<20),
@@ -181,7 +181,7 @@ func TestTheFrameOfALargeMessageIsMadeOnce(t *testing.T) {
 }
 
 // A header of 117 KiB, all control characters, took 702 KiB in the frame and up to 878 in memory, which nothing counted.
-func TestTheRoomForHeadersIsMadeOnce(t *testing.T) {
+func TestAppendMessage_MakesRoomForHeadersOnce(t *testing.T) {
 	for name, text := range map[string]string{"plain": "a", "control characters": "\x01", "no text": "\xff\x01", "separators": "\u2028"} {
 		headers := map[string]any{"long": strings.Repeat(text, 60<<10/len(text)), "binary": bytes.Repeat([]byte(text), 30<<10/len(text)), "number": int64(-17)}
 		for i := range 200 {
@@ -199,7 +199,7 @@ func TestTheRoomForHeadersIsMadeOnce(t *testing.T) {
 	}
 }
 
-func TestASmallFrameTakesNoLargeBuffer(t *testing.T) {
+func TestProcess_TakesNoLargeBufferForASmallFrame(t *testing.T) {
 	p := &Process{}
 	p.buffers.New = func() any { return new(make([]byte, 0, maxKeptBuffer)) }
 	for size, most := range map[int]int{20 << 10: 24 << 10, 900 << 10: maxKeptBuffer, 2 << 20: 2<<20 + 256<<10} {
@@ -209,7 +209,7 @@ func TestASmallFrameTakesNoLargeBuffer(t *testing.T) {
 	}
 }
 
-func TestWhatHeadersSeldomHoldIsNoReasonForABrokenFrame(t *testing.T) {
+func TestAppendMessage_WritesWholeFramesOfOddHeaders(t *testing.T) {
 	deep := any("bottom")
 	for range 200 {
 		deep = []any{map[string]any{"x": deep}}
@@ -253,7 +253,7 @@ func FuzzAcknowledgements(f *testing.F) {
 	})
 }
 
-func TestTheUsualAcknowledgementIsReadTheFastWay(t *testing.T) {
+func TestAcknowledged_ReadsTheUsualAcknowledgement(t *testing.T) {
 	for _, line := range []string{
 		`{"type":"result","id":"17","outcome":"ack"}` + "\n", `{"type": "result", "id": "17", "outcome": "ack"}` + "\r\n", `{"outcome":"ack","id":"17","type":"result"}`,
 	} {
@@ -313,7 +313,7 @@ func BenchmarkReadAcknowledgement(b *testing.B) {
 }
 
 // A program's own field, such as Outcome beside outcome, stood for that of the protocol: a failure was a success.
-func TestNamesInAFrameHaveTheirCase(t *testing.T) {
+func TestReadFrame_HeedsTheCaseOfNames(t *testing.T) {
 	got, err := readFrame([]byte(`{"type":"result","id":"1","outcome":"failure","class":"OutOfStock","Type":"hello","ID":"2","OUTCOME":"ack","Class":1}`))
 	if err != nil || got.word != wordResult || got.id != 1 || got.failure == nil || got.failure.Class != "OutOfStock" {
 		t.Errorf("%+v, %v", got, err)
@@ -324,7 +324,7 @@ func TestNamesInAFrameHaveTheirCase(t *testing.T) {
 }
 
 // A result that is broken was passed over like any other line, and the message ran into its timeout.
-func TestABrokenResultIsNoStrayLine(t *testing.T) {
+func TestReadFrame_TakesNoBrokenResultForAStrayLine(t *testing.T) {
 	for _, line := range []string{
 		`{"type":"result","id":"1","outcome":`, `{ "type" : "result", "id": "1"`, `{"type":"result"`, "\ufeff" + `{"type":"result",}`,
 	} {

@@ -82,7 +82,7 @@ func deliver(t testing.TB, p *handler.Process, id, body string, timeout time.Dur
 }
 
 // What docs/process-protocol.md says of those that are in hand beside one that ends their process: they are begun once more, alone.
-func TestAnInnocentMessageIsBegunTwiceAtMost(t *testing.T) {
+func TestProcess_BeginsAnInnocentMessageTwiceAtMost(t *testing.T) {
 	t.Parallel()
 	ways := map[string]string{"exit": "ExitStatus", "hang": handler.ClassTimeout, "break the protocol": "MalformedResponse", "close stdout": "OutputClosed"}
 	for name, c := range map[string]struct {

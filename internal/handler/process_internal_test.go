@@ -6,9 +6,9 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 )
 
-// TestAMessageWhoseProcessIsGoneBeforeItIsWrittenIsNotTouched is about a goroutine that is late to run: it got a process, which has
+// TestProcess_LeavesAMessageUntouchedAfterItsEnd is about a goroutine that is late to run: it got a process, which has
 // ended and was taken leave of since.
-func TestAMessageWhoseProcessIsGoneBeforeItIsWrittenIsNotTouched(t *testing.T) {
+func TestProcess_LeavesAMessageUntouchedAfterItsEnd(t *testing.T) {
 	t.Parallel()
 	p, err := NewProcess(v1alpha1.ProcessHandler{
 		Command: []string{"sh", "-c", `echo '{"type":"hello","protocol":1}'; exec cat >/dev/null`},

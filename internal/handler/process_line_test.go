@@ -51,7 +51,7 @@ func (w *writers) written() int {
 }
 
 // A worker of 256 MiB was killed when 80 processes had written half of a result of a MiB.
-func TestLongLinesTakeNoMoreThanTheirRoom(t *testing.T) {
+func TestLineRoom_BoundsLongLines(t *testing.T) {
 	t.Parallel()
 	const all, half, room = 12, 500_000, 4 << 20
 	lines := handler.NewLineRoom(room).Patience(10 * patience)
@@ -91,7 +91,7 @@ func TestLongLinesTakeNoMoreThanTheirRoom(t *testing.T) {
 	}
 }
 
-func TestALineThatDoesNotGoOnKeepsItsRoomFromOthersForAWhileOnly(t *testing.T) {
+func TestLineRoom_IsTakenFromALineThatDoesNotGoOn(t *testing.T) {
 	t.Parallel()
 	w := newWriters(t, 2, handler.NewLineRoom(1).Patience(500*time.Millisecond))
 	w.give(0, "begin 200000", "touch "+w.file("written-0"), "hang")
@@ -111,7 +111,7 @@ func TestALineThatDoesNotGoOnKeepsItsRoomFromOthersForAWhileOnly(t *testing.T) {
 }
 
 // A program that was slow, and not at a halt, was killed: only more memory for its line was taken for a sign of life.
-func TestALineThatGoesOnSlowlyKeepsItsRoom(t *testing.T) {
+func TestLineRoom_StaysWithALineThatGoesOnSlowly(t *testing.T) {
 	t.Parallel()
 	w := newWriters(t, 2, handler.NewLineRoom(1).Patience(2*time.Second))
 	commands := []string{"begin 200000", "touch " + w.file("written-0")}
@@ -129,7 +129,7 @@ func TestALineThatGoesOnSlowlyKeepsItsRoom(t *testing.T) {
 	}
 }
 
-func TestALineThatFoundNoRoomIsReadAfterTheEndOfItsProcess(t *testing.T) {
+func TestLineRoom_ServesALineAfterTheEndOfItsProcess(t *testing.T) {
 	t.Parallel()
 	w := newWriters(t, 2, handler.NewLineRoom(1))
 	w.give(0, "begin 200000", "touch "+w.file("written-0"), "await "+w.file("go"), "end 1")
@@ -146,7 +146,7 @@ func TestALineThatFoundNoRoomIsReadAfterTheEndOfItsProcess(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatFindsNoRoomInTimeIsATimeoutThatSaysSo(t *testing.T) {
+func TestLineRoom_TimesOutAnAnswerThatFindsNone(t *testing.T) {
 	t.Parallel()
 	w := newWriters(t, 2, handler.NewLineRoom(1))
 	w.give(0, "begin 200000", "touch "+w.file("written-0"), "await "+w.file("go"), "end 1")

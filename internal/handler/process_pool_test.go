@@ -50,7 +50,7 @@ func innocents(t *testing.T, p *handler.Process) (await func() (failures []*retr
 	}
 }
 
-func TestAProcessThatDiesConvictsOneMessageOfSeveral(t *testing.T) {
+func TestProcess_ConvictsOneMessageOfSeveralWhenItDies(t *testing.T) {
 	t.Parallel()
 	endings := map[string]struct {
 		script []string
@@ -94,7 +94,7 @@ func distinct(values []string) map[string]bool {
 	return found
 }
 
-func TestATimeoutChargesNoOtherMessageOfItsProcess(t *testing.T) {
+func TestProcess_ChargesNoOtherMessageForATimeout(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello4)}, handler.Options{})
 	await := innocents(t, p)
@@ -106,7 +106,7 @@ func TestATimeoutChargesNoOtherMessageOfItsProcess(t *testing.T) {
 	}
 }
 
-func TestACancelledMessageChargesNoOtherOfItsProcess(t *testing.T) {
+func TestProcess_ChargesNoOtherMessageForACancelledOne(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello4)}, handler.Options{})
 	await := innocents(t, p)
@@ -125,7 +125,7 @@ func TestACancelledMessageChargesNoOtherOfItsProcess(t *testing.T) {
 	}
 }
 
-func TestAMessageThatRanOutOfTimeWhileItWaitedToRunAloneIsNoAttempt(t *testing.T) {
+func TestProcess_CountsNoAttemptForAWaitToRunAlone(t *testing.T) {
 	t.Parallel()
 	// The second process never says hello, so there is none for the quarantined message.
 	marker := filepath.Join(t.TempDir(), "started")
@@ -145,7 +145,7 @@ func TestAMessageThatRanOutOfTimeWhileItWaitedToRunAloneIsNoAttempt(t *testing.T
 	}
 }
 
-func TestWhatAProcessHadNotReadWhenItEndedIsGivenToAnother(t *testing.T) {
+func TestProcess_GivesUnreadMessagesToAnotherWhenItEnds(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello4)}, handler.Options{Metrics: registry})
@@ -174,7 +174,7 @@ func TestWhatAProcessHadNotReadWhenItEndedIsGivenToAnother(t *testing.T) {
 	}
 }
 
-func TestAProcessThatEndsAfterItsAnswerCostsNoMessage(t *testing.T) {
+func TestProcess_LosesNoMessageByAnEndAfterItsAnswer(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello)}, handler.Options{})
 	for i := range 60 {
@@ -184,7 +184,7 @@ func TestAProcessThatEndsAfterItsAnswerCostsNoMessage(t *testing.T) {
 	}
 }
 
-func TestAProcessThatClosesItsInputCostsNoMessage(t *testing.T) {
+func TestProcess_LosesNoMessageByClosingItsInput(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello)}, handler.Options{})
 	for i := range 3 {
@@ -194,7 +194,7 @@ func TestAProcessThatClosesItsInputCostsNoMessage(t *testing.T) {
 	}
 }
 
-func TestAProcessThatClosesItsInputConvictsNoMessageThatItHasInHand(t *testing.T) {
+func TestProcess_ConvictsNoMessageInHandByClosingItsInput(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello4)}, handler.Options{})
 	closed, end := filepath.Join(t.TempDir(), "closed"), filepath.Join(t.TempDir(), "end")
@@ -210,7 +210,7 @@ func TestAProcessThatClosesItsInputConvictsNoMessageThatItHasInHand(t *testing.T
 	}
 }
 
-func TestAProcessThatClosesItsOutputGetsNoFurtherMessage(t *testing.T) {
+func TestProcess_GetsNoFurtherMessageWithItsOutputClosed(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello4), Processes: ptr.To[int32](1)}, handler.Options{})
 	inHand := make(chan *retry.Failure, 1)
@@ -233,7 +233,7 @@ func TestAProcessThatClosesItsOutputGetsNoFurtherMessage(t *testing.T) {
 	}
 }
 
-func TestAProcessThatWritesBeforeItReadsIsHeard(t *testing.T) {
+func TestProcess_IsHeardWhereItWritesBeforeItReads(t *testing.T) {
 	t.Parallel()
 	// Neither what it writes nor the message fits into a pipe.
 	const program = `echo '{"type":"hello","protocol":1}'; yes stray | head -n 100000; head -n 1 >/dev/null
@@ -247,7 +247,7 @@ func TestAProcessThatWritesBeforeItReadsIsHeard(t *testing.T) {
 	}
 }
 
-func TestAProcessThatDoesNotReadHoldsUpNobodyForLongerThanTheTimeout(t *testing.T) {
+func TestProcess_TimesOutMessagesThatItDoesNotRead(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say "+hello4, "hang")}, handler.Options{})
 	body := []byte(strings.Repeat("x", 4<<20))
@@ -265,7 +265,7 @@ func TestAProcessThatDoesNotReadHoldsUpNobodyForLongerThanTheTimeout(t *testing.
 	calls.Wait()
 }
 
-func TestProcessesThatSayHelloAndDieOverEachMessageArePausedAndDoNotHoldUpTheLiving(t *testing.T) {
+func TestProcess_ServesOnWhileOthersDieOverEachMessage(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello)}, handler.Options{Metrics: registry, Concurrency: 2})
@@ -300,13 +300,13 @@ func TestProcessesThatSayHelloAndDieOverEachMessageArePausedAndDoNotHoldUpTheLiv
 	}
 }
 
-func TestWhenAllProcessesDieTheHandlerIsNotReadyUntilOneIsBack(t *testing.T) {
+func TestProcess_IsNotReadyWhenOneAfterTheOtherDies(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say "+hello, "complain out of memory", "exit 9")}, handler.Options{})
 	awaitTrouble(t, p, "end one after the other, with no answer between", "exit status 9", "out of memory")
 }
 
-func TestProgressGivesAnAttemptMoreTimeUpToItsLimit(t *testing.T) {
+func TestProcess_GivesMoreTimeForProgressUpToTheLimit(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello)}, handler.Options{})
 	var slow []string
@@ -347,7 +347,7 @@ func TestProcess_GivesNoMoreTimeForProgressOnceItIsDrained(t *testing.T) {
 	}
 }
 
-func TestTheProcessUsedLastIsUsedAgainAndOthersStartOnlyWhenTheyAreNeeded(t *testing.T) {
+func TestProcess_UsesTheLastOneAgainAndStartsOthersOnNeed(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello), Processes: ptr.To[int32](3)}, handler.Options{Metrics: registry, Concurrency: 8})
@@ -374,7 +374,7 @@ func TestTheProcessUsedLastIsUsedAgainAndOthersStartOnlyWhenTheyAreNeeded(t *tes
 	}
 }
 
-func TestTheTimeThatAMessageWaitsForAProcessIsNotItsAttempt(t *testing.T) {
+func TestProcess_CountsNoWaitForAFreeOneAsTheAttempt(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello), Processes: ptr.To[int32](1)}, handler.Options{})
 	var calls sync.WaitGroup
@@ -392,7 +392,7 @@ func TestTheTimeThatAMessageWaitsForAProcessIsNotItsAttempt(t *testing.T) {
 }
 
 // A message was handed over when a process was free at last, however long after its deadline that was.
-func TestAMessageIsNotHandedToAProcessAfterItsDeadline(t *testing.T) {
+func TestProcess_TakesNoMessageAfterItsDeadline(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello), Processes: ptr.To[int32](1)}, handler.Options{})
 	dir := t.TempDir()
@@ -426,7 +426,7 @@ func TestAMessageIsNotHandedToAProcessAfterItsDeadline(t *testing.T) {
 	}
 }
 
-func TestDrainTurnsAwayMessagesThatWaitAndLetsTheOthersFinish(t *testing.T) {
+func TestDrain_TurnsAwayWaitingMessagesAndLetsOthersFinish(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello), Processes: ptr.To[int32](1)}, handler.Options{})
 	dir := t.TempDir()
@@ -453,7 +453,7 @@ func TestDrainTurnsAwayMessagesThatWaitAndLetsTheOthersFinish(t *testing.T) {
 	}
 }
 
-func TestCloseLetsProcessesFinishAndKillsThoseThatDoNot(t *testing.T) {
+func TestClose_LetsProcessesFinishAndKillsStubbornOnes(t *testing.T) {
 	t.Parallel()
 	done := filepath.Join(t.TempDir(), "done")
 	polite := []string{"sh", "-c", fmt.Sprintf(`echo '%s'; cat >/dev/null; touch %q`, hello, done)}
@@ -478,7 +478,7 @@ func TestCloseLetsProcessesFinishAndKillsThoseThatDoNot(t *testing.T) {
 	}
 }
 
-func TestAProcessIsToldTheVersionOfTheProtocol(t *testing.T) {
+func TestProcess_IsToldTheVersionOfTheProtocol(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "environment")
 	p := startProcess(t, v1alpha1.ProcessHandler{Command: []string{"sh", "-c", fmt.Sprintf(`echo "$REDRIVE_PROTOCOL" >%q; echo '%s'; cat >/dev/null`, file, hello)}}, handler.Options{})
@@ -493,7 +493,7 @@ func TestAProcessIsToldTheVersionOfTheProtocol(t *testing.T) {
 	}
 }
 
-func TestProcessesThatGoOnDyingAreReplacedWithPauses(t *testing.T) {
+func TestProcess_IsReplacedWithPausesWhereItGoesOnDying(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	began := time.Now()
@@ -506,7 +506,7 @@ func TestProcessesThatGoOnDyingAreReplacedWithPauses(t *testing.T) {
 }
 
 // What a process that ends with a message in hand wrote may be of that message.
-func TestNothingThatAProcessWroteOfAMessageIsToldOfTheHandler(t *testing.T) {
+func TestProcess_TellsNothingOfAMessageInItsReadiness(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello)}, handler.Options{Concurrency: 1})
 	told := ""
@@ -527,7 +527,7 @@ func TestNothingThatAProcessWroteOfAMessageIsToldOfTheHandler(t *testing.T) {
 }
 
 // What let a message go, such as a breaker, may have taken that back while the message waited for a process.
-func TestAMessageThatMayNotBeginAnyMoreLeavesItsProcessToAnother(t *testing.T) {
+func TestProcess_GoesToAnotherWhereAMessageMayNotBegin(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello), Processes: ptr.To[int32](1)}, handler.Options{})
 	dir := t.TempDir()
@@ -565,7 +565,7 @@ func TestAMessageThatMayNotBeginAnyMoreLeavesItsProcessToAnother(t *testing.T) {
 }
 
 // Who gives leave may have others go first, for longer than an attempt may take: the attempt has its whole time from then on.
-func TestTheWaitForLeaveIsNoneOfTheTimeOfAnAttempt(t *testing.T) {
+func TestProcess_CountsNoWaitForLeaveAsTheAttempt(t *testing.T) {
 	t.Parallel()
 	const timeout = time.Second
 	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello)}, handler.Options{Concurrency: 1})

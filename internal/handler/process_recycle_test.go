@@ -18,7 +18,7 @@ import (
 	"redrive.dev/redrive/internal/retry"
 )
 
-func TestAProcessIsReplacedAfterItsNumberOfMessages(t *testing.T) {
+func TestRecycle_ReplacesAProcessAfterItsMessages(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	p := startProcess(t, v1alpha1.ProcessHandler{
@@ -49,7 +49,7 @@ func TestAProcessIsReplacedAfterItsNumberOfMessages(t *testing.T) {
 	}
 }
 
-func TestAProcessIsReplacedAtItsAge(t *testing.T) {
+func TestRecycle_ReplacesAProcessAtItsAge(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, v1alpha1.ProcessHandler{
 		Command: scripted("say " + hello), Recycle: &v1alpha1.Recycle{Age: duration(time.Second)},
@@ -58,7 +58,7 @@ func TestAProcessIsReplacedAtItsAge(t *testing.T) {
 	eventually(t, "another process handles messages", func() bool { return pidOf(t, p) != first })
 }
 
-func TestAProcessIsReplacedWhenItHasTooMuchMemory(t *testing.T) {
+func TestRecycle_ReplacesAProcessWithTooMuchMemory(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, v1alpha1.ProcessHandler{
 		Command: scripted("say " + hello), Recycle: &v1alpha1.Recycle{Memory: new("256Mi")},
@@ -73,7 +73,7 @@ func TestAProcessIsReplacedWhenItHasTooMuchMemory(t *testing.T) {
 	eventually(t, "another process handles messages", func() bool { return pidOf(t, p) != first })
 }
 
-func TestAProcessThatIsToBeReplacedServesUntilItsSuccessorDoes(t *testing.T) {
+func TestRecycle_KeepsAProcessUntilItsSuccessorServes(t *testing.T) {
 	t.Parallel()
 	marker := filepath.Join(t.TempDir(), "started")
 	command := append([]string{"sh", "-c", fmt.Sprintf(`test -e %q && exit 7; touch %q; exec "$0" "$@"`, marker, marker)}, scripted("say "+hello)...)
@@ -88,7 +88,7 @@ func TestAProcessThatIsToBeReplacedServesUntilItsSuccessorDoes(t *testing.T) {
 	}
 }
 
-func TestAProcessThatIsReplacedAndClosesItsOutputIsKilled(t *testing.T) {
+func TestRecycle_KillsAReplacedProcessThatClosesItsOutput(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	p := startProcess(t, v1alpha1.ProcessHandler{
@@ -107,7 +107,7 @@ func TestAProcessThatIsReplacedAndClosesItsOutputIsKilled(t *testing.T) {
 	}
 }
 
-func TestProcessesThatTakeTheirTimeToEndDoNotPileUp(t *testing.T) {
+func TestRecycle_PilesUpNoProcessesThatEndSlowly(t *testing.T) {
 	t.Parallel()
 	end := filepath.Join(t.TempDir(), "end")
 	program := fmt.Sprintf(`echo '%s'; read -r message || exit 0; echo '{"type":"result","id":"1","outcome":"ack"}'; until test -e %q; do sleep 0.01; done`, hello, end)
@@ -133,7 +133,7 @@ func TestProcessesThatTakeTheirTimeToEndDoNotPileUp(t *testing.T) {
 	}
 }
 
-func TestReplacingCostsNoMessage(t *testing.T) {
+func TestRecycle_LosesNoMessage(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, v1alpha1.ProcessHandler{
 		Command: scripted("say " + hello4), Processes: ptr.To[int32](2),
@@ -152,7 +152,7 @@ func TestReplacingCostsNoMessage(t *testing.T) {
 	calls.Wait()
 }
 
-func TestAMemoryThatIsNoSizeIsRefused(t *testing.T) {
+func TestRecycle_RefusesAMemoryThatIsNoSize(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "Mi", "256", "256M", "-1Mi", "0Mi", "1Ti", "1.5Gi"} {
 		_, err := handler.NewProcess(v1alpha1.ProcessHandler{
@@ -193,7 +193,7 @@ func (b *book) with(words ...string) int {
 	return found
 }
 
-func TestWhatAProcessComplainsOfIsLoggedWithItsMessages(t *testing.T) {
+func TestProcess_LogsComplaintsWithItsMessages(t *testing.T) {
 	t.Parallel()
 	log := &book{}
 	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello)}, handler.Options{Log: slog.New(slog.NewTextHandler(log, nil))})
@@ -212,7 +212,7 @@ func TestWhatAProcessComplainsOfIsLoggedWithItsMessages(t *testing.T) {
 	<-answered
 }
 
-func TestAFloodOnTheStandardErrorLeavesAFewLinesInTheLog(t *testing.T) {
+func TestProcess_LogsAFewLinesOfAFloodOnStandardError(t *testing.T) {
 	t.Parallel()
 	log := &book{}
 	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello)}, handler.Options{Log: slog.New(slog.NewTextHandler(log, nil))})
@@ -236,7 +236,7 @@ func TestAFloodOnTheStandardErrorLeavesAFewLinesInTheLog(t *testing.T) {
 	}
 }
 
-func TestStrayOutputIsLoggedOnceInAWhile(t *testing.T) {
+func TestProcess_LogsStrayOutputOnceInAWhile(t *testing.T) {
 	t.Parallel()
 	log := &book{}
 	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello)}, handler.Options{Log: slog.New(slog.NewTextHandler(log, nil))})

@@ -52,7 +52,7 @@ func handOver(t *testing.T, p *handler.Process, id, body string) *retry.Failure 
 	return p.Handle(ctx, handler.Request{ID: id, Body: []byte(body)})
 }
 
-func TestTheStackTraceOfEachMessageIsOneRecord(t *testing.T) {
+func TestProcess_LogsTheStackTraceOfAMessageAsOneRecord(t *testing.T) {
 	t.Parallel()
 	p, log := complaining(t, scripted("say "+hello))
 	const messages = 50
@@ -74,7 +74,7 @@ func TestTheStackTraceOfEachMessageIsOneRecord(t *testing.T) {
 	}
 }
 
-func TestWhatAProcessWritesAfterItsAnswerBelongsToThatMessage(t *testing.T) {
+func TestProcess_LogsWordsAfterItsAnswerWithThatMessage(t *testing.T) {
 	t.Parallel()
 	p, log := complaining(t, scripted("say "+hello))
 	if got := handOver(t, p, "first", script("ack", "complain later", "complain and later")); got != nil {
@@ -86,7 +86,7 @@ func TestWhatAProcessWritesAfterItsAnswerBelongsToThatMessage(t *testing.T) {
 	}
 }
 
-func TestTheRecordsOfSeveralMessagesInHandNameAllOfThem(t *testing.T) {
+func TestProcess_NamesTheMessageInHandInItsRecords(t *testing.T) {
 	t.Parallel()
 	p, log := complaining(t, scripted("say "+hello4))
 	var calls sync.WaitGroup
@@ -102,7 +102,7 @@ func TestTheRecordsOfSeveralMessagesInHandNameAllOfThem(t *testing.T) {
 	}
 }
 
-func TestTheErrorOfACrashHoldsNoOtherMessagesTrace(t *testing.T) {
+func TestProcess_HoldsNoOtherMessagesTraceInACrash(t *testing.T) {
 	t.Parallel()
 	p, _ := complaining(t, scripted("say "+hello))
 	for n := range 20 {
@@ -149,7 +149,7 @@ for line in sys.stdin:
     print(json.dumps({"type": "result", "id": frame["id"], "outcome": "ack"}), flush=True)`
 )
 
-func TestTheFatalErrorsOfRealLanguagesAreThoseOfTheirMessages(t *testing.T) {
+func TestProcess_LogsFatalErrorsOfRealLanguagesWithTheirMessages(t *testing.T) {
 	if testing.Short() {
 		return // test-unit needs nothing but Go
 	}

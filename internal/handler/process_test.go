@@ -120,7 +120,7 @@ func sample(registry *prometheus.Registry, name, label, value string) float64 {
 	return 0
 }
 
-func TestWhatAProcessDoesWrongIsAClearFailureOfItsMessageAndTheNextSucceeds(t *testing.T) {
+func TestProcess_FailsClearlyAndHandlesTheNext(t *testing.T) {
 	t.Parallel()
 	const long, brief = patience, 2 * time.Second
 	cases := map[string]struct {
@@ -171,7 +171,7 @@ func TestWhatAProcessDoesWrongIsAClearFailureOfItsMessageAndTheNextSucceeds(t *t
 	}
 }
 
-func TestWhatAProcessMayDoBesideItsAnswerCostsNothing(t *testing.T) {
+func TestProcess_MayWriteMoreBesideItsAnswer(t *testing.T) {
 	t.Parallel()
 	cases := map[string][]string{
 		"it answers twice":                          {"ack", "ack"},
@@ -202,7 +202,7 @@ func TestWhatAProcessMayDoBesideItsAnswerCostsNothing(t *testing.T) {
 	}
 }
 
-func TestAProcessThatDoesNotStartHoldsMessagesBackAndSaysWhy(t *testing.T) {
+func TestProcess_IsNotReadyAndSaysWhyItDoesNotStart(t *testing.T) {
 	t.Parallel()
 	missing := filepath.Join(t.TempDir(), "missing")
 	plain := filepath.Join(t.TempDir(), "plain")
@@ -240,7 +240,7 @@ func TestAProcessThatDoesNotStartHoldsMessagesBackAndSaysWhy(t *testing.T) {
 	}
 }
 
-func TestAMessageForAProcessThatNeverStartsIsNoAttempt(t *testing.T) {
+func TestProcess_CountsNoAttemptWhereItNeverStarts(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("complain no database", "exit 7")}, handler.Options{})
 	awaitTrouble(t, p, "no database")
@@ -252,7 +252,7 @@ func TestAMessageForAProcessThatNeverStartsIsNoAttempt(t *testing.T) {
 	}
 }
 
-func TestAProcessThatDoesNotStartIsTriedAgainWithPausesUntilItDoes(t *testing.T) {
+func TestProcess_IsTriedAgainWithPausesUntilItStarts(t *testing.T) {
 	t.Parallel()
 	database := filepath.Join(t.TempDir(), "database")
 	command := []string{"sh", "-c", fmt.Sprintf(`test -e %q || exit 7; echo '%s'; exec cat >/dev/null`, database, hello)}
@@ -270,7 +270,7 @@ func TestAProcessThatDoesNotStartIsTriedAgainWithPausesUntilItDoes(t *testing.T)
 	}
 }
 
-func TestAnyConcurrencyInAHelloIsBounded(t *testing.T) {
+func TestProcess_TakesAnyNumberForConcurrencyInItsHello(t *testing.T) {
 	t.Parallel()
 	for _, number := range []string{"0", "-1", "1e9", "1e999", "-1e999", "1.5", "null", "123456789012345678901234567890"} {
 		t.Run(number, func(t *testing.T) {
@@ -289,7 +289,7 @@ func TestAnyConcurrencyInAHelloIsBounded(t *testing.T) {
 	}
 }
 
-func TestAHandlerThatReplacesAnotherGoesOnWithItsMetrics(t *testing.T) {
+func TestProcess_GoesOnWithTheMetricsOfTheOneBefore(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	spec := v1alpha1.ProcessHandler{Command: scripted("say " + hello)}
@@ -320,7 +320,7 @@ func TestAHandlerThatReplacesAnotherGoesOnWithItsMetrics(t *testing.T) {
 }
 
 // Nothing else would end a process that writes of messages which it has answered, and it takes a processor of the worker.
-func TestAProcessThatRepeatsItsAnswerWithoutEndIsKilled(t *testing.T) {
+func TestProcess_IsKilledWhereItRepeatsItsAnswerWithoutEnd(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello)}, handler.Options{})
 	if got := give(t, p, patience, "ack"); got != nil {

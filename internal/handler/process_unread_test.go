@@ -33,7 +33,7 @@ func handed(t *testing.T, registry *prometheus.Registry, h handler.Handler, limi
 
 // What a process did not read stayed in memory, uncounted, while the next message was received in place of the answered one: the worker
 // was killed.
-func TestAMessageThatIsAnsweredBeforeItIsReadIsInHandUntilThen(t *testing.T) {
+func TestProcess_HasAnUnreadMessageInHandDespiteItsAnswer(t *testing.T) {
 	t.Parallel()
 	folder, registry := t.TempDir(), prometheus.NewRegistry()
 	begin, answered, read := filepath.Join(folder, "begin"), filepath.Join(folder, "answered"), filepath.Join(folder, "read")
@@ -55,7 +55,7 @@ func TestAMessageThatIsAnsweredBeforeItIsReadIsInHandUntilThen(t *testing.T) {
 	}
 }
 
-func TestAProcessThatDoesNotReadWhatItAnswersIsKilledInTime(t *testing.T) {
+func TestProcess_IsKilledInTimeWhereItAnswersUnread(t *testing.T) {
 	t.Parallel()
 	folder, registry := t.TempDir(), prometheus.NewRegistry()
 	begin, once := filepath.Join(folder, "begin"), filepath.Join(folder, "once")
@@ -73,7 +73,7 @@ func TestAProcessThatDoesNotReadWhatItAnswersIsKilledInTime(t *testing.T) {
 }
 
 // What a process wrote of a message, in place of an id, was in the log where the process had nothing in hand any more.
-func TestTheLogHasNothingOfWhatAProcessWroteAfterAMessage(t *testing.T) {
+func TestProcess_LogsNothingThatItWroteAfterAMessage(t *testing.T) {
 	t.Parallel()
 	for name, begin := range map[string]string{
 		"an id that is none": `say {"type":"result","id":"card-4111-of-Jane","outcome":"ack"}`, "a line that is no JSON": `say {"type":"result" card-4111-of-Jane`,

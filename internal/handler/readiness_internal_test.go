@@ -8,7 +8,7 @@ import (
 )
 
 // A server with one process for messages and questions answers when it has handled its message.
-func TestAnAnswerThatIsLateOnceOrTwiceDoesNotMakeAHandlerNotReady(t *testing.T) {
+func TestReadiness_BearsAnAnswerThatIsLateOnceOrTwice(t *testing.T) {
 	t.Parallel()
 	late, down := fmt.Errorf("%w within 2s", errNoAnswer), errors.New("HTTP 503")
 	answers := map[rune]error{'+': nil, 'L': late, '-': down}

@@ -86,7 +86,7 @@ func answered(t *testing.T, h *handler.HTTP) error {
 	}
 }
 
-func TestAHandlerIsNotReadyBeforeTheFirstAnswerAndFollowsTheAnswers(t *testing.T) {
+func TestReadiness_BeginsWithTheFirstAnswerAndFollowsThem(t *testing.T) {
 	t.Parallel()
 	s, url := startSidecar(t, 503)
 	ready := url + "/ready?token=hidden"
@@ -118,7 +118,7 @@ func TestAHandlerIsNotReadyBeforeTheFirstAnswerAndFollowsTheAnswers(t *testing.T
 	}
 }
 
-func TestWhatAReadinessURLAnswersIsSaid(t *testing.T) {
+func TestReadiness_SaysWhatTheURLAnswers(t *testing.T) {
 	t.Parallel()
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -147,7 +147,7 @@ func TestWhatAReadinessURLAnswersIsSaid(t *testing.T) {
 	}
 }
 
-func TestAnAttemptThatFindsNobodyMakesTheHandlerAskAtOnce(t *testing.T) {
+func TestReadiness_IsAskedAtOnceAfterAFailureToConnect(t *testing.T) {
 	t.Parallel()
 	path := socketPath(t)
 	s := &sidecar{}
@@ -183,7 +183,7 @@ func TestAnAttemptThatFindsNobodyMakesTheHandlerAskAtOnce(t *testing.T) {
 }
 
 // A server that dies takes several messages with it. The next ones shall wait for its successor.
-func TestAnAttemptThatIsCutOffMakesTheHandlerAskAtOnce(t *testing.T) {
+func TestReadiness_IsAskedAtOnceAfterAnAttemptIsCutOff(t *testing.T) {
 	t.Parallel()
 	var dead atomic.Bool
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -204,7 +204,7 @@ func TestAnAttemptThatIsCutOffMakesTheHandlerAskAtOnce(t *testing.T) {
 	awaitReadiness(t, h, false)
 }
 
-func TestAHandlerThatFallsSilentIsNoMoreReady(t *testing.T) {
+func TestReadiness_EndsWhenAServerFallsSilent(t *testing.T) {
 	t.Parallel()
 	var silent atomic.Bool
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -223,7 +223,7 @@ func TestAHandlerThatFallsSilentIsNoMoreReady(t *testing.T) {
 }
 
 // What differs each time would be a change each time, in the status of the Transport too.
-func TestTheSameTroubleIsSaidInTheSameWords(t *testing.T) {
+func TestReadiness_SaysTheSameTroubleInTheSameWords(t *testing.T) {
 	t.Parallel()
 	authority := testcert.NewAuthority(t, "old")
 	pair := authority.IssueExpired(t, "127.0.0.1")
@@ -269,7 +269,7 @@ func TestTheSameTroubleIsSaidInTheSameWords(t *testing.T) {
 }
 
 // The readiness URL gets the Secret's headers only where the messages go as well.
-func TestOnlyTheHandlersOwnOriginGetsItsCredentials(t *testing.T) {
+func TestReadiness_GivesCredentialsToTheHandlersOriginOnly(t *testing.T) {
 	t.Parallel()
 	own, ownURL := startSidecar(t, 200)
 	other, otherURL := startSidecar(t, 200)
@@ -296,7 +296,7 @@ func TestOnlyTheHandlersOwnOriginGetsItsCredentials(t *testing.T) {
 	}
 }
 
-func TestOnlyTheHandlersOwnOriginIsAskedAtItsSocketAndTrustedByItsAuthority(t *testing.T) {
+func TestReadiness_UsesSocketAndAuthorityForTheOwnOriginOnly(t *testing.T) {
 	t.Parallel()
 	inside := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
 	path := socketPath(t)
@@ -323,7 +323,7 @@ func TestOnlyTheHandlersOwnOriginIsAskedAtItsSocketAndTrustedByItsAuthority(t *t
 	}
 }
 
-func TestAReadinessURLThatCannotBeAskedIsRefused(t *testing.T) {
+func TestNewHTTP_RefusesAReadinessURLThatCannotBeAsked(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{"", "/ready", "ftp://host/", "http://user:hidden@host/"} {
 		_, err := handler.NewHTTP(v1alpha1.HTTPHandler{URL: "http://handler.test", ReadinessURL: &url}, options())
@@ -333,7 +333,7 @@ func TestAReadinessURLThatCannotBeAskedIsRefused(t *testing.T) {
 	}
 }
 
-func TestAHandlerWithoutReadinessURLIsReadyAndAsksNobody(t *testing.T) {
+func TestReadiness_IsThereUnaskedWithoutAURL(t *testing.T) {
 	t.Parallel()
 	s, url := startSidecar(t, 503)
 	h := post(t, url)
@@ -345,7 +345,7 @@ func TestAHandlerWithoutReadinessURLIsReadyAndAsksNobody(t *testing.T) {
 	}
 }
 
-func TestAnAnswerWithoutEndDoesNotHoldUpReadiness(t *testing.T) {
+func TestReadiness_AwaitsNoEndOfAnAnswer(t *testing.T) {
 	t.Parallel()
 	ready := "http://" + listen(t, asked(func(c net.Conn) {
 		_, err := io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")

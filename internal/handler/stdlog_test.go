@@ -11,7 +11,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-func TestAnAnswerThatNobodyAskedForIsNotLogged(t *testing.T) {
+func TestStandardLog_LeavesOutAnswersWithoutARequest(t *testing.T) {
 	var out bytes.Buffer
 	to := log.New(newWithoutAnswers(&out), "", 0)
 	to.Printf("%s starting with %q; err=<nil>", unsolicited, "HTTP/1.1 500 Oops\r\n\r\nmarked body")
@@ -22,7 +22,7 @@ func TestAnAnswerThatNobodyAskedForIsNotLogged(t *testing.T) {
 }
 
 // For each frame of HTTP/2 that net/http does not know it writes a line: a server that sent such frames for 3 s had 207 MiB in the worker's log.
-func TestTheStandardLogIsBounded(t *testing.T) {
+func TestStandardLog_IsBounded(t *testing.T) {
 	var out bytes.Buffer
 	guarded := newWithoutAnswers(&out)
 	to := log.New(guarded, "", 0)
@@ -40,7 +40,7 @@ func TestTheStandardLogIsBounded(t *testing.T) {
 	}
 }
 
-func TestTheLogHasTheKindOfALostConnectionAndNothingThatAServerSays(t *testing.T) {
+func TestLost_LogsTheKindAndNothingThatAServerSays(t *testing.T) {
 	for text, want := range map[string]string{
 		`http2: server sent GOAWAY and closed the connection; LastStreamID=1, ErrCode=INTERNAL_ERROR, debug="marked body"`: "http2: server sent GOAWAY and " +
 			"closed the connection; LastStreamID=1, ErrCode=INTERNAL_ERROR, and debug data",
@@ -58,7 +58,7 @@ func TestTheLogHasTheKindOfALostConnectionAndNothingThatAServerSays(t *testing.T
 	}
 }
 
-func TestSpellingsOfOneHeaderAreNotCountedThrough(t *testing.T) {
+func TestCarrier_GivesUpOnTooManySpellingsOfOneHeader(t *testing.T) {
 	c := &carrier{own: map[string]any{}, headerRules: headerRules{all: true}}
 	for n := 2; n < 2*maxCarriedHeaders; n++ {
 		c.own["x-"+strconv.Itoa(n)] = "v"

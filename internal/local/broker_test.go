@@ -14,7 +14,7 @@ import (
 	"redrive.dev/redrive/internal/manifest"
 )
 
-func TestTheBrokerOfATransport(t *testing.T) {
+func TestBrokers_ComeFromSecretsOrTheEnvironment(t *testing.T) {
 	secret := map[string]string{"host": "rabbit.shop", "username": "u", "password": "s3cret", "vhost": "fromsecret"}
 	tests := map[string]struct {
 		secret     map[string]string

@@ -14,7 +14,7 @@ import (
 	"redrive.dev/redrive/internal/topology"
 )
 
-func TestWhatAWorkerInForceNeedsStaysOnTheBroker(t *testing.T) {
+func TestSite_KeepsWhatAWorkerInForceNeeds(t *testing.T) {
 	units, err := Prepare(&manifest.Set{Transports: setOf("").Transports})
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +41,7 @@ func TestWhatAWorkerInForceNeedsStaysOnTheBroker(t *testing.T) {
 }
 
 // What they put into one that cannot be reached yet would go to the failure queue untried.
-func TestWorkersAreNotToldOfAQuarantineQueueThatCannotBeReached(t *testing.T) {
+func TestSite_TellsWorkersOfNoUnreachableQuarantineQueue(t *testing.T) {
 	set := setOf("")
 	for _, transport := range set.Transports {
 		transport.Spec.Workers = []v1alpha1.Worker{{Name: "default"}}
@@ -73,7 +73,7 @@ func TestWorkersAreNotToldOfAQuarantineQueueThatCannotBeReached(t *testing.T) {
 }
 
 // A queue that left the spec before this process began is read by no worker: the configuration that did so is forgotten.
-func TestAQueueOutOfTheSpecThatNobodyReadsIsToldOf(t *testing.T) {
+func TestSite_TellsOfQueuesOutOfTheSpecThatNoWorkerReads(t *testing.T) {
 	units, err := Prepare(&manifest.Set{Transports: setOf("").Transports})
 	if err != nil {
 		t.Fatal(err)

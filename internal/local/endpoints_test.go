@@ -32,7 +32,7 @@ func measured(process, help string, value float64, labels prometheus.Labels) mem
 	return member{status: WorkerSnapshot{Process: process}, metrics: registry}
 }
 
-func TestMetricsOfAllWorkersAreTold(t *testing.T) {
+func TestEndpoints_ServeTheMetricsOfAllWorkers(t *testing.T) {
 	units, err := Prepare(&manifest.Set{Transports: setOf("").Transports})
 	if err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"redrive.dev/redrive/internal/manifest"
 )
 
-func TestAHandlerGetsWhatItTakesFromSecrets(t *testing.T) {
+func TestTakeSecrets_GivesAHandlerWhatItNames(t *testing.T) {
 	const head = "apiVersion: redrive.dev/v1alpha1\nkind: Transport\nmetadata: {name: async}\n" +
 		"spec:\n  broker: {secretRef: {name: rabbitmq}}\n  queues: [{name: test}]\n  workers:\n"
 	const secrets = "---\napiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: {Authorization: s3cret-1, X-Api-Key: s3cret-2}\n" +
@@ -59,7 +59,7 @@ func TestAHandlerGetsWhatItTakesFromSecrets(t *testing.T) {
 	}
 }
 
-func TestAFolderHoldsWhatItIsToldAndIsPrivate(t *testing.T) {
+func TestFolder_HoldsWhatItIsToldAndIsPrivate(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	f, err := newFolder()
 	if err != nil {

@@ -114,7 +114,7 @@ func (k *kept) runs() bool {
 	}
 }
 
-func TestAProcessRunsOnlyWhileThereAreQuarantine(t *testing.T) {
+func TestKeeper_RunsAProcessOnlyWhileAMessageIsInQuarantine(t *testing.T) {
 	const (
 		starts = "the quarantine worker starts"
 	)
@@ -149,7 +149,7 @@ func TestAProcessRunsOnlyWhileThereAreQuarantine(t *testing.T) {
 	}
 }
 
-func TestAProcessLearnsOfChangesAndNoSecretShows(t *testing.T) {
+func TestQuarantineWorker_LearnsOfChangesAndShowsNoSecret(t *testing.T) {
 	k := keep(t)
 	k.look(counts{}, time.Unix(0, 0))
 	k.awaitLogged(t, "process=quarantine", 1)
@@ -170,7 +170,7 @@ func TestAProcessLearnsOfChangesAndNoSecretShows(t *testing.T) {
 	}
 }
 
-func TestAConfigurationThatTheWorkerRefusesIsNotGivenToItsQuarantine(t *testing.T) {
+func TestQuarantineWorker_GetsNoConfigurationThatWasRefused(t *testing.T) {
 	k := keep(t)
 	options := k.child.options
 	options.memory = worker.NewMemory(0)
@@ -214,7 +214,7 @@ func TestAConfigurationThatTheWorkerRefusesIsNotGivenToItsQuarantine(t *testing.
 	expect("taken", config, "third")
 }
 
-func TestOrdersArriveAsTheyWereGiven(t *testing.T) {
+func TestOrders_ArriveAsTheyWereGiven(t *testing.T) {
 	ca := []byte("no certificate")
 	on := nowhere()
 	on.Credentials.Host, on.VHost = "::1", "a/b %2f"
@@ -250,7 +250,7 @@ func TestOrdersArriveAsTheyWereGiven(t *testing.T) {
 	}
 }
 
-func TestOrdersThatAreNoneShowNothingOfThem(t *testing.T) {
+func TestOrders_ShowNothingOfThemselvesInErrors(t *testing.T) {
 	for text, want := range map[string]string{"": io.EOF.Error(), `{"broker": {"uri": "c2Vj`: io.EOF.Error(), `{"broker": "s3cret"}`: "not a JSON document as expected"} {
 		_, err := receive(json.NewDecoder(strings.NewReader(text)))
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {

@@ -31,7 +31,7 @@ func brokerAt(t *testing.T, server *testbroker.Broker, vhost, address string) Br
 	return Broker{Credentials: login, Management: management, VHost: vhost}
 }
 
-func TestABrokerThatAnswersAgainCallsForALook(t *testing.T) {
+func TestSite_LooksWhenABrokerAnswersAgain(t *testing.T) {
 	server := testbroker.Shared(t)
 	vhost := server.Vhost(t)
 	proxy := testtransport.NewProxy(t, testtransport.Address(t, server.AMQPURL))

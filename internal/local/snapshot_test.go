@@ -8,7 +8,7 @@ import (
 	"redrive.dev/redrive/internal/manifest"
 )
 
-func TestATallyAddsUpTheWorkersOfAQueue(t *testing.T) {
+func TestTally_AddsUpTheWorkersOfAQueue(t *testing.T) {
 	done := tallies{}
 	for range 2 {
 		registry := prometheus.NewRegistry()
@@ -30,7 +30,7 @@ func TestATallyAddsUpTheWorkersOfAQueue(t *testing.T) {
 	}
 }
 
-func TestASnapshotTellsUnknownFromNone(t *testing.T) {
+func TestSnapshot_TellsUnknownFromNone(t *testing.T) {
 	units, err := Prepare(&manifest.Set{Transports: setOf("").Transports})
 	if err != nil {
 		t.Fatal(err)

@@ -283,7 +283,7 @@ func (s *stalls) isKhepri() bool {
 
 // Kills of a broker with many quorum queues, as designed: the messages that are due come soon after its start. Where the metadata store is
 // not Khepri the touch does that, and without it lanes stand, or this shows nothing. Where it is, the shorter confirm timeout does.
-func TestLanesDoNotStandStillAfterAKill(t *testing.T) {
+func TestLanes_DoNotStandStillAfterAKill(t *testing.T) {
 	testtransport.Long(t)
 	s := newStalls(t, testbroker.LongConfirmTimeout)
 	limit := 15 * time.Second
@@ -294,7 +294,7 @@ func TestLanesDoNotStandStillAfterAKill(t *testing.T) {
 }
 
 // The same where all nodes of a cluster are killed and started together.
-func TestThreeNodesDoNotLetLanesStandStillAfterAllAreKilled(t *testing.T) {
+func TestLanes_DoNotStandStillAfterThreeNodesAreKilled(t *testing.T) {
 	c := testbroker.PrivateCluster(t, 3)
 	s := newStallsOn(t, c.Nodes[0], c.Kill, func(ctx context.Context) error { return c.Resume(ctx) })
 	limit := 15 * time.Second
@@ -325,9 +325,9 @@ func (s *stalls) doNotStandStill(kills int, limit time.Duration) {
 	}
 }
 
-// Without what TestLanesDoNotStandStillAfterAKill has, a lane stands: its messages are late. Where the metadata store is Khepri the touch
+// Without what TestLanes_DoNotStandStillAfterAKill has, a lane stands: its messages are late. Where the metadata store is Khepri the touch
 // does not help, and it is told why; nothing is lost.
-func TestLanesStandStillAfterAKillWithoutCure(t *testing.T) {
+func TestLanes_StandStillAfterAKillWithoutCure(t *testing.T) {
 	testtransport.Long(t)
 	s := newStalls(t, testbroker.LongConfirmTimeout)
 	end, khepri := s.run(), s.isKhepri()

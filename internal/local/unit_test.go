@@ -8,7 +8,7 @@ import (
 	"redrive.dev/redrive/internal/manifest"
 )
 
-func TestPrepareSaysWhatIsWrongAndWhere(t *testing.T) {
+func TestPrepare_SaysWhatIsWrongAndWhere(t *testing.T) {
 	const head = "apiVersion: redrive.dev/v1alpha1\n"
 	transport := head + "kind: Transport\nmetadata: {name: async}\nspec:\n  broker: {secretRef: {name: rabbitmq}}\n"
 	tests := map[string]struct {
@@ -49,7 +49,7 @@ func TestPrepareSaysWhatIsWrongAndWhere(t *testing.T) {
 	}
 }
 
-func TestAnInvalidPolicyIsReportedOnceHoweverManyUseIt(t *testing.T) {
+func TestPrepare_ReportsAnInvalidPolicyOnce(t *testing.T) {
 	loader, err := manifest.NewLoader()
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +77,7 @@ spec:
 }
 
 // Each of two policies is fine, and one Transport cannot have both. It was left out without a word, and ran with nothing.
-func TestATransportWhosePoliciesDoNotGoTogetherIsToldOf(t *testing.T) {
+func TestPrepare_TellsOfPoliciesThatDoNotGoTogether(t *testing.T) {
 	policy := func(name string) string {
 		var text strings.Builder
 		fmt.Fprintf(&text, "apiVersion: redrive.dev/v1alpha1\nkind: RetryPolicy\nmetadata: {name: %s}\nspec:\n  strategies:\n", name)
@@ -98,7 +98,7 @@ spec:
 }
 
 // The operator refuses such a Transport, and what is tried beforehand is to say so.
-func TestASpecThatTheOperatorRefusesForItsSizeIsRefused(t *testing.T) {
+func TestPrepare_RefusesASpecTooLargeForTheOperator(t *testing.T) {
 	var text strings.Builder
 	text.WriteString("apiVersion: redrive.dev/v1alpha1\nkind: Transport\nmetadata: {name: async}\nspec:\n  broker: {secretRef: {name: rabbitmq}}\n  queues:\n")
 	for i := range 64 {

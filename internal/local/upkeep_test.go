@@ -50,7 +50,7 @@ func awaitFile(t *testing.T, path string) {
 	})
 }
 
-func TestAProgramIsToldToStopInTwoWays(t *testing.T) {
+func TestUpkeep_TellsAProgramToStopInTwoWays(t *testing.T) {
 	for name, text := range map[string]string{
 		"the end of its input":     `trap '' INT; touch "$0"; cat >/dev/null; echo has stopped`,
 		"what Ctrl-C sends":        `trap 'echo has stopped; exit 0' INT; touch "$0"; while :; do sleep 0.01; done`,
@@ -71,7 +71,7 @@ func TestAProgramIsToldToStopInTwoWays(t *testing.T) {
 	}
 }
 
-func TestAProgramThatDoesNotStopIsKilled(t *testing.T) {
+func TestUpkeep_KillsAProgramThatDoesNotStop(t *testing.T) {
 	u, out, here := script(t, time.Millisecond, `trap '' INT; touch "$0"; while :; do sleep 0.01; done`)
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -84,7 +84,7 @@ func TestAProgramThatDoesNotStopIsKilled(t *testing.T) {
 	}
 }
 
-func TestWhatAProgramLeavesBehindHoldsNobodyUp(t *testing.T) {
+func TestUpkeep_DoesNotWaitForWhatAProgramLeavesBehind(t *testing.T) {
 	u, out, _ := script(t, time.Hour, `setsid sleep 30 & printf 'last words'; exit 7`)
 	if exit := u.once(t.Context()); exit != "exit status 7" {
 		t.Errorf("got %s", exit)
@@ -94,14 +94,14 @@ func TestWhatAProgramLeavesBehindHoldsNobodyUp(t *testing.T) {
 	}
 }
 
-func TestAProgramThatCannotBeStartedSaysWhy(t *testing.T) {
+func TestUpkeep_SaysWhyAProgramCannotStart(t *testing.T) {
 	u := newUpkeep([]string{"/nowhere/at/all"}, &printed{}, func() time.Duration { return 0 }, slog.New(slog.DiscardHandler))
 	if exit := u.once(t.Context()); exit != "/nowhere/at/all does not exist" {
 		t.Errorf("got %s", exit)
 	}
 }
 
-func TestAProgramTellsWhatItDoesAndAllCount(t *testing.T) {
+func TestUpkeep_CountsWhatAllItsProgramsDid(t *testing.T) {
 	metrics := "# TYPE redrive_messages_handled_total counter\n" +
 		`redrive_messages_handled_total{queue="test",outcome="succeeded",strategy=""} 3` + "\n" +
 		`redrive_messages_handled_total{queue="test",outcome="failed",strategy="x"} 1` + "\n" +
@@ -152,7 +152,7 @@ func TestAProgramTellsWhatItDoesAndAllCount(t *testing.T) {
 	}
 }
 
-func TestLinesArePassedOnWhole(t *testing.T) {
+func TestCopyLines_PassesLinesOnWhole(t *testing.T) {
 	var writes []string
 	copyLines(writer(func(p []byte) { writes = append(writes, string(p)) }),
 		strings.NewReader("one\n\ntwo\n"+strings.Repeat("x", maxLine+1)+"\nlast"))

@@ -58,7 +58,7 @@ func writeFiles(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-func TestDefaultsAreThoseOfTheCluster(t *testing.T) {
+func TestLoader_SetsTheDefaultsOfTheCluster(t *testing.T) {
 	set := mustLoad(t, policy()+"---\n"+transport("queues: [{name: a}]"))
 	p := set.RetryPolicies[name("default", "subject")]
 	if p == nil || p.Spec.MaxRetries == nil || *p.Spec.MaxRetries != 3 || p.Spec.MaxAge == nil || p.Spec.MaxAge.Duration.Duration != 24*time.Hour {
@@ -73,28 +73,28 @@ func TestDefaultsAreThoseOfTheCluster(t *testing.T) {
 	}
 }
 
-func TestStatusOfAFileIsNotTaken(t *testing.T) {
+func TestLoader_IgnoresTheStatusOfAFile(t *testing.T) {
 	set := mustLoad(t, policy("maxRetries: 1")+"status: {observedGeneration: 7, usedBy: 3}\n")
 	if got := set.RetryPolicies[name("default", "subject")].Status; got.ObservedGeneration != -1 || got.UsedBy != nil {
 		t.Errorf("status is %+v, want a fresh one", got)
 	}
 }
 
-func TestNullIsAsGoodAsAbsent(t *testing.T) {
+func TestLoader_TakesNullForAbsent(t *testing.T) {
 	set := mustLoad(t, policy("maxRetries: null", "backoff: null"))
 	if got := set.RetryPolicies[name("default", "subject")].Spec; *got.MaxRetries != 3 || got.Backoff != nil {
 		t.Errorf("spec is %+v, want the defaults", got)
 	}
 }
 
-func TestNamespaceOfTheObjectIsKept(t *testing.T) {
+func TestLoader_KeepsTheNamespaceOfAnObject(t *testing.T) {
 	set := mustLoad(t, "apiVersion: redrive.dev/v1alpha1\nkind: RetryPolicy\nmetadata: {name: p, namespace: shop}\nspec: {}\n")
 	if set.RetryPolicies[name("shop", "p")] == nil {
 		t.Errorf("policies are %v, want shop/p", slices.Collect(maps.Keys(set.RetryPolicies)))
 	}
 }
 
-func TestTemplateKeepsWhatItSays(t *testing.T) {
+func TestLoader_KeepsATemplateAsItIs(t *testing.T) {
 	set := mustLoad(t, transport("queues: [{name: a}]",
 		`workers: [{name: w, handler: {http: {url: "http://h/"}}, template: {spec: {nodeSelector: {disk: ssd}}}}]`))
 	raw := string(set.Transports[name("default", "subject")].Spec.Workers[0].Template.Raw)
@@ -103,7 +103,7 @@ func TestTemplateKeepsWhatItSays(t *testing.T) {
 	}
 }
 
-func TestRefusedObjectsAreRefusedInWordsThatCanBeRead(t *testing.T) {
+func TestLoader_RefusesObjectsInReadableWords(t *testing.T) {
 	for title, tc := range refused {
 		t.Run(title, func(t *testing.T) {
 			_, err := load(t, tc.yaml)
@@ -117,7 +117,7 @@ func TestRefusedObjectsAreRefusedInWordsThatCanBeRead(t *testing.T) {
 	}
 }
 
-func TestOtherInputThatIsRefused(t *testing.T) {
+func TestLoader_RefusesInputThatIsNotValid(t *testing.T) {
 	cases := map[string]struct{ yaml, want string }{
 		"no YAML":       {"# first\na: [", "stdin:2: this is no YAML: "},
 		"a text":        {"hello", "stdin:1: is not an object with apiVersion and kind"},
@@ -154,14 +154,14 @@ func TestOtherInputThatIsRefused(t *testing.T) {
 	}
 }
 
-func TestEveryWrongObjectIsReported(t *testing.T) {
+func TestLoader_ReportsEveryWrongObject(t *testing.T) {
 	_, err := load(t, policy("a: 1")+"---\n"+policy("b: 2"))
 	if err == nil || !strings.Contains(err.Error(), `spec.a: unknown field`) || !strings.Contains(err.Error(), `spec.b: unknown field`) {
 		t.Errorf("error is %v, want both documents in it", err)
 	}
 }
 
-func TestErrorsOfAnObjectComeInTheOrderOfItsFields(t *testing.T) {
+func TestLoader_ReportsErrorsInTheSameOrderEachTime(t *testing.T) {
 	text := policy("maxRetries: -1", "maxAge: x", "backoff: {type: Linear, delay: y, maxDelay: z, step: x}")
 	_, first := load(t, text)
 	for range 20 {
@@ -171,7 +171,7 @@ func TestErrorsOfAnObjectComeInTheOrderOfItsFields(t *testing.T) {
 	}
 }
 
-func TestALoaderMayBeSharedBetweenGoroutines(t *testing.T) {
+func TestLoader_MayBeSharedBetweenGoroutines(t *testing.T) {
 	var group sync.WaitGroup
 	for range 4 {
 		group.Go(func() {
@@ -185,7 +185,7 @@ func TestALoaderMayBeSharedBetweenGoroutines(t *testing.T) {
 	group.Wait()
 }
 
-func TestErrorsHoldNoValueOfASecret(t *testing.T) {
+func TestLoader_ShowsNoValueOfASecretInErrors(t *testing.T) {
 	for _, text := range []string{
 		"apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata: {password: hunter2!}",
 		"apiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {password: [hunter2]}",
@@ -208,7 +208,7 @@ func TestErrorsHoldNoValueOfASecret(t *testing.T) {
 	}
 }
 
-func TestSecretHasAllItsValuesInData(t *testing.T) {
+func TestLoader_PutsAllValuesOfASecretIntoData(t *testing.T) {
 	set := mustLoad(t, "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata: {host: YQ==, port: MQ==}\nstringData: {port: '5672'}\n")
 	s := set.Secrets[name("default", "s")]
 	if s == nil || string(s.Data["host"]) != "a" || string(s.Data["port"]) != "5672" || len(s.StringData) != 0 {
@@ -216,7 +216,7 @@ func TestSecretHasAllItsValuesInData(t *testing.T) {
 	}
 }
 
-func TestOtherKindsAreIgnoredAndListed(t *testing.T) {
+func TestLoader_IgnoresAndListsOtherKinds(t *testing.T) {
 	set := mustLoad(t, "# only a comment\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n---\n# nothing\n---\n"+
 		"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec: {anything: goes}\n---\napiVersion: x/v1\nkind: Odd\nmetadata: []\n")
 	want := []manifest.Ignored{
@@ -229,7 +229,7 @@ func TestOtherKindsAreIgnoredAndListed(t *testing.T) {
 	}
 }
 
-func TestListsAreTakenApart(t *testing.T) {
+func TestLoader_TakesListsApart(t *testing.T) {
 	set := mustLoad(t, "apiVersion: v1\nkind: List\nitems:\n"+
 		"- {apiVersion: redrive.dev/v1alpha1, kind: RetryPolicy, metadata: {name: a}, spec: {}}\n"+
 		"- apiVersion: redrive.dev/v1alpha1\n  kind: RetryPolicyList\n  items: [{apiVersion: redrive.dev/v1alpha1, kind: RetryPolicy, metadata: {name: b}, spec: {}}]\n"+
@@ -242,7 +242,7 @@ func TestListsAreTakenApart(t *testing.T) {
 	}
 }
 
-func TestDirectoriesAreReadInOrderAndWhole(t *testing.T) {
+func TestLoader_ReadsDirectoriesWholeAndInOrder(t *testing.T) {
 	configMap := func(name string) string { return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + "}\n" }
 	dir := writeFiles(t, map[string]string{
 		"b.yaml":                  configMap("b"),
@@ -280,7 +280,7 @@ func TestDirectoriesAreReadInOrderAndWhole(t *testing.T) {
 	}
 }
 
-func TestSeveralPathsMakeOneSet(t *testing.T) {
+func TestLoader_MakesOneSetOfSeveralPaths(t *testing.T) {
 	dir := writeFiles(t, map[string]string{"policy.yaml": policy(), "any.txt": transport("queues: [{name: a}]")})
 	loader, err := newLoader()
 	if err != nil {
@@ -299,7 +299,7 @@ func TestSeveralPathsMakeOneSet(t *testing.T) {
 	}
 }
 
-func TestPathsThatCannotBeRead(t *testing.T) {
+func TestLoader_RefusesPathsThatItCannotRead(t *testing.T) {
 	loader, err := newLoader()
 	if err != nil {
 		t.Fatal(err)

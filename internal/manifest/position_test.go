@@ -7,7 +7,7 @@ import (
 )
 
 // Each mistake stands at its own line of the file, whatever stands before its document.
-func TestMistakesStandAtTheirLineOfTheFile(t *testing.T) {
+func TestLoader_NamesTheLineOfEachMistake(t *testing.T) {
 	const before = "# a comment\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n---\n\n"
 	const head = "apiVersion: redrive.dev/v1alpha1\nkind: RetryPolicy\nmetadata:\n  name: p\nspec:\n"
 	cases := map[string]struct {
@@ -54,7 +54,7 @@ func TestMistakesStandAtTheirLineOfTheFile(t *testing.T) {
 	}
 }
 
-func TestSetLocateFindsTheFieldThatAnErrorNames(t *testing.T) {
+func TestLocate_FindsTheFieldThatAnErrorNames(t *testing.T) {
 	set := mustLoad(t, "---\n"+transport("queues:", "- name: a", "- name: b", "  bindingKeys: [k]"))
 	err := set.Locate("Transport", name("default", "subject"), errors.Join(
 		errors.New("spec.queues[1].bindingKeys: twice"), errors.New("spec.failure.queue: taken"), errors.New("something else"),

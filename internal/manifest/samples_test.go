@@ -36,7 +36,7 @@ func loaded(t *testing.T, path string) *manifest.Set {
 	return set
 }
 
-func TestSamplesLoadAndCompile(t *testing.T) {
+func TestSamples_LoadAndCompile(t *testing.T) {
 	// The samples are one set, and each example is a set of its own; the later steps of one use the policies of the first.
 	policies := map[string]*v1alpha1.RetryPolicy{}
 	for _, path := range append(exampleFiles(t), samples) {
@@ -78,7 +78,7 @@ func exampleFiles(t *testing.T) []string {
 	return slices.DeleteFunc(all, func(file string) bool { return filepath.Base(file) == "cases.yaml" })
 }
 
-func TestEverySampleIsInTheKustomization(t *testing.T) {
+func TestSamples_AreAllInTheKustomization(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join(samples, "kustomization.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +105,7 @@ func TestEverySampleIsInTheKustomization(t *testing.T) {
 	}
 }
 
-func TestSamplesShowEveryTypeOfBackoffAndJitter(t *testing.T) {
+func TestSamples_ShowEveryTypeOfBackoffAndJitter(t *testing.T) {
 	backoffs, jitters := map[v1alpha1.BackoffType]bool{}, map[v1alpha1.JitterType]bool{}
 	for _, policy := range loaded(t, samples).RetryPolicies {
 		if backoff := policy.Spec.Backoff; backoff != nil {
@@ -121,7 +121,7 @@ func TestSamplesShowEveryTypeOfBackoffAndJitter(t *testing.T) {
 }
 
 // A field that no sample shows is a field that nobody finds, and that nobody has tried.
-func TestEveryFieldOfTheAPIStandsInASample(t *testing.T) {
+func TestSamples_UseEveryFieldOfTheAPI(t *testing.T) {
 	used := map[string]bool{}
 	files, err := filepath.Glob(samples + "/*.yaml")
 	if err != nil {
@@ -210,7 +210,7 @@ func walkSchema(path string, schema *apiextensionsv1.JSONSchemaProps, fields map
 	}
 }
 
-func TestExamplesShowEveryKindOfHandler(t *testing.T) {
+func TestExamples_ShowEveryKindOfHandler(t *testing.T) {
 	shown := map[string]bool{}
 	for _, path := range exampleFiles(t) {
 		for _, transport := range loaded(t, path).Transports {
@@ -231,7 +231,7 @@ func TestExamplesShowEveryKindOfHandler(t *testing.T) {
 	}
 }
 
-func TestSamplesAreTheFoundingConfiguration(t *testing.T) {
+func TestSamples_AreTheFoundingConfiguration(t *testing.T) {
 	set := loaded(t, samples)
 	transport := set.Transports[name("default", "async")]
 	if transport == nil {
@@ -263,7 +263,7 @@ func TestSamplesAreTheFoundingConfiguration(t *testing.T) {
 }
 
 // The broker of the sample has the setting that docs/install.md advises, word by word.
-func TestTheSampleOfARabbitmqClusterHasTheAdvisedSetting(t *testing.T) {
+func TestSamples_GiveARabbitmqClusterTheAdvisedSetting(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join(samples, "rabbitmqcluster", "cluster.yaml"))
 	if err != nil {
 		t.Fatal(err)

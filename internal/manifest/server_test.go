@@ -53,7 +53,7 @@ func errorsIn(answer string) []string {
 
 // The point of this package: what it finds in an object is what the API server finds, word for word, before some of the words
 // are put into shorter ones.
-func TestErrorsAreTheAPIServersOwn(t *testing.T) {
+func TestVerbatimLoader_ReportsTheAPIServersOwnErrors(t *testing.T) {
 	server := newServer(t)
 	loader, err := manifest.NewVerbatimLoader()
 	if err != nil {
@@ -73,7 +73,7 @@ func TestErrorsAreTheAPIServersOwn(t *testing.T) {
 	}
 }
 
-func TestTheAPIServerAcceptsTheSamples(t *testing.T) {
+func TestSamples_AreAcceptedByTheAPIServer(t *testing.T) {
 	server := newServer(t)
 	accepted := 0
 	for _, pattern := range []string{samples + "/*.yaml", examples + "/*.yaml", examples + "/*/*.yaml"} {

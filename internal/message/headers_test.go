@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestDisown(t *testing.T) {
+func TestDisown_RemovesForgedHeadersAndNamesThem(t *testing.T) {
 	headers := map[string]any{
 		HeaderAttempts: int64(1), HeaderCrashes: int64(1), HeaderReason: "MaxRetries", HeaderPublishID: "1", HeaderID: "an identity",
 		"tenant": "acme", "redrive-of-another": "theirs", "x-death": []any{},

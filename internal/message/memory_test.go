@@ -11,7 +11,7 @@ import (
 )
 
 // Not parallel: others would allocate meanwhile.
-func TestTheEstimateOfMemoryIsCloseToWhatIsTaken(t *testing.T) { //nolint:paralleltest // it measures the heap
+func TestMemorySize_IsCloseToWhatIsTaken(t *testing.T) { //nolint:paralleltest // it measures the heap
 	numbered := func(n int, value func(i int) any) func() map[string]any {
 		return func() map[string]any {
 			headers := map[string]any{}
@@ -56,7 +56,7 @@ func TestTheEstimateOfMemoryIsCloseToWhatIsTaken(t *testing.T) { //nolint:parall
 }
 
 // A decimal had all lists and tables around it copied for expressions and the handler, and the copy counted nothing.
-func TestTheEstimateOfMemoryHasWhatAViewCopies(t *testing.T) { //nolint:paralleltest // it measures the heap
+func TestMemorySize_HasWhatAViewCopies(t *testing.T) { //nolint:paralleltest // it measures the heap
 	tables := func(value any) []any {
 		list := make([]any, 5000)
 		for i := range list {

@@ -46,7 +46,7 @@ func anyHeaders() *rapid.Generator[map[string]any] {
 	return rapid.MapOfN(rapid.OneOf(rapid.SampledFrom(ownNames()), rapid.String()), anyValue(2), 0, 12)
 }
 
-func TestWhateverTheHeadersStateIsUsable(t *testing.T) {
+func TestDecode_GivesAUsableStateForAnyHeaders(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		m := Message{Headers: anyHeaders().Draw(t, "headers"), Expiration: rapid.StringMatching(`-?[0-9]{0,20}`).Draw(t, "expiration")}
@@ -71,7 +71,7 @@ func TestWhateverTheHeadersStateIsUsable(t *testing.T) {
 	})
 }
 
-func TestRepublishingTwiceIsRepublishingOnce(t *testing.T) {
+func TestReturned_ChangesNothingTheSecondTime(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		m := Message{Headers: anyHeaders().Draw(t, "headers"), Expiration: "1000", UserID: "guest"}
@@ -133,7 +133,7 @@ func nasty() *rapid.Generator[string] {
 	)
 }
 
-func TestTheHistoryNeverOutgrowsItsBound(t *testing.T) {
+func TestRecord_BoundsTheHistory(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		var s State
@@ -160,7 +160,7 @@ func TestTheHistoryNeverOutgrowsItsBound(t *testing.T) {
 	})
 }
 
-func TestWhatIsWrittenIsReadBack(t *testing.T) {
+func TestDecode_ReadsBackWhatParkedWrote(t *testing.T) {
 	t.Parallel()
 	moment := rapid.Map(rapid.Int64Range(0, noon.UnixMilli()), func(ms int64) time.Time {
 		if ms == 0 {
@@ -215,7 +215,7 @@ func TestWhatIsWrittenIsReadBack(t *testing.T) {
 	})
 }
 
-func TestTextIsValidShortAndKeepsWhatItCan(t *testing.T) {
+func TestText_IsValidAndShortAndKeepsWhatItCan(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		text, limit := nasty().Draw(t, "text"), rapid.IntRange(0, 600).Draw(t, "limit")
@@ -230,7 +230,7 @@ func TestTextIsValidShortAndKeepsWhatItCan(t *testing.T) {
 }
 
 // The failures of messages that were held kept 1 MiB alive for each, and ended the worker.
-func TestTextKeepsNothingAliveButItself(t *testing.T) {
+func TestText_KeepsNothingAliveButItself(t *testing.T) {
 	const texts, size = 64, 1 << 20
 	for name, text := range map[string]string{"plain": "x", "with characters that are replaced": "\x00"} {
 		var before, after runtime.MemStats

@@ -39,7 +39,7 @@ func keptHeaders() map[string]any {
 	}
 }
 
-func TestARepublishedMessageKeepsWhatIsTheUsersAndLosesWhatWouldHarm(t *testing.T) {
+func TestRepublished_KeepsWhatIsTheUsersAndDropsWhatHarms(t *testing.T) {
 	t.Parallel()
 	failure := retry.Failure{Source: retry.SourceHandler, Status: 422, Class: "Invalid", Message: "no name"}
 	cases := map[string]struct {
@@ -99,7 +99,7 @@ func TestARepublishedMessageKeepsWhatIsTheUsersAndLosesWhatWouldHarm(t *testing.
 	}
 }
 
-func TestAMessageThatGoesOnDoesNotSayTwiceWhatOneThatFailedSays(t *testing.T) {
+func TestRepublished_OmitsHeadersThatTheHistoryTells(t *testing.T) {
 	t.Parallel()
 	counted := []string{HeaderAttempts, HeaderRetries, HeaderFirstFailure, HeaderDelay, HeaderNotBefore}
 	final := Final{Reason: retry.ReasonMaxAge, At: noon}
@@ -155,7 +155,7 @@ func TestAMessageThatGoesOnDoesNotSayTwiceWhatOneThatFailedSays(t *testing.T) {
 	}
 }
 
-func TestWhatTheHistoryCannotTellIsWrittenWhereThereIsNoRoomForIt(t *testing.T) {
+func TestParked_WritesAllHeadersWithoutRoomForTheHistory(t *testing.T) {
 	t.Parallel()
 	s := waiting(noon, noon)
 	s.failures[0].Message = strings.Repeat("long ", 100)
@@ -172,7 +172,7 @@ func TestWhatTheHistoryCannotTellIsWrittenWhereThereIsNoRoomForIt(t *testing.T) 
 	}
 }
 
-func TestARepublishedMessageLeavesTheHeadersOfItsInputAsTheyAre(t *testing.T) {
+func TestReturned_LeavesTheHeadersOfItsInputAlone(t *testing.T) {
 	t.Parallel()
 	m := full()
 	got, err := Returned(m, Decode(m, "", noon), "work", noon)
@@ -185,7 +185,7 @@ func TestARepublishedMessageLeavesTheHeadersOfItsInputAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestAMessageWithoutAnIDCarriesOursFromTheFirstRepublishOn(t *testing.T) {
+func TestReturned_KeepsOurIDForAMessageWithoutOne(t *testing.T) {
 	t.Parallel()
 	s := Decode(Message{}, "", noon)
 	s.ID = "ours"
@@ -198,7 +198,7 @@ func TestAMessageWithoutAnIDCarriesOursFromTheFirstRepublishOn(t *testing.T) {
 	}
 }
 
-func TestAFailedMessageWithoutAFailureOfItsOwnTellsOfTheLastOne(t *testing.T) {
+func TestFailed_TellsOfTheLastFailureWithoutOneOfItsOwn(t *testing.T) {
 	t.Parallel()
 	s := Record(State{}, Attempt{Number: 1, At: noon, Source: retry.SourceTimeout, Class: "Timeout", Message: "too slow"})
 	got, err := Failed(Message{}, s, "work", Final{Reason: "Expired", At: noon})
@@ -210,7 +210,7 @@ func TestAFailedMessageWithoutAFailureOfItsOwnTellsOfTheLastOne(t *testing.T) {
 	}
 }
 
-func TestAnExpirationBecomesADeadline(t *testing.T) {
+func TestReturned_TurnsAnExpirationIntoADeadline(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
 		expiration string
@@ -250,7 +250,7 @@ func TestAnExpirationBecomesADeadline(t *testing.T) {
 }
 
 // It asks for a consumer that is free, and had one: a limit, a shutdown or a handler that is not ready sent it back.
-func TestAnExpirationOfZeroExpiresNoCopyBeforeTheFirstAttempt(t *testing.T) {
+func TestReturned_IgnoresAnExpirationOfZeroBeforeAnAttempt(t *testing.T) {
 	t.Parallel()
 	for _, deadline := range []time.Time{{}, noon.Add(time.Hour)} {
 		got, err := Returned(Message{Expiration: "0"}, State{Deadline: deadline}, "work", noon)
@@ -275,7 +275,7 @@ func crowded(size int) (Message, State) {
 	return m, s
 }
 
-func TestHeadersThatWouldNotFitAFrameAreShedOursFirst(t *testing.T) {
+func TestFailed_DropsItsOwnHeadersThatWouldNotFitAFrame(t *testing.T) {
 	t.Parallel()
 	final := Final{
 		Reason: retry.ReasonMaxRetries, Explanation: strings.Repeat("e", 300), At: noon,
@@ -342,7 +342,7 @@ func TestDecode_CarryOfAnotherTypeOrLengthIsGarbage(t *testing.T) {
 	}
 }
 
-func TestAMessageWhoseOwnHeadersFillTheFrameIsAnError(t *testing.T) {
+func TestParked_RefusesAMessageWhoseHeadersFillTheFrame(t *testing.T) {
 	t.Parallel()
 	m, s := crowded(MaxHeaderSize - 50)
 	if _, err := Parked(m, s, "work", "5s", noon); !errors.Is(err, ErrHeadersTooLarge) {
@@ -350,7 +350,7 @@ func TestAMessageWhoseOwnHeadersFillTheFrameIsAnError(t *testing.T) {
 	}
 }
 
-func TestHeadersAreBoundedByTheFramesOfTheConnection(t *testing.T) {
+func TestHeaderLimit_FollowsTheFramesOfTheConnection(t *testing.T) {
 	t.Parallel()
 	for frame, want := range map[int]int{0: MaxHeaderSize, 4 << 10: 2 << 10, 8 << 10: 4 << 10, 64 << 10: 60 << 10, 128 << 10: MaxHeaderSize, 1 << 20: MaxHeaderSize} {
 		if got := HeaderLimit(frame); got != want {
@@ -370,7 +370,7 @@ func TestHeadersAreBoundedByTheFramesOfTheConnection(t *testing.T) {
 	}
 }
 
-func TestHeaderSizeIsThatOfTheWire(t *testing.T) {
+func TestHeaderSize_IsThatOfTheWire(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
 		value any

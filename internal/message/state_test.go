@@ -33,7 +33,7 @@ func waiting(told, failed time.Time) State {
 	}
 }
 
-func TestDecodeTakesWhatMakesSenseAndNamesTheRest(t *testing.T) {
+func TestDecode_TakesWhatMakesSenseAndNamesTheRest(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
 		headers map[string]any
@@ -138,7 +138,7 @@ func TestDecodeTakesWhatMakesSenseAndNamesTheRest(t *testing.T) {
 	}
 }
 
-func TestAnExpirationIsADeadlineFromTheFirstDeliveryOn(t *testing.T) {
+func TestDecode_TakesAnExpirationForADeadline(t *testing.T) {
 	t.Parallel()
 	after := func(span time.Duration) any { return noon.Add(span).UnixMilli() }
 	cases := map[string]struct {
@@ -166,7 +166,7 @@ func TestAnExpirationIsADeadlineFromTheFirstDeliveryOn(t *testing.T) {
 	}
 }
 
-func TestTheMessageIDIsThePropertyOrElseTheHeader(t *testing.T) {
+func TestDecode_TakesTheIDFromThePropertyOrElseTheHeader(t *testing.T) {
 	t.Parallel()
 	headers := map[string]any{HeaderID: "header"}
 	if got := Decode(Message{MessageID: "property", Headers: headers}, "", noon).ID; got != "property" {
@@ -180,7 +180,7 @@ func TestTheMessageIDIsThePropertyOrElseTheHeader(t *testing.T) {
 	}
 }
 
-func TestTheFirstExchangeAndRoutingKeyAreThoseOfTheMessageWhileNoHeaderIsThere(t *testing.T) {
+func TestDecode_TakesExchangeAndKeyOfAMessageWithoutHeaders(t *testing.T) {
 	t.Parallel()
 	m := Message{Exchange: "async", RoutingKey: "test"}
 	if s := Decode(m, "", noon); s.Exchange != "async" || s.RoutingKey != "test" {
@@ -198,7 +198,7 @@ func TestTheFirstExchangeAndRoutingKeyAreThoseOfTheMessageWhileNoHeaderIsThere(t
 	}
 }
 
-func TestNewIDIsRandomAndHexadecimal(t *testing.T) {
+func TestNewID_IsRandomAndHexadecimal(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
 	first, second := NewID(random), NewID(random)
@@ -208,7 +208,7 @@ func TestNewIDIsRandomAndHexadecimal(t *testing.T) {
 }
 
 // What a message waited for in between, such as a rate limit, was taken for its last delay.
-func TestTheLastDelayIsThatOfTheLastFailureHoweverShortTheMessageHasWaitedSince(t *testing.T) {
+func TestRecall_FindsTheLastDelayInTheLastFailure(t *testing.T) {
 	now := time.UnixMilli(1_795_238_328_000)
 	for name, tt := range map[string]struct {
 		delays []time.Duration

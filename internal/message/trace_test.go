@@ -11,7 +11,7 @@ const (
 	attempts  = "00-4bf92f3577b34da6a3ce929d0e0e4736-53995c3f42cd8ad8-01"
 )
 
-func TestAProducersTraceContextIsTakenWhereItIsOne(t *testing.T) {
+func TestTraceContext_TakesOnlyAValidOneOfTheProducer(t *testing.T) {
 	t.Parallel()
 	zero := strings.Repeat("0", 32)
 	tests := []struct {
@@ -48,7 +48,7 @@ func TestAProducersTraceContextIsTakenWhereItIsOne(t *testing.T) {
 	}
 }
 
-func TestTheSpanOfTheLastAttemptGoesAlongBesideTheProducers(t *testing.T) {
+func TestRepublished_KeepsTheAttemptsSpanBesideTheProducers(t *testing.T) {
 	t.Parallel()
 	m := Message{Headers: map[string]any{"traceparent": producers, HeaderTraceparent: producers}}
 	s := Decode(m, "", noon)
@@ -72,7 +72,7 @@ func TestTheSpanOfTheLastAttemptGoesAlongBesideTheProducers(t *testing.T) {
 	}
 }
 
-func TestASpanThatIsNoneIsGarbage(t *testing.T) {
+func TestDecode_TakesASpanThatIsNoneForGarbage(t *testing.T) {
 	t.Parallel()
 	for _, value := range []any{"00-x", int64(1), producers + "-x", strings.ToUpper(producers), []any{producers}} {
 		s := Decode(Message{Headers: map[string]any{HeaderTraceparent: value}}, "", noon)
@@ -82,7 +82,7 @@ func TestASpanThatIsNoneIsGarbage(t *testing.T) {
 	}
 }
 
-func TestTheSpanOfTheLastAttemptIsShedBeforeAMessageDoesNotFit(t *testing.T) {
+func TestReturned_DropsTheSpanWhereItWouldNotFit(t *testing.T) {
 	t.Parallel()
 	m := Message{Headers: map[string]any{"x": strings.Repeat("x", MaxHeaderSize-60)}}
 	copied, err := Returned(m, State{Traceparent: attempts}, "work", noon.Add(time.Second))

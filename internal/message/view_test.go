@@ -11,7 +11,7 @@ import (
 	"redrive.dev/redrive/internal/retry"
 )
 
-func TestViewShowsTheMessageAsItWasFirstPublished(t *testing.T) {
+func TestView_ShowsTheMessageAsItWasFirstPublished(t *testing.T) {
 	t.Parallel()
 	m := Message{
 		MessageID: "id", Type: "order", ContentType: "application/json", Priority: 3, Timestamp: noon, Body: []byte("{}"),
@@ -27,7 +27,7 @@ func TestViewShowsTheMessageAsItWasFirstPublished(t *testing.T) {
 	}
 }
 
-func TestTheTypeIsThePropertyOrElseTheHeader(t *testing.T) {
+func TestView_TakesTheTypeFromThePropertyOrElseTheHeader(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
 		property string
@@ -50,7 +50,7 @@ func TestTheTypeIsThePropertyOrElseTheHeader(t *testing.T) {
 	}
 }
 
-func TestIdempotencyKeysDifferByQueueAndByMessageOnly(t *testing.T) {
+func TestIdempotencyKey_DiffersByQueueAndByMessageOnly(t *testing.T) {
 	t.Parallel()
 	key := IdempotencyKey("work", "id")
 	if key != "e9deb0aa56f3b7054c2be998503eb928" { // releases may not change it: it outlives them in inboxes
@@ -64,7 +64,7 @@ func TestIdempotencyKeysDifferByQueueAndByMessageOnly(t *testing.T) {
 	}
 }
 
-func TestDecimalsAreNumbersToHandlersAndStayDecimalsOnTheirWay(t *testing.T) {
+func TestDecimal_IsANumberToHandlersAndStaysADecimal(t *testing.T) {
 	t.Parallel()
 	m := Message{Headers: map[string]any{
 		"price": Decimal{Scale: 2, Value: 1999}, "text": "x",
@@ -85,7 +85,7 @@ func TestDecimalsAreNumbersToHandlersAndStayDecimalsOnTheirWay(t *testing.T) {
 	}
 }
 
-func TestADecimalIsTheNearestNumber(t *testing.T) {
+func TestDecimal_BecomesTheNearestNumber(t *testing.T) {
 	t.Parallel()
 	for want, d := range map[string]Decimal{
 		"0": {}, "-0.05": {2, -5}, "2147483647": {0, math.MaxInt32}, "-2147.483648": {6, math.MinInt32}, "1.5": {2, 150}, "1e-255": {255, 1},
@@ -98,8 +98,8 @@ func TestADecimalIsTheNearestNumber(t *testing.T) {
 	}
 }
 
-// TestAMessageLooksTheSameAtEveryAttempt takes messages through a lane, where the broker writes records of its own, and back at once.
-func TestAMessageLooksTheSameAtEveryAttempt(t *testing.T) {
+// TestView_ShowsAMessageTheSameAtEveryAttempt takes messages through a lane, where the broker writes records of its own, and back at once.
+func TestView_ShowsAMessageTheSameAtEveryAttempt(t *testing.T) {
 	t.Parallel()
 	death := []any{map[string]any{"queue": "inbox", "reason": "expired", "count": int64(1)}}
 	cases := map[string]struct {
@@ -164,7 +164,7 @@ func TestAMessageLooksTheSameAtEveryAttempt(t *testing.T) {
 	}
 }
 
-func TestAMessageWithoutSuchPropertiesCarriesNoHeaderForThem(t *testing.T) {
+func TestParked_AddsNoHeaderForPropertiesThatAreAbsent(t *testing.T) {
 	t.Parallel()
 	m := Message{MessageID: "id", Headers: map[string]any{"tenant": "acme"}, ReplyTo: "replies", AppID: "shop"}
 	parked, err := Parked(m, Decode(m, "", noon), "work", "5s", noon)
@@ -176,7 +176,7 @@ func TestAMessageWithoutSuchPropertiesCarriesNoHeaderForThem(t *testing.T) {
 	}
 }
 
-func TestWhatIsKeptAsideIsBounded(t *testing.T) {
+func TestParked_BoundsWhatItKeepsAside(t *testing.T) {
 	t.Parallel()
 	var deep any = "x"
 	for range maxOriginalDepth + 1 {
@@ -195,7 +195,7 @@ func TestWhatIsKeptAsideIsBounded(t *testing.T) {
 	}
 }
 
-func TestNobodyPutsOtherHeadersAside(t *testing.T) {
+func TestStrip_RestoresOnlyHeadersOfTheBroker(t *testing.T) {
 	t.Parallel()
 	m := Message{Headers: map[string]any{"tenant": "acme", HeaderOriginal: map[string]any{"tenant": "forged", "redrive-attempts": int64(7), "CC": "a"}}}
 	s := Decode(m, "", noon)

@@ -13,7 +13,7 @@ import (
 )
 
 // The cache has each Transport and RetryPolicy of the cluster: what nobody reads of them is not in it, however much there is.
-func TestTheCacheKeepsOfAnObjectWhatIsRead(t *testing.T) {
+func TestCache_KeepsOfAnObjectWhatIsRead(t *testing.T) {
 	options, err := CacheOptions()
 	if err != nil {
 		t.Fatal(err)

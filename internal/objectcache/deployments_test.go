@@ -17,7 +17,7 @@ import (
 )
 
 // Fifty Transports may have hundreds of Deployments by templates of a quarter of a megabyte each.
-func TestTheCacheKeepsNoLargeTemplateOfADeployment(t *testing.T) {
+func TestCache_KeepsNoLargeTemplateOfADeployment(t *testing.T) {
 	for name, variables := range map[string]int{"small": 10, "large": 1000} {
 		deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
 			Name: name, UID: "u", ResourceVersion: "7", Labels: map[string]string{workload.WorkerLabel: "w", "more": "x"},
@@ -56,7 +56,7 @@ func TestTheCacheKeepsNoLargeTemplateOfADeployment(t *testing.T) {
 }
 
 // Whoever may write Deployments made them large by what is no template, and 160 of them took 220 MB of the operator's memory.
-func TestTheCacheKeepsNoLongListsOfADeployment(t *testing.T) {
+func TestCache_KeepsNoLongListsOfADeployment(t *testing.T) {
 	long, many := strings.Repeat("x", 1000), 1000
 	for name, change := range map[string]func(*appsv1.Deployment){
 		"annotations": func(d *appsv1.Deployment) {

@@ -40,7 +40,7 @@ func largeTransport(keys int) *v1alpha1.Transport {
 }
 
 // Strings of two bytes take ten times what they are in the text, so that one Transport could take megabytes of the operator's memory.
-func TestTheCacheKeepsAPartOfASpecThatIsTooLarge(t *testing.T) {
+func TestCache_KeepsAPartOfASpecThatIsTooLarge(t *testing.T) {
 	t.Parallel()
 	for keys, refused := range map[int]bool{32: false, 512: true} {
 		kept := largeTransport(keys)
@@ -67,7 +67,7 @@ func TestTheCacheKeepsAPartOfASpecThatIsTooLarge(t *testing.T) {
 	}
 }
 
-func TestWorkersThatAreTooLargeAreNotKept(t *testing.T) {
+func TestCache_KeepsNoWorkersThatAreTooLarge(t *testing.T) {
 	t.Parallel()
 	kept := largeTransport(1)
 	for i := range 16 {
@@ -83,7 +83,7 @@ func TestWorkersThatAreTooLargeAreNotKept(t *testing.T) {
 }
 
 // The cache may run what it is given twice on one object.
-func TestWhatWasTakenOffASpecIsToldAgain(t *testing.T) {
+func TestCheckSize_RefusesAStrippedSpecEachTime(t *testing.T) {
 	t.Parallel()
 	kept := largeTransport(512)
 	for range 3 {
@@ -97,7 +97,7 @@ func TestWhatWasTakenOffASpecIsToldAgain(t *testing.T) {
 }
 
 // Labels of a megabyte on ConfigMaps, and annotations of thousands of pods, filled the memory of the operator.
-func TestTheCacheKeepsOfMetadataWhatIsRead(t *testing.T) {
+func TestCache_KeepsOfMetadataWhatIsRead(t *testing.T) {
 	long := strings.Repeat("x", 2*maxMetadata)
 	object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "shop", Name: "one", UID: "u", ResourceVersion: "7", Finalizers: []string{long},

@@ -16,7 +16,7 @@ import (
 // figures are what the broker says of a failure queue with a bound of 10, and how many messages are counted as dropped until then.
 type figures struct{ published, acked, messages, want int64 }
 
-func TestWhatAFailureQueueDropsFollowsFromItsFigures(t *testing.T) {
+func TestDrops_FollowFromTheFiguresOfAFailureQueue(t *testing.T) {
 	tests := map[string][]figures{
 		"nothing is dropped below the bound":       {{0, 0, 0, 0}, {5, 0, 5, 0}, {10, 0, 10, 0}, {10, 0, 10, 0}},
 		"what was published, less what is there":   {{0, 0, 0, 0}, {10, 0, 10, 0}, {30, 0, 10, 0}, {30, 0, 10, 20}, {31, 0, 10, 20}, {31, 0, 10, 21}},
@@ -52,7 +52,7 @@ func TestWhatAFailureQueueDropsFollowsFromItsFigures(t *testing.T) {
 	}
 }
 
-func TestFiguresThatMayBeTheSameAreNotCompared(t *testing.T) {
+func TestDrops_CompareNoFiguresThatMayBeTheSame(t *testing.T) {
 	b, now := bounded{}, time.Now()
 	see := func(after time.Duration, published int64) int64 {
 		return b.see(apply.QueueCount{Published: published, Messages: new(int64(10))}, 10, now.Add(after))
@@ -67,7 +67,7 @@ func TestFiguresThatMayBeTheSameAreNotCompared(t *testing.T) {
 
 // A queue is played, whose figures are true: no message counts that was not dropped, and in the end all count that were dropped while
 // nobody purged.
-func TestNoMoreMessagesCountThanWereDropped(t *testing.T) {
+func TestDrops_CountNoMoreThanWereDropped(t *testing.T) {
 	const bound = 10
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -104,7 +104,7 @@ func TestNoMoreMessagesCountThanWereDropped(t *testing.T) {
 	}
 }
 
-func TestOnlyFailureQueuesWithABoundAreTold(t *testing.T) {
+func TestDrops_TellOnlyOfFailureQueuesWithABound(t *testing.T) {
 	d, name, now := NewDrops(), types.NamespacedName{Namespace: "shop", Name: "async"}, time.Now()
 	look := func(bound *int64, queue string, published int64, messages *int64) map[string]float64 {
 		now = now.Add(minDampInterval)

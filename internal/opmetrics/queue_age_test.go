@@ -14,7 +14,7 @@ type look struct {
 	want                       time.Duration
 }
 
-func TestTheAgeOfTheOldestMessageFollowsFromCounts(t *testing.T) {
+func TestQueueAge_FollowsFromCounts(t *testing.T) {
 	tests := map[string][]look{
 		"an empty queue has none":                    {{0, 0, 0, 0}, {5, 5, 0, 0}, {5, 5, 0, 0}},
 		"what nobody takes gets older":               {{0, 3, 3, 0}, {0, 3, 3, time.Minute}, {0, 9, 9, 2 * time.Minute}},
@@ -42,7 +42,7 @@ func TestTheAgeOfTheOldestMessageFollowsFromCounts(t *testing.T) {
 }
 
 // A queue is played in whichever order messages leave it; the age told is never above the age there is.
-func TestTheAgeIsNeverTooHigh(t *testing.T) {
+func TestQueueAge_IsNeverTooHigh(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
 	t.Logf("seed %d", seed)
@@ -74,7 +74,7 @@ func TestTheAgeIsNeverTooHigh(t *testing.T) {
 	}
 }
 
-func TestWhatIsRememberedOfAQueueIsBounded(t *testing.T) {
+func TestQueueAge_RemembersABoundedNumberOfLooks(t *testing.T) {
 	var b backlog
 	start := time.Now()
 	for i := range int64(5000) {

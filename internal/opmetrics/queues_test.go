@@ -12,7 +12,7 @@ import (
 )
 
 // A registry serves nothing at all where two metrics have the same labels: what is told of one Transport must not take the others' away.
-func TestAQueueThatIsToldTwiceTakesNoMetricsAway(t *testing.T) {
+func TestQueues_ServeAllMetricsWhereAQueueIsToldTwice(t *testing.T) {
 	t.Parallel()
 	g, now := NewQueues(), time.Now()
 	registry := prometheus.NewPedanticRegistry()
@@ -45,7 +45,7 @@ func TestAQueueThatIsToldTwiceTakesNoMetricsAway(t *testing.T) {
 }
 
 // A registry that is slow to take the metrics, as where there are very many, must not have the looks at all Transports wait for it.
-func TestNoLookWaitsForMetricsToBeCollected(t *testing.T) {
+func TestCollect_HoldsUpNoLook(t *testing.T) {
 	t.Parallel()
 	name := types.NamespacedName{Namespace: "shop", Name: "orders"}
 	g, s := NewQueues(), NewConditions()

@@ -18,7 +18,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 )
 
-func TestConditionsFollowFromTheOutcome(t *testing.T) {
+func TestSummarise_SetsConditionsByTheOutcome(t *testing.T) {
 	cause := errors.New("the cause")
 	tests := map[string]struct {
 		outcome  error
@@ -82,7 +82,7 @@ func TestConditionsFollowFromTheOutcome(t *testing.T) {
 	}
 }
 
-func TestOnlyAChangeOfReadyIsAnEvent(t *testing.T) {
+func TestPatcher_EmitsAnEventOnlyForAChangeOfReady(t *testing.T) {
 	policy := &v1alpha1.RetryPolicy{}
 	recorder := events.NewFakeRecorder(8)
 	for _, outcome := range []error{
@@ -104,7 +104,7 @@ func TestOnlyAChangeOfReadyIsAnEvent(t *testing.T) {
 }
 
 // A patch is of the metadata and the status, whatever becomes of the spec in memory.
-func TestNoSpecIsWritten(t *testing.T) {
+func TestPatcher_WritesNoSpec(t *testing.T) {
 	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Name: "async", ResourceVersion: "1"}}
 	transport.Spec.Workers = []v1alpha1.Worker{{Name: "default"}}
 	s := OfTransport(transport, nil, events.NewFakeRecorder(1))

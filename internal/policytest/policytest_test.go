@@ -90,7 +90,7 @@ func run(t *testing.T, s *policytest.Suite, fields, forced string) (policytest.R
 	return results[0], nil
 }
 
-func TestCases(t *testing.T) {
+func TestSuite_TellsWhatDiffersFromACase(t *testing.T) {
 	const retries = "expect: {action: Retry"
 	tests := []struct {
 		name, fields string
@@ -156,7 +156,7 @@ func TestCases(t *testing.T) {
 	}
 }
 
-func TestWhichPolicyIsAsked(t *testing.T) {
+func TestSuite_ChoosesThePolicyOfACase(t *testing.T) {
 	one := strings.SplitAfterN(policies, "---\n", 3)
 	const failure = `error: {status: 500}, expect: {action: Retry}`
 	tests := []struct {
@@ -191,7 +191,7 @@ func TestWhichPolicyIsAsked(t *testing.T) {
 	}
 }
 
-func TestManifestsThatDoNotFitTogetherAreRefused(t *testing.T) {
+func TestNewSuite_RefusesManifestsThatDoNotFitTogether(t *testing.T) {
 	tests := []struct{ name, manifests, want string }{
 		{
 			"a policy that is not there", transports,
@@ -219,7 +219,7 @@ func TestManifestsThatDoNotFitTogetherAreRefused(t *testing.T) {
 	}
 }
 
-func TestTheSameSeedDrawsTheSameDelay(t *testing.T) {
+func TestSuite_DrawsTheSameDelayFromTheSameSeed(t *testing.T) {
 	s := suite(t, policies)
 	cases, err := policytest.Parse("cases.yaml", []byte("cases:\n- {error: {status: 500}, expect: {action: Retry}}\n- {name: b, error: {status: 500}, expect: {action: Retry}}\n"))
 	if err != nil {
@@ -240,7 +240,7 @@ func TestTheSameSeedDrawsTheSameDelay(t *testing.T) {
 	}
 }
 
-func TestExpressionsThatFailAreToldOfTheirCase(t *testing.T) {
+func TestSuite_TellsOfExpressionsThatFail(t *testing.T) {
 	r, err := run(t, suite(t, policies+transports), `message: {queue: orders, body: {other: 1}}, error: {status: 500}, immediate: 1, expect: {action: Retry}`, "")
 	if err != nil {
 		t.Fatal(err)
@@ -251,7 +251,7 @@ func TestExpressionsThatFailAreToldOfTheirCase(t *testing.T) {
 	}
 }
 
-func TestMessagesAreWhatAWorkerWouldShow(t *testing.T) {
+func TestSuite_ShowsMessagesAsAWorkerWould(t *testing.T) {
 	const policy = `
 apiVersion: redrive.dev/v1alpha1
 kind: RetryPolicy
@@ -275,7 +275,7 @@ spec:
 	}
 }
 
-func TestFilesOfCasesThatAreWrong(t *testing.T) {
+func TestParse_RefusesWrongFiles(t *testing.T) {
 	const rest = "  error: {status: 500}\n  expect: {action: Retry}\n"
 	tests := []struct{ name, file, want string }{
 		{"empty", "", "cases.yaml: it is empty; a file of cases begins with `cases:`"},
@@ -327,7 +327,7 @@ func TestFilesOfCasesThatAreWrong(t *testing.T) {
 	}
 }
 
-func TestEveryMistakeInAFileIsToldWithItsPlaceAndOnce(t *testing.T) {
+func TestParse_TellsEachMistakeOnceWithItsPlace(t *testing.T) {
 	_, err := policytest.Parse("cases.yaml", []byte(`cases:
 - {age: soon, expect: {action: Fail}}
 - {expect: {action: Ignore, delay: 1s, reason: None}, retries: -1}
@@ -345,7 +345,7 @@ cases.yaml:5: case "case 4": retries is -2: it is from 0 to 1000000000`
 	}
 }
 
-func TestNamesThatNothingHasAreMistakes(t *testing.T) {
+func TestSuite_RefusesNamesThatNothingHas(t *testing.T) {
 	const failure = "error: {status: 500}, expect: {action: Retry, "
 	tests := []struct {
 		name, fields string
@@ -380,7 +380,7 @@ func TestNamesThatNothingHasAreMistakes(t *testing.T) {
 	}
 }
 
-func TestAForcedPolicyThatDoesNotExistIsToldOnce(t *testing.T) {
+func TestSuite_TellsOnceOfAForcedPolicyThatIsMissing(t *testing.T) {
 	cases, err := policytest.Parse("cases.yaml", []byte("cases:\n- {expect: {action: Retry}}\n- {expect: {action: Retry}}\n"))
 	if err != nil {
 		t.Fatal(err)
@@ -391,14 +391,14 @@ func TestAForcedPolicyThatDoesNotExistIsToldOnce(t *testing.T) {
 	}
 }
 
-func TestAnchorsMayShareParts(t *testing.T) {
+func TestParse_AllowsAnchorsToShareParts(t *testing.T) {
 	cases, err := policytest.Parse("cases.yaml", []byte("cases:\n- {name: a, error: &down {status: 503}, expect: {action: Retry}}\n- {name: b, error: *down, expect: {action: Retry}}\n"))
 	if err != nil || len(cases) != 2 || cases[1].Error.Status != 503 {
 		t.Errorf("%+v, %v", cases, err)
 	}
 }
 
-func TestJUnit(t *testing.T) {
+func TestJUnit_WritesASuiteForEachFile(t *testing.T) {
 	results := []policytest.Result{
 		{Name: "holds", File: "a.yaml", Line: 2, Policy: "p", Took: 1500 * time.Microsecond, Problems: []string{"no such key: x"}},
 		{Name: "<differs> \x00", File: "a.yaml", Line: 3, Policy: "p", Took: time.Microsecond, Differences: []string{"delay is 1s, not 2s", `strategy is none, not "s"`}},

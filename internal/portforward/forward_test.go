@@ -135,7 +135,7 @@ func get(ctx context.Context, client *http.Client) (string, error) {
 	return string(body), err
 }
 
-func TestManyConnectionsGoThroughOneForwarding(t *testing.T) {
+func TestForwarding_CarriesManyConnections(t *testing.T) {
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, r.Host+strings.Repeat(".", 100_000))
 	}))
@@ -157,7 +157,7 @@ func TestManyConnectionsGoThroughOneForwarding(t *testing.T) {
 	}
 }
 
-func TestThePodsErrorIsTheErrorOfTheRequest(t *testing.T) {
+func TestForwarding_PassesThePodsErrorOn(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -173,7 +173,7 @@ func TestThePodsErrorIsTheErrorOfTheRequest(t *testing.T) {
 	}
 }
 
-func TestAPodThatDoesNotExistIsAnError(t *testing.T) {
+func TestForwarding_FailsForAPodThatDoesNotExist(t *testing.T) {
 	api := &apiServer{t: t}
 	gone := route()
 	gone.Pod.Name = "rabbitmq-9"
@@ -183,7 +183,7 @@ func TestAPodThatDoesNotExistIsAnError(t *testing.T) {
 	}
 }
 
-func TestARequestThatIsGivenUpEndsItsConnection(t *testing.T) {
+func TestForwarding_EndsTheConnectionOfARequestGivenUp(t *testing.T) {
 	ended := make(chan struct{})
 	backend, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -210,7 +210,7 @@ func TestARequestThatIsGivenUpEndsItsConnection(t *testing.T) {
 	<-ended
 }
 
-func TestAnAddressIsDialledAsItIs(t *testing.T) {
+func TestOpen_DialsAnAddressAsItIs(t *testing.T) {
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Host) }))
 	defer backend.Close()
 	address := backend.Listener.Addr().(*net.TCPAddr)

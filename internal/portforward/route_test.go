@@ -14,7 +14,7 @@ import (
 	"redrive.dev/redrive/internal/portforward"
 )
 
-func TestHostsAreReadAsAPodReadsThem(t *testing.T) {
+func TestParseHost_ReadsHostsAsAPodDoes(t *testing.T) {
 	cases := []struct {
 		name, host, want string
 		qualified, bare  bool
@@ -81,7 +81,7 @@ func pod(name string) *corev1.ObjectReference {
 	return &corev1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: name}
 }
 
-func TestTheRouteToAService(t *testing.T) {
+func TestFind_LeadsToAReadyPodOfAService(t *testing.T) {
 	outside := func(s *discoveryv1.EndpointSlice) {
 		s.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.7"}}}
 	}
@@ -154,7 +154,7 @@ func TestTheRouteToAService(t *testing.T) {
 	}
 }
 
-func TestHostsOfTheWorldAreOutside(t *testing.T) {
+func TestFind_LeavesHostsOfTheWorldOutside(t *testing.T) {
 	reader := fake.NewClientBuilder().WithObjects(service(nil)).Build()
 	for _, host := range []string{"10.0.0.7", "localhost", "rabbitmq.shop.example", "shop.example"} {
 		if _, err := portforward.Find(t.Context(), reader, host, 15672, "shop"); !errors.Is(err, portforward.ErrOutside) {

@@ -82,7 +82,7 @@ func files(t *testing.T, dir string) []string {
 	return names
 }
 
-func TestAMessageFoundAtTheHandlerIsOneCrashOfItAlone(t *testing.T) {
+func TestJournal_CountsOneCrashOfTheMessageAtTheHandler(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "made", "by", "open")
 	crashing(t, dir, "a", "test.quarantine", "signal: killed")
 	j := open(t, dir)
@@ -98,7 +98,7 @@ func TestAMessageFoundAtTheHandlerIsOneCrashOfItAlone(t *testing.T) {
 	}
 }
 
-func TestAMessageThatWasAnsweredIsNoCrash(t *testing.T) {
+func TestJournal_CountsNoCrashOfAnAnsweredMessage(t *testing.T) {
 	dir := t.TempDir()
 	j := open(t, dir)
 	ok(t, j.Begin("a", "test"))
@@ -110,7 +110,7 @@ func TestAMessageThatWasAnsweredIsNoCrash(t *testing.T) {
 	expect(t, open(t, dir), "a", "test", 0, "")
 }
 
-func TestCrashesBeforeTheChargeAddUp(t *testing.T) {
+func TestJournal_AddsUpCrashesBeforeTheCharge(t *testing.T) {
 	dir := t.TempDir()
 	crashing(t, dir, "a", "test", "exit status 2")
 	crashing(t, dir, "b", "test", "")
@@ -126,7 +126,7 @@ func TestCrashesBeforeTheChargeAddUp(t *testing.T) {
 	expect(t, open(t, dir), "b", "test", 1, "")
 }
 
-func TestTheLastCrashSaysHowItEnded(t *testing.T) {
+func TestJournal_LastCrashSaysHowItEnded(t *testing.T) {
 	dir := t.TempDir()
 	for hour, exit := range []string{"exit status 2", "signal: killed", "signal: segmentation fault"} {
 		j := openShared(t, bootID(), dir, func() time.Time { return noon().Add(time.Duration(hour) * time.Hour) }, io.Discard)
@@ -137,7 +137,7 @@ func TestTheLastCrashSaysHowItEnded(t *testing.T) {
 	expect(t, open(t, dir), "a", "test", 3, "signal: segmentation fault")
 }
 
-func TestAnEndIsRecordedOnce(t *testing.T) {
+func TestRecordEnd_RecordsAnEndOnce(t *testing.T) {
 	dir := t.TempDir()
 	crashing(t, dir, "a", "test", "signal: killed")
 	// The next process ended before it opened the journal.
@@ -147,7 +147,7 @@ func TestAnEndIsRecordedOnce(t *testing.T) {
 	expect(t, open(t, dir), "a", "test", 1, "signal: killed")
 }
 
-func TestTheEndOfAProcessIsNotRecordedOnTheMessageOfAnother(t *testing.T) {
+func TestRecordEnd_LeavesTheMessageOfAnotherProcess(t *testing.T) {
 	dir := t.TempDir()
 	crashing(t, dir, "a", "test", "")
 	// The next process was told that the journal is in use.
@@ -157,7 +157,7 @@ func TestTheEndOfAProcessIsNotRecordedOnTheMessageOfAnother(t *testing.T) {
 	expect(t, open(t, dir), "a", "test", 1, "")
 }
 
-func TestAnIDThatIsNoTextIsFoundAgain(t *testing.T) {
+func TestJournal_FindsAnIDThatIsNoText(t *testing.T) {
 	dir, id := t.TempDir(), "a\xff\xfe\"b\n"
 	ok(t, open(t, dir).Begin(id, "test"))
 	j := open(t, dir)
@@ -166,7 +166,7 @@ func TestAnIDThatIsNoTextIsFoundAgain(t *testing.T) {
 	expect(t, open(t, dir), id, "test", 0, "")
 }
 
-func TestATornFileIsToldAndDropped(t *testing.T) {
+func TestJournal_TellsOfATornFileAndDropsIt(t *testing.T) {
 	for name, content := range map[string]string{
 		"empty": "", "half": `{"id":"a","queue":"te`, "zeros": strings.Repeat("\x00", 100), "no message": "{}", "a list": "[1]",
 	} {
@@ -191,7 +191,7 @@ func TestATornFileIsToldAndDropped(t *testing.T) {
 	}
 }
 
-func TestCrashesOfMessagesThatNeverComeBackAreForgotten(t *testing.T) {
+func TestJournal_ForgetsCrashesOfMessagesThatStayAway(t *testing.T) {
 	dir := t.TempDir()
 	write := func(n int, began time.Time) {
 		data, err := json.Marshal(run{ID: strconv.Itoa(n), Queue: "test", Began: began})
@@ -214,7 +214,7 @@ func TestCrashesOfMessagesThatNeverComeBackAreForgotten(t *testing.T) {
 	}
 }
 
-func TestAFullDiskChargesNobody(t *testing.T) {
+func TestJournal_ChargesNoMessageOnAFullDisk(t *testing.T) {
 	if _, err := os.Stat("/dev/full"); err != nil {
 		t.Log("this system has no device that is always full: only the message that cannot be noted is tested")
 	}
@@ -233,7 +233,7 @@ func TestAFullDiskChargesNobody(t *testing.T) {
 	expect(t, open(t, dir), "c", "test", 1, "")
 }
 
-func TestAFolderThatCannotBeWrittenIsAnError(t *testing.T) {
+func TestJournal_RefusesAFolderThatCannotBeWritten(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	ok(t, os.WriteFile(file, nil, 0o600))
 	if _, err := Open(file, noon, slog.New(slog.DiscardHandler)); err == nil {
@@ -248,7 +248,7 @@ func TestAFolderThatCannotBeWrittenIsAnError(t *testing.T) {
 	ok(t, j.End())
 }
 
-func TestTheJournalIsPrivateAndHoldsNoMoreThanItNeeds(t *testing.T) {
+func TestJournal_IsPrivateAndHoldsNoMoreThanItNeeds(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "journal")
 	crashing(t, dir, "a", "test", "signal: killed")
 	ok(t, open(t, dir).Begin("b", "test"))
@@ -280,7 +280,7 @@ func TestTheJournalIsPrivateAndHoldsNoMoreThanItNeeds(t *testing.T) {
 	}
 }
 
-func TestARunOfAnotherBootIsChargedToNobody(t *testing.T) {
+func TestJournal_ChargesNoRunOfAnotherBoot(t *testing.T) {
 	for name, test := range map[string]struct {
 		before, after string
 		crashes       int64
@@ -305,7 +305,7 @@ func TestARunOfAnotherBootIsChargedToNobody(t *testing.T) {
 	}
 }
 
-func TestACrashIsStillOneAfterAnotherBoot(t *testing.T) {
+func TestJournal_KeepsACrashAfterAnotherBoot(t *testing.T) {
 	dir := t.TempDir()
 	ok(t, openShared(t, "one", dir, noon, io.Discard).Begin("a", "test"))
 	if left, err := recordEnd(dir, os.Getpid(), "signal: killed"); err != nil || left == nil {
@@ -315,13 +315,13 @@ func TestACrashIsStillOneAfterAnotherBoot(t *testing.T) {
 	expect(t, openShared(t, "two", dir, noon, io.Discard), "a", "test", 1, "signal: killed")
 }
 
-func TestLinuxNamesItsBoot(t *testing.T) {
+func TestBootID_IsKnownOnLinux(t *testing.T) {
 	if id := bootID(); (id != "") != (runtime.GOOS == "linux") {
 		t.Errorf("the boot is %q", id)
 	}
 }
 
-func TestAProcessThatIsKilledAtAnyPointLeavesAWholeJournal(t *testing.T) {
+func TestJournal_IsWholeAfterAKillAtAnyPoint(t *testing.T) {
 	dir := t.TempDir()
 	crashed := 0
 	for range 40 {

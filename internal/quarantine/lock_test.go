@@ -13,7 +13,7 @@ import (
 	"redrive.dev/redrive/internal/testtransport"
 )
 
-func TestAJournalBelongsToOneProcess(t *testing.T) {
+func TestJournal_BelongsToOneProcess(t *testing.T) {
 	dir := t.TempDir()
 	found, out := newLines(t)
 	owner := as("obedient", dir, out)(t.Context())
@@ -55,7 +55,7 @@ func running(t *testing.T, dir string) []byte {
 	return data
 }
 
-func TestAProgramThatOutlivesItsParentDoesNotKeepTheJournal(t *testing.T) {
+func TestJournal_IsNotKeptByAProgramThatOutlivesItsParent(t *testing.T) {
 	dir := t.TempDir()
 	found, out := newLines(t)
 	reader, input := must2(os.Pipe())
@@ -76,7 +76,7 @@ func TestAProgramThatOutlivesItsParentDoesNotKeepTheJournal(t *testing.T) {
 	}
 }
 
-func TestASecondSupervisorLeavesTheMessageOfTheFirstAlone(t *testing.T) {
+func TestSupervisor_LeavesTheMessageOfAnotherAlone(t *testing.T) {
 	dir := t.TempDir()
 	first := supervise(t, "obedient", dir, nil)
 	first.next(t)

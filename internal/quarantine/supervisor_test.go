@@ -64,7 +64,7 @@ func (s *synced) String() string {
 	return s.text.String()
 }
 
-func TestACrashWithAMessageStartsTheNextAtOnceAndSaysHowItEnded(t *testing.T) {
+func TestSupervisor_StartsAtOnceAfterACrashWithAMessage(t *testing.T) {
 	for role, exit := range map[string]string{"victim": "signal: killed", "quitter": "exit status 7"} {
 		t.Run(role, func(t *testing.T) {
 			dir := t.TempDir()
@@ -85,7 +85,7 @@ func TestACrashWithAMessageStartsTheNextAtOnceAndSaysHowItEnded(t *testing.T) {
 	}
 }
 
-func TestAMessageThatAChildLeavesWhenItIsToldToStopIsNoCrash(t *testing.T) {
+func TestSupervisor_CountsNoCrashOfAChildThatIsToldToStop(t *testing.T) {
 	dir := t.TempDir()
 	s := supervise(t, "obedient", dir, nil)
 	s.next(t)
@@ -95,7 +95,7 @@ func TestAMessageThatAChildLeavesWhenItIsToldToStopIsNoCrash(t *testing.T) {
 	expect(t, open(t, dir), "m", "test", 0, "")
 }
 
-func TestTheExitCodeIsTheChilds(t *testing.T) {
+func TestSupervisor_EndsWithTheChildsExitCode(t *testing.T) {
 	dir := t.TempDir()
 	s := supervise(t, "sulking", dir, nil)
 	s.next(t)
@@ -105,7 +105,7 @@ func TestTheExitCodeIsTheChilds(t *testing.T) {
 	expect(t, open(t, dir), "m", "test", 1, "exit status 3")
 }
 
-func TestEachChildIsFed(t *testing.T) {
+func TestSupervisor_FeedsEachChild(t *testing.T) {
 	starts := 0
 	s := supervise(t, "echo", t.TempDir(), func(_ context.Context, to io.Writer) {
 		starts++
@@ -119,7 +119,7 @@ func TestEachChildIsFed(t *testing.T) {
 	s.end(t)
 }
 
-func TestACommandThatCannotBeStartedIsToldAndTriedAgain(t *testing.T) {
+func TestSupervisor_TellsOfAFailedStartAndTriesAgain(t *testing.T) {
 	log := &synced{}
 	ctx, stop := context.WithCancel(t.Context())
 	tries := make(chan struct{}, 10)
@@ -138,7 +138,7 @@ func TestACommandThatCannotBeStartedIsToldAndTriedAgain(t *testing.T) {
 	}
 }
 
-func TestTheChildEndsWithItsSupervisor(t *testing.T) {
+func TestSupervisor_ChildEndsWithIt(t *testing.T) {
 	found, out := newLines(t)
 	pod := as("pod", t.TempDir(), out)(t.Context())
 	ok(t, pod.Start())
@@ -157,7 +157,7 @@ func TestTheChildEndsWithItsSupervisor(t *testing.T) {
 	}
 }
 
-func TestPausesGrowWhileNothingIsCharged(t *testing.T) {
+func TestBackoff_GrowsWhileNothingIsCharged(t *testing.T) {
 	most := func(n int64) int64 { return n - 1 }
 	least := func(int64) int64 { return 0 }
 	var low, high backoff
@@ -179,7 +179,7 @@ func TestPausesGrowWhileNothingIsCharged(t *testing.T) {
 	}
 }
 
-func TestOnlyTheChildIsMarked(t *testing.T) {
+func TestItself_MarksTheChildAlone(t *testing.T) {
 	if IsChild() {
 		t.Error("this process is marked")
 	}

@@ -17,7 +17,7 @@ import (
 	"redrive.dev/redrive/internal/workload"
 )
 
-func TestWhenAQuarantinePodIsWanted(t *testing.T) {
+func TestWanted_HoldsWhileMessagesMayBeInQuarantine(t *testing.T) {
 	now := time.Now()
 	const stay = 5 * time.Minute
 	aged := func(age time.Duration) *appsv1.Deployment {
@@ -57,7 +57,7 @@ func TestWhenAQuarantinePodIsWanted(t *testing.T) {
 	}
 }
 
-func TestAQuarantinePodThatDoesNotGetReadyIsToldOfInTime(t *testing.T) {
+func TestTrouble_TellsOfAPodThatDoesNotGetReady(t *testing.T) {
 	now := time.Now()
 	ago := func(age time.Duration) metav1.Time { return metav1.NewTime(now.Add(-age)) }
 	const unready = "its pod is not ready: look at its log for a right or a connection that is missing"
@@ -103,7 +103,7 @@ func publishedOf(t *testing.T, transport *v1alpha1.Transport, config compile.Con
 	return configMap
 }
 
-func TestOnlyGroupsWhoseWorkersStayHaveQuarantineHandled(t *testing.T) {
+func TestGroups_AreThoseWhoseWorkersStay(t *testing.T) {
 	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "async"}}
 	transport.Spec.Workers = []v1alpha1.Worker{{Name: "default"}}
 	name := workload.Name(transport, "default")
@@ -133,7 +133,7 @@ func TestOnlyGroupsWhoseWorkersStayHaveQuarantineHandled(t *testing.T) {
 	}
 }
 
-func TestQuarantineInAQueueOfSomebodyElseAreNotCounted(t *testing.T) {
+func TestCountsOwned_LeavesOutQueuesOfAnotherOwner(t *testing.T) {
 	queue := func(owner string, messages *int64) topology.QueueState {
 		return topology.QueueState{Evidence: topology.Evidence{Messages: messages}, Queue: topology.Queue{Arguments: topology.Arguments{topology.OwnerArgument: owner}}}
 	}

@@ -32,7 +32,7 @@ func callOnce(b *Breaker, now time.Time) {
 	permit.Done(now, time.Millisecond, Success)
 }
 
-func TestWhatIsCalledForEachMessageAllocatesNothing(t *testing.T) {
+func TestGuards_AllocateNothingForAMessage(t *testing.T) {
 	for name, call := range everyCall() {
 		call(noon)
 		if n := testing.AllocsPerRun(100, func() { call(noon) }); n != 0 {
@@ -43,7 +43,7 @@ func TestWhatIsCalledForEachMessageAllocatesNothing(t *testing.T) {
 
 // With the index and a short text, a key of a limiter was measured at 120 bytes, and one of breakers at 500: 1.2 MB and 5 MB when all
 // places are taken.
-func TestAKeyIsSmall(t *testing.T) {
+func TestKeyed_TakesLittleMemoryForAKey(t *testing.T) {
 	if n := unsafe.Sizeof(place[bucket]{}); n > 64 {
 		t.Errorf("a limiter's key has %d bytes", n)
 	}

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestNoConfigurationMakesABreakerFail(t *testing.T) {
+func TestBreaker_WorksWithAnyConfiguration(t *testing.T) {
 	for _, c := range []BreakerConfig{
 		{},
 		{FailurePercent: -1, SlowAfter: -1, SlowPercent: -1, MinimumCalls: -1, Window: -1, OpenFor: -1, MaxOpenFor: -1, Concurrency: -1},
@@ -43,7 +43,7 @@ func inOrder(from, to State) bool {
 
 // Whatever is called, in whatever order, with the clock set back and forward: an open breaker admits nothing, a probing one a
 // single call, a ramping one no more than it says; and when the partner works again, it closes.
-func TestABreakerNeverAdmitsTooManyAndNeverLocksUp(t *testing.T) {
+func TestBreaker_NeverAdmitsTooManyAndNeverLocksUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := BreakerConfig{
 			FailurePercent: rapid.IntRange(1, 100).Draw(t, "failurePercent"),
@@ -112,7 +112,7 @@ func TestABreakerNeverAdmitsTooManyAndNeverLocksUp(t *testing.T) {
 	})
 }
 
-func TestAStepOfTheClockKeepsABreakerOpenNoLongerThanItsTime(t *testing.T) {
+func TestBreaker_StepOfTheClockKeepsItOpenNoLonger(t *testing.T) {
 	for _, step := range []float64{-3600, 3600} {
 		w := watch(t, aBreaker(), middle{})
 		w.calls(noon, 10, Failure)
@@ -126,7 +126,7 @@ func TestAStepOfTheClockKeepsABreakerOpenNoLongerThanItsTime(t *testing.T) {
 }
 
 // The callback may use the breaker, and hears of what it brings about itself after it has returned.
-func TestChangesAreToldInOrderAndOutsideOfTheLock(t *testing.T) {
+func TestBreaker_TellsChangesInOrderAndOutsideOfItsLock(t *testing.T) {
 	var b *Breaker
 	var told []State
 	deep := 0
@@ -154,7 +154,7 @@ func TestChangesAreToldInOrderAndOutsideOfTheLock(t *testing.T) {
 	}
 }
 
-func TestABreakerMayBeUsedByManyAtOnce(t *testing.T) {
+func TestBreaker_MayBeUsedByManyAtOnce(t *testing.T) {
 	c := aBreaker()
 	c.Concurrency, c.OpenFor, c.MaxOpenFor = 4, 10*time.Millisecond, 10*time.Millisecond
 	state, changes, telling := Closed, 0, atomic.Bool{}
@@ -188,7 +188,7 @@ func TestABreakerMayBeUsedByManyAtOnce(t *testing.T) {
 	}
 }
 
-func TestAPartnerThatAsksToBeLeftAloneIs(t *testing.T) {
+func TestBreaker_PausesForAsLongAsAPartnerAsks(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	b := watch(t, aBreaker(), least{})
 	b.call(now, 0, Success)
@@ -218,7 +218,7 @@ func TestAPartnerThatAsksToBeLeftAloneIs(t *testing.T) {
 	}
 }
 
-func TestAPermitStandsUntilTheBreakerChangesOrThePlaceIsGivenAway(t *testing.T) {
+func TestPermit_StandsUntilAChangeOrTheLossOfItsPlace(t *testing.T) {
 	w := watch(t, aBreaker(), seeded())
 	early, _, _ := w.Admit(noon, timeout)
 	stands := func(what string, p Permit, now time.Time, want bool) {

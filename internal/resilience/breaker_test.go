@@ -85,7 +85,7 @@ func probing(t testing.TB, c BreakerConfig) (*watched, time.Time) {
 }
 
 // After a long outage it is open for MaxOpenFor, and those who were denied came back over as long again after it had closed.
-func TestThoseWhoAreDeniedAreBackSoonAfterALongOutage(t *testing.T) {
+func TestBreaker_DeniedCallsComeBackSoonAfterALongOutage(t *testing.T) {
 	c := aBreaker()
 	w, now := probing(t, c)
 	for range 5 {
@@ -116,7 +116,7 @@ type middle struct{}
 
 func (middle) Int64N(n int64) int64 { return n / 2 }
 
-func TestWhenABreakerOpens(t *testing.T) {
+func TestBreaker_OpensWhereEnoughCallsFailOrAreSlow(t *testing.T) {
 	type calls struct {
 		at      float64
 		n       int
@@ -164,7 +164,7 @@ func TestWhenABreakerOpens(t *testing.T) {
 	}
 }
 
-func TestSlowCallsDoNotMatterWhereNoneIsSlow(t *testing.T) {
+func TestBreaker_IgnoresSlowCallsWithoutSlowAfter(t *testing.T) {
 	c := aBreaker()
 	c.SlowAfter = 0
 	w := watch(t, c, seeded())
@@ -174,7 +174,7 @@ func TestSlowCallsDoNotMatterWhereNoneIsSlow(t *testing.T) {
 	w.want(noon, Closed, 10)
 }
 
-func TestAnOpenBreakerAdmitsNothingUntilItsTimeIsOver(t *testing.T) {
+func TestBreaker_AdmitsNothingUntilItsTimeIsOver(t *testing.T) {
 	cases := map[string]struct {
 		rnd  Random
 		want time.Duration
@@ -204,7 +204,7 @@ func TestAnOpenBreakerAdmitsNothingUntilItsTimeIsOver(t *testing.T) {
 	}
 }
 
-func TestABreakerStaysOpenTwiceAsLongAfterEachFailedProbe(t *testing.T) {
+func TestBreaker_StaysOpenTwiceAsLongAfterEachFailedProbe(t *testing.T) {
 	w, now := probing(t, aBreaker())
 	for _, want := range []float64{20, 40, 60, 60} {
 		w.call(now, 0, Failure)
@@ -226,7 +226,7 @@ func TestABreakerStaysOpenTwiceAsLongAfterEachFailedProbe(t *testing.T) {
 	}
 }
 
-func TestProbingAdmitsOneCallAtATime(t *testing.T) {
+func TestBreaker_ProbesWithOneCallAtATime(t *testing.T) {
 	w, now := probing(t, aBreaker())
 	for range 3 {
 		permit, _, ok := w.Admit(now, timeout)
@@ -246,7 +246,7 @@ func TestProbingAdmitsOneCallAtATime(t *testing.T) {
 	}
 }
 
-func TestWhatAProbeLeadsTo(t *testing.T) {
+func TestBreaker_ProbeDecidesTheNextState(t *testing.T) {
 	cases := map[string]struct {
 		took        time.Duration
 		outcome     Outcome
@@ -277,7 +277,7 @@ func TestWhatAProbeLeadsTo(t *testing.T) {
 	}
 }
 
-func TestARampDoublesStepByStepUntilItCloses(t *testing.T) {
+func TestBreaker_RampDoublesUntilItCloses(t *testing.T) {
 	w, now := probing(t, aBreaker())
 	w.calls(now, 1, Success)
 	for _, step := range []int{2, 4, 8} {
@@ -311,7 +311,7 @@ func TestARampDoublesStepByStepUntilItCloses(t *testing.T) {
 	w.want(now, Closed, 10)
 }
 
-func TestWhenARampOpensAgain(t *testing.T) {
+func TestBreaker_RampOpensAgainWhereCallsFailOrAreSlow(t *testing.T) {
 	const slow = 5 * time.Second
 	type calls struct {
 		n       int
@@ -366,7 +366,7 @@ func TestWhenARampOpensAgain(t *testing.T) {
 	}
 }
 
-func TestWhatWasAdmittedInAnEarlierStateDecidesNothing(t *testing.T) {
+func TestPermit_OfAnEarlierStateDecidesNothing(t *testing.T) {
 	w := watch(t, aBreaker(), middle{})
 	var old []Permit
 	admit := func(now time.Time) Permit {
@@ -418,7 +418,7 @@ func TestWhatWasAdmittedInAnEarlierStateDecidesNothing(t *testing.T) {
 	w.want(now, Closed, 10)
 }
 
-func TestALostPermitGivesItsPlaceFree(t *testing.T) {
+func TestPermit_GivesItsPlaceFreeWhenItIsLost(t *testing.T) {
 	w, now := probing(t, aBreaker())
 	lost, _, _ := w.Admit(now, timeout)
 	if _, _, ok := w.Admit(now.Add(timeout-1), timeout); ok {
@@ -452,18 +452,18 @@ func TestALostPermitGivesItsPlaceFree(t *testing.T) {
 	}
 }
 
-func TestAProbeThatIsLateButNotReplacedStillCounts(t *testing.T) {
+func TestBreaker_CountsALateProbeThatWasNotReplaced(t *testing.T) {
 	w, now := probing(t, aBreaker())
 	probe, _, _ := w.Admit(now, timeout)
 	probe.Done(now.Add(2*timeout), 2*timeout, Failure)
 	w.want(now.Add(2*timeout), Open, 0)
 }
 
-func TestTheZeroPermitDoesNothing(*testing.T) {
+func TestPermit_ZeroDoesNothing(*testing.T) {
 	Permit{}.Done(noon, 0, Failure)
 }
 
-func TestThoseWhoAreDeniedAreSpread(t *testing.T) {
+func TestBreaker_SpreadsDeniedCalls(t *testing.T) {
 	w := watch(t, aBreaker(), seeded())
 	w.calls(noon, 10, Failure)
 	left := w.openUntil(noon).Sub(noon)
@@ -489,7 +489,7 @@ func TestThoseWhoAreDeniedAreSpread(t *testing.T) {
 	check(now, time.Second, 10*time.Second)
 }
 
-func TestABreakerKeepsItsStateWhenItChanges(t *testing.T) {
+func TestBreaker_KeepsItsStateWhenReconfigured(t *testing.T) {
 	changed := aBreaker()
 	changed.Concurrency, changed.FailurePercent, changed.MaxOpenFor, changed.OpenFor = 4, 90, 4*time.Second, 2*time.Second
 

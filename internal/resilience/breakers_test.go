@@ -19,7 +19,7 @@ func fail(b *Breakers, key string, now time.Time) {
 	}
 }
 
-func TestEachKeyHasABreakerOfItsOwn(t *testing.T) {
+func TestBreakers_HaveOneForEachKey(t *testing.T) {
 	var told []string
 	b := NewBreakers(aBreaker(), middle{}, func(key string, from, to State, _ string) {
 		told = append(told, fmt.Sprintf("%q %s > %s", key, from, to))
@@ -56,7 +56,7 @@ func (b *Breakers) notClosed(now time.Time) map[string]State {
 	return states
 }
 
-func TestKeysThatFindNoPlaceShareABreaker(t *testing.T) {
+func TestBreakers_ShareOneForKeysThatFindNoPlace(t *testing.T) {
 	var told []string
 	b := NewBreakers(aBreaker(), middle{}, func(key string, _, to State, _ string) { told = append(told, key+" "+to.String()) })
 	for i := range maxKeys {
@@ -94,7 +94,7 @@ func crowd(t *testing.T, onChange func(string, State, State, string)) *Breakers 
 	return b
 }
 
-func TestABreakerThatIsNotClosedIsForgottenOnlyWhenNobodyAsksForIt(t *testing.T) {
+func TestBreakers_ForgetAnOpenOneOnlyAfterLongSilence(t *testing.T) {
 	told := map[string]string{}
 	b := crowd(t, func(key string, from, to State, why string) {
 		told[key] = from.String() + " > " + to.String() + ": " + why
@@ -121,7 +121,7 @@ func TestABreakerThatIsNotClosedIsForgottenOnlyWhenNobodyAsksForIt(t *testing.T)
 	}
 }
 
-func TestABreakerWithACallInFlightIsNotForgotten(t *testing.T) {
+func TestBreakers_KeepOneWithACallInFlight(t *testing.T) {
 	b := crowd(t, nil)
 	at := after(10)
 	for i := range maxKeys {
@@ -140,7 +140,7 @@ func TestABreakerWithACallInFlightIsNotForgotten(t *testing.T) {
 	}
 }
 
-func TestTheBreakerOfAForgottenKeyAdmitsEverythingAndCountsNothing(t *testing.T) {
+func TestBreakers_ForgottenOneAdmitsAllAndCountsNothing(t *testing.T) {
 	b := NewBreakers(aBreaker(), middle{}, func(key string, _, to State, _ string) { t.Errorf("%s of %s", to, key) })
 	old := b.For("0", noon)
 	permit, _, _ := old.Admit(noon, timeout)
@@ -160,7 +160,7 @@ func TestTheBreakerOfAForgottenKeyAdmitsEverythingAndCountsNothing(t *testing.T)
 	}
 }
 
-func TestAllBreakersAreReconfigured(t *testing.T) {
+func TestBreakers_ReconfigureAll(t *testing.T) {
 	b := NewBreakers(aBreaker(), middle{}, nil)
 	b.For("acme", noon)
 	c := aBreaker()
@@ -173,7 +173,7 @@ func TestAllBreakersAreReconfigured(t *testing.T) {
 	}
 }
 
-func TestBreakersMayBeUsedByManyAtOnce(*testing.T) {
+func TestBreakers_MayBeUsedByManyAtOnce(*testing.T) {
 	b := NewBreakers(aBreaker(), least{}, func(string, State, State, string) {})
 	for i := range maxKeys {
 		b.For("old"+strconv.Itoa(i), noon)

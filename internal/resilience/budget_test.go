@@ -27,7 +27,7 @@ func firstsAt(b *Budget, now time.Time, n int) {
 	}
 }
 
-func TestRetriesAreAShareOfFirstAttempts(t *testing.T) {
+func TestBudget_AllowsAShareOfFirstAttempts(t *testing.T) {
 	cases := map[string]struct{ percent, firsts, want int }{
 		"a fifth":                      {20, 1000, 200},
 		"a hundredth":                  {1, 10_000, 100},
@@ -50,7 +50,7 @@ func TestRetriesAreAShareOfFirstAttempts(t *testing.T) {
 	}
 }
 
-func TestFirstAttemptsAndRetriesLeaveTheWindow(t *testing.T) {
+func TestBudget_ForgetsWhatLeavesTheWindow(t *testing.T) {
 	b := NewBudget(BudgetConfig{Percent: 10, Window: 10 * time.Second, MinPerSecond: 1}, seeded())
 	firstsAt(b, noon, 1000)
 	for _, c := range []struct {
@@ -74,7 +74,7 @@ func TestFirstAttemptsAndRetriesLeaveTheWindow(t *testing.T) {
 	}
 }
 
-func TestTheFloorIsNotSpentAtOnceAfterAPause(t *testing.T) {
+func TestBudget_DoesNotSpendItsFloorAtOnceAfterAPause(t *testing.T) {
 	b := NewBudget(BudgetConfig{Percent: 10, Window: time.Minute, MinPerSecond: 2}, seeded())
 	if got := retriesAt(b, after(3600), 1000); got != 12 {
 		t.Errorf("%d retries at once, want a tenth of the window's 120", got)
@@ -90,7 +90,7 @@ func TestTheFloorIsNotSpentAtOnceAfterAPause(t *testing.T) {
 
 // Over any window at most as many retries as the larger of the share and the floor, where the window of the share is up to a
 // tenth longer; and those that the share does not allow come at the floor's rate.
-func TestABudgetIsNeverExceeded(t *testing.T) {
+func TestBudget_IsNeverExceeded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := BudgetConfig{
 			Percent:      rapid.IntRange(1, 300).Draw(t, "percent"),
@@ -144,7 +144,7 @@ func since(events []int64, than int64) int {
 	return n
 }
 
-func TestWithoutFirstAttemptsRetriesComeAtTheFloorsRate(t *testing.T) {
+func TestBudget_KeepsTheFloorsRateWithoutFirstAttempts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := BudgetConfig{
 			Percent: 20, Window: time.Duration(rapid.Int64Range(1, 60).Draw(t, "window")) * time.Second,
@@ -166,7 +166,7 @@ func TestWithoutFirstAttemptsRetriesComeAtTheFloorsRate(t *testing.T) {
 	})
 }
 
-func TestABudgetIsUsedInFull(t *testing.T) {
+func TestBudget_IsUsedInFull(t *testing.T) {
 	cases := map[string]struct {
 		config BudgetConfig
 		firsts int // A second.
@@ -194,7 +194,7 @@ func TestABudgetIsUsedInFull(t *testing.T) {
 	}
 }
 
-func TestRefusedRetriesNeitherComeBackTogetherNorSpin(t *testing.T) {
+func TestBudget_RefusedRetriesNeitherReturnTogetherNorSpin(t *testing.T) {
 	b := NewBudget(BudgetConfig{Percent: 20, Window: time.Minute, MinPerSecond: 10}, seeded())
 	var f flood
 	f.run(2000, func(now time.Time) (time.Duration, bool) {
@@ -207,7 +207,7 @@ func TestRefusedRetriesNeitherComeBackTogetherNorSpin(t *testing.T) {
 	}
 }
 
-func TestABudgetIsExhaustedWhileItRefuses(t *testing.T) {
+func TestBudget_IsExhaustedWhileItRefuses(t *testing.T) {
 	b := NewBudget(BudgetConfig{Percent: 10, Window: time.Minute, MinPerSecond: 0.1}, seeded())
 	check := func(at float64, want bool) {
 		t.Helper()
@@ -229,7 +229,7 @@ func TestABudgetIsExhaustedWhileItRefuses(t *testing.T) {
 	check(7, false)
 }
 
-func TestALeaveThatIsGivenBackMayBeGivenAgain(t *testing.T) {
+func TestBudget_GivesCanceledLeaveAgain(t *testing.T) {
 	b := NewBudget(BudgetConfig{Percent: 10, Window: time.Minute, MinPerSecond: 0.001}, seeded())
 	firstsAt(b, noon, 50)
 	for range 100 {
@@ -244,7 +244,7 @@ func TestALeaveThatIsGivenBackMayBeGivenAgain(t *testing.T) {
 	}
 }
 
-func TestATokenOfTheFloorThatIsGivenBackMayBeGivenAgain(t *testing.T) {
+func TestBudget_GivesATokenOfTheFloorAgain(t *testing.T) {
 	b := NewBudget(BudgetConfig{Percent: 10, Window: time.Minute, MinPerSecond: 0.1}, seeded())
 	for range 100 {
 		leave := b.Retry(noon)
@@ -260,7 +260,7 @@ func TestATokenOfTheFloorThatIsGivenBackMayBeGivenAgain(t *testing.T) {
 }
 
 // Retries that their own limit turned away had used up the floor, and those of other partners waited for up to an hour and more.
-func TestRetriesThatALimitTurnsAwayTakeNothingOfTheFloor(t *testing.T) {
+func TestBudget_LosesNothingToRetriesThatALimitTurnsAway(t *testing.T) {
 	const slow = 5000
 	for _, perSecond := range []float64{0.01, 0.1} {
 		b := NewBudget(BudgetConfig{Percent: 20, Window: time.Minute, MinPerSecond: 1}, seeded())
@@ -312,7 +312,7 @@ func TestRetriesThatALimitTurnsAwayTakeNothingOfTheFloor(t *testing.T) {
 	}
 }
 
-func TestABudgetKeepsWhatItCountedWhenItChanges(t *testing.T) {
+func TestBudget_KeepsItsCountsWhenReconfigured(t *testing.T) {
 	b := NewBudget(BudgetConfig{Percent: 10, Window: time.Minute, MinPerSecond: 0.001}, seeded())
 	firstsAt(b, noon, 100)
 	if got := retriesAt(b, noon, 20); got != 10 {
@@ -328,7 +328,7 @@ func TestABudgetKeepsWhatItCountedWhenItChanges(t *testing.T) {
 	}
 }
 
-func TestNoConfigurationMakesABudgetFail(t *testing.T) {
+func TestBudget_WorksWithAnyConfiguration(t *testing.T) {
 	for _, c := range []BudgetConfig{
 		{},
 		{Percent: -1, Window: -1, MinPerSecond: -1},
@@ -349,7 +349,7 @@ func TestNoConfigurationMakesABudgetFail(t *testing.T) {
 	}
 }
 
-func TestABudgetMayBeUsedByManyAtOnce(t *testing.T) {
+func TestBudget_MayBeUsedByManyAtOnce(t *testing.T) {
 	b := NewBudget(BudgetConfig{Percent: 10, Window: time.Minute, MinPerSecond: 0.001}, seeded())
 	firstsAt(b, noon, 1000)
 	var wg sync.WaitGroup

@@ -43,7 +43,7 @@ func (c *aClock) run(t *rapid.T, most time.Duration, steps bool) {
 	}
 }
 
-func TestTheClockNeverRunsBack(t *testing.T) {
+func TestClock_NeverRunsBack(t *testing.T) {
 	cases := map[string]struct {
 		step time.Duration
 		want time.Duration
@@ -66,7 +66,7 @@ func TestTheClockNeverRunsBack(t *testing.T) {
 	}
 }
 
-func TestAClockThatWasSetBackGoesOnFromWhereItWas(t *testing.T) {
+func TestClock_GoesOnFromWhereItWasWhenSetBack(t *testing.T) {
 	var clock clock
 	start := clock.at(noon)
 	clock.at(after(10))
@@ -77,7 +77,7 @@ func TestAClockThatWasSetBackGoesOnFromWhereItWas(t *testing.T) {
 }
 
 // Were every small step back made up for, a busy process would see its clock run ahead.
-func TestTimesOutOfOrderDoNotMakeTheClockRunAhead(t *testing.T) {
+func TestClock_DoesNotRunAheadByTimesOutOfOrder(t *testing.T) {
 	var clock clock
 	start := clock.at(noon)
 	for i := range 1000 {
@@ -89,7 +89,7 @@ func TestTimesOutOfOrderDoNotMakeTheClockRunAhead(t *testing.T) {
 	}
 }
 
-func TestTheZeroTimeDoesNotStopTheClock(t *testing.T) {
+func TestClock_ZeroTimeDoesNotStopIt(t *testing.T) {
 	var clock clock
 	clock.at(time.Time{})
 	before := clock.at(noon)
@@ -98,7 +98,7 @@ func TestTheZeroTimeDoesNotStopTheClock(t *testing.T) {
 	}
 }
 
-func TestAnIntervalIsWithinItsBoundsForAnyRate(t *testing.T) {
+func TestInterval_IsWithinItsBoundsForAnyRate(t *testing.T) {
 	cases := map[float64]time.Duration{
 		1: time.Second, 4: 250 * time.Millisecond, 0.001: 1000 * time.Second,
 		3: 333333334 * time.Nanosecond, // Rounded up, so that the rate is never exceeded.

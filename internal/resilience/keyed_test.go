@@ -16,7 +16,7 @@ func full() *keyed[bool] {
 	return &k
 }
 
-func TestEachKeyHasAPlaceOfItsOwn(t *testing.T) {
+func TestKeyed_GivesEachKeyAPlaceOfItsOwn(t *testing.T) {
 	k := full()
 	seen := map[int]bool{k.find(""): true}
 	for i := range maxKeys {
@@ -28,7 +28,7 @@ func TestEachKeyHasAPlaceOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestWhereNoKeyIsIdleFurtherOnesShareAPlace(t *testing.T) {
+func TestKeyed_FurtherKeysShareAPlaceWhereNoneIsIdle(t *testing.T) {
 	k := full()
 	for i := range 2 * maxKeys {
 		if got := k.find("more" + strconv.Itoa(i)); got != overflow {
@@ -40,7 +40,7 @@ func TestWhereNoKeyIsIdleFurtherOnesShareAPlace(t *testing.T) {
 	}
 }
 
-func TestThePlaceOfAnIdleKeyIsGivenToAnother(t *testing.T) {
+func TestKeyed_GivesThePlaceOfAnIdleKeyToAnother(t *testing.T) {
 	for _, idle := range []int{0, 1, maxKeys / 2, maxKeys - 1} {
 		k := full()
 		place := k.find(strconv.Itoa(idle))
@@ -61,7 +61,7 @@ func TestThePlaceOfAnIdleKeyIsGivenToAnother(t *testing.T) {
 	}
 }
 
-func TestALongKeyIsShortAndStaysItself(t *testing.T) {
+func TestKeyed_ShortensALongKeyAndTellsItApart(t *testing.T) {
 	long := strings.Repeat("ü", 10_000)
 	k := newKeyed(func(*int) bool { return false })
 	a, b := k.find(long+"a"), k.find(long+"b")

@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestATokenBucketGivesItsBurstAtOnceAndThenItsRate(t *testing.T) {
+func TestLimiter_TokenBucketGivesItsBurstAndThenItsRate(t *testing.T) {
 	l := NewLimiter(LimiterConfig{PerSecond: 10, Burst: 5}, 0, seeded())
 	for _, c := range []struct {
 		at   float64
@@ -36,7 +36,7 @@ func grants(l *Limiter, key string, now time.Time, n int) int {
 	return given
 }
 
-func TestALeakyBucketSpacesItsTurnsAndHoldsAsManyAsItsBurst(t *testing.T) {
+func TestLimiter_LeakyBucketSpacesTurnsAndHoldsItsBurst(t *testing.T) {
 	l := NewLimiter(LimiterConfig{Smooth: true, PerSecond: 10, Burst: 3}, time.Minute, seeded())
 	want := []Turn{
 		{OK: true},
@@ -63,7 +63,7 @@ func TestALeakyBucketSpacesItsTurnsAndHoldsAsManyAsItsBurst(t *testing.T) {
 // answer is a turn as its caller sees it.
 func answer(turn Turn) Turn { return Turn{OK: turn.OK, Wait: turn.Wait} }
 
-func TestNobodyWaitsInPlaceForLongerThanAsked(t *testing.T) {
+func TestLimiter_LetsNoTurnWaitLongerThanAsked(t *testing.T) {
 	for _, smooth := range []bool{false, true} {
 		for _, maxWait := range []time.Duration{-1, 0, 99 * time.Millisecond, 100 * time.Millisecond, time.Second, 2 * time.Hour} {
 			l := NewLimiter(LimiterConfig{Smooth: smooth, PerSecond: 10, Burst: 100_000}, maxWait, seeded())
@@ -82,7 +82,7 @@ func TestNobodyWaitsInPlaceForLongerThanAsked(t *testing.T) {
 	}
 }
 
-func TestKeysDoNotDisturbEachOther(t *testing.T) {
+func TestLimiter_KeysDoNotDisturbEachOther(t *testing.T) {
 	l := NewLimiter(LimiterConfig{PerSecond: 1, Burst: 2}, 0, seeded())
 	for _, key := range []string{"", "acme", "globex"} {
 		if got := grants(l, key, noon, 100); got != 2 {
@@ -91,7 +91,7 @@ func TestKeysDoNotDisturbEachOther(t *testing.T) {
 	}
 }
 
-func TestTheBoundOnTheKeysIsABoundOnWhatGetsThrough(t *testing.T) {
+func TestLimiter_BoundOnKeysBoundsTheTurns(t *testing.T) {
 	l := NewLimiter(LimiterConfig{PerSecond: 0.001, Burst: 1}, 0, seeded())
 	given := 0
 	for i := range 3 * maxKeys {
@@ -110,7 +110,7 @@ func TestTheBoundOnTheKeysIsABoundOnWhatGetsThrough(t *testing.T) {
 	}
 }
 
-func TestAKeyWithPromisesToKeepIsNotForgotten(t *testing.T) {
+func TestLimiter_KeepsAKeyWithPromises(t *testing.T) {
 	l := NewLimiter(LimiterConfig{PerSecond: 1, Burst: 1}, 0, seeded())
 	for range 21 {
 		l.Take("busy", noon)
@@ -128,7 +128,7 @@ func TestAKeyWithPromisesToKeepIsNotForgotten(t *testing.T) {
 	}
 }
 
-func TestATurnThatIsGivenBackIsGivenToTheNext(t *testing.T) {
+func TestLimiter_GivesACanceledTurnToTheNext(t *testing.T) {
 	for _, smooth := range []bool{false, true} {
 		l := NewLimiter(LimiterConfig{Smooth: smooth, PerSecond: 1, Burst: 1}, time.Minute, seeded())
 		first := l.Take("k", noon)
@@ -150,7 +150,7 @@ func TestATurnThatIsGivenBackIsGivenToTheNext(t *testing.T) {
 }
 
 // The messages of a session that ends give their turns back together, in any order. Whoever came after them waited behind turns that nobody had.
-func TestTurnsThatAreGivenBackTogetherAreGivenAgain(t *testing.T) {
+func TestLimiter_GivesTurnsAgainThatAreCanceledTogether(t *testing.T) {
 	const turns = 20
 	for _, smooth := range []bool{false, true} {
 		l := NewLimiter(LimiterConfig{Smooth: smooth, PerSecond: 1, Burst: turns}, time.Hour, seeded())
@@ -181,7 +181,7 @@ func TestTurnsThatAreGivenBackTogetherAreGivenAgain(t *testing.T) {
 }
 
 // A worker that stood still for long finds that all turns have come, and that the session of their messages has ended. Nobody waits behind them.
-func TestTurnsThatAreNotUsedAfterAllHoldUpNobody(t *testing.T) {
+func TestLimiter_UnusedTurnsHoldUpNoOthers(t *testing.T) {
 	const turns = 20
 	for _, smooth := range []bool{false, true} {
 		l := NewLimiter(LimiterConfig{Smooth: smooth, PerSecond: 1, Burst: turns}, time.Hour, seeded())
@@ -214,7 +214,7 @@ func TestTurnsThatAreNotUsedAfterAllHoldUpNobody(t *testing.T) {
 	}
 }
 
-func TestADenialCannotBeGivenBack(t *testing.T) {
+func TestLimiter_MakesNoTurnOfACanceledDenial(t *testing.T) {
 	l := NewLimiter(LimiterConfig{PerSecond: 1, Burst: 1}, 0, seeded())
 	l.Take("", noon)
 	l.Cancel(l.Take("", noon))
@@ -225,7 +225,7 @@ func TestADenialCannotBeGivenBack(t *testing.T) {
 
 // In any interval t at most burst + rate x t turns are due; of a leaky bucket, they are never closer than 1 / rate. It holds
 // with turns given back, and with a clock that steps back and forward (where a step forward counts as time).
-func TestALimitIsNeverExceeded(t *testing.T) {
+func TestLimiter_IsNeverExceeded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := LimiterConfig{
 			Smooth:    rapid.Bool().Draw(t, "smooth"),
@@ -274,7 +274,7 @@ func TestALimitIsNeverExceeded(t *testing.T) {
 }
 
 // A step of the clock never locks a limiter up: who comes as soon as the next turn is due gets it.
-func TestAStepOfTheClockCostsNobodyMoreThanATurn(t *testing.T) {
+func TestLimiter_StepOfTheClockCostsNoMoreThanATurn(t *testing.T) {
 	for _, smooth := range []bool{false, true} {
 		for _, step := range []float64{-3600, 3600} {
 			l := NewLimiter(LimiterConfig{Smooth: smooth, PerSecond: 10, Burst: 5}, 0, seeded())
@@ -338,7 +338,7 @@ func (f *flood) run(messages int, ask func(now time.Time) (time.Duration, bool))
 	}
 }
 
-func TestThoseWhoAreDeniedNeitherComeBackTogetherNorSpin(t *testing.T) {
+func TestLimiter_DeniedCallsNeitherReturnTogetherNorSpin(t *testing.T) {
 	cases := []struct {
 		messages int
 		config   LimiterConfig
@@ -382,7 +382,7 @@ func TestThoseWhoAreDeniedNeitherComeBackTogetherNorSpin(t *testing.T) {
 	}
 }
 
-func TestAfterManyDenialsAndSilenceNobodyQueuesBehindThoseWhoNeverCame(t *testing.T) {
+func TestLimiter_DropsPromisesAfterAMinuteOfSilence(t *testing.T) {
 	l := NewLimiter(LimiterConfig{PerSecond: 1, Burst: 1}, 0, seeded())
 	for range 3000 {
 		l.Take("k", noon)
@@ -399,7 +399,7 @@ func TestAfterManyDenialsAndSilenceNobodyQueuesBehindThoseWhoNeverCame(t *testin
 	}
 }
 
-func TestAfterReconfigurationABucketIsAsFullAsBefore(t *testing.T) {
+func TestLimiter_KeepsBucketsAsFullWhenReconfigured(t *testing.T) {
 	cases := map[string]struct {
 		before, after LimiterConfig
 		taken         int
@@ -436,7 +436,7 @@ func TestAfterReconfigurationABucketIsAsFullAsBefore(t *testing.T) {
 	}
 }
 
-func TestTurnsThatWaitStandWhenTheRateChanges(t *testing.T) {
+func TestLimiter_KeepsWaitingTurnsWhenTheRateChanges(t *testing.T) {
 	for _, smooth := range []bool{false, true} {
 		for _, perSecond := range []float64{1, 4} {
 			l := NewLimiter(LimiterConfig{Smooth: smooth, PerSecond: 2, Burst: 2}, 10*time.Second, seeded())
@@ -454,7 +454,7 @@ func TestTurnsThatWaitStandWhenTheRateChanges(t *testing.T) {
 	}
 }
 
-func TestHowLongSomebodyMayWaitInPlaceChangesWithTheConfiguration(t *testing.T) {
+func TestLimiter_ChangesTheLongestWaitWhenReconfigured(t *testing.T) {
 	config := LimiterConfig{PerSecond: 1, Burst: 1}
 	l := NewLimiter(config, 0, seeded())
 	l.Take("", noon)
@@ -472,7 +472,7 @@ func TestHowLongSomebodyMayWaitInPlaceChangesWithTheConfiguration(t *testing.T) 
 }
 
 // Out of range counts as the nearest value, and nothing fails.
-func TestNoConfigurationMakesALimiterFail(t *testing.T) {
+func TestLimiter_WorksWithAnyConfiguration(t *testing.T) {
 	for _, c := range []LimiterConfig{
 		{},
 		{PerSecond: -1, Burst: -1},
@@ -496,7 +496,7 @@ func TestNoConfigurationMakesALimiterFail(t *testing.T) {
 	}
 }
 
-func TestALimiterMayBeUsedByManyAtOnce(t *testing.T) {
+func TestLimiter_MayBeUsedByManyAtOnce(t *testing.T) {
 	l := NewLimiter(LimiterConfig{PerSecond: 1, Burst: 100}, 0, seeded())
 	var wg sync.WaitGroup
 	given := make([]int, 4)
@@ -515,7 +515,7 @@ func TestALimiterMayBeUsedByManyAtOnce(t *testing.T) {
 	}
 }
 
-func TestATurnIsLateOnceTheNextHasCome(t *testing.T) {
+func TestLimiter_TurnIsLateOnceTheNextHasCome(t *testing.T) {
 	for name, config := range map[string]LimiterConfig{
 		"leaky": {Smooth: true, PerSecond: 10, Burst: 5}, "token": {PerSecond: 10, Burst: 1},
 	} {
@@ -531,7 +531,7 @@ func TestATurnIsLateOnceTheNextHasCome(t *testing.T) {
 	}
 }
 
-func TestTurnsThatWereWaitedOutAreUsedNoFasterThanTheyAreGiven(t *testing.T) {
+func TestLimiter_WaitedTurnsAreUsedNoFasterThanGiven(t *testing.T) {
 	const n = 20
 	for name, c := range map[string]struct {
 		config LimiterConfig
@@ -556,7 +556,7 @@ func TestTurnsThatWereWaitedOutAreUsedNoFasterThanTheyAreGiven(t *testing.T) {
 	}
 }
 
-func TestTurnsThatWereUsedAtASlowRateHoldUpNobodyAtAFasterOne(t *testing.T) {
+func TestLimiter_SlowTurnsHoldUpNoneAtAFasterRate(t *testing.T) {
 	limiter, now := NewLimiter(LimiterConfig{Smooth: true, PerSecond: 0.001, Burst: 10}, time.Hour, nil), time.Now()
 	for range 3 {
 		limiter.Use(limiter.Take("", now), now)

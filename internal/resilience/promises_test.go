@@ -9,7 +9,7 @@ import (
 
 const second = int64(time.Second)
 
-func TestPromisedTurnsFollowOneAnother(t *testing.T) {
+func TestPromises_FollowOneAnother(t *testing.T) {
 	var p promises
 	for n := range int64(100) {
 		if got, want := p.next(0, 3*second, second, seeded()), time.Duration((3+n)*second); got != want {
@@ -18,7 +18,7 @@ func TestPromisedTurnsFollowOneAnother(t *testing.T) {
 	}
 }
 
-func TestPromisesRunOffAsTimePasses(t *testing.T) {
+func TestPromises_RunOffAsTimePasses(t *testing.T) {
 	var p promises
 	for range 10 {
 		p.next(0, second, second, seeded())
@@ -32,14 +32,14 @@ func TestPromisesRunOffAsTimePasses(t *testing.T) {
 	}
 }
 
-func TestNobodyIsToldToAskAgainAtOnce(t *testing.T) {
+func TestPromises_AreTenMillisecondsAheadAtLeast(t *testing.T) {
 	var p promises
 	if got := p.next(0, 1, 1, seeded()); got != 10*time.Millisecond {
 		t.Errorf("promised %s", got)
 	}
 }
 
-func TestBeyondTheHorizonTheyAreSpreadOverItsSecondHalf(t *testing.T) {
+func TestPromises_BeyondTheHorizonAreSpreadOverItsHalf(t *testing.T) {
 	var p promises
 	for range 3600 {
 		p.next(0, second, second, seeded())
@@ -59,7 +59,7 @@ func TestBeyondTheHorizonTheyAreSpreadOverItsSecondHalf(t *testing.T) {
 	}
 }
 
-func TestPromisesLapseWhenTurnsGoUnused(t *testing.T) {
+func TestPromises_LapseWhenTurnsGoUnused(t *testing.T) {
 	cases := map[string]struct {
 		// every is how often a turn is used, for two minutes, and then no more for silence.
 		every   int64
@@ -94,7 +94,7 @@ func TestPromisesLapseWhenTurnsGoUnused(t *testing.T) {
 	}
 }
 
-func TestPromisesAreNeverTooSoonNorTooLateNorTwoAtOnce(t *testing.T) {
+func TestPromises_AreNeverTooSoonNorTooLateNorTwoAtOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var p promises
 		now, step := int64(0), rapid.Int64Range(1, 2*horizon).Draw(t, "step")

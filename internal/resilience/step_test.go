@@ -56,7 +56,7 @@ func (g *guarded) ask(now time.Time, key string, outcome Outcome) (s said) {
 
 // The clock of the system steps an hour forward and back as often as it likes: limits neither stand still nor let more through, the budget
 // keeps its window, and an open breaker closes in its time. All is as on a system whose clock is left alone.
-func TestAWallClockThatIsSetChangesNothing(t *testing.T) {
+func TestGuards_WallClockThatIsSetChangesNothing(t *testing.T) {
 	start := time.Now()
 	rapid.Check(t, func(t *rapid.T) {
 		steady, shaken := newGuarded(), newGuarded()

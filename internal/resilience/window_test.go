@@ -7,7 +7,7 @@ import (
 )
 
 // The sum is always that of the events in the present slot and the ten before it.
-func TestAWindowCountsWhatHappenedWithinIt(t *testing.T) {
+func TestWindow_CountsWhatHappenedWithinIt(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWindow(1000)
 		var now int64
@@ -35,7 +35,7 @@ func TestAWindowCountsWhatHappenedWithinIt(t *testing.T) {
 	})
 }
 
-func TestAnEventIsTakenBackFromItsOwnSlotOnly(t *testing.T) {
+func TestWindow_TakesAnEventBackFromItsOwnSlotOnly(t *testing.T) {
 	w := newWindow(1000)
 	w.roll(50)
 	w.add(2)

@@ -13,7 +13,7 @@ import (
 // stern fails, drops and retries by strategies that match everything, so that nothing but advice goes before them.
 const stern = `{maxRetries: 0, immediate: 2, strategies: [{name: s, when: "true", action: Fail}]}`
 
-func TestTheHandlersAdviceGoesBeforeThePolicy(t *testing.T) {
+func TestAdvice_GoesBeforeThePolicy(t *testing.T) {
 	tests := []struct {
 		name, spec  string
 		failure     Failure
@@ -140,7 +140,7 @@ func TestTheHandlersAdviceGoesBeforeThePolicy(t *testing.T) {
 	}
 }
 
-func TestARetryThatTheHandlerAskedForDoesNotCount(t *testing.T) {
+func TestAdvice_RetryDoesNotCountAgainstMaxRetries(t *testing.T) {
 	p := compile(t, `{maxRetries: 2, maxAge: 10m}`)
 	var h History
 	now, retries := start(), 0
@@ -161,7 +161,7 @@ func TestARetryThatTheHandlerAskedForDoesNotCount(t *testing.T) {
 	t.Fatal("it never ends")
 }
 
-func TestARetryThatTheHandlerAskedForEndsTheStreakOfAStrategy(t *testing.T) {
+func TestAdvice_RetryEndsTheStreakOfAStrategy(t *testing.T) {
 	p := compile(t, `{strategies: [{name: s, when: "true", maxRetries: 5}]}`)
 	h := History{Attempts: 4, Retries: 4, Strategy: "s", Streak: 4, FirstFailure: start()}
 	h = p.Decide(Failure{Advice: AdviseRetry}, Message{}, h, start(), edge(true)).History
@@ -170,7 +170,7 @@ func TestARetryThatTheHandlerAskedForEndsTheStreakOfAStrategy(t *testing.T) {
 	}
 }
 
-func TestAHandlerThatAsksForNothingFindsItsMessageAsBefore(t *testing.T) {
+func TestAdvice_ChangesNothingWhereNoneIsGivenOrItIsIgnored(t *testing.T) {
 	specs := []string{`{}`, stern, `{immediate: 1, backoff: {type: Exponential, jitter: {type: Equal}}}`, `{maxRetries: 1, strategies: [{name: s, when: error.status > 4, unlimited: true, delayFrom: error.retryAfter}]}`}
 	var follow, ignore []*Policy
 	for _, spec := range specs {
@@ -220,7 +220,7 @@ func same(a, b Verdict) bool {
 		a.Reason == b.Reason && a.Explanation == b.Explanation && a.History == b.History
 }
 
-func TestAStrictlyOrderedQueueTakesNoAdviceToRetry(t *testing.T) {
+func TestInOrder_TakesNoAdviceToRetry(t *testing.T) {
 	for advice, want := range map[Advice]Advice{"": "", AdviseFail: AdviseFail, AdviseDrop: AdviseDrop, AdviseRetry: ""} {
 		if got := (Failure{Status: 503, Advice: advice}).InOrder(); got.Advice != want || got.Status != 503 {
 			t.Errorf("%q becomes %+v, want %q", advice, got, want)
@@ -228,7 +228,7 @@ func TestAStrictlyOrderedQueueTakesNoAdviceToRetry(t *testing.T) {
 	}
 }
 
-func TestAnUnknownHandlerAdviceIsRefused(t *testing.T) {
+func TestCompile_RefusesAnUnknownHandlerAdvice(t *testing.T) {
 	_, err := Compile("p", v1alpha1.RetryPolicySpec{HandlerAdvice: "follow"})
 	if err == nil || !strings.Contains(err.Error(), `policy "p": handlerAdvice is unknown: "follow"`) {
 		t.Errorf("error %v", err)

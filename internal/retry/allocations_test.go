@@ -9,7 +9,7 @@ import (
 )
 
 // Under the race detector pools forget at random, so that allocations cannot be counted.
-func TestADecisionOfTenStrategiesAllocatesLittle(t *testing.T) {
+func TestDecide_AllocatesLittleForTenStrategies(t *testing.T) {
 	p := compile(t, tenStrategies)
 	rnd := rand.New(rand.NewPCG(1, 2))
 	f, m, h := lastOfTen()

@@ -52,7 +52,7 @@ func anyCount() *rapid.Generator[int64] {
 	return rapid.OneOf(rapid.Int64Range(0, 200), rapid.Int64Range(0, math.MaxInt64), rapid.Just[int64](math.MaxInt64))
 }
 
-func TestDelayIsNeverNegativeNorOverItsBoundForAnyAttempt(t *testing.T) {
+func TestBackoff_IsNeverNegativeNorOverItsBound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := anyBackoff(t)
 		n := anyCount().Draw(t, "n")
@@ -73,7 +73,7 @@ func TestDelayIsNeverNegativeNorOverItsBoundForAnyAttempt(t *testing.T) {
 	})
 }
 
-func TestDelayIsMonotoneWithoutJitter(t *testing.T) {
+func TestBackoff_IsMonotoneWithoutJitter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := anyBackoff(t)
 		if b.kind == v1alpha1.BackoffExplicit {
@@ -86,7 +86,7 @@ func TestDelayIsMonotoneWithoutJitter(t *testing.T) {
 	})
 }
 
-func TestSteadyDelaysRepeatForEver(t *testing.T) {
+func TestBackoff_SteadyDelaysRepeatForEver(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := anyBackoff(t)
 		n := anyCount().Draw(t, "n")
@@ -100,7 +100,7 @@ func TestSteadyDelaysRepeatForEver(t *testing.T) {
 	})
 }
 
-func TestDelayOfAHugeAttempt(t *testing.T) {
+func TestBackoff_StaysWithinItsBoundForAHugeAttempt(t *testing.T) {
 	tests := []struct {
 		name string
 		spec v1alpha1.Backoff
@@ -128,7 +128,7 @@ func TestDelayOfAHugeAttempt(t *testing.T) {
 	}
 }
 
-func TestJitterWindows(t *testing.T) {
+func TestJitter_MakesTheWindowOfItsType(t *testing.T) {
 	tests := []struct {
 		name, backoff string
 		n             int64
@@ -157,7 +157,7 @@ func TestJitterWindows(t *testing.T) {
 	}
 }
 
-func TestDrawReachesBothEndsAndIsUniform(t *testing.T) {
+func TestDraw_ReachesBothEndsAndIsUniform(t *testing.T) {
 	w := window{min: 5, max: 8}
 	rnd := rand.New(rand.NewPCG(1, 2))
 	count := map[time.Duration]int{}

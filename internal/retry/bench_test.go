@@ -53,7 +53,7 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
-// The policy of TestADecisionOfTenStrategiesAllocatesLittle, with failures that its first and its last strategy decide, and
+// The policy of TestDecide_AllocatesLittleForTenStrategies, with failures that its first and its last strategy decide, and
 // messages of which no two are alike.
 func BenchmarkDecideTypical(b *testing.B) {
 	p := compile(b, tenStrategies)

@@ -17,7 +17,7 @@ func listOf(n int, element string) []byte {
 }
 
 // CEL's own counter took 0.1 to 2.9 s for these, and then failed them.
-func TestALongListIsWithinTheBudgetOfADecision(t *testing.T) {
+func TestBudget_AllowsForALongList(t *testing.T) {
 	tests := []struct{ name, when, body string }{
 		{"all numbers", `message.body.all(x, x == 0)`, string(listOf(20_000, "0"))},
 		{"a field of each", `!message.body.items.exists(i, i.qty > 100)`, `{"items":` + string(listOf(10_000, `{"qty":1}`)) + `}`},
@@ -37,7 +37,7 @@ func TestALongListIsWithinTheBudgetOfADecision(t *testing.T) {
 	}
 }
 
-func TestHeadersOfALegalFrameAreWithinTheBudget(t *testing.T) {
+func TestBudget_AllowsForTheHeadersOfALegalFrame(t *testing.T) {
 	headers := map[string]any{}
 	for i := range 8000 {
 		headers[fmt.Sprintf("x-%d", i)] = "value"
@@ -50,7 +50,7 @@ func TestHeadersOfALegalFrameAreWithinTheBudget(t *testing.T) {
 }
 
 // All strategies of a policy, the rules and the keys share one budget: 128 expressions over a long list took more than two minutes.
-func TestExpressionsOnOneMessageShareABudget(t *testing.T) {
+func TestBudget_IsSharedByTheExpressionsOnOneMessage(t *testing.T) {
 	var spec v1alpha1.RetryPolicySpec
 	for i := range 128 {
 		spec.Strategies = append(spec.Strategies, v1alpha1.Strategy{Name: fmt.Sprint("s", i), When: fmt.Sprintf(`!message.body.all(x, x < %d)`, i+1)})
@@ -88,14 +88,14 @@ func TestExpressionsOnOneMessageShareABudget(t *testing.T) {
 }
 
 // What is counted ends the evaluation as a whole, also inside of an or that passes over errors.
-func TestAnOrDoesNotPassOverTheEndOfTheBudget(t *testing.T) {
+func TestBudget_AnOrDoesNotPassOverItsEnd(t *testing.T) {
 	v := strategyWhen(t, `message.body.all(a, message.body.all(b, a == b)) || true`).
 		Decide(Failure{}, Message{Body: listOf(20_000, "0")}, History{}, start(), edge(false))
 	checkProblem(t, v.Problems, "when", string(errSteps))
 }
 
 // These took up to 1 GiB before anything was counted.
-func TestFunctionsOfTextKnowTheSizeOfTheirResultFirst(t *testing.T) {
+func TestBudget_RefusesALargeTextBeforeItIsMade(t *testing.T) {
 	const text = `{"t": "`
 	commas := text + strings.Repeat(",", 1<<20) + `"}`
 	tests := []struct{ name, when, body string }{
@@ -137,7 +137,7 @@ func TestFunctionsOfTextKnowTheSizeOfTheirResultFirst(t *testing.T) {
 
 // CEL builds such a list when it is compared, and goes through all parts for each element: 4 GB and 12 s, before the first
 // step was counted.
-func TestListsThatArePutTogetherAreCountedBeforeTheyAreBuilt(t *testing.T) {
+func TestBudget_CountsJoinedListsBeforeTheyAreBuilt(t *testing.T) {
 	together := strings.TrimSuffix(strings.Repeat(`message.body + `, 100), " + ")
 	body := listOf(100_000, "0")
 	value, err := decodeJSON(body)
@@ -159,7 +159,7 @@ func TestListsThatArePutTogetherAreCountedBeforeTheyAreBuilt(t *testing.T) {
 }
 
 // These went uncounted, for CEL's estimate takes them for as cheap as a sum.
-func TestWhatIsMadeOfALongTextIsCounted(t *testing.T) {
+func TestBudget_CountsWhatIsMadeOfALongText(t *testing.T) {
 	body := []byte(`{"t": "` + strings.Repeat("1", 1<<20) + `"}`)
 	for _, when := range []string{
 		`int(message.body.t) == 1`, `uint(message.body.t) == 1u`, `double(message.body.t) < 1.0`, `bool(message.body.t)`, `size(message.body.t) == 1`,
@@ -172,7 +172,7 @@ func TestWhatIsMadeOfALongTextIsCounted(t *testing.T) {
 }
 
 // A zone of the message is looked for in files, and counted nothing: a list of 100,000 took seconds.
-func TestTimeZonesAreCounted(t *testing.T) {
+func TestBudget_CountsTimeZones(t *testing.T) {
 	names := listOf(100_000, `"Europe/Nowhere"`)
 	long := []byte(`["` + strings.Repeat("a", 1<<20) + `"]`)
 	for function := range inZone {
@@ -201,7 +201,7 @@ func TestTimeZonesAreCounted(t *testing.T) {
 	}
 }
 
-func TestShortListsMayBePutTogether(t *testing.T) {
+func TestBudget_AllowsShortListsToBeJoined(t *testing.T) {
 	const body = `{"a": [1, 2], "b": [3], "many": [[1], [2, 3], []]}`
 	for _, when := range []string{
 		`message.body.a + message.body.b == [1, 2, 3]`, `(message.body.a + message.body.b).all(x, x > 0)`,
@@ -215,7 +215,7 @@ func TestShortListsMayBePutTogether(t *testing.T) {
 }
 
 // Empty lists counted nothing, however many were compared.
-func TestEmptyListsCountToo(t *testing.T) {
+func TestBudget_CountsEmptyLists(t *testing.T) {
 	for _, element := range []string{"[]", "{}"} {
 		v := strategyWhen(t, `[1, 2, 3, 4, 5, 6, 7, 8, 9].exists(i, message.body != message.body)`).
 			Decide(Failure{}, Message{Body: listOf(100_000, element)}, History{}, start(), edge(false))
@@ -223,7 +223,7 @@ func TestEmptyListsCountToo(t *testing.T) {
 	}
 }
 
-func TestFunctionsOfTextGiveWhatTheyGaveBefore(t *testing.T) {
+func TestBoundTexts_GiveTheUsualResults(t *testing.T) {
 	for _, when := range []string{
 		`'a,b,c'.replace(',', '--') == 'a--b--c'`, `'a,b,c'.replace(',', '', 1) == 'ab,c'`, `'abc'.replace('', '-') == '-a-b-c-'`,
 		`'a,b,c'.split(',') == ['a', 'b', 'c']`, `'a,b,c'.split(',', 2) == ['a', 'b,c']`, `'a,b'.split(',', 0) == []`,
@@ -237,7 +237,7 @@ func TestFunctionsOfTextGiveWhatTheyGaveBefore(t *testing.T) {
 }
 
 // What a worker allows for bodies that are decoded goes by this. It measures the heap, so it is not parallel.
-func TestADecodedBodyTakesAtMost68TimesItsSize(t *testing.T) {
+func TestDecodeJSON_TakesAtMost68TimesTheSizeOfABody(t *testing.T) {
 	repeated := func(element string) []byte { return listOf((1<<20)/len(element), element) }
 	nested := func(open, value, end string, depth int) []byte {
 		return repeated(strings.Repeat(open, depth) + value + strings.Repeat(end, depth))
@@ -263,7 +263,7 @@ func TestADecodedBodyTakesAtMost68TimesItsSize(t *testing.T) {
 }
 
 // Bodies of ordinary size that are decoded at the same time took all the memory of a worker, though each alone did no harm.
-func TestBodiesWaitForTheMemoryToBeDecoded(t *testing.T) {
+func TestBodies_WaitForTheMemoryToBeDecoded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := compile(t, `strategies: [{name: a, when: "message.body.x == 1"}]`)
 		var lock sync.Mutex

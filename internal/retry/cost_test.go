@@ -35,7 +35,7 @@ func lastOfTen() (Failure, Message, History) {
 	return f, m, History{Attempts: 1, Retries: 1, Strategy: "acme", Streak: 1, FirstFailure: start().Add(-time.Minute)}
 }
 
-func TestOnlyExpressionsThatCannotCostMuchRunWithoutALimit(t *testing.T) {
+func TestCostOf_TakesOnlyCheapExpressionsForLight(t *testing.T) {
 	tests := []struct {
 		when  string
 		light bool
@@ -69,7 +69,7 @@ func TestOnlyExpressionsThatCannotCostMuchRunWithoutALimit(t *testing.T) {
 	}
 }
 
-func TestLongTextsAreCountedAgainstTheLimit(t *testing.T) {
+func TestBudget_CountsLongTextsInALightExpression(t *testing.T) {
 	expensive := strings.TrimSuffix(strings.Repeat(`message.type.contains('b') || `, 60), " || ")
 	p := strategyWhen(t, expensive)
 	if !p.strategies[0].when.light {
@@ -83,7 +83,7 @@ func TestLongTextsAreCountedAgainstTheLimit(t *testing.T) {
 }
 
 // A policy uses values of earlier messages again. Whatever these were, it decides as one that has seen none.
-func TestADecisionDoesNotDependOnTheMessagesBefore(t *testing.T) {
+func TestDecide_DoesNotDependOnTheMessagesBefore(t *testing.T) {
 	text := strings.NewReplacer("action: Drop", "action: Fail").Replace(tenStrategies)
 	used := compile(t, text)
 	rnd := rand.New(rand.NewPCG(3, 4))

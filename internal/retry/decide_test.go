@@ -72,7 +72,7 @@ func (e ending) check(t *testing.T) {
 	}
 }
 
-func TestAMessageThatNeverSucceedsFollowsTheSchedule(t *testing.T) {
+func TestDecide_FollowsTheScheduleToItsEnd(t *testing.T) {
 	tests := []ending{
 		{
 			"the defaults are 1s, 2s, 4s and then failed", `{}`,
@@ -116,7 +116,7 @@ func TestAMessageThatNeverSucceedsFollowsTheSchedule(t *testing.T) {
 	}
 }
 
-func TestAMessageThatNeverSucceedsFollowsItsStrategy(t *testing.T) {
+func TestDecide_FollowsTheStrategyToItsEnd(t *testing.T) {
 	tests := []ending{
 		{
 			"unlimited ends with maxAge", `{maxRetries: 0, maxAge: 1h, strategies: [{name: s, when: "true", unlimited: true, backoff: {type: Constant, delay: 20m}}]}`,
@@ -199,7 +199,7 @@ func (c counting) check(t *testing.T, p *Policy) {
 	}
 }
 
-func TestRetriesCountUnlessAStrategyIsUnlimited(t *testing.T) {
+func TestDecide_CountsRetriesUnlessAStrategyIsUnlimited(t *testing.T) {
 	p := compile(t, counted)
 	tests := []counting{
 		{
@@ -271,7 +271,7 @@ func TestRetriesCountUnlessAStrategyIsUnlimited(t *testing.T) {
 	}
 }
 
-func TestAStrategysOwnLimitAndBackoffCountItsStreak(t *testing.T) {
+func TestDecide_CountsTheStreakForAStrategysOwnLimit(t *testing.T) {
 	p := compile(t, counted)
 	tests := []counting{
 		{
@@ -315,7 +315,7 @@ func TestAStrategysOwnLimitAndBackoffCountItsStreak(t *testing.T) {
 	}
 }
 
-func TestDelayFromReplacesTheBackoff(t *testing.T) {
+func TestDelayFrom_ReplacesTheBackoff(t *testing.T) {
 	p := compile(t, counted)
 	minute := time.Minute
 	tests := []counting{
@@ -374,7 +374,7 @@ func TestDelayFromReplacesTheBackoff(t *testing.T) {
 	}
 }
 
-func TestDecideKeepsTheTimeOfTheFirstFailure(t *testing.T) {
+func TestDecide_KeepsTheTimeOfTheFirstFailure(t *testing.T) {
 	now := start()
 	tests := []struct {
 		name          string
@@ -394,7 +394,7 @@ func TestDecideKeepsTheTimeOfTheFirstFailure(t *testing.T) {
 	}
 }
 
-func TestDecideExplains(t *testing.T) {
+func TestDecide_ExplainsItsVerdict(t *testing.T) {
 	p := compile(t, counted)
 	tests := []struct {
 		name    string
@@ -424,7 +424,7 @@ func TestDecideExplains(t *testing.T) {
 	}
 }
 
-func TestDecideRemembersTheDelayThatDecorrelatedJitterBuildsOn(t *testing.T) {
+func TestDecide_RemembersTheDelayForDecorrelatedJitter(t *testing.T) {
 	p := compile(t, `{maxRetries: 9, backoff: {type: Exponential, delay: 1s, maxDelay: 1m, jitter: {type: Decorrelated}},
 		strategies: [{name: asks, when: error.status == 429, delayFrom: error.retryAfter}]}`)
 	delays, _ := fail(t, p, Failure{})
@@ -445,7 +445,7 @@ func TestDecideRemembersTheDelayThatDecorrelatedJitterBuildsOn(t *testing.T) {
 	}
 }
 
-func TestDecideStandsGarbageInTheHistory(t *testing.T) {
+func TestDecide_StandsGarbageInTheHistory(t *testing.T) {
 	p := compile(t, counted)
 	full := compile(t, `{maxRetries: 1000000, maxAge: 8760h, backoff: {type: Exponential, delay: 720h, multiplier: "99.999", maxDelay: 720h, jitter: {type: Decorrelated}},
 		strategies: [{name: a, when: error.status == 1, unlimited: true, backoff: {type: Linear, delay: 720h, jitter: {type: Proportional, percent: 100}}}]}`)
@@ -484,7 +484,7 @@ func TestDecideStandsGarbageInTheHistory(t *testing.T) {
 	})
 }
 
-func TestAVerdictTellsWhatItsDelayWasDrawnFrom(t *testing.T) {
+func TestVerdict_TellsWhatItsDelayWasDrawnFrom(t *testing.T) {
 	p := compile(t, `
 backoff: {type: Exponential, delay: 10s, maxDelay: 11s, jitter: {type: Proportional, percent: 20}}
 strategies:

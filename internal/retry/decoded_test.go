@@ -7,7 +7,7 @@ import (
 )
 
 // Each key, list of rules and policy of one message decoded its body anew, a third of a second each time where it was large.
-func TestABodyIsDecodedOnceUntilItIsLetGoOf(t *testing.T) {
+func TestDecoded_KeepsABodyUntilLetGo(t *testing.T) {
 	tenant, err := CompileKey("key", "message.body.tenant")
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func TestABodyIsDecodedOnceUntilItIsLetGoOf(t *testing.T) {
 }
 
 // A message that keeps a body waits for a turn, and one that has the turn for the room of that body.
-func TestBodiesThatAreKeptAndTurnsDoNotWaitForEachOther(t *testing.T) {
+func TestDecoded_KeptBodiesAndTurnsDoNotWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		key, err := CompileKey("key", `message.body.exists(x, x == 1) ? 'one' : 'none'`)
 		if err != nil {

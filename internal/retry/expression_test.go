@@ -47,7 +47,7 @@ func strategyWhen(t testing.TB, when string) *Policy {
 	return p
 }
 
-func TestExpressionsSeeEveryVariable(t *testing.T) {
+func TestExpressions_SeeEveryVariable(t *testing.T) {
 	matching := []string{
 		`message.id == 'id-1'`,
 		`message.type == 'App\\Message\\BarApiMessage'`,
@@ -99,7 +99,7 @@ func TestExpressionsSeeEveryVariable(t *testing.T) {
 	}
 }
 
-func TestExpressionsSeeAnEmptyMessageWithoutFailing(t *testing.T) {
+func TestExpressions_SeeAnEmptyMessageWithoutFailing(t *testing.T) {
 	matching := []string{
 		`message.id + message.type + message.exchange + message.routingKey + message.queue + message.contentType == ''`,
 		`message.headers.size() == 0 && message.priority == 0 && message.size == 0 && message.timestamp < now`,
@@ -121,7 +121,7 @@ func TestExpressionsSeeAnEmptyMessageWithoutFailing(t *testing.T) {
 	}
 }
 
-func TestExpressionsThatDoNotCompile(t *testing.T) {
+func TestCompile_TellsWhereAnExpressionIsWrong(t *testing.T) {
 	tests := []struct {
 		name, expr   string
 		line, column int
@@ -164,13 +164,13 @@ func TestExpressionsThatDoNotCompile(t *testing.T) {
 	}
 }
 
-func TestAPatternOfReasonableSizeIsTaken(t *testing.T) {
+func TestPatterns_OfReasonableSizeAreTaken(t *testing.T) {
 	strategyWhen(t, `message.id.matches('^[a-z0-9-]{1,63}([.][a-z0-9-]{1,63}){1,8}$')`)
 	strategyWhen(t, `message.id.matches(r'^[\pL\pN_-]{1,64}$')`)
 }
 
 // A class such as \pL has 650 ranges, which take 5 KB each time that it stands in a pattern: 150 KB of text took 250 MB, and ended the operator of all.
-func TestPatternsOfLargeClassesAreBoundedByTheirMemory(t *testing.T) {
+func TestPatterns_OfLargeClassesAreBoundedByTheirMemory(t *testing.T) {
 	var spec v1alpha1.RetryPolicySpec
 	for i := range 98 {
 		spec.Strategies = append(spec.Strategies, v1alpha1.Strategy{
@@ -204,7 +204,7 @@ func liveHeap() int64 {
 	return int64(stats.HeapAlloc)
 }
 
-func TestAllExpressionsOfAPolicyAreBoundedTogether(t *testing.T) {
+func TestCompile_BoundsAllExpressionsOfAPolicyTogether(t *testing.T) {
 	for name, when := range map[string]string{
 		"text":     `message.id == "%03d` + strings.Repeat("x", 2000) + `"`,
 		"patterns": `message.id.matches("%03d(?:aa){600}")`,
@@ -224,7 +224,7 @@ func TestAllExpressionsOfAPolicyAreBoundedTogether(t *testing.T) {
 	}
 }
 
-func TestDelayFromMustGiveADuration(t *testing.T) {
+func TestDelayFrom_MustGiveADuration(t *testing.T) {
 	tests := []struct {
 		name, expr, want string
 	}{
@@ -243,7 +243,7 @@ func TestDelayFromMustGiveADuration(t *testing.T) {
 	}
 }
 
-func TestDelayFrom(t *testing.T) {
+func TestDelayFrom_GivesTheDelayOrLeavesItToTheBackoff(t *testing.T) {
 	absent := Failure{Status: 429}
 	tests := []struct {
 		name, expr string
@@ -291,7 +291,7 @@ func checkProblem(t *testing.T, problems []error, field, text string) {
 	}
 }
 
-func TestAnExpressionThatFailsAtRunTimeDoesNotMatch(t *testing.T) {
+func TestExpressions_DoNotMatchWhereTheyFail(t *testing.T) {
 	tests := []struct {
 		name, when string
 		body       string
@@ -333,7 +333,7 @@ func TestAnExpressionThatFailsAtRunTimeDoesNotMatch(t *testing.T) {
 	}
 }
 
-func TestAStrategyAfterAFailedExpressionStillDecides(t *testing.T) {
+func TestDecide_GoesOnAfterAStrategyWhoseExpressionFails(t *testing.T) {
 	p := compile(t, `strategies: [{name: broken, when: message.headers.nobody == 'x'}, {name: next, when: "true", action: Fail}]`)
 	v := p.Decide(Failure{}, Message{}, History{}, start(), edge(false))
 	if v.Strategy != "next" || len(v.Problems) != 1 {
@@ -341,7 +341,7 @@ func TestAStrategyAfterAFailedExpressionStillDecides(t *testing.T) {
 	}
 }
 
-func TestTheErrorTextIsBounded(t *testing.T) {
+func TestExpressionError_HasABoundedText(t *testing.T) {
 	_, err := CompileMatch("f", "message."+strings.Repeat("nothing", 1000))
 	if err == nil {
 		t.Fatal("it compiles")
@@ -352,7 +352,7 @@ func TestTheErrorTextIsBounded(t *testing.T) {
 	}
 }
 
-func TestTheBodyIsDecodedOnlyWhenItIsReadAndThenOnce(t *testing.T) {
+func TestDecide_DecodesTheBodyOnceAndOnlyWhenItIsRead(t *testing.T) {
 	tests := []struct {
 		name, strategies string
 		want             int
@@ -380,7 +380,7 @@ func TestTheBodyIsDecodedOnlyWhenItIsReadAndThenOnce(t *testing.T) {
 	}
 }
 
-func TestAnUndecodableBodyIsTriedOnce(t *testing.T) {
+func TestDecide_TriesAnUndecodableBodyOnce(t *testing.T) {
 	p := compile(t, `strategies: [{name: a, when: message.body.x == 1}, {name: b, when: message.body.x == 2}]`)
 	decoded := 0
 	p.decode = func(body []byte) (any, error) {
@@ -392,7 +392,7 @@ func TestAnUndecodableBodyIsTriedOnce(t *testing.T) {
 	}
 }
 
-func TestABodyThatIsTooLargeToBeDecodedFailsTheExpressionThatReadsIt(t *testing.T) {
+func TestBodies_TooLargeFailTheExpressionThatReadsThem(t *testing.T) {
 	p := compile(t, `strategies: [{name: a, when: message.body.x == 1, action: Fail}, {name: b, when: "true", action: Drop}]`)
 	p.decode = func([]byte) (any, error) {
 		t.Error("it was decoded")
@@ -408,7 +408,7 @@ func TestABodyThatIsTooLargeToBeDecodedFailsTheExpressionThatReadsIt(t *testing.
 	}
 }
 
-func TestMatch(t *testing.T) {
+func TestMatch_HoldsOrTellsTheProblem(t *testing.T) {
 	tests := []struct {
 		name, expr string
 		want       bool
@@ -436,7 +436,7 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-func TestMatchSeesTheMessageAlone(t *testing.T) {
+func TestMatch_SeesTheMessageAlone(t *testing.T) {
 	for _, expr := range []string{`error.status == 1`, `attempt == 1`, `retries == 1`, `age == duration('1s')`, `now == now`} {
 		_, err := CompileMatch("retryPolicies[0].when", expr)
 		var e *ExpressionError
@@ -446,7 +446,7 @@ func TestMatchSeesTheMessageAlone(t *testing.T) {
 	}
 }
 
-func TestAPolicyIsSafeForConcurrentUse(t *testing.T) {
+func TestPolicy_IsSafeForConcurrentUse(t *testing.T) {
 	p := compile(t, `
 strategies:
 - {name: a, when: message.body.count == 4 && message.headers.nobody == 1}

@@ -42,7 +42,7 @@ func evaluated(t *testing.T, text string, m Message) (any, int64) {
 
 // Maps in each other took two steps for each of 350 bytes: two evaluations held 65 MiB each, and a worker with 256 MiB was killed.
 // It measures the heap, so it is not parallel.
-func TestWhatAnEvaluationHoldsIsInProportionToItsSteps(t *testing.T) {
+func TestBudget_BoundsWhatAnEvaluationHoldsByItsSteps(t *testing.T) {
 	const ten = "[0,1,2,3,4,5,6,7,8,9]"
 	loops := func(inner string) string {
 		if len(inner) < 40 && !strings.Contains(inner, "body.text") { // so that the loops themselves hardly count

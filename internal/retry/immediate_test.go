@@ -8,7 +8,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 )
 
-func TestAMessageIsTriedAtOnceBeforeItsFirstRetry(t *testing.T) {
+func TestTriesAtOnce_ComeBeforeTheFirstRetry(t *testing.T) {
 	p := compile(t, `{immediate: 2, maxRetries: 1}`)
 	var h History
 	want := []struct {
@@ -32,7 +32,7 @@ func TestAMessageIsTriedAtOnceBeforeItsFirstRetry(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotTriedAtOnce(t *testing.T) {
+func TestTriesAtOnce_LeaveOutWhatHasWaitedOrIsDecided(t *testing.T) {
 	p := compile(t, `{immediate: 2, strategies: [{name: throttled, when: error.status == 429}]}`)
 	tests := []struct {
 		name    string
@@ -60,7 +60,7 @@ func TestWhatIsNotTriedAtOnce(t *testing.T) {
 	}
 }
 
-func TestAPolicyWithoutRetriesMayTryAtOnce(t *testing.T) {
+func TestTriesAtOnce_ComeWithoutRetriesToo(t *testing.T) {
 	p := compile(t, `{immediate: 1, maxRetries: 0}`)
 	v := p.Decide(Failure{}, Message{}, History{}, start(), edge(false))
 	if v.Reason != ReasonImmediate {
@@ -74,7 +74,7 @@ func TestAPolicyWithoutRetriesMayTryAtOnce(t *testing.T) {
 	}
 }
 
-func TestWhatTheHandlerCannotReadIsNotRetried(t *testing.T) {
+func TestDecide_FailsWhatTheHandlerCannotRead(t *testing.T) {
 	p := compile(t, `strategies: [{name: later, when: error.status == 415 && message.type == 'upgrade'}]`)
 	tests := []struct {
 		name    string
@@ -101,7 +101,7 @@ func TestWhatTheHandlerCannotReadIsNotRetried(t *testing.T) {
 	}
 }
 
-func TestMostRetries(t *testing.T) {
+func TestMostRetries_AddsUpTheLimitsOfStrategies(t *testing.T) {
 	tests := []struct {
 		name, spec string
 		want       int64
@@ -122,7 +122,7 @@ func TestMostRetries(t *testing.T) {
 }
 
 // Failures come in phases: each kind lasts until its limit is reached, which is when the message fails, or a while less.
-func TestNoMessageGetsMoreThanMostRetriesInPhases(t *testing.T) {
+func TestMostRetries_IsWhatAMessageGetsAtMostInPhases(t *testing.T) {
 	p := compile(t, `{maxRetries: 4, maxAge: 8760h, strategies: [{name: a, when: error.status == 1, maxRetries: 6}, {name: b, when: error.status == 2, maxRetries: 3}]}`)
 	rnd := rand.New(rand.NewPCG(1, 2))
 	most := int64(0)
@@ -144,7 +144,7 @@ func TestNoMessageGetsMoreThanMostRetriesInPhases(t *testing.T) {
 	}
 }
 
-func TestLongestDelay(t *testing.T) {
+func TestLongestDelay_IsTheLongestThatIsReached(t *testing.T) {
 	const minutes = `{maxRetries: 10, backoff: {type: Linear, delay: 1m, maxDelay: 1h}, `
 	tests := []struct {
 		name, spec string
@@ -177,7 +177,7 @@ func TestLongestDelay(t *testing.T) {
 	}
 }
 
-func TestAPolicyTellsOfItsUnlimitedStrategyAndItsPriority(t *testing.T) {
+func TestPolicy_TellsOfItsUnlimitedStrategyAndPriority(t *testing.T) {
 	p := compile(t, `{retryPriority: Higher, strategies: [{name: a, when: "true"}, {name: b, when: "true", unlimited: true}]}`)
 	if p.UnlimitedStrategy() != "b" || p.RetryPriority() != v1alpha1.RetryPriorityHigher {
 		t.Errorf("unlimited %q, priority %q", p.UnlimitedStrategy(), p.RetryPriority())
@@ -188,7 +188,7 @@ func TestAPolicyTellsOfItsUnlimitedStrategyAndItsPriority(t *testing.T) {
 	}
 }
 
-func TestLongestWait(t *testing.T) {
+func TestLongestWait_IncludesWhatAHandlerMayAskFor(t *testing.T) {
 	for name, c := range map[string]struct {
 		spec string
 		want time.Duration

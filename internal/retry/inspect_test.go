@@ -15,7 +15,7 @@ func strategies(t *testing.T, text string) []StrategyView {
 	return views
 }
 
-func TestStrategiesAreShownInTheOrderInWhichTheyAreAsked(t *testing.T) {
+func TestStrategies_AreShownInTheOrderTheyAreAskedIn(t *testing.T) {
 	views := strategies(t, `
 maxAge: 1h
 strategies:
@@ -39,7 +39,7 @@ spread|0|Retry|error.status == 4|unlimited|0s to 10s, 0s to 20s, 0s to 40s, 0s t
 	}
 }
 
-func TestStrategiesThatNoMessageReaches(t *testing.T) {
+func TestStrategies_WarnOfThoseThatNoMessageReaches(t *testing.T) {
 	tests := []struct {
 		name, first, second string
 		want                string
@@ -70,7 +70,7 @@ func TestStrategiesThatNoMessageReaches(t *testing.T) {
 	}
 }
 
-func TestWarningsOfWhatMaxAgeCutsOff(t *testing.T) {
+func TestWarnings_TellWhatMaxAgeCutsOff(t *testing.T) {
 	strategy := func(fields string) string {
 		return `{maxAge: 1m, maxRetries: 2, strategies: [{name: s, when: error.status == 1, ` + fields + `}]}`
 	}
@@ -109,7 +109,7 @@ func TestWarningsOfWhatMaxAgeCutsOff(t *testing.T) {
 	}
 }
 
-func TestStrategiesWhoseWorkGrowsWithTheMessageAreHeavy(t *testing.T) {
+func TestStrategies_AreHeavyWhereWorkGrowsWithTheMessage(t *testing.T) {
 	views := strategies(t, `
 strategies:
 - {name: light, when: error.status == 429, delayFrom: error.retryAfter}

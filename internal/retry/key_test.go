@@ -8,7 +8,7 @@ import (
 
 // A key is a part of the text that an expression made, and Go keeps all of that while the part is in use: for as long as its message is in work, and
 // in the limits for longer.
-func TestAKeyKeepsNothingOfTheTextThatItIsAPartOf(t *testing.T) {
+func TestKey_KeepsNothingOfTheTextItIsAPartOf(t *testing.T) {
 	const kept = 50
 	long := `'` + strings.Repeat("a", 100) + `'`
 	for n, expression := range []string{

@@ -47,7 +47,7 @@ func (p planning) checkWith(t *testing.T, advice bool) {
 	}
 }
 
-func TestPlanLanes(t *testing.T) {
+func TestPlanLanes_HasALaneForEachDelay(t *testing.T) {
 	tests := []planning{
 		{"the defaults", []string{`{}`}, 24, "1s 2s 4s", 0},
 		{"no policies", nil, 24, "", 0},
@@ -87,7 +87,7 @@ func TestPlanLanes(t *testing.T) {
 	}
 }
 
-func TestAPolicyThatFollowsAdviceHasLanesForAnyDelay(t *testing.T) {
+func TestPlanLanes_HasLanesForTheDelaysOfAdvice(t *testing.T) {
 	const jittered = `{backoff: {type: Exponential, jitter: {type: Proportional, percent: 10}}}`
 	tests := []planning{
 		{"the defaults", []string{`{}`}, 24, "1s 2s 4s 10s 1m 10m", 0},
@@ -108,7 +108,7 @@ func TestAPolicyThatFollowsAdviceHasLanesForAnyDelay(t *testing.T) {
 }
 
 // What a handler asks for is not known beforehand, so every such delay must be made of few hops.
-func TestADelayThatAHandlerAsksForTakesFewHops(t *testing.T) {
+func TestPlanLanes_MakesADelayOfAdviceOfFewHops(t *testing.T) {
 	for _, spec := range []string{
 		`{}`, `maxRetries: 0`, `{backoff: {type: Constant, delay: 5s}}`, `{backoff: {type: Exponential, jitter: {type: Proportional, percent: 10}}}`,
 	} {
@@ -130,7 +130,7 @@ func TestADelayThatAHandlerAsksForTakesFewHops(t *testing.T) {
 }
 
 // More lanes than are gathered exactly: none of them is early for that, and a plan is the same whatever comes first.
-func TestTensOfThousandsOfDelaysAreRoundedUp(t *testing.T) {
+func TestPlanLanes_RoundsTensOfThousandsOfDelaysUp(t *testing.T) {
 	var policies []*Policy
 	longest := time.Duration(0)
 	for i := range 300 {
@@ -160,7 +160,7 @@ func TestTensOfThousandsOfDelaysAreRoundedUp(t *testing.T) {
 	}
 }
 
-func TestPlanLanesThinsOutWhatIsTooMuch(t *testing.T) {
+func TestPlanLanes_ThinsOutWhatIsTooMuch(t *testing.T) {
 	tests := []planning{
 		{
 			"too much jitter is thinned to four a step",
@@ -196,7 +196,7 @@ func TestPlanLanesThinsOutWhatIsTooMuch(t *testing.T) {
 	}
 }
 
-func TestThousandsOfDelaysAreThinnedInProportion(t *testing.T) {
+func TestPlanLanes_ThinsThousandsOfDelaysInProportion(t *testing.T) {
 	var policies []*Policy
 	for i := range 64 {
 		p := compile(t, `{handlerAdvice: Ignore, maxRetries: 100, maxAge: 8760h, backoff: {type: Linear, delay: 1s, step: 10s, maxDelay: 720h}}`)
@@ -217,7 +217,7 @@ func TestThousandsOfDelaysAreThinnedInProportion(t *testing.T) {
 	}
 }
 
-func TestLaneLimits(t *testing.T) {
+func TestLaneLimit_GoesByTheDensity(t *testing.T) {
 	if got := LaneLimit(v1alpha1.LanesStandard); got != 24 {
 		t.Errorf("Standard allows %d", got)
 	}
@@ -247,7 +247,7 @@ func anyPolicy(t *rapid.T) *Policy {
 	return p
 }
 
-func TestPlannedLanesAreFewSortedAndTheSameInAnyOrder(t *testing.T) {
+func TestPlanLanes_IsSortedAndTheSameInAnyOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		policies := rapid.SliceOfN(rapid.Custom(anyPolicy), 0, 6).Draw(t, "policies")
 		limit := rapid.SampledFrom([]int{1, 2, 24, 64}).Draw(t, "limit")
@@ -265,7 +265,7 @@ func TestPlannedLanesAreFewSortedAndTheSameInAnyOrder(t *testing.T) {
 	})
 }
 
-func TestADrawThatIsRoundedUpTakesEachLaneEquallyOften(t *testing.T) {
+func TestPlanLanes_GivesEachLaneAnEqualShareOfDraws(t *testing.T) {
 	p := compile(t, `{handlerAdvice: Ignore, maxRetries: 1, backoff: {type: Constant, delay: 7777ms, jitter: {type: Proportional, percent: 10}}}`)
 	lanes, _ := PlanLanes([]*Policy{p}, 24, false)
 	w := p.backoff.window(0, 0)

@@ -24,7 +24,7 @@ func anyLanes() *rapid.Generator[Lanes] {
 	})
 }
 
-func TestPick(t *testing.T) {
+func TestLanes_PickTakesALaneWithinATenthOrHops(t *testing.T) {
 	lanes := Lanes{time.Second, 2 * time.Second, 10 * time.Second, time.Minute}
 	tests := []struct {
 		name      string
@@ -77,7 +77,7 @@ func TestLanes_NextIsAMinuteLongerAtMost(t *testing.T) {
 	}
 }
 
-func TestHopsEndAndAreNeitherEarlyNorMoreThanATenthLate(t *testing.T) {
+func TestLanes_HopsAreNeitherEarlyNorMoreThanATenthLate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		lanes := anyLanes().Draw(t, "lanes")
 		delay := time.Duration(rapid.Int64Range(1, int64(6*time.Hour)).Draw(t, "delay"))
@@ -98,7 +98,7 @@ func TestHopsEndAndAreNeitherEarlyNorMoreThanATenthLate(t *testing.T) {
 	})
 }
 
-func TestDue(t *testing.T) {
+func TestDue_AllowsForALittleEarly(t *testing.T) {
 	tests := []struct {
 		name         string
 		early, asked time.Duration
@@ -122,7 +122,7 @@ func TestDue(t *testing.T) {
 	}
 }
 
-func TestLaneKeys(t *testing.T) {
+func TestLaneKey_IsReadBack(t *testing.T) {
 	tests := []struct {
 		lane time.Duration
 		key  string
@@ -151,7 +151,7 @@ func TestLaneKeys(t *testing.T) {
 	}
 }
 
-func TestLaneKeysThatAreNone(t *testing.T) {
+func TestParseLaneKey_RefusesWhatLaneKeyDoesNotWrite(t *testing.T) {
 	for _, key := range []string{"", "s", "0s", "-1s", "+1s", "01s", "1.5s", "1", "60s ", "60s", "60m", "1000ms", "1d", "1us", "1h30m", "99999999999999h", "９s"} {
 		if got, err := ParseLaneKey(key); err == nil {
 			t.Errorf("ParseLaneKey(%q) = %s", key, got)
@@ -159,7 +159,7 @@ func TestLaneKeysThatAreNone(t *testing.T) {
 	}
 }
 
-func TestLanesInJSON(t *testing.T) {
+func TestLanes_GoThroughJSON(t *testing.T) {
 	data, err := json.Marshal(struct {
 		Lanes Lanes `json:"lanes"`
 	}{Lanes{100 * time.Millisecond, 1500 * time.Millisecond, time.Hour}})
@@ -182,7 +182,7 @@ func TestLanesInJSON(t *testing.T) {
 	})
 }
 
-func TestLanesThatJSONRefuses(t *testing.T) {
+func TestLanes_RefuseWrongOnesInJSON(t *testing.T) {
 	for _, data := range []string{`"1s"`, `[1]`, `["1x"]`, `["2s","1s"]`, `["1s","1s"]`, `["99ms"]`, `["721h"]`, `["1s","60s"]`, `{}`} {
 		lanes := Lanes{time.Second}
 		if err := json.Unmarshal([]byte(data), &lanes); err == nil {

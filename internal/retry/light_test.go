@@ -13,7 +13,7 @@ import (
 
 // A pattern counted by the length of its text, and not by what it repeats: hundreds of such expressions took seconds of a processor for each
 // failure, and spent nothing.
-func TestWhatPatternsCostIsCountedOnShortTextsToo(t *testing.T) {
+func TestBudget_CountsPatternsOnShortTexts(t *testing.T) {
 	for name, c := range map[string]struct {
 		when    string
 		allowed bool
@@ -46,7 +46,7 @@ func TestWhatPatternsCostIsCountedOnShortTextsToo(t *testing.T) {
 }
 
 // Each of 2,048 strategies that had the same mistake had it compiled: half a minute for a policy.
-func TestAMistakeIsFoundOnceAndToldWhereverItStands(t *testing.T) {
+func TestCompiler_TellsAMistakeWhereverItStands(t *testing.T) {
 	compiler, err := retry.NewCompiler()
 	if err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-func TestQueuesThatWaitHaveTheirTurns(t *testing.T) {
+func TestLine_GivesWaitingQueuesTheirTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLine(2, 0, 0)
 		l.take("", 2)
@@ -45,7 +45,7 @@ func TestQueuesThatWaitHaveTheirTurns(t *testing.T) {
 }
 
 // Whoever has many queues had as many turns, and a queue that needs little waited for all of them each time.
-func TestAQueueThatTakesLittleDoesNotWaitForManyThatTakeMuch(t *testing.T) {
+func TestLine_KeepsNoQueueThatTakesLittleWaitingForMany(t *testing.T) {
 	const little, pause, much, long = time.Millisecond, 9 * time.Millisecond, 20 * time.Millisecond, 20 * time.Second
 	for name, c := range map[string]struct {
 		kept int64
@@ -92,7 +92,7 @@ func TestAQueueThatTakesLittleDoesNotWaitForManyThatTakeMuch(t *testing.T) {
 }
 
 // One large body took all the room, and the small ones of others stood in line behind it and behind those that waited before them.
-func TestSmallBodiesWaitForNoLargeOnes(t *testing.T) {
+func TestBodies_SmallOnesWaitForNoLargeOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		key, err := CompileKey("key", "message.body.tenant")
 		if err != nil {
@@ -135,7 +135,7 @@ func TestSmallBodiesWaitForNoLargeOnes(t *testing.T) {
 }
 
 // Dozens were decoded at a time where each took a small part of the room, and everybody else waited for a processor behind all of them.
-func TestNoMoreLargeBodiesAreDecodedAtATimeThanThereAreProcessors(t *testing.T) {
+func TestBodies_DecodeNoMoreLargeOnesThanProcessors(t *testing.T) {
 	const limit = 1 << 20
 	for name, bodies := range map[string]*Bodies{"limited": NewBodies(limit, 3), "unlimited": NewBodies(0, 3)} {
 		size := int(bodies.most) + 1
@@ -159,7 +159,7 @@ func TestNoMoreLargeBodiesAreDecodedAtATimeThanThereAreProcessors(t *testing.T) 
 }
 
 // Objects in each other become seventy times their text: two megabytes of them took more than half the memory of a worker.
-func TestABodyCountsByWhatItBecomes(t *testing.T) {
+func TestWeightOf_CountsABodyByWhatItBecomes(t *testing.T) {
 	repeated := func(text string) []byte { return []byte(strings.Repeat(text, 100_000/len(text))) }
 	for name, c := range map[string]struct {
 		body        []byte

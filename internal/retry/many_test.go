@@ -10,7 +10,7 @@ import (
 
 // Policies of one Transport share many expressions, more of them than are kept for the whole process: were each compiled anew for every
 // policy that has it, 200 policies of 128 strategies would take hundreds of megabytes.
-func TestAnExpressionOfManyPoliciesIsCompiledOnce(t *testing.T) {
+func TestCompiler_CompilesAnExpressionOfManyPoliciesOnce(t *testing.T) {
 	const policies, strategies, different = 60, 128, 1400
 	c, err := NewCompiler()
 	if err != nil {

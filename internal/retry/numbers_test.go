@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestLongNumbersOfABodyAreFoundWhereverTheyStand(t *testing.T) {
+func TestHasLongNumber_FindsOneWhereverItStands(t *testing.T) {
 	long := regexp.MustCompile(`[-+.0-9eE]{20,}`)
 	rnd := rand.New(rand.NewPCG(1, 2))
 	found := 0

@@ -8,7 +8,7 @@ import (
 )
 
 // A Struct of protobuf copied the whole body, 200 bytes and more for each element, and took no step for it.
-func TestExpressionsThatMakeObjectsAreRefused(t *testing.T) {
+func TestCompile_RefusesExpressionsThatMakeObjects(t *testing.T) {
 	for _, of := range []string{
 		"google.protobuf.Struct{fields: {'a': message.body}}", "google.protobuf.ListValue{values: message.body}",
 		"google.protobuf.Value{list_value: message.body}", "google.protobuf.Any{}", "google.protobuf.Timestamp{seconds: 1}",

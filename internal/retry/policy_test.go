@@ -31,7 +31,7 @@ func compile(t testing.TB, text string) *Policy {
 	return p
 }
 
-func TestCompileFillsWhatIsLeftOut(t *testing.T) {
+func TestCompile_FillsWhatIsLeftOut(t *testing.T) {
 	tests := []struct {
 		name string
 		spec string
@@ -86,7 +86,7 @@ func TestCompileFillsWhatIsLeftOut(t *testing.T) {
 	}
 }
 
-func TestCompileOrdersStrategiesByPriorityAndThenAsTheyStand(t *testing.T) {
+func TestCompile_OrdersStrategiesByPriorityAndAsTheyStand(t *testing.T) {
 	p := compile(t, `
 strategies:
 - {name: plain-1, when: "true"}
@@ -103,7 +103,7 @@ strategies:
 	}
 }
 
-func TestCompileLeavesTheSpecAsItIs(t *testing.T) {
+func TestCompile_LeavesTheSpecAsItIs(t *testing.T) {
 	s := spec(t, `{strategies: [{name: a, when: "true"}, {name: b, when: "true", priority: 1}]}`)
 	if _, err := Compile("p", s); err != nil {
 		t.Fatal(err)
@@ -113,7 +113,7 @@ func TestCompileLeavesTheSpecAsItIs(t *testing.T) {
 	}
 }
 
-func TestCompileRefusesValuesOutOfRange(t *testing.T) {
+func TestCompile_RefusesValuesOutOfRange(t *testing.T) {
 	tests := []struct {
 		name, spec, want string
 	}{
@@ -146,7 +146,7 @@ func TestCompileRefusesValuesOutOfRange(t *testing.T) {
 	}
 }
 
-func TestCompileReportsEverythingThatIsWrong(t *testing.T) {
+func TestCompile_ReportsEverythingThatIsWrong(t *testing.T) {
 	_, err := Compile("p", spec(t, `
 maxRetries: -1
 strategies:

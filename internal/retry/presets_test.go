@@ -6,7 +6,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 )
 
-func TestThePresetHTTPFailsWhatNoRetryChanges(t *testing.T) {
+func TestPreset_HTTPFailsWhatNoRetryChanges(t *testing.T) {
 	preset, err := Preset(v1alpha1.PresetHTTP)
 	if err != nil {
 		t.Fatal(err)

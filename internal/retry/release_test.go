@@ -7,7 +7,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 )
 
-func TestAReleaseCountsNothingAndEndsWithMaxAge(t *testing.T) {
+func TestRelease_CountsNothingAndEndsWithMaxAge(t *testing.T) {
 	p := compile(t, `{maxRetries: 0, maxAge: 1h, immediate: 2, backoff: {type: Constant, delay: 10m}, strategies: [{name: all, when: "true", action: Fail}]}`)
 	released := Failure{Source: SourceHandler, Status: 409, Advice: AdviseRelease}
 	h, now := History{Attempts: 2, Retries: 1, Strategy: "all", Streak: 1, LastDelay: time.Second, FirstFailure: start()}, start()
@@ -33,7 +33,7 @@ func TestAReleaseCountsNothingAndEndsWithMaxAge(t *testing.T) {
 	}
 }
 
-func TestAReleaseIsAFailureWhereAdviceIsIgnoredOrOrderIsStrict(t *testing.T) {
+func TestRelease_IsAFailureWhereIgnoredOrInOrder(t *testing.T) {
 	released := Failure{Source: SourceHandler, Status: 409, Advice: AdviseRelease}
 	if v := compile(t, `handlerAdvice: Ignore`).Decide(released, Message{}, History{}, start(), edge(false)); v.Reason != ReasonRetry || v.History.Attempts != 1 {
 		t.Errorf("ignored: %+v", v)

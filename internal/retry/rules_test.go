@@ -10,7 +10,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 )
 
-func TestTheFirstRuleThatMatchesCounts(t *testing.T) {
+func TestRules_TheFirstThatMatchesCounts(t *testing.T) {
 	rules, err := CompileRules("spec.retryPolicies", []string{
 		`message.headers.nobody == 'x'`,
 		`message.headers.partner == 'other'`,
@@ -39,7 +39,7 @@ func TestTheFirstRuleThatMatchesCounts(t *testing.T) {
 	}
 }
 
-func TestManyRulesDecodeTheBodyOnce(t *testing.T) {
+func TestRules_DecodeTheBodyOnce(t *testing.T) {
 	rules, err := CompileRules("f", []string{`message.body.count == 1`, `message.body.count == 2`, `message.body.name == 'x'`})
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +59,7 @@ func TestManyRulesDecodeTheBodyOnce(t *testing.T) {
 	}
 }
 
-func TestRulesThatDoNotCompileAreAllNamed(t *testing.T) {
+func TestCompileRules_NamesAllThatDoNotCompile(t *testing.T) {
 	_, err := CompileRules("spec.retryPolicies", []string{`true`, `error.status == 1`, `message.id`})
 	var first *ExpressionError
 	if !errors.As(err, &first) || first.Field != "spec.retryPolicies[1].when" || !strings.Contains(err.Error(), "spec.retryPolicies[2].when, 1:1: must give a bool") {
@@ -68,7 +68,7 @@ func TestRulesThatDoNotCompileAreAllNamed(t *testing.T) {
 }
 
 // 256 rules of 2 kB took 4.6 s and 33 MiB to compile, each time that anybody looked at their Transport.
-func TestRulesAndKeysAreBoundedWithThePolicies(t *testing.T) {
+func TestCompiler_BoundsRulesAndKeysWithThePolicies(t *testing.T) {
 	long := func(n int) string { return fmt.Sprintf(`message.id == "%03d%s"`, n, strings.Repeat("x", 2000)) }
 	var whens []string
 	for n := range 140 {
@@ -99,7 +99,7 @@ func TestRulesAndKeysAreBoundedWithThePolicies(t *testing.T) {
 	}
 }
 
-func TestKeys(t *testing.T) {
+func TestKey_IsATextOrTellsTheProblem(t *testing.T) {
 	long := strings.Repeat("ü", 200)
 	tests := []struct {
 		name, expr string
@@ -141,7 +141,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-func TestKeysThatDoNotCompile(t *testing.T) {
+func TestCompileKey_TellsWhatDoesNotCompile(t *testing.T) {
 	tests := []struct{ expr, want string }{
 		{`message.priority`, "key, 1:1: must give a string, but gives int: wrap it in string(…)"},
 		{`message.headers`, "key, 1:1: must give a string, but gives map(string, dyn): wrap it in string(…)"},

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestSchedule(t *testing.T) {
+func TestSchedule_TellsTheDelaysAndTheEnd(t *testing.T) {
 	tests := []struct {
 		name, spec, want string
 	}{
@@ -45,7 +45,7 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
-func TestScheduleFitsIntoTheStatus(t *testing.T) {
+func TestSchedule_FitsIntoTheStatus(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := Policy{backoff: *anyBackoff(t), maxRetries: rapid.Int64Range(0, 20_000).Draw(t, "maxRetries"), maxAge: defaultMaxAge}
 		got := p.Schedule()

@@ -17,7 +17,7 @@ import (
 )
 
 // Texts of few letters have much in common, and a long one is looked for in another way than a short one.
-func TestFunctionsThatSearchGiveWhatThoseOfCELGive(t *testing.T) {
+func TestBoundSearches_GiveWhatThoseOfCELGive(t *testing.T) {
 	plain, err := cel.NewEnv(ext.Strings(ext.StringsVersion(stringsVersion)))
 	if err != nil {
 		t.Fatal(err)

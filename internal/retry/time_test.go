@@ -119,7 +119,7 @@ func fill(value any) []any {
 
 // indexOf went through its second text at each place of the first: four messages of 900 kB held all turns of a worker for minutes. Each function that an expression
 // may call is here, so that a new one is not left out.
-func TestWhatACallTakesIsInProportionToItsSteps(t *testing.T) {
+func TestBudget_BoundsTheTimeOfACallByItsSteps(t *testing.T) {
 	env, err := forPolicies()
 	if err != nil {
 		t.Fatal(err)

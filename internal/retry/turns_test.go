@@ -10,7 +10,7 @@ import (
 )
 
 // Each evaluation may hold some MiB of texts. Where 200 messages failed together, all 200 had begun before the first was done.
-func TestFewExpressionsThatMayCostMuchAreEvaluatedAtATime(t *testing.T) {
+func TestTurns_FewCostlyExpressionsAreEvaluatedAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := strategyWhen(t, `message.body.all(x, x == 0)`)
 		var now, most atomic.Int64
@@ -43,7 +43,7 @@ func TestFewExpressionsThatMayCostMuchAreEvaluatedAtATime(t *testing.T) {
 	})
 }
 
-func TestLightExpressionsWaitForNoTurn(t *testing.T) {
+func TestTurns_LightExpressionsWaitForNone(t *testing.T) {
 	turns := NewTurns(1)
 	turns.take("")
 	m := Message{ID: "1", Body: []byte(`{"x": 1}`), Headers: map[string]any{"partner": "acme"}, Turns: turns}
@@ -55,7 +55,7 @@ func TestLightExpressionsWaitForNoTurn(t *testing.T) {
 }
 
 // What is over its budget needs no turn to be told so.
-func TestAnEvaluationWithoutABudgetWaitsForNoTurn(t *testing.T) {
+func TestTurns_AnEvaluationWithoutABudgetWaitsForNone(t *testing.T) {
 	turns := NewTurns(1)
 	turns.take("")
 	m := Message{Body: []byte(`[0]`), Turns: turns, Budget: &Budget{steps: DecisionSteps + 1}}
@@ -64,7 +64,7 @@ func TestAnEvaluationWithoutABudgetWaitsForNoTurn(t *testing.T) {
 }
 
 // An evaluation that kept its turn while it waited for the memory of a body would wait for one that has the memory and waits for the turn.
-func TestAnEvaluationThatWaitsForMemoryHasNoTurn(t *testing.T) {
+func TestTurns_AnEvaluationThatWaitsForMemoryHasNone(t *testing.T) {
 	for _, size := range []int{100, quickBody + 100} {
 		synctest.Test(t, func(t *testing.T) {
 			p := strategyWhen(t, `['a'].map(t, t.replace('a', 'xyz')).exists(t, t == message.body[0])`)
@@ -104,7 +104,7 @@ func TestAnEvaluationThatWaitsForMemoryHasNoTurn(t *testing.T) {
 	}
 }
 
-func TestABodyThatCannotBeDecodedIsTriedOnceByAnEvaluationThatHasATurn(t *testing.T) {
+func TestTurns_AnUndecodableBodyIsTriedOnceInATurn(t *testing.T) {
 	p := compile(t, `strategies: [{name: a, when: "message.body.all(x, x == 1)"}, {name: b, when: "message.body.all(x, x == 2)"}]`)
 	for _, size := range []int{10, quickBody + 10} {
 		decoded := 0

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestAnUnlimitedPolicyRetriesUntilMaxAge(t *testing.T) {
+func TestUnlimited_RetriesUntilMaxAge(t *testing.T) {
 	p := compile(t, `{unlimited: true, maxRetries: 3, maxAge: 1h, backoff: {type: Constant, delay: 1m},
 		strategies: [{name: few, when: error.status == 503, maxRetries: 1}, {name: waits, when: error.status == 429, backoff: {type: Constant, delay: 2m}}]}`)
 	h, now := History{}, start()

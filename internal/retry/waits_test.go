@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestANumberOfManyDigitsIsNotReadForEachElement(t *testing.T) {
+func TestNumber_OfTooManyDigitsIsOutOfRange(t *testing.T) {
 	m, err := CompileMatch("when", "message.body.items.exists(i, i > message.body.limit)")
 	if err != nil {
 		t.Fatal(err)
@@ -21,7 +21,7 @@ func TestANumberOfManyDigitsIsNotReadForEachElement(t *testing.T) {
 }
 
 // A body waits for the memory of others before it is decoded: that is not work of its own expressions.
-func TestWaitingForMemoryTakesNoneOfTheTimeOfADecision(t *testing.T) {
+func TestBudget_WaitingForMemoryTakesNoneOfItsTime(t *testing.T) {
 	m, err := CompileMatch("when", "message.body.tags.exists(t, t == 'x')")
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +42,7 @@ func TestWaitingForMemoryTakesNoneOfTheTimeOfADecision(t *testing.T) {
 	}
 }
 
-func TestAReleaseMayBeEarlyByItsOwnDelayOnly(t *testing.T) {
+func TestRelease_LowersTheLastDelayToItsOwn(t *testing.T) {
 	p := compile(t, "maxAge: 24h")
 	wait := 8 * time.Second
 	history := History{Attempts: 1, Retries: 1, LastDelay: time.Hour, FirstFailure: start().Add(-2 * time.Hour)}

@@ -10,7 +10,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 )
 
-func TestNodesAreWhatTheCheckerIsGiven(t *testing.T) {
+func TestWeigh_CountsTheNodesForTheChecker(t *testing.T) {
 	env, err := forPolicies()
 	if err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func policyOf(strategies int, when func(int) string) v1alpha1.RetryPolicySpec {
 }
 
 // 128 of them took up to half a minute, and 150 MiB, beside the messages.
-func TestWhatIsLargeToCompileIsRefusedWithItsPlace(t *testing.T) {
+func TestCompiler_RefusesALargeExpressionWithItsPlace(t *testing.T) {
 	for name, when := range map[string]string{
 		"macros": "retries == %d" + strings.Repeat("&&[].all(x,x)", 130),
 		"tables": "retries == %d && [" + strings.Repeat("{},", 600) + "{}].size() == 1",
@@ -99,7 +99,7 @@ func TestWhatIsLargeToCompileIsRefusedWithItsPlace(t *testing.T) {
 	}
 }
 
-func TestNodesOfPoliciesRulesAndKeysAddUp(t *testing.T) {
+func TestCompiler_AddsUpTheNodesOfPoliciesRulesAndKeys(t *testing.T) {
 	c, err := NewCompiler()
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func TestNodesOfPoliciesRulesAndKeysAddUp(t *testing.T) {
 }
 
 // Else a look at a Transport would cost as much as its policies are large, each time.
-func TestAnExpressionIsCompiledOnceAndKeptForAWhile(t *testing.T) {
+func TestPrograms_AreCompiledOnceAndKeptForAWhile(t *testing.T) {
 	env, err := newEnvironment(policyVariables())
 	if err != nil {
 		t.Fatal(err)
@@ -180,7 +180,7 @@ func known(p *programs) int {
 }
 
 // The policy is larger than all that is kept where nobody uses it.
-func TestAPolicyThatIsInUseIsNotCompiledAgain(t *testing.T) {
+func TestPrograms_OfAPolicyInUseAreNotCompiledAgain(t *testing.T) {
 	spec := policyOf(70, ordinary)
 	before, err := Compile("large", spec)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-func TestWhatHoldsAPlaceInAnUpgrade(t *testing.T) {
+func TestIsUpgrading_TellsWhichDeploymentsHoldAPlace(t *testing.T) {
 	ended := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	now := ended.Add(time.Minute)
 	conditions := func(available corev1.ConditionStatus, since time.Time, progressing corev1.ConditionStatus) []appsv1.DeploymentCondition {
@@ -103,7 +103,7 @@ func (o *lateCache) List(_ context.Context, list client.ObjectList, _ ...client.
 	return nil
 }
 
-func TestReconcilesAtOnceDoNotOverrunAnUpgradeWhileTheCacheIsLate(t *testing.T) {
+func TestLimiter_HoldsWhileTheCacheIsLate(t *testing.T) {
 	const limit, many = 3, 40
 	cache := &lateCache{}
 	u := NewLimiter(cache, limit, time.Now)
@@ -192,7 +192,7 @@ func begin(t *testing.T, u *Limiter, cache *lateCache, namespace string, many in
 	return began
 }
 
-func TestNamespacesShareThePlacesOfAnUpgrade(t *testing.T) {
+func TestLimiter_SharesPlacesBetweenNamespaces(t *testing.T) {
 	const limit = 10
 	cache := &lateCache{}
 	u := NewLimiter(cache, limit, time.Now)
@@ -222,7 +222,7 @@ func TestNamespacesShareThePlacesOfAnUpgrade(t *testing.T) {
 	}
 }
 
-func TestACallThatNobodyAnswersEnds(t *testing.T) {
+func TestLimiter_EndsACallWithoutAnAnswer(t *testing.T) {
 	cache := &lateCache{}
 	u := NewLimiter(cache, 2, time.Now)
 	begin(t, u, cache, "many", 3, corev1.ConditionTrue)
@@ -242,7 +242,7 @@ func TestACallThatNobodyAnswersEnds(t *testing.T) {
 	}
 }
 
-func TestWorkersThatDoNotComeUpTakeNoMoreThanTheShareOfTheirNamespace(t *testing.T) {
+func TestLimiter_KeepsBrokenWorkersToTheShareOfTheirNamespace(t *testing.T) {
 	const limit = 10
 	for name, tt := range map[string]struct{ namespaces, others int }{
 		"one other namespace waits": {1, 5},
@@ -270,7 +270,7 @@ func TestWorkersThatDoNotComeUpTakeNoMoreThanTheShareOfTheirNamespace(t *testing
 	}
 }
 
-func TestWorkersThatComeUpInNoNamespaceSlowAnUpgradeDown(t *testing.T) {
+func TestLimiter_SlowsDownWhereNoNamespacesWorkersComeUp(t *testing.T) {
 	const limit = 10
 	cache := &lateCache{}
 	u := NewLimiter(cache, limit, time.Now)

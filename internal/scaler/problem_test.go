@@ -9,7 +9,7 @@ import (
 	"redrive.dev/redrive/internal/workload"
 )
 
-func TestWhyNothingIsScaledIsWhatTheScalerSays(t *testing.T) {
+func TestProblem_IsWhatTheScalerSays(t *testing.T) {
 	tests := map[string]struct {
 		kind                 schema.GroupVersionKind
 		condition, is, cause string

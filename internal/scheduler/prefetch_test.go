@@ -80,7 +80,7 @@ func (b *bench) change(queue string, change func(*Load)) {
 	b.loads[queue] = l
 }
 
-func TestPrefetchIsWhereTheMessagesAre(t *testing.T) {
+func TestPrefetch_IsWhereTheMessagesAre(t *testing.T) {
 	many := make([]string, 64)
 	for i := range many {
 		many[i] = strconv.Itoa(i)
@@ -166,7 +166,7 @@ func TestPrefetchIsWhereTheMessagesAre(t *testing.T) {
 	}
 }
 
-func TestAShortBurstInOtherQueuesTakesNothingFromABusyOne(t *testing.T) {
+func TestPrefetch_ShortBurstsTakeNothingFromABusyQueue(t *testing.T) {
 	names := make([]string, 64)
 	for i := range names {
 		names[i] = strconv.Itoa(i)
@@ -212,7 +212,7 @@ func TestPrefetch_ManyQueuesWithFewMessagesLeaveASlowOneItsPlaces(t *testing.T) 
 }
 
 // Another queue's messages let the worker look in between. Then a queue of 3,000 messages had half a dozen on loan for a second.
-func TestAQueueGrowsWithItsSampleHoweverOftenOthersAreLookedAt(t *testing.T) {
+func TestPrefetch_GrowsWithTheSampleOfItsQueue(t *testing.T) {
 	p := NewPrefetch()
 	limits := Limits{Concurrency: 10, Loans: 20, Bytes: 128 * mib}
 	loads := map[string]Load{"a": {}, "b": {}}
@@ -241,7 +241,7 @@ func TestAQueueGrowsWithItsSampleHoweverOftenOthersAreLookedAt(t *testing.T) {
 	}
 }
 
-func TestMessagesThatTurnOutToBeLargeShrinkThePrefetchAtOnce(t *testing.T) {
+func TestPrefetch_ShrinksAtOnceForLargeMessages(t *testing.T) {
 	b := newBench(Limits{Concurrency: 50, Loans: 100, Bytes: 64 * mib}, "a")
 	b.after(3, "a")
 	if got := b.prefetches()["a"]; got != 100 {
@@ -255,7 +255,7 @@ func TestMessagesThatTurnOutToBeLargeShrinkThePrefetchAtOnce(t *testing.T) {
 }
 
 // One message of an eighth of the memory, or more with its frame, left one of each queue for as long as it was remembered: 250 messages a second became 9.
-func TestALargeMessageAmongSmallOnesLeavesAllQueuesMoreThanOne(t *testing.T) {
+func TestPrefetch_OneLargeMessageLeavesQueuesTheirShare(t *testing.T) {
 	for _, largest := range []int64{8 * mib, 31 * mib, 32 * mib, 96 * mib} {
 		b := newBench(Limits{Concurrency: 50, Loans: 100, Bytes: 64 * mib}, "a", "b")
 		b.after(3, "a", "b")
@@ -269,8 +269,8 @@ func TestALargeMessageAmongSmallOnesLeavesAllQueuesMoreThanOne(t *testing.T) {
 	}
 }
 
-// TestPrefetchChangesSeldomAndKeepsItsLimits draws what the queues do.
-func TestPrefetchChangesSeldomAndKeepsItsLimits(t *testing.T) {
+// TestPrefetch_ChangesSeldomAndKeepsItsLimits draws what the queues do.
+func TestPrefetch_ChangesSeldomAndKeepsItsLimits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limits := Limits{Concurrency: rapid.IntRange(1, 100).Draw(t, "concurrency"), Bytes: rapid.Int64Range(0, 1<<30).Draw(t, "bytes")}
 		limits.Loans = rapid.IntRange(1, 2*limits.Concurrency).Draw(t, "loans")

@@ -194,7 +194,7 @@ func (s *simulation) shares() []int {
 	return shares
 }
 
-func TestPlacesAreSharedByWeightInTime(t *testing.T) {
+func TestScheduler_SharesPlacesByWeightInTime(t *testing.T) {
 	const ms = time.Millisecond
 	cases := []struct {
 		name    string
@@ -244,7 +244,7 @@ func TestPlacesAreSharedByWeightInTime(t *testing.T) {
 	}
 }
 
-func TestOneBusyQueueDoesNotHoldUpAMessageNowAndThen(t *testing.T) {
+func TestScheduler_LetsARareMessagePassABusyQueue(t *testing.T) {
 	busy := &source{name: "busy", weight: 1, loans: 20, lasts: always(100 * time.Millisecond)}
 	rare := &source{name: "rare", weight: 1, lasts: always(100 * time.Millisecond)}
 	for at := 50 * time.Millisecond; at < time.Minute; at += 1370 * time.Millisecond {
@@ -257,7 +257,7 @@ func TestOneBusyQueueDoesNotHoldUpAMessageNowAndThen(t *testing.T) {
 	}
 }
 
-func TestPlacesThatAreKeptForAMomentCostLittle(t *testing.T) {
+func TestScheduler_PlacesKeptForAMomentCostLittle(t *testing.T) {
 	for _, every := range []time.Duration{3 * time.Millisecond, 12 * time.Millisecond, 30 * time.Millisecond, 100 * time.Millisecond} {
 		slow := &source{name: "slow", weight: 1, loans: 20, lasts: always(200 * time.Millisecond)}
 		trickle := &source{name: "trickle", weight: 1, lasts: always(time.Millisecond)}
@@ -272,7 +272,7 @@ func TestPlacesThatAreKeptForAMomentCostLittle(t *testing.T) {
 	}
 }
 
-func TestAPartnerThatBeginsToHangDoesNotTakeThePlacesOfOthers(t *testing.T) {
+func TestScheduler_HangingQueueLeavesOthersTheirPlaces(t *testing.T) {
 	hangs := &source{name: "hangs", weight: 1, loans: 20}
 	works := &source{name: "works", weight: 1, loans: 20, lasts: always(10 * time.Millisecond)}
 	s := simulate(t, 10, hangs, works)
@@ -375,9 +375,9 @@ func TestScheduler_ATurnThatIsNotLetInLooksAgain(t *testing.T) {
 	}
 }
 
-// TestNoQueueStarvesAndSharesStayCloseToTheWeights draws queues, weights, places and durations, and changes the weights and the
+// TestScheduler_StarvesNoQueueAndKeepsToTheWeights draws queues, weights, places and durations, and changes the weights and the
 // places on the way. Its bounds are those of Scheduler: D is the longest turn, P the places, W the sum of the weights.
-func TestNoQueueStarvesAndSharesStayCloseToTheWeights(t *testing.T) {
+func TestScheduler_StarvesNoQueueAndKeepsToTheWeights(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		places := rapid.IntRange(1, 12).Draw(t, "places")
 		var sources []*source
@@ -442,7 +442,7 @@ func (s *simulation) bounded(t *rapid.T, from, to time.Duration) {
 	}
 }
 
-func TestATurnThatIsTakenBackIsNotGivenAPlace(t *testing.T) {
+func TestScheduler_GivesNoPlaceToACanceledTurn(t *testing.T) {
 	s := NewScheduler[int](1, noon)
 	var turns [4]Turn[int]
 	if holds, _ := s.Take(&turns[0], "a", noon); !holds {
@@ -468,7 +468,7 @@ func TestATurnThatIsTakenBackIsNotGivenAPlace(t *testing.T) {
 	}
 }
 
-func TestPlacesChangeWithTheConfigurationAndNobodyLosesOne(t *testing.T) {
+func TestScheduler_ConfigureTakesNoPlaceThatIsHeld(t *testing.T) {
 	s := NewScheduler[int](1, noon)
 	var turns [6]Turn[int]
 	for i := range turns {

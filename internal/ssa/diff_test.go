@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-func TestADocumentCoversAnother(t *testing.T) {
+func TestCovers_TellsWhetherADocumentHasWhatIsWanted(t *testing.T) {
 	document := map[string]any{
 		"a": int64(1), "list": []any{map[string]any{"name": "x", "defaulted": true}}, "more": "of others",
 	}

@@ -19,7 +19,7 @@ func asStamped(version, stamp string) client.Object {
 	}}
 }
 
-func TestWhatAWriteCameTo(t *testing.T) {
+func TestWrote_TellsChangesFromRepairs(t *testing.T) {
 	transport, start := types.NamespacedName{Namespace: "shop", Name: "async"}, time.Now()
 	tests := map[string]struct {
 		// before is what the cache had, a while after the object was made in version 1.
@@ -81,7 +81,7 @@ func TestRepairs_WhatAWriteChangesNothingOfIsAsItIsWanted(t *testing.T) {
 	}
 }
 
-func TestAnObjectIsPutRightOnlySoOften(t *testing.T) {
+func TestRepairs_AreBoundedWithinAWindow(t *testing.T) {
 	c, transport, now := NewRepairs(MaxRepairs*time.Minute), types.NamespacedName{Namespace: "shop", Name: "async"}, time.Now()
 	version := byte('a')
 	repair := func(now time.Time) bool {
@@ -119,7 +119,7 @@ func TestAnObjectIsPutRightOnlySoOften(t *testing.T) {
 	}
 }
 
-func TestWhoElseWritesIsNamed(t *testing.T) {
+func TestLastManager_NamesTheLastOtherWriter(t *testing.T) {
 	entry := func(manager, subresource string, second int) metav1.ManagedFieldsEntry {
 		at := metav1.Unix(int64(second), 0)
 		return metav1.ManagedFieldsEntry{Manager: manager, Subresource: subresource, Time: &at}

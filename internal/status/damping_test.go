@@ -15,7 +15,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 )
 
-func TestFailedIsWrittenWhenItTellsSomethingNew(t *testing.T) {
+func TestWorthWriting_IsTrueWhereACountTellsSomethingNew(t *testing.T) {
 	tests := map[string]struct {
 		old   *int64
 		count int64
@@ -42,7 +42,7 @@ func TestFailedIsWrittenWhenItTellsSomethingNew(t *testing.T) {
 	}
 }
 
-func TestFiguresInATextChangeSeldom(t *testing.T) {
+func TestDamp_ChangesFiguresSeldom(t *testing.T) {
 	now := time.Now()
 	figures := map[string]Damped{}
 	for i, look := range []struct {
@@ -68,7 +68,7 @@ func TestFiguresInATextChangeSeldom(t *testing.T) {
 	}
 }
 
-func TestTheStatusRemembersAsManyRetiringQueuesAsItHasRoomForTheEldestFirst(t *testing.T) {
+func TestRetiring_KeepsAsManyOldestQueuesAsTheSchemaHolds(t *testing.T) {
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	retiring := []v1alpha1.Retirement{{Queue: "held"}} // its time has not begun
 	for i := range maxRetiring + 1 {
@@ -93,7 +93,7 @@ func TestTheStatusRemembersAsManyRetiringQueuesAsItHasRoomForTheEldestFirst(t *t
 	}
 }
 
-func TestADrainWritesCountsOnlyWhereTheyTellSomethingNew(t *testing.T) {
+func TestRetiring_WritesCountsOnlyWhereTheyTellSomethingNew(t *testing.T) {
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	state := func(queue string, messages int64) v1alpha1.Retirement {
 		return v1alpha1.Retirement{Queue: queue, Since: &metav1.Time{Time: start}, Messages: &messages}

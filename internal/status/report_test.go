@@ -77,7 +77,7 @@ func observed() topology.Observed {
 	}
 }
 
-func TestQueuesComeInTheOrderOfAMessagesLife(t *testing.T) {
+func TestFromBroker_ListsQueuesInTheOrderOfAMessagesLife(t *testing.T) {
 	report := status.FromBroker(transport(nil), observed())
 	got := make([]string, 0, len(report.Queues))
 	for _, q := range report.Queues {
@@ -103,7 +103,7 @@ func TestQueuesComeInTheOrderOfAMessagesLife(t *testing.T) {
 	}
 }
 
-func TestAStrictQueueHasNoRowForQuarantine(t *testing.T) {
+func TestFromBroker_HasNoQuarantineRowForAStrictQueue(t *testing.T) {
 	ordered := transport(func(t *v1alpha1.Transport) {
 		t.Spec.Queues[0].Ordering = &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}
 	})
@@ -114,7 +114,7 @@ func TestAStrictQueueHasNoRowForQuarantine(t *testing.T) {
 	}
 }
 
-func TestQueuesThatAreDeletedAlreadyAreNotMissing(t *testing.T) {
+func TestFromBroker_MissesNoQueueThatIsDeletedAlready(t *testing.T) {
 	going := transport(func(t *v1alpha1.Transport) { t.DeletionTimestamp = new(metav1.Now()) })
 	for _, q := range status.FromBroker(going, observed()).Queues {
 		if slices.Contains(q.Notes, "does not exist") {
@@ -131,7 +131,7 @@ func show(n *int64) string {
 	return string(text)
 }
 
-func TestTheOldestIsBoundedByTheTTL(t *testing.T) {
+func TestFromBroker_BoundsTheOldestByTheTTL(t *testing.T) {
 	cases := []struct {
 		name  string
 		state topology.QueueState
@@ -162,7 +162,7 @@ func withPolicy(state topology.QueueState, ttl any) topology.QueueState {
 	return state
 }
 
-func TestReadyIsThatOfTheSpecAsItIsNow(t *testing.T) {
+func TestFromStatus_IsReadyOnlyForTheCurrentSpec(t *testing.T) {
 	stalled := []metav1.Condition{
 		condition("Ready", false, v1alpha1.ReasonConflict, "queue/test differs"),
 		condition("Stalled", true, v1alpha1.ReasonConflict, "queue/test differs"),
@@ -213,7 +213,7 @@ func TestReadyIsThatOfTheSpecAsItIsNow(t *testing.T) {
 	}
 }
 
-func TestWithoutTheBrokerTheStatusTellsWhatItCan(t *testing.T) {
+func TestFromStatus_TellsWhatItCanWithoutTheBroker(t *testing.T) {
 	report := status.FromStatus(transport(nil), "you may not read the Secret")
 	if report.NotRead != "you may not read the Secret" || len(report.Queues) > 0 || show(report.Failed) != "2" || report.Workers != "5/5" ||
 		report.Broker.Cluster != "rabbit@shop" || !slices.Equal(report.Adopted, []string{"queue/lost"}) ||
@@ -222,7 +222,7 @@ func TestWithoutTheBrokerTheStatusTellsWhatItCan(t *testing.T) {
 	}
 }
 
-func TestABrokerOnWhichNothingStandsIsNotTheOne(t *testing.T) {
+func TestElsewhere_KnowsABrokerOnWhichNothingStands(t *testing.T) {
 	here := topology.Observed{Identity: topology.Identity{Cluster: "rabbit@shop", VHost: "shop"}}
 	for _, other := range []topology.Identity{{Cluster: "rabbit@other", VHost: "shop"}, {Cluster: "rabbit@shop", VHost: "/"}} {
 		if !status.Elsewhere(transport(nil), topology.Observed{Identity: other}) {

@@ -2,7 +2,7 @@ package status
 
 import "testing"
 
-func TestALongTextIsCutBetweenCharacters(t *testing.T) {
+func TestShorten_CutsBetweenCharacters(t *testing.T) {
 	if got := Shorten("äöü", 5); got != "ä…" {
 		t.Errorf("got %q", got)
 	}

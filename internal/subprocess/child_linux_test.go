@@ -32,7 +32,7 @@ var (
 	firstRole = role("first", func() int { return subprocess.Main(first) })
 )
 
-func TestAProgramIsKilledWithThisProcess(t *testing.T) {
+func TestProcess_IsKilledWithThisProcess(t *testing.T) {
 	t.Parallel()
 	parent := as(t.Context(), t, parentRole)
 	output, err := parent.StdoutPipe()
@@ -48,7 +48,7 @@ func TestAProgramIsKilledWithThisProcess(t *testing.T) {
 }
 
 // The kernel kills a program when the thread ends that has started it.
-func TestGoKeepsTheThreadsThatStartPrograms(t *testing.T) {
+func TestStart_ProgramsDoNotEndWithTheirThreads(t *testing.T) {
 	var processes []*subprocess.Process
 	var threads []string
 	var mu sync.Mutex
@@ -85,7 +85,7 @@ func TestGoKeepsTheThreadsThatStartPrograms(t *testing.T) {
 	}
 }
 
-func TestWaitingTakesNoThread(t *testing.T) {
+func TestProcess_WaitingTakesNoThread(t *testing.T) {
 	count := func() int {
 		entries, err := os.ReadDir("/proc/self/task")
 		ok(t, err)
@@ -108,7 +108,7 @@ func TestWaitingTakesNoThread(t *testing.T) {
 	}
 }
 
-func TestMemoryIsWhatAProgramHasResident(t *testing.T) {
+func TestMemory_IsWhatAProgramHasResident(t *testing.T) {
 	t.Parallel()
 	p := begin(t, shell(`x=$(head -c 40000000 /dev/zero | tr '\0' x); echo ready; read x`))
 	before, err := subprocess.Memory(os.Getpid())
@@ -126,8 +126,8 @@ func TestMemoryIsWhatAProgramHasResident(t *testing.T) {
 	}
 }
 
-// TestTheFirstProcessOfAContainerTakesOrphansAndNothingElse runs a process as the first of a namespace.
-func TestTheFirstProcessOfAContainerTakesOrphansAndNothingElse(t *testing.T) {
+// TestTakeOrphans_TakesOrphansAndNothingElse runs a process as the first of a namespace.
+func TestTakeOrphans_TakesOrphansAndNothingElse(t *testing.T) {
 	t.Parallel()
 	command := as(t.Context(), t, firstRole)
 	command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}

@@ -76,7 +76,7 @@ func isAlive(t *testing.T, pid string) bool {
 	return !strings.Contains(string(stat), ") Z ")
 }
 
-func TestAProgramReadsAndWritesAndEnds(t *testing.T) {
+func TestProcess_ReadsWritesAndEnds(t *testing.T) {
 	t.Parallel()
 	p := begin(t, shell("read word; echo got $word; exit 3"))
 	if _, err := p.input.WriteString("it\n"); err != nil {
@@ -91,7 +91,7 @@ func TestAProgramReadsAndWritesAndEnds(t *testing.T) {
 	p.Interrupt()
 }
 
-func TestWhoWaitsForAProgramHoldsUpNobodyElse(t *testing.T) {
+func TestProcess_WaitHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	for range 20 {
 		p := begin(t, shell("read word"))
@@ -116,7 +116,7 @@ func TestWhoWaitsForAProgramHoldsUpNobodyElse(t *testing.T) {
 	}
 }
 
-func TestTheWholeGroupIsKilled(t *testing.T) {
+func TestProcess_KillEndsTheWholeGroup(t *testing.T) {
 	t.Parallel()
 	p := begin(t, shell(`trap "" TERM; sh -c 'trap "" TERM; echo $$; sleep 1000' & wait`))
 	grandchild := p.line(t)
@@ -127,7 +127,7 @@ func TestTheWholeGroupIsKilled(t *testing.T) {
 	eventually(t, "the grandchild ends", func() bool { return !isAlive(t, grandchild) })
 }
 
-func TestTheWholeGroupIsToldToEnd(t *testing.T) {
+func TestProcess_InterruptReachesTheWholeGroup(t *testing.T) {
 	t.Parallel()
 	p := begin(t, shell(`trap "exit 4" INT; sh -c 'trap "echo bye; exit" INT; echo ready; while :; do sleep 0.01; done'`))
 	p.says(t, "ready")
@@ -138,7 +138,7 @@ func TestTheWholeGroupIsToldToEnd(t *testing.T) {
 	}
 }
 
-func TestWhatAProgramLeavesBehindIsKilledWithItsEnd(t *testing.T) {
+func TestProcess_EndKillsWhatAProgramLeavesBehind(t *testing.T) {
 	t.Parallel()
 	p := begin(t, shell("sleep 1000 & echo $!"))
 	left := p.line(t)
@@ -148,7 +148,7 @@ func TestWhatAProgramLeavesBehindIsKilledWithItsEnd(t *testing.T) {
 	eventually(t, "what was left ends", func() bool { return !isAlive(t, left) })
 }
 
-func TestAnEndBySignalIsNamed(t *testing.T) {
+func TestExit_NamesTheSignal(t *testing.T) {
 	t.Parallel()
 	c := shell("ulimit -c unlimited; kill -ABRT $$")
 	c.Dir = t.TempDir() // of the core
@@ -169,7 +169,7 @@ func TestAnEndBySignalIsNamed(t *testing.T) {
 	}
 }
 
-func TestAProgramHasTheDirectoryAndTheEnvironmentOfItsCommand(t *testing.T) {
+func TestStart_GivesTheDirectoryAndEnvironmentOfTheCommand(t *testing.T) {
 	t.Parallel()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	ok(t, err)

@@ -21,7 +21,7 @@ func script(t *testing.T, dir, name, text string) string {
 	return path
 }
 
-func TestACommandThatCannotBeStartedSaysWhy(t *testing.T) {
+func TestStart_SaysWhyAProgramCannotBeStarted(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	at := func(name, text string) string { return script(t, dir, name, text) }
@@ -82,7 +82,7 @@ func foreign(t *testing.T) string {
 	return string(header) + loader
 }
 
-func TestACommandWithoutItsDirectorySaysSo(t *testing.T) {
+func TestStart_SaysThatTheDirectoryIsMissing(t *testing.T) {
 	t.Parallel()
 	c := shell("exit")
 	c.Dir = filepath.Join(t.TempDir(), "missing")
@@ -92,7 +92,7 @@ func TestACommandWithoutItsDirectorySaysSo(t *testing.T) {
 	}
 }
 
-func TestACommandThatIsTooLongSaysSo(t *testing.T) {
+func TestStart_SaysThatACommandIsTooLong(t *testing.T) {
 	t.Parallel()
 	_, err := subprocess.Start(shell("exit", strings.Repeat("x", 1<<20)), os.Stdin, os.Stdout, os.Stderr)
 	if err == nil || !strings.Contains(err.Error(), "too long") {
@@ -100,7 +100,7 @@ func TestACommandThatIsTooLongSaysSo(t *testing.T) {
 	}
 }
 
-func TestAnInterpreterIsFound(t *testing.T) {
+func TestFind_FindsTheInterpreterOfAScript(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	script(t, dir, "bin/mine", "#!/bin/sh\n")

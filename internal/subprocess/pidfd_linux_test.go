@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAKernelWithoutPidfdIsNoHindrance takes them away, as an old kernel or a sandbox does.
-func TestAKernelWithoutPidfdIsNoHindrance(t *testing.T) {
+// TestRun_WorksWithoutPidfd takes them away, as an old kernel or a sandbox does.
+func TestRun_WorksWithoutPidfd(t *testing.T) {
 	t.Parallel()
 	for range 20 {
 		var output bytes.Buffer
@@ -32,7 +32,7 @@ func TestAKernelWithoutPidfdIsNoHindrance(t *testing.T) {
 	}
 }
 
-func TestAProcessWithoutPidfdIsWaitedFor(t *testing.T) {
+func TestProcess_IsWaitedForWithoutPidfd(t *testing.T) {
 	t.Parallel()
 	r := run{}
 	defer r.close()
@@ -49,8 +49,8 @@ func TestAProcessWithoutPidfdIsWaitedFor(t *testing.T) {
 	}
 }
 
-// TestAProgramThatTheSystemKeepsIsNotWaitedForWithoutEnd has one whose end is never told.
-func TestAProgramThatTheSystemKeepsIsNotWaitedForWithoutEnd(t *testing.T) {
+// TestRun_DoesNotWaitForeverForAProgramThatIsKept has one whose end is never told.
+func TestRun_DoesNotWaitForeverForAProgramThatIsKept(t *testing.T) {
 	t.Parallel()
 	r := run{writers: [2]io.Writer{io.Discard, io.Discard}}
 	defer r.close()

@@ -36,7 +36,7 @@ func run(ctx context.Context, t *testing.T, input, script string, args ...string
 	return outcome{exit, output.String(), problems.String()}
 }
 
-func TestARunTakesInputAndGivesOutput(t *testing.T) {
+func TestRun_TakesInputAndGivesOutput(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{0, 1, 4096, 4097, 65536, 65537, 3 << 20} {
 		input := strings.Repeat("x", size)
@@ -47,7 +47,7 @@ func TestARunTakesInputAndGivesOutput(t *testing.T) {
 	}
 }
 
-func TestAProgramNeedNotReadItsInput(t *testing.T) {
+func TestRun_AllowsAProgramNotToReadItsInput(t *testing.T) {
 	t.Parallel()
 	input := strings.Repeat("x", 10<<20)
 	for _, script := range []string{"exit 0", "exec <&-; exit 0", "head -c 5000 >/dev/null", "exec <&- >&- 2>&-; exit 0"} {
@@ -57,7 +57,7 @@ func TestAProgramNeedNotReadItsInput(t *testing.T) {
 	}
 }
 
-func TestAProgramThatClosesItsOutputsIsWaitedFor(t *testing.T) {
+func TestRun_WaitsForAProgramThatClosesItsOutputs(t *testing.T) {
 	t.Parallel()
 	got := run(t.Context(), t, "x", "echo out; echo err >&2; exec >&- 2>&-; cat >/dev/null; sleep 0.05; exit 7")
 	if got != (outcome{subprocess.Exit{Code: 7}, "out\n", "err\n"}) {
@@ -65,7 +65,7 @@ func TestAProgramThatClosesItsOutputsIsWaitedFor(t *testing.T) {
 	}
 }
 
-func TestTheEndOfTheContextKillsTheGroup(t *testing.T) {
+func TestRun_KillsTheGroupWithTheContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -97,7 +97,7 @@ func (l *firstLine) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestWhatStaysInTheGroupIsKilledAndItsPipesAreNotWaitedFor(t *testing.T) {
+func TestRun_KillsWhatStaysInTheGroup(t *testing.T) {
 	t.Parallel()
 	got := run(t.Context(), t, "", "sleep 1000 & echo $!")
 	if got.exit != (subprocess.Exit{}) {
@@ -107,7 +107,7 @@ func TestWhatStaysInTheGroupIsKilledAndItsPipesAreNotWaitedFor(t *testing.T) {
 	eventually(t, "what was left ends", func() bool { return !isAlive(t, pid) })
 }
 
-func TestWhatLeavesTheGroupLivesAndIsNotWaitedFor(t *testing.T) {
+func TestRun_DoesNotWaitForWhatHasLeftTheGroup(t *testing.T) {
 	t.Parallel()
 	for what, command := range map[string]string{"holds the pipes": "sleep 1000", "writes without end": "yes"} {
 		pidFile := filepath.Join(t.TempDir(), "pid")
@@ -130,7 +130,7 @@ func TestWhatLeavesTheGroupLivesAndIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-func TestManyRunsAtATimeGetTheirOwn(t *testing.T) {
+func TestRun_ManyAtATimeGetTheirOwn(t *testing.T) {
 	t.Parallel()
 	var runs sync.WaitGroup
 	for i := range 100 {
@@ -145,7 +145,7 @@ func TestManyRunsAtATimeGetTheirOwn(t *testing.T) {
 	runs.Wait()
 }
 
-func TestARunThatCannotStartSaysWhy(t *testing.T) {
+func TestRun_SaysWhyItCannotStart(t *testing.T) {
 	t.Parallel()
 	path := script(t, t.TempDir(), "it", "\x00")
 	_, err := subprocess.Run(t.Context(), path, subprocess.Command{Args: []string{path}}, nil, &bytes.Buffer{}, &bytes.Buffer{})
@@ -154,7 +154,7 @@ func TestARunThatCannotStartSaysWhy(t *testing.T) {
 	}
 }
 
-func TestARunThatEndsInTimeIsNotKilled(t *testing.T) {
+func TestRun_DoesNotKillAProgramThatEndsInTime(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	got := run(ctx, t, "", "exit 9")

@@ -11,7 +11,7 @@ import (
 	"redrive.dev/redrive/internal/subprocess"
 )
 
-func TestATailIsTheEndOfWhatWasWritten(t *testing.T) {
+func TestTail_IsTheEndOfWhatWasWritten(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		tail := subprocess.Tail{Size: rapid.IntRange(1, 20).Draw(t, "size")}
@@ -33,7 +33,7 @@ func TestATailIsTheEndOfWhatWasWritten(t *testing.T) {
 	})
 }
 
-func TestTheEndOfAnOutputIsText(t *testing.T) {
+func TestText_IsTheReadableEndOfAnOutput(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
 		output string

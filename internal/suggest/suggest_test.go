@@ -6,7 +6,7 @@ import (
 	"redrive.dev/redrive/internal/suggest"
 )
 
-func TestNearest(t *testing.T) {
+func TestNearest_FindsTheNameThatWasMeant(t *testing.T) {
 	known := []string{"delay", "delays", "maxDelay", "multiplier", "type"}
 	for written, want := range map[string]string{
 		"delays": "delays", "Delay": "delay", "maxdelay": "maxDelay", "multipler": "multiplier", "tpye": "", "typ": "type", "jitter": "", "": "",

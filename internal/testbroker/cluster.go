@@ -162,7 +162,7 @@ func OfTarget(t testing.TB, target string) {
 	}
 }
 
-// PrivateCluster returns a cluster for this test alone. Lines are those of Start. Tests that take one are called TestThreeNodes…, and
+// PrivateCluster returns a cluster for this test alone. Lines are those of Start. Tests that take one have ThreeNodes in their names, and
 // `make test-cluster` runs them.
 func PrivateCluster(t testing.TB, size int, lines ...string) *Cluster {
 	t.Helper()

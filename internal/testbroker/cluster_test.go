@@ -8,7 +8,7 @@ import (
 	"redrive.dev/redrive/internal/testbroker"
 )
 
-func TestThreeNodesKeepAMessageWhileOneIsKilledOrFrozen(t *testing.T) {
+func TestThreeNodes_KeepAMessageWhileOneIsKilledOrFrozen(t *testing.T) {
 	c := testbroker.PrivateCluster(t, 3)
 	first := c.Nodes[0]
 	vhost := first.Vhost(t)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestABrokerTakesOtherPortsWhereAnotherProgramHasOne(t *testing.T) {
+func TestStart_TakesOtherPortsWhereAnotherProgramHasOne(t *testing.T) {
 	if systemOfEnvironment() == "" && dockerAnswers(t.Context()) {
 		t.Log("a container has ports of its own, and gets only those for AMQP and the management API from us")
 	}
@@ -45,7 +45,7 @@ func TestABrokerTakesOtherPortsWhereAnotherProgramHasOne(t *testing.T) {
 	}
 }
 
-func TestNoTwoBrokersHaveTheSamePorts(t *testing.T) {
+func TestLockPorts_GivesNoPortsAwayTwice(t *testing.T) {
 	first, err := reservePorts()
 	if err != nil {
 		t.Fatal(err)

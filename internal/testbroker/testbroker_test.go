@@ -26,7 +26,7 @@ func connect(t *testing.T, to string) *amqp091.Channel {
 	return channel
 }
 
-func TestTwoBrokersStandSideBySideAndKeepTheirMessages(t *testing.T) {
+func TestBroker_KeepsItsMessagesThroughARestartAndAKill(t *testing.T) {
 	first, second := testbroker.Private(t), testbroker.Private(t)
 	vhost := first.Vhost(t)
 	channel := connect(t, first.URL(vhost))
@@ -60,7 +60,7 @@ func TestTwoBrokersStandSideBySideAndKeepTheirMessages(t *testing.T) {
 	connect(t, second.AMQPURL)
 }
 
-func TestAStoppedBrokerFreesItsPorts(t *testing.T) {
+func TestStop_FreesThePorts(t *testing.T) {
 	b, err := testbroker.Start(t.Context(), t.Output())
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +82,7 @@ func TestAStoppedBrokerFreesItsPorts(t *testing.T) {
 	}
 }
 
-func TestAQueueWhoseMemberIsStoppedConfirmsOnlyWhenItIsBack(t *testing.T) {
+func TestStopMember_KeepsAQueueFromConfirmingUntilItIsBack(t *testing.T) {
 	b := testbroker.Private(t)
 	vhost := b.Vhost(t)
 	channel := connect(t, b.URL(vhost))

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestATimeThatIsSetShowsAnotherTimeAndNoneHasPassed(t *testing.T) {
+func TestSet_ShowsAnotherTimeThoughNoneHasPassed(t *testing.T) {
 	now := time.Now()
 	for _, by := range []time.Duration{time.Hour, -time.Hour, time.Second, 0} {
 		got := Set(now, by)

@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { Main(m) }
 
-func TestClusterServesOurKinds(t *testing.T) {
+func TestCluster_ServesOurKinds(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs the API server")
 	}
@@ -39,7 +39,7 @@ func TestClusterServesOurKinds(t *testing.T) {
 	}
 }
 
-func TestMissingAssetsSayWhatToDo(t *testing.T) {
+func TestFindAssets_SaysWhatToDoWhereTheyAreMissing(t *testing.T) {
 	empty := t.TempDir()
 	broken := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(broken, "hack"), 0o750); err != nil {
@@ -63,7 +63,7 @@ func TestMissingAssetsSayWhatToDo(t *testing.T) {
 	}
 }
 
-func TestAssetsOfTheScript(t *testing.T) {
+func TestFindAssets_TakesTheFolderThatTheScriptPrints(t *testing.T) {
 	root := t.TempDir()
 	for _, program := range []string{"etcd", "kube-apiserver"} {
 		if err := os.WriteFile(filepath.Join(root, program), nil, 0o600); err != nil {

@@ -45,7 +45,7 @@ func manager(t *testing.T) (*testtransport.Management, *atomic.Int64) {
 	return testtransport.NewManagement(t, server.URL), &carried
 }
 
-func TestAManagementAPIAnswersByItsScript(t *testing.T) {
+func TestManagement_AnswersByItsScript(t *testing.T) {
 	for name, c := range map[string]struct {
 		lie testtransport.Lie
 		// want is what it says after it has told the truth once; an error where it is empty.
@@ -79,7 +79,7 @@ func TestAManagementAPIAnswersByItsScript(t *testing.T) {
 	}
 }
 
-func TestARequestThatIsHeldIsCarriedOutAfterItsClientHasGivenUp(t *testing.T) {
+func TestHeld_CarriesARequestOutAfterItsClientGaveUp(t *testing.T) {
 	m, carried := manager(t)
 	release := make(chan struct{})
 	m.Answer(func(r *http.Request) testtransport.Lie {

@@ -41,7 +41,7 @@ const (
 	ourPolicy   = `+ policy redrive.async:queue:test  pattern=^test$, priority=100, `
 )
 
-func TestAnAdoptedQueueIsTakenAsItIs(t *testing.T) {
+func TestAdoption_TakesAQueueAsItIs(t *testing.T) {
 	quorum := func(q *topology.QueueState) { q.Type = topology.TypeQuorum }
 	checkDiff(t, []diffCase{
 		{
@@ -234,7 +234,7 @@ func TestAnAdoptedQueueIsTakenAsItIs(t *testing.T) {
 	})
 }
 
-func TestAQueueThatAnotherTransportUsesIsNotAdopted(t *testing.T) {
+func TestAdoption_RefusesAQueueThatAnotherTransportUses(t *testing.T) {
 	const other = "c1/shop/zebra"
 	others := func(b *simulated) {
 		b.exchange("zebra.return", func(e *topology.ExchangeState) { e.Arguments["redrive-owner"] = other })
@@ -336,7 +336,7 @@ func theirs(change func(*topology.QueueState)) func(*topology.QueueState) {
 	}
 }
 
-func TestConflictsNameObjectArgumentValuesAndRemedy(t *testing.T) {
+func TestConflict_NamesObjectArgumentValuesAndRemedy(t *testing.T) {
 	cases := map[string]struct {
 		broker func(*simulated)
 		want   string
@@ -392,7 +392,7 @@ func TestConflictsNameObjectArgumentValuesAndRemedy(t *testing.T) {
 	}
 }
 
-func TestATransportWithATakenPrefixMakesNothing(t *testing.T) {
+func TestDiff_MakesNothingUnderATakenPrefix(t *testing.T) {
 	broker := emptyBroker()
 	theirs, err := topology.Desired(async(), compile.Needs{Lanes: lanes()[:1]}, "c1/blog/async")
 	if err != nil {
@@ -411,7 +411,7 @@ func TestATransportWithATakenPrefixMakesNothing(t *testing.T) {
 	}
 }
 
-func TestOneTransportOnlyRoutesWhatASharedExchangeCannot(t *testing.T) {
+func TestUnroutedTo_BelongsToOneTransportOfASharedExchange(t *testing.T) {
 	second := func(unrouted *string) topology.Objects {
 		transport := async(func(tr *v1alpha1.Transport) {
 			tr.Name, tr.Spec.Prefix, tr.Spec.Exchange.UnroutedTo = "second", new("second"), unrouted
@@ -504,7 +504,7 @@ func TestOneTransportOnlyRoutesWhatASharedExchangeCannot(t *testing.T) {
 	})
 }
 
-func TestADisownedQueueIsNotAmongTheBelongings(t *testing.T) {
+func TestDisown_TakesAQueueFromTheBelongings(t *testing.T) {
 	broker := emptyBroker()
 	broker.converge(desired(t, async()))
 	observed := broker.Disown(owner, []string{"queue/test", "queue/nowhere", "exchange/async.failed"})
@@ -525,7 +525,7 @@ func TestADisownedQueueIsNotAmongTheBelongings(t *testing.T) {
 
 // RabbitMQ applies no policy to a queue whose type does not know one of its keys. One of others that was taken to give an adopted queue a way out, or to be
 // displaced by ours, left it without any: what expired in it was dropped.
-func TestAPolicyThatDoesNotApplyToAnAdoptedQueueGivesItNoWayOut(t *testing.T) {
+func TestAdoption_IgnoresPoliciesThatRabbitMQDoesNotApply(t *testing.T) {
 	for _, kind := range []string{topology.TypeClassic, topology.TypeQuorum} {
 		for key, unknownTo := range map[string]string{
 			"delivery-limit": topology.TypeClassic, "dead-letter-strategy": topology.TypeClassic, "queue-mode": topology.TypeQuorum, "ha-mode": topology.TypeQuorum,

@@ -10,7 +10,7 @@ import (
 	"redrive.dev/redrive/internal/topology"
 )
 
-func TestSettingsThatHoldBackWhatComesBack(t *testing.T) {
+func TestDelayedRetryWarnings_TellsWhatBreaksOrderOrStopsAQueue(t *testing.T) {
 	const queuePolicy = "redrive.async:queue:test"
 	limited := func(tr *v1alpha1.Transport) {
 		tr.Spec.Queues[1].Limits = &v1alpha1.Limits{DropOldestAfter: new(int64(100))}
@@ -133,7 +133,7 @@ func replaced(definition topology.Arguments) func(*simulated) {
 }
 
 // A Strict queue that is on hold was consumed as soon as it got another name: first the hold was noted for a name that no configuration has, and then for none.
-func TestAQueueThatIsRenamedIsJudgedToItsEnd(t *testing.T) {
+func TestDisordered_HoldsARenamedQueueToItsEnd(t *testing.T) {
 	queue := func(name string, former ...string) func(*v1alpha1.Transport) {
 		return func(tr *v1alpha1.Transport) {
 			tr.Spec.Queues[1] = v1alpha1.Queue{

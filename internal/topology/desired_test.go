@@ -35,12 +35,12 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-func TestPlanOfAnEmptyVHostLeadsFromTheWayOutToTheWayIn(t *testing.T) {
+func TestPlan_LeadsFromTheWayOutToTheWayIn(t *testing.T) {
 	difference := topology.Diff(desired(t, async()), emptyBroker().Observed, nil)
 	golden(t, "async.plan", strings.Join(lines(topology.Plan(difference)), "\n")+"\n")
 }
 
-func TestDesired(t *testing.T) {
+func TestDesired_HasWhatEachSettingAsksFor(t *testing.T) {
 	cases := []struct {
 		name   string
 		change func(*v1alpha1.Transport)
@@ -138,7 +138,7 @@ func TestDesired(t *testing.T) {
 	}
 }
 
-func TestAKeyThatIsThereTwiceBindsOnce(t *testing.T) {
+func TestDesired_BindsARepeatedKeyOnce(t *testing.T) {
 	want := desired(t, async(func(tr *v1alpha1.Transport) {
 		tr.Spec.Queues[1].BindingKeys = []string{"b", "a"}
 		tr.Spec.Queues[1].Bindings = []v1alpha1.Binding{{Exchange: "shop.events", Keys: []string{"d", "c"}}}
@@ -152,7 +152,7 @@ func TestAKeyThatIsThereTwiceBindsOnce(t *testing.T) {
 	}
 }
 
-func TestSpecsThatRabbitMQWouldRefuseAreRefusedWithTheField(t *testing.T) {
+func TestDesired_RefusesWhatRabbitMQWouldAndNamesTheField(t *testing.T) {
 	long := strings.Repeat("ü", 121) // 242 bytes
 	cases := []struct {
 		name   string
@@ -252,7 +252,7 @@ func TestSpecsThatRabbitMQWouldRefuseAreRefusedWithTheField(t *testing.T) {
 	}
 }
 
-func TestEveryProblemOfASpecIsListed(t *testing.T) {
+func TestDesired_ListsEveryProblem(t *testing.T) {
 	_, err := topology.Desired(async(func(tr *v1alpha1.Transport) {
 		tr.Spec.Exchange.UnroutedTo = new("nowhere")
 		tr.Spec.Queues[0].Name = "amq.x"
@@ -264,7 +264,7 @@ func TestEveryProblemOfASpecIsListed(t *testing.T) {
 	}
 }
 
-func TestAdvice(t *testing.T) {
+func TestAdvice_NamesWhatAQueueLacks(t *testing.T) {
 	cases := []struct {
 		name   string
 		change func(*v1alpha1.Transport)
@@ -295,14 +295,14 @@ func TestAdvice(t *testing.T) {
 	}
 }
 
-func TestAPictureIsDeterministicAndComplete(t *testing.T) {
+func TestMermaid_DrawsTheWholeTopology(t *testing.T) {
 	transport := async(func(tr *v1alpha1.Transport) {
 		tr.Spec.Queues[1].Bindings = []v1alpha1.Binding{{Exchange: `shop "events"`, Keys: []string{"order.#"}}}
 	})
 	golden(t, "async.mmd", topology.Mermaid(desired(t, transport)))
 }
 
-func TestStepsMarshal(t *testing.T) {
+func TestStep_MarshalsToJSON(t *testing.T) {
 	step := topology.Plan(topology.Diff(desired(t, async()), emptyBroker().Observed, nil))[0]
 	text, err := json.Marshal(step)
 	if err != nil {
@@ -315,7 +315,7 @@ func TestStepsMarshal(t *testing.T) {
 	}
 }
 
-func TestLanesOfAnyNumberGiveOneQueueEach(t *testing.T) {
+func TestDesired_MakesOneQueueForEachLane(t *testing.T) {
 	objects, err := topology.Desired(async(), compile.Needs{Lanes: retry.Lanes{100 * time.Millisecond, 90 * time.Second, time.Hour}}, owner)
 	if err != nil {
 		t.Fatal(err)
@@ -326,7 +326,7 @@ func TestLanesOfAnyNumberGiveOneQueueEach(t *testing.T) {
 	}
 }
 
-func TestMessagesOfHighPriorityHaveLanesOfTheirOwnWhereTheyAreAskedFor(t *testing.T) {
+func TestDesired_MakesLanesForHighPriority(t *testing.T) {
 	objects, err := topology.Desired(async(), compile.Needs{Lanes: retry.Lanes{time.Second, time.Minute}, HighLanes: retry.Lanes{time.Second, time.Minute}}, owner)
 	if err != nil {
 		t.Fatal(err)

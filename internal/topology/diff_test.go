@@ -31,7 +31,7 @@ type diffCase struct {
 	want   expectation
 }
 
-func TestDiff(t *testing.T) {
+func TestDiff_FindsWhatDiffers(t *testing.T) {
 	checkDiff(t, []diffCase{
 		{name: "nothing differs", want: expectation{}},
 		{
@@ -190,7 +190,7 @@ func TestDiff(t *testing.T) {
 	})
 }
 
-func TestWarnings(t *testing.T) {
+func TestWarnings_TellsOfWhatDoesHarm(t *testing.T) {
 	checkDiff(t, []diffCase{
 		{
 			name: "a binding of somebody else on a private exchange is a warning",
@@ -331,7 +331,7 @@ func contains[T any](t *testing.T, what string, got []T, want []string) {
 	}
 }
 
-func TestWhatIsOursAndNoLongerWantedIsExtra(t *testing.T) {
+func TestDiff_ReportsWhatIsNoLongerWantedAsExtra(t *testing.T) {
 	broker := emptyBroker()
 	full := desired(t, async(func(tr *v1alpha1.Transport) {
 		tr.Spec.Queues = append(tr.Spec.Queues,
@@ -365,13 +365,13 @@ func TestWhatIsOursAndNoLongerWantedIsExtra(t *testing.T) {
 	}
 }
 
-func TestObjectsWithoutAMarkAreNamedBeforeTheyAreMade(t *testing.T) {
+func TestDiff_NamesUnmarkedObjectsBeforeTheyAreMade(t *testing.T) {
 	objects := desired(t, async(func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].Type = new(v1alpha1.QueueClassic) }))
 	got := topology.Diff(objects, emptyBroker().Observed, nil)
 	contains(t, "unmarked", got.Unmarked, []string{createdExchange, "queue/test"})
 }
 
-func TestBelongingsNeedNoSpec(t *testing.T) {
+func TestBelongingsOf_NeedsNoSpec(t *testing.T) {
 	broker := emptyBroker()
 	broker.converge(desired(t, async(func(tr *v1alpha1.Transport) {
 		tr.Spec.Queues = append(tr.Spec.Queues, v1alpha1.Queue{Name: "theirs", Type: new(v1alpha1.QueueClassic), BindingKeys: []string{"k"}})

@@ -10,7 +10,7 @@ import (
 	"redrive.dev/redrive/internal/topology"
 )
 
-func TestNothingIsMadeThatARequestMayStillDelete(t *testing.T) {
+func TestDoubtful_MakesNothingThatARequestMayStillDelete(t *testing.T) {
 	until := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 	for key, missing := range map[string][]string{
 		"queue/test": {"queue/test", `binding/async -> test "test"`, `binding/async.return -> test "test"`},
@@ -43,7 +43,7 @@ func TestNothingIsMadeThatARequestMayStillDelete(t *testing.T) {
 }
 
 // It has no messages, and without it the queue may get none for minutes.
-func TestABindingThatARequestMayStillDeleteIsMadeAndReplacesNoOther(t *testing.T) {
+func TestDoubtful_MakesABindingThatReplacesNoOther(t *testing.T) {
 	desired := desired(t, async())
 	doubtful := topology.Past{Doubtful: map[string]time.Time{`binding/async -> test "test"`: time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)}}
 	makes := func(observed topology.Observed) (makes, removes bool, diff topology.Difference) {
@@ -83,7 +83,7 @@ func TestABindingThatARequestMayStillDeleteIsMadeAndReplacesNoOther(t *testing.T
 	}
 }
 
-func TestKeysOfLongNamesDiffer(t *testing.T) {
+func TestRef_HasDifferentKeysForLongNames(t *testing.T) {
 	long := strings.Repeat("a", 600)
 	keys := map[string]bool{}
 	for _, name := range []string{long, long + "b", long + "c", "short"} {

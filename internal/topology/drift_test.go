@@ -34,7 +34,7 @@ func warned(t *testing.T, spec *v1alpha1.Transport, change func(*simulated)) []s
 	return texts
 }
 
-func TestBindingsOfOthersAreReportedAndNotRemoved(t *testing.T) {
+func TestForeignBindings_AreReportedAndNotRemoved(t *testing.T) {
 	bind := func(source, destination, key string) topology.Binding {
 		return topology.Binding{Source: source, Destination: destination, RoutingKey: key}
 	}
@@ -116,7 +116,7 @@ func TestBindingsOfOthersAreReportedAndNotRemoved(t *testing.T) {
 	}
 }
 
-func TestAStalledLaneAndItsCause(t *testing.T) {
+func TestStalls_NamesAStalledLaneAndItsCause(t *testing.T) {
 	stalled := func(b *simulated) {
 		b.queue("async.fallback.5s", func(q *topology.QueueState) { q.MessagesDLX = 32 })
 	}
@@ -208,7 +208,7 @@ func TestAStalledLaneAndItsCause(t *testing.T) {
 	}
 }
 
-func TestEveryHarmfulPolicyComesWithARemedy(t *testing.T) {
+func TestWarnings_GivesARemedyForEveryHarmfulPolicy(t *testing.T) {
 	policy := func(pattern, applyTo string, priority int, definition topology.Arguments) func(*simulated) {
 		return func(b *simulated) {
 			b.Policies["theirs"] = topology.Policy{Name: "theirs", Pattern: pattern, ApplyTo: applyTo, Priority: priority, Definition: definition}
@@ -257,7 +257,7 @@ func TestEveryHarmfulPolicyComesWithARemedy(t *testing.T) {
 	}
 }
 
-func TestTheFingerprintTellsWhetherTheSameIsWanted(t *testing.T) {
+func TestFingerprint_TellsWhetherTheSameIsWanted(t *testing.T) {
 	plain := topology.Fingerprint(desired(t, async()), nil)
 	foreign := async(func(tr *v1alpha1.Transport) {
 		tr.Spec.Queues[1].Bindings = []v1alpha1.Binding{{Exchange: "shop.events", Keys: []string{"order.#"}}}
@@ -295,7 +295,7 @@ func TestTheFingerprintTellsWhetherTheSameIsWanted(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatIsMadeOrChangedAgainIsARepair(t *testing.T) {
+func TestRepairs_HasOnlyWhatIsMadeOrChangedAgain(t *testing.T) {
 	queue, policy, binding := &topology.Queue{Name: "q"}, &topology.Policy{Name: "p"}, &topology.Binding{Source: "s", Destination: "d"}
 	repairs, others := topology.Repairs([]topology.Step{
 		{Action: topology.ActionCreate, Queue: queue},

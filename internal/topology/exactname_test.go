@@ -2,7 +2,7 @@ package topology
 
 import "testing"
 
-func TestAPatternOfOneNameIsToldFromOthers(t *testing.T) {
+func TestExactName_KnowsAPatternOfOneName(t *testing.T) {
 	tests := map[string]struct {
 		pattern, name string
 		exact         bool

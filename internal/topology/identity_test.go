@@ -7,7 +7,7 @@ import (
 	"redrive.dev/redrive/internal/topology"
 )
 
-func TestACluster(t *testing.T) {
+func TestIdentity_KnowsTheSameCluster(t *testing.T) {
 	stands := topology.Identity{Cluster: "rabbit", ClusterID: "one", VHost: "/"}
 	for name, c := range map[string]struct {
 		found topology.Identity
@@ -27,7 +27,7 @@ func TestACluster(t *testing.T) {
 	}
 }
 
-func TestAClusterWithTheDefinitionsOfAnotherIsKnownByItsNodes(t *testing.T) {
+func TestStandsOn_KnowsAClusterByItsNodes(t *testing.T) {
 	identity := topology.Identity{Cluster: "rabbit", ClusterID: "one", VHost: "/"}
 	for name, c := range map[string]struct {
 		stood, found []string

@@ -14,7 +14,7 @@ import (
 
 // A step that is written down is one of the migration that it was written for: taken for that of a new one, whose queue differs and whose stand-in is
 // empty, Cleanup would delete the stand-in, again and again, while workers leave the queue alone for the order's sake.
-func TestNoStandInIsMadeWhileTheStepOfAnEarlierMigrationIsWrittenDown(t *testing.T) {
+func TestMigration_MakesNoStandInByTheStepOfAnEarlierOne(t *testing.T) {
 	for name, earlier := range map[string]v1alpha1.Migration{
 		"a renaming":                 {Queue: "test", Standin: "before", Step: v1alpha1.MigrationCleanup},
 		"one to other arguments":     {Queue: "test", Standin: "test.migrating", Step: v1alpha1.MigrationCleanup},
@@ -39,7 +39,7 @@ func TestNoStandInIsMadeWhileTheStepOfAnEarlierMigrationIsWrittenDown(t *testing
 }
 
 // Workers of a Strict queue give what fails back to it, and to the queue of a previous name too, which may be none that was made for that.
-func TestAQueueThatIsEmptiedForAnotherGetsTheLimitsOfThatOne(t *testing.T) {
+func TestRename_GivesTheOldQueueTheDeliveryLimitOfTheNew(t *testing.T) {
 	broker := emptyBroker()
 	broker.converge(desired(t, async()))
 	renamed := func(strict bool) topology.Objects {
@@ -72,7 +72,7 @@ func TestAQueueThatIsEmptiedForAnotherGetsTheLimitsOfThatOne(t *testing.T) {
 }
 
 // The list of exchanges of a node that has just started may lack one. What leads to the stand-in stays all the same: it may be the only way.
-func TestTheBridgeStaysWhereAListLacksTheExchange(t *testing.T) {
+func TestMigration_KeepsTheBridgeWhereAListLacksTheExchange(t *testing.T) {
 	broker := emptyBroker()
 	broker.converge(desired(t, async()))
 	single := desired(t, async(func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].SingleActiveConsumer = new(true) }))
@@ -90,7 +90,7 @@ func TestTheBridgeStaysWhereAListLacksTheExchange(t *testing.T) {
 }
 
 // A binding that is there is no way for what comes in five minutes, while a request that had no answer may still delete it.
-func TestAWayThatARequestMayStillDeleteTakesThePlaceOfNone(t *testing.T) {
+func TestRename_KeepsAWayWhoseReplacementIsDoubtful(t *testing.T) {
 	renamed := desired(t, async(func(tr *v1alpha1.Transport) {
 		tr.Spec.Queues[1].Name, tr.Spec.Queues[1].PreviousNames = "orders", []string{"test"}
 	}))
@@ -123,7 +123,7 @@ func TestAWayThatARequestMayStillDeleteTakesThePlaceOfNone(t *testing.T) {
 }
 
 // Where a renaming is taken back before workers have emptied the queue of the former name, that one has the older messages.
-func TestAnOrderedQueueThatIsRenamedBackIsReadBeforeTheOther(t *testing.T) {
+func TestRename_ReadsTheOlderQueueFirstWhenTakenBack(t *testing.T) {
 	strict := func(name string, previous ...string) topology.Objects {
 		return desired(t, async(func(tr *v1alpha1.Transport) {
 			tr.Spec.Queues[1] = v1alpha1.Queue{
@@ -164,7 +164,7 @@ func TestAnOrderedQueueThatIsRenamedBackIsReadBeforeTheOther(t *testing.T) {
 
 // The spec may change after a queue of another name was created and before the ways are led into it: that is no conflict, which would keep workers
 // from learning of it.
-func TestAQueueThatDiffersBeforeItTakesOverIsNoConflict(t *testing.T) {
+func TestRename_HasNoConflictBeforeTheNewQueueTakesOver(t *testing.T) {
 	broker := emptyBroker()
 	broker.converge(desired(t, async()))
 	renamed := func(single bool) topology.Objects {
@@ -193,7 +193,7 @@ func TestAQueueThatDiffersBeforeItTakesOverIsNoConflict(t *testing.T) {
 
 // A renaming leads retries by the new name into the queue of the former one until the new one is there. Where the spec gives the new name to a queue
 // that has no previous name by then, they come back to that one alone.
-func TestAQueueThatLeavesGetsNoRetriesByTheNameOfAnother(t *testing.T) {
+func TestDiff_LeadsNoRetriesOfAnotherNameToALeavingQueue(t *testing.T) {
 	broker := emptyBroker()
 	broker.converge(desired(t, async()))
 	orders := func(previous ...string) topology.Objects {
@@ -227,7 +227,7 @@ func TestAQueueThatLeavesGetsNoRetriesByTheNameOfAnother(t *testing.T) {
 
 // Workers read of a change later than it is made: until then they give messages back to a queue as to one in Strict order, also to one that was adopted
 // before it became that.
-func TestAQueueThatIsAdoptedOnItsWayToAnOrderKeepsItsLimit(t *testing.T) {
+func TestDeliveryLimit_StaysForAQueueAdoptedOnItsWayToStrict(t *testing.T) {
 	strict, adopted := &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}, new(true)
 	for name, c := range map[string]struct{ ordered, then v1alpha1.Queue }{
 		"beside its stand-in": {
@@ -268,7 +268,7 @@ func TestAQueueThatIsAdoptedOnItsWayToAnOrderKeepsItsLimit(t *testing.T) {
 }
 
 // The same where the order is given up before the queue that was to have it is made: nothing has a single active consumer yet.
-func TestAQueueThatIsEmptiedForAnotherKeepsTheLimitOfAnOrderThatIsGivenUp(t *testing.T) {
+func TestDeliveryLimit_StaysWhenARenameGivesItsOrderUp(t *testing.T) {
 	broker := emptyBroker()
 	broker.converge(desired(t, async()))
 	past := topology.Past{
@@ -295,7 +295,7 @@ func TestAQueueThatIsEmptiedForAnotherKeepsTheLimitOfAnOrderThatIsGivenUp(t *tes
 }
 
 // A request that had no answer may unbind the queue for minutes. What an application has bound is led back to it only then: nobody binds it again.
-func TestWhatAnApplicationHasBoundWaitsForARequestThatMayStillUnbindItsQueue(t *testing.T) {
+func TestDoubtful_DelaysTheReturnOfAnApplicationsBinding(t *testing.T) {
 	spec := func(change func(*v1alpha1.Queue)) topology.Objects {
 		return desired(t, async(func(tr *v1alpha1.Transport) { change(&tr.Spec.Queues[1]) }))
 	}
@@ -346,7 +346,7 @@ func TestWhatAnApplicationHasBoundWaitsForARequestThatMayStillUnbindItsQueue(t *
 
 // A binding of the bridge that a request may still delete carries nothing over: what comes between the removal of a way and the creation of the next would
 // be unroutable, for as long as an operator that is killed in between does not come back.
-func TestNoWayIsSwappedOverABridgeThatARequestMayStillDelete(t *testing.T) {
+func TestDoubtful_SwapsNoWayOverABridgeThatMayBeDeleted(t *testing.T) {
 	classic := desired(t, async(func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].Type = new(v1alpha1.QueueClassic) }))
 	for _, bridge := range []string{`async.alternate -> test.migrating "test"`, `async.return.alternate -> test.migrating "test"`} {
 		broker := emptyBroker()
@@ -375,7 +375,7 @@ func TestNoWayIsSwappedOverABridgeThatARequestMayStillDelete(t *testing.T) {
 
 // What an application has bound leads somewhere in the end, also where the operator is killed between the removal of its binding at one queue and the
 // creation at the next, and the spec has changed the parts of the two before the next one looks.
-func TestWhatAnApplicationHasBoundIsFoundBetweenTwoQueuesWhateverTheSpecSaysNow(t *testing.T) {
+func TestTrace_LeadsABindingHomeWhateverTheSpecSaysNow(t *testing.T) {
 	classic, adopted := new(v1alpha1.QueueClassic), new(true)
 	for name, c := range map[string]struct{ first, then v1alpha1.Queue }{
 		"another type, and another name": {
@@ -447,7 +447,7 @@ func TestWhatAnApplicationHasBoundIsFoundBetweenTwoQueuesWhateverTheSpecSaysNow(
 
 // A request that had no answer may still remove what an application has bound, and the spec says again that the queue stays as it is: the binding stands,
 // and nothing but the trace tells of it once the request is carried out.
-func TestATraceStaysAsLongAsARequestMayRemoveWhatItTellsOf(t *testing.T) {
+func TestTrace_StaysWhileARequestMayRemoveItsBinding(t *testing.T) {
 	broker := emptyBroker()
 	broker.converge(desired(t, async()))
 	broker.exchange("async", func(e *topology.ExchangeState) { e.Policy = "redrive.async:exchange" })
@@ -506,7 +506,7 @@ func written(diff topology.Difference) (all []v1alpha1.Migration) {
 }
 
 // What was made in the place of a queue on its way out that a list lacked, or that an earlier status knew of, had no type, no mark and no way out.
-func TestAQueueThatMayBeOnItsWayOutIsNotMadeAsNobodyWantsIt(t *testing.T) {
+func TestMigration_MakesNoUntypedQueueForOneOnItsWayOut(t *testing.T) {
 	for _, step := range []v1alpha1.MigrationStep{"", v1alpha1.MigrationPrepare, v1alpha1.MigrationDivert, v1alpha1.MigrationRestore, v1alpha1.MigrationCleanup} {
 		broker := emptyBroker()
 		broker.converge(desired(t, async()))
@@ -537,7 +537,7 @@ func TestAQueueThatMayBeOnItsWayOutIsNotMadeAsNobodyWantsIt(t *testing.T) {
 
 // An operator that is killed between the removal of a way and the creation of the next leaves the bridge alone to lead what comes, for as long as the removal
 // may still be carried out. Where the spec no longer says which queue takes over from which, that went at once, and all messages of the key were dropped.
-func TestTheBridgeStaysWhileTheWayThatItStandsInForCannotBeMade(t *testing.T) {
+func TestRename_KeepsTheBridgeWhileItsWayCannotBeMade(t *testing.T) {
 	named := func(name string, previous ...string) topology.Objects {
 		return desired(t, async(func(tr *v1alpha1.Transport) {
 			tr.Spec.Queues[1] = v1alpha1.Queue{Name: name, PreviousNames: previous, BindingKeys: []string{"test"}}
@@ -601,7 +601,7 @@ func TestTheBridgeStaysWhileTheWayThatItStandsInForCannotBeMade(t *testing.T) {
 	}
 }
 
-func TestAClassicQueueHasNoPolicyThatItDoesNotKnowUntilItIsGone(t *testing.T) {
+func TestMigration_GivesAClassicQueueOnlyPolicyKeysItKnows(t *testing.T) {
 	broker := emptyBroker()
 	queue := func(kind v1alpha1.QueueType, ttl time.Duration) topology.Objects {
 		return desired(t, async(func(tr *v1alpha1.Transport) {
@@ -650,7 +650,7 @@ func TestAClassicQueueHasNoPolicyThatItDoesNotKnowUntilItIsGone(t *testing.T) {
 
 // The status of a backup may have a step of a migration that has long been taken, and not know of a classic queue that was made since. That is never emptied
 // to be deleted, so that the migration stood still for good, and nobody read the stand-in.
-func TestAMigrationGoesOnPastAQueueThatTheStatusOfABackupDoesNotKnow(t *testing.T) {
+func TestMigration_GoesOnPastAQueueThatABackupDoesNotKnow(t *testing.T) {
 	broker := emptyBroker()
 	broker.converge(desired(t, async(func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].SingleActiveConsumer = new(true) })))
 	classic := desired(t, async(func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].Type = new(v1alpha1.QueueClassic) }))

@@ -14,7 +14,7 @@ import (
 	"redrive.dev/redrive/internal/topology"
 )
 
-func TestMigrate(t *testing.T) {
+func TestMigrate_TakesEachStepWhenItIsDue(t *testing.T) {
 	const (
 		none, equal, other = topology.MatchNone, topology.MatchEqual, topology.MatchOther
 		prepare, swap      = v1alpha1.MigrationPrepare, v1alpha1.MigrationDivert
@@ -74,7 +74,7 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
-func TestAnOrderedQueueIsMadeAgainOnlyWhenNoWorkerConsumesItByItsName(t *testing.T) {
+func TestMigrate_RemakesAnOrderedQueueOnceNoWorkerReadsIt(t *testing.T) {
 	for _, c := range []struct {
 		last v1alpha1.MigrationStep
 		sees compile.Reading
@@ -93,7 +93,7 @@ func TestAnOrderedQueueIsMadeAgainOnlyWhenNoWorkerConsumesItByItsName(t *testing
 	}
 }
 
-func TestAQueueOfANewNameIsMadeOnlyWhenWorkersAreToldOfIt(t *testing.T) {
+func TestMigrate_MakesAQueueOfANewNameOnceWorkersKnowIt(t *testing.T) {
 	for _, untold := range []bool{true, false} {
 		step, _, remade := topology.Migrate("", topology.MigrationObservation{
 			Standin: true, Away: true, Untold: untold, Follows: func(compile.Reading) bool { return true },
@@ -106,7 +106,7 @@ func TestAQueueOfANewNameIsMadeOnlyWhenWorkersAreToldOfIt(t *testing.T) {
 
 // A message that is published between any two writes goes to exactly one of the two queues, also where a client has bound the
 // queue by the same way a second time.
-func TestBetweenTwoWritesAMessageHasExactlyOneQueue(t *testing.T) {
+func TestMigration_GivesAMessageExactlyOneQueueBetweenWrites(t *testing.T) {
 	broker := emptyBroker()
 	broker.converge(desired(t, async()))
 	broker.exchange("async", func(e *topology.ExchangeState) { e.Policy = "redrive.async:exchange" })
@@ -160,7 +160,7 @@ func TestBetweenTwoWritesAMessageHasExactlyOneQueue(t *testing.T) {
 
 // A stand-in has the limits of its work queue from before the first message comes into it until it is gone, and no other queue has
 // them for its sake.
-func TestAStandInHasTheLimitsOfItsWorkQueue(t *testing.T) {
+func TestMigration_GivesTheStandInTheLimitsOfItsQueue(t *testing.T) {
 	for name, c := range map[string]struct {
 		before, after func(q *v1alpha1.Queue)
 		want          topology.Arguments
@@ -240,7 +240,7 @@ func (s *simulated) remove(queue string) {
 	s.Bindings = slices.DeleteFunc(s.Bindings, func(b topology.Binding) bool { return b.Destination == queue })
 }
 
-func TestAStandInThatSomebodyElseHasMadeIsAConflict(t *testing.T) {
+func TestMigration_ConflictsWithAStandInOfOthers(t *testing.T) {
 	broker := emptyBroker()
 	broker.converge(desired(t, async()))
 	broker.Queues["test.migrating"] = topology.QueueState{Queue: topology.Queue{Name: "test.migrating", Type: "quorum", Durable: true}}
@@ -252,7 +252,7 @@ func TestAStandInThatSomebodyElseHasMadeIsAConflict(t *testing.T) {
 }
 
 // Between any two writes a message has exactly one queue also where the queue is renamed, by its keys and by both names.
-func TestBetweenTwoWritesOfARenamingAMessageHasExactlyOneQueue(t *testing.T) {
+func TestRename_GivesAMessageExactlyOneQueueBetweenWrites(t *testing.T) {
 	broker := emptyBroker()
 	broker.converge(desired(t, async()))
 	broker.exchange("async", func(e *topology.ExchangeState) { e.Policy = "redrive.async:exchange" })
@@ -311,7 +311,7 @@ func TestBetweenTwoWritesOfARenamingAMessageHasExactlyOneQueue(t *testing.T) {
 
 // A former key that led into the queue for the sake of another one, which is to be adopted and does not exist, held the renaming in Restore for good:
 // producers wrote to the one queue, and the workers of an order read the other.
-func TestARenamingEndsBesideAQueueToAdoptThatDoesNotExist(t *testing.T) {
+func TestRename_EndsBesideAMissingQueueToAdopt(t *testing.T) {
 	for _, kind := range []v1alpha1.ExchangeType{v1alpha1.ExchangeDirect, v1alpha1.ExchangeTopic} {
 		spec := func(name string, keys ...string) topology.Objects {
 			return desired(t, async(func(tr *v1alpha1.Transport) {
@@ -351,7 +351,7 @@ func TestARenamingEndsBesideAQueueToAdoptThatDoesNotExist(t *testing.T) {
 
 // What waits in a lane by a former name comes back to a queue also where the spec changes again before the renaming has ended, and where the way by that
 // name must not be made yet.
-func TestARetryByAFormerNameHasAWayWhileTheSpecChangesAgain(t *testing.T) {
+func TestRename_KeepsAWayForRetriesWhenTheSpecChangesAgain(t *testing.T) {
 	renamed := func(change func(q *v1alpha1.Queue)) topology.Objects {
 		return desired(t, async(func(tr *v1alpha1.Transport) {
 			tr.Spec.Queues[1].Name, tr.Spec.Queues[1].PreviousNames = "orders", []string{"test"}
@@ -443,7 +443,7 @@ func (r *renaming) comesBack(name string) bool {
 	})
 }
 
-func TestAQueueOfAFormerNameThatIsNotTakenOverIsTold(t *testing.T) {
+func TestRename_TellsOfAFormerQueueThatItDoesNotTakeOver(t *testing.T) {
 	simulated := emptyBroker()
 	old := async(func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].Type = new(v1alpha1.QueueClassic) })
 	before := desired(t, old)
@@ -497,7 +497,7 @@ func TestDiff_TellsOfAClassicQueueThatLooksLikeOursAndNobodyReads(t *testing.T) 
 }
 
 // It gives its messages to the queue that it stands in for. Where that has left the spec, its own workers empty it.
-func TestAStandInOfAnotherQueueIsNotTakenOverFrom(t *testing.T) {
+func TestRename_TakesNothingFromAStandInOfAnotherQueue(t *testing.T) {
 	for what, change := range map[string]func(*v1alpha1.Transport){
 		"of a queue of the spec": func(*v1alpha1.Transport) {},
 		"of one that has left the spec": func(tr *v1alpha1.Transport) {
@@ -529,7 +529,7 @@ func TestAStandInOfAnotherQueueIsNotTakenOverFrom(t *testing.T) {
 	}
 }
 
-func TestAFormerNameIsThatOfNoOtherQueue(t *testing.T) {
+func TestDesired_RefusesAPreviousNameOfAnotherQueue(t *testing.T) {
 	for name, change := range map[string]func(*v1alpha1.Transport){
 		`spec.queues[1].previousNames[0]: "lost" is the name of spec.queues[0]`: func(tr *v1alpha1.Transport) {
 			tr.Spec.Queues[1].PreviousNames = []string{"lost"}

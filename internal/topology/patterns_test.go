@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestPatternsOfOthersPoliciesTakeLittleMemory(t *testing.T) {
+func TestMatches_TakesLittleMemoryForPatternsOfOthers(t *testing.T) {
 	d := &differ{patterns: map[string]*regexp.Regexp{}}
 	large := Policy{Pattern: "(?:" + strings.Repeat("a", 3000) + "){1000}"}
 	if d.matches(large, strings.Repeat("a", 3_000_000)) {

@@ -50,7 +50,7 @@ func randomTransport(t *rapid.T, label string) (*v1alpha1.Transport, retry.Lanes
 	return transport, lanes
 }
 
-func TestAPlanCarriedOutLeavesNoDifference(t *testing.T) {
+func TestPlan_LeavesNoDifferenceWhenCarriedOut(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		broker := emptyBroker()
 		broker.Exchanges["events"] = topology.ExchangeState{Exchange: topology.Exchange{Name: "events", Type: "topic", Durable: true}}
@@ -91,7 +91,7 @@ func convergesFully(t *rapid.T, broker *simulated, objects topology.Objects, cre
 	}
 }
 
-func TestNoStepOfAPlanLeadsToWhatIsNotThereYet(t *testing.T) {
+func TestPlan_LeadsToNothingThatIsNotThereYet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		transport, lanes := randomTransport(t, "spec")
 		objects, err := topology.Desired(transport, compile.Needs{Lanes: lanes}, owner)

@@ -32,7 +32,7 @@ func deliveries(t *testing.T, needed int64, change ...func(*v1alpha1.Transport))
 const quarantineOfTest = "+ queue test.quarantine  redrive-quarantine-of=test, x-dead-letter-exchange=async.failed, " +
 	"x-dead-letter-strategy=at-least-once, x-overflow=reject-publish, x-queue-type=quorum, x-single-active-consumer=true"
 
-func TestEveryQueueButAStrictOneHasAQueueForItsQuarantine(t *testing.T) {
+func TestQuarantine_HasAQueueForEveryQueueButAStrictOne(t *testing.T) {
 	cases := []struct {
 		name   string
 		change func(*v1alpha1.Transport)
@@ -64,7 +64,7 @@ func TestEveryQueueButAStrictOneHasAQueueForItsQuarantine(t *testing.T) {
 	}
 }
 
-func TestQuarantineCanGoOnBeforeMessagesComeIn(t *testing.T) {
+func TestQuarantine_IsReadyBeforeMessagesComeIn(t *testing.T) {
 	plan := topology.Plan(topology.Diff(desired(t, async()), emptyBroker().Observed, nil))
 	order := []string{
 		intoFailure, "+ policy redrive.async:queue:test.quarantine", "+ queue test.quarantine", "+ queue test ",
@@ -77,7 +77,7 @@ func TestQuarantineCanGoOnBeforeMessagesComeIn(t *testing.T) {
 	}
 }
 
-func TestNamesThatMeetThoseOfQuarantineAndStandinsAreRefused(t *testing.T) {
+func TestDesired_RefusesNamesOfQuarantineAndStandIns(t *testing.T) {
 	rename := func(name string) func(*v1alpha1.Transport) {
 		return func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].Name = name }
 	}
@@ -139,7 +139,7 @@ func TestNamesThatMeetThoseOfQuarantineAndStandinsAreRefused(t *testing.T) {
 	}
 }
 
-func TestAnExistingTransportGetsItsQuarantineQueues(t *testing.T) {
+func TestQuarantine_IsAddedToAnExistingTransport(t *testing.T) {
 	broker := emptyBroker()
 	// Before there were any.
 	of := func(name string) bool { return strings.HasSuffix(name, ".quarantine") }
@@ -158,7 +158,7 @@ func TestAnExistingTransportGetsItsQuarantineQueues(t *testing.T) {
 	}
 }
 
-func TestWhatStandsUnderTheNameOfQuarantineIsAConflict(t *testing.T) {
+func TestQuarantine_ConflictsWithAnotherQueueOfItsName(t *testing.T) {
 	cases := []struct {
 		name   string
 		change func(*topology.QueueState)
@@ -188,7 +188,7 @@ func TestWhatStandsUnderTheNameOfQuarantineIsAConflict(t *testing.T) {
 	}
 }
 
-func TestQuarantineThatGoKeepTheirPinAndTheirWayBack(t *testing.T) {
+func TestQuarantine_KeepsItsPolicyAndWayBackUntilItIsGone(t *testing.T) {
 	broker := emptyBroker()
 	broker.converge(desired(t, async()))
 	without := desired(t, async(func(tr *v1alpha1.Transport) { tr.Spec.Queues = tr.Spec.Queues[:1] }))
@@ -215,7 +215,7 @@ func TestQuarantineThatGoKeepTheirPinAndTheirWayBack(t *testing.T) {
 	}
 }
 
-func TestQuarantineAreKnownByTheirArguments(t *testing.T) {
+func TestRoleOf_KnowsQuarantineByItsArguments(t *testing.T) {
 	objects := desired(t, async(func(tr *v1alpha1.Transport) {
 		tr.Spec.Queues[1].Name, tr.Spec.Queues[1].SingleActiveConsumer = "mine.quarantine", new(true)
 	}))
@@ -229,7 +229,7 @@ func TestQuarantineAreKnownByTheirArguments(t *testing.T) {
 	}
 }
 
-func TestQuarantineAreJudgedAsDestinationsOfLanes(t *testing.T) {
+func TestWarnings_JudgesQuarantineAsADestinationOfLanes(t *testing.T) {
 	limit := func(definition topology.Arguments) func(*simulated) {
 		return func(b *simulated) {
 			b.Policies["all"] = topology.Policy{Name: "all", Pattern: `^test\.quarantine$`, ApplyTo: "all", Priority: 5000, Definition: definition}
@@ -269,7 +269,7 @@ func TestQuarantineAreJudgedAsDestinationsOfLanes(t *testing.T) {
 	})
 }
 
-func TestAStrictQueueHasADeliveryLimitForItsRetries(t *testing.T) {
+func TestDeliveryLimit_AllowsAllRetriesOfAStrictQueue(t *testing.T) {
 	cases := []struct {
 		name    string
 		objects func(*testing.T) topology.Objects
@@ -305,7 +305,7 @@ func TestAStrictQueueHasADeliveryLimitForItsRetries(t *testing.T) {
 	}
 }
 
-func TestMoreRetriesChangeTheDeliveryLimitInPlace(t *testing.T) {
+func TestDeliveryLimit_ChangesInPlaceForMoreRetries(t *testing.T) {
 	broker := emptyBroker()
 	broker.converge(deliveries(t, 26, strict("")))
 	broker.queue("test", func(q *topology.QueueState) {
@@ -319,7 +319,7 @@ func TestMoreRetriesChangeTheDeliveryLimitInPlace(t *testing.T) {
 }
 
 // A message of a Strict queue may have come back more often than the lower limit allows.
-func TestTheDeliveryLimitOfAQueueThatWasStrictIsNotLowered(t *testing.T) {
+func TestDeliveryLimit_IsNotLoweredForAQueueThatWasStrict(t *testing.T) {
 	for name, after := range map[string]topology.Objects{
 		"fewer retries": deliveries(t, 26, strict("")),
 		"a single active consumer": desired(t, async(func(tr *v1alpha1.Transport) {
@@ -357,7 +357,7 @@ func TestTheDeliveryLimitOfAQueueThatWasStrictIsNotLowered(t *testing.T) {
 	}
 }
 
-func TestAQueueOfOthersDoesNotBecomeStrict(t *testing.T) {
+func TestOrderingStrict_ConflictsWithAQueueOfOthers(t *testing.T) {
 	broker := emptyBroker()
 	broker.converge(desired(t, async()))
 	broker.queue("test", theirs(func(*topology.QueueState) {}))
@@ -373,7 +373,7 @@ func TestAQueueOfOthersDoesNotBecomeStrict(t *testing.T) {
 	}
 }
 
-func TestAPolicyThatTakesTheDeliveryLimitOfAStrictQueueIsHarmful(t *testing.T) {
+func TestStrictHarm_FindsPoliciesThatLowerTheDeliveryLimit(t *testing.T) {
 	rival := func(priority int, definition topology.Arguments) func(*simulated) {
 		return func(b *simulated) {
 			b.Policies["mine"] = topology.Policy{Name: "mine", Pattern: "^test$", ApplyTo: "queues", Priority: priority, Definition: definition}
@@ -436,7 +436,7 @@ func TestAPolicyThatTakesTheDeliveryLimitOfAStrictQueueIsHarmful(t *testing.T) {
 
 // Workers read a queue that is to be migrated in Strict order by the new configuration, whatever it was made for, and may do so for a while after the
 // change was taken back: longer than the stand-in is there.
-func TestTheDeliveryLimitOfAQueueThatWasToBecomeStrictIsNotLowered(t *testing.T) {
+func TestDeliveryLimit_IsNotLoweredForAQueueThatWasToBeStrict(t *testing.T) {
 	const policy = "redrive.async:queue:test"
 	broker := emptyBroker()
 	broker.converge(desired(t, async()))
@@ -473,7 +473,7 @@ func TestTheDeliveryLimitOfAQueueThatWasToBecomeStrictIsNotLowered(t *testing.T)
 
 // Workers that know of a quarantine queue into which nothing leads yet put what is delivered again where it goes to the failure queue untried. Where the
 // spec wants none any more, the work queue still gets no messages until they have read that.
-func TestAQueueGetsNoMessagesWhileWorkersKnowOfAQuarantineQueueThatCannotBeReached(t *testing.T) {
+func TestQuarantine_KeepsMessagesOutWhileItCannotBeReached(t *testing.T) {
 	wanted := desired(t, async(strict(v1alpha1.OnFailureBlock)))
 	for name, c := range map[string]struct {
 		consumed []string

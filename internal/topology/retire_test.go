@@ -24,7 +24,7 @@ func sighting(messages, published int64) *topology.QueueObservation {
 	return &topology.QueueObservation{Evidence: topology.Evidence{Messages: &messages, Published: published}}
 }
 
-func TestRetire(t *testing.T) {
+func TestRetire_DecidesWhatIsDueAtEachLook(t *testing.T) {
 	waits := topology.DefaultWaits()
 	noGrace := waits
 	noGrace.Grace = 0
@@ -191,7 +191,7 @@ func TestRetire(t *testing.T) {
 	}
 }
 
-func TestTimesInTheStateAreNeverEarlierThanTheyWere(t *testing.T) {
+func TestRetire_RoundsTimesUpToWholeSeconds(t *testing.T) {
 	next, _, _ := topology.Retire(v1alpha1.Retirement{}, sighting(0, 0),
 		topology.ObservationWindow{Began: start, Ended: start.Add(time.Millisecond)}, topology.Waits{})
 	if !next.Unbound.Time.Equal(at(1)) {
@@ -199,7 +199,7 @@ func TestTimesInTheStateAreNeverEarlierThanTheyWere(t *testing.T) {
 	}
 }
 
-func TestQueuesAreDrainedOnlyTogether(t *testing.T) {
+func TestDrain_NeedsAllQueuesEmptyTogether(t *testing.T) {
 	type look struct {
 		name    string
 		now     int
@@ -232,7 +232,7 @@ func TestQueuesAreDrainedOnlyTogether(t *testing.T) {
 	}
 }
 
-func TestASlowBrokerShortensNoWait(t *testing.T) {
+func TestRetire_KeepsItsWaitsWithASlowBroker(t *testing.T) {
 	waits := topology.DefaultWaits()
 	// Each look takes 20 s, and the next begins when the last has ended.
 	look := func(began int) topology.ObservationWindow {
@@ -265,7 +265,7 @@ func TestASlowBrokerShortensNoWait(t *testing.T) {
 	}
 }
 
-func TestWhatWasDrainedDoesNotCountAsUnbound(t *testing.T) {
+func TestDrain_TakesOverNoEarlierCounts(t *testing.T) {
 	waits := topology.DefaultWaits()
 	old := v1alpha1.Retirement{Queue: "test", Since: stamp(0), Unbound: stamp(0), Empty: stamp(15), Published: new(int64(0))}
 	states, drained, _ := topology.Drain([]v1alpha1.Retirement{old}, map[string]topology.Evidence{"test": sighting(0, 0).Evidence}, false,
@@ -278,7 +278,7 @@ func TestWhatWasDrainedDoesNotCountAsUnbound(t *testing.T) {
 	}
 }
 
-func TestTheCountOfAnotherLeaderBeginsTheWaitingAnew(t *testing.T) {
+func TestRetire_WaitsAgainForTheCountOfAnotherLeader(t *testing.T) {
 	noGrace := topology.DefaultWaits()
 	noGrace.Grace = 0
 	by := func(leader string) *topology.QueueObservation {
@@ -323,7 +323,7 @@ func TestTheCountOfAnotherLeaderBeginsTheWaitingAnew(t *testing.T) {
 	}
 }
 
-func TestACountIsUsedOnlyOnceItsLeaderHasCountedAgain(t *testing.T) {
+func TestRetire_UsesACountOnceItsLeaderHasCountedAgain(t *testing.T) {
 	noGrace := topology.DefaultWaits()
 	noGrace.Grace = 0
 	counted := func(tick int64, messages int64) *topology.QueueObservation {
@@ -362,7 +362,7 @@ func TestACountIsUsedOnlyOnceItsLeaderHasCountedAgain(t *testing.T) {
 	}
 }
 
-func TestADrainNeedsCountsThatFollowTheCut(t *testing.T) {
+func TestDrain_NeedsCountsThatFollowTheCut(t *testing.T) {
 	noGrace := topology.DefaultWaits()
 	by := func(tick int64) map[string]topology.Evidence {
 		evidence := sighting(0, 0).Evidence

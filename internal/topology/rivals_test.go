@@ -39,7 +39,7 @@ func manyPolicies(n int) map[string]Policy {
 	return policies
 }
 
-func TestPoliciesOfOthersAreLookedThroughOnceAndNotForEachQueue(t *testing.T) {
+func TestRivals_ReadsPoliciesOfOthersOnceForAllQueues(t *testing.T) {
 	const policies = 5000
 	desired := manyQueues(t)
 	cost := func(policies map[string]Policy) float64 {
@@ -74,7 +74,7 @@ func weighed(policies map[string]Policy, kind Kind, name, objectType, applied, b
 	return strongest, found
 }
 
-func TestTheStrongestPolicyOfOthersIsTheOneThatALookAtEachFinds(t *testing.T) {
+func TestRivals_FindsTheStrongestPolicyOfOthers(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	pick := func(of ...string) string { return of[random.IntN(len(of))] }
 	types := map[string]string{"a": TypeQuorum, "b": TypeClassic, "a.b": TypeQuorum, "none": ""}
@@ -107,7 +107,7 @@ func TestTheStrongestPolicyOfOthersIsTheOneThatALookAtEachFinds(t *testing.T) {
 	}
 }
 
-func TestPatternsOfOthersLeaveRoomForOurs(t *testing.T) {
+func TestRivals_LeavesRoomForOurPatterns(t *testing.T) {
 	d := &differ{patterns: map[string]*regexp.Regexp{}, observed: Observed{Policies: manyPolicies(20_000)}}
 	d.desired.Policies = []Policy{{Name: "ours", Pattern: lanesPattern(compile.Names{Prefix: "async"}), ApplyTo: applyToQueues}}
 	lane := compile.Names{Prefix: "async"}.LanePrefix() + "5s"
@@ -117,7 +117,7 @@ func TestPatternsOfOthersLeaveRoomForOurs(t *testing.T) {
 	}
 }
 
-func TestWithoutTimeForPatternsTheBrokersWordCounts(t *testing.T) {
+func TestRivals_TakesTheBrokersWordWithoutTimeForPatterns(t *testing.T) {
 	d := &differ{patterns: map[string]*regexp.Regexp{}, observed: Observed{Policies: map[string]Policy{
 		"wide":  {Name: "wide", ApplyTo: "all", Pattern: "^a", Priority: 1},
 		"named": {Name: "named", ApplyTo: "all", Pattern: exactly("a1")},

@@ -12,7 +12,7 @@ import (
 	"redrive.dev/redrive/internal/topology"
 )
 
-func TestRightsMatchTheQueuesAndNoOther(t *testing.T) {
+func TestWorkerRights_MatchesTheQueuesAndNoOthers(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		queues, others []string
@@ -57,7 +57,7 @@ func TestRightsMatchTheQueuesAndNoOther(t *testing.T) {
 	}
 }
 
-func TestNamesOfUsersAreBoundedAndOfOneOwner(t *testing.T) {
+func TestUserNames_AreBoundedAndOfOneOwner(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	for _, name := range []string{"async", "async-b", strings.Repeat("long", 60), strings.Repeat("long", 60) + "er"} {

@@ -25,7 +25,7 @@ const (
 	intoFailure  = `+ binding async.failed -> async.failed ""`
 )
 
-func TestAQueueIsNotLimitedBeforeWhatItDropsHasAWayOut(t *testing.T) {
+func TestPlan_LimitsAQueueOnceWhatItDropsHasAWayOut(t *testing.T) {
 	full := func(b *simulated) {
 		b.queue("test", func(q *topology.QueueState) {
 			q.Type, q.Durable, q.Messages = topology.TypeClassic, true, new(int64(50000))
@@ -69,7 +69,7 @@ func TestAQueueIsNotLimitedBeforeWhatItDropsHasAWayOut(t *testing.T) {
 }
 
 // The bound of the new one was that of the former one too, and dropped what it was kept for.
-func TestAFailureQueueThatIsRenamedStaysPinnedWithoutABoundWhileItHoldsMessages(t *testing.T) {
+func TestFailureQueue_KeepsAPolicyWithoutABoundWhenRenamed(t *testing.T) {
 	const former, failure = "redrive.async:failure:async.failed", "redrive.async:failure:b.failed"
 	broker := emptyBroker()
 	broker.converge(desired(t, async()))
@@ -108,7 +108,7 @@ func TestAFailureQueueThatIsRenamedStaysPinnedWithoutABoundWhileItHoldsMessages(
 	}
 }
 
-func TestAQueueThatComesIntoConflictKeepsItsDeadLetterExchange(t *testing.T) {
+func TestConflict_KeepsTheDeadLetterExchangeOfAQueue(t *testing.T) {
 	broker := emptyBroker()
 	legacy()(broker)
 	broker.converge(desired(t, async(adopting)))
@@ -122,7 +122,7 @@ func TestAQueueThatComesIntoConflictKeepsItsDeadLetterExchange(t *testing.T) {
 }
 
 // What follows from others' policies is no drift, so the fingerprint tells that something else is wanted now.
-func TestWhatOthersPoliciesMakeOfOursIsPartOfWhatIsWanted(t *testing.T) {
+func TestFingerprint_CountsWhatFollowsFromOthersPolicies(t *testing.T) {
 	broker := emptyBroker()
 	legacy()(broker)
 	broker.Policies["mine"] = topology.Policy{
@@ -140,7 +140,7 @@ func TestWhatOthersPoliciesMakeOfOursIsPartOfWhatIsWanted(t *testing.T) {
 	}
 }
 
-func TestAnUnmarkedQueueThatLeadsToAnotherTransportIsThatOnes(t *testing.T) {
+func TestBelongingsOf_LeavesOutAnUnmarkedQueueOfAnotherTransport(t *testing.T) {
 	broker := emptyBroker()
 	broker.exchange("theirs.failed", func(e *topology.ExchangeState) {
 		e.Arguments = topology.Arguments{topology.OwnerArgument: "c1/shop/theirs"}
@@ -155,7 +155,7 @@ func TestAnUnmarkedQueueThatLeadsToAnotherTransportIsThatOnes(t *testing.T) {
 }
 
 // A status that was restored in another cluster, or namespace, names classic queues of the first, which carry no mark.
-func TestAQueueThatTheStatusOfAnotherTransportNamesIsNotTakenAway(t *testing.T) {
+func TestDiff_TakesNoQueueByTheStatusOfAnotherTransport(t *testing.T) {
 	broker := emptyBroker()
 	classic := async(func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].Type = new(v1alpha1.QueueClassic) })
 	first, err := topology.Desired(classic, compile.Needs{Lanes: lanes()}, "c1/shop/async")

@@ -13,7 +13,7 @@ func variables(pairs map[string]string) environment {
 	return func(name string) string { return pairs[name] }
 }
 
-func TestTracesAreOffUnlessTheEnvironmentAsksForThem(t *testing.T) {
+func TestSettings_AreOffUnlessTheEnvironmentAsksForTraces(t *testing.T) {
 	tests := []struct {
 		name string
 		env  map[string]string
@@ -38,7 +38,7 @@ func TestTracesAreOffUnlessTheEnvironmentAsksForThem(t *testing.T) {
 	}
 }
 
-func TestWhereSpansAreSentTo(t *testing.T) {
+func TestSettings_TakeTheEndpointOfTheEnvironment(t *testing.T) {
 	const all, traces = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 	tests := []struct {
 		env  map[string]string
@@ -62,7 +62,7 @@ func TestWhereSpansAreSentTo(t *testing.T) {
 	}
 }
 
-func TestWhatIsSentAlong(t *testing.T) {
+func TestSettings_TakeHeadersTimeoutAndCompression(t *testing.T) {
 	s, err := read(variables(map[string]string{
 		"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_HEADERS": "x-other=1",
 		"OTEL_EXPORTER_OTLP_TRACES_HEADERS": " authorization = Bearer%20a%3Db , x-tenant=shop,",
@@ -80,7 +80,7 @@ func TestWhatIsSentAlong(t *testing.T) {
 	}
 }
 
-func TestAVariableThatCannotBeFollowedIsNamedAndNoSecretShown(t *testing.T) {
+func TestSettings_NameABadVariableAndShowNoSecret(t *testing.T) {
 	const secret = "s3cr3t"
 	empty := filepath.Join(t.TempDir(), "empty.pem")
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
@@ -118,7 +118,7 @@ func TestAVariableThatCannotBeFollowedIsNamedAndNoSecretShown(t *testing.T) {
 	}
 }
 
-func TestSamplers(t *testing.T) {
+func TestCheckSampler_RefusesWhatItDoesNotKnow(t *testing.T) {
 	tests := []struct {
 		sampler, argument string
 		wrong             bool

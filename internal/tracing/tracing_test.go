@@ -73,7 +73,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-func TestWithoutTheEnvironmentNothingIsTraced(t *testing.T) {
+func TestStart_TracesNothingWithoutTheEnvironment(t *testing.T) {
 	provider, shutdown, log := start(t, map[string]string{"OTEL_TRACES_EXPORTER": "", "OTEL_EXPORTER_OTLP_ENDPOINT": "", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": ""})
 	shutdown()
 	if provider != nil || log.lines("") > 0 {
@@ -81,7 +81,7 @@ func TestWithoutTheEnvironmentNothingIsTraced(t *testing.T) {
 	}
 }
 
-func TestSpansComeToTheCollectorWithWhoSentThem(t *testing.T) {
+func TestStart_SendsSpansWithTheirSender(t *testing.T) {
 	collector := testcollector.New(t)
 	provider, shutdown, log := start(t, map[string]string{
 		"OTEL_EXPORTER_OTLP_ENDPOINT": collector.URL,
@@ -111,7 +111,7 @@ func TestSpansComeToTheCollectorWithWhoSentThem(t *testing.T) {
 	}
 }
 
-func TestTheServiceHasTheNameThatTheEnvironmentGives(t *testing.T) {
+func TestStart_NamesTheServiceByTheEnvironment(t *testing.T) {
 	collector := testcollector.New(t)
 	provider, shutdown, _ := start(t, map[string]string{
 		"OTEL_EXPORTER_OTLP_ENDPOINT": collector.URL, "OTEL_SERVICE_NAME": "shop-orders", "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",
@@ -123,7 +123,7 @@ func TestTheServiceHasTheNameThatTheEnvironmentGives(t *testing.T) {
 	}
 }
 
-func TestTheSamplerOfTheEnvironmentDecides(t *testing.T) {
+func TestStart_UsesTheSamplerOfTheEnvironment(t *testing.T) {
 	collector := testcollector.New(t)
 	provider, shutdown, _ := start(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": collector.URL, "OTEL_TRACES_SAMPLER": "always_off"})
 	spans(provider, 10)
@@ -133,7 +133,7 @@ func TestTheSamplerOfTheEnvironmentDecides(t *testing.T) {
 	}
 }
 
-func TestACollectorBehindTLS(t *testing.T) {
+func TestStart_SendsSpansOverTLS(t *testing.T) {
 	authority := testcert.NewAuthority(t, "collectors")
 	pair := authority.Issue(t, "127.0.0.1")
 	certificate, err := tls.X509KeyPair(pair.Cert, pair.Key)
@@ -163,7 +163,7 @@ func TestACollectorBehindTLS(t *testing.T) {
 	}
 }
 
-func TestAnUnsupportedVariableTurnsTracesOffAndIsTold(t *testing.T) {
+func TestStart_TurnsTracesOffForAnUnsupportedVariable(t *testing.T) {
 	for name, value := range map[string]string{"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_RESOURCE_ATTRIBUTES": "no pair"} {
 		t.Run(name, func(t *testing.T) {
 			provider, shutdown, log := start(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4317", name: value})
@@ -175,7 +175,7 @@ func TestAnUnsupportedVariableTurnsTracesOffAndIsTold(t *testing.T) {
 	}
 }
 
-func TestACollectorThatIsAwayIsToldOnceAndHoldsUpNobody(t *testing.T) {
+func TestQuiet_TellsOnceOfACollectorThatIsAway(t *testing.T) {
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -207,7 +207,7 @@ func TestACollectorThatIsAwayIsToldOnceAndHoldsUpNobody(t *testing.T) {
 	}
 }
 
-func TestACollectorThatNeverAnswersDoesNotHoldUpTheEnd(t *testing.T) {
+func TestStart_EndsThoughTheCollectorNeverAnswers(t *testing.T) {
 	collector := testcollector.New(t)
 	asked, release := make(chan struct{}, 100), make(chan struct{})
 	t.Cleanup(func() { close(release) })
@@ -227,7 +227,7 @@ func TestACollectorThatNeverAnswersDoesNotHoldUpTheEnd(t *testing.T) {
 	}
 }
 
-func TestACollectorThatIsBusyIsAskedAgain(t *testing.T) {
+func TestClient_AsksABusyCollectorAgain(t *testing.T) {
 	collector := testcollector.New(t)
 	var once sync.Once
 	collector.Answer(func(*http.Request) int {
@@ -243,7 +243,7 @@ func TestACollectorThatIsBusyIsAskedAgain(t *testing.T) {
 	}
 }
 
-func TestACollectorThatRefusesIsAskedOnceForEachBatchAndToldWhenItTakesSpansAgain(t *testing.T) {
+func TestClient_AsksARefusingCollectorOnceForEachBatch(t *testing.T) {
 	collector := testcollector.New(t)
 	collector.Answer(func(*http.Request) int { return http.StatusForbidden })
 	provider, shutdown, log := start(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": collector.URL, "OTEL_BSP_SCHEDULE_DELAY": "10"})

@@ -12,7 +12,7 @@ import (
 	"redrive.dev/redrive/internal/apply"
 )
 
-func TestWorkersThatAreMissingAreLookedAtSoonAndNotForEver(t *testing.T) {
+func TestRequeue_IsSoonForMissingWorkersAndNotForEver(t *testing.T) {
 	type look struct {
 		after   time.Duration
 		missing bool
@@ -46,7 +46,7 @@ func TestWorkersThatAreMissingAreLookedAtSoonAndNotForEver(t *testing.T) {
 	}
 }
 
-func TestDeletionsOfOthersCountWhereTheVHostMayBeTheSame(t *testing.T) {
+func TestMayShareVHost_IsTrueWhereTheVHostMayBeTheSame(t *testing.T) {
 	identity := func(cluster, id, vhost string) *v1alpha1.BrokerIdentity {
 		return &v1alpha1.BrokerIdentity{Cluster: cluster, ClusterID: id, VHost: vhost}
 	}

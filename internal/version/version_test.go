@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestVersionIsTheMostExactThingKnown(t *testing.T) {
+func TestVersion_IsTheMostExactThingKnown(t *testing.T) {
 	revision := debug.BuildSetting{Key: "vcs.revision", Value: "0123456789abcdef0123"}
 	modified := debug.BuildSetting{Key: "vcs.modified", Value: "true"}
 	tests := map[string]struct {

@@ -37,7 +37,7 @@ func following() v1alpha1.RetryPolicySpec {
 	return v1alpha1.RetryPolicySpec{MaxRetries: new(int32(0)), HandlerAdvice: v1alpha1.HandlerAdviceFollow}
 }
 
-func TestAHandlerThatAsksForNoRetryGetsNone(t *testing.T) {
+func TestAdvice_FailsAMessageWithoutARetry(t *testing.T) {
 	p, calls := adviser(t, "fail", 1, "")
 	policy := following()
 	policy.MaxRetries, policy.Immediate = new(int32(3)), new(int32(3))
@@ -53,7 +53,7 @@ func TestAHandlerThatAsksForNoRetryGetsNone(t *testing.T) {
 	}
 }
 
-func TestAHandlerThatAsksForAMessageToBeDroppedIsRidOfIt(t *testing.T) {
+func TestAdvice_DropsAMessage(t *testing.T) {
 	p, calls := adviser(t, "Drop", 1, "")
 	r := newRig(t, p, following(), nil)
 	r.publish(amqp091.Publishing{})
@@ -65,7 +65,7 @@ func TestAHandlerThatAsksForAMessageToBeDroppedIsRidOfIt(t *testing.T) {
 	}
 }
 
-func TestAHandlerThatAsksForARetryGetsItAfterItsDelayThoughThePolicyHasNone(t *testing.T) {
+func TestAdvice_RetriesAfterItsDelayThoughThePolicyHasNone(t *testing.T) {
 	p, calls := adviser(t, "RETRY", 2, "1")
 	r := newRig(t, p, following(), nil)
 	began := time.Now()
@@ -80,7 +80,7 @@ func TestAHandlerThatAsksForARetryGetsItAfterItsDelayThoughThePolicyHasNone(t *t
 	}
 }
 
-func TestAPolicyThatIgnoresAdviceDecidesAsIfThereWereNone(t *testing.T) {
+func TestAdvice_IsIgnoredWhereThePolicySaysSo(t *testing.T) {
 	p, calls := adviser(t, "retry", 5, "1")
 	policy := following()
 	policy.HandlerAdvice = v1alpha1.HandlerAdviceIgnore
@@ -92,7 +92,7 @@ func TestAPolicyThatIgnoresAdviceDecidesAsIfThereWereNone(t *testing.T) {
 	}
 }
 
-func TestAStrictlyOrderedQueueIsNotStoppedByAHandlerThatAsksForRetries(t *testing.T) {
+func TestAdvice_DoesNotStopAStrictQueueWithRetries(t *testing.T) {
 	p, calls := adviser(t, "retry", 1000, "1")
 	policy := testtransport.Explicit(100 * time.Millisecond)
 	policy.HandlerAdvice = v1alpha1.HandlerAdviceFollow
@@ -106,7 +106,7 @@ func TestAStrictlyOrderedQueueIsNotStoppedByAHandlerThatAsksForRetries(t *testin
 	}
 }
 
-func TestAHandlerThatReleasesAMessageGetsItAgainAsIfThereHadBeenNoAttempt(t *testing.T) {
+func TestRelease_CountsNoAttempt(t *testing.T) {
 	var calls atomic.Int64
 	attempts := make(chan string, 10)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -132,7 +132,7 @@ func TestAHandlerThatReleasesAMessageGetsItAgainAsIfThereHadBeenNoAttempt(t *tes
 	}
 }
 
-func TestAHandlerCannotReleaseAMessageForEver(t *testing.T) {
+func TestRelease_EndsWithTheMaxAge(t *testing.T) {
 	p, _ := adviser(t, "release", 1, "30")
 	policy := following()
 	policy.MaxAge = v1alpha1.NewDuration(10 * time.Second)

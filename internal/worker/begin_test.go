@@ -72,7 +72,7 @@ func failing503(context.Context, handler.Request) *retry.Failure {
 }
 
 // A process died and took some seconds to start: all whose turns had come meanwhile were given to it at once.
-func TestTurnsThatComeWhileThereIsNoProcessAreNotUsedAtOnce(t *testing.T) {
+func TestRateLimit_SpacesCallsThatWaitedForAProcess(t *testing.T) {
 	const messages, perSecond = 20, 10
 	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), func(tr *v1alpha1.Transport) {
 		tr.Spec.Workers[0].Concurrency = new(int32(messages))
@@ -96,7 +96,7 @@ func TestTurnsThatComeWhileThereIsNoProcessAreNotUsedAtOnce(t *testing.T) {
 }
 
 // Those that wait for their calls to be spaced may be past their deadline when it is their turn.
-func TestAMessageThatExpiresWhileItWaitsForItsTurnIsNotHandedOver(t *testing.T) {
+func TestRateLimit_HandsOverNoMessageThatExpiresMeanwhile(t *testing.T) {
 	const messages, perSecond, expires = 20, 5, 6 * time.Second
 	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), func(tr *v1alpha1.Transport) {
 		tr.Spec.Workers[0].Concurrency = new(int32(messages))
@@ -129,7 +129,7 @@ func TestAMessageThatExpiresWhileItWaitsForItsTurnIsNotHandedOver(t *testing.T) 
 }
 
 // The breaker opened, and went on being told of failures: of messages that had its leave, and began when a process was free for each.
-func TestABreakerThatHasOpenedHoldsBackMessagesThatWaitForAProcess(t *testing.T) {
+func TestBreaker_HoldsBackMessagesThatWaitForAProcess(t *testing.T) {
 	const messages, calls = 40, 5
 	for name, key := range map[string]*string{"one for all": nil, "one for each key": new("message.headers.a")} {
 		t.Run(name, func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestABreakerThatHasOpenedHoldsBackMessagesThatWaitForAProcess(t *testing.T)
 
 // A process was replaced, and its program took its time to load. The calls that waited for it counted as slow ones: the breaker opened, and nothing was
 // consumed although each call took milliseconds.
-func TestAWaitForAProcessIsNoSlowCall(t *testing.T) {
+func TestBreaker_TakesNoWaitForAProcessForASlowCall(t *testing.T) {
 	const messages, slow = 10, 500 * time.Millisecond
 	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), func(tr *v1alpha1.Transport) {
 		tr.Spec.Workers[0].Concurrency = new(int32(messages))
@@ -186,7 +186,7 @@ func TestAWaitForAProcessIsNoSlowCall(t *testing.T) {
 
 // Each time that a message was turned away, because no process was free in time, it counted as a first attempt: after enough of them all
 // retries were within the budget.
-func TestTheBudgetCountsNoFirstAttemptThatWasNotBegun(t *testing.T) {
+func TestRetryBudget_CountsNoFirstAttemptThatWasNotBegun(t *testing.T) {
 	const messages, vain = 100, 30
 	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(100*time.Millisecond), func(tr *v1alpha1.Transport) {
 		tr.Spec.Workers[0].RetryBudget = &v1alpha1.RetryBudget{Percent: 20, Window: v1alpha1.NewDuration(30 * time.Second), MinPerSecond: new(int32(1))}
@@ -223,7 +223,7 @@ func TestTheBudgetCountsNoFirstAttemptThatWasNotBegun(t *testing.T) {
 }
 
 // Each time that a message was turned away it took leave for another retry: those that could begin waited for a window in which none was made.
-func TestTheBudgetCountsNoRetryThatWasNotBegun(t *testing.T) {
+func TestRetryBudget_CountsNoRetryThatWasNotBegun(t *testing.T) {
 	const messages, vain = 20, 10
 	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(100*time.Millisecond), func(tr *v1alpha1.Transport) {
 		tr.Spec.Workers[0].RetryBudget = &v1alpha1.RetryBudget{Percent: 100, Window: v1alpha1.NewDuration(time.Minute), MinPerSecond: new(int32(1))}
@@ -254,7 +254,7 @@ func TestTheBudgetCountsNoRetryThatWasNotBegun(t *testing.T) {
 
 // Each time that it was not begun it went back to its place, with the broker's count of its deliveries raised. The next worker took them for
 // attempts, and for crashes, and gave the message up.
-func TestAStrictMessageThatIsNotBegunWaitsWhereItIs(t *testing.T) {
+func TestStrict_KeepsAMessageThatIsNotBegunInItsPlace(t *testing.T) {
 	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), strict(v1alpha1.OnFailureContinue))
 	var turnedAway atomic.Int64
 	busy := newProgram()
@@ -284,7 +284,7 @@ func (few) Capacity() int { return 2 }
 
 // With fewer processes than its concurrency a worker let messages wait at the pool, in the order in which they came: slow ones of one queue left others 3 %
 // of their share.
-func TestAHandlerGetsNoMoreCallsThanItBegins(t *testing.T) {
+func TestHandler_GetsNoMoreCallsThanItsCapacity(t *testing.T) {
 	const messages = 12
 	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), func(tr *v1alpha1.Transport) {
 		tr.Spec.Workers[0].Concurrency = new(int32(messages))

@@ -58,7 +58,7 @@ func publishSteadily(t *testing.T, r *rig, queue string, every time.Duration, m 
 }
 
 // Keys, rules and the policy of one message decoded its body anew each, so that one body of a megabyte took a processor for seconds.
-func TestABodyIsDecodedOnceBeforeTheHandlerAndOnceAfter(t *testing.T) {
+func TestBodies_AreDecodedOnceBeforeTheHandlerAndOnceAfter(t *testing.T) {
 	r := newRigAlone(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), nil)
 	const limit = 2 << 20
 	body := costlyBody(largestCostly(limit))
@@ -101,7 +101,7 @@ func TestABodyIsDecodedOnceBeforeTheHandlerAndOnceAfter(t *testing.T) {
 }
 
 // Who waits for the handler keeps no room that others need to have their bodies decoded.
-func TestABodyIsNotKeptDecodedWhileTheHandlerHasTheMessage(t *testing.T) {
+func TestBodies_AreNotKeptDecodedWhileTheHandlerRuns(t *testing.T) {
 	key := "message.body.tenant"
 	queues := []string{testtransport.Queue, "q0"} // one of these bodies has room at a time
 	r := newRigAlone(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), func(tr *v1alpha1.Transport) {
@@ -129,13 +129,13 @@ func TestABodyIsNotKeptDecodedWhileTheHandlerHasTheMessage(t *testing.T) {
 
 // One queue's bodies take all the memory that expressions have for large ones. The keys of another queue's small bodies were read at a 17th of
 // their rate meanwhile.
-func TestLargeBodiesThatKeysReadKeepNoSmallOnesWaiting(t *testing.T) {
+func TestBodies_LargeOnesThatKeysReadKeepNoSmallOnesWaiting(t *testing.T) {
 	testtransport.Long(t)
 	smallBesideCostly(t, 1, "message.body.tenant", amqp091.Publishing{Body: costlyBody(largestCostly(2 << 20))}, 40*time.Millisecond)
 }
 
 // Each queue has its turn, so that whoever has many of them had as many turns.
-func TestManyQueuesOfCostlyMessagesKeepNoSmallOnesWaiting(t *testing.T) {
+func TestBodies_ManyCostlyQueuesKeepNoSmallOnesWaiting(t *testing.T) {
 	testtransport.Long(t)
 	t.Run("large bodies", func(t *testing.T) {
 		smallBesideCostly(t, 8, "message.body.tenant", amqp091.Publishing{Body: costlyBody(largestCostly(2 << 20))}, 250*time.Millisecond)

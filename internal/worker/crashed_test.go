@@ -29,7 +29,7 @@ func delivered(t *testing.T, spec v1alpha1.RetryPolicySpec, onFailure v1alpha1.O
 }
 
 // A policy that was given fewer retries had a message that failed in the ordinary way called poison, and its last error was gone.
-func TestAttemptsThatThisProcessHasSeenTheEndOfAreNoCrashes(t *testing.T) {
+func TestCrashed_CountsNoAttemptWhoseEndWasSeen(t *testing.T) {
 	three := v1alpha1.RetryPolicySpec{MaxRetries: new(int32(3))}
 	w := &Worker{options: Options{Now: time.Now}}
 	for name, c := range map[string]struct {
@@ -55,7 +55,7 @@ func TestAttemptsThatThisProcessHasSeenTheEndOfAreNoCrashes(t *testing.T) {
 	}
 }
 
-func TestAHeadTellsHowOftenItHasTriedAMessage(t *testing.T) {
+func TestOrderedQueue_TellsHowOftenItTriedAMessage(t *testing.T) {
 	h := newOrderedQueues().of("test")
 	for n := range int64(4) {
 		j := &job{

@@ -13,7 +13,7 @@ import (
 )
 
 // A message that had waited two seconds for its turn at a rate limit had its delays begin anew.
-func TestDecorrelatedDelaysGoOnFromTheLastFailureAndNotFromAShorterWaitSince(t *testing.T) {
+func TestJitter_DecorrelatedGoesOnFromTheLastFailure(t *testing.T) {
 	const messages, last, waited = 30, 200 * time.Second, 2 * time.Second
 	policy := v1alpha1.RetryPolicySpec{MaxRetries: new(int32(20)), Backoff: &v1alpha1.Backoff{
 		Type: v1alpha1.BackoffConstant, Delay: v1alpha1.NewDuration(100 * time.Millisecond), MaxDelay: v1alpha1.NewDuration(time.Hour),

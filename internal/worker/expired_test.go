@@ -22,7 +22,7 @@ func slowly(t *v1alpha1.Transport) {
 }
 
 // Messages were handed over seconds after their time was over, and the property expiration was none before the first retry.
-func TestAMessageWhoseTimeIsOverWhileItWaitsIsNotHandedOver(t *testing.T) {
+func TestExpired_FailsAMessageWhoseTimeEndsWhileItWaits(t *testing.T) {
 	t.Parallel()
 	expires := amqp091.Publishing{MessageId: "b", Expiration: "2000"}
 	cases := map[string]struct {
@@ -99,7 +99,7 @@ func both(changes ...func(*v1alpha1.Transport)) func(*v1alpha1.Transport) {
 	}
 }
 
-func TestWhatExpiresBehindAMessageThatBlocksLeavesTheQueueToo(t *testing.T) {
+func TestStrict_ExpiredMessagesLeaveAQueueThatBlocks(t *testing.T) {
 	r := newRig(t, newPartner(t, always(422)), testtransport.Explicit(), strict(v1alpha1.OnFailureBlock))
 	r.publish(letters("a")...)
 	testtransport.Eventually(t, "the queue to block", func() bool { return len(r.worker.Status().Troubles) == 1 })

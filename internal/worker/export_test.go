@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// What TestNothingTellsAValueOfAMessageWhereAnExpressionFails has from the test of the log: the expressions that fail, and the message on which
+// What TestExpressions_TellNoValueOfAMessageWhereTheyFail has from the test of the log: the expressions that fail, and the message on which
 // they do, with a mark in each of its values.
 const (
 	Mark       = mark

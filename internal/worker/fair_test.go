@@ -55,7 +55,7 @@ func (h *held) of(queue string) time.Duration {
 	return h.time[queue]
 }
 
-func TestABusyQueueDoesNotHoldUpAMessageNowAndThen(t *testing.T) {
+func TestWorker_LetsARareMessagePassABusyQueue(t *testing.T) {
 	const messages, lasts = 5000, 50 * time.Millisecond
 	r := newRigAlone(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), withQueues(nil, "free"))
 	p := newProgram()
@@ -99,7 +99,7 @@ func TestABusyQueueDoesNotHoldUpAMessageNowAndThen(t *testing.T) {
 	}
 }
 
-func TestQueuesShareTheHandlersTimeByWeight(t *testing.T) {
+func TestWeight_SharesTheHandlersTimeAmongQueues(t *testing.T) {
 	testtransport.Long(t)
 	cases := []struct {
 		name    string
@@ -146,7 +146,7 @@ func TestQueuesShareTheHandlersTimeByWeight(t *testing.T) {
 	}
 }
 
-func TestOneBusyQueueOf64HasAllPlaces(t *testing.T) {
+func TestWorker_GivesOneBusyQueueOf64AllPlaces(t *testing.T) {
 	testtransport.Long(t)
 	names := make([]string, 63)
 	for i := range names {
@@ -179,12 +179,12 @@ func TestOneBusyQueueOf64HasAllPlaces(t *testing.T) {
 	}
 }
 
-func TestLargeMessagesStayWithinTheirShareOfTheMemory(t *testing.T) {
+func TestMemory_LargeMessagesStayWithinTheirShare(t *testing.T) {
 	testtransport.Long(t)
 	stayWithinTheirShare(t, 2*8<<20, 256<<20, parcels(testtransport.Queue, 200, 8<<20))
 }
 
-func TestManySmallHeadersStayWithinTheirShareOfTheMemory(t *testing.T) {
+func TestMemory_ManySmallHeadersStayWithinTheirShare(t *testing.T) {
 	testtransport.Long(t)
 	headers := amqp091.Table{}
 	for i := range 8000 {
@@ -198,12 +198,12 @@ func TestManySmallHeadersStayWithinTheirShareOfTheMemory(t *testing.T) {
 }
 
 // While messages are small many of them may be on loan: then large ones took 345 MiB where 64 were allowed.
-func TestLargeMessagesBehindSmallOnesStayWithinTheirShareOfTheMemory(t *testing.T) {
+func TestMemory_LargeMessagesBehindSmallOnesStayWithinTheirShare(t *testing.T) {
 	stayWithinTheirShare(t, 2<<20, 32<<20, parcels(testtransport.Queue, 3000, 10), parcels(testtransport.Queue, 40, 1<<20))
 }
 
 // Each queue may have one on loan, whatever its size.
-func TestLargeMessagesOfManyQueuesStayWithinTheirShareOfTheMemory(t *testing.T) {
+func TestMemory_LargeMessagesOfManyQueuesStayWithinTheirShare(t *testing.T) {
 	queues := []string{"q1", "q2", "q3", "q4", "q5", "q6", "q7"}
 	var all [][]parcel
 	for _, queue := range queues {
@@ -276,7 +276,7 @@ func stayWithinTheirShare(t *testing.T, least, memory int, batches ...[]parcel) 
 	}
 }
 
-func TestAMessageThatWaitsTooLongForAPlaceGoesBackToItsQueue(t *testing.T) {
+func TestWaitForPlace_ReturnsAMessageThatWaitsTooLong(t *testing.T) {
 	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), func(tr *v1alpha1.Transport) {
 		withQueues(nil, "free")(tr)
 		tr.Spec.Broker.ConsumerTimeout = v1alpha1.NewDuration(6 * time.Second)
@@ -300,7 +300,7 @@ func TestAMessageThatWaitsTooLongForAPlaceGoesBackToItsQueue(t *testing.T) {
 	}
 }
 
-func TestAWorkerStaysReadyWhileItsPrefetchShrinks(t *testing.T) {
+func TestReady_HoldsWhileThePrefetchShrinks(t *testing.T) {
 	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), nil)
 	p, release := newProgram(), make(chan struct{})
 	p.handle = func(context.Context, handler.Request) *retry.Failure {

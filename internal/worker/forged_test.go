@@ -78,7 +78,7 @@ func (p *partner) calls() map[string][]request {
 	return calls
 }
 
-func TestWhatAnExchangeOfTheProducersRoutedHasNoPast(t *testing.T) {
+func TestForgedHeaders_GiveAProducersMessageNoPast(t *testing.T) {
 	p := newPartner(t, func(_ *http.Request, attempt int) int {
 		if attempt == 1 {
 			return http.StatusBadGateway
@@ -117,7 +117,7 @@ func TestWhatAnExchangeOfTheProducersRoutedHasNoPast(t *testing.T) {
 
 // Who may publish to the default exchange reaches each queue by its name, as a worker's message does. Without the bound on waits, one
 // message was published ten times a second for a day; with the crash that it claims, it waited for the quarantine worker.
-func TestForgedHeadersConcernTheirMessageAlone(t *testing.T) {
+func TestForgedHeaders_ConcernTheirMessageAlone(t *testing.T) {
 	const attempts = 3
 	p := newPartner(t, always(http.StatusBadGateway))
 	r := newRig(t, p, testtransport.Explicit(100*time.Millisecond, 100*time.Millisecond), nil)
@@ -152,7 +152,7 @@ func TestForgedHeadersConcernTheirMessageAlone(t *testing.T) {
 }
 
 // What the broker puts into the failure queue no worker has seen: its headers are the producer's, and x-death tells it from the rest.
-func TestWhatTheBrokerDeadLettersKeepsForgedHeaders(t *testing.T) {
+func TestForgedHeaders_StayOnWhatTheBrokerDeadLetters(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
 	r.stop()

@@ -23,7 +23,7 @@ func (framed) FrameSize(m *message.Message) int {
 }
 
 // A body of 16 MiB can take 96 MiB as a frame, which nothing counted, and headers of 128 KiB take 768.
-func TestWhatAHandlerWritesAMessageIntoCountsInItsMemory(t *testing.T) {
+func TestFrameSize_CountsInTheMemory(t *testing.T) {
 	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), nil)
 	r.stop()
 	r.memory = 8 << 20
@@ -56,7 +56,7 @@ func TestWhatAHandlerWritesAMessageIntoCountsInItsMemory(t *testing.T) {
 }
 
 // What waited at the time of a reload went to the new handler with frames that nothing counted, however large.
-func TestAMessageThatWaitedForAnotherHandlerCountsByTheOneThatGetsIt(t *testing.T) {
+func TestFrameSize_IsThatOfTheHandlerThatGetsTheMessage(t *testing.T) {
 	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), withQueues(nil, "q0"))
 	r.memory, r.config.Concurrency = 8<<20, 1
 	before, after, end := newProgram(), newProgram(), make(chan struct{})

@@ -22,7 +22,7 @@ func (h *orderedQueue) returns(id string, redelivered bool) (attempts int64, p *
 }
 
 // A classic queue without a single active consumer gives what one worker returns to another, which has returned something too.
-func TestTheAttemptsOfMessagesThatComeInTurnsAreCountedEach(t *testing.T) {
+func TestOrderedQueue_CountsAttemptsOfMessagesThatComeInTurns(t *testing.T) {
 	h := newOrderedQueues().of("test")
 	for round := range int64(4) {
 		for _, id := range []string{"a", "b", "c"} {
@@ -33,7 +33,7 @@ func TestTheAttemptsOfMessagesThatComeInTurnsAreCountedEach(t *testing.T) {
 	}
 }
 
-func TestTheAttemptsOfAMessageThatIsDoneAreNotThoseOfAnotherOfItsID(t *testing.T) {
+func TestOrderedQueue_GivesNoMessageTheAttemptsOfOneThatIsDone(t *testing.T) {
 	h := newOrderedQueues().of("test")
 	h.returns("a", false)
 	_, p := h.returns("a", true)
@@ -43,7 +43,7 @@ func TestTheAttemptsOfAMessageThatIsDoneAreNotThoseOfAnotherOfItsID(t *testing.T
 	}
 }
 
-func TestAHeadForgetsWhatIsDoneWhenTheNextMessageComes(t *testing.T) {
+func TestOrderedQueue_ForgetsADoneMessageWhenTheNextComes(t *testing.T) {
 	h := newOrderedQueues().of("test")
 	for i := range 5 {
 		_, p := h.returns(strconv.Itoa(i), false)
@@ -54,7 +54,7 @@ func TestAHeadForgetsWhatIsDoneWhenTheNextMessageComes(t *testing.T) {
 	}
 }
 
-func TestAHeadRemembersOnlySoMany(t *testing.T) {
+func TestOrderedQueue_RemembersABoundedNumber(t *testing.T) {
 	h := newOrderedQueues().of("test")
 	for i := range 2 * maxPasts {
 		h.returns(strconv.Itoa(i), false)
@@ -70,7 +70,7 @@ func TestAHeadRemembersOnlySoMany(t *testing.T) {
 }
 
 // A message that comes again would have its whole time once more.
-func TestAMessageThatComesAgainKeepsItsDeadline(t *testing.T) {
+func TestOrderedQueue_KeepsTheDeadlineOfAMessageThatReturns(t *testing.T) {
 	h, now := newOrderedQueues().of("test"), time.Now()
 	for again := range 3 {
 		j := &job{

@@ -7,7 +7,7 @@ import (
 	"redrive.dev/redrive/internal/retry"
 )
 
-func TestTheBreakerCountsWhatSpeaksAgainstTheHandlerAndNotAgainstTheMessage(t *testing.T) {
+func TestHealth_CountsFailuresOfTheHandlerAndNotOfTheMessage(t *testing.T) {
 	const byHandler = retry.SourceHandler
 	for name, c := range map[string]struct {
 		failure *retry.Failure

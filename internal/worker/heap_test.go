@@ -14,7 +14,7 @@ func percent() int {
 	return now
 }
 
-func TestASmallHeapGrowsMuchAndALargeOneAsUsual(t *testing.T) {
+func TestLetHeapGrow_LetsASmallHeapGrowMoreThanALargeOne(t *testing.T) {
 	t.Setenv("GOGC", "")
 	runtime.GC()
 	stop := LetHeapGrow()
@@ -38,7 +38,7 @@ func TestASmallHeapGrowsMuchAndALargeOneAsUsual(t *testing.T) {
 	}
 }
 
-func TestTheUsersOwnGrowthOfTheHeapStays(t *testing.T) {
+func TestLetHeapGrow_LeavesTheUsersOwnGrowth(t *testing.T) {
 	before := percent()
 	t.Setenv("GOGC", "50")
 	defer LetHeapGrow()()

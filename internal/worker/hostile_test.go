@@ -38,7 +38,7 @@ func (r *rig) held() float64 {
 	return value(r.t, r.registry, "redrive_settlements_pending")
 }
 
-func TestAMessageThatIsHeldWhenItsSessionEndsIsNotPublishedTwice(t *testing.T) {
+func TestSettle_PublishesNoHeldMessageTwiceWhenItsSessionEnds(t *testing.T) {
 	const messages = 10
 	release := make(chan struct{})
 	p := newPartner(t, func(*http.Request, int) int {
@@ -70,7 +70,7 @@ func TestAMessageThatIsHeldWhenItsSessionEndsIsNotPublishedTwice(t *testing.T) {
 	}
 }
 
-func TestAMessageWithHeadersThatCannotBeReadFailsAlone(t *testing.T) {
+func TestUnreadable_HeadersFailTheirMessageAlone(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
 	r.publish(
@@ -98,7 +98,7 @@ func (r *rig) dyingTo(name, next string) {
 	}
 }
 
-func TestAMessageWhoseHeadersHaveOutgrownEveryFrameDisturbsNoOther(t *testing.T) {
+func TestUnreadable_HeadersBeyondEveryFrameDisturbNoOther(t *testing.T) {
 	const innocents = 40
 	p := newPartner(t, always(200))
 	r := newRig(t, p, testtransport.Explicit(time.Second), withQueues(nil, "free"))
@@ -123,7 +123,7 @@ func TestAMessageWhoseHeadersHaveOutgrownEveryFrameDisturbsNoOther(t *testing.T)
 	}
 }
 
-func TestHeadersAreBoundedByTheBrokersFrames(t *testing.T) {
+func TestHeaders_AreBoundedByTheBrokersFrames(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
 	own := testbroker.Private(t)
@@ -148,7 +148,7 @@ func TestHeadersAreBoundedByTheBrokersFrames(t *testing.T) {
 	}
 }
 
-func TestReloadsUnderLoadLoseAndRepeatNothing(t *testing.T) {
+func TestReload_LosesAndRepeatsNothingUnderLoad(t *testing.T) {
 	const messages = 500
 	progress := make(chan struct{}, 2*messages)
 	p := newPartner(t, func(_ *http.Request, attempt int) int {
@@ -183,7 +183,7 @@ func TestReloadsUnderLoadLoseAndRepeatNothing(t *testing.T) {
 }
 
 // One of 128 MiB ended a worker of 256 MiB while it was received, and each one after it.
-func TestAMessageThatIsLargerThanMayBeOnLoanIsRefusedUnread(t *testing.T) {
+func TestMemory_RefusesAMessageLargerThanMayBeOnLoan(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
 	r.stop()

@@ -16,7 +16,7 @@ import (
 	"redrive.dev/redrive/internal/testtransport"
 )
 
-func TestTriesAtOnceComeBeforeTheFirstLane(t *testing.T) {
+func TestTriesAtOnce_ComeBeforeTheFirstLane(t *testing.T) {
 	p := newPartner(t, func(_ *http.Request, attempt int) int {
 		if attempt < 5 {
 			return 502
@@ -39,7 +39,7 @@ func TestTriesAtOnceComeBeforeTheFirstLane(t *testing.T) {
 }
 
 // Its tries at once were made anew after each lost connection.
-func TestAMessageThatWasInterruptedIsNotTriedAtOnceAgain(t *testing.T) {
+func TestTriesAtOnce_AreNotRepeatedAfterAnInterruption(t *testing.T) {
 	policy := testtransport.Explicit(100 * time.Millisecond)
 	policy.Immediate = new(int32(5))
 	r := newRig(t, newPartner(t, always(200)), policy, nil)
@@ -65,7 +65,7 @@ func TestAMessageThatWasInterruptedIsNotTriedAtOnceAgain(t *testing.T) {
 	}
 }
 
-func TestAFailureThatAStrategyDecidesOnIsNotTriedAtOnce(t *testing.T) {
+func TestTriesAtOnce_LeaveAFailureToItsStrategy(t *testing.T) {
 	p := newPartner(t, func(_ *http.Request, attempt int) int {
 		if attempt == 1 {
 			return 429
@@ -86,7 +86,7 @@ func TestAFailureThatAStrategyDecidesOnIsNotTriedAtOnce(t *testing.T) {
 	}
 }
 
-func TestAHandlerThatCannotReadAMessageFailsItAtOnce(t *testing.T) {
+func TestWorker_FailsAtOnceWhatTheHandlerCannotDecode(t *testing.T) {
 	p := newPartner(t, always(http.StatusUnsupportedMediaType))
 	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
 	r.publish(amqp091.Publishing{})
@@ -95,7 +95,7 @@ func TestAHandlerThatCannotReadAMessageFailsItAtOnce(t *testing.T) {
 	}
 }
 
-func TestARetryHasThePriorityOfItsPolicyAndTheHandlerSeesTheProducers(t *testing.T) {
+func TestRetryPriority_AppliesInTheLaneAndKeepsTheProducers(t *testing.T) {
 	t.Parallel()
 	cases := []struct {
 		name      string
@@ -132,7 +132,7 @@ func TestARetryHasThePriorityOfItsPolicyAndTheHandlerSeesTheProducers(t *testing
 	}
 }
 
-func TestARetryOfHighPriorityTakesAnOrdinaryLaneWhereThereAreNoOthersAnyMore(t *testing.T) {
+func TestRetryPriority_TakesAnOrdinaryLaneWithoutAHighOne(t *testing.T) {
 	p := newPartner(t, func(_ *http.Request, attempt int) int {
 		if attempt == 1 {
 			return 502

@@ -14,7 +14,7 @@ import (
 )
 
 // Who can publish must not be able to fill the memory of whoever reads the metrics.
-func TestNoMessageMakesALabel(t *testing.T) {
+func TestMetrics_MakeNoLabelOfAMessage(t *testing.T) {
 	const messages, hostile = 60, "hostile"
 	p := newPartner(t, func(_ *http.Request, attempt int) int { return 400 + 100*(attempt%2) })
 	policy := testtransport.Explicit(100 * time.Millisecond)

@@ -14,7 +14,7 @@ import (
 
 // A queue that the spec does not have any more is consumed with its own settings until it is gone, and the worker is ready with it
 // and without it.
-func TestAWorkerEmptiesAQueueThatLeaves(t *testing.T) {
+func TestWorker_EmptiesAQueueThatLeaves(t *testing.T) {
 	p := newPartner(t, always(http.StatusOK))
 	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
 	const old = standin

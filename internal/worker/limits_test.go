@@ -14,7 +14,7 @@ import (
 )
 
 // A tenant that was over its own limit had taken a turn of the limit for all before it was sent away, and the others got half of theirs.
-func TestLimitsWithAKeyAreAskedBeforeThoseWithout(t *testing.T) {
+func TestRateLimit_OnesWithAKeyAreAskedFirst(t *testing.T) {
 	limits := func(names ...string) *compile.Config {
 		config := &compile.Config{}
 		for _, name := range names {
@@ -62,7 +62,7 @@ func TestLimitsWithAKeyAreAskedBeforeThoseWithout(t *testing.T) {
 }
 
 // A message waited for its turn at each limit in succession, for an eighth of RabbitMQ's consumer timeout at each: after eight of them RabbitMQ ended the channel.
-func TestAMessageThatWaitedForOtherLimitsIsDeferredBeforeItsTimeIsOver(t *testing.T) {
+func TestRateLimit_DefersAMessageThatWaitedForOtherLimits(t *testing.T) {
 	config := compile.Config{RateLimits: []compile.RateLimit{{Name: "all", PerSecond: 0.2, Burst: 1}}, ConsumerTimeout: *v1alpha1.NewDuration(time.Minute)}
 	protection, err := newProtection(&config, &protection{}, nil, time.Now())
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"redrive.dev/redrive/internal/scheduler"
 )
 
-func TestALoanKnowsHowLongItsConsumerWasFullAndHowLargeItsMessagesAre(t *testing.T) {
+func TestInflight_SamplesHowLongItWasFullAndTheSizes(t *testing.T) {
 	l, now := &queueInflight{enough: 10 << 20}, time.Now()
 	l.allow(2, now)
 	at := func(seconds int) time.Time { return now.Add(time.Duration(seconds) * time.Second) }
@@ -51,7 +51,7 @@ func TestALoanKnowsHowLongItsConsumerWasFullAndHowLargeItsMessagesAre(t *testing
 	}
 }
 
-func TestOnlyHalfOfThePrefetchWaitsAside(t *testing.T) {
+func TestInflight_LetsHalfOfThePrefetchWaitAside(t *testing.T) {
 	l := &queueInflight{}
 	l.allow(5, time.Now())
 	aside := 0
@@ -69,7 +69,7 @@ func TestOnlyHalfOfThePrefetchWaitsAside(t *testing.T) {
 	}
 }
 
-func TestAPrefetchGrowsByWhatIsHeldForLong(t *testing.T) {
+func TestInflight_GrowsThePrefetchByWhatIsHeld(t *testing.T) {
 	l := &queueInflight{size: 1000}
 	const prefetch, room = 20, 1 << 20
 	for _, step := range []struct {
@@ -95,7 +95,7 @@ func TestAPrefetchGrowsByWhatIsHeldForLong(t *testing.T) {
 }
 
 // A message that is held takes 20 KB however small it is: ten thousand of ten queues ended a worker of 256 MiB.
-func TestWhatIsHeldOfAllQueuesStaysWithinTheMemory(t *testing.T) {
+func TestInflight_KeepsWhatAllQueuesHoldWithinTheMemory(t *testing.T) {
 	for queues, want := range map[int]int{1: 1024, 2: 1280, 16: 1360} {
 		s := newLoans(64 << 20)
 		s.decided = map[string]int{}
@@ -132,7 +132,7 @@ func TestWhatIsHeldOfAllQueuesStaysWithinTheMemory(t *testing.T) {
 	}
 }
 
-func TestAQuarterOfTheMemoryMayBeOnLoan(t *testing.T) {
+func TestLoanBytes_AreAQuarterOfTheMemory(t *testing.T) {
 	if got := loanBytes(1 << 30); got != 256<<20 {
 		t.Errorf("%d of 1 GiB", got)
 	}

@@ -26,7 +26,7 @@ func files(t *testing.T, dir string, content map[string]string) {
 	}
 }
 
-func TestALoginThatIsSpoiltLeavesTheOneBefore(t *testing.T) {
+func TestLogin_KeepsTheOneBeforeASpoiltOne(t *testing.T) {
 	dir := t.TempDir()
 	login := worker.NewLogin(dir, "shop")
 	if _, err := login.Target(); err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "keys host (or uri), username, password: missing") {
@@ -66,7 +66,7 @@ func ready(t *testing.T, w *worker.Worker) (status int, text string) {
 	return recorder.Code, string(body)
 }
 
-func TestReadinessTellsWhyThereIsNoSession(t *testing.T) {
+func TestReady_TellsWhyThereIsNoSession(t *testing.T) {
 	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), nil)
 	r.use(func(target *amqp.Target) { target.Password = "not-the-password" })
 	r.worker.Renew()

@@ -15,7 +15,7 @@ import (
 	"redrive.dev/redrive/internal/testtransport"
 )
 
-func TestEachAttemptHasALineThatSaysWhatFailedAndWhatWasDecided(t *testing.T) {
+func TestLog_SaysOfEachAttemptWhatFailedAndWasDecided(t *testing.T) {
 	policy := testtransport.Explicit(time.Second, time.Second)
 	policy.Strategies = []v1alpha1.Strategy{{
 		Name: "busy", When: "error.status == 503", Backoff: &v1alpha1.Backoff{Type: v1alpha1.BackoffConstant, Delay: v1alpha1.NewDuration(100 * time.Millisecond)},

@@ -21,7 +21,7 @@ import (
 
 // While pods for another handler roll out, those from before see its configuration: its command may not be in their image, its URL may be that of a container
 // that they do not have, and every message would fail.
-func TestAConfigurationForAnotherPodKeepsTheHandler(t *testing.T) {
+func TestMadeFor_AConfigurationForAnotherPodKeepsTheHandler(t *testing.T) {
 	exec := func(image string) v1alpha1.Handler {
 		return v1alpha1.Handler{Image: &image, Exec: &v1alpha1.ExecHandler{Command: []string{"handle"}}}
 	}
@@ -91,7 +91,7 @@ func TestAConfigurationForAnotherPodKeepsTheHandler(t *testing.T) {
 
 // A pod from before that restarts while the next handler rolls out has no handler to keep: the next one's URL would get the headers of the former Secret, which
 // is what is mounted in it.
-func TestAWorkerThatBeginsWithTheConfigurationOfAnotherPodWaits(t *testing.T) {
+func TestMadeFor_WaitsWhereItBeginsWithAnotherPodsConfiguration(t *testing.T) {
 	http := func(url, secret string) v1alpha1.Handler {
 		return v1alpha1.Handler{HTTP: &v1alpha1.HTTPHandler{URL: url, HeadersSecretRef: &v1alpha1.LocalReference{Name: secret}}}
 	}
@@ -127,7 +127,7 @@ func TestAWorkerThatBeginsWithTheConfigurationOfAnotherPodWaits(t *testing.T) {
 }
 
 // A pod from before that starts while the next handler rolls out, such as after a node was drained, goes on with the handler that it was made for.
-func TestAWorkerBeginsWithTheFormerHandlerThatItsPodWasMadeFor(t *testing.T) {
+func TestMadeFor_BeginsWithTheFormerHandlerOfItsPod(t *testing.T) {
 	exec := func(image string) v1alpha1.Handler {
 		return v1alpha1.Handler{Image: &image, Exec: &v1alpha1.ExecHandler{Command: []string{"handle"}}}
 	}

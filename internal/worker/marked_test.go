@@ -13,7 +13,7 @@ import (
 	"redrive.dev/redrive/internal/retry"
 )
 
-// mark stands in each value of the message of TestNoValueOfAMessageIsLogged.
+// mark stands in each value of the message of TestReportExpressions_LogsNoValueOfAMessage.
 const mark = "hunter2"
 
 // failing are expressions, each of which fails on marked values in a way of its own: all kinds of errors that CEL has for values, and
@@ -47,7 +47,7 @@ func failing() []string {
 const markedBody = `{"text": "hunter2-text", "list": ["hunter2-a", "hunter2-b"], "mixed": ["hunter2", 3], "object": {"hunter2": "hunter2"},
 	"half": 0.5, "one": 1, "most": 9223372036854775807, "large": 1e300, "huge": 1e4001234, "format": "%hunter2 %q"}`
 
-func TestNoValueOfAMessageIsLoggedByAnExpressionThatFails(t *testing.T) {
+func TestReportExpressions_LogsNoValueOfAMessage(t *testing.T) {
 	var logged bytes.Buffer
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	log := slog.New(slog.NewTextHandler(&logged, nil))

@@ -2,7 +2,7 @@ package worker
 
 import "testing"
 
-func TestTurnsAreBoundedByTheProcessorsAndByTheMemory(t *testing.T) {
+func TestTurnsWithin_IsBoundedByProcessorsAndMemory(t *testing.T) {
 	for _, tt := range []struct {
 		memory           int64
 		processors, want int

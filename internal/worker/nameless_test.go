@@ -41,7 +41,7 @@ func (p *partner) attempts() []string {
 	return attempts
 }
 
-func TestANamelessMessageOfAStrictQueueKeepsItsPastFromRetryToRetry(t *testing.T) {
+func TestNameless_KeepsItsPastFromRetryToRetry(t *testing.T) {
 	p := newPartner(t, always(429))
 	policy := testtransport.Explicit(50*time.Millisecond, 50*time.Millisecond, 50*time.Millisecond, 50*time.Millisecond)
 	policy.Strategies = []v1alpha1.Strategy{{Name: "once", When: "error.status == 429", MaxRetries: new(int32(1))}}
@@ -60,7 +60,7 @@ func TestANamelessMessageOfAStrictQueueKeepsItsPastFromRetryToRetry(t *testing.T
 	}
 }
 
-func TestEqualNamelessMessagesOfAStrictQueueAreTwo(t *testing.T) {
+func TestNameless_EqualMessagesAreTwo(t *testing.T) {
 	p := newPartner(t, func(_ *http.Request, attempt int) int { return map[bool]int{true: 200, false: 502}[attempt == 2] })
 	r := newRig(t, p, testtransport.Explicit(50*time.Millisecond, 50*time.Millisecond), strict(v1alpha1.OnFailureContinue))
 	r.publish(nameless(2)...)
@@ -73,7 +73,7 @@ func TestEqualNamelessMessagesOfAStrictQueueAreTwo(t *testing.T) {
 	}
 }
 
-func TestANamelessMessageOfAStrictQueueDoesNotTakeThePastOfAnEqualOneThatIsDone(t *testing.T) {
+func TestNameless_TakesNoPastOfAnEqualOneThatIsDone(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRig(t, p, testtransport.Explicit(50*time.Millisecond), strict(v1alpha1.OnFailureContinue))
 	r.publish(nameless(1)...)
@@ -89,7 +89,7 @@ func TestANamelessMessageOfAStrictQueueDoesNotTakeThePastOfAnEqualOneThatIsDone(
 	}
 }
 
-func TestANamelessMessageOfAStrictQueueKeepsItsIdThroughALostSession(t *testing.T) {
+func TestNameless_KeepsItsIDThroughALostSession(t *testing.T) {
 	entered, release := make(chan struct{}, 8), make(chan struct{})
 	p := newPartner(t, func(*http.Request, int) int {
 		entered <- struct{}{}
@@ -112,7 +112,7 @@ func TestANamelessMessageOfAStrictQueueKeepsItsIdThroughALostSession(t *testing.
 	}
 }
 
-func TestANamelessMessageThatBlocksItsQueueIsNotHandledAgainWhenItWasHeldForLong(t *testing.T) {
+func TestNameless_IsNotHandledAgainAfterBlockingForLong(t *testing.T) {
 	p := newPartner(t, always(502))
 	r := newRig(t, p, testtransport.Explicit(), func(tr *v1alpha1.Transport) {
 		strict(v1alpha1.OnFailureBlock)(tr)

@@ -15,12 +15,12 @@ import (
 
 // The memory is full with what another queue has in hand for longer than room is waited for. The message at the head of a strict queue is
 // given back unread, which the broker counts as a delivery: it is no attempt.
-func TestAStrictMessageThatHadNoRoomIsChargedNoAttempt(t *testing.T) {
+func TestNoRoom_ChargesAStrictMessageNoAttempt(t *testing.T) {
 	isChargedNothing(t, testtransport.Queue, strict(v1alpha1.OnFailureContinue))
 }
 
 // Nobody has had it in hand: were it quarantined, nobody would handle it here.
-func TestAMessageThatHadNoRoomIsNotQuarantined(t *testing.T) {
+func TestNoRoom_QuarantinesNoMessage(t *testing.T) {
 	isChargedNothing(t, testtransport.Queue, func(*v1alpha1.Transport) {})
 }
 
@@ -75,7 +75,7 @@ func isChargedNothing(t *testing.T, from string, order func(*v1alpha1.Transport)
 
 // Headers count twice, and no room is waited for theirs: what is on loan can have more memory than it may. A message without a body that comes
 // meanwhile went to the failure queue, and nobody had handled it.
-func TestAMessageWithoutABodyThatHadNoRoomIsHandled(t *testing.T) {
+func TestNoRoom_HandlesAMessageWithoutABody(t *testing.T) {
 	p := newPartner(t, func(r *http.Request, _ int) int {
 		if r.Header.Get("Redrive-Message-Id") != "empty" {
 			time.Sleep(11 * time.Second)

@@ -15,7 +15,7 @@ import (
 	"redrive.dev/redrive/internal/testtransport"
 )
 
-func TestAMessageThatTheHandlerHasNotBegunComesAgainWithNothingCounted(t *testing.T) {
+func TestNotBegun_BringsAMessageBackWithNothingCounted(t *testing.T) {
 	t.Parallel()
 	queues := map[string]func(*v1alpha1.Transport){"an ordinary queue": nil, "a strict one": strict(v1alpha1.OnFailureContinue)}
 	for name, change := range queues {
@@ -48,7 +48,7 @@ func TestAMessageThatTheHandlerHasNotBegunComesAgainWithNothingCounted(t *testin
 	}
 }
 
-func TestAMessageWhoseDeadlinePassesWhileItsHandlerHasNotBegunExpires(t *testing.T) {
+func TestNotBegun_ExpiresAMessageWhoseDeadlinePasses(t *testing.T) {
 	t.Parallel()
 	queues := map[string]func(*v1alpha1.Transport){"an ordinary queue": nil, "a strict one": strict(v1alpha1.OnFailureBlock)}
 	for name, change := range queues {
@@ -78,7 +78,7 @@ func TestAMessageWhoseDeadlinePassesWhileItsHandlerHasNotBegunExpires(t *testing
 	}
 }
 
-func TestAProgramCannotClaimThatItHasNotBegun(t *testing.T) {
+func TestNotBegun_CannotBeClaimedByAProgram(t *testing.T) {
 	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(), nil)
 	p := newProgram()
 	p.handle = func(context.Context, handler.Request) *retry.Failure {
@@ -91,7 +91,7 @@ func TestAProgramCannotClaimThatItHasNotBegun(t *testing.T) {
 	}
 }
 
-func TestAnAttemptCanBeExtendedByItsHandlerWithinTheTimeThatAMessageMayBeHeld(t *testing.T) {
+func TestExtended_StaysWithinTheTimeAMessageMayBeHeld(t *testing.T) {
 	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(), func(transport *v1alpha1.Transport) {
 		transport.Spec.Workers[0].Timeout = v1alpha1.NewDuration(time.Second)
 		transport.Spec.Broker.ConsumerTimeout = v1alpha1.NewDuration(time.Minute)

@@ -14,9 +14,9 @@ import (
 	"redrive.dev/redrive/internal/testtransport"
 )
 
-// TestAHandlerSeesTheProducersMessageOnEachAttempt has one message come by a queue of the producer's that dead-letters it, and one with
+// TestHandler_SeesTheProducersMessageOnEachAttempt has one message come by a queue of the producer's that dead-letters it, and one with
 // properties that no copy carries.
-func TestAHandlerSeesTheProducersMessageOnEachAttempt(t *testing.T) {
+func TestHandler_SeesTheProducersMessageOnEachAttempt(t *testing.T) {
 	r := newRig(t, newPartner(t, always(200)), seenByExpressions(), nil)
 	requests := make(chan handler.Request, 10)
 	p := newProgram()

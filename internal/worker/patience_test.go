@@ -10,7 +10,7 @@ import (
 
 // A process that reports progress has its attempt go on beyond the timeout. The breaker gave the place of such a probe to the next one, again
 // and again: a partner that was down had several at a time.
-func TestAProbeKeepsItsPlaceForAsLongAsAnAttemptMayTake(t *testing.T) {
+func TestPatience_KeepsAProbesPlaceForTheLongestAttempt(t *testing.T) {
 	for _, timeout := range []time.Duration{time.Second, time.Hour} {
 		j := &job{received: time.Now(), program: &program{config: compile.Config{Timeout: *v1alpha1.NewDuration(timeout)}}}
 		if longest := max(timeout, j.held()); j.patience() < longest {

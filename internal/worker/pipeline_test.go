@@ -10,7 +10,7 @@ import (
 	"redrive.dev/redrive/internal/retry"
 )
 
-func TestEveryStageOfAPipelineDoesSomething(t *testing.T) {
+func TestAllStages_AreThoseOfThePipelines(t *testing.T) {
 	config := compile.Config{
 		Lanes: retry.Lanes{time.Second}, RateLimits: make([]compile.RateLimit, 1), RetryBudget: &compile.RetryBudget{}, CircuitBreaker: &compile.CircuitBreaker{},
 	}

@@ -57,7 +57,7 @@ func (w *Worker) through(t *testing.T, j *job) (outcome, bool) {
 }
 
 // While a partner that hangs was probed, its messages waited for turns of the limit that all share, and were sent away with them.
-func TestThoseThatAProbeKeepsOutTakeNoTurnOfALimitThatAllShare(t *testing.T) {
+func TestBreaker_LetsNoMessageItKeepsOutTakeATurn(t *testing.T) {
 	w, next := probing(t)
 	probe := next()
 	if _, decided := w.through(t, probe); decided || len(probe.permits.turns) != 1 {
@@ -76,7 +76,7 @@ func TestThoseThatAProbeKeepsOutTakeNoTurnOfALimitThatAllShare(t *testing.T) {
 }
 
 // All of them passed while the one that was to probe still waited for its turn.
-func TestAProbeHasItsPlaceWhileItWaitsForItsTurn(t *testing.T) {
+func TestBreaker_KeepsThePlaceOfAProbeThatWaits(t *testing.T) {
 	w, next := probing(t)
 	probe := next()
 	if _, decided := breakerOpen(w, t.Context(), probe); decided {

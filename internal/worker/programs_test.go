@@ -43,7 +43,7 @@ case $REDRIVE_MESSAGE_ID in
 "does not read") exec <&- ;;
 esac`
 
-func TestNothingIsLostByProgramsThatMisbehave(t *testing.T) {
+func TestHandler_LosesNothingWhereProgramsMisbehave(t *testing.T) {
 	t.Parallel()
 	type classes = map[string]string // of the failure of a message, by its id; empty where it succeeds
 	cases := map[string]struct {
@@ -95,7 +95,7 @@ func TestNothingIsLostByProgramsThatMisbehave(t *testing.T) {
 	}
 }
 
-func TestAProcessThatEndsBeforeItsHelloIsATroubleAndCostsNoMessageAnAttempt(t *testing.T) {
+func TestHandler_ProcessWithoutHelloIsATroubleAndCostsNoAttempt(t *testing.T) {
 	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(), nil)
 	r.stop()
 	r.config.Handler = v1alpha1.Handler{

@@ -29,7 +29,7 @@ func limitedTo(limits ...v1alpha1.RateLimit) func(*v1alpha1.Transport) {
 	return func(t *v1alpha1.Transport) { t.Spec.Workers[0].RateLimits = limits }
 }
 
-func TestARateLimitOfAKeyHoldsBackNeitherOtherKeysNorCountsAnAttempt(t *testing.T) {
+func TestRateLimit_OfAKeyHoldsBackNoOtherAndCountsNoAttempt(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRig(t, p, testtransport.Explicit(time.Second), limitedTo(v1alpha1.RateLimit{
 		Name: "partner", PerSecond: intstr.FromInt32(2), Burst: new(int32(1)), Key: new("message.headers.partner"),
@@ -62,7 +62,7 @@ func TestARateLimitOfAKeyHoldsBackNeitherOtherKeysNorCountsAnAttempt(t *testing.
 	}
 }
 
-func TestALeakyBucketSpacesTheCallsEvenly(t *testing.T) {
+func TestRateLimit_LeakyBucketSpreadsTheCalls(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRig(t, p, testtransport.Explicit(time.Second), limitedTo(v1alpha1.RateLimit{
 		Name: "all", Type: v1alpha1.RateLimitLeakyBucket, PerSecond: intstr.FromString("10"),
@@ -81,7 +81,7 @@ func TestALeakyBucketSpacesTheCallsEvenly(t *testing.T) {
 }
 
 // Messages of a key whose turns came while others had all places went to the handler at once, when there were some.
-func TestTurnsThatComeWhileThereIsNoPlaceAreNotUsedAtOnce(t *testing.T) {
+func TestRateLimit_SpacesCallsThatWaitedForAPlace(t *testing.T) {
 	const perSecond, slow, fast = 4, 10, 6
 	free := make(chan struct{})
 	p := newPartner(t, func(r *http.Request, _ int) int {
@@ -130,7 +130,7 @@ func TestTurnsThatComeWhileThereIsNoPlaceAreNotUsedAtOnce(t *testing.T) {
 	}
 }
 
-func TestRetriesOverTheBudgetWaitWithoutAnAttemptBeingCounted(t *testing.T) {
+func TestRetryBudget_HoldsBackRetriesWithoutCountingAnAttempt(t *testing.T) {
 	const messages = 40
 	p := newPartner(t, func(_ *http.Request, attempt int) int {
 		if attempt == 1 {
@@ -178,7 +178,7 @@ func withBreaker(breaker v1alpha1.CircuitBreaker) func(*v1alpha1.Transport) {
 	return func(t *v1alpha1.Transport) { t.Spec.Workers[0].CircuitBreaker = &breaker }
 }
 
-func TestABrokenPartnerIsLeftAloneAndNothingFailsMeanwhile(t *testing.T) {
+func TestBreaker_LeavesABrokenPartnerAloneAndFailsNothing(t *testing.T) {
 	const messages = 500
 	var down atomic.Bool
 	down.Store(true)
@@ -208,7 +208,7 @@ func TestABrokenPartnerIsLeftAloneAndNothingFailsMeanwhile(t *testing.T) {
 	testtransport.Eventually(t, "the breaker to close", func() bool { return len(r.worker.Status().Troubles) == 0 })
 }
 
-func TestABreakerOfAKeyHoldsBackItsMessagesAlone(t *testing.T) {
+func TestBreaker_OfAKeyHoldsBackItsMessagesAlone(t *testing.T) {
 	const messages = 60
 	var down atomic.Bool
 	down.Store(true)
@@ -250,7 +250,7 @@ func TestBreaker_OfAKeyWithoutFurtherMessagesCloses(t *testing.T) {
 	})
 }
 
-func TestARetryAfterHoldsBackTheWholeKeyWhereThatIsAskedFor(t *testing.T) {
+func TestBreaker_OpensOnRetryAfterWhereThatIsAskedFor(t *testing.T) {
 	var told atomic.Bool
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if !told.Swap(true) {
@@ -312,7 +312,7 @@ func (r *rig) counted(name string, label ...string) float64 {
 	return sum
 }
 
-func TestAPartnerThatIsDownForAMinuteIsCalledLessThanAHundredthAsOften(t *testing.T) {
+func TestBreaker_CallsADownPartnerLessThanAHundredthAsOften(t *testing.T) {
 	testtransport.Long(t)
 	const messages, outage = 10_000, time.Minute
 	var down atomic.Bool
@@ -354,7 +354,7 @@ func TestAPartnerThatIsDownForAMinuteIsCalledLessThanAHundredthAsOften(t *testin
 	}
 }
 
-func TestABreakerThatIsNotConfiguredAnyMoreHoldsNothingBackAndSaysNothing(t *testing.T) {
+func TestBreaker_HoldsNothingBackOnceItIsNotConfigured(t *testing.T) {
 	var down atomic.Bool
 	down.Store(true)
 	p := broken(t, &down)
@@ -375,7 +375,7 @@ func TestABreakerThatIsNotConfiguredAnyMoreHoldsNothingBackAndSaysNothing(t *tes
 	}
 }
 
-func TestAPartnerThatIsLeftAloneTakesNoTurnsOfALimitThatAllShare(t *testing.T) {
+func TestBreaker_TakesNoTurnsOfALimitThatAllShare(t *testing.T) {
 	var down atomic.Bool
 	down.Store(true)
 	p := newPartner(t, func(r *http.Request, _ int) int {

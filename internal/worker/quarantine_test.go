@@ -39,7 +39,7 @@ func (r *rig) leaveUnsettled(queue string, n int) {
 	_ = conn.CloseDeadline(time.Now().Add(time.Second))
 }
 
-func TestAMessageThatASessionLeftUnsettledMovesToTheQuarantine(t *testing.T) {
+func TestQuarantine_GetsAMessageThatASessionLeftUnsettled(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
 	r.stop()
@@ -124,7 +124,7 @@ func (n *notebook) Charged(id, _ string) error {
 	return nil
 }
 
-func TestTheQuarantineWorkerHandlesOneAtATimeAndWritesItDown(t *testing.T) {
+func TestQuarantine_HandlesAChargedMessageLastAndJournalsEach(t *testing.T) {
 	var atHandler atomic.Int64
 	var together atomic.Bool
 	p := newPartner(t, func(*http.Request, int) int {
@@ -156,7 +156,7 @@ func TestTheQuarantineWorkerHandlesOneAtATimeAndWritesItDown(t *testing.T) {
 }
 
 // A message that is published again with the same id, from the failure queue, was charged for the crashes of the one before.
-func TestTheCrashesOfAMessageThatTheBrokerDeadLettersAreForgotten(t *testing.T) {
+func TestQuarantine_ForgetsTheCrashesOfWhatTheBrokerDeadLetters(t *testing.T) {
 	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), nil)
 	r.stop()
 	journal := &notebook{crashes: map[string]int64{"large": 100}}
@@ -171,7 +171,7 @@ func TestTheCrashesOfAMessageThatTheBrokerDeadLettersAreForgotten(t *testing.T) 
 	}
 }
 
-func TestAMessageThatBringsDownTooManyWorkersFails(t *testing.T) {
+func TestQuarantine_FailsAMessageThatBringsDownTooManyWorkers(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
 	r.stop()
@@ -191,7 +191,7 @@ func TestAMessageThatBringsDownTooManyWorkersFails(t *testing.T) {
 	}
 }
 
-func TestARetryOfAMessageWithACrashStaysAmongTheQuarantine(t *testing.T) {
+func TestQuarantine_KeepsRetriesOfMessagesWithACrash(t *testing.T) {
 	p := newPartner(t, func(_ *http.Request, attempt int) int {
 		if attempt < 2 {
 			return 502
@@ -209,7 +209,7 @@ func TestARetryOfAMessageWithACrashStaysAmongTheQuarantine(t *testing.T) {
 	}
 }
 
-func TestAQuarantineThatHasToWaitForItsTurnStaysOne(t *testing.T) {
+func TestQuarantine_KeepsAMessageThatWaitsForItsTurn(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRig(t, p, testtransport.Explicit(time.Second), limitedTo(v1alpha1.RateLimit{
 		Name: "partner", PerSecond: intstr.FromString("0.5"), Key: new("message.headers.partner"),
@@ -223,7 +223,7 @@ func TestAQuarantineThatHasToWaitForItsTurnStaysOne(t *testing.T) {
 	}
 }
 
-func TestAQuarantineThatOnlyWaitsIsNotInTheJournal(t *testing.T) {
+func TestQuarantine_JournalsNoMessageThatOnlyWaits(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRig(t, p, testtransport.Explicit(time.Second), limitedTo(v1alpha1.RateLimit{
 		Name: "all", Type: v1alpha1.RateLimitLeakyBucket, PerSecond: intstr.FromString("2"),
@@ -239,7 +239,7 @@ func TestAQuarantineThatOnlyWaitsIsNotInTheJournal(t *testing.T) {
 	}
 }
 
-func TestAWorkerThatStopsWhileAQuarantineWaitsLeavesNothingInTheJournal(t *testing.T) {
+func TestQuarantine_StopLeavesNoWaitingMessageInTheJournal(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRig(t, p, testtransport.Explicit(time.Second), limitedTo(v1alpha1.RateLimit{
 		Name: "all", Type: v1alpha1.RateLimitLeakyBucket, PerSecond: intstr.FromString("0.02"),
@@ -258,7 +258,7 @@ func TestAWorkerThatStopsWhileAQuarantineWaitsLeavesNothingInTheJournal(t *testi
 	}
 }
 
-func TestABodyTooLargeForTheMemoryIsNotReadByExpressions(t *testing.T) {
+func TestBodies_TooLargeForTheMemoryAreNotReadByExpressions(t *testing.T) {
 	p := newPartner(t, always(502))
 	policy := testtransport.Explicit(time.Second)
 	policy.Strategies = []v1alpha1.Strategy{

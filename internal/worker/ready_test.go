@@ -114,7 +114,7 @@ func outcomes(r *rig, kind string) int {
 	return int(r.counted("redrive_messages_handled_total", "outcome", kind))
 }
 
-func TestAHandlerThatIsNotReadyGetsNoMessageAndCostsNoAttempt(t *testing.T) {
+func TestHandler_NotReadyGetsNoMessageAndCostsNoAttempt(t *testing.T) {
 	const messages = 60
 	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), nil)
 	p, atHandler := newProgram(), make(chan struct{}, messages)
@@ -159,7 +159,7 @@ func TestAHandlerThatIsNotReadyGetsNoMessageAndCostsNoAttempt(t *testing.T) {
 	p.check(t)
 }
 
-func TestAHandlerThatIsNotReadyYetGetsNothingUntilItIs(t *testing.T) {
+func TestHandler_GetsNothingUntilItIsReady(t *testing.T) {
 	t.Parallel()
 	for name, journal := range map[string]*notebook{"a worker": nil, "the quarantine worker": {}} {
 		t.Run(name, func(t *testing.T) {
@@ -195,7 +195,7 @@ func TestAHandlerThatIsNotReadyYetGetsNothingUntilItIs(t *testing.T) {
 	}
 }
 
-func TestAStrictQueueKeepsItsOrderWhileItsHandlerComesAndGoes(t *testing.T) {
+func TestStrict_KeepsItsOrderWhileItsHandlerComesAndGoes(t *testing.T) {
 	const messages = 30
 	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), strict(v1alpha1.OnFailureContinue))
 	p, progress := newProgram(), make(chan int, messages)
@@ -237,7 +237,7 @@ func handlersOf(r *rig) chan *program {
 	return made
 }
 
-func TestAReplacedHandlerIsClosedWhenItsLastMessageIsDone(t *testing.T) {
+func TestHandler_IsClosedAfterItsLastMessageWhenReplaced(t *testing.T) {
 	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), nil)
 	r.stop()
 	made := handlersOf(r)
@@ -283,7 +283,7 @@ func TestAReplacedHandlerIsClosedWhenItsLastMessageIsDone(t *testing.T) {
 	second.check(t)
 }
 
-func TestHandlersThatAreReplacedUnderLoadAreAllClosedAndNoneIsUsedAfterwards(t *testing.T) {
+func TestHandler_ReplacedUnderLoadIsClosedAndNotUsedAgain(t *testing.T) {
 	const messages, handlers = 400, 8
 	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(100*time.Millisecond), nil)
 	r.stop()

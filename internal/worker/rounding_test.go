@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestTheRoundingIsThatOfTheLastLane(t *testing.T) {
+func TestRounding_IsThatOfTheLastLane(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
 		lane, left, asked time.Duration

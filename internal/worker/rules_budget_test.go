@@ -14,7 +14,7 @@ import (
 
 // A message that came back from a lane asked the rules before its attempt and after it, out of one budget: a rule that took more than half
 // of it matched at the first attempt and not at the second, and the queue's policy decided.
-func TestARuleThatTakesMostOfTheBudgetChoosesThePolicyAtEachAttempt(t *testing.T) {
+func TestRules_CostlyOnesChooseThePolicyAtEachAttempt(t *testing.T) {
 	p := newPartner(t, always(502))
 	r := newRigAlone(t, p, testtransport.Explicit(200*time.Millisecond, 200*time.Millisecond, 200*time.Millisecond), nil)
 	text := strings.Repeat("a", 100)

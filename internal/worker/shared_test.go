@@ -14,7 +14,7 @@ import (
 )
 
 // redrive run gave each of its workers a quarter of the memory: with eight of them it was killed.
-func TestWorkersOfOneProcessHaveTogetherWhatOneHasAlone(t *testing.T) {
+func TestMemory_IsSharedByTheWorkersOfOneProcess(t *testing.T) {
 	const memory, size, workers, messages, small = 64 << 20, 2 << 20, 3, 8, 300
 	t.Parallel()
 	shared := worker.NewMemory(memory)

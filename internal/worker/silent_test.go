@@ -76,7 +76,7 @@ func (s *silence) awaitTroubles(subjects ...string) {
 	})
 }
 
-func TestALaneThatDoesNotConfirmHoldsUpNoMessageThatNeedsAnother(t *testing.T) {
+func TestLane_ThatDoesNotConfirmHoldsUpNoOtherMessage(t *testing.T) {
 	s := newSilence(t)
 	s.node.StopMember(t, s.target.VHost, "async.fallback.4s")
 	const held = 60 // more than the prefetch
@@ -99,7 +99,7 @@ func TestALaneThatDoesNotConfirmHoldsUpNoMessageThatNeedsAnother(t *testing.T) {
 	}
 }
 
-func TestARetryWhoseLaneDoesNotConfirmTakesTheNextLargerOne(t *testing.T) {
+func TestDetour_TakesTheNextLargerLaneWhereOneDoesNotConfirm(t *testing.T) {
 	testtransport.Long(t)
 	s := newSilence(t)
 	s.node.StopMember(t, s.target.VHost, "async.fallback.1s")
@@ -121,7 +121,7 @@ func TestARetryWhoseLaneDoesNotConfirmTakesTheNextLargerOne(t *testing.T) {
 	}
 }
 
-func TestAWorkerThatStopsWhileALaneDoesNotConfirmLeavesOnlyWhatThatHolds(t *testing.T) {
+func TestDrain_LeavesOnlyWhatASilentLaneHolds(t *testing.T) {
 	testtransport.Long(t)
 	s := newSilence(t)
 	s.node.StopMember(t, s.target.VHost, "async.fallback.4s")

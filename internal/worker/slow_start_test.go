@@ -14,7 +14,7 @@ import (
 
 // A worker takes messages for large until it has seen eight of a queue. It had two of them at a time until then: where each takes a minute,
 // all other slots were idle for four minutes after each start.
-func TestMessagesThatTakeLongSoonHaveAllSlots(t *testing.T) {
+func TestWorker_SoonGivesSlowMessagesAllSlots(t *testing.T) {
 	const slots = 40
 	r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), func(tr *v1alpha1.Transport) {
 		tr.Spec.Workers[0].Concurrency = new(int32(slots))

@@ -70,7 +70,7 @@ func told(t *testing.T, endpoints http.Handler) (status compile.WorkerStatus) {
 	return status
 }
 
-func TestAWorkerShowsTheStagesThatItsMessagesGoThrough(t *testing.T) {
+func TestPipeline_IsShownInTheStatusAndTheLog(t *testing.T) {
 	t.Parallel()
 	strict := guarded()
 	strict.Queues[0].Strict = v1alpha1.OnFailureBlock
@@ -103,7 +103,7 @@ func TestAWorkerShowsTheStagesThatItsMessagesGoThrough(t *testing.T) {
 	}
 }
 
-func TestAReloadTellsOfStagesThatHaveChanged(t *testing.T) {
+func TestReload_TellsOfStagesThatHaveChanged(t *testing.T) {
 	t.Parallel()
 	w, log, endpoints := idle(t, bare())
 	config := guarded()
@@ -121,7 +121,7 @@ func TestAReloadTellsOfStagesThatHaveChanged(t *testing.T) {
 	}
 }
 
-func TestThePageOfTheWorkerNamesEveryStage(t *testing.T) {
+func TestPipeline_IsOnThePageOfTheWorker(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/worker.md")
 	if err != nil {

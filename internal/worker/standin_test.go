@@ -30,7 +30,7 @@ func (r *rig) read(reads compile.Reading) {
 	}
 }
 
-func TestAMessageOfAStandInBelongsToItsWorkQueue(t *testing.T) {
+func TestStandin_MessagesBelongToTheWorkQueue(t *testing.T) {
 	p := newPartner(t, func(_ *http.Request, attempt int) int {
 		if attempt == 1 {
 			return http.StatusInternalServerError
@@ -50,7 +50,7 @@ func TestAMessageOfAStandInBelongsToItsWorkQueue(t *testing.T) {
 	}
 }
 
-func TestAMessageOfAStandInThatASessionLeftUnsettledMovesToTheQuarantineOfItsWorkQueue(t *testing.T) {
+func TestStandin_LeavesUnsettledMessagesToTheQuarantine(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
 	r.stop()
@@ -67,7 +67,7 @@ func TestAMessageOfAStandInThatASessionLeftUnsettledMovesToTheQuarantineOfItsWor
 }
 
 // A worker that stops gives back what it has not begun, by the name of the work queue: that leads to whichever of the two is bound.
-func TestAWorkerThatStopsGivesWhatItHasOfAStandInBackToTheWorkQueue(t *testing.T) {
+func TestDrain_GivesMessagesOfAStandinBackToTheWorkQueue(t *testing.T) {
 	release := make(chan struct{})
 	p := newPartner(t, func(*http.Request, int) int {
 		<-release
@@ -94,7 +94,7 @@ func TestAWorkerThatStopsGivesWhatItHasOfAStandInBackToTheWorkQueue(t *testing.T
 	}
 }
 
-func TestAQueueIsNotConsumedBeforeItsTime(t *testing.T) {
+func TestStandin_KeepsItsQueueUnconsumedUntilItIsGone(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
 	r.withStandin(compile.ReadsStandin)

@@ -14,7 +14,7 @@ import (
 )
 
 // A classic queue that is migrated to a strictly ordered one is emptied in order. It does not count the deliveries of a message.
-func TestAMessageOfAClassicQueueThatBecomesStrictIsGivenUpAfterItsRetries(t *testing.T) {
+func TestStrict_GivesUpAClassicQueuesMessageAfterItsRetries(t *testing.T) {
 	p := newPartner(t, func(r *http.Request, _ int) int {
 		if r.Header.Get("Redrive-Message-Id") == "a" {
 			return http.StatusBadGateway
@@ -32,7 +32,7 @@ func TestAMessageOfAClassicQueueThatBecomesStrictIsGivenUpAfterItsRetries(t *tes
 	}
 }
 
-func TestANamelessMessageOfAClassicQueueThatBecomesStrictIsGivenUpAfterItsRetries(t *testing.T) {
+func TestStrict_GivesUpANamelessClassicMessageAfterItsRetries(t *testing.T) {
 	p := newPartner(t, always(502))
 	r := newRig(t, p, testtransport.Explicit(50*time.Millisecond, 50*time.Millisecond), strict(v1alpha1.OnFailureContinue))
 	fillClassic(r, nameless(1)...)
@@ -45,7 +45,7 @@ func TestANamelessMessageOfAClassicQueueThatBecomesStrictIsGivenUpAfterItsRetrie
 	}
 }
 
-func TestWhatAPublisherCountedIsNoAttemptOnAClassicQueueThatBecomesStrict(t *testing.T) {
+func TestStrict_IgnoresAPublishersCountOnAClassicQueue(t *testing.T) {
 	p := newPartner(t, always(502))
 	r := newRig(t, p, testtransport.Explicit(50*time.Millisecond, 50*time.Millisecond), strict(v1alpha1.OnFailureContinue))
 	fillClassic(r, amqp091.Publishing{MessageId: "a", Headers: amqp091.Table{"x-delivery-count": int64(30)}})

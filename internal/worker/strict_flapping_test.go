@@ -47,7 +47,7 @@ func (f *flapping) left() int {
 
 // Each time the message went back to its place, and the next worker took the broker's count of that for attempts: the message failed as poison,
 // without ever having been begun.
-func TestAStrictMessageThatWaitsForItsHandlerIsNotTakenForPoison(t *testing.T) {
+func TestStrict_WaitForTheHandlerIsNotTakenForPoison(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*v1alpha1.Transport){
 		"a strict queue": strict(v1alpha1.OnFailureContinue), "an ordinary one": nil,

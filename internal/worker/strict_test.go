@@ -37,7 +37,7 @@ func letters(ids ...string) []amqp091.Publishing {
 	return all
 }
 
-func TestAStrictQueueTriesAMessageInItsPlaceAndThenGoesOn(t *testing.T) {
+func TestStrict_TriesAMessageInItsPlaceAndThenGoesOn(t *testing.T) {
 	p := newPartner(t, func(r *http.Request, attempt int) int {
 		switch id := r.Header.Get("Redrive-Message-Id"); {
 		case id == "b" && attempt < 3:
@@ -65,7 +65,7 @@ func TestAStrictQueueTriesAMessageInItsPlaceAndThenGoesOn(t *testing.T) {
 	}
 }
 
-func TestTheAttemptsOfAStrictQueueOutliveTheWorker(t *testing.T) {
+func TestStrict_AttemptsOutliveTheWorker(t *testing.T) {
 	p := newPartner(t, always(502))
 	r := newRig(t, p, testtransport.Explicit(300*time.Millisecond, 300*time.Millisecond), strict(v1alpha1.OnFailureContinue))
 	r.publish(letters("a", "b")...)
@@ -78,7 +78,7 @@ func TestTheAttemptsOfAStrictQueueOutliveTheWorker(t *testing.T) {
 	}
 }
 
-func TestTwoWorkersOnAStrictQueueKeepTheOrderWhenOneStops(t *testing.T) {
+func TestStrict_KeepsTheOrderWhenOneOfTwoWorkersStops(t *testing.T) {
 	const messages = 60
 	p := newPartner(t, func(*http.Request, int) int {
 		time.Sleep(10 * time.Millisecond)
@@ -101,7 +101,7 @@ func TestTwoWorkersOnAStrictQueueKeepTheOrderWhenOneStops(t *testing.T) {
 	}
 }
 
-func TestAStrictQueueThatBlocksStopsUntilItsPolicyLetsItGoOn(t *testing.T) {
+func TestStrict_BlocksUntilItsPolicyLetsItGoOn(t *testing.T) {
 	var works atomic.Bool
 	p := newPartner(t, func(*http.Request, int) int {
 		if works.Load() {
@@ -139,7 +139,7 @@ func TestAStrictQueueThatBlocksStopsUntilItsPolicyLetsItGoOn(t *testing.T) {
 	}
 }
 
-func TestABlockedMessageFailsWhenTheQueueIsToGoOn(t *testing.T) {
+func TestStrict_FailsABlockedMessageWhenTheQueueIsToGoOn(t *testing.T) {
 	p := newPartner(t, func(r *http.Request, _ int) int {
 		if r.Header.Get("Redrive-Message-Id") == "a" {
 			return 422
@@ -161,7 +161,7 @@ func TestABlockedMessageFailsWhenTheQueueIsToGoOn(t *testing.T) {
 	testtransport.Eventually(t, "the next one handled", func() bool { return r.handled() == 1 })
 }
 
-func TestAMessageOfAStrictQueueIsNotHandledTwiceAtATimeAfterItsConnectionWasCut(t *testing.T) {
+func TestStrict_HandlesNoMessageTwiceAtATimeAfterACut(t *testing.T) {
 	var calls, running, beside atomic.Int64
 	release := make(chan struct{})
 	p := newPartner(t, func(*http.Request, int) int {
@@ -196,7 +196,7 @@ func TestAMessageOfAStrictQueueIsNotHandledTwiceAtATimeAfterItsConnectionWasCut(
 	}
 }
 
-func TestAStrictMessageThatWaitsGoesBackBeforeTheBrokerTakesItAndMakesRoomForOthers(t *testing.T) {
+func TestStrict_GivesAWaitingMessageBackAndMakesRoomForOthers(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRig(t, p, testtransport.Explicit(), func(tr *v1alpha1.Transport) {
 		strict(v1alpha1.OnFailureContinue)(tr)
@@ -222,7 +222,7 @@ func TestAStrictMessageThatWaitsGoesBackBeforeTheBrokerTakesItAndMakesRoomForOth
 	}
 }
 
-func TestABlockedQueueTakesUpAPolicyThatChangedWhileItsSessionWasAway(t *testing.T) {
+func TestStrict_BlockedQueueTakesUpAPolicyThatChangedMeanwhile(t *testing.T) {
 	var works atomic.Bool
 	p := newPartner(t, func(*http.Request, int) int {
 		if works.Load() {
@@ -249,7 +249,7 @@ func TestABlockedQueueTakesUpAPolicyThatChangedWhileItsSessionWasAway(t *testing
 	testtransport.Eventually(t, "both handled", func() bool { return r.handled() == 2 })
 }
 
-func TestABlockedMessageStaysWhereItIsWhenItsQueueGoesToAnotherGroup(t *testing.T) {
+func TestStrict_KeepsABlockedMessageWhenItsQueueChangesGroups(t *testing.T) {
 	p := newPartner(t, always(502))
 	r := newRig(t, p, testtransport.Explicit(), func(tr *v1alpha1.Transport) {
 		strict(v1alpha1.OnFailureBlock)(tr)
@@ -268,7 +268,7 @@ func TestABlockedMessageStaysWhereItIsWhenItsQueueGoesToAnotherGroup(t *testing.
 	}
 }
 
-func TestAStrictMessageThatWasOnlyInterruptedIsNotTakenForPoison(t *testing.T) {
+func TestStrict_TakesNoInterruptedMessageForPoison(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRig(t, p, testtransport.Explicit(), strict(v1alpha1.OnFailureContinue))
 	r.stop()
@@ -315,7 +315,7 @@ func (r *rig) interrupt(queue string) {
 	}
 }
 
-func TestAQueueOnHoldIsNotConsumedAndGoesOnInOrder(t *testing.T) {
+func TestHolding_StopsAQueueThatThenGoesOnInOrder(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRig(t, p, testtransport.Explicit(), strict(v1alpha1.OnFailureContinue))
 	r.publish(letters("a")...)

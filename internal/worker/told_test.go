@@ -47,7 +47,7 @@ func failingEverywhere(transport *v1alpha1.Transport) {
 }
 
 // The operator's status and events have of messages what a worker's status has.
-func TestNothingTellsAValueOfAMessageWhereAnExpressionFails(t *testing.T) {
+func TestExpressions_TellNoValueOfAMessageWhereTheyFail(t *testing.T) {
 	policy := testtransport.Explicit(100 * time.Millisecond)
 	for i, when := range worker.Failing() {
 		policy.Strategies = append(policy.Strategies, v1alpha1.Strategy{Name: fmt.Sprint("fails-", i), When: when, Action: v1alpha1.ActionDrop})

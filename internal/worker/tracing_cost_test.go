@@ -21,7 +21,7 @@ func aJob() *job {
 	}
 }
 
-func TestWithoutTracesAnAttemptAllocatesNothingForThem(t *testing.T) {
+func TestTrace_AllocatesNothingWhenItIsOff(t *testing.T) {
 	w, j := &Worker{tracer: newTracer(nil)}, aJob()
 	ctx := context.Background()
 	allocations := testing.AllocsPerRun(1000, func() {

@@ -53,7 +53,7 @@ func twice(status int) func(*http.Request, int) int {
 	}
 }
 
-func TestEachAttemptIsASpanInTheProducersTraceLinkedToTheOneBefore(t *testing.T) {
+func TestTrace_EachAttemptIsASpanLinkedToTheOneBefore(t *testing.T) {
 	p := newPartner(t, twice(502))
 	r := newRigAlone(t, p, testtransport.Explicit(100*time.Millisecond, 100*time.Millisecond), nil)
 	collector := traceState(t, r, nil)
@@ -106,7 +106,7 @@ func TestEachAttemptIsASpanInTheProducersTraceLinkedToTheOneBefore(t *testing.T)
 	}
 }
 
-func TestAMessageWithoutAContextBeginsATraceWithEachAttempt(t *testing.T) {
+func TestTrace_BeginsWithEachAttemptWithoutAContext(t *testing.T) {
 	p := newPartner(t, twice(500))
 	r := newRigAlone(t, p, testtransport.Explicit(100*time.Millisecond, 100*time.Millisecond), nil)
 	collector := traceState(t, r, nil)
@@ -120,7 +120,7 @@ func TestAMessageWithoutAContextBeginsATraceWithEachAttempt(t *testing.T) {
 	}
 }
 
-func TestAMessageThatIsGivenUpKeepsItsSpanAndTheProducersContext(t *testing.T) {
+func TestTrace_SpanAndContextStayOnAMessageThatIsGivenUp(t *testing.T) {
 	p := newPartner(t, always(500))
 	policy := testtransport.Explicit(time.Second)
 	policy.Strategies = []v1alpha1.Strategy{{Name: "hopeless", When: "error.status == 500", Action: v1alpha1.ActionFail}}
@@ -142,7 +142,7 @@ func TestAMessageThatIsGivenUpKeepsItsSpanAndTheProducersContext(t *testing.T) {
 	}
 }
 
-func TestTriesAtOnceAreAttemptsWithSpansToo(t *testing.T) {
+func TestTrace_TriesAtOnceHaveSpans(t *testing.T) {
 	p := newPartner(t, twice(500))
 	policy := testtransport.Explicit(time.Second)
 	policy.Immediate = new(int32(2))
@@ -160,7 +160,7 @@ func TestTriesAtOnceAreAttemptsWithSpansToo(t *testing.T) {
 	}
 }
 
-func TestAttemptsInAStrictlyOrderedQueueAreLinked(t *testing.T) {
+func TestTrace_LinksTheAttemptsInAStrictQueue(t *testing.T) {
 	p := newPartner(t, twice(500))
 	r := newRigAlone(t, p, testtransport.Explicit(100*time.Millisecond, 100*time.Millisecond), func(t *v1alpha1.Transport) {
 		t.Spec.Queues[0].Ordering = &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}
@@ -176,7 +176,7 @@ func TestAttemptsInAStrictlyOrderedQueueAreLinked(t *testing.T) {
 	}
 }
 
-func TestATraceThatIsNotSampledStaysSo(t *testing.T) {
+func TestTrace_NotSampledStaysSo(t *testing.T) {
 	p := newPartner(t, twice(500))
 	r := newRigAlone(t, p, testtransport.Explicit(100*time.Millisecond, 100*time.Millisecond), nil)
 	collector := traceState(t, r, nil)
@@ -198,7 +198,7 @@ func TestATraceThatIsNotSampledStaysSo(t *testing.T) {
 	}
 }
 
-func TestWithoutTracesTheProducersContextIsHandedOn(t *testing.T) {
+func TestTrace_HandsOnTheProducersContextWhenItIsOff(t *testing.T) {
 	p := newPartner(t, twice(500))
 	r := newRig(t, p, testtransport.Explicit(100*time.Millisecond, 100*time.Millisecond), nil)
 	r.publish(amqp091.Publishing{Headers: amqp091.Table{"traceparent": []byte(producersParent), "tracestate": producersState}})
@@ -210,7 +210,7 @@ func TestWithoutTracesTheProducersContextIsHandedOn(t *testing.T) {
 	}
 }
 
-func TestNamesThatAreNoTextDoNotCostSpans(t *testing.T) {
+func TestTrace_NamesThatAreNoTextCostNoSpans(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRigAlone(t, p, testtransport.Explicit(time.Second), nil)
 	collector := traceState(t, r, nil)
@@ -218,7 +218,7 @@ func TestNamesThatAreNoTextDoNotCostSpans(t *testing.T) {
 	testtransport.Eventually(t, "both spans", func() bool { return len(collector.Named("process test")) == 2 })
 }
 
-func TestACollectorThatIsAwayHoldsUpNoMessage(t *testing.T) {
+func TestTrace_HoldsUpNoMessageWhileTheCollectorIsAway(t *testing.T) {
 	const messages = 3000
 	p := newPartner(t, always(200))
 	r := newRigAlone(t, p, testtransport.Explicit(time.Second), nil)

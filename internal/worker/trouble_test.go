@@ -15,7 +15,7 @@ import (
 )
 
 // The first of them that closed took the trouble of the other away, for both were known by the same beginning of their keys.
-func TestBreakersOfKeysThatBeginAlikeHaveTroublesOfTheirOwn(t *testing.T) {
+func TestTroubles_StayUntilTheLastBreakerOfASubjectCloses(t *testing.T) {
 	w := &Worker{
 		options:  Options{Log: slog.New(slog.DiscardHandler), Now: time.Now, Metrics: NewMetrics(prometheus.NewRegistry())},
 		troubles: newTroubles(), regulation: make(chan struct{}, 1),
@@ -44,7 +44,7 @@ func TestBreakersOfKeysThatBeginAlikeHaveTroublesOfTheirOwn(t *testing.T) {
 }
 
 // A status of more than 64 KiB is none to the operator: with messages of some 60 keys a producer hid that a queue was blocked.
-func TestManyBreakersLeaveRoomForTheTroublesOfQueues(t *testing.T) {
+func TestTroubles_OfManyBreakersLeaveRoomForThoseOfQueues(t *testing.T) {
 	w := &Worker{
 		options:  Options{Log: slog.New(slog.DiscardHandler), Now: time.Now, Metrics: NewMetrics(prometheus.NewRegistry())},
 		troubles: newTroubles(), regulation: make(chan struct{}, 1),

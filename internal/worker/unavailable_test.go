@@ -12,7 +12,7 @@ import (
 	"redrive.dev/redrive/internal/testtransport"
 )
 
-func TestAQueueWithoutALeaderIsATroubleAndTheOthersGoOn(t *testing.T) {
+func TestTroubles_TellOfAQueueWithoutALeaderAndOthersGoOn(t *testing.T) {
 	t.Parallel()
 	own := testbroker.Private(t)
 	p := newPartner(t, always(200))

@@ -17,7 +17,7 @@ import (
 )
 
 // The files are what earlier operators wrote. During an upgrade, and where it was taken back in part, a worker meets them.
-func TestAWorkerRunsWithTheConfigurationOfAnEarlierOperator(t *testing.T) {
+func TestNew_TakesTheConfigurationOfAnEarlierOperator(t *testing.T) {
 	for version := 1; version < compile.Version; version++ {
 		t.Run(strconv.Itoa(version), func(t *testing.T) {
 			path := filepath.Join("..", "compile", "testdata", fmt.Sprintf("version-%d.json", version))

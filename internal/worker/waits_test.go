@@ -10,7 +10,7 @@ import (
 	"redrive.dev/redrive/internal/testtransport"
 )
 
-func TestAMessageThatWaitsForAProcessGoesBackWhenTheWorkerStops(t *testing.T) {
+func TestDrain_GivesBackAMessageThatWaitsForAProcess(t *testing.T) {
 	dir := t.TempDir()
 	begun, end := filepath.Join(dir, "begun"), filepath.Join(dir, "end")
 	program := `echo '{"type":"hello","protocol":1,"concurrency":1}'

@@ -83,7 +83,7 @@ func newFollower(t *testing.T, config compile.Config, registry *prometheus.Regis
 	return w
 }
 
-func TestAMountedConfigurationIsTakenOverAndABrokenOneIsNot(t *testing.T) {
+func TestFollowConfig_TakesAMountedChangeAndRefusesABrokenOne(t *testing.T) {
 	first, second := encoded(t, testtransport.Explicit(time.Second)), encoded(t, testtransport.Explicit(2*time.Second))
 	m := newMount(t, first)
 	config, err := worker.ReadConfig(m.path())
@@ -121,7 +121,7 @@ func TestAMountedConfigurationIsTakenOverAndABrokenOneIsNot(t *testing.T) {
 	testtransport.Eventually(t, "the first configuration again", hash(first))
 }
 
-func TestAConfigurationInAFolderThatCannotBeWatchedIsTakenOverAllTheSame(t *testing.T) {
+func TestFollowConfig_WorksInAFolderThatCannotBeWatched(t *testing.T) {
 	first, second := encoded(t, testtransport.Explicit(time.Second)), encoded(t, testtransport.Explicit(2*time.Second))
 	config, err := compile.Decode([]byte(first))
 	if err != nil {

@@ -252,7 +252,7 @@ func text(t *testing.T, headers amqp091.Table, name string) string {
 	return s
 }
 
-func TestAMessageIsPostedWithItsMetadata(t *testing.T) {
+func TestWorker_PostsAMessageWithItsMetadata(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
 	r.publish(amqp091.Publishing{MessageId: "m-1", ContentType: "application/json", Body: []byte(`{"a":1}`), Headers: amqp091.Table{"tenant": "acme"}})
@@ -283,7 +283,7 @@ func failsTwice(_ *http.Request, attempt int) int {
 	return 200
 }
 
-func TestAFailedMessageComesBackOnScheduleAndToItsQueue(t *testing.T) {
+func TestWorker_RetriesAFailedMessageOnSchedule(t *testing.T) {
 	p := newPartner(t, failsTwice)
 	r := newRig(t, p, testtransport.Explicit(300*time.Millisecond, 600*time.Millisecond), nil)
 	r.publish(amqp091.Publishing{Body: []byte("x")})
@@ -305,7 +305,7 @@ func TestAFailedMessageComesBackOnScheduleAndToItsQueue(t *testing.T) {
 	}
 }
 
-func TestAHandlerIsToldTheSameOfAMessageOnEachAttempt(t *testing.T) {
+func TestHandler_IsToldTheSameOfAMessageOnEachAttempt(t *testing.T) {
 	p := newPartner(t, failsTwice)
 	r := newRig(t, p, testtransport.Explicit(300*time.Millisecond, 300*time.Millisecond), nil)
 	if err := r.Channel().QueueBind(testtransport.Queue, "order.created", "async", false, nil); err != nil {
@@ -329,7 +329,7 @@ func TestAHandlerIsToldTheSameOfAMessageOnEachAttempt(t *testing.T) {
 	}
 }
 
-func TestAMessageThatIsGivenUpCarriesItsReason(t *testing.T) {
+func TestWorker_GivesUpAMessageWithItsReason(t *testing.T) {
 	p := newPartner(t, always(502))
 	r := newRig(t, p, testtransport.Explicit(100*time.Millisecond, 100*time.Millisecond), nil)
 	r.publish(amqp091.Publishing{MessageId: "m-1", Body: []byte("keep me"), Headers: amqp091.Table{"tenant": "acme"}})
@@ -355,7 +355,7 @@ func TestAMessageThatIsGivenUpCarriesItsReason(t *testing.T) {
 	}
 }
 
-func TestStrategiesDecide(t *testing.T) {
+func TestStrategies_FailAndDropMessages(t *testing.T) {
 	policy := testtransport.Explicit(100 * time.Millisecond)
 	policy.Strategies = []v1alpha1.Strategy{
 		{Name: "rejected", When: "error.status == 422", Action: v1alpha1.ActionFail},
@@ -381,7 +381,7 @@ func TestStrategiesDecide(t *testing.T) {
 	}
 }
 
-func TestHandlerFailuresHaveTheirSource(t *testing.T) {
+func TestHandler_FailuresTellTheirSource(t *testing.T) {
 	p := newPartner(t, nil)
 	p.answer = func(r *http.Request, _ int) int {
 		if r.Header.Get("Redrive-Header-Behave") == "hang" {
@@ -404,7 +404,7 @@ func TestHandlerFailuresHaveTheirSource(t *testing.T) {
 	}
 }
 
-func TestAMessageThatIsEarlyIsParkedAgainWithoutCounting(t *testing.T) {
+func TestEarly_ParksAMessageAgainWithoutCounting(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
 	due := time.Now().Add(1500 * time.Millisecond)
@@ -421,7 +421,7 @@ func TestAMessageThatIsEarlyIsParkedAgainWithoutCounting(t *testing.T) {
 	}
 }
 
-func TestATimeFarAheadOfShortLanesIsWaitedForInAHundredHopsAtMost(t *testing.T) {
+func TestEarly_WaitsForAFarTimeInAHundredHopsAtMost(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRig(t, p, testtransport.Explicit(100*time.Millisecond), nil)
 	r.Publish("async.return", testtransport.Queue, amqp091.Publishing{Headers: amqp091.Table{"redrive-not-before": time.Now().Add(time.Hour).UnixMilli()}})
@@ -431,7 +431,7 @@ func TestATimeFarAheadOfShortLanesIsWaitedForInAHundredHopsAtMost(t *testing.T) 
 	}
 }
 
-func TestAMessagePastItsDeadlineFails(t *testing.T) {
+func TestExpired_FailsAMessagePastItsDeadline(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
 	r.Publish("async.return", testtransport.Queue, amqp091.Publishing{Headers: amqp091.Table{"redrive-deadline": time.Now().Add(-time.Second).UnixMilli()}})
@@ -443,7 +443,7 @@ func TestAMessagePastItsDeadlineFails(t *testing.T) {
 	}
 }
 
-func TestAnExpirationHoldsThroughTheLanes(t *testing.T) {
+func TestExpired_HoldsThroughTheLanes(t *testing.T) {
 	p := newPartner(t, always(502))
 	r := newRig(t, p, testtransport.Explicit(1500*time.Millisecond), nil)
 	r.publish(amqp091.Publishing{Expiration: "1000"})
@@ -469,7 +469,7 @@ func largeBody(t *testing.T) int {
 	return wanted
 }
 
-func TestGarbageIsHandledOrFailsAndNeverLoops(t *testing.T) {
+func TestWorker_FailsGarbageAndNeverLoops(t *testing.T) {
 	t.Parallel()
 	nested := amqp091.Table{"deep": amqp091.Table{"deeper": []any{int32(1), "x", nil}}}
 	cases := []struct {
@@ -510,7 +510,7 @@ func TestGarbageIsHandledOrFailsAndNeverLoops(t *testing.T) {
 	}
 }
 
-func TestAStoppingWorkerGivesBackWhatItHasNotBegun(t *testing.T) {
+func TestDrain_GivesBackWhatHasNotBegun(t *testing.T) {
 	release := make(chan struct{})
 	p := newPartner(t, nil)
 	p.answer = func(*http.Request, int) int {
@@ -541,7 +541,7 @@ func TestAStoppingWorkerGivesBackWhatItHasNotBegun(t *testing.T) {
 	}
 }
 
-func TestARetryWhoseLaneIsGoneTakesTheNextLargerOne(t *testing.T) {
+func TestDetour_TakesTheNextLargerLaneWhereOneIsGone(t *testing.T) {
 	p := newPartner(t, func(_ *http.Request, attempt int) int {
 		if attempt == 1 {
 			return 502
@@ -559,7 +559,7 @@ func TestARetryWhoseLaneIsGoneTakesTheNextLargerOne(t *testing.T) {
 	}
 }
 
-func TestWhilePublishingIsImpossibleMessagesAreHeldAndThenSettled(t *testing.T) {
+func TestSettle_HoldsMessagesWhilePublishingIsImpossible(t *testing.T) {
 	p := newPartner(t, always(422))
 	policy := testtransport.Explicit(100 * time.Millisecond)
 	policy.Strategies = []v1alpha1.Strategy{{Name: "rejected", When: "true", Action: v1alpha1.ActionFail}}
@@ -590,7 +590,7 @@ func TestWhilePublishingIsImpossibleMessagesAreHeldAndThenSettled(t *testing.T) 
 	r.empty()
 }
 
-func TestACutConnectionLosesNothing(t *testing.T) {
+func TestWorker_LosesNothingWhenItsConnectionIsCut(t *testing.T) {
 	const messages = 300
 	handled := sync.Map{}
 	p := newPartner(t, nil)
@@ -627,7 +627,7 @@ func TestACutConnectionLosesNothing(t *testing.T) {
 	}
 }
 
-func TestAReloadChangesThePolicyAndKeepsTheSessions(t *testing.T) {
+func TestReload_ChangesThePolicy(t *testing.T) {
 	p := newPartner(t, always(502))
 	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
 	config := r.config
@@ -645,7 +645,7 @@ func TestAReloadChangesThePolicyAndKeepsTheSessions(t *testing.T) {
 	}
 }
 
-func TestAConfigurationThatDoesNotCompileLeavesTheOneBefore(t *testing.T) {
+func TestReload_RefusesAConfigurationThatDoesNotCompile(t *testing.T) {
 	p := newPartner(t, always(502))
 	r := newRig(t, p, testtransport.Explicit(), nil)
 	broken := r.config
@@ -663,7 +663,7 @@ func TestAConfigurationThatDoesNotCompileLeavesTheOneBefore(t *testing.T) {
 	r.Take("async.failed")
 }
 
-func TestAPolicyByMessageComesBeforeTheQueues(t *testing.T) {
+func TestRules_ComeBeforeThePolicyOfTheQueue(t *testing.T) {
 	p := newPartner(t, always(502))
 	r := newRig(t, p, testtransport.Explicit(), nil)
 	config := r.config

@@ -39,7 +39,7 @@ func (m metadataOf) Get(_ context.Context, key client.ObjectKey, object client.O
 	return nil
 }
 
-func TestSecretsOfHandlersAreLookedForByTheirMetadata(t *testing.T) {
+func TestVersions_ReadSecretsOfHandlersByTheirMetadata(t *testing.T) {
 	http := func(headers, ca string) v1alpha1.Handler {
 		handler := v1alpha1.Handler{HTTP: &v1alpha1.HTTPHandler{URL: "https://h/"}}
 		if headers != "" {

@@ -55,7 +55,7 @@ const (
 	openHeard = "worker default: calls fail"
 )
 
-func TestWhatAPodSaysIsNotTrustedBlindly(t *testing.T) {
+func TestScraper_DoesNotTrustAPodBlindly(t *testing.T) {
 	elsewhere := httptest.NewServer(saysOnly(open))
 	t.Cleanup(elsewhere.Close)
 	tests := map[string]struct {
@@ -132,7 +132,7 @@ func TestScraper_BreakersOfKeysHideNoOtherTrouble(t *testing.T) {
 	}
 }
 
-func TestManyPodsAreAskedAndThoseThatDoNotAnswerHaveNoTrouble(t *testing.T) {
+func TestScraper_AsksManyPodsAndBearsSilentOnes(t *testing.T) {
 	pods := make([]*corev1.Pod, 0, 3*askedAtOnce+2)
 	for range 3 * askedAtOnce {
 		pods = append(pods, talking(t, saysOnly(open)))
@@ -162,7 +162,7 @@ func TestManyPodsAreAskedAndThoseThatDoNotAnswerHaveNoTrouble(t *testing.T) {
 	}
 }
 
-func TestPodsThatCannotAnswerAreNotAsked(t *testing.T) {
+func TestCanAnswer_IsFalseForPodsThatCannot(t *testing.T) {
 	for name, change := range map[string]func(*corev1.Pod){
 		"one that is not ready":              func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionFalse },
 		"one without an address":             func(p *corev1.Pod) { p.Status.PodIP = "" },
@@ -183,7 +183,7 @@ func TestPodsThatCannotAnswerAreNotAsked(t *testing.T) {
 }
 
 // What keeps a pod from being ready, only the pod can tell.
-func TestAPodThatIsNotReadyIsAskedWhileItsWorkerRuns(t *testing.T) {
+func TestCanAnswer_IsTrueWhileTheWorkerRuns(t *testing.T) {
 	pod := talking(t, saysOnly(open))
 	pod.Status.Conditions[0].Status = corev1.ConditionFalse
 	running, waiting := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}
@@ -202,7 +202,7 @@ func TestAPodThatIsNotReadyIsAskedWhileItsWorkerRuns(t *testing.T) {
 }
 
 // A process that does not start says something else each time, and each pod its own.
-func TestAHandlerThatIsNotReadyIsOneTroubleWhateverItSays(t *testing.T) {
+func TestScraper_TakesAnUnreadyHandlerForOneTroubleInAnyWords(t *testing.T) {
 	now := time.Now()
 	says := func(worker, text string) Problem {
 		return Problem{Worker: worker, Reason: v1alpha1.ReasonHandlerNotReady, Text: text}
@@ -239,7 +239,7 @@ func TestAHandlerThatIsNotReadyIsOneTroubleWhateverItSays(t *testing.T) {
 	}
 }
 
-func TestWhatAGroupSaidStandsWhileNobodyOfItCanAnswer(t *testing.T) {
+func TestScraper_KeepsWhatASilentGroupSaid(t *testing.T) {
 	one, other := Problem{Worker: "default", Text: "one"}, Problem{Worker: "default", Text: "other"}
 	last := map[Problem]int64{one: 2}
 	tests := map[string]struct {
@@ -267,7 +267,7 @@ func TestWhatAGroupSaidStandsWhileNobodyOfItCanAnswer(t *testing.T) {
 	}
 }
 
-func TestATroubleThatStaysIsNoReasonToHurryForEver(t *testing.T) {
+func TestReports_HurryForANewTroubleOnly(t *testing.T) {
 	one, other := Problem{Worker: "default", Text: "one"}, Problem{Worker: "default", Text: "other"}
 	var v Reports
 	start := time.Now()
@@ -294,7 +294,7 @@ func TestATroubleThatStaysIsNoReasonToHurryForEver(t *testing.T) {
 	}
 }
 
-func TestWhatAllPodsOfATransportSayIsBounded(t *testing.T) {
+func TestScraper_BoundsWhatPodsOfATransportSay(t *testing.T) {
 	said, last := result{heard: map[Problem]int64{}}, map[Problem]int64{}
 	for i := range 2 * mostHeard {
 		said.hear(Problem{Worker: "default", Text: strconv.Itoa(i)}, 1, mostHeard)
@@ -307,7 +307,7 @@ func TestWhatAllPodsOfATransportSayIsBounded(t *testing.T) {
 	}
 }
 
-func TestPodsAreNotAskedAgainAtOnce(t *testing.T) {
+func TestScraper_DoesNotAskAgainAtOnce(t *testing.T) {
 	v, name, now := NewScraper(5*time.Second), types.NamespacedName{Name: "async"}, time.Now()
 	recent := func(after time.Duration) bool { return v.isRecent(v.Last(name), now.Add(after)) }
 	if recent(0) {

@@ -10,7 +10,7 @@ import (
 	"redrive.dev/redrive/internal/workload"
 )
 
-func TestATemplateFitsTheTeamsImageToItsProgram(t *testing.T) {
+func TestTemplate_FitsTheTeamsImageToItsProgram(t *testing.T) {
 	all := map[string]shape{"exec": {handler: exec()}, "process": {handler: process()}, "inProcess": {handler: inProcess()}}
 	cases := map[string]struct {
 		patch string
@@ -85,21 +85,21 @@ func TestATemplateFitsTheTeamsImageToItsProgram(t *testing.T) {
 	}
 }
 
-func TestATeamsOwnWorkerMayHaveAnotherCommand(t *testing.T) {
+func TestTemplate_ChangesTheCommandOfATeamsOwnWorker(t *testing.T) {
 	pod := shape{handler: inProcess()}.mustPod(t, inWorker(`"command":["/app/worker","consume"]`))
 	if w := container(pod, "worker"); strings.Join(w.Command, " ") != "/app/worker consume" || len(w.Args) != 3 {
 		t.Errorf("the worker is %+v", w)
 	}
 }
 
-func TestWhatInstallsTheWorkerCanBeFittedToTheCluster(t *testing.T) {
+func TestTemplate_SetsImageAndResourcesOfTheInstaller(t *testing.T) {
 	pod := shape{handler: exec()}.mustPod(t, `{"spec":{"initContainers":[{"name":"install","image":"mirror/redrive-worker:v1","resources":{"limits":{"memory":"32Mi"}}}]}}`)
 	if i := container(pod, "install"); i.Image != "mirror/redrive-worker:v1" || i.Resources.Limits.Memory().String() != "32Mi" || len(i.Args) != 1 {
 		t.Errorf("it is %+v", i)
 	}
 }
 
-func TestATemplateThatTakesWhatAWorkerInTheTeamsImageNeeds(t *testing.T) {
+func TestTemplate_RefusesToTakeWhatAWorkerInTheTeamsImageNeeds(t *testing.T) {
 	installer := func(fields string) string { return `{"spec":{"initContainers":[{"name":"install",` + fields + `}]}}` }
 	inInstall, atWorker := templatePath+".spec.initContainers[install]", templatePath+".spec.containers[worker]"
 	checkShape(t, shape{handler: exec()}, map[string]refusal{
@@ -146,7 +146,7 @@ func checkShape(t *testing.T, s shape, refusals map[string]refusal) {
 }
 
 // Who writes a template need not know in which list the cluster has the handler's container.
-func TestATemplateNamesTheHandlersContainerInEitherList(t *testing.T) {
+func TestTemplate_FindsTheHandlersContainerInEitherList(t *testing.T) {
 	fields := `{"name":"handler","ports":[{"containerPort":8080}],"env":[{"name":"BIG","value":"9007199254740993"}],
 		"securityContext":{"readOnlyRootFilesystem":false},"terminationMessagePath":"/tmp/end","startupProbe":{"periodSeconds":7,"tcpSocket":{"port":8080}}}`
 	patches := map[string]string{
@@ -188,7 +188,7 @@ func places(pod *corev1.PodTemplateSpec) map[string]string {
 	return found
 }
 
-func TestATemplateThatTakesTheHandlersContainer(t *testing.T) {
+func TestTemplate_RefusesToTakeTheHandlersContainer(t *testing.T) {
 	for list, native := range map[string]bool{"initContainers": true, "containers": false} {
 		at := templatePath + ".spec." + list + "[handler]"
 		checkShape(t, shape{handler: sidecar(), native: native}, map[string]refusal{
@@ -201,7 +201,7 @@ func TestATemplateThatTakesTheHandlersContainer(t *testing.T) {
 	}
 }
 
-func TestQuarantineOfEachShapeTakeTheTemplateOfTheirGroup(t *testing.T) {
+func TestQuarantineDeployment_TakesTheTemplateOfItsGroup(t *testing.T) {
 	patch := `{"metadata":{"labels":{"team":"shop"}},"spec":{"containers":[{"name":"worker","resources":{"limits":{"memory":"256Mi"}}}]}}`
 	for name, s := range shapes() {
 		d, err := workload.QuarantineDeployment(transport("async"), s.worker(patch), s.options())

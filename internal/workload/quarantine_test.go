@@ -29,7 +29,7 @@ func quarantine(t *testing.T, w *v1alpha1.Worker) *appsv1.Deployment {
 	return d
 }
 
-func TestQuarantineDeploymentAsApplied(t *testing.T) {
+func TestQuarantineDeployment_MatchesItsGoldenFile(t *testing.T) {
 	w := worker("default")
 	w.Replicas = ptr.To[int32](5)
 	u, err := workload.ApplyForm(quarantine(t, w))
@@ -43,7 +43,7 @@ func TestQuarantineDeploymentAsApplied(t *testing.T) {
 	compareGolden(t, "testdata/quarantine.json", append(got, '\n'))
 }
 
-func TestTheQuarantinePodIsAsThoseOfItsGroupButForItsJournal(t *testing.T) {
+func TestQuarantineDeployment_DiffersFromItsGroupByItsJournal(t *testing.T) {
 	w := withTemplate(`{"metadata":{"labels":{"team":"shop"}},"spec":{"nodeSelector":{"disk":"ssd"},
 		"containers":[{"name":"worker","resources":{"limits":{"memory":"256Mi"}}},{"name":"handler","image":"shop:v1"}]}}`)
 	group, own := deployment(t, w).Spec.Template, quarantine(t, w).Spec.Template
@@ -81,7 +81,7 @@ func TestQuarantineDeployment_ANewPodWaitsForNoneThatIsBeingDeleted(t *testing.T
 	}
 }
 
-func TestNoDeploymentTakesThePodsOfTheOther(t *testing.T) {
+func TestDeployment_SelectsNoPodOfTheQuarantineDeployment(t *testing.T) {
 	w := worker("default")
 	group, own := deployment(t, w), quarantine(t, w)
 	for _, one := range []*appsv1.Deployment{group, own} {
@@ -105,7 +105,7 @@ func TestNoDeploymentTakesThePodsOfTheOther(t *testing.T) {
 	}
 }
 
-func TestATemplateThatMixesUpWorkersAndQuarantineIsRefused(t *testing.T) {
+func TestTemplate_RefusesToMixUpWorkersAndQuarantine(t *testing.T) {
 	checkRefusals(t, map[string]refusal{
 		"the label of the quarantined messages": {`{"metadata":{"labels":{"redrive.dev/quarantine":"default"}}}`, templatePath + ".metadata.labels[redrive.dev/quarantine]", "find the pods"},
 	})
@@ -125,7 +125,7 @@ func TestATemplateThatMixesUpWorkersAndQuarantineIsRefused(t *testing.T) {
 	}
 }
 
-func TestNamesOfQuarantineAreValidAndMeetNoOther(t *testing.T) {
+func TestQuarantineName_IsValidAndMeetsNoOther(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tr := transport(dnsName(253, true).Draw(t, "transport"))
 		w := dnsName(63, false).Draw(t, "worker")
@@ -149,7 +149,7 @@ func TestNamesOfQuarantineAreValidAndMeetNoOther(t *testing.T) {
 	}
 }
 
-func TestTheRootFileSystemOfQuarantineStaysReadOnly(t *testing.T) {
+func TestQuarantineDeployment_KeepsItsRootFileSystemReadOnly(t *testing.T) {
 	template := quarantine(t, worker("default")).Spec.Template
 	if context := find(&template, "worker").SecurityContext; context.ReadOnlyRootFilesystem == nil || !*context.ReadOnlyRootFilesystem {
 		t.Error("it can be written to")

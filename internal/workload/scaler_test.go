@@ -15,12 +15,12 @@ import (
 	"redrive.dev/redrive/internal/workload"
 )
 
-func TestScaledObjectAsApplied(t *testing.T) {
+func TestScaledObject_MatchesItsGoldenFile(t *testing.T) {
 	object := workload.ScaledObject(transport("async"), worker("default"), compile.Scaling{Min: 0, Max: 10, MessagesPerPod: 100}, "http://redrive:8082")
 	compareScaler(t, "testdata/scaledobject.json", object)
 }
 
-func TestAutoscalerAsApplied(t *testing.T) {
+func TestAutoscaler_MatchesItsGoldenFile(t *testing.T) {
 	object, err := workload.Autoscaler(transport("async"), worker("default"), compile.Scaling{Min: 0, Max: 10, MessagesPerPod: 2000})
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +38,7 @@ func compareScaler(t *testing.T, file string, object *unstructured.Unstructured)
 }
 
 // KEDA puts the names of both objects into labels, and an autoscaler selects by labels.
-func TestNamesAndLabelsOfScalersFit(t *testing.T) {
+func TestScaledObject_HasValidNamesAndLabels(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tr, w := transport(dnsName(253, true).Draw(t, "transport")), worker(dnsName(63, false).Draw(t, "worker"))
 		object := workload.ScaledObject(tr, w, compile.Scaling{Max: 1, MessagesPerPod: 1}, "http://redrive")
@@ -59,7 +59,7 @@ func TestNamesAndLabelsOfScalersFit(t *testing.T) {
 	})
 }
 
-func TestOnlyReplicasAreSetAndOnlyOfWhatWasRead(t *testing.T) {
+func TestReplicasForm_SetsOnlyReplicasOfTheVersionThatWasRead(t *testing.T) {
 	live := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "async", ResourceVersion: "7", UID: "u"}}
 	got, err := json.Marshal(workload.ReplicasForm(live, 5))
 	if err != nil {

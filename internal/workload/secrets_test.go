@@ -12,7 +12,7 @@ import (
 )
 
 // Who may write Transports, and no Secrets, must not get the login of RabbitMQ's administrator by what a worker shows.
-func TestAWorkerShowsNoLoginForTheManagementAPI(t *testing.T) {
+func TestDeployment_ShowsNoLoginForTheManagementAPI(t *testing.T) {
 	const volumes, env = `{"spec":{"volumes":[{"name":"v",%s}]}}`, `{"spec":{"containers":[{"name":"worker",%s}]}}`
 	in := func(text, part string) string { return strings.Replace(text, "%s", part, 1) }
 	templates := map[string]struct {
@@ -72,7 +72,7 @@ func TestAWorkerShowsNoLoginForTheManagementAPI(t *testing.T) {
 	}
 }
 
-func TestRestrictedTemplatesTakeNoServiceAccount(t *testing.T) {
+func TestTemplate_RefusesServiceAccountsWhereRestricted(t *testing.T) {
 	for _, template := range []string{
 		`{"spec":{"serviceAccountName":"admin"}}`, `{"spec":{"serviceAccount":"admin"}}`, `{"spec":{"automountServiceAccountToken":true}}`,
 		`{"spec":{"volumes":[{"name":"v","projected":{"sources":[{"serviceAccountToken":{"path":"t"}}]}}]}}`,

@@ -71,7 +71,7 @@ func subjects() map[string]subject {
 	return all
 }
 
-func TestASecondApplyChangesNothing(t *testing.T) {
+func TestDeployment_ChangesNothingWhenAppliedAgain(t *testing.T) {
 	cluster, tr := serverTransport(t)
 	for name, w := range subjects() {
 		t.Run(name, func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestQuarantineDeployment_EarlierOperatorsMayHaveAnotherStrategy(t *testing.
 	}
 }
 
-func TestAnAutoscalersReplicasSurvive(t *testing.T) {
+func TestDeployment_KeepsTheReplicasOfAnAutoscaler(t *testing.T) {
 	cluster, tr := serverTransport(t)
 	d, err := workload.Deployment(tr, worker("default"), options)
 	if err != nil {
@@ -147,7 +147,7 @@ func TestAnAutoscalersReplicasSurvive(t *testing.T) {
 	}
 }
 
-func TestWhatATemplateNoLongerAddsIsRemoved(t *testing.T) {
+func TestTemplate_RemovesWhatItNoLongerAdds(t *testing.T) {
 	cluster, tr := serverTransport(t)
 	for _, w := range []*v1alpha1.Worker{withTemplate(handlerBeside), worker("default")} {
 		d, err := workload.Deployment(tr, w, options)
@@ -190,7 +190,7 @@ func restrictedServer(t *testing.T) (create func(builder, subject) error) {
 	}
 }
 
-func TestPodsPassTheRestrictedPodSecurityStandard(t *testing.T) {
+func TestDeployment_PassesTheRestrictedPodSecurityStandard(t *testing.T) {
 	create := restrictedServer(t)
 	for name, w := range subjects() {
 		if err := create(workload.Deployment, w); err != nil {
@@ -207,7 +207,7 @@ func TestPodsPassTheRestrictedPodSecurityStandard(t *testing.T) {
 	}
 }
 
-func TestTheExamplesOfHandlersMakePodsThatAreTaken(t *testing.T) {
+func TestDeployment_MakesRestrictedPodsOfAllExamples(t *testing.T) {
 	create := restrictedServer(t)
 	loader, err := manifest.NewLoader()
 	if err != nil {
@@ -236,7 +236,7 @@ func TestTheExamplesOfHandlersMakePodsThatAreTaken(t *testing.T) {
 }
 
 // A cluster may get to know sidecars while Transports run: the handler's container changes its list, and stays one.
-func TestASidecarMovesWithTheClustersVersion(t *testing.T) {
+func TestSidecar_MovesWithTheClustersVersion(t *testing.T) {
 	cluster, tr := serverTransport(t)
 	for _, native := range []bool{false, true, false} {
 		s := shape{handler: sidecar(), native: native}

@@ -111,7 +111,7 @@ func environment(c *corev1.Container) map[string]string {
 }
 
 // Each shape stands here once, whole.
-func TestPodsOfEachShapeAsApplied(t *testing.T) {
+func TestShape_MatchesItsGoldenFile(t *testing.T) {
 	for name, s := range shapes() {
 		t.Run(name, func(t *testing.T) {
 			pod := s.mustPod(t, "")
@@ -124,7 +124,7 @@ func TestPodsOfEachShapeAsApplied(t *testing.T) {
 	}
 }
 
-func TestTheWorkerRunsInTheTeamsImage(t *testing.T) {
+func TestShape_RunsTheWorkerInTheTeamsImage(t *testing.T) {
 	for name, s := range map[string]shape{"exec": {handler: exec()}, "process": {handler: process()}} {
 		t.Run(name, func(t *testing.T) {
 			pod := s.mustPod(t, "")
@@ -163,7 +163,7 @@ func mountAt(c *corev1.Container, path string) *corev1.VolumeMount {
 	return nil
 }
 
-func TestATeamsOwnWorkerIsRunByItsImage(t *testing.T) {
+func TestShape_LeavesTheCommandToATeamsOwnWorker(t *testing.T) {
 	pod := shape{handler: inProcess()}.mustPod(t, "")
 	w := container(pod, "worker")
 	if w.Image != "shop:v1" || w.Command != nil || len(w.Args) != 3 || len(pod.Spec.InitContainers) > 0 || mountAt(w, "/tmp") == nil {
@@ -171,7 +171,7 @@ func TestATeamsOwnWorkerIsRunByItsImage(t *testing.T) {
 	}
 }
 
-func TestASidecarIsThereBeforeTheWorkerWhereTheClusterKnowsThat(t *testing.T) {
+func TestSidecar_StartsBeforeTheWorkerWhereTheClusterCan(t *testing.T) {
 	native := shape{handler: sidecar(), native: true}.mustPod(t, "")
 	beside := container(native, "handler")
 	if len(native.Spec.InitContainers) != 1 || beside.RestartPolicy == nil || *beside.RestartPolicy != corev1.ContainerRestartPolicyAlways {
@@ -187,7 +187,7 @@ func TestASidecarIsThereBeforeTheWorkerWhereTheClusterKnowsThat(t *testing.T) {
 }
 
 // The login is the worker's: whatever else runs in the pod does not see it.
-func TestOnlyTheWorkerSeesTheSecrets(t *testing.T) {
+func TestShape_ShowsSecretsOnlyToTheWorker(t *testing.T) {
 	for name, s := range shapes() {
 		t.Run(name, func(t *testing.T) {
 			pod := s.mustPod(t, "")
@@ -215,7 +215,7 @@ func TestOnlyTheWorkerSeesTheSecrets(t *testing.T) {
 	}
 }
 
-func TestHeadersAndAuthorityStandWhereTheWorkerLooks(t *testing.T) {
+func TestShape_MountsHeadersAndAuthorityWhereTheWorkerLooks(t *testing.T) {
 	both, headers, authority := external(), external(), external()
 	headers.HTTP.TLS, authority.HTTP.HeadersSecretRef, authority.HTTP.TLS.CASecretRef.Key = nil, nil, nil
 	for name, tc := range map[string]struct {
@@ -273,7 +273,7 @@ func shown(pod *corev1.PodTemplateSpec, volume string) string {
 	return "nothing"
 }
 
-func TestASocketsFolderIsShared(t *testing.T) {
+func TestShape_SharesTheFolderOfASocket(t *testing.T) {
 	for path, volume := range map[string]string{"/run/shop/http.sock": "redrive-socket", "/tmp/http.sock": "redrive-tmp"} {
 		for _, native := range []bool{true, false} {
 			handler := sidecar()
@@ -301,7 +301,7 @@ func TestASocketsFolderIsShared(t *testing.T) {
 }
 
 // A socket of a container that a template adds is in a volume that the template adds.
-func TestASocketWithoutAnImageIsLeftToTheTemplate(t *testing.T) {
+func TestShape_LeavesASocketWithoutAnImageToTheTemplate(t *testing.T) {
 	handler := sidecar()
 	handler.Image = nil
 	pod := shape{handler: handler}.mustPod(t, `{"spec":{"volumes":[{"name":"run","emptyDir":{}}],"containers":[
@@ -312,7 +312,7 @@ func TestASocketWithoutAnImageIsLeftToTheTemplate(t *testing.T) {
 	}
 }
 
-func TestTheTeamsImageIsNeededWhereTheWorkerRunsInIt(t *testing.T) {
+func TestShape_NeedsTheTeamsImageWhereTheWorkerRunsInIt(t *testing.T) {
 	handler := exec()
 	handler.Image = nil
 	if _, err := (shape{handler: handler}).pod(""); err == nil || !strings.Contains(err.Error(), "spec.workers[default].handler.image: Required") {
@@ -321,7 +321,7 @@ func TestTheTeamsImageIsNeededWhereTheWorkerRunsInIt(t *testing.T) {
 }
 
 // What only the worker reads is in its configuration, and a change of it restarts no pod.
-func TestAChangedCommandChangesNoPod(t *testing.T) {
+func TestShape_KeepsThePodWhenCommandOrURLChange(t *testing.T) {
 	before, after := process(), process()
 	after.Process = &v1alpha1.ProcessHandler{
 		Command: []string{"node", "serve.js"}, Processes: new(int32(2)), Recycle: &v1alpha1.Recycle{Messages: new(int64(5))},
@@ -336,7 +336,7 @@ func TestAChangedCommandChangesNoPod(t *testing.T) {
 	}
 }
 
-func TestQuarantineHaveThePodOfTheirGroupInEachShape(t *testing.T) {
+func TestQuarantineDeployment_HasThePodOfItsGroupInEachShape(t *testing.T) {
 	for name, s := range shapes() {
 		t.Run(name, func(t *testing.T) {
 			group := s.mustPod(t, "")

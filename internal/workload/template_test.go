@@ -39,7 +39,7 @@ func withTemplate(patch string) *v1alpha1.Worker {
 	return w
 }
 
-func TestTemplateThatIsApplied(t *testing.T) {
+func TestTemplate_ChangesWhatItMay(t *testing.T) {
 	cases := map[string]struct {
 		patch string
 		check func(*corev1.PodTemplateSpec) bool
@@ -151,7 +151,7 @@ func checkRefusals(t *testing.T, refusals map[string]refusal) {
 	}
 }
 
-func TestTemplateThatIsNoPodTemplate(t *testing.T) {
+func TestTemplate_RefusesWhatIsNoPodTemplate(t *testing.T) {
 	checkRefusals(t, map[string]refusal{
 		"not an object":                    {`["a"]`, templatePath, "is not an object"},
 		"null":                             {`null`, templatePath, "is not an object"},
@@ -179,7 +179,7 @@ func TestTemplateThatIsNoPodTemplate(t *testing.T) {
 	})
 }
 
-func TestTemplateThatTakesWhatTheWorkerNeeds(t *testing.T) {
+func TestTemplate_RefusesToTakeWhatTheWorkerNeeds(t *testing.T) {
 	checkRefusals(t, map[string]refusal{
 		"other arguments":         {inWorker(`"args":["--help"]`), templatePath + ".spec.containers[worker].args", "cannot be changed"},
 		"no arguments":            {inWorker(`"args":null`), templatePath + ".spec.containers[worker].args", "cannot be changed"},
@@ -199,7 +199,7 @@ func TestTemplateThatTakesWhatTheWorkerNeeds(t *testing.T) {
 	})
 }
 
-func TestTemplateThatWeakensThePodsSecurity(t *testing.T) {
+func TestTemplate_RefusesToWeakenThePodsSecurity(t *testing.T) {
 	checkRefusals(t, map[string]refusal{
 		"the network of the node":   {`{"spec":{"hostNetwork":true}}`, templatePath + ".spec", `violates the baseline Pod Security Standard: host namespaces (hostNetwork=true)`},
 		"the processes of the node": {`{"spec":{"hostPID":true}}`, templatePath + ".spec", `hostPID=true`},
@@ -245,7 +245,7 @@ func TestTemplateThatWeakensThePodsSecurity(t *testing.T) {
 	})
 }
 
-func TestATemplateThatWouldTakeLongToMergeIsRefused(t *testing.T) {
+func TestTemplate_RefusesWhatTakesLongToMerge(t *testing.T) {
 	many := strings.TrimSuffix(strings.Repeat(`{"name":"a","value":"b"},`, 257), ",")
 	some := strings.TrimSuffix(strings.Repeat(`{"name":"a","image":"b"},`, 33), ",")
 	checkRefusals(t, map[string]refusal{
@@ -257,14 +257,14 @@ func TestATemplateThatWouldTakeLongToMergeIsRefused(t *testing.T) {
 	})
 }
 
-func TestAllMistakesOfATemplateAreReportedAtOnce(t *testing.T) {
+func TestTemplate_ReportsAllMistakesAtOnce(t *testing.T) {
 	_, err := workload.Deployment(transport("async"), withTemplate(`{"spec":{"hostNetwork":true,"hostPID":true}}`), options)
 	if err == nil || !strings.Contains(err.Error(), "hostNetwork") || !strings.Contains(err.Error(), "hostPID") {
 		t.Errorf("error is %v, want both fields in it", err)
 	}
 }
 
-func TestErrorsDoNotRepeatValuesOfTheTemplate(t *testing.T) {
+func TestTemplate_RepeatsNoValueInErrors(t *testing.T) {
 	for _, patch := range []string{
 		`{"spec":{"containers":[{"env":[{"name":"PASSWORD","value":"hunter2"}]}]}}`,
 		`{"spec":{"containers":[{"name":"worker","env":[{"value":"hunter2"}]}]}}`,
@@ -336,7 +336,7 @@ func find(template *corev1.PodTemplateSpec, name string) *corev1.Container {
 }
 
 // The operator keeps no template that is too long, and refuses it all the same.
-func TestTemplatesThatAreTooLongAreRefusedWithoutTheirText(t *testing.T) {
+func TestBoundTemplates_RefusesLongOnesWithoutTheirText(t *testing.T) {
 	of := func(bytes int) v1alpha1.Worker {
 		w := worker("default")
 		w.Template = &runtime.RawExtension{Raw: []byte(`{"metadata":{"annotations":{"x":"` + strings.Repeat("x", bytes) + `"}}}`)}

@@ -11,7 +11,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 )
 
-func TestATemplateIsMergedOnceForEachPodAndImage(t *testing.T) {
+func TestTemplates_MergesOnceForEachPodAndImage(t *testing.T) {
 	templates := NewTemplates()
 	own := func(image string) *corev1.PodTemplateSpec {
 		template := &corev1.PodTemplateSpec{}

@@ -42,7 +42,7 @@ func mounted(t *testing.T, broker v1alpha1.Broker, secrets workload.Secrets) []s
 	return found
 }
 
-func TestPodsSeeOnlyTheKeysThatAWorkerReads(t *testing.T) {
+func TestDeployment_ShowsOnlyTheKeysThatAWorkerReads(t *testing.T) {
 	byCluster := v1alpha1.Broker{ClusterRef: &v1alpha1.LocalReference{Name: "rabbit"}}
 	tests := map[string]struct {
 		broker  v1alpha1.Broker
@@ -71,7 +71,7 @@ func TestPodsSeeOnlyTheKeysThatAWorkerReads(t *testing.T) {
 	}
 }
 
-func TestADeploymentNeedsToKnowTheSecretsOfItsCluster(t *testing.T) {
+func TestDeployment_NeedsTheSecretsOfItsCluster(t *testing.T) {
 	tr := transport("async")
 	tr.Spec.Broker = v1alpha1.Broker{ClusterRef: &v1alpha1.LocalReference{Name: "rabbit"}}
 	if _, err := workload.Deployment(tr, worker("default"), options); err == nil {

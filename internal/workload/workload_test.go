@@ -55,7 +55,7 @@ func deployment(t *testing.T, w *v1alpha1.Worker) *appsv1.Deployment {
 }
 
 // The whole object stands here once, as the API server gets it, so that no field comes or goes unseen.
-func TestDeploymentAsApplied(t *testing.T) {
+func TestDeployment_MatchesItsGoldenFile(t *testing.T) {
 	w := worker("default")
 	w.Replicas = ptr.To[int32](5)
 	u, err := workload.ApplyForm(deployment(t, w))
@@ -69,7 +69,7 @@ func TestDeploymentAsApplied(t *testing.T) {
 	compareGolden(t, "testdata/deployment.json", append(got, '\n'))
 }
 
-func TestConfigMapAsApplied(t *testing.T) {
+func TestConfigMap_MatchesItsGoldenFile(t *testing.T) {
 	cm, err := workload.ConfigMap(transport("async"), config())
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +97,7 @@ func TestConfigMapAsApplied(t *testing.T) {
 	compareGolden(t, "testdata/configmap.json", append(got, '\n'))
 }
 
-func TestConfigMapRefusesAConfigurationThatIsTooLarge(t *testing.T) {
+func TestConfigMap_RefusesAConfigurationThatIsTooLarge(t *testing.T) {
 	c := config()
 	for range 600 {
 		c.Rules = append(c.Rules, compile.Rule{When: strings.Repeat("x", 2048), Policy: "p"})
@@ -117,13 +117,13 @@ func TestConfigMap_RefusesAConfigurationThatNoWorkerTakes(t *testing.T) {
 	}
 }
 
-func TestDeploymentNeedsAnImage(t *testing.T) {
+func TestDeployment_NeedsAnImage(t *testing.T) {
 	if _, err := workload.Deployment(transport("async"), worker("default"), workload.Options{}); err == nil {
 		t.Error("no error without an image")
 	}
 }
 
-func TestReplicasAreTheAutoscalersWhereTheSpecLeavesThemOut(t *testing.T) {
+func TestDeployment_LeavesOutReplicasWhereTheSpecDoes(t *testing.T) {
 	u, err := workload.ApplyForm(deployment(t, worker("default")))
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +142,7 @@ func TestReplicasAreTheAutoscalersWhereTheSpecLeavesThemOut(t *testing.T) {
 	}
 }
 
-func TestTerminationGracePeriod(t *testing.T) {
+func TestGracePeriod_Is15SecondsLongerThanTheTimeout(t *testing.T) {
 	cases := map[string]struct {
 		timeout *v1alpha1.Duration
 		want    int64
@@ -164,7 +164,7 @@ func TestTerminationGracePeriod(t *testing.T) {
 	}
 }
 
-func TestTheGracePeriodFollowsTheDefaultTimeoutOfTheConfiguration(t *testing.T) {
+func TestGracePeriod_FollowsTheDefaultTimeout(t *testing.T) {
 	tr := transport("async")
 	tr.Spec.Workers = []v1alpha1.Worker{*worker("default")}
 	result, err := compile.Compile(tr, nil)
@@ -177,7 +177,7 @@ func TestTheGracePeriodFollowsTheDefaultTimeoutOfTheConfiguration(t *testing.T) 
 	}
 }
 
-func TestAChangedPolicyChangesTheConfigMapAndNotTheDeployment(t *testing.T) {
+func TestDeployment_StaysWhenAPolicyChangesTheConfigMap(t *testing.T) {
 	build := func(maxRetries int32) (*corev1.ConfigMap, *appsv1.Deployment) {
 		tr := transport("async")
 		tr.Spec.RetryPolicyRef = &v1alpha1.PolicyReference{Name: "p"}
@@ -208,7 +208,7 @@ func TestAChangedPolicyChangesTheConfigMapAndNotTheDeployment(t *testing.T) {
 	}
 }
 
-func TestDeploymentLeavesTheWorkerOfTheSpecAlone(t *testing.T) {
+func TestDeployment_LeavesTheSpecUnchanged(t *testing.T) {
 	w := withTemplate(`{"spec":{"nodeSelector":{"disk":"ssd"}}}`)
 	before := w.DeepCopy()
 	first := deployment(t, w)
@@ -234,7 +234,7 @@ func dnsName(maxLength int, dots bool) *rapid.Generator[string] {
 	})
 }
 
-func TestNamesAndLabelsAreAlwaysValid(t *testing.T) {
+func TestName_IsValidAsAreItsLabels(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tr := transport(dnsName(253, true).Draw(t, "transport"))
 		w := dnsName(63, false).Draw(t, "worker")
@@ -255,7 +255,7 @@ func TestNamesAndLabelsAreAlwaysValid(t *testing.T) {
 	})
 }
 
-func TestNamesNeverMeet(t *testing.T) {
+func TestName_NeverMeetsAnother(t *testing.T) {
 	long := strings.Repeat("a", 62)
 	pairs := [][2]string{
 		{"a-b", "c"},
@@ -288,7 +288,7 @@ func TestNamesNeverMeet(t *testing.T) {
 	}
 }
 
-func TestNamesAreStable(t *testing.T) {
+func TestName_IsStable(t *testing.T) {
 	cases := map[string]struct{ transport, worker, want string }{
 		"a short name keeps both parts": {"async", "default", "async-default-"},
 		"a long transport leaves the worker readable": {

@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { testbroker.Main(m) }
 
-func TestEachClientHandlesMessagesOfARealWorker(t *testing.T) {
+func TestReferenceClients_HandleMessagesOfARealWorker(t *testing.T) {
 	if testing.Short() {
 		return // it needs a RabbitMQ, and interpreters
 	}

@@ -54,7 +54,7 @@ func entries(t *testing.T, archive io.Reader) ([]tar.Header, map[string][]byte) 
 	}
 }
 
-func TestAnImageHoldsTheProgramAndNothingElseThatRuns(t *testing.T) {
+func TestImage_HoldsTheProgramAndNothingElseThatRuns(t *testing.T) {
 	program := build(t, "amd64")
 	var archive bytes.Buffer
 	if err := run(&archive, []string{"localhost/x:e2e", program, "-flag"}, 0); err != nil {
@@ -99,7 +99,7 @@ func TestAnImageHoldsTheProgramAndNothingElseThatRuns(t *testing.T) {
 	}
 }
 
-func TestTheSameProgramGivesTheSameBytes(t *testing.T) {
+func TestImage_HasTheSameBytesForTheSameProgram(t *testing.T) {
 	program := build(t, "amd64")
 	var archives [2]bytes.Buffer
 	for i := range archives {
@@ -116,7 +116,7 @@ func TestTheSameProgramGivesTheSameBytes(t *testing.T) {
 	}
 }
 
-func TestAnImageIsOfTheProgramsArchitecture(t *testing.T) {
+func TestImage_HasTheProgramsArchitecture(t *testing.T) {
 	var archive bytes.Buffer
 	if err := run(&archive, []string{"localhost/x:e2e", build(t, "arm64")}, 0); err != nil {
 		t.Fatal(err)
@@ -127,7 +127,7 @@ func TestAnImageIsOfTheProgramsArchitecture(t *testing.T) {
 	}
 }
 
-func TestWhatMakesNoImage(t *testing.T) {
+func TestImage_RefusesWhatItCannotBeMadeOf(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "script")
 	if err := os.WriteFile(script, []byte("#!/bin/sh\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -28,7 +28,7 @@ func page(t *testing.T, url string) ledger.Page {
 	return page
 }
 
-func TestShopsAreKeptApartAndReadInParts(t *testing.T) {
+func TestBook_KeepsShopsApartAndReadsInParts(t *testing.T) {
 	server := httptest.NewServer(ledger.NewBook(func() time.Time { return noon }))
 	defer server.Close()
 	reporter := ledger.NewReporter(server.URL)
@@ -68,7 +68,7 @@ func TestShopsAreKeptApartAndReadInParts(t *testing.T) {
 	}
 }
 
-func TestANewLedgerHasAnEpochOfItsOwn(t *testing.T) {
+func TestBook_HasAnEpochOfItsOwn(t *testing.T) {
 	first, second := httptest.NewServer(ledger.NewBook(time.Now)), httptest.NewServer(ledger.NewBook(time.Now))
 	defer first.Close()
 	defer second.Close()
@@ -77,7 +77,7 @@ func TestANewLedgerHasAnEpochOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestAReportSurvivesALedgerThatStumbles(t *testing.T) {
+func TestReporter_ReportsOnceToABookThatStumbles(t *testing.T) {
 	book := ledger.NewBook(time.Now)
 	var calls atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

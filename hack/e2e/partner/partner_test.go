@@ -12,7 +12,7 @@ import (
 	"redrive.dev/redrive/hack/e2e/ledger"
 )
 
-func TestRulesOfAMessage(t *testing.T) {
+func TestRules_SayAnswerAndPauseOfAnAttempt(t *testing.T) {
 	cases := map[string]struct {
 		script, pause string
 		attempt       int
@@ -42,7 +42,7 @@ func TestRulesOfAMessage(t *testing.T) {
 	}
 }
 
-func TestAnAnswerStandsInTheLedgerBeforeItIsGiven(t *testing.T) {
+func TestPartner_ReportsAnAnswerBeforeItIsGiven(t *testing.T) {
 	book := httptest.NewServer(ledger.NewBook(time.Now))
 	defer book.Close()
 	server := httptest.NewServer(newPartner(ledger.NewReporter(book.URL)))
@@ -75,7 +75,7 @@ func TestAnAnswerStandsInTheLedgerBeforeItIsGiven(t *testing.T) {
 	}
 }
 
-func TestTheTapPassesRequestsOnAndNotesThem(t *testing.T) {
+func TestTap_PassesRequestsOnAndNotesThem(t *testing.T) {
 	var seen []string
 	broker := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		user, _, _ := r.BasicAuth()

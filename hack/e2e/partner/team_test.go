@@ -10,7 +10,7 @@ import (
 	"redrive.dev/redrive/handler"
 )
 
-func TestATeamsHandlerAnswersAsTheMessageSays(t *testing.T) {
+func TestTeam_AnswersAsTheMessageSays(t *testing.T) {
 	book := httptest.NewServer(ledger.NewBook(time.Now))
 	defer book.Close()
 	t.Setenv(ledgerVariable, book.URL)
@@ -32,7 +32,7 @@ func TestATeamsHandlerAnswersAsTheMessageSays(t *testing.T) {
 	}
 }
 
-func TestAGuardedServerAnswersWhoHasItsToken(t *testing.T) {
+func TestGuarded_AnswersOnlyItsToken(t *testing.T) {
 	t.Setenv(authorizationVariable, "Bearer of this")
 	server := httptest.NewServer(guarded(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
 	defer server.Close()

@@ -51,7 +51,7 @@ func open(t *testing.T, target string) (*relay.Relay, net.Conn) {
 	return r, conn
 }
 
-func TestARelayPassesOnBothWays(t *testing.T) {
+func TestRelay_PassesOnBothWays(t *testing.T) {
 	r, conn := open(t, echo(t).Addr().String())
 	if _, err := io.WriteString(conn, "hello\n"); err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func TestARelayPassesOnBothWays(t *testing.T) {
 	}
 }
 
-func TestWhereTheServerIsAwayConnectionsEnd(t *testing.T) {
+func TestRelay_EndsConnectionsWhereTheServerIsAway(t *testing.T) {
 	server := echo(t)
 	address := server.Addr().String()
 	if err := server.Close(); err != nil {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestAlignPutsNumbersRightAndTextLeft(t *testing.T) {
+func TestAlign_PutsNumbersRightAndTextLeft(t *testing.T) {
 	got := strings.Join(Align([][]string{
 		{"QUEUE", "READY", "NOTE"},
 		{"größer", "7", "a"},
@@ -22,7 +22,7 @@ func TestAlignPutsNumbersRightAndTextLeft(t *testing.T) {
 	}
 }
 
-func TestAScreenKeepsItsBlockBelowEverythingElse(t *testing.T) {
+func TestScreen_KeepsItsBlockBelowEverythingElse(t *testing.T) {
 	var out bytes.Buffer
 	s := &Screen{out: &out, size: func() (int, int) { return 80, 24 }}
 	s.Show([]string{"one", "two"})
@@ -36,7 +36,7 @@ func TestAScreenKeepsItsBlockBelowEverythingElse(t *testing.T) {
 	}
 }
 
-func TestABlockNeverGetsLargerThanTheTerminal(t *testing.T) {
+func TestScreen_CutsItsBlockToTheTerminal(t *testing.T) {
 	var out bytes.Buffer
 	s := &Screen{out: &out, size: func() (int, int) { return 5, 3 }}
 	s.Show([]string{"abcdefgh", "2", "3", "4"})
@@ -45,7 +45,7 @@ func TestABlockNeverGetsLargerThanTheTerminal(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoFileIsNoTerminal(t *testing.T) {
+func TestNewScreen_TakesNoBufferForATerminal(t *testing.T) {
 	if NewScreen(&bytes.Buffer{}) != nil {
 		t.Error("a buffer was taken for a terminal")
 	}
