@@ -225,7 +225,8 @@ func (h *HTTP) send(ctx context.Context, link *link, request Request) *retry.Fai
 	}
 }
 
-// unseen makes a failure to connect out of a connection that ended, or an attempt that was over, before a byte was sent. What came on it is no answer, whatever it says.
+// unseen makes a failure to connect out of a connection that ended, or an attempt that was over, before a byte was sent. What came on it is no answer,
+// whatever it says.
 func unseen(failure *retry.Failure, sent bool) *retry.Failure {
 	switch {
 	case sent:
