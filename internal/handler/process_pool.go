@@ -50,6 +50,8 @@ type pool struct {
 	// drained is closed by Drain, and closing with the handler.
 	drained, closing chan struct{}
 	closed           bool
+	// retired is true from Retire on.
+	retired bool
 }
 
 var (
@@ -225,7 +227,8 @@ func (p *Process) settle(q *peer) {
 	case q.state == stateStopping:
 		return
 	case q.alone && idle && len(p.pool.alone) > 0, // the next of them needs a fresh process, and here is its place
-		p.spent(q) && idle:
+		p.spent(q) && idle,
+		p.pool.retired && idle && len(p.pool.waiting) == 0:
 		p.retire(q, exitRecycled, recycleGrace)
 		p.grow()
 		return
@@ -289,7 +292,7 @@ func (p *Process) greet(q *peer, places int) {
 	}
 	p.list(q)
 	p.review()
-	p.fill(q)
+	p.settle(q)
 	p.grow()
 }
 
@@ -354,7 +357,7 @@ func (p *Process) grow() {
 	}
 	waiting := (len(p.pool.waiting) + p.pool.places - 1) / p.pool.places
 	needed := waiting + len(p.pool.alone) + due
-	if needed == 0 && len(p.pool.ready) == 0 {
+	if needed == 0 && len(p.pool.ready) == 0 && !p.pool.retired {
 		needed = 1 // so that Ready knows
 	}
 	if len(p.pool.alone) > 0 && p.pool.starting == 0 && len(p.pool.ready) >= p.settings.processes+due {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -451,6 +452,41 @@ func TestDrain_TurnsAwayWaitingMessagesAndLetsOthersFinish(t *testing.T) {
 	if got := give(t, p, patience, "ack"); got != nil {
 		t.Errorf("one that need not wait: %+v", got)
 	}
+}
+
+// A reload that replaces the handler left all of its processes to the machine until its last call was over, beside as many of the next one.
+func TestRetire_EndsProcessesThatHaveNoMessage(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello), Processes: ptr.To[int32](3)}, handler.Options{Metrics: registry, Concurrency: 3})
+	dir := t.TempDir()
+	end := filepath.Join(dir, "end")
+	calls := make(chan *retry.Failure, 3)
+	for i, steps := range [][]string{{"await " + end, "ack"}, {"sleep 50", "ack"}, {"sleep 50", "ack"}} {
+		begun := filepath.Join(dir, strconv.Itoa(i))
+		go func() { calls <- give(t, p, patience, append([]string{"touch " + begun}, steps...)...) }()
+		eventually(t, "it has begun", func() bool { return exists(begun) })
+	}
+	for range 2 {
+		if got := <-calls; got != nil {
+			t.Errorf("got %+v", got)
+		}
+	}
+	ended := func() float64 { return exits(registry, "recycled") }
+	if ended() != 0 {
+		t.Fatal("a process has ended already, so this shows nothing")
+	}
+	started := starts(registry)
+	p.Retire()
+	eventually(t, "those without a message to end", func() bool { return ended() == started-1 })
+	if got := give(t, p, patience, "ack"); got != nil {
+		t.Errorf("one that comes yet: %+v", got)
+	}
+	touch(end)
+	if got := <-calls; got != nil {
+		t.Errorf("the one that was in hand: %+v", got)
+	}
+	eventually(t, "all to end", func() bool { return ended() == starts(registry) })
 }
 
 func TestClose_LetsProcessesFinishAndKillsStubbornOnes(t *testing.T) {

@@ -116,6 +116,12 @@ func (s *site) restartedAt() time.Time {
 func (s *site) run() {
 	var watching sync.WaitGroup
 	watching.Go(s.watch)
+	// The loop may wait for the next handler of a group to start, which a group that is to stop no longer does.
+	defer context.AfterFunc(s.ending, func() {
+		for _, g := range s.allGroups() {
+			g.drain()
+		}
+	})()
 	for s.ending.Err() == nil {
 		wait := s.converge()
 		if look, due := apply.LookAfterRestart(s.restartedAt(), time.Now()); due {

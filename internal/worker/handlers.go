@@ -63,10 +63,39 @@ func (s *shared) isClosed() bool {
 	}
 }
 
+// awaitStart waits until a handler that takes its time to start has done so, while the one before goes on: all pods take a configuration over within seconds,
+// and none of them would handle anything meanwhile. One that does not start is put in force all the same, and says why it is not ready. Quarantined messages
+// wait for their handler.
+func (w *Worker) awaitStart(p, before *program) {
+	next, starts := p.handler.Handler.(handler.Starter)
+	if why, _ := before.handler.Ready(); !starts || why != nil || p.handler == before.handler || p.hasJournal {
+		return
+	}
+	late := time.NewTimer(next.StartTime())
+	defer late.Stop()
+	for {
+		why, changed := p.handler.Ready()
+		if why == nil {
+			return
+		}
+		select {
+		case <-changed:
+		case <-w.draining:
+			return
+		case <-late.C:
+			w.options.Log.Warn("the handler of the changed configuration does not start, and takes the place of the one before all the same", "why", why)
+			return
+		}
+	}
+}
+
 // replaced gives up a handler that is not in force any more.
 func (w *Worker) replaced(s *shared) {
 	w.retired = slices.DeleteFunc(w.retired, (*shared).isClosed)
 	w.retired = append(w.retired, s)
+	if h, holds := s.Handler.(handler.Retirer); holds {
+		h.Retire()
+	}
 	s.release()
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -325,5 +326,59 @@ func TestHandler_ReplacedUnderLoadIsClosedAndNotUsedAgain(t *testing.T) {
 			t.Errorf("handler %d was closed %d times", i, p.closings())
 		}
 		p.check(t)
+	}
+}
+
+// slowStart is a handler that takes its time to start.
+type slowStart struct {
+	*program
+
+	time    time.Duration
+	retired *atomic.Bool
+}
+
+func (s slowStart) StartTime() time.Duration { return s.time }
+
+func (s slowStart) Retire() { s.retired.Store(true) }
+
+// All pods take a configuration over within seconds: none handled anything until its next program had started, and for good where that does not start.
+func TestReload_GoesOnWithTheHandlerBeforeUntilTheNextHasStarted(t *testing.T) {
+	for name, tt := range map[string]struct {
+		limit time.Duration
+		then  func(r *rig, next *program)
+	}{
+		"it starts":        {time.Hour, func(_ *rig, next *program) { next.ready(nil) }},
+		"it does not":      {100 * time.Millisecond, func(*rig, *program) {}},
+		"the worker stops": {time.Hour, func(r *rig, _ *program) { r.stop() }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, newPartner(t, always(200)), testtransport.Explicit(time.Second), nil)
+			r.stop()
+			first, next, retired := newProgram(), newProgram(), &atomic.Bool{}
+			next.why = errors.New("it has not started")
+			r.handlers = func(spec v1alpha1.Handler, _ int) (handler.Handler, error) {
+				if spec.HTTP.URL == "http://next/" {
+					return slowStart{next, tt.limit, &atomic.Bool{}}, nil
+				}
+				return slowStart{first, tt.limit, retired}, nil
+			}
+			r.start(nil)
+			before, reloaded := r.worker.ConfigHash(), make(chan error, 1)
+			config := r.config
+			config.Handler = v1alpha1.Handler{HTTP: &v1alpha1.HTTPHandler{URL: "http://next/"}}
+			go func() { reloaded <- r.worker.Reload(config) }()
+			if tt.limit == time.Hour {
+				r.publish(letters("a")...)
+				testtransport.Eventually(t, "a message to be handled meanwhile", func() bool { return len(first.called()) == 1 })
+				if r.worker.ConfigHash() != before || retired.Load() {
+					t.Error("the next handler is in force, and has not started")
+				}
+			}
+			tt.then(r, next)
+			if err := <-reloaded; err != nil || r.worker.ConfigHash() == before || !retired.Load() {
+				t.Errorf("the configuration is not taken over, %v, or the handler before not retired", err)
+			}
+			next.ready(nil)
+		})
 	}
 }

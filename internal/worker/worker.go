@@ -184,6 +184,7 @@ func (w *Worker) Reload(config compile.Config) error {
 	if p.hash == before.hash {
 		return nil
 	}
+	w.awaitStart(p, before)
 	w.activate(p)
 	w.options.Metrics.config.DeleteLabelValues(before.hash)
 	w.options.Log.Info("configuration taken over", "hash", p.hash, "before", before.hash)
