@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -86,19 +88,30 @@ func TestProcess_LogsWordsAfterItsAnswerWithThatMessage(t *testing.T) {
 	}
 }
 
-func TestProcess_NamesTheMessageInHandInItsRecords(t *testing.T) {
+func TestProcess_NamesAllMessagesInHandInItsRecords(t *testing.T) {
 	t.Parallel()
 	p, log := complaining(t, scripted("say "+hello4))
+	dir := t.TempDir()
+	had, both := filepath.Join(dir, "had"), filepath.Join(dir, "both")
 	var calls sync.WaitGroup
-	calls.Go(func() { handOver(t, p, "first", script("complain one", "sleep 20", "complain two")) })
-	eventually(t, "it has the first", func() bool { return handler.InHand(p) == 1 })
-	calls.Go(func() { handOver(t, p, "second", script("complain three", "exit 1")) })
-	eventually(t, "all is logged", func() bool { return log.with("three") > 0 })
+	calls.Go(func() { handOver(t, p, "first", script("unless "+had, "complain one")) }) // it answers when it is run again, alone
+	calls.Go(func() {
+		eventually(t, "it has written of the first", func() bool { return log.with("one") > 0 })
+		handOver(t, p, "second", script("await "+both, "complain three", "exit 1"))
+	})
+	eventually(t, "it has both", func() bool { return handler.InHand(p) == 2 })
+	touch(both)
 	calls.Wait()
+	eventually(t, "all is logged", func() bool { return log.with("three") > 1 })
+	var of [][]string // the second message is run again, alone
 	for _, r := range stderrRecords(log) {
-		if strings.Contains(r.Text, "three") && !slices.Contains(r.Messages, "second") {
-			t.Errorf("record %+v", r)
+		if strings.Contains(r.Text, "three") {
+			slices.Sort(r.Messages)
+			of = append(of, r.Messages)
 		}
+	}
+	if want := [][]string{{"first", "second"}, {"second"}}; !reflect.DeepEqual(of, want) {
+		t.Errorf("the records are of %v, want %v", of, want)
 	}
 }
 

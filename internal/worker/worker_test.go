@@ -627,12 +627,12 @@ func TestWorker_LosesNothingWhenItsConnectionIsCut(t *testing.T) {
 	}
 }
 
-func TestReload_ChangesThePolicy(t *testing.T) {
+func TestReload_ChangesThePolicyAndKeepsTheSessions(t *testing.T) {
 	p := newPartner(t, always(502))
 	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
 	config := r.config
 	config.Policies = map[string]v1alpha1.RetryPolicySpec{"policy": testtransport.Explicit()}
-	before := r.worker.ConfigHash()
+	before, sessions := r.worker.ConfigHash(), r.counted("redrive_connections_total")
 	if err := r.worker.Reload(config); err != nil {
 		t.Fatal(err)
 	}
@@ -642,6 +642,9 @@ func TestReload_ChangesThePolicy(t *testing.T) {
 	r.publish(amqp091.Publishing{})
 	if failed := r.Take("async.failed"); failed.Headers["redrive-attempts"] != int64(1) {
 		t.Errorf("attempts %v, want 1: the new policy has no retries", failed.Headers["redrive-attempts"])
+	}
+	if now := r.counted("redrive_connections_total"); sessions == 0 || now != sessions {
+		t.Errorf("%v sessions before, and %v after", sessions, now)
 	}
 }
 
