@@ -228,7 +228,7 @@ func (p *Process) settle(q *peer) {
 		return
 	case q.alone && idle && len(p.pool.alone) > 0, // the next of them needs a fresh process, and here is its place
 		p.spent(q) && idle,
-		p.pool.retired && idle && len(p.pool.waiting) == 0:
+		p.pool.retired && idle && len(p.pool.waiting)+len(p.pool.alone) == 0:
 		p.retire(q, exitRecycled, recycleGrace)
 		p.grow()
 		return
@@ -292,7 +292,10 @@ func (p *Process) greet(q *peer, places int) {
 	}
 	p.list(q)
 	p.review()
-	p.settle(q)
+	p.fill(q)
+	if p.pool.retired {
+		p.settle(q) // what it was started for may have gone meanwhile
+	}
 	p.grow()
 }
 

@@ -489,6 +489,27 @@ func TestRetire_EndsProcessesThatHaveNoMessage(t *testing.T) {
 	eventually(t, "all to end", func() bool { return ended() == starts(registry) })
 }
 
+// The messages of a process that ended run alone, each in a fresh process: one that was started for them must not end before it has them.
+func TestRetire_LeavesMessagesThatRunAloneTheirProcesses(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello4), Processes: ptr.To[int32](1)}, handler.Options{Concurrency: 4})
+	dir := t.TempDir()
+	had, both := filepath.Join(dir, "had"), filepath.Join(dir, "both")
+	innocent, deadly := make(chan *retry.Failure, 1), make(chan *retry.Failure, 1)
+	go func() { innocent <- give(t, p, patience, "unless "+had) }()
+	eventually(t, "it has the first", func() bool { return exists(had) })
+	go func() { deadly <- give(t, p, patience, "await "+both, "exit 1") }()
+	eventually(t, "it has both", func() bool { return handler.InHand(p) == 2 })
+	p.Retire()
+	touch(both)
+	if got := <-innocent; got != nil {
+		t.Errorf("the one that only was beside it: %+v", got)
+	}
+	if got := <-deadly; got == nil || got.Source != retry.SourceCrash {
+		t.Errorf("the one that ends its process: %+v", got)
+	}
+}
+
 func TestClose_LetsProcessesFinishAndKillsStubbornOnes(t *testing.T) {
 	t.Parallel()
 	done := filepath.Join(t.TempDir(), "done")
