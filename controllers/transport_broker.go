@@ -178,26 +178,16 @@ func (run *transportRun) weigh(ctx context.Context, lanes int) error {
 // way out of a lane begins when no configuration names it any more, however long publishing takes.
 func (r *TransportReconciler) needs(run *transportRun) compile.Needs {
 	needs := run.compiled.Needs
-	lanes, high := setOf(needs.Lanes), setOf(needs.HighLanes)
 	for _, config := range run.live.Configs() {
-		if len(lanes)+len(config.Lanes) > mostLanes {
+		if len(needs.Lanes)+len(config.Lanes) > mostLanes {
 			continue // its lanes go as those do that nobody names: once they are empty
 		}
-		maps.Copy(lanes, setOf(config.Lanes))
+		needs.Lanes = needs.Lanes.With(config.Lanes)
 		if config.HighLanes {
-			maps.Copy(high, setOf(config.Lanes))
+			needs.HighLanes = needs.HighLanes.With(config.Lanes)
 		}
 	}
-	needs.Lanes, needs.HighLanes = slices.Sorted(maps.Keys(lanes)), slices.Sorted(maps.Keys(high))
 	return needs
-}
-
-func setOf(delays []time.Duration) map[time.Duration]bool {
-	set := make(map[time.Duration]bool, len(delays))
-	for _, delay := range delays {
-		set[delay] = true
-	}
-	return set
 }
 
 // reportTopology puts into the status what a run on the broker did and found, also one that ended early. wanted are the queues that are to be

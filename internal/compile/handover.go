@@ -80,9 +80,7 @@ func (c *Config) includeLanes(from *Config) {
 		c.Lanes, c.HighLanes = from.Lanes, from.HighLanes
 		return
 	}
-	lanes := slices.Concat(c.Lanes, from.Lanes)
-	slices.Sort(lanes)
-	lanes = slices.Compact(lanes)
+	lanes := c.Lanes.With(from.Lanes)
 	if len(lanes) <= mostIncluded && (from.HighLanes || !c.HighLanes) {
 		c.Lanes = lanes
 	}

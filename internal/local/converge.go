@@ -18,16 +18,12 @@ import (
 // worker knows it any more.
 func (s *site) desired(unit *Unit) topology.Objects {
 	needs := unit.Compiled.Needs
-	lanes, high := slices.Clone(needs.Lanes), slices.Clone(needs.HighLanes)
 	for _, config := range s.inForce {
-		lanes = append(lanes, config.Lanes...)
+		needs.Lanes = needs.Lanes.With(config.Lanes)
 		if config.HighLanes {
-			high = append(high, config.Lanes...)
+			needs.HighLanes = needs.HighLanes.With(config.Lanes)
 		}
 	}
-	slices.Sort(lanes)
-	slices.Sort(high)
-	needs.Lanes, needs.HighLanes = slices.Compact(lanes), slices.Compact(high)
 	desired, err := topology.Desired(unit.Transport, needs, unit.Objects.Owner)
 	if err != nil {
 		return unit.Objects // which are valid; only with an old lane among them they are not

@@ -30,6 +30,13 @@ const lateFraction = 10
 // are a list of lane keys: ["1s", "2s", "1500ms"].
 type Lanes []time.Duration
 
+// With are the lanes and further ones.
+func (l Lanes) With(more Lanes) Lanes {
+	all := slices.Concat(l, more)
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
 // Pick gives the lane for a message that is due after remaining. It is the smallest lane that is not shorter, if that is
 // at most a tenth longer or there is no shorter one; otherwise the message hops: it takes the largest lane that is not
 // longer, and what then remains is picked again when it comes back. There is no lane only where Lanes is empty.

@@ -198,3 +198,11 @@ func TestLanes_RefuseWrongOnesInJSON(t *testing.T) {
 		}
 	}
 }
+
+func TestLanes_WithAreAscendingAndEachOnce(t *testing.T) {
+	few, more := Lanes{time.Second, time.Minute}, Lanes{500 * time.Millisecond, time.Second, time.Hour}
+	want := Lanes{500 * time.Millisecond, time.Second, time.Minute, time.Hour}
+	if got := few.With(more); !slices.Equal(got, want) || !slices.Equal(few, Lanes{time.Second, time.Minute}) {
+		t.Errorf("got %v, and what was there is %v", got, few)
+	}
+}
