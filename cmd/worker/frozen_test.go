@@ -21,6 +21,7 @@ import (
 // A worker that stood still finds that the turns of all its messages have come meanwhile. It spaced their calls within the timeout of the attempts:
 // those beyond went back to the queue, with their places in the row taken, and so did all that came after them, without an end.
 func TestWorker_HandlesAllMessagesAfterItStoodStill(t *testing.T) {
+	t.Parallel()
 	const all, perSecond, timeout = 60, 6, 2500 * time.Millisecond
 	const wait = all / 2 / perSecond * time.Second // of the last of those that have a place
 	var calls atomic.Int64

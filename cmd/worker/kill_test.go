@@ -3,6 +3,7 @@ package main_test
 import (
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -35,6 +36,10 @@ func TestMain(m *testing.M) {
 	if os.Getenv(doctorVariable) != "" {
 		starve(os.Getenv(memoryVariable))
 		run.Main(handler.Func(mortal))
+	}
+	// The tests wait for workers and lanes, and not for a processor. The command line still decides.
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
 	}
 	testbroker.Main(m)
 }
@@ -220,6 +225,7 @@ func (s *scene) settle(t *testing.T) (ended, repeated int) {
 }
 
 func TestWorker_LosesNoMessageWhenKilled(t *testing.T) {
+	t.Parallel()
 	s := newScene(t, testbroker.Shared(t))
 	s.fill()
 	s.process.start()

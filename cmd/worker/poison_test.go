@@ -71,6 +71,7 @@ func stop(t *testing.T, pods ...*pod) {
 }
 
 func TestQuarantine_ConvictsOnlyTheMessageThatKillsItsWorker(t *testing.T) {
+	t.Parallel()
 	const good = 1000
 	for _, queueType := range []v1alpha1.QueueType{v1alpha1.QueueQuorum, v1alpha1.QueueClassic} {
 		t.Run(string(queueType), func(t *testing.T) {
@@ -131,6 +132,7 @@ func TestQuarantine_ConvictsOnlyTheMessageThatKillsItsWorker(t *testing.T) {
 }
 
 func TestWorker_MovesNoMessageInARollingUpdate(t *testing.T) {
+	t.Parallel()
 	w := newWard(t, testbroker.Shared(t), wardOptions{})
 	pods := []*pod{w.quarantineWorker(), w.worker("worker-0"), w.worker("worker-1"), w.worker("worker-2")}
 	stream := newStream(t, w.url)
@@ -155,6 +157,7 @@ func TestWorker_MovesNoMessageInARollingUpdate(t *testing.T) {
 }
 
 func TestQuarantine_LetsTheMainWorkGoOn(t *testing.T) {
+	t.Parallel()
 	w := newWard(t, testbroker.Shared(t), wardOptions{})
 	release := w.hold(t, "slow")
 	w.quarantined(named("slow"), named("next"))
@@ -172,6 +175,7 @@ func TestQuarantine_LetsTheMainWorkGoOn(t *testing.T) {
 }
 
 func TestQuarantine_ChargesNothingForACutConnection(t *testing.T) {
+	t.Parallel()
 	broker := testbroker.Shared(t)
 	proxy := testtransport.NewProxy(t, testtransport.Address(t, broker.AMQPURL))
 	w := newWard(t, broker, wardOptions{address: proxy.Address})
@@ -213,6 +217,7 @@ func TestQuarantine_ChargesNothingForABrokerRestart(t *testing.T) {
 }
 
 func TestQuarantine_ChargesNothingForAPeek(t *testing.T) {
+	t.Parallel()
 	w := newWard(t, testbroker.Shared(t), wardOptions{})
 	peek := func(queue string) int {
 		return w.manage(http.MethodPost, "/api/queues/"+w.vhost+"/"+queue+"/get",
@@ -244,6 +249,7 @@ func TestQuarantine_ChargesNothingForAPeek(t *testing.T) {
 }
 
 func TestQuarantine_TakesAHangForAFailureAndNoCrash(t *testing.T) {
+	t.Parallel()
 	w := newWard(t, testbroker.Shared(t), wardOptions{timeout: 300 * time.Millisecond})
 	w.hold(t, "quarantine", "main")
 	w.quarantined(named("quarantine"))
@@ -263,6 +269,7 @@ func TestQuarantine_TakesAHangForAFailureAndNoCrash(t *testing.T) {
 }
 
 func TestQuarantine_RetriesByThePolicy(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		answers []int
 		charges int
@@ -298,6 +305,7 @@ func TestQuarantine_RetriesByThePolicy(t *testing.T) {
 }
 
 func TestQuarantine_LeavesVanishingPodsToTheDeliveryLimit(t *testing.T) {
+	t.Parallel()
 	const limit = 3
 	w := newWard(t, testbroker.Shared(t), wardOptions{})
 	if status := w.manage(http.MethodPut, "/api/policies/"+w.vhost+"/limit", map[string]any{
@@ -326,6 +334,7 @@ func TestQuarantine_LeavesVanishingPodsToTheDeliveryLimit(t *testing.T) {
 }
 
 func TestQuarantine_ChargesTheMessageOfAKilledContainer(t *testing.T) {
+	t.Parallel()
 	w := newWard(t, testbroker.Shared(t), wardOptions{})
 	w.hold(t, "fatal")
 	w.quarantined(named("fatal"))
@@ -353,6 +362,7 @@ func heavy(id string) amqp091.Publishing {
 const spareMemory = 640 << 20
 
 func TestQuarantine_ChargesKillsOutsideOfTheHandler(t *testing.T) {
+	t.Parallel()
 	const reads = "message.body[0] == 1"
 	for name, tt := range map[string]struct {
 		options wardOptions
@@ -387,6 +397,7 @@ func TestQuarantine_ChargesKillsOutsideOfTheHandler(t *testing.T) {
 }
 
 func TestWorker_GivesUpStrictMessagesWhosePolicyCannotBeChosen(t *testing.T) {
+	t.Parallel()
 	w := newWard(t, testbroker.Shared(t), wardOptions{memory: spareMemory, change: func(t *v1alpha1.Transport) {
 		t.Spec.Queues[0].Ordering = &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}
 		t.Spec.RetryPolicies = []v1alpha1.PolicyRule{{When: "message.body[0] == 1", RetryPolicyRef: *t.Spec.RetryPolicyRef}}

@@ -218,6 +218,7 @@ func (r *rotating) account(t *testing.T, published int) {
 }
 
 func TestRotation_LosesAndRepeatsNothingWithNewUsers(t *testing.T) {
+	t.Parallel()
 	broker := testbroker.Shared(t)
 	u, err := url.Parse(broker.AMQPURL)
 	must(t, err)
@@ -256,6 +257,7 @@ func TestRotation_LosesAndRepeatsNothingWithNewUsers(t *testing.T) {
 }
 
 func TestRotation_LosesAndRepeatsNothingWithNewCertificates(t *testing.T) {
+	t.Parallel()
 	before, after := testcert.NewAuthority(t, "before"), testcert.NewAuthority(t, "after")
 	show := func(server, clients *testcert.Authority) testbroker.TLS {
 		pair := server.Issue(t, "127.0.0.1")
