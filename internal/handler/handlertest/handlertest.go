@@ -262,10 +262,13 @@ func isDescribed(t *testing.T, s Subject, request handler.Request) {
 
 func hangs(t *testing.T, s Subject) {
 	t.Helper()
-	got := attempt(t, s, brief, Message(Hang, "{}"))
-	if got == nil || got.Source != retry.SourceTimeout || got.Message == "" {
-		t.Errorf("got %+v", got)
+	var got *retry.Failure
+	for timeout := brief; timeout < patience; timeout *= 2 { // a busy machine may not even connect in a brief time
+		if got = attempt(t, s, timeout, Message(Hang, "{}")); got != nil && got.Source == retry.SourceTimeout && got.Message != "" {
+			return
+		}
 	}
+	t.Errorf("got %+v", got)
 }
 
 func crashes(t *testing.T, s Subject) {
