@@ -111,6 +111,7 @@ func indented(certificate *x509.Certificate) string {
 }
 
 func TestRun_SaysWhichSecretIsMissing(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	transport := strings.Replace(transportYAML, `"http://127.0.0.1:1/messages"`, `"https://127.0.0.1:1/", headersSecretRef: {name: gone}`, 1)
 	transport += `  - {name: second, queues: [test], handler: {http: {url: "https://127.0.0.1:1/", tls: {caSecretRef: {name: partner, key: no.pem}}}}}` + "\n"

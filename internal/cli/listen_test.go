@@ -132,6 +132,7 @@ func quarantineAreServed(t *testing.T, broker *testtransport.Broker, address str
 }
 
 func TestRun_ServesWhileItDrains(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	reached, release := make(chan struct{}), make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
@@ -161,6 +162,7 @@ func TestRun_ServesWhileItDrains(t *testing.T) {
 }
 
 func TestDefaultListen_LeavesTheWorkersPortFree(t *testing.T) {
+	t.Parallel()
 	flags := flag.NewFlagSet("worker", flag.ContinueOnError)
 	program.Flags(flags)
 	_, worker, errWorker := net.SplitHostPort(flags.Lookup("listen").DefValue)
@@ -171,6 +173,7 @@ func TestDefaultListen_LeavesTheWorkersPortFree(t *testing.T) {
 }
 
 func TestListenFlag_RefusesATakenPortOnlyWhereAskedFor(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	dir := folder(t, map[string]string{"transport.yaml": transportYAML, "policy.yaml": policyYAML})
 	taken, err := net.Listen("tcp", "127.0.0.1:0")

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"flag"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -31,6 +32,10 @@ func TestMain(m *testing.M) {
 	}
 	if os.Getenv(partnerVariable) != "" {
 		program.Main(handler.Func(callPartner))
+	}
+	// The tests wait for workers and lanes, and not for a processor. The command line still decides.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
 	}
 	testbroker.Main(running(func() int { return testcluster.Run(m) }))
 }

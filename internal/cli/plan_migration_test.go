@@ -11,6 +11,7 @@ import (
 )
 
 func TestPlanText_ShowsStepsOfAMigrationAndWhatMayBeDoubled(t *testing.T) {
+	t.Parallel()
 	text := planText([]local.Plan{{Transport: "shop/async", Broker: "rabbit:5672", Summary: local.Summary{Change: 1}, Migrations: []topology.Migration{{
 		Queue: "test", Standin: "test.migrating", Step: v1alpha1.MigrationDrain,
 		Fields:   []topology.FieldChange{{Field: "type", From: "classic", To: "quorum"}},
@@ -31,6 +32,7 @@ func TestPlanText_ShowsStepsOfAMigrationAndWhatMayBeDoubled(t *testing.T) {
 
 // What comes by an exchange of others may be doubled while a queue is migrated; what comes by the Transport's own is not.
 func TestPlan_TellsThatBindingsOfOthersMayDoubleMessages(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	if err := testtransport.Connect(t, b.direct).Channel().ExchangeDeclare("shop.events", "topic", true, false, false, false, nil); err != nil {
 		t.Fatal(err)

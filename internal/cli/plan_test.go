@@ -16,6 +16,7 @@ import (
 )
 
 func TestPlanText_ShowsStepsConflictsAndWarnings(t *testing.T) {
+	t.Parallel()
 	three := int64(3)
 	plans := []local.Plan{
 		{
@@ -58,6 +59,7 @@ Nothing to do.
 }
 
 func TestPlan_ShowsWhatRunWouldDoAndWritesNothing(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	code, out, errs := b.command(t, transportYAML+"---\n"+policyYAML, "plan", "-f", "-")
 	if code != exitChanges || errs != "" {
@@ -76,6 +78,7 @@ func TestPlan_ShowsWhatRunWouldDoAndWritesNothing(t *testing.T) {
 }
 
 func TestPlan_FindsNothingAfterRunAndThenTheDrift(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	dir := folder(t, map[string]string{"all.yaml": transportYAML + "---\n" + policyYAML})
 	run := b.start(t, "run", "-f", dir)
@@ -116,6 +119,7 @@ func TestPlan_FindsNothingAfterRunAndThenTheDrift(t *testing.T) {
 }
 
 func TestPlan_RefusesTwoTransportsThatWouldOwnOneQueue(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	second := strings.Replace(transportYAML, "metadata: {name: async}", "metadata: {name: again}", 1)
 	code, out, errs := b.command(t, transportYAML+"---\n"+second+"---\n"+policyYAML, "plan", "-f", "-", "-o", "short")
@@ -137,6 +141,7 @@ func TestPlan_RefusesTwoTransportsThatWouldOwnOneQueue(t *testing.T) {
 }
 
 func TestPlan_LetsTwoTransportsShareTheExchangeOfProducers(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	second := strings.NewReplacer("metadata: {name: async}", "metadata: {name: again}", "type: Direct, unroutedTo: test}", "type: Direct}\n  prefix: again",
 		"{name: test, bindingKeys: [test]}", "{name: more, bindingKeys: [more]}").Replace(transportYAML)
@@ -147,6 +152,7 @@ func TestPlan_LetsTwoTransportsShareTheExchangeOfProducers(t *testing.T) {
 }
 
 func TestPlan_WarnsOfDelaysWithoutALaneOfTheirOwn(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	var delays []string
 	for n := range 32 {
@@ -161,6 +167,7 @@ func TestPlan_WarnsOfDelaysWithoutALaneOfTheirOwn(t *testing.T) {
 }
 
 func TestPlan_PrintsAConflictAndFails(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	channel := testtransport.Connect(t, b.direct).Channel()
 	if _, err := channel.QueueDeclare("test", true, false, false, false, map[string]any{"x-queue-type": "classic"}); err != nil {
@@ -173,6 +180,7 @@ func TestPlan_PrintsAConflictAndFails(t *testing.T) {
 }
 
 func TestPlan_KeepsTheQuarantineQueueOfAQueueInConflict(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.foreign(t, "test")
 	dir := folder(t, map[string]string{"transport.yaml": transportYAML, "policy.yaml": policyYAML})
@@ -192,6 +200,7 @@ func TestPlan_KeepsTheQuarantineQueueOfAQueueInConflict(t *testing.T) {
 }
 
 func TestPlan_KeepsAQueueThatOneInConflictMayReplace(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	dir := folder(t, map[string]string{"transport.yaml": transportYAML, "policy.yaml": policyYAML})
 	b.converge(t, dir)
@@ -214,6 +223,7 @@ func TestPlan_KeepsAQueueThatOneInConflictMayReplace(t *testing.T) {
 
 // Nobody but a Transport's status knows what was adopted, and "run" has none: it takes nothing from others when it starts, and the plan says so.
 func TestPlan_KeepsAQueueThatOthersHaveBound(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	dir := folder(t, map[string]string{"transport.yaml": transportYAML, "policy.yaml": policyYAML})
 	b.converge(t, dir)
@@ -263,6 +273,7 @@ func (b *bench) foreign(t *testing.T, queue string) {
 }
 
 func TestPlan_ShowsTheStepsOfARenaming(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	text := transportYAML
 	dir := folder(t, map[string]string{"transport.yaml": text, "policy.yaml": policyYAML})
@@ -280,6 +291,7 @@ func TestPlan_ShowsTheStepsOfARenaming(t *testing.T) {
 }
 
 func TestPlan_IsMadeAsTheClusterThatOwnsTheObjects(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	transport := testtransport.New("http://127.0.0.1:1/messages")
 	explicit := testtransport.Explicit(200000000)
@@ -294,6 +306,7 @@ func TestPlan_IsMadeAsTheClusterThatOwnsTheObjects(t *testing.T) {
 }
 
 func TestPlan_DrawsThePictureWithoutABroker(t *testing.T) {
+	t.Parallel()
 	nowhere := &bench{}
 	code, out, errs := nowhere.command(t, transportYAML+"---\n"+policyYAML, "plan", "-f", "-", "-o", "mermaid")
 	if code != exitOK || !strings.HasPrefix(out, "%% Transport default/async\nflowchart LR\n") || !strings.Contains(out, "async.fallback.200ms") {
@@ -302,6 +315,7 @@ func TestPlan_DrawsThePictureWithoutABroker(t *testing.T) {
 }
 
 func TestCommands_SayWhatIsWrong(t *testing.T) {
+	t.Parallel()
 	nowhere := &bench{amqpURL: "amqp://u:s3cret@127.0.0.1:1", management: "http://127.0.0.1:1"}
 	good := transportYAML + "---\n" + policyYAML
 	tests := map[string]struct {

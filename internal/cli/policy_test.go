@@ -41,6 +41,7 @@ const casesYAML = `cases:
 `
 
 func TestPolicyTest_PrintsEachCaseAndWhatDiffers(t *testing.T) {
+	t.Parallel()
 	report := filepath.Join(t.TempDir(), "report.xml")
 	cases := file(t, "cases.yaml", casesYAML)
 	code, out, errs := offline(t, policyYAML+"---\n"+transportYAML, "policy", "test", "-f", "-", "--cases", cases, "--junit", report)
@@ -61,6 +62,7 @@ a wrong expectation  FAILED  Retry in 200ms               delay is 200ms, not 1s
 }
 
 func TestPolicyTest_SucceedsWhereAllHold(t *testing.T) {
+	t.Parallel()
 	cases := file(t, "cases.yaml", strings.Split(casesYAML, "- name: a wrong")[0])
 	code, out, errs := offline(t, policyYAML, "policy", "test", "-f", "-", "--cases", cases, "-o", "json")
 	var results struct {
@@ -79,6 +81,7 @@ func TestPolicyTest_SucceedsWhereAllHold(t *testing.T) {
 }
 
 func TestPolicyTest_TellsOfExpressionsThatFail(t *testing.T) {
+	t.Parallel()
 	policy := strings.Replace(policyYAML, "error.status == 422", "message.headers.partner == 'acme'", 1)
 	cases := file(t, "cases.yaml", "cases:\n- {name: bare, error: {status: 502}, expect: {action: Retry}}\n")
 	code, out, _ := offline(t, policy, "policy", "test", "-f", "-", "--cases", cases)
@@ -89,6 +92,7 @@ func TestPolicyTest_TellsOfExpressionsThatFail(t *testing.T) {
 }
 
 func TestPolicyTest_RefusesWhatIsWrong(t *testing.T) {
+	t.Parallel()
 	good := file(t, "cases.yaml", casesYAML)
 	manifests := file(t, "policy.yaml", policyYAML)
 	tests := []struct {
@@ -128,6 +132,7 @@ func TestPolicyTest_RefusesWhatIsWrong(t *testing.T) {
 }
 
 func TestPolicyTest_PrintsTheTableWithoutTheReport(t *testing.T) {
+	t.Parallel()
 	cases := file(t, "cases.yaml", casesYAML)
 	code, out, errs := offline(t, policyYAML, "policy", "test", "-f", "-", "--cases", cases, "--junit", filepath.Join(t.TempDir(), "missing", "report.xml"))
 	if code != exitFileError || !strings.HasSuffix(out, "\n2 of 3 cases hold.\n") || !strings.Contains(errs, "write the report: open") {
@@ -136,6 +141,7 @@ func TestPolicyTest_PrintsTheTableWithoutTheReport(t *testing.T) {
 }
 
 func TestPolicy_TellsMisspeltCommandsFromCasesThatDiffer(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		args []string
 		want string
@@ -156,6 +162,7 @@ func TestPolicy_TellsMisspeltCommandsFromCasesThatDiffer(t *testing.T) {
 }
 
 func TestPolicyShow_PrintsSchedulesStrategiesAndWarnings(t *testing.T) {
+	t.Parallel()
 	const shared = `---
 apiVersion: redrive.dev/v1alpha1
 kind: RetryPolicy
@@ -218,6 +225,7 @@ RetryPolicy default/second
 }
 
 func TestPolicyShow_PutsAPresetBehindTheOwnStrategies(t *testing.T) {
+	t.Parallel()
 	const preset = `---
 apiVersion: redrive.dev/v1alpha1
 kind: RetryPolicy
@@ -247,6 +255,7 @@ spec:
 }
 
 func TestPolicyShow_RefusesWhatIsWrong(t *testing.T) {
+	t.Parallel()
 	for _, args := range [][]string{{}, {"-f", "nowhere"}, {"-f", "-", "--policy", "other"}, {"-f", "-", "more"}, {"--no"}} {
 		code, out, errs := offline(t, policyYAML, append([]string{"policy", "show"}, args...)...)
 		if code != exitFileError || out != "" || errs == "" {

@@ -321,6 +321,7 @@ func TestRun_KillsItsProgramAtASecondCtrlC(t *testing.T) {
 }
 
 func TestRun_StopsGoRunCleanly(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	const example = "../../docs/examples/go-library"
 	broker := testtransport.Connect(t, b.direct)
@@ -345,6 +346,7 @@ func TestRun_StopsGoRunCleanly(t *testing.T) {
 }
 
 func TestRun_ShowsAProgramThatDoesNotRun(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	dir := folder(t, map[string]string{"transport.yaml": inProcessYAML(), "policy.yaml": policyYAML})
 	run := b.start(t, "run", "-f", dir, "--", "sh", "-c", "echo cannot go on >&2; exit 3")
@@ -357,6 +359,7 @@ func TestRun_ShowsAProgramThatDoesNotRun(t *testing.T) {
 }
 
 func TestRun_SaysWhatToDoWithoutTheProgramThatItNeeds(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	dir := folder(t, map[string]string{"transport.yaml": inProcessYAML(), "policy.yaml": policyYAML})
 	tests := map[string]struct {

@@ -51,6 +51,7 @@ func publish(b *testtransport.Broker, key string, from, to int) {
 }
 
 func TestRun_HandlesReloadsAndDrains(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	p := &partner{attempts: map[string]int{}, handled: map[string]int{}}
 	server := httptest.NewServer(p)
@@ -128,6 +129,7 @@ func TestRun_HandlesReloadsAndDrains(t *testing.T) {
 }
 
 func TestRun_StopsAtOnceAtASecondSignal(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	reached, release := make(chan struct{}), make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
@@ -151,6 +153,7 @@ func TestRun_StopsAtOnceAtASecondSignal(t *testing.T) {
 }
 
 func TestRun_LeavesWorkersAsTheyAreInAConflict(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.foreign(t, "test")
 	p := &partner{attempts: map[string]int{}, handled: map[string]int{}}
@@ -190,6 +193,7 @@ func TestRun_LeavesWorkersAsTheyAreInAConflict(t *testing.T) {
 }
 
 func TestRun_StartsNoWorkerIntoAConflict(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	channel := testtransport.Connect(t, b.direct).Channel()
 	if _, err := channel.QueueDeclare("test", true, false, false, false, map[string]any{"x-queue-type": "classic"}); err != nil {
@@ -216,6 +220,7 @@ func TestRun_StartsNoWorkerIntoAConflict(t *testing.T) {
 }
 
 func TestRun_ShowsWhatHoldsMessagesBack(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	p := &partner{attempts: map[string]int{}, handled: map[string]int{}}
 	server := httptest.NewServer(p)

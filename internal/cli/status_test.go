@@ -217,7 +217,7 @@ const filled = `Transport shop/async: Ready, workers 2/2, failed 3, on rabbit@sh
   ordered (strict order)  crashed > attempt
 `
 
-func TestStatus_ShowsEachQueueAndLane(t *testing.T) {
+func TestStatus_ShowsEachQueueAndLane(t *testing.T) { // not in parallel: it asks for the Transports of all namespaces
 	s := newShop(t)
 	s.fill()
 	var code int
@@ -254,6 +254,7 @@ func TestStatus_ShowsEachQueueAndLane(t *testing.T) {
 }
 
 func TestStatus_SaysWhatToDoWhereNotReady(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	s.stall()
 	code, out, errs := s.status("async")
@@ -269,6 +270,7 @@ func TestStatus_SaysWhatToDoWhereNotReady(t *testing.T) {
 }
 
 func TestStatus_TellsWhatTheTransportTellsWithoutTheBroker(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	reader := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"transports"}, Verbs: []string{"get", "list"}},
@@ -360,6 +362,7 @@ func TestStatus_TellsWhatTheTransportTellsWithoutTheBroker(t *testing.T) {
 }
 
 func TestStatus_TakesAnotherWayToTheManagementAPI(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	secret := s.secret("http://rabbitmq.shop.svc:15672")
 	if err := s.cluster.Client.Update(t.Context(), secret); err != nil {
@@ -385,6 +388,7 @@ func TestStatus_TakesAnotherWayToTheManagementAPI(t *testing.T) {
 }
 
 func TestStatus_FindsTheBrokerOfARabbitmqCluster(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	s.create(clusterDefinition())
 	object := &unstructured.Unstructured{Object: map[string]any{
@@ -423,6 +427,7 @@ func clusterDefinition() *apiextensionsv1.CustomResourceDefinition {
 }
 
 func TestStatus_EndsWithTwoOnErrors(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	missing := filepath.Join(t.TempDir(), "missing")
 	cases := []struct {
@@ -448,6 +453,7 @@ func TestStatus_EndsWithTwoOnErrors(t *testing.T) {
 }
 
 func TestStatus_SaysThatANamespaceIsEmpty(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	empty := s.cluster.Namespace(t)
 	code, out, errs := s.status("-n", empty)
@@ -457,6 +463,7 @@ func TestStatus_SaysThatANamespaceIsEmpty(t *testing.T) {
 }
 
 func TestStatus_NamesTheKubectlPluginInItsUsage(t *testing.T) {
+	t.Parallel()
 	for program, want := range map[string]string{
 		"/usr/local/bin/kubectl-redrive": "kubectl redrive status [NAME...]", "/usr/local/bin/redrive": "redrive status [NAME...]", "": "redrive status [NAME...]",
 	} {

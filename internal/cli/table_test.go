@@ -28,6 +28,7 @@ func snapshots() []local.Snapshot {
 }
 
 func TestTable_ShowsQueuesLanesFailuresAndTroubles(t *testing.T) {
+	t.Parallel()
 	want := `Transport default/async on 127.0.0.1:5672, vhost /
 QUEUE         READY  IN LANES  AT HANDLER  HANDLED  RETRIED  FAILED  DROPPED
 lost              0                     0       10        0       0        0
@@ -48,6 +49,7 @@ mail.failed      ?
 }
 
 func TestPrintLines_PrintsALineOnlyWhenItHasChanged(t *testing.T) {
+	t.Parallel()
 	var out strings.Builder
 	shown, last := snapshots(), map[string]string{}
 	printLines(&out, shown, last)
@@ -67,6 +69,7 @@ default/mail: mail ready=? handled=0 retried=0 failed=0; in lanes ?; mail.failed
 }
 
 func TestTable_ShowsTheFirstOfManyTroubles(t *testing.T) {
+	t.Parallel()
 	shown := local.Snapshot{FailureQueue: "async.failed", Troubles: make([]local.Trouble, maxTroubles+3)}
 	lines := table([]local.Snapshot{shown})
 	if last := lines[len(lines)-1]; last != "! and 3 more" || strings.Count(strings.Join(lines, "\n"), "! worker") != maxTroubles {
