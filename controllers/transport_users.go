@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -44,7 +45,9 @@ func (r *TransportReconciler) keepUser(ctx context.Context, run *transportRun) e
 	look, err := r.lookAtUsers(ctx, run)
 	if err == nil {
 		look.Queues = look.Consumed(&brokeruser.Consumers{
-			Published: run.live.Configs(), Wanted: run.compiled.Workers, Leaving: run.report.Leaving, Unmade: run.report.Unmade(),
+			// What is to be published has queues that leave as the last ConfigMap describes them, which the namespace's users may write.
+			Published: slices.Concat(run.live.Configs(), run.compiled.Workers),
+			Wanted:    run.groups, Leaving: run.report.Leaving, Unmade: run.report.Unmade(),
 		})
 		kept, err = r.users.Keep(ctx, look)
 		run.userVersion = kept.SecretVersion

@@ -7,8 +7,9 @@ import (
 	"redrive.dev/redrive/internal/topology"
 )
 
-// Consumers are the workers of a Transport, by the configurations that are published and those that are to be.
+// Consumers are the workers of a Transport, by their configurations.
 type Consumers struct {
+	// Published have words of ConfigMaps, which others may write; Wanted are those of the spec alone.
 	Published, Wanted []compile.Config
 	// Leaving are queues that workers empty.
 	Leaving []string
