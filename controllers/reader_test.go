@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -88,7 +89,10 @@ func TestReconcile_ReadsNoSecretWithoutRoomInItsNamespace(t *testing.T) {
 	close(server.answer)
 	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "async"}}
 	transport.Spec.Broker.SecretRef = &v1alpha1.LocalReference{Name: "login"}
-	r := &TransportReconciler{Live: server, Client: oneTransport{transport: transport}, admission: tenancy.NewAdmission(maxOfNamespace, maxSteadyOfNamespace), processors: tenancy.NewProcessors(), conditions: opmetrics.NewConditions()}
+	r := &TransportReconciler{
+		Live: server, Client: oneTransport{transport: transport}, admission: tenancy.NewAdmission(maxOfNamespace, maxSteadyOfNamespace),
+		processors: tenancy.NewProcessors(), conditions: opmetrics.NewConditions(),
+	}
 	for range maxOfNamespace {
 		if _, err := r.admission.Enter("shop", false); err != nil {
 			t.Fatal(err)
@@ -99,5 +103,30 @@ func TestReconcile_ReadsNoSecretWithoutRoomInItsNamespace(t *testing.T) {
 	}
 	if len(server.reads) > 0 {
 		t.Errorf("it has read: %v", server.reads)
+	}
+}
+
+// A Transport that is deleted without its broker waits for the processor of its namespace, as hundreds of others may: reconciles are left for other
+// namespaces.
+func TestReconcile_TurnsDeletionsAwayThatAreTooMany(t *testing.T) {
+	t.Parallel()
+	server := &slow{answer: make(chan struct{}), reads: map[string]int{}}
+	close(server.answer)
+	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "shop", Name: "async", Generation: 2, DeletionTimestamp: &metav1.Time{Time: time.Now()}, Finalizers: []string{v1alpha1.Finalizer},
+	}}
+	transport.Spec.DeletionPolicy = v1alpha1.DeletionRetain
+	r := &TransportReconciler{
+		Live: server, Client: oneTransport{transport: transport}, processors: tenancy.NewProcessors(),
+		deletions: tenancy.NewAdmission(maxDeletionsOfNamespace, maxDeletionsOfNamespace),
+	}
+	for range maxDeletionsOfNamespace {
+		if _, err := r.deletions.Enter("shop", false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	later, err := r.reconcile(t.Context(), client.ObjectKeyFromObject(transport))
+	if err != nil || later.RequeueAfter == 0 || later.RequeueAfter > 2*fullPause {
+		t.Errorf("comes later: %v, %v", later, err)
 	}
 }

@@ -57,6 +57,8 @@ const (
 	maxOfNamespace = maxConcurrentReconciles / 4
 	// maxSteadyOfNamespace is how many of these are only compared with their broker again.
 	maxSteadyOfNamespace = maxOfNamespace * 3 / 4
+	// maxDeletionsOfNamespace is how many others of them are deleted without their broker.
+	maxDeletionsOfNamespace = maxOfNamespace / 4
 	// reconcileTimeout bounds one reconcile, from its turn on: a broker that answers slowly must not keep a seat for ever.
 	reconcileTimeout = 2 * time.Minute
 	// goneInterval is how often a reconcile that takes long looks whether its Transport is still there.
@@ -127,6 +129,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		Options:      options,
 		brokers:      brokers,
 		admission:    tenancy.NewAdmission(maxOfNamespace, maxSteadyOfNamespace),
+		deletions:    tenancy.NewAdmission(maxDeletionsOfNamespace, maxDeletionsOfNamespace),
 		processors:   tenancy.NewProcessors(),
 		pollSchedule: brokerpool.NewPollSchedule(),
 		queueMetrics: opmetrics.NewQueues(),

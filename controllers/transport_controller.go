@@ -64,12 +64,13 @@ type TransportReconciler struct {
 	compileCache *compile.Cache
 	// configMaps of the workers, as they were last read.
 	configMaps *configmaps.Reader
-	// admission, processors and reads are what a namespace may take of the operator.
-	admission  *tenancy.Admission
-	processors *tenancy.Processors
-	reads      tenancy.Reader
-	drift      *drift.Tracker
-	scraper    *workerstatus.Scraper
+	// admission, processors and reads are what a namespace may take of the operator; deletions admits the Transports that are deleted without a broker,
+	// which must not wait behind those that need theirs.
+	admission, deletions *tenancy.Admission
+	processors           *tenancy.Processors
+	reads                tenancy.Reader
+	drift                *drift.Tracker
+	scraper              *workerstatus.Scraper
 
 	restarts   *brokerpool.RestartWatch
 	conditions *opmetrics.Conditions
@@ -232,13 +233,15 @@ func (r *TransportReconciler) reconcile(ctx context.Context, name types.Namespac
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if run.mayNeedBroker() {
-		leave, err := r.admission.Enter(name.Namespace, run.isSteady())
-		if err != nil {
-			return r.requeueLater(ctx, run, crowdPause, err)
-		}
-		defer leave()
+	admission, pause := r.admission, crowdPause
+	if !run.mayNeedBroker() {
+		admission, pause = r.deletions, fullPause // those before it take milliseconds
 	}
+	leave, err := admission.Enter(name.Namespace, run.isSteady())
+	if err != nil {
+		return r.requeueLater(ctx, run, pause, err)
+	}
+	defer leave()
 	run, processor, err := r.acquireProcessor(ctx, run)
 	if err != nil {
 		return ctrl.Result{}, err

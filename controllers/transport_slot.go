@@ -184,9 +184,9 @@ func (r *TransportReconciler) waitForSlot(ctx context.Context, run *transportRun
 	return nil, errNothingToDo
 }
 
-// reportQueued says in the status why nothing was done yet, unless the status covers the current generation.
+// reportQueued says in the status why nothing was done yet, unless the status covers the current generation, or the Transport waits for no broker.
 func (r *TransportReconciler) reportQueued(ctx context.Context, run *transportRun, why error) error {
-	if !run.changed() {
+	if !run.changed() || !run.mayNeedBroker() {
 		return nil
 	}
 	reason := v1alpha1.ReasonProgressing
