@@ -96,6 +96,9 @@ func (d *Delivery) DeadLetter() error { return d.settle(deadLetter) }
 // of Ack, and ErrNotStrict.
 func (d *Delivery) Requeue() error { return d.giveBack(requeue) }
 
+// Release is Requeue of a message that nobody was given: RabbitMQ 4.3 does not raise its delivery count, and earlier versions do.
+func (d *Delivery) Release() error { return d.giveBack(release) }
+
 // Abandon gives the message of a strict subscription back as a worker's death would: its channel ends, and the message is
 // at its place again on every version, with its delivery count raised. Whichever consumer is active then gets it. Its
 // errors are those of Ack, and ErrNotStrict.
@@ -128,7 +131,7 @@ func (d *Delivery) settle(end ending) error {
 }
 
 // DeliveryCount is how often the message was delivered before and came back, as its quorum queue counts: by Requeue, by
-// Abandon, and with each session that ended while it was on loan. It is 0 for a message that never came back, whatever its
+// Abandon, by Release before RabbitMQ 4.3, and with each session that ended while it was on loan. It is 0 for a message that never came back, whatever its
 // publisher wrote into the header. Classic queues do not count, and leave the publisher's header as it is.
 func (d *Delivery) DeliveryCount() int64 {
 	if !d.Redelivered {

@@ -24,8 +24,12 @@ const (
 	acknowledge ending = iota
 	deadLetter
 	requeue
+	release
 	abandon
 )
+
+// keepsPlace is true where the message is delivered again.
+func (e ending) keepsPlace() bool { return e == requeue || e == release }
 
 // settlement is the end of one loan.
 type settlement struct {
@@ -86,8 +90,8 @@ func (s *consuming) settleAll() (over bool, err error) {
 			return true, err
 		}
 		switch leaving := s.leaving != nil && settled.loan.stream == s.current; {
-		case settled.end == abandon, settled.end == requeue && leaving && s.current.strict:
-			over = true // if it were rejected after a cancel, the message after it would go first
+		case settled.end == abandon, settled.end.keepsPlace() && leaving && s.current.strict:
+			over = true // if it went back after a cancel, the message after it would go first
 		case leaving && !over:
 			s.leaving.held = append(s.leaving.held, settled)
 		default:
@@ -111,7 +115,13 @@ func (s *consuming) send(settled settlement) error {
 		return nil
 	}
 	s.tags.settled(d.tag)
-	if err := s.channel.Reject(d.tag, settled.end == requeue); err != nil {
+	var err error
+	if settled.end == release {
+		err = s.channel.Nack(d.tag, false, true)
+	} else {
+		err = s.channel.Reject(d.tag, settled.end == requeue)
+	}
+	if err != nil {
 		return fmt.Errorf("reject: %w", err)
 	}
 	return nil

@@ -55,14 +55,38 @@ func TestStrict_ReturnsAMessageToTheFrontWithItsCountRaised(t *testing.T) {
 	}
 }
 
+func TestStrict_ReleasesAMessageToTheFrontUncountedWhereItCan(t *testing.T) {
+	b := newBroker(t)
+	strict := b.strict(t)
+	for _, body := range []string{"first", "second"} {
+		b.Publish("", "q", amqp091.Publishing{Body: []byte(body)})
+	}
+	_, in := b.consume(t, strict)
+	counts := int64(1)
+	if b.IsSince(4, 3) {
+		counts = 0
+	}
+	for returns := range int64(5) {
+		if err := in.next(t, "first", returns*counts).Release(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := in.next(t, "first", 5*counts).Ack(); err != nil {
+		t.Fatal(err)
+	}
+	in.next(t, "second", 0)
+}
+
 func TestStrict_IsNeededToGiveMessagesBack(t *testing.T) {
 	b := newBroker(t)
 	b.queue(t, "q", quorum())
 	b.fill(1)
 	_, in := b.consume(t, amqp.Subscription{Queue: "q", Prefetch: 1})
 	d := in.wait(t, 1)[0]
-	if requeued, abandoned := d.Requeue(), d.Abandon(); !errors.Is(requeued, amqp.ErrNotStrict) || !errors.Is(abandoned, amqp.ErrNotStrict) {
-		t.Errorf("requeue: %v, abandon: %v", requeued, abandoned)
+	for how, giveBack := range map[string]func() error{"requeue": d.Requeue, "release": d.Release, "abandon": d.Abandon} {
+		if err := giveBack(); !errors.Is(err, amqp.ErrNotStrict) {
+			t.Errorf("%s: %v", how, err)
+		}
 	}
 	if !d.Live() || d.Ack() != nil {
 		t.Error("the delivery is over")
@@ -82,6 +106,7 @@ func TestStrict_KeepsTheQueueForALoanWhileReceivingEnds(t *testing.T) {
 		"acknowledged":  {(*amqp.Delivery).Ack, "second", 0},
 		"dead-lettered": {(*amqp.Delivery).DeadLetter, "second", 0},
 		"requeued":      {(*amqp.Delivery).Requeue, "first", 1},
+		"released":      {(*amqp.Delivery).Release, "first", 1},
 		"abandoned":     {(*amqp.Delivery).Abandon, "first", 1},
 	}
 	for end, stop := range ends {
@@ -136,6 +161,7 @@ func TestStrict_DeliversNothingMoreOnceReceivingIsOff(t *testing.T) {
 	}{
 		"acknowledged": {(*amqp.Delivery).Ack, 1},
 		"requeued":     {(*amqp.Delivery).Requeue, 2},
+		"released":     {(*amqp.Delivery).Release, 2},
 		"abandoned":    {(*amqp.Delivery).Abandon, 2},
 	}
 	for how, s := range settlements {

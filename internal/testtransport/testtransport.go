@@ -4,8 +4,10 @@ package testtransport
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -123,6 +125,16 @@ func Connect(t testing.TB, url string) *Broker {
 	must(t, err)
 	must(t, channel.Confirm(false))
 	return &Broker{t: t, conn: conn, channel: channel}
+}
+
+// IsSince is true of a broker of this version of RabbitMQ, or a later one.
+func (b *Broker) IsSince(major, minor int) bool {
+	b.t.Helper()
+	version, _ := b.conn.Properties["version"].(string)
+	its := [2]int{}
+	_, err := fmt.Sscanf(version, "%d.%d", &its[0], &its[1])
+	must(b.t, err)
+	return slices.Compare(its[:], []int{major, minor}) >= 0
 }
 
 // Reconnect returns the same vhost on a new connection, for after the broker was restarted.

@@ -83,3 +83,33 @@ func TestOrderedQueue_KeepsTheDeadlineOfAMessageThatReturns(t *testing.T) {
 		}
 	}
 }
+
+// RabbitMQ 4.3 need not count that a message goes back; others do, and so does it where a session ends instead.
+func TestOrderedQueue_TakesNoReturnForAnAttemptWhoeverCountsIt(t *testing.T) {
+	const attempts, returns = 2, 4
+	for name, c := range map[string]struct{ counts, unread int64 }{
+		"a broker that counts it":                       {1, 0},
+		"one that does not":                             {0, 0},
+		"one that does, and sessions that end besides":  {3, 2},
+		"one that does not, and sessions that end then": {2, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newOrderedQueues().of("test")
+			for n := range int64(returns) {
+				counted := attempts + n*c.counts
+				j := &job{
+					delivery: &amqp.Delivery{Message: message.Message{Redelivered: true, Headers: map[string]any{"x-delivery-count": counted}}},
+					state:    message.State{ID: "a"},
+				}
+				if n > 0 {
+					h.unread.Add(c.unread)
+				}
+				p := h.restore(j)
+				if j.state.History.Attempts != attempts {
+					t.Errorf("delivery %d has %d attempts, want %d", n+1, j.state.History.Attempts, attempts)
+				}
+				p.remember(j, outcome{kind: returned})
+			}
+		})
+	}
+}

@@ -29,6 +29,9 @@ func (w *Worker) settle(ctx context.Context, j *job, o outcome) bool {
 	case rejected:
 		return w.deadLetter(j, w.refusal(j))
 	case returned:
+		if j.isUncounted() {
+			return j.delivery.Release() == nil
+		}
 		return j.delivery.Requeue() == nil
 	case retried, redelayed, deferred, failed, requeued, quarantined:
 		err := w.republish(ctx, j, o)

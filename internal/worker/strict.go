@@ -69,6 +69,12 @@ func (w *Worker) waitInPlace(ctx context.Context, j *job, o outcome) outcome {
 	return outcome{kind: returned, strategy: o.strategy}
 }
 
+// isUncounted is true where a broker that can does not count that the message goes back: it had no attempt, and the next pod would take it for one. What
+// its publisher wrote as a count would pass for the broker's as long as that has none, so such a message is counted.
+func (j *job) isUncounted() bool {
+	return !j.attempted && (j.delivery.Redelivered || j.delivery.ClaimedDeliveries() == 0)
+}
+
 // loaned is for how long the broker leaves a message to a job that holds it beyond the time for waiting and handling.
 func (j *job) loaned() time.Duration {
 	limit := j.program.config.LoanLimit()
@@ -204,6 +210,9 @@ type redeliveryState struct {
 	due time.Time
 	// idle deliveries were no attempts; tried ones were.
 	idle, tried int64
+	// counted is what the broker had counted when it came last. released is true where not every broker has counted that it went back then.
+	counted  int64
+	released bool
 	// claimed is how often the message was delivered by the word of its publisher.
 	claimed int64
 	// granted is true where a changed configuration gives the message another attempt, whatever its deliveries account for.
@@ -267,13 +276,18 @@ func (h *orderedQueue) restore(j *job) *redeliveryState {
 		j.state.ID, j.view.ID = p.id, p.id
 	}
 	p.id, p.nameless = j.state.ID, seen
-	if unread := h.unread.Swap(0); j.delivery.Redelivered {
+	unread := h.unread.Swap(0)
+	if j.delivery.Redelivered {
 		p.idle += unread
 	}
 	counted := j.delivery.DeliveryCount()
 	if counted == p.claimed {
 		counted = 0 // nobody has counted since
 	}
+	if p.released && counted-p.counted > unread {
+		p.idle++
+	}
+	p.counted, p.released = counted, false
 	attempts := min(max(p.tried, counted-p.idle), message.MaxCount)
 	j.state.History, j.state.Traceparent, j.state.Carry = p.history, p.traceparent, p.carry
 	j.state.History.Attempts, j.state.History.Retries, j.tried = attempts, attempts, p.tried
@@ -322,6 +336,8 @@ func (p *redeliveryState) remember(j *job, o outcome) {
 	switch comesAgain := o.kind == returned || o.kind == requeued || o.kind == stale; {
 	case comesAgain && j.attempted:
 		p.tried++
+	case o.kind == returned && j.isUncounted():
+		p.released = true
 	case comesAgain:
 		p.idle++
 	}
