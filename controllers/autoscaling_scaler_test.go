@@ -339,6 +339,48 @@ func TestTransport_WakesAGroupWhoseScalerWentBeforeTheSpec(t *testing.T) {
 	}
 }
 
+// KEDA is told of the groups of the spec alone. One that sleeps when an edit changes it, and stalls its Transport by another mistake, has to be woken by the
+// operator: its queue has messages, and no other group takes them over.
+func TestTransport_WakesAGroupThatKEDAIsNotToldOf(t *testing.T) {
+	t.Parallel()
+	theKEDA.Lock()
+	t.Cleanup(theKEDA.Unlock)
+	installKEDA(t, testcluster.Start(t))
+	for name, change := range map[string]func(*v1alpha1.Transport){
+		"renamed": func(t *v1alpha1.Transport) { t.Spec.Workers[0].Name = "main" },
+		"unscaled": func(t *v1alpha1.Transport) {
+			t.Spec.Workers[0].Autoscaling, t.Spec.Workers[0].Replicas = nil, ptr.To[int32](2)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newPrivateWorld(t, &operator{keda: true})
+			transport := w.scaled(func(worker *v1alpha1.Worker) { worker.Autoscaling.Min = ptr.To[int32](0) })
+			old := w.deployment(transport)
+			pods := func() int32 {
+				w.get(old)
+				return workload.Replicas(old)
+			}
+			w.scaleTo(transport, 0)
+			testtransport.Eventually(t, "a group without pods to be ready", func() bool {
+				return w.isReady(transport) && transport.Status.Workers == "0/0"
+			})
+			edit(w, transport, func(t *v1alpha1.Transport) {
+				change(t)
+				t.Spec.Queues = append(t.Spec.Queues, v1alpha1.Queue{Name: "late", RetryPolicyRef: &v1alpha1.PolicyReference{Name: "comes-later"}})
+			})
+			w.await(transport, v1alpha1.StalledCondition, metav1.ConditionTrue, v1alpha1.ReasonPolicyNotFound)
+			testtransport.Eventually(t, "a pod while the Transport is stalled", func() bool { return pods() == 1 })
+
+			must(t, w.client.SubResource("scale").Update(t.Context(), old, client.WithSubResourceBody(&autoscalingv1.Scale{}), client.FieldOwner("autoscaler")))
+			w.amqp.Publish("async", testtransport.Queue, amqp091.Publishing{})
+			w.awaitCount(testtransport.Queue, 1)
+			must(t, w.client.Delete(t.Context(), transport))
+			w.await(transport, v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonDeletionBlocked)
+			testtransport.Eventually(t, "a pod while the Transport is deleted", func() bool { return pods() == 1 })
+		})
+	}
+}
+
 func (w *world) scaleTo(transport *v1alpha1.Transport, replicas int32) {
 	w.Helper()
 	scale := &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: replicas}}

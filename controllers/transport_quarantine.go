@@ -51,26 +51,28 @@ func (r *TransportReconciler) orUncounted(run *transportRun, counts quarantinepo
 }
 
 // bestEffort is a step that keeps nothing waiting where it fails: the workers run on with the last good configuration, follow the migrations
-// of queues, and leave quarantined messages. The error stays that of the step.
+// of queues, and leave quarantined messages; those that KEDA put to sleep, and that the spec does not have it wake, are woken. The error stays that of the step.
 func (r *TransportReconciler) bestEffort(next step[*transportRun]) step[*transportRun] {
 	return func(ctx context.Context, run *transportRun) error {
 		err := next(ctx, run)
 		if err == nil {
 			return nil
 		}
+		r.logLeft(ctx, "waking groups that no autoscaler wakes", r.wakeUnscaled(ctx, run))
 		if why := outcome.Interpret(err); why.Kind != outcome.KindStalled && run.observed == nil {
-			if left := r.keepUnanswered(ctx, run, why.Reason); left != nil {
-				ctrl.LoggerFrom(ctx).Info("keeping the quarantine pods", "cause", left.Error())
-			}
+			r.logLeft(ctx, "keeping the quarantine pods", r.keepUnanswered(ctx, run, why.Reason))
 			return err // What is amiss with the broker or the API server is so for the rest too.
 		}
-		if left := r.keepReading(ctx, run); left != nil {
-			ctrl.LoggerFrom(ctx).Info("keeping the last good configuration of the workers", "cause", left.Error())
-		}
-		if left := r.keepQuarantine(ctx, run); left != nil {
-			ctrl.LoggerFrom(ctx).Info("keeping the quarantine pods", "cause", left.Error())
-		}
+		r.logLeft(ctx, "keeping the last good configuration of the workers", r.keepReading(ctx, run))
+		r.logLeft(ctx, "keeping the quarantine pods", r.keepQuarantine(ctx, run))
 		return err
+	}
+}
+
+// logLeft tells of what a step could not do beside the error of another.
+func (r *TransportReconciler) logLeft(ctx context.Context, doing string, err error) {
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Info(doing, "cause", err.Error())
 	}
 }
 

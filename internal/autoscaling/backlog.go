@@ -27,7 +27,7 @@ const (
 	sampleTimeout = 30 * time.Second
 	// samplePatience is how long a caller waits for a sample: KEDA gives up after 3 s.
 	samplePatience = 2 * time.Second
-	// maxSampleAge is how old a sample may be that serves where a slow broker does not give a newer one in time.
+	// maxSampleAge is how much older than the question before a sample may be that serves where a slow broker does not give a newer one in time.
 	maxSampleAge = 45 * time.Second
 	// keepSample is how long a sample that no caller asks for is kept.
 	keepSample = 10 * time.Minute
@@ -180,9 +180,10 @@ func (m *Meter) latest(ctx context.Context, t *v1alpha1.Transport) (sampleTaken,
 	m.prune(now)
 	known := m.samples[name]
 	if known == nil {
-		known = &cachedSample{}
+		known = &cachedSample{asked: now}
 		m.samples[name] = known
 	}
+	mayBe := maxSampleAge + now.Sub(known.asked)
 	known.asked = now
 	if now.Sub(known.taken) < m.age {
 		defer m.mu.Unlock()
@@ -205,7 +206,7 @@ func (m *Meter) latest(ctx context.Context, t *v1alpha1.Transport) (sampleTaken,
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if over || known.err == nil && time.Since(known.taken) < maxSampleAge {
+	if over || known.err == nil && time.Since(known.taken) < mayBe {
 		return known.sampleTaken, known.err
 	}
 	return sampleTaken{}, ErrNoSample

@@ -2,10 +2,12 @@ package autoscaling
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,6 +15,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/topology"
+	"redrive.dev/redrive/internal/workerstatus"
 )
 
 // configured is a source of a configuration with these queues, which is decoded anew each time.
@@ -137,4 +140,38 @@ func heap() int {
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)
 	return int(stats.HeapAlloc)
+}
+
+// slowSource is a broker whose answer takes longer than KEDA waits for a number.
+type slowSource struct{ configured }
+
+// Observe implements Source.
+func (slowSource) Observe(context.Context, *v1alpha1.Transport, time.Duration, time.Duration) (topology.Observed, error) {
+	time.Sleep(samplePatience + time.Second)
+	return topology.Observed{Queues: map[string]topology.QueueState{"orders": {Ready: 7, Evidence: topology.Evidence{Messages: new(int64(7))}}}}, nil
+}
+
+// Hear implements Source.
+func (slowSource) Hear(context.Context, *workerstatus.Scraper, *v1alpha1.Transport, map[string]int32, time.Time) (map[workerstatus.Problem]int64, error) {
+	return nil, nil
+}
+
+func TestMeter_AnswersASlowBrokersCallersHoweverSeldomTheyAsk(t *testing.T) {
+	t.Parallel()
+	for _, interval := range []time.Duration{10 * time.Second, 52 * time.Second, 5 * time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			m := NewMeter(nil, slowSource{configured{queues: []compile.Queue{{Name: "orders"}}}}, 5*time.Second)
+			if _, err := m.latest(t.Context(), scaledTransport()); !errors.Is(err, ErrNoSample) {
+				t.Errorf("the first question, which began the look: %v", err)
+			}
+			for range 3 {
+				time.Sleep(interval)
+				if got, err := m.latest(t.Context(), scaledTransport()); err != nil || len(got.loads) == 0 {
+					t.Errorf("asked each %s: %v, %v", interval, got.loads, err)
+				}
+			}
+			synctest.Wait()
+			time.Sleep(sampleTimeout) // in which the last look ends
+		})
+	}
 }

@@ -231,9 +231,10 @@ func (k *Keeper) Wake(ctx context.Context, group *Group) error {
 	return k.setReplicas(ctx, group, 1)
 }
 
-// WakeUnscaled wakes a Deployment that no autoscaler scales any more, as where KEDA was removed.
+// WakeUnscaled wakes a Deployment that no autoscaler scales any more, as where KEDA was removed, or where the spec does not have it scaled any more: KEDA
+// gets no number for it then.
 func (k *Keeper) WakeUnscaled(ctx context.Context, group *Group) error {
-	if group.hasScaler() {
+	if group.hasScaler() && slices.Contains(autoscaling.ScaledNames(group.Transport), group.name()) {
 		return nil
 	}
 	return k.Wake(ctx, group)
