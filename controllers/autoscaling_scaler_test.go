@@ -381,6 +381,22 @@ func TestTransport_WakesAGroupThatKEDAIsNotToldOf(t *testing.T) {
 	}
 }
 
+// KEDA gets no number then, and keeps the group at none.
+func TestTransport_WakesAGroupThatNobodyCountsFor(t *testing.T) {
+	t.Parallel()
+	theKEDA.Lock()
+	t.Cleanup(theKEDA.Unlock)
+	installKEDA(t, testcluster.Start(t))
+	w := newPrivateWorld(t, &operator{keda: true, silence: time.Second})
+	transport := w.scaled(func(worker *v1alpha1.Worker) { worker.Autoscaling.Min = ptr.To[int32](0) })
+	w.scaleTo(transport, 0)
+	testtransport.Eventually(t, "a group without pods to be ready", func() bool {
+		return w.isReady(transport) && transport.Status.Workers == "0/0"
+	})
+	w.proxy.down.Store(true)
+	testtransport.Eventually(t, "a pod", func() bool { return w.replicas(transport) == 1 })
+}
+
 func (w *world) scaleTo(transport *v1alpha1.Transport, replicas int32) {
 	w.Helper()
 	scale := &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: replicas}}

@@ -195,6 +195,11 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 
 // wakeUnscaled wakes the worker groups that an autoscaler has put to sleep which is there no more: nobody would handle what their queues hold.
 func (r *TransportReconciler) wakeUnscaled(ctx context.Context, run *transportRun) error {
+	return r.wake(ctx, run, r.scalers.WakeUnscaled)
+}
+
+// wake goes through the worker groups that an autoscaler has put to sleep.
+func (r *TransportReconciler) wake(ctx context.Context, run *transportRun, wake func(context.Context, *scaler.Group) error) error {
 	for _, deployment := range run.live.Deployments {
 		if workload.Replicas(deployment) > 0 || deployment.Annotations[workload.AutoscaledAnnotation] == "" {
 			continue
@@ -205,7 +210,7 @@ func (r *TransportReconciler) wakeUnscaled(ctx context.Context, run *transportRu
 				return err
 			}
 		}
-		err = r.scalers.WakeUnscaled(ctx, &scaler.Group{
+		err = wake(ctx, &scaler.Group{
 			Transport: run.transport, Owner: run.objectOwner(), Worker: &v1alpha1.Worker{Name: workload.GroupOf(deployment.Labels)}, Scalers: run.scalers,
 			Live: deployment,
 		})

@@ -46,7 +46,7 @@ func (r *TransportReconciler) orUncounted(run *transportRun, counts quarantinepo
 		return counts
 	}
 	run.warnings = append(run.warnings, "RabbitMQ counts the messages of no queue, as where its statistics are switched off: the pods for quarantined "+
-		"messages run whether there are any or not, and no queue that may hold messages is deleted")
+		"messages run whether there are any or not, each worker group that was scaled to zero has a pod, and no queue that may hold messages is deleted")
 	return nil
 }
 
@@ -90,19 +90,18 @@ func (r *TransportReconciler) keepQuarantine(ctx context.Context, run *transport
 	return r.runQuarantine(ctx, run, r.orUncounted(run, counts, slices.ContainsFunc(groups, quarantinepod.Group.HasQueues)))
 }
 
-// keepUnanswered runs the quarantine pods where the management API, or what it says to the operator's login, has told nothing for long. Pods need AMQP only:
+// keepUnanswered runs the quarantine pods, and wakes the workers, where the management API, or what it says to the operator's login, has told nothing for long. Pods need AMQP only:
 // what others had in hand when they ended would wait for as long as that lasts.
 func (r *TransportReconciler) keepUnanswered(ctx context.Context, run *transportRun, reason string) error {
 	if reason != v1alpha1.ReasonBrokerUnreachable && reason != v1alpha1.ReasonBrokerRefused {
 		return nil
 	}
 	silent := r.counts.SilentFor(client.ObjectKeyFromObject(run.transport), false, time.Now())
-	groups := quarantinepod.Groups(run.transport, &run.live)
-	if silent < r.Options.SilenceLimit || !slices.ContainsFunc(groups, quarantinepod.Group.HasQueues) {
+	if silent < r.Options.SilenceLimit {
 		return nil
 	}
 	run.warnings = append(run.warnings, "RabbitMQ's management API gives the operator no answer: the pods for quarantined messages run whether there are any "+
-		"or not, and use AMQP only")
+		"or not, each worker group that was scaled to zero has a pod, and all use AMQP only")
 	return r.runQuarantine(ctx, run, nil)
 }
 
@@ -132,8 +131,14 @@ func (r *TransportReconciler) observeForFallback(ctx context.Context, run *trans
 }
 
 // runQuarantine runs a pod for each worker group whose quarantine queues hold messages, and takes it away when none of them
-// does. What keeps such a pod from its work is a warning and no more: the workers go on without it.
+// does. What keeps such a pod from its work is a warning and no more: the workers go on without it. Where counts is nil, nothing is known of any queue, and
+// KEDA gets no number that it could wake a group by.
 func (r *TransportReconciler) runQuarantine(ctx context.Context, run *transportRun, counts quarantinepod.Counts) error {
+	if counts == nil {
+		if err := r.wake(ctx, run, r.scalers.Wake); err != nil {
+			return err
+		}
+	}
 	groups := quarantinepod.Groups(run.transport, &run.live)
 	figures := r.counts.Quarantine(client.ObjectKeyFromObject(run.transport), quarantinepod.Held(groups, counts), time.Now())
 	told := map[string]bool{}
