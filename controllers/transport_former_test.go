@@ -15,6 +15,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/message"
 	"redrive.dev/redrive/internal/testcluster"
 	"redrive.dev/redrive/internal/testtransport"
 	"redrive.dev/redrive/internal/workload"
@@ -52,7 +53,10 @@ func (w *world) reads(name string) (queues []string) {
 func TestTransport_AGroupThatLeavesTheSpecEmptiesItsQueuesFirst(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	transport := w.ready()
+	w.create(w.policy("policy", time.Second, 10*time.Second))
+	transport := w.transport()
+	w.create(transport)
+	w.awaitReady(transport)
 	w.amqp.Publish("async", testtransport.Queue, amqp091.Publishing{})
 	w.quarantined()
 	w.awaitQuarantine(transport)
@@ -74,10 +78,20 @@ func TestTransport_AGroupThatLeavesTheSpecEmptiesItsQueuesFirst(t *testing.T) {
 		t.Errorf("the former group consumes %v, want the queue that it is to empty", got)
 	}
 	w.takeIDs(testtransport.Queue, 1)
-	testtransport.Eventually(t, "the queue gone, and its quarantined message left", func() bool {
+	readsQuarantine := func() bool {
 		got := remains()
-		return !w.hasQueue(testtransport.Queue) && len(got) == 1 && slices.Equal(got[0], []string{"test.quarantine"})
+		return len(got) == 1 && slices.Equal(got[0], []string{"test.quarantine"})
+	}
+	testtransport.Eventually(t, "the queue gone, and its quarantined message left", func() bool {
+		return !w.hasQueue(testtransport.Queue) && readsQuarantine()
 	})
+	w.amqp.Publish("async.fallback", "test.quarantine", amqp091.Publishing{Headers: amqp091.Table{message.HeaderLane: "10s"}})
+	w.awaitCount("async.fallback.10s", 1)
+	w.handleQuarantine()
+	testtransport.Eventually(t, "the retry of the quarantined message", func() bool { return w.amqp.Ready("test.quarantine") == 1 })
+	if !readsQuarantine() {
+		t.Errorf("the former group consumes %v when a retry comes back into its quarantine queue", remains())
+	}
 	w.handleQuarantine()
 	testtransport.Eventually(t, "the former group gone", func() bool {
 		return !w.hasQueue("test.quarantine") && len(remains()) == 0 && len(w.deployments()) == 1

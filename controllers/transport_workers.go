@@ -26,7 +26,6 @@ import (
 	"redrive.dev/redrive/internal/configmaps"
 	"redrive.dev/redrive/internal/objectwriter"
 	"redrive.dev/redrive/internal/outcome"
-	"redrive.dev/redrive/internal/quarantinepod"
 	"redrive.dev/redrive/internal/rollout"
 	"redrive.dev/redrive/internal/scaler"
 	"redrive.dev/redrive/internal/ssa"
@@ -264,13 +263,13 @@ func (run *transportRun) consumedByOthers() map[string]bool {
 // queues that no group is to consume.
 func (run *transportRun) former() []compile.Config {
 	var groups []compile.Config
-	inSpec, unserved, counts := workload.Names(run.transport), run.unserved(), quarantinepod.CountsOf(run.report.Queues)
+	inSpec, unserved := workload.Names(run.transport), run.unserved()
 	for _, name := range slices.Sorted(maps.Keys(run.live.ConfigMaps)) {
 		last, published := run.live.Config(name)
 		if inSpec[name] || !published {
 			continue
 		}
-		if next, goesOn := last.Former(run.groups, unserved, run.report.Leaving, counts.MayHold); goesOn {
+		if next, goesOn := last.Former(run.groups, unserved, run.report.Leaving); goesOn {
 			next, _ = next.Holding(run.holds(next))
 			if next.Replicas > 0 {
 				next.Replicas = run.shares(next.Worker, nil, next.Replicas)

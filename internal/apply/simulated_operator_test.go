@@ -276,20 +276,17 @@ func (o *simulatedOperator) configure(result *compile.Result, report apply.Repor
 	w.runQuarantine(counts)
 	for _, name := range slices.Sorted(maps.Keys(w.published)) {
 		if !slices.ContainsFunc(groups, func(c compile.Config) bool { return c.Worker == name }) {
-			o.configureFormer(w.published[name], groups, unserved, counts, keeps, report)
+			o.configureFormer(w.published[name], groups, unserved, keeps, report)
 		}
 	}
 }
 
 // configureFormer publishes what a group that has left the spec goes on with, and deletes one that has nothing to do any more.
 func (o *simulatedOperator) configureFormer(
-	last *compile.Config, groups []compile.Config, unserved map[string]bool, counts map[string]int64, keeps bool, report apply.Report,
+	last *compile.Config, groups []compile.Config, unserved map[string]bool, keeps bool, report apply.Report,
 ) {
 	w := o.w
-	next, goesOn := last.Former(groups, unserved, report.Leaving, func(queue string) bool {
-		messages, counted := counts[queue]
-		return queue != "" && (!counted || messages > 0)
-	})
+	next, goesOn := last.Former(groups, unserved, report.Leaving)
 	if keeps {
 		next, _ = last.Following(report.StandIns, report.Leaving)
 		goesOn = true

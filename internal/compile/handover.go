@@ -87,15 +87,14 @@ func (c *Config) includeLanes(from *Config) {
 }
 
 // Former is the configuration of a group that has left the spec, by its last one, which is in force: with what no group of the spec consumes yet, as in
-// WithHandedOver, and with what is left in queues that none is to consume, as in WithLeaving. goesOn is false where it has nothing to do any more. mayHold is
-// true for a queue that holds messages, or is not counted.
-func (c *Config) Former(groups []Config, unserved map[string]bool, leaving []string, mayHold func(queue string) bool) (next Config, goesOn bool) {
+// WithHandedOver, and with what is left in queues that none is to consume, as in WithLeaving. goesOn is false where it has nothing to do any more. An empty
+// quarantine queue is a reason to stay: it is deleted, whoever reads it, when nothing can come back into it from the lanes.
+func (c *Config) Former(groups []Config, unserved map[string]bool, leaving []string) (next Config, goesOn bool) {
 	next = c.WithoutQueues()
 	next = next.WithHandedOver(c, groups, unserved)
 	next = next.WithLeaving(*c, leaving)
 	next.includeRules(append(slices.Clip(groups), *c))
-	// An empty quarantine queue is no reason to stay: it is there as long as a group names it.
-	return next, slices.ContainsFunc(next.Queues, func(q Queue) bool { return len(q.Holding()) > 0 || mayHold(q.Quarantine) })
+	return next, len(next.Queues) > 0
 }
 
 // includeRules adds the policies that rules name, each of the first configuration that has it.

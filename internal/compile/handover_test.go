@@ -82,7 +82,7 @@ func TestFormer_KeepsThePoliciesThatRulesName(t *testing.T) {
 	last.Policies["own"] = last.Policies["policy"]
 	for _, groups := range [][]compile.Config{nil, compiled.Workers} {
 		unserved := compile.Unserved(groups, func(string, string) bool { return false })
-		next, goesOn := last.Former(groups, unserved, []string{own}, func(string) bool { return true })
+		next, goesOn := last.Former(groups, unserved, []string{own})
 		if err := next.Validate(); err != nil || !goesOn || len(next.Rules) != 1 {
 			t.Errorf("%d groups in the spec: the configuration goes on %v, with the rules %v, and is refused: %v", len(groups), goesOn, next.Rules, err)
 		}
@@ -174,5 +174,18 @@ func TestWithHandedOver_LeavesQueuesToTheNextGroupWhereTheHandlerChanges(t *test
 	former := last.WithoutQueues()
 	if goesOn := former.WithHandedOver(&last, groups, unserved); len(goesOn.Queues) != 1 {
 		t.Errorf("pods of a group that has left the spec consume %v", goesOn.Queues)
+	}
+}
+
+// A group whose quarantine queue was empty ended, while a message of it waited in a lane: it came back into a queue that nobody read.
+func TestFormer_StaysUntilItsQuarantineQueueIsGone(t *testing.T) {
+	t.Parallel()
+	last := compile.Config{Worker: "former", Queues: []compile.Queue{{Name: "old", Policy: "policy", Quarantine: "old.quarantine"}}}
+	next, goesOn := last.Former(nil, nil, []string{"old.quarantine"})
+	if names := next.Named(); !goesOn || len(next.Queues) != 1 || next.Queues[0].Quarantine != "old.quarantine" || len(names) > 0 {
+		t.Errorf("it goes on %v, with %+v, and keeps the operator from deleting %v", goesOn, next.Queues, names)
+	}
+	if next, goesOn = next.Former(nil, nil, nil); goesOn {
+		t.Errorf("it goes on with %+v when the queue is gone", next.Queues)
 	}
 }

@@ -163,7 +163,6 @@ func TestSite_AGroupThatLeavesTheFilesEmptiesItsQueuesFirst(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		leaving []string
-		counts  counts
 		main    []compile.Queue
 		unready bool
 		want    []string
@@ -173,13 +172,11 @@ func TestSite_AGroupThatLeavesTheFilesEmptiesItsQueuesFirst(t *testing.T) {
 		"another group is to consume one, and is not ready": {
 			leaving: []string{"left", "left.quarantine"}, main: []compile.Queue{queue}, unready: true, want: []string{"test", "left"},
 		},
-		"only its quarantine queue is there":         {leaving: []string{"left.quarantine"}, counts: counts{"left.quarantine": 1}, main: []compile.Queue{queue}, want: []string{"left"}},
-		"its quarantine queue is not counted":        {leaving: []string{"left.quarantine"}, main: []compile.Queue{queue}, want: []string{"left"}},
-		"only its quarantine queue is there, empty":  {leaving: []string{"left.quarantine"}, counts: counts{"left.quarantine": 0}, main: []compile.Queue{queue}},
+		"only its quarantine queue is there":         {leaving: []string{"left.quarantine"}, main: []compile.Queue{queue}, want: []string{"left"}},
 		"nothing of its queues is there, or is left": {main: []compile.Queue{queue}},
 	} {
 		s := &site{
-			inForce: maps.Clone(own), found: apply.Report{Leaving: tt.leaving}, counts: tt.counts,
+			inForce: maps.Clone(own), found: apply.Report{Leaving: tt.leaving},
 			groups: map[string]group{"main": &fakeGroup{isReady: !tt.unready}},
 		}
 		s.inForce["main"] = compile.Config{Worker: "main", Queues: tt.main}

@@ -277,7 +277,7 @@ func (s *site) former(unit *Unit, configs []compile.Config, unserved map[string]
 			continue // one that is to have no replicas stops
 		}
 		last := s.inForce[name]
-		if next, goesOn := last.Former(configs, unserved, s.found.Leaving, s.mayHold); goesOn {
+		if next, goesOn := last.Former(configs, unserved, s.found.Leaving); goesOn {
 			next, _ = next.Holding(s.found.Holds(next, s.published()))
 			groups = append(groups, next)
 		}
@@ -287,14 +287,6 @@ func (s *site) former(unit *Unit, configs []compile.Config, unserved map[string]
 
 // published are the configurations in force.
 func (s *site) published() []compile.Config { return slices.Collect(maps.Values(s.inForce)) }
-
-// mayHold is true for a queue that holds messages, or is not counted.
-func (s *site) mayHold(queue string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	messages, counted := s.counts[queue]
-	return queue != "" && (!counted || messages > 0)
-}
 
 // filesOf are what the handler of a group is given, which may have left the spec.
 func (s *site) filesOf(unit *Unit, worker string) Files {

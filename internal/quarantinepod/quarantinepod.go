@@ -101,12 +101,6 @@ func (g Group) stopped() bool { return ptr.Deref(g.Replicas, 1) == 0 }
 // Counts is the number of messages in queues. A queue that is not in it is not counted; nil stands for a broker that counts none at all.
 type Counts map[string]int64
 
-// MayHold is true for a queue that holds messages, or is not counted.
-func (c Counts) MayHold(queue string) bool {
-	messages, counted := c[queue]
-	return queue != "" && (!counted || messages > 0)
-}
-
 // CountsOf are the messages of the queues that are counted.
 func CountsOf(queues []apply.QueueCount) Counts {
 	counts := Counts{}
