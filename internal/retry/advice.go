@@ -15,9 +15,7 @@ const maxAdvisedDelay = defaultDelayFromMax
 // advised decides as the handler asks. It is false where the handler asks for nothing, or for something that is unknown, and
 // where the policy does not follow it.
 func (d *decision) advised(f Failure, rnd Rand) bool {
-	if !d.policy.followsAdvice {
-		return false
-	}
+	f = d.policy.Heeded(f)
 	switch f.Advice {
 	case AdviseFail:
 		d.heed()
@@ -67,6 +65,14 @@ func (d *decision) release(f Failure) {
 func (d *decision) heed() {
 	d.byHandler = true
 	d.count()
+}
+
+// Heeded is the failure without the handler's advice where the policy does not follow it.
+func (p *Policy) Heeded(f Failure) Failure {
+	if !p.followsAdvice {
+		f.Advice = ""
+	}
+	return f
 }
 
 // InOrder is the failure as a strictly ordered queue takes it. A message that is retried for as long as its handler likes

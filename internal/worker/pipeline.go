@@ -356,6 +356,7 @@ func attempt(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 			continue
 		}
 		w.countFirst(j)
+		failure = j.heeded(failure)
 		w.report(used.permit, j.took, health(failure))
 		w.heedPartner(j, failure)
 		if failure == nil {
@@ -374,6 +375,19 @@ func attempt(w *Worker, ctx context.Context, j *job) (outcome, bool) {
 			return o, true
 		}
 	}
+}
+
+// heeded is a failure without the advice that is not followed, by the policy or for the order of the queue: the breaker believes no handler that the
+// policy does not.
+func (j *job) heeded(failure *retry.Failure) *retry.Failure {
+	if failure == nil || failure.Advice == "" {
+		return failure
+	}
+	heeded := j.foreseen().Heeded(*failure)
+	if j.isStrict() {
+		heeded = heeded.InOrder()
+	}
+	return &heeded
 }
 
 // letOthers gives the place between two tries at once to another queue that waits for one, and takes its turn again: calls that hang would keep the place
@@ -519,9 +533,6 @@ func (w *Worker) judge(ctx context.Context, j *job, failure retry.Failure) (o ou
 	now := w.options.Now()
 	if w.stopping() {
 		j.state.History.Immediate = message.MaxCount
-	}
-	if j.isStrict() {
-		failure = failure.InOrder()
 	}
 	policy, problems := j.program.policyFor(j.view)
 	j.state = message.Recall(j.state)

@@ -281,6 +281,28 @@ func TestBreaker_OpensOnRetryAfterWhereThatIsAskedFor(t *testing.T) {
 	}
 }
 
+func TestBreaker_BelievesNoAdviceThatThePolicyIgnores(t *testing.T) {
+	for _, advice := range []string{"drop", "fail", "release"} {
+		t.Run(advice, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Redrive-Advice", advice)
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}))
+			t.Cleanup(server.Close)
+			policy := testtransport.Explicit(time.Second, time.Second)
+			policy.HandlerAdvice = v1alpha1.HandlerAdviceIgnore
+			r := newRig(t, &partner{Server: server}, policy, withBreaker(v1alpha1.CircuitBreaker{
+				MinimumCalls: new(int32(3)), OpenFor: v1alpha1.NewDuration(time.Minute),
+			}))
+			r.publish(numbered(30, "a", "b")...)
+			testtransport.Eventually(t, "the breaker to open", func() bool { return len(r.worker.Status().Troubles) == 1 })
+			if failed := r.Ready("async.failed"); failed > 0 {
+				t.Errorf("%d messages failed", failed)
+			}
+		})
+	}
+}
+
 // handled is the number of messages that left the topology by success.
 func (r *rig) handled() int {
 	r.t.Helper()
