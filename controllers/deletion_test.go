@@ -342,6 +342,24 @@ func TestDeletion_NamesOrphanedWorkersAndLeavesThem(t *testing.T) {
 	checkBrokerIsEmpty(w)
 }
 
+func TestTransport_IsNotReleasedWhileItsSecretIsReplaced(t *testing.T) {
+	t.Parallel()
+	w := newPrivateWorld(t, &operator{unnamed: time.Hour})
+	transport := w.ready()
+	w.hold("test")
+	must(t, w.client.Delete(t.Context(), transport))
+	w.blocked(transport)
+	must(t, w.client.Delete(t.Context(), w.secret()))
+	if text := w.await(transport, v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonDeleting); !strings.Contains(text, "leaves its queues") {
+		t.Errorf("without its Secret the condition says %q", text)
+	}
+	w.create(w.secret())
+	w.await(transport, v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonDeletionBlocked)
+	w.checkHeld("test")
+	w.awaitGone(transport)
+	checkBrokerIsEmpty(w)
+}
+
 func TestTransport_RecoversUnchangedWhenItsSecretComesBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -65,6 +65,8 @@ type operator struct {
 	wrap func(http.RoundTripper) http.RoundTripper
 	// stay is how old a quarantine pod becomes at least; zero is a second.
 	stay time.Duration
+	// unnamed is how long a broker's Secret may be missing in a deletion; zero is a second.
+	unnamed time.Duration
 	// namespaces are the only ones that it sees; none is all but the private ones.
 	namespaces []string
 
@@ -197,7 +199,7 @@ func (o *operator) start(t *testing.T, cluster *testcluster.Cluster) {
 		ClusterUID: cmp.Or(o.uid, uid), Workers: workload.Options{Image: cmp.Or(o.image, workerImage)}, MaxRollouts: o.maxRollouts,
 		PollInterval: cmp.Or(o.poll, pollInterval), Waits: waits, QuarantineStay: cmp.Or(o.stay, time.Second), RepairWindow: repairWindow, Concurrency: 8,
 		BrokerAdmins: o.admins, Scale: autoscaling.Server{Listener: listener, URL: o.scale}, Name: o.name, Metrics: o.registerer(),
-		Clock: clock, SilenceLimit: o.silence,
+		Clock: clock, SilenceLimit: o.silence, UnnamedLimit: cmp.Or(o.unnamed, time.Second),
 	}))
 	go func() { o.ended <- mgr.Start(ctx) }()
 }

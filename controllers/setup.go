@@ -80,6 +80,8 @@ type Options struct {
 	// SilenceLimit is how long the management API may give no answer until the pods for quarantined messages run whether there are any or not;
 	// zero is 5 minutes.
 	SilenceLimit time.Duration
+	// UnnamedLimit is how long the Secret or RabbitmqCluster of a Transport that is deleted may be missing until it is released; 30 s where it is zero.
+	UnnamedLimit time.Duration
 	// RotateUsers is how old the password of a Transport's own RabbitMQ user becomes; zero is 30 days.
 	RotateUsers time.Duration
 	// Concurrency is the number of RetryPolicies, and of Transports of one broker, that are reconciled at a time.
@@ -117,6 +119,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	options.Workers.Templates = workload.NewTemplates()
 	options.QuarantineStay = cmp.Or(options.QuarantineStay, quarantinepod.Stay)
 	options.SilenceLimit = cmp.Or(options.SilenceLimit, silenceLimit)
+	options.UnnamedLimit = cmp.Or(options.UnnamedLimit, unnamedLimit)
 	options.RotateUsers = cmp.Or(options.RotateUsers, brokeruser.RotationInterval)
 	server, err := discovery.NewDiscoveryClientForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {

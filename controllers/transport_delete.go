@@ -33,6 +33,8 @@ const (
 	soonStopped = 2 * time.Second
 	// lateStopped is that for pods that do not go for long, such as those that nobody deletes or whose node is lost.
 	lateStopped = 30 * time.Second
+	// unnamedLimit is how long the Secret or RabbitmqCluster may be missing: for longer than it takes to replace one.
+	unnamedLimit = 30 * time.Second
 )
 
 // untilWorkersStop is when to look again whether the last worker pod is gone: the longer the Transport goes already, the later.
@@ -57,10 +59,14 @@ func (r *TransportReconciler) delete(ctx context.Context, run *transportRun) err
 		return r.release(ctx, run, "its namespace is being deleted")
 	}
 	err := runSteps(ctx, run, r.readWorkers, r.connect)
-	if errors.Is(err, brokersource.ErrNone) {
+	unnamed := errors.Is(err, brokersource.ErrNone)
+	switch lasts := r.counts.UnnamedFor(client.ObjectKeyFromObject(run.transport), !unnamed, time.Now()); {
+	case unnamed && lasts >= r.Options.UnnamedLimit:
 		return r.release(ctx, run, err.Error())
-	}
-	if err == nil {
+	case unnamed: // It may be replaced at the moment.
+		return outcome.Waiting(v1alpha1.ReasonDeleting, r.Options.UnnamedLimit-lasts, fmt.Errorf(
+			"%w; if it is not there again within %s, the Transport goes and leaves its queues with their messages", err, r.Options.UnnamedLimit))
+	case err == nil:
 		err = r.takeDown(ctx, run)
 	}
 	return withDeletionAdvice(err)

@@ -31,6 +31,8 @@ type Counts struct {
 	uncounted map[types.NamespacedName]time.Time
 	// silent is since when the management API of a Transport's broker has given no answer.
 	silent map[types.NamespacedName]time.Time
+	// unnamed is since when nothing names the broker of a Transport.
+	unnamed map[types.NamespacedName]time.Time
 }
 
 // NewCounts returns Counts that remember nothing yet.
@@ -38,7 +40,8 @@ func NewCounts() *Counts {
 	return &Counts{
 		failures: map[types.NamespacedName]time.Time{}, drain: map[types.NamespacedName]time.Time{},
 		quarantined: map[types.NamespacedName]map[string]Damped{}, uncounted: map[types.NamespacedName]time.Time{},
-		silent: map[types.NamespacedName]time.Time{},
+		silent:  map[types.NamespacedName]time.Time{},
+		unnamed: map[types.NamespacedName]time.Time{},
 	}
 }
 
@@ -85,6 +88,13 @@ func (c *Counts) SilentFor(name types.NamespacedName, answered bool, now time.Ti
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return lasting(c.silent, name, answered, now)
+}
+
+// UnnamedFor is how long nothing has named the broker of a Transport, given whether something does now.
+func (c *Counts) UnnamedFor(name types.NamespacedName, named bool, now time.Time) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return lasting(c.unnamed, name, named, now)
 }
 
 // lasting is how long something has lasted, given whether it is over now.
@@ -169,6 +179,7 @@ func (c *Counts) Forget(name types.NamespacedName) {
 	delete(c.quarantined, name)
 	delete(c.uncounted, name)
 	delete(c.silent, name)
+	delete(c.unnamed, name)
 	delete(c.drain, name)
 }
 
