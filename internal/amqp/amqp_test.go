@@ -111,24 +111,36 @@ func TestPublisher_TellsRoutedFromUnroutable(t *testing.T) {
 			b.queue(t, "q", nil)
 			publisher := amqp.NewPublisher(b.options(t))
 			run(t, publisher.Run)
-			var all sync.WaitGroup
-			for i := range 200 {
-				key, want := "q", error(nil)
-				if i%2 == 1 {
-					key, want = "nowhere", amqp.ErrUnroutable
-				}
-				all.Go(func() {
-					m := &message.Message{RoutingKey: key, MessageID: c.id(i), Body: bytes.Repeat([]byte("x"), i%4*70_000)}
-					if err := publisher.Publish(t.Context(), m); !errors.Is(err, want) {
-						t.Errorf("publish to %q: %v, want %v", key, err, want)
-					}
-				})
-			}
-			all.Wait()
-			if got := b.Ready("q"); got != 100 {
-				t.Errorf("%d messages in the queue, want 100", got)
+			b.publishEvenOnes(t, publisher, func(i int) *message.Message {
+				return &message.Message{MessageID: c.id(i), Body: bytes.Repeat([]byte("x"), i%4*70_000)}
+			})
+		})
+	}
+}
+
+// publishEvenOnes publishes 200 messages together, all for the same destination, each second one of which comes back from it. It is told of these, and the
+// others are in the queue q.
+func (b *broker) publishEvenOnes(t *testing.T, publisher *amqp.Publisher, made func(i int) *message.Message) {
+	t.Helper()
+	var all sync.WaitGroup
+	for i := range 200 {
+		m, want := made(i), error(nil)
+		if m.RoutingKey = "q"; i%2 == 1 {
+			m.RoutingKey, want = "nowhere", amqp.ErrUnroutable
+		}
+		if m.Headers == nil {
+			m.Headers = map[string]any{}
+		}
+		m.Headers[message.HeaderLane] = "one for all"
+		all.Go(func() {
+			if err := publisher.Publish(t.Context(), m); !errors.Is(err, want) {
+				t.Errorf("publish to %q: %v, want %v", m.RoutingKey, err, want)
 			}
 		})
+	}
+	all.Wait()
+	if got := b.Ready("q"); got != 100 {
+		t.Errorf("%d messages in the queue, want 100", got)
 	}
 }
 

@@ -2,6 +2,7 @@ package amqp_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -133,23 +134,28 @@ func TestConsumer_FollowsAPrefetchThatChangesUnderLoad(t *testing.T) {
 }
 
 func TestConsumer_SendsSettlementsThatItKeptForACancel(t *testing.T) {
-	cases := map[string]func(t *testing.T, b *broker, consumer *amqp.Consumer, in *inbox, end func()){
-		"after the cancel": func(t *testing.T, _ *broker, consumer *amqp.Consumer, _ *inbox, end func()) {
+	// The broker ends the channel of a settlement that comes twice, before it delivers anything more there.
+	goesOn := func(t *testing.T, b *broker, consumer *amqp.Consumer, in *inbox, held []*amqp.Delivery) {
+		t.Helper()
+		consumer.Receive(true)
+		b.fill(3)
+		for _, d := range in.wait(t, 3) { // as many as the prefetch, so nothing else is on loan
+			if d.Redelivered || !held[0].Live() || d.Ack() != nil {
+				t.Errorf("redelivered %v, and the session stands: %v", d.Redelivered, held[0].Live())
+			}
+		}
+	}
+	cases := map[string]func(t *testing.T, b *broker, consumer *amqp.Consumer, in *inbox, held []*amqp.Delivery){
+		"after the cancel": func(t *testing.T, b *broker, consumer *amqp.Consumer, in *inbox, held []*amqp.Delivery) {
 			t.Helper()
 			testtransport.Eventually(t, "the cancel", consumer.Quiet)
-			end()
-		},
-		"when receiving is turned on again": func(t *testing.T, b *broker, consumer *amqp.Consumer, in *inbox, _ func()) {
-			t.Helper()
-			consumer.Receive(true)
-			b.fill(3)
-			for _, d := range in.wait(t, 3) { // as many as the prefetch, so nothing else is on loan
-				if d.Redelivered || d.Ack() != nil {
-					t.Errorf("redelivered %v", d.Redelivered)
-				}
+			if left := b.Ready("q"); left != 0 {
+				t.Errorf("%d messages came back", left)
 			}
+			goesOn(t, b, consumer, in, held)
 		},
-		"when the process stops": func(_ *testing.T, _ *broker, _ *amqp.Consumer, _ *inbox, end func()) { end() },
+		"when receiving is turned on again": goesOn,
+		"when the process stops":            func(*testing.T, *broker, *amqp.Consumer, *inbox, []*amqp.Delivery) {},
 	}
 	for name, then := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -174,11 +180,48 @@ func TestConsumer_SendsSettlementsThatItKeptForACancel(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			then(t, b, consumer, in, end)
+			then(t, b, consumer, in, held)
 			end()
 			if left := b.Ready("q"); left != 0 {
 				t.Errorf("%d messages came back", left)
 			}
 		})
+	}
+}
+
+// What is settled when the process is about to stop, and not sent yet, is sent before its channel is closed.
+func TestConsumer_SendsTheLastSettlementsWhenItStops(t *testing.T) {
+	const queues = 12 // each sees the end of the process before its settlement, or the other way round
+	b := newBroker(t)
+	subscriptions := make([]amqp.Subscription, queues)
+	for i := range subscriptions {
+		name := fmt.Sprint("q", i)
+		b.queue(t, name, quorum())
+		b.Publish("", name, amqp091.Publishing{})
+		subscriptions[i] = amqp.Subscription{Queue: name, Prefetch: 2}
+	}
+	consumer, in, stands := amqp.NewConsumer(b.options(t)), &inbox{}, make(chan struct{})
+	consumer.Subscribe(subscriptions)
+	consumer.Receive(true)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		consumer.Run(ctx, func(d *amqp.Delivery) {
+			in.deliver(d)
+			<-stands // no channel sends a settlement meanwhile
+		})
+	})
+	for _, d := range in.wait(t, queues) {
+		if err := d.Ack(); err != nil {
+			t.Error(err)
+		}
+	}
+	cancel()
+	close(stands)
+	running.Wait()
+	for _, s := range subscriptions {
+		if left := b.Ready(s.Queue); left != 0 {
+			t.Errorf("the message of queue %s came back", s.Queue)
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,6 +29,7 @@ func TestConsumer_SettlesExactlyWhatWasSettled(t *testing.T) {
 	b.Publish("", "q", all...)
 
 	var settling sync.WaitGroup
+	var delivered atomic.Int64
 	settling.Add(messages)
 	consumer := amqp.NewConsumer(b.options(t))
 	consumer.Subscribe([]amqp.Subscription{{Queue: "q", Prefetch: prefetch}})
@@ -36,6 +38,10 @@ func TestConsumer_SettlesExactlyWhatWasSettled(t *testing.T) {
 	var running sync.WaitGroup
 	running.Go(func() {
 		consumer.Run(ctx, func(d *amqp.Delivery) {
+			if delivered.Add(1) > messages || d.Redelivered { // the broker ends the channel of a settlement that comes twice
+				t.Errorf("message %s is delivered again", d.MessageID)
+				return
+			}
 			number, _ := strconv.Atoi(d.MessageID)
 			settle := d.Ack
 			switch {
