@@ -25,7 +25,7 @@ func anyLanes() *rapid.Generator[Lanes] {
 }
 
 func TestLanes_PickTakesALaneWithinATenthOrHops(t *testing.T) {
-	lanes := Lanes{time.Second, 2 * time.Second, 10 * time.Second, time.Minute}
+	lanes := Lanes{time.Second, 2 * time.Second, 10 * time.Second, 110 * time.Second}
 	tests := []struct {
 		name      string
 		remaining time.Duration
@@ -34,7 +34,8 @@ func TestLanes_PickTakesALaneWithinATenthOrHops(t *testing.T) {
 		{"a lane that fits exactly", 2 * time.Second, 2 * time.Second},
 		{"a lane within a tenth", 9100 * time.Millisecond, 10 * time.Second},
 		{"no lane within a tenth: hop", 9 * time.Second, 2 * time.Second},
-		{"longer than all lanes: hop", time.Hour, time.Minute},
+		{"a lane longer by just a tenth", 100 * time.Second, 110 * time.Second},
+		{"longer than all lanes: hop", time.Hour, 110 * time.Second},
 		{"shorter than all lanes: the smallest", 300 * time.Millisecond, time.Second},
 		{"nothing left: the smallest", 0, time.Second},
 		{"overdue: the smallest", -time.Hour, time.Second},
@@ -63,6 +64,7 @@ func TestLanes_NextIsAMinuteLongerAtMost(t *testing.T) {
 		{"of a lane that is there", time.Second, 2 * time.Second, true},
 		{"of a lane that is gone", 1500 * time.Millisecond, 2 * time.Second, true},
 		{"near enough", 2 * time.Second, time.Minute, true},
+		{"just near enough", 9 * time.Minute, 10 * time.Minute, true},
 		{"too long", time.Minute, 0, false},
 		{"far too long", 10 * time.Minute, 0, false},
 		{"of the largest", 12 * time.Hour, 0, false},
