@@ -148,9 +148,40 @@ func TestBelongingsOf_LeavesOutAnUnmarkedQueueOfAnotherTransport(t *testing.T) {
 	broker.queue("work", func(q *topology.QueueState) {
 		q.Type, q.Arguments = topology.TypeClassic, topology.Arguments{"x-dead-letter-exchange": "theirs.failed"}
 	})
-	found := topology.BelongingsOf("c1/shop/ours", "ours", broker.Observed, []string{"queue/work"})
-	if !found.Empty() {
-		t.Errorf("it is among the belongings: %v", found)
+	for _, prefix := range []string{"ours", "theirs"} { // the other one may have taken over the prefix
+		found := topology.BelongingsOf("c1/shop/ours", prefix, broker.Observed, []string{"queue/work"})
+		if !found.Empty() {
+			t.Errorf("prefix %s: it is among the belongings: %v", prefix, found)
+		}
+	}
+}
+
+// A broad policy of others would drop what is in it.
+func TestBelongingsOf_LeavesThePolicyOfAFormerFailureQueueThatHoldsMessages(t *testing.T) {
+	const pin = "redrive.async:failure:old"
+	broker := emptyBroker()
+	broker.converge(desired(t, async()))
+	broker.Policies[pin] = topology.Policy{Name: pin, Pattern: "^old$", ApplyTo: "queues"}
+	for messages, pinned := range []bool{false, true} {
+		broker.queue("old", func(q *topology.QueueState) { q.Arguments, q.Messages = topology.Arguments{}, new(int64(messages)) })
+		found := topology.BelongingsOf(owner, "async", broker.Observed, nil)
+		goes := slices.ContainsFunc(found.Policies, func(policy topology.Policy) bool { return policy.Name == pin })
+		if slices.Contains(found.Pinned, "old") != pinned || goes == pinned {
+			t.Errorf("with %d messages: pinned %q, and its policy goes: %v", messages, found.Pinned, goes)
+		}
+	}
+}
+
+func TestLeadsIn_IsNotTrueOfTheWaysBackFromTheLanes(t *testing.T) {
+	broker := emptyBroker()
+	broker.converge(desired(t, async()))
+	for _, queue := range []string{"test", "test.quarantine"} {
+		for source, leadsIn := range map[string]bool{"async.return": false, "async.return.alternate": false, "async": true, "async.unrouted": true} {
+			way := topology.Binding{Source: source, Destination: queue, RoutingKey: queue}
+			if topology.LeadsIn(way, broker.Queues[queue].Queue, "async") != leadsIn {
+				t.Errorf("%s goes before the lanes are empty: %v", way.Name(), !leadsIn)
+			}
+		}
 	}
 }
 
