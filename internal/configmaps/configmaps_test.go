@@ -102,22 +102,51 @@ func heap() int {
 }
 
 func TestReader_BoundsTheConfigMapsThatLooksHold(t *testing.T) {
-	c, configMap := NewReader(nil, nil, nil), looksPublished("c", strings.Repeat("x", 1_000_000))
-	looks := 0
-	for ; looks < 100; looks++ {
-		if err := c.budget.Reserve("hostile").TakeNow(t.Context(), weightOf(configMap)); err != nil {
-			if !errors.Is(err, tenancy.ErrMemory) {
-				t.Fatal(err)
+	server := &cached{names: []string{"c"}, owner: metav1.OwnerReference{UID: "u", Controller: new(true)}, text: strings.Repeat("x", 1_000_000)}
+	of := func(namespace string) *v1alpha1.Transport {
+		return &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "async", UID: "u"}}
+	}
+	for name, look := range map[string]func(*Reader, *v1alpha1.Transport, *tenancy.Reservation) error{
+		"at all": func(r *Reader, transport *v1alpha1.Transport, held *tenancy.Reservation) error {
+			found, _, err := r.Read(t.Context(), transport, nil, nil, held)
+			if err == nil && len(found) != 1 {
+				t.Errorf("%d are read", len(found))
 			}
-			break
-		}
-	}
-	if looks < 4 || looks > 64 {
-		t.Errorf("%d looks hold a ConfigMap of 1 MB at a time", looks)
-	}
-	held := c.budget.Reserve("shop")
-	if err := held.TakeNow(t.Context(), 8*weightOf(looksPublished("c", "{}"))); err != nil {
-		t.Errorf("another namespace: %v", err)
+			return err
+		},
+		"at one": func(r *Reader, transport *v1alpha1.Transport, held *tenancy.Reservation) error {
+			configMap, err := r.Get(t.Context(), transport, "c", held)
+			if err == nil && configMap == nil {
+				t.Error("none is read")
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reader := NewReader(server, server, &tenancy.Reader{})
+			var looks []*tenancy.Reservation
+			var err error
+			for err == nil && len(looks) < 100 {
+				looks = append(looks, reader.Memory().Reserve("hostile"))
+				err = look(reader, of("hostile"), looks[len(looks)-1])
+			}
+			if !errors.Is(err, ErrMemory) || len(looks) < 4 || len(looks) > 64 {
+				t.Errorf("%d looks hold a ConfigMap of 1 MB at a time: %v", len(looks), err)
+			}
+			held := reader.Memory().Reserve("shop")
+			defer held.Release()
+			if err := look(reader, of("shop"), held); err != nil {
+				t.Errorf("another namespace: %v", err)
+			}
+			for _, over := range looks {
+				over.Release()
+			}
+			again := reader.Memory().Reserve("hostile")
+			defer again.Release()
+			if err := look(reader, of("hostile"), again); err != nil {
+				t.Errorf("once they are over: %v", err)
+			}
+		})
 	}
 }
 
@@ -127,6 +156,8 @@ type cached struct {
 
 	names []string
 	owner metav1.OwnerReference
+	// text is the content of each.
+	text string
 }
 
 // List implements client.Reader.
@@ -142,7 +173,8 @@ func (c *cached) List(_ context.Context, list client.ObjectList, _ ...client.Lis
 
 // Get implements client.Reader.
 func (c *cached) Get(_ context.Context, key client.ObjectKey, object client.Object, _ ...client.GetOption) error {
-	object.SetName(key.Name)
+	looksPublished(key.Name, c.text).DeepCopyInto(object.(*corev1.ConfigMap))
+	object.SetOwnerReferences([]metav1.OwnerReference{c.owner})
 	return nil
 }
 
