@@ -303,8 +303,21 @@ func TestProcess_ServesOnWhileOthersDieOverEachMessage(t *testing.T) {
 
 func TestProcess_IsNotReadyWhenOneAfterTheOtherDies(t *testing.T) {
 	t.Parallel()
-	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say "+hello, "complain out of memory", "exit 9")}, handler.Options{})
+	well := filepath.Join(t.TempDir(), "well")
+	dies := fmt.Sprintf("test -e %q || set -- \"$1\" \"$2\ncomplain out of memory\nexit 9\"; exec \"$0\" \"$@\"", well)
+	p := startProcess(t, v1alpha1.ProcessHandler{Command: append([]string{"sh", "-c", dies}, scripted("say "+hello)...)}, handler.Options{})
 	awaitTrouble(t, p, "end one after the other, with no answer between", "exit status 9", "out of memory")
+	touch(well)
+	eventually(t, "a message to be answered once they live", func() bool { return give(t, p, patience, "ack") == nil })
+	awaitReady(t, p)
+	for range 3 {
+		if got := give(t, p, patience, "ack"); got != nil {
+			t.Errorf("it does not stay ready: got %+v", got)
+		}
+	}
+	if why, _ := p.Ready(); why != nil {
+		t.Errorf("it is not ready: %v", why)
+	}
 }
 
 func TestProcess_GivesMoreTimeForProgressUpToTheLimit(t *testing.T) {
