@@ -8,8 +8,10 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -85,13 +87,33 @@ func TestUpkeep_KillsAProgramThatDoesNotStop(t *testing.T) {
 }
 
 func TestUpkeep_DoesNotWaitForWhatAProgramLeavesBehind(t *testing.T) {
-	u, out, _ := script(t, time.Hour, `setsid sleep 30 & printf 'last words'; exit 7`)
+	const lives = 60 * time.Second
+	u, out, here := script(t, time.Hour, `setsid sleep 60 & echo $! >"$0"; printf 'last words'; exit 7`)
+	defer endLeft(t, here)
+	began := time.Now()
 	if exit := u.once(t.Context()); exit != "exit status 7" {
 		t.Errorf("got %s", exit)
+	}
+	if took := time.Since(began); took > lives/2 {
+		t.Errorf("it was waited for: %s", took)
 	}
 	if !strings.HasSuffix(out.String(), "last words") {
 		t.Errorf("got %s", out)
 	}
+}
+
+// endLeft ends what a script has left behind, of which the file has the number.
+func endLeft(t *testing.T, file string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = syscall.Kill(pid, syscall.SIGKILL)
 }
 
 func TestUpkeep_SaysWhyAProgramCannotStart(t *testing.T) {
