@@ -4,7 +4,6 @@ package docs_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -415,18 +414,6 @@ func TestDocs_ShowThePictureThatPlanDraws(t *testing.T) {
 	want := "%% Transport default/async\n" + topology.Mermaid(units[index].Objects)
 	if got := blocks(read(t, "docs/topology.md"), "mermaid"); len(got) != 1 || got[0] != want {
 		t.Errorf("docs/topology.md does not have the picture of `redrive plan -o mermaid -f config/samples`:\n%s", want)
-	}
-}
-
-func TestDocs_HoldOnlyValidJSONOfMessages(t *testing.T) {
-	examples := blocks(read(t, "docs/messages.md"), "json")
-	if len(examples) == 0 {
-		t.Fatal("docs/messages.md has no JSON")
-	}
-	for _, block := range examples {
-		if !json.Valid([]byte(block)) {
-			t.Errorf("docs/messages.md: this is not JSON:\n%s", block)
-		}
 	}
 }
 
