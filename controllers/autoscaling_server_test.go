@@ -246,7 +246,7 @@ func TestAutoscaling_AnswersWhileTheManagerStandsBy(t *testing.T) {
 	}
 }
 
-func TestAutoscaling_ReadsTheBrokerAtMostOnceAQuestion(t *testing.T) {
+func TestAutoscaling_ReadsTheBrokerLessOftenThanItIsAsked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.scaled(func(*v1alpha1.Worker) {})
@@ -258,7 +258,8 @@ func TestAutoscaling_ReadsTheBrokerAtMostOnceAQuestion(t *testing.T) {
 			t.Fatalf("it says %s", got)
 		}
 	}
-	if looks := w.proxy.reads.Load() - before; looks > questions {
+	// The operator looks at the broker by itself meanwhile.
+	if looks := w.proxy.reads.Load() - before; looks > questions/5 {
 		t.Errorf("%d questions were %d reads of the broker", questions, looks)
 	}
 	fmt.Fprintf(t.Output(), "%d questions were %d reads of the broker\n", questions, w.proxy.reads.Load()-before)
