@@ -484,7 +484,7 @@ func TestTenant_GetsNoForbiddenPodAndSharesNothingUnseen(t *testing.T) {
 	template := func(text string) func(*v1alpha1.Transport) {
 		return func(t *v1alpha1.Transport) { t.Spec.Workers[0].Template = &runtime.RawExtension{Raw: []byte(text)} }
 	}
-	for name, attack := range map[string]func(*v1alpha1.Transport){
+	attacks := map[string]func(*v1alpha1.Transport){
 		"headers": func(t *v1alpha1.Transport) {
 			t.Spec.Workers[0].Handler.HTTP.HeadersSecretRef = &v1alpha1.LocalReference{Name: "login"}
 		},
@@ -493,11 +493,20 @@ func TestTenant_GetsNoForbiddenPodAndSharesNothingUnseen(t *testing.T) {
 		"selinux": template(`{"spec":{"securityContext":{"seLinuxOptions":{"type":"spc_t"}}}}`),
 		"sysctl":  template(`{"spec":{"securityContext":{"sysctls":[{"name":"kernel.msgmax","value":"1"}]}}}`),
 		"probe":   template(`{"spec":{"containers":[{"name":"worker","lifecycle":{"postStart":{"httpGet":{"host":"169.254.169.254","port":80}}}}]}}`),
-	} {
+	}
+	for name, attack := range attacks {
 		w.says(transport(name, attack), v1alpha1.StalledCondition, v1alpha1.ReasonWorkloadInvalid)
 	}
 	thief := transport("thief", func(t *v1alpha1.Transport) { t.Spec.Exchange = w.victim.transport.Spec.Exchange })
 	w.says(thief, v1alpha1.DegradedCondition, w.victim.namespace+"/"+w.victim.transport.Name)
 	w.says(w.victim.transport, v1alpha1.DegradedCondition, w.hostile+"/thief")
+	// By now each that was refused was looked at for long enough to have its pods.
+	for name := range attacks {
+		var made appsv1.DeploymentList
+		must(t, w.cluster.Client.List(t.Context(), &made, client.InNamespace(w.hostile), client.MatchingLabels{"redrive.dev/transport": name}))
+		if len(made.Items) > 0 {
+			t.Errorf("%s: it is refused, and its pods are made all the same", name)
+		}
+	}
 	w.undo()
 }
