@@ -346,6 +346,7 @@ func TestSimulatedBroker_DoesWhatRabbitMQDoes(t *testing.T) {
 	t.Parallel()
 	for name, c := range comparisons() {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // A part that alone is parallel would hold up the cases after it until it has had its turn.
 			t.Run("simulated", func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					v := &comparison{compared: &simulatedVhost{b: newSimulatedBroker(), taken: map[string][]int{}}, t: t}
