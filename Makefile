@@ -25,6 +25,8 @@ KUBERNETES ?= 1.25 1.29 1.33
 # Packages whose tests need neither a RabbitMQ nor an API server, under -short.
 PURE := ./api/... ./internal/compile/... ./internal/handler/... ./internal/manifest/... ./internal/message/... ./internal/policytest/... \
 	./internal/retry/... ./internal/topology/... ./internal/version/... ./internal/workload/...
+# The packages whose tests take longest: started first, none of them is left to run alone at the end.
+LONGEST := ./internal/worker ./controllers ./cmd/worker ./internal/amqp ./internal/apply ./internal/cli ./internal/handler ./hack/chart
 
 ##@ General
 
@@ -119,7 +121,7 @@ test: ## Run the tests, but those that take long, on a RabbitMQ and an API serve
 	@go build -o bin/broker ./hack/broker
 	hack/languages.sh
 	assets=$$(hack/envtest.sh); \
-	KUBEBUILDER_ASSETS=$$assets bin/broker -- go test -p 3 -timeout 40m $(TEST_FLAGS) ./...
+	KUBEBUILDER_ASSETS=$$assets bin/broker -- go test -p 3 -timeout 40m $(TEST_FLAGS) $(LONGEST) ./...
 	$(if $(TEST_FLAGS),,$(MAKE) --no-print-directory test-monitoring)
 	$(if $(TEST_FLAGS),,$(MAKE) --no-print-directory fuzz FUZZTIME=2s)
 
