@@ -245,3 +245,31 @@ func TestTransport_ManyGroupsThatAreRenamedTwiceGoOn(t *testing.T) {
 		}
 	}
 }
+
+// What is in the ConfigMap is lost then, and the pods go on with it: the Deployment was deleted before the next group had a pod, and nobody read the queue.
+func TestTransport_AGroupThatIsRenamedGoesOnWithoutItsConfigMap(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(*world, *corev1.ConfigMap){
+		"deleted": func(w *world, c *corev1.ConfigMap) { w.deleteAll(c) },
+		"changed": func(w *world, c *corev1.ConfigMap) {
+			edit(w, c, func(c *corev1.ConfigMap) { c.Data[workload.ConfigKey] = "{}" })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			transport := w.ready()
+			former := w.deployment(transport)
+			edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Workers[0].Name = "main" })
+			testtransport.Eventually(t, "the Deployment of the new name", func() bool { return len(w.deployments()) == 2 })
+			w.settle()
+			spoil(w, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: former.Name}})
+			w.awaitLooks(4)
+			if !w.get(former) {
+				t.Fatal("its Deployment is gone, and no pod of the next name is available")
+			}
+			w.awaitReady(transport)
+			w.awaitGone(former)
+		})
+	}
+}

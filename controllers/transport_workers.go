@@ -293,6 +293,7 @@ func (r *TransportReconciler) removeWorkers(ctx context.Context, run *transportR
 	for name, group := range run.unknown {
 		wanted[name], wanted[workload.QuarantineName(run.transport, group)] = true, true
 	}
+	run.spareUnpublished(wanted)
 	for _, deployments := range []map[string]*appsv1.Deployment{run.live.Deployments, run.live.Quarantine} {
 		for name, deployment := range deployments {
 			if !wanted[name] {
@@ -313,6 +314,19 @@ func (r *TransportReconciler) removeWorkers(ctx context.Context, run *transportR
 	}
 	run.transport.Status.Workers = run.live.Summary()
 	return r.republishFormer(ctx, run, former)
+}
+
+// spareUnpublished adds the groups whose configuration somebody has deleted or changed, while they may still have something to do: it cannot be published
+// again where they have left the spec, and their pods go on with it.
+func (run *transportRun) spareUnpublished(wanted map[string]bool) {
+	if len(run.unserved())+len(run.report.Leaving) == 0 {
+		return
+	}
+	for name, deployment := range run.live.Deployments {
+		if _, published := run.live.Config(name); !published {
+			wanted[name], wanted[workload.QuarantineName(run.transport, workload.GroupOf(deployment.Labels))] = true, true
+		}
+	}
 }
 
 // removeScalers deletes the scalers that the spec no longer has. A former group that an autoscaler has put to sleep is woken: it is to go on.
