@@ -22,7 +22,6 @@ import (
 	"redrive.dev/redrive/internal/brokersource"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/outcome"
-	"redrive.dev/redrive/internal/quarantinepod"
 	"redrive.dev/redrive/internal/scaler"
 	"redrive.dev/redrive/internal/status"
 	"redrive.dev/redrive/internal/workload"
@@ -183,7 +182,7 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 	}
 	if !workersGone {
 		// Quarantined messages are left for their pod, as all else is for the workers, and it goes with them.
-		if err := r.runQuarantine(ctx, run, quarantinepod.CountsOfBlocked(report.Blocked)); err != nil {
+		if err := r.applyQuarantine(ctx, run); err != nil {
 			return err
 		}
 		if err := r.republish(ctx, run, func(last compile.Config) (compile.Config, bool) { return last.WithoutHolds() }); err != nil {

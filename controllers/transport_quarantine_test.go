@@ -185,6 +185,19 @@ func TestQuarantine_RunsAPodWhereTheBrokerCountsNothing(t *testing.T) {
 	w.awaitReady(transport)
 }
 
+// A deletion waits for counts then, and what a worker has in hand when it is killed meanwhile is in quarantine.
+func TestQuarantine_RunsAPodInADeletionWhereTheBrokerCountsNothing(t *testing.T) {
+	testtransport.Long(t)
+	w := newWorldOn(t, testbroker.Private(t, "management.disable_stats = true"))
+	transport := w.ready()
+	must(t, w.client.Delete(t.Context(), transport))
+	w.await(transport, v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonDeleting)
+	if w.get(w.quarantine(transport)) {
+		t.Fatal("it has a quarantine pod already, so this shows nothing")
+	}
+	w.awaitQuarantine(transport)
+}
+
 // What a worker had in hand when it ended waited for as long as the management API, or the operator's login there, was away.
 func TestQuarantine_PodsRunWhileTheManagementAPIGivesNoAnswer(t *testing.T) {
 	t.Parallel()

@@ -112,15 +112,6 @@ func CountsOf(queues []apply.QueueCount) Counts {
 	return counts
 }
 
-// CountsOfBlocked are those of queues that keep a deletion waiting: it tells only of queues that hold messages.
-func CountsOfBlocked(queues []apply.Blocked) Counts {
-	counts := Counts{}
-	for _, queue := range queues {
-		counts[queue.Queue] = queue.Messages
-	}
-	return counts
-}
-
 // CountsOwned counts the quarantine queues of worker groups without those that another user has made again.
 func CountsOwned(groups []Group, observed *topology.Observed, owner string) Counts {
 	counts := Counts{}
