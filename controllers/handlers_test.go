@@ -8,6 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -198,4 +199,30 @@ func TestTransport_NewQueuesWaitForThePodsOfTheHandlerThatComesWithThem(t *testi
 	w.awaitReady(transport) // the next pods are available, and there are no others
 	testtransport.Eventually(t, "all queues to be consumed", func() bool { return slices.Equal(w.reads(first), []string{"invoices", "lost", "mails", "test"}) })
 	testtransport.Eventually(t, "the former group to go", func() bool { return w.config(second).Worker == "" })
+}
+
+// A deletion ended the wait: pods for the former handler got the messages.
+func TestTransport_NewQueuesWaitForTheirHandlerAlsoInADeletion(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	transport := w.handled(v1alpha1.Handler{Image: new("shop:v1"), Exec: &v1alpha1.ExecHandler{Command: []string{"handle"}}})
+	name := workload.Name(transport, "default")
+	edit(w, transport, func(t *v1alpha1.Transport) {
+		t.Spec.Queues = append(t.Spec.Queues, v1alpha1.Queue{Name: "invoices", BindingKeys: []string{"invoices"}})
+		t.Spec.Workers[0].Handler.Image = new("shop:v2")
+	})
+	testtransport.Eventually(t, "the next image", func() bool { return w.deployments()[0].Spec.Template.Spec.Containers[0].Image == "shop:v2" })
+	w.setStatus(w.deployment(transport), func(s *appsv1.DeploymentStatus) { s.UpdatedReplicas, s.AvailableReplicas = 0, 0 })
+	w.hold("invoices")
+	must(t, w.client.Delete(t.Context(), transport))
+	testtransport.Eventually(t, "the message to keep the Transport", func() bool {
+		return w.get(transport) && meta.IsStatusConditionFalse(transport.Status.Conditions, v1alpha1.ReadyCondition) &&
+			meta.FindStatusCondition(transport.Status.Conditions, v1alpha1.ReadyCondition).Reason == v1alpha1.ReasonDeletionBlocked
+	})
+	w.awaitLooks(4)
+	if got := w.reads(name); slices.Contains(got, "invoices") || !slices.Contains(got, testtransport.Queue) {
+		t.Errorf("while pods for the former handler run, the group consumes %v", got)
+	}
+	w.blocked(transport) // the next pods are available, and there are no others
+	testtransport.Eventually(t, "the new queue to be consumed", func() bool { return slices.Contains(w.reads(name), "invoices") })
 }

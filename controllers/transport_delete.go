@@ -185,7 +185,7 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 		if err := r.applyQuarantine(ctx, run); err != nil {
 			return err
 		}
-		if err := r.republish(ctx, run, func(last compile.Config) (compile.Config, bool) { return last.WithoutHolds() }); err != nil {
+		if err := r.republish(ctx, run, run.withoutHolds); err != nil {
 			return err
 		}
 		if err := r.readOn(ctx, run, stamps.Retiring(report.Retiring, time.Now())); err != nil {
@@ -196,6 +196,13 @@ func (r *TransportReconciler) takeDown(ctx context.Context, run *transportRun) e
 		}
 	}
 	return r.afterStage(ctx, run, report)
+}
+
+// withoutHolds is the configuration of a worker group in a deletion. Nobody writes its Deployment any more: pods for a former handler go only where a rollout
+// has begun.
+func (run *transportRun) withoutHolds(last compile.Config) (next compile.Config, changed bool) {
+	workers := run.live.Deployments[workload.Name(run.transport, last.Worker)]
+	return last.WithoutHolds(workers != nil && !workload.IsCurrent(workers))
 }
 
 // wakeUnscaled wakes the worker groups that an autoscaler has put to sleep which is there no more: nobody would handle what their queues hold.

@@ -107,12 +107,16 @@ func (c *Config) Holding(holds map[string]string) (next Config, changed bool) {
 	return next, changed
 }
 
-// WithoutHolds is the configuration in which workers consume all of their queues. It is for a Transport that is deleted: what is in its queues has no order
-// any more, and nobody else empties them. changed is false where none is on hold.
-func (c *Config) WithoutHolds() (next Config, changed bool) {
-	next, changed = c.Holding(nil)
+// WithoutHolds is the configuration in which workers consume all of their queues, while pods for a former handler go without those that are new to them. It
+// is for a Transport that is deleted: what is in its queues has no order any more, and nobody else empties them. changed is false where no hold ends.
+func (c *Config) WithoutHolds(formerPods bool) (next Config, changed bool) {
+	var holds map[string]string
+	if formerPods {
+		holds = c.NewToPods(c)
+	}
+	next, changed = c.Holding(holds)
 	for i := range next.Queues {
-		if queue := &next.Queues[i]; c.Queues[i].Hold != "" && queue.Reads == ReadsQuarantine {
+		if queue := &next.Queues[i]; c.Queues[i].Hold != "" && queue.Hold == "" && queue.Reads == ReadsQuarantine {
 			queue.Reads = ReadsQueue // and its stand-in when that is empty
 		}
 	}

@@ -175,13 +175,19 @@ func TestHolding_EndsWithItsReason(t *testing.T) {
 	if got := consumed(stays); !slices.Equal(got, []string{"other", "test"}) {
 		t.Errorf("beside a conflict the workers consume %v", got)
 	}
-	deleted, changed := last.WithoutHolds()
+	deleted, changed := last.WithoutHolds(false)
 	if got := consumed(deleted); !changed || !slices.Equal(got, []string{"other", "test"}) {
 		t.Errorf("of a Transport that is deleted, the workers consume %v", got)
 	}
-	if _, again := deleted.WithoutHolds(); again {
+	if _, again := deleted.WithoutHolds(false); again {
 		t.Error("what is consumed changes again")
 	}
+	last.Queues[1].Reads, last.Queues[1].Hold = compile.ReadsQuarantine, compile.HoldNewToPods
+	deleted, _ = last.WithoutHolds(true)
+	if _, again := deleted.WithoutHolds(true); again || len(deleted.Queues[1].Consumed()) > 0 || !slices.Equal(deleted.Queues[0].Consumed(), []string{"test"}) {
+		t.Errorf("beside pods for a former handler, the workers consume %v and %v", deleted.Queues[0].Consumed(), deleted.Queues[1].Consumed())
+	}
+	last.Queues[1].Reads, last.Queues[1].Hold = "", ""
 	without := last.WithoutQueues()
 	without.Queues, without.Policies = last.Queues[1:], last.Policies
 	for name, leaving := range map[string][]string{

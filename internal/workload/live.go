@@ -121,7 +121,7 @@ func (l Live) Rolling() []*appsv1.Deployment {
 
 func isRolling(deployment *appsv1.Deployment) bool {
 	wanted, status := Replicas(deployment), deployment.Status
-	return !isCurrent(deployment) || status.UpdatedReplicas < wanted || status.AvailableReplicas < wanted
+	return !IsCurrent(deployment) || status.UpdatedReplicas < wanted || status.AvailableReplicas < wanted
 }
 
 // HasRolledOut is true where all pods of a Deployment were made for the handler of a configuration, and are available.
@@ -132,13 +132,13 @@ func HasRolledOut(deployment *appsv1.Deployment, config *compile.Config) bool {
 // HasNoFormerPods is true where all pods that a Deployment has were made for the handler of a configuration.
 func HasNoFormerPods(deployment *appsv1.Deployment, config *compile.Config) bool {
 	variable := corev1.EnvVar{Name: compile.MadeForVariable, Value: config.MadeFor}
-	return isCurrent(deployment) && slices.ContainsFunc(deployment.Spec.Template.Spec.Containers, func(container corev1.Container) bool {
+	return IsCurrent(deployment) && slices.ContainsFunc(deployment.Spec.Template.Spec.Containers, func(container corev1.Container) bool {
 		return slices.Contains(container.Env, variable)
 	})
 }
 
-// isCurrent is true where all pods that a Deployment has are of its present template.
-func isCurrent(deployment *appsv1.Deployment) bool {
+// IsCurrent is true where all pods that a Deployment has are of its present template.
+func IsCurrent(deployment *appsv1.Deployment) bool {
 	return deployment.Status.ObservedGeneration >= deployment.Generation && deployment.Status.Replicas <= deployment.Status.UpdatedReplicas
 }
 
