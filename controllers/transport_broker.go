@@ -241,7 +241,11 @@ func judge(run *transportRun) error {
 		return outcome.Stalled(v1alpha1.ReasonConflict, errors.New(status.Listed(report.Conflicts, topology.Conflict.String)))
 	}
 	if len(report.Failures) > 0 {
-		return outcome.Transient(v1alpha1.ReasonBrokerRefused, errors.New(status.Listed(report.Failures, failureText)))
+		err := refused(report.Failures)
+		if report.KeepsWorkers() {
+			return err
+		}
+		run.partly(err)
 	}
 	if queue := run.unreachable(); queue != "" {
 		return outcome.Waiting(v1alpha1.ReasonProgressing, report.RequeueAfter, fmt.Errorf("workers keep their configuration, because nothing leads into "+
@@ -306,7 +310,26 @@ func brokerError(err error) error {
 	}
 }
 
-func failureText(f apply.Failure) string    { return f.Err.Error() }
+// refused tells of the steps that the broker refused.
+func refused(failures []apply.Failure) error {
+	return outcome.Transient(v1alpha1.ReasonBrokerRefused, errors.New(status.Listed(failures, failureText)))
+}
+
+// failureText says what was refused. A queue that the login may not take away may be somebody else's, who gave it this Transport's mark: rights on it,
+// or on all names, are not the cure then.
+func failureText(f apply.Failure) string {
+	text := f.Err.Error()
+	if f.Step.Action != topology.ActionDelete || f.Step.Policy != nil || !errors.Is(f.Err, broker.ErrForbidden) {
+		return text
+	}
+	object := f.Step.Ref()
+	if f.Step.Binding != nil {
+		object = topology.Ref{Kind: topology.KindQueue, Name: f.Step.Binding.Destination}
+	}
+	return text + fmt.Sprintf("; if %s %s is this Transport's, grant the login rights on the names of this step; if somebody else has made it with this "+
+		"Transport's mark, have it deleted", object.Kind, object.Name)
+}
+
 func findingText(f topology.Finding) string { return f.String() }
 
 func stepsText(steps []topology.Step) string {

@@ -311,7 +311,7 @@ func (r *TransportReconciler) afterStage(ctx context.Context, run *transportRun,
 		}
 		return r.removeFinalizer(ctx, run)
 	case len(report.Failures) > 0:
-		return outcome.Transient(v1alpha1.ReasonBrokerRefused, errors.New(status.Listed(report.Failures, failureText)))
+		return refused(report.Failures)
 	case len(report.Blocked) > 0:
 		return outcome.Waiting(v1alpha1.ReasonDeletionBlocked, report.RequeueAfter, fmt.Errorf("queues hold messages: %s; %s, %s",
 			status.Listed(holding(run.transport.Status.Retiring, report.Blocked), apply.Blocked.String), run.remedy(report), deletionAdvice))

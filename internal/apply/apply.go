@@ -165,6 +165,22 @@ func (r Report) Converged() bool {
 	return len(r.Failures)+len(r.Skipped)+len(r.Conflicts)+len(r.Problems)+len(r.Retiring)+len(r.Migrations) == 0
 }
 
+// KeepsWorkers is true where the broker refused a step on which a new configuration of the workers may rely. What was only to be taken away may stay,
+// unless it is part of a migration: whoever gives a queue of their own this Transport's mark would keep the workers from every change of the spec.
+func (r Report) KeepsWorkers() bool {
+	return slices.ContainsFunc(r.Failures, func(f Failure) bool { return !deletes(f.Step) || r.migrates(f.Step) }) ||
+		slices.ContainsFunc(r.Skipped, func(step topology.Step) bool { return !deletes(step) })
+}
+
+// migrates is true for a step on a queue, or on a way into one, that is being migrated.
+func (r Report) migrates(step topology.Step) bool {
+	queue := step.Ref().Name
+	if step.Binding != nil {
+		queue = step.Binding.Destination
+	}
+	return slices.ContainsFunc(r.Migrations, func(m v1alpha1.Migration) bool { return m.Queue == queue || m.Standin == queue })
+}
+
 // Unreachable is a quarantine queue into which nothing leads yet, and of which a worker is to be told anew: one of its next configuration, for a work
 // queue that it consumes with another one, or none, by its last. What it put there would go to the failure queue untried. It is empty where there is
 // none.

@@ -230,7 +230,7 @@ func (o *simulatedOperator) tellStatus(t *storedTransport, report apply.Report) 
 // configure publishes what the workers are to do, and runs the pod for quarantined messages.
 func (o *simulatedOperator) configure(result *compile.Result, report apply.Report) {
 	w := o.w
-	keeps := len(report.Conflicts)+len(report.Failures) > 0
+	keeps := len(report.Conflicts) > 0 || report.KeepsWorkers()
 	for i := range result.Workers {
 		if last := w.published[result.Workers[i].Worker]; last != nil {
 			keeps = keeps || report.Unreachable(*last, result.Workers[i].WithStandIns(report.StandIns)) != ""

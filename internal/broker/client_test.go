@@ -290,3 +290,15 @@ func TestPing_AsksWithoutALogin(t *testing.T) {
 		})
 	}
 }
+
+// What may not be deleted may be somebody else's: nobody is to be told to grant rights on all names of the vhost.
+func TestError_AdvisesNoRightsOnAllNamesWhereADeletionIsRefused(t *testing.T) {
+	client, _ := against(t, "", func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusUnauthorized)
+		_, _ = io.WriteString(w, `{"error":"not_authorised","reason":"Access refused."}`)
+	})
+	err := client.DeleteQueue(context.Background(), "theirs", false, false)
+	if !errors.Is(err, broker.ErrForbidden) || strings.Contains(fmt.Sprint(err), "set_permissions") {
+		t.Error(err)
+	}
+}

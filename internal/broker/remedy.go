@@ -9,7 +9,7 @@ import (
 )
 
 // remedy is the command that gives the user of a request what it lacked, by the broker's reason; empty where no right is lacking that the
-// documentation asks for.
+// documentation asks for. What may not be deleted may be somebody else's, so that rights on all names of the vhost are none.
 func remedy(request *http.Request, reason string) string {
 	if request == nil {
 		return ""
@@ -21,6 +21,8 @@ func remedy(request *http.Request, reason string) string {
 		return ""
 	case strings.Contains(lower, "not management user"), strings.Contains(lower, "not policymaker"), strings.Contains(lower, "not policy maker"):
 		return "rabbitmqctl set_user_tags " + shellWord(user) + " policymaker"
+	case request.Method == http.MethodDelete && !strings.Contains(lower, "virtual host"):
+		return ""
 	case strings.Contains(lower, "virtual host"), strings.Contains(lower, "access_refused"), strings.Contains(lower, "access refused"):
 		return "rabbitmqctl set_permissions -p " + shellWord(vhostOf(request.URL)) + " " + shellWord(user) + " '.*' '.*' '.*'"
 	default:
