@@ -146,7 +146,7 @@ func (b *bench) connect(ctx context.Context) (stop func() error, err error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("the broker's URLs: %w", err), stop())
 	}
-	b.broker = &broker{managementURL: running.ManagementURL, credentials: login}
+	b.broker = &broker{Broker: running, credentials: login}
 	return stop, nil
 }
 

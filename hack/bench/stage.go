@@ -3,11 +3,8 @@ package main
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
@@ -18,6 +15,7 @@ import (
 	"redrive.dev/redrive/internal/amqp"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/credentials"
+	"redrive.dev/redrive/internal/testbroker"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -34,8 +32,9 @@ const body = `{"order": "A-2026-000123", "customer": 4711, "items": [{"sku": "B-
 
 // broker is where everything runs.
 type broker struct {
-	managementURL string
-	credentials   credentials.Credentials
+	*testbroker.Broker
+
+	credentials credentials.Credentials
 }
 
 // stage is a vhost with one Transport's topology on it.
@@ -111,7 +110,7 @@ func (b *broker) setUp(ctx context.Context, p play) (*stage, error) {
 		return nil, fmt.Errorf("its topology: %w", err)
 	}
 	s := &stage{broker: b, vhost: "bench-" + strings.ToLower(rand.Text()[:8]), config: compiled.Workers[0], objects: objects}
-	if err := b.makeVHost(ctx, s.vhost); err != nil {
+	if err := b.AddVhost(ctx, s.vhost); err != nil {
 		return nil, err
 	}
 	if err := s.declare(); err != nil {
@@ -124,7 +123,7 @@ func (s *stage) tearDown(ctx context.Context) error {
 	if s.conn != nil {
 		_ = s.conn.CloseDeadline(time.Now().Add(time.Second))
 	}
-	return s.broker.manage(ctx, http.MethodDelete, "vhosts/"+s.vhost, nil)
+	return s.broker.RemoveVhost(ctx, s.vhost)
 }
 
 func (s *stage) declare() (err error) {
@@ -217,37 +216,6 @@ func (s *stage) empty() error {
 		if state.Messages > 0 {
 			return fmt.Errorf("queue %s has %d messages left", q.Name, state.Messages)
 		}
-	}
-	return nil
-}
-
-func (b *broker) makeVHost(ctx context.Context, name string) error {
-	if err := b.manage(ctx, http.MethodPut, "vhosts/"+name, map[string]string{}); err != nil {
-		return err
-	}
-	rights := map[string]string{"configure": ".*", "write": ".*", "read": ".*"}
-	return b.manage(ctx, http.MethodPut, "permissions/"+name+"/"+url.PathEscape(b.credentials.Username), rights)
-}
-
-func (b *broker) manage(ctx context.Context, method, path string, content any) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	encoded, err := json.Marshal(content)
-	if err != nil {
-		return fmt.Errorf("encode: %w", err)
-	}
-	request, err := http.NewRequestWithContext(ctx, method, b.managementURL+"/api/"+path, strings.NewReader(string(encoded)))
-	if err != nil {
-		return errors.New("the management URL is not a URL") // the cause would show the password
-	}
-	request.Header.Set("Content-Type", "application/json")
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return fmt.Errorf("management API: %w", err)
-	}
-	defer func() { _ = response.Body.Close() }()
-	if response.StatusCode > 299 {
-		return fmt.Errorf("management API: %s %s: %s", method, path, response.Status)
 	}
 	return nil
 }

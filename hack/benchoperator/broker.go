@@ -1,17 +1,15 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"net/url"
 	"os"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/testbroker"
@@ -76,39 +74,20 @@ func (l *load) eachVHost(prefix string, do func(vhost string) error) error {
 
 // each calls a function with 0 to n-1, so many at a time, and returns its first error.
 func each(n, atOnce int, do func(i int) error) error {
-	next := make(chan int)
-	var group sync.WaitGroup
-	var once sync.Once
-	var first error
-	for range atOnce {
-		group.Go(func() {
-			for i := range next {
-				if err := do(i); err != nil {
-					once.Do(func() { first = err })
-				}
-			}
-		})
-	}
+	var group errgroup.Group
+	group.SetLimit(atOnce)
 	for i := range n {
-		next <- i
+		group.Go(func() error { return do(i) })
 	}
-	close(next)
-	group.Wait()
-	return first
+	return group.Wait() //nolint:wrapcheck // they are those of the function
 }
 
 func (b *rabbit) makeVHosts(ctx context.Context, l *load, prefix string) error {
-	return l.eachVHost(prefix, func(vhost string) error {
-		if err := b.manage(ctx, http.MethodPut, "/api/vhosts/"+vhost, nil); err != nil {
-			return err
-		}
-		all := map[string]string{"configure": ".*", "write": ".*", "read": ".*"}
-		return b.manage(ctx, http.MethodPut, "/api/permissions/"+vhost+"/"+url.PathEscape(b.username), all)
-	})
+	return l.eachVHost(prefix, func(vhost string) error { return b.running.AddVhost(ctx, vhost) })
 }
 
 func (b *rabbit) deleteVHosts(ctx context.Context, l *load, prefix string) error {
-	return l.eachVHost(prefix, func(vhost string) error { return b.manage(ctx, http.MethodDelete, "/api/vhosts/"+vhost, nil) })
+	return l.eachVHost(prefix, func(vhost string) error { return b.running.RemoveVhost(ctx, vhost) })
 }
 
 // census counts the objects of all vhosts of a prefix, past the proxy.
@@ -129,32 +108,4 @@ func (b *rabbit) census(ctx context.Context, l *load, prefix string) (objects in
 		return err
 	})
 	return objects, err
-}
-
-// manage makes a request of its own, past the proxy.
-func (b *rabbit) manage(ctx context.Context, method, path string, body any) error {
-	var content io.Reader = http.NoBody
-	if body != nil {
-		data, err := json.Marshal(body)
-		if err != nil {
-			return fmt.Errorf("encode: %w", err)
-		}
-		content = bytes.NewReader(data)
-	}
-	request, err := http.NewRequestWithContext(ctx, method, b.management.String()+path, content)
-	if err != nil {
-		return fmt.Errorf("management API: %w", err)
-	}
-	request.SetBasicAuth(b.username, b.password)
-	request.Header.Set("Content-Type", "application/json")
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return fmt.Errorf("management API: %w", err)
-	}
-	defer func() { _ = response.Body.Close() }()
-	_, _ = io.Copy(io.Discard, response.Body)
-	if response.StatusCode >= http.StatusMultipleChoices {
-		return fmt.Errorf("management API: %s %s: %s", method, path, response.Status)
-	}
-	return nil
 }

@@ -1,14 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"os"
 	"strings"
@@ -24,27 +21,26 @@ import (
 
 // place is a vhost of the demo's own, on a broker of its own or on the one that the environment names.
 type place struct {
-	amqpURL, managementURL string
-	credentials            credentials.Credentials
-	vhost                  string
-	private                *testbroker.Broker
+	broker      *testbroker.Broker
+	credentials credentials.Credentials
+	vhost       string
+	// private is true where the broker was started for the demo.
+	private bool
 }
 
 // findPlace takes the broker of AMQP_URL and MANAGEMENT_URL, or starts one.
 func findPlace(ctx context.Context, log io.Writer) (*place, error) {
 	p := &place{
-		amqpURL: os.Getenv(local.EnvAMQP), managementURL: os.Getenv(local.EnvManagement),
-		vhost: "redrive-demo-" + strings.ToLower(rand.Text()[:6]),
+		broker: &testbroker.Broker{AMQPURL: os.Getenv(local.EnvAMQP), ManagementURL: os.Getenv(local.EnvManagement)},
+		vhost:  "redrive-demo-" + strings.ToLower(rand.Text()[:6]),
 	}
-	if p.amqpURL == "" {
+	if p.private = p.broker.AMQPURL == ""; p.private {
 		var err error
-		if p.private, err = testbroker.Start(ctx, log); err != nil {
+		if p.broker, err = testbroker.Start(ctx, log); err != nil {
 			return nil, fmt.Errorf("start RabbitMQ: %w", err)
 		}
-		p.amqpURL, p.managementURL = p.private.AMQPURL, p.private.ManagementURL
 	}
-	err := p.makeVHost(ctx)
-	if err != nil {
+	if err := p.makeVHost(ctx); err != nil {
 		return nil, errors.Join(err, p.leave(context.WithoutCancel(ctx)))
 	}
 	return p, nil
@@ -52,26 +48,32 @@ func findPlace(ctx context.Context, log io.Writer) (*place, error) {
 
 func (p *place) makeVHost(ctx context.Context) error {
 	var err error
-	if p.credentials, err = credentials.FromURLs(p.amqpURL, p.managementURL); err != nil {
+	if p.credentials, err = credentials.FromURLs(p.broker.AMQPURL, p.broker.ManagementURL); err != nil {
 		return fmt.Errorf("%s and %s: %w", local.EnvAMQP, local.EnvManagement, err)
 	}
-	if err := p.manage(ctx, http.MethodPut, "vhosts/"+p.vhost, nil); err != nil {
-		return fmt.Errorf("make the vhost %s: %w", p.vhost, err)
+	end, err := p.credentials.Management()
+	if err != nil {
+		return err
 	}
-	rights := map[string]string{"configure": ".*", "write": ".*", "read": ".*"}
-	path := "permissions/" + p.vhost + "/" + url.PathEscape(p.credentials.Username)
-	if err := p.manage(ctx, http.MethodPut, path, rights); err != nil {
-		return fmt.Errorf("rights on the vhost %s: %w", p.vhost, err)
+	// The variable may be missing, or have no login.
+	management, err := url.Parse(end.URL)
+	if err != nil {
+		return fmt.Errorf("%s: %w", local.EnvManagement, err)
+	}
+	management.User = url.UserPassword(end.Username, end.Password())
+	p.broker.ManagementURL = management.String()
+	if err := p.broker.AddVhost(ctx, p.vhost); err != nil {
+		return fmt.Errorf("make the vhost %s: %w", p.vhost, err)
 	}
 	return nil
 }
 
 // leave removes everything that the demo made.
 func (p *place) leave(ctx context.Context) error {
-	if p.private != nil {
-		return p.private.Stop(ctx)
+	if p.private {
+		return p.broker.Stop(ctx)
 	}
-	if err := p.manage(ctx, http.MethodDelete, "vhosts/"+p.vhost, nil); err != nil {
+	if err := p.broker.RemoveVhost(ctx, p.vhost); err != nil {
 		return fmt.Errorf("delete the vhost %s: %w", p.vhost, err)
 	}
 	return nil
@@ -79,36 +81,7 @@ func (p *place) leave(ctx context.Context) error {
 
 // getenv names the demo's broker to whatever reads AMQP_URL and MANAGEMENT_URL.
 func (p *place) getenv(name string) string {
-	return map[string]string{local.EnvAMQP: p.amqpURL, local.EnvManagement: p.managementURL}[name]
-}
-
-func (p *place) manage(ctx context.Context, method, path string, body any) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	end, err := p.credentials.Management()
-	if err != nil {
-		return err
-	}
-	content, err := json.Marshal(body)
-	if err != nil {
-		return fmt.Errorf("encode: %w", err)
-	}
-	request, err := http.NewRequestWithContext(ctx, method, end.URL+"/api/"+path, bytes.NewReader(content))
-	if err != nil {
-		return fmt.Errorf("management API: %w", err)
-	}
-	request.SetBasicAuth(end.Username, end.Password())
-	request.Header.Set("Content-Type", "application/json")
-	client := http.Client{Transport: &http.Transport{TLSClientConfig: end.TLS, DisableKeepAlives: true}}
-	response, err := client.Do(request)
-	if err != nil {
-		return fmt.Errorf("management API: %w", err)
-	}
-	defer func() { _ = response.Body.Close() }()
-	if response.StatusCode > 299 {
-		return fmt.Errorf("management API: %s", response.Status)
-	}
-	return nil
+	return map[string]string{local.EnvAMQP: p.broker.AMQPURL, local.EnvManagement: p.broker.ManagementURL}[name]
 }
 
 // dial opens a channel in the demo's vhost.

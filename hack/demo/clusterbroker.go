@@ -25,15 +25,15 @@ const (
 // broker makes this machine's broker known in the demo's namespace: a Service that leads to it, and the Secret for the
 // Transport.
 func (c *cluster) broker(ctx context.Context) ([]any, error) {
-	amqp, err := c.relay(ctx, c.place.amqpURL, "amqp")
+	amqp, err := c.relay(ctx, c.place.broker.AMQPURL, "amqp")
 	if err != nil {
 		return nil, err
 	}
-	management, err := c.relay(ctx, c.place.managementURL, "http")
+	management, err := c.relay(ctx, c.place.broker.ManagementURL, "http")
 	if err != nil {
 		return nil, err
 	}
-	login, err := url.Parse(c.place.amqpURL)
+	login, err := url.Parse(c.place.broker.AMQPURL)
 	if err != nil {
 		return nil, errors.New("the broker's AMQP URL is not a URL") // the cause would show the password
 	}

@@ -3,7 +3,6 @@ package testbroker
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -89,14 +88,10 @@ func (b *Broker) Vhost(t testing.TB) string {
 // MakeVhost makes a vhost with a given name, which is deleted when the test ends.
 func (b *Broker) MakeVhost(t testing.TB, name string) {
 	t.Helper()
-	path := "/api/vhosts/" + url.PathEscape(name)
-	b.must(t, http.MethodPut, path, nil)
-	t.Cleanup(func() { _ = b.manage(context.Background(), http.MethodDelete, path, nil) })
-	u, err := url.Parse(b.ManagementURL)
-	if err != nil {
-		t.Fatal("the management URL is not a URL")
+	if err := b.AddVhost(context.Background(), name); err != nil {
+		t.Fatal(err)
 	}
-	b.Permit(t, u.User.Username(), name, ".*", ".*", ".*")
+	t.Cleanup(func() { _ = b.RemoveVhost(context.Background(), name) })
 }
 
 // User makes a user with certain rights in a vhost, which is deleted when the test ends. tags are RabbitMQ's, such as
@@ -114,21 +109,12 @@ func (b *Broker) User(t testing.TB, name, tags, vhost, configure, write, read st
 // Permit gives a user rights in a vhost, as patterns of names.
 func (b *Broker) Permit(t testing.TB, name, vhost, configure, write, read string) {
 	t.Helper()
-	b.must(t, http.MethodPut, "/api/permissions/"+url.PathEscape(vhost)+"/"+url.PathEscape(name),
-		map[string]string{"configure": configure, "write": write, "read": read})
+	b.must(t, http.MethodPut, permissionsPath(vhost, name), map[string]string{"configure": configure, "write": write, "read": read})
 }
 
 func (b *Broker) must(t testing.TB, method, path string, body any) {
 	t.Helper()
-	content := "{}"
-	if body != nil {
-		encoded, err := json.Marshal(body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		content = string(encoded)
-	}
-	if err := b.manage(context.Background(), method, path, strings.NewReader(content)); err != nil {
+	if err := b.write(context.Background(), method, path, body); err != nil {
 		t.Fatal(err)
 	}
 }
