@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -17,6 +16,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/testbroker"
 )
 
 const (
@@ -126,7 +126,7 @@ func (s *stage) start(ctx context.Context, program, folder string) (*workerProce
 			return nil, fmt.Errorf("write the worker's files: %w", err)
 		}
 	}
-	listen, err := freeAddress()
+	listen, err := testbroker.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -174,13 +174,4 @@ func (w *workerProcess) memory(line string) (float64, error) {
 		}
 	}
 	return 0, fmt.Errorf("the worker's memory: /proc has no %s", line)
-}
-
-func freeAddress() (string, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed at once
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
-	}
-	defer func() { _ = listener.Close() }()
-	return listener.Addr().String(), nil
 }

@@ -27,7 +27,7 @@ func (r *operatorRun) restart(ctx context.Context, _ *bareRun) ([]result, error)
 	if err := r.allReady(ctx); err != nil {
 		return nil, err
 	}
-	if err := wait(ctx, ordinary); err != nil { // with whatever it does late
+	if err := pause(ctx, ordinary); err != nil { // with whatever it does late
 		return nil, err
 	}
 	after, err := r.mark()
@@ -59,11 +59,11 @@ func (r *operatorRun) calm(ctx context.Context) error {
 	})
 }
 
-func wait(ctx context.Context, pause time.Duration) error {
+func pause(ctx context.Context, lasts time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err() //nolint:wrapcheck // the user's interrupt
-	case <-time.After(pause):
+	case <-time.After(lasts):
 		return nil
 	}
 }
@@ -85,7 +85,7 @@ func (r *operatorRun) again(ctx context.Context, poll time.Duration) error {
 func (r *operatorRun) allReady(ctx context.Context) error {
 	const scrape = 5 * time.Second
 	return until(ctx, longest, "all Transports to be ready", func() (bool, error) {
-		if err := wait(ctx, scrape); err != nil {
+		if err := pause(ctx, scrape); err != nil {
 			return false, err
 		}
 		sums, answers, err := r.manager.metric(ctx, readyMetric)

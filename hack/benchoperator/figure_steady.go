@@ -12,7 +12,7 @@ func (r *operatorRun) steady(ctx context.Context, _ *bareRun) ([]result, error) 
 	if err := r.again(ctx, r.poll); err != nil {
 		return nil, err
 	}
-	if err := wait(ctx, 2*r.poll); err != nil {
+	if err := pause(ctx, 2*r.poll); err != nil {
 		return nil, err
 	}
 	before, err := r.mark()
@@ -25,7 +25,7 @@ func (r *operatorRun) steady(ctx context.Context, _ *bareRun) ([]result, error) 
 	}
 	tellf("%d polls, %s each", r.polls, r.poll)
 	go r.manager.profile(ctx, r.settings, "profile?seconds=30", "steady-cpu")
-	if err := wait(ctx, time.Duration(r.polls)*r.poll); err != nil {
+	if err := pause(ctx, time.Duration(r.polls)*r.poll); err != nil {
 		return nil, err
 	}
 	after, err := r.mark()

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"redrive.dev/redrive/internal/testbroker"
 )
 
 // managerProcess is the operator.
@@ -25,11 +27,11 @@ type managerProcess struct {
 const memoryLimit = "GOMEMLIMIT=90MiB"
 
 func (c *cluster) startManager(s *settings, poll time.Duration) (*managerProcess, error) {
-	metrics, err := freeAddress()
+	metrics, err := testbroker.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
-	pprof, err := freeAddress()
+	pprof, err := testbroker.FreeAddress()
 	if err != nil {
 		return nil, err
 	}

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/testbroker"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -170,7 +171,7 @@ func replicas(d *appsv1.Deployment) int32 { return ptr.Deref(d.Spec.Replicas, 1)
 func (k *kubelet) keep(ctx context.Context, d *appsv1.Deployment, name string) error {
 	p := k.pods[name]
 	if p == nil {
-		address, err := freeAddress()
+		address, err := testbroker.FreeAddress()
 		if err != nil {
 			return err
 		}

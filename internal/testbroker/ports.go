@@ -91,6 +91,16 @@ func lockPorts(folder string, first int) (*os.File, error) {
 	return lock, nil
 }
 
+// FreeAddress is one on loopback that nobody listens on at the moment.
+func FreeAddress() (string, error) {
+	listener, err := net.Listen("tcp", loopback(0)) //nolint:noctx // closed at once
+	if err != nil {
+		return "", fmt.Errorf("find a free port: %w", err)
+	}
+	defer func() { _ = listener.Close() }()
+	return listener.Addr().String(), nil
+}
+
 // free is an error where somebody listens on one of the ports.
 func (p *ports) free() error {
 	for port := p.amqp; port < p.amqp+portsOfABroker; port++ {
