@@ -14,9 +14,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"regexp"
-	"syscall"
+	"slices"
 	"time"
 
 	"redrive.dev/redrive/hack/report"
@@ -47,21 +46,11 @@ type options struct {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	o, err := parse()
-	held := false
-	if err == nil {
-		held, err = o.run(ctx)
+	if err != nil {
+		report.Fail("bench", err)
 	}
-	stop()
-	switch {
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(2)
-	case !held:
-		fmt.Fprintln(os.Stderr, "bench: not all that has to hold does")
-		os.Exit(1)
-	}
+	report.Main("bench", o.run)
 }
 
 func parse() (*options, error) {
@@ -99,12 +88,7 @@ func (o *options) run(ctx context.Context) (held bool, err error) {
 	if err := errors.Join(show(os.Stdout, results), report.Save(o.output, results), failed); err != nil {
 		return false, err
 	}
-	for i := range results {
-		if !results[i].holds() {
-			return false, nil
-		}
-	}
-	return true, nil
+	return !slices.ContainsFunc(results, func(r result) bool { return !r.holds() }), nil
 }
 
 // measure returns what was measured, also where a row fails.

@@ -14,8 +14,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
+	"slices"
 	"time"
 
 	"redrive.dev/redrive/hack/report"
@@ -42,21 +41,11 @@ type settings struct {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	s, err := parse()
-	held := false
-	if err == nil {
-		held, err = s.run(ctx)
+	if err != nil {
+		report.Fail("bench-operator", err)
 	}
-	stop()
-	switch {
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "bench-operator:", err)
-		os.Exit(2)
-	case !held:
-		fmt.Fprintln(os.Stderr, "bench-operator: not all that has to hold does")
-		os.Exit(1)
-	}
+	report.Main("bench-operator", s.run)
 }
 
 func parse() (*settings, error) {
@@ -93,12 +82,7 @@ func (s *settings) run(ctx context.Context) (held bool, err error) {
 	if err := errors.Join(show(os.Stdout, results), report.Save(s.output, results), failed); err != nil {
 		return false, err
 	}
-	for i := range results {
-		if !results[i].holds() {
-			return false, nil
-		}
-	}
-	return true, nil
+	return !slices.ContainsFunc(results, func(r result) bool { return !r.holds() }), nil
 }
 
 // measure returns what was measured, also where a part fails.
