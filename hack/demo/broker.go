@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -30,42 +29,28 @@ type place struct {
 
 // findPlace takes the broker of AMQP_URL and MANAGEMENT_URL, or starts one.
 func findPlace(ctx context.Context, log io.Writer) (*place, error) {
-	p := &place{
-		broker: &testbroker.Broker{AMQPURL: os.Getenv(local.EnvAMQP), ManagementURL: os.Getenv(local.EnvManagement)},
-		vhost:  "redrive-demo-" + strings.ToLower(rand.Text()[:6]),
-	}
-	if p.private = p.broker.AMQPURL == ""; p.private {
-		var err error
-		if p.broker, err = testbroker.Start(ctx, log); err != nil {
+	p := &place{vhost: "redrive-demo-" + strings.ToLower(rand.Text()[:6])}
+	amqpURL, managementURL := os.Getenv(local.EnvAMQP), os.Getenv(local.EnvManagement)
+	if p.private = amqpURL == ""; p.private {
+		broker, err := testbroker.Start(ctx, log)
+		if err != nil {
 			return nil, fmt.Errorf("start RabbitMQ: %w", err)
 		}
+		p.broker, amqpURL, managementURL = broker, broker.AMQPURL, broker.ManagementURL
 	}
-	if err := p.makeVHost(ctx); err != nil {
-		return nil, errors.Join(err, p.leave(context.WithoutCancel(ctx)))
+	var err error
+	if p.credentials, err = credentials.FromURLs(amqpURL, managementURL); err != nil {
+		return nil, fmt.Errorf("%s and %s: %w", local.EnvAMQP, local.EnvManagement, err)
+	}
+	if !p.private {
+		if p.broker, err = testbroker.At(p.credentials); err != nil {
+			return nil, err
+		}
+	}
+	if err := p.broker.AddVhost(ctx, p.vhost); err != nil {
+		return nil, errors.Join(fmt.Errorf("make the vhost %s: %w", p.vhost, err), p.leave(context.WithoutCancel(ctx)))
 	}
 	return p, nil
-}
-
-func (p *place) makeVHost(ctx context.Context) error {
-	var err error
-	if p.credentials, err = credentials.FromURLs(p.broker.AMQPURL, p.broker.ManagementURL); err != nil {
-		return fmt.Errorf("%s and %s: %w", local.EnvAMQP, local.EnvManagement, err)
-	}
-	end, err := p.credentials.Management()
-	if err != nil {
-		return err
-	}
-	// The variable may be missing, or have no login.
-	management, err := url.Parse(end.URL)
-	if err != nil {
-		return fmt.Errorf("%s: %w", local.EnvManagement, err)
-	}
-	management.User = url.UserPassword(end.Username, end.Password())
-	p.broker.ManagementURL = management.String()
-	if err := p.broker.AddVhost(ctx, p.vhost); err != nil {
-		return fmt.Errorf("make the vhost %s: %w", p.vhost, err)
-	}
-	return nil
 }
 
 // leave removes everything that the demo made.

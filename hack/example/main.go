@@ -76,11 +76,11 @@ func play(ctx context.Context, serve []string, port string, program []string) (e
 	if err != nil {
 		return fmt.Errorf("messages.json: %w", err)
 	}
-	place, err := newPlace("redrive-example-" + strings.ToLower(rand.Text()[:6]))
+	place, err := newPlace(ctx, "redrive-example-"+strings.ToLower(rand.Text()[:6]))
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, place.leave()) }()
+	defer func() { err = errors.Join(err, place.leave(context.WithoutCancel(ctx))) }()
 
 	crew, err := newCrew(place)
 	if err != nil {

@@ -4,14 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"time"
 
-	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/credentials"
 	envelope "redrive.dev/redrive/internal/message"
+	"redrive.dev/redrive/internal/testbroker"
 )
 
 const (
@@ -23,46 +24,44 @@ const (
 
 // place is a vhost of the example's own.
 type place struct {
-	vhost string
+	running *testbroker.Broker
+	vhost   string
 	// url of the vhost.
 	url    string
-	client *rabbithole.Client
+	client *broker.Client
 }
 
-func newPlace(vhost string) (*place, error) {
-	address, err := url.Parse(os.Getenv("AMQP_URL"))
-	if err != nil || address.Host == "" || os.Getenv("MANAGEMENT_URL") == "" {
+func newPlace(ctx context.Context, vhost string) (*place, error) {
+	amqp, management := os.Getenv(testbroker.AMQPVariable), os.Getenv(testbroker.ManagementVariable)
+	if amqp == "" || management == "" {
 		return nil, errors.New("AMQP_URL and MANAGEMENT_URL must name a RabbitMQ; run.sh starts one where they are not set")
 	}
-	management, err := url.Parse(os.Getenv("MANAGEMENT_URL"))
+	login, err := credentials.FromURLs(amqp, management)
 	if err != nil {
-		return nil, errors.New("MANAGEMENT_URL is not a URL")
+		return nil, fmt.Errorf("AMQP_URL and MANAGEMENT_URL: %w", err)
 	}
-	user := management.User
-	if user == nil {
-		user = address.User
-	}
-	password, _ := user.Password()
-	management.User = nil
-	client, err := rabbithole.NewClient(management.String(), user.Username(), password)
+	end, err := login.Management()
 	if err != nil {
+		return nil, err
+	}
+	p := &place{vhost: vhost, url: login.AMQPURL(vhost)}
+	if p.client, err = broker.New(broker.Config{
+		ManagementURL: end.URL, Username: end.Username, Password: end.Password(), VHost: vhost, TLS: end.TLS,
+	}); err != nil {
 		return nil, fmt.Errorf("management API: %w", err)
 	}
-	own := *address // with a vhost of ours in place of its own
-	own.Path, own.RawPath = "/"+vhost, ""
-	p := &place{vhost: vhost, url: own.String(), client: client}
-	if _, err := client.PutVhost(vhost, rabbithole.VhostSettings{}); err != nil {
-		return nil, fmt.Errorf("make the vhost: %w", err)
+	if p.running, err = testbroker.At(login); err != nil {
+		return nil, err
 	}
-	all := rabbithole.Permissions{Configure: ".*", Write: ".*", Read: ".*"}
-	if _, err := client.UpdatePermissionsIn(vhost, address.User.Username(), all); err != nil {
-		return nil, errors.Join(fmt.Errorf("rights on the vhost: %w", err), p.leave())
+	if err := p.running.AddVhost(ctx, vhost); err != nil {
+		return nil, fmt.Errorf("make the vhost: %w", err)
 	}
 	return p, nil
 }
 
-func (p *place) leave() error {
-	if _, err := p.client.DeleteVhost(p.vhost); err != nil {
+func (p *place) leave(ctx context.Context) error {
+	p.client.Close()
+	if err := p.running.RemoveVhost(ctx, p.vhost); err != nil {
 		return fmt.Errorf("delete the vhost: %w", err)
 	}
 	return nil
@@ -71,8 +70,9 @@ func (p *place) leave() error {
 // publish waits for the exchange and publishes each message, confirmed and routed.
 func (p *place) publish(ctx context.Context, all *script, trouble func() error) error {
 	err := wait(ctx, "the exchange "+all.Exchange, trouble, func() bool {
-		_, err := p.client.GetExchange(p.vhost, all.Exchange)
-		return err == nil
+		seen, err := p.client.Observe(ctx)
+		_, there := seen.Exchanges[all.Exchange]
+		return err == nil && there
 	})
 	if err != nil {
 		return err
@@ -117,19 +117,16 @@ func (p *place) account(ctx context.Context, all *script, trouble func() error) 
 	failing := all.failing()
 	var since time.Time
 	return wait(ctx, fmt.Sprintf("%d messages in the failure queue and none elsewhere", failing), trouble, func() bool {
-		queues, err := p.client.ListQueuesIn(p.vhost)
-		if err != nil {
-			return false
-		}
-		failed, elsewhere := 0, 0
-		for i := range queues {
-			if queues[i].Name == all.FailureQueue {
-				failed = queues[i].Messages
-			} else {
-				elsewhere += queues[i].Messages
+		seen, err := p.client.Observe(ctx)
+		settled := err == nil
+		for name, queue := range seen.Queues {
+			want := int64(0)
+			if name == all.FailureQueue {
+				want = int64(failing)
 			}
+			settled = settled && queue.Messages != nil && *queue.Messages == want
 		}
-		if failed != failing || elsewhere != 0 {
+		if !settled {
 			since = time.Time{}
 			return false
 		}

@@ -8,7 +8,23 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"redrive.dev/redrive/internal/credentials"
 )
+
+// At is a broker that runs already. Where the management URL is missing, or has no login, it follows from the AMQP URL.
+func At(login credentials.Credentials) (*Broker, error) {
+	end, err := login.Management()
+	if err != nil {
+		return nil, err
+	}
+	management, err := url.Parse(end.URL)
+	if err != nil {
+		return nil, fmt.Errorf("management API: %w", err)
+	}
+	management.User = url.UserPassword(end.Username, end.Password())
+	return &Broker{AMQPURL: login.AMQPURL("/"), ManagementURL: management.String()}, nil
+}
 
 // AddVhost makes a vhost in which the users that the broker's URLs name may do everything.
 func (b *Broker) AddVhost(ctx context.Context, name string) error {
