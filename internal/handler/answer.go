@@ -59,12 +59,13 @@ func (h *HTTP) refusal(status int, said told, body []byte) *retry.Failure {
 	if err != nil {
 		return malformedResult(err)
 	}
+	advice, _ := readAdvice(strings.TrimSpace(said.advice)) // none where the header makes no sense
 	failure := &retry.Failure{
 		Carry:      carry,
 		Source:     retry.SourceHandler,
 		Status:     status,
 		RetryAfter: retryAfter(said.retryAfter, h.clock()),
-		Advice:     stopped(advice(said.advice), isNegative(said.retryAfter)),
+		Advice:     stopped(advice, isNegative(said.retryAfter)),
 	}
 	mediaType := said.mediaType()
 	if mediaType == problemType {
@@ -82,16 +83,6 @@ func (h *HTTP) refusal(status int, said told, body []byte) *retry.Failure {
 	failure.Message = message.Text(failure.Message, message.MaxText)
 	failure.Logged = message.Text(logged, message.MaxText)
 	return failure
-}
-
-// advice returns what a Redrive-Advice header asks for; nothing where it makes no sense.
-func advice(value string) retry.Advice {
-	for _, known := range []retry.Advice{retry.AdviseFail, retry.AdviseDrop, retry.AdviseRetry, retry.AdviseRelease} {
-		if strings.EqualFold(strings.TrimSpace(value), string(known)) {
-			return known
-		}
-	}
-	return ""
 }
 
 // isNegative reports whether a Retry-After header is a number of seconds below 0.

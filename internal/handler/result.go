@@ -85,19 +85,12 @@ func decodeResult(line []byte) *retry.Failure {
 	return failure
 }
 
-// readAdvice reads the word by which a program asks for what is to become of a message; empty for none.
+// readAdvice reads the word, in any case of letters, by which a handler asks for what is to become of a message; empty for none.
 func readAdvice(word string) (retry.Advice, error) {
-	switch strings.ToLower(word) {
-	case "":
-		return "", nil
-	case "fail":
-		return retry.AdviseFail, nil
-	case "drop":
-		return retry.AdviseDrop, nil
-	case "retry":
-		return retry.AdviseRetry, nil
-	case "release":
-		return retry.AdviseRelease, nil
+	for _, known := range []retry.Advice{"", retry.AdviseFail, retry.AdviseDrop, retry.AdviseRetry, retry.AdviseRelease} {
+		if strings.EqualFold(word, string(known)) {
+			return known, nil
+		}
 	}
 	return "", fmt.Errorf("advice %q must be fail, drop, retry or release", message.Text(word, 40))
 }
