@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"os"
 	"slices"
@@ -14,15 +15,8 @@ import (
 	"redrive.dev/redrive/internal/subprocess"
 )
 
-const (
-	// firstPause and longestPause bound the time after which a program that ended by itself is started again, and healthyAfter is
-	// how long it must have lived for its end to be a new problem.
-	firstPause   = time.Second
-	longestPause = 30 * time.Second
-	healthyAfter = time.Minute
-	// lastWords is how long the output of a program is read after its end, where something that it left behind holds it open.
-	lastWords = time.Second
-)
+// lastWords is how long the output of a program is read after its end, where something that it left behind holds it open.
+const lastWords = time.Second
 
 // upkeep keeps a program running that is a worker, and knows what it does.
 type upkeep struct {
@@ -48,18 +42,14 @@ func newUpkeep(args []string, logTo io.Writer, limit func() time.Duration, log *
 // run keeps the program running until ctx ends. Then it tells it to stop, and returns when it has.
 func (u *upkeep) run(ctx context.Context) {
 	defer u.report("")
-	var last time.Duration
+	var pause subprocess.Backoff
 	for {
 		began := time.Now()
 		exit := u.once(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if time.Since(began) >= healthyAfter {
-			last = 0
-		}
-		last = min(max(2*last, firstPause), longestPause)
-		wait := jittered(last)
+		wait := pause.After(time.Since(began), false, rand.Int64N)
 		u.log.Warn("the worker's program ended by itself and is started again", "exit", exit, "in", wait)
 		u.report("its program does not run: " + exit)
 		select {

@@ -13,13 +13,6 @@ import (
 	"redrive.dev/redrive/internal/subprocess"
 )
 
-const (
-	firstPause   = time.Second
-	longestPause = 30 * time.Second
-	// healthyAfter is how long a process must have lived for its end to be a new problem.
-	healthyAfter = time.Minute
-)
-
 // Supervisor runs the quarantine worker as a child process, and again whenever it ends. It writes into the journal how the child
 // ended, which the child itself cannot. All but Input are needed.
 type Supervisor struct {
@@ -45,7 +38,7 @@ func (s *Supervisor) Run(ctx context.Context) int {
 	// What the kernel watches is the thread that started the child.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	var pause backoff
+	var pause subprocess.Backoff
 	for {
 		began := time.Now()
 		end := s.runChild(ctx)
@@ -53,7 +46,7 @@ func (s *Supervisor) Run(ctx context.Context) int {
 			s.stopped(end)
 			return end.code
 		}
-		wait := pause.after(time.Since(began), s.ended(end), rand.Int64N)
+		wait := pause.After(time.Since(began), s.ended(end), rand.Int64N)
 		s.Log.Warn("the quarantine worker ended by itself and is started again", "exit", end.exit, "in", wait)
 		select {
 		case <-ctx.Done():
@@ -131,20 +124,4 @@ func (s *Supervisor) stopped(child end) {
 	if err := forgetRun(s.Journal); err != nil {
 		s.Log.Warn("the quarantine worker stopped; its journal cannot be written", "error", err)
 	}
-}
-
-// backoff is the pause before the next start.
-type backoff struct{ last time.Duration }
-
-// after gives the pause after a child that lived for some time. progress is true where its end is charged to a message. random
-// gives a number from 0 up to, not including, its argument.
-func (b *backoff) after(lived time.Duration, progress bool, random func(int64) int64) time.Duration {
-	if lived >= healthyAfter || progress {
-		b.last = 0
-	}
-	if progress {
-		return 0
-	}
-	b.last = min(max(2*b.last, firstPause), longestPause)
-	return b.last*3/4 + time.Duration(random(int64(b.last/2)))
 }

@@ -157,28 +157,6 @@ func TestSupervisor_ChildEndsWithIt(t *testing.T) {
 	}
 }
 
-func TestBackoff_GrowsWhileNothingIsCharged(t *testing.T) {
-	most := func(n int64) int64 { return n - 1 }
-	least := func(int64) int64 { return 0 }
-	var low, high backoff
-	for i, seconds := range []int{1, 2, 4, 8, 16, 30, 30} {
-		want := time.Duration(seconds) * time.Second
-		from, to := low.after(time.Millisecond, false, least), high.after(time.Millisecond, false, most)
-		if from != want*3/4 || to < want || to > want*5/4 {
-			t.Errorf("pause %d is between %s and %s, want a quarter around %s", i+1, from, to, want)
-		}
-	}
-	if pause := high.after(time.Millisecond, true, most); pause != 0 {
-		t.Errorf("after a crash with a message the pause is %s", pause)
-	}
-	if pause := high.after(time.Millisecond, false, least); pause != firstPause*3/4 {
-		t.Errorf("after progress the pause is %s", pause)
-	}
-	if pause := low.after(healthyAfter, false, least); pause != firstPause*3/4 {
-		t.Errorf("after a healthy minute the pause is %s", pause)
-	}
-}
-
 func TestItself_MarksTheChildAlone(t *testing.T) {
 	if IsChild() {
 		t.Error("this process is marked")
