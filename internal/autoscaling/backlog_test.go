@@ -142,17 +142,17 @@ func heap() int {
 	return int(stats.HeapAlloc)
 }
 
-// slowSource is a broker whose answer takes longer than KEDA waits for a number.
-type slowSource struct{ configured }
+// lateSource is a broker whose answer takes longer than KEDA waits for a number.
+type lateSource struct{ configured }
 
 // Observe implements Source.
-func (slowSource) Observe(context.Context, *v1alpha1.Transport, time.Duration, time.Duration) (topology.Observed, error) {
+func (lateSource) Observe(context.Context, *v1alpha1.Transport, time.Duration, time.Duration) (topology.Observed, error) {
 	time.Sleep(samplePatience + time.Second)
 	return topology.Observed{Queues: map[string]topology.QueueState{"orders": {Ready: 7, Evidence: topology.Evidence{Messages: new(int64(7))}}}}, nil
 }
 
 // Hear implements Source.
-func (slowSource) Hear(context.Context, *workerstatus.Scraper, *v1alpha1.Transport, map[string]int32, time.Time) (map[workerstatus.Problem]int64, error) {
+func (lateSource) Hear(context.Context, *workerstatus.Scraper, *v1alpha1.Transport, map[string]int32, time.Time) (map[workerstatus.Problem]int64, error) {
 	return nil, nil
 }
 
@@ -160,7 +160,7 @@ func TestMeter_AnswersASlowBrokersCallersHoweverSeldomTheyAsk(t *testing.T) {
 	t.Parallel()
 	for _, interval := range []time.Duration{10 * time.Second, 52 * time.Second, 5 * time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
-			m := NewMeter(nil, slowSource{configured{queues: []compile.Queue{{Name: "orders"}}}}, 5*time.Second)
+			m := NewMeter(nil, lateSource{configured{queues: []compile.Queue{{Name: "orders"}}}}, 5*time.Second)
 			if _, err := m.latest(t.Context(), scaledTransport()); !errors.Is(err, ErrNoSample) {
 				t.Errorf("the first question, which began the look: %v", err)
 			}
