@@ -51,7 +51,8 @@ func (r *TransportReconciler) orUncounted(run *transportRun, counts quarantinepo
 }
 
 // bestEffort is a step that keeps nothing waiting where it fails: the workers run on with the last good configuration, follow the migrations
-// of queues, and leave quarantined messages; those that KEDA put to sleep, and that the spec does not have it wake, are woken. The error stays that of the step.
+// of queues, and leave quarantined messages; those that KEDA put to sleep, and that the spec does not have it wake, are woken. The error stays that of the
+// step.
 func (r *TransportReconciler) bestEffort(next step[*transportRun]) step[*transportRun] {
 	return func(ctx context.Context, run *transportRun) error {
 		err := next(ctx, run)
@@ -90,8 +91,8 @@ func (r *TransportReconciler) keepQuarantine(ctx context.Context, run *transport
 	return r.runQuarantine(ctx, run, r.orUncounted(run, counts, slices.ContainsFunc(groups, quarantinepod.Group.HasQueues)))
 }
 
-// keepUnanswered runs the quarantine pods, and wakes the workers, where the management API, or what it says to the operator's login, has told nothing for long. Pods need AMQP only:
-// what others had in hand when they ended would wait for as long as that lasts.
+// keepUnanswered runs the quarantine pods, and wakes the workers, where the management API, or what it says to the operator's login, has told nothing for
+// long. Pods need AMQP only: what others had in hand when they ended would wait for as long as that lasts.
 func (r *TransportReconciler) keepUnanswered(ctx context.Context, run *transportRun, reason string) error {
 	if reason != v1alpha1.ReasonBrokerUnreachable && reason != v1alpha1.ReasonBrokerRefused {
 		return nil

@@ -153,7 +153,7 @@ func (lateSource) Observe(context.Context, *v1alpha1.Transport, time.Duration, t
 
 // Hear implements Source.
 func (lateSource) Hear(context.Context, *workerstatus.Scraper, *v1alpha1.Transport, map[string]int32, time.Time) (map[workerstatus.Problem]int64, error) {
-	return nil, nil
+	return map[workerstatus.Problem]int64{}, nil
 }
 
 func TestMeter_AnswersASlowBrokersCallersHoweverSeldomTheyAsk(t *testing.T) {
