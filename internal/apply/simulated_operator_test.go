@@ -35,6 +35,9 @@ type simulatedOperator struct {
 	due  time.Duration
 	// left are the writes until it is killed; zero where it is not.
 	left int
+	// wrote is when it wrote last: no older snapshot serves it. stale is true where another one did.
+	wrote time.Time
+	stale bool
 }
 
 // aSkew is by how much the clock of a process is ahead: by chance, an hour or ten at most.
@@ -58,7 +61,7 @@ func (o *simulatedOperator) reconcile() {
 		case nil:
 		case killed:
 			w.tellf("  %s is killed", o.name)
-			*o = simulatedOperator{w: w, name: o.name, due: time.Duration(w.random.IntN(60)) * time.Second, skew: w.aSkew()}
+			*o = simulatedOperator{w: w, name: o.name, due: time.Duration(w.random.IntN(60)) * time.Second, skew: w.aSkew(), wrote: time.Now()}
 		default:
 			panic(reason)
 		}
@@ -159,12 +162,22 @@ func (o *simulatedOperator) converge(t *storedTransport) error {
 	if err != nil {
 		return err
 	}
-	prepared, err := apply.Prepare(apply.Input{
+	input := apply.Input{
 		Desired: desired, State: o.state(t), Consumed: consumed, Follows: o.follow(t), Waits: topology.DefaultWaits(), Now: o.now(),
 		WriteDeletions: o.writeDeletions(t), Others: o.sent,
-	}, observed)
+	}
+	prepared, err := apply.Prepare(input, observed)
 	if err != nil {
 		return err
+	}
+	if d := prepared.Difference; o.stale && (!input.State.Begun && len(d.ExtraQueues) > 0 || d.Moves() || len(d.Conflicts)+len(d.Problems) > 0) {
+		o.wrote = time.Now() // from now on it looks itself
+		if observed, err = port.Observe(ctx); err != nil {
+			return err
+		}
+		if prepared, err = apply.Prepare(input, observed); err != nil {
+			return err
+		}
 	}
 	t.status.Broker = &v1alpha1.BrokerIdentity{Cluster: observed.Cluster, VHost: observed.VHost}
 	t.status.Begun, t.status.Created = true, prepared.Created
@@ -398,7 +411,7 @@ func (o *simulatedOperator) release(t *storedTransport, why string) error {
 		w.tellf("  the Transport is gone: %s", why)
 		w.end()
 	})
-	*o = simulatedOperator{w: w, name: o.name, left: o.left, sent: o.sent, skew: o.skew}
+	*o = simulatedOperator{w: w, name: o.name, left: o.left, sent: o.sent, skew: o.skew, wrote: o.wrote}
 	return nil
 }
 
@@ -413,7 +426,7 @@ func (w *world) end() {
 
 // remember keeps what a Transport has deleted without an answer, and begins with the next one.
 func (o *simulatedOperator) remember(sent []v1alpha1.Deletion) {
-	*o = simulatedOperator{w: o.w, name: o.name, doubts: o.doubts, sent: slices.Concat(o.sent, sent), skew: o.skew}
+	*o = simulatedOperator{w: o.w, name: o.name, doubts: o.doubts, sent: slices.Concat(o.sent, sent), skew: o.skew, wrote: o.wrote}
 }
 
 // simulatedPort is the management API, as one operator reaches it.
@@ -425,12 +438,35 @@ func (p simulatedPort) Observe(context.Context) (topology.Observed, error) {
 		return topology.Observed{}, broker.ErrUnreachable
 	}
 	observed := w.broker.observe()
+	if p.o.stale = false; w.may.shared && !w.quiet && w.oneIn(2) {
+		if old := w.snapshotsSince(p.o.wrote); len(old) > 0 {
+			observed, p.o.stale = old[w.random.IntN(len(old))].observed, true
+		}
+	}
 	if w.may.lies && !w.quiet && w.oneIn(6) {
 		lacking, what, err := w.broker.lacks(observed, w.random.IntN)
 		w.tellf("  the list lacks %s", what)
 		return lacking, err
 	}
 	return observed, nil
+}
+
+// snapshot is what somebody saw on the broker.
+type snapshot struct {
+	at       time.Time
+	observed topology.Observed
+}
+
+// snapshot takes one, as another Transport of the vhost does. Those of the last five seconds are kept.
+func (w *world) snapshot() {
+	if w.may.shared && !w.isDown() {
+		w.snapshots = append(w.snapshots, snapshot{time.Now(), w.broker.observe()})
+		w.snapshots = w.snapshots[max(0, len(w.snapshots)-5):]
+	}
+}
+
+func (w *world) snapshotsSince(wrote time.Time) []snapshot {
+	return slices.DeleteFunc(slices.Clone(w.snapshots), func(s snapshot) bool { return time.Since(s.at) >= 5*time.Second || !s.at.After(wrote) })
 }
 
 func (p simulatedPort) Queue(_ context.Context, name string) (topology.QueueState, error) {
@@ -467,6 +503,7 @@ func (p simulatedPort) DeleteExchange(_ context.Context, name string) error {
 // write is a request that changes something. It may be carried out late, and its operator may be killed.
 func (p simulatedPort) write(what string, do func() (bool, error)) (existed bool, err error) {
 	w := p.o.w
+	defer func() { p.o.wrote = time.Now() }()
 	if w.between(); w.isDown() {
 		return false, broker.ErrUnreachable
 	}

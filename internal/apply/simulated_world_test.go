@@ -65,8 +65,9 @@ type world struct {
 	last       apply.Report
 	problems   []string
 	// backup is the Transport of an earlier time, and backedUp are the configurations of workers by then.
-	backup   *storedTransport
-	backedUp map[string]*compile.Config
+	backup    *storedTransport
+	backedUp  map[string]*compile.Config
+	snapshots []snapshot
 }
 
 // faults are what may happen in a simulation.
@@ -77,6 +78,8 @@ type faults struct {
 	late bool
 	// lies are lists that lack an object once.
 	lies bool
+	// shared are snapshots of the broker that others of an operator's process took up to five seconds ago.
+	shared bool
 	// badCounts are late, not known for a while, or of another leader.
 	badCounts bool
 	// cuts end the connections of workers, one or all at once.
@@ -173,6 +176,7 @@ func newWorld(t *testing.T, seed uint64, trace *[]string) *world {
 	if w.may.second {
 		w.operators = append(w.operators, &simulatedOperator{w: w, name: "second operator", skew: w.aSkew()})
 	}
+	w.may.shared = w.may.second && w.oneIn(2) // one alone would know of all that is written
 	w.tellf("what may happen: %+v", w.may)
 	return w
 }
@@ -401,6 +405,7 @@ func (w *world) pass(by time.Duration) {
 	for range max(0, by/time.Second) {
 		time.Sleep(time.Second)
 		w.broker.pass()
+		w.snapshot()
 		w.happen()
 		for _, pod := range slices.Clone(w.pods) {
 			pod.work()

@@ -47,9 +47,9 @@ type Migration struct {
 	swaps []Step
 }
 
-// Swaps is true where ways are led from one queue to another.
-func (d Difference) Swaps() bool {
-	return slices.ContainsFunc(d.Migrations, func(m Migration) bool { return len(m.swaps) > 0 })
+// Moves is true where ways are led from one queue to another, or a queue is emptied that they led to: by an old list both queues might lose theirs.
+func (d Difference) Moves() bool {
+	return slices.ContainsFunc(d.Migrations, func(m Migration) bool { return len(m.swaps) > 0 || m.Drains != "" })
 }
 
 // StepsLeft says what the migration still has before it, for people.
