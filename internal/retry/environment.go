@@ -320,6 +320,12 @@ func (s *schema) NativeToValue(value any) ref.Val {
 		return v
 	case json.Number:
 		return number(v)
+	case uint8: // An expression cannot add cel's uint to an int.
+		return types.Int(v)
+	case uint16:
+		return types.Int(v)
+	case uint32:
+		return types.Int(v)
 	case map[string]any:
 		return types.NewStringInterfaceMap(s, v)
 	case []any:

@@ -69,6 +69,7 @@ func TestExpressions_SeeEveryVariable(t *testing.T) {
 		`message.headers.partner == 'acme' && message.headers['partner'].upperAscii() == 'ACME'`,
 		`message.headers.i8 == -8 && message.headers.i16 == -16 && message.headers.i32 == -32 && message.headers.i64 == -64`,
 		`message.headers.u8 == 8 && message.headers.u16 == 16 && message.headers.u32 == 32 && message.headers.u64 == 64`,
+		`message.headers.u8 + 1 == 9 && message.headers.u16 + 1 == 17 && message.headers.u32 + 1 == 33`,
 		`message.headers.f32 == 0.5 && message.headers.f64 < 1 && message.headers.yes`,
 		`message.headers.yes`,
 		`message.headers.bytes == b'ab'`,
