@@ -316,11 +316,7 @@ func TestTransport_WakesAGroupWhoseScalerWentBeforeTheSpec(t *testing.T) {
 	t.Cleanup(theKEDA.Unlock)
 	installKEDA(t, testcluster.Start(t))
 	w := newPrivateWorld(t, &operator{keda: true, poll: time.Hour})
-	transport := w.scaled(func(worker *v1alpha1.Worker) { worker.Autoscaling.Min = ptr.To[int32](0) })
-	w.scaleTo(transport, 0)
-	testtransport.Eventually(t, "a group without pods to be ready", func() bool {
-		return w.isReady(transport) && transport.Status.Workers == "0/0"
-	})
+	transport := w.asleep()
 	must(t, w.client.Delete(t.Context(), w.scaler(transport, workload.ScaledObjectKind())))
 	scale(w, transport, nil)
 	testtransport.Eventually(t, "a pod that nobody has to wake", func() bool { return w.isReady(transport) && w.replicas(transport) == 1 })
@@ -354,16 +350,12 @@ func TestTransport_WakesAGroupThatKEDAIsNotToldOf(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newPrivateWorld(t, &operator{keda: true})
-			transport := w.scaled(func(worker *v1alpha1.Worker) { worker.Autoscaling.Min = ptr.To[int32](0) })
+			transport := w.asleep()
 			old := w.deployment(transport)
 			pods := func() int32 {
 				w.get(old)
 				return workload.Replicas(old)
 			}
-			w.scaleTo(transport, 0)
-			testtransport.Eventually(t, "a group without pods to be ready", func() bool {
-				return w.isReady(transport) && transport.Status.Workers == "0/0"
-			})
 			edit(w, transport, func(t *v1alpha1.Transport) {
 				change(t)
 				t.Spec.Queues = append(t.Spec.Queues, v1alpha1.Queue{Name: "late", RetryPolicyRef: &v1alpha1.PolicyReference{Name: "comes-later"}})
@@ -388,13 +380,20 @@ func TestTransport_WakesAGroupThatNobodyCountsFor(t *testing.T) {
 	t.Cleanup(theKEDA.Unlock)
 	installKEDA(t, testcluster.Start(t))
 	w := newPrivateWorld(t, &operator{keda: true, silence: time.Second})
-	transport := w.scaled(func(worker *v1alpha1.Worker) { worker.Autoscaling.Min = ptr.To[int32](0) })
-	w.scaleTo(transport, 0)
-	testtransport.Eventually(t, "a group without pods to be ready", func() bool {
-		return w.isReady(transport) && transport.Status.Workers == "0/0"
-	})
+	transport := w.asleep()
 	w.proxy.down.Store(true)
 	testtransport.Eventually(t, "a pod", func() bool { return w.replicas(transport) == 1 })
+}
+
+// asleep is a Transport whose group KEDA has scaled to zero.
+func (w *world) asleep() *v1alpha1.Transport {
+	w.Helper()
+	transport := w.scaled(func(worker *v1alpha1.Worker) { worker.Autoscaling.Min = ptr.To[int32](0) })
+	w.scaleTo(transport, 0)
+	testtransport.Eventually(w, "a group without pods to be ready", func() bool {
+		return w.isReady(transport) && transport.Status.Workers == "0/0"
+	})
+	return transport
 }
 
 func (w *world) scaleTo(transport *v1alpha1.Transport, replicas int32) {

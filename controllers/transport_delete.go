@@ -59,7 +59,7 @@ func (r *TransportReconciler) delete(ctx context.Context, run *transportRun) err
 	}
 	err := runSteps(ctx, run, r.readWorkers, r.connect)
 	unnamed := errors.Is(err, brokersource.ErrNone)
-	switch lasts := r.counts.UnnamedFor(client.ObjectKeyFromObject(run.transport), !unnamed, time.Now()); {
+	switch lasts := r.counts.Lacks(client.ObjectKeyFromObject(run.transport), status.LackOfName, !unnamed, time.Now()); {
 	case unnamed && lasts >= r.Options.UnnamedLimit:
 		return r.release(ctx, run, err.Error())
 	case unnamed: // It may be replaced at the moment.

@@ -40,9 +40,9 @@ func (r *TransportReconciler) applyQuarantine(ctx context.Context, run *transpor
 // orUncounted is nil where the broker has counted none of the queues that are there for so long that it does not do so at all: its statistics are switched
 // off. What pods had in hand when they ended would wait for ever.
 func (r *TransportReconciler) orUncounted(run *transportRun, counts quarantinepod.Counts, some bool) quarantinepod.Counts {
-	r.counts.SilentFor(client.ObjectKeyFromObject(run.transport), true, time.Now())
+	r.counts.Lacks(client.ObjectKeyFromObject(run.transport), status.LackOfAnswers, true, time.Now())
 	counted := len(counts) > 0 || !some
-	if r.counts.UncountedFor(client.ObjectKeyFromObject(run.transport), counted, time.Now()) < uncountedLimit {
+	if r.counts.Lacks(client.ObjectKeyFromObject(run.transport), status.LackOfCounts, counted, time.Now()) < uncountedLimit {
 		return counts
 	}
 	run.warnings = append(run.warnings, "RabbitMQ counts the messages of no queue, as where its statistics are switched off: the pods for quarantined "+
@@ -97,7 +97,7 @@ func (r *TransportReconciler) keepUnanswered(ctx context.Context, run *transport
 	if reason != v1alpha1.ReasonBrokerUnreachable && reason != v1alpha1.ReasonBrokerRefused {
 		return nil
 	}
-	silent := r.counts.SilentFor(client.ObjectKeyFromObject(run.transport), false, time.Now())
+	silent := r.counts.Lacks(client.ObjectKeyFromObject(run.transport), status.LackOfAnswers, false, time.Now())
 	if silent < r.Options.SilenceLimit {
 		return nil
 	}

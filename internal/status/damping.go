@@ -27,21 +27,28 @@ type Counts struct {
 	failures, drain map[types.NamespacedName]time.Time
 	// quarantined are the messages in quarantine queues as the condition tells of them.
 	quarantined map[types.NamespacedName]map[string]Damped
-	// uncounted is since when the broker has counted no queue of a Transport.
-	uncounted map[types.NamespacedName]time.Time
-	// silent is since when the management API of a Transport's broker has given no answer.
-	silent map[types.NamespacedName]time.Time
-	// unnamed is since when nothing names the broker of a Transport.
-	unnamed map[types.NamespacedName]time.Time
+	// lacks is since when something is missing for a Transport.
+	lacks map[Lack]map[types.NamespacedName]time.Time
 }
+
+// Lack is what may be missing for a while.
+type Lack int
+
+const (
+	// LackOfCounts is while the broker counts no queue of a Transport.
+	LackOfCounts Lack = iota
+	// LackOfAnswers is while the management API gives none.
+	LackOfAnswers
+	// LackOfName is while nothing names the broker.
+	LackOfName
+)
 
 // NewCounts returns Counts that remember nothing yet.
 func NewCounts() *Counts {
 	return &Counts{
 		failures: map[types.NamespacedName]time.Time{}, drain: map[types.NamespacedName]time.Time{},
-		quarantined: map[types.NamespacedName]map[string]Damped{}, uncounted: map[types.NamespacedName]time.Time{},
-		silent:  map[types.NamespacedName]time.Time{},
-		unnamed: map[types.NamespacedName]time.Time{},
+		quarantined: map[types.NamespacedName]map[string]Damped{},
+		lacks:       map[Lack]map[types.NamespacedName]time.Time{LackOfCounts: {}, LackOfAnswers: {}, LackOfName: {}},
 	}
 }
 
@@ -76,32 +83,14 @@ func (c *Counts) Quarantine(name types.NamespacedName, held map[string]int64, no
 	return figures
 }
 
-// UncountedFor is how long the broker has counted no queue of a Transport, given whether it has counted one now.
-func (c *Counts) UncountedFor(name types.NamespacedName, counted bool, now time.Time) time.Duration {
+// Lacks is for how long something has been missing for a Transport, given whether it is there now.
+func (c *Counts) Lacks(name types.NamespacedName, what Lack, there bool, now time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return lasting(c.uncounted, name, counted, now)
-}
-
-// SilentFor is how long the management API of a Transport's broker has given no answer, given whether it has given one now.
-func (c *Counts) SilentFor(name types.NamespacedName, answered bool, now time.Time) time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return lasting(c.silent, name, answered, now)
-}
-
-// UnnamedFor is how long nothing has named the broker of a Transport, given whether something does now.
-func (c *Counts) UnnamedFor(name types.NamespacedName, named bool, now time.Time) time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return lasting(c.unnamed, name, named, now)
-}
-
-// lasting is how long something has lasted, given whether it is over now.
-func lasting(since map[types.NamespacedName]time.Time, name types.NamespacedName, over bool, now time.Time) time.Duration {
+	since := c.lacks[what]
 	first, known := since[name]
 	switch {
-	case over:
+	case there:
 		delete(since, name)
 		return 0
 	case !known:
@@ -177,9 +166,9 @@ func (c *Counts) Forget(name types.NamespacedName) {
 	defer c.mu.Unlock()
 	delete(c.failures, name)
 	delete(c.quarantined, name)
-	delete(c.uncounted, name)
-	delete(c.silent, name)
-	delete(c.unnamed, name)
+	for _, since := range c.lacks {
+		delete(since, name)
+	}
 	delete(c.drain, name)
 }
 
