@@ -16,11 +16,13 @@ const (
 	maxQueued = 256
 	// maxQueuedSteady is how many of these are only compared with their broker again: a new or changed Transport finds a place, and then goes first.
 	maxQueuedSteady = maxQueued * 3 / 4
+	// ownPlaces is how many of each namespace may wait whoever else does: a namespace that fills the queue does not keep those of others out of it.
+	ownPlaces = 8
 	// starvationLimit is how many in a row may have their turn before the one that came first.
 	starvationLimit = 64
 )
 
-// ErrFull says that no more Transports may wait for a management API.
+// ErrFull says that no more Transports of a namespace may wait for a management API.
 var ErrFull = errors.New("queued: hundreds of Transports are waiting for a slot on this broker; retrying later")
 
 // slotQueue is that of one management API. As many Transports have a slot there as may use the API at a time; the others wait for their turn. Each API
@@ -73,13 +75,24 @@ func (p *Port) JoinSamples(namespace string) (*Ticket, error) {
 func (q *slotQueue) join(port *Port, namespace string, steady bool) (*Ticket, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.waiting) >= maxQueued || steady && len(q.waiting) >= maxQueuedSteady {
+	full := len(q.waiting) >= maxQueued || steady && len(q.waiting) >= maxQueuedSteady
+	if full && q.waitingOf(namespace) >= ownPlaces {
 		return nil, ErrFull
 	}
 	t := &Ticket{queue: q, port: port, namespace: namespace, steady: steady, turn: make(chan struct{})}
 	q.waiting = append(q.waiting, t)
 	q.proceed(time.Now())
 	return t, nil
+}
+
+// waitingOf is how many of a namespace wait.
+func (q *slotQueue) waitingOf(namespace string) (n int) {
+	for _, t := range q.waiting {
+		if t.namespace == namespace {
+			n++
+		}
+	}
+	return n
 }
 
 // Waiting is how many wait for a slot at the management API, to reconcile and for the numbers of autoscaling.

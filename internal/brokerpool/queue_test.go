@@ -187,14 +187,28 @@ func TestSlotQueue_BoundsItsLength(t *testing.T) {
 	for i := range 1 + maxQueuedSteady {
 		q.come(strconv.Itoa(i), "shop")
 	}
-	if _, err := q.join(q.ports["shop"], "other", true); !errors.Is(err, ErrFull) {
+	if _, err := q.join(q.ports["shop"], "shop", true); !errors.Is(err, ErrFull) {
 		t.Errorf("no more are to be only looked at again, and: %v", err)
 	}
 	for i := range maxQueued - maxQueuedSteady {
 		q.change("changed "+strconv.Itoa(i), "shop")
 	}
-	if _, err := q.join(q.ports["shop"], "other", false); !errors.Is(err, ErrFull) {
+	if _, err := q.join(q.ports["shop"], "shop", false); !errors.Is(err, ErrFull) {
 		t.Errorf("the line is full, and: %v", err)
+	}
+	var places []*Ticket
+	for i := range ownPlaces {
+		place, err := q.join(q.ports["shop"], "other", i > 0)
+		if err != nil {
+			t.Fatalf("another namespace is turned away: %v", err)
+		}
+		places = append(places, place)
+	}
+	if _, err := q.join(q.ports["shop"], "other", false); !errors.Is(err, ErrFull) {
+		t.Errorf("another namespace has more than its share: %v", err)
+	}
+	for _, place := range places {
+		place.Leave()
 	}
 	q.leave("0")
 	q.change("more", "shop")
