@@ -56,7 +56,7 @@ func (s backlogSource) Observe(ctx context.Context, t *v1alpha1.Transport, age, 
 		return topology.Observed{}, autoscaling.ErrNoSample
 	}
 	defer place.Leave()
-	if !place.Wait(ctx, timeout) {
+	if came, _ := place.Wait(ctx, timeout); !came {
 		return topology.Observed{}, autoscaling.ErrNoSample
 	}
 	processor, err := s.r.processors.Acquire(ctx, t.Namespace)

@@ -63,6 +63,10 @@ func (r *TransportReconciler) acquireSlot(ctx context.Context, run *transportRun
 		return nil, func() {}, later, err
 	}
 	seated, err = r.waitForSlot(ctx, run, place)
+	if errors.Is(err, brokerpool.ErrFull) {
+		later, err = r.requeueLater(ctx, seated, fullPause, err)
+		seated = nil
+	}
 	return seated, place.Leave, later, err
 }
 
@@ -153,11 +157,11 @@ func (run *transportRun) isSteady() bool {
 }
 
 // waitForSlot waits for a slot at the broker and reloads the Transport now and then: by now it may be deleted without its broker, or have another one. It
-// fails with errBrokerChanged and errNothingToDo.
+// fails with errBrokerChanged and errNothingToDo, and with brokerpool.ErrFull beside the Transport.
 func (r *TransportReconciler) waitForSlot(ctx context.Context, run *transportRun, place *brokerpool.Ticket) (*transportRun, error) {
-	turn := place.Wait(ctx, brokerpool.FreshAge)
-	if turn {
-		return run, nil
+	turn, err := place.Wait(ctx, brokerpool.FreshAge)
+	if turn || err != nil {
+		return run, err
 	}
 	for first := true; ctx.Err() == nil; first = false {
 		anew, err := r.load(ctx, client.ObjectKeyFromObject(run.transport))
@@ -179,7 +183,9 @@ func (r *TransportReconciler) waitForSlot(ctx context.Context, run *transportRun
 		}
 		// It is reloaded after that, and hundreds may wait whose specs are large.
 		run.transport.Spec = v1alpha1.TransportSpec{}
-		turn = place.Wait(ctx, waitUpdateInterval)
+		if turn, err = place.Wait(ctx, waitUpdateInterval); err != nil {
+			return run, err
+		}
 	}
 	return nil, errNothingToDo
 }

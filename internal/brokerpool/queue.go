@@ -16,13 +16,11 @@ const (
 	maxQueued = 256
 	// maxQueuedSteady is how many of these are only compared with their broker again: a new or changed Transport finds a place, and then goes first.
 	maxQueuedSteady = maxQueued * 3 / 4
-	// ownPlaces is how many of each namespace may wait whoever else does: a namespace that fills the queue does not keep those of others out of it.
-	ownPlaces = 8
 	// starvationLimit is how many in a row may have their turn before the one that came first.
 	starvationLimit = 64
 )
 
-// ErrFull says that no more Transports of a namespace may wait for a management API.
+// ErrFull says that no more Transports may wait for a management API, or no more of a namespace.
 var ErrFull = errors.New("queued: hundreds of Transports are waiting for a slot on this broker; retrying later")
 
 // slotQueue is that of one management API. As many Transports have a slot there as may use the API at a time; the others wait for their turn. Each API
@@ -57,8 +55,8 @@ type Ticket struct {
 	namespace string
 	// steady is true for a Transport that is ready, and only compared again.
 	steady bool
-	// turn is closed when it has a slot.
-	turn chan struct{}
+	// turn is closed when it has a slot, and displaced when it has lost its place to another namespace.
+	turn, displaced chan struct{}
 }
 
 // Join takes a place in the queue of the management API, which is to be left in any case. It fails with ErrFull. A steady Transport, which is ready
@@ -76,23 +74,40 @@ func (q *slotQueue) join(port *Port, namespace string, steady bool) (*Ticket, er
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	full := len(q.waiting) >= maxQueued || steady && len(q.waiting) >= maxQueuedSteady
-	if full && q.waitingOf(namespace) >= ownPlaces {
+	if full && !q.displaceFor(namespace) {
 		return nil, ErrFull
 	}
-	t := &Ticket{queue: q, port: port, namespace: namespace, steady: steady, turn: make(chan struct{})}
+	t := &Ticket{queue: q, port: port, namespace: namespace, steady: steady, turn: make(chan struct{}), displaced: make(chan struct{})}
 	q.waiting = append(q.waiting, t)
 	q.proceed(time.Now())
 	return t, nil
 }
 
-// waitingOf is how many of a namespace wait.
-func (q *slotQueue) waitingOf(namespace string) (n int) {
+// displaceFor makes room for a ticket of a namespace in a full queue, in which the namespaces share the places: it displaces one of the namespace that has
+// most, preferably a steady one, and else the last. It is false where the namespace of the ticket would have no fewer then.
+func (q *slotQueue) displaceFor(namespace string) bool {
+	waiting := map[string]int{}
 	for _, t := range q.waiting {
-		if t.namespace == namespace {
-			n++
+		waiting[t.namespace]++
+	}
+	most := namespace
+	for other, n := range waiting {
+		if n > waiting[most] {
+			most = other
 		}
 	}
-	return n
+	if waiting[most] <= waiting[namespace]+1 {
+		return false
+	}
+	victim := -1
+	for i, t := range q.waiting {
+		if t.namespace == most && (victim < 0 || t.steady || !q.waiting[victim].steady) {
+			victim = i
+		}
+	}
+	close(q.waiting[victim].displaced)
+	q.waiting = slices.Delete(q.waiting, victim, victim+1)
+	return true
 }
 
 // Waiting is how many wait for a slot at the management API, to reconcile and for the numbers of autoscaling.
@@ -107,17 +122,20 @@ func (q *slotQueue) length() int {
 // IsAt is true where a client belongs to the management API of the ticket.
 func (t *Ticket) IsAt(port *Port) bool { return t.queue == port.queue }
 
-// Wait waits for a slot, so long at most. It is false where none came, or the time of the caller is over.
-func (t *Ticket) Wait(ctx context.Context, most time.Duration) (came bool) {
+// Wait waits for a slot, so long at most. It is false where none came, or the time of the caller is over. It fails with ErrFull where the ticket has lost
+// its place.
+func (t *Ticket) Wait(ctx context.Context, most time.Duration) (came bool, err error) {
 	broker.Await(ctx, func() {
 		select {
 		case <-t.turn:
 			came = ctx.Err() == nil
+		case <-t.displaced:
+			err = ErrFull
 		case <-time.After(most):
 		case <-ctx.Done():
 		}
 	})
-	return came
+	return came, err
 }
 
 // Leave gives a place back, at any time, and once.
@@ -128,6 +146,11 @@ func (t *Ticket) Leave() {
 	if i := slices.Index(q.waiting, t); i >= 0 {
 		q.waiting = slices.Delete(q.waiting, i, i+1)
 		return
+	}
+	select {
+	case <-t.displaced:
+		return
+	default:
 	}
 	q.slots++
 	if q.taken[t.namespace]--; q.taken[t.namespace] == 0 {

@@ -196,23 +196,44 @@ func TestSlotQueue_BoundsItsLength(t *testing.T) {
 	if _, err := q.join(q.ports["shop"], "shop", false); !errors.Is(err, ErrFull) {
 		t.Errorf("the line is full, and: %v", err)
 	}
-	var places []*Ticket
-	for i := range ownPlaces {
-		place, err := q.join(q.ports["shop"], "other", i > 0)
-		if err != nil {
-			t.Fatalf("another namespace is turned away: %v", err)
-		}
-		places = append(places, place)
+	q.leave("0")
+	q.change("more", "shop")
+	q.want("changed 0")
+}
+
+// One that filled the queue kept others out of it; and where each might have some places beyond its end, one silent management API took all reconciles.
+func TestSlotQueue_SharesItsPlacesBetweenNamespaces(t *testing.T) {
+	q := newTestQueue(t, 1)
+	q.change("now", "shop")
+	for i := range maxQueued {
+		q.comeAs("many "+strconv.Itoa(i), "shop", i == 7)
+	}
+	q.namespace = "other"
+	q.change("first of another", "shop")
+	if _, err := q.places["many 7"].Wait(t.Context(), time.Hour); !errors.Is(err, ErrFull) {
+		t.Errorf("the steady one stays in a full queue: %v", err)
+	}
+	q.leave("many 7") // its slot is none
+	for i := range maxQueued/2 - 1 {
+		q.change("other "+strconv.Itoa(i), "shop")
 	}
 	if _, err := q.join(q.ports["shop"], "other", false); !errors.Is(err, ErrFull) {
 		t.Errorf("another namespace has more than its share: %v", err)
 	}
-	for _, place := range places {
-		place.Leave()
+	if _, err := q.places["many 255"].Wait(t.Context(), time.Hour); !errors.Is(err, ErrFull) {
+		t.Errorf("the last one stays: %v", err)
 	}
-	q.leave("0")
-	q.change("more", "shop")
-	q.want("changed 0")
+	for i := range 2 * maxQueued {
+		q.namespace = "namespace " + strconv.Itoa(i)
+		if ticket, err := q.join(q.ports["shop"], q.namespace, false); err == nil {
+			q.places[q.namespace] = ticket
+		}
+	}
+	if n := q.length(); n != maxQueued {
+		t.Errorf("%d wait, of %d", n, maxQueued)
+	}
+	q.leave("now")
+	q.want("many 0")
 }
 
 // A registry that is slow to take the metrics must not have reconciles wait for it.
