@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"redrive.dev/redrive/internal/testbroker"
 	"redrive.dev/redrive/internal/testtransport"
 )
 
@@ -233,6 +235,43 @@ func TestRun_ShowsWhatHoldsMessagesBack(t *testing.T) {
 	testtransport.Eventually(t, "the trouble to show", func() bool {
 		return strings.Contains(run.out.String(), `; worker default: queue "test" stops at a message that was given up`)
 	})
+	run.signals <- nil
+	if code := <-run.code; code != exitOK {
+		t.Errorf("exit code %d: %s", code, run.log.String())
+	}
+}
+
+// The broker refused the binding by which retries come back. The worker consumed nevertheless, and each message failed at its first attempt.
+func TestRun_StartsNoWorkerWhereTheBrokerRefusesAStep(t *testing.T) {
+	t.Parallel()
+	b, server := newBench(t), testbroker.Shared(t)
+	channel := testtransport.Connect(t, b.direct).Channel()
+	if _, err := channel.QueueDeclare("test", true, false, false, false, map[string]any{"x-queue-type": "quorum"}); err != nil {
+		t.Fatal(err)
+	}
+	vhost := b.direct[strings.LastIndex(b.direct, "/")+1:]
+	login := url.UserPassword("team-"+vhost, server.User(t, "team-"+vhost, "policymaker", vhost, ".*", "^async", ".*"))
+	for _, address := range []*string{&b.amqpURL, &b.management} {
+		as, err := url.Parse(*address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		as.User = login
+		*address = as.String()
+	}
+	transport := strings.Replace(transportYAML, "{name: test, ", "{name: test, adopt: true, ", 1)
+	dir := folder(t, map[string]string{"transport.yaml": transport, "policy.yaml": policyYAML})
+	run := b.start(t, "run", "-f", dir)
+	logged := func(text string) func() bool {
+		return func() bool { return strings.Contains(run.log.String(), text) }
+	}
+	testtransport.Eventually(t, "the refused binding", logged("not started: default"))
+	if logged("worker=default")() {
+		t.Errorf("the worker was started:\n%s", run.log.String())
+	}
+	server.Permit(t, "team-"+vhost, vhost, ".*", ".*", ".*")
+	put(t, dir, "transport.yaml", strings.Replace(transport, "timeout: 5s", "timeout: 6s", 1))
+	testtransport.Eventually(t, "the worker", logged("worker=default"))
 	run.signals <- nil
 	if code := <-run.code; code != exitOK {
 		t.Errorf("exit code %d: %s", code, run.log.String())

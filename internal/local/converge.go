@@ -81,7 +81,8 @@ func (s *site) apply(desired topology.Objects) (next time.Duration, err error) {
 		return 0, explain(err, on)
 	}
 	s.found = report
-	s.hindrance, s.conflict = join(hindrance(report), s.unread(report.Blocked), s.migrating(report)), len(report.Conflicts) > 0 || s.tellsTooEarly(report)
+	s.hindrance = join(hindrance(report), s.unread(report.Blocked), s.migrating(report))
+	s.keepsWorkers = len(report.Conflicts) > 0 || report.KeepsWorkers() || s.tellsTooEarly(report)
 	if report.RequeueAfter > 0 {
 		return report.RequeueAfter, nil
 	}

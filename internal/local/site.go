@@ -35,11 +35,11 @@ type site struct {
 	ending  context.Context //nolint:containedctx // the site is a process of its own; end ends it
 	end     context.CancelFunc
 
-	// state is what one run of apply leaves to the next, and hindrance what only the user can put right; conflict is true where
-	// that concerns an object which is not as the workers would need it: they stay as they are.
-	state     apply.State
-	hindrance string
-	conflict  bool
+	// state is what one run of apply leaves to the next, and hindrance what only the user can resolve. keepsWorkers is true where an object is not, or may
+	// not be, as the workers would need it: they keep their configuration.
+	state        apply.State
+	hindrance    string
+	keepsWorkers bool
 	// found is the report of the last run of apply that came to its end.
 	found apply.Report
 	retry time.Duration
@@ -167,7 +167,7 @@ func (s *site) converge() time.Duration {
 	}
 	s.retry = 0
 	s.made(desired)
-	if s.conflict {
+	if s.keepsWorkers {
 		s.report(join(s.hindrance, s.hold(unit), s.follow(unit)))
 		return min(next, jittered(s.options.Reapply))
 	}
@@ -182,7 +182,7 @@ func (s *site) converge() time.Duration {
 	return min(next, jittered(s.options.Reapply))
 }
 
-// hold leaves the workers as they are while there is a conflict, and says so: whoever owns the object in question must not get
+// hold leaves the workers as they are while there is a conflict or a refused step, and says so: whoever owns the object in question must not get
 // their messages, and they would not find it as they believe.
 func (s *site) hold(unit *Unit) string {
 	text := "until that is fixed the workers keep their present configuration"
