@@ -59,7 +59,7 @@ const (
 	maxSteadyOfNamespace = maxOfNamespace * 3 / 4
 	// maxDeletionsOfNamespace is how many others of them are deleted without their broker.
 	maxDeletionsOfNamespace = maxOfNamespace / 4
-	// reconcileTimeout bounds one reconcile, from its turn on: a broker that answers slowly must not keep a seat for ever.
+	// reconcileTimeout bounds one reconcile, from when it has its slot: a broker that answers slowly must not keep one for ever.
 	reconcileTimeout = 2 * time.Minute
 	// goneInterval is how often a reconcile that takes long looks whether its Transport is still there.
 	goneInterval = 10 * time.Second

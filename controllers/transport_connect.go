@@ -31,7 +31,7 @@ func (r *TransportReconciler) findBroker(ctx context.Context, t *v1alpha1.Transp
 	return f
 }
 
-// connect is the first step that needs the broker, and fails with what find could not do.
+// connect is the first step that needs the broker, and fails with the error of resolveBroker.
 func (r *TransportReconciler) connect(_ context.Context, run *transportRun) error {
 	name := client.ObjectKeyFromObject(run.transport)
 	run.source = run.endpoint.source

@@ -214,8 +214,9 @@ var (
 // +kubebuilder:rbac:groups=rabbitmq.com,resources=rabbitmqclusters,verbs=get
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconcile brings the broker and the worker Deployments to what the Transport asks for: load, resolveBroker, acquireSlot, reconcileSteps, and
-// finish, which writes the status. It implements reconcile.Reconciler.
+// Reconcile brings the broker and the worker Deployments to what the Transport asks for. First it gets its share of the operator (reconcile): it loads
+// the Transport, enters the admission of its namespace, and takes a processor and a slot at the broker. Then reconcileInSlot bounds its time and memory,
+// reconcileSteps takes the steps, each a method of its name, and outcome.Finish writes the status. It implements reconcile.Reconciler.
 func (r *TransportReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	result, err := r.reconcile(ctx, req.NamespacedName)
 	switch {

@@ -10,5 +10,5 @@
 // The matrix (TestMatrix_KeepsAFaultWithItsObject) is for what fails alone: a fault in one lane, queue, exchange or right, while messages that
 // do not need it flow beside those that do. These have to go on at their rate.
 //
-// As part of `make test` each case runs once. `make test-faults` runs it FAULT_ROUNDS times.
+// `make test` runs those once that take seconds, and `make test-all` all of them. `make test-faults` runs each FAULT_ROUNDS times.
 package faults

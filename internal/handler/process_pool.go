@@ -33,8 +33,8 @@ type pool struct {
 	places int
 	// waiting and alone are the messages without a process, in the order of their coming; those in alone need a fresh one each.
 	waiting, alone []*call
-	// quarantined messages are those of alone that no process was free for in time.
-	quarantine quarantine
+	// nextAlone are those of alone that no process was free for in time.
+	nextAlone nextAlone
 
 	// failures is how many starts failed one after the other, crashes how many processes ended with no answer between.
 	failures, crashes int
@@ -73,7 +73,7 @@ func (p *Process) place(c *call) *retry.Failure {
 		defer p.mu.Unlock()
 		return c.notBegun(p.pool.why)
 	}
-	c.alone = c.alone || p.pool.quarantine.take(c.key)
+	c.alone = c.alone || p.pool.nextAlone.take(c.key)
 	if q := p.pool.choose(c.alone); q != nil {
 		p.give(q, c)
 		p.mu.Unlock()

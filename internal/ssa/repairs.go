@@ -128,17 +128,17 @@ func (c *Repairs) Wrote(transport types.NamespacedName, object string, before, a
 	return Repair
 }
 
-// Drop forgets an object that is not wanted any more: when it is again, making it puts nothing right.
+// Drop forgets an object that is not wanted any more: when it is wanted again, making it is no repair.
 func (c *Repairs) Drop(transport types.NamespacedName, object string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.all[transport], object)
 }
 
-// ErrFieldManagerConflict is in the error of an object that others change as often as it is put right.
-var ErrFieldManagerConflict = errors.New("contested")
+// ErrFieldManagerConflict is in the error of an object that others change as often as the operator restores it.
+var ErrFieldManagerConflict = errors.New("another field manager changes the object again and again")
 
-// Conflict says who changes an object as often as it is put right.
+// Conflict says who changes an object as often as the operator restores it.
 func (c *Repairs) Conflict(object string, current client.Object) error {
 	return &conflictError{fmt.Sprintf(
 		"%s is changed%s each time that the operator restores it, at least %d times within %s: let only one of the two manage it",

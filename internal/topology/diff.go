@@ -71,7 +71,7 @@ type Difference struct {
 	doubtful []Binding
 	// Awaited is true where something is not made or bound yet, since a request that is under way may delete it.
 	Awaited bool
-	// Deferred are those of ExtraQueues and LetGo that stay as they are for now: a way in comes out of an exchange that lacks another.
+	// Deferred are those of ExtraQueues and Released that stay for now: a way in comes out of an exchange that lacks another.
 	Deferred []string
 }
 
@@ -183,7 +183,7 @@ func DiffSince(desired Objects, observed Observed, past Past) Difference {
 	d.keepDeliveryLimits()
 	d.keepClassicPolicies()
 	d.out.Wanted = d.desired
-	d.migrationsDiff()
+	d.exchangesDiff()
 	d.queuesDiff()
 	d.abortIfPrefixTaken()
 	d.holdMigrations()
@@ -200,7 +200,7 @@ func DiffSince(desired Objects, observed Observed, past Past) Difference {
 	return d.out
 }
 
-func (d *differ) migrationsDiff() {
+func (d *differ) exchangesDiff() {
 	for _, want := range d.desired.Exchanges {
 		ref := Ref{Kind: KindExchange, Name: want.Name}
 		got, exists := d.observed.Exchanges[want.Name]

@@ -32,7 +32,7 @@ type inflight struct {
 	// due is true where the prefetches are to be looked at now.
 	due    atomic.Bool
 	queues sync.Map
-	// prefetch decides, and decided is what it said last. Both are used by gate only.
+	// prefetch decides, and decided is what it said last. Both are used by the flow control only.
 	prefetch *scheduler.Prefetch
 	decided  map[string]int
 	// granted is that, and what is added in place of messages that are held.

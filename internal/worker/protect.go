@@ -531,7 +531,7 @@ func blamesRequest(status int) bool {
 		status != http.StatusRequestTimeout && status != http.StatusTooManyRequests
 }
 
-// breakerChanged tells of a breaker's change of state, and lets gate look at it.
+// breakerChanged tells of a breaker's change of state, and lets the flow control look at it.
 func (w *Worker) breakerChanged(key string, from, to resilience.State, why string) {
 	args := []any{"from", from.String(), "to", to.String(), "why", why}
 	if key != "" {

@@ -28,7 +28,7 @@ type readiness struct {
 	warned bool
 }
 
-// noteHandler takes down whether the handler is ready. Only gate calls it.
+// noteHandler takes down whether the handler is ready. Only the flow control calls it.
 func (w *Worker) noteHandler(why error) {
 	w.options.Metrics.handlerReady.Set(truth(why == nil))
 	if why == nil {

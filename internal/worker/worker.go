@@ -95,12 +95,12 @@ type Worker struct {
 	unread *unread
 	// tracer is nil where traces are off.
 	tracer trace.Tracer
-	// receiving is what gate decided last, and allowed how many messages at a time the breaker lets through.
+	// receiving is what the flow control decided last, and allowed how many messages at a time the breaker lets through.
 	receiving atomic.Bool
 	allowed   atomic.Int64
-	// regulation wakes gate where it may decide otherwise.
+	// regulation wakes the flow control where it may decide otherwise.
 	regulation chan struct{}
-	// handler is what is known of the handler's readiness. Only gate uses it, but for wasReady: true once it has been.
+	// handler is what is known of the handler's readiness. Only the flow control uses it, but for wasReady: true once it has been.
 	handler  readiness
 	wasReady atomic.Bool
 	// held counts the messages that have an outcome and wait for the broker to take it.
@@ -328,7 +328,7 @@ func (w *Worker) runFlowControl(ctx, sessions context.Context) {
 	}
 }
 
-// flowState is what gate has put in force.
+// flowState is what the flow control has put in force.
 type flowState struct {
 	program       *program
 	capacity      int
@@ -358,7 +358,7 @@ func (w *Worker) updateSubscriptions(sessions context.Context, s *flowState, p *
 	}
 }
 
-// wakeFlowControl lets gate look again.
+// wakeFlowControl lets the flow control look again.
 func (w *Worker) wakeFlowControl() {
 	select {
 	case w.regulation <- struct{}{}:
