@@ -346,20 +346,22 @@ func (w *tenants) largeSpecs() {
 	}
 }
 
-// costlyHandshakes are those with a server that sends a hundred certificates of its issuer's name, none of which has signed its own.
+// costlyHandshakes are those with servers, one for each Transport, that send as many certificates of their issuer's name as there is room for, none of which
+// has signed its own.
 func (w *tenants) costlyHandshakes() {
-	authorities, certificate := manyAuthorities(w.T, 120)
+	authorities, certificate := manyAuthorities(w.T, 48)
 	asked := &atomic.Int64{}
-	server := httptest.NewUnstartedServer(http.NotFoundHandler())
-	server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+	config := &tls.Config{Certificates: []tls.Certificate{certificate}, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		asked.Add(1)
 		return nil, nil //nolint:nilnil // as it is
 	}}
-	server.Config.ErrorLog = log.New(io.Discard, "", 0)
-	server.StartTLS()
-	w.Cleanup(server.Close)
 	for i := range 50 {
-		transport := w.hostileTransport(fmt.Sprint("chain-", i), fmt.Sprint(server.URL, "/", i))
+		server := httptest.NewUnstartedServer(http.NotFoundHandler())
+		server.TLS = config.Clone()
+		server.Config.ErrorLog = log.New(io.Discard, "", 0)
+		server.StartTLS()
+		w.Cleanup(server.Close)
+		transport := w.hostileTransport(fmt.Sprint("chain-", i), server.URL)
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.hostile, Name: transport.Name}}
 		must(w.T, w.attacker.Get(w.Context(), client.ObjectKeyFromObject(secret), secret))
 		secret.Data["ca.crt"] = authorities

@@ -17,6 +17,7 @@ func newByMethod(others *http.Transport) byMethod {
 	if dial == nil {
 		dial = new(net.Dialer).DialContext
 	}
+	others.DialTLSContext = secured(dial, others.TLSClientConfig)
 	deletions.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		connection, err := dial(ctx, network, address)
 		if tcp, is := connection.(*net.TCPConn); err == nil && is {
@@ -24,6 +25,7 @@ func newByMethod(others *http.Transport) byMethod {
 		}
 		return connection, err
 	}
+	deletions.DialTLSContext = secured(deletions.DialContext, others.TLSClientConfig)
 	return byMethod{deletions: deletions, others: others}
 }
 

@@ -99,7 +99,7 @@ func New(config Config, options ...Option) (*Client, error) {
 		Proxy:                 networks(config.Deny).proxy,
 		DialContext:           networks(config.Deny).dialer(),
 		TLSClientConfig:       config.TLS.Clone(),
-		TLSHandshakeTimeout:   requestTimeout / 3,
+		TLSHandshakeTimeout:   handshakeTimeout, // by a proxy
 		ResponseHeaderTimeout: requestTimeout,
 		IdleConnTimeout:       time.Minute,
 		DisableCompression:    true, // the bounds of an answer hold for what is on the wire
@@ -127,7 +127,8 @@ func (c *Client) Ping(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%s: the management URL cannot be used", what)
 	}
-	response, err := c.transport.RoundTrip(request)
+	var response *http.Response
+	Await(ctx, func() { response, err = c.transport.RoundTrip(request) }) //nolint:bodyclose // below
 	if err != nil {
 		return describe(what, err)
 	}

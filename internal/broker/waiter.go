@@ -6,6 +6,8 @@ import "context"
 type Waiter interface {
 	// Wait calls wait, once.
 	Wait(ctx context.Context, wait func())
+	// Another waits for its turn to compute while this one waits, in another goroutine. It is to be released.
+	Another(ctx context.Context) (another Waiter, release func(), err error)
 }
 
 type waiterKey struct{}
@@ -22,4 +24,18 @@ func Await(ctx context.Context, wait func()) {
 		return
 	}
 	wait()
+}
+
+// compute calls what computes beside the goroutine that waits for it, when another waiter has its turn, which is in its context then.
+func compute(ctx context.Context, computation func(ctx context.Context) error) error {
+	waiter, ok := ctx.Value(waiterKey{}).(Waiter)
+	if !ok {
+		return computation(ctx)
+	}
+	another, release, err := waiter.Another(ctx)
+	if err != nil {
+		return err //nolint:wrapcheck // the time of the caller is over
+	}
+	defer release()
+	return computation(WithWaiter(ctx, another))
 }

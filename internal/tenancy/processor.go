@@ -118,6 +118,15 @@ func (mine *Processor) Wait(ctx context.Context, wait func()) {
 	_ = mine.take(ctx)
 }
 
+// Another implements broker.Waiter: what is computed while the reconcile waits for it is computed on a processor of its namespace, too.
+func (mine *Processor) Another(ctx context.Context) (another broker.Waiter, release func(), err error) {
+	other, err := mine.of.Acquire(ctx, mine.namespace)
+	if err != nil {
+		return nil, nil, err
+	}
+	return other, other.Release, nil
+}
+
 // pause gives the processor to others for a while. It is false where the reconcile has none, as while another goroutine of it waits.
 func (mine *Processor) pause() bool {
 	mine.mu.Lock()

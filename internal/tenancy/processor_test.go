@@ -2,7 +2,10 @@ package tenancy_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"net/http"
+	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -221,5 +224,42 @@ func TestShareProcessors_OthersComputeWhileTheAPIServerAnswers(t *testing.T) {
 	case err := <-answered:
 		t.Errorf("it goes on without a processor: %v", err)
 	case <-time.After(10 * time.Millisecond):
+	}
+}
+
+// Fifty servers whose certificates take a second to check had all processors, as net/http makes handshakes beside the reconciles that wait for them.
+func TestProcessors_HandshakesAreComputedOnThoseOfTheirNamespace(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }))
+	defer server.Close()
+	of := tenancy.NewProcessors()
+	mine, err := of.Acquire(t.Context(), "hostile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mine.Release()
+	for range each(of) - 1 {
+		defer of.TryAcquire("hostile").Release()
+	}
+	checks := 0
+	config := &tls.Config{RootCAs: x509.NewCertPool(), VerifyConnection: func(tls.ConnectionState) error {
+		checks++
+		if more := of.TryAcquire("hostile"); more != nil {
+			more.Release()
+			t.Error("the handshake is computed on none of them")
+		}
+		return nil
+	}}
+	config.RootCAs.AddCert(server.Certificate())
+	client, err := broker.New(broker.Config{ManagementURL: server.URL, Username: "user", Password: "x", VHost: "/", TLS: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if err := client.Ping(broker.WithWaiter(t.Context(), mine)); err != nil || checks != 1 {
+		t.Errorf("%v after %d handshakes", err, checks)
+	}
+	if more := of.TryAcquire("hostile"); more != nil {
+		t.Error("the reconcile has no processor after it")
 	}
 }
