@@ -40,6 +40,8 @@ const (
 	HeaderHistory = HeaderPrefix + "history"
 	// HeaderCrashes counts the processes that the message has brought down on its own.
 	HeaderCrashes = HeaderPrefix + "crashes"
+	// HeaderQuarantine is true on a message that goes back to its work queue because its quarantine queue takes none: it still has to go there.
+	HeaderQuarantine = HeaderPrefix + "quarantine"
 	// HeaderCarry is what the handler's last failure asked to have back with the next attempt.
 	HeaderCarry = HeaderPrefix + "carry"
 	// HeaderPriority is the producer's priority of a message that is retried with another one.
@@ -89,7 +91,7 @@ func isOwn(name string) bool {
 		HeaderDelay, HeaderLane, HeaderExchange, HeaderRoutingKey, HeaderDeadline, HeaderHistory, HeaderPublishID,
 		HeaderReason, HeaderExplanation, HeaderFailedAt, HeaderQueue,
 		HeaderErrorSource, HeaderErrorClass, HeaderErrorMessage, HeaderErrorStatus,
-		HeaderCrashes, HeaderCarry, HeaderPriority, HeaderExpiration, HeaderUserID, HeaderOriginal, HeaderTraceparent, HeaderCrashExit,
+		HeaderCrashes, HeaderQuarantine, HeaderCarry, HeaderPriority, HeaderExpiration, HeaderUserID, HeaderOriginal, HeaderTraceparent, HeaderCrashExit,
 		HeaderWorker:
 		return true
 	}

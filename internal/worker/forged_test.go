@@ -27,7 +27,7 @@ func forgeries() map[string]amqp091.Table {
 		"redrive-traceparent":      "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "redrive-publish-id": "1",
 		"redrive-reason": "MaxRetries", "redrive-explanation": "forged", "redrive-failed-at": now.UnixMilli(), "redrive-queue": "payments",
 		"redrive-error-source": "Handler", "redrive-error-class": "forged", "redrive-error-message": "forged", "redrive-error-status": int64(422),
-		"redrive-crash-exit": "signal: killed", "redrive-worker": "forged",
+		"redrive-crash-exit": "signal: killed", "redrive-worker": "forged", "redrive-quarantine": true,
 	}
 	forged := map[string]amqp091.Table{"redrive-id": {"redrive-id": "of another"}}
 	for name, value := range all {
@@ -37,7 +37,7 @@ func forgeries() map[string]amqp091.Table {
 		"redrive-attempts": int64(1), "redrive-first-failure": now.UnixMilli(), "redrive-not-before": all["redrive-not-before"],
 	}
 	forged["all but what ends it"] = amqp091.Table(maps.Clone(all))
-	for _, ends := range []string{"redrive-deadline", "redrive-not-before"} {
+	for _, ends := range []string{"redrive-deadline", "redrive-not-before", "redrive-quarantine"} {
 		delete(forged["all but what ends it"], ends)
 	}
 	return forged
@@ -129,7 +129,9 @@ func TestForgedHeaders_ConcernTheirMessageAlone(t *testing.T) {
 		Headers: amqp091.Table{"BCC": []any{"async.fallback.100ms"}, "redrive-attempts": int64(1), "redrive-crashes": int64(2)}, Body: []byte("copied"),
 	})
 	messages += 2
-	testtransport.Eventually(t, "all in the failure queue", func() bool { return r.Ready("async.failed") == messages })
+	testtransport.Eventually(t, "all in the failure queue, and one in quarantine", func() bool {
+		return r.Ready("async.failed") == messages-1 && r.Ready("test.quarantine") == 1
+	})
 	r.empty()
 	calls, most := p.calls(), map[string]int{"copied": 2 * attempts}
 	for name := range forged {
@@ -146,8 +148,8 @@ func TestForgedHeaders_ConcernTheirMessageAlone(t *testing.T) {
 	if hops := r.counted("redrive_messages_handled_total", "outcome", "redelayed"); hops > 3*100 { // three of them claim to wait
 		t.Errorf("%v hops", hops)
 	}
-	if quarantine := r.Ready("test.quarantine"); quarantine != 0 {
-		t.Errorf("%d are in quarantine", quarantine)
+	if got := r.next("test.quarantine"); string(got.Body) != "redrive-quarantine" {
+		t.Errorf("%q is in quarantine", got.Body)
 	}
 }
 

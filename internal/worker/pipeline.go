@@ -116,6 +116,8 @@ type job struct {
 	granted bool
 	// traced is what is known of its trace.
 	traced traceState
+	// isSuspect is true where its headers say that it has to be quarantined, though the broker has not delivered it before; see quarantine.
+	isSuspect bool
 	// charged is true where the journal knows of crashes that the state has taken over.
 	charged bool
 	// noted is true while the journal says that it is in work.
@@ -145,7 +147,8 @@ func (w *Worker) finish(ctx context.Context, j *job, o outcome) (settled bool) {
 	if o.kind.publishes() {
 		w.yieldSlot(ctx, j)
 	}
-	settled = w.traceSettling(ctx, j, j.ended(o, nil))
+	o = j.ended(o, nil)
+	settled = w.traceSettling(ctx, j, &o)
 	if !settled {
 		w.options.Metrics.lateAcks.Inc()
 		o = outcome{kind: stale}
@@ -226,6 +229,7 @@ func (j *job) readState(received time.Time) {
 		forged = message.Disown(d.Headers)
 	}
 	j.state = message.Decode(d.Message, exchanges.Work, received)
+	j.isSuspect = d.Headers[message.HeaderQuarantine] == true
 	message.Strip(d.Headers, j.state)
 	if j.state.Crashes > 0 && d.Queue != j.queue.Quarantine {
 		forged = append(forged, message.HeaderCrashes)

@@ -85,7 +85,7 @@ func (w *Worker) awaitRoom(ctx context.Context, d *amqp.Delivery) {
 
 // isApart is true of a message that may not need a place at all, or does more than wait for it.
 func (w *Worker) isApart(d *amqp.Delivery) bool {
-	return d.Strict() || d.Redelivered || d.Unreadable || w.options.Journal != nil || w.stopping()
+	return d.Strict() || d.Redelivered || d.Headers[message.HeaderQuarantine] != nil || d.Unreadable || w.options.Journal != nil || w.stopping()
 }
 
 // launch runs a job beside the caller.

@@ -15,6 +15,10 @@ const reasonPoison retry.Reason = "PoisonCrash"
 // defaultMaxCrashes stands for a configuration of version 1.
 const defaultMaxCrashes = 3
 
+// oftenBack is how many of the deliveries after which RabbitMQ dead-letters a message may be used up while its quarantine queue takes none. A copy of
+// it begins anew. Sessions that end count as well, however short they were.
+const oftenBack = 10
+
 // Journal is what the quarantine worker writes down around each run, so that its successor knows which message a crash is
 // to be charged to. One message at a time is in work. An error of it is logged and stops nothing: the broker's delivery limit is the backstop.
 type Journal interface {
@@ -30,11 +34,11 @@ type Journal interface {
 }
 
 // quarantineRedelivered moves a message that a session left unsettled to the quarantine queue of its own queue: it may be what ended the
-// session. The quarantine worker, in a process of its own, charges a message for the crashes that it caused there.
+// session. So it does with a copy of such a message that came back because that queue took none. The quarantine worker, in a process of its own, charges a
+// message for the crashes that it caused there.
 func quarantineRedelivered(w *Worker, _ context.Context, j *job) (outcome, bool) {
 	if w.options.Journal == nil {
-		if !j.delivery.Redelivered || j.queue.Quarantine == "" ||
-			j.delivery.DeliveryCount() <= 1 && w.unread.take(j.queue.Name, j.program.config.LongestRun()) {
+		if j.queue.Quarantine == "" || !w.isLeftUnsettled(j) && !j.isSuspect {
 			return outcome{}, false
 		}
 		w.problems.warn("quarantine/"+j.queue.Name, "messages that a session left unsettled are handled one by one", "queue", j.queue.Name,
@@ -63,6 +67,12 @@ func quarantineRedelivered(w *Worker, _ context.Context, j *job) (outcome, bool)
 		Reason: reasonPoison, Explanation: ended, At: w.options.Now(), Exit: exit, Worker: w.options.Name,
 		Failure: retry.Failure{Source: retry.SourceCrash, Class: "WorkerCrash", Message: ended},
 	}}, true
+}
+
+// isLeftUnsettled is true of a message that came back, unless it may be one that was given back unread.
+func (w *Worker) isLeftUnsettled(j *job) bool {
+	return j.delivery.Redelivered &&
+		(j.delivery.DeliveryCount() > 1 || !w.unread.take(j.queue.Name, j.program.config.LongestRun()))
 }
 
 func (p *program) maxCrashes() int { return cmp.Or(p.config.MaxCrashes, defaultMaxCrashes) }

@@ -21,8 +21,8 @@ var errUnreadable = errors.New("its headers nest too deeply, or are too many or 
 
 // settle carries out an outcome. Whatever goes on living is published first, confirmed and routed; only then is the
 // original acknowledged. A crash in between leaves two copies with the same id and attempt, never none. It is false where the
-// broker has the original again.
-func (w *Worker) settle(ctx context.Context, j *job, o outcome) bool {
+// broker has the original again. Where something else becomes of the message than the outcome says, that is in it then.
+func (w *Worker) settle(ctx context.Context, j *job, o *outcome) bool {
 	switch o.kind {
 	case succeeded, dropped:
 		return w.acknowledge(j)
@@ -34,7 +34,7 @@ func (w *Worker) settle(ctx context.Context, j *job, o outcome) bool {
 		}
 		return j.delivery.Requeue() == nil
 	case retried, redelayed, deferred, failed, requeued, quarantined:
-		err := w.republish(ctx, j, o)
+		err := w.republishOrPostpone(ctx, j, o)
 		switch {
 		case err == nil:
 			return w.acknowledge(j)
@@ -74,6 +74,29 @@ func (w *Worker) deadLetter(j *job, cause error) bool {
 	err := j.delivery.DeadLetter()
 	w.settled(j)
 	return err == nil
+}
+
+// republishOrPostpone is republish, but for a message whose quarantine queue takes none for as long as it may be held. That goes back to its own
+// queue, as a copy which still has to be quarantined: RabbitMQ would take it back itself, with all that is on loan beside it, count that, and
+// dead-letter it one day, though no handler has had it since.
+func (w *Worker) republishOrPostpone(ctx context.Context, j *job, o *outcome) error {
+	if o.kind != quarantined || j.delivery.Queue == j.queue.Quarantine {
+		return w.republish(ctx, j, *o)
+	}
+	patience := j.held()
+	if j.delivery.DeliveryCount() >= oftenBack {
+		patience = min(patience, heldTime)
+	}
+	waiting, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err := w.republish(waiting, j, *o)
+	if err == nil || !errors.Is(waiting.Err(), context.DeadlineExceeded) {
+		return err
+	}
+	w.problems.warn("postponed/"+j.delivery.Queue, "a message goes back to its queue, because its quarantine queue takes none: it is quarantined later",
+		"queue", j.delivery.Queue, "quarantine", j.queue.Quarantine)
+	j.isSuspect, o.kind = true, requeued
+	return w.republish(ctx, j, *o)
 }
 
 // republish publishes until the broker has confirmed and routed the message. It gives up only when that would be wrong:
@@ -200,6 +223,9 @@ func (w *Worker) route(j *job, o outcome, gone time.Duration) (m message.Message
 	default:
 		m, err = message.Returned(original, j.state, j.origin(), now)
 		m.Exchange = current.Exchanges.Return
+		if err == nil && j.isSuspect {
+			m.Headers[message.HeaderQuarantine] = true
+		}
 	}
 	if err != nil {
 		return message.Message{}, 0, fmt.Errorf("message %s of queue %s: %w", j.state.ID, j.queue.Name, err)
