@@ -51,16 +51,18 @@ func (r *TransportReconciler) orUncounted(run *transportRun, counts quarantinepo
 }
 
 // bestEffort is a step that keeps nothing waiting where it fails: the workers run on with the last good configuration, follow the migrations
-// of queues, and leave quarantined messages; those that KEDA put to sleep, and that the spec does not have it wake, are woken. The error stays that of the
-// step.
+// of queues, and leave quarantined messages; those that KEDA put to sleep, and that the spec does not have it wake, are woken, and those whose Deployment
+// somebody deletes get it again. The error stays that of the step.
 func (r *TransportReconciler) bestEffort(next step[*transportRun]) step[*transportRun] {
 	return func(ctx context.Context, run *transportRun) error {
 		err := next(ctx, run)
 		if err == nil {
 			return nil
 		}
+		why := outcome.Interpret(err)
+		r.logLeft(ctx, "restoring the Deployments of workers", r.restoreWorkers(ctx, run, why.Reason))
 		r.logLeft(ctx, "waking groups that no autoscaler wakes", r.wakeUnscaled(ctx, run))
-		if why := outcome.Interpret(err); why.Kind != outcome.KindStalled && run.observed == nil {
+		if why.Kind != outcome.KindStalled && run.observed == nil {
 			r.logLeft(ctx, "keeping the quarantine pods", r.keepUnanswered(ctx, run, why.Reason))
 			return err // What is amiss with the broker or the API server is so for the rest too.
 		}
