@@ -342,8 +342,11 @@ func (r *run) feeds(seen topology.QueueState) (feeding bool, acked int64) {
 		} else if topology.StandinFor(queue.Queue) != seen.Name {
 			continue
 		}
-		if slices.Contains(r.input.Consumed, queue.Name) {
+		switch {
+		case slices.Contains(r.input.Consumed, queue.Name):
 			feeding, acked = feeding || !queue.Empty(), acked+queue.Acked
+		case r.quarantineOf(queue.Name) != "": // Workers read it until it is gone, and no configuration needs it.
+			feeding, acked = feeding || queue.Holds(), acked+queue.Acked
 		}
 	}
 	return feeding, acked

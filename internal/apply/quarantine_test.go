@@ -125,6 +125,38 @@ func TestQuarantine_OutlivesAQueueThatLeavesTheSpec(t *testing.T) {
 	}
 }
 
+// A quarantined message may be tried for long, and again and again. The wait for lanes began when no configuration needed its queue any more, so that it was
+// over by then: the way back was gone while the message was in a lane, and it came to the failure queue with retries left.
+func TestQuarantine_OfAQueueThatHasLeftWaitsForLanesFromItsLastMessage(t *testing.T) {
+	s := newStage(t)
+	s.once()
+	s.allCounted()
+	s.publish("async.return", "test.quarantine", nil)
+	s.counted("test.quarantine", 1)
+	s.spec.Spec.Queues = s.spec.Spec.Queues[:1]
+	for step := 0; s.exists("test"); step++ {
+		if step > 10 {
+			t.Fatalf("test does not go: %+v", s.retiring("test"))
+		}
+		s.later(s.once().RequeueAfter + time.Second)
+	}
+	s.once()
+	s.later(16 * time.Second)
+	if s.once(); s.retiring("test.quarantine").Unbound != nil {
+		t.Errorf("the wait has begun: %+v", s.retiring("test.quarantine"))
+	}
+	s.handle("test.quarantine", 1, acknowledge)
+	s.counted("test.quarantine", 0)
+	s.later(time.Second)
+	if report := s.once(); len(report.Steps) > 0 {
+		t.Errorf("a retry of the last message cannot come back: %s", steps(report.Steps))
+	}
+	s.untilRetired()
+	if s.exists("test.quarantine") {
+		t.Error("it is still there")
+	}
+}
+
 // handle consumes messages one by one, each time settling the one that comes. RabbitMQ does not let anybody get from a queue
 // with a single active consumer in another way.
 func (s *stage) handle(queue string, times int, settle func(amqp091.Delivery) error) {
