@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
@@ -240,6 +241,14 @@ func (k *Keeper) WakeUnscaled(ctx context.Context, group *Group) error {
 	return k.Wake(ctx, group)
 }
 
+// wakeWanted wakes a Deployment whose replicas are not written yet, unless the spec asks for none: KEDA gets no number for it.
+func (k *Keeper) wakeWanted(ctx context.Context, group *Group) error {
+	if ptr.Deref(group.Worker.Replicas, 1) == 0 {
+		return nil
+	}
+	return k.Wake(ctx, group)
+}
+
 // hasScaler is true while an autoscaler of ours is there.
 func (g *Group) hasScaler() bool {
 	return g.Scalers != nil && (g.Scalers.of(workload.AutoscalerKind(), g.name()) != nil || g.Scalers.of(workload.ScaledObjectKind(), g.name()) != nil)
@@ -259,7 +268,7 @@ func (k *Keeper) free(ctx context.Context, group *Group, keep schema.GroupVersio
 			}
 		}
 		if err := k.remove(ctx, group.Owner, object); err != nil {
-			return false, err
+			return false, errors.Join(err, k.wakeWanted(ctx, group))
 		}
 		if len(object.GetFinalizers()) > 0 {
 			group.wait(fmt.Errorf("worker %q: %s %s is being deleted, waiting for its finalizers", group.Worker.Name, kind.Kind, group.name()))
