@@ -334,7 +334,8 @@ func (r *run) waits(queue string) topology.Waits {
 }
 
 // feeds tells of a queue, as it is seen now, whether workers have messages to consume whose retries come back into it, and how many of such were
-// acknowledged: those in itself and in its stand-in.
+// acknowledged: those in itself and in its stand-in. No configuration has to name the two: that of the workers that empty a quarantine queue does not, and
+// it has a stand-in under the name of its work queue.
 func (r *run) feeds(seen topology.QueueState) (feeding bool, acked int64) {
 	for _, queue := range r.observed.Queues {
 		if queue.Name == seen.Name {
@@ -342,12 +343,8 @@ func (r *run) feeds(seen topology.QueueState) (feeding bool, acked int64) {
 		} else if topology.StandinFor(queue.Queue) != seen.Name {
 			continue
 		}
-		switch {
-		case slices.Contains(r.input.Consumed, queue.Name):
-			feeding, acked = feeding || !queue.Empty(), acked+queue.Acked
-		case r.quarantineOf(queue.Name) != "": // Workers read it until it is gone, and no configuration needs it.
-			feeding, acked = feeding || queue.Holds(), acked+queue.Acked
-		}
+		uncounted := !queue.Empty() && slices.Contains(r.input.Consumed, queue.Name)
+		feeding, acked = feeding || queue.Holds() || uncounted, acked+queue.Acked
 	}
 	return feeding, acked
 }

@@ -39,6 +39,30 @@ func TestRun_TheQuarantineQueueOfAWorkQueueThatGoesOnHasAGrace(t *testing.T) {
 	}
 }
 
+// Only queues that a configuration names were asked, and none names a stand-in, or the quarantine queue of a queue that is gone. Their way back from the
+// lanes was unbound while workers retried what was in them, and the retries failed.
+func TestRun_WhatIsAcknowledgedInAQueueCountsWhoeverIsToldToReadIt(t *testing.T) {
+	queue := func(name string, messages, acked int64, arguments topology.Arguments) topology.QueueState {
+		return topology.QueueState{Queue: topology.Queue{Name: name, Arguments: arguments}, Evidence: topology.Evidence{Messages: &messages}, Acked: acked}
+	}
+	observed := map[string]topology.QueueState{}
+	for _, q := range []topology.QueueState{
+		queue("test", 0, 3, nil), queue("test.migrating", 2, 5, topology.Arguments{"redrive-migration-of": "test"}),
+		queue("test.quarantine", 0, 7, topology.Arguments{"redrive-quarantine-of": "test"}), queue("other", 1, 1, nil),
+	} {
+		observed[q.Name] = q
+	}
+	r := &run{Prepared: Prepared{input: Input{Consumed: []string{"test"}}, observed: topology.Observed{Queues: observed}}}
+	for name, want := range map[string]struct {
+		feeding bool
+		acked   int64
+	}{"test": {true, 8}, "test.migrating": {true, 5}, "test.quarantine": {false, 7}} {
+		if feeding, acked := r.feeds(observed[name]); feeding != want.feeding || acked != want.acked {
+			t.Errorf("%s: feeding %t, %d acknowledged, want %+v", name, feeding, acked, want)
+		}
+	}
+}
+
 func TestReport_UnreachableIsAQuarantineQueueThatWorkersWouldBeToldOf(t *testing.T) {
 	binding := topology.Binding{Source: "async.return", Destination: "test.quarantine", RoutingKey: "test.quarantine"}
 	withheld := Report{Withheld: []topology.Withheld{{Binding: binding}}}

@@ -47,6 +47,13 @@ func (w *world) fault() {
 	if w.may.applications && w.stored != nil && w.oneIn(6) {
 		w.application()
 	}
+	if w.stored != nil && w.stored.deleting && w.oneIn(15) {
+		w.tellf("somebody deletes the workers")
+		for _, pod := range w.pods {
+			pod.cut()
+		}
+		w.pods = nil
+	}
 	if w.stored != nil && (w.may.forgets || w.may.restores) {
 		w.forget()
 	}
@@ -141,6 +148,76 @@ func (w *world) aQueue(name, key string) v1alpha1.Queue {
 	return queue
 }
 
+// create makes the Transport.
+func (w *world) create(spec *v1alpha1.Transport) {
+	w.version++
+	w.stored, w.givenUp = &storedTransport{version: w.version, spec: spec}, false
+	w.tellf("CREATE %s", specText(spec))
+	for name, q := range w.broker.queues {
+		w.retained[name] = w.retained[name] || q.Type == topology.TypeClassic
+	}
+	w.abandon()
+	w.keepHomes()
+}
+
+// abandon notes the queues that no worker has been told of and that the spec does not have: nobody empties them before they are put into it again.
+func (w *world) abandon() {
+	for name, q := range w.broker.queues {
+		role := topology.RoleOf(q.Queue)
+		if role == topology.RoleWork {
+			work := strings.TrimSuffix(name, ".migrating")
+			w.abandoned[name] = w.retained[work] || !w.hasHome(work) || w.previouslyAdopted(work)
+		}
+		if role == topology.RoleQuarantine {
+			w.abandoned[name] = !slices.ContainsFunc(w.stored.spec.Spec.Queues, func(q v1alpha1.Queue) bool {
+				return q.Name+compile.QuarantineSuffix == name && q.Ordering == nil
+			})
+		}
+	}
+}
+
+// edit replaces the spec.
+func (w *world) edit(spec *v1alpha1.Transport) {
+	w.version++
+	before, next := w.stored.spec, *w.stored
+	next.version, next.spec = w.version, spec
+	if w.stored = &next; w.published == nil {
+		w.abandon()
+	}
+	for _, queue := range before.Spec.Queues {
+		names := queue.PreviousNames
+		if w.broker.queues[queue.Name] == nil { // a renaming is taken back that has not come so far
+			names = append(slices.Clip(names), queue.Name)
+		}
+		for _, name := range names {
+			w.dropped[name], w.dropped[name+compile.QuarantineSuffix] = true, true
+		}
+	}
+	w.keepHomes()
+	for key := range w.led {
+		w.led[key] = w.led[key] && w.wants(key) && (!strings.HasSuffix(key, "app") || w.follows(before))
+	}
+}
+
+func (w *world) keepHomes() {
+	for _, queue := range w.stored.spec.Spec.Queues {
+		for _, name := range append([]string{queue.Name}, queue.PreviousNames...) {
+			for _, home := range []string{name, name + compile.QuarantineSuffix} {
+				if _, known := w.homes[home]; !known {
+					w.homes[home] = time.Time{}
+				}
+			}
+		}
+	}
+	for name := range w.homes {
+		if !w.hasHome(name) {
+			w.homes[name] = time.Time{}
+		} else {
+			w.dropped[name] = false
+		}
+	}
+}
+
 // change is what a person does to the Transport.
 func (w *world) change() {
 	if w.stored == nil {
@@ -166,7 +243,7 @@ func (w *world) change() {
 		return
 	case chance == 2 && w.may.failureQueues:
 		spec.Spec.Failure = &v1alpha1.Failure{Queue: new(failureNames()[w.random.IntN(len(failureNames()))])}
-	case chance == 1 && w.may.deletions:
+	case chance <= 5 && chance%2 == 1 && w.may.deletions && (chance == 1 || !w.may.unroutedMoves || chance == 5):
 		w.remove(spec)
 		return
 	case chance == 3 && w.may.unroutedMoves:

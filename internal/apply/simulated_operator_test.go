@@ -370,6 +370,7 @@ func (o *simulatedOperator) takeDown(t *storedTransport) error {
 		return o.release(t, "all is gone")
 	case gone:
 	case report.Drained:
+		w.judgeDrained()
 		for _, pod := range w.pods {
 			pod.ending = true
 		}
@@ -451,6 +452,9 @@ func (p simulatedPort) Observe(context.Context) (topology.Observed, error) {
 	return observed, nil
 }
 
+// refuses is true for a request that the broker does not carry out.
+func (w *world) refuses() bool { return w.may.refusals && !w.quiet && w.oneIn(20) }
+
 // snapshot is what somebody saw on the broker.
 type snapshot struct {
 	at       time.Time
@@ -470,7 +474,7 @@ func (w *world) snapshotsSince(wrote time.Time) []snapshot {
 }
 
 func (p simulatedPort) Queue(_ context.Context, name string) (topology.QueueState, error) {
-	if p.o.w.between(); p.o.w.isDown() {
+	if p.o.w.between(); p.o.w.isDown() || p.o.w.refuses() {
 		return topology.QueueState{}, broker.ErrUnreachable
 	}
 	if q := p.o.w.broker.queues[name]; q != nil {
@@ -480,7 +484,7 @@ func (p simulatedPort) Queue(_ context.Context, name string) (topology.QueueStat
 }
 
 func (p simulatedPort) Bindings(_ context.Context, queue string) ([]topology.Binding, error) {
-	if p.o.w.between(); p.o.w.isDown() {
+	if p.o.w.between(); p.o.w.isDown() || p.o.w.refuses() {
 		return nil, broker.ErrUnreachable
 	}
 	return p.o.w.broker.bindingsTo(queue), nil
@@ -506,6 +510,10 @@ func (p simulatedPort) write(what string, do func() (bool, error)) (existed bool
 	defer func() { p.o.wrote = time.Now() }()
 	if w.between(); w.isDown() {
 		return false, broker.ErrUnreachable
+	}
+	if w.refuses() {
+		w.tellf("    %s: refused", what)
+		return false, broker.ErrForbidden
 	}
 	if w.may.late && !w.quiet && w.oneIn(25) {
 		after := time.Duration(1+w.random.Int64N(int64(longestLate/time.Second))) * time.Second

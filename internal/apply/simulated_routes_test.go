@@ -77,6 +77,20 @@ func (w *world) publishToFamilies(message simulatedMessage) {
 	}
 }
 
+// judgeDrained tells of workers that are stopped though messages for them are left.
+func (w *world) judgeDrained() {
+	for _, name := range slices.Sorted(maps.Keys(w.broker.queues)) {
+		if q := w.broker.queues[name]; w.named[name] && q.depth() > 0 && !w.givenUp && !w.wasAdopted[name] && !w.retained[name] {
+			w.problemf("workers are stopped, and %s has %d messages", name, q.depth())
+		}
+	}
+	for name, q := range w.broker.queues {
+		if topology.RoleOf(q.Queue) == topology.RoleLane && q.depth() > 0 && !w.givenUp {
+			w.problemf("workers are stopped, and %s has %d messages", name, q.depth())
+		}
+	}
+}
+
 // asked is a spec as it is written: one of a fanout exchange has no keys.
 func (w *world) asked(spec *v1alpha1.Transport) *v1alpha1.Transport {
 	if w.may.exchange != v1alpha1.ExchangeFanout {

@@ -77,12 +77,20 @@ func (p *simulatedPod) work() {
 			}
 			job := &simulatedJob{simulatedDelivery: delivery, work: from.work, done: now}
 			if p.jobs = append(p.jobs, job); w.oneIn(3) {
-				job.done = now.Add(time.Duration(1+w.random.IntN(6)) * time.Second)
+				job.done = now.Add(time.Duration(1+w.random.IntN(w.longestWork())) * time.Second)
 			} else {
 				p.settle(job)
 			}
 		}
 	}
+}
+
+// longestWork is for how many seconds a message is handled at most.
+func (w *world) longestWork() int {
+	if w.may.slowWork && !w.quiet && w.oneIn(3) {
+		return 100
+	}
+	return 6
 }
 
 func (p *simulatedPod) end() {

@@ -58,6 +58,9 @@ type world struct {
 	bound map[string]bool
 	// homes are the names by which retries come back, each with the time since when it leads somewhere; zero while the spec has none of that name.
 	homes map[string]time.Time
+	// dropped are former names that somebody has taken out of the spec: what comes back by one ends in the failure queue, as the docs say. A queue that
+	// leaves by its own name gets its retries until it is gone.
+	dropped map[string]bool
 	// abandoned are queues that a Transport which was made again does not know of, and retained those of them without an owner mark.
 	abandoned, retained map[string]bool
 	// wasAdopted are queues that were adopted once: what is in them when they leave the spec is their owner's.
@@ -113,6 +116,9 @@ type faults struct {
 	groups bool
 	// forgets is true where the status is lost, or becomes an earlier one, and restores where all that the API server has becomes an earlier one.
 	forgets, restores bool
+	// slow requests take up to twelve seconds, and now and then a process stands for longer; slow work takes minutes; refusals are single writes
+	// that the broker refuses, and reads that it does not answer.
+	slow, slowWork, refusals bool
 }
 
 // storedTransport is a version of the Transport. What it holds is not changed.
@@ -143,21 +149,22 @@ const longestLate = 290 * time.Second
 
 func newWorld(t *testing.T, seed uint64, trace *[]string) *world {
 	t.Helper()
+	time.Sleep(time.Duration(seed%10) * 100 * time.Millisecond) // No clock shows whole seconds.
 	w := &world{
 		t: t, random: rand.New(rand.NewPCG(seed, 1)), trace: trace, broker: newSimulatedBroker(),
 		compiled: map[*v1alpha1.Transport]*compile.Result{}, named: map[string]bool{}, led: map[string]bool{}, bound: map[string]bool{}, homes: map[string]time.Time{},
-		abandoned: map[string]bool{}, retained: map[string]bool{}, wasAdopted: map[string]bool{},
+		abandoned: map[string]bool{}, retained: map[string]bool{}, wasAdopted: map[string]bool{}, dropped: map[string]bool{},
 	}
 	w.may = faults{
 		kills: w.oneIn(3), late: w.oneIn(3), lies: w.oneIn(4), badCounts: w.oneIn(4), cuts: w.oneIn(3), skews: w.oneIn(4), second: w.oneIn(4),
-		applications: w.oneIn(4), removals: w.oneIn(3), deletions: w.oneIn(5), silentPods: w.oneIn(8), stubborn: w.oneIn(4),
+		applications: w.oneIn(4), removals: w.oneIn(3), deletions: w.oneIn(3), silentPods: w.oneIn(8), stubborn: w.oneIn(4),
 		exchange: v1alpha1.ExchangeDirect, unrouted: w.oneIn(2),
 	}
 	if w.oneIn(8) {
 		w.may.exchange = v1alpha1.ExchangeTopic
 	}
 	w.may.strips = w.may.deletions && w.oneIn(3) && !w.may.kills && !w.may.second
-	w.may.ordered = w.oneIn(4) && !w.may.removals && !w.may.deletions
+	w.may.ordered = w.oneIn(2) && !w.may.removals && !w.may.deletions
 	w.may.adopts, w.may.failureQueues = w.oneIn(3), w.oneIn(4)
 	w.may.shares, w.may.unroutedMoves, w.may.groups = w.oneIn(4), w.oneIn(5), w.oneIn(3)
 	if w.oneIn(8) {
@@ -167,6 +174,7 @@ func newWorld(t *testing.T, seed uint64, trace *[]string) *world {
 		w.may.late, w.may.adopts = false, false // which the status alone remembers
 	}
 	w.may.ordered = w.may.ordered && !w.may.shares && !w.may.forgets && !w.may.restores && w.may.exchange != v1alpha1.ExchangeFanout
+	w.may.slow, w.may.slowWork, w.may.refusals = w.oneIn(3), w.oneIn(3), w.oneIn(3)
 	w.broker.countAfter = func() time.Duration { return time.Duration(1+w.random.IntN(9)) * time.Second }
 	w.broker.gone = w.isGone
 	w.broker.arrived = w.hasArrived
@@ -390,7 +398,7 @@ func (w *world) hasArrived(queue string, message simulatedMessage) {
 	switch {
 	case message.reason != "":
 		outcome.failed = message.reason
-	case strings.HasPrefix(message.death, "expired in async.fallback.") && known && (home.IsZero() || !message.parked.After(home)):
+	case strings.HasPrefix(message.death, "expired in async.fallback.") && known && (w.dropped[message.key] || !home.IsZero() && !message.parked.After(home)):
 		outcome.failed = "its queue had left the spec"
 	case strings.HasPrefix(message.death, "expired in async.fallback.") && w.unbound:
 		outcome.failed = "a late request had taken its way back"
@@ -471,6 +479,12 @@ func (w *world) between() {
 	if w.oneIn(200) {
 		w.fault()
 	}
+	if w.may.applications && !w.quiet && w.stored != nil && w.oneIn(30) {
+		w.application()
+	}
+	if w.may.slow && !w.quiet && w.oneIn(12) {
+		w.pass(time.Duration(1+w.random.IntN(12)) * time.Second)
+	}
 }
 
 // publish is a producer.
@@ -537,65 +551,6 @@ func (w *world) readFailed() {
 				}
 			}
 			q.ready = nil
-		}
-	}
-}
-
-// create makes the Transport.
-func (w *world) create(spec *v1alpha1.Transport) {
-	w.version++
-	w.stored, w.givenUp = &storedTransport{version: w.version, spec: spec}, false
-	w.tellf("CREATE %s", specText(spec))
-	for name, q := range w.broker.queues {
-		w.retained[name] = w.retained[name] || q.Type == topology.TypeClassic
-	}
-	w.abandon()
-	w.keepHomes()
-}
-
-// abandon notes the queues that no worker has been told of and that the spec does not have: nobody empties them before they are put into it again.
-func (w *world) abandon() {
-	for name, q := range w.broker.queues {
-		role := topology.RoleOf(q.Queue)
-		if role == topology.RoleWork {
-			work := strings.TrimSuffix(name, ".migrating")
-			w.abandoned[name] = w.retained[work] || !w.hasHome(work) || w.previouslyAdopted(work)
-		}
-		if role == topology.RoleQuarantine {
-			w.abandoned[name] = !slices.ContainsFunc(w.stored.spec.Spec.Queues, func(q v1alpha1.Queue) bool {
-				return q.Name+compile.QuarantineSuffix == name && q.Ordering == nil
-			})
-		}
-	}
-}
-
-// edit replaces the spec.
-func (w *world) edit(spec *v1alpha1.Transport) {
-	w.version++
-	before, next := w.stored.spec, *w.stored
-	next.version, next.spec = w.version, spec
-	if w.stored = &next; w.published == nil {
-		w.abandon()
-	}
-	w.keepHomes()
-	for key := range w.led {
-		w.led[key] = w.led[key] && w.wants(key) && (!strings.HasSuffix(key, "app") || w.follows(before))
-	}
-}
-
-func (w *world) keepHomes() {
-	for _, queue := range w.stored.spec.Spec.Queues {
-		for _, name := range append([]string{queue.Name}, queue.PreviousNames...) {
-			for _, home := range []string{name, name + compile.QuarantineSuffix} {
-				if _, known := w.homes[home]; !known {
-					w.homes[home] = time.Time{}
-				}
-			}
-		}
-	}
-	for name := range w.homes {
-		if !w.hasHome(name) {
-			w.homes[name] = time.Time{}
 		}
 	}
 }
