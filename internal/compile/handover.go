@@ -93,6 +93,9 @@ func (c *Config) Former(groups []Config, unserved map[string]bool, leaving []str
 	next = c.WithoutQueues()
 	next = next.WithHandedOver(c, groups, unserved)
 	next = next.WithLeaving(*c, leaving)
+	if len(groups) > 0 { // The rules are the Transport's.
+		next.Rules = groups[0].Rules
+	}
 	next.includeRules(append(slices.Clip(groups), *c))
 	return next, len(next.Queues) > 0
 }

@@ -89,6 +89,20 @@ func TestFormer_KeepsThePoliciesThatRulesName(t *testing.T) {
 	}
 }
 
+// A rule that was taken out of the spec with the group's name failed messages for as long as the next group did not get ready.
+func TestFormer_DecidesByTheRulesOfTheSpec(t *testing.T) {
+	t.Parallel()
+	transport := testtransport.New("http://127.0.0.1:1/")
+	transport.Spec.RetryPolicies = []v1alpha1.PolicyRule{{When: "true", RetryPolicyRef: v1alpha1.PolicyReference{Name: "policy"}}}
+	last := testtransport.Compile(t, transport, testtransport.Explicit(time.Second)).Workers[0]
+	transport.Spec.RetryPolicies = nil
+	groups := testtransport.Compile(t, transport, testtransport.Explicit(time.Second)).Workers
+	next, goesOn := last.Former(groups, compile.Unserved(groups, func(string, string) bool { return false }), nil)
+	if !goesOn || len(next.Rules) != 0 || len(last.Rules) != 1 {
+		t.Errorf("the former group goes on %v, with the rules %v", goesOn, next.Rules)
+	}
+}
+
 // The lanes of the spec alone made a retry of an hour, of a queue that leaves, wait in one of a second 3,600 times.
 func TestWithLeaving_KeepsTheLanesOfTheQueuesThatLeave(t *testing.T) {
 	t.Parallel()
