@@ -39,7 +39,7 @@ func TestTransportReconciler_ReadsAFewPodsAtATime(t *testing.T) {
 		if err := tt.read(&TransportReconciler{Live: server, scraper: workerstatus.NewScraper(0)}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if server.Largest != tenancy.PodsPage || server.Lists != tt.most/tenancy.PodsPage {
+		if server.Largest != tenancy.Page || server.Lists != tt.most/tenancy.Page {
 			t.Errorf("%s: %d lists, of at most %d pods", name, server.Lists, server.Largest)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -29,11 +30,18 @@ import (
 	"redrive.dev/redrive/internal/objectwriter"
 	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/ssa"
+	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/workload"
 )
 
-// untilScalerGoes is how soon it is looked again whether a scaler that is in the way of another is gone.
-const untilScalerGoes = 2 * time.Second
+const (
+	// untilScalerGoes is how soon it is looked again whether a scaler that is in the way of another is gone.
+	untilScalerGoes = 2 * time.Second
+	// maxScalers is how many scalers of a Transport are kept of a look, and maxScaler how large those are that are kept whole, in bytes of JSON. Whoever may
+	// write scalers can give hundreds of them our labels, and a megabyte of others each.
+	maxScalers = 256
+	maxScaler  = 32 << 10
+)
 
 // Keeper reads, writes and deletes the scalers of Transports. It is safe for concurrent use.
 type Keeper struct {
@@ -130,22 +138,54 @@ func (k *Keeper) Read(ctx context.Context, t *v1alpha1.Transport) (*Found, error
 }
 
 func (k *Keeper) list(ctx context.Context, t *v1alpha1.Transport, found *Found, kind schema.GroupVersionKind) error {
-	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
-	err := k.live.List(ctx, list, client.InNamespace(t.Namespace), client.MatchingLabels(workload.TransportLabels(t)))
-	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
-		k.keda.Doubt()
-		return outcome.Waiting(v1alpha1.ReasonProgressing, untilScalerGoes, fmt.Errorf("the cluster no longer serves the kind %s", kind.Kind))
-	}
-	if err != nil {
-		return fmt.Errorf("list the objects of kind %s: %w", kind.Kind, err)
-	}
-	for i := range list.Items {
-		if object := &list.Items[i]; metav1.IsControlledBy(object, t) {
-			found.ours = append(found.ours, object)
-		} else {
-			found.others = append(found.others, object)
+	for page := ""; ; {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+		err := k.writer.Reads.List(ctx, k.live, t.Namespace, list, client.MatchingLabels(workload.TransportLabels(t)), client.Limit(tenancy.Page), client.Continue(page))
+		if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+			k.keda.Doubt()
+			return outcome.Waiting(v1alpha1.ReasonProgressing, untilScalerGoes, fmt.Errorf("the cluster no longer serves the kind %s", kind.Kind))
 		}
+		if err != nil {
+			return fmt.Errorf("list the objects of kind %s: %w", kind.Kind, err)
+		}
+		for i := range list.Items {
+			if err := found.add(t, &list.Items[i]); err != nil {
+				return err
+			}
+		}
+		if page = list.GetContinue(); page == "" {
+			return nil
+		}
+	}
+}
+
+// add keeps what is needed of a scaler: of another's, and of one that is larger than any of ours, whose it is and what it scales.
+func (f *Found) add(t *v1alpha1.Transport, object *unstructured.Unstructured) error {
+	ours := metav1.IsControlledBy(object, t)
+	if len(f.ours)+len(f.others) >= maxScalers {
+		return nil
+	}
+	if text, err := object.MarshalJSON(); err != nil {
+		return fmt.Errorf("read a scaler: %w", err)
+	} else if !ours || len(text) > maxScaler {
+		target, _, _ := unstructured.NestedString(object.Object, "spec", "scaleTargetRef", "name")
+		bare := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"scaleTargetRef": map[string]any{"name": strings.Clone(target)}}}}
+		bare.SetGroupVersionKind(object.GroupVersionKind())
+		bare.SetNamespace(t.Namespace)
+		bare.SetName(strings.Clone(object.GetName()))
+		bare.SetUID(object.GetUID())
+		bare.SetResourceVersion(object.GetResourceVersion())
+		bare.SetDeletionTimestamp(object.GetDeletionTimestamp())
+		if len(object.GetFinalizers()) > 0 {
+			bare.SetFinalizers([]string{"some"})
+		}
+		object = bare
+	}
+	if ours {
+		f.ours = append(f.ours, object)
+	} else {
+		f.others = append(f.others, object)
 	}
 	return nil
 }

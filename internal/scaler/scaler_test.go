@@ -2,6 +2,9 @@ package scaler
 
 import (
 	"context"
+	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,6 +22,7 @@ import (
 	"redrive.dev/redrive/internal/objectwriter"
 	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/ssa"
+	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/workload"
 )
 
@@ -62,5 +66,69 @@ func TestApply_WakesAGroupWhoseScalerCannotBeDeleted(t *testing.T) {
 		if got := workload.Replicas(group.Live); got != c.want {
 			t.Errorf("%s: the group has %d pods, want %d", name, got, c.want)
 		}
+	}
+}
+
+// pages is a cluster with scalers, which are read a page at a time. most is the longest page that was asked for.
+type pages struct {
+	client.Reader
+
+	all  []unstructured.Unstructured
+	most int
+}
+
+func (p *pages) List(_ context.Context, into client.ObjectList, options ...client.ListOption) error {
+	asked := (&client.ListOptions{}).ApplyOptions(options)
+	list := into.(*unstructured.UnstructuredList) //nolint:forcetypeassert // as it is asked for
+	from, _ := strconv.Atoi(asked.Continue)
+	end := len(p.all)
+	if asked.Limit > 0 {
+		end = min(end, from+int(asked.Limit))
+	}
+	p.most = max(p.most, end-from)
+	for _, object := range p.all[from:end] {
+		list.Items = append(list.Items, *object.DeepCopy())
+	}
+	if end < len(p.all) {
+		list.SetContinue(strconv.Itoa(end))
+	}
+	return nil
+}
+
+// A hundred with a megabyte of labels each ended the operator.
+func TestKeeper_KeepsLittleOfManyLargeScalers(t *testing.T) {
+	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "async", UID: "u"}}
+	live := &pages{}
+	for i := range 2 * maxScalers {
+		object := unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"scaleTargetRef": map[string]any{"name": fmt.Sprint("target-", i)}}}}
+		object.SetGroupVersionKind(workload.AutoscalerKind())
+		object.SetName(fmt.Sprint("scaler-", i))
+		object.SetLabels(map[string]string{"label": "value"})
+		object.SetFinalizers([]string{"example.org/one", "example.org/another"})
+		if i%3 == 1 {
+			object.SetLabels(map[string]string{"label": strings.Repeat("x", maxScaler)})
+		}
+		if i%3 > 0 {
+			object.SetOwnerReferences([]metav1.OwnerReference{{UID: "u", Controller: new(true)}})
+		}
+		live.all = append(live.all, object)
+	}
+	found := &Found{}
+	keeper := NewKeeper(&objectwriter.Writer{Live: live, Reads: &tenancy.Reader{}}, nil, "")
+	if err := keeper.list(t.Context(), transport, found, workload.AutoscalerKind()); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(found.ours) + len(found.others); n != maxScalers || live.most != tenancy.Page {
+		t.Errorf("%d scalers are kept, read %d at a time", n, live.most)
+	}
+	if other := found.other("target-3"); other == nil || other.GetName() != "scaler-3" || len(other.GetLabels()) > 0 {
+		t.Errorf("of another's scaler is kept %v", other)
+	}
+	large, small := found.of(workload.AutoscalerKind(), "scaler-1"), found.of(workload.AutoscalerKind(), "scaler-2")
+	if large == nil || len(large.GetLabels()) > 0 || len(large.GetFinalizers()) != 1 {
+		t.Errorf("of a large one is kept %v", large)
+	}
+	if small == nil || len(small.GetLabels()) != 1 || len(small.GetFinalizers()) != 2 {
+		t.Errorf("of a small one is kept %v", small)
 	}
 }

@@ -14,8 +14,8 @@ const (
 	// maxReads is how many Secrets, ConfigMaps, Deployments and pages of pods of one namespace are read at a time: each object may have a megabyte, and
 	// hundreds of Transports may name it.
 	maxReads = 4
-	// PodsPage is how many pods are read at a time, for the same reason.
-	PodsPage = 5
+	// Page is how many pods or scalers are read at a time, for the same reason.
+	Page = 5
 )
 
 // Reader bounds how many reads of a namespace go on at a time. Its zero value is ready, and it is safe for concurrent use.
@@ -44,7 +44,7 @@ func (r *Reader) List(ctx context.Context, from client.Reader, namespace string,
 func (r *Reader) Pods(ctx context.Context, from client.Reader, namespace string, labels map[string]string, see func(*corev1.Pod) (more bool)) error {
 	for page := ""; ; {
 		var list corev1.PodList
-		err := r.List(ctx, from, namespace, &list, client.MatchingLabels(labels), client.Limit(PodsPage), client.Continue(page))
+		err := r.List(ctx, from, namespace, &list, client.MatchingLabels(labels), client.Limit(Page), client.Continue(page))
 		if err != nil {
 			return err
 		}

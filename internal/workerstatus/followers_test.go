@@ -40,7 +40,7 @@ func TestFollowers_AskAllPodsOfATransportPageByPage(t *testing.T) {
 	}
 	leaving, starting, over := *pod.DeepCopy(), *pod.DeepCopy(), *pod.DeepCopy()
 	leaving.DeletionTimestamp, starting.Status.PodIP, over.Status.Phase = &metav1.Time{Time: time.Now().Add(time.Minute)}, "", corev1.PodSucceeded
-	const many = 2*tenancy.PodsPage + 1
+	const many = 2*tenancy.Page + 1
 	tests := map[string]struct {
 		last, first     corev1.Pod
 		hash            string
@@ -75,8 +75,8 @@ func TestFollowers_AskAllPodsOfATransportPageByPage(t *testing.T) {
 			if err := f.ask(t.Context()); err != nil || (f.dissent != "") != tt.dissent || (f.silent != "") != tt.silent || (f.leaving != "") != tt.leaving {
 				t.Errorf("dissent %q, silent %q, leaving %q, %v", f.dissent, f.silent, f.leaving, err)
 			}
-			if server.Largest > tenancy.PodsPage || server.Lists != tt.lists {
-				t.Errorf("%d lists, of at most %d pods; want %d of %d", server.Lists, server.Largest, tt.lists, tenancy.PodsPage)
+			if server.Largest > tenancy.Page || server.Lists != tt.lists {
+				t.Errorf("%d lists, of at most %d pods; want %d of %d", server.Lists, server.Largest, tt.lists, tenancy.Page)
 			}
 		})
 	}
