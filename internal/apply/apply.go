@@ -194,8 +194,8 @@ func (r Report) Unreachable(last, next compile.Config) string {
 }
 
 // Holds are the work queues that workers with a configuration are not to consume, each with the reason: Strict ones whose order the broker would not
-// keep, and new ones to which nothing leads back from the lanes yet, for what is retried would end in the failure queue. What one of the published
-// configurations consumes is not new.
+// keep, and new ones to which nothing leads back from the lanes yet, or nothing into their quarantine queues: what is retried, or delivered again, would end
+// in the failure queue. What one of the published configurations consumes is not new.
 func (r Report) Holds(config compile.Config, published []compile.Config) map[string]string {
 	holds, cutOff := map[string]string{}, r.withoutWayBack(config.Exchanges.Return)
 	var held map[string]bool
@@ -204,7 +204,7 @@ func (r Report) Holds(config compile.Config, published []compile.Config) map[str
 			holds[queue.Name] = compile.HoldDisordered
 			continue
 		}
-		if !cutOff[queue.Name] {
+		if !cutOff[queue.Name] && (queue.Quarantine == "" || !r.lacksWayInto(queue.Quarantine)) {
 			continue
 		}
 		if held == nil {

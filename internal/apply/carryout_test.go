@@ -115,3 +115,15 @@ func TestRun_LeavingHoldsAQueueThatAListLacks(t *testing.T) {
 		}
 	}
 }
+
+// A queue that was adopted, with messages in it, while its quarantine queue could not be made: what was delivered again went to the failure queue untried.
+func TestReport_HoldsANewQueueWithoutAWayIntoItsQuarantineQueue(t *testing.T) {
+	config := compile.Config{Queues: []compile.Queue{{Name: "test", Quarantine: "test.quarantine"}, {Name: "other", Quarantine: "other.quarantine"}}}
+	report := Report{Withheld: []topology.Withheld{{Binding: topology.Binding{Source: "async.return", Destination: "test.quarantine"}}}}
+	if holds := report.Holds(config, nil); len(holds) != 1 || holds["test"] != compile.HoldCutOff {
+		t.Errorf("on hold are %v", holds)
+	}
+	if holds := report.Holds(config, []compile.Config{config}); len(holds) > 0 {
+		t.Errorf("what workers consume already is on hold: %v", holds)
+	}
+}
