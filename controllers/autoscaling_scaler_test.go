@@ -32,8 +32,9 @@ import (
 func TestAutoscaling_FollowsKEDAThatComesAndGoes(t *testing.T) {
 	t.Parallel()
 	theKEDA.Lock()
-	t.Cleanup(theKEDA.Unlock) // after what takes KEDA's kind away
-	cluster := testcluster.Start(t)
+	t.Cleanup(theKEDA.Unlock) // after KEDA's kind is gone
+	removeKEDA(t)
+	t.Cleanup(func() { removeKEDA(t) })
 	w := newPrivateWorld(t, &operator{keda: true})
 	w.create(w.policy("policy", time.Second))
 	transport := w.transport()
@@ -42,7 +43,7 @@ func TestAutoscaling_FollowsKEDAThatComesAndGoes(t *testing.T) {
 	w.awaitReady(transport)
 	sizes := w.watchReplicas(transport)
 
-	remove := installKEDA(t, cluster)
+	installKEDA(t)
 	scale(w, transport, &v1alpha1.Autoscaling{Min: ptr.To[int32](0), Max: 10})
 	w.awaitReady(transport)
 	object := w.scaler(transport, workload.ScaledObjectKind())
@@ -83,14 +84,14 @@ func TestAutoscaling_FollowsKEDAThatComesAndGoes(t *testing.T) {
 		return most == 10 && pause == 60
 	})
 
-	remove()
+	removeKEDA(t)
 	testtransport.Eventually(t, "Kubernetes' own autoscaler to take over, and to have a pod to begin with", func() bool {
 		w.get(transport)
 		warning := meta.FindStatusCondition(transport.Status.Conditions, v1alpha1.DegradedCondition)
 		return w.scaler(transport, workload.AutoscalerKind()) != nil && w.replicas(transport) == 1 &&
 			warning != nil && strings.Contains(warning.Message, "autoscaling.min is 0")
 	})
-	remove = installKEDA(t, cluster)
+	installKEDA(t)
 	testtransport.Eventually(t, "KEDA to take over again", func() bool {
 		return w.scaler(transport, workload.AutoscalerKind()) == nil && w.scaler(transport, workload.ScaledObjectKind()) != nil
 	})
@@ -120,7 +121,7 @@ func TestAutoscaling_FollowsKEDAThatComesAndGoes(t *testing.T) {
 	w.awaitCount(testtransport.Queue, 1)
 	must(t, w.client.Delete(t.Context(), again))
 	w.await(again, v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonDeletionBlocked)
-	remove()
+	removeKEDA(t)
 	testtransport.Eventually(t, "a pod that handles what is left", func() bool { return w.replicas(again) == 1 })
 	w.takeIDs(testtransport.Queue, 1)
 	w.awaitGone(again)
@@ -283,9 +284,7 @@ func (w *world) replicas(transport *v1alpha1.Transport) int32 {
 // that is to have no pods: the workers that ran were deleted, and those that took their place never started.
 func TestTransport_NothingScalesAGroupThatTakesOverBeforeItHasAPod(t *testing.T) {
 	t.Parallel()
-	theKEDA.Lock()
-	t.Cleanup(theKEDA.Unlock)
-	installKEDA(t, testcluster.Start(t))
+	withKEDA(t)
 	w := newPrivateWorld(t, &operator{keda: true})
 	transport := w.scaled(func(worker *v1alpha1.Worker) { worker.Autoscaling.Min = ptr.To[int32](0) })
 	former := w.deployment(transport)
@@ -312,9 +311,7 @@ func TestTransport_NothingScalesAGroupThatTakesOverBeforeItHasAPod(t *testing.T)
 // Whoever takes KEDA out of a cluster, and then autoscaling out of the spec, had a group that was asleep for good.
 func TestTransport_WakesAGroupWhoseScalerWentBeforeTheSpec(t *testing.T) {
 	t.Parallel()
-	theKEDA.Lock()
-	t.Cleanup(theKEDA.Unlock)
-	installKEDA(t, testcluster.Start(t))
+	withKEDA(t)
 	w := newPrivateWorld(t, &operator{keda: true, poll: time.Hour})
 	transport := w.asleep()
 	must(t, w.client.Delete(t.Context(), w.scaler(transport, workload.ScaledObjectKind())))
@@ -339,9 +336,7 @@ func TestTransport_WakesAGroupWhoseScalerWentBeforeTheSpec(t *testing.T) {
 // operator: its queue has messages, and no other group takes them over.
 func TestTransport_WakesAGroupThatKEDAIsNotToldOf(t *testing.T) {
 	t.Parallel()
-	theKEDA.Lock()
-	t.Cleanup(theKEDA.Unlock)
-	installKEDA(t, testcluster.Start(t))
+	withKEDA(t)
 	for name, change := range map[string]func(*v1alpha1.Transport){
 		"renamed": func(t *v1alpha1.Transport) { t.Spec.Workers[0].Name = "main" },
 		"unscaled": func(t *v1alpha1.Transport) {
@@ -376,9 +371,7 @@ func TestTransport_WakesAGroupThatKEDAIsNotToldOf(t *testing.T) {
 // KEDA gets no number then, and keeps the group at none.
 func TestTransport_WakesAGroupThatNobodyCountsFor(t *testing.T) {
 	t.Parallel()
-	theKEDA.Lock()
-	t.Cleanup(theKEDA.Unlock)
-	installKEDA(t, testcluster.Start(t))
+	withKEDA(t)
 	w := newPrivateWorld(t, &operator{keda: true, silence: time.Second})
 	transport := w.asleep()
 	w.proxy.down.Store(true)
@@ -441,27 +434,43 @@ func (w *world) watchReplicas(transport *v1alpha1.Transport) func() []int32 {
 	}
 }
 
-// theKEDA is held by a test as long as the cluster that all share is to have KEDA's kind, or to lack it.
-var theKEDA sync.Mutex
+// theKEDA is held by tests, side by side, as long as the cluster that all share is to have KEDA's kind, and by one alone that has it come and go.
+var theKEDA sync.RWMutex
 
-// installKEDA makes KEDA's kind known, and returns what takes it away again. Its caller holds theKEDA.
-func installKEDA(t *testing.T, cluster *testcluster.Cluster) (remove func()) {
+// withKEDA has KEDA's kind there until a test ends, and for the next: to make a kind known costs an API server more than such a test.
+func withKEDA(t *testing.T) {
+	t.Helper()
+	theKEDA.RLock()
+	t.Cleanup(theKEDA.RUnlock)
+	installKEDA(t)
+}
+
+// installKEDA makes KEDA's kind known, unless it is. Its caller holds theKEDA.
+func installKEDA(t *testing.T) {
+	t.Helper()
+	cluster := testcluster.Start(t)
+	must(t, client.IgnoreAlreadyExists(cluster.Client.Create(t.Context(), definitionOfKEDA(t))))
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(workload.ScaledObjectKind().GroupVersion().WithKind("ScaledObjectList"))
+	testtransport.Eventually(t, "KEDA's kind to be served", func() bool { return cluster.Client.List(t.Context(), list) == nil })
+}
+
+// removeKEDA takes KEDA's kind away, if it is there. Its caller alone holds theKEDA.
+func removeKEDA(t *testing.T) {
+	t.Helper()
+	cluster, definition := testcluster.Start(t), definitionOfKEDA(t)
+	must(t, client.IgnoreNotFound(cluster.Client.Delete(context.Background(), definition)))
+	testtransport.Eventually(t, "KEDA's kind to be gone", func() bool {
+		err := cluster.Client.Get(context.Background(), client.ObjectKeyFromObject(definition), definition)
+		return err != nil && client.IgnoreNotFound(err) == nil
+	})
+}
+
+func definitionOfKEDA(t *testing.T) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	data, err := os.ReadFile("testdata/keda.yaml")
 	must(t, err)
 	definition := &apiextensionsv1.CustomResourceDefinition{}
 	must(t, yaml.UnmarshalStrict(data, definition))
-	must(t, cluster.Client.Create(t.Context(), definition))
-	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(workload.ScaledObjectKind().GroupVersion().WithKind("ScaledObjectList"))
-	testtransport.Eventually(t, "KEDA's kind to be served", func() bool { return cluster.Client.List(t.Context(), list) == nil })
-	remove = func() {
-		must(t, client.IgnoreNotFound(cluster.Client.Delete(context.Background(), definition)))
-		testtransport.Eventually(t, "KEDA's kind to be gone", func() bool {
-			err := cluster.Client.Get(context.Background(), client.ObjectKeyFromObject(definition), definition)
-			return err != nil && client.IgnoreNotFound(err) == nil
-		})
-	}
-	t.Cleanup(remove)
-	return remove
+	return definition
 }

@@ -59,7 +59,7 @@ type operator struct {
 	maxRollouts int
 	// uid is what it takes for its cluster's, where it is set: so it stands for the operator of another cluster.
 	uid string
-	// keda is true where it sees whether the cluster has KEDA. The others see none: two tests have it come and go while others run.
+	// keda is true where it sees whether the cluster has KEDA. The others see none: it comes and goes while they run.
 	keda bool
 	// wrap stands between it and the API server, where it is set.
 	wrap func(http.RoundTripper) http.RoundTripper

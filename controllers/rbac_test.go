@@ -82,9 +82,7 @@ func withKindsOfOthers(t *testing.T) (cluster *testcluster.Cluster, granted []ri
 	}
 	cluster = testcluster.Start(t)
 	installRabbitmqClusters(t, cluster)
-	theKEDA.Lock()
-	t.Cleanup(theKEDA.Unlock) // after the parts of this test, which run side by side
-	installKEDA(t, cluster)
+	withKEDA(t)
 	return cluster, granted, scrapersToken(t, cluster)
 }
 
