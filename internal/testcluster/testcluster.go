@@ -149,7 +149,9 @@ func start(ctx context.Context) (*Cluster, error) {
 	}
 	// As OpenShift does: who marks an object as owned by another must be allowed to set finalizers on that other.
 	environment.ControlPlane.GetAPIServer().Configure().Append("enable-admission-plugins", "OwnerReferencesPermissionEnforcement")
+	restore := collectLess()
 	config, err := environment.Start()
+	restore()
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start the API server from %s: %w", assets, err), environment.Stop())
 	}
@@ -159,6 +161,17 @@ func start(ctx context.Context) (*Cluster, error) {
 		return nil, errors.Join(fmt.Errorf("client of the API server: %w", err), environment.Stop())
 	}
 	return &Cluster{Config: config, Client: c, Scheme: scheme, environment: environment}, nil
+}
+
+// collectLess has the programs that start before restore is called collect garbage a third as often as Go does by itself, unless GOGC says how
+// often: that is a sixth of the processor time of a control plane, for a few hundred megabytes.
+func collectLess() (restore func()) {
+	const variable, growth = "GOGC", "300"
+	if os.Getenv(variable) != "" {
+		return func() {}
+	}
+	_ = os.Setenv(variable, growth) // neither fails for such a name
+	return func() { _ = os.Unsetenv(variable) }
 }
 
 func newScheme() (*runtime.Scheme, error) {
