@@ -349,6 +349,8 @@ func startAs(w *world, cluster *testcluster.Cluster, own string, denied *denials
 			BindAddress: address, SecureServing: true, FilterProvider: filters.WithAuthenticationAndAuthorization,
 		},
 		LeaderElection: true, LeaderElectionID: "redrive", LeaderElectionNamespace: own,
+		// On a machine that is busy with other tests a lease of 15 s is lost now and then, and the manager ends for good.
+		LeaseDuration: new(2 * testtransport.Patience), RenewDeadline: new(testtransport.Patience),
 		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	must(w.T, err)
