@@ -64,7 +64,7 @@ func TestAutoscaling_FollowsKEDAThatComesAndGoes(t *testing.T) {
 	w.scaleTo(transport, 7)
 	w.awaitReady(transport)
 	w.scaleTo(transport, 0)
-	testtransport.Eventually(t, "a group without pods to be ready", func() bool {
+	w.eventually("a group without pods to be ready", func() bool {
 		return w.isReady(transport) && transport.Status.Workers == "0/0"
 	})
 	w.settle()
@@ -122,7 +122,7 @@ func TestAutoscaling_FollowsKEDAThatComesAndGoes(t *testing.T) {
 	must(t, w.client.Delete(t.Context(), again))
 	w.await(again, v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonDeletionBlocked)
 	removeKEDA(t)
-	testtransport.Eventually(t, "a pod that handles what is left", func() bool { return w.replicas(again) == 1 })
+	w.eventually("a pod that handles what is left", func() bool { return w.replicas(again) == 1 })
 	w.takeIDs(testtransport.Queue, 1)
 	w.awaitGone(again)
 }
@@ -159,7 +159,7 @@ func TestAutoscaling_UsesKubernetesOwnWithoutKEDA(t *testing.T) {
 		t.Errorf("the warning says %q", text)
 	}
 	w.tellOfScaling(hpa, corev1.ConditionTrue, "ValidMetricFound")
-	testtransport.Eventually(t, "no warning any more", func() bool {
+	w.eventually("no warning any more", func() bool {
 		w.get(transport)
 		return meta.FindStatusCondition(transport.Status.Conditions, v1alpha1.DegradedCondition) == nil
 	})
@@ -290,8 +290,8 @@ func TestTransport_NothingScalesAGroupThatTakesOverBeforeItHasAPod(t *testing.T)
 	former := w.deployment(transport)
 	w.scaleTo(transport, 0)
 	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Workers[0].Name = "main" })
-	testtransport.Eventually(t, "the workers that are to go on to be woken", func() bool { return w.get(former) && workload.Replicas(former) == 1 })
-	testtransport.Eventually(t, "the Deployment of the new name", func() bool { return len(w.deployments()) == 2 })
+	w.eventually("the workers that are to go on to be woken", func() bool { return w.get(former) && workload.Replicas(former) == 1 })
+	w.eventually("the Deployment of the new name", func() bool { return len(w.deployments()) == 2 })
 	w.settle()
 	if object := w.scaler(transport, workload.ScaledObjectKind()); object != nil {
 		t.Errorf("%s scales a group that has had no pod yet", object.GetName())
@@ -316,14 +316,14 @@ func TestTransport_WakesAGroupWhoseScalerWentBeforeTheSpec(t *testing.T) {
 	transport := w.asleep()
 	must(t, w.client.Delete(t.Context(), w.scaler(transport, workload.ScaledObjectKind())))
 	scale(w, transport, nil)
-	testtransport.Eventually(t, "a pod that nobody has to wake", func() bool { return w.isReady(transport) && w.replicas(transport) == 1 })
+	w.eventually("a pod that nobody has to wake", func() bool { return w.isReady(transport) && w.replicas(transport) == 1 })
 
-	testtransport.Eventually(t, "nothing to tell of an autoscaler", func() bool {
+	w.eventually("nothing to tell of an autoscaler", func() bool {
 		return w.deployment(transport).Annotations[workload.AutoscaledAnnotation] == ""
 	})
 	w.scaleTo(transport, 0) // as its user
 	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Workers[0].Concurrency = ptr.To[int32](8) })
-	testtransport.Eventually(t, "the change to be carried out", func() bool {
+	w.eventually("the change to be carried out", func() bool {
 		w.get(transport)
 		return transport.Status.WorkersGeneration == transport.Generation
 	})
@@ -375,7 +375,7 @@ func TestTransport_WakesAGroupThatNobodyCountsFor(t *testing.T) {
 	w := newPrivateWorld(t, &operator{keda: true, silence: time.Second})
 	transport := w.asleep()
 	w.proxy.down.Store(true)
-	testtransport.Eventually(t, "a pod", func() bool { return w.replicas(transport) == 1 })
+	w.eventually("a pod", func() bool { return w.replicas(transport) == 1 })
 }
 
 // asleep is a Transport whose group KEDA has scaled to zero.
@@ -383,7 +383,7 @@ func (w *world) asleep() *v1alpha1.Transport {
 	w.Helper()
 	transport := w.scaled(func(worker *v1alpha1.Worker) { worker.Autoscaling.Min = ptr.To[int32](0) })
 	w.scaleTo(transport, 0)
-	testtransport.Eventually(w, "a group without pods to be ready", func() bool {
+	w.eventually("a group without pods to be ready", func() bool {
 		return w.isReady(transport) && transport.Status.Workers == "0/0"
 	})
 	return transport

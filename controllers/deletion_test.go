@@ -553,7 +553,7 @@ func TestDeletion_LosesNothingWhenTheOperatorIsKilled(t *testing.T) {
 	w.operator.start(t, testcluster.Start(t))
 	w.checkHeld("test")
 	t.Log("when it has just stopped the workers")
-	testtransport.Eventually(t, "the workers to be stopped", func() bool { return len(w.deployments()) == 0 })
+	w.eventually("the workers to be stopped", func() bool { return len(w.deployments()) == 0 })
 	w.operator.kill()
 	w.operator.start(t, testcluster.Start(t))
 	for _, write := range []string{

@@ -437,7 +437,7 @@ func TestDrift_ReportsAndKeepsBindingsOfOthers(t *testing.T) {
 // awaitNoWarning waits until nothing is left to warn of.
 func (w *world) awaitNoWarning(transport *v1alpha1.Transport) {
 	w.Helper()
-	testtransport.Eventually(w, "the warning to go", func() bool {
+	w.eventually("the warning to go", func() bool {
 		w.rollOut()
 		w.get(transport)
 		return meta.FindStatusCondition(transport.Status.Conditions, v1alpha1.DegradedCondition) == nil
@@ -500,7 +500,7 @@ func TestTransport_ReportsAStalledLaneWithTheFullQueue(t *testing.T) {
 
 	t.Log("the limit is taken away")
 	w.policyStep(topology.ActionDelete, bound)
-	testtransport.Eventually(t, "the queue to be no longer full", func() bool {
+	w.eventually("the queue to be no longer full", func() bool {
 		w.get(transport)
 		warning := meta.FindStatusCondition(transport.Status.Conditions, v1alpha1.DegradedCondition)
 		return warning == nil || !strings.Contains(warning.Message, "is full")

@@ -76,7 +76,7 @@ func TestTransport_RestartsNoPodForAChangedCommand(t *testing.T) {
 	transport := w.handled(v1alpha1.Handler{Image: new("shop:v1"), Process: &v1alpha1.ProcessHandler{Command: []string{"php", "serve.php"}}})
 	hash, before := transport.Status.ConfigHash, w.deployments()[0]
 	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Workers[0].Handler.Process.Command[1] = "other.php" })
-	testtransport.Eventually(t, "another configuration", func() bool { return w.get(transport) && transport.Status.ConfigHash != hash })
+	w.eventually("another configuration", func() bool { return w.get(transport) && transport.Status.ConfigHash != hash })
 	config, err := compile.Decode([]byte(w.configMaps()[0].Data[workload.ConfigKey]))
 	must(t, err)
 	if config.Handler.Process.Command[1] != "other.php" {
@@ -87,7 +87,7 @@ func TestTransport_RestartsNoPodForAChangedCommand(t *testing.T) {
 		t.Error("the Deployment changed: every pod would restart")
 	}
 	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Workers[0].Handler.Image = new("shop:v2") })
-	testtransport.Eventually(t, "the next image", func() bool { return w.deployments()[0].Spec.Template.Spec.Containers[0].Image == "shop:v2" })
+	w.eventually("the next image", func() bool { return w.deployments()[0].Spec.Template.Spec.Containers[0].Image == "shop:v2" })
 }
 
 func TestTransport_WarnsOfAMissingSecretOfAHandler(t *testing.T) {
@@ -158,7 +158,7 @@ func TestTransport_PublishesTheFormerHandlerUntilTheNextHasRolledOut(t *testing.
 	}
 	change := func(image string) {
 		edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Workers[0].Handler.Image = &image })
-		testtransport.Eventually(t, "the image "+image, func() bool { return w.deployments()[0].Spec.Template.Spec.Containers[0].Image == image })
+		w.eventually("the image "+image, func() bool { return w.deployments()[0].Spec.Template.Spec.Containers[0].Image == image })
 	}
 	change("shop:v2")
 	testtransport.Eventually(t, "the handler of v1 for its pods", published("shop:v2", "shop:v1"))
@@ -211,7 +211,7 @@ func TestTransport_NewQueuesWaitForTheirHandlerAlsoInADeletion(t *testing.T) {
 		t.Spec.Queues = append(t.Spec.Queues, v1alpha1.Queue{Name: "invoices", BindingKeys: []string{"invoices"}})
 		t.Spec.Workers[0].Handler.Image = new("shop:v2")
 	})
-	testtransport.Eventually(t, "the next image", func() bool { return w.deployments()[0].Spec.Template.Spec.Containers[0].Image == "shop:v2" })
+	w.eventually("the next image", func() bool { return w.deployments()[0].Spec.Template.Spec.Containers[0].Image == "shop:v2" })
 	w.setStatus(w.deployment(transport), func(s *appsv1.DeploymentStatus) { s.UpdatedReplicas, s.AvailableReplicas = 0, 0 })
 	w.hold("invoices")
 	must(t, w.client.Delete(t.Context(), transport))

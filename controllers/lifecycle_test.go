@@ -353,7 +353,7 @@ func TestTransport_WorkersFollowARenamedQueueUntilThoseThatTakeItHaveAPod(t *tes
 	w.handleQuarantine()
 	w.takeIDs(testtransport.Queue, 1)
 	w.awaitReady(transport)
-	testtransport.Eventually(t, "the former workers gone", func() bool { return !slices.ContainsFunc(w.deployments(), isFormer) })
+	w.eventually("the former workers gone", func() bool { return !slices.ContainsFunc(w.deployments(), isFormer) })
 }
 
 // A group whose handler takes long has room for one queue: what it was to empty besides, workers refused, and the operator forgot.

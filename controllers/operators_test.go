@@ -155,7 +155,7 @@ func TestOperator_GoesOnWhenKilledBetweenTwoSteps(t *testing.T) {
 	w.killAt("DELETE", "/queues/[^/]+/async.fallback.2s", false, nothing)
 	w.killAt("DELETE", "/queues/[^/]+/async.fallback.2s", true, nothing)
 	w.awaitReady(transport)
-	testtransport.Eventually(t, "the lane to be forgotten", func() bool {
+	w.eventually("the lane to be forgotten", func() bool {
 		w.get(transport)
 		return len(transport.Status.Retiring) == 0
 	})

@@ -9,7 +9,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"redrive.dev/redrive/api/v1alpha1"
-	"redrive.dev/redrive/internal/testtransport"
 )
 
 func TestRetryPolicy_ShowsItsSchedule(t *testing.T) {
@@ -95,7 +94,7 @@ func TestRetryPolicy_CountsTheTransportsThatUseIt(t *testing.T) {
 
 	awaitUsers := func(policy *v1alpha1.RetryPolicy, want int32) {
 		t.Helper()
-		testtransport.Eventually(t, "the users of "+policy.Name, func() bool {
+		w.eventually("the users of "+policy.Name, func() bool {
 			w.get(policy)
 			return policy.Status.UsedBy != nil && *policy.Status.UsedBy == want
 		})

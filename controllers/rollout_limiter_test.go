@@ -186,7 +186,7 @@ func TestRollout_CarriesOutAUsersChangeDuringAnUpgrade(t *testing.T) {
 	}
 	t.Log("what somebody else changes is put right at once, too")
 	edit(w, &changed, func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "theirs" })
-	testtransport.Eventually(t, "the image to be back", func() bool {
+	w.eventually("the image to be back", func() bool {
 		w.get(&changed)
 		return changed.Spec.Template.Spec.Containers[0].Image == newImage
 	})
@@ -274,7 +274,7 @@ func (w *world) awaitBroken(n int) []appsv1.Deployment {
 
 func (w *world) awaitMessage(transport *v1alpha1.Transport, kind, part string) {
 	w.Helper()
-	testtransport.Eventually(w, fmt.Sprintf("%s of %s with %q", kind, transport.Name, part), func() bool {
+	w.eventually(fmt.Sprintf("%s of %s with %q", kind, transport.Name, part), func() bool {
 		w.get(transport)
 		condition := meta.FindStatusCondition(transport.Status.Conditions, kind)
 		return condition != nil && strings.Contains(condition.Message, part)

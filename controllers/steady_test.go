@@ -22,7 +22,7 @@ import (
 func (w *world) settle() {
 	w.Helper()
 	transport := w.transport()
-	testtransport.Eventually(w, "the broker to have counted the failure queue", func() bool {
+	w.eventually("the broker to have counted the failure queue", func() bool {
 		w.get(transport)
 		return transport.Status.Failed != nil
 	})
@@ -115,7 +115,7 @@ func TestDrift_IsRepairedInTheClusterAndOnTheBroker(t *testing.T) {
 			d.Spec.Replicas = ptr.To[int32](7)
 			delete(d.Spec.Template.Spec.Containers[0].Resources.Requests, corev1.ResourceCPU)
 		})
-		testtransport.Eventually(t, "the Deployment to be as it was", func() bool {
+		w.eventually("the Deployment to be as it was", func() bool {
 			w.get(deployment)
 			container := deployment.Spec.Template.Spec.Containers[0]
 			return container.Image == workerImage && *deployment.Spec.Replicas == 2 && !container.Resources.Requests.Cpu().IsZero()

@@ -69,6 +69,7 @@ func TestMain(m *testing.M) {
 	klog.SetLogger(logger)
 	testbroker.Main(running(func() int {
 		return testcluster.Run(running(func() int {
+			defer theChanges.stop()
 			defer theOperator.stop()
 			return m.Run()
 		}))
@@ -118,6 +119,7 @@ func newUnattendedWorld(t *testing.T, o *operator) *world {
 
 func newWorldIn(t *testing.T, server *testbroker.Broker, namespace string, o *operator) *world {
 	t.Helper()
+	theChanges.watch(t, testcluster.Start(t))
 	vhost := server.Vhost(t)
 	management, err := url.Parse(server.ManagementURL)
 	must(t, err)
@@ -231,9 +233,10 @@ func (w *world) get(object client.Object) bool {
 	return true
 }
 
+// awaitGone waits until a Transport or a Deployment is gone.
 func (w *world) awaitGone(object client.Object) {
 	w.Helper()
-	testtransport.Eventually(w, fmt.Sprintf("%T %s to be gone", object, object.GetName()), func() bool { return !w.get(object) })
+	w.eventually(fmt.Sprintf("%T %s to be gone", object, object.GetName()), func() bool { return !w.get(object) })
 }
 
 // awaitReady plays the part of the Deployment controller, which this cluster lacks, until a Transport is ready.
@@ -251,7 +254,7 @@ func (w *world) await(object client.Object, name string, status metav1.Condition
 			w.Logf("last seen of %s: %+v", object.GetName(), conditionsOf(object))
 		}
 	}()
-	testtransport.Eventually(w, fmt.Sprintf("%s=%s %s of %s", name, status, reason, object.GetName()), func() bool {
+	w.eventually(fmt.Sprintf("%s=%s %s of %s", name, status, reason, object.GetName()), func() bool {
 		w.rollOut()
 		w.get(object)
 		seen = meta.FindStatusCondition(conditionsOf(object), name)

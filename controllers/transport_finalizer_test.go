@@ -27,7 +27,7 @@ func TestTransport_WaitsForDeletionsOfTheOneBeforeIt(t *testing.T) {
 	must(t, w.client.Patch(t.Context(), transport, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
 	anew := w.transport()
 	testtransport.Eventually(t, "the Transport to be made again", func() bool { return w.client.Create(t.Context(), anew) == nil })
-	testtransport.Eventually(t, "the operator to have looked at it", func() bool {
+	w.eventually("the operator to have looked at it", func() bool {
 		w.rollOut()
 		w.get(anew)
 		ready := meta.FindStatusCondition(anew.Status.Conditions, v1alpha1.ReadyCondition)

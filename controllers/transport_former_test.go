@@ -154,7 +154,7 @@ func TestTransport_AGroupThatLeavesTheSpecPausedStaysPaused(t *testing.T) {
 	w.awaitQuarantine(transport)
 	w.handleQuarantine()
 	w.takeIDs(testtransport.Queue, 1)
-	testtransport.Eventually(t, "the former group gone", func() bool { return len(w.deployments()) == 1 })
+	w.eventually("the former group gone", func() bool { return len(w.deployments()) == 1 })
 }
 
 // An operator took configurations of a later one for none: what workers were emptying was read by nobody, and a group that had left the spec was deleted.
@@ -226,7 +226,7 @@ func TestTransport_ManyGroupsThatAreRenamedTwiceGoOn(t *testing.T) {
 				t.Spec.Workers[i].Name = fmt.Sprint(name, "-", i)
 			}
 		})
-		testtransport.Eventually(t, "the Deployments of the "+name+" names", func() bool {
+		w.eventually("the Deployments of the "+name+" names", func() bool {
 			n := 0
 			for _, deployment := range w.deployments() {
 				if strings.HasPrefix(deployment.Labels[workload.WorkerLabel], name) {
@@ -261,7 +261,7 @@ func TestTransport_AGroupThatIsRenamedGoesOnWithoutItsConfigMap(t *testing.T) {
 			transport := w.ready()
 			former := w.deployment(transport)
 			edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Workers[0].Name = "main" })
-			testtransport.Eventually(t, "the Deployment of the new name", func() bool { return len(w.deployments()) == 2 })
+			w.eventually("the Deployment of the new name", func() bool { return len(w.deployments()) == 2 })
 			w.settle()
 			spoil(w, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: former.Name}})
 			w.awaitLooks(4)

@@ -321,7 +321,7 @@ func TestDrift_TakesOwnFieldsBackFromAForeignManager(t *testing.T) {
 	deployment := &w.deployments()[0]
 	before := deployment.DeepCopy()
 	must(t, w.rival(t.Context(), deployment, "registry.example/theirs"))
-	testtransport.Eventually(t, "what is ours to be as it was", func() bool {
+	w.eventually("what is ours to be as it was", func() bool {
 		w.get(deployment)
 		worker, was := deployment.Spec.Template.Spec.Containers[0], before.Spec.Template.Spec.Containers[0]
 		return worker.Image == was.Image && slices.Equal(worker.Args, was.Args) && *deployment.Spec.Replicas == 2 &&
@@ -485,7 +485,7 @@ func podFrom(deployment *appsv1.Deployment) *corev1.Pod {
 
 func (w *world) awaitDeployment() *appsv1.Deployment {
 	w.Helper()
-	testtransport.Eventually(w, "a Deployment", func() bool { return len(w.deployments()) == 1 })
+	w.eventually("a Deployment", func() bool { return len(w.deployments()) == 1 })
 	return &w.deployments()[0]
 }
 
@@ -497,7 +497,7 @@ func (w *world) awaitUnrolled(transport *v1alpha1.Transport, part string) (messa
 			w.Logf("the condition says %q", message)
 		}
 	}()
-	testtransport.Eventually(w, "the condition to say "+part, func() bool {
+	w.eventually("the condition to say "+part, func() bool {
 		w.get(transport)
 		reconciling := meta.FindStatusCondition(transport.Status.Conditions, v1alpha1.ReconcilingCondition)
 		if reconciling == nil || reconciling.Reason != v1alpha1.ReasonProgressing {

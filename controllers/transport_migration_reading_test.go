@@ -26,7 +26,7 @@ func (w *world) draining() *v1alpha1.Transport {
 	w.amqp.Publish("async", "test", amqp091.Publishing{MessageId: "older"})
 	w.awaitCount("test", 1)
 	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Queues[0].SingleActiveConsumer = new(true) })
-	testtransport.Eventually(w, "the queue to be emptied", func() bool {
+	w.eventually("the queue to be emptied", func() bool {
 		return w.get(transport) && len(transport.Status.Migrations) == 1 && transport.Status.Migrations[0].Step == v1alpha1.MigrationDrain
 	})
 	w.amqp.Publish("async", "test", amqp091.Publishing{MessageId: "newer"})
@@ -46,7 +46,7 @@ func TestMigration_LetsWorkersFollowBesideAConflict(t *testing.T) {
 	w.consumeOne("test")
 	testtransport.Eventually(t, "the stand-in to be consumed", func() bool { return w.published("test").Reads == compile.ReadsStandin })
 	w.consumeOne("test.migrating")
-	testtransport.Eventually(t, "the exchange to be over", func() bool {
+	w.eventually("the exchange to be over", func() bool {
 		return w.get(transport) && len(transport.Status.Migrations) == 0 && w.published("test").Standin == ""
 	})
 	if w.observed().Queues["test"].Arguments["x-single-active-consumer"] != true || w.hasQueue("test.migrating") {
@@ -75,7 +75,7 @@ func TestMigration_LetsWorkersReadOnWithoutAPolicy(t *testing.T) {
 	w.consumeOne("test.migrating")
 	w.create(policy)
 	w.awaitReady(transport)
-	testtransport.Eventually(t, "the exchange to be over", func() bool {
+	w.eventually("the exchange to be over", func() bool {
 		return w.get(transport) && len(transport.Status.Migrations) == 0 && w.published("test").Standin == ""
 	})
 }

@@ -45,7 +45,7 @@ func TestMigration_ReplacesAQueueAndTellsOfIt(t *testing.T) {
 		t.Errorf("the condition says %q", message)
 	}
 	w.awaitReady(transport)
-	testtransport.Eventually(t, "the exchange to be over", func() bool {
+	w.eventually("the exchange to be over", func() bool {
 		return w.get(transport) && len(transport.Status.Migrations) == 0 && w.published("test").Standin == ""
 	})
 	got := w.observed().Queues["test"]
@@ -86,7 +86,7 @@ func TestMigration_WaitsForAPodThatSaysNothing(t *testing.T) {
 	}
 	must(t, w.client.Delete(t.Context(), pod))
 	w.rollOut()
-	testtransport.Eventually(t, "the exchange to be over", func() bool {
+	w.eventually("the exchange to be over", func() bool {
 		w.rollOut()
 		return w.get(transport) && len(transport.Status.Migrations) == 0
 	})
@@ -212,7 +212,7 @@ func TestMigration_GoesOnWhenTheOperatorIsKilledBetweenSteps(t *testing.T) {
 	t.Log("when the stand-in is gone")
 	p.awaitStep(v1alpha1.MigrationCleanup)
 	p.killAt("DELETE", "/queues/[^/]+/test.migrating$", true, func() { p.empty("test.migrating") })
-	testtransport.Eventually(t, "the exchange to be over", func() bool {
+	w.eventually("the exchange to be over", func() bool {
 		return w.get(p.transport) && len(p.transport.Status.Migrations)+len(p.transport.Status.Retiring) == 0 && w.published("test").Standin == ""
 	})
 	w.awaitReady(p.transport)
@@ -236,7 +236,7 @@ func TestMigration_LeavesNothingUnreadInADeletion(t *testing.T) {
 	w.amqp.Publish("async", "test", amqp091.Publishing{MessageId: "older"})
 	w.awaitCount("test", 1)
 	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Queues[0].SingleActiveConsumer = new(true) })
-	testtransport.Eventually(t, "the queue to be emptied", func() bool {
+	w.eventually("the queue to be emptied", func() bool {
 		return w.get(transport) && len(transport.Status.Migrations) == 1 && transport.Status.Migrations[0].Step == v1alpha1.MigrationDrain
 	})
 	if queue := w.published("test"); queue.Reads != compile.ReadsQueue || queue.Standin != "test.migrating" {
@@ -267,7 +267,7 @@ func TestMigration_RenamesAQueueWithItsStepsInTheStatus(t *testing.T) {
 	edit(w, transport, func(t *v1alpha1.Transport) {
 		t.Spec.Queues[0].Name, t.Spec.Queues[0].PreviousNames = "orders", []string{"test"}
 	})
-	testtransport.Eventually(t, "the old queue to be emptied", func() bool {
+	w.eventually("the old queue to be emptied", func() bool {
 		return w.get(transport) && len(transport.Status.Migrations) == 1 && transport.Status.Migrations[0].Step == v1alpha1.MigrationCleanup
 	})
 	if m := transport.Status.Migrations[0]; m.Queue != "orders" || m.Standin != "test" {
@@ -287,7 +287,7 @@ func TestMigration_RenamesAQueueWithItsStepsInTheStatus(t *testing.T) {
 	must(t, client.IgnoreNotFound(w.client.Delete(t.Context(), w.quarantine(transport)))) // it is made again for a queue that goes
 	w.awaitQuarantine(transport)
 	w.handleQuarantine()
-	testtransport.Eventually(t, "all of the old name to be gone", func() bool {
+	w.eventually("all of the old name to be gone", func() bool {
 		return w.get(transport) && len(transport.Status.Migrations)+len(transport.Status.Retiring) == 0 && w.published("test").Name == ""
 	})
 	if w.hasQueue("test") || w.hasQueue("test.quarantine") || w.published("orders").Standin != "" {
@@ -328,7 +328,7 @@ func TestMigration_EmptiesAnOldQueueWhoseNameIsGivenUp(t *testing.T) {
 	alone := func() bool { return slices.Equal(w.published("orders").Consumed(), []string{"test"}) }
 	testtransport.Eventually(t, "the workers to consume the old queue alone", alone)
 	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Queues[0].PreviousNames = nil })
-	testtransport.Eventually(t, "the exchange to be given up, and nothing to lead into the old queue", func() bool {
+	w.eventually("the exchange to be given up, and nothing to lead into the old queue", func() bool {
 		given := w.get(transport) && transport.Status.ObservedGeneration == transport.Generation && len(transport.Status.Migrations) == 0
 		return given && slices.Equal(w.boundTo("async", "test"), []string{"orders"})
 	})
@@ -354,7 +354,7 @@ func TestQuarantine_IsHandledWhereAQueueGetsAnOrder(t *testing.T) {
 	edit(w, transport, func(t *v1alpha1.Transport) {
 		t.Spec.Queues[0].Ordering = &v1alpha1.Ordering{Type: v1alpha1.OrderingStrict}
 	})
-	testtransport.Eventually(t, "the queue to have its order", func() bool {
+	w.eventually("the queue to have its order", func() bool {
 		return w.get(transport) && transport.Status.ObservedGeneration == transport.Generation && len(transport.Status.Migrations) == 0 &&
 			w.published("test").Strict != ""
 	})

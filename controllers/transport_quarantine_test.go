@@ -49,7 +49,7 @@ func (w *world) quarantine(transport *v1alpha1.Transport) *appsv1.Deployment {
 func (w *world) awaitQuarantine(transport *v1alpha1.Transport) *appsv1.Deployment {
 	w.Helper()
 	deployment := w.quarantine(transport)
-	testtransport.Eventually(w, "the quarantine Deployment", func() bool { return w.get(deployment) })
+	w.eventually("the quarantine Deployment", func() bool { return w.get(deployment) })
 	return deployment
 }
 
@@ -128,7 +128,7 @@ func TestQuarantine_RunsAPodWhileThereAreMessages(t *testing.T) {
 		t.Errorf("that it came and went is taken for what others did: %v", events[0].Note)
 	}
 	edit(w, again, func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To[int32](3) })
-	testtransport.Eventually(t, "what somebody changed to be put right", func() bool { return w.get(again) && *again.Spec.Replicas == 1 })
+	w.eventually("what somebody changed to be put right", func() bool { return w.get(again) && *again.Spec.Replicas == 1 })
 
 	t.Log("the group leaves the spec")
 	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Workers = nil })
@@ -372,7 +372,7 @@ func TestQuarantine_IsToldToWorkersOnceItCanBeReached(t *testing.T) {
 		t.Spec.Queues[0].Ordering, t.Spec.Queues[0].SingleActiveConsumer = nil, new(true)
 	})
 	message := ""
-	testtransport.Eventually(t, "the operator to wait", func() bool {
+	w.eventually("the operator to wait", func() bool {
 		w.get(transport)
 		ready := meta.FindStatusCondition(transport.Status.Conditions, v1alpha1.ReadyCondition)
 		message = ready.Message

@@ -150,7 +150,7 @@ func (w *world) doubt(prefix string, objects ...string) {
 	w.create(decoy)
 	testtransport.Eventually(t, "the decoy to be looked at", func() bool { w.get(decoy); return decoy.Status.Broker != nil })
 	must(t, w.client.Delete(t.Context(), decoy))
-	testtransport.Eventually(t, "deletions without an answer", func() bool { w.get(decoy); return len(decoy.Status.Deletions) >= len(objects) })
+	w.eventually("deletions without an answer", func() bool { w.get(decoy); return len(decoy.Status.Deletions) >= len(objects) })
 }
 
 // The doubt whether a queue may still be deleted had bindings left out that the team's login may not make. So nobody saw that, and the

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"redrive.dev/redrive/api/v1alpha1"
-	"redrive.dev/redrive/internal/testtransport"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 )
@@ -17,7 +16,7 @@ func TestTransport_OpensNoQueueBeforeItIsOldEnough(t *testing.T) {
 	w.create(w.policy("policy", time.Second, 2*time.Second))
 	transport := w.transport()
 	w.create(transport)
-	testtransport.Eventually(t, "the operator to wait for its queues", func() bool {
+	w.eventually("the operator to wait for its queues", func() bool {
 		w.get(transport)
 		ready := meta.FindStatusCondition(transport.Status.Conditions, v1alpha1.ReadyCondition)
 		return ready != nil && ready.Reason == v1alpha1.ReasonProgressing && strings.Contains(ready.Message, "made just now: async.failed")
