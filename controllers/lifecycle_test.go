@@ -440,7 +440,7 @@ func TestTransport_WorkersGoOnUntilThoseThatTakeTheirQueuesHaveAPod(t *testing.T
 	}
 	edit(w, transport, func(t *v1alpha1.Transport) { t.Spec.Workers[0].Template = nil })
 	testtransport.Eventually(t, "the Deployment of the new name", func() bool { return slices.Contains(deployed(), next) })
-	w.await(transport, v1alpha1.ReadyCondition, metav1.ConditionFalse, v1alpha1.ReasonProgressing)
+	w.awaitUnrolled(transport, "main (0 of 2 available)")
 	if !slices.Contains(deployed(), former) {
 		t.Error("the former pods are stopped before one of the new name is available")
 	}
