@@ -115,7 +115,7 @@ func (r *TransportReconciler) prepare(
 	t := run.transport
 	state := apply.StateOf(t)
 	memory := r.memories.Of(client.ObjectKeyFromObject(t))
-	state.Known, state.Stuck, state.Restarted = memory.Known, memory.Stuck, run.restarted
+	state.Known, state.Stuck, state.Turns, state.Restarted = memory.Known, memory.Stuck, memory.Turns, run.restarted
 	workers := r.followers(ctx, run)
 	input := apply.Input{
 		Desired: desired, State: state, Consumed: run.live.Consumed(),

@@ -137,7 +137,7 @@ type Report struct {
 	Spared []topology.Finding
 	// Touched are the queues whose policy was changed so that their expired messages leave them.
 	Touched []string
-	// Created, Adopted, Retiring, Migrations, Deletions, Begun, Known and Stuck are the state to keep for the next run.
+	// Created, Adopted, Retiring, Migrations, Deletions, Begun, Known, Stuck and Turns are the state to keep for the next run.
 	Created    []string
 	Adopted    []string
 	Retiring   []v1alpha1.Retirement
@@ -146,6 +146,7 @@ type Report struct {
 	Begun      bool
 	Known      map[string]time.Time
 	Stuck      Stuck
+	Turns      Turns
 	// StandIns says of each work queue that is being migrated how the workers are to consume it and its stand-in from now on.
 	StandIns map[string]compile.Standin
 	// Disordered are the Strict work queues, and their stand-ins, whose order the broker would not keep: workers must not consume them.
@@ -168,8 +169,8 @@ func (r Report) Converged() bool {
 // KeepsWorkers is true where the broker refused a step on which a new configuration of the workers may rely. What was only to be taken away may stay,
 // unless it is part of a migration: whoever gives a queue of their own this Transport's mark would keep the workers from every change of the spec.
 func (r Report) KeepsWorkers() bool {
-	return slices.ContainsFunc(r.Failures, func(f Failure) bool { return !deletes(f.Step) || r.migrates(f.Step) }) ||
-		slices.ContainsFunc(r.Skipped, func(step topology.Step) bool { return !deletes(step) })
+	makes := func(step topology.Step) bool { return !deletes(step) && !step.IsUnproven() }
+	return slices.ContainsFunc(r.Failures, func(f Failure) bool { return makes(f.Step) || r.migrates(f.Step) }) || slices.ContainsFunc(r.Skipped, makes)
 }
 
 // migrates is true for a step on a queue, or on a way into one, that is being migrated.
@@ -359,7 +360,7 @@ func Once(ctx context.Context, port Port, input Input, record func(context.Conte
 	state := input.State
 	unchanged := Report{
 		Created: state.Created, Adopted: state.Adopted, Retiring: state.Retiring, Migrations: state.Migrations, Deletions: state.Deletions,
-		Begun: state.Begun, Known: state.Known, Stuck: state.Stuck,
+		Begun: state.Begun, Known: state.Known, Stuck: state.Stuck, Turns: state.Turns,
 	}
 	observed, err := port.Observe(ctx)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"redrive.dev/redrive/api/v1alpha1"
@@ -48,6 +49,7 @@ func (p Prepared) CarryOut(ctx context.Context, port Port) (report Report, err e
 		Begun:      true,
 		Known:      maps.Clone(p.known),
 		Stuck:      p.input.State.Stuck,
+		Turns:      maps.Collect(maps.All(p.input.State.Turns)),
 		Created:    slices.Clone(p.Created),
 		Retiring:   p.input.State.Retiring,
 		// Where it ends early, the steps before are to be taken again.
@@ -60,7 +62,7 @@ func (p Prepared) CarryOut(ctx context.Context, port Port) (report Report, err e
 	if p.Difference.Awaited {
 		r.report.RequeueAfter = betweenDoubts
 	}
-	first, rest := topology.Making(p.Plan, p.input.Desired.Prefix)
+	first, rest := topology.Making(r.planInTurn(), p.input.Desired.Prefix)
 	if err := r.steps(ctx, first, rest); err != nil {
 		return r.report, err
 	}
@@ -211,15 +213,16 @@ func (r *run) retireAll(ctx context.Context) error {
 	r.report.Retiring = nil
 	retirer := &retirer{
 		port: r.port, owner: r.input.Desired.Owner, prefix: r.input.Desired.Prefix, clock: r.clock, stamps: r.input.State.Stamps,
-		feeds: r.feeds,
+		feeds: r.feeds, unproven: r.Difference.Unproven,
 	}
 	var ended error
-	left := map[string]bool{}
-	for _, name := range r.retiringOrder(states) {
+	left, order := map[string]bool{}, r.retiringOrder(states)
+	waiting := r.waiting(order)
+	for _, name := range order {
 		state, gone := states[name], false
 		queue, adopted := letGo[name]
 		switch {
-		case ended != nil:
+		case ended != nil, waiting[name]:
 		case r.held(name):
 			state = v1alpha1.Retirement{Queue: name, Messages: r.observed.Queues[name].Messages}
 		case adopted:
@@ -366,7 +369,7 @@ func (r *run) dropExchanges(ctx context.Context) error {
 	if len(r.report.Retiring) > 0 {
 		return nil
 	}
-	for _, name := range r.Difference.ExtraExchanges {
+	for _, name := range inTurn(r, topology.KindExchange, r.Difference.ExtraExchanges, strings.Clone) {
 		err := r.port.DeleteExchange(ctx, name)
 		step := exchangeDeletion(name)
 		ref := step.Ref()

@@ -27,6 +27,8 @@ type retirer struct {
 	bequeaths bool
 	// known is the queue as it was seen when it was decided that it goes; nil where whatever has its name goes.
 	known *topology.Queue
+	// unproven are queues of which only a mark says that they are ours: only a few of their ways are taken away at once.
+	unproven map[string]bool
 
 	steps    []topology.Step
 	failures []Failure
@@ -80,7 +82,11 @@ func (r *retirer) step(
 		r.gone = append(r.gone, topology.Ref{Kind: topology.KindQueue, Name: state.Queue}.String())
 		return state, true, nil
 	case topology.DecisionUnbind:
-		unbinding := deletionsOf(ways)
+		most := len(ways)
+		if r.unproven[state.Queue] {
+			most = min(most, mostInTurn)
+		}
+		unbinding := deletionsOf(ways[:most])
 		if err := r.port.announce(ctx, unbinding...); err != nil {
 			return state, false, err
 		}
@@ -89,6 +95,10 @@ func (r *retirer) step(
 				return state, false, r.fail(step, err)
 			}
 			r.steps = append(r.steps, step)
+		}
+		if most < len(ways) {
+			r.wait = soonest(r.wait, betweenTurns)
+			return v1alpha1.Retirement{Queue: state.Queue, Since: next.Since, Messages: next.Messages}, false, nil
 		}
 		// The next look is to tell a count from those that were made by now. Where this is not known, it notes the tick itself.
 		after, _ := r.port.Queue(ctx, state.Queue)

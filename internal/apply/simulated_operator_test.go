@@ -24,6 +24,7 @@ type simulatedOperator struct {
 	name   string
 	known  map[string]time.Time
 	stuck  apply.Stuck
+	turns  apply.Turns
 	doubts apply.Doubts
 	stamps topology.Stamps
 	// skew is by how much its clock is ahead; negative where it is behind.
@@ -126,7 +127,7 @@ func (o *simulatedOperator) state(t *storedTransport) apply.State {
 	}
 	o.doubts = o.doubts.See(slices.Concat(state.Deletions, o.sent), o.now())
 	o.stamps = o.stamps.See(state.Retiring, state.Migrations, o.now())
-	state.Known, state.Stuck, state.Doubts, state.Stamps = o.known, o.stuck, o.doubts, o.stamps
+	state.Known, state.Stuck, state.Turns, state.Doubts, state.Stamps = o.known, o.stuck, o.turns, o.doubts, o.stamps
 	return state
 }
 
@@ -197,7 +198,7 @@ func (o *simulatedOperator) converge(t *storedTransport) error {
 		}
 	}
 	report, err := prepared.CarryOut(ctx, port)
-	o.known, o.stuck, o.stamps = report.Known, report.Stuck, o.stamps.See(report.Retiring, report.Migrations, o.now())
+	o.known, o.stuck, o.turns, o.stamps = report.Known, report.Stuck, report.Turns, o.stamps.See(report.Retiring, report.Migrations, o.now())
 	t.status.Created, t.status.Adopted, t.status.Deletions = report.Created, report.Adopted, report.Deletions
 	t.status.Retiring, t.status.Migrations = report.Retiring, report.Migrations
 	w.last = report

@@ -31,6 +31,8 @@ type State struct {
 	Known map[string]time.Time
 	// Stuck are the queues that expired messages did not leave lately. It is kept in memory only.
 	Stuck Stuck
+	// Turns tell whose turn it is of what only a mark says is this Transport's.
+	Turns Turns
 	// Doubts are Deletions, and those of others, as this process has seen them. They are kept in memory only.
 	Doubts Doubts
 	// Stamps are the times of Retiring and Migrations, as this process has seen them. They are kept in memory only.

@@ -72,7 +72,7 @@ func (s *site) apply(desired topology.Objects) (next time.Duration, err error) {
 	}, record)
 	s.state.Created, s.state.Adopted, s.state.Retiring = report.Created, report.Adopted, report.Retiring
 	s.state.Migrations, s.state.Deletions, s.state.Begun, s.state.Known = report.Migrations, report.Deletions, report.Begun, report.Known
-	s.state.Stuck, s.state.Stamps = report.Stuck, s.state.Stamps.See(report.Retiring, report.Migrations, time.Now())
+	s.state.Stuck, s.state.Turns, s.state.Stamps = report.Stuck, report.Turns, s.state.Stamps.See(report.Retiring, report.Migrations, time.Now())
 	s.tell(report, err == nil)
 	if young, ok := errors.AsType[*apply.TooYoungError](err); ok {
 		return young.After, young

@@ -1,5 +1,7 @@
 package topology
 
+import "slices"
+
 // bound are observed bindings, of which there may be tens of thousands, found without a look at all of them. The identity of each is
 // worked out once.
 type bound struct {
@@ -44,14 +46,14 @@ func (b *bound) to(queue string, without map[identity]bool) []Binding {
 	return found
 }
 
+// anyInto is true where one of those that lead into a queue is such.
+func (b *bound) anyInto(queue string, such func(Binding) bool) bool {
+	return slices.ContainsFunc(b.into[queue], func(i int32) bool { return such(b.all[i]) })
+}
+
 // anyFrom is true where one of those with a source and a key is such.
 func (b *bound) anyFrom(from wayIn, such func(Binding) bool) bool {
-	for _, i := range b.by[from] {
-		if such(b.all[i]) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(b.by[from], func(i int32) bool { return such(b.all[i]) })
 }
 
 // identities of some bindings.

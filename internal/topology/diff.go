@@ -73,6 +73,8 @@ type Difference struct {
 	Awaited bool
 	// Deferred are those of ExtraQueues and Released that stay for now: a way in comes out of an exchange that lacks another.
 	Deferred []string
+	// Unproven are queues on their way out, or with ways to them that are to go, of which nothing but a mark says that they are ours.
+	Unproven map[string]bool
 }
 
 // Lacks is true for a way in beside which a desired binding is withheld, or may go at any time. Then it may not be taken away: what goes by it may be
@@ -158,7 +160,7 @@ func DiffSince(desired Objects, observed Observed, past Past) Difference {
 		patterns: map[string]*regexp.Regexp{}, doubtful: past.Doubtful, consumed: past.Consumed,
 		bound: boundBy(observed.Bindings), asked: map[wayIn][]string{}, outgoing: map[string]bool{}, unseen: map[string]bool{},
 		halfLed: map[string]bool{}, exits: map[string]string{},
-		out: Difference{Missing: Objects{Owner: desired.Owner, Prefix: desired.Prefix}},
+		out: Difference{Missing: Objects{Owner: desired.Owner, Prefix: desired.Prefix}, Unproven: map[string]bool{}},
 	}
 	for _, exchange := range desired.Exchanges {
 		d.roles[exchange.Name] = exchange.Role
@@ -194,6 +196,7 @@ func DiffSince(desired Objects, observed Observed, past Past) Difference {
 	d.policiesDiff()
 	d.bindingsDiff()
 	d.extraBindings()
+	d.findUnproven(past)
 	d.deferDeletions()
 	d.adoptedWarnings()
 	d.warnings()
@@ -396,11 +399,14 @@ func (d *differ) leavesByExchange(queue string) bool {
 	return slices.ContainsFunc(d.out.Migrations, func(m Migration) bool { return m.Queue == queue && len(m.Fields) > 0 })
 }
 
-// formerPolicies are those of the failure queues that are not wanted any more. The bound of the one that took their place is not theirs.
+// formerPolicies are those of the failure queues that are not wanted any more: each that is there, and those that are missing where failed messages may
+// be lost without. The bound of the one that took their place is not theirs.
 func (d *differ) formerPolicies() (policies []Policy) {
 	for _, queue := range d.out.ExtraQueues {
-		if RoleOf(queue.Queue) == RoleFailure {
-			policies = append(policies, failurePolicy(queue.Name, policyNamesOf(d.desired.Prefix)))
+		policy := failurePolicy(queue.Name, policyNamesOf(d.desired.Prefix))
+		_, stands := d.observed.Policies[policy.Name]
+		if RoleOf(queue.Queue) == RoleFailure && (stands || d.mayHoldFailed(queue)) {
+			policies = append(policies, policy)
 		}
 	}
 	return policies

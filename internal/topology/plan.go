@@ -36,7 +36,13 @@ type Step struct {
 	overBridge bool
 	// bridges is true for a binding of that bridge.
 	bridges bool
+	// unproven is true where only a mark says that the queue in question is ours.
+	unproven bool
 }
+
+// IsUnproven is true where only a mark says that the queue in question is ours. Everyone who may declare a queue can give it one: such steps are the last of
+// a plan, only a few are to be taken at once, and nothing relies on them.
+func (s Step) IsUnproven() bool { return s.unproven }
 
 // OverBridge is true for the exchange that lanes dead-letter to, where it is made again: the bridge that leads on what expires meanwhile is to be removed
 // by a later plan.
@@ -123,7 +129,7 @@ func argumentTexts(arguments Arguments) []string {
 // Plan orders what is to be written so that nothing arrives anywhere before its way out exists: policies before what they
 // apply to, the way into the failure queue first, then what may make a queue that is there already dead-letter, the
 // producers' bindings last. Bindings are added before others are removed: in between a message may be doubled, but none is
-// lost. Queues and exchanges are not removed here.
+// lost. After all else comes what is unproven. Queues and exchanges are not removed here.
 func Plan(d Difference) []Step {
 	steps := writes(d)
 	for _, migration := range d.Migrations {
@@ -136,7 +142,14 @@ func Plan(d Difference) []Step {
 	for _, policy := range d.ExtraPolicies {
 		steps = append(steps, Step{Action: ActionDelete, Policy: &policy})
 	}
-	return steps
+	var last []Step
+	steps = slices.DeleteFunc(steps, func(step Step) bool {
+		if step.unproven = d.isUnproven(step); step.unproven {
+			last = append(last, step)
+		}
+		return step.unproven
+	})
+	return append(steps, last...)
 }
 
 // Making splits a plan: queues, private exchanges and the policies that pin them come first, and all other steps follow. Nothing
@@ -146,7 +159,7 @@ func Making(plan []Step, prefix string) (first, rest []Step) {
 	for _, step := range plan {
 		pins := step.Policy != nil && policyStage(*step.Policy, prefix) == stagePins
 		made := step.Queue != nil || step.Exchange != nil && step.Exchange.Role != RoleProducers && !step.overBridge
-		if step.Action != ActionDelete && (pins || made) {
+		if step.Action != ActionDelete && (pins && !step.unproven || made) {
 			first = append(first, step)
 		} else {
 			rest = append(rest, step)

@@ -29,10 +29,11 @@ const (
 )
 
 // Memory is what is known of a Transport from one look to the next, and stands in no status: since when its queues are known to exist, which
-// ones expired messages do not leave, since when deletions without an answer and the times of its status are known, and when pods were missing.
+// ones expired messages do not leave, whose turn it is, since when deletions without an answer and the times of its status are known, and when pods were missing.
 type Memory struct {
 	Known  map[string]time.Time
 	Stuck  apply.Stuck
+	Turns  apply.Turns
 	doubts apply.Doubts
 	stamps topology.Stamps
 	// outage is when pods of its workers were missing; zero where none are.
@@ -136,7 +137,7 @@ func (m *Store) Keep(name types.NamespacedName, report *apply.Report) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	its := m.all[name]
-	its.Known, its.Stuck = report.Known, report.Stuck
+	its.Known, its.Stuck, its.Turns = report.Known, report.Stuck, report.Turns
 	its.stamps = its.stamps.See(report.Retiring, report.Migrations, time.Now())
 	m.all[name] = its
 }
