@@ -88,8 +88,9 @@ func SecretsShown(worker *v1alpha1.Worker) []string {
 	if worker.Template != nil && len(worker.Template.Raw) <= maxTemplate {
 		_ = json.Unmarshal(worker.Template.Raw, template) // What cannot be read is refused where it is merged.
 	}
+	most := len(names) + maxSecrets
 	for _, shown := range secretsShown(nil, &template.Spec) {
-		if shown.all && len(names) < maxSecrets {
+		if shown.all && len(names) < most {
 			names = append(names, shown.name)
 		}
 	}
