@@ -34,7 +34,7 @@ func (g *guard) refuseIf(broken bool, path *field.Path, detail string) {
 }
 
 // checkMerged refuses a template that takes from the worker what it needs to work, or from the pod what keeps it apart
-// from its node: the worker's own container stays restricted, containers beside it stay at least at baseline, in the terms
+// from its node: the worker's own container, and that of the handler's image, stay restricted, containers beside it stay at least at baseline, in the terms
 // of the Pod Security Standards. Everything else is the user's choice.
 func checkMerged(path *field.Path, worker *v1alpha1.Worker, own, merged *corev1.PodTemplateSpec, opts Options) field.ErrorList {
 	g := &guard{handler: &worker.Handler}
@@ -71,7 +71,7 @@ func (g *guard) checkStandards(path *field.Path, own, merged *corev1.PodTemplate
 	// What is beside the worker is its team's choice, and so are the volumes.
 	others := func(own []corev1.Container) func(corev1.Container) bool {
 		return func(c corev1.Container) bool {
-			return c.Name == HandlerContainer || !slices.ContainsFunc(own, func(o corev1.Container) bool { return o.Name == c.Name })
+			return !slices.ContainsFunc(own, func(o corev1.Container) bool { return o.Name == c.Name })
 		}
 	}
 	worker := merged.Spec.DeepCopy()
