@@ -337,17 +337,16 @@ func (r *run) waits(queue string) topology.Waits {
 }
 
 // feeds tells of a queue, as it is seen now, whether workers have messages to consume whose retries come back into it, and how many of such were
-// acknowledged: those in itself and in its stand-in. No configuration has to name the two: that of the workers that empty a quarantine queue does not, and
-// it has a stand-in under the name of its work queue.
+// acknowledged: those in itself, and those that workers have of its stand-in, or of the queue for which it stood in, if that leaves too. What else is in
+// the other one of the two may be read only when this one is gone. No configuration has to name them: that of the workers that empty a quarantine queue
+// does not, and it has a stand-in under the name of its work queue.
 func (r *run) feeds(seen topology.QueueState) (feeding bool, acked int64) {
+	feeding, acked = seen.Holds() || !seen.Empty() && slices.Contains(r.input.Consumed, seen.Name), seen.Acked
 	for _, queue := range r.observed.Queues {
-		if queue.Name == seen.Name {
-			queue = seen
-		} else if topology.StandinFor(queue.Queue) != seen.Name {
-			continue
+		work := topology.StandinFor(seen.Queue) == queue.Name && !desires(r.input.Desired, queue.Name)
+		if work || topology.StandinFor(queue.Queue) == seen.Name {
+			feeding, acked = feeding || queue.Unacked > 0, acked+queue.Acked
 		}
-		uncounted := !queue.Empty() && slices.Contains(r.input.Consumed, queue.Name)
-		feeding, acked = feeding || queue.Holds() || uncounted, acked+queue.Acked
 	}
 	return feeding, acked
 }

@@ -42,8 +42,10 @@ func TestRun_TheQuarantineQueueOfAWorkQueueThatGoesOnHasAGrace(t *testing.T) {
 // Only queues that a configuration names were asked, and none names a stand-in, or the quarantine queue of a queue that is gone. Their way back from the
 // lanes was unbound while workers retried what was in them, and the retries failed.
 func TestRun_WhatIsAcknowledgedInAQueueCountsWhoeverIsToldToReadIt(t *testing.T) {
-	queue := func(name string, messages, acked int64, arguments topology.Arguments) topology.QueueState {
-		return topology.QueueState{Queue: topology.Queue{Name: name, Arguments: arguments}, Evidence: topology.Evidence{Messages: &messages}, Acked: acked}
+	queue := func(name string, unacked, acked int64, arguments topology.Arguments) topology.QueueState {
+		return topology.QueueState{
+			Queue: topology.Queue{Name: name, Arguments: arguments}, Evidence: topology.Evidence{Messages: &unacked}, Unacked: unacked, Acked: acked,
+		}
 	}
 	observed := map[string]topology.QueueState{}
 	for _, q := range []topology.QueueState{
@@ -56,10 +58,16 @@ func TestRun_WhatIsAcknowledgedInAQueueCountsWhoeverIsToldToReadIt(t *testing.T)
 	for name, want := range map[string]struct {
 		feeding bool
 		acked   int64
-	}{"test": {true, 8}, "test.migrating": {true, 5}, "test.quarantine": {false, 7}} {
+	}{"test": {true, 8}, "test.migrating": {true, 8}, "test.quarantine": {false, 7}} {
 		if feeding, acked := r.feeds(observed[name]); feeding != want.feeding || acked != want.acked {
 			t.Errorf("%s: feeding %t, %d acknowledged, want %+v", name, feeding, acked, want)
 		}
+	}
+	standin := observed["test.migrating"]
+	standin.Unacked = 0
+	observed[standin.Name] = standin
+	if feeding, _ := r.feeds(observed["test"]); feeding {
+		t.Error("test waits for messages that workers have only when it is gone")
 	}
 }
 

@@ -106,6 +106,16 @@ type simulatedDelivery struct {
 func (q *simulatedQueue) quorum() bool { return q.Type == topology.TypeQuorum }
 func (q *simulatedQueue) single() bool { return q.Arguments["x-single-active-consumer"] == true }
 
+// lead makes a node the leader of a queue: what it shows until it counts is from a time when the queue was empty.
+func (b *simulatedBroker) lead(q *simulatedQueue, node string) {
+	if !q.quorum() || node == q.leader || q.counted.Messages == nil {
+		return
+	}
+	b.ticks++
+	q.leader, q.nextCount = node, time.Now().Add(countInterval)
+	q.counted = topology.Evidence{Messages: new(int64), Leader: node, Tick: b.ticks}
+}
+
 func (q *simulatedQueue) depth() int64 {
 	return int64(len(q.ready) + len(q.unacked) + len(q.stranded))
 }

@@ -19,7 +19,7 @@ func (w *world) fault() {
 	if w.quiet {
 		return
 	}
-	if w.may.cuts && len(w.pods) > 0 && w.oneIn(8) {
+	if len(w.pods) > 0 && (w.may.cuts && (w.oneIn(8) || len(w.last.Retiring) > 0 && w.oneIn(4)) || w.leaves() && w.oneIn(4)) {
 		pod := w.pods[w.random.IntN(len(w.pods))]
 		w.tellf("the connection of %s is cut", pod.name)
 		pod.cut()
@@ -37,10 +37,10 @@ func (w *world) fault() {
 			// One that serves has a leader, and so a count.
 			leaves := slices.Contains(retirements(w.last.Retiring), name) || topology.RoleOf(q.Queue) == topology.RoleLane
 			if q.hidden = w.oneIn(6) && leaves && time.Since(q.made) > time.Minute; w.oneIn(12) {
-				q.leader = []string{"rabbit@a", "rabbit@b"}[w.random.IntN(2)]
+				w.broker.lead(q, []string{"rabbit@a", "rabbit@b"}[w.random.IntN(2)])
 			}
 			if q.quorum() && w.oneIn(6) {
-				q.nextCount = time.Now().Add(time.Duration(w.random.IntN(40)) * time.Second)
+				q.nextCount = time.Now().Add(time.Duration(w.random.IntN(map[bool]int{false: 40, true: 150}[leaves])) * time.Second)
 			}
 		}
 	}
@@ -69,6 +69,11 @@ func (w *world) application() {
 		return
 	}
 	binding := topology.Binding{Source: "async", Destination: w.stored.spec.Spec.Queues[at].Name, RoutingKey: "app"}
+	for _, former := range w.stored.spec.Spec.Queues[at].PreviousNames {
+		if w.broker.queues[former] != nil && w.oneIn(2) {
+			binding.Destination = former // as it was called when the application was written
+		}
+	}
 	if w.oneIn(3) {
 		binding.Source, binding.RoutingKey = "amq.topic", "other app"
 	}
@@ -157,6 +162,7 @@ func (w *world) create(spec *v1alpha1.Transport) {
 		w.retained[name] = w.retained[name] || q.Type == topology.TypeClassic
 	}
 	w.abandon()
+	w.takeBack(spec)
 	w.keepHomes()
 }
 
@@ -176,17 +182,36 @@ func (w *world) abandon() {
 	}
 }
 
+// takeBack notes which queues are Redrive's again that were adopted.
+func (w *world) takeBack(spec *v1alpha1.Transport) {
+	for _, queue := range spec.Spec.Queues {
+		if queue.Adopt == nil {
+			w.kept[queue.Name] = false
+		}
+	}
+}
+
 // edit replaces the spec.
 func (w *world) edit(spec *v1alpha1.Transport) {
 	w.version++
 	before, next := w.stored.spec, *w.stored
+	w.former = before
+	for _, queue := range before.Spec.Queues {
+		if queue.Adopt != nil {
+			w.kept[queue.Name] = true
+		}
+	}
+	w.takeBack(spec)
 	next.version, next.spec = w.version, spec
 	if w.stored = &next; w.published == nil {
 		w.abandon()
 	}
 	for _, queue := range before.Spec.Queues {
 		names := queue.PreviousNames
-		if w.broker.queues[queue.Name] == nil { // a renaming is taken back that has not come so far
+		begun := slices.ContainsFunc(names, func(former string) bool {
+			return w.broker.queues[former] != nil || w.broker.queues[former+".migrating"] != nil
+		})
+		if begun || w.broker.queues[queue.Name] == nil { // a renaming is taken back, or broken off: retries by the new name may come to the former queue
 			names = append(slices.Clip(names), queue.Name)
 		}
 		for _, name := range names {
@@ -236,6 +261,8 @@ func (w *world) change() {
 		return
 	}
 	switch chance := w.random.IntN(12); {
+	case w.may.late && w.may.removals && !w.may.adopts && !w.may.groups && w.former != nil && w.oneIn(3): // what is being deleted is to be made again
+		spec = w.former.DeepCopy()
 	case chance == 0:
 		w.policy = w.aPolicy()
 		w.tellf("CHANGE delays %v", w.policy.Spec.Backoff.Delays)
@@ -243,7 +270,7 @@ func (w *world) change() {
 		return
 	case chance == 2 && w.may.failureQueues:
 		spec.Spec.Failure = &v1alpha1.Failure{Queue: new(failureNames()[w.random.IntN(len(failureNames()))])}
-	case chance <= 5 && chance%2 == 1 && w.may.deletions && (chance == 1 || !w.may.unroutedMoves || chance == 5):
+	case chance%3 == 1 && w.may.deletions:
 		w.remove(spec)
 		return
 	case chance == 3 && w.may.unroutedMoves:

@@ -492,10 +492,19 @@ func (p simulatedPort) Bindings(_ context.Context, queue string) ([]topology.Bin
 }
 
 func (p simulatedPort) Apply(_ context.Context, step topology.Step) (bool, error) {
-	return p.write(strings.SplitN(step.String(), "  ", 2)[0], func() (bool, error) { return p.o.w.broker.apply(step) })
+	w := p.o.w
+	if b := step.Binding; b != nil && step.Action == topology.ActionCreate && !w.may.late && !w.may.second {
+		if q := w.broker.queues[b.Destination]; q != nil && q.quorum() && time.Since(q.made) < time.Second {
+			w.problemf("%s is bound in its first second", b.Destination)
+		}
+	}
+	return p.write(strings.SplitN(step.String(), "  ", 2)[0], func() (bool, error) { return w.broker.apply(step) })
 }
 
 func (p simulatedPort) DeleteQueue(_ context.Context, name string, ifEmpty, ifUnused bool) error {
+	if p.o.w.kept[name] && !p.o.w.may.second {
+		p.o.w.problemf("%s is deleted, and was adopted", name)
+	}
 	_, err := p.write("- queue "+name, func() (bool, error) { return false, p.o.w.broker.deleteQueue(name, ifEmpty, ifUnused) })
 	return err
 }

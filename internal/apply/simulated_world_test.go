@@ -65,8 +65,11 @@ type world struct {
 	abandoned, retained map[string]bool
 	// wasAdopted are queues that were adopted once: what is in them when they leave the spec is their owner's.
 	wasAdopted map[string]bool
-	last       apply.Report
-	problems   []string
+	// kept are queues that left the spec while they were adopted, and former is the spec before the last change.
+	kept     map[string]bool
+	former   *v1alpha1.Transport
+	last     apply.Report
+	problems []string
 	// backup is the Transport of an earlier time, and backedUp are the configurations of workers by then.
 	backup    *storedTransport
 	backedUp  map[string]*compile.Config
@@ -153,10 +156,10 @@ func newWorld(t *testing.T, seed uint64, trace *[]string) *world {
 	w := &world{
 		t: t, random: rand.New(rand.NewPCG(seed, 1)), trace: trace, broker: newSimulatedBroker(),
 		compiled: map[*v1alpha1.Transport]*compile.Result{}, named: map[string]bool{}, led: map[string]bool{}, bound: map[string]bool{}, homes: map[string]time.Time{},
-		abandoned: map[string]bool{}, retained: map[string]bool{}, wasAdopted: map[string]bool{}, dropped: map[string]bool{},
+		abandoned: map[string]bool{}, retained: map[string]bool{}, wasAdopted: map[string]bool{}, dropped: map[string]bool{}, kept: map[string]bool{},
 	}
 	w.may = faults{
-		kills: w.oneIn(3), late: w.oneIn(3), lies: w.oneIn(4), badCounts: w.oneIn(4), cuts: w.oneIn(3), skews: w.oneIn(4), second: w.oneIn(4),
+		kills: w.oneIn(3), late: w.oneIn(3), lies: w.oneIn(4), badCounts: w.oneIn(4), cuts: w.oneIn(3), skews: w.oneIn(4), second: w.oneIn(3),
 		applications: w.oneIn(4), removals: w.oneIn(3), deletions: w.oneIn(3), silentPods: w.oneIn(8), stubborn: w.oneIn(4),
 		exchange: v1alpha1.ExchangeDirect, unrouted: w.oneIn(2),
 	}
@@ -184,7 +187,7 @@ func newWorld(t *testing.T, seed uint64, trace *[]string) *world {
 	if w.may.second {
 		w.operators = append(w.operators, &simulatedOperator{w: w, name: "second operator", skew: w.aSkew()})
 	}
-	w.may.shared = w.may.second && w.oneIn(2) // one alone would know of all that is written
+	w.may.shared = w.may.second && !w.oneIn(4) // one alone would know of all that is written
 	w.tellf("what may happen: %+v", w.may)
 	return w
 }
