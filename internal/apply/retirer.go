@@ -82,23 +82,8 @@ func (r *retirer) step(
 		r.gone = append(r.gone, topology.Ref{Kind: topology.KindQueue, Name: state.Queue}.String())
 		return state, true, nil
 	case topology.DecisionUnbind:
-		most := len(ways)
-		if r.unproven[state.Queue] {
-			most = min(most, mostInTurn)
-		}
-		unbinding := deletionsOf(ways[:most])
-		if err := r.port.announce(ctx, unbinding...); err != nil {
-			return state, false, err
-		}
-		for _, step := range unbinding {
-			if _, err := r.port.Apply(ctx, step); err != nil {
-				return state, false, r.fail(step, err)
-			}
-			r.steps = append(r.steps, step)
-		}
-		if most < len(ways) {
-			r.wait = soonest(r.wait, betweenTurns)
-			return v1alpha1.Retirement{Queue: state.Queue, Since: next.Since, Messages: next.Messages}, false, nil
+		if kept, done, err := r.unbind(ctx, state, next, ways); !done {
+			return kept, false, err
 		}
 		// The next look is to tell a count from those that were made by now. Where this is not known, it notes the tick itself.
 		after, _ := r.port.Queue(ctx, state.Queue)
@@ -113,6 +98,31 @@ func (r *retirer) step(
 	}
 	r.wait = soonest(r.wait, wait)
 	return next, false, nil
+}
+
+// unbind takes away ways into a queue. Where it did not take all of them it returns the state to keep.
+func (r *retirer) unbind(
+	ctx context.Context, state, next v1alpha1.Retirement, ways []topology.Binding,
+) (kept v1alpha1.Retirement, done bool, err error) {
+	most := len(ways)
+	if r.unproven[state.Queue] {
+		most = min(most, mostInTurn)
+	}
+	unbinding := deletionsOf(ways[:most])
+	if err := r.port.announce(ctx, unbinding...); err != nil {
+		return state, false, err
+	}
+	for _, step := range unbinding {
+		if _, err := r.port.Apply(ctx, step); err != nil {
+			return state, false, r.fail(step, err)
+		}
+		r.steps = append(r.steps, step)
+	}
+	if most < len(ways) {
+		r.wait = soonest(r.wait, betweenTurns)
+		return v1alpha1.Retirement{Queue: state.Queue, Since: next.Since, Messages: next.Messages}, false, nil
+	}
+	return next, true, nil
 }
 
 // isOurs is true for a queue that carries our mark, or none and looks as we made it.

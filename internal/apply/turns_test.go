@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -57,7 +58,7 @@ func forgeries(b *simulatedBroker, number int) {
 		b.enqueue(b.queues[holding], simulatedMessage{})
 		_, _ = b.declareQueue(topology.Queue{Name: name, Type: topology.TypeClassic, Durable: true, Arguments: mark})
 		for key := range 20 {
-			_ = b.bind(topology.Binding{Source: "amq.direct", Destination: name, RoutingKey: fmt.Sprint(key), PropertiesKey: fmt.Sprint(key)})
+			_ = b.bind(topology.Binding{Source: "amq.direct", Destination: name, RoutingKey: strconv.Itoa(key), PropertiesKey: strconv.Itoa(key)})
 		}
 		_, _ = b.declareExchange(topology.Exchange{Name: exchange, Type: topology.TypeDirect, Durable: true, Arguments: mark})
 	}

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -25,6 +26,26 @@ func remedy(request *http.Request, reason string) string {
 		return ""
 	case strings.Contains(lower, "virtual host"), strings.Contains(lower, "access_refused"), strings.Contains(lower, "access refused"):
 		return "rabbitmqctl set_permissions -p " + shellWord(vhostOf(request.URL)) + " " + shellWord(user) + " '.*' '.*' '.*'"
+	default:
+		return ""
+	}
+}
+
+// culprit says how to find what makes a list too large to be read: most likely arguments of somebody else, for RabbitMQ takes any. It is empty for what is
+// no such list.
+func culprit(request *http.Request) string {
+	if request == nil {
+		return ""
+	}
+	const advice = "; if somebody has given one large arguments: find it with rabbitmqctl %s -p %s %s arguments, and %s"
+	vhost := shellWord(vhostOf(request.URL))
+	switch path := request.URL.Path; {
+	case strings.Contains(path, "/bindings"):
+		return fmt.Sprintf(advice, "list_bindings", vhost, "source_name destination_name", "unbind it by AMQP")
+	case strings.Contains(path, "/api/queues/"):
+		return fmt.Sprintf(advice, "list_queues", vhost, "name", "have it deleted (rabbitmqctl delete_queue)")
+	case strings.Contains(path, "/api/exchanges/"):
+		return fmt.Sprintf(advice, "list_exchanges", vhost, "name", "have it deleted")
 	default:
 		return ""
 	}

@@ -208,7 +208,10 @@ func begins(body *bufio.Reader, into any) error {
 
 // unreadable says why an answer cannot be read, and nothing of what is in it.
 func unreadable(response *http.Response, err error) error {
-	if known := firstOf(err, errTooLarge, errTooMany, errRow, errFollows, errShape); known != nil {
+	if known := firstOf(err, errTooLarge, errTooMany, errRow); known != nil {
+		return garbledAnswer(response, known.Error()+culprit(response.Request))
+	}
+	if known := firstOf(err, errFollows, errShape); known != nil {
 		return garbledAnswer(response, known.Error())
 	}
 	var syntax *json.SyntaxError
