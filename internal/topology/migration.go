@@ -75,9 +75,13 @@ func (m Migration) StepsLeft() []string {
 	return left
 }
 
-// StandinFor names the work queue that a queue of ours stands in for; empty for queues that are none.
+// StandinFor names the work queue that a queue of ours stands in for; empty for queues that are none. The name has to say so as well: whoever may declare
+// queues of other names can give them our arguments, and what leads into a stand-in is led into its work queue.
 func StandinFor(queue Queue) string {
 	work, _ := queue.Arguments[argMigrationOf].(string)
+	if queue.Name != (compile.Names{}).StandinQueue(work) {
+		return ""
+	}
 	return work
 }
 

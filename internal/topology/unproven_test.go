@@ -123,3 +123,13 @@ func TestDiff_TakesNoQueueOfOursForUnproven(t *testing.T) {
 		t.Errorf("unproven are %v of %d", d.Unproven, len(d.ExtraQueues))
 	}
 }
+// What others had bound to a queue of their own with our marks was led into the work queue that it named.
+func TestStandinFor_BelievesNoQueueOfAnotherName(t *testing.T) {
+	arguments := topology.Arguments{"redrive-migration-of": "test"}
+	if work := topology.StandinFor(topology.Queue{Name: "test.migrating", Arguments: arguments}); work != "test" {
+		t.Errorf("test.migrating stands in for %q", work)
+	}
+	if work := topology.StandinFor(topology.Queue{Name: "evil", Arguments: arguments}); work != "" {
+		t.Errorf("evil stands in for %q", work)
+	}
+}
