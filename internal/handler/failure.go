@@ -2,6 +2,7 @@ package handler
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -57,8 +58,11 @@ type progress struct {
 	// written is how often the headers of the request were sent, and repeated says that it would have been too often.
 	written  atomic.Int32
 	repeated atomic.Bool
-	// reused is true where the connection is one of HTTP/1 that has served another request.
+	// reused is true where the connection has served another request.
 	reused atomic.Bool
+	// shared is the connection where it is one of HTTP/2, and heard how many answers had come on it before.
+	shared atomic.Pointer[underTLS]
+	heard  atomic.Int64
 	// counting is the connection where it counts lines, and parsed tells it that the headers of the answer have been read.
 	counting atomic.Pointer[headed]
 	parsed   atomic.Pointer[func()]
@@ -88,16 +92,22 @@ func newProgress(ctx context.Context) (context.Context, *progress) {
 			}
 			p.handshake.Store(false)
 			p.connected.Store(false)
+			p.shared.Store(nil)
 		},
 		TLSHandshakeStart: func() { p.handshake.Store(true) },
 		GotConn: func(info httptrace.GotConnInfo) {
 			p.connected.Store(true)
-			c, counts := info.Conn.(*headed)
-			p.reused.Store(counts && info.Reused)
-			if counts {
+			p.reused.Store(info.Reused)
+			switch c := info.Conn.(type) {
+			case *headed:
 				parsed := c.begin()
 				p.counting.Store(c)
 				p.parsed.Store(&parsed)
+			case *tls.Conn:
+				if shared, ok := c.NetConn().(*underTLS); ok {
+					p.heard.Store(shared.answers.Load())
+					p.shared.Store(shared)
+				}
 			}
 		},
 		WroteHeaders:         func() { p.written.Add(1) },
@@ -112,6 +122,19 @@ func (p *progress) roundTrip(transport http.RoundTripper, request *http.Request)
 		(*parsed)()
 	}
 	return response, err //nolint:wrapcheck // its caller makes a failure of it
+}
+
+// hear counts the answer for the connection that requests share.
+func (p *progress) hear() {
+	if c := p.shared.Load(); c != nil {
+		c.answers.Add(1)
+	}
+}
+
+// isMute reports whether requests share the connection, and none was answered since this one got it. One on which the server refuses streams is not mute.
+func (p *progress) isMute() bool {
+	c := p.shared.Load()
+	return c != nil && !p.repeated.Load() && c.answers.Load() == p.heard.Load()
 }
 
 // failure makes a failure out of an error of the transport. Before there was a connection the handler has not seen the

@@ -184,7 +184,8 @@ func (h *HTTP) post(ctx context.Context, link *link, request Request) *retry.Fai
 	first, _ := body()
 	traced, progress := newProgress(ctx)
 	defer progress.end()
-	failure := h.exchangeBy(ctx, link.transports.of(request.Body, request.Attempt > 1 && h.losses.recent()), progress, (&http.Request{
+	transport := link.transports.of(request.Body, request.Attempt > 1 && h.losses.recent())
+	failure := h.exchangeBy(ctx, transport, progress, (&http.Request{
 		Method:        http.MethodPost,
 		URL:           h.url,
 		Host:          h.url.Host,
@@ -193,9 +194,16 @@ func (h *HTTP) post(ctx context.Context, link *link, request Request) *retry.Fai
 		GetBody:       body, // lets the transport take another connection while not a byte was written
 		ContentLength: int64(len(request.Body)),
 	}).WithContext(traced))
-	if failure != nil && failure.Class == ClassConnectionReset && progress.reused.Load() {
+	switch {
+	case failure == nil, failure.Source == retry.SourceHandler:
+		progress.hear()
+		return failure
+	case failure.Class == ClassConnectionReset && progress.reused.Load():
 		h.losses.note()
 		link.transports.closeIdleConnections()
+	}
+	if failure.Source != retry.SourceConnection && progress.isMute() {
+		link.transports.giveUp(transport)
 	}
 	return failure
 }

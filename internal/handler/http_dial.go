@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -45,7 +46,7 @@ type link struct {
 // transports lead to one place. In HTTP/2 all requests of a transport share a connection, and what a server may be sent before it has read it: a large body
 // that it reads late would hold up all others.
 type transports struct {
-	small, large *http.Transport
+	small, large *atomic.Pointer[http.Transport]
 	// once has a connection for each request.
 	once *http.Transport
 }
@@ -56,14 +57,24 @@ func (t transports) of(body []byte, fresh bool) *http.Transport {
 	case fresh:
 		return t.once
 	case len(body) > maxTogether:
-		return t.large
+		return t.large.Load()
 	}
-	return t.small
+	return t.small.Load()
+}
+
+// giveUp has later requests go by new connections instead of those of a transport, which end when they are idle. Where many requests find out at a time
+// that a connection is mute, the first of them does it for all: a server that answers none gets no connection for each.
+func (t transports) giveUp(transport *http.Transport) {
+	for _, current := range []*atomic.Pointer[http.Transport]{t.small, t.large} {
+		if current.Load() == transport && current.CompareAndSwap(transport, transport.Clone()) {
+			transport.CloseIdleConnections()
+		}
+	}
 }
 
 func (t transports) closeIdleConnections() {
-	t.small.CloseIdleConnections()
-	t.large.CloseIdleConnections()
+	t.small.Load().CloseIdleConnections()
+	t.large.Load().CloseIdleConnections()
 }
 
 // dialer makes transports that lead to one place.
@@ -184,7 +195,7 @@ func (d *dialer) secure(ctx context.Context, network, address string, trusting *
 func shake(ctx context.Context, raw net.Conn, config *tls.Config) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	greeting := &handshake{Conn: raw, left: maxHandshake}
+	greeting := &underTLS{Conn: raw, left: maxHandshake}
 	conn := tls.Client(greeting, config)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		_ = raw.Close()
@@ -202,20 +213,22 @@ var (
 	errLongHandshake = errors.New("the server sends more than 32 KiB in the TLS handshake")
 )
 
-// handshake is a connection of which so much is read, in bytes.
-type handshake struct {
+// underTLS is a connection that TLS runs on.
+type underTLS struct {
 	net.Conn
 
-	left int
+	left int // how much more is read, in bytes
+	// answers to messages that came whole, in HTTP/2.
+	answers atomic.Int64
 }
 
 // Read implements net.Conn.
-func (h *handshake) Read(p []byte) (int, error) {
-	if h.left <= 0 {
+func (c *underTLS) Read(p []byte) (int, error) {
+	if c.left <= 0 {
 		return 0, errLongHandshake
 	}
-	n, err := h.Conn.Read(p[:min(len(p), h.left)])
-	h.left -= n
+	n, err := c.Conn.Read(p[:min(len(p), c.left)])
+	c.left -= n
 	return n, err //nolint:wrapcheck // a net.Conn gives the errors of its connection
 }
 
@@ -246,7 +259,9 @@ func (d *dialer) wire(target *url.URL) *wire {
 
 // transports returns new ones, as transport does.
 func (d *dialer) transports(roots *x509.CertPool) transports {
-	t := transports{small: d.transport(roots), large: d.transport(roots), once: d.transport(roots)}
+	t := transports{small: &atomic.Pointer[http.Transport]{}, large: &atomic.Pointer[http.Transport]{}, once: d.transport(roots)}
+	t.small.Store(d.transport(roots))
+	t.large.Store(d.transport(roots))
 	t.once.DisableKeepAlives = true
 	return t
 }

@@ -1,0 +1,199 @@
+package handler_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"redrive.dev/redrive/internal/handler"
+	"redrive.dev/redrive/internal/retry"
+)
+
+// seenConnections are those on which a server got requests, in the order of their first ones.
+type seenConnections struct {
+	mu    sync.Mutex
+	order []string
+}
+
+// number of the connection of a request, from 1.
+func (s *seenConnections) number(r *http.Request) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, address := range s.order {
+		if address == r.RemoteAddr {
+			return i + 1
+		}
+	}
+	s.order = append(s.order, r.RemoteAddr)
+	return len(s.order)
+}
+
+func (s *seenConnections) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.order)
+}
+
+// serveHTTP2 returns a handler for a server of HTTP/2 that is told which of its connections a request came on.
+func serveHTTP2(t *testing.T, f func(w http.ResponseWriter, r *http.Request, connection int)) (*handler.HTTP, *seenConnections) {
+	t.Helper()
+	seen := &seenConnections{}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor != 2 {
+			t.Errorf("it speaks %s", r.Proto)
+		}
+		f(w, r, seen.number(r))
+	}))
+	server.EnableHTTP2 = true
+	server.Config.ErrorLog = silent()
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	spec, o := trusting(t, server)
+	return open(t, handler.NewHTTP, spec, o), seen
+}
+
+// hang lasts as long as the request.
+func hang(r *http.Request) { <-r.Context().Done() }
+
+// One replica that answered pings and nothing else had all attempts of a worker, for as long as there were any.
+func TestHTTP2_GivesUpAConnectionOnWhichNothingIsAnswered(t *testing.T) {
+	t.Parallel()
+	bodies := map[string]string{"small": "body", "large": strings.Repeat("x", 20<<10)}
+	hangs := map[string]func(r *http.Request){
+		"times out": hang,
+		"is reset":  func(*http.Request) { panic(http.ErrAbortHandler) },
+	}
+	for size, body := range bodies {
+		for way, bad := range hangs {
+			t.Run(size+", "+way, func(t *testing.T) {
+				t.Parallel()
+				h, seen := serveHTTP2(t, func(_ http.ResponseWriter, r *http.Request, connection int) {
+					if connection == 1 {
+						bad(r)
+					}
+				})
+				if got := attempt(t, h, time.Second, body); got == nil || got.Source == retry.SourceConnection {
+					t.Fatalf("got %s", show(got))
+				}
+				for range 3 {
+					if got := attempt(t, h, 10*time.Second, body); got != nil {
+						t.Errorf("then: %s", show(got))
+					}
+				}
+				if got := seen.count(); got != 2 {
+					t.Errorf("%d connections, want that which is given up and one after it", got)
+				}
+			})
+		}
+	}
+}
+
+func TestHTTP2_LetsRequestsEndOnAConnectionThatItGivesUp(t *testing.T) {
+	t.Parallel()
+	begun, finish := make(chan struct{}), make(chan struct{})
+	h, _ := serveHTTP2(t, func(_ http.ResponseWriter, r *http.Request, connection int) {
+		switch {
+		case connection > 1:
+		case r.Header.Get("Idempotency-Key") == "long":
+			close(begun)
+			<-finish
+		default:
+			hang(r)
+		}
+	})
+	long := make(chan *retry.Failure)
+	go func() {
+		long <- h.Handle(t.Context(), handler.Request{Body: []byte("body"), IdempotencyKey: "long"})
+	}()
+	<-begun
+	if got := attempt(t, h, 300*time.Millisecond, "body"); got == nil || got.Class != handler.ClassTimeout {
+		t.Fatalf("got %s", show(got))
+	}
+	if got := attempt(t, h, 10*time.Second, "body"); got != nil {
+		t.Errorf("after that: %s", show(got))
+	}
+	close(finish)
+	if got := <-long; got != nil {
+		t.Errorf("the one under way: %s", show(got))
+	}
+}
+
+func TestHTTP2_KeepsAConnectionOnWhichOthersAreAnswered(t *testing.T) {
+	t.Parallel()
+	begun := make(chan struct{})
+	h, seen := serveHTTP2(t, func(_ http.ResponseWriter, r *http.Request, _ int) {
+		if r.ContentLength == 4 {
+			close(begun)
+			hang(r)
+		}
+	})
+	slow := make(chan *retry.Failure)
+	go func() { slow <- attempt(t, h, time.Second, "slow") }()
+	<-begun
+	if got := attempt(t, h, 10*time.Second, "quick"); got != nil {
+		t.Errorf("beside it: %s", show(got))
+	}
+	if got := <-slow; got == nil || got.Class != handler.ClassTimeout {
+		t.Errorf("got %s", show(got))
+	}
+	if got := attempt(t, h, 10*time.Second, "quick"); got != nil {
+		t.Errorf("after it: %s", show(got))
+	}
+	if got := seen.count(); got != 1 {
+		t.Errorf("%d connections, want 1", got)
+	}
+}
+
+// A partner that is slow gets no more connections than there are timeouts one after another, however many requests run into them.
+func TestHTTP2_BoundsConnectionsToAPartnerThatAnswersNothing(t *testing.T) {
+	t.Parallel()
+	const senders, times = 20, 4
+	h, seen := serveHTTP2(t, func(_ http.ResponseWriter, r *http.Request, _ int) { hang(r) })
+	var calls sync.WaitGroup
+	for i := range senders {
+		calls.Go(func() {
+			time.Sleep(time.Duration(i) * 10 * time.Millisecond) // they do not all time out together
+			for n := range times {
+				ctx, cancel := handler.WithTimeout(t.Context(), 500*time.Millisecond, time.Second)
+				got := h.Handle(ctx, handler.Request{Body: []byte("body"), IdempotencyKey: "key", Attempt: int64(n + 1)})
+				cancel()
+				if got == nil || got.Class != handler.ClassTimeout {
+					t.Errorf("got %s", show(got))
+				}
+			}
+		})
+	}
+	calls.Wait()
+	if got := seen.count(); got < 2 || got > times+2 {
+		t.Errorf("%d connections for %d timeouts one after another, in %d attempts", got, times, senders*times)
+	}
+}
+
+// As for HTTP/1: such a server must not cost a message all of its attempts.
+func TestHTTP2_TakesANewConnectionAfterALostRequest(t *testing.T) {
+	t.Parallel()
+	h, _ := speakHTTP2(t, handler.NewHTTP, func(f framed) {
+		if f.stream > 1 {
+			_ = f.conn.Close() // the second request on a connection is read, and lost
+			return
+		}
+		_ = f.headers(true, ":status", "204")
+	})
+	call := func(attempt int64) *retry.Failure {
+		return h.Handle(t.Context(), handler.Request{ID: "1", IdempotencyKey: "1", Attempt: attempt, Body: []byte("body")})
+	}
+	if got := call(1); got != nil {
+		t.Fatal(show(got))
+	}
+	if got := call(1); got == nil || got.Class != handler.ClassConnectionReset {
+		t.Fatalf("the second request: %s", show(got))
+	}
+	for range 4 {
+		if got := call(2); got != nil {
+			t.Errorf("another attempt: %s", show(got))
+		}
+	}
+}
