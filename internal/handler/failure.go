@@ -92,6 +92,7 @@ func newProgress(ctx context.Context) (context.Context, *progress) {
 			}
 			p.handshake.Store(false)
 			p.connected.Store(false)
+			p.answered.Store(false)
 			p.shared.Store(nil)
 		},
 		TLSHandshakeStart: func() { p.handshake.Store(true) },
@@ -149,7 +150,7 @@ func (p *progress) failure(ctx context.Context, err error) *retry.Failure {
 		return &retry.Failure{Source: retry.SourceCrash, Class: ClassConnectionReset, Message: wasReset, Logged: wasReset}
 	case !p.connected.Load(), isUnwelcome(err), p.written.Load() == 0 && err.Error() == notEstablished:
 		return unconnected(err, p.handshake.Load())
-	case p.answered.Load() && !p.framed && !isCut(err):
+	case p.answered.Load() && !p.framed && !p.isEnd(err):
 		if c := p.counting.Load(); c != nil && c.isTorn() {
 			return lost(io.ErrUnexpectedEOF)
 		}
@@ -201,6 +202,12 @@ func lost(err error) *retry.Failure {
 	}
 }
 
+// What net/http says of a stream of HTTP/2 that it ends because of what came on it, or that the server resets. Then the text ends with fromPeer.
+const (
+	streamError = "stream error: "
+	fromPeer    = "received from peer"
+)
+
 // brokeOff is what the log has of a connection whose end net/http tells in words that are not known here.
 const brokeOff = "the connection ended, or broke HTTP/2"
 
@@ -211,9 +218,9 @@ func kindOf(err error) string {
 	switch {
 	case isCut(err): // by the network, or by a server that said nothing
 		return text
-	case strings.HasPrefix(text, "stream error: "):
+	case strings.HasPrefix(text, streamError):
 		parts := strings.SplitN(text, "; ", 3) // the stream, the code, and what else there is to it
-		if len(parts) == 3 && parts[2] != "received from peer" {
+		if len(parts) == 3 && parts[2] != fromPeer {
 			parts = parts[:2]
 		}
 		return strings.Join(parts, "; ")
@@ -267,6 +274,16 @@ func isOfUnknownCA(err error) bool {
 func isCut(err error) bool {
 	var network *net.OpError
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network)
+}
+
+// isEnd reports whether the connection or the stream ended where more of the answer was to come. In HTTP/2 nothing else is wrong but with what net/http
+// itself ends a stream for: the errors for how a connection ended are of many kinds.
+func (p *progress) isEnd(err error) bool {
+	if p.shared.Load() == nil {
+		return isCut(err)
+	}
+	text := err.Error()
+	return !strings.HasPrefix(text, streamError) || strings.HasSuffix(text, fromPeer)
 }
 
 func malformed(text string) *retry.Failure {

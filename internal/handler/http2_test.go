@@ -117,6 +117,36 @@ func TestHTTP2_TellsFailuresApart(t *testing.T) {
 			},
 			"", long, retry.SourceCrash, handler.ClassConnectionReset, 0, 1,
 		},
+		"a stream that is reset after an informational answer": {
+			func(f framed) {
+				_ = f.headers(false, ":status", "103")
+				_ = f.WriteRSTStream(f.stream, http2.ErrCodeInternal)
+			},
+			"", long, retry.SourceCrash, handler.ClassConnectionReset, 0, 1,
+		},
+		"a connection that ends after an informational answer": {
+			func(f framed) {
+				_ = f.headers(false, ":status", "103")
+				_ = f.WriteGoAway(f.stream, http2.ErrCodeNo, nil)
+				_ = f.conn.Close()
+			},
+			"", long, retry.SourceCrash, handler.ClassConnectionReset, 0, 1,
+		},
+		"a farewell for a mistake after an informational answer": {
+			func(f framed) {
+				_ = f.headers(false, ":status", "103")
+				_ = f.WriteGoAway(0, http2.ErrCodeEnhanceYourCalm, nil)
+				_ = f.conn.Close()
+			},
+			"", long, retry.SourceCrash, handler.ClassConnectionReset, 0, 1,
+		},
+		"a status that is none after an informational answer": {
+			func(f framed) {
+				_ = f.headers(false, ":status", "103")
+				_ = f.headers(true, ":status", "abc")
+			},
+			"", long, retry.SourceHandler, handler.ClassMalformedResponse, 0, 1,
+		},
 		"a connection that ends": {
 			func(f framed) { _ = f.conn.Close() }, "", long, retry.SourceCrash, handler.ClassConnectionReset, 0, 1,
 		},
