@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/handler"
 	"redrive.dev/redrive/internal/retry"
 )
@@ -40,6 +41,13 @@ func (s *seenConnections) count() int {
 // serveHTTP2 returns a handler for a server of HTTP/2 that is told which of its connections a request came on.
 func serveHTTP2(t *testing.T, f func(w http.ResponseWriter, r *http.Request, connection int)) (*handler.HTTP, *seenConnections) {
 	t.Helper()
+	spec, o, seen := startHTTP2(t, f)
+	return open(t, handler.NewHTTP, spec, o), seen
+}
+
+// startHTTP2 starts such a server, and returns what a handler for it is made of.
+func startHTTP2(t *testing.T, f func(w http.ResponseWriter, r *http.Request, connection int)) (v1alpha1.HTTPHandler, handler.Options, *seenConnections) {
+	t.Helper()
 	seen := &seenConnections{}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor != 2 {
@@ -52,7 +60,7 @@ func serveHTTP2(t *testing.T, f func(w http.ResponseWriter, r *http.Request, con
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	spec, o := trusting(t, server)
-	return open(t, handler.NewHTTP, spec, o), seen
+	return spec, o, seen
 }
 
 // hang lasts as long as the request.
@@ -88,6 +96,21 @@ func TestHTTP2_GivesUpAConnectionOnWhichNothingIsAnswered(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// The questions themselves kept the connection from being idle: a worker whose replica hung asked no other, and stood still as long as that one did.
+func TestHTTP2_AsksAnotherReplicaForReadinessWhereOneHangs(t *testing.T) {
+	t.Parallel()
+	spec, o, seen := startHTTP2(t, func(_ http.ResponseWriter, r *http.Request, connection int) {
+		if connection == 1 {
+			hang(r)
+		}
+	})
+	spec.ReadinessURL = &spec.URL
+	awaitReadiness(t, open(t, handler.NewHTTP, spec, o), true)
+	if got := seen.count(); got != 2 {
+		t.Errorf("ready after %d connections, want 2", got)
 	}
 }
 

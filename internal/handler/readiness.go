@@ -88,8 +88,8 @@ func (h *HTTP) Ready() (why error, changed <-chan struct{}) { //nolint:revive,st
 // readiness is where the handler is asked whether it is ready; nowhere, if url is nil.
 type readiness struct {
 	url *url.URL
-	// transport is nil where the URL has the origin of the handler's, and what holds for that holds for it.
-	transport *http.Transport
+	// transports is nil where the URL has the origin of the handler's, and what holds for that holds for it.
+	transports *transports
 	// doubts has an element where an attempt gives reason to ask at once.
 	doubts chan struct{}
 }
@@ -104,7 +104,8 @@ func (r *readiness) prepare(rawURL string, handler *url.URL, pace pace) error {
 		if err != nil {
 			return err
 		}
-		r.transport = dialer.transport(nil)
+		own := dialer.transports(nil)
+		r.transports = &own
 	}
 	r.url, r.doubts = target, make(chan struct{}, 1)
 	return nil
@@ -135,8 +136,8 @@ func (r *readiness) doubt() {
 }
 
 func (r *readiness) close() {
-	if r.transport != nil {
-		r.transport.CloseIdleConnections()
+	if r.transports != nil {
+		r.transports.closeIdleConnections()
 	}
 }
 
@@ -197,13 +198,13 @@ func spread(d time.Duration) time.Duration {
 // askReadiness asks once. Its error is for people, and says in the same words what is the same.
 func (h *HTTP) askReadiness(ctx context.Context) error {
 	header := http.Header{"User-Agent": {h.userAgent}}
-	transport := h.readiness.transport
-	if transport == nil {
+	transports := h.readiness.transports
+	if transports == nil {
 		link := h.link.Load()
 		if link == nil {
 			return errNotAsked // the files say why
 		}
-		transport = link.transports.of(nil, false)
+		transports = &link.transports
 		for _, own := range link.headers.list {
 			header[own.name] = []string{own.value}
 		}
@@ -212,12 +213,16 @@ func (h *HTTP) askReadiness(ctx context.Context) error {
 	defer cancel()
 	traced, progress := newProgress(ctx)
 	defer progress.end()
+	transport := transports.of(nil, false)
 	response, err := progress.roundTrip(transport, (&http.Request{
 		Method: http.MethodGet, URL: h.readiness.url, Host: h.readiness.url.Host, Header: header,
 	}).WithContext(traced))
 	switch {
 	case err == nil:
 	case hasEnded(ctx): // without a connection, too: that may pass
+		if progress.isMute() {
+			transports.giveUp(transport)
+		}
 		return h.unanswered(outOfTime(ctx))
 	default:
 		return h.unanswered(progress.failure(ctx, err))
