@@ -220,7 +220,7 @@ func TestPasswords_AreFoundInMetrics(t *testing.T) {
 	w := &world{T: t, operator: &operator{}}
 	registry := w.operator.registerer()
 	broker := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "broker", Help: "The broker of swordfish."}, []string{"login"})
-	asked := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "asked", Buckets: []float64{1}})
+	asked := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "asked", Help: "What was asked.", Buckets: []float64{1}})
 	registry.MustRegister(broker, asked)
 	broker.WithLabelValues("hunter2").Set(1)
 	asked.(prometheus.ExemplarObserver).ObserveWithExemplar(1, prometheus.Labels{"as": "sesame"})

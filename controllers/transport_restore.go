@@ -53,7 +53,7 @@ func (r *TransportReconciler) restore(ctx context.Context, run *transportRun, la
 	case run.awaitsUser():
 		return "its RabbitMQ user does not exist yet", nil
 	case run.endpoint.err != nil:
-		return status.OneLine(run.endpoint.err.Error()), nil
+		return status.OneLine(run.endpoint.err.Error()), nil //nolint:nilerr // it is told as the outcome
 	}
 	// Which Secret the workers had is not known where the spec has changed since.
 	if run.asked || reason == v1alpha1.ReasonBrokerChanged {
@@ -98,7 +98,7 @@ func (run *transportRun) warnOfMissing(last *compile.Config, obstacle string) {
 			others = append(others, config)
 		}
 	}
-	var queues []string
+	queues := make([]string, 0, len(last.Queues))
 	for _, queue := range last.Queues {
 		queues = append(queues, queue.Name)
 	}

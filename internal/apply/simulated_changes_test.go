@@ -32,17 +32,7 @@ func (w *world) fault() {
 		}
 	}
 	if w.may.badCounts && w.oneIn(4) {
-		for _, name := range slices.Sorted(maps.Keys(w.broker.queues)) {
-			q := w.broker.queues[name]
-			// One that serves has a leader, and so a count.
-			leaves := slices.Contains(retirements(w.last.Retiring), name) || topology.RoleOf(q.Queue) == topology.RoleLane
-			if q.hidden = w.oneIn(6) && leaves && time.Since(q.made) > time.Minute; w.oneIn(12) {
-				w.broker.lead(q, []string{"rabbit@a", "rabbit@b"}[w.random.IntN(2)])
-			}
-			if q.quorum() && w.oneIn(6) {
-				q.nextCount = time.Now().Add(time.Duration(w.random.IntN(map[bool]int{false: 40, true: 150}[leaves])) * time.Second)
-			}
-		}
+		w.misleadCounts()
 	}
 	if w.may.applications && w.stored != nil && w.oneIn(6) {
 		w.application()
@@ -56,6 +46,21 @@ func (w *world) fault() {
 	}
 	if w.stored != nil && (w.may.forgets || w.may.restores) {
 		w.forget()
+	}
+}
+
+// misleadCounts hides counts, has queues led by another node, and has leaders show old figures.
+func (w *world) misleadCounts() {
+	for _, name := range slices.Sorted(maps.Keys(w.broker.queues)) {
+		q := w.broker.queues[name]
+		// One that serves has a leader, and so a count.
+		leaves := slices.Contains(retirements(w.last.Retiring), name) || topology.RoleOf(q.Queue) == topology.RoleLane
+		if q.hidden = w.oneIn(6) && leaves && time.Since(q.made) > time.Minute; w.oneIn(12) {
+			w.broker.lead(q, []string{"rabbit@a", "rabbit@b"}[w.random.IntN(2)])
+		}
+		if q.quorum() && w.oneIn(6) {
+			q.nextCount = time.Now().Add(time.Duration(w.random.IntN(map[bool]int{false: 40, true: 150}[leaves])) * time.Second)
+		}
 	}
 }
 

@@ -41,7 +41,7 @@ func secured(connect dial, config *tls.Config) dial {
 			defer cancel()
 			waiting.ctx = ctx
 			defer func() { waiting.ctx = nil }()
-			return conn.HandshakeContext(ctx) //nolint:wrapcheck // it is the server's
+			return conn.HandshakeContext(ctx)
 		})
 		if err != nil {
 			_ = raw.Close()

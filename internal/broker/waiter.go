@@ -34,7 +34,7 @@ func compute(ctx context.Context, computation func(ctx context.Context) error) e
 	}
 	another, release, err := waiter.Another(ctx)
 	if err != nil {
-		return err //nolint:wrapcheck // the time of the caller is over
+		return err
 	}
 	defer release()
 	return computation(WithWaiter(ctx, another))

@@ -28,7 +28,7 @@ const (
 	keepBroker = 10 * time.Minute
 	// maxCertificates is the size, in bytes, of all certificates that the clients of one namespace keep. Beyond it, those that were not asked for
 	// the longest are dropped, and made again when they are.
-	maxCertificates = 8 << 20
+	maxCertificates = 1 << 20
 	// FreshAge is the age of a snapshot that is taken for current where something seems wrong.
 	FreshAge = time.Second
 	// promptly is how soon a broker refuses that is not there. After one that took longer to say nothing, whoever tries it next waits as long.

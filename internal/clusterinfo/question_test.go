@@ -96,7 +96,9 @@ func (p oneProcessor) Wait(_ context.Context, wait func()) {
 	<-p
 }
 
-func (p oneProcessor) Another(context.Context) (broker.Waiter, func(), error) { return p, func() {}, nil }
+func (p oneProcessor) Another(context.Context) (broker.Waiter, func(), error) {
+	return p, func() {}, nil
+}
 
 // Two reconciles of a namespace that asked at the same moment waited for each other, until their time was over after two minutes: one asked, and waited for
 // the processor, which the other one had that waited to ask. All other reconciles that came to ask waited with them.

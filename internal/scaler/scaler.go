@@ -141,7 +141,8 @@ func (k *Keeper) list(ctx context.Context, t *v1alpha1.Transport, found *Found, 
 	for page := ""; ; {
 		list := &unstructured.UnstructuredList{}
 		list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
-		err := k.writer.Reads.List(ctx, k.live, t.Namespace, list, client.MatchingLabels(workload.TransportLabels(t)), client.Limit(tenancy.Page), client.Continue(page))
+		err := k.writer.Reads.List(ctx, k.live, t.Namespace, list,
+			client.MatchingLabels(workload.TransportLabels(t)), client.Limit(tenancy.Page), client.Continue(page))
 		if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
 			k.keda.Doubt()
 			return outcome.Waiting(v1alpha1.ReasonProgressing, untilScalerGoes, fmt.Errorf("the cluster no longer serves the kind %s", kind.Kind))

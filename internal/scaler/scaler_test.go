@@ -46,7 +46,7 @@ func TestApply_WakesAGroupWhoseScalerCannotBeDeleted(t *testing.T) {
 		Transport: client.ObjectKeyFromObject(transport), Status: outcome.OfTransport(transport, nil, events.NewFakeRecorder(16)),
 	}
 	for name, c := range map[string]struct{ spec, want int32 }{"two pods": {2, 1}, "none": {0, 0}} {
-		worker := &v1alpha1.Worker{Name: "default", Replicas: ptr.To(c.spec)}
+		worker := &v1alpha1.Worker{Name: "default", Replicas: new(c.spec)}
 		scaled := &unstructured.Unstructured{}
 		scaled.SetGroupVersionKind(workload.ScaledObjectKind())
 		scaled.SetName(workload.Name(transport, worker.Name))
@@ -79,7 +79,7 @@ type pages struct {
 
 func (p *pages) List(_ context.Context, into client.ObjectList, options ...client.ListOption) error {
 	asked := (&client.ListOptions{}).ApplyOptions(options)
-	list := into.(*unstructured.UnstructuredList) //nolint:forcetypeassert // as it is asked for
+	list := into.(*unstructured.UnstructuredList)
 	from, _ := strconv.Atoi(asked.Continue)
 	end := len(p.all)
 	if asked.Limit > 0 {

@@ -123,6 +123,7 @@ func TestDiff_TakesNoQueueOfOursForUnproven(t *testing.T) {
 		t.Errorf("unproven are %v of %d", d.Unproven, len(d.ExtraQueues))
 	}
 }
+
 // What others had bound to a queue of their own with our marks was led into the work queue that it named.
 func TestStandinFor_BelievesNoQueueOfAnotherName(t *testing.T) {
 	arguments := topology.Arguments{"redrive-migration-of": "test"}

@@ -29,7 +29,8 @@ const (
 )
 
 // Memory is what is known of a Transport from one look to the next, and stands in no status: since when its queues are known to exist, which
-// ones expired messages do not leave, whose turn it is, since when deletions without an answer and the times of its status are known, and when pods were missing.
+// ones expired messages do not leave, whose turn it is, since when deletions without an answer and the times of its status are known, and when pods were
+// missing.
 type Memory struct {
 	Known  map[string]time.Time
 	Stuck  apply.Stuck
