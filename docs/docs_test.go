@@ -445,3 +445,22 @@ func TestContributing_ListsEachPackageOfInternal(t *testing.T) {
 		}
 	}
 }
+
+// Where a newcomer is to begin is there: each function of the table in its file.
+func TestContributing_NamesFunctionsWhereTheyAre(t *testing.T) {
+	_, table, _ := strings.Cut(read(t, "CONTRIBUTING.md"), "## Where to begin")
+	table, _, _ = strings.Cut(table, "\n## ")
+	places := regexp.MustCompile("`([a-z/_]+\\.go)`: ((?:`[A-Za-z_]+`(?:, )?)+)").FindAllStringSubmatch(table, -1)
+	if len(places) < 20 {
+		t.Fatalf("%d places are read", len(places))
+	}
+	for _, place := range places {
+		text := read(t, place[1])
+		for _, name := range strings.Split(place[2], ", ") {
+			name = strings.Trim(name, "`")
+			if !regexp.MustCompile(`(?m)^func (\([^)]*\) )?` + name + `\(`).MatchString(text) {
+				t.Errorf("%s has no function %s", place[1], name)
+			}
+		}
+	}
+}
