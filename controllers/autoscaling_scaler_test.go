@@ -372,10 +372,20 @@ func TestTransport_WakesAGroupThatKEDAIsNotToldOf(t *testing.T) {
 func TestTransport_WakesAGroupThatNobodyCountsFor(t *testing.T) {
 	t.Parallel()
 	withKEDA(t)
-	w := newPrivateWorld(t, &operator{keda: true, silence: time.Second})
-	transport := w.asleep()
-	w.proxy.down.Store(true)
-	w.eventually("a pod", func() bool { return w.replicas(transport) == 1 })
+	for name, silence := range map[string]func(*world){
+		"the management API is silent": func(w *world) { w.proxy.down.Store(true) },
+		"the Secret does not lead to it": func(w *world) {
+			edit(w, w.secret(), func(s *corev1.Secret) { s.Data["management_uri"] = []byte("127.0.0.1:15672") })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newPrivateWorld(t, &operator{keda: true, silence: time.Second})
+			transport := w.asleep()
+			silence(w)
+			w.eventually("a pod", func() bool { return w.replicas(transport) == 1 })
+		})
+	}
 }
 
 // asleep is a Transport whose group KEDA has scaled to zero.

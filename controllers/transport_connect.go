@@ -10,6 +10,7 @@ import (
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/brokersource"
+	"redrive.dev/redrive/internal/status"
 )
 
 // brokerEndpoint is what leads to a Transport's broker, or why nothing does.
@@ -47,4 +48,14 @@ func (r *TransportReconciler) connect(_ context.Context, run *transportRun) erro
 	}
 	run.port = run.endpoint.port.View(name.String(), age)
 	return nil
+}
+
+// connectOrWake is connect. Where nothing has led to the broker for long, as while its Secret is wrong, it wakes the worker groups that KEDA has put to sleep:
+// KEDA gets no number for them, and pods need AMQP only.
+func (r *TransportReconciler) connectOrWake(ctx context.Context, run *transportRun) error {
+	err := r.connect(ctx, run)
+	if err != nil && r.counts.Lacks(client.ObjectKeyFromObject(run.transport), status.LackOfAnswers, false, time.Now()) >= r.Options.SilenceLimit {
+		r.logLeft(ctx, "waking groups that nobody counts for", r.wake(ctx, run, r.scalers.Wake))
+	}
+	return err
 }

@@ -327,7 +327,7 @@ func (r *TransportReconciler) reconcileSteps(ctx context.Context, run *transport
 		r.bestEffort(r.compile),
 		r.askWorkers,
 		r.lookForSecrets,
-		r.connect,
+		r.connectOrWake,
 		r.bestEffort(r.applyTopology),
 		r.warnOfSharing,
 		r.bestEffort(r.keepUser),
