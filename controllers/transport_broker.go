@@ -136,7 +136,7 @@ func (r *TransportReconciler) prepare(
 		}
 		difference := prepared.Difference
 		obstructed := run.port.Behind() && len(difference.Conflicts)+len(difference.Problems) > 0
-		decides := !input.State.Begun && len(difference.ExtraQueues) > 0 || difference.Moves()
+		decides := !run.port.IsOwn() && (!input.State.Begun && len(difference.ExtraQueues) > 0 || difference.Moves())
 		if !obstructed && !decides || run.port.IsFresh() {
 			if workers.Err != nil {
 				run.partly(workers.Err)

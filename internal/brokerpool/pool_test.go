@@ -289,9 +289,15 @@ func TestPort_CallsNoBrokerSilentByTheDeadlineOfACaller(t *testing.T) {
 func TestView_TakesAFreshSnapshotOnDemand(t *testing.T) {
 	m, b := newManagement(t), NewPool(time.Hour, 8, nil)
 	port := m.port(t, b, "password")
-	observe(t, port.View("shop/async", time.Hour))
-	observe(t, port.View("shop/async", 0))
-	observe(t, port.View("shop/async", time.Hour))
+	for _, look := range []struct {
+		age time.Duration
+		own bool
+	}{{time.Hour, true}, {0, true}, {time.Hour, false}} {
+		view := port.View("shop/async", look.age)
+		if observe(t, view); view.IsOwn() != look.own {
+			t.Errorf("the snapshot was begun for a Transport that wants one of %s at most: %v", look.age, view.IsOwn())
+		}
+	}
 	if got := m.snapshots.Load(); got != 2 {
 		t.Errorf("%d snapshots, want the first one and the fresh one", got)
 	}

@@ -62,21 +62,25 @@ type View struct {
 	*Port
 	transport string
 	age       time.Duration
-	// behind is true where others have written since the snapshot that Observe gave was begun.
-	behind bool
+	// behind is true where others have written since the snapshot that Observe gave was begun, and own where it was begun since Observe was called.
+	behind, own bool
 	// held are what the snapshots that Observe gave take.
 	held []*tenancy.Reservation
 }
 
 // Observe implements apply.Port.
 func (p *View) Observe(ctx context.Context) (topology.Observed, error) {
-	observed, behind, held, err := p.observe(ctx, p.transport, p.age)
-	p.behind, p.held = behind, append(p.held, held)
-	return observed, err
+	arrived := time.Now()
+	seen, err := p.observe(ctx, arrived, p.transport, p.age)
+	p.behind, p.own, p.held = seen.behind, !seen.taken.Before(arrived), append(p.held, seen.held)
+	return seen.snapshot, err
 }
 
 // Behind is true where others have written since the snapshot that Observe gave was begun.
 func (p *View) Behind() bool { return p.behind }
+
+// IsOwn is true where the snapshot that Observe gave was begun since Observe was called: it has what anybody wrote before.
+func (p *View) IsOwn() bool { return p.own }
 
 // Refresh has Observe take a snapshot of its own from now on.
 func (p *View) Refresh() { p.age = 0 }
@@ -110,24 +114,20 @@ func (p *View) DeleteExchange(ctx context.Context, name string) error {
 	return p.Client.DeleteExchange(ctx, name)
 }
 
-// observe gives a snapshot that holds what the Transport wrote itself. behind is true where it may lack what others wrote.
-// Its caller is to release what it holds.
-func (p *Port) observe(
-	ctx context.Context, transport string, age time.Duration,
-) (snapshot topology.Observed, behind bool, held *tenancy.Reservation, err error) {
-	arrived := time.Now()
+// observe gives a snapshot that holds what the Transport wrote itself. Its caller is to release what it holds.
+func (p *Port) observe(ctx context.Context, arrived time.Time, transport string, age time.Duration) (cacheEntry, error) {
 	if err := p.await(ctx); err != nil {
-		return topology.Observed{}, false, nil, err
+		return cacheEntry{}, err
 	}
 	defer func() { <-p.turn }()
 	recent := p.recent(arrived, transport, age)
 	if recent.fresh || recent.err != nil {
-		return recent.snapshot, recent.behind, recent.held, recent.err
+		return recent, recent.err
 	}
 	start := time.Now()
 	namespace, _, _ := strings.Cut(transport, "/")
-	held = p.budget.Reserve(namespace)
-	snapshot, err = p.Observe(broker.WithMeter(ctx, snapshotMeter{held}))
+	held := p.budget.Reserve(namespace)
+	snapshot, err := p.Observe(broker.WithMeter(ctx, snapshotMeter{held}))
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
@@ -146,7 +146,7 @@ func (p *Port) observe(
 	default:
 		p.unreachableErr = nil
 	}
-	return snapshot, p.writes != recent.writes, held, err
+	return cacheEntry{snapshot: snapshot, held: held, taken: start, behind: p.writes != recent.writes}, err
 }
 
 // snapshotMeter counts a snapshot, and half as much again: what a comparison with it derives takes that where most objects are the Transport's own.
@@ -208,7 +208,9 @@ func (p *Port) drop(taken time.Time) {
 
 // cacheEntry is what the last try to observe gave.
 type cacheEntry struct {
+	// snapshot was begun at taken.
 	snapshot topology.Observed
+	taken    time.Time
 	held     *tenancy.Reservation
 	// fresh is true where the snapshot can serve again, and behind where it may lack what others have written since.
 	fresh, behind bool
@@ -223,7 +225,7 @@ func (p *Port) recent(arrived time.Time, transport string, age time.Duration) ca
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	last := cacheEntry{snapshot: p.snapshot, behind: p.writes != p.complete, writes: p.writes}
+	last := cacheEntry{snapshot: p.snapshot, taken: p.taken, behind: p.writes != p.complete, writes: p.writes}
 	if p.unreachableErr != nil && now.Sub(p.unreachableAt) < max(age, p.rest) {
 		return cacheEntry{err: p.unreachableErr}
 	}
