@@ -205,18 +205,5 @@ func TestHTTP2_TakesANewConnectionAfterALostRequest(t *testing.T) {
 		}
 		_ = f.headers(true, ":status", "204")
 	})
-	call := func(attempt int64) *retry.Failure {
-		return h.Handle(t.Context(), handler.Request{ID: "1", IdempotencyKey: "1", Attempt: attempt, Body: []byte("body")})
-	}
-	if got := call(1); got != nil {
-		t.Fatal(show(got))
-	}
-	if got := call(1); got == nil || got.Class != handler.ClassConnectionReset {
-		t.Fatalf("the second request: %s", show(got))
-	}
-	for range 4 {
-		if got := call(2); got != nil {
-			t.Errorf("another attempt: %s", show(got))
-		}
-	}
+	losesItsSecondRequestOnly(t, h, 4)
 }

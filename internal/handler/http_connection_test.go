@@ -401,20 +401,7 @@ func TestHTTP_TakesANewConnectionAfterALostRequest(t *testing.T) {
 		}
 	})
 	h := post(t, "http://"+address)
-	call := func(attempt int64) *retry.Failure {
-		return h.Handle(t.Context(), handler.Request{ID: "1", IdempotencyKey: "1", Attempt: attempt, Body: []byte("body")})
-	}
-	if got := call(1); got != nil {
-		t.Fatal(show(got))
-	}
-	if got := call(1); got == nil || got.Class != handler.ClassConnectionReset {
-		t.Fatalf("the second request: %s", show(got))
-	}
-	for range 3 {
-		if got := call(2); got != nil {
-			t.Errorf("another attempt: %s", show(got))
-		}
-	}
+	losesItsSecondRequestOnly(t, h, 3)
 	if got := connections.Load(); got != 4 {
 		t.Errorf("%d connections, want one for the first and one for each other attempt", got)
 	}
@@ -468,6 +455,25 @@ func TestHTTP_ReachesAServerWithALongHandshake(t *testing.T) {
 	for end := time.Now().Add(30 * time.Second); attempt(t, h, 300*time.Millisecond, "body") != nil; {
 		if time.Now().After(end) {
 			t.Fatal("it is never reached")
+		}
+	}
+}
+
+// losesItsSecondRequestOnly makes a request that succeeds, one that is lost, and others for second attempts, which succeed.
+func losesItsSecondRequestOnly(t *testing.T, h handler.Handler, others int) {
+	t.Helper()
+	call := func(attempt int64) *retry.Failure {
+		return h.Handle(t.Context(), handler.Request{ID: "1", IdempotencyKey: "1", Attempt: attempt, Body: []byte("body")})
+	}
+	if got := call(1); got != nil {
+		t.Fatal(show(got))
+	}
+	if got := call(1); got == nil || got.Class != handler.ClassConnectionReset {
+		t.Fatalf("the second request: %s", show(got))
+	}
+	for range others {
+		if got := call(2); got != nil {
+			t.Errorf("another attempt: %s", show(got))
 		}
 	}
 }
