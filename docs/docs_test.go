@@ -456,7 +456,7 @@ func TestContributing_NamesFunctionsWhereTheyAre(t *testing.T) {
 	}
 	for _, place := range places {
 		text := read(t, place[1])
-		for _, name := range strings.Split(place[2], ", ") {
+		for name := range strings.SplitSeq(place[2], ", ") {
 			name = strings.Trim(name, "`")
 			if !regexp.MustCompile(`(?m)^func (\([^)]*\) )?` + name + `\(`).MatchString(text) {
 				t.Errorf("%s has no function %s", place[1], name)
