@@ -34,6 +34,9 @@ func secured(connect dial, config *tls.Config) dial {
 		if own.ServerName == "" {
 			own.ServerName, _, _ = net.SplitHostPort(address)
 		}
+		// net/http goes on with a connection that its request has given up: without an end those that wait for a processor would be more and more.
+		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+		defer cancel()
 		waiting := &waitingConn{Conn: raw}
 		conn := tls.Client(waiting, own)
 		err = compute(ctx, func(ctx context.Context) error {
