@@ -144,3 +144,60 @@ func TestRetirement_KeepsAndNamesAQueueThatIsNotCounted(t *testing.T) {
 		t.Errorf("at last: %v", report.Warnings)
 	}
 }
+
+// afterEach publishes a message that no binding takes after each step that is carried out.
+type afterEach struct {
+	apply.Port
+	step func()
+}
+
+func (p afterEach) Apply(ctx context.Context, step topology.Step) (bool, error) {
+	changed, err := p.Port.Apply(ctx, step)
+	p.step()
+	return changed, err
+}
+
+// With equal priorities RabbitMQ went on with the policy of the first Transport, whose way was gone, until that one's next poll.
+func TestUnroutedTo_MovesToAnotherTransportOfTheExchange(t *testing.T) {
+	s := newStage(t)
+	other := s.beside("other")
+	other.spec.Spec.Exchange.Name, other.spec.Spec.Prefix = "async", new("other")
+	s.once()
+	other.once()
+	published := 0
+	looks := func(on *stage, route *string) {
+		t.Helper()
+		on.spec.Spec.Exchange.UnroutedTo = route
+		for range 2 {
+			on.onceOn(afterEach{on.client, func() {
+				s.publish("async", "a key that nobody bound", nil)
+				published++
+			}})
+		}
+	}
+	looks(other, new("other-work"))
+	looks(s, nil)
+	first, second := s.drained("lost"), s.drained("other-work")
+	if first == 0 || second == 0 || first+second != published {
+		t.Errorf("of %d unroutable messages %d went to the first queue, and %d to the second", published, first, second)
+	}
+	s.publish("async", "a key that nobody bound", nil)
+	if got := s.drained("other-work"); got != 1 {
+		t.Errorf("the next one went somewhere else: %d", got)
+	}
+}
+
+// drained takes all messages of a queue.
+func (s *stage) drained(queue string) (messages int) {
+	s.t.Helper()
+	for {
+		_, got, err := s.amqp.Get(queue, true)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if !got {
+			return messages
+		}
+		messages++
+	}
+}

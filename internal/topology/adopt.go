@@ -120,8 +120,8 @@ func bounded(got QueueState, ours Arguments) bool {
 	return false
 }
 
-// settleExchangePolicy withdraws our policy from the producers' exchange where another one takes care of its unroutable
-// messages and ours would send them nowhere, or where another Transport was first.
+// settleExchangePolicy withdraws our policy from the producers' exchange where another one takes care of its unroutable messages and ours would send them
+// nowhere. Where another Transport was first to route them, ours waits behind its policy, and applies as soon as that one goes.
 func (d *differ) settleExchangePolicy() {
 	name := d.desired.ExchangeOf(RoleProducers)
 	ours, has := d.ownPolicy(KindExchange, name)
@@ -129,19 +129,20 @@ func (d *differ) settleExchangePolicy() {
 	if !has || !found {
 		return
 	}
-	routed := slices.ContainsFunc(d.desired.Bindings, func(b Binding) bool { return b.Source == d.desired.ExchangeOf(RoleUnrouted) })
-	_, stands := d.observed.Policies[ours.Name]
-	first := d.routesUnrouted(rival) && (!stands || rival.Name < ours.Name)
-	// Of two Transports that both route nothing only one withdraws, or they would take turns for ever.
-	_, is := alternateOf(rival)
-	idle := !routed && is && !d.routesUnrouted(rival) && ours.Name < rival.Name
-	if routed && !first || idle {
+	at := slices.IndexFunc(d.desired.Policies, func(p Policy) bool { return p.Name == ours.Name })
+	if ours.Priority == workPriority {
+		stands, is := d.observed.Policies[ours.Name]
+		if d.routesUnrouted(rival) && (!is || byStrength(rival, stands) < 0) {
+			d.desired.Policies[at].Priority = waitingPriority
+			d.warnf(KindExchange, name, v1alpha1.ReasonPolicyOverridden, "another Transport routes its unroutable messages already, by "+
+				"the RabbitMQ policy %q: spec.exchange.unroutedTo has no effect here: set it in one Transport only", rival.Name)
+		}
 		return
 	}
-	d.desired.Policies = slices.DeleteFunc(d.desired.Policies, func(p Policy) bool { return p.Name == ours.Name })
-	if routed {
-		d.warnf(KindExchange, name, v1alpha1.ReasonPolicyOverridden, "another Transport routes its unroutable messages already, by "+
-			"the RabbitMQ policy %q: spec.exchange.unroutedTo has no effect here: set it in one Transport only", rival.Name)
+	// Of two Transports that both route nothing only one withdraws, or they would take turns for ever.
+	_, is := alternateOf(rival)
+	if idle := is && !d.routesUnrouted(rival) && ours.Name < rival.Name; !idle {
+		d.desired.Policies = slices.Delete(d.desired.Policies, at, at+1)
 	}
 }
 

@@ -411,27 +411,51 @@ func TestDiff_MakesNothingUnderATakenPrefix(t *testing.T) {
 	}
 }
 
+// sharing is another Transport of the exchange.
+func sharing(t *testing.T, unrouted *string) topology.Objects {
+	t.Helper()
+	transport := async(func(tr *v1alpha1.Transport) {
+		tr.Name, tr.Spec.Prefix, tr.Spec.Exchange.UnroutedTo = "second", new("second"), unrouted
+		tr.Spec.Queues = []v1alpha1.Queue{{Name: "second", BindingKeys: []string{"second"}}}
+	})
+	objects, err := topology.Desired(transport, compile.Needs{}, "c1/shop/second")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects
+}
+
+// exchangePolicies are the names of the policies by which Transports lead unroutable messages away.
+func (s *simulated) exchangePolicies() (names []string) {
+	for name := range s.Policies {
+		if strings.HasSuffix(name, ":exchange") {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// unroutableTo is the queue that unroutable messages come into.
+func (s *simulated) unroutableTo() (queue string) {
+	var applied topology.Policy
+	for _, name := range s.exchangePolicies() {
+		if policy := s.Policies[name]; policy.Priority > applied.Priority {
+			applied = policy
+		}
+	}
+	alternate, _ := applied.Definition["alternate-exchange"].(string)
+	for _, binding := range s.Bindings {
+		if binding.Source == strings.Replace(alternate, ".alternate", ".unrouted", 1) {
+			queue = binding.Destination
+		}
+	}
+	return queue
+}
+
 func TestUnroutedTo_BelongsToOneTransportOfASharedExchange(t *testing.T) {
-	second := func(unrouted *string) topology.Objects {
-		transport := async(func(tr *v1alpha1.Transport) {
-			tr.Name, tr.Spec.Prefix, tr.Spec.Exchange.UnroutedTo = "second", new("second"), unrouted
-			tr.Spec.Queues = []v1alpha1.Queue{{Name: "second", BindingKeys: []string{"second"}}}
-		})
-		objects, err := topology.Desired(transport, compile.Needs{}, "c1/shop/second")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return objects
-	}
-	policies := func(b *simulated) (names []string) {
-		for name := range b.Policies {
-			if strings.HasSuffix(name, ":exchange") {
-				names = append(names, name)
-			}
-		}
-		slices.Sort(names)
-		return names
-	}
+	second := func(unrouted *string) topology.Objects { return sharing(t, unrouted) }
+	policies := (*simulated).exchangePolicies
 	first := desired(t, async())
 
 	t.Run("the second has no use for it", func(t *testing.T) {
@@ -446,8 +470,22 @@ func TestUnroutedTo_BelongsToOneTransportOfASharedExchange(t *testing.T) {
 		broker.converge(first)
 		got := broker.converge(second(new("second")))
 		contains(t, "warnings", got.Warnings, []string{`exchange async: another Transport routes its unroutable messages already, by the RabbitMQ policy "redrive.async:exchange"`})
-		if !slices.Equal(policies(broker), []string{"redrive.async:exchange"}) {
-			t.Errorf("%v", policies(broker))
+		for range 2 {
+			if again := broker.converge(first); len(got.Warnings) != 1 || len(again.Warnings) > 0 {
+				t.Errorf("warnings of the second %v, of the first %v", got.Warnings, again.Warnings)
+			}
+			got = broker.converge(second(new("second")))
+		}
+		if to := broker.unroutableTo(); to != "lost" {
+			t.Errorf("unroutable messages go to %q", to)
+		}
+	})
+	t.Run("the second has it while the first does not know yet", func(t *testing.T) {
+		broker := emptyBroker()
+		broker.converge(desired(t, async(func(tr *v1alpha1.Transport) { tr.Spec.Exchange.UnroutedTo = nil })))
+		broker.converge(second(new("second")))
+		if to := broker.unroutableTo(); to != "second" {
+			t.Errorf("unroutable messages go to %q", to)
 		}
 	})
 	t.Run("the first had no use for it", func(t *testing.T) {
@@ -489,8 +527,8 @@ func TestUnroutedTo_BelongsToOneTransportOfASharedExchange(t *testing.T) {
 			broker.converge(second(new("second")))
 			broker.converge(first)
 		}
-		if !slices.Equal(policies(broker), []string{"redrive.async:exchange"}) {
-			t.Errorf("%v", policies(broker))
+		if to := broker.unroutableTo(); to != "lost" {
+			t.Errorf("unroutable messages go to %q", to)
 		}
 	})
 	t.Run("a policy of the user's goes on where unroutedTo is left out", func(t *testing.T) {
@@ -502,6 +540,24 @@ func TestUnroutedTo_BelongsToOneTransportOfASharedExchange(t *testing.T) {
 			t.Errorf("%v, warnings %v", policies(broker), got.Warnings)
 		}
 	})
+}
+
+func TestUnroutedTo_MovesToAnotherTransportWithoutAStepThatDrops(t *testing.T) {
+	first := desired(t, async())
+	none := desired(t, async(func(tr *v1alpha1.Transport) { tr.Spec.Exchange.UnroutedTo = nil }))
+	broker := emptyBroker()
+	broker.converge(first)
+	broker.converge(sharing(t, nil))
+	for _, next := range []topology.Objects{sharing(t, new("second")), none, sharing(t, new("second")), none} {
+		for _, step := range topology.Plan(topology.Diff(next, broker.Observed, nil)) {
+			if broker.apply(step); broker.unroutableTo() == "" {
+				t.Errorf("dropped after %s", step)
+			}
+		}
+	}
+	if to := broker.unroutableTo(); to != "second" || !slices.Equal(broker.exchangePolicies(), []string{"redrive.second:exchange"}) {
+		t.Errorf("unroutable messages go to %q, policies %v", to, broker.exchangePolicies())
+	}
 }
 
 func TestDisown_TakesAQueueFromTheBelongings(t *testing.T) {

@@ -136,12 +136,19 @@ func Plan(d Difference) []Step {
 		steps = append(steps, migration.swaps...)
 	}
 	steps = append(steps, d.ForeignBindingRestores...)
+	var policies []Step
+	for _, policy := range d.ExtraPolicies {
+		step := Step{Action: ActionDelete, Policy: &policy}
+		if policy.ApplyTo == applyToExchanges {
+			steps = append(steps, step) // before the binding that it leads to, so that another Transport's takes over
+		} else {
+			policies = append(policies, step)
+		}
+	}
 	for _, binding := range d.ExtraBindings {
 		steps = append(steps, Step{Action: ActionDelete, Binding: &binding})
 	}
-	for _, policy := range d.ExtraPolicies {
-		steps = append(steps, Step{Action: ActionDelete, Policy: &policy})
-	}
+	steps = append(steps, policies...)
 	var last []Step
 	steps = slices.DeleteFunc(steps, func(step Step) bool {
 		if step.unproven = d.isUnproven(step); step.unproven {

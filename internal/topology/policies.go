@@ -11,6 +11,10 @@ import (
 const (
 	// workPriority lets a user override the limits of a work queue on purpose.
 	workPriority = 100
+	// waitingPriority and idlePriority are for the policies of a producers' exchange that several Transports share: that of one which routes unroutable
+	// messages while another one does already, and that of one which routes none. They leave room for policies that were touched.
+	waitingPriority = 98
+	idlePriority    = 96
 	// pinPriority is above what users give their own policies.
 	pinPriority = 1000
 	// deliveryLimit is how often a message may come back unsettled before the broker moves it to the failure queue. Of
@@ -159,10 +163,14 @@ func desiredPolicies(t *v1alpha1.Transport, needs compile.Needs, names compile.N
 		}
 	}
 	if t.Spec.Exchange != nil {
-		policies = append(policies, Policy{
-			Name: named.exchange(), Pattern: exactly(t.Spec.Exchange.Name), ApplyTo: applyToExchanges, Priority: workPriority,
+		policy := Policy{
+			Name: named.exchange(), Pattern: exactly(t.Spec.Exchange.Name), ApplyTo: applyToExchanges, Priority: idlePriority,
 			Definition: Arguments{argAlternateExchange: names.Alternate()},
-		})
+		}
+		if t.Spec.Exchange.UnroutedTo != nil {
+			policy.Priority = workPriority
+		}
+		policies = append(policies, policy)
 	}
 	return policies
 }

@@ -96,7 +96,7 @@ func (d *differ) exchangeWarnings(exchange Exchange) {
 		d.warnf(KindExchange, exchange.Name, "", "its argument %s=%v wins over spec.exchange.unroutedTo: unroutable messages go there",
 			argAlternateExchange, alternate)
 	}
-	if hasOurs && found {
+	if _, shared := alternateOf(winner); hasOurs && found && !shared {
 		d.rivalry(KindExchange, exchange.Name, ours, winner)
 	}
 }
