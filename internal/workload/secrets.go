@@ -35,8 +35,8 @@ func secretsShown(path *field.Path, pod *corev1.PodSpec) (shown []shownSecret) {
 		if volume.Secret != nil {
 			add(at.Child("secret", "secretName"), volume.Secret.SecretName, volume.Secret.Items)
 		}
-		if volume.CSI != nil && volume.CSI.NodePublishSecretRef != nil {
-			add(at.Child("csi", "nodePublishSecretRef", "name"), volume.CSI.NodePublishSecretRef.Name, nil)
+		if driver, secret := driverOf(&volume.VolumeSource); secret != "" {
+			add(at.Child(driver), secret, nil)
 		}
 		if volume.Projected == nil {
 			continue
@@ -53,6 +53,35 @@ func secretsShown(path *field.Path, pod *corev1.PodSpec) (shown []shownSecret) {
 		}
 	}
 	return shown
+}
+
+// driverOf is the field of a volume that a driver fills, and the Secret that the driver is given.
+func driverOf(volume *corev1.VolumeSource) (driver, secret string) {
+	named := func(ref *corev1.LocalObjectReference) string {
+		return ptr.Deref(ref, corev1.LocalObjectReference{}).Name
+	}
+	switch {
+	case volume.CSI != nil:
+		return "csi", named(volume.CSI.NodePublishSecretRef)
+	case volume.FlexVolume != nil:
+		return "flexVolume", named(volume.FlexVolume.SecretRef)
+	case volume.AzureFile != nil:
+		return "azureFile", volume.AzureFile.SecretName
+	case volume.ISCSI != nil:
+		return "iscsi", named(volume.ISCSI.SecretRef)
+	case volume.RBD != nil:
+		return "rbd", named(volume.RBD.SecretRef)
+	case volume.CephFS != nil:
+		return "cephfs", named(volume.CephFS.SecretRef)
+	case volume.Cinder != nil:
+		return "cinder", named(volume.Cinder.SecretRef)
+	case volume.ScaleIO != nil:
+		return "scaleIO", named(volume.ScaleIO.SecretRef)
+	case volume.StorageOS != nil:
+		return "storageos", named(volume.StorageOS.SecretRef)
+	default:
+		return "", ""
+	}
 }
 
 func secretsOfContainer(path *field.Path, container *corev1.Container) (shown []shownSecret) {
@@ -142,7 +171,8 @@ func (g *guard) checkSecrets(path *field.Path, own, merged *corev1.PodSpec, opts
 	g.refuseIf(!isFalse(merged.AutomountServiceAccountToken), path.Child("automountServiceAccountToken"), identity)
 	for _, volume := range merged.Volumes {
 		at := path.Child("volumes").Key(volume.Name)
-		g.refuseIf(volume.CSI != nil, at.Child("csi"), "templates take no volume here that a driver fills, with Secrets as well (--restrict-templates)")
+		driver, _ := driverOf(&volume.VolumeSource)
+		g.refuseIf(driver != "", at.Child(driver), "templates take no volume here that a driver fills, with Secrets as well (--restrict-templates)")
 		for i, source := range ptr.Deref(volume.Projected, corev1.ProjectedVolumeSource{}).Sources {
 			from := at.Child("projected", "sources").Index(i)
 			g.refuseIf(source.ServiceAccountToken != nil, from.Child("serviceAccountToken"), identity)

@@ -21,14 +21,17 @@ func TestDeployment_ShowsNoLoginForTheManagementAPI(t *testing.T) {
 		// free is true where it is refused only where templates are restricted.
 		free bool
 	}{
-		"a volume":               {in(volumes, `"secret":{"secretName":"admin"}`), "volumes[v].secret.secretName", false},
-		"its key in a volume":    {in(volumes, `"secret":{"secretName":"admin","items":[{"key":"management_uri","path":"x"}]}`), "volumes[v].secret.secretName", false},
-		"another key":            {in(volumes, `"secret":{"secretName":"admin","items":[{"key":"username","path":"x"}]}`), "volumes[v].secret.secretName", true},
-		"a projection":           {in(volumes, `"projected":{"sources":[{"secret":{"name":"admin"}}]}`), "volumes[v].projected.sources[0].secret.name", false},
-		"a variable":             {in(env, `"env":[{"name":"A","valueFrom":{"secretKeyRef":{"name":"admin","key":"management_uri"}}}]`), "containers[worker].env[A]", false},
-		"all as variables":       {in(env, `"envFrom":[{"secretRef":{"name":"admin"}}]`), "containers[worker].envFrom[0].secretRef.name", false},
-		"a driver's login":       {in(volumes, `"csi":{"driver":"d","nodePublishSecretRef":{"name":"admin"}}`), "volumes[v].csi", false},
-		"somebody else's Secret": {in(volumes, `"secret":{"secretName":"other"}`), "volumes[v].secret.secretName", true},
+		"a volume":                {in(volumes, `"secret":{"secretName":"admin"}`), "volumes[v].secret.secretName", false},
+		"its key in a volume":     {in(volumes, `"secret":{"secretName":"admin","items":[{"key":"management_uri","path":"x"}]}`), "volumes[v].secret.secretName", false},
+		"another key":             {in(volumes, `"secret":{"secretName":"admin","items":[{"key":"username","path":"x"}]}`), "volumes[v].secret.secretName", true},
+		"a projection":            {in(volumes, `"projected":{"sources":[{"secret":{"name":"admin"}}]}`), "volumes[v].projected.sources[0].secret.name", false},
+		"a variable":              {in(env, `"env":[{"name":"A","valueFrom":{"secretKeyRef":{"name":"admin","key":"management_uri"}}}]`), "containers[worker].env[A]", false},
+		"all as variables":        {in(env, `"envFrom":[{"secretRef":{"name":"admin"}}]`), "containers[worker].envFrom[0].secretRef.name", false},
+		"a driver's login":        {in(volumes, `"csi":{"driver":"d","nodePublishSecretRef":{"name":"admin"}}`), "volumes[v].csi", false},
+		"an older driver's login": {in(volumes, `"flexVolume":{"driver":"d","secretRef":{"name":"admin"}}`), "volumes[v].flexVolume", false},
+		"a share's login":         {in(volumes, `"azureFile":{"shareName":"s","secretName":"admin"}`), "volumes[v].azureFile", false},
+		"a target's login":        {in(volumes, `"iscsi":{"targetPortal":"p","iqn":"i","secretRef":{"name":"admin"}}`), "volumes[v].iscsi", false},
+		"somebody else's Secret":  {in(volumes, `"secret":{"secretName":"other"}`), "volumes[v].secret.secretName", true},
 	}
 	for name, tt := range templates {
 		t.Run(name, func(t *testing.T) {
