@@ -182,7 +182,7 @@ func TestDocs_StateTheScheduleThatAPolicyHas(t *testing.T) {
 	}
 }
 
-// Tables with a column "Expression" hold one in each row.
+// Tables with a column "Expression" hold one in each row, and those with a column "Filter" one of redrive failed.
 func TestDocs_HoldOnlyExpressionsThatCompile(t *testing.T) {
 	count := 0
 	for name, page := range pages(t) {
@@ -191,6 +191,12 @@ func TestDocs_HoldOnlyExpressionsThatCompile(t *testing.T) {
 			when := v1alpha1.Strategy{Name: "documented", When: text}
 			if _, err := retry.Compile("docs", v1alpha1.RetryPolicySpec{Strategies: []v1alpha1.Strategy{when}}); err != nil {
 				t.Errorf("%s: %s: %v", name, text, err)
+			}
+			count++
+		}
+		for _, row := range columns(page, "Filter") {
+			if _, err := retry.CompileFilter(name, strings.Trim(row, "`")); err != nil {
+				t.Error(err)
 			}
 			count++
 		}

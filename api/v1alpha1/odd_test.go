@@ -34,7 +34,7 @@ var seeds = map[string][]string{
 		  "retryPolicyRef":{"name":"p"},"retryPolicies":[{"when":"true","retryPolicyRef":{"name":"q"}}],
 		  "queues":[{"name":"a","bindingKeys":["k"],"bindings":[{"exchange":"x","keys":["#"]}],"retryPolicyRef":{"name":"p"},
 		  "type":"Quorum","singleActiveConsumer":true,"limits":{"messageTTL":"24h","dropOldestAfter":100000}}],
-		  "failure":{"queue":"f","dropOldestAfter":1000},"lanes":"Fine","deletionPolicy":"Retain",
+		  "failure":{"queue":"f","dropOldestAfter":1000,"redact":["body.a","headers.b"]},"lanes":"Fine","deletionPolicy":"Retain",
 		  "workers":[{"name":"w","replicas":5,"queues":["a"],"concurrency":10,"timeout":"30s",
 		  "handler":{"http":{"url":"http://127.0.0.1:8080/messages"}},"template":{"spec":{"nodeSelector":{"a":"b"},"priority":1}}}]}`,
 		`{"broker":{"secretRef":{"name":"r"}},"queues":[{"name":"a"}],"workers":[{"name":"w","handler":{"http":{"url":"https://h/"}}}]}`,

@@ -318,6 +318,16 @@ type Failure struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000000
 	DropOldestAfter *int64 `json:"dropOldestAfter,omitempty"`
+
+	// redact are the values that the commands of redrive failed mask: "body." or "headers." and a path, where * stands for any
+	// field of an object or any place of a list, such as body.customer.email. Headers whose names tell of secrets, such as
+	// authorization, are always masked.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:items:Pattern=`^(body(\.[^.]+)+|headers\..+)$`
+	Redact []string `json:"redact,omitempty"`
 }
 
 // Worker is a group of equal pods that consume queues and call a handler.

@@ -37,6 +37,9 @@ func fromDelivery(d *amqp091.Delivery) message.Message {
 	}
 }
 
+// Message is a delivery as the neutral form of a message; its headers are no longer in the delivery.
+func Message(d *amqp091.Delivery) message.Message { return fromDelivery(d) }
+
 func toPublishing(m *message.Message) amqp091.Publishing {
 	return amqp091.Publishing{
 		ContentType:     m.ContentType,

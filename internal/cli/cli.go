@@ -89,7 +89,7 @@ cluster are.`,
 	root.SetIn(env.In)
 	root.SetOut(env.Out)
 	root.SetErr(env.Err)
-	root.AddCommand(newRun(env), newQuarantine(env), newPlan(env), newPolicy(env), newStatus(env), newVersion(env))
+	root.AddCommand(newRun(env), newQuarantine(env), newPlan(env), newPolicy(env), newStatus(env), newFailed(env), newVersion(env))
 	return root
 }
 

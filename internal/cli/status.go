@@ -32,6 +32,15 @@ type statusFlags struct {
 	format                         string
 }
 
+// defineCluster adds the flags that say where a cluster is, and the broker of its Transports.
+func (f *statusFlags) defineCluster(command *cobra.Command) {
+	set := command.Flags()
+	set.StringVar(&f.kubeconfig, "kubeconfig", "", "`path` of the kubeconfig; left out, KUBECONFIG, else ~/.kube/config")
+	set.StringVar(&f.context, "context", "", "`name` of the kubeconfig's context; left out, the current one")
+	set.StringVarP(&f.namespace, "namespace", "n", "", "`namespace` to look in; left out, that of the context")
+	set.StringVar(&f.managementURL, "management-url", "", "`URL` by which the management API is reached from here; the login stays that of the Secret")
+}
+
 func newStatus(env Environment) *cobra.Command {
 	var flags statusFlags
 	command := &cobra.Command{
@@ -66,11 +75,8 @@ Exit codes: 0 all are Ready, 1 some are not, 2 something is wrong, such as a nam
 	}
 	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &statusError{err} })
 	set := command.Flags()
-	set.StringVar(&flags.kubeconfig, "kubeconfig", "", "`path` of the kubeconfig; left out, KUBECONFIG, else ~/.kube/config")
-	set.StringVar(&flags.context, "context", "", "`name` of the kubeconfig's context; left out, the current one")
-	set.StringVarP(&flags.namespace, "namespace", "n", "", "`namespace` to look in; left out, that of the context")
+	flags.defineCluster(command)
 	set.BoolVarP(&flags.allNamespaces, "all-namespaces", "A", false, "look in all namespaces")
-	set.StringVar(&flags.managementURL, "management-url", "", "`URL` by which the management API is reached from here; the login stays that of the Secret")
 	set.StringVarP(&flags.format, "output", "o", formatTable, "`format`: table or json")
 	return command
 }

@@ -273,33 +273,48 @@ func (c *remoteCluster) management(login credentials.Credentials, namespace stri
 }
 
 func (c *remoteCluster) observe(ctx context.Context, end credentials.Management, key vhostKey) (topology.Observed, error) {
-	var options []broker.Option
-	if c.managementURL == "" && !c.inside {
-		option, err := c.way(ctx, end, key.namespace)
-		if err != nil {
-			return topology.Observed{}, fmt.Errorf("no way to the management API from here: %w; name one with --management-url", err)
-		}
-		options = append(options, option...)
-	}
-	port, err := broker.New(broker.Config{
-		ManagementURL: end.URL, Username: end.Username, Password: end.Password(), VHost: key.name, TLS: end.TLS,
-	}, options...)
+	port, err := c.api(ctx, end, key)
 	if err != nil {
-		return topology.Observed{}, fmt.Errorf("the management API: %w", err)
+		return topology.Observed{}, err
 	}
 	defer port.Close()
 	return port.Observe(ctx)
 }
 
-// way leads through the API server where the management API is a Service of the cluster; elsewhere there is nothing to do.
-func (c *remoteCluster) way(ctx context.Context, end credentials.Management, namespace string) ([]broker.Option, error) {
-	host, port, err := hostPort(end.URL)
+// api is the management API of a vhost. It leads through the API server where it is a Service of the cluster.
+func (c *remoteCluster) api(ctx context.Context, end credentials.Management, key vhostKey) (*broker.Client, error) {
+	var options []broker.Option
+	if c.managementURL == "" {
+		host, port, err := hostPort(end.URL)
+		if err != nil {
+			return nil, err
+		}
+		dial, err := c.way(ctx, host, port, key.namespace)
+		if err != nil {
+			return nil, fmt.Errorf("no way to the management API from here: %w; name one with --management-url", err)
+		}
+		if dial != nil {
+			transport := &http.Transport{DialContext: dial, TLSClientConfig: end.TLS.Clone(), TLSHandshakeTimeout: readWithin / 3}
+			options = append(options, broker.WithTransport(func(http.RoundTripper) http.RoundTripper { return transport }))
+		}
+	}
+	port, err := broker.New(broker.Config{
+		ManagementURL: end.URL, Username: end.Username, Password: end.Password(), VHost: key.name, TLS: end.TLS,
+	}, options...)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("the management API: %w", err)
+	}
+	return port, nil
+}
+
+// way leads through the API server where something is a Service of the cluster; nil where it is reached as it is.
+func (c *remoteCluster) way(ctx context.Context, host string, port int, namespace string) (portforward.Dial, error) {
+	if c.inside {
+		return nil, nil //nolint:nilnil // nil is a way of its own
 	}
 	route, err := portforward.Find(ctx, c.client, host, port, namespace)
 	if errors.Is(err, portforward.ErrOutside) {
-		return nil, nil
+		return nil, nil //nolint:nilnil // as above
 	}
 	if err != nil {
 		return nil, err
@@ -308,9 +323,8 @@ func (c *remoteCluster) way(ctx context.Context, end credentials.Management, nam
 	if err != nil {
 		return nil, err
 	}
-	transport := &http.Transport{DialContext: dial, TLSClientConfig: end.TLS.Clone(), TLSHandshakeTimeout: readWithin / 3}
 	c.closers = append(c.closers, closer)
-	return []broker.Option{broker.WithTransport(func(http.RoundTripper) http.RoundTripper { return transport })}, nil
+	return dial, nil
 }
 
 func hostPort(text string) (string, int, error) {

@@ -107,7 +107,7 @@ func (s *shop) secret(management string) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "rabbitmq"},
 		StringData: map[string]string{
-			"host": "127.0.0.1", "username": s.address(s.management).User.Username(), "password": s.password(), "management_uri": end.String(),
+			"host": "127.0.0.1", "port": s.address(s.direct).Port(), "username": s.address(s.management).User.Username(), "password": s.password(), "management_uri": end.String(),
 		},
 	}
 }

@@ -62,6 +62,9 @@ func (n Names) Quarantine(queue string) string { return queue + QuarantineSuffix
 // StandinQueue takes the messages of a work queue while that is migrated to other arguments.
 func (n Names) StandinQueue(queue string) string { return queue + standinSuffix }
 
+// FailureLock is the exclusive queue of whoever reads the failure queue: it lasts as long as the connection that holds the messages.
+func (n Names) FailureLock() string { return n.Prefix + ".failed.lock" }
+
 // FailureQueue is where messages end that are not retried any more.
 func (n Names) FailureQueue() string {
 	if n.failureQueue != "" {

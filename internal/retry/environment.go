@@ -23,9 +23,11 @@ const (
 	varRetries = "retries"
 	varAge     = "age"
 	varNow     = "now"
+	varFailure = "failure"
 
 	typeMessage = "redrive.Message"
 	typeError   = "redrive.Error"
+	typeFailure = "redrive.Failure"
 )
 
 // stringsVersion is the version of the string functions. It is fixed so that the language does not change with a
@@ -42,13 +44,15 @@ type environment struct {
 	programs  *programs
 }
 
-// There are two environments for the whole process: an expression that stands in many policies, or that is compiled again at each look at a
+// There are three environments for the whole process: an expression that stands in many policies, or that is compiled again at each look at a
 // Transport, is compiled once.
 var (
 	//nolint:gochecknoglobals // made once, and the same for all
 	forPolicies = sync.OnceValues(func() (*environment, error) { return newEnvironment(policyVariables()) })
 	//nolint:gochecknoglobals // as above
 	forMessages = sync.OnceValues(func() (*environment, error) { return newEnvironment(messageVariables()) })
+	//nolint:gochecknoglobals // as above
+	forFilters = sync.OnceValues(func() (*environment, error) { return newEnvironment(filterVariables()) })
 )
 
 // programs keep what was compiled, by its text: the latest of it, and all that is in use, so that a configuration that is read again has
@@ -122,6 +126,11 @@ func policyVariables() []cel.EnvOption {
 	)
 }
 
+// filterVariables are those of an expression that chooses failed messages.
+func filterVariables() []cel.EnvOption {
+	return append(policyVariables(), cel.Variable(varFailure, cel.ObjectType(typeFailure)))
+}
+
 func newEnvironment(variables []cel.EnvOption) (*environment, error) {
 	registry, err := types.NewRegistry()
 	if err != nil {
@@ -155,11 +164,11 @@ func newEnvironment(variables []cel.EnvOption) (*environment, error) {
 	}, nil
 }
 
-// schema tells CEL the types of message and error, and converts Go values for it.
+// schema tells CEL the types of message, error and failure, and converts Go values for it.
 type schema struct {
 	*types.Registry
-	message, failure *objectType
-	scopes           sync.Pool
+	message, failure, given *objectType
+	scopes                  sync.Pool
 }
 
 // objectType is the type of an object with fixed fields.
@@ -182,6 +191,7 @@ func newSchema(registry *types.Registry) *schema {
 		Registry: registry,
 		message:  &objectType{cel: types.NewObjectType(typeMessage), fields: messageFields()},
 		failure:  &objectType{cel: types.NewObjectType(typeError), fields: errorFields()},
+		given:    &objectType{cel: types.NewObjectType(typeFailure), fields: failureFields()},
 	}
 }
 
@@ -241,6 +251,26 @@ func errorFields() map[string]field {
 	}
 }
 
+func failureFields() map[string]field {
+	return map[string]field{
+		"reason":      stringField(slotReason, func(s *scope) string { return s.given.Reason }),
+		"explanation": stringField(slotExplanation, func(s *scope) string { return s.given.Explanation }),
+		"strategy":    stringField(slotStrategy, func(s *scope) string { return s.given.Strategy }),
+		"cause":       stringField(slotCause, func(s *scope) string { return s.given.Cause }),
+		"source":      stringField(slotGivenBy, func(s *scope) string { return s.given.Source }),
+		"at": {
+			cel:   types.TimestampType,
+			isSet: func(s *scope) bool { return !s.given.At.IsZero() },
+			get:   func(s *scope) (any, error) { return s.time(slotGivenAt, s.given.At), nil },
+		},
+		"age": {
+			cel:   types.DurationType,
+			isSet: func(s *scope) bool { return !s.given.At.IsZero() },
+			get:   func(s *scope) (any, error) { return s.duration(slotGivenFor, s.given.age(s.now)), nil },
+		},
+	}
+}
+
 func stringField(at slot, get func(*scope) string) field {
 	return field{
 		cel:   types.StringType,
@@ -263,6 +293,8 @@ func (s *schema) object(name string) (*objectType, bool) {
 		return s.message, true
 	case typeError:
 		return s.failure, true
+	case typeFailure:
+		return s.given, true
 	default:
 		return nil, false
 	}

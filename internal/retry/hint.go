@@ -35,7 +35,7 @@ func (e *environment) hint(message, expression string) string {
 		return noObjects(found[1])
 	}
 	if found := noSuchField.FindStringSubmatch(message); found != nil {
-		return e.hintField(found[1])
+		return e.hintField(found[1], expression)
 	}
 	if found := wrongOperand.FindStringSubmatch(message); found != nil {
 		return found[1] + " compares a number with a text: write the number without quotes"
@@ -57,16 +57,24 @@ func (e *environment) hintName(name, expression string) string {
 	return fmt.Sprintf("%s, only %s; a text stands in quotes: '%s'", text, strings.Join(e.variables, ", "), name)
 }
 
-func (e *environment) hintField(name string) string {
+// hintField tells the fields of the object that was asked, where the expression shows which that is.
+func (e *environment) hintField(name, expression string) string {
 	text := fmt.Sprintf("there is no field %s", name)
-	ofMessage := slices.Sorted(maps.Keys(e.schema.message.fields))
-	all, has := ofMessage, ": message has "+strings.Join(ofMessage, ", ")
-	if slices.Contains(e.variables, varError) {
-		ofError := slices.Sorted(maps.Keys(e.schema.failure.fields))
-		all, has = slices.Concat(ofMessage, ofError), has+"; error has "+strings.Join(ofError, ", ")
+	objects := []struct {
+		variable string
+		fields   map[string]field
+	}{{varMessage, e.schema.message.fields}, {varError, e.schema.failure.fields}, {varFailure, e.schema.given.fields}}
+	asked := func(variable string) bool { return strings.Contains(expression, variable+"."+name) }
+	one := slices.ContainsFunc(e.variables, asked)
+	var all, has []string
+	for _, object := range objects {
+		if slices.Contains(e.variables, object.variable) && (!one || asked(object.variable)) {
+			fields := slices.Sorted(maps.Keys(object.fields))
+			all, has = append(all, fields...), append(has, object.variable+" has "+strings.Join(fields, ", "))
+		}
 	}
 	if meant, near := suggest.Nearest(name, all); near {
 		return fmt.Sprintf("%s; did you mean %s?", text, meant)
 	}
-	return text + has
+	return text + ": " + strings.Join(has, "; ")
 }

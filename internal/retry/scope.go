@@ -45,6 +45,13 @@ const (
 	slotRetries
 	slotAge
 	slotNow
+	slotReason
+	slotExplanation
+	slotStrategy
+	slotCause
+	slotGivenBy
+	slotGivenAt
+	slotGivenFor
 	slots
 )
 
@@ -56,6 +63,7 @@ type scope struct {
 	schema  *schema
 	message Message
 	failure Failure
+	given   Given
 	attempt int64
 	retries int64
 	age     time.Duration
@@ -77,7 +85,7 @@ type scope struct {
 	values  [slots]ref.Val
 	headers headers
 
-	messageObject, errorObject object
+	messageObject, errorObject, givenObject object
 }
 
 var _ cel.Activation = (*scope)(nil)
@@ -89,6 +97,7 @@ func (s *schema) scope(decode bodyDecoder, m Message) *scope {
 		made = &scope{schema: s}
 		made.messageObject = object{objectType: s.message, scope: made}
 		made.errorObject = object{objectType: s.failure, scope: made}
+		made.givenObject = object{objectType: s.given, scope: made}
 		made.headers.schema = s
 	}
 	made.message, made.decode = m, decode
@@ -109,7 +118,7 @@ func (s *schema) scope(decode bodyDecoder, m Message) *scope {
 func (s *scope) release() {
 	s.ownBody.LetGo()
 	s.ownBody = Decoded{}
-	s.message, s.failure, s.budget, s.body = Message{}, Failure{}, nil, nil
+	s.message, s.failure, s.given, s.budget, s.body = Message{}, Failure{}, Given{}, nil, nil
 	s.headers.all = nil
 	s.schema.scopes.Put(s)
 }
@@ -139,6 +148,8 @@ func (s *scope) ResolveName(name string) (any, bool) {
 		return s.duration(slotAge, s.age), true
 	case varNow:
 		return s.time(slotNow, s.now), true
+	case varFailure:
+		return &s.givenObject, true
 	case varBudget:
 		return s.budget, true
 	default:

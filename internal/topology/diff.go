@@ -333,11 +333,11 @@ func (d *differ) keepDeliveryLimits() {
 	for i, want := range d.desired.Policies {
 		name, _ := named.queueOf(want.Name)
 		queue := d.observed.Queues[name]
-		limit, limited := wholeNumber(want.Definition[keyDeliveryLimit])
+		limit, limited := WholeNumber(want.Definition[keyDeliveryLimit])
 		policy, listed := d.observed.Policies[want.Name]
-		before, _ := wholeNumber(policy.Definition[keyDeliveryLimit])
+		before, _ := WholeNumber(policy.Definition[keyDeliveryLimit])
 		if !listed { // the list lacks it, or it was just deleted: the queue may still show what it says
-			before, _ = wholeNumber(queue.EffectiveDefinition[keyDeliveryLimit])
+			before, _ = WholeNumber(queue.EffectiveDefinition[keyDeliveryLimit])
 		}
 		ordered := isSingle(queue.Queue) || before > compile.BrokersSpare
 		if ordered && limited && before > limit && RoleOf(queue.Queue) == RoleWork {

@@ -49,8 +49,8 @@ func causeOf(full []string) string {
 // reached names the length limit that makes a queue refuse messages now, or nothing. Messages that a worker holds do not
 // count for it.
 func (d *differ) reached(queue QueueState) string {
-	argument, byArgument := wholeNumber(queue.Arguments["x-max-length"])
-	policy, byPolicy := wholeNumber(queue.EffectiveDefinition[keyMaxLength])
+	argument, byArgument := WholeNumber(queue.Arguments["x-max-length"])
+	policy, byPolicy := WholeNumber(queue.EffectiveDefinition[keyMaxLength])
 	if !strings.HasPrefix(overflowOf(queue), overflowRejectPublish) {
 		return ""
 	}
@@ -87,7 +87,8 @@ func (d *differ) sourceOf(queue QueueState, setting string) string {
 	return "an operator policy"
 }
 
-func wholeNumber(value any) (number int64, ok bool) {
+// WholeNumber is an argument of a queue, or a setting of a policy, as the management API and Go clients write whole numbers.
+func WholeNumber(value any) (number int64, ok bool) {
 	number, ok = normalise(value).(int64)
 	return number, ok
 }

@@ -136,8 +136,8 @@ func (d *differ) queueWarnings(queue Queue) {
 // strictHarm says what an effective policy does to a strictly ordered queue, whose messages come back to it unsettled for
 // each retry, or nothing.
 func strictHarm(ours, effective Arguments) string {
-	needed, _ := wholeNumber(ours[keyDeliveryLimit])
-	limit, set := wholeNumber(effective[keyDeliveryLimit])
+	needed, _ := WholeNumber(ours[keyDeliveryLimit])
+	limit, set := WholeNumber(effective[keyDeliveryLimit])
 	switch {
 	case !set || limit < 0:
 		return "leaves it without a delivery limit: a message that fails goes behind all others, or to the failure queue before its last retry"
