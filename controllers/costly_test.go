@@ -15,7 +15,7 @@ func TestWeigh_CountsWhatFollowsFromASpec(t *testing.T) {
 		BindingKeys: slices.Repeat([]string{"key"}, 32),
 		Bindings:    slices.Repeat([]v1alpha1.Binding{{Keys: slices.Repeat([]string{"key"}, 32)}}, 16),
 	}}, 64)}}
-	b := tenancy.NewMemory(48 << 20) // of which one namespace has two thirds
+	b := tenancy.NewMemory(48 << 20) // of which one namespace has half
 	run := &transportRun{transport: transport, weighed: b.Reserve("shop")}
 	if err := run.weigh(t.Context(), 0); !errors.Is(err, tenancy.ErrMemory) {
 		t.Errorf("64 queues with 544 keys each: %v", err)

@@ -37,7 +37,7 @@ func TestPool_BoundsAllSnapshotsTogether(t *testing.T) {
 	}))
 	defer server.Close()
 	b := NewPool(time.Hour, 8, nil)
-	b.budget = tenancy.NewMemory(9 * tenancy.MemoryStep)
+	b.budget = tenancy.NewMemory(18 * tenancy.MemoryStep)
 	observe := func(tenant, vhost string) (*View, error) {
 		login, err := credentials.FromSecret(map[string][]byte{
 			"host": []byte("127.0.0.1"), "username": []byte("u"), "password": []byte("p"), "management_uri": []byte(server.URL),
@@ -69,7 +69,7 @@ func TestPool_BoundsAllSnapshotsTogether(t *testing.T) {
 	if !errors.Is(refused, broker.ErrUnreachable) {
 		t.Fatalf("of eight snapshots one ends by %v", refused)
 	}
-	if all, hostile := b.budget.Used("hostile"); hostile > 6*tenancy.MemoryStep || all > 9*tenancy.MemoryStep {
+	if all, hostile := b.budget.Used("hostile"); hostile > 9*tenancy.MemoryStep || all > 18*tenancy.MemoryStep {
 		t.Errorf("%d bytes are taken, %d by one namespace", all, hostile)
 	}
 	for _, vhost := range []string{"small", "large"} {

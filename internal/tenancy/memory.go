@@ -1,9 +1,11 @@
 package tenancy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"runtime/debug"
+	"slices"
 	"sync"
 
 	"redrive.dev/redrive/internal/broker"
@@ -22,21 +24,28 @@ const (
 var ErrMemory = errors.New("the operator reads as much at a time as it has memory for: this comes later, or never where one vhost is that large " +
 	"(raise GOMEMLIMIT and the memory limit of the operator then)")
 
-// Memory bounds what the answers of all management APIs take together, or the configurations of all workers. A namespace gets two thirds of it at most.
-// It is safe for concurrent use.
+// Memory bounds what the answers of all management APIs take together, or the configurations of all workers. A namespace gets no more than it leaves free:
+// one alone half of all, and the next one half of the rest. It is safe for concurrent use.
 type Memory struct {
-	all, each int
+	all int
 
 	mu         sync.Mutex
 	used       int
 	namespaces map[string]int
-	// freed is closed, and another put in its place, when something is given back.
-	freed chan struct{}
+	// waiting are those for whom there was no room, in the order in which they came.
+	waiting []*memoryWaiter
+}
+
+// memoryWaiter waits for one step.
+type memoryWaiter struct {
+	namespace string
+	// granted is closed when it has it.
+	granted chan struct{}
 }
 
 // NewMemory bounds to so many bytes.
 func NewMemory(all int) *Memory {
-	return &Memory{all: all, each: all / 3 * 2, namespaces: map[string]int{}, freed: make(chan struct{})}
+	return &Memory{all: all, namespaces: map[string]int{}}
 }
 
 // MemoryOfProcess is how many bytes the snapshots of brokers may take; it follows GOMEMLIMIT.
@@ -92,28 +101,52 @@ func (h *Reservation) take(ctx context.Context, bytes int, mayWait bool) error {
 }
 
 func (m *Memory) take(ctx context.Context, namespace string, wait bool) error {
-	for {
-		m.mu.Lock()
-		if m.used+MemoryStep <= m.all && m.namespaces[namespace]+MemoryStep <= m.each {
-			m.used += MemoryStep
-			m.namespaces[namespace] += MemoryStep
-			m.mu.Unlock()
-			return nil
-		}
-		freed := m.freed
+	m.mu.Lock()
+	if m.fits(namespace) {
+		m.add(namespace)
 		m.mu.Unlock()
-		if !wait {
-			return ErrMemory
+		return nil
+	}
+	if !wait {
+		m.mu.Unlock()
+		return ErrMemory
+	}
+	waiter := &memoryWaiter{namespace, make(chan struct{})}
+	m.waiting = append(m.waiting, waiter)
+	m.mu.Unlock()
+	broker.Await(ctx, func() {
+		select {
+		case <-waiter.granted:
+		case <-ctx.Done():
 		}
-		broker.Await(ctx, func() {
-			select {
-			case <-freed:
-			case <-ctx.Done():
-			}
-		})
-		if ctx.Err() != nil {
-			return ErrMemory
+	})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if at := slices.Index(m.waiting, waiter); at >= 0 {
+		m.waiting = slices.Delete(m.waiting, at, at+1)
+		return ErrMemory
+	}
+	return nil
+}
+
+// fits is true where a namespace may have a step more.
+func (m *Memory) fits(namespace string) bool { return m.namespaces[namespace]+MemoryStep <= m.all-m.used }
+
+func (m *Memory) add(namespace string) {
+	m.used += MemoryStep
+	m.namespaces[namespace] += MemoryStep
+}
+
+// grant gives room to those who wait, first to the namespace that has the least.
+func (m *Memory) grant() {
+	for len(m.waiting) > 0 {
+		next := slices.MinFunc(m.waiting, func(a, b *memoryWaiter) int { return cmp.Compare(m.namespaces[a.namespace], m.namespaces[b.namespace]) })
+		if !m.fits(next.namespace) {
+			return
 		}
+		m.add(next.namespace)
+		m.waiting = slices.DeleteFunc(m.waiting, func(w *memoryWaiter) bool { return w == next })
+		close(next.granted)
 	}
 }
 
@@ -143,6 +176,5 @@ func (h *Reservation) Release() {
 		delete(m.namespaces, h.namespace)
 	}
 	h.held = 0
-	close(m.freed)
-	m.freed = make(chan struct{})
+	m.grant()
 }
