@@ -29,6 +29,7 @@ import (
 	"redrive.dev/redrive/controllers"
 	"redrive.dev/redrive/internal/clusterinfo"
 	"redrive.dev/redrive/internal/crdcheck"
+	"redrive.dev/redrive/internal/httpserver"
 	"redrive.dev/redrive/internal/objectcache"
 	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/topology"
@@ -74,7 +75,10 @@ func main() {
 		fmt.Println("redrive-manager", version.Long())
 		return
 	}
-	ctrl.SetLogger(logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: s.logLevel})))
+	log := slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: s.logLevel})
+	ctrl.SetLogger(logr.FromSlogHandler(log))
+	slog.SetDefault(slog.New(log)) // for the log of the standard library, too
+	httpserver.GuardStandardLog()
 	if err := run(ctrl.SetupSignalHandler(), s); err != nil {
 		ctrl.Log.Error(err, "the manager ends")
 		os.Exit(1)

@@ -9,12 +9,12 @@ import (
 	"syscall"
 
 	"redrive.dev/redrive/internal/cli"
-	"redrive.dev/redrive/internal/handler"
+	"redrive.dev/redrive/internal/httpserver"
 	"redrive.dev/redrive/internal/subprocess"
 )
 
 func main() {
-	handler.GuardStandardLog()
+	httpserver.GuardStandardLog()
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	os.Exit(subprocess.Main(func() int {

@@ -17,7 +17,7 @@ import (
 	"syscall"
 
 	"redrive.dev/redrive/handler"
-	calls "redrive.dev/redrive/internal/handler"
+	"redrive.dev/redrive/internal/httpserver"
 	"redrive.dev/redrive/internal/quarantine"
 	"redrive.dev/redrive/internal/subprocess"
 	"redrive.dev/redrive/internal/worker"
@@ -38,7 +38,7 @@ func Main(h handler.Handler) {
 	o := Flags(flag.CommandLine)
 	flag.Parse()
 	worker.LetHeapGrow()
-	calls.GuardStandardLog()
+	httpserver.GuardStandardLog()
 	os.Exit(subprocess.Main(func() int {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 		defer stop()

@@ -130,7 +130,9 @@ func (m *Memory) take(ctx context.Context, namespace string, wait bool) error {
 }
 
 // fits is true where a namespace may have a step more.
-func (m *Memory) fits(namespace string) bool { return m.namespaces[namespace]+MemoryStep <= m.all-m.used }
+func (m *Memory) fits(namespace string) bool {
+	return m.namespaces[namespace]+MemoryStep <= m.all-m.used
+}
 
 func (m *Memory) add(namespace string) {
 	m.used += MemoryStep

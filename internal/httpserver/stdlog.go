@@ -1,4 +1,4 @@
-package handler
+package httpserver
 
 import (
 	"bytes"
@@ -19,8 +19,9 @@ const (
 // unsolicited is how net/http begins a line, in the log of the standard library, about an answer that nobody asked for. The answer follows.
 const unsolicited = "Unsolicited response received on idle HTTP channel"
 
-// GuardStandardLog keeps answers of handlers out of the log of the standard library, to which net/http writes the beginning of one that nobody
-// asked for: it may have parts of a message in it. It also keeps that log within bounds. Programs call it once, when they start.
+// GuardStandardLog keeps answers of others out of the log of the standard library, to which net/http writes the beginning of one that nobody
+// asked for: it may have parts of a message in it, or thousands of any bytes. It also keeps that log within bounds. Programs call it once, when
+// they start.
 func GuardStandardLog() { log.SetOutput(newWithoutAnswers(log.Writer())) }
 
 // withoutAnswers passes lines on, without the answers in them, and not more than a few at a time. The log writes one after the other.
@@ -43,7 +44,7 @@ func (w *withoutAnswers) Write(line []byte) (int, error) {
 	}
 	kept := line
 	if at := bytes.Index(line, []byte(unsolicited)); at >= 0 {
-		kept = append(bytes.Clone(line[:at+len(unsolicited)]), ": the handler answered a request twice\n"...)
+		kept = append(bytes.Clone(line[:at+len(unsolicited)]), ": a server answered a request twice\n"...)
 	}
 	if w.dropped > 0 {
 		kept = fmt.Appendf(nil, "%d lines before this one are left out\n%s", w.dropped, kept)
