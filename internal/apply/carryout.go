@@ -107,8 +107,10 @@ func (r *run) step(ctx context.Context, step topology.Step) error {
 		r.report.Skipped = append(r.report.Skipped, step)
 		return nil
 	}
-	existed, err := r.port.Apply(ctx, step)
+	existed, pins, err := applyUnlessPinning(ctx, r.port, step, r.input.Desired.Prefix)
 	switch {
+	case pins:
+		return nil
 	case err != nil && ends(err):
 		return err
 	case err != nil:
@@ -137,6 +139,19 @@ func (r *run) step(ctx context.Context, step topology.Step) error {
 	}
 	r.report.Steps = append(r.report.Steps, step)
 	return nil
+}
+
+// applyUnlessPinning carries out a step, unless it takes the policy away that keeps others off a former failure queue which is there all the same: one list
+// that lacks the queue would let them drop all that has failed.
+func applyUnlessPinning(ctx context.Context, port Port, step topology.Step, prefix string) (existed, pins bool, err error) {
+	if queue, is := topology.PinOf(step, prefix); is {
+		_, err := port.Queue(ctx, queue)
+		if !errors.Is(err, broker.ErrNotFound) {
+			return false, err == nil, err
+		}
+	}
+	existed, err = port.Apply(ctx, step)
+	return existed, false, err
 }
 
 // leave notes a step that was not taken.

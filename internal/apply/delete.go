@@ -176,7 +176,10 @@ func (r *removal) all(ctx context.Context, steps []topology.Step) error {
 
 // apply carries out one step; only an error that ends the run is returned.
 func (r *removal) apply(ctx context.Context, step topology.Step) error {
-	_, err := r.port.Apply(ctx, step)
+	_, pins, err := applyUnlessPinning(ctx, r.port, step, r.Prefix)
+	if pins {
+		return nil // the next look sees its queue
+	}
 	return r.note(step, err)
 }
 

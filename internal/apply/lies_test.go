@@ -331,6 +331,39 @@ func TestFailureQueue_KeepsItsFormerPolicyWhereAListLacksIt(t *testing.T) {
 	s.holds("async.failed", 20)
 }
 
+// An adopted queue is not the Transport's to be counted as a deletion needs: its policy stays with it, whatever is counted, and one list that lacks it proves nothing.
+func TestFailureQueue_KeepsThePolicyOfAnAdoptedOne(t *testing.T) {
+	b := testbroker.Shared(t)
+	s := newStageOn(t, b)
+	s.declare("async.failed", map[string]any{"x-queue-type": "quorum"})
+	b.SetPolicy(t, s.config.VHost, "platform", ".*", "queues", 0, map[string]any{"max-length": 3})
+	s.once()
+	s.counted("async.failed", 0)
+	for range 20 {
+		s.publish("async.failed", "test", nil)
+	}
+	s.spec.Spec.Failure = &v1alpha1.Failure{Queue: new("failed.new")}
+	s.once() // by a count of none
+	if report := s.once(); !slices.ContainsFunc(report.Warnings, func(f topology.Finding) bool { return f.Object.Name == "async.failed" }) {
+		t.Errorf("warnings: %v", report.Warnings)
+	}
+	_, err := apply.Once(t.Context(), s.through(listWithout("queues", "name", "async.failed")), s.input(), keep)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second) // a policy takes effect in some hundred milliseconds
+	s.holds("async.failed", 20)
+
+	if _, err := s.amqp.QueueDelete("async.failed", false, false, false); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("the policy to be gone with its queue", func() bool {
+		s.once()
+		_, stands := s.snapshot().Policies["redrive.async:failure:async.failed"]
+		return !stands
+	})
+}
+
 // Nothing leads into the old queue any more, so that a list which lacks it does not contradict itself: workers read the new messages before the old.
 func TestMigration_KeepsTheOrderWhereAListLacksTheOldQueue(t *testing.T) {
 	s := newStage(t)

@@ -379,9 +379,10 @@ func (d *differ) extraPolicies(desired map[string]bool) {
 		stays := d.retiring(queue) || d.lettingGo(queue) || d.absent[queue] || d.conflicted[ref] && !d.others[ref]
 		stays = stays || d.leavesByExchange(queue) || d.unseen[queue]
 		failure, isFailure := named.failureOf(name)
-		if isFailure && !desired[name] && d.queues[failure] == "" && d.observed.pins(failure) {
+		if _, exists := d.observed.Queues[failure]; isFailure && !desired[name] && d.queues[failure] == "" && exists {
+			// Its count may be from before the last messages that came, and it is not ours to be counted as a deletion needs.
 			d.warnf(KindQueue, failure, "", "it was the failure queue and is not Redrive's: the RabbitMQ policy %q, which keeps other policies from it, "+
-				"stays until it is empty", name)
+				"stays with it: delete the policy when you need it no more", name)
 			continue
 		}
 		if isFailure && failure == commonFailurePolicy && d.lacksPins() {

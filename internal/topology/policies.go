@@ -62,6 +62,15 @@ func (n policyNames) failureOf(policy string) (queue string, is bool) {
 	return strings.CutPrefix(policy, n.start+"failure:")
 }
 
+// PinOf is the failure queue that a step takes the policy from which keeps others off; it is false for other steps.
+func PinOf(step Step, prefix string) (queue string, is bool) {
+	if step.Action != ActionDelete || step.Policy == nil {
+		return "", false
+	}
+	queue, is = policyNamesOf(prefix).failureOf(step.Policy.Name)
+	return queue, is && queue != commonFailurePolicy
+}
+
 // commonFailurePolicy is no queue's name.
 const commonFailurePolicy = ""
 
