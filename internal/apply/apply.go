@@ -305,12 +305,14 @@ func Prepare(input Input, observed topology.Observed) (Prepared, error) {
 	}, nil
 }
 
-// keptOf are the adopted queues that left the spec and carry our mark, because the Transport made them once.
+// keptOf are the adopted queues that left the spec and carry our mark, because the Transport made them once. One that a list lacks may be there all the
+// same: forgotten, it would be taken for ours by the next list.
 func keptOf(input Input, observed topology.Observed) []string {
 	var kept []string
 	for _, ref := range input.State.Adopted {
 		name, isQueue := strings.CutPrefix(ref, topology.Ref{Kind: topology.KindQueue}.String())
-		if isQueue && !desires(input.Desired, name) && observed.Queues[name].Arguments.Owner() == input.Desired.Owner {
+		state, listed := observed.Queues[name]
+		if isQueue && !desires(input.Desired, name) && (!listed || state.Arguments.Owner() == input.Desired.Owner) {
 			kept = append(kept, ref)
 		}
 	}

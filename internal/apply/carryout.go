@@ -242,6 +242,8 @@ func (r *run) retireAll(ctx context.Context) error {
 			state = v1alpha1.Retirement{Queue: name, Messages: r.observed.Queues[name].Messages}
 		case adopted:
 			state, gone, ended = r.letGo(ctx, retirer, queue, state)
+		case slices.Contains(r.Kept, topology.Ref{Kind: topology.KindQueue, Name: name}.String()):
+			gone, ended = r.isGone(ctx, retirer, name)
 		case r.stillNeeded(name, left):
 			state = r.hold(name)
 		default:
@@ -255,6 +257,15 @@ func (r *run) retireAll(ctx context.Context) error {
 	slices.SortFunc(r.report.Retiring, func(a, b v1alpha1.Retirement) int { return cmp.Compare(a.Queue, b.Queue) })
 	r.take(retirer)
 	return ended
+}
+
+// isGone is true for a queue that is not there any more, whatever a list says.
+func (r *run) isGone(ctx context.Context, retirer *retirer, queue string) (bool, error) {
+	_, err := r.port.Queue(ctx, queue)
+	if errors.Is(err, broker.ErrNotFound) {
+		return true, nil
+	}
+	return false, retirer.fail(deletion(queue), err)
 }
 
 // drains is true for a queue that is emptied to be migrated.

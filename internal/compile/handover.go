@@ -93,8 +93,11 @@ func (c *Config) Former(groups []Config, unserved map[string]bool, leaving []str
 	next = c.WithoutQueues()
 	next = next.WithHandedOver(c, groups, unserved)
 	next = next.WithLeaving(*c, leaving)
-	if len(groups) > 0 { // The rules are the Transport's.
+	if len(groups) > 0 { // The rules are the Transport's, and their policies have the lanes of the spec.
 		next.Rules = groups[0].Rules
+		if len(next.Rules) > 0 {
+			next.includeLanes(&groups[0])
+		}
 	}
 	next.includeRules(append(slices.Clip(groups), *c))
 	return next, len(next.Queues) > 0

@@ -103,6 +103,27 @@ func TestFormer_DecidesByTheRulesOfTheSpec(t *testing.T) {
 	}
 }
 
+// Without the lanes of the rules' policies their retries waited in lanes of others, thousands of times, or were all spent at once where there was none.
+func TestFormer_HasTheLanesOfTheRulesOfTheSpec(t *testing.T) {
+	t.Parallel()
+	for name, lastLanes := range map[string]retry.Lanes{"none of its own": nil, "shorter ones": {time.Second}} {
+		transport := testtransport.New("http://127.0.0.1:1/")
+		last := testtransport.Compile(t, transport, testtransport.Explicit(time.Second)).Workers[0]
+		own := last.Queues[0].Name
+		last.Lanes = lastLanes
+		transport.Spec.Queues = []v1alpha1.Queue{{Name: "b", BindingKeys: []string{"b"}}}
+		transport.Spec.Workers[0].Name = "next"
+		transport.Spec.RetryPolicies = []v1alpha1.PolicyRule{{When: "true", RetryPolicyRef: v1alpha1.PolicyReference{Name: "long"}}}
+		groups := testtransport.CompileAll(t, transport, map[string]v1alpha1.RetryPolicySpec{
+			"policy": testtransport.Explicit(time.Second), "long": testtransport.Explicit(time.Hour),
+		}).Workers
+		next, goesOn := last.Former(groups, compile.Unserved(groups, func(string, string) bool { return true }), []string{own})
+		if !goesOn || len(next.Rules) != 1 || !slices.Contains(next.Lanes, time.Hour) {
+			t.Errorf("%s: it goes on %v, with the rules %v and the lanes %v", name, goesOn, next.Rules, next.Lanes)
+		}
+	}
+}
+
 // The lanes of the spec alone made a retry of an hour, of a queue that leaves, wait in one of a second 3,600 times.
 func TestWithLeaving_KeepsTheLanesOfTheQueuesThatLeave(t *testing.T) {
 	t.Parallel()
