@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -198,7 +199,7 @@ func (h *HTTP) post(ctx context.Context, link *link, request Request) *retry.Fai
 	case failure == nil, failure.Source == retry.SourceHandler:
 		progress.hear()
 		return failure
-	case failure.Class == ClassConnectionReset && progress.reused.Load():
+	case failure.Class == ClassConnectionReset && progress.reused.Load() && !strings.HasPrefix(failure.Message, streamError):
 		h.losses.note()
 		link.transports.closeIdleConnections()
 	}

@@ -1,12 +1,15 @@
 package handler_test
 
 import (
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/net/http2"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/handler"
@@ -206,4 +209,28 @@ func TestHTTP2_TakesANewConnectionAfterALostRequest(t *testing.T) {
 		_ = f.headers(true, ":status", "204")
 	})
 	losesItsSecondRequestOnly(t, h, 4)
+}
+
+// The connection goes on and serves others: that one message has its request reset is no reason to make one for each retry of all. The worker tries another
+// one once, where nothing else was answered meanwhile.
+func TestHTTP2_MakesNoConnectionForEachRetryAfterAResetRequest(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	connections := map[net.Conn]bool{}
+	h, _ := speakHTTP2(t, handler.NewHTTP, func(f framed) {
+		mu.Lock()
+		connections[f.conn] = true
+		mu.Unlock()
+		if f.number == 2 {
+			_ = f.WriteRSTStream(f.stream, http2.ErrCodeInternal)
+			return
+		}
+		_ = f.headers(true, ":status", "204")
+	})
+	losesItsSecondRequestOnly(t, h, 10)
+	mu.Lock()
+	defer mu.Unlock()
+	if len(connections) > 2 {
+		t.Errorf("%d connections for 12 requests", len(connections))
+	}
 }
