@@ -108,11 +108,19 @@ func newProgress(ctx context.Context) (context.Context, *progress) {
 				if shared, ok := c.NetConn().(*underTLS); ok {
 					p.heard.Store(shared.answers.Load())
 					p.shared.Store(shared)
+					if info.Reused {
+						shared.awaitSettings(ctx)
+					}
 				}
 			}
 		},
-		WroteHeaders:         func() { p.written.Add(1) },
-		GotFirstResponseByte: func() { p.answered.Store(true) },
+		WroteHeaders: func() { p.written.Add(1) },
+		GotFirstResponseByte: func() {
+			p.answered.Store(true)
+			if c := p.shared.Load(); c != nil {
+				c.settle()
+			}
+		},
 	}), p
 }
 

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -35,6 +36,8 @@ const (
 	// maxAhead is how much a server of HTTP/2 may send of each answer before it is read; net/http keeps all of it. There is no bound for all answers
 	// of a connection together: those that nobody reads at the moment, for they wait for others, must not hold up those others.
 	maxAhead = 16 << 10
+	// leastSettling is the least time that a server of HTTP/2 has to say how many streams it takes.
+	leastSettling = 50 * time.Millisecond
 )
 
 // link is what requests have in common as long as the files do not change.
@@ -195,7 +198,9 @@ func (d *dialer) secure(ctx context.Context, network, address string, trusting *
 func shake(ctx context.Context, raw net.Conn, config *tls.Config) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	greeting := &underTLS{Conn: raw, left: maxHandshake}
+	start := time.Now()
+	settled := make(chan struct{})
+	greeting := &underTLS{Conn: raw, left: maxHandshake, settled: settled, settle: sync.OnceFunc(func() { close(settled) })}
 	conn := tls.Client(greeting, config)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		_ = raw.Close()
@@ -205,6 +210,7 @@ func shake(ctx context.Context, raw net.Conn, config *tls.Config) (*tls.Conn, er
 		return nil, err
 	}
 	greeting.left = math.MaxInt // nobody reads it yet
+	time.AfterFunc(max(leastSettling, 2*time.Since(start)), greeting.settle)
 	return conn, nil
 }
 
@@ -220,6 +226,18 @@ type underTLS struct {
 	left int // how much more is read, in bytes
 	// answers to messages that came whole, in HTTP/2.
 	answers atomic.Int64
+	// settled is closed when the server has most likely said how many streams it takes at a time: with its first answer, or after the time of two handshakes.
+	// net/http does not tell, and sends up to 100 before that.
+	settled <-chan struct{}
+	settle  func()
+}
+
+// awaitSettings waits until it is settled, or a request has ended.
+func (c *underTLS) awaitSettings(ctx context.Context) {
+	select {
+	case <-c.settled:
+	case <-ctx.Done():
+	}
 }
 
 // Read implements net.Conn.
