@@ -113,6 +113,32 @@ func TestAdoption_LastsWhileAConfigurationNamesTheQueue(t *testing.T) {
 	}
 }
 
+// A quarantined message that fails without a crash is retried in its work queue. The way back was taken when workers had let go of that for ten minutes.
+func TestAdoption_LastsWhileMessagesOfTheQueueAreQuarantined(t *testing.T) {
+	s := newStage(t)
+	s.legacy(nil)
+	s.once()
+	s.publish("async.return", "legacy.quarantine", nil)
+	s.counted("legacy.quarantine", 1)
+	s.spec.Spec.Queues = s.spec.Spec.Queues[:2]
+	for range 3 {
+		s.once()
+		if want := []string{`async.return -> legacy "legacy"`}; !slices.Equal(s.bindings("legacy"), want) {
+			t.Fatalf("bindings %q", s.bindings("legacy"))
+		}
+		s.later(time.Hour)
+	}
+	s.handle("legacy.quarantine", 1, acknowledge)
+	s.counted("legacy.quarantine", 0)
+	if report := s.once(); report.RequeueAfter < 9*time.Minute || len(s.bindings("legacy")) != 1 {
+		t.Errorf("the last message may be in a lane: %+v", report)
+	}
+	s.untilRetired()
+	if left := s.bindings("legacy"); len(left) > 0 || s.exists("legacy.quarantine") || !s.exists("legacy") {
+		t.Errorf("left: %q", left)
+	}
+}
+
 func TestAdoption_KeepsTheQueueBeyondItsTransport(t *testing.T) {
 	t.Parallel()
 	for name, force := range map[string]bool{"with DeleteIfEmpty": false, "with Delete": true} {

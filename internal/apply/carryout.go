@@ -246,6 +246,7 @@ func (r *run) retireAll(ctx context.Context) error {
 			gone, ended = r.isGone(ctx, retirer, name)
 		case r.stillNeeded(name, left):
 			state = r.hold(name)
+			r.warnOfQuarantined(r.quarantineOf(name), left)
 		default:
 			state, gone, ended = r.retire(ctx, retirer, state)
 		}
@@ -315,13 +316,34 @@ func (r *run) hold(name string) v1alpha1.Retirement {
 	return v1alpha1.Retirement{Queue: name, Messages: messages}
 }
 
+// quarantined is the quarantine queue of a work queue that is not wanted any more; exists is false where it has none. It has to have the name of one: a mark
+// alone, which anybody can write, keeps no queue.
+func (r *run) quarantined(work string) (queue topology.QueueState, exists bool) {
+	queue = r.observed.Queues[compile.Names{}.Quarantine(work)]
+	return queue, work != "" && topology.QuarantineOf(queue.Queue) == work && !desires(r.input.Desired, work)
+}
+
+// warnOfQuarantined tells of a work queue that stays for what its quarantine queue has: whose worker group is paused never ends that.
+func (r *run) warnOfQuarantined(work string, left map[string]bool) {
+	queue, exists := r.quarantined(work)
+	if !exists || queue.Empty() || !left[work] || r.drains(work) {
+		return
+	}
+	r.report.Warnings = append(slices.Clip(r.report.Warnings), topology.Finding{
+		Object: topology.Ref{Kind: topology.KindQueue, Name: work}, Passing: true,
+		Message: "it is not wanted any more, and its way back from the lanes stays until its quarantine queue " + queue.Name + " is empty, because messages " +
+			"in that are retried here: look whether the worker group that had it is paused, or its quarantine pod cannot run",
+	})
+}
+
 // letGo takes from a queue that was adopted what we added to it, once workers had the time to read that they do not consume
-// it any more, and what they put into lanes until then had the time to come back.
+// it any more, its quarantine queue is empty, and what they put into lanes until then had the time to come back.
 func (r *run) letGo(
 	ctx context.Context, retirer *retirer, queue topology.ReleasedQueue, state v1alpha1.Retirement,
 ) (kept v1alpha1.Retirement, gone bool, err error) {
 	now := r.clock()
-	consumed := slices.Contains(r.input.Consumed, queue.Queue)
+	quarantine, exists := r.quarantined(queue.Queue)
+	consumed := slices.Contains(r.input.Consumed, queue.Queue) || exists && !quarantine.Empty()
 	if state.Since == nil || consumed {
 		state = v1alpha1.Retirement{Queue: queue.Queue, Since: topology.Stamp(now)}
 	}
@@ -365,9 +387,14 @@ func (r *run) waits(queue string) topology.Waits {
 // feeds tells of a queue, as it is seen now, whether workers have messages to consume whose retries come back into it, and how many of such were
 // acknowledged: those in itself, and those that workers have of its stand-in, or of the queue for which it stood in, if that leaves too. What else is in
 // the other one of the two may be read only when this one is gone. No configuration has to name them: that of the workers that empty a quarantine queue
-// does not, and it has a stand-in under the name of its work queue.
+// does not, and it has a stand-in under the name of its work queue. All that is quarantined counts: what fails without a crash is retried in its work queue.
 func (r *run) feeds(seen topology.QueueState) (feeding bool, acked int64) {
 	feeding, acked = seen.Holds() || !seen.Empty() && slices.Contains(r.input.Consumed, seen.Name), seen.Acked
+	for _, work := range []string{seen.Name, topology.StandinFor(seen.Queue)} {
+		if queue, exists := r.quarantined(work); exists {
+			feeding, acked = feeding || !queue.Empty(), acked+queue.Acked
+		}
+	}
 	for _, queue := range r.observed.Queues {
 		work := topology.StandinFor(seen.Queue) == queue.Name && !desires(r.input.Desired, queue.Name)
 		if work || topology.StandinFor(queue.Queue) == seen.Name {

@@ -58,7 +58,7 @@ func TestRun_WhatIsAcknowledgedInAQueueCountsWhoeverIsToldToReadIt(t *testing.T)
 	for name, want := range map[string]struct {
 		feeding bool
 		acked   int64
-	}{"test": {true, 8}, "test.migrating": {true, 8}, "test.quarantine": {false, 7}} {
+	}{"test": {true, 15}, "test.migrating": {true, 15}, "test.quarantine": {false, 7}} {
 		if feeding, acked := r.feeds(observed[name]); feeding != want.feeding || acked != want.acked {
 			t.Errorf("%s: feeding %t, %d acknowledged, want %+v", name, feeding, acked, want)
 		}
@@ -68,6 +68,44 @@ func TestRun_WhatIsAcknowledgedInAQueueCountsWhoeverIsToldToReadIt(t *testing.T)
 	observed[standin.Name] = standin
 	if feeding, _ := r.feeds(observed["test"]); feeding {
 		t.Error("test waits for messages that workers have only when it is gone")
+	}
+}
+
+// A quarantined message that fails without a crash is retried in its work queue. Once that had left the spec and looked empty, its way back was unbound, and
+// it was deleted: the message came to the failure queue after one attempt.
+func TestRun_WhatIsQuarantinedFeedsTheWorkQueueThatLeaves(t *testing.T) {
+	one, none := int64(1), int64(0)
+	quarantine := topology.QueueState{
+		Queue:    topology.Queue{Name: "test.quarantine", Arguments: topology.Arguments{"redrive-quarantine-of": "test"}},
+		Evidence: topology.Evidence{Messages: &one}, Acked: 4,
+	}
+	emptied, uncounted, forged := quarantine, quarantine, quarantine
+	emptied.Messages, uncounted.Messages, forged.Name = &none, nil, "theirs"
+	work := topology.QueueState{Queue: topology.Queue{Name: "test"}, Evidence: topology.Evidence{Messages: &none}, Acked: 1}
+	standin := work
+	standin.Name, standin.Arguments = "test.migrating", topology.Arguments{"redrive-migration-of": "test"}
+	stays := topology.Objects{Queues: []topology.Queue{work.Queue}}
+	for name, c := range map[string]struct {
+		seen, quarantine topology.QueueState
+		desired          topology.Objects
+		feeding          bool
+		acked            int64
+	}{
+		"it holds one":                {work, quarantine, topology.Objects{}, true, 5},
+		"of a stand-in":               {standin, quarantine, topology.Objects{}, true, 5},
+		"of one whose queue stays":    {standin, quarantine, stays, false, 1},
+		"it is empty":                 {work, emptied, topology.Objects{}, false, 5},
+		"it is not counted":           {work, uncounted, topology.Objects{}, true, 5},
+		"another one has its mark":    {work, forged, topology.Objects{}, false, 1},
+		"there is none of that queue": {work, topology.QueueState{}, topology.Objects{}, false, 1},
+	} {
+		r := &run{Prepared: Prepared{
+			input:    Input{Desired: c.desired},
+			observed: topology.Observed{Queues: map[string]topology.QueueState{c.quarantine.Name: c.quarantine}},
+		}}
+		if feeding, acked := r.feeds(c.seen); feeding != c.feeding || acked != c.acked {
+			t.Errorf("%s: feeding %t, %d acknowledged, want %t, %d", name, feeding, acked, c.feeding, c.acked)
+		}
 	}
 }
 

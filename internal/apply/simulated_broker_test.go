@@ -58,7 +58,7 @@ type simulatedMessage struct {
 	due  time.Time
 	// failures were handled, and stubborn is how many there will be.
 	failures, stubborn int
-	// crashed is true where a worker ended with it.
+	// crashed is true where a quarantine pod ended with it.
 	crashed bool
 	// reason is the worker's own for a failed message, and death is that of the broker.
 	reason, death string

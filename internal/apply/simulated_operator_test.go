@@ -330,6 +330,9 @@ func (w *world) runQuarantine(counts map[string]int64) {
 			messages, counted := counts[queue.Quarantine]
 			some, known = some || messages > 0, known && (counted || queue.Quarantine == "")
 		}
+		if some && pod.idle {
+			pod.starts = time.Now().Add(time.Duration(w.random.IntN(100)) * time.Second)
+		}
 		if some || known {
 			pod.idle = !some
 		}

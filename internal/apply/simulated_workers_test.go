@@ -14,8 +14,9 @@ type simulatedPod struct {
 	group      string
 	name       string
 	quarantine bool
-	// idle is true for a pod of quarantined messages that does not run.
+	// idle is true for a pod of quarantined messages that does not run, and starts is when one that is to run consumes.
 	idle, ending bool
+	starts       time.Time
 	// config is in force, and next will be at a time.
 	config, next *compile.Config
 	at           time.Time
@@ -117,7 +118,7 @@ func (p *simulatedPod) subscribe() []source {
 		if p.quarantine {
 			names = []string{queue.Quarantine}
 		}
-		if p.ending || p.idle {
+		if p.ending || p.idle || p.starts.After(time.Now()) {
 			names = nil
 		}
 		for _, name := range names {
@@ -173,8 +174,13 @@ func (p *simulatedPod) drop(job *simulatedJob) {
 func (p *simulatedPod) decide(job *simulatedJob) (settled bool) {
 	w, now, message := p.w, time.Now(), job.simulatedMessage
 	message.death, message.lane = "", ""
-	home := job.work.Name
-	if p.quarantine || message.crashed && job.work.Quarantine != "" {
+	// What is not tried comes back to where it was. What is tried stays quarantined only if a quarantine pod has ended with it.
+	message.crashed = p.quarantine && (message.crashed || message.returns > 0 && w.oneIn(2))
+	home, origin := job.work.Name, job.work.Name
+	if p.quarantine {
+		origin = job.work.Quarantine
+	}
+	if message.crashed {
 		home = job.work.Quarantine
 	}
 	policy := p.config.Policies["policy"]
@@ -184,13 +190,13 @@ func (p *simulatedPod) decide(job *simulatedJob) (settled bool) {
 		p.drop(job)
 		return true
 	case p.ending:
-		message.key = home
+		message.key = origin
 		job.exchange, job.decided = "async.return", &message
 	case message.returns > 0 && job.work.Strict == "" && !p.quarantine && job.work.Quarantine != "":
-		message.key, message.crashed = job.work.Quarantine, true
+		message.key = job.work.Quarantine
 		job.exchange, job.decided = "async.return", &message
 	case message.due.Sub(now) > 250*time.Millisecond:
-		p.park(job, message, home)
+		p.park(job, message, origin)
 	case message.failures >= message.stubborn:
 		job.exchange = "-"
 	case message.failures >= int(*policy.MaxRetries):
