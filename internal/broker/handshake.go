@@ -5,17 +5,23 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+
+	"redrive.dev/redrive/internal/credentials"
 )
 
 const (
 	// handshakeTimeout bounds a TLS handshake, from when it has a processor.
 	handshakeTimeout = requestTimeout / 3
-	// maxHandshake is how much a server may send in one. Go takes 256 kB, and a connection keeps what it has read of certificates, which takes thirty times
-	// their size. Three certificates take 4 kB, and 16 kB with signatures of ML-DSA.
+	// maxHandshake is how much a server may send in one. Go takes 256 kB. Three certificates take 4 kB, and 16 kB with signatures of ML-DSA.
 	maxHandshake = 32 << 10
+	// maxShown is what the certificates of a server may take in memory. Their connection keeps them, and 32 kB of empty names become 2.5 MB.
+	maxShown = 256 << 10
 )
 
-var errHandshake = fmt.Errorf("the server sends more than %d bytes in the TLS handshake: its certificates are too large", maxHandshake)
+var (
+	errShown     = fmt.Errorf("the server's certificates take more than %d bytes in memory: they have too many names", maxShown)
+	errHandshake = fmt.Errorf("the server sends more than %d bytes in the TLS handshake: its certificates are too large", maxHandshake)
+)
 
 type dial func(ctx context.Context, network, address string) (net.Conn, error)
 
@@ -34,6 +40,7 @@ func secured(connect dial, config *tls.Config) dial {
 		if own.ServerName == "" {
 			own.ServerName, _, _ = net.SplitHostPort(address)
 		}
+		own.VerifyConnection = checkShown
 		// net/http goes on with a connection that its request has given up: without an end those that wait for a processor would be more and more.
 		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 		defer cancel()
@@ -52,6 +59,14 @@ func secured(connect dial, config *tls.Config) dial {
 		}
 		return conn, nil
 	}
+}
+
+// checkShown is asked as soon as the certificates are verified: a server that then says nothing more has them kept until the handshake has to be over.
+func checkShown(state tls.ConnectionState) error {
+	if credentials.SizeOf(state.PeerCertificates...) > maxShown {
+		return errShown
+	}
+	return nil
 }
 
 // waitingConn is a connection whose reads wait by the waiter of the context, and are bounded.

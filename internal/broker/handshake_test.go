@@ -13,18 +13,24 @@ import (
 	"redrive.dev/redrive/internal/testcert"
 )
 
-// Certificates are kept as long as their connection, in thirty times the memory of their text.
 func TestTLS_TakesNoCertificatesThatAreTooLarge(t *testing.T) {
 	ours := testcert.NewAuthority(t, "ours")
-	for _, c := range []struct {
-		names int
-		text  string
-	}{{100, ""}, {3000, "the server sends more than 32768 bytes in the TLS handshake: its certificates are too large"}} {
+	named := func(count int) testcert.Pair {
 		names := []string{"127.0.0.1"}
-		for i := range c.names {
+		for i := range count {
 			names = append(names, fmt.Sprintf("broker-%d.shop", i))
 		}
-		pair := ours.Issue(t, names...)
+		return ours.Issue(t, names...)
+	}
+	for _, c := range []struct {
+		pair testcert.Pair
+		text string
+	}{
+		{named(1000), ""},
+		{named(3000), "the server sends more than 32768 bytes in the TLS handshake: its certificates are too large"},
+		{ours.IssueCrowded(t, 15000), "the server's certificates take more than 262144 bytes in memory: they have too many names"},
+	} {
+		pair := c.pair
 		shown, err := tls.X509KeyPair(pair.Cert, pair.Key)
 		if err != nil {
 			t.Fatal(err)
@@ -37,7 +43,7 @@ func TestTLS_TakesNoCertificatesThatAreTooLarge(t *testing.T) {
 		trusted.AppendCertsFromPEM(ours.PEM)
 		err = connect(t, broker.Config{ManagementURL: server.URL, Username: "user", Password: "x", VHost: "/", TLS: &tls.Config{RootCAs: trusted}}).Ping(t.Context())
 		if c.text == "" && err != nil || c.text != "" && (err == nil || !strings.Contains(err.Error(), c.text)) {
-			t.Errorf("%d names: %v", c.names, err)
+			t.Errorf("%q: %v", c.text, err)
 		}
 	}
 }

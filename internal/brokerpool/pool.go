@@ -4,6 +4,7 @@ package brokerpool
 
 import (
 	"crypto/sha256"
+	"crypto/x509"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -26,9 +27,12 @@ const (
 	SnapshotAge = 5 * time.Second
 	// keepBroker is how long a client that nobody asks for is kept.
 	keepBroker = 10 * time.Minute
-	// maxCertificates is the size, in bytes, of all certificates that the clients of one namespace keep. Beyond it, those that were not asked for
-	// the longest are dropped, and made again when they are.
-	maxCertificates = 1 << 20
+	// maxCertificates is what all certificates that the clients of one namespace keep take in memory, in bytes, and maxAllCertificates those of all
+	// namespaces. Beyond it, clients that were not asked for the longest are dropped, of the namespace with the most, and made again when they are.
+	maxCertificates    = 4 << 20
+	maxAllCertificates = 4 * maxCertificates
+	// everybody is no namespace.
+	everybody = ""
 	// FreshAge is the age of a snapshot that is taken for current where something seems wrong.
 	FreshAge = time.Second
 	// promptly is how soon a broker refuses that is not there. After one that took longer to say nothing, whoever tries it next waits as long.
@@ -80,11 +84,11 @@ func (b *Pool) Port(transport types.NamespacedName, c credentials.Credentials, v
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.prune(time.Now())
-	port, err := b.make(key, apiOf(c, end), &end, vhost)
+	port, err := b.make(key, c, &end, vhost)
 	if err != nil {
 		return nil, err
 	}
-	port.asked, port.certificates = time.Now(), len(c.CA)+len(c.Cert)+len(c.Key)
+	port.asked = time.Now()
 	if b.used[transport] != key {
 		b.leave(transport)
 		b.used[transport] = key
@@ -95,7 +99,7 @@ func (b *Pool) Port(transport types.NamespacedName, c credentials.Credentials, v
 }
 
 // make returns the client with a key, a new one where there is none.
-func (b *Pool) make(key brokerKey, api string, end *credentials.Management, vhost string) (*Port, error) {
+func (b *Pool) make(key brokerKey, c credentials.Credentials, end *credentials.Management, vhost string) (*Port, error) {
 	if port := b.ports[key]; port != nil {
 		return port, nil
 	}
@@ -110,8 +114,11 @@ func (b *Pool) make(key brokerKey, api string, end *credentials.Management, vhos
 		b.queues[at] = newQueue(b.slots)
 	}
 	port := &Port{
-		Client: client, age: b.age, budget: b.budget, queue: b.queues[at], at: at, api: api, url: end.URL, turn: make(chan struct{}, 1),
+		Client: client, age: b.age, budget: b.budget, queue: b.queues[at], at: at, api: apiOf(c, *end), url: end.URL, turn: make(chan struct{}, 1),
 		wrote: map[string]int{},
+	}
+	if end.TLS != nil {
+		port.certificates, port.roots = c.CertificateMemory(), end.TLS.RootCAs
 	}
 	b.ports[key] = port
 	return port, nil
@@ -172,24 +179,43 @@ func (b *Pool) leave(transport types.NamespacedName) {
 	}
 }
 
-// bound drops clients of the namespace of a Transport, but not its own, until the certificates of the others are not too large together.
+// heldRoots are those that clients of a namespace keep, or with none clients of any.
+type heldRoots struct {
+	namespace string
+	roots     *x509.CertPool
+}
+
+// bound drops clients, but not that of a Transport, until the certificates of the others are not too large together. What clients share counts once.
 func (b *Pool) bound(transport types.NamespacedName) {
 	own := b.used[transport]
 	for {
-		sum, oldest := 0, types.NamespacedName{}
+		sums, oldest, counted := map[string]int{}, map[string]types.NamespacedName{}, map[heldRoots]bool{}
 		for other, key := range b.used {
-			if other.Namespace != transport.Namespace || key == own {
+			port := b.ports[key]
+			if key == own || port.certificates == 0 {
 				continue
 			}
-			sum += b.ports[key].certificates
-			if oldest.Name == "" || b.ports[key].asked.Before(b.ports[b.used[oldest]].asked) {
-				oldest = other
+			for _, namespace := range []string{other.Namespace, everybody} {
+				held := heldRoots{namespace, port.roots}
+				if port.roots == nil || !counted[held] {
+					sums[namespace] += port.certificates
+				}
+				counted[held] = true
+			}
+			if known, ok := oldest[other.Namespace]; !ok || b.ports[key].asked.Before(b.ports[b.used[known]].asked) {
+				oldest[other.Namespace] = other
 			}
 		}
-		if sum <= maxCertificates {
+		most := transport.Namespace
+		for namespace := range oldest {
+			if sums[namespace] > sums[most] {
+				most = namespace
+			}
+		}
+		if sums[most] <= maxCertificates && sums[everybody] <= maxAllCertificates {
 			return
 		}
-		b.leave(oldest)
+		b.leave(oldest[most])
 	}
 }
 

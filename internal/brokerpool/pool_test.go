@@ -3,6 +3,7 @@ package brokerpool
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -17,6 +18,7 @@ import (
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/credentials"
+	"redrive.dev/redrive/internal/testcert"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -134,28 +136,50 @@ func TestPool_KeepsOneClientForATransport(t *testing.T) {
 	}
 }
 
-func TestPool_BoundsTheCertificatesOfANamespace(t *testing.T) {
-	m, b := newManagement(t), NewPool(time.Hour, 8, nil)
-	port := func(namespace string, i int) {
+// What counts is what certificates take when they are read, with clients of other namespaces too, and once where clients share them.
+func TestPool_BoundsTheCertificatesThatClientsKeep(t *testing.T) {
+	b, ours := NewPool(time.Hour, 8, nil), testcert.NewAuthority(t, "ours")
+	port := func(namespace string, i int, ca []byte) {
 		t.Helper()
-		login := credentials.Credentials{
-			Host: "127.0.0.1", Port: 1, Username: "user", Password: strconv.Itoa(i) + namespace, CA: make([]byte, maxCertificates/8),
-		}
-		if _, err := b.Port(types.NamespacedName{Namespace: namespace, Name: strconv.Itoa(i)}, login, m.URL); err != nil {
+		login := credentials.Credentials{Host: "127.0.0.1", Port: 1, Username: "user", Password: strconv.Itoa(i) + namespace, Secure: true, CA: ca}
+		if _, err := b.Port(types.NamespacedName{Namespace: namespace, Name: strconv.Itoa(i)}, login, "vhost"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	port("other", 0)
-	for i := range 20 {
-		port("shop", i)
-	}
-	if len(b.ports) != 1+1+8 {
-		t.Errorf("%d clients, want the other namespace's, the last one, and the 8 before it", len(b.ports))
-	}
-	for i := range 20 {
-		if _, kept := b.used[types.NamespacedName{Namespace: "shop", Name: strconv.Itoa(i)}]; kept != (i >= 11) {
-			t.Errorf("client %d is kept: %v", i, kept)
+	kept := func(namespace string) (count int) {
+		for name := range b.used {
+			if name.Namespace == namespace {
+				count++
+			}
 		}
+		return count
+	}
+	for i := range 20 {
+		port("other", i, ours.PEM)
+	}
+	crowded := func() []byte { return ours.Crowded(t, 5000).PEM } // It takes 0.7 MiB.
+	for i := range 10 {
+		port("shop", i, crowded())
+	}
+	if kept("other") != 20 || kept("shop") != 6 || b.used[types.NamespacedName{Namespace: "shop", Name: "9"}] == (brokerKey{}) {
+		t.Errorf("%d clients of the other namespace, and %d of one with large certificates, want 20 and 6", kept("other"), kept("shop"))
+	}
+	same := crowded()
+	for i := range 20 {
+		port("shared", i, same)
+	}
+	if kept("shared") != 20 {
+		t.Errorf("%d clients that share a certificate, want 20", kept("shared"))
+	}
+	for i := range 40 {
+		port(fmt.Sprint("crowd-", i%8), i, crowded())
+	}
+	all := 0
+	for i := range 8 {
+		all += kept(fmt.Sprint("crowd-", i))
+	}
+	if all += kept("shop"); all > 24 || kept("other") != 20 {
+		t.Errorf("%d clients with large certificates are kept, and %d of the other namespace", all, kept("other"))
 	}
 }
 

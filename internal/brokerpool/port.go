@@ -2,6 +2,7 @@ package brokerpool
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"maps"
@@ -26,11 +27,12 @@ type Port struct {
 	at    string
 	url   string
 	api   string
-	// asked is when the client was last handed out, users are the Transports that it belongs to, and certificates is the size of those that it
-	// keeps, in bytes. The lock of brokers guards them.
+	// asked is when the client was last handed out, users are the Transports that it belongs to, and certificates is what those that it keeps
+	// take in memory, of which it may share the roots. The lock of brokers guards them.
 	asked        time.Time
 	users        int
 	certificates int
+	roots        *x509.CertPool
 
 	// turn is taken by whoever observes, so that the others wait for the same snapshot.
 	turn chan struct{}

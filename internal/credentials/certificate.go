@@ -10,26 +10,23 @@ import (
 	"time"
 )
 
-// CertificateError is a TLS connection that failed for a certificate. It says whose, and which key can put it right.
+// CertificateError is a TLS connection that failed for a certificate. It says whose, and which key can put it right. It lives as long as what it is
+// told in, so it holds texts only: the library's error holds the certificate, which may take megabytes.
 type CertificateError struct {
 	// Address that was to be reached, host:port.
 	Address string
 
-	text  string
-	cause error
+	text string
 }
 
 // Error names the address, what is wrong, and the key of the Secret.
 func (e *CertificateError) Error() string { return e.text }
 
-// Unwrap gives the error of the TLS library.
-func (e *CertificateError) Unwrap() error { return e.cause }
-
 // ExplainTLS finds the certificate that is to blame for a failed connection to an address. Any other error is returned as it
 // is.
 func ExplainTLS(address string, err error) error {
 	explained := func(format string, args ...any) error {
-		return &CertificateError{Address: address, text: fmt.Sprintf(format, args...), cause: err}
+		return &CertificateError{Address: address, text: fmt.Sprintf(format, args...)}
 	}
 	if unknown, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		// So it is also where the key holds an expired one, and the server sends a newer one of the same authority along.
@@ -37,7 +34,7 @@ func ExplainTLS(address string, err error) error {
 			address, issuer(unknown.Cert), KeyCA)
 	}
 	if wrong, ok := errors.AsType[x509.HostnameError](err); ok {
-		return explained("the certificate of %s is for %s and not for %s: the keys %s and %s must name the broker as its certificate does",
+		return explained("the certificate of %s is for %.300s and not for %s: the keys %s and %s must name the broker as its certificate does",
 			address, names(wrong.Certificate), wrong.Host, KeyHost, KeyManagementURI)
 	}
 	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok {
@@ -45,7 +42,7 @@ func ExplainTLS(address string, err error) error {
 			return explained("the certificate of %s, or one that signed it, is valid from %s to %s only: the broker needs a new one, or key %s",
 				address, date(invalid.Cert.NotBefore), date(invalid.Cert.NotAfter), KeyCA)
 		}
-		return explained("the certificate of %s cannot be used: %s", address, invalid.Error())
+		return explained("the certificate of %s cannot be used: %.300s", address, invalid.Error())
 	}
 	if alert, ok := clientAlert(err); ok {
 		return explained("%s refuses the client certificate (%s): the keys %s and %s must hold one that the broker trusts",

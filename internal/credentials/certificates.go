@@ -11,8 +11,6 @@ import (
 	"fmt"
 	"math/big"
 	"strings"
-
-	"k8s.io/utils/lru"
 )
 
 // Whoever may write the Secret decides what stands in these keys, and the operator reads them with each look.
@@ -26,6 +24,12 @@ const (
 	// maxSameName is how many certificates of ca.crt may have one subject. For a certificate of that issuer a handshake tries them one after the other,
 	// and a hundred of them took a processor for 0.2 s. An authority that is renewed has two.
 	maxSameName = 16
+	// maxCertificate is the size of one certificate in bytes. Of an empty URI in it, two bytes, x509 makes 150.
+	maxCertificate = 16 << 10
+	// maxRead is what all certificates of a Secret may take in memory when they are read. The public authorities take 0.8 MB by this count.
+	maxRead = 1 << 20
+	// maxLastRead is the same of all that lastRead keeps.
+	maxLastRead = 4 << 20
 )
 
 // certificates are what the keys hold, read once.
@@ -34,11 +38,13 @@ type certificates struct {
 	roots *x509.CertPool
 	// own is the client's; none where there is no certificate.
 	own []tls.Certificate
+	// size is what both take in memory when they are read.
+	size int
 }
 
 // lastRead are what the last keys held, or why they cannot be used, by a digest of them: many Transports share a Secret, and each looks at
 // it again and again.
-var lastRead = lru.New(32) //nolint:gochecknoglobals // as a memory of what a pure function gave
+var lastRead = newMemory(32) //nolint:gochecknoglobals // as a memory of what a pure function gave
 
 type outcome struct {
 	certificates *certificates
@@ -53,12 +59,11 @@ func readCertificates(ca, cert, key []byte) (*certificates, error) {
 		_, _ = digest.Write(part)
 	}
 	sum := [sha256.Size]byte(digest.Sum(nil))
-	if known, ok := lastRead.Get(sum); ok {
-		last := known.(outcome) //nolint:forcetypeassert // nothing else is added
-		return last.certificates, last.err
+	if known, ok := lastRead.get(sum); ok {
+		return known.certificates, known.err
 	}
 	found, err := readAnew(ca, cert, key)
-	lastRead.Add(sum, outcome{found, err})
+	lastRead.add(sum, outcome{found, err})
 	return found, err
 }
 
@@ -75,43 +80,51 @@ func readAnew(ca, cert, key []byte) (*certificates, error) {
 	var c certificates
 	var err error
 	if len(ca) > 0 {
-		if c.roots, err = readAuthorities(ca); err != nil {
+		if c.roots, c.size, err = readAuthorities(ca); err != nil {
 			return nil, err
 		}
 	}
 	if len(cert) > 0 {
-		if c.own, err = readPair(cert, key); err != nil {
+		var size int
+		if c.own, size, err = readPair(cert, key); err != nil {
 			return nil, err
 		}
+		c.size += size
 	}
 	return &c, nil
 }
 
-// readAuthorities reads what x509 can, and leaves out the rest as that does.
-func readAuthorities(data []byte) (*x509.CertPool, error) {
-	known, same := map[string]bool{}, map[string]int{}
+// readAuthorities reads what x509 can, and leaves out the rest as that does. It gives what they take in memory when all are read, too.
+func readAuthorities(data []byte) (*x509.CertPool, int, error) {
+	known, same, size := map[string]bool{}, map[string]int{}, 0
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" || len(block.Headers) > 0 || known[string(block.Bytes)] {
 			continue
 		}
 		known[string(block.Bytes)] = true
+		if len(block.Bytes) > maxCertificate {
+			return nil, 0, fmt.Errorf("key %s: has a certificate of more than %d bytes", KeyCA, maxCertificate)
+		}
 		certificate, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
 			continue
 		}
 		if isTooLarge(certificate) {
-			return nil, fmt.Errorf("key %s: has an RSA key of more than %d bits", KeyCA, maxBits)
+			return nil, 0, fmt.Errorf("key %s: has an RSA key of more than %d bits", KeyCA, maxBits)
+		}
+		if size += SizeOf(certificate); size > maxRead {
+			return nil, 0, fmt.Errorf("key %s: its certificates take more than %d bytes in memory: leave in it those that are needed", KeyCA, maxRead)
 		}
 		if same[string(certificate.RawSubject)]++; same[string(certificate.RawSubject)] > maxSameName {
-			return nil, fmt.Errorf("key %s: has more than %d certificates of one subject (%.100s): leave in it those that are in use",
+			return nil, 0, fmt.Errorf("key %s: has more than %d certificates of one subject (%.100s): leave in it those that are in use",
 				KeyCA, maxSameName, certificate.Subject)
 		}
 	}
 	roots := x509.NewCertPool() // It keeps certificates unread until they are needed.
 	if !roots.AppendCertsFromPEM(data) {
-		return nil, fmt.Errorf("key %s: holds no PEM certificate", KeyCA)
+		return nil, 0, fmt.Errorf("key %s: holds no PEM certificate", KeyCA)
 	}
-	return roots, nil
+	return roots, size, nil
 }
 
 func isTooLarge(certificate *x509.Certificate) bool {
@@ -119,16 +132,25 @@ func isTooLarge(certificate *x509.Certificate) bool {
 	return ok && key.N.BitLen() > maxBits
 }
 
-// readPair gives errors without those of the library: these may quote what they read.
-func readPair(cert, key []byte) ([]tls.Certificate, error) {
+// readPair gives errors without those of the library: these may quote what they read. It gives what the pair takes in memory, too.
+func readPair(cert, key []byte) ([]tls.Certificate, int, error) {
 	if err := checkKey(key); err != nil {
-		return nil, err
+		return nil, 0, err
+	}
+	for block, rest := pem.Decode(cert); block != nil; block, rest = pem.Decode(rest) {
+		if len(block.Bytes) > maxCertificate {
+			return nil, 0, fmt.Errorf("key %s: has a certificate of more than %d bytes", KeyCert, maxCertificate)
+		}
 	}
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
-		return nil, fmt.Errorf("keys %s and %s: are not a PEM certificate and its key", KeyCert, KeyKey)
+		return nil, 0, fmt.Errorf("keys %s and %s: are not a PEM certificate and its key", KeyCert, KeyKey)
 	}
-	return []tls.Certificate{pair}, nil
+	size := len(cert) + len(key) + SizeOf(pair.Leaf)
+	if size > maxRead {
+		return nil, 0, fmt.Errorf("key %s: its certificate takes more than %d bytes in memory", KeyCert, maxRead)
+	}
+	return []tls.Certificate{pair}, size, nil
 }
 
 // rsaKey is RSAPrivateKey of RFC 8017, A.1.2, and wrappedKey the PrivateKeyInfo of RFC 5208 around it.

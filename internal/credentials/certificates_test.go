@@ -7,11 +7,15 @@ import (
 	"crypto/rsa"
 	"crypto/x509"
 	"encoding/asn1"
+	"encoding/pem"
+	"fmt"
 	"math/big"
+	"runtime"
 	"strings"
 	"testing"
 
 	"redrive.dev/redrive/internal/credentials"
+	"redrive.dev/redrive/internal/testcert"
 )
 
 // number is odd and has so many bits.
@@ -128,4 +132,109 @@ func TestFromSecret_RefusesManyAuthoritiesOfOneName(t *testing.T) {
 			t.Errorf("want %q, got %q", want, got)
 		}
 	}
+}
+
+// heap is what is in use after a collection.
+func heap() int {
+	var stats runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&stats)
+	return int(stats.HeapAlloc) //nolint:gosec // it is less
+}
+
+// A handshake keeps the authorities that it looks into as x509 reads them, and empty URIs take 76 times their text.
+func TestFromSecret_BoundsWhatCertificatesTakeInMemory(t *testing.T) {
+	ours := testcert.NewAuthority(t, "ours")
+	pair, crowded := ours.IssueCrowded(t, 7500), string(ours.Crowded(t, 5800).PEM)+string(ours.Crowded(t, 5800).PEM)
+	for name, c := range map[string]struct {
+		want   string
+		values []string
+	}{
+		"authorities":        {"key ca.crt: its certificates take more than 1048576 bytes in memory", []string{"ca.crt", crowded}},
+		"an authority":       {"key ca.crt: has a certificate of more than 16384 bytes", []string{"ca.crt", string(ours.Crowded(t, 8200).PEM)}},
+		"a client":           {"key tls.crt: its certificate takes more than 1048576 bytes", []string{"tls.crt", string(pair.Cert), "tls.key", string(pair.Key)}},
+		"few names":          {"", []string{"ca.crt", string(ours.Crowded(t, 100).PEM)}},
+		"public authorities": {"", []string{"ca.crt", publicAuthorities(t, ours)}},
+	} {
+		got := ""
+		if _, err := credentials.FromSecret(data(append([]string{"host", "h", "username", "u", "password", "p"}, c.values...)...)); err != nil {
+			got = err.Error()
+		}
+		if !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
+			t.Errorf("%s: want %q, got %q", name, c.want, got)
+		}
+	}
+}
+
+// publicAuthorities are as many and as large as those of a system: 250 kB.
+func publicAuthorities(t *testing.T, ours *testcert.Authority) string {
+	t.Helper()
+	text := ""
+	for i := range 150 {
+		names := make([]string, 20)
+		for j := range names {
+			names[j] = fmt.Sprintf("%04d-%02d-%s.example", i, j, strings.Repeat("x", 20))
+		}
+		text += string(ours.Issue(t, names...).Cert)
+	}
+	if len(text) < 200<<10 || len(text) > 256<<10 {
+		t.Fatalf("%d bytes", len(text))
+	}
+	return text
+}
+
+// What the last Secrets held is kept in memory.
+func TestFromSecret_BoundsWhatAllLastCertificatesTake(t *testing.T) {
+	ours := testcert.NewAuthority(t, "ours")
+	var all []map[string][]byte
+	for range 32 {
+		all = append(all, data("host", "h", "username", "u", "password", "p", "ca.crt", string(ours.Crowded(t, 5800).PEM)))
+	}
+	shown, err := x509.ParseCertificate(decoded(ours.Issue(t, "h").Cert))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := heap()
+	for _, one := range all {
+		login, err := credentials.FromSecret(one)
+		if err != nil {
+			t.Fatal(err)
+		}
+		login.Secure = true
+		config, err := login.TLS()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = shown.Verify(x509.VerifyOptions{Roots: config.RootCAs, DNSName: "h"}) // A handshake does.
+	}
+	if grown := heap() - before; grown > 8<<20 {
+		t.Errorf("%d kB are kept of 32 Secrets", grown>>10)
+	} else {
+		t.Logf("%d kB are kept of 32 Secrets", grown>>10)
+	}
+	runtime.KeepAlive(all)
+}
+
+// The error of a broker that does not answer is kept as long as its Transport.
+func TestExplainTLS_KeepsNoCertificate(t *testing.T) {
+	ours := testcert.NewAuthority(t, "ours")
+	before := heap()
+	var kept []error
+	for range 20 {
+		shown, err := x509.ParseCertificate(decoded(ours.IssueCrowded(t, 7500).Cert))
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept = append(kept, credentials.ExplainTLS("h:1", x509.UnknownAuthorityError{Cert: shown}))
+	}
+	if grown := heap() - before; grown > 1<<20 {
+		t.Errorf("%d kB are kept of 20 errors", grown>>10)
+	}
+	runtime.KeepAlive(kept)
+}
+
+func decoded(text []byte) []byte {
+	block, _ := pem.Decode(text)
+	return block.Bytes
 }

@@ -310,6 +310,15 @@ func (c Credentials) tlsConfig(host string) (*tls.Config, error) {
 	return &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12, RootCAs: found.roots, Certificates: found.own}, nil
 }
 
+// CertificateMemory is what the certificates take in memory when they are read.
+func (c Credentials) CertificateMemory() int {
+	found, err := readCertificates(c.CA, c.Cert, c.Key)
+	if err != nil {
+		return 0
+	}
+	return found.size
+}
+
 // VHostOr returns the vhost to use: the spec's if it names one, else the source's, else "/".
 func (c Credentials) VHostOr(spec *string) string {
 	switch {

@@ -2,11 +2,13 @@
 package testcert
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/asn1"
 	"encoding/pem"
 	"math/big"
 	"net"
@@ -49,6 +51,36 @@ func newAuthority(t testing.TB, name string, key *ecdsa.PrivateKey, until time.T
 		t.Fatal(err)
 	}
 	return &Authority{PEM: block("CERTIFICATE", der), certificate: certificate, key: key}
+}
+
+// Crowded is the same authority, by name and key, with another certificate, which lists so many empty URIs: x509 makes 150 bytes of two.
+func (a *Authority) Crowded(t testing.TB, uris int) *Authority {
+	t.Helper()
+	template := template(t, a.certificate.Subject.CommonName, time.Now().Add(time.Hour))
+	template.IsCA, template.BasicConstraintsValid = true, true
+	return a.crowd(t, template, a.key, uris)
+}
+
+// IssueCrowded makes a certificate for 127.0.0.1 that lists so many empty URIs beside it.
+func (a *Authority) IssueCrowded(t testing.TB, uris int) Pair {
+	t.Helper()
+	key := newKey(t)
+	encoded, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Pair{Cert: a.crowd(t, template(t, "127.0.0.1", time.Now().Add(time.Hour)), key, uris).PEM, Key: block("EC PRIVATE KEY", encoded)}
+}
+
+func (a *Authority) crowd(t testing.TB, template *x509.Certificate, key *ecdsa.PrivateKey, uris int) *Authority {
+	t.Helper()
+	list := append([]byte{0x87, 4, 127, 0, 0, 1}, bytes.Repeat([]byte{0x86, 0}, uris)...)
+	names, err := asn1.Marshal(asn1.RawValue{Tag: asn1.TagSequence, IsCompound: true, Bytes: list})
+	if err != nil {
+		t.Fatal(err)
+	}
+	template.ExtraExtensions = []pkix.Extension{{Id: asn1.ObjectIdentifier{2, 5, 29, 17}, Value: names}}
+	return &Authority{PEM: block("CERTIFICATE", sign(t, template, a.certificate, key, a.key)), certificate: a.certificate, key: key}
 }
 
 // Issue makes a certificate for hosts: names and addresses. It serves servers and clients.
