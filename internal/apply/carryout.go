@@ -343,7 +343,7 @@ func (r *run) letGo(
 ) (kept v1alpha1.Retirement, gone bool, err error) {
 	now := r.clock()
 	quarantine, exists := r.quarantined(queue.Queue)
-	consumed := slices.Contains(r.input.Consumed, queue.Queue) || exists && !quarantine.Empty()
+	consumed := slices.Contains(r.input.Consumed, queue.Queue) || exists && !quarantine.Empty() || r.laneStalls()
 	if state.Since == nil || consumed {
 		state = v1alpha1.Retirement{Queue: queue.Queue, Since: topology.Stamp(now)}
 	}
@@ -389,7 +389,8 @@ func (r *run) waits(queue string) topology.Waits {
 // the other one of the two may be read only when this one is gone. No configuration has to name them: that of the workers that empty a quarantine queue
 // does not, and it has a stand-in under the name of its work queue. All that is quarantined counts: what fails without a crash is retried in its work queue.
 func (r *run) feeds(seen topology.QueueState) (feeding bool, acked int64) {
-	feeding, acked = seen.Holds() || !seen.Empty() && slices.Contains(r.input.Consumed, seen.Name), seen.Acked
+	feeding = seen.Holds() || !seen.Empty() && slices.Contains(r.input.Consumed, seen.Name) || r.laneStalls()
+	acked = seen.Acked
 	for _, work := range []string{seen.Name, topology.StandinFor(seen.Queue)} {
 		if queue, exists := r.quarantined(work); exists {
 			feeding, acked = feeding || !queue.Empty(), acked+queue.Acked
@@ -402,6 +403,18 @@ func (r *run) feeds(seen topology.QueueState) (feeding bool, acked int64) {
 		}
 	}
 	return feeding, acked
+}
+
+// laneStalls is true where expired messages do not leave a lane: what is in it comes back when it goes on, whenever that is.
+func (r *run) laneStalls() bool {
+	for name, known := range r.input.State.Stuck.queues {
+		lane := r.observed.Queues[name]
+		ours := lane.Arguments.Owner() == r.input.Desired.Owner && topology.RoleOf(lane.Queue) == topology.RoleLane
+		if ours && lane.MessagesDLX > 0 && known.look(lane, r.clock()).still > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // returning is how long messages in lanes may take to come back into their queues; zero where no lane holds any.

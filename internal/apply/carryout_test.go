@@ -71,6 +71,39 @@ func TestRun_WhatIsAcknowledgedInAQueueCountsWhoeverIsToldToReadIt(t *testing.T)
 	}
 }
 
+// A lane that a full queue stops brings back its retries when it goes on, long after their delay: those of a queue that had left meanwhile failed uncalled.
+func TestRun_WhatAStalledLaneHoldsFeedsAQueueThatLeaves(t *testing.T) {
+	now, some, none := time.Now(), int64(40), int64(0)
+	mine := topology.Arguments{topology.OwnerArgument: "c1/shop/async", "x-message-ttl": int64(1000), "x-dead-letter-exchange": "async.return"}
+	stalled := topology.QueueState{
+		Queue: topology.Queue{Name: "async.fallback.1s", Arguments: mine}, Evidence: topology.Evidence{Messages: &some, Published: 40}, MessagesDLX: 40,
+	}
+	left, moves, moved, theirs := stalled, stalled, stalled, stalled
+	left.MessagesDLX, left.Messages = 0, &none
+	moves.Published = 70
+	moved.Messages = &none
+	theirs.Arguments = topology.Arguments{"x-message-ttl": int64(1000)}
+	work := topology.QueueState{Queue: topology.Queue{Name: "test"}, Evidence: topology.Evidence{Messages: &none}}
+	for name, c := range map[string]struct {
+		lane    topology.QueueState
+		looked  time.Duration
+		feeding bool
+	}{
+		"none has left since the last look": {stalled, 5 * time.Second, true}, "the last look was this one": {stalled, time.Second, false},
+		"all have left": {left, 5 * time.Second, false}, "some go and others come": {moves, 5 * time.Second, false}, "they have just left": {moved, 5 * time.Second, false},
+		"it is somebody else's": {theirs, 5 * time.Second, false},
+	} {
+		known := stuckQueue{}.look(stalled, now.Add(-c.looked))
+		r := &run{Prepared: Prepared{
+			input:    Input{Desired: topology.Objects{Owner: "c1/shop/async", Prefix: "async"}, State: State{Stuck: Stuck{queues: map[string]stuckQueue{stalled.Name: known}}}},
+			observed: topology.Observed{Queues: map[string]topology.QueueState{c.lane.Name: c.lane, "test": work}}, clock: func() time.Time { return now },
+		}}
+		if feeding, _ := r.feeds(work); feeding != c.feeding {
+			t.Errorf("%s: feeding %t", name, feeding)
+		}
+	}
+}
+
 // A quarantined message that fails without a crash is retried in its work queue. Once that had left the spec and looked empty, its way back was unbound, and
 // it was deleted: the message came to the failure queue after one attempt.
 func TestRun_WhatIsQuarantinedFeedsTheWorkQueueThatLeaves(t *testing.T) {
