@@ -185,27 +185,10 @@ type heldRoots struct {
 	roots     *x509.CertPool
 }
 
-// bound drops clients, but not that of a Transport, until the certificates of the others are not too large together. What clients share counts once.
+// bound drops clients, but not that of a Transport, until the certificates of the others are not too large together.
 func (b *Pool) bound(transport types.NamespacedName) {
-	own := b.used[transport]
 	for {
-		sums, oldest, counted := map[string]int{}, map[string]types.NamespacedName{}, map[heldRoots]bool{}
-		for other, key := range b.used {
-			port := b.ports[key]
-			if key == own || port.certificates == 0 {
-				continue
-			}
-			for _, namespace := range []string{other.Namespace, everybody} {
-				held := heldRoots{namespace, port.roots}
-				if port.roots == nil || !counted[held] {
-					sums[namespace] += port.certificates
-				}
-				counted[held] = true
-			}
-			if known, ok := oldest[other.Namespace]; !ok || b.ports[key].asked.Before(b.ports[b.used[known]].asked) {
-				oldest[other.Namespace] = other
-			}
-		}
+		sums, oldest := b.certificates(b.used[transport])
 		most := transport.Namespace
 		for namespace := range oldest {
 			if sums[namespace] > sums[most] {
@@ -217,6 +200,30 @@ func (b *Pool) bound(transport types.NamespacedName) {
 		}
 		b.leave(oldest[most])
 	}
+}
+
+// certificates are what the clients of each namespace keep, and of all, without one of them, and the Transport of each namespace whose client was asked for
+// the longest ago. What clients share counts once.
+func (b *Pool) certificates(without brokerKey) (sums map[string]int, oldest map[string]types.NamespacedName) {
+	sums, oldest = map[string]int{}, map[string]types.NamespacedName{}
+	counted := map[heldRoots]bool{}
+	for transport, key := range b.used {
+		port := b.ports[key]
+		if key == without || port.certificates == 0 {
+			continue
+		}
+		for _, namespace := range []string{transport.Namespace, everybody} {
+			held := heldRoots{namespace, port.roots}
+			if port.roots == nil || !counted[held] {
+				sums[namespace] += port.certificates
+			}
+			counted[held] = true
+		}
+		if known, ok := oldest[transport.Namespace]; !ok || port.asked.Before(b.ports[b.used[known]].asked) {
+			oldest[transport.Namespace] = transport
+		}
+	}
+	return sums, oldest
 }
 
 // hostOf is the host and port of a URL. A path makes no other broker of it, or one server would have as many queues as one likes,

@@ -140,7 +140,7 @@ func heap() int {
 	runtime.GC()
 	runtime.GC()
 	runtime.ReadMemStats(&stats)
-	return int(stats.HeapAlloc) //nolint:gosec // it is less
+	return int(stats.HeapAlloc)
 }
 
 // A handshake keeps the authorities that it looks into as x509 reads them, and empty URIs take 76 times their text.

@@ -66,8 +66,8 @@ func sizeOf(value reflect.Value) int {
 	case reflect.String:
 		return value.Len()
 	case reflect.Struct:
-		for i := range value.NumField() {
-			sum += sizeOf(value.Field(i))
+		for _, field := range value.Fields() {
+			sum += sizeOf(field)
 		}
 	case reflect.Pointer, reflect.Interface:
 		if !value.IsNil() {
