@@ -6,6 +6,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"redrive.dev/redrive/internal/tlsconn"
 )
 
 const (
@@ -90,8 +92,7 @@ func (s *secureListener) shake(ctx context.Context, raw net.Conn) {
 	defer cancel()
 	turns := &turnConn{Conn: raw, slot: s.slot}
 	turns.take()
-	conn := tls.Server(turns, s.config)
-	err := conn.HandshakeContext(ctx)
+	conn, err := tlsconn.Server(ctx, turns, s.config)
 	turns.free()
 	turns.slot = nil
 	if err != nil {
