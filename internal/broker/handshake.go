@@ -7,6 +7,7 @@ import (
 	"net"
 
 	"redrive.dev/redrive/internal/credentials"
+	"redrive.dev/redrive/internal/tlsconn"
 )
 
 const (
@@ -45,13 +46,14 @@ func secured(connect dial, config *tls.Config) dial {
 		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 		defer cancel()
 		waiting := &waitingConn{Conn: raw}
-		conn := tls.Client(waiting, own)
-		err = compute(ctx, func(ctx context.Context) error {
+		var conn net.Conn
+		err = compute(ctx, func(ctx context.Context) (err error) {
 			ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 			defer cancel()
 			waiting.ctx = ctx
 			defer func() { waiting.ctx = nil }()
-			return conn.HandshakeContext(ctx)
+			conn, err = tlsconn.Client(ctx, waiting, own)
+			return err
 		})
 		if err != nil {
 			_ = raw.Close()
