@@ -34,6 +34,8 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/testcert"
+	"redrive.dev/redrive/internal/testtls"
 	"redrive.dev/redrive/internal/testtransport"
 	"redrive.dev/redrive/internal/workload"
 )
@@ -361,12 +363,50 @@ func (w *tenants) costlyHandshakes() {
 		server.Config.ErrorLog = log.New(io.Discard, "", 0)
 		server.StartTLS()
 		w.Cleanup(server.Close)
-		transport := w.hostileTransport(fmt.Sprint("chain-", i), server.URL)
-		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.hostile, Name: transport.Name}}
-		must(w.T, w.attacker.Get(w.Context(), client.ObjectKeyFromObject(secret), secret))
-		secret.Data["ca.crt"] = authorities
-		must(w.T, w.attacker.Update(w.Context(), secret))
-		w.make(transport)
+		w.overTLS(fmt.Sprint("chain-", i), server.URL, authorities)
+	}
+	testtransport.Eventually(w, "the operator to ask", func() bool { return asked.Load() > 10 })
+}
+
+// overTLS makes a hostileTransport whose server shows a certificate of these authorities.
+func (w *tenants) overTLS(name, management string, authorities []byte) {
+	w.Helper()
+	transport := w.hostileTransport(name, management)
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.hostile, Name: name}}
+	must(w.T, w.attacker.Get(w.Context(), client.ObjectKeyFromObject(secret), secret))
+	secret.Data["ca.crt"] = authorities
+	must(w.T, w.attacker.Update(w.Context(), secret))
+	w.make(transport)
+}
+
+// answersOfKeyUpdates come from servers, one for each Transport.
+func (w *tenants) answersOfKeyUpdates() {
+	ours := testcert.NewAuthority(w.T, "ours")
+	pair := ours.Issue(w.T, "127.0.0.1")
+	shown, err := tls.X509KeyPair(pair.Cert, pair.Key)
+	must(w.T, err)
+	asked := &atomic.Int64{}
+	answer := func(conn net.Conn) {
+		defer func() { _ = conn.Close() }()
+		if peer, err := testtls.Server(w.Context(), conn, shown, true); err == nil {
+			asked.Add(1)
+			_, _ = peer.Flood("HTTP/1.1 200 OK\r\nX: ", 16)
+		}
+	}
+	for i := range 250 {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		must(w.T, err)
+		w.Cleanup(func() { _ = listener.Close() })
+		go func() {
+			for {
+				conn, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				go answer(conn)
+			}
+		}()
+		w.overTLS(fmt.Sprint("updates-", i), "https://"+listener.Addr().String(), ours.PEM)
 	}
 	testtransport.Eventually(w, "the operator to ask", func() bool { return asked.Load() > 10 })
 }
@@ -443,6 +483,22 @@ func (w *tenants) hellos() {
 		_, _ = conn.Write(recorded[:n])
 		_, _ = conn.Read(make([]byte, 4096))
 		_ = conn.Close()
+	})
+}
+
+// keyUpdates are sent within the headers of requests, on no more new connections than an address may have: the test reads the metrics from it, too.
+func (w *tenants) keyUpdates() {
+	w.flood(200, func() {
+		defer time.Sleep(8 * time.Second)
+		conn, err := net.DialTimeout("tcp", w.metrics, time.Second)
+		if err != nil {
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		_ = conn.SetDeadline(time.Now().Add(15 * time.Second))
+		if peer, err := testtls.Client(w.Context(), conn); err == nil {
+			_, _ = peer.Flood("GET /metrics HTTP/1.1\r\nX: ", 16)
+		}
 	})
 }
 
