@@ -246,7 +246,7 @@ func (r *run) retireAll(ctx context.Context) error {
 			gone, ended = r.isGone(ctx, retirer, name)
 		case r.stillNeeded(name, left):
 			state = r.hold(name)
-			r.warnOfQuarantined(r.quarantineOf(name), left)
+			r.warnOfQuarantined(name, left)
 		default:
 			state, gone, ended = r.retire(ctx, retirer, state)
 		}
@@ -316,23 +316,39 @@ func (r *run) hold(name string) v1alpha1.Retirement {
 	return v1alpha1.Retirement{Queue: name, Messages: messages}
 }
 
-// quarantined is the quarantine queue of a work queue that is not wanted any more; exists is false where it has none. It has to have the name of one: a mark
-// alone, which anybody can write, keeps no queue.
-func (r *run) quarantined(work string) (queue topology.QueueState, exists bool) {
-	queue = r.observed.Queues[compile.Names{}.Quarantine(work)]
-	return queue, work != "" && topology.QuarantineOf(queue.Queue) == work && !desires(r.input.Desired, work)
+// quarantinedFor are the quarantine queues whose messages are retried in a queue that is not wanted any more: that of its own, and those of its former names
+// by which the lanes lead back to it. Each has to have the name of one: a mark alone, which anybody can write, keeps no queue.
+func (r *run) quarantinedFor(seen topology.Queue) (queues []topology.QueueState) {
+	works, names := []string{seen.Name, topology.StandinFor(seen)}, compile.Names{Prefix: r.input.Desired.Prefix}
+	for _, way := range r.observed.BindingsTo(seen.Name) {
+		if way.Source == names.Return() || way.Source == names.ReturnAlternate() {
+			works = append(works, way.RoutingKey)
+		}
+	}
+	slices.Sort(works)
+	for _, work := range slices.Compact(works) {
+		queue := r.observed.Queues[names.Quarantine(work)]
+		if work != "" && topology.QuarantineOf(queue.Queue) == work && !desires(r.input.Desired, work) {
+			queues = append(queues, queue)
+		}
+	}
+	return queues
 }
 
 // warnOfQuarantined tells of a work queue that stays for what its quarantine queue has: whose worker group is paused never ends that.
-func (r *run) warnOfQuarantined(work string, left map[string]bool) {
-	queue, exists := r.quarantined(work)
-	if !exists || queue.Empty() || !left[work] || r.drains(work) {
+func (r *run) warnOfQuarantined(quarantine string, left map[string]bool) {
+	work := r.quarantineOf(quarantine)
+	if r.observed.Queues[quarantine].Empty() || !left[work] || r.drains(work) {
 		return
 	}
+	text := "it is not wanted any more, and its way back from the lanes stays until its quarantine queue " + quarantine + " is empty, because messages " +
+		"in that are retried here: look whether the worker group that had it is paused, or its quarantine pod cannot run"
+	if r.observed.Queues[quarantine].Messages == nil {
+		text = "it is not wanted any more, and stays, since the broker has not counted the messages in its quarantine queue " + quarantine +
+			": look whether its statistics are switched off or a node is down"
+	}
 	r.report.Warnings = append(slices.Clip(r.report.Warnings), topology.Finding{
-		Object: topology.Ref{Kind: topology.KindQueue, Name: work}, Passing: true,
-		Message: "it is not wanted any more, and its way back from the lanes stays until its quarantine queue " + queue.Name + " is empty, because messages " +
-			"in that are retried here: look whether the worker group that had it is paused, or its quarantine pod cannot run",
+		Object: topology.Ref{Kind: topology.KindQueue, Name: work}, Passing: true, Message: text,
 	})
 }
 
@@ -342,8 +358,8 @@ func (r *run) letGo(
 	ctx context.Context, retirer *retirer, queue topology.ReleasedQueue, state v1alpha1.Retirement,
 ) (kept v1alpha1.Retirement, gone bool, err error) {
 	now := r.clock()
-	quarantine, exists := r.quarantined(queue.Queue)
-	consumed := slices.Contains(r.input.Consumed, queue.Queue) || exists && !quarantine.Empty() || r.laneStalls()
+	consumed := r.laneStalls() || slices.Contains(r.input.Consumed, queue.Queue) || slices.ContainsFunc(
+		r.quarantinedFor(topology.Queue{Name: queue.Queue}), func(q topology.QueueState) bool { return !q.Empty() })
 	if state.Since == nil || consumed {
 		state = v1alpha1.Retirement{Queue: queue.Queue, Since: topology.Stamp(now)}
 	}
@@ -391,10 +407,8 @@ func (r *run) waits(queue string) topology.Waits {
 func (r *run) feeds(seen topology.QueueState) (feeding bool, acked int64) {
 	feeding = seen.Holds() || !seen.Empty() && slices.Contains(r.input.Consumed, seen.Name) || r.laneStalls()
 	acked = seen.Acked
-	for _, work := range []string{seen.Name, topology.StandinFor(seen.Queue)} {
-		if queue, exists := r.quarantined(work); exists {
-			feeding, acked = feeding || !queue.Empty(), acked+queue.Acked
-		}
+	for _, queue := range r.quarantinedFor(seen.Queue) {
+		feeding, acked = feeding || !queue.Empty(), acked+queue.Acked
 	}
 	for _, queue := range r.observed.Queues {
 		work := topology.StandinFor(seen.Queue) == queue.Name && !desires(r.input.Desired, queue.Name)

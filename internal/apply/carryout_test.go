@@ -115,26 +115,35 @@ func TestRun_WhatIsQuarantinedFeedsTheWorkQueueThatLeaves(t *testing.T) {
 	emptied, uncounted, forged := quarantine, quarantine, quarantine
 	emptied.Messages, uncounted.Messages, forged.Name = &none, nil, "theirs"
 	work := topology.QueueState{Queue: topology.Queue{Name: "test"}, Evidence: topology.Evidence{Messages: &none}, Acked: 1}
-	standin := work
+	standin, heir, other := work, work, work
+	heir.Name, other.Name = "orders", "other"
 	standin.Name, standin.Arguments = "test.migrating", topology.Arguments{"redrive-migration-of": "test"}
-	stays := topology.Objects{Queues: []topology.Queue{work.Queue}}
+	leaves := topology.Objects{Prefix: "async"}
+	stays := topology.Objects{Prefix: "async", Queues: []topology.Queue{work.Queue}}
 	for name, c := range map[string]struct {
 		seen, quarantine topology.QueueState
 		desired          topology.Objects
 		feeding          bool
 		acked            int64
 	}{
-		"it holds one":                {work, quarantine, topology.Objects{}, true, 5},
-		"of a stand-in":               {standin, quarantine, topology.Objects{}, true, 5},
+		"it holds one":                {work, quarantine, leaves, true, 5},
+		"of a stand-in":               {standin, quarantine, leaves, true, 5},
+		"of a former name":            {heir, quarantine, leaves, true, 5},
+		"of another queue":            {other, quarantine, leaves, false, 1},
 		"of one whose queue stays":    {standin, quarantine, stays, false, 1},
-		"it is empty":                 {work, emptied, topology.Objects{}, false, 5},
-		"it is not counted":           {work, uncounted, topology.Objects{}, true, 5},
-		"another one has its mark":    {work, forged, topology.Objects{}, false, 1},
-		"there is none of that queue": {work, topology.QueueState{}, topology.Objects{}, false, 1},
+		"it is empty":                 {work, emptied, leaves, false, 5},
+		"it is not counted":           {work, uncounted, leaves, true, 5},
+		"another one has its mark":    {work, forged, leaves, false, 1},
+		"there is none of that queue": {work, topology.QueueState{}, leaves, false, 1},
 	} {
 		r := &run{Prepared: Prepared{
-			input:    Input{Desired: c.desired},
-			observed: topology.Observed{Queues: map[string]topology.QueueState{c.quarantine.Name: c.quarantine}},
+			input: Input{Desired: c.desired},
+			observed: topology.Observed{
+				Queues: map[string]topology.QueueState{c.quarantine.Name: c.quarantine},
+				Bindings: []topology.Binding{
+					{Source: "async.return.alternate", Destination: "orders", RoutingKey: "test"}, {Source: "async", Destination: "other", RoutingKey: "test"},
+				},
+			},
 		}}
 		if feeding, acked := r.feeds(c.seen); feeding != c.feeding || acked != c.acked {
 			t.Errorf("%s: feeding %t, %d acknowledged, want %t, %d", name, feeding, acked, c.feeding, c.acked)
