@@ -41,7 +41,7 @@ func secured(connect dial, config *tls.Config) dial {
 		if own.ServerName == "" {
 			own.ServerName, _, _ = net.SplitHostPort(address)
 		}
-		own.VerifyConnection = checkShown
+		own.VerifyConnection = checkShown(own.VerifyConnection)
 		// net/http goes on with a connection that its request has given up: without an end those that wait for a processor would be more and more.
 		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 		defer cancel()
@@ -64,11 +64,17 @@ func secured(connect dial, config *tls.Config) dial {
 }
 
 // checkShown is asked as soon as the certificates are verified: a server that then says nothing more has them kept until the handshake has to be over.
-func checkShown(state tls.ConnectionState) error {
-	if credentials.SizeOf(state.PeerCertificates...) > maxShown {
-		return errShown
+func checkShown(next func(tls.ConnectionState) error) func(tls.ConnectionState) error {
+	return func(state tls.ConnectionState) error {
+		switch {
+		case credentials.SizeOf(state.PeerCertificates...) > maxShown:
+			return errShown
+		case next != nil:
+			return next(state)
+		default:
+			return nil
+		}
 	}
-	return nil
 }
 
 // waitingConn is a connection whose reads wait by the waiter of the context, and are bounded.
