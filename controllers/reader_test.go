@@ -90,10 +90,10 @@ func TestReconcile_ReadsNoSecretWithoutRoomInItsNamespace(t *testing.T) {
 	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "async"}}
 	transport.Spec.Broker.SecretRef = &v1alpha1.LocalReference{Name: "login"}
 	r := &TransportReconciler{
-		Live: server, Client: oneTransport{transport: transport}, admission: tenancy.NewAdmission(maxOfNamespace, maxSteadyOfNamespace),
+		Live: server, Client: oneTransport{transport: transport}, admission: tenancy.NewAdmission(maxReconciles),
 		processors: tenancy.NewProcessors(), conditions: opmetrics.NewConditions(),
 	}
-	for range maxOfNamespace {
+	for range maxReconciles / 4 {
 		if _, err := r.admission.Enter("shop", false); err != nil {
 			t.Fatal(err)
 		}
@@ -118,9 +118,9 @@ func TestReconcile_TurnsDeletionsAwayThatAreTooMany(t *testing.T) {
 	transport.Spec.DeletionPolicy = v1alpha1.DeletionRetain
 	r := &TransportReconciler{
 		Live: server, Client: oneTransport{transport: transport}, processors: tenancy.NewProcessors(),
-		deletions: tenancy.NewAdmission(maxDeletionsOfNamespace, maxDeletionsOfNamespace),
+		deletions: tenancy.NewAdmission(maxDeletions),
 	}
-	for range maxDeletionsOfNamespace {
+	for range maxDeletions / 4 {
 		if _, err := r.deletions.Enter("shop", false); err != nil {
 			t.Fatal(err)
 		}

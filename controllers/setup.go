@@ -49,16 +49,14 @@ import (
 const (
 	// firstRetry is the first of the growing delays after errors; the poll interval is the longest.
 	firstRetry = 500 * time.Millisecond
-	// maxConcurrentReconciles is how many Transports are reconciled at a time, with those that wait in a queue: these cost a few kilobytes each. So
-	// brokers that are slow, or do not answer at all, need not be told from others, unless Transports wait for several such by hundreds.
-	maxConcurrentReconciles = 1024
-	// maxOfNamespace is how many Transports of one namespace are reconciled or wait, whatever their brokers: there have to be reconciles left for the
-	// others also where hundreds of brokers, all of one team, do not answer.
-	maxOfNamespace = maxConcurrentReconciles / 4
-	// maxSteadyOfNamespace is how many of these are only compared with their broker again.
-	maxSteadyOfNamespace = maxOfNamespace * 3 / 4
-	// maxDeletionsOfNamespace is how many others of them are deleted without their broker.
-	maxDeletionsOfNamespace = maxOfNamespace / 4
+	// maxReconciles is how many Transports are reconciled at a time, with those that wait in a queue: these cost a few kilobytes each. So brokers that are
+	// slow, or do not answer at all, need not be told from others, unless Transports wait for several such by hundreds. One namespace has a quarter of
+	// them at most, whatever its brokers.
+	maxReconciles = 1024
+	// maxDeletions is how many others of them are deleted without their broker.
+	maxDeletions = maxReconciles / 4
+	// maxConcurrentReconciles has some more, which turn away those that are not admitted: the queue goes on also where all others wait.
+	maxConcurrentReconciles = maxReconciles + maxDeletions + 16
 	// reconcileTimeout bounds one reconcile, from when it has its slot: a broker that answers slowly must not keep one for ever.
 	reconcileTimeout = 2 * time.Minute
 	// goneInterval is how often a reconcile that takes long looks whether its Transport is still there.
@@ -131,8 +129,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: tenancy.NewEventRecorder(mgr.GetEventRecorder("transport-controller")),
 		Options:      options,
 		brokers:      brokers,
-		admission:    tenancy.NewAdmission(maxOfNamespace, maxSteadyOfNamespace),
-		deletions:    tenancy.NewAdmission(maxDeletionsOfNamespace, maxDeletionsOfNamespace),
+		admission:    tenancy.NewAdmission(maxReconciles),
+		deletions:    tenancy.NewAdmission(maxDeletions),
 		processors:   tenancy.NewProcessors(),
 		pollSchedule: brokerpool.NewPollSchedule(),
 		queueMetrics: opmetrics.NewQueues(),

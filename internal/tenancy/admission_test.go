@@ -2,6 +2,7 @@ package tenancy_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"redrive.dev/redrive/internal/tenancy"
@@ -9,7 +10,7 @@ import (
 
 func TestAdmission_CountsByNamespace(t *testing.T) {
 	t.Parallel()
-	a := tenancy.NewAdmission(4, 3)
+	a := tenancy.NewAdmission(16)
 	enter := func(namespace string, steady, want bool) (leave func()) {
 		t.Helper()
 		leave, err := a.Enter(namespace, steady)
@@ -24,7 +25,62 @@ func TestAdmission_CountsByNamespace(t *testing.T) {
 	enter("hostile", true, false)
 	leave := enter("hostile", false, true)
 	enter("hostile", false, false)
-	enter("shop", true, true)
+	enter("shop", true, true)()
 	leave()
 	enter("hostile", false, true)
+}
+
+// Four namespaces whose Transports wait for brokers that never answer had all reconciles, and no Transport of another one was looked at.
+func TestAdmission_LeavesRoomForANamespaceBesideManyThatTakeWhatTheyGet(t *testing.T) {
+	t.Parallel()
+	for _, hostile := range []int{1, 4, 12} {
+		const all = 1024
+		a := tenancy.NewAdmission(all)
+		var got []int
+		left := all
+		for n := range hostile {
+			enter := func() bool {
+				_, err := a.Enter(fmt.Sprint("hostile-", n), false)
+				return err == nil
+			}
+			got = append(got, 0)
+			for enter() {
+				got[n]++
+				left--
+			}
+		}
+		if got[0] != all/4 || left < 8 {
+			t.Errorf("they got %v, and left %d", got, left)
+		}
+		for n := range 8 {
+			if _, err := a.Enter("shop", false); err != nil {
+				t.Errorf("beside %v another one got %d", got, n)
+				break
+			}
+		}
+	}
+}
+
+func TestAdmission_GivesWhatIsLeftToANamespaceThatHasNone(t *testing.T) {
+	t.Parallel()
+	a := tenancy.NewAdmission(3)
+	leave, err := a.Enter("a", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, namespace := range []string{"b", "c"} {
+		if _, err := a.Enter(namespace, true); err != nil {
+			t.Errorf("%s: %v", namespace, err)
+		}
+	}
+	if _, err := a.Enter("d", false); !errors.Is(err, tenancy.ErrCrowded) {
+		t.Errorf("the fourth of three: %v", err)
+	}
+	leave()
+	if _, err := a.Enter("b", false); !errors.Is(err, tenancy.ErrCrowded) {
+		t.Errorf("one that has one gets the last: %v", err)
+	}
+	if _, err := a.Enter("d", false); err != nil {
+		t.Error(err)
+	}
 }
