@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -97,7 +98,7 @@ func New(config Config, options ...Option) (*Client, error) {
 	config.ManagementURL = strings.TrimRight(config.ManagementURL, "/")
 	base := newByMethod(&http.Transport{
 		Proxy:                 networks(config.Deny).proxy,
-		DialContext:           networks(config.Deny).dialer(),
+		DialContext:           named(networks(config.Deny).dialer(), new(net.Dialer).DialContext),
 		TLSClientConfig:       config.TLS.Clone(),
 		TLSHandshakeTimeout:   handshakeTimeout, // by a proxy
 		ResponseHeaderTimeout: requestTimeout,

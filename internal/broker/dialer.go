@@ -45,7 +45,7 @@ func embedded(address netip.Addr) netip.Addr {
 
 // dialer looks at each address that it is about to connect to, after the name was resolved: another answer of the resolver changes nothing.
 func (n networks) dialer() func(ctx context.Context, network, address string) (net.Conn, error) {
-	dialer := &net.Dialer{Timeout: requestTimeout / 3, KeepAlive: 30 * time.Second}
+	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}
 	dialer.Control = func(_, address string, _ syscall.RawConn) error {
 		to, err := netip.ParseAddrPort(address)
 		if err != nil {
