@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 
@@ -26,6 +27,8 @@ const (
 	maxRunning = 64
 	// maxKept is how many bytes of ConfigMaps are kept of one namespace. What is over it is read again at each look.
 	maxKept = 8 << 20
+	// maxKeptOfAll is how many are kept of all namespaces. Beyond it, what is kept of the namespace with most is dropped.
+	maxKeptOfAll = 32 << 20
 )
 
 // ErrMemory is why a look goes no further.
@@ -44,8 +47,9 @@ type Reader struct {
 
 	mu  sync.Mutex
 	all map[types.NamespacedName]map[string]*corev1.ConfigMap
-	// kept are the bytes that are kept of each namespace.
-	kept map[string]int
+	// kept are the bytes that are kept of each namespace, and keptOfAll of all.
+	kept      map[string]int
+	keptOfAll int
 }
 
 // NewReader returns one that reads metadata from a cache, and contents from the API server, within what reads lets a namespace read at a time.
@@ -72,18 +76,41 @@ func (r *Reader) keep(transport types.NamespacedName, configMaps map[string]*cor
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, before := range r.all[transport] {
-		r.kept[transport.Namespace] -= before.Size()
+		r.count(transport.Namespace, -before.Size())
 	}
 	kept := map[string]*corev1.ConfigMap{}
 	for name, configMap := range configMaps {
 		if size := configMap.Size(); wanted[name] && workload.IsPublished(configMap) && r.kept[transport.Namespace]+size <= maxKept {
 			kept[name] = configMap
-			r.kept[transport.Namespace] += size
+			r.count(transport.Namespace, size)
 		}
 	}
-	if r.all[transport] = kept; r.kept[transport.Namespace] == 0 {
-		delete(r.kept, transport.Namespace)
+	r.all[transport] = kept
+	if r.keptOfAll > maxKeptOfAll {
+		r.dropMost()
 	}
+}
+
+// count adds to what is kept of a namespace.
+func (r *Reader) count(namespace string, bytes int) {
+	r.keptOfAll += bytes
+	if r.kept[namespace] += bytes; r.kept[namespace] == 0 {
+		delete(r.kept, namespace)
+	}
+}
+
+// dropMost drops what is kept of the namespace with most, which is not less than what has just come.
+func (r *Reader) dropMost() {
+	most := ""
+	for namespace, bytes := range r.kept {
+		if bytes > r.kept[most] {
+			most = namespace
+		}
+	}
+	maps.DeleteFunc(r.all, func(transport types.NamespacedName, _ map[string]*corev1.ConfigMap) bool {
+		return transport.Namespace == most
+	})
+	r.count(most, -r.kept[most])
 }
 
 // Forget drops what is kept of a Transport.

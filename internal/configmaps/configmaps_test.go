@@ -63,6 +63,36 @@ func TestReader_BoundsTheConfigMapsKeptOfANamespace(t *testing.T) {
 	}
 }
 
+// Twenty namespaces with as much as one may have took more than the manager has.
+func TestReader_BoundsTheConfigMapsKeptOfAllNamespaces(t *testing.T) {
+	c, text := NewReader(nil, nil, nil), strings.Repeat("x", 1_000_000)
+	keep := func(namespace, name, text string) {
+		c.keep(types.NamespacedName{Namespace: namespace, Name: name}, map[string]*corev1.ConfigMap{"mine": looksPublished("mine", text)}, map[string]bool{"mine": true})
+	}
+	keep("shop", "async", "small")
+	for i := range 20 * 8 {
+		keep(fmt.Sprint("hostile-", i%20), fmt.Sprint("t", i), text)
+	}
+	bytes := 0
+	for _, configMaps := range c.all {
+		for _, configMap := range configMaps {
+			bytes += configMap.Size()
+		}
+	}
+	if bytes < maxKeptOfAll/2 || bytes > maxKeptOfAll || bytes != c.keptOfAll {
+		t.Errorf("%d bytes are kept, and %d counted", bytes, c.keptOfAll)
+	}
+	if c.of(types.NamespacedName{Namespace: "shop", Name: "async"})["mine"] == nil {
+		t.Error("nothing is kept of a namespace with little")
+	}
+	for i := range 20 * 8 {
+		c.Forget(types.NamespacedName{Namespace: fmt.Sprint("hostile-", i%20), Name: fmt.Sprint("t", i)})
+	}
+	if got := len(c.all); got != 1 || c.keptOfAll != c.kept["shop"] {
+		t.Errorf("all but one are gone, and %d are there, of %d bytes", got, c.keptOfAll)
+	}
+}
+
 // A configuration is as heavy as it becomes where it is decoded, so that none grows where it is read.
 func TestWeightOf_IsWhatAConfigMapTakesDecoded(t *testing.T) {
 	many := func(n int, element func(int) string) string {
