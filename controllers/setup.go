@@ -108,8 +108,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if err := references.Index(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
+	events := tenancy.NewEvents()
 	policies := &RetryPolicyReconciler{
-		Client: mgr.GetClient(), Recorder: tenancy.NewEventRecorder(mgr.GetEventRecorder("retrypolicy-controller")),
+		Client: mgr.GetClient(), Recorder: events.Recorder(mgr.GetEventRecorder("retrypolicy-controller")),
 	}
 	if err := policies.setup(mgr, "retrypolicy"+options.Name, controllerOptions(options)); err != nil {
 		return err
@@ -126,7 +127,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	age := min(brokerpool.SnapshotAge, options.PollInterval/2)
 	brokers := brokerpool.NewPool(age, options.Concurrency, options.DenyNetworks)
 	transports := &TransportReconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: tenancy.NewEventRecorder(mgr.GetEventRecorder("transport-controller")),
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: events.Recorder(mgr.GetEventRecorder("transport-controller")),
 		Options:      options,
 		brokers:      brokers,
 		admission:    tenancy.NewAdmission(maxReconciles),
