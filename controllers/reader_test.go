@@ -9,7 +9,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"redrive.dev/redrive/api/v1alpha1"
@@ -129,4 +132,43 @@ func TestReconcile_TurnsDeletionsAwayThatAreTooMany(t *testing.T) {
 	if err != nil || later.RequeueAfter == 0 || later.RequeueAfter > 2*fullPause {
 		t.Errorf("comes later: %v, %v", later, err)
 	}
+}
+
+// noPolicies is a cache that has none, and counts how often it is asked.
+type noPolicies struct {
+	client.Client
+
+	asked int
+}
+
+// Get implements client.Reader.
+func (n *noPolicies) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+	n.asked++
+	return apierrors.NewNotFound(v1alpha1.GroupVersion.WithResource("retrypolicies").GroupResource(), key.Name)
+}
+
+// Policies that take long to compile were compiled beside the reconciles of their namespaces.
+func TestRetryPolicyReconciler_WaitsForTheProcessorsOfItsNamespace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cache := &noPolicies{}
+		r := &RetryPolicyReconciler{Client: cache, processors: tenancy.NewProcessors()}
+		policy := ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "shop", Name: "default"}}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var others []*tenancy.Processor
+		for other := r.processors.TryAcquire("shop"); other != nil; other = r.processors.TryAcquire("shop") {
+			others = append(others, other)
+		}
+		if later, err := r.Reconcile(ctx, policy); err != nil || later.RequeueAfter == 0 || cache.asked > 0 {
+			t.Errorf("it computes beside %d others: %v, %v", len(others), later, err)
+		}
+		others[0].Release()
+		if later, err := r.Reconcile(t.Context(), policy); err != nil || later.RequeueAfter != 0 || cache.asked != 1 {
+			t.Errorf("it was asked for %d times: %v, %v", cache.asked, later, err)
+		}
+		if r.processors.TryAcquire("shop") == nil {
+			t.Error("it keeps its processor")
+		}
+	})
 }

@@ -17,12 +17,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/enqueue"
 	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/references"
 	"redrive.dev/redrive/internal/retry"
+	"redrive.dev/redrive/internal/tenancy"
 )
 
 // gatherUses is how long changes of who uses a policy are gathered before they are counted.
@@ -34,12 +36,19 @@ type RetryPolicyReconciler struct {
 	Client   client.Client
 	Recorder events.EventRecorder
 
-	// busy has the namespaces of which a policy is worked on: one at a time, so that those of another find somebody who looks at them.
+	// processors are what the policies of a namespace are compiled on, as its Transports are.
+	processors *tenancy.Processors
+	// busy has the namespaces of which a policy is worked on, or waits for a processor: one at a time, so that those of another find somebody who looks at
+	// them.
 	busy sync.Map
 }
 
-// nextPolicy is when a policy comes back while another of its namespace is worked on.
-const nextPolicy = 200 * time.Millisecond
+const (
+	// nextPolicy is when a policy comes back while another of its namespace is worked on.
+	nextPolicy = 200 * time.Millisecond
+	// maxConcurrentPolicies is of how many namespaces a policy is worked on or waits.
+	maxConcurrentPolicies = 256
+)
 
 // policyRun is the state of one reconcile of a RetryPolicy.
 type policyRun struct {
@@ -74,6 +83,12 @@ func (r *RetryPolicyReconciler) Reconcile(ctx context.Context, req ctrl.Request)
 		return ctrl.Result{RequeueAfter: brokerpool.Spread(nextPolicy)}, nil
 	}
 	defer r.busy.Delete(req.Namespace)
+	processor, err := r.processors.Acquire(ctx, req.Namespace)
+	if err != nil {
+		return ctrl.Result{RequeueAfter: brokerpool.Spread(nextPolicy)}, nil // Its turn did not come in time.
+	}
+	defer processor.Release()
+	ctx = broker.WithWaiter(ctx, processor)
 	policy := &v1alpha1.RetryPolicy{}
 	if err := r.Client.Get(ctx, req.NamespacedName, policy); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)

@@ -82,7 +82,7 @@ type Options struct {
 	UnnamedLimit time.Duration
 	// RotateUsers is how old the password of a Transport's own RabbitMQ user becomes; zero is 30 days.
 	RotateUsers time.Duration
-	// Concurrency is the number of RetryPolicies, and of Transports of one broker, that are reconciled at a time.
+	// Concurrency is the number of Transports of one broker that are reconciled at a time.
 	Concurrency int
 	// RepairWindow is the time within which an object that others change is put right five times at most; zero is that of five polls.
 	RepairWindow time.Duration
@@ -108,11 +108,11 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if err := references.Index(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	events := tenancy.NewEvents()
+	events, processors := tenancy.NewEvents(), tenancy.NewProcessors()
 	policies := &RetryPolicyReconciler{
-		Client: mgr.GetClient(), Recorder: events.Recorder(mgr.GetEventRecorder("retrypolicy-controller")),
+		Client: mgr.GetClient(), Recorder: events.Recorder(mgr.GetEventRecorder("retrypolicy-controller")), processors: processors,
 	}
-	if err := policies.setup(mgr, "retrypolicy"+options.Name, controllerOptions(options)); err != nil {
+	if err := policies.setup(mgr, "retrypolicy"+options.Name, controllerOptions(options, maxConcurrentPolicies)); err != nil {
 		return err
 	}
 	options.Workers.Templates = workload.NewTemplates()
@@ -132,7 +132,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		brokers:      brokers,
 		admission:    tenancy.NewAdmission(maxReconciles),
 		deletions:    tenancy.NewAdmission(maxDeletions),
-		processors:   tenancy.NewProcessors(),
+		processors:   processors,
 		pollSchedule: brokerpool.NewPollSchedule(),
 		queueMetrics: opmetrics.NewQueues(),
 		dropMetrics:  opmetrics.NewDrops(),
@@ -170,15 +170,14 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if err := autoscaling.Add(mgr, options.Scale, meter, demands); err != nil {
 		return err
 	}
-	concurrent := controllerOptions(options)
-	// Most of them wait for their turn at a broker, for as long as that takes.
-	concurrent.MaxConcurrentReconciles, concurrent.ReconciliationTimeout = maxConcurrentReconciles, 0
+	concurrent := controllerOptions(options, maxConcurrentReconciles)
+	concurrent.ReconciliationTimeout = 0 // Most of them wait for their turn at a broker, for as long as that takes.
 	return transports.setup(mgr, "transport"+options.Name, concurrent)
 }
 
-func controllerOptions(options Options) controller.Options {
+func controllerOptions(options Options, workers int) controller.Options {
 	return controller.Options{
-		MaxConcurrentReconciles: options.Concurrency,
+		MaxConcurrentReconciles: workers,
 		ReconciliationTimeout:   reconcileTimeout,
 		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](
 			firstRetry, max(options.PollInterval, firstRetry)),

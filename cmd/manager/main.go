@@ -119,7 +119,7 @@ func parse(flags *flag.FlagSet, arguments []string) *settings {
 		"How long a request to delete something may still be carried out after it was sent, where its answer is not known.")
 	flags.DurationVar(&s.rotateUsers, "user-rotation-interval", 30*24*time.Hour,
 		"Rotation interval for the passwords of RabbitMQ users that the operator manages (spec.broker.scopedUser).")
-	flags.IntVar(&s.concurrency, "max-concurrent-reconciles", 8, "Transports of one broker, and RetryPolicies, that are reconciled at a time.")
+	flags.IntVar(&s.concurrency, "max-concurrent-reconciles", 8, "Transports of one broker that are reconciled at a time.")
 	flags.IntVar(&s.maxRollouts, "max-concurrent-rollouts", 10, "How many worker Deployments an upgrade of the operator rolls out at a time.")
 	flags.BoolVar(&s.version, "version", false, "Print the version and exit.")
 	flags.TextVar(&s.logLevel, "log-level", slog.LevelInfo, "DEBUG, INFO, WARN or ERROR.")

@@ -2,43 +2,73 @@ package tenancy
 
 import (
 	"context"
+	"maps"
+	"math"
 	"net/http"
 	"runtime"
 	"slices"
 	"sync"
+	"time"
 
 	"k8s.io/client-go/rest"
 
 	"redrive.dev/redrive/internal/broker"
 )
 
-// Processors bounds how many reconciles of a namespace compute at a time: half as many as there are processors, and one at least. What a reconcile costs
-// is up to who wrote the Transport and answers for its broker; dozens of them side by side would keep the processors from all other namespaces. It is
-// safe for concurrent use.
-type Processors struct {
-	each int
+const (
+	// halfLife is when half of what a namespace has computed counts no more.
+	halfLife = 5 * time.Second
+	// slice is how long one that computes has done so before another begins beside it.
+	slice = 10 * time.Millisecond
+)
 
-	mu       sync.Mutex
-	all      map[string]*computing
-	arrivals int
+// Processors bounds how many reconciles compute at a time: as many as there are processors but one, and one at least; of one namespace half as many as there
+// are, and one at least. What a reconcile costs is up to who wrote the Transport and answers for its broker; dozens of them side by side would keep the
+// processors from all other namespaces. The namespace that has computed least lately comes next. One that has computed less than half as much as each of
+// those that compute need not wait for them: nobody can take a processor away from a reconcile before it waits for somebody. It is safe for concurrent use.
+type Processors struct {
+	all, each int
+
+	mu sync.Mutex
+	// held is how many compute, and queued how many wait for it.
+	held, queued int
+	namespaces   map[string]*computing
+	pruned       time.Time
+	arrivals     int
 }
 
 // computing are the reconciles of one namespace.
 type computing struct {
-	running int
+	held    int
 	waiting []*Processor
+	// lately is how long they have computed until a time.
+	lately time.Duration
+	until  time.Time
+}
+
+// count goes on counting until now.
+func (c *computing) count(now time.Time) {
+	elapsed := now.Sub(c.until)
+	c.lately = time.Duration(float64(c.lately)*math.Exp2(-elapsed.Seconds()/halfLife.Seconds())) + time.Duration(c.held)*elapsed
+	c.until = now
 }
 
 // NewProcessors follows GOMAXPROCS.
 func NewProcessors() *Processors {
-	return &Processors{each: max(1, runtime.GOMAXPROCS(0)/2), all: map[string]*computing{}}
+	n := runtime.GOMAXPROCS(0)
+	return &Processors{all: max(1, n-1), each: max(1, n/2), namespaces: map[string]*computing{}}
 }
 
 // Namespaces is how many namespaces have reconciles that compute or wait for it.
-func (p *Processors) Namespaces() int {
+func (p *Processors) Namespaces() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.all)
+	for _, its := range p.namespaces {
+		if its.held > 0 || len(its.waiting) > 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // Processor is what one reconcile computes on. It implements broker.Waiter.
@@ -52,22 +82,20 @@ type Processor struct {
 	turn chan struct{}
 }
 
-// TryAcquire is nil where as many reconciles of the namespace compute as may. Else the processor is to be given back by Release.
+// TryAcquire is nil where the reconcile would have to wait. Else the processor is to be given back by Release.
 func (p *Processors) TryAcquire(namespace string) *Processor {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	mine := p.arrive(namespace)
-	if !p.begin(mine) {
+	p.join(mine)
+	if p.leave(mine) {
 		return nil
 	}
+	mine.held = true
 	return mine
 }
 
 // Acquire waits for a processor, which is to be given back by Release.
 func (p *Processors) Acquire(ctx context.Context, namespace string) (*Processor, error) {
-	p.mu.Lock()
 	mine := p.arrive(namespace)
-	p.mu.Unlock()
 	mine.mu.Lock()
 	defer mine.mu.Unlock()
 	if err := mine.take(ctx); err != nil {
@@ -77,23 +105,74 @@ func (p *Processors) Acquire(ctx context.Context, namespace string) (*Processor,
 }
 
 func (p *Processors) arrive(namespace string) *Processor {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.arrivals++
 	return &Processor{of: p, namespace: namespace, arrival: p.arrivals}
 }
 
-// begin is false where a reconcile has to wait.
-func (p *Processors) begin(mine *Processor) bool {
-	its := p.all[mine.namespace]
+// join has a reconcile wait for its turn, which may come at once.
+func (p *Processors) join(mine *Processor) {
+	mine.turn = make(chan struct{})
+	now := time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.prune(now)
+	its := p.namespaces[mine.namespace]
 	if its == nil {
-		its = &computing{}
-		p.all[mine.namespace] = its
+		its = &computing{until: now}
+		p.namespaces[mine.namespace] = its
 	}
-	if its.running >= p.each {
-		return false
+	its.waiting = append(its.waiting, mine)
+	p.queued++
+	p.grant(now)
+}
+
+// prune forgets the namespaces that have computed nothing lately.
+func (p *Processors) prune(now time.Time) {
+	if now.Sub(p.pruned) < halfLife {
+		return
 	}
-	its.running++
-	mine.held = true
-	return true
+	p.pruned = now
+	maps.DeleteFunc(p.namespaces, func(_ string, its *computing) bool {
+		its.count(now)
+		return its.held == 0 && len(its.waiting) == 0 && its.lately < time.Millisecond
+	})
+}
+
+// grant gives turns while there are any. In a namespace the reconcile that came first has the first one: what began early ends early, and its memory is
+// free, before others begin.
+func (p *Processors) grant(now time.Time) {
+	for p.queued > 0 {
+		its := p.next(now)
+		if its == nil {
+			return
+		}
+		first := slices.MinFunc(its.waiting, func(a, b *Processor) int { return a.arrival - b.arrival })
+		its.waiting = slices.DeleteFunc(its.waiting, func(one *Processor) bool { return one == first })
+		its.held++
+		p.held++
+		p.queued--
+		close(first.turn)
+	}
+}
+
+// next is the namespace that has the next turn; nil where all have to wait.
+func (p *Processors) next(now time.Time) (next *computing) {
+	least := time.Duration(math.MaxInt64)
+	for _, its := range p.namespaces {
+		its.count(now)
+		if its.held > 0 {
+			least = min(least, its.lately)
+		}
+		if len(its.waiting) > 0 && its.held < p.each && (next == nil || its.lately < next.lately) {
+			next = its
+		}
+	}
+	if next != nil && p.held >= p.all && 2*next.lately+slice > least {
+		return nil
+	}
+	return next
 }
 
 // Release gives the processor back, if it is held.
@@ -140,56 +219,42 @@ func (mine *Processor) pause() bool {
 
 // take waits for a turn.
 func (mine *Processor) take(ctx context.Context) error {
-	p := mine.of
-	p.mu.Lock()
-	if p.begin(mine) {
-		p.mu.Unlock()
-		return nil
-	}
-	mine.turn = make(chan struct{})
-	its := p.all[mine.namespace]
-	its.waiting = append(its.waiting, mine)
-	p.mu.Unlock()
+	mine.of.join(mine)
 	select {
 	case <-mine.turn:
-		mine.held = true
-		return nil
 	case <-ctx.Done():
+		if mine.of.leave(mine) {
+			return ctx.Err() //nolint:wrapcheck // The caller says what was to be done.
+		}
 	}
-	if !p.leave(mine) { // the turn came at the same moment
-		mine.give()
-	}
-	return ctx.Err() //nolint:wrapcheck // The caller says what was to be done.
+	mine.held = true // The turn may have come at the moment at which the time was over.
+	return nil
 }
 
 // leave is false where a reconcile does not wait any more.
 func (p *Processors) leave(mine *Processor) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	its := p.all[mine.namespace]
+	its := p.namespaces[mine.namespace]
 	i := slices.Index(its.waiting, mine)
 	if i >= 0 {
 		its.waiting = slices.Delete(its.waiting, i, i+1)
+		p.queued--
 	}
 	return i >= 0
 }
 
-// give passes the processor on to the reconcile that came first. What began early ends early, and its memory is free, before others begin.
+// give passes the processor on.
 func (mine *Processor) give() {
 	mine.held = false
-	p := mine.of
+	p, now := mine.of, time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	its := p.all[mine.namespace]
-	if len(its.waiting) == 0 {
-		if its.running--; its.running == 0 {
-			delete(p.all, mine.namespace)
-		}
-		return
-	}
-	first := slices.MinFunc(its.waiting, func(a, b *Processor) int { return a.arrival - b.arrival })
-	its.waiting = slices.DeleteFunc(its.waiting, func(one *Processor) bool { return one == first })
-	close(first.turn)
+	its := p.namespaces[mine.namespace]
+	its.count(now)
+	its.held--
+	p.held--
+	p.grant(now)
 }
 
 // ShareProcessors has the requests of a client of the API server wait as all other requests of a reconcile do: while they wait, others of the namespace

@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -67,6 +69,7 @@ func TestProcessors_ANamespaceHasHalfOfThem(t *testing.T) {
 			go c.reconcile(t)
 		}
 		c.expect(t, limit)
+		time.Sleep(time.Second)
 		other := c.of.TryAcquire("shop")
 		if other == nil {
 			t.Fatal("another namespace waits")
@@ -82,6 +85,98 @@ func TestProcessors_ANamespaceHasHalfOfThem(t *testing.T) {
 		if left := each(c.of); int64(left) != limit || c.of.Namespaces() != 0 {
 			t.Errorf("%d of %d are free, %d namespaces are remembered", left, limit, c.of.Namespaces())
 		}
+	})
+}
+
+// Costly policies that changed in twelve namespaces kept all processors, and a new Transport of another team was served after half a minute.
+func TestProcessors_ALightNamespaceWaitsForNoneOfManyThatComputeWithoutAPause(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const turn, namespaces = 200 * time.Millisecond, 12
+		p := tenancy.NewProcessors()
+		ctx, cancel := context.WithCancel(t.Context())
+		var running, most atomic.Int64
+		var turns [namespaces]atomic.Int64
+		compute := func(n int) {
+			for ctx.Err() == nil {
+				mine, err := p.Acquire(ctx, fmt.Sprint("hostile-", n))
+				if err != nil {
+					return
+				}
+				most.Store(max(most.Load(), running.Add(1)))
+				time.Sleep(turn)
+				running.Add(-1)
+				turns[n].Add(1)
+				mine.Release()
+			}
+		}
+		for n := range namespaces {
+			go compute(n)
+		}
+		time.Sleep(time.Minute)
+		begun := time.Now()
+		for range 100 { // steps of a reconcile that waits for its broker in between
+			mine, err := p.Acquire(ctx, "shop")
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Millisecond)
+			mine.Release()
+			time.Sleep(time.Millisecond)
+		}
+		if took := time.Since(begun); took > time.Second {
+			t.Errorf("a reconcile of a light namespace took %v", took)
+		}
+		if all := int64(max(1, runtime.GOMAXPROCS(0)-1)); most.Load() > all {
+			t.Errorf("%d have computed at a time, of %d", most.Load(), all)
+		}
+		least, greatest := turns[0].Load(), turns[0].Load()
+		for n := range turns {
+			least, greatest = min(least, turns[n].Load()), max(greatest, turns[n].Load())
+		}
+		if greatest-least > 2 {
+			t.Errorf("one has had %d turns and another %d", least, greatest)
+		}
+		cancel()
+		time.Sleep(5 * time.Minute)
+		if mine := p.TryAcquire("shop"); mine == nil || p.Namespaces() != 1 {
+			t.Error("not all are free again")
+		}
+	})
+}
+
+// One that computes as much as it gets has its turn like the others, also where it came first and has computed for a while.
+func TestProcessors_ANamespaceThatIsBusyAllTheTimeHasItsTurns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := tenancy.NewProcessors()
+		ctx, cancel := context.WithCancel(t.Context())
+		turns := func(namespace string, had *atomic.Int64) {
+			for ctx.Err() == nil {
+				mine, err := p.Acquire(ctx, namespace)
+				if err != nil {
+					return
+				}
+				had.Add(1)
+				time.Sleep(100 * time.Millisecond)
+				mine.Release()
+			}
+		}
+		var its, others atomic.Int64
+		go turns("shop", &its)
+		time.Sleep(time.Minute)
+		for n := range 12 {
+			go turns(fmt.Sprint("hostile-", n), &others)
+		}
+		for range 3 {
+			before := its.Load()
+			time.Sleep(20 * time.Second)
+			if its.Load() == before {
+				t.Errorf("it has no turn within 20 seconds; the others had %d", others.Load())
+			}
+		}
+		cancel()
+		time.Sleep(time.Minute)
 	})
 }
 
