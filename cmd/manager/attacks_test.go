@@ -502,6 +502,24 @@ func (w *tenants) keyUpdates() {
 	})
 }
 
+// pipelined are requests that come before the answers to those before them.
+func (w *tenants) pipelined() {
+	block := []byte(strings.Repeat("GET /none HTTP/1.1\r\nHost: a\r\n\r\n", 1500))
+	w.flood(250, func() {
+		conn, err := net.DialTimeout("tcp", w.scale, time.Second)
+		if err != nil {
+			time.Sleep(time.Millisecond)
+			return
+		}
+		_ = conn.SetDeadline(time.Now().Add(15 * time.Second))
+		go func() { _, _ = io.Copy(io.Discard, conn) }()
+		for err == nil {
+			_, err = conn.Write(block)
+		}
+		_ = conn.Close()
+	})
+}
+
 // tokens have the operator ask the API server for each.
 func (w *tenants) tokens() {
 	config := &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}

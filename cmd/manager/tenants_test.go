@@ -413,6 +413,7 @@ func TestTenant_CannotStopOrOverrunAnother(t *testing.T) {
 			attack{"recorded hellos at the port of the metrics", w.hellos},
 			attack{"KeyUpdates at the port of the metrics", w.keyUpdates},
 			attack{"KeyUpdates from 250 servers", w.answersOfKeyUpdates},
+			attack{"requests without a pause", w.pipelined},
 			attack{"made-up tokens at the port of the metrics", w.tokens},
 			attack{"questions for the numbers of a large Transport", w.questions},
 			attack{"a hash of a configuration that no metric may have", w.oddHash},

@@ -10,23 +10,25 @@ import (
 const MaxConnections = 256
 
 // Listen listens at a TCP address for up to MaxConnections connections at a time. A further one takes the place of the oldest of the address
-// that has the most: whoever opens many loses them to those who open few, such as the kubelet. An error names the address.
+// that has the most: whoever opens many loses them to those who open few, such as the kubelet.
+// A connection of an address that opens more than 128 a second is closed. An error names the address.
 func Listen(ctx context.Context, address string) (net.Listener, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // it says all
 	}
-	return bounded(listener, MaxConnections), nil
+	return bounded(listener, MaxConnections, newLimits(perSecond, burst)), nil
 }
 
-func bounded(listener net.Listener, all int) *boundListener {
-	return &boundListener{Listener: listener, all: all, from: map[string][]*boundConn{}}
+func bounded(listener net.Listener, all int, opens *limits) *boundListener {
+	return &boundListener{Listener: listener, all: all, opens: opens, from: map[string][]*boundConn{}}
 }
 
 type boundListener struct {
 	net.Listener
 
-	all int
+	all   int
+	opens *limits
 
 	mu    sync.Mutex
 	count int
@@ -43,15 +45,21 @@ type boundConn struct {
 
 // Accept implements net.Listener.
 func (l *boundListener) Accept() (net.Conn, error) {
-	accepted, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err //nolint:wrapcheck // http.Server knows the errors of listeners
+	for {
+		accepted, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err //nolint:wrapcheck // http.Server knows the errors of listeners
+		}
+		conn := &boundConn{Conn: accepted, listener: l, address: hostOf(accepted.RemoteAddr().String())}
+		if !l.opens.allow(conn.address) {
+			_ = accepted.Close()
+			continue
+		}
+		if replaced := l.enter(conn); replaced != nil {
+			_ = replaced.Close()
+		}
+		return conn, nil
 	}
-	conn := &boundConn{Conn: accepted, listener: l, address: hostOf(accepted.RemoteAddr().String())}
-	if replaced := l.enter(conn); replaced != nil {
-		_ = replaced.Close()
-	}
-	return conn, nil
 }
 
 // enter counts a connection, and says which one has to go for it.

@@ -48,7 +48,7 @@ func TestBoundListener_ConnectionsTakeThePlaceOfTheOldestOfWhoHasMost(t *testing
 	}
 	inner.next = append(inner.next, from("10.0.0.3", 1))
 	came := slices.Clone(inner.next)
-	listener := bounded(inner, all)
+	listener := bounded(inner, all, newLimits(0, len(came)))
 	var last net.Conn
 	for range came {
 		last, _ = listener.Accept()
@@ -64,6 +64,25 @@ func TestBoundListener_ConnectionsTakeThePlaceOfTheOldestOfWhoHasMost(t *testing
 	}
 	if listener.count != all-1 || len(listener.from) != 2 {
 		t.Errorf("%d connections of %d addresses are counted", listener.count, len(listener.from))
+	}
+}
+
+func TestBoundListener_ClosesConnectionsOfAnAddressThatOpensTooMany(t *testing.T) {
+	const allowed = 3
+	inner := &callers{}
+	for i := range allowed + 2 {
+		inner.next = append(inner.next, &caller{address: &net.TCPAddr{IP: net.ParseIP("10.0.0.1"), Port: i}})
+	}
+	inner.next = append(inner.next, &caller{address: &net.TCPAddr{IP: net.ParseIP("10.0.0.2")}})
+	came := slices.Clone(inner.next)
+	listener := bounded(inner, MaxConnections, newLimits(0, allowed))
+	for len(inner.next) > 0 {
+		_, _ = listener.Accept()
+	}
+	for i, conn := range came {
+		if closed := i >= allowed && i < allowed+2; conn.closed > 0 != closed {
+			t.Errorf("the connection of %s was closed %d times", conn.address, conn.closed)
+		}
 	}
 }
 
