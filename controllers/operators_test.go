@@ -211,8 +211,8 @@ func TestTransport_ReconcilesAFewTimesForAChangedPolicy(t *testing.T) {
 		return true
 	})
 	transportsAfter, policiesAfter := awaitCalm()
-	// One for the policy, one for the ConfigMap that it changes, and one to spare.
-	if got := transportsAfter - transportsBefore; got < users || got > 3*users {
+	// One for the policy, one for the ConfigMap that it changes, and two to spare: on a busy machine a write may meet an older copy.
+	if got := transportsAfter - transportsBefore; got < users || got > 4*users {
 		t.Errorf("%d reconciles of %d Transports", got, users)
 	}
 	if got := policiesAfter - policiesBefore; got > 3 {
