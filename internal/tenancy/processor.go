@@ -16,16 +16,19 @@ import (
 )
 
 const (
-	// halfLife is when half of what a namespace has computed counts no more.
-	halfLife = 5 * time.Second
-	// slice is how long one that computes has done so before another begins beside it.
+	// credit is how much less than the others a namespace may have computed, as far as that counts: one that comes after a while does not keep them waiting
+	// for longer.
+	credit = time.Second
+	// slice is how much less it has to have computed than those that compute for not having to wait for them.
 	slice = 10 * time.Millisecond
+	// pruneInterval is how often namespaces are forgotten that have all the credit.
+	pruneInterval = 10 * time.Second
 )
 
 // Processors bounds how many reconciles compute at a time: as many as there are processors but one, and one at least; of one namespace half as many as there
 // are, and one at least. What a reconcile costs is up to who wrote the Transport and answers for its broker; dozens of them side by side would keep the
-// processors from all other namespaces. The namespace that has computed least lately comes next. One that has computed less than half as much as each of
-// those that compute need not wait for them: nobody can take a processor away from a reconcile before it waits for somebody. It is safe for concurrent use.
+// processors from all other namespaces. The namespace that has computed least comes next. One that had computed less than those that compute when these
+// began does not wait for them: nobody can take a processor away from a reconcile before it waits for somebody. It is safe for concurrent use.
 type Processors struct {
 	all, each int
 
@@ -33,23 +36,24 @@ type Processors struct {
 	// held is how many compute, and queued how many wait for it.
 	held, queued int
 	namespaces   map[string]*computing
-	pruned       time.Time
-	arrivals     int
+	// fair is how much each of those that compute or wait has computed at least.
+	fair     time.Duration
+	pruned   time.Time
+	arrivals int
 }
 
 // computing are the reconciles of one namespace.
 type computing struct {
 	held    int
 	waiting []*Processor
-	// lately is how long they have computed until a time.
-	lately time.Duration
-	until  time.Time
+	// computed is how long they have computed until a time, and begun what it was when the last of them began.
+	computed, begun time.Duration
+	until           time.Time
 }
 
 // count goes on counting until now.
 func (c *computing) count(now time.Time) {
-	elapsed := now.Sub(c.until)
-	c.lately = time.Duration(float64(c.lately)*math.Exp2(-elapsed.Seconds()/halfLife.Seconds())) + time.Duration(c.held)*elapsed
+	c.computed += time.Duration(c.held) * now.Sub(c.until)
 	c.until = now
 }
 
@@ -128,15 +132,14 @@ func (p *Processors) join(mine *Processor) {
 	p.grant(now)
 }
 
-// prune forgets the namespaces that have computed nothing lately.
+// prune forgets the namespaces that are like new ones.
 func (p *Processors) prune(now time.Time) {
-	if now.Sub(p.pruned) < halfLife {
+	if now.Sub(p.pruned) < pruneInterval {
 		return
 	}
 	p.pruned = now
 	maps.DeleteFunc(p.namespaces, func(_ string, its *computing) bool {
-		its.count(now)
-		return its.held == 0 && len(its.waiting) == 0 && its.lately < time.Millisecond
+		return its.held == 0 && len(its.waiting) == 0 && its.computed <= p.fair-credit
 	})
 }
 
@@ -151,6 +154,7 @@ func (p *Processors) grant(now time.Time) {
 		first := slices.MinFunc(its.waiting, func(a, b *Processor) int { return a.arrival - b.arrival })
 		its.waiting = slices.DeleteFunc(its.waiting, func(one *Processor) bool { return one == first })
 		its.held++
+		its.begun = its.computed
 		p.held++
 		p.queued--
 		close(first.turn)
@@ -159,17 +163,23 @@ func (p *Processors) grant(now time.Time) {
 
 // next is the namespace that has the next turn; nil where all have to wait.
 func (p *Processors) next(now time.Time) (next *computing) {
-	least := time.Duration(math.MaxInt64)
+	least, begun := time.Duration(math.MaxInt64), time.Duration(math.MaxInt64)
 	for _, its := range p.namespaces {
 		its.count(now)
-		if its.held > 0 {
-			least = min(least, its.lately)
+		if its.held == 0 && len(its.waiting) == 0 {
+			continue
 		}
-		if len(its.waiting) > 0 && its.held < p.each && (next == nil || its.lately < next.lately) {
+		its.computed = max(its.computed, p.fair-credit)
+		least = min(least, its.computed)
+		if its.held > 0 {
+			begun = min(begun, its.begun)
+		}
+		if len(its.waiting) > 0 && its.held < p.each && (next == nil || its.computed < next.computed) {
 			next = its
 		}
 	}
-	if next != nil && p.held >= p.all && 2*next.lately+slice > least {
+	p.fair = max(p.fair, least)
+	if next != nil && p.held >= p.all && next.computed+slice > begun {
 		return nil
 	}
 	return next

@@ -70,15 +70,15 @@ func TestProcessors_ANamespaceHasHalfOfThem(t *testing.T) {
 		}
 		c.expect(t, limit)
 		time.Sleep(time.Second)
+		for range limit { // they wait for their brokers now
+			c.next <- struct{}{}
+		}
+		c.expect(t, 2*limit)
 		other := c.of.TryAcquire("shop")
 		if other == nil {
 			t.Fatal("another namespace waits")
 		}
 		other.Release()
-		for range limit { // they wait for their brokers now
-			c.next <- struct{}{}
-		}
-		c.expect(t, 2*limit)
 		close(c.answer)
 		close(c.next)
 		c.expect(t, 50)
