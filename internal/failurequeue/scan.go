@@ -83,13 +83,13 @@ func Scan(ctx context.Context, options Options, visit func(message.Message) erro
 	if err := s.lock(); err != nil {
 		return 0, err
 	}
+	// The end of the connection frees the lock as well, but some versions of RabbitMQ do so a little later.
+	defer func() { _, _ = s.locks.QueueDelete(s.Lock, false, false, false) }()
 	if options.Check != nil {
 		if err := options.Check(ctx); err != nil {
 			return 0, err
 		}
 	}
-	// The end of the connection frees the lock as well, but some versions of RabbitMQ do so a little later.
-	defer func() { _, _ = s.locks.QueueDelete(s.Lock, false, false, false) }()
 	defer s.giveBack()
 	err = s.all(ctx)
 	return s.seen, errors.Join(s.ended, err)
