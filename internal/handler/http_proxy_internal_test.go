@@ -140,7 +140,9 @@ func TestDialer_GoesByWayOfAnyKindOfProxy(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = socks.Close() })
+	closed := make(chan struct{})
 	go func() {
+		defer close(closed)
 		for conn, err := socks.Accept(); err == nil; conn, err = socks.Accept() {
 			go serveSocks(conn)
 		}
@@ -150,6 +152,7 @@ func TestDialer_GoesByWayOfAnyKindOfProxy(t *testing.T) {
 		t.Errorf("socks5: %d, %v", status, err)
 	}
 	_ = socks.Close()
+	<-closed // the kernel takes connections as long as the accept lasts
 	if _, _, err := ask(t, d, roots, server.URL); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("without a proxy: %v", err)
 	}

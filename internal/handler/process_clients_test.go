@@ -72,7 +72,7 @@ func TestReferenceClients_ReportProgress(t *testing.T) {
 	forEachClient(t, func(t *testing.T, spec v1alpha1.ProcessHandler) {
 		p := startProcess(t, spec, handler.Options{})
 		awaitReady(t, p)
-		ctx, cancel := handler.WithTimeout(t.Context(), 400*time.Millisecond, patience)
+		ctx, cancel := handler.WithTimeout(t.Context(), 3*time.Second, patience)
 		defer cancel()
 		if got := p.Handle(ctx, handlertest.Message("progress", "{}")); got != nil {
 			t.Errorf("got %+v", got)

@@ -79,7 +79,7 @@ const orders = {
   },
   progress: async (m) => {
     for (let i = 0; i < 8; i++) { // altogether longer than the timeout
-      await sleep(100)
+      await sleep(500)
       m.progress()
     }
   },

@@ -49,7 +49,7 @@ function hang(Message $m): never
 function progress(Message $m): void
 {
     for ($i = 0; $i < 8; ++$i) { // altogether longer than the timeout
-        usleep(100_000);
+        usleep(500_000);
         $m->progress();
     }
 }

@@ -77,7 +77,7 @@ def handle(m):
         raise redrive.Failure("the water rises", name="Flood")
     elif order == "progress":
         for _ in range(8):  # altogether longer than the timeout
-            time.sleep(0.1)
+            time.sleep(0.5)
             m.progress()
     elif order == "raise":
         print("a stray print", flush=True)
