@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"strconv"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
@@ -32,20 +34,41 @@ const (
 type client struct {
 	*settings
 
-	http *http.Client
+	mu sync.Mutex
+	// trusted is what the connections of http are made with.
+	trusted *tls.Config
+	http    *http.Client
 }
 
 var _ otlptrace.Client = (*client)(nil)
 
 func newClient(s *settings) *client {
-	return &client{settings: s, http: &http.Client{
+	c := &client{settings: s}
+	c.trust(s.tls)
+	return c
+}
+
+// trust has new connections made with these certificates.
+func (c *client) trust(certificates *tls.Config) {
+	c.trusted, c.http = certificates, &http.Client{
 		Transport: &http.Transport{
-			Proxy: http.ProxyFromEnvironment, TLSClientConfig: s.tls, ForceAttemptHTTP2: true, MaxIdleConns: 1, IdleConnTimeout: idleTime,
+			Proxy: http.ProxyFromEnvironment, TLSClientConfig: certificates.Clone(), ForceAttemptHTTP2: true, MaxIdleConns: 1, IdleConnTimeout: idleTime,
 			MaxResponseHeaderBytes: maxHeaders,
 		},
 		// The headers are for the collector alone.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+	}
+}
+
+// current takes over certificates that were renewed. Where the files cannot be read, as while they are written, those before stay.
+func (c *client) current() *http.Client {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if next, err := c.renewed(); err == nil && !haveSameCertificates(next, c.trusted) {
+		c.http.CloseIdleConnections()
+		c.trust(next)
+	}
+	return c.http
 }
 
 // Start implements otlptrace.Client.
@@ -53,6 +76,8 @@ func (*client) Start(context.Context) error { return nil }
 
 // Stop implements otlptrace.Client.
 func (c *client) Stop(context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.http.CloseIdleConnections()
 	return nil
 }
@@ -95,7 +120,7 @@ func (c *client) post(ctx context.Context, body []byte) (wait time.Duration, err
 	if c.gzip {
 		request.Header.Set("Content-Encoding", "gzip")
 	}
-	response, err := c.http.Do(request)
+	response, err := c.current().Do(request)
 	if err != nil {
 		return 0, withoutURL(err)
 	}

@@ -1,6 +1,7 @@
 package tracing
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/tls"
 	"crypto/x509"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,7 +30,9 @@ type settings struct {
 	// timeout of sending a batch of spans, further tries included.
 	timeout time.Duration
 	gzip    bool
+	// tls is what the files held at first, and renewed reads them again.
 	tls     *tls.Config
+	renewed func() (*tls.Config, error)
 }
 
 // environment looks up variables; an empty one is as good as none.
@@ -152,30 +156,44 @@ func (s *settings) readCompression(env environment) error {
 	return nil
 }
 
-// readTLS reads the authority of the collector's certificate and the certificate of this program.
-func (s *settings) readTLS(env environment) error {
-	s.tls = &tls.Config{MinVersion: tls.VersionTLS12}
-	if file, from := env.forTraces("CERTIFICATE"); file != "" {
+// readTLS reads the files of the environment, and keeps the way to read them again: who renews certificates writes new files.
+func (s *settings) readTLS(env environment) (err error) {
+	s.renewed = env.tls
+	s.tls, err = env.tls()
+	return err
+}
+
+// tls reads the authority of the collector's certificate and the certificate of this program.
+func (e environment) tls() (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if file, from := e.forTraces("CERTIFICATE"); file != "" {
 		authority, err := os.ReadFile(file) //nolint:gosec // whoever sets the environment names it
 		if err != nil {
-			return fmt.Errorf("%s: %w", from, err)
+			return nil, fmt.Errorf("%s: %w", from, err)
 		}
-		s.tls.RootCAs = x509.NewCertPool()
-		if !s.tls.RootCAs.AppendCertsFromPEM(authority) {
-			return fmt.Errorf("%s: %s holds no certificate in PEM", from, file)
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(authority) {
+			return nil, fmt.Errorf("%s: %s holds no certificate in PEM", from, file)
 		}
 	}
-	certificate, from := env.forTraces("CLIENT_CERTIFICATE")
-	key, keyFrom := env.forTraces("CLIENT_KEY")
+	certificate, from := e.forTraces("CLIENT_CERTIFICATE")
+	key, keyFrom := e.forTraces("CLIENT_KEY")
 	if certificate == "" && key == "" {
-		return nil
+		return config, nil
 	}
 	own, err := tls.LoadX509KeyPair(certificate, key)
 	if err != nil {
-		return fmt.Errorf("%s and %s: %w", from, keyFrom, err)
+		return nil, fmt.Errorf("%s and %s: %w", from, keyFrom, err)
 	}
-	s.tls.Certificates = []tls.Certificate{own}
-	return nil
+	config.Certificates = []tls.Certificate{own}
+	return config, nil
+}
+
+// haveSameCertificates tells whether two readings of the files found the same.
+func haveSameCertificates(a, b *tls.Config) bool {
+	return a.RootCAs.Equal(b.RootCAs) && slices.EqualFunc(a.Certificates, b.Certificates, func(a, b tls.Certificate) bool {
+		return slices.EqualFunc(a.Certificate, b.Certificate, bytes.Equal)
+	})
 }
 
 // checkSampler refuses what the SDK would tell nobody about but standard error, in words of its own.
