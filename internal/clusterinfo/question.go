@@ -6,10 +6,14 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"redrive.dev/redrive/internal/broker"
 )
+
+// askWithin bounds a request to the API server.
+const askWithin = 10 * time.Second
 
 // Question is whether the cluster is able to do something. It is safe for concurrent use.
 type Question struct {
@@ -20,9 +24,9 @@ type Question struct {
 	age   time.Duration
 	final bool
 
-	// turn is taken by who asks. It is no mutex: a request gives the processor of its namespace to another reconcile meanwhile, which must not wait here
-	// with that in hand, or the two wait for each other.
-	turn chan struct{}
+	// asking is one request for all who need the answer. It is nobody's own: with the request of one, who has to wait for the processor of its namespace
+	// before and after it, those of other namespaces would wait for that as well.
+	asking singleflight.Group
 
 	mu       sync.Mutex
 	yes      bool
@@ -31,7 +35,7 @@ type Question struct {
 }
 
 func newQuestion(text string, age time.Duration, final bool, ask func(context.Context) (bool, error)) *Question {
-	return &Question{text: text, ask: ask, age: age, final: final, turn: make(chan struct{}, 1)}
+	return &Question{text: text, ask: ask, age: age, final: final}
 }
 
 // Answer asks the cluster, unless it has done so within a time. Where the cluster does not say, the last answer holds; the error is of one that has never
@@ -40,21 +44,28 @@ func (q *Question) Answer(ctx context.Context, now time.Time) (bool, error) {
 	if yes, known := q.recent(now); known {
 		return yes, nil
 	}
-	var err error
+	log := ctrl.LoggerFrom(ctx)
+	var answer singleflight.Result
+	// Of the context of who asks first it has nothing but the log.
+	answers := q.asking.DoChan("", func() (any, error) { return q.askFor(ctrl.LoggerInto(context.Background(), log), now) }) //nolint:contextcheck // as it says
 	broker.Await(ctx, func() {
 		select {
-		case q.turn <- struct{}{}:
+		case answer = <-answers:
 		case <-ctx.Done():
-			err = ctx.Err()
+			answer.Err = ctx.Err()
 		}
 	})
-	if err != nil {
-		return false, err //nolint:wrapcheck // it says all
-	}
-	defer func() { <-q.turn }()
+	yes, _ := answer.Val.(bool)
+	return yes, answer.Err
+}
+
+// askFor asks for all who wait.
+func (q *Question) askFor(ctx context.Context, now time.Time) (bool, error) {
 	if yes, known := q.recent(now); known { // another one has asked meanwhile
 		return yes, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	defer cancel()
 	yes, err := q.ask(ctx)
 	q.mu.Lock()
 	defer q.mu.Unlock()

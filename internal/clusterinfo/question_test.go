@@ -134,3 +134,28 @@ func TestAnswer_WhoWaitsToAskHoldsUpNobodyWhoAsks(t *testing.T) {
 		t.Errorf("it is asked %d times", asked.Load())
 	}
 }
+
+// The request was that of the first who asked: until the processor of its namespace was free again, the reconciles of all namespaces waited.
+func TestAnswer_ANamespaceThatComputesKeepsNoOtherWaiting(t *testing.T) {
+	t.Parallel()
+	busy, other, taken := make(oneProcessor, 1), make(oneProcessor, 1), make(chan struct{})
+	q := newQuestion("anything", time.Hour, false, func(ctx context.Context) (bool, error) {
+		broker.Await(ctx, func() { <-taken }) // as each request does
+		return true, nil
+	})
+	go func() {
+		<-busy // another one of the namespace computes as soon as the first waits
+		close(taken)
+	}()
+	var first sync.WaitGroup
+	first.Go(func() { _, _ = q.Answer(broker.WithWaiter(t.Context(), busy), time.Now()) })
+	<-taken
+
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if yes, err := q.Answer(broker.WithWaiter(ctx, other), time.Now()); !yes || err != nil {
+		t.Errorf("%t, %v", yes, err)
+	}
+	busy <- struct{}{}
+	first.Wait()
+}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/http"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -21,14 +22,18 @@ const (
 	credit = time.Second
 	// slice is how much less it has to have computed than those that compute for not having to wait for them.
 	slice = 10 * time.Millisecond
+	// perProcessor is how much of GOMEMLIMIT there is for each that computes, in bytes. What is compiled and merged is counted afterwards: of policies with
+	// thousands of strategies each took 13 MB, and on a node with 32 processors the operator was killed for its memory.
+	perProcessor = 24 << 20
 	// pruneInterval is how often namespaces are forgotten that have all the credit.
 	pruneInterval = 10 * time.Second
 )
 
 // Processors bounds how many reconciles compute at a time: as many as there are processors but one, and one at least; of one namespace half as many as there
-// are, and one at least. What a reconcile costs is up to who wrote the Transport and answers for its broker; dozens of them side by side would keep the
-// processors from all other namespaces. The namespace that has computed least comes next. One that had computed less than those that compute when these
-// began does not wait for them: nobody can take a processor away from a reconcile before it waits for somebody. It is safe for concurrent use.
+// are, and one at least. Of processors it counts no more than the operator has memory for. What a reconcile costs is up to who wrote the Transport and
+// answers for its broker; dozens of them side by side would keep the processors from all other namespaces. The namespace that has computed least comes next.
+// One that had computed less than those that compute when these began does not wait for them: nobody can take a processor away from a reconcile before it
+// waits for somebody. It is safe for concurrent use.
 type Processors struct {
 	all, each int
 
@@ -57,9 +62,13 @@ func (c *computing) count(now time.Time) {
 	c.until = now
 }
 
-// NewProcessors follows GOMAXPROCS.
+// NewProcessors follows GOMAXPROCS and GOMEMLIMIT.
 func NewProcessors() *Processors {
-	n := runtime.GOMAXPROCS(0)
+	return newProcessors(runtime.GOMAXPROCS(0), debug.SetMemoryLimit(-1))
+}
+
+func newProcessors(n int, memory int64) *Processors {
+	n = int(min(int64(n), max(2, memory/perProcessor)))
 	return &Processors{all: max(1, n-1), each: max(1, n/2), namespaces: map[string]*computing{}}
 }
 
@@ -194,8 +203,8 @@ func (mine *Processor) Release() {
 	}
 }
 
-// Wait implements broker.Waiter: others have the processor while wait waits. Where the time of the reconcile is over before its turn comes again, it goes
-// on without one, to its end.
+// Wait implements broker.Waiter: others have the processor while wait waits. Where the time of the reconcile, which is that of the context, is over before
+// its turn comes again, it goes on without one, to its end.
 func (mine *Processor) Wait(ctx context.Context, wait func()) {
 	if !mine.pause() {
 		wait()

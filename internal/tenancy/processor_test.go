@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -248,6 +249,46 @@ func TestProcessors_AReconcileWhoseTimeIsOverTakesNone(t *testing.T) {
 		}
 		for _, one := range others {
 			one.Release()
+		}
+		if each(p) != limit || p.Namespaces() != 0 {
+			t.Error("not all are free again")
+		}
+	})
+}
+
+// A pod that does not answer had the time of its request run out, and the reconcile go on without a processor to its end: fifty computed at a time.
+func TestProcessors_AReconcileWhoseRequestRunsOutOfTimeWaitsForItsTurn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := tenancy.NewProcessors()
+		limit := each(p)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		var running, most atomic.Int64
+		var reconciles sync.WaitGroup
+		for range 20 {
+			reconciles.Go(func() {
+				mine, err := p.Acquire(ctx, "hostile")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer mine.Release()
+				ctx := broker.WithWaiter(ctx, mine)
+				request, done := context.WithTimeout(ctx, 2*time.Second)
+				defer done()
+				broker.Await(request, func() { <-request.Done() })
+				for range 10 {
+					most.Store(max(most.Load(), running.Add(1)))
+					time.Sleep(time.Second)
+					running.Add(-1)
+					broker.Await(ctx, func() { time.Sleep(time.Millisecond) })
+				}
+			})
+		}
+		reconciles.Wait()
+		if got := most.Load(); got > int64(limit) {
+			t.Errorf("%d reconciles of a namespace compute at a time, of %d", got, limit)
 		}
 		if each(p) != limit || p.Namespaces() != 0 {
 			t.Error("not all are free again")
