@@ -198,6 +198,7 @@ func (d *demonstration) report() (sums, error) {
 	d.print("", "What is in the failure queue, as read from the broker:", "")
 	d.print(l.failureTable()...)
 	d.print("", fmt.Sprintf("%d messages by a key that nobody bound came through the queue %s.", l.via(lostQueue), lostQueue))
+	d.print("", "On your own broker, `redrive failed groups -f config/samples` shows what failed alike, and `redrive failed replay` sends it back.")
 	if l.strays > 0 {
 		d.print(fmt.Sprintf("%d requests were about messages that nobody published.", l.strays))
 	}

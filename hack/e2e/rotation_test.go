@@ -25,7 +25,7 @@ func TestCredentials_RotateUnderLoad(t *testing.T) {
 	s.awaitHandled(60)
 
 	oldOperator, oldWorker := s.operator, s.worker
-	s.operator, s.worker = s.makeUser("operator"), s.makeUser("worker")
+	s.operator, s.worker = s.makeUser(operatorRole), s.makeUser(workerRole)
 	s.writeSecret()
 	s.awaitUser(s.worker.user, oldWorker.user)
 	for _, old := range []login{oldOperator, oldWorker} {
@@ -34,7 +34,7 @@ func TestCredentials_RotateUnderLoad(t *testing.T) {
 	s.awaitHandled(60)
 
 	// The same users get other passwords; whoever comes with the old ones is refused from then on.
-	s.operator, s.worker = s.renew("operator", s.operator), s.renew("worker", s.worker)
+	s.operator, s.worker = s.renew(operatorRole, s.operator), s.renew(workerRole, s.worker)
 	s.writeSecret()
 	s.dropConnections(s.worker.user)
 	s.awaitUser(s.worker.user, oldWorker.user)

@@ -36,6 +36,11 @@ const (
 	// workerWrites are the exchanges that workers publish to.
 	workerWrites = `^async\.(fallback|return|failed)$`
 
+	// The users of a shop.
+	operatorRole = "operator"
+	workerRole   = "worker"
+	replayerRole = "replayer"
+
 	readyWithin = 2 * time.Minute
 )
 
@@ -96,8 +101,8 @@ func newShop(t *testing.T, name string, p plan) *shop {
 	}
 	s.transport, s.policy = s.makeTransport(p), s.makePolicy(p)
 	s.makeVhost()
-	s.operator = s.makeUser("operator")
-	s.worker = s.makeUser("worker")
+	s.operator = s.makeUser(operatorRole)
+	s.worker = s.makeUser(workerRole)
 	must(t, suite.makeNamespace(t.Context(), s.namespace))
 	t.Cleanup(s.leave)
 	must(t, suite.create(t.Context(), s.secret()))
@@ -178,11 +183,14 @@ func (s *shop) makeUser(role string) login {
 		}
 	})
 	names := s.objectNames()
-	if role == "operator" {
+	switch role {
+	case operatorRole:
 		s.permit(l.user, names, names, names)
-		return l
+	case replayerRole: // as docs/failed-messages.md has them
+		s.permit(l.user, `^async\.(failed\.lock|replay\..+)$`, `^async\.(fallback|return|failed|replay\..+)$`, `^async\.(failed|fallback|return|replay\..+)$`)
+	default:
+		s.permit(l.user, "^$", workerWrites, s.queueNames())
 	}
-	s.permit(l.user, "^$", workerWrites, s.queueNames())
 	return l
 }
 
@@ -190,7 +198,7 @@ func (s *shop) makeUser(role string) login {
 func (s *shop) setPassword(l login, role string) {
 	s.t.Helper()
 	tags := ""
-	if role == "operator" {
+	if role != workerRole {
 		tags = "policymaker"
 	}
 	must(s.t, s.broker.manage(s.t.Context(), http.MethodPut, apiPath("users", l.user), map[string]string{"password": l.password, "tags": tags}, nil))

@@ -93,7 +93,8 @@ func programs() (string, error) {
 
 // run starts the operator, as cmd/manager does.
 func (c *cluster) run(ctx context.Context, config *rest.Config) error {
-	cached, err := objectcache.CacheOptions()
+	specs := objectcache.NewTally(objectcache.SpecsOfProcess())
+	cached, err := objectcache.CacheOptions(specs)
 	if err != nil {
 		return fmt.Errorf("restrict the cache: %w", err)
 	}
@@ -113,7 +114,7 @@ func (c *cluster) run(ctx context.Context, config *rest.Config) error {
 	c.cancel = cancel
 	err = controllers.Setup(ctx, mgr, controllers.Options{
 		ClusterUID: "record", Workers: workload.Options{Image: "redrive-worker"}, PollInterval: pollEvery,
-		Waits: topology.DefaultWaits(), Concurrency: 4,
+		Waits: topology.DefaultWaits(), Concurrency: 4, Specs: specs,
 	})
 	if err != nil {
 		return fmt.Errorf("set up the controllers: %w", err)

@@ -276,10 +276,12 @@ func (s *consuming) take(from *stream, d *amqp091.Delivery) {
 	}
 	unread, unreadable := d.Headers[s.wire.mark]
 	leftOut, _ := unread.(int64)
+	m := fromDelivery(d)
+	m.Unreadable = unreadable
 	its := &loan{tag: d.DeliveryTag, stream: from, session: s, received: from.stirred}
 	s.loans[its.tag] = its
 	s.consumer.deliver(&Delivery{
-		Message: fromDelivery(d), Queue: s.queue, Unreadable: unreadable, LeftOut: max(0, leftOut, -leftOut), NoRoom: leftOut < 0, loan: its,
+		Message: m, Queue: s.queue, LeftOut: max(0, leftOut, -leftOut), NoRoom: leftOut < 0, loan: its,
 	})
 	if own != nil { // whoever has it has counted it
 		door.gone(int64(len(own)))

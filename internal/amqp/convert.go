@@ -37,7 +37,7 @@ func fromDelivery(d *amqp091.Delivery) message.Message {
 	}
 }
 
-// Message is a delivery as the neutral form of a message; its headers are no longer in the delivery.
+// Message is a delivery as the neutral form of a message; its headers are no longer in the delivery. See also Connection.
 func Message(d *amqp091.Delivery) message.Message { return fromDelivery(d) }
 
 func toPublishing(m *message.Message) amqp091.Publishing {

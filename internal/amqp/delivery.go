@@ -22,13 +22,11 @@ const headerDeliveryCount = "x-delivery-count"
 
 // Delivery is a message on loan from the broker until it is settled, its session ends, or the broker takes it back.
 type Delivery struct {
+	// Message where it is Unreadable must not be published again: DeadLetter moves it with its headers.
 	message.Message
 
 	// Queue it came from.
 	Queue string
-	// Unreadable is true when the message has headers that cannot be read. They are not in it, so it must not be published
-	// again; DeadLetter moves it with them.
-	Unreadable bool
 	// LeftOut is the size of its body, in bytes, where that was not read: then nothing of the message is known but this. It was too large,
 	// or, where NoRoom is true, there was no room for it at the time: GiveBack it once there is.
 	LeftOut int64

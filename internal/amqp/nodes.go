@@ -20,11 +20,15 @@ type nodes struct {
 // elsewhereTimeout bounds the connecting to each other node. All of them together have half of the time, for the one that was left may be the only one.
 const elsewhereTimeout = 5 * time.Second
 
-// connect opens a socket, at another node than the one at which the last session ended, where there is one. receive is as in Options.
-func (n *nodes) connect(ctx context.Context, address string, receive int) (net.Conn, error) {
+// connect opens a socket, at another node than the one at which the last session ended, where there is one.
+func (n *nodes) connect(ctx context.Context, address string, options *Options) (net.Conn, error) {
+	if options.Dial != nil {
+		conn, err := options.Dial(ctx, "tcp", address)
+		return &timed{Conn: conn}, err
+	}
 	conn, err := n.dial(ctx, address)
-	if plain, ok := conn.(*net.TCPConn); ok && receive > 0 {
-		_ = plain.SetReadBuffer(receive) // where that is not possible, it grows
+	if plain, ok := conn.(*net.TCPConn); ok && options.receive > 0 {
+		_ = plain.SetReadBuffer(options.receive) // where that is not possible, it grows
 	}
 	return conn, err
 }

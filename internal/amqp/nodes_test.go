@@ -37,7 +37,7 @@ func TestNodes_TheNextSessionBeginsAtAnotherNode(t *testing.T) {
 		n := &nodes{lookup: func(context.Context, string) ([]string, error) { return tt.hosts, nil }}
 		for i, want := range tt.want {
 			first := net.JoinHostPort(tt.hosts[0], port) // what the system begins at where nothing is known of the nodes
-			conn, err := n.connect(t.Context(), first, 0)
+			conn, err := n.connect(t.Context(), first, &Options{})
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
@@ -67,7 +67,7 @@ func TestNodes_SilentOthersLeaveTimeForTheOneThatWasLeft(t *testing.T) {
 	n.left.Store(&hosts[0])
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
 	defer cancel()
-	conn, err := n.connect(ctx, left.Addr().String(), 0)
+	conn, err := n.connect(ctx, left.Addr().String(), &Options{})
 	if err != nil {
 		t.Fatalf("the node that was left is not tried again: %v", err)
 	}

@@ -117,15 +117,40 @@ func (p *Publisher) PublishUnlessStalled(ctx context.Context, m *message.Message
 	return p.publish(ctx, m, true)
 }
 
+// Begin hands a message over, and returns when a session has taken it. wait is the rest of Publish, to be called once; what one caller begins for
+// one destination is published in that order, but for what a session could not publish before it ended.
+func (p *Publisher) Begin(ctx context.Context, m *message.Message) (wait func() error, err error) {
+	o := p.outlet(destinationOf(m))
+	r := newRequest(m, false)
+	o.waiting.Add(1)
+	if err := o.hand(ctx, r); err != nil {
+		o.waiting.Add(-1)
+		return nil, err
+	}
+	return func() error {
+		defer o.waiting.Add(-1)
+		return p.await(ctx, o, r)
+	}, nil
+}
+
 func (p *Publisher) publish(ctx context.Context, m *message.Message, elsewhere bool) error {
 	o := p.outlet(destinationOf(m))
 	o.waiting.Add(1)
 	defer o.waiting.Add(-1)
+	r := newRequest(m, elsewhere)
+	if err := o.hand(ctx, r); err != nil {
+		return err
+	}
+	return p.await(ctx, o, r)
+}
+
+func newRequest(m *message.Message, elsewhere bool) *request {
+	return &request{message: m, elsewhere: elsewhere, result: make(chan error, 1)}
+}
+
+// await waits for the result of a request that was handed over, and hands it over again where a session could not publish it.
+func (p *Publisher) await(ctx context.Context, o *outlet, r *request) error {
 	for {
-		r := &request{message: m, elsewhere: elsewhere, result: make(chan error, 1)}
-		if err := o.hand(ctx, r); err != nil {
-			return err
-		}
 		select {
 		case err := <-r.result:
 			if !errors.Is(err, errAgain) {
@@ -133,6 +158,10 @@ func (p *Publisher) publish(ctx context.Context, m *message.Message, elsewhere b
 			}
 		case <-ctx.Done():
 			return ctx.Err() //nolint:wrapcheck // the caller's own context
+		}
+		r = newRequest(r.message, r.elsewhere)
+		if err := o.hand(ctx, r); err != nil {
+			return err
 		}
 	}
 }

@@ -60,6 +60,8 @@ type Source func() (Target, error)
 type Options struct {
 	// Source of the broker's address and credentials.
 	Source Source
+	// Dial opens the socket; nil is the system's.
+	Dial Dial
 	// Name of the connection as the broker shows it.
 	Name string
 	// Log gets one line for each change of state.
@@ -97,7 +99,7 @@ func dial(ctx context.Context, target *Target, options *Options, nodes *nodes) (
 func open(ctx context.Context, target *Target, options *Options, nodes *nodes) (_ *amqp091.Connection, _ *wire, err error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
-	raw, err := nodes.connect(ctx, target.Address, options.receive)
+	raw, err := nodes.connect(ctx, target.Address, options)
 	if err != nil {
 		return nil, nil, err
 	}

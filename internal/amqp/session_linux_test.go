@@ -26,7 +26,7 @@ func TestConnect_LimitsTheReceiveBufferOfAConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = listener.Close() }()
-	conn, err := new(nodes).connect(t.Context(), listener.Addr().String(), receiveAlone)
+	conn, err := new(nodes).connect(t.Context(), listener.Addr().String(), &Options{receive: receiveAlone})
 	if err != nil {
 		t.Fatal(err)
 	}

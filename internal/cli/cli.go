@@ -5,7 +5,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -25,6 +24,9 @@ const (
 	// Those of status.
 	exitNotReady    = 1
 	exitStatusError = 2
+
+	// Those of replays.
+	exitUnfinished = 1
 
 	// Those of policy.
 	exitCasesDiffer = 1
@@ -60,10 +62,12 @@ func Main(ctx context.Context, env Environment, args []string) int {
 		return exitChanges
 	case errors.Is(err, errNotReady):
 		return exitNotReady
+	case errors.Is(err, errUnfinished):
+		return exitUnfinished
 	case errors.Is(err, errCasesDiffer):
 		return exitCasesDiffer
 	}
-	_, _ = fmt.Fprintf(env.Err, "redrive: %v\n", err)
+	_ = write(env.Err, []byte(errorText(err)))
 	if _, ok := errors.AsType[*statusError](err); ok {
 		return exitStatusError
 	}
@@ -89,7 +93,7 @@ cluster are.`,
 	root.SetIn(env.In)
 	root.SetOut(env.Out)
 	root.SetErr(env.Err)
-	root.AddCommand(newRun(env), newQuarantine(env), newPlan(env), newPolicy(env), newStatus(env), newFailed(env), newVersion(env))
+	root.AddCommand(newRun(env), newQuarantine(env), newPlan(env), newPolicy(env), newStatus(env), newFailed(env), newReplay(env), newVersion(env))
 	return root
 }
 
@@ -113,3 +117,5 @@ func fromFlag(command *cobra.Command, from *string) {
 	command.Flags().StringVarP(from, "filename", "f", "", "`path` of a directory, a file, or - for a stream on stdin")
 	_ = command.MarkFlagRequired("filename") // the flag was made a line before
 }
+
+func errorText(err error) string { return "redrive: " + plainText(err.Error()) + "\n" }

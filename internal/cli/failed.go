@@ -17,11 +17,12 @@ import (
 	"redrive.dev/redrive/internal/amqp"
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/credentials"
 	"redrive.dev/redrive/internal/deadletter"
 	"redrive.dev/redrive/internal/failurequeue"
 	"redrive.dev/redrive/internal/local"
 	"redrive.dev/redrive/internal/message"
-	"redrive.dev/redrive/internal/retry"
+	"redrive.dev/redrive/internal/topology"
 )
 
 // failedFlags are those that all commands of failed have.
@@ -29,9 +30,11 @@ type failedFlags struct {
 	statusFlags
 
 	from string
+	// loginSecret is the Secret of the cluster with the login to use; empty for that of the Transport.
+	loginSecret string
 	// Of what was found, which is meant.
-	where, cause, queue string
-	since               time.Duration
+	selection     deadletter.Selection
+	since, before time.Duration
 
 	// redactor is that of the Transport, once it is known.
 	redactor deadletter.Redactor
@@ -45,8 +48,9 @@ const (
 
 const failedHelp = `
 Without -f it reads the Transport from the cluster of your kubeconfig, and goes to RabbitMQ as redrive status does: it needs the rights to
-get the Transport and its Secret, and to create pods/portforward where RabbitMQ is a Service of the cluster. With -f it reads
-Transports from files; the broker is that of the Secret in the files, else that of ` + local.EnvAMQP + ` and ` + local.EnvManagement + `.
+get the Transport and its Secret, and to create pods/portforward where RabbitMQ is a Service of the cluster. --login-secret names another
+Secret with the login, where that of the Transport is the workers', which may not read the failure queue. With -f it
+reads Transports from files; the broker is that of the Secret in the files, else that of ` + local.EnvAMQP + ` and ` + local.EnvManagement + `.
 The login needs the rights to read the failure queue and to configure the queue that ends in .failed.lock.
 
 To look, it takes all messages of the failure queue without acknowledging them, and gives them back in their order; the queue is as it was
@@ -56,12 +60,15 @@ with an error that says who is looking. A failure queue without Redrive's delive
 func newFailed(env Environment) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "failed",
-		Short: "Look at the messages that were given up",
+		Short: "Look at the messages that were given up, and send them back or discard them",
 		Long: `Failed shows what is in the failure queue of a Transport: which messages failed alike and how many, each message with its error and
-its attempts, and all of them as lines of JSON. It changes nothing.
+its attempts, and all of them as lines of JSON. Replay sends messages back to their work queues, and discard deletes them; the
+others change nothing.
 ` + failedHelp,
 	}
-	command.AddCommand(newFailedGroups(env), newFailedList(env), newFailedShow(env), newFailedExport(env))
+	command.AddCommand(
+		newFailedGroups(env), newFailedList(env), newFailedShow(env), newFailedExport(env), newFailedReplay(env), newFailedDiscard(env),
+	)
 	return command
 }
 
@@ -71,13 +78,18 @@ func (f *failedFlags) define(command *cobra.Command, chooses bool) {
 	set := command.Flags()
 	set.StringVarP(&f.from, "filename", "f", "", "`path` of a directory, a file, or - for a stream on stdin; left out, the cluster")
 	f.defineCluster(command)
+	set.StringVar(&f.loginSecret, "login-secret", "",
+		"`name` of a Secret in the Transport's namespace with the username and password of another RabbitMQ user; left out, the Transport's own")
 	if !chooses {
 		return
 	}
-	set.StringVar(&f.where, "where", "", "`expression` in CEL over the variables of policies, and over failure (reason, strategy, cause, source, at, age)")
-	set.StringVar(&f.cause, "cause", "", "`ID` of a cause, as groups shows it")
-	set.StringVar(&f.queue, "queue", "", "`name` of the work queue in which the messages failed")
+	set.StringVar(&f.selection.Where, "where", "",
+		"`expression` in CEL over the variables of policies, and over failure (reason, strategy, cause, source, at, age)")
+	set.StringArrayVar(&f.selection.Causes, "cause", nil, "`ID` of a cause, as groups shows it; may be repeated")
+	set.StringArrayVar(&f.selection.Queues, "queue", nil, "`name` of the work queue in which the messages failed; may be repeated")
+	set.StringArrayVar(&f.selection.IDs, "id", nil, "`ID` of a message, as ls -o wide shows it; may be repeated")
 	set.DurationVar(&f.since, "since", 0, "`duration`: given up no longer ago, such as 1h")
+	set.DurationVar(&f.before, "before", 0, "`duration`: given up longer ago, such as 10m")
 }
 
 // oneTransport allows the name of a Transport, which may be left out where there is only one.
@@ -93,10 +105,12 @@ type look struct {
 	transport *v1alpha1.Transport
 	names     compile.Names
 	target    amqp.Target
-	dial      failurequeue.Dial
+	dial      amqp.Dial
 	port      *broker.Client
-	close     func()
-	now       time.Time
+	// tell is told of what takes long.
+	tell  func(text string)
+	close func()
+	now   time.Time
 }
 
 // looked is what came of a look.
@@ -108,10 +122,9 @@ type looked struct {
 	took        time.Duration
 }
 
-// run connects, and shows visit the messages that the flags choose, the oldest first.
+// run connects, and shows visit the messages that the flags choose, the oldest first. With failurequeue.ErrNotWhole, others had the rest of them.
 func (f *failedFlags) run(ctx context.Context, env Environment, name string, visit func(*deadletter.Letter) error) (looked, error) {
-	choose, err := f.chooser()
-	if err != nil {
+	if _, err := f.chosen(time.Now()).Chooser(time.Now()); err != nil {
 		return looked{}, err
 	}
 	l, err := f.open(ctx, env, name)
@@ -122,75 +135,92 @@ func (f *failedFlags) run(ctx context.Context, env Environment, name string, vis
 	if failure := l.transport.Spec.Failure; failure != nil {
 		f.redactor = deadletter.NewRedactor(failure.Redact)
 	}
-	reader := deadletter.Reader{Names: l.names, Now: l.now}
-	if l.transport.Spec.Exchange != nil {
-		reader.Exchange = l.transport.Spec.Exchange.Name
+	chooser, err := f.chosen(l.now).Chooser(l.now)
+	if err != nil {
+		return looked{}, err
 	}
-	result := looked{look: l}
-	result.all, err = failurequeue.Scan(ctx, failurequeue.Options{
-		Target: l.target, Dial: l.dial, Queue: l.names.FailureQueue(), Lock: l.names.FailureLock(), Holder: holder(l.now), Check: l.pinned,
-	}, func(m message.Message) error {
-		letter := reader.Read(m)
-		if !choose.is(&letter, l.now) {
+	chosen := 0
+	result, err := l.scan(ctx, func(letter *deadletter.Letter) error {
+		if !chooser.Chooses(letter) {
 			return nil
 		}
-		result.chosen++
-		return visit(&letter)
+		chosen++
+		return visit(letter)
 	})
-	result.took = time.Since(l.now)
-	if errors.Is(err, failurequeue.ErrLocked) {
-		err = fmt.Errorf("%w: %s", err, l.lockedBy(ctx))
-	}
-	if err == nil && choose.failed > 0 {
-		err = write(env.Err, fmt.Appendf(nil, "redrive: --where fails on %d messages, which are left out: %v\n", choose.failed, choose.first))
+	result.chosen = chosen
+	if err == nil {
+		err = leftOut(env, chooser)
 	}
 	return result, err
 }
 
-// chooser chooses messages by the flags.
-type chooser struct {
-	*failedFlags
-
-	filter *retry.Filter
-	// failed is on how many messages the filter has failed, and first its first error.
-	failed int
-	first  error
+// chosen is the selection of the flags.
+func (f *failedFlags) chosen(now time.Time) deadletter.Selection {
+	selection := f.selection
+	if f.since > 0 {
+		selection.Since = now.Add(-f.since)
+	}
+	if f.before > 0 {
+		selection.Before = now.Add(-f.before)
+	}
+	return selection
 }
 
-func (f *failedFlags) chooser() (*chooser, error) {
-	c := &chooser{failedFlags: f}
-	if f.where == "" {
-		return c, nil
+// leftOut tells of messages that the expression cannot judge.
+func leftOut(env Environment, chooser *deadletter.Chooser) error {
+	messages, first := chooser.Failed()
+	if messages == 0 {
+		return nil
 	}
+	return write(env.Err, fmt.Appendf(nil, "redrive: --where fails on %d messages, which are left out: %v\n", messages, first))
+}
+
+// scan shows visit all messages of the failure queue, the oldest first.
+func (l *look) scan(ctx context.Context, visit func(*deadletter.Letter) error) (looked, error) {
+	reader := deadletter.Reader{Names: l.names, Exchange: l.exchange(), Now: l.now}
+	result := looked{look: l}
 	var err error
-	c.filter, err = retry.CompileFilter("--where", f.where)
-	return c, err
+	result.all, err = failurequeue.Scan(ctx, failurequeue.Options{
+		Target: l.target, Dial: l.dial, Queue: l.names.FailureQueue(), Lock: l.names.FailureLock(), Holder: holder("redrive failed", l.now), Check: l.pinned,
+		State: l.state, Tell: l.tell,
+	}, func(m message.Message) error {
+		letter := reader.Read(m)
+		return visit(&letter)
+	})
+	result.took = time.Since(l.now)
+	return result, l.explained(ctx, err)
 }
 
-func (c *chooser) is(l *deadletter.Letter, now time.Time) bool {
-	switch {
-	case c.cause != "" && l.Given.Cause != c.cause,
-		c.queue != "" && l.Message.Queue != c.queue,
-		c.since > 0 && l.Given.At.Before(now.Add(-c.since)):
-		return false
-	case c.filter == nil:
-		return true
+// explained says who else looks where that is what is wrong.
+func (l *look) explained(ctx context.Context, err error) error {
+	if errors.Is(err, failurequeue.ErrLocked) {
+		return fmt.Errorf("%w: %s", err, l.lockedBy(ctx))
 	}
-	is, err := c.filter.Matches(l.Message, l.Last, l.History, l.Given, now)
-	if err != nil {
-		if c.failed++; c.first == nil {
-			c.first = err
-		}
+	return err
+}
+
+// exchange is that of the producers; empty for the default one.
+func (l *look) exchange() string {
+	if l.transport.Spec.Exchange == nil {
+		return ""
 	}
-	return is
+	return l.transport.Spec.Exchange.Name
 }
 
 // open finds the Transport and the ways to its broker.
-func (f *failedFlags) open(ctx context.Context, env Environment, name string) (*look, error) {
-	if f.from != "" {
-		return f.fromFiles(ctx, env, name)
+func (f *failedFlags) open(ctx context.Context, env Environment, name string) (l *look, err error) {
+	switch {
+	case f.from != "" && f.loginSecret != "":
+		return nil, errors.New("--login-secret names a Secret of a cluster: with -f, the Secret in the files has the login, or " + local.EnvAMQP)
+	case f.from != "":
+		l, err = f.fromFiles(ctx, env, name)
+	default:
+		l, err = f.fromCluster(ctx, env, name)
 	}
-	return f.fromCluster(ctx, env, name)
+	if err == nil {
+		l.tell = func(text string) { _ = write(env.Err, []byte("redrive: "+text+"\n")) }
+	}
+	return l, err
 }
 
 func (f *failedFlags) fromFiles(ctx context.Context, env Environment, name string) (*look, error) {
@@ -239,6 +269,7 @@ func (f *failedFlags) fromCluster(ctx context.Context, env Environment, name str
 	if err != nil {
 		return nil, err
 	}
+	cluster.loginSecret = f.loginSecret
 	l, err := cluster.look(ctx, name)
 	if err != nil {
 		cluster.close()
@@ -265,7 +296,7 @@ func (c *remoteCluster) look(ctx context.Context, name string) (*look, error) {
 		return nil, fmt.Errorf("there are %d Transports in %s: name one", len(found), c.where())
 	}
 	t := &found[0]
-	login, err := c.login(ctx, t)
+	login, err := c.loginOf(ctx, t)
 	if err != nil {
 		return nil, err
 	}
@@ -288,9 +319,32 @@ func (c *remoteCluster) look(ctx context.Context, name string) (*look, error) {
 	}
 	l := &look{transport: t, names: compile.NamesOf(t), target: target, port: port, now: time.Now()}
 	if dial != nil {
-		l.dial = failurequeue.Dial(dial)
+		l.dial = amqp.Dial(dial)
 	}
 	return l, nil
+}
+
+// loginOf is the login for the failure queue of a Transport.
+func (c *remoteCluster) loginOf(ctx context.Context, t *v1alpha1.Transport) (credentials.Credentials, error) {
+	login, err := c.login(ctx, t)
+	if err != nil || c.loginSecret == "" {
+		return login, err
+	}
+	data, err := c.secret(ctx, t.Namespace, c.loginSecret)
+	if err != nil {
+		return login, err
+	}
+	if login, err = login.As(data); err != nil {
+		return login, fmt.Errorf("the Secret %q: %w", c.loginSecret, err)
+	}
+	return login, nil
+}
+
+// state is what the management API tells of the failure queue.
+func (l *look) state(ctx context.Context) (topology.QueueState, error) {
+	ctx, cancel := context.WithTimeout(ctx, readWithin)
+	defer cancel()
+	return l.port.Queue(ctx, l.names.FailureQueue())
 }
 
 // pinned refuses a failure queue that must not be read.
@@ -322,8 +376,8 @@ func (l *look) lockedBy(ctx context.Context) string {
 	return fmt.Sprintf("the connection that has declared the queue %q", l.names.FailureLock())
 }
 
-// holder says who looks.
-func holder(now time.Time) string {
+// holder says who looks, with which command.
+func holder(command string, now time.Time) string {
 	name := "somebody"
 	if who, err := user.Current(); err == nil {
 		name = who.Username
@@ -332,5 +386,5 @@ func holder(now time.Time) string {
 	if err != nil {
 		host = "unknown"
 	}
-	return fmt.Sprintf("redrive failed, %s@%s, since %s", name, host, now.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("%s, %s@%s, since %s", command, name, host, now.UTC().Format(time.RFC3339))
 }

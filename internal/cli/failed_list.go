@@ -17,6 +17,7 @@ import (
 
 	"redrive.dev/redrive/internal/cli/terminal"
 	"redrive.dev/redrive/internal/deadletter"
+	"redrive.dev/redrive/internal/failurequeue"
 )
 
 // failedRun is what a command of failed does, with its errors as those of failed.
@@ -54,13 +55,13 @@ message do not count. <n>, <uuid>, <s> and the like stand for them.
 			causes.Add(l.Entry())
 			return nil
 		})
-		if err != nil {
+		if err != nil && !errors.Is(err, failurequeue.ErrNotWhole) {
 			return err
 		}
 		if flags.format == formatJSON {
-			return found.json(env, "causes", causes.List())
+			return errors.Join(err, found.json(env, "causes", causes.List()))
 		}
-		return write(env.Out, []byte(found.heading()+causesText(causes.List(), found.now)))
+		return errors.Join(err, write(env.Out, []byte(found.heading()+causesText(causes.List(), found.now))))
 	})
 	flags.define(command, true)
 	command.Flags().StringVarP(&flags.format, "output", "o", formatTable, "`format`: table or json")
@@ -74,7 +75,7 @@ func newFailedList(env Environment) *cobra.Command {
 		Use:     "ls [TRANSPORT]",
 		Aliases: []string{"list"},
 		Short:   "List the messages that were given up, the latest first",
-		Long: `Ls shows messages that were given up, with their errors and without their bodies: those that came into the failure queue last stand
+		Long: `Ls shows messages that were given up, with their errors and without their bodies: those that were given up last stand
 first. The KEY is the same each time; redrive failed show takes it.
 ` + failedHelp,
 		Example: `  redrive failed ls async -n shop --cause f3a91c02
@@ -89,26 +90,23 @@ first. The KEY is the same each time; redrive failed show takes it.
 		case limit < 1:
 			return errors.New("--limit: at least 1")
 		}
-		var last []deadletter.Entry
+		last := latest{limit: limit}
 		found, err := flags.run(ctx, env, name, func(l *deadletter.Letter) error {
-			if len(last) == limit {
-				last = slices.Delete(last, 0, 1)
-			}
-			last = append(last, l.Entry())
+			last.add(l.Entry())
 			return nil
 		})
-		if err != nil {
+		if err != nil && !errors.Is(err, failurequeue.ErrNotWhole) {
 			return err
 		}
-		slices.Reverse(last)
+		entries := last.entries()
 		if flags.format == formatJSON {
-			return found.json(env, "failed", slices.Concat([]deadletter.Entry{}, last))
+			return errors.Join(err, found.json(env, "failed", entries))
 		}
-		text := found.heading() + entriesText(last, found.now, flags.format == formatWide)
-		if more := found.chosen - len(last); more > 0 {
+		text := found.heading() + entriesText(entries, found.now, flags.format == formatWide)
+		if more := found.chosen - len(entries); more > 0 {
 			text += fmt.Sprintf("%s older ones are not shown: --limit\n", grouped(more))
 		}
-		return write(env.Out, []byte(text))
+		return errors.Join(err, write(env.Out, []byte(text)))
 	})
 	flags.define(command, true)
 	command.Flags().IntVar(&limit, "limit", 50, "most messages to show, the latest of them")
@@ -125,7 +123,7 @@ func (l looked) heading() string {
 	if l.chosen != l.all {
 		text += fmt.Sprintf(", %s of them chosen", grouped(l.chosen))
 	}
-	return fmt.Sprintf("%s, as of %s (%.1f s)\n", text, l.now.Format(time.TimeOnly), l.took.Seconds())
+	return fmt.Sprintf("%s, as of %s (%.1f s)\n", plainLine(text), l.now.Format(time.TimeOnly), l.took.Seconds())
 }
 
 // json is the report of a look, with what was asked for under a name.
@@ -159,10 +157,10 @@ func entriesText(entries []deadletter.Entry, now time.Time, wide bool) string {
 	if len(entries) == 0 {
 		return ""
 	}
-	rows := [][]string{{"KEY", "QUEUE", "REASON", "ATTEMPTS", "AGE", "ERROR"}}
+	rows := [][]string{{"KEY", headQueue, "REASON", "ATTEMPTS", "AGE", "ERROR"}}
 	left := []int{1, 2, 5}
 	if wide {
-		rows = [][]string{{"KEY", "QUEUE", "REASON", "ATTEMPTS", "AGE", "ID", "TYPE", "CAUSE", "SIZE", "TRACE", "ERROR"}}
+		rows = [][]string{{"KEY", headQueue, "REASON", "ATTEMPTS", "AGE", "ID", "TYPE", "CAUSE", "SIZE", "TRACE", "ERROR"}}
 		left = []int{1, 2, 5, 6, 7, 9, 10}
 	}
 	for i := range entries {
@@ -226,6 +224,21 @@ func plainLine(text string) string {
 		}
 		return r
 	}, text)
+}
+
+// plainText is such a text with its lines and tabs.
+func plainText(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && r != '\t' && !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, text)
+}
+
+// plainLines writes lines of which somebody else may have written a part.
+func plainLines(text *strings.Builder) func(format string, args ...any) {
+	return func(format string, args ...any) { text.WriteString(plainLine(fmt.Sprintf(format, args...)) + "\n") }
 }
 
 func shorter(text string, most int) string {

@@ -12,12 +12,12 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"redrive.dev/redrive/internal/deadletter"
+	"redrive.dev/redrive/internal/failurequeue"
 	"redrive.dev/redrive/internal/message"
 )
 
@@ -81,7 +81,7 @@ func (f *showFlags) show(ctx context.Context, env Environment, name, key string)
 		return nil
 	})
 	switch {
-	case err != nil:
+	case err != nil && (!errors.Is(err, failurequeue.ErrNotWhole) || len(found) != 1): // the one may be it
 		return err
 	case len(found) == 0:
 		return fmt.Errorf("there is no message %s among the %s in %s: redrive failed ls shows them", key, grouped(looked.all), looked.names.FailureQueue())
@@ -227,14 +227,7 @@ func bodyText(body []byte) string {
 	if !utf8.Valid(body) {
 		return hex.Dump(body[:min(len(body), maxShownHex)]) + more(len(body), maxShownHex)
 	}
-	text := message.Text(string(body), maxShownBody)
-	text = strings.Map(func(r rune) rune {
-		if r != '\n' && r != '\t' && !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, text)
-	return text + more(len(body), maxShownBody)
+	return plainText(message.Text(string(body), maxShownBody)) + more(len(body), maxShownBody)
 }
 
 // more says that there is more.

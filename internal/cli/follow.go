@@ -44,7 +44,12 @@ func (f *following) start(ctx context.Context) {
 		f.log.Warn("the files cannot be watched: changes are seen a little later; where too many are watched on this machine, "+
 			"raise its limit fs.inotify.max_user_instances or fs.inotify.max_user_watches", "path", f.source.path, "within", lookAgain, "error", err)
 	}
-	go f.loop(ctx, watcher)
+	go func() {
+		f.loop(ctx, watcher)
+		if watcher != nil {
+			_ = watcher.Close()
+		}
+	}()
 }
 
 // loop follows the files until ctx ends. watcher may be nil.
@@ -52,17 +57,17 @@ func (f *following) loop(ctx context.Context, watcher *fsnotify.Watcher) {
 	var events <-chan fsnotify.Event
 	var faults <-chan error
 	if watcher != nil {
-		defer func() { _ = watcher.Close() }()
 		events, faults = watcher.Events, watcher.Errors
 	}
 	look := time.NewTimer(lookAgain)
 	defer look.Stop()
+	looked := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-events:
-			look.Reset(settleFor)
+			look.Reset(min(settleFor, time.Until(looked.Add(lookAgain)))) // something else may be written to all the time
 		case err := <-faults:
 			f.log.Warn("watching the files", "error", err)
 		case <-look.C:
@@ -71,6 +76,7 @@ func (f *following) loop(ctx context.Context, watcher *fsnotify.Watcher) {
 				_ = watchFolders(watcher, f.source.path) // folders may be new; a path that is gone was reported by reload
 			}
 			look.Reset(lookAgain)
+			looked = time.Now()
 		}
 	}
 }

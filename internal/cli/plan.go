@@ -163,8 +163,9 @@ func shortText(plans []local.Plan) string {
 	var text strings.Builder
 	for i := range plans {
 		p := &plans[i]
-		fmt.Fprintf(&text, "%s: %s, %d warnings\n", p.Transport, summaryText(p.Summary), len(p.Warnings))
-		describeObstacles(func(format string, args ...any) { fmt.Fprintf(&text, format+"\n", args...) }, p)
+		line := plainLines(&text)
+		line("%s: %s, %d warnings", p.Transport, summaryText(p.Summary), len(p.Warnings))
+		describeObstacles(line, p)
 	}
 	return text.String()
 }
@@ -190,7 +191,7 @@ func describeObstacles(line func(format string, args ...any), p *local.Plan) {
 }
 
 func describe(text *strings.Builder, p *local.Plan) {
-	line := func(format string, args ...any) { fmt.Fprintf(text, format+"\n", args...) }
+	line := plainLines(text)
 	line("Transport %s on %s, vhost %s", p.Transport, p.Broker, p.Identity.VHost)
 	for _, step := range p.Steps {
 		line("  %s", step)

@@ -43,6 +43,8 @@ type remoteCluster struct {
 	// inside is true in a pod, where the cluster's names can be used as they are.
 	inside        bool
 	managementURL string
+	// loginSecret is the Secret with the login for failure queues; empty for the Transport's.
+	loginSecret string
 	// standsFor is the broker that managementURL leads to, by its own URL: that of the first Transport that was read.
 	standsFor string
 

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -29,7 +28,7 @@ func statusText(reports []status.Report, now time.Time) string {
 }
 
 func showReport(text *strings.Builder, r *status.Report, now time.Time) {
-	line := func(format string, args ...any) { fmt.Fprintf(text, format+"\n", args...) }
+	line := plainLines(text)
 	line("Transport %s/%s: %s", r.Namespace, r.Name, strings.Join(facts(r), ", "))
 	if !r.Ready && !hasCause(r) {
 		line("  %s", r.Message)
@@ -95,7 +94,7 @@ func queueRows(queues []status.Queue) [][]string {
 	if len(queues) == 0 {
 		return nil
 	}
-	rows := [][]string{{"QUEUE", "ROLE", "WAITING", "UNACKED", "OLDEST", "CONSUMERS", "NOTES"}}
+	rows := [][]string{{headQueue, "ROLE", "WAITING", "UNACKED", "OLDEST", "CONSUMERS", "NOTES"}}
 	for _, q := range queues {
 		rows = append(rows, []string{
 			q.Name, string(q.Role), count(q.Waiting), count(q.InHand), oldest(q), count(q.Consumers), strings.Join(q.Notes, "; "),

@@ -12,6 +12,9 @@ import (
 // unknown stands for a number that the broker has not told yet.
 const unknown = "?"
 
+// headQueue is the heading of a column of queues.
+const headQueue = "QUEUE"
+
 // table shows all Transports, each with its work queues, its lanes, its failure queue and what holds
 // messages back.
 func table(snapshots []local.Snapshot) []string {
@@ -21,7 +24,7 @@ func table(snapshots []local.Snapshot) []string {
 			lines = append(lines, "")
 		}
 		lines = append(lines, heading(s))
-		rows := [][]string{{"QUEUE", "READY", "IN LANES", "AT HANDLER", "HANDLED", "RETRIED", "FAILED", "DROPPED"}}
+		rows := [][]string{{headQueue, "READY", "IN LANES", "AT HANDLER", "HANDLED", "RETRIED", "FAILED", "DROPPED"}}
 		for _, q := range s.Queues {
 			rows = append(rows, []string{
 				q.Name, count(q.Ready), "", number(q.AtHandler), number(q.Handled), number(q.Retried), number(q.Failed), number(q.Dropped),

@@ -1,10 +1,19 @@
 package cli
 
 import (
+	"errors"
 	"strings"
 	"testing"
+	"time"
+	"unicode"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/local"
+	"redrive.dev/redrive/internal/status"
+	"redrive.dev/redrive/internal/topology"
 )
 
 func snapshots() []local.Snapshot {
@@ -74,5 +83,35 @@ func TestTable_ShowsTheFirstOfManyTroubles(t *testing.T) {
 	lines := table([]local.Snapshot{shown})
 	if last := lines[len(lines)-1]; last != "! and 3 more" || strings.Count(strings.Join(lines, "\n"), "! worker") != maxTroubles {
 		t.Errorf("got\n%s", strings.Join(lines, "\n"))
+	}
+}
+
+// Whoever may write a Transport, or answers for its broker, had the terminal of an administrator obey.
+func TestTexts_HaveNothingThatATerminalObeys(t *testing.T) {
+	t.Parallel()
+	const evil = "\x1b]0;owned\a\u009b2J\u202e\nTransport shop/orders: Ready"
+	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: "evil", Name: "async"}}
+	transport.Spec.Queues = []v1alpha1.Queue{{Name: "orders" + evil}}
+	transport.Spec.Failure = &v1alpha1.Failure{Queue: new("failed" + evil)}
+	transport.Status.Broker = &v1alpha1.BrokerIdentity{Cluster: "rabbit" + evil, VHost: "v"}
+	observed := topology.Observed{Identity: topology.Identity{Cluster: "rabbit" + evil}}
+	plan := &local.Plan{Transport: "evil/async", Warnings: []topology.Finding{{Message: evil}}, Problems: []topology.Finding{{Message: evil}}}
+	var planned strings.Builder
+	describe(&planned, plan)
+	for name, text := range map[string]string{
+		"status":                 statusText([]status.Report{status.FromStatus(transport, "")}, time.Now()),
+		"status with the broker": statusText([]status.Report{status.FromBroker(transport, observed)}, time.Now()),
+		"failed":                 looked{look: &look{transport: transport, names: compile.NamesOf(transport)}}.heading(),
+		"plan":                   planned.String(),
+		"an error":               errorText(errors.New(evil)),
+	} {
+		for line := range strings.Lines(text) {
+			if line = strings.TrimSuffix(line, "\n"); strings.ContainsFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }) {
+				t.Errorf("%s: %q", name, line)
+			}
+			if name != "an error" && strings.HasPrefix(line, "Transport shop") {
+				t.Errorf("%s has a line of its own: %q", name, line)
+			}
+		}
 	}
 }

@@ -80,28 +80,44 @@ type managementEnd struct {
 // FromSecret reads the data of a Secret: host, port, username and password, or uri; optionally vhost, management_uri,
 // ca.crt, tls.crt and tls.key. Where there is a host, uri is not read.
 func FromSecret(data map[string][]byte) (Credentials, error) {
-	text := func(key string) string { return strings.TrimRight(string(data[key]), "\r\n") }
+	if err := checkLengths(data); err != nil {
+		return Credentials{}, err
+	}
 	credentials := Credentials{
-		Host: text(KeyHost), Username: text(KeyUsername), Password: text(KeyPassword), VHost: text(KeyVHost),
+		Host: text(data, KeyHost), Username: text(data, KeyUsername), Password: text(data, KeyPassword), VHost: text(data, KeyVHost),
 		CA: data[KeyCA], Cert: data[KeyCert], Key: data[KeyKey],
 	}
 	credentials.Secure = len(credentials.CA) > 0 || len(credentials.Cert) > 0
 	var err error
 	switch {
 	case credentials.Host != "":
-		err = setPort(&credentials, text(KeyPort))
-	case text(KeyURI) != "":
-		err = setURI(&credentials, KeyURI, text(KeyURI))
+		err = setPort(&credentials, text(data, KeyPort))
+	case text(data, KeyURI) != "":
+		err = setURI(&credentials, KeyURI, text(data, KeyURI))
 	default:
 		err = credentials.missing(KeyHost + " (or " + KeyURI + ")")
 	}
 	if err != nil {
 		return Credentials{}, err
 	}
-	if err := setManagement(&credentials, KeyManagementURI, text(KeyManagementURI)); err != nil {
+	if err := setManagement(&credentials, KeyManagementURI, text(data, KeyManagementURI)); err != nil {
 		return Credentials{}, err
 	}
 	return credentials, credentials.check()
+}
+
+// As is the same broker with the username and password in the data of another Secret. A management_uri with a user keeps it.
+func (c Credentials) As(data map[string][]byte) (Credentials, error) {
+	if err := checkLengths(data); err != nil {
+		return Credentials{}, err
+	}
+	c.Username, c.Password = text(data, KeyUsername), text(data, KeyPassword)
+	return c, c.check()
+}
+
+// text is the value of a key without the end of a line, as editors leave it.
+func text(data map[string][]byte, key string) string {
+	return strings.TrimRight(string(data[key]), "\r\n")
 }
 
 // FromFiles reads the same keys from the files of a folder, as a mounted Secret has them.
@@ -254,7 +270,30 @@ const (
 	maxName     = 1 << 10
 	maxPassword = 16 << 10
 	maxURL      = 2 << 10
+	// maxURI is that of a URL with a user and a password, which may be escaped.
+	maxURI = 64 << 10
 )
+
+// checkLengths refuses what is too long before anything is taken from it: a part, however short, keeps all of it in memory. A line break may be at the end.
+func checkLengths(data map[string][]byte) error {
+	for _, text := range []struct {
+		key  string
+		most int
+	}{
+		{KeyHost, maxHost},
+		{KeyPort, maxHost},
+		{KeyUsername, maxName},
+		{KeyPassword, maxPassword},
+		{KeyVHost, maxName},
+		{KeyURI, maxURI},
+		{KeyManagementURI, maxURI},
+	} {
+		if len(data[text.key]) > text.most+len("\r\n") {
+			return fmt.Errorf("key %s: has a part of more than %d bytes", text.key, text.most)
+		}
+	}
+	return nil
+}
 
 // checkTexts refuses what is too long, and what is not UTF-8. A URL was parsed, and has no other bytes.
 func (c Credentials) checkTexts() error {

@@ -197,6 +197,28 @@ func TestFromSecret_NamesTheKeyAndNoValueInErrors(t *testing.T) {
 	}
 }
 
+// The part of a text that is left of a megabyte keeps all of it: clients of fifty Transports kept 48 MB.
+func TestFromSecret_RefusesATextByItsLengthBeforeItTakesAPart(t *testing.T) {
+	many := strings.Repeat("\n", 1_000_000)
+	for key, value := range map[string]string{
+		"host": "h" + many, "port": "1" + many, "username": "u" + many, "password": "p" + many, "vhost": "v" + many,
+		"uri": "amqp://u:p@h/v?" + many, "management_uri": "http://m:q@h:1" + many,
+	} {
+		all := data("host", "h", "username", "u", "password", "p")
+		all[key] = []byte(value)
+		if _, err := credentials.FromSecret(all); err == nil || !strings.HasPrefix(err.Error(), "key "+key+": has ") {
+			t.Errorf("key %s: %v", key, err)
+		}
+	}
+	for _, end := range []string{"\n", "\r\n"} {
+		password := strings.Repeat("p", 16<<10)
+		got, err := credentials.FromSecret(data("host", "h"+end, "username", "u"+end, "password", password+end))
+		if err != nil || got.Username != "u" || got.Password != password {
+			t.Errorf("a line break at the end: %v", err)
+		}
+	}
+}
+
 func TestFromFiles_ReadsAFolder(t *testing.T) {
 	dir := t.TempDir()
 	for key, value := range map[string]string{"host": "h", "username": "u", "password": "p", "vhost": "v\n"} {

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"redrive.dev/redrive/internal/message"
 	"redrive.dev/redrive/internal/retry"
@@ -29,6 +30,15 @@ func causeOf(given retry.Given, last retry.Failure, role string) string {
 	}
 	sum := sha256.Sum256([]byte(strings.Join(parts, " | ")))
 	return hex.EncodeToString(sum[:])[:8]
+}
+
+// CauseOf is the cause of a message as a worker publishes it to the failure queue; empty for what no worker gave up.
+func CauseOf(m message.Message, now time.Time) string {
+	_, final, byWorker := message.DecodeFailed(m, now)
+	if !byWorker {
+		return ""
+	}
+	return causeOf(retry.Given{Reason: string(final.Reason), Strategy: final.Strategy, Source: SourceWorker}, final.Failure, "")
 }
 
 // variable finds what differs between two messages of one error, the longest forms first.

@@ -46,10 +46,11 @@ func (l *Letter) Entry() Entry {
 	return entry
 }
 
+// timeOf is nil where nothing tells a time, and where JSON has no date for it: many producers write milliseconds where seconds belong.
 func timeOf(at time.Time) *time.Time {
-	if at.IsZero() {
+	at = at.UTC()
+	if at.IsZero() || at.Year() < 0 || at.Year() > 9999 {
 		return nil
 	}
-	at = at.UTC()
 	return &at
 }

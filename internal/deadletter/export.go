@@ -34,9 +34,11 @@ type properties struct {
 	Expiration      string     `json:"expiration,omitempty"`
 	MessageID       string     `json:"messageId,omitempty"`
 	Timestamp       *time.Time `json:"timestamp,omitempty"`
-	Type            string     `json:"type,omitempty"`
-	UserID          string     `json:"userId,omitempty"`
-	AppID           string     `json:"appId,omitempty"`
+	// TimestampSeconds are those since 1970 where the timestamp is beyond the dates of JSON.
+	TimestampSeconds int64  `json:"timestampSeconds,omitempty"`
+	Type             string `json:"type,omitempty"`
+	UserID           string `json:"userId,omitempty"`
+	AppID            string `json:"appId,omitempty"`
 }
 
 // typed is the value of a header with the letter of its type in AMQP 0-9-1, since {"I": 3} and {"l": 3} are two values.
@@ -52,6 +54,9 @@ func (l *Letter) Export(redactor *Redactor) ([]byte, error) {
 			CorrelationID: m.CorrelationID, ReplyTo: m.ReplyTo, Expiration: m.Expiration, MessageID: m.MessageID, Timestamp: timeOf(m.Timestamp),
 			Type: m.Type, UserID: m.UserID, AppID: m.AppID,
 		},
+	}
+	if line.Properties.Timestamp == nil && !m.Timestamp.IsZero() {
+		line.Properties.TimestampSeconds = m.Timestamp.Unix()
 	}
 	if redactor != nil {
 		headers = redactor.Headers(headers)

@@ -23,6 +23,9 @@ const (
 // Reasons of the broker beside those of its header x-death, which are expired, rejected, maxlen and delivery_limit.
 const reasonUnroutable = "unroutable"
 
+// reasonUnreadable is that of a message of which nobody can tell: its headers are nested too deeply, or are too many or too long.
+const reasonUnreadable = "unreadable"
+
 // Letter is a message of the failure queue.
 type Letter struct {
 	// Key identifies the message: 12 hexadecimal digits, which are the same each time that it is read.
@@ -40,8 +43,10 @@ type Letter struct {
 	Exit string
 	// Trace is the W3C trace ID of its last attempt, or else of its producer; empty where there is none.
 	Trace string
-	// Properties is the message as it is in the queue.
+	// Properties is the message as it is in the failure queue.
 	Properties message.Message
+
+	state message.State
 }
 
 // Reader reads the failure queue of one Transport.
@@ -53,11 +58,16 @@ type Reader struct {
 	Now time.Time
 }
 
-// Read takes whatever somebody may have put into the queue. It never fails.
+// Read takes whatever somebody may have put into the queue. It never fails. A staged message, also one that came home because its staging queue
+// was gone, is read as it was before that.
 func (r Reader) Read(m message.Message) Letter {
+	m, _, _ = message.Unstaged(m)
 	original := m
 	queue, final, byWorker := message.DecodeFailed(m, r.Now)
 	role := ""
+	if _, died := lastDeath(m.Headers); died { // a worker's copy has no x-death: its reason is from before the message was sent back
+		byWorker = false
+	}
 	if !byWorker {
 		queue, role, final = r.byBroker(&m)
 	}
@@ -70,6 +80,7 @@ func (r Reader) Read(m message.Message) Letter {
 		Exit:       final.Exit,
 		Trace:      traceOf(state, m.Headers),
 		Properties: original,
+		state:      state,
 		Given: retry.Given{
 			Reason: string(final.Reason), Explanation: final.Explanation, Strategy: final.Strategy, Source: SourceWorker, At: final.At,
 		},
@@ -86,6 +97,9 @@ func (r Reader) Read(m message.Message) Letter {
 func (r Reader) byBroker(m *message.Message) (queue, role string, final message.Final) {
 	died, has := lastDeath(m.Headers)
 	switch {
+	case m.Unreadable:
+		queue, role, final.Reason = m.RoutingKey, "unreadable", reasonUnreadable
+		final.Explanation = "its headers cannot be read, which a worker rejects: they are nested more than 32 deep, more than 8,192, or longer than a frame"
 	case !has:
 		queue, role, final.Reason = m.RoutingKey, "none", reasonUnroutable
 		final.Explanation = "no queue took it"
@@ -103,8 +117,8 @@ func (r Reader) byBroker(m *message.Message) (queue, role string, final message.
 	if has && role != "lane" {
 		m.Exchange, m.RoutingKey = died.exchange, died.key
 	}
-	if m.Exchange == r.Names.Return() {
-		m.Exchange = r.Exchange // it was retried, and says it where it was another one
+	if m.Exchange == r.Names.Return() || m.Exchange == r.Names.Failed() {
+		m.Exchange = r.Exchange // it was retried, or taken back by a replay, and says it where it was another one
 	}
 	return queue, role, final
 }

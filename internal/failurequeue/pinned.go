@@ -14,7 +14,10 @@ import (
 // RabbitMQ's own limit of 20 the twenty-first would drop them all.
 const leastDeliveries = 1_000_000
 
-const keyDeliveryLimit = "delivery-limit"
+const (
+	keyDeliveryLimit = "delivery-limit"
+	keyDelayedRetry  = "delayed-retry-type"
+)
 
 // ErrUnpinned says that a look at the failure queue could drop its messages.
 var ErrUnpinned = errors.New("the failure queue is not read")
@@ -33,6 +36,10 @@ func Pinned(queue topology.QueueState, policies map[string]topology.Policy) erro
 		return refused("its argument x-delivery-limit is lower")
 	}
 	first := strongest(queue.Name, policies)
+	if by := holdsBack(queue, first); by != "" {
+		return fmt.Errorf("%w: RabbitMQ holds back what comes back to the failure queue %q, since %s sets delayed-retry-type: take that away",
+			ErrUnpinned, queue.Name, by)
+	}
 	if len(first) == 0 {
 		return refused("no RabbitMQ policy gives it one")
 	}
@@ -48,6 +55,27 @@ func Pinned(queue topology.QueueState, policies map[string]topology.Policy) erro
 		return refused(fmt.Sprintf("the operator policy %q applies", queue.OperatorPolicy))
 	default:
 		return refused("RabbitMQ does not show yet that it has one, which takes some seconds")
+	}
+}
+
+// holdsBack names what makes RabbitMQ 4.3 hold back each message that is given back; empty where nothing does. The queue would seem empty
+// after a look, and with a bound drop what fails meanwhile.
+func holdsBack(queue topology.QueueState, first []topology.Policy) string {
+	holds := func(value any) bool { return value != nil && value != "disabled" }
+	for _, policy := range first {
+		if holds(policy.Definition[keyDelayedRetry]) {
+			return fmt.Sprintf("the RabbitMQ policy %q", policy.Name)
+		}
+	}
+	switch {
+	case holds(queue.Arguments["x-"+keyDelayedRetry]):
+		return "its declaration"
+	case !holds(queue.EffectiveDefinition[keyDelayedRetry]):
+		return ""
+	case queue.OperatorPolicy != "":
+		return fmt.Sprintf("the operator policy %q", queue.OperatorPolicy)
+	default:
+		return fmt.Sprintf("the RabbitMQ policy %q", queue.Policy)
 	}
 }
 

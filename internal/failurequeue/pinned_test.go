@@ -60,3 +60,28 @@ func TestPinned_RefusesAQueueThatDropsWhatIsReadOften(t *testing.T) {
 		}
 	}
 }
+
+func TestPinned_RefusesAQueueThatHoldsBackWhatComesBack(t *testing.T) {
+	with := func(value string) topology.Arguments {
+		return topology.Arguments{"delivery-limit": 2147483647.0, "delayed-retry-type": value}
+	}
+	for name, tt := range map[string]struct {
+		policy, effective, arguments topology.Arguments
+		operator, want               string
+	}{
+		"a policy":           {policy: with("all"), effective: with("disabled"), want: `the RabbitMQ policy "ours" sets`},
+		"an operator policy": {policy: with("disabled"), effective: with("failed"), operator: "theirs", want: `the operator policy "theirs" sets`},
+		"an argument": {
+			policy: with("disabled"), effective: with("disabled"), arguments: topology.Arguments{"x-delayed-retry-type": "all"}, want: "its declaration sets",
+		},
+		"none": {policy: with("disabled"), effective: with("disabled")},
+	} {
+		err := Pinned(topology.QueueState{
+			Queue:               topology.Queue{Name: "async.failed", Type: topology.TypeQuorum, Arguments: tt.arguments},
+			EffectiveDefinition: tt.effective, OperatorPolicy: tt.operator,
+		}, map[string]topology.Policy{"ours": {Name: "ours", Pattern: ".*", ApplyTo: "all", Definition: tt.policy}})
+		if (err == nil) != (tt.want == "") || err != nil && (!strings.Contains(err.Error(), tt.want) || !errors.Is(err, ErrUnpinned)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package failurequeue
 import (
 	"context"
 	"errors"
+	"flag"
 	"maps"
 	"slices"
 	"strconv"
@@ -19,7 +20,13 @@ import (
 	"redrive.dev/redrive/internal/testtransport"
 )
 
-func TestMain(m *testing.M) { testbroker.Main(m) }
+func TestMain(m *testing.M) {
+	// The tests wait for the broker, and not for a processor. The command line still decides.
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		panic(err)
+	}
+	testbroker.Main(m)
+}
 
 const (
 	failed = "async.failed"
@@ -29,6 +36,7 @@ const (
 // rig is a failure queue as the operator makes one.
 type rig struct {
 	t       *testing.T
+	broker  *testbroker.Broker
 	url     string
 	amqp    *testtransport.Broker
 	options Options
@@ -37,12 +45,16 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	t.Parallel()
-	shared := testbroker.Shared(t)
+	return newRigOn(t, testbroker.Shared(t))
+}
+
+func newRigOn(t *testing.T, shared *testbroker.Broker) *rig {
+	t.Helper()
 	vhost := shared.Vhost(t)
 	url := shared.URL(vhost)
 	shared.SetPolicy(t, vhost, "redrive.async:failure:async.failed", `^async\.failed$`, "queues", 1000, map[string]any{"delivery-limit": 2147483647})
 	transport := testtransport.New("http://127.0.0.1:1/")
-	r := &rig{t: t, url: url, amqp: testtransport.Declare(t, url, transport, testtransport.Compile(t, transport, testtransport.Explicit(time.Hour)))}
+	r := &rig{t: t, broker: shared, url: url, amqp: testtransport.Declare(t, url, transport, testtransport.Compile(t, transport, testtransport.Explicit(time.Hour)))}
 	login, err := credentials.FromURLs(url, "")
 	if err != nil {
 		t.Fatal(err)
@@ -260,6 +272,29 @@ func TestScan_SaysThatAnotherConsumerTakesMessages(t *testing.T) {
 	}
 }
 
+// A message that expires while it is looked at must not have the others wait for it.
+func TestScan_GivesBackInOrderWhereAMessageHasExpired(t *testing.T) {
+	r := newRig(t)
+	const messages = 800
+	expired := time.Now().Add(16 * time.Second)
+	r.amqp.Publish(failed, "", amqp091.Publishing{MessageId: "expires", DeliveryMode: amqp091.Persistent, Expiration: "15000"})
+	r.fill(0, messages, 256_000) // blocks of 16
+	var visited time.Time
+	seen, err := Scan(t.Context(), r.options, func(m message.Message) error {
+		if m.MessageID == "expires" {
+			time.Sleep(time.Until(expired))
+		}
+		visited = time.Now()
+		return nil
+	})
+	if took := time.Since(visited); err != nil || seen != messages+1 || took > 10*time.Second {
+		t.Errorf("%d messages, %v, given back in %v", seen, err, took)
+	}
+	if got := ids(r.taken(messages)); !slices.Equal(got, want(0, messages)) {
+		t.Errorf("the order has changed at %d places", len(breaks(got)))
+	}
+}
+
 func TestScan_SaysThatTheQueueIsGone(t *testing.T) {
 	r := newRig(t)
 	r.fill(0, 2000, 20_000)
@@ -291,15 +326,21 @@ func TestBlockSize_IsSomeMegabytes(t *testing.T) {
 		scan       scan
 		left, want int
 	}{
-		"the first one":              {scan{blocks: blocks(1), taken: 1, bytes: 1 << 20}, 1 << 20, firstBlock},
-		"small messages":             {scan{blocks: blocks(2), taken: 100, bytes: 100}, 1 << 20, mostBlock},
-		"empty messages":             {scan{blocks: blocks(2), taken: 100}, 1 << 20, mostBlock},
-		"of 20 kB":                   {scan{blocks: blocks(2), taken: 100, bytes: 2_000_000}, 1 << 20, 525},
-		"large messages":             {scan{blocks: blocks(2), taken: 10, bytes: 160 << 20}, 100, leastBlock},
-		"more than channels":         {scan{blocks: blocks(2), taken: 10, bytes: 160 << 20}, 100_000, 51},
-		"no channels are left":       {scan{blocks: blocks(maxBlocks + 1), taken: 10, bytes: 160 << 20}, 100_000, leastBlock},
-		"never beyond what is there": {scan{blocks: blocks(maxBlocks - 1), taken: 10, bytes: 10}, 1 << 20, 65535},
+		"the first one":                   {scan{blocks: blocks(1), taken: 1, bytes: 1000}, 1000, firstBlock},
+		"the first one of large messages": {scan{blocks: blocks(1), taken: 1, bytes: 8 << 20}, 60, 1},
+		"small messages":                  {scan{blocks: blocks(2), taken: 100, bytes: 100}, 1 << 20, mostBlock},
+		"empty messages":                  {scan{blocks: blocks(2), taken: 100}, 1 << 20, mostBlock},
+		"of 20 kB":                        {scan{blocks: blocks(2), taken: 100, bytes: 2_000_000}, 1 << 20, 525},
+		"large messages":                  {scan{blocks: blocks(2), taken: 10, bytes: 160 << 20}, 100, 1},
+		"more than channels":              {scan{blocks: blocks(2), taken: 10, bytes: 160 << 20}, 100_000, 51},
+		"no channels are left":            {scan{blocks: blocks(maxBlocks + 1), taken: 10, bytes: 160 << 20}, 60_000, 60_000},
+		"never beyond what is there":      {scan{blocks: blocks(maxBlocks - 1), taken: 10, bytes: 10}, 1 << 20, 65535},
+		"RabbitMQ allows few channels":    {scan{channels: 128, blocks: blocks(20), taken: 10, bytes: 160 << 20}, 1000, 10},
+		"it allows hardly any":            {scan{channels: 8, blocks: blocks(2), taken: 10, bytes: 160 << 20}, 1000, 1000},
 	} {
+		if tt.scan.channels == 0 {
+			tt.scan.channels = 2047
+		}
 		if got := tt.scan.blockSize(tt.left); got != tt.want {
 			t.Errorf("%s: %d, want %d", name, got, tt.want)
 		}

@@ -97,7 +97,7 @@ func checkState(t *testing.T, s State) {
 			t.Errorf("counts %v", counts)
 		}
 	}
-	if h.Retries > h.Attempts || h.LastDelay < 0 || h.LastDelay > horizon || h.FirstFailure.After(noon) || h.Immediate != 0 {
+	if h.Retries > h.Attempts || h.LastDelay < 0 || h.LastDelay > horizon || h.FirstFailure.After(noon.Add(retry.MaxAhead)) || h.Immediate != 0 {
 		t.Errorf("history %+v", h)
 	}
 	if s.NotBefore.After(noon.Add(horizon)) || s.Deadline.After(noon.Add(horizon)) || len(s.Failures()) > keepFirst+keepLast {

@@ -92,7 +92,9 @@ func isOwn(name string) bool {
 		HeaderReason, HeaderExplanation, HeaderFailedAt, HeaderQueue,
 		HeaderErrorSource, HeaderErrorClass, HeaderErrorMessage, HeaderErrorStatus,
 		HeaderCrashes, HeaderQuarantine, HeaderCarry, HeaderPriority, HeaderExpiration, HeaderUserID, HeaderOriginal, HeaderTraceparent, HeaderCrashExit,
-		HeaderWorker:
+		HeaderWorker,
+		HeaderReplay, HeaderReplaySeq, HeaderLives, HeaderStaged,
+		HeaderOutcome, HeaderOutcomeSeq, HeaderOutcomeKind, HeaderOutcomeCause, HeaderOutcomeQueue:
 		return true
 	}
 	return false

@@ -1,7 +1,6 @@
 package message
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -132,13 +131,7 @@ func encodeFailures(failures []Attempt) string {
 			Message: a.Message, Strategy: a.Strategy, Delay: a.Delay.Milliseconds(),
 		})
 	}
-	var out bytes.Buffer
-	encoder := json.NewEncoder(&out)
-	encoder.SetEscapeHTML(false) // an escape is six bytes for one
-	if err := encoder.Encode(wire); err != nil {
-		return "" // numbers and text always encode
-	}
-	return strings.TrimSuffix(out.String(), "\n")
+	return compactJSON(wire)
 }
 
 // decodeFailures reads what encodeFailures wrote. Entries of others are cut to the same bounds.

@@ -43,6 +43,8 @@ type Message struct {
 	// Exchange and RoutingKey with which the message was published, or is to be.
 	Exchange   string
 	RoutingKey string
+	// Unreadable is true when it has headers that cannot be read. They are not in it, so it must not be published again.
+	Unreadable bool
 	// Redelivered is true when a session ended without settling the message.
 	Redelivered bool
 }

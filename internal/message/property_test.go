@@ -21,7 +21,7 @@ func ownNames() []string {
 		HeaderID, HeaderAttempts, HeaderRetries, HeaderStrategy, HeaderStreak, HeaderFirstFailure, HeaderNotBefore, HeaderDelay,
 		HeaderLane, HeaderExchange, HeaderRoutingKey, HeaderDeadline, HeaderHistory, HeaderReason, HeaderErrorStatus,
 		HeaderExpiration, HeaderUserID, HeaderOriginal, HeaderPublishID, HeaderCarry, HeaderTraceparent, traceparentHeader, tracestateHeader,
-		"x-death", "CC", "type", "x-first-death-queue",
+		HeaderReplay, HeaderReplaySeq, HeaderLives, HeaderOutcome, "x-death", "CC", "type", "x-first-death-queue",
 	}
 }
 
@@ -55,7 +55,7 @@ func TestDecode_GivesAUsableStateForAnyHeaders(t *testing.T) {
 		if h.Attempts < h.Retries || h.Retries < 0 || h.Streak < 0 || h.Attempts > MaxCount || h.LastDelay < 0 {
 			t.Fatalf("counts: %+v", h)
 		}
-		if h.FirstFailure.After(noon) || s.NotBefore.After(noon.Add(horizon)) || s.Deadline.After(noon.Add(horizon)) {
+		if h.FirstFailure.After(noon.Add(retry.MaxAhead)) || s.NotBefore.After(noon.Add(horizon)) || s.Deadline.After(noon.Add(horizon)) {
 			t.Fatalf("times: %+v", s)
 		}
 		if len(s.Failures()) > keepFirst+keepLast {
@@ -186,6 +186,7 @@ func TestDecode_ReadsBackWhatParkedWrote(t *testing.T) {
 			Expiration: rapid.SampledFrom([]string{"", "1000"}).Draw(t, "expiration"),
 			UserID:     rapid.StringN(0, 20, 255).Draw(t, "user"),
 			parked:     true,
+			lane:       5 * time.Second,
 		}
 		if rapid.Bool().Draw(t, "dead-lettered before") {
 			s.Original = map[string]any{"x-death": []any{map[string]any{"queue": "inbox"}}, "CC": []any{"a"}}

@@ -67,7 +67,7 @@ type Final struct {
 // on without those which follow from others; those of ours that no longer hold are gone. m and its headers are not altered
 // or shared; the body is shared.
 //
-// Headers that would not fit one frame are shed, ours only: first the span of the last attempt and the failure history down
+// Headers that would not fit one frame are shed, ours only: first the span of the last attempt, the lives before a replay and the failure history down
 // to its last entry, then all of it, then what the handler carries along, then the error's message and the explanation, then its class,
 // source and status, then what was kept aside. The error is ErrHeadersTooLarge where even that does not suffice.
 func Parked(m Message, s State, queue, lane string, now time.Time) (Message, error) {
@@ -165,7 +165,7 @@ func isDeeper(value any, levels int) bool {
 // optionalHeaders returns what a copy says of the message as it first came to its work queue, and of its past: what the handler
 // carries along, the history, its last entry alone in case the whole does not fit, and the span of the last attempt. more come between.
 func optionalHeaders(m Message, s State, more ...header) []header {
-	headers := make([]header, 0, 7+len(more))
+	headers := make([]header, 0, 7+len(more)) // and one more of a message that is replayed
 	if s.Expiration != "" {
 		headers = append(headers, header{HeaderExpiration, s.Expiration})
 	}
@@ -189,6 +189,9 @@ func optionalHeaders(m Message, s State, more ...header) []header {
 		if n > 1 {
 			headers = append(headers, header{HeaderHistory, encodeFailures(failures[n-1:])})
 		}
+	}
+	if s.lives != "" {
+		headers = append(headers, header{HeaderLives, s.lives})
 	}
 	if s.Traceparent != "" {
 		headers = append(headers, header{HeaderTraceparent, s.Traceparent})
@@ -253,6 +256,7 @@ func stateHeaders(m Message, s State, now time.Time) map[string]any {
 	if s.History.Strategy != "" {
 		headers[HeaderStrategy] = s.History.Strategy
 	}
+	s.Replay.Put(headers)
 	return headers
 }
 

@@ -53,8 +53,14 @@ type State struct {
 	Original map[string]any
 	// parked says that the message has been in a lane, so that the records of dead-lettering which it has are of that.
 	parked bool
+	// lane that the message comes out of; 0 where it comes from elsewhere, or that is not to be told.
+	lane time.Duration
 	// Traceparent is the span of the last attempt; empty where there was none, or it was not traced.
 	Traceparent string
+	// Replay is the place of the message in a replay, zero where it is in none. It counts where a replay or a worker published the message.
+	Replay Replay
+	// lives is the header of its former lives as it came.
+	lives string
 	// FrameSize is the most that a frame has on the connection that the message is published on, in bytes; 0 where that is not known.
 	// It is no part of the message.
 	FrameSize int
@@ -126,7 +132,11 @@ func Decode(m Message, usual string, received time.Time) State {
 		Original:    r.original(),
 		Traceparent: r.traceparent(),
 	}
+	if _, replayed := m.Headers[HeaderReplay]; replayed { // nearly none is
+		s.Replay, s.lives = r.replay(), r.lives()
+	}
 	_, s.parked = m.Headers[HeaderLane]
+	s.lane = laneOf(m.Headers[HeaderLane])
 	if s.ID == "" {
 		s.ID = r.text(HeaderID, maxShort)
 	}
@@ -189,7 +199,7 @@ func (r *reader) onlyFailure(s State) State {
 	s.past, s.failures = "", only
 	s.NotBefore = at.Add(only[0].Delay)
 	s.History.Attempts, s.History.Retries, s.History.LastDelay = 1, 1, only[0].Delay
-	s.History.FirstFailure = time.UnixMilli(min(at.UnixMilli(), r.now.UnixMilli()))
+	s.History.FirstFailure = r.notFarAhead(only[0].At)
 	return s
 }
 
@@ -227,7 +237,7 @@ func (r *reader) time(name string) time.Time {
 	return time.UnixMilli(number)
 }
 
-// past returns a time that is not after now, zero where there is none.
+// past returns a time that is not far ahead, zero where there is none.
 func (r *reader) past(name string) time.Time {
 	number, ok := r.number(name)
 	if !ok {
@@ -237,10 +247,19 @@ func (r *reader) past(name string) time.Time {
 		r.reject(name)
 		return time.Time{}
 	}
-	if number > r.now.Add(clockSkew).UnixMilli() {
+	past := r.notFarAhead(time.UnixMilli(number))
+	if past.UnixMilli() != number {
 		r.reject(name)
 	}
-	return time.UnixMilli(min(number, r.now.UnixMilli()))
+	return past
+}
+
+// notFarAhead is a time in the past by some clock, which may be right where this one is behind, or now where no clock can have shown it.
+func (r *reader) notFarAhead(at time.Time) time.Time {
+	if at.After(r.now.Add(retry.MaxAhead)) {
+		at = r.now
+	}
+	return time.UnixMilli(at.UnixMilli())
 }
 
 // span returns a span of time, zero where there is none.
@@ -318,14 +337,17 @@ func (r *reader) lookup(name string, limit int) (string, bool) {
 	return text, true
 }
 
-// history returns the header of the failed attempts, empty where there is none. It is JSON, and not read any further yet.
-func (r *reader) history() string {
-	text, ok := r.lookup(HeaderHistory, maxHistorySize)
+// history returns the header of the failed attempts, empty where there is none.
+func (r *reader) history() string { return r.jsonList(HeaderHistory, maxHistorySize) }
+
+// jsonList returns a text that is a list in JSON, empty where there is none. It is not read any further yet.
+func (r *reader) jsonList(name string, limit int) string {
+	text, ok := r.lookup(name, limit)
 	if !ok || text == "" {
 		return ""
 	}
 	if text[0] != '[' || !json.Valid([]byte(text)) {
-		r.reject(HeaderHistory)
+		r.reject(name)
 		return ""
 	}
 	return text

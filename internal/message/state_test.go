@@ -52,10 +52,19 @@ func TestDecode_TakesWhatMakesSenseAndNamesTheRest(t *testing.T) {
 			map[string]any{HeaderHistory: `[{"attempt":1,"at":` + strconv.FormatInt(noon.UnixMilli(), 10) + `,"source":"Handler","delay":5000}]`},
 			waiting(noon, noon),
 		},
-		"a failure by a clock that is far ahead was now": {
+		"a failure ahead of a clock that is behind stands, and its retry is due by this clock": {
 			map[string]any{HeaderHistory: `[{"attempt":1,"at":` + strconv.FormatInt(noon.Add(time.Hour).UnixMilli(), 10) + `,"source":"Handler","delay":5000}]`},
 			func() State {
 				s := waiting(noon.Add(time.Hour), noon)
+				s.History.FirstFailure = noon.Add(time.Hour)
+				s.Garbage = []string{HeaderHistory}
+				return s
+			}(),
+		},
+		"a failure by a clock that is far ahead was now": {
+			map[string]any{HeaderHistory: `[{"attempt":1,"at":` + strconv.FormatInt(noon.Add(25*time.Hour).UnixMilli(), 10) + `,"source":"Handler","delay":5000}]`},
+			func() State {
+				s := waiting(noon.Add(25*time.Hour), noon)
 				s.Garbage = []string{HeaderHistory}
 				return s
 			}(),
@@ -105,13 +114,13 @@ func TestDecode_TakesWhatMakesSenseAndNamesTheRest(t *testing.T) {
 			map[string]any{HeaderNotBefore: noon.UnixMilli() - 1, HeaderDeadline: noon.UnixMilli() - 2},
 			State{NotBefore: noon.Add(-time.Millisecond), Deadline: noon.Add(-2 * time.Millisecond)},
 		},
-		"a first failure in the future is clamped to now": {
-			map[string]any{HeaderFirstFailure: noon.Add(time.Hour).UnixMilli()},
+		"a first failure in the far future is clamped to now": {
+			map[string]any{HeaderFirstFailure: noon.Add(25 * time.Hour).UnixMilli()},
 			State{History: retry.History{FirstFailure: noon}, Garbage: []string{HeaderFirstFailure}},
 		},
-		"a first failure by a clock that is a little ahead is no garbage": {
-			map[string]any{HeaderFirstFailure: noon.Add(time.Second).UnixMilli()},
-			State{History: retry.History{FirstFailure: noon}},
+		"a first failure ahead of a clock that is behind stands": {
+			map[string]any{HeaderFirstFailure: noon.Add(time.Hour).UnixMilli()},
+			State{History: retry.History{FirstFailure: noon.Add(time.Hour)}},
 		},
 		"a negative delay is none": {map[string]any{HeaderDelay: int64(-5)}, State{Garbage: []string{HeaderDelay}}},
 		"an absurd delay is clamped": {

@@ -28,6 +28,9 @@ func forgeries() map[string]amqp091.Table {
 		"redrive-reason": "MaxRetries", "redrive-explanation": "forged", "redrive-failed-at": now.UnixMilli(), "redrive-queue": "payments",
 		"redrive-error-source": "Handler", "redrive-error-class": "forged", "redrive-error-message": "forged", "redrive-error-status": int64(422),
 		"redrive-crash-exit": "signal: killed", "redrive-worker": "forged", "redrive-quarantine": true,
+		"redrive-replay": followed, "redrive-replay-seq": int64(1), "redrive-lives": `[{"reason":"forged"}]`,
+		"redrive-outcome": followed, "redrive-outcome-seq": int64(1), "redrive-outcome-kind": "Handled", "redrive-outcome-cause": "01234567",
+		"redrive-outcome-queue": "forged",
 	}
 	forged := map[string]amqp091.Table{"redrive-id": {"redrive-id": "of another"}}
 	for name, value := range all {

@@ -18,6 +18,7 @@ type Metrics struct {
 	sessions         *prometheus.CounterVec
 	refused          *prometheus.GaugeVec
 	publishProblems  *prometheus.CounterVec
+	replayEvents     *prometheus.CounterVec
 	lateAcks         prometheus.Counter
 	expressionErrors *prometheus.CounterVec
 	garbageHeaders   *prometheus.CounterVec
@@ -105,6 +106,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		refused: gauge("credential_rotation_failed",
 			"1 while the worker cannot switch to changed credentials and keeps its connection with the earlier ones.", "role"),
 		publishProblems:  counter("publish_failures_total", "Publishes that were not confirmed and routed, and are tried again.", "reason"),
+		replayEvents:     counter("replay_events_total", "Events by which replays are told what became of their messages, by what became of the event.", "result"),
 		lateAcks:         lateAcks.WithLabelValues(),
 		expressionErrors: counter("expression_errors_total", "Expressions that failed on a message, and so did not match.", "policy"),
 		garbageHeaders:   counter("invalid_headers_total", "redrive-* headers whose values are invalid; they are ignored.", "queue"),
@@ -128,6 +130,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		Namespace: "redrive", Name: "inflight_bytes", Help: "Memory of messages in flight, from their delivery to their settlement, in bytes.",
 	}, m.loanBytes)
 	registry.MustRegister(m.handled, m.handlerSeconds, m.retryDelay, m.laneRounding, m.inFlight, held, m.sessionUp, m.sessions, m.refused, m.publishProblems,
+		m.replayEvents,
 		lateAcks, m.expressionErrors, m.garbageHeaders, m.noRoom, m.config, configErrors, m.rateLimited, exhausted, m.breakers, m.breakerChanges,
 		m.crashes, m.blocked, m.unavailable, m.queueHeld, ready, m.prefetch, m.publishFailing, lent)
 	return m

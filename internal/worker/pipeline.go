@@ -64,6 +64,9 @@ func (k kind) publishes() bool {
 	}
 }
 
+// publishes is true where settling waits for the broker: a replay is told of more than is published otherwise.
+func (j *job) publishes(o outcome) bool { return o.kind.publishes() || j.isReplayed() }
+
 // outcome is the end of the pipeline.
 type outcome struct {
 	kind kind
@@ -112,6 +115,8 @@ type job struct {
 	// attempted is true once the handler was called; tried is how often it was before, by this process, where the queue is strictly ordered.
 	attempted bool
 	tried     int64
+	// failedFirst is true once the first attempt of all has failed that the message had since it was published or replayed.
+	failedFirst bool
 	// granted is true of a strictly ordered message that has another attempt, whatever its deliveries account for.
 	granted bool
 	// traced is what is known of its trace.
@@ -144,7 +149,7 @@ func (w *Worker) processDelivery(ctx context.Context, j *job) {
 // finish settles a job and counts what became of it. Others need not wait at the handler for the broker to take it. It is false where
 // the broker has the message again.
 func (w *Worker) finish(ctx context.Context, j *job, o outcome) (settled bool) {
-	if o.kind.publishes() {
+	if j.publishes(o) {
 		w.yieldSlot(ctx, j)
 	}
 	o = j.ended(o, nil)
@@ -229,6 +234,9 @@ func (j *job) readState(received time.Time) {
 		forged = message.Disown(d.Headers)
 	}
 	j.state = message.Decode(d.Message, exchanges.Work, received)
+	if d.Exchange != exchanges.Return {
+		j.state.Replay = message.Replay{} // replays publish there alone: who moved the message has taken it out of its replay
+	}
 	j.isSuspect = d.Headers[message.HeaderQuarantine] == true
 	message.Strip(d.Headers, j.state)
 	if j.state.Crashes > 0 && d.Queue != j.queue.Quarantine {
@@ -273,18 +281,29 @@ func (j *job) isExpired(now time.Time) bool {
 	return !j.state.Deadline.IsZero() && !now.Before(j.state.Deadline)
 }
 
-// early parks a message that is not due yet: no lane had its delay, or someone moved it. A time that lies beyond maxAge is
-// nobody's decision and is clamped to it. So is one that is further than mostHops of the largest lane and further than any delay that the
-// policy can lead to: whoever may write headers could have the message published every second for as long as maxAge, where there are
-// short lanes alone.
+// early parks a message that is not due yet: no lane had its delay, or someone moved it. Without lanes there is nowhere to wait: no policy
+// asks for a delay any more.
 func early(w *Worker, _ context.Context, j *job) (outcome, bool) {
 	if j.state.NotBefore.IsZero() {
 		return outcome{}, false
 	}
 	now := w.options.Now()
+	j.state.NotBefore = earlier(j.state.NotBefore, j.latestDue(now))
+	if retry.Due(j.state.NotBefore, now, j.state.History.LastDelay) || len(j.program.config.Lanes) == 0 {
+		return outcome{}, false
+	}
+	return outcome{kind: redelayed}, true
+}
+
+// latestDue is until when a job that is early may wait. A time that lies beyond maxAge is
+// nobody's decision and is clamped to it. So is one that is further than mostHops of the largest lane and further than any delay that the
+// policy can lead to: whoever may write headers could have the message published every second for as long as maxAge, where there are
+// short lanes alone. And one that is further than the lane that it comes out of leaves: the clock was set back since it was written, and
+// the message would take a lane of that hour, out of which nobody takes it when the clock is right again.
+func (j *job) latestDue(now time.Time) time.Time {
 	policy := j.foreseen()
 	first := j.state.History.FirstFailure
-	if first.IsZero() {
+	if first.IsZero() || first.After(now) {
 		first = now
 	}
 	latest := first.Add(policy.MaxAge())
@@ -294,12 +313,13 @@ func early(w *Worker, _ context.Context, j *job) (outcome, bool) {
 			latest = earlier(latest, now.Add(max(most, policy.LongestWait())))
 		}
 	}
-	j.state.NotBefore = earlier(j.state.NotBefore, latest)
-	// Without lanes there is nowhere to wait: no policy asks for a delay any more.
-	if retry.Due(j.state.NotBefore, now, j.state.History.LastDelay) || len(lanes) == 0 {
-		return outcome{}, false
+	if retry.Due(j.state.NotBefore, now, j.state.History.LastDelay) {
+		return latest // most are, and need no look at their failures
 	}
-	return outcome{kind: redelayed}, true
+	if most, ok := j.state.MostLeft(lanes); ok {
+		latest = earlier(latest, now.Add(most))
+	}
+	return latest
 }
 
 // foreseen is the policy that would decide on a job by now. The verdict has a budget of its own for the choice: a rule that has its
@@ -540,6 +560,7 @@ func (w *Worker) judge(ctx context.Context, j *job, failure retry.Failure) (o ou
 	}
 	policy, problems := j.program.policyFor(j.view)
 	j.state = message.Recall(j.state)
+	isFirst := j.state.History.Attempts == 0
 	verdict := policy.Decide(failure, j.view, j.state.History, now, w.options.Rand)
 	w.reportExpressions(policy.Name(), append(problems, verdict.Problems...))
 	j.budget = retry.Budget{}
@@ -554,6 +575,7 @@ func (w *Worker) judge(ctx context.Context, j *job, failure retry.Failure) (o ou
 		w.logRelease(ctx, j, &failure, &verdict)
 		return outcome{kind: deferred, strategy: verdict.Strategy}, false
 	}
+	j.failedFirst = j.failedFirst || isFirst
 	j.state = message.Record(j.state, message.Attempt{
 		Number: verdict.History.Attempts, At: now, Source: failure.Source, Status: failure.Status, Class: failure.Class,
 		Message: failure.Message, Strategy: verdict.Strategy, Delay: verdict.Delay,

@@ -23,13 +23,21 @@ const (
 func (w *Worker) hold(j *job) (release func()) {
 	w.options.Metrics.held.Inc()
 	w.held.Add(1)
+	replaced := j.replaced()
+	return func() {
+		replaced()
+		w.held.Add(-1)
+		w.options.Metrics.held.Dec()
+	}
+}
+
+// replaced lets the queue have another message on loan, once this one waits for longer, until the function that it returns is called.
+func (j *job) replaced() (end func()) {
 	long := time.AfterFunc(heldTime, func() { j.inflight.hold(1) })
 	return func() {
 		if !long.Stop() {
 			j.inflight.hold(-1)
 		}
-		w.held.Add(-1)
-		w.options.Metrics.held.Dec()
 	}
 }
 

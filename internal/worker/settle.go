@@ -24,24 +24,40 @@ var errUnreadable = errors.New("its headers nest too deeply, or are too many or 
 // broker has the original again. Where something else becomes of the message than the outcome says, that is in it then.
 func (w *Worker) settle(ctx context.Context, j *job, o *outcome) bool {
 	switch o.kind {
-	case succeeded, dropped:
+	case succeeded:
+		w.tell(ctx, j, message.OutcomeHandled, "")
+		return w.acknowledge(j)
+	case dropped:
+		w.tell(ctx, j, message.OutcomeDropped, "")
 		return w.acknowledge(j)
 	case rejected:
-		return w.deadLetter(j, w.refusal(j))
+		return w.deadLetter(ctx, j, w.refusal(j))
 	case returned:
 		if j.isUncounted() {
 			return j.delivery.Release() == nil
 		}
 		return j.delivery.Requeue() == nil
-	case retried, redelayed, deferred, failed, requeued, quarantined:
-		err := w.republishOrPostpone(ctx, j, o)
-		switch {
-		case err == nil:
-			return w.acknowledge(j)
-		case errors.Is(err, message.ErrHeadersTooLarge), errors.Is(err, amqp.ErrUnpublishable):
-			return w.deadLetter(j, err)
-		}
+	case retried, redelayed, deferred, requeued, quarantined:
+		w.tellRetried(ctx, j)
+		return w.move(ctx, j, o)
+	case failed:
+		return w.move(ctx, j, o)
 	case stale:
+	}
+	return false
+}
+
+// move settles a message that goes on living as a copy.
+func (w *Worker) move(ctx context.Context, j *job, o *outcome) bool {
+	err := w.republishOrPostpone(ctx, j, o)
+	switch {
+	case err == nil && o.kind == failed:
+		w.tellFailed(ctx, j, *o)
+		return w.acknowledge(j)
+	case err == nil:
+		return w.acknowledge(j)
+	case errors.Is(err, message.ErrHeadersTooLarge), errors.Is(err, amqp.ErrUnpublishable):
+		return w.deadLetter(ctx, j, err)
 	}
 	return false
 }
@@ -68,9 +84,10 @@ func (w *Worker) acknowledge(j *job) bool {
 
 // deadLetter leaves a message that cannot be published again to the work queue's dead-letter exchange, which leads to the
 // failure queue too. It arrives whole, but without our reason on it, so the log tells it.
-func (w *Worker) deadLetter(j *job, cause error) bool {
+func (w *Worker) deadLetter(ctx context.Context, j *job, cause error) bool {
 	w.problems.warn("deadletter/"+j.delivery.Queue, "message dead-lettered by the broker: it cannot be published again",
 		"queue", j.delivery.Queue, "message", j.state.ID, "error", cause)
+	w.tell(ctx, j, message.OutcomeFailedAgain, "")
 	err := j.delivery.DeadLetter()
 	w.settled(j)
 	return err == nil

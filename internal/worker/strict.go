@@ -62,6 +62,7 @@ const (
 // waitInPlace holds a message that failed until its retry is due, and a millisecond more: that is the fraction which the headers leave
 // out, and no retry is early. One that had waited before its attempt may have to go back before: it waits for the rest when it comes again.
 func (w *Worker) waitInPlace(ctx context.Context, j *job, o outcome) outcome {
+	w.tellRetried(ctx, j)
 	wait := min(j.state.NotBefore.Add(time.Millisecond).Sub(w.options.Now()), j.loaned())
 	if ended, early := w.await(ctx, j, max(wait, 0), nil); early {
 		return ended

@@ -104,7 +104,7 @@ func (j *job) ended(o outcome, failure *retry.Failure) outcome {
 
 // traceSettling is settle with a span of its own where the broker has to confirm what becomes of the message.
 func (w *Worker) traceSettling(ctx context.Context, j *job, o *outcome) bool {
-	if w.tracer == nil || !j.attempted || !o.kind.publishes() {
+	if w.tracer == nil || !j.attempted || !j.publishes(*o) {
 		return w.settle(ctx, j, o)
 	}
 	spanCtx, span := w.tracer.Start(trace.ContextWithSpanContext(ctx, j.traced.last), "settle "+message.Text(j.queue.Name, maxAttribute),

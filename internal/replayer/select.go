@@ -1,0 +1,168 @@
+package replayer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"redrive.dev/redrive/internal/deadletter"
+	"redrive.dev/redrive/internal/failurequeue"
+	"redrive.dev/redrive/internal/message"
+)
+
+// mostMoving is how many messages are on their way into the staging queue at once.
+const mostMoving = 1000
+
+// youngFor is how long a new quorum queue gets no messages: RabbitMQ loses those of one that is younger than about a second when the only node
+// that has it is killed, even those that it has confirmed.
+const youngFor = 2 * time.Second
+
+// selectMessages moves the chosen messages into the staging queue. Who was killed between the confirm of a copy and the ack of its original leaves
+// both, and RabbitMQ forgets acks that it has not passed on to the queue when their channel ends: such an original is acknowledged alone, until a
+// look finds none. The set is fixed by what is staged at the end.
+func (s *session) selectMessages(ctx context.Context) error {
+	choosing := 2 // what a killed replayer held may come back to the failure queue while this one looks already
+	if s.log.revision == 0 {
+		choosing = 1
+		select { // without a checkpoint nobody knows how old the queues are
+		case <-time.After(youngFor):
+		case <-ctx.Done():
+			return ctx.Err() //nolint:wrapcheck // the caller's own context
+		}
+	}
+	s.replay.BeginSelecting()
+	if err := s.save(ctx); err != nil {
+		return err
+	}
+	staged, err := s.readStaged(ctx)
+	if err != nil {
+		return err
+	}
+	for pass, more := 0, !s.Cancel; more; pass++ {
+		taken, err := s.take(ctx, &staged, pass < choosing)
+		if errors.Is(err, failurequeue.ErrLocked) && pass > 0 {
+			return fmt.Errorf("%w: %w", errLost, err) // the next one begins with what is staged
+		}
+		if err != nil {
+			return err
+		}
+		if staged, err = s.readStaged(ctx); err != nil {
+			return err
+		}
+		more = taken > 0 || pass+1 < choosing
+	}
+	s.step(pointSelected)
+	s.replay.Select(staged.messages, time.Now())
+	s.report()
+	return s.save(ctx)
+}
+
+// stagedMessages are those of the staging queue.
+type stagedMessages struct {
+	keys     map[string]bool
+	messages int64
+}
+
+// readStaged reads the staging queue, and takes the second copy of a message out of it.
+func (s *session) readStaged(ctx context.Context) (found stagedMessages, err error) {
+	found.keys = map[string]bool{}
+	reader := s.reader()
+	_, err = failurequeue.Hold(ctx, failurequeue.Options{Connection: s.connection, Queue: s.Names.Staging(s.ID)}, func(h *failurequeue.Held) error {
+		letter := reader.Read(h.Message)
+		if isCopy(&letter, found.keys) {
+			return h.Settle()
+		}
+		found.keys[letter.Key] = true
+		found.messages++
+		return nil
+	}, func() error { return nil })
+	if err != nil {
+		return found, fmt.Errorf("read the staging queue %q: %w", s.Names.Staging(s.ID), err)
+	}
+	return found, nil
+}
+
+// isCopy is true of a message that is staged already. Two messages without an ID may be alike and yet two.
+func isCopy(letter *deadletter.Letter, staged map[string]bool) bool {
+	return letter.Message.ID != "" && staged[letter.Key]
+}
+
+// ackPause is how long acks have to reach the queue before their channel ends.
+const ackPause = 100 * time.Millisecond
+
+// take moves the chosen messages, where it chooses, and returns how many it took out of the failure queue. The expression of the selection sees the
+// time at which the replay was begun, so that a later session chooses alike.
+func (s *session) take(ctx context.Context, staged *stagedMessages, chooses bool) (taken int, err error) {
+	chooser, err := s.replay.Order().Selection.Chooser(s.replay.Began())
+	if err != nil {
+		return 0, err
+	}
+	chooser.Chosen(staged.messages)
+	reader := s.reader()
+	var moving errgroup.Group
+	moving.SetLimit(mostMoving)
+	left := 0
+	options := failurequeue.Options{
+		Connection: s.connection, Target: s.Target, Queue: s.Names.FailureQueue(), Lock: s.Names.FailureLock(), Holder: s.Holder, Check: s.Check,
+		Tell: func(text string) { s.Log.Info(text, "replay", s.ID) },
+	}
+	if chooses { // else the count of the management API is from before the acks
+		options.State = s.failed
+	}
+	_, err = failurequeue.Hold(ctx, options, func(h *failurequeue.Held) error {
+		letter := reader.Read(h.Message)
+		switch {
+		case isCopy(&letter, staged.keys):
+			taken++
+			return h.Settle()
+		case !chooses || !chooser.Chooses(&letter):
+			return nil
+		}
+		copied, err := message.Staged(letter.Properties, s.replay.Number(), s.publisher.FrameSize())
+		if errors.Is(err, message.ErrHeadersTooLarge) {
+			left++
+			return nil
+		}
+		taken++
+		return s.move(h, &copied, &moving)
+	}, func() error {
+		err := moving.Wait()
+		time.Sleep(ackPause)
+		return err //nolint:wrapcheck // it says what could not be staged
+	})
+	if errors.Is(err, failurequeue.ErrNotWhole) {
+		s.Log.Warn("messages stay in the failure queue: others have them", "replay", s.ID, "error", err)
+		err = nil
+	}
+	if left > 0 {
+		s.Log.Warn("messages stay in the failure queue: their headers leave no room for those of a replay", "replay", s.ID, "messages", left)
+	}
+	if failed, first := chooser.Failed(); failed > 0 {
+		s.Log.Warn("messages stay in the failure queue: the expression fails on them", "replay", s.ID, "messages", failed, "error", first)
+	}
+	return taken, err
+}
+
+// move publishes the copy of a message, and acknowledges the message once the copy is there.
+func (s *session) move(h *failurequeue.Held, copied *message.Message, moving *errgroup.Group) error {
+	copied.Exchange, copied.RoutingKey = s.Names.Return(), s.Names.Staging(s.ID)
+	s.step(pointPublish)
+	wait, err := s.publisher.Begin(s.late, copied)
+	if err != nil {
+		return fmt.Errorf("stage a message: %w", err)
+	}
+	s.step(pointStaged)
+	moving.Go(func() error {
+		if err := wait(); err != nil {
+			return fmt.Errorf("stage a message: %w", err)
+		}
+		s.step(pointConfirmed)
+		err := h.Settle()
+		s.step(pointTaken)
+		return err
+	})
+	return nil
+}
