@@ -89,35 +89,42 @@ func (v *visits) longestPause() (longest time.Duration) {
 var hours = []time.Duration{-time.Hour, 0, time.Hour, 0, time.Hour}
 
 // The limiter goes on at its rate: it neither waits for an hour to come again, nor takes one that was put in for time that has passed, in
-// which its bucket would have filled.
+// which its bucket would have filled. With a key, what has no turn yet waits in lanes of up to an hour.
 func TestRateLimit_HoldsWhenTheClockStepsAnHour(t *testing.T) {
 	testtransport.Long(t)
-	t.Parallel()
-	rounds(t, func(t *testing.T) {
-		const perSecond, burst, messages = 20, 40, 240
-		calls := &visits{}
-		s := newScene(t, testbroker.Shared(t), plan{
-			policy: testtransport.Explicit(time.Second), steppedClock: true,
-			answer: func(c call) int {
-				calls.note(c)
-				return http.StatusOK
-			},
-			change: func(worker *v1alpha1.Worker) {
-				worker.RateLimits = []v1alpha1.RateLimit{{Name: "partner", PerSecond: intstr.FromInt32(perSecond), Burst: new(int32(burst))}}
-			},
+	for name, key := range map[string]*string{"without a key": nil, "with a key": new("message.routingKey")} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rounds(t, func(t *testing.T) { stepUnderRateLimit(t, key) })
 		})
-		began := time.Now()
-		s.publish(messages)
-		for i, offset := range hours {
-			due := messages * (i + 1) / (len(hours) + 1)
-			s.await(atOnceWithin, fmt.Sprint(due, " calls"), func() bool { return calls.count(1) >= due })
-			s.stepClock(offset)
-		}
-		s.hasEnded(atOnceWithin, 0)
-		calls.within(t, 1, began, burst, perSecond)
-		calls.numbered(t)
-		s.settle(bounds{faults: len(hours)})
+	}
+}
+
+func stepUnderRateLimit(t *testing.T, key *string) {
+	t.Helper()
+	const perSecond, burst, messages = 20, 40, 240
+	calls := &visits{}
+	s := newScene(t, testbroker.Shared(t), plan{
+		policy: testtransport.Explicit(time.Second), steppedClock: true,
+		answer: func(c call) int {
+			calls.note(c)
+			return http.StatusOK
+		},
+		change: func(worker *v1alpha1.Worker) {
+			worker.RateLimits = []v1alpha1.RateLimit{{Name: "partner", PerSecond: intstr.FromInt32(perSecond), Burst: new(int32(burst)), Key: key}}
+		},
 	})
+	began := time.Now()
+	s.publish(messages)
+	for i, offset := range hours {
+		due := messages * (i + 1) / (len(hours) + 1)
+		s.await(atOnceWithin, fmt.Sprint(due, " calls"), func() bool { return calls.count(1) >= due })
+		s.stepClock(offset)
+	}
+	s.hasEnded(atOnceWithin, 0)
+	calls.within(t, 1, began, burst, perSecond)
+	calls.numbered(t)
+	s.settle(bounds{faults: len(hours)})
 }
 
 // Retries that the budget sends away wait in lanes, by the clock. Those that come are no more than without a step.

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/signal"
 	"sync"
@@ -79,7 +80,8 @@ func steppedWorker(clock string) int {
 	return 0
 }
 
-// While the clock is behind, what was to be tried again by the clock before waits on. When it is right again all is handled.
+// While the clock is behind, what was to be tried again by the clock before waits on, for its delay once more. When it is right again all is
+// handled, and no message is an hour older for it.
 func TestWorker_LosesAndCountsNothingWhenTheClockStepsAnHour(t *testing.T) {
 	testtransport.Long(t)
 	t.Parallel()
@@ -87,13 +89,18 @@ func TestWorker_LosesAndCountsNothingWhenTheClockStepsAnHour(t *testing.T) {
 		const batch, steps = 20, 2
 		var mu sync.Mutex
 		attempts := map[int][]int{}
+		policy := testtransport.Explicit(2*time.Second, 2*time.Second)
+		policy.MaxAge = v1alpha1.NewDuration(30 * time.Minute)
 		s := newScene(t, testbroker.Shared(t), plan{
-			policy: testtransport.Explicit(2*time.Second, 2*time.Second), steppedClock: true,
+			policy: policy, steppedClock: true,
 			answer: func(c call) int {
 				mu.Lock()
 				defer mu.Unlock()
 				attempts[c.id] = append(attempts[c.id], c.attempt)
-				return failsFirst(c)
+				if c.attempt <= 2 {
+					return http.StatusBadGateway
+				}
+				return http.StatusOK
 			},
 		})
 		// The messages wait in a lane when the clock steps: first back from the right time, then back to it.
@@ -115,8 +122,8 @@ func TestWorker_LosesAndCountsNothingWhenTheClockStepsAnHour(t *testing.T) {
 		}
 		s.settle(bounds{faults: 2 * steps})
 		for id, got := range attempts {
-			if fmt.Sprint(got) != "[1 2]" {
-				t.Fatalf("message %d had the attempts %v, want 1 and 2", id, got)
+			if fmt.Sprint(got) != "[1 2 3]" {
+				t.Fatalf("message %d had the attempts %v, want 1 to 3", id, got)
 			}
 		}
 	})

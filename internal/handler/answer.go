@@ -26,7 +26,7 @@ const excerpt = 2 << 10
 
 // told is what the headers of an answer that is no success say.
 type told struct {
-	contentType, contentEncoding, retryAfter, advice string
+	contentType, contentEncoding, retryAfter, date, advice string
 	// carry as it stands there; nil where there is none.
 	carry *string
 }
@@ -37,7 +37,7 @@ func takeHeaders(response *http.Response) (t told) {
 	header := response.Header
 	response.Header = nil
 	t.contentType, t.contentEncoding = header.Get("Content-Type"), header.Get("Content-Encoding")
-	t.retryAfter, t.advice = header.Get("Retry-After"), header.Get("Redrive-Advice")
+	t.retryAfter, t.date, t.advice = header.Get("Retry-After"), header.Get("Date"), header.Get("Redrive-Advice")
 	if values := header.Values(headerCarry); len(values) > 0 {
 		t.carry = new(values[0])
 	}
@@ -47,6 +47,15 @@ func takeHeaders(response *http.Response) (t told) {
 func (t *told) mediaType() string {
 	mediaType, _, _ := mime.ParseMediaType(t.contentType)
 	return mediaType
+}
+
+// at is when the answer was made, by the clock of who made it: a date in it is of that clock. It is now where the answer does not tell.
+func (t *told) at(now time.Time) time.Time {
+	date, err := http.ParseTime(strings.TrimSpace(t.date))
+	if err != nil {
+		return now
+	}
+	return date
 }
 
 // isProblem is true of a problem as in RFC 9457.
@@ -64,7 +73,7 @@ func (h *HTTP) refusal(status int, said told, body []byte) *retry.Failure {
 		Carry:      carry,
 		Source:     retry.SourceHandler,
 		Status:     status,
-		RetryAfter: retryAfter(said.retryAfter, h.clock()),
+		RetryAfter: retryAfter(said.retryAfter, said.at(h.clock())),
 		Advice:     stopped(advice, isNegative(said.retryAfter)),
 	}
 	mediaType := said.mediaType()
@@ -101,8 +110,8 @@ func stopped(advice retry.Advice, negative bool) retry.Advice {
 }
 
 // retryAfter returns the delay that a Retry-After header asks for, at most maxRetryAfter; nil where it asks for none or
-// makes no sense. A date in the past asks for no wait.
-func retryAfter(value string, now time.Time) *time.Duration {
+// makes no sense. A date counts from that of the answer, and one before it asks for no wait.
+func retryAfter(value string, answered time.Time) *time.Duration {
 	value = strings.TrimSpace(value)
 	if value == "" {
 		return nil
@@ -119,7 +128,7 @@ func retryAfter(value string, now time.Time) *time.Duration {
 		if err != nil {
 			return nil
 		}
-		delay = min(max(date.Sub(now), 0), maxRetryAfter)
+		delay = min(max(date.Sub(answered), 0), maxRetryAfter)
 	}
 	return &delay
 }

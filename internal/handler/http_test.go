@@ -317,11 +317,6 @@ func TestHTTP_AServerThatClosesConnectionsEarlyCostsAMessageOneAttempt(t *testin
 
 func TestHTTP_TakesAServerOutOfReachForAFailureToConnect(t *testing.T) {
 	t.Parallel()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = free.Close()
 	plain := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(plain.Close)
 	unknown := httptest.NewUnstartedServer(http.NotFoundHandler())
@@ -330,7 +325,7 @@ func TestHTTP_TakesAServerOutOfReachForAFailureToConnect(t *testing.T) {
 	t.Cleanup(unknown.Close)
 
 	cases := map[string]struct{ url, class string }{
-		"nobody listens":                           {"http://" + free.Addr().String(), handler.ClassConnectionRefused},
+		"nobody listens":                           {"http://" + unheard(t), handler.ClassConnectionRefused},
 		"the name does not resolve":                {"http://" + strings.Repeat("a", 64) + ".test/", handler.ClassDNS},
 		"the server does not speak TLS":            {strings.Replace(plain.URL, "http:", "https:", 1), handler.ClassTLS},
 		"the certificate is of nobody we know":     {unknown.URL, handler.ClassUnknownCA},
@@ -463,13 +458,37 @@ func TestHTTP_SaysWhatAFailingAnswerIs(t *testing.T) {
 		},
 		"a delay until a date": {
 			503,
-			map[string]string{"Retry-After": noon.Add(90 * time.Second).Format(http.TimeFormat)},
+			map[string]string{"Date": noon.Format(http.TimeFormat), "Retry-After": noon.Add(90 * time.Second).Format(http.TimeFormat)},
+			"",
+			retry.Failure{Status: 503, Message: "HTTP 503 Service Unavailable", RetryAfter: seconds(90)},
+		},
+		"a delay until a date, by a clock that is behind": {
+			503,
+			map[string]string{"Date": noon.Add(-time.Hour).Format(http.TimeFormat), "Retry-After": noon.Add(90*time.Second - time.Hour).Format(http.TimeFormat)},
+			"",
+			retry.Failure{Status: 503, Message: "HTTP 503 Service Unavailable", RetryAfter: seconds(90)},
+		},
+		"a delay until a date, by a clock that is ahead": {
+			503,
+			map[string]string{"Date": noon.Add(time.Hour).Format(http.TimeFormat), "Retry-After": noon.Add(90*time.Second + time.Hour).Format(http.TimeFormat)},
+			"",
+			retry.Failure{Status: 503, Message: "HTTP 503 Service Unavailable", RetryAfter: seconds(90)},
+		},
+		"a delay until a date, of an answer that has none": {
+			503,
+			map[string]string{"Date": "", "Retry-After": noon.Add(90 * time.Second).Format(http.TimeFormat)},
+			"",
+			retry.Failure{Status: 503, Message: "HTTP 503 Service Unavailable", RetryAfter: seconds(90)},
+		},
+		"a delay until a date, of an answer of nobody knows when": {
+			503,
+			map[string]string{"Date": "today", "Retry-After": noon.Add(90 * time.Second).Format(http.TimeFormat)},
 			"",
 			retry.Failure{Status: 503, Message: "HTTP 503 Service Unavailable", RetryAfter: seconds(90)},
 		},
 		"a delay until the past is zero": {
 			503,
-			map[string]string{"Retry-After": noon.Add(-time.Hour).Format(http.TimeFormat)},
+			map[string]string{"Date": noon.Format(http.TimeFormat), "Retry-After": noon.Add(-time.Hour).Format(http.TimeFormat)},
 			"",
 			retry.Failure{Status: 503, Message: "HTTP 503 Service Unavailable", RetryAfter: seconds(0)},
 		},

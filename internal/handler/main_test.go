@@ -1,7 +1,10 @@
 package handler_test
 
 import (
+	"flag"
+	"fmt"
 	"os"
+	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -26,5 +29,29 @@ func TestMain(m *testing.M) {
 		os.Exit(programs[os.Args[1]]())
 	}
 	_ = os.Setenv("NO_PROXY", "*") // the machine's proxy is not under test
+	// The tests wait for programs and servers, and not for a processor. The command line still decides.
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
+	}
 	goleak.VerifyTestMain(m)
+}
+
+// unheard is an address at which nothing listens, and which no other test gets meanwhile: a socket is bound to it.
+func unheard(t *testing.T) string {
+	t.Helper()
+	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	syscall.CloseOnExec(socket)
+	t.Cleanup(func() { _ = syscall.Close(socket) })
+	if err := syscall.Bind(socket, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	bound, err := syscall.Getsockname(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address, _ := bound.(*syscall.SockaddrInet4)
+	return fmt.Sprintf("127.0.0.1:%d", address.Port)
 }

@@ -120,15 +120,10 @@ func TestReadiness_BeginsWithTheFirstAnswerAndFollowsThem(t *testing.T) {
 
 func TestReadiness_SaysWhatTheURLAnswers(t *testing.T) {
 	t.Parallel()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = free.Close()
 	_, moved := startSidecar(t, 302)
 	cases := map[string]struct{ url, says string }{
 		"a redirect is not followed":        {moved, "HTTP 302 Found, and redirects are not followed"},
-		"nobody listens":                    {"http://" + free.Addr().String(), "ConnectionRefused"},
+		"nobody listens":                    {"http://" + unheard(t), "ConnectionRefused"},
 		"the name does not resolve":         {"http://" + strings.Repeat("a", 64) + ".test", "DNS"},
 		"it does not speak HTTP":            {"http://" + listen(t, asked(say("SSH-2.0-OpenSSH\r\n"))), "MalformedResponse"},
 		"it hangs up":                       {"http://" + listen(t, func(net.Conn) {}), "ConnectionReset"},

@@ -21,7 +21,7 @@ const statusUnsupportedMediaType = 415
 // unlimited strategy or the handler's advice decided. Decide reads rnd only where the backoff has jitter, and keeps none of its arguments.
 func (p *Policy) Decide(f Failure, m Message, h History, now time.Time, rnd Rand) Verdict {
 	h = h.clamped(now)
-	d := decision{policy: p, before: h, age: now.Sub(h.FirstFailure)}
+	d := decision{policy: p, before: h, age: max(0, now.Sub(h.FirstFailure))}
 	d.verdict.History = h
 	d.verdict.History.Attempts = increment(h.Attempts)
 	if d.advised(f, rnd) {
@@ -235,7 +235,7 @@ func (h History) clamped(now time.Time) History {
 	h.Streak = max(h.Streak, 0)
 	h.Immediate = max(h.Immediate, 0)
 	h.LastDelay = min(max(h.LastDelay, 0), longest)
-	if h.FirstFailure.IsZero() || h.FirstFailure.After(now) {
+	if h.FirstFailure.IsZero() || h.FirstFailure.After(now.Add(MaxAhead)) {
 		// Without the monotonic clock, which no header carries.
 		h.FirstFailure = now.Round(0)
 	}

@@ -70,7 +70,7 @@ func checkVerdict(t *testing.T, p *Policy, v Verdict, before History) {
 	if v.Delay < 0 || v.Delay > p.maxAge || v.Action != v1alpha1.ActionRetry && v.Delay != 0 {
 		t.Errorf("%s in %s, maxAge %s", v.Action, v.Delay, p.maxAge)
 	}
-	if h := v.History; h.Attempts < max(before.Attempts, 1) || h.Retries < 0 || h.Streak < 0 || h.FirstFailure.After(start()) {
+	if h := v.History; h.Attempts < max(before.Attempts, 1) || h.Retries < 0 || h.Streak < 0 || h.FirstFailure.After(start().Add(MaxAhead)) {
 		t.Errorf("history %+v after %+v", h, before)
 	}
 	for _, problem := range v.Problems {

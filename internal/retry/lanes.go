@@ -64,6 +64,16 @@ func (l Lanes) Next(lane time.Duration) (next time.Duration, ok bool) {
 	return l[i], true
 }
 
+// MostLeft is how much may be left of a wait after a lane that Pick gave for it: where it were more, the next larger lane would have been no longer than
+// the whole. Nothing tells where there is no larger one.
+func (l Lanes) MostLeft(lane time.Duration) (most time.Duration, ok bool) {
+	i, _ := slices.BinarySearch(l, lane+1)
+	if i == len(l) {
+		return 0, false
+	}
+	return l[i] - lane, true
+}
+
 // Due says whether a message whose delay of asked ends at notBefore may be handled at now: not before that time, but for
 // 250 ms or 2 % of asked, whichever is more.
 func Due(notBefore, now time.Time, asked time.Duration) bool {

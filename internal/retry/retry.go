@@ -92,8 +92,13 @@ type Message struct {
 	Budget *Budget
 }
 
+// MaxAhead is how far ahead a first failure may be: by a clock that is behind for a while, each is. Taken for now and written down so, it would
+// make the message older for good. Who makes one up gains no more than that much time.
+const MaxAhead = 24 * time.Hour
+
 // History is what the earlier failures of a message left on it. The zero value is a message that never failed. It comes
-// from headers, which anybody can write: numbers out of range are clamped, and a first failure in the future is now.
+// from headers, which anybody can write: numbers out of range are clamped, and a first failure further ahead than
+// MaxAhead is now.
 type History struct {
 	// Attempts that were made and failed.
 	Attempts int64
