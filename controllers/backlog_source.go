@@ -51,6 +51,7 @@ func (s backlogSource) Observe(ctx context.Context, t *v1alpha1.Transport, age, 
 	if found.err != nil {
 		return topology.Observed{}, found.err
 	}
+	defer found.held.Release()
 	place, err := found.port.JoinSamples(t.Namespace)
 	if err != nil {
 		return topology.Observed{}, autoscaling.ErrNoSample

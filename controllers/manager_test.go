@@ -70,6 +70,10 @@ type operator struct {
 	// namespaces are the only ones that it sees; none is all but the private ones.
 	namespaces []string
 
+	// room is how many bytes the large specs take in its cache, as many as in a process of its own where it is zero; specs counts them.
+	room  int
+	specs *objectcache.Tally
+
 	// admins are the Secrets of its --broker-admin, and request is for how long a request may be carried out late.
 	admins  []types.NamespacedName
 	request time.Duration
@@ -120,7 +124,8 @@ func privateNamespace(t *testing.T, cluster *testcluster.Cluster) string {
 // sight is what of the cluster an operator sees.
 func (o *operator) sight(t *testing.T) cache.Options {
 	t.Helper()
-	cached, err := objectcache.CacheOptions()
+	o.specs = objectcache.NewTally(cmp.Or(o.room, objectcache.SpecsOfProcess()))
+	cached, err := objectcache.CacheOptions(o.specs)
 	must(t, err)
 	if len(o.namespaces) > 0 {
 		cached.DefaultNamespaces = map[string]cache.Config{}
@@ -199,7 +204,7 @@ func (o *operator) start(t *testing.T, cluster *testcluster.Cluster) {
 		ClusterUID: cmp.Or(o.uid, uid), Workers: workload.Options{Image: cmp.Or(o.image, workerImage)}, MaxRollouts: o.maxRollouts,
 		PollInterval: cmp.Or(o.poll, pollInterval), Waits: waits, QuarantineStay: cmp.Or(o.stay, time.Second), RepairWindow: repairWindow, Concurrency: 8,
 		BrokerAdmins: o.admins, Scale: autoscaling.Server{Listener: listener, URL: o.scale}, Name: o.name, Metrics: o.registerer(),
-		Clock: clock, SilenceLimit: o.silence, UnnamedLimit: cmp.Or(o.unnamed, time.Second),
+		Specs: o.specs, Clock: clock, SilenceLimit: o.silence, UnnamedLimit: cmp.Or(o.unnamed, time.Second),
 	}))
 	go func() { o.ended <- mgr.Start(ctx) }()
 }

@@ -14,13 +14,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/enqueue"
+	"redrive.dev/redrive/internal/objectcache"
 	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/references"
 	"redrive.dev/redrive/internal/retry"
@@ -36,6 +36,8 @@ type RetryPolicyReconciler struct {
 	Client   client.Client
 	Recorder events.EventRecorder
 
+	// specs bounds what the cache keeps of policies and Transports.
+	specs *objectcache.Tally
 	// processors are what the policies of a namespace are compiled on, as its Transports are.
 	processors *tenancy.Processors
 	// busy has the namespaces of which a policy is worked on, or waits for a processor: one at a time, so that those of another find somebody who looks at
@@ -58,7 +60,7 @@ type policyRun struct {
 
 // setup registers the reconciler. Policies also wake those that include them; who uses a policy is counted at leisure.
 func (r *RetryPolicyReconciler) setup(mgr ctrl.Manager, name string, options controller.Options) error {
-	changed := builder.WithPredicates(predicate.GenerationChangedPredicate{})
+	changed := builder.WithPredicates(objectcache.Changed())
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named(name).
 		For(&v1alpha1.RetryPolicy{}, changed).
@@ -101,6 +103,7 @@ func (r *RetryPolicyReconciler) Reconcile(ctx context.Context, req ctrl.Request)
 
 	return ctrl.Result{}, runSteps(ctx, &policyRun{policy: policy},
 		r.countUsers,
+		r.checkRoom,
 		r.resolve,
 		r.compile,
 	)
@@ -116,14 +119,23 @@ func (r *RetryPolicyReconciler) countUsers(ctx context.Context, run *policyRun) 
 	return nil
 }
 
-// resolve adds the strategies of included policies: Stalled with PolicyNotFound where one does not exist.
+// checkRoom refuses a policy whose spec the cache does not have.
+func (r *RetryPolicyReconciler) checkRoom(_ context.Context, run *policyRun) error {
+	return r.specs.Check(run.policy, time.Now())
+}
+
+// resolve adds the strategies of included policies: Stalled with PolicyNotFound where one does not exist, and with PolicyInvalid where it is not read.
 func (r *RetryPolicyReconciler) resolve(ctx context.Context, run *policyRun) error {
 	run.policy.Status.Schedule = ""
 	policies, err := references.Policies(ctx, r.Client, run.policy.Namespace)
 	if err != nil {
 		return err
 	}
-	if run.resolved, err = compile.Resolve(run.policy, policies); err != nil {
+	run.resolved, err = compile.Resolve(run.policy, policies)
+	if unread, is := errors.AsType[*compile.Error](err); is {
+		return outcome.Stalled(unread.Reason, err)
+	}
+	if err != nil {
 		return outcome.Stalled(v1alpha1.ReasonPolicyNotFound, err)
 	}
 	return nil

@@ -91,6 +91,8 @@ type Options struct {
 	MaxRollouts int
 	// BrokerAdmins are Secrets with logins of RabbitMQ's administrators, one for each broker, by which the users of workers are kept.
 	BrokerAdmins []types.NamespacedName
+	// Specs bounds what the manager's cache keeps of the specs of all namespaces.
+	Specs *objectcache.Tally
 	// DenyNetworks are those in which no management API is asked.
 	DenyNetworks []netip.Prefix
 	// Clock is that of the API server; nil is that of this machine.
@@ -110,7 +112,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}
 	events, processors := tenancy.NewEvents(), tenancy.NewProcessors()
 	policies := &RetryPolicyReconciler{
-		Client: mgr.GetClient(), Recorder: events.Recorder(mgr.GetEventRecorder("retrypolicy-controller")), processors: processors,
+		Client: mgr.GetClient(), Recorder: events.Recorder(mgr.GetEventRecorder("retrypolicy-controller")), specs: options.Specs, processors: processors,
 	}
 	if err := policies.setup(mgr, "retrypolicy"+options.Name, controllerOptions(options, maxConcurrentPolicies)); err != nil {
 		return err
@@ -143,7 +145,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		drift:        drift.NewTracker(),
 		scraper:      workerstatus.NewScraper(age),
 
-		restarts:   brokerpool.NewRestartWatch(options.PollInterval),
+		restarts:   brokerpool.NewRestartWatch(options.PollInterval, processors),
 		conditions: opmetrics.NewConditions(),
 
 		sidecars: clusterinfo.KnowsSidecars(server),

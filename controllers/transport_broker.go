@@ -114,13 +114,12 @@ func (r *TransportReconciler) prepare(
 ) (observed topology.Observed, prepared apply.Prepared, err error) {
 	t := run.transport
 	state := apply.StateOf(t)
-	memory := r.memories.Of(client.ObjectKeyFromObject(t))
-	state.Known, state.Stuck, state.Turns, state.Restarted = memory.Known, memory.Stuck, memory.Turns, run.restarted
+	state.Memory, state.Restarted = r.memories.Of(client.ObjectKeyFromObject(t)), run.restarted
 	workers := r.followers(ctx, run)
 	input := apply.Input{
-		Desired: desired, State: state, Consumed: run.live.Consumed(),
+		Desired: desired, State: state, Published: run.live.Configs(),
 		Follows: func(queue string, reads compile.Reading) bool { return workers.Follow(ctx, queue, reads) },
-		Waits:   r.Options.Waits, Now: time.Now(), WriteDeletions: r.writeDeletions(run),
+		Waits:   r.Options.Waits, WriteDeletions: r.writeDeletions(run),
 	}
 	if input.Others, err = r.memories.DeletionsOfOthers(ctx, r.Client, t); err != nil {
 		return observed, prepared, err
@@ -131,6 +130,7 @@ func (r *TransportReconciler) prepare(
 		if observed, err = run.port.Observe(ctx); err != nil {
 			return observed, prepared, err
 		}
+		input.Now = time.Now() // not before: what is made is no older than this
 		if prepared, err = apply.Prepare(input, observed); err != nil {
 			return observed, prepared, err
 		}

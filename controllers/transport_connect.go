@@ -10,7 +10,9 @@ import (
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/brokerpool"
 	"redrive.dev/redrive/internal/brokersource"
+	"redrive.dev/redrive/internal/outcome"
 	"redrive.dev/redrive/internal/status"
+	"redrive.dev/redrive/internal/tenancy"
 )
 
 // brokerEndpoint is what leads to a Transport's broker, or why nothing does.
@@ -18,6 +20,8 @@ type brokerEndpoint struct {
 	source brokersource.Source
 	port   *brokerpool.Port
 	err    error
+	// held is what its certificates take.
+	held *tenancy.Reservation
 }
 
 // findBroker looks for the broker's address and login and for a client for it.
@@ -28,6 +32,10 @@ func (r *TransportReconciler) findBroker(ctx context.Context, t *v1alpha1.Transp
 	}
 	if f.port, f.err = r.brokers.Port(client.ObjectKeyFromObject(t), f.source.Login, f.source.Login.VHostOr(t.Spec.Broker.VHost)); f.err != nil {
 		f.err = f.source.Invalid(f.err)
+		return f
+	}
+	if f.held, f.err = r.brokers.Use(ctx, t.Namespace, f.port); f.err != nil {
+		return brokerEndpoint{err: outcome.Waiting(v1alpha1.ReasonProgressing, costlyPause, f.err)}
 	}
 	return f
 }

@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"redrive.dev/redrive/api/v1alpha1"
@@ -94,6 +93,8 @@ type transportRun struct {
 	unknown map[string]string
 	// weighed is what follows from the spec takes of the operator's memory; nil is not counted.
 	weighed *tenancy.Reservation
+	// certificates is what those for the broker take, of the last look at its Secret.
+	certificates **tenancy.Reservation
 	// held is what the ConfigMaps of the look take of the operator's memory; nil is not counted.
 	held *tenancy.Reservation
 	// scalers are what scales the workers, as the cluster has it; nil before it is read.
@@ -164,7 +165,7 @@ const gatherOwned = 250 * time.Millisecond
 
 // setup registers the reconciler. Of policies, only a change of the spec concerns a Transport.
 func (r *TransportReconciler) setup(mgr ctrl.Manager, name string, options controller.Options) error {
-	changed := builder.WithPredicates(predicate.GenerationChangedPredicate{})
+	changed := builder.WithPredicates(objectcache.Changed())
 	policies := enqueue.UsersOf(r.usersOf)
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named(name).
@@ -249,6 +250,9 @@ func (r *TransportReconciler) reconcile(ctx context.Context, name types.Namespac
 	}
 	defer processor.Release()
 	ctx = broker.WithWaiter(ctx, processor)
+	var certificates *tenancy.Reservation
+	run.certificates = &certificates
+	defer func() { certificates.Release() }()
 	r.resolveBroker(ctx, run)
 	if run.needsBroker() {
 		seated, leave, later, err := r.acquireSlot(ctx, run)
@@ -258,14 +262,15 @@ func (r *TransportReconciler) reconcile(ctx context.Context, name types.Namespac
 		}
 		run = seated
 	}
-	return r.reconcileInSlot(ctx, run)
+	return r.reconcileInSlot(ctx, run, processor)
 }
 
 // reconcileInSlot bounds the time and the memory of a reconcile, and takes its steps.
-func (r *TransportReconciler) reconcileInSlot(ctx context.Context, run *transportRun) (ctrl.Result, error) {
+func (r *TransportReconciler) reconcileInSlot(ctx context.Context, run *transportRun, processor *tenancy.Processor) (ctrl.Result, error) {
 	name := client.ObjectKeyFromObject(run.transport)
 	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
 	defer cancel()
+	ctx = broker.WithWaiter(ctx, processor)
 	go r.cancelWhenGone(ctx, run.transport.UID, name, cancel)
 	held := r.brokers.Memory().Reserve(name.Namespace)
 	defer held.Release()
@@ -368,7 +373,10 @@ func (r *TransportReconciler) addFinalizer(ctx context.Context, run *transportRu
 
 // checkSize refuses a Transport of which the cache has a part only. What it had made goes on as it is.
 func (r *TransportReconciler) checkSize(_ context.Context, run *transportRun) error {
-	return objectcache.CheckSize(run.transport)
+	if err := objectcache.CheckSize(run.transport); err != nil {
+		return err
+	}
+	return r.Options.Specs.Check(run.transport, time.Now())
 }
 
 // perStrategy is what a strategy of a compiled policy takes in memory during a reconcile, with its text in configurations, in bytes.

@@ -64,7 +64,7 @@ func (r *TransportReconciler) republish(ctx context.Context, run *transportRun, 
 func (r *TransportReconciler) keepReading(ctx context.Context, run *transportRun) error {
 	if run.observed != nil {
 		return r.republish(ctx, run, func(last compile.Config) (compile.Config, bool) {
-			next, follows := last.Following(run.report.StandIns, run.report.Leaving)
+			next, follows := last.Following(run.report.StandIns, run.report.Leaving, run.report.There())
 			next, holds := next.Holding(run.holds(next))
 			return next, follows || holds
 		})

@@ -133,6 +133,7 @@ func (r *TransportReconciler) resolveBroker(ctx context.Context, run *transportR
 	ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
 	defer cancel()
 	run.endpoint = r.findBroker(ctx, run.transport)
+	*run.certificates = run.endpoint.held
 }
 
 // mayNeedBroker is false where the Transport is deleted without its broker: it must not queue behind others then.
@@ -168,7 +169,9 @@ func (r *TransportReconciler) waitForSlot(ctx context.Context, run *transportRun
 		if err != nil {
 			return nil, err
 		}
-		anew.asked = anew.asked || run.asked
+		anew.asked, anew.certificates = anew.asked || run.asked, run.certificates
+		run.endpoint = brokerEndpoint{}
+		(*run.certificates).Release()
 		run = anew
 		r.resolveBroker(ctx, run)
 		switch {

@@ -76,7 +76,7 @@ func (r *TransportReconciler) troubled(run *transportRun) map[string]int32 {
 	for i := range run.compiled.Workers {
 		config := &run.compiled.Workers[i]
 		workers := run.live.Deployments[workload.Name(run.transport, config.Worker)]
-		holds := last.Tells(config.Worker) || slices.ContainsFunc(config.Named(), func(queue string) bool { return inHand[queue] })
+		holds := last.Tells(config.Worker) || slices.ContainsFunc(config.Named(), func(queue string) bool { return inHand[queue] || inHand[""] })
 		ready := workers == nil || workers.Status.ReadyReplicas >= workload.Replicas(workers)
 		if !config.MayHoldBack() && !holds && ready {
 			continue // one that cannot consume a queue is not ready, and one that cannot publish has messages in hand

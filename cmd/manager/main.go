@@ -294,7 +294,8 @@ func runOn(ctx context.Context, cluster *rest.Config, s *settings) error {
 	tenancy.BoundPages(cluster)
 	tenancy.ShareProcessors(cluster)
 	clock := clusterinfo.ClockOf(cluster)
-	mgr, err := newManager(ctx, cluster, s)
+	specs := objectcache.NewTally(objectcache.SpecsOfProcess())
+	mgr, err := newManager(ctx, cluster, s, specs)
 	if err != nil {
 		return err
 	}
@@ -322,6 +323,7 @@ func runOn(ctx context.Context, cluster *rest.Config, s *settings) error {
 		MaxRollouts:  s.maxRollouts,
 		DenyNetworks: s.denyNetworks,
 		BrokerAdmins: s.brokerAdmins,
+		Specs:        specs,
 		Clock:        clock,
 		Scale:        scale,
 	})
@@ -344,8 +346,8 @@ func checkCRDs(ctx context.Context, mgr manager.Manager) error {
 	return crdcheck.Check(ctx, server.OpenAPIV3())
 }
 
-func newManager(ctx context.Context, cluster *rest.Config, s *settings) (manager.Manager, error) {
-	cached, err := objectcache.CacheOptions()
+func newManager(ctx context.Context, cluster *rest.Config, s *settings, specs *objectcache.Tally) (manager.Manager, error) {
+	cached, err := objectcache.CacheOptions(specs)
 	if err != nil {
 		return nil, fmt.Errorf("restrict the cache: %w", err)
 	}

@@ -22,6 +22,7 @@ import (
 	certutil "k8s.io/client-go/util/cert"
 
 	"redrive.dev/redrive/internal/httpserver"
+	"redrive.dev/redrive/internal/objectcache"
 	"redrive.dev/redrive/internal/testcluster"
 	"redrive.dev/redrive/internal/testtransport"
 )
@@ -75,7 +76,7 @@ func manage(t *testing.T, cluster *testcluster.Cluster, arguments ...string) str
 		UserName: "system:serviceaccount:" + systemNamespace + ":redrive-manager",
 		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:" + systemNamespace, "system:authenticated"},
 	}
-	mgr, err := newManager(t.Context(), config, s)
+	mgr, err := newManager(t.Context(), config, s, objectcache.NewTally(objectcache.SpecsOfProcess()))
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

@@ -141,7 +141,8 @@ func (w *tenants) run() {
 		"--metrics-bind-address="+w.metrics, "--health-probe-bind-address=0", "--autoscaling-bind-address="+w.scale,
 		// The test's broker is on loopback; that nobody is asked there is a test of internal/broker.
 		"--deny-broker-networks=")...)
-	w.manager.Env = slices.Concat(os.Environ(), []string{"GOMEMLIMIT=90MiB"}, w.environment)
+	// Its node is a large one: how much it computes at a time follows from its memory.
+	w.manager.Env = slices.Concat(os.Environ(), []string{"GOMEMLIMIT=90MiB", "GOMAXPROCS=32"}, w.environment)
 	w.manager.Stderr = log
 	// One that outlived a test that was killed asked, for hours, at ports that had become those of other tests' servers.
 	w.manager.SysProcAttr = subprocess.EndWithParent()

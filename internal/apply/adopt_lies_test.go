@@ -31,6 +31,7 @@ func (s *stage) lied(l lie) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	s.state.Counted = report.Counted
 	s.state.Created, s.state.Adopted, s.state.Retiring, s.state.Deletions = report.Created, report.Adopted, report.Retiring, report.Deletions
 	if !slices.Contains(s.state.Adopted, "queue/test") {
 		s.t.Errorf("adopted are %q after a list that lacks the queue", s.state.Adopted)

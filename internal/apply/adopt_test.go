@@ -98,7 +98,7 @@ func TestAdoption_LastsWhileAConfigurationNamesTheQueue(t *testing.T) {
 	s.spec.Spec.Queues = s.spec.Spec.Queues[:2]
 	in := s.input()
 	for range 3 {
-		in.Consumed, in.Now = []string{"legacy"}, in.Now.Add(time.Hour)
+		in.Published, in.Now = naming("legacy"), in.Now.Add(time.Hour)
 		report, err := apply.Once(context.Background(), s.client, in, keep)
 		if err != nil {
 			t.Fatal(err)

@@ -34,8 +34,8 @@ type Port interface {
 type Input struct {
 	Desired topology.Objects
 	State   State
-	// Consumed are the queues, quarantine queues too, that a published configuration of the workers still names.
-	Consumed []string
+	// Published are the configurations of the workers that are in force.
+	Published []compile.Config
 	// Follows tells whether all workers are known to consume a work queue and its stand-in as they are to. nil stands for
 	// nobody who consumes.
 	Follows func(queue string, reads compile.Reading) bool
@@ -137,16 +137,14 @@ type Report struct {
 	Spared []topology.Finding
 	// Touched are the queues whose policy was changed so that their expired messages leave them.
 	Touched []string
-	// Created, Adopted, Retiring, Migrations, Deletions, Begun, Known, Stuck and Turns are the state to keep for the next run.
+	// Created, Adopted, Retiring, Migrations, Deletions, Begun and Memory are the state to keep for the next run.
 	Created    []string
 	Adopted    []string
 	Retiring   []v1alpha1.Retirement
 	Migrations []v1alpha1.Migration
 	Deletions  []v1alpha1.Deletion
 	Begun      bool
-	Known      map[string]time.Time
-	Stuck      Stuck
-	Turns      Turns
+	Memory
 	// StandIns says of each work queue that is being migrated how the workers are to consume it and its stand-in from now on.
 	StandIns map[string]compile.Standin
 	// Disordered are the Strict work queues, and their stand-ins, whose order the broker would not keep: workers must not consume them.
@@ -159,6 +157,16 @@ type Report struct {
 	Queues []QueueCount
 	// RequeueAfter is when the next step of a queue on its way out is due; zero where nothing is.
 	RequeueAfter time.Duration
+}
+
+// There are the work queues that exist.
+func (r Report) There() (names []string) {
+	for i := range r.Queues {
+		if r.Queues[i].Role == topology.RoleWork {
+			names = append(names, r.Queues[i].Name)
+		}
+	}
+	return names
 }
 
 // Converged is true when everything that can be done is done, and no queue is on its way out.
@@ -265,7 +273,11 @@ type Prepared struct {
 
 	input    Input
 	observed topology.Observed
+	// consumed are the queues, quarantine queues too, that a published configuration names.
+	consumed []string
 	clock    clock
+	// age of what was observed when the clock began.
+	age time.Duration
 	// known is the state's list as it is now.
 	known map[string]time.Time
 }
@@ -285,8 +297,9 @@ func Prepare(input Input, observed topology.Observed) (Prepared, error) {
 		}
 	}
 	observed = observed.Disown(input.Desired.Owner, kept)
+	consumed := compile.NamedBy(input.Published)
 	difference := topology.DiffSince(input.Desired, observed, topology.Past{
-		Created: input.State.Created, Migrations: input.State.Migrations, Consumed: input.Consumed, Follows: input.Follows,
+		Created: input.State.Created, Migrations: input.State.Migrations, Consumed: consumed, Follows: input.Follows,
 		Doubtful: input.doubtful(), Retiring: input.retiring(),
 	})
 	difference.Warnings = append(difference.Warnings, spared...)
@@ -300,7 +313,7 @@ func Prepare(input Input, observed topology.Observed) (Prepared, error) {
 	}
 	return Prepared{
 		Difference: difference, Plan: topology.Plan(difference), Created: created, Grew: grew,
-		Kept: kept, Spared: spared, input: input, observed: observed, clock: clockFrom(input.Now),
+		Kept: kept, Spared: spared, input: input, observed: observed, consumed: consumed, clock: clockFrom(input.Now), age: observed.Age(),
 		known: knownSince(input.State.Known, difference.Wanted, observed, input.Now),
 	}, nil
 }
@@ -362,12 +375,14 @@ func Once(ctx context.Context, port Port, input Input, record func(context.Conte
 	state := input.State
 	unchanged := Report{
 		Created: state.Created, Adopted: state.Adopted, Retiring: state.Retiring, Migrations: state.Migrations, Deletions: state.Deletions,
-		Begun: state.Begun, Known: state.Known, Stuck: state.Stuck, Turns: state.Turns,
+		Begun: state.Begun, Memory: state.Memory,
 	}
+	began := time.Now()
 	observed, err := port.Observe(ctx)
 	if err != nil {
 		return unchanged, err
 	}
+	input.Now = input.Now.Add(time.Since(began)) // what is made now is no older than this
 	unchanged.Identity = observed.Identity
 	prepared, err := Prepare(input, observed)
 	if err != nil {

@@ -26,6 +26,8 @@ type run struct {
 	undone map[topology.Ref]bool
 	// lacking places, as Difference.Place names them, have a way that could not be made: no other one is taken away.
 	lacking map[string]bool
+	// quiet is when queues on their way out were found so: since then nothing comes into one but from lanes.
+	quiet map[string]time.Time
 	// uncounted are the quorum queues without a count, beside others that have one.
 	uncounted []string
 	// broken is true when something that failed messages leave by could not be made.
@@ -37,7 +39,7 @@ type run struct {
 func (p Prepared) CarryOut(ctx context.Context, port Port) (report Report, err error) {
 	written := newDeletions(port, p.input.State, p.input.Waits, p.clock, p.input.WriteDeletions)
 	defer func() { report.Deletions = written.left() }()
-	r := &run{Prepared: p, port: written, failed: map[topology.Ref]bool{}, undone: map[topology.Ref]bool{}, lacking: map[string]bool{}, report: Report{
+	r := &run{Prepared: p, port: written, report: Report{
 		Identity:   p.observed.Identity,
 		Wanted:     p.Difference.Wanted,
 		Conflicts:  p.Difference.Conflicts,
@@ -47,22 +49,28 @@ func (p Prepared) CarryOut(ctx context.Context, port Port) (report Report, err e
 		Spared:     p.Spared,
 		Disordered: p.Difference.Disordered,
 		Begun:      true,
-		Known:      maps.Clone(p.known),
-		Stuck:      p.input.State.Stuck,
-		Turns:      maps.Collect(maps.All(p.input.State.Turns)),
-		Created:    slices.Clone(p.Created),
-		Retiring:   p.input.State.Retiring,
+		Memory: Memory{
+			Known:   maps.Clone(p.known),
+			Stuck:   p.input.State.Stuck,
+			Counted: p.input.State.Counted,
+			Turns:   maps.Collect(maps.All(p.input.State.Turns)),
+			Asked:   p.input.State.Asked,
+			Former:  p.input.State.Former,
+		},
+		Created:  slices.Clone(p.Created),
+		Retiring: p.input.State.Retiring,
 		// Where it ends early, the steps before are to be taken again.
 		Migrations: p.input.State.Migrations,
 		Queues:     counts(&p),
 	}}
+	r.failed, r.undone, r.lacking, r.quiet = map[topology.Ref]bool{}, map[topology.Ref]bool{}, map[string]bool{}, map[string]time.Time{}
 	r.report.Adopted = append(refTexts(p.Difference.Adopted), p.Kept...)
 	r.uncounted = uncounted(p.Difference.Wanted, p.observed)
 	r.warnOfUncounted()
 	if p.Difference.Awaited {
 		r.report.RequeueAfter = betweenDoubts
 	}
-	first, rest := topology.Making(r.planInTurn(), p.input.Desired.Prefix)
+	first, rest := topology.Making(append(r.planInTurn(), r.formerDue()...), p.input.Desired.Prefix)
 	if err := r.steps(ctx, first, rest); err != nil {
 		return r.report, err
 	}
@@ -107,7 +115,7 @@ func (r *run) step(ctx context.Context, step topology.Step) error {
 		r.report.Skipped = append(r.report.Skipped, step)
 		return nil
 	}
-	existed, pins, err := applyUnlessPinning(ctx, r.port, step, r.input.Desired.Prefix)
+	existed, pins, err := applyUnlessPinning(ctx, r.port, step, r.input.Desired)
 	switch {
 	case pins:
 		return nil
@@ -142,9 +150,9 @@ func (r *run) step(ctx context.Context, step topology.Step) error {
 }
 
 // applyUnlessPinning carries out a step, unless it takes the policy away that keeps others off a former failure queue which is there all the same: one list
-// that lacks the queue would let them drop all that has failed.
-func applyUnlessPinning(ctx context.Context, port Port, step topology.Step, prefix string) (existed, pins bool, err error) {
-	if queue, is := topology.PinOf(step, prefix); is {
+// that lacks the queue would let them drop all that has failed. One that the spec has as a work queue by now is under the policy of such.
+func applyUnlessPinning(ctx context.Context, port Port, step topology.Step, desired topology.Objects) (existed, pins bool, err error) {
+	if queue, is := topology.PinOf(step, desired.Prefix); is && !desires(desired, queue) {
 		_, err := port.Queue(ctx, queue)
 		if !errors.Is(err, broker.ErrNotFound) {
 			return false, err == nil, err
@@ -226,18 +234,24 @@ func (r *run) retireAll(ctx context.Context) error {
 		}
 	}
 	r.report.Retiring = nil
+	r.count(states)
 	retirer := &retirer{
 		port: r.port, owner: r.input.Desired.Owner, prefix: r.input.Desired.Prefix, clock: r.clock, stamps: r.input.State.Stamps,
 		feeds: r.feeds, unproven: r.Difference.Unproven,
 	}
-	var ended error
 	left, order := map[string]bool{}, r.retiringOrder(states)
 	waiting := r.waiting(order)
+	spared, untold := r.spare(ctx, order, waiting, states)
+	var ended error
 	for _, name := range order {
 		state, gone := states[name], false
 		queue, adopted := letGo[name]
 		switch {
 		case ended != nil, waiting[name]:
+		case untold[name] != nil:
+			ended = retirer.fail(deletion(name), untold[name])
+		case spared[name]:
+			gone = true
 		case r.held(name):
 			state = v1alpha1.Retirement{Queue: name, Messages: r.observed.Queues[name].Messages}
 		case adopted:
@@ -258,6 +272,41 @@ func (r *run) retireAll(ctx context.Context) error {
 	slices.SortFunc(r.report.Retiring, func(a, b v1alpha1.Retirement) int { return cmp.Compare(a.Queue, b.Queue) })
 	r.take(retirer)
 	return ended
+}
+
+// spare keeps queues that others have bound, also where the list of bindings lacks that: whether one is theirs is decided before its first step out, for good.
+// Only a process that has not asked before does it, of the queues that have not begun to leave: whoever has the operator remove one later means it. Untold
+// are queues whose bindings the broker does not tell.
+func (r *run) spare(
+	ctx context.Context, order []string, waiting map[string]bool, states map[string]v1alpha1.Retirement,
+) (spared map[string]bool, untold map[string]error) {
+	if r.input.State.Asked {
+		return nil, nil
+	}
+	spared, untold, r.report.Asked = map[string]bool{}, map[string]error{}, true
+	for _, name := range order {
+		queue, exists := r.observed.Queues[name]
+		switch {
+		case states[name].Since != nil, !exists, slices.Contains(r.input.State.Adopted, topology.Ref{Kind: topology.KindQueue, Name: name}.String()):
+			continue
+		case waiting[name]:
+			r.report.Asked = false
+			continue
+		}
+		bindings, err := r.port.Bindings(ctx, name)
+		if err != nil {
+			untold[name], r.report.Asked = err, false
+			continue
+		}
+		shared := topology.SharedQueues(r.input.Desired, topology.Observed{Queues: map[string]topology.QueueState{name: queue}, Bindings: bindings})
+		for _, queue := range shared {
+			spared[name] = true
+			r.report.Adopted = append(slices.Clip(r.report.Adopted), queue.Ref().String())
+			r.report.Spared = append(slices.Clip(r.report.Spared), queue.Kept())
+			r.report.Warnings = append(slices.Clip(r.report.Warnings), queue.Kept())
+		}
+	}
+	return spared, untold
 }
 
 // isGone is true for a queue that is not there any more, whatever a list says.
@@ -295,7 +344,7 @@ func (r *run) stillNeeded(name string, left map[string]bool) bool {
 	if work == "" {
 		return false
 	}
-	return left[work] || slices.Contains(r.input.Consumed, name) || slices.ContainsFunc(r.Difference.Conflicts, func(c topology.Conflict) bool {
+	return left[work] || slices.Contains(r.consumed, name) || slices.ContainsFunc(r.Difference.Conflicts, func(c topology.Conflict) bool {
 		return c.Object == topology.Ref{Kind: topology.KindQueue, Name: work}
 	})
 }
@@ -358,7 +407,7 @@ func (r *run) letGo(
 	ctx context.Context, retirer *retirer, queue topology.ReleasedQueue, state v1alpha1.Retirement,
 ) (kept v1alpha1.Retirement, gone bool, err error) {
 	now := r.clock()
-	consumed := r.laneStalls() || slices.Contains(r.input.Consumed, queue.Queue) || slices.ContainsFunc(
+	consumed := r.laneStalls() || slices.Contains(r.consumed, queue.Queue) || slices.ContainsFunc(
 		r.quarantinedFor(topology.Queue{Name: queue.Queue}), func(q topology.QueueState) bool { return !q.Empty() })
 	if state.Since == nil || consumed {
 		state = v1alpha1.Retirement{Queue: queue.Queue, Since: topology.Stamp(now)}
@@ -401,30 +450,61 @@ func (r *run) waits(queue string) topology.Waits {
 }
 
 // feeds tells of a queue, as it is seen now, whether workers have messages to consume whose retries come back into it, and how many of such were
-// acknowledged: those in itself, and those that workers have of its stand-in, or of the queue for which it stood in, if that leaves too. What else is in
-// the other one of the two may be read only when this one is gone. No configuration has to name them: that of the workers that empty a quarantine queue
-// does not, and it has a stand-in under the name of its work queue. All that is quarantined counts: what fails without a crash is retried in its work queue.
-func (r *run) feeds(seen topology.QueueState) (feeding bool, acked int64) {
-	feeding = seen.Holds() || !seen.Empty() && slices.Contains(r.input.Consumed, seen.Name) || r.laneStalls()
-	acked = seen.Acked
-	for _, queue := range r.quarantinedFor(seen.Queue) {
-		feeding, acked = feeding || !queue.Empty(), acked+queue.Acked
+// acknowledged: those in itself, and those of queues beside it. All that is quarantined counts: what fails without a crash is retried in its work queue.
+func (r *run) feeds(seen topology.QueueState) topology.Feed {
+	feed := topology.Feed{
+		Feeding: seen.Holds() || !seen.Empty() && slices.Contains(r.consumed, seen.Name) || r.laneStalls(), Acked: seen.Acked,
 	}
-	for _, queue := range r.observed.Queues {
-		work := topology.StandinFor(seen.Queue) == queue.Name && !desires(r.input.Desired, queue.Name)
-		if work || topology.StandinFor(queue.Queue) == seen.Name {
-			feeding, acked = feeding || queue.Unacked > 0, acked+queue.Acked
+	others := r.quarantinedFor(seen.Queue)
+	for _, queue := range others {
+		feed.Feeding = feed.Feeding || !queue.Empty()
+	}
+	beside, now := r.beside(seen.Queue)
+	for _, queue := range beside {
+		feed.Feeding = feed.Feeding || queue.Unacked > 0 || now[queue.Name] && !queue.Empty()
+	}
+	others = append(others, beside...)
+	for _, queue := range others {
+		feed.Acked += queue.Acked
+	}
+	feed.Counted = r.isCounted(seen, others)
+	return feed
+}
+
+// beside are the queues that hold messages of the same work queue as another one: its stand-in, the queue for which it stands in, if that leaves too, and
+// what a configuration names in place of these, as that of a former name. Those that are consumed now are so while that other one is there; others may
+// have their turn only when it is gone. No configuration has to name a stand-in: that of the workers that empty a quarantine queue does not, and it has one
+// under the name of its work queue.
+func (r *run) beside(seen topology.Queue) (queues []topology.QueueState, now map[string]bool) {
+	now = map[string]bool{}
+	named := map[string]bool{}
+	for _, config := range r.input.Published {
+		for _, queue := range config.Queues {
+			if other := queue.Beside(seen.Name); other != "" {
+				named[other] = true
+				now[other] = now[other] || slices.Contains(queue.Consumed(), other)
+			}
 		}
 	}
-	return feeding, acked
+	for name, queue := range r.observed.Queues {
+		work := topology.StandinFor(seen) == name && !desires(r.input.Desired, name)
+		if work || topology.StandinFor(queue.Queue) == seen.Name || named[name] && !desires(r.input.Desired, name) {
+			queues = append(queues, queue)
+		}
+	}
+	return queues, now
+}
+
+// isLane is true for a lane of this Transport.
+func (r *run) isLane(queue topology.QueueState) bool {
+	return queue.Arguments.Owner() == r.input.Desired.Owner && topology.RoleOf(queue.Queue) == topology.RoleLane
 }
 
 // laneStalls is true where expired messages do not leave a lane: what is in it comes back when it goes on, whenever that is.
 func (r *run) laneStalls() bool {
 	for name, known := range r.input.State.Stuck.queues {
 		lane := r.observed.Queues[name]
-		ours := lane.Arguments.Owner() == r.input.Desired.Owner && topology.RoleOf(lane.Queue) == topology.RoleLane
-		if ours && lane.MessagesDLX > 0 && known.look(lane, r.clock()).still > 0 {
+		if r.isLane(lane) && lane.MessagesDLX > 0 && known.look(lane, r.clock()).still > 0 {
 			return true
 		}
 	}
@@ -479,8 +559,8 @@ func (r *run) take(retirer *retirer) {
 	for _, queue := range retirer.uncounted {
 		r.report.Warnings = append(slices.Clip(r.report.Warnings), topology.Finding{
 			Object: topology.Ref{Kind: topology.KindQueue, Name: queue}, Passing: true,
-			Message: "it is not wanted any more, and stays, since the broker has not counted the messages in it: look whether its statistics " +
-				"are switched off or a node is down",
+			Message: "it is not wanted any more, and stays, since the broker has not counted the messages in it, or in a lane, lately: look whether " +
+				"statistics are switched off or a node is down",
 		})
 	}
 }

@@ -54,19 +54,19 @@ func TestRun_WhatIsAcknowledgedInAQueueCountsWhoeverIsToldToReadIt(t *testing.T)
 	} {
 		observed[q.Name] = q
 	}
-	r := &run{Prepared: Prepared{input: Input{Consumed: []string{"test"}}, observed: topology.Observed{Queues: observed}}}
+	r := &run{Prepared: Prepared{consumed: []string{"test"}, observed: topology.Observed{Queues: observed}}}
 	for name, want := range map[string]struct {
 		feeding bool
 		acked   int64
 	}{"test": {true, 15}, "test.migrating": {true, 15}, "test.quarantine": {false, 7}} {
-		if feeding, acked := r.feeds(observed[name]); feeding != want.feeding || acked != want.acked {
-			t.Errorf("%s: feeding %t, %d acknowledged, want %+v", name, feeding, acked, want)
+		if feed := r.feeds(observed[name]); feed.Feeding != want.feeding || feed.Acked != want.acked {
+			t.Errorf("%s: %+v, want %+v", name, feed, want)
 		}
 	}
 	standin := observed["test.migrating"]
 	standin.Unacked = 0
 	observed[standin.Name] = standin
-	if feeding, _ := r.feeds(observed["test"]); feeding {
+	if r.feeds(observed["test"]).Feeding {
 		t.Error("test waits for messages that workers have only when it is gone")
 	}
 }
@@ -95,11 +95,11 @@ func TestRun_WhatAStalledLaneHoldsFeedsAQueueThatLeaves(t *testing.T) {
 	} {
 		known := stuckQueue{}.look(stalled, now.Add(-c.looked))
 		r := &run{Prepared: Prepared{
-			input:    Input{Desired: topology.Objects{Owner: "c1/shop/async", Prefix: "async"}, State: State{Stuck: Stuck{queues: map[string]stuckQueue{stalled.Name: known}}}},
+			input:    Input{Desired: topology.Objects{Owner: "c1/shop/async", Prefix: "async"}, State: State{Memory: Memory{Stuck: Stuck{queues: map[string]stuckQueue{stalled.Name: known}}}}},
 			observed: topology.Observed{Queues: map[string]topology.QueueState{c.lane.Name: c.lane, "test": work}}, clock: func() time.Time { return now },
 		}}
-		if feeding, _ := r.feeds(work); feeding != c.feeding {
-			t.Errorf("%s: feeding %t", name, feeding)
+		if feed := r.feeds(work); feed.Feeding != c.feeding {
+			t.Errorf("%s: feeding %t", name, feed.Feeding)
 		}
 	}
 }
@@ -145,8 +145,8 @@ func TestRun_WhatIsQuarantinedFeedsTheWorkQueueThatLeaves(t *testing.T) {
 				},
 			},
 		}}
-		if feeding, acked := r.feeds(c.seen); feeding != c.feeding || acked != c.acked {
-			t.Errorf("%s: feeding %t, %d acknowledged, want %t, %d", name, feeding, acked, c.feeding, c.acked)
+		if feed := r.feeds(c.seen); feed.Feeding != c.feeding || feed.Acked != c.acked {
+			t.Errorf("%s: %+v, want %t, %d", name, feed, c.feeding, c.acked)
 		}
 	}
 }

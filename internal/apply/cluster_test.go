@@ -56,10 +56,7 @@ func (s *stage) look() (apply.Report, error) {
 	if _, young := errors.AsType[*apply.TooYoungError](err); err != nil && !young {
 		return report, err
 	}
-	s.state = apply.State{
-		Created: report.Created, Adopted: report.Adopted, Retiring: report.Retiring, Migrations: report.Migrations, Begun: report.Begun,
-		Known: report.Known, Deletions: report.Deletions, Stuck: report.Stuck, Broker: s.state.Broker,
-	}
+	s.state.Keep(&report)
 	if len(report.Steps) > 0 {
 		s.t.Logf("it has done\n%s", steps(report.Steps))
 	}

@@ -64,7 +64,7 @@ func leavingQuarantine(p *Prepared) []topology.QueueState {
 	for _, queue := range p.input.Desired.Queues {
 		ranks[queue.Name] = known
 	}
-	for _, queue := range p.input.Consumed {
+	for _, queue := range p.consumed {
 		ranks[queue] = consumed
 	}
 	var leaving []topology.QueueState

@@ -35,10 +35,10 @@ func marked(name, work string) topology.QueueState {
 func TestCounts_HasOnlyKnownQuarantineQueues(t *testing.T) {
 	p := &Prepared{
 		input: Input{
-			Desired:  topology.Objects{Queues: []topology.Queue{{Name: "wanted", Role: topology.RoleWork}}},
-			State:    State{Retiring: []v1alpha1.Retirement{{Queue: "leaving"}}},
-			Consumed: []string{"consumed", "z.quarantine"},
+			Desired: topology.Objects{Queues: []topology.Queue{{Name: "wanted", Role: topology.RoleWork}}},
+			State:   State{Retiring: []v1alpha1.Retirement{{Queue: "leaving"}}},
 		},
+		consumed: []string{"consumed", "z.quarantine"},
 		observed: topology.Observed{Queues: map[string]topology.QueueState{}},
 	}
 	for i := range 1000 {

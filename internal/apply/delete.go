@@ -176,7 +176,7 @@ func (r *removal) all(ctx context.Context, steps []topology.Step) error {
 
 // apply carries out one step; only an error that ends the run is returned.
 func (r *removal) apply(ctx context.Context, step topology.Step) error {
-	_, pins, err := applyUnlessPinning(ctx, r.port, step, r.Prefix)
+	_, pins, err := applyUnlessPinning(ctx, r.port, step, topology.Objects{Prefix: r.Prefix})
 	if pins {
 		return nil // the next look sees its queue
 	}
@@ -233,14 +233,15 @@ func (r *removal) drain(ctx context.Context, cut bool) error {
 }
 
 // takeDown goes one stage further, now that nobody consumes: lanes, then the work queues that they lead to, then those of
-// the quarantined messages, which come from both, then the failure queue, then the rest.
+// the quarantined messages, which come from both, then those of replays, of which messages go back to the failure queue, then that, then the rest.
 func (r *removal) takeDown(ctx context.Context) error {
 	r.report.Drained = true
 	r.report.Retiring = nil
 	if err := r.all(ctx, policyDeletions(r.found.Released)); err != nil {
 		return err
 	}
-	for _, stage := range [][]topology.QueueState{r.found.Lanes, r.found.Work, r.found.Quarantine, r.found.Failure} {
+	f := &r.found
+	for _, stage := range [][]topology.QueueState{f.Lanes, f.Work, f.Quarantine, f.Staged, f.Logs, f.Failure} {
 		if len(stage) == 0 {
 			continue
 		}
@@ -254,7 +255,7 @@ func (r *removal) takeDown(ctx context.Context) error {
 
 // retireStage takes the queues of one stage a step further; gone is true when none of them is left.
 func (r *removal) retireStage(ctx context.Context, stage []topology.QueueState) (gone bool, err error) {
-	if r.Force {
+	if r.Force || topology.IsLog(stage[0].Queue, r.Prefix) {
 		return r.dropQueues(ctx, stage)
 	}
 	states := map[string]v1alpha1.Retirement{}
@@ -288,9 +289,10 @@ func (r *removal) retireStage(ctx context.Context, stage []topology.QueueState) 
 	return len(r.report.Retiring) == 0, err
 }
 
-// holds is true for a failure queue with messages in it.
+// holds is true for a failure queue with messages in it, and for one of a replay, which somebody may still fill.
 func (r *removal) holds(queue topology.QueueState) bool {
-	return topology.RoleOf(queue.Queue) == topology.RoleFailure && queue.Holds()
+	role := topology.RoleOf(queue.Queue)
+	return (role == topology.RoleFailure || role == topology.RoleReplay) && queue.Holds()
 }
 
 func (r *removal) take(retirer *retirer) {
@@ -369,8 +371,9 @@ func (r *removal) conclude(ctx context.Context) error {
 	}
 	for _, queue := range rest.Pinned {
 		r.report.Left = append(r.report.Left, topology.Finding{
-			Object:  topology.Ref{Kind: topology.KindQueue, Name: queue},
-			Message: "it was the failure queue, is not Redrive's and holds messages: its RabbitMQ policy is kept, so that no other one drops them",
+			Object: topology.Ref{Kind: topology.KindQueue, Name: queue},
+			Message: "it was the failure queue and is not Redrive's: its RabbitMQ policy is kept, so that no other one drops its messages; " +
+				"delete the policy when you need it no more",
 		})
 	}
 	rest.Exchanges = slices.DeleteFunc(rest.Exchanges, func(name string) bool {

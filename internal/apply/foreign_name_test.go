@@ -21,8 +21,7 @@ func (s *stage) renamedTo(name string) {
 		if err != nil || len(report.Conflicts) == 0 || len(report.Migrations) > 0 {
 			s.t.Fatalf("%v, conflicts %v, exchanges %v", err, report.Conflicts, report.Migrations)
 		}
-		s.state.Created, s.state.Retiring, s.state.Migrations, s.state.Deletions, s.state.Known =
-			report.Created, report.Retiring, report.Migrations, report.Deletions, report.Known
+		s.state.Keep(&report)
 		s.later(11 * time.Second)
 	}
 	s.publish("async", "test", nil)

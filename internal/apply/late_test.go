@@ -186,7 +186,7 @@ func TestDoubts_KeepsAnotherTransportFromMakingTheQueue(t *testing.T) {
 		if err != nil {
 			t.Log(err)
 		}
-		s.state.Retiring, s.state.Deletions, s.state.Known = report.Retiring, report.Deletions, report.Known
+		s.state.Keep(&report)
 		s.later(16 * time.Second)
 		return port.release != nil && !s.exists("test") && !s.exists("test.quarantine")
 	})
@@ -215,7 +215,7 @@ func TestDoubts_KeepsADeletionByAClockThatIsBehind(t *testing.T) {
 	port := &holding{Port: s.client, what: "queue/test"}
 	s.eventually("the deletion to be sent", func() bool {
 		report, err := apply.Once(t.Context(), ahead{port, s.moved}, s.input(), func(context.Context, []string) error { return nil })
-		s.state.Retiring, s.state.Deletions, s.state.Known = report.Retiring, report.Deletions, report.Known
+		s.state.Keep(&report)
 		if port.release == nil && err != nil {
 			t.Fatal(err)
 		}

@@ -326,9 +326,7 @@ func (s *stage) onceBy(port apply.Port) (apply.Report, error) {
 		}
 	}
 	if err == nil || young {
-		s.state.Known = report.Known
-		s.state.Created, s.state.Adopted, s.state.Retiring, s.state.Migrations = report.Created, report.Adopted, report.Retiring, report.Migrations
-		s.state.Begun, s.state.Deletions = report.Begun, report.Deletions
+		s.state.Keep(&report)
 	}
 	return report, err
 }

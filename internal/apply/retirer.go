@@ -19,9 +19,9 @@ type retirer struct {
 	prefix string
 	clock  clock
 	stamps topology.Stamps
-	// feeds tells of a queue whether workers have messages to consume whose retries come back into it, and how many were acknowledged. With it the way
-	// back from the lanes stays bound until the queue is empty; it is nil where no message may wait in a lane.
-	feeds func(topology.QueueState) (feeding bool, acked int64)
+	// feeds tells of a queue what may still come back into it. With it the way back from the lanes stays bound until the queue is empty; it is nil
+	// where no message may wait in a lane.
+	feeds func(topology.QueueState) topology.Feed
 	// bequeaths is true where another queue gets what leads in, also by bindings of others: what was bound since the broker was looked at is not
 	// unbound, but led on by the next look.
 	bequeaths bool
@@ -178,7 +178,7 @@ func (r *retirer) look(
 		Evidence: state.Evidence, Bound: len(inlets) > 0, Returning: len(returns) > 0,
 	}
 	if r.feeds != nil {
-		seen.Feeding, seen.Acked = r.feeds(state)
+		seen.Feed = r.feeds(state)
 	}
 	if seen.Bound {
 		return state.Queue, seen, inlets, nil

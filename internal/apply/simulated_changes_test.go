@@ -213,10 +213,8 @@ func (w *world) edit(spec *v1alpha1.Transport) {
 	}
 	for _, queue := range before.Spec.Queues {
 		names := queue.PreviousNames
-		begun := slices.ContainsFunc(names, func(former string) bool {
-			return w.broker.queues[former] != nil || w.broker.queues[former+".migrating"] != nil
-		})
-		if begun || w.broker.queues[queue.Name] == nil { // a renaming is taken back, or broken off: retries by the new name may come to the former queue
+		takenBack := slices.ContainsFunc(names, w.hasHome)
+		if takenBack || w.broker.queues[queue.Name] == nil { // a renaming is taken back, or broken off: retries by the new name may come to the former queue
 			names = append(slices.Clip(names), queue.Name)
 		}
 		for _, name := range names {

@@ -22,9 +22,7 @@ import (
 type simulatedOperator struct {
 	w      *world
 	name   string
-	known  map[string]time.Time
-	stuck  apply.Stuck
-	turns  apply.Turns
+	memory apply.Memory
 	doubts apply.Doubts
 	stamps topology.Stamps
 	// skew is by how much its clock is ahead; negative where it is behind.
@@ -127,7 +125,7 @@ func (o *simulatedOperator) state(t *storedTransport) apply.State {
 	}
 	o.doubts = o.doubts.See(slices.Concat(state.Deletions, o.sent), o.now())
 	o.stamps = o.stamps.See(state.Retiring, state.Migrations, o.now())
-	state.Known, state.Stuck, state.Turns, state.Doubts, state.Stamps = o.known, o.stuck, o.turns, o.doubts, o.stamps
+	state.Memory, state.Doubts, state.Stamps = o.memory, o.doubts, o.stamps
 	return state
 }
 
@@ -147,12 +145,10 @@ func (o *simulatedOperator) converge(t *storedTransport) error {
 	o.due = 5 * time.Second
 	result := w.compile(t.spec)
 	needs := result.Needs
-	var consumed []string
 	for _, live := range w.lives() {
 		needs.Lanes = slices.Concat(needs.Lanes, live.Lanes)
 		slices.Sort(needs.Lanes)
 		needs.Lanes = slices.Compact(needs.Lanes)
-		consumed = append(consumed, live.Named()...)
 	}
 	desired, err := topology.Desired(w.asked(t.spec), needs, owner)
 	if err != nil {
@@ -164,7 +160,7 @@ func (o *simulatedOperator) converge(t *storedTransport) error {
 		return err
 	}
 	input := apply.Input{
-		Desired: desired, State: o.state(t), Consumed: consumed, Follows: o.follow(t), Waits: topology.DefaultWaits(), Now: o.now(),
+		Desired: desired, State: o.state(t), Published: w.lives(), Follows: o.follow(t), Waits: topology.DefaultWaits(), Now: o.now(),
 		WriteDeletions: o.writeDeletions(t), Others: o.sent,
 	}
 	prepared, err := apply.Prepare(input, observed)
@@ -198,7 +194,8 @@ func (o *simulatedOperator) converge(t *storedTransport) error {
 		}
 	}
 	report, err := prepared.CarryOut(ctx, port)
-	o.known, o.stuck, o.turns, o.stamps = report.Known, report.Stuck, report.Turns, o.stamps.See(report.Retiring, report.Migrations, o.now())
+	o.memory = report.Memory
+	o.stamps = o.stamps.See(report.Retiring, report.Migrations, o.now())
 	t.status.Created, t.status.Adopted, t.status.Deletions = report.Created, report.Adopted, report.Deletions
 	t.status.Retiring, t.status.Migrations = report.Retiring, report.Migrations
 	w.last = report
@@ -264,7 +261,7 @@ func (o *simulatedOperator) configure(result *compile.Result, report apply.Repor
 			continue
 		case keeps:
 			var follows, holds bool
-			next, follows = last.Following(report.StandIns, report.Leaving)
+			next, follows = last.Following(report.StandIns, report.Leaving, report.There())
 			next, holds = next.Holding(report.Holds(next, w.lives()))
 			publishes = follows || holds
 		default:
@@ -302,7 +299,7 @@ func (o *simulatedOperator) configureFormer(
 	w := o.w
 	next, goesOn := last.Former(groups, unserved, report.Leaving)
 	if keeps {
-		next, _ = last.Following(report.StandIns, report.Leaving)
+		next, _ = last.Following(report.StandIns, report.Leaving, report.There())
 		goesOn = true
 	}
 	next, _ = next.Holding(report.Holds(next, w.lives()))

@@ -180,7 +180,7 @@ func (s *stage) input() apply.Input {
 	}
 	s.state.Doubts = s.state.Doubts.See(slices.Concat(s.state.Deletions, s.others), s.now)
 	return apply.Input{
-		Desired: objects, State: s.state, Consumed: s.consumed, Others: s.others, Waits: s.waits, Now: s.now, WriteDeletions: s.writeDeletions,
+		Desired: objects, State: s.state, Published: naming(s.consumed...), Others: s.others, Waits: s.waits, Now: s.now, WriteDeletions: s.writeDeletions,
 	}
 }
 
@@ -210,8 +210,7 @@ func (s *stage) onceOn(port apply.Port) apply.Report {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.state.Created, s.state.Adopted, s.state.Retiring, s.state.Deletions = report.Created, report.Adopted, report.Retiring, report.Deletions
-	s.state.Begun, s.state.Known, s.state.Stuck = report.Begun, report.Known, report.Stuck
+	s.state.Keep(&report)
 	return report
 }
 
@@ -282,6 +281,17 @@ type ahead struct {
 	apply.Port
 
 	moved int64
+}
+
+func (a ahead) Observe(ctx context.Context) (topology.Observed, error) {
+	observed, err := a.Port.Observe(ctx)
+	for name, state := range observed.Queues {
+		if state.Tick != 0 {
+			state.Tick += a.moved
+			observed.Queues[name] = state
+		}
+	}
+	return observed, err
 }
 
 func (a ahead) Queue(ctx context.Context, name string) (topology.QueueState, error) {
@@ -380,4 +390,13 @@ func steps(steps []topology.Step) string {
 		texts[i] = step.String()
 	}
 	return strings.Join(texts, "\n")
+}
+
+// naming is the configuration of workers that consume some queues.
+func naming(queues ...string) []compile.Config {
+	var config compile.Config
+	for _, name := range queues {
+		config.Queues = append(config.Queues, compile.Queue{Name: name})
+	}
+	return []compile.Config{config}
 }

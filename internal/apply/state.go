@@ -26,19 +26,37 @@ type State struct {
 	// Begun is true once a run has looked at the broker: what the lists above do not have, there was not. A Transport that is made again, or
 	// whose status is lost, begins anew.
 	Begun bool
-	// Known are the quorum queues that are wanted, each with the time at which it was made or first seen. It is kept in memory only:
-	// to whoever knows nothing, a queue is as old as its first look at it.
-	Known map[string]time.Time
-	// Stuck are the queues that expired messages did not leave lately. It is kept in memory only.
-	Stuck Stuck
-	// Turns tell whose turn it is of what only a mark says is this Transport's.
-	Turns Turns
+	// Memory is that of the run before; empty after a restart.
+	Memory
 	// Doubts are Deletions, and those of others, as this process has seen them. They are kept in memory only.
 	Doubts Doubts
 	// Stamps are the times of Retiring and Migrations, as this process has seen them. They are kept in memory only.
 	Stamps topology.Stamps
 	// Restarted is when the broker was found to answer again after it had not; zero where nobody knows of that. It is kept in memory only.
 	Restarted time.Time
+}
+
+// Memory is what one run hands the next one in the same process, and what stands in no status.
+type Memory struct {
+	// Known are the quorum queues that are wanted, each with the time at which it was made or first seen: to whoever knows nothing, a queue
+	// is as old as its first look at it.
+	Known map[string]time.Time
+	// Stuck are the queues that expired messages did not leave lately.
+	Stuck Stuck
+	// Counted tells how old the counts are by which queues on their way out are judged.
+	Counted Counted
+	// Turns tell whose turn it is of what only a mark says is this Transport's.
+	Turns Turns
+	// Asked is true once the bindings of each queue that was to leave were asked for: others may have bound one, and a list of all bindings may lack that.
+	Asked bool
+	// Former are the ways back from the lanes that are no longer wanted and wait for the last retry.
+	Former Former
+}
+
+// Keep takes over what a run wants kept for the next one.
+func (s *State) Keep(report *Report) {
+	s.Created, s.Adopted, s.Retiring, s.Migrations, s.Deletions = report.Created, report.Adopted, report.Retiring, report.Migrations, report.Deletions
+	s.Begun, s.Memory = report.Begun, report.Memory
 }
 
 // StateOf is what the status of a Transport tells of what was made before. What is kept in memory only is not in it.

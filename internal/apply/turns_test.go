@@ -84,9 +84,7 @@ func TestCarryOut_TakesAFewOfThoseThatOnlyAMarkSaysAreOursAfterAllElse(t *testin
 			if _, young := err.(*apply.TooYoungError); err != nil && !young { //nolint:errorlint // as it is returned
 				t.Fatal(err)
 			}
-			state = apply.State{
-				Created: report.Created, Adopted: report.Adopted, Retiring: report.Retiring, Known: report.Known, Begun: true, Turns: report.Turns,
-			}
+			state.Keep(&report)
 			port.pass(10 * time.Second)
 			return report
 		}

@@ -56,7 +56,7 @@ func bound(report apply.Report) (queues []string) {
 func (r *remembering) young(t *testing.T, in *apply.Input) (apply.Report, *apply.TooYoungError) {
 	t.Helper()
 	report, err := apply.Once(t.Context(), r, *in, keep)
-	in.State.Known, in.State.Created, in.State.Begun = report.Known, report.Created, report.Begun
+	in.State.Keep(&report)
 	young, is := errors.AsType[*apply.TooYoungError](err)
 	if err != nil && !is {
 		t.Fatal(err)
@@ -109,11 +109,11 @@ func TestYoung_IsAssumedOfAnUnknownQueueThatIsToBeBound(t *testing.T) {
 	port, in := newRemembering(), input(t)
 	port.settle(t, &in)
 	in.Waits.Young = ripe
-	in.State.Known = nil // as after a restart
+	in.State.Memory = apply.Memory{} // as after a restart
 	if report, young := port.young(t, &in); young != nil || len(report.Steps) != 0 {
 		t.Errorf("where nothing is to be bound nothing waits: %+v, %s", young, steps(report.Steps))
 	}
-	in.State.Known = nil
+	in.State.Memory = apply.Memory{}
 	port.observed.Bindings = slices.DeleteFunc(port.observed.Bindings, func(b topology.Binding) bool {
 		return b.Source == "async" && b.Destination == "test"
 	})

@@ -134,7 +134,7 @@ func (c *Client) Ping(ctx context.Context) error {
 		return describe(what, err)
 	}
 	defer func() { _ = response.Body.Close() }()
-	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, maxReason))
+	Await(ctx, func() { _, _ = io.Copy(io.Discard, io.LimitReader(response.Body, maxReason)) })
 	if response.StatusCode >= http.StatusInternalServerError { // as a proxy says it before a broker that is down
 		return &Error{Operation: what, Status: response.StatusCode, kind: ErrUnreachable}
 	}

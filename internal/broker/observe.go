@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"time"
 
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 
@@ -26,6 +27,7 @@ const exchangeColumns = "name,type,durable,auto_delete,internal,arguments,policy
 
 // Observe reads the whole vhost. Where it does not exist the error is ErrNotFound.
 func (c *Client) Observe(ctx context.Context) (topology.Observed, error) {
+	began := time.Now()
 	identity, err := c.Identity(ctx)
 	if err != nil {
 		return topology.Observed{}, err
@@ -36,6 +38,7 @@ func (c *Client) Observe(ctx context.Context) (topology.Observed, error) {
 	}
 	observed := topology.Observed{
 		Identity:  identity,
+		Began:     began,
 		Nodes:     nodes,
 		Exchanges: map[string]topology.ExchangeState{},
 		Queues:    map[string]topology.QueueState{},

@@ -3,6 +3,7 @@
 package brokerpool
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/x509"
 	"fmt"
@@ -31,6 +32,8 @@ const (
 	// namespaces. Beyond it, clients that were not asked for the longest are dropped, of the namespace with the most, and made again when they are.
 	maxCertificates    = 4 << 20
 	maxAllCertificates = 4 * maxCertificates
+	// maxUsedCertificates is what those take that all namespaces use at a time, in bytes; a namespace gets no more than it leaves free.
+	maxUsedCertificates = 32 << 20
 	// everybody is no namespace.
 	everybody = ""
 	// FreshAge is the age of a snapshot that is taken for current where something seems wrong.
@@ -48,6 +51,8 @@ type Pool struct {
 	deny []netip.Prefix
 
 	budget *tenancy.Memory
+	// inUse is what the certificates take that reconciles use at the moment, whether their clients are kept or not.
+	inUse *tenancy.Memory
 
 	// slots are those at each management API, and waiting is the metric of who waits for one.
 	slots   int
@@ -66,7 +71,8 @@ type brokerKey [sha256.Size]byte
 // NewPool makes it for an operator that lets so many be busy with a management API at a time, and whose snapshots serve so long.
 func NewPool(age time.Duration, seats int, deny []netip.Prefix) *Pool {
 	return &Pool{
-		age: age, deny: deny, budget: tenancy.NewMemory(tenancy.MemoryOfProcess()), slots: seats, ports: map[brokerKey]*Port{},
+		age: age, deny: deny, budget: tenancy.NewMemory(tenancy.MemoryOfProcess()),
+		inUse: tenancy.NewMemory(maxUsedCertificates), slots: seats, ports: map[brokerKey]*Port{},
 		used: map[types.NamespacedName]brokerKey{}, queues: map[string]*slotQueue{},
 		waiting: prometheus.NewDesc("redrive_broker_queued_reconciles",
 			"Transports that wait for their turn at a management API of RabbitMQ.", []string{"broker"}, nil),
@@ -119,6 +125,7 @@ func (b *Pool) make(key brokerKey, c credentials.Credentials, end *credentials.M
 	}
 	if end.TLS != nil {
 		port.certificates, port.roots = c.CertificateMemory(), end.TLS.RootCAs
+		port.text = len(c.CA) + len(c.Cert) + len(c.Key)
 	}
 	b.ports[key] = port
 	return port, nil
@@ -164,6 +171,17 @@ func (b *Pool) Forget(transports ...types.NamespacedName) {
 
 // Memory is what the snapshots of all brokers take together, and what reconciles derive from them.
 func (b *Pool) Memory() *tenancy.Memory { return b.budget }
+
+// Use counts the certificates of a client, and their text, until they are not used any more. It never waits, as who waits would have them already: it fails
+// with tenancy.ErrMemory. Small ones are always let in.
+func (b *Pool) Use(ctx context.Context, namespace string, port *Port) (*tenancy.Reservation, error) {
+	held := b.inUse.Reserve(namespace)
+	if err := held.TakeNow(ctx, port.certificates+port.text); err != nil {
+		held.Release()
+		return nil, fmt.Errorf("the certificates for its broker take %d bytes: %w", port.certificates, err)
+	}
+	return held, nil
+}
 
 // leave says that a Transport does not use its client any more.
 func (b *Pool) leave(transport types.NamespacedName) {

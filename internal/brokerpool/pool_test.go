@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,6 +19,7 @@ import (
 	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/credentials"
+	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/testcert"
 	"redrive.dev/redrive/internal/topology"
 )
@@ -180,6 +182,43 @@ func TestPool_BoundsTheCertificatesThatClientsKeep(t *testing.T) {
 	}
 	if all += kept("shop"); all > 24 || kept("other") != 20 {
 		t.Errorf("%d clients with large certificates are kept, and %d of the other namespace", all, kept("other"))
+	}
+}
+
+func TestPool_BoundsTheCertificatesThatReconcilesUse(t *testing.T) {
+	b, ours := NewPool(time.Hour, 8, nil), testcert.NewAuthority(t, "ours")
+	use := func(namespace string, i int, ca []byte) (*tenancy.Reservation, error) {
+		t.Helper()
+		login := credentials.Credentials{Host: "127.0.0.1", Port: 1, Username: "user", Password: strconv.Itoa(i) + namespace, Secure: true, CA: ca}
+		port, err := b.Port(types.NamespacedName{Namespace: namespace, Name: strconv.Itoa(i)}, login, "vhost")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b.Use(t.Context(), namespace, port)
+	}
+	crowded := ours.Crowded(t, 5000).PEM
+	held := map[string][]*tenancy.Reservation{}
+	for i := range 100 {
+		namespace := fmt.Sprint("hostile-", i/50)
+		if one, err := use(namespace, i, crowded); err == nil {
+			held[namespace] = append(held[namespace], one)
+		} else if !errors.Is(err, tenancy.ErrMemory) {
+			t.Fatal(err)
+		}
+	}
+	if first, second := len(held["hostile-0"]), len(held["hostile-1"]); first > 16 || second > 8 || second == 0 {
+		t.Errorf("%d and %d clients with large certificates are used at a time, want at most 16 and 8", first, second)
+	}
+	for _, ca := range [][]byte{ours.PEM, crowded} {
+		if _, err := use("shop", 1, ca); err != nil {
+			t.Errorf("another namespace: %v", err)
+		}
+	}
+	for _, one := range slices.Concat(held["hostile-0"], held["hostile-1"]) {
+		one.Release()
+	}
+	if _, left := b.inUse.Used("hostile-0"); left > 0 {
+		t.Errorf("%d bytes are counted when they are not used any more", left)
 	}
 }
 

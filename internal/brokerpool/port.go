@@ -33,6 +33,8 @@ type Port struct {
 	users        int
 	certificates int
 	roots        *x509.CertPool
+	// text is how long those of the Secret are.
+	text int
 
 	// turn is taken by whoever observes, so that the others wait for the same snapshot.
 	turn chan struct{}

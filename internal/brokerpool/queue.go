@@ -3,6 +3,7 @@ package brokerpool
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -35,6 +36,9 @@ type slotQueue struct {
 	waiting []*Ticket
 	// overtaken counts the turns since one was that of the Transport that had come first.
 	overtaken int
+	// turns are how many there were, and last is which of them each namespace had last, as far as it was one of the last maxQueued.
+	turns int
+	last  map[string]int
 
 	// samples is the queue of autoscaling, which is asked for numbers itself and cannot wait behind a reconcile.
 	samples *slotQueue
@@ -44,7 +48,8 @@ type slotQueue struct {
 
 func newQueue(slots int) *slotQueue {
 	return &slotQueue{
-		slots: slots, taken: map[string]int{}, samples: &slotQueue{slots: slots, taken: map[string]int{}}, pings: make(chan struct{}, 1),
+		slots: slots, taken: map[string]int{}, last: map[string]int{}, pings: make(chan struct{}, 1),
+		samples: &slotQueue{slots: slots, taken: map[string]int{}, last: map[string]int{}},
 	}
 }
 
@@ -119,8 +124,16 @@ func (q *slotQueue) length() int {
 	return len(q.waiting)
 }
 
-// IsAt is true where a client belongs to the management API of the ticket.
-func (t *Ticket) IsAt(port *Port) bool { return t.queue == port.queue }
+// IsAt is true where a client belongs to the management API of the ticket, which keeps that client from now on, and not a former one.
+func (t *Ticket) IsAt(port *Port) bool {
+	if t.queue != port.queue {
+		return false
+	}
+	t.queue.mu.Lock()
+	defer t.queue.mu.Unlock()
+	t.port = port
+	return true
+}
 
 // Wait waits for a slot, so long at most. It is false where none came, or the time of the caller is over. It fails with ErrFull where the ticket has lost
 // its place.
@@ -170,6 +183,9 @@ func (q *slotQueue) proceed(now time.Time) {
 		q.waiting = slices.Delete(q.waiting, i, i+1)
 		q.slots--
 		q.taken[t.namespace]++
+		q.turns++
+		q.last[t.namespace] = q.turns
+		maps.DeleteFunc(q.last, func(_ string, turn int) bool { return turn <= q.turns-maxQueued })
 		close(t.turn)
 	}
 }
@@ -180,6 +196,8 @@ func (q *slotQueue) proceed(now time.Time) {
 //   - Among the others a new or changed Transport, or one that is not ready, goes before one that is only compared again; and one that is served by a
 //     snapshot that is there already before one that is not: else hundreds that come at once, from many vhosts, would need a snapshot each, for it
 //     serves only a few seconds.
+//   - Of what is as urgent, that of the namespace whose last turn is longest ago goes first: else as many namespaces as there are slots would have each that
+//     they give back again, by tickets that are older than those of others.
 func (q *slotQueue) next(now time.Time) int {
 	best, first := -1, -1
 	for i, t := range q.waiting {
@@ -205,7 +223,10 @@ func (q *slotQueue) before(t, earlier *Ticket, now time.Time) bool {
 	if mine, theirs := q.taken[t.namespace], q.taken[earlier.namespace]; mine != theirs {
 		return mine < theirs
 	}
-	return t.priority(now) > earlier.priority(now)
+	if mine, theirs := t.priority(now), earlier.priority(now); mine != theirs {
+		return mine > theirs
+	}
+	return q.last[t.namespace] < q.last[earlier.namespace]
 }
 
 // priority is the larger, the sooner a ticket has its turn.

@@ -1,12 +1,15 @@
 package brokerpool
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -201,6 +204,67 @@ func TestSlotQueue_BoundsItsLength(t *testing.T) {
 	q.want("changed 0")
 }
 
+// As many namespaces as there are slots had each slot that they gave back again, by tickets older than that of another one: it waited for 96 seconds.
+func TestSlotQueue_ServesTheNamespaceFirstWhoseLastTurnIsLongestAgo(t *testing.T) {
+	t.Parallel()
+	for _, each := range []int{32, 1} { // Transports; one leaves the queue before it comes again
+		synctest.Test(t, func(t *testing.T) {
+			const hold, namespaces = 3 * time.Second, 16
+			q, port := newQueue(8), &Port{age: time.Hour}
+			ctx, cancel := context.WithCancel(t.Context())
+			reconcile := func(namespace string) (waited time.Duration) {
+				begun := time.Now()
+				ticket, err := q.join(port, namespace, false)
+				if err != nil {
+					time.Sleep(10 * time.Second)
+					return 0
+				}
+				defer ticket.Leave()
+				if came, _ := ticket.Wait(ctx, time.Hour); came {
+					waited = time.Since(begun)
+					time.Sleep(hold)
+				}
+				return waited
+			}
+			var all sync.WaitGroup
+			for i := range namespaces * each {
+				all.Go(func() {
+					for ctx.Err() == nil {
+						reconcile("hostile-" + strconv.Itoa(i%namespaces))
+					}
+				})
+			}
+			time.Sleep(2 * time.Minute)
+			for range 3 { // one after the other, and another one beside it that has its turn before or after all others had theirs
+				all.Go(func() { reconcile("shop") })
+				if waited := reconcile("shop"); waited > 2*namespaces/8*hold {
+					t.Errorf("another namespace waits for %s behind those of %d Transports", waited, each)
+				}
+			}
+			cancel()
+			all.Wait()
+			if n := len(q.last); n > namespaces+1 {
+				t.Errorf("%d namespaces are remembered", n)
+			}
+		})
+	}
+}
+
+// A namespace that had its turn lately waits behind others with what is as urgent, and not behind what is only compared again.
+func TestSlotQueue_ServesAChangedTransportBeforeOthersThatArePolled(t *testing.T) {
+	q := newTestQueue(t, 1)
+	q.change("first", "shop")
+	q.namespace = "other"
+	q.come("polled", "shop")
+	q.namespace = "shop"
+	q.change("changed", "shop")
+	q.want("first")
+	q.leave("first")
+	q.want("changed")
+	q.leave("changed")
+	q.want("polled")
+}
+
 // One that filled the queue kept others out of it; and where each might have some places beyond its end, one silent management API took all reconciles.
 func TestSlotQueue_SharesItsPlacesBetweenNamespaces(t *testing.T) {
 	q := newTestQueue(t, 1)
@@ -233,7 +297,7 @@ func TestSlotQueue_SharesItsPlacesBetweenNamespaces(t *testing.T) {
 		t.Errorf("%d wait, of %d", n, maxQueued)
 	}
 	q.leave("now")
-	q.want("many 0")
+	q.want("first of another")
 }
 
 // A registry that is slow to take the metrics must not have reconciles wait for it.

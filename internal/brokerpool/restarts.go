@@ -10,6 +10,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"redrive.dev/redrive/internal/apply"
+	"redrive.dev/redrive/internal/broker"
+	"redrive.dev/redrive/internal/tenancy"
 )
 
 const (
@@ -17,15 +19,16 @@ const (
 	// asked less and less often, down to once in askSeldom: so long at most do retries wait longer after an outage.
 	askEvery  = 2 * time.Second
 	askSeldom = 8 * time.Second
-	// askFor bounds one question: the other APIs of the namespace wait for it.
+	// askFor bounds one question, and before it the wait for a processor: the other APIs of the namespace wait for it.
 	askFor = 10 * time.Second
 )
 
 // RestartWatch notices that a management API answers again after it had not, and lets its Transports be looked at soon after that: lanes may
 // stand still since. One question for each API serves all its Transports. A question may cost much, as a handshake does where somebody has made the
-// certificates for that: those for the Transports of one namespace go one after the other, with pauses in between, and those to one host and port one
-// at a time. It is safe for concurrent use.
+// certificates for that: those for the Transports of one namespace go one after the other, on a processor that its reconciles have, with pauses in
+// between, and those to one host and port one at a time. It is safe for concurrent use.
 type RestartWatch struct {
+	processors *tenancy.Processors
 	// slowest is how seldom an API is asked that does not answer.
 	slowest time.Duration
 
@@ -54,8 +57,10 @@ type restart struct {
 }
 
 // NewRestartWatch asks an API that does not answer no less often than Transports are polled.
-func NewRestartWatch(poll time.Duration) *RestartWatch {
-	return &RestartWatch{slowest: min(max(askEvery, poll), askSeldom), all: map[string]*restart{}, walking: map[string]bool{}}
+func NewRestartWatch(poll time.Duration, processors *tenancy.Processors) *RestartWatch {
+	return &RestartWatch{
+		processors: processors, slowest: min(max(askEvery, poll), askSeldom), all: map[string]*restart{}, walking: map[string]bool{},
+	}
 }
 
 // Of is when the broker of a Transport was found to be started again; zero where that is not known. From now on the Transport is looked
@@ -136,7 +141,7 @@ func (r *RestartWatch) tick(ctx context.Context, now time.Time) (looks []types.N
 // by the first of them that comes to it. After each it rests, so that a namespace takes a fifth of a processor at most.
 func (r *RestartWatch) walk(ctx context.Context, namespace string, now time.Time) {
 	for api, port := r.next(namespace, now); api != nil; api, port = r.next(namespace, now) {
-		took := r.ask(ctx, api, port)
+		took := r.ask(ctx, namespace, api, port)
 		select {
 		case <-time.After(min(4*took, askEvery)):
 		case <-ctx.Done():
@@ -182,25 +187,25 @@ func (a *restart) plan(now time.Time) {
 }
 
 // ask once whether an API answers, and tell how long that took.
-func (r *RestartWatch) ask(ctx context.Context, api *restart, port *Port) (took time.Duration) {
+func (r *RestartWatch) ask(ctx context.Context, namespace string, api *restart, port *Port) (took time.Duration) {
 	select {
 	case port.queue.pings <- struct{}{}:
 		defer func() { <-port.queue.pings }()
 	case <-ctx.Done():
 		return 0
 	}
-	begun := time.Now()
-	within, cancel := context.WithTimeout(ctx, askFor)
-	defer cancel()
-	err := port.Ping(within)
-	took = time.Since(begun)
+	processor := r.processor(ctx, namespace)
+	var err error
+	if processor != nil {
+		took, err = ping(ctx, processor, port)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	api.asking = false
 	if ended := time.Now(); ended.After(api.asked) {
 		api.asked = ended
 	}
-	if ctx.Err() != nil {
+	if processor == nil || ctx.Err() != nil {
 		return took
 	}
 	if api.silent && err == nil {
@@ -211,6 +216,27 @@ func (r *RestartWatch) ask(ctx context.Context, api *restart, port *Port) (took 
 	api.wait(api.silent, err == nil, r.slowest)
 	api.silent = err != nil
 	return took
+}
+
+// processor waits for one of a namespace; nil where its reconciles have them for longer: others at the same host and port are not kept waiting.
+func (r *RestartWatch) processor(ctx context.Context, namespace string) *tenancy.Processor {
+	within, cancel := context.WithTimeout(ctx, askFor)
+	defer cancel()
+	processor, err := r.processors.Acquire(within, namespace)
+	if err != nil {
+		return nil
+	}
+	return processor
+}
+
+// ping computes the handshake on a processor, and gives it back.
+func ping(ctx context.Context, processor *tenancy.Processor, port *Port) (took time.Duration, err error) {
+	defer processor.Release()
+	within, cancel := context.WithTimeout(ctx, askFor)
+	defer cancel()
+	begun := time.Now()
+	err = port.Ping(broker.WithWaiter(within, processor))
+	return time.Since(begun), err
 }
 
 // wait sets how long an API is left alone: one that was silent before and is so still, half as long again as the last time.

@@ -1,6 +1,7 @@
 package brokerpool
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"redrive.dev/redrive/internal/credentials"
+	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/testtransport"
 )
 
@@ -56,7 +58,7 @@ func TestRestartWatch_AsksTheAPIsOfANamespaceOneByOne(t *testing.T) {
 		rw.WriteHeader(http.StatusUnauthorized)
 	}
 	seen := func(namespace string) int { mu.Lock(); defer mu.Unlock(); return asked[namespace] }
-	b, r := NewPool(0, 8, nil), NewRestartWatch(time.Minute)
+	b, r := NewPool(0, 8, nil), NewRestartWatch(time.Minute, tenancy.NewProcessors())
 	for i := range 4 { // each at a port of its own
 		for _, namespace := range []string{"hostile", "shop"}[:1+i/3] {
 			server := httptest.NewServer(http.HandlerFunc(serve))
@@ -87,7 +89,7 @@ func TestRestartWatch_AsksAHostForOneNamespaceAtATime(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	t.Cleanup(server.Close)
-	b, r := NewPool(0, 8, nil), NewRestartWatch(time.Minute)
+	b, r := NewPool(0, 8, nil), NewRestartWatch(time.Minute, tenancy.NewProcessors())
 	for i := range 4 {
 		name := types.NamespacedName{Namespace: fmt.Sprint("hostile-", i), Name: "it"}
 		r.Of(name, portAt(t, b, name, fmt.Sprint(server.URL, "/", i)))
@@ -103,14 +105,14 @@ func TestRestartWatch_AsksAHostForOneNamespaceAtATime(t *testing.T) {
 
 func TestRestartWatch_AsksASilentAPILessAndLessOften(t *testing.T) {
 	t.Parallel()
-	m, b, r := newManagement(t), NewPool(0, 8, nil), NewRestartWatch(10*time.Second)
+	m, b, r := newManagement(t), NewPool(0, 8, nil), NewRestartWatch(10*time.Second, tenancy.NewProcessors())
 	name := types.NamespacedName{Namespace: "shop", Name: "one"}
 	port := portAt(t, b, name, m.URL)
 	r.Of(name, port)
 	api := r.all[port.api]
 	ask := func(answers bool) time.Duration {
 		m.down.Store(!answers)
-		r.ask(t.Context(), api, port)
+		r.ask(t.Context(), "shop", api, port)
 		return api.pause
 	}
 	var pauses []time.Duration
@@ -129,5 +131,35 @@ func TestAPIOf_TellsAPIsApartByTheirCertificates(t *testing.T) {
 	end := credentials.Management{URL: "https://rabbitmq:15671"}
 	if apiOf(credentials.Credentials{}, end) == apiOf(credentials.Credentials{CA: []byte("x")}, end) {
 		t.Error("it is the same API")
+	}
+}
+
+// A handshake may take long to compute. One that finds no processor of its namespace says nothing about the API, which is asked again later.
+func TestRestartWatch_AsksOnTheProcessorsOfTheNamespace(t *testing.T) {
+	t.Parallel()
+	m, b, processors := newManagement(t), NewPool(0, 8, nil), tenancy.NewProcessors()
+	r, name := NewRestartWatch(time.Minute, processors), types.NamespacedName{Namespace: "hostile", Name: "one"}
+	port := portAt(t, b, name, m.URL)
+	r.Of(name, port)
+	var held []*tenancy.Processor
+	for one := processors.TryAcquire("hostile"); one != nil; one = processors.TryAcquire("hostile") {
+		held = append(held, one)
+	}
+	m.down.Store(true)
+	within, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	api, _ := r.next("hostile", time.Now().Add(askEvery))
+	r.ask(within, "hostile", api, port)
+	if api.silent || api.asking || api.pause != askEvery {
+		t.Errorf("without a processor it was asked: %+v", api)
+	}
+	for _, one := range held {
+		one.Release()
+	}
+	if r.ask(t.Context(), "hostile", api, port); !api.silent {
+		t.Error("it is not asked where there is one")
+	}
+	if again := processors.TryAcquire("hostile"); again == nil {
+		t.Error("the processor is not given back")
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/testtransport"
 )
 
@@ -24,7 +25,7 @@ func awaitAnswer(t *testing.T, r *RestartWatch, at string, silent bool) {
 
 func TestRestartWatch_LooksAtTransportsOfABrokerThatIsBack(t *testing.T) {
 	t.Parallel()
-	m, b, r := newManagement(t), NewPool(0, 8, nil), NewRestartWatch(time.Minute)
+	m, b, r := newManagement(t), NewPool(0, 8, nil), NewRestartWatch(time.Minute, tenancy.NewProcessors())
 	other := newManagement(t).port(t, b, "password")
 	port, one, two := m.port(t, b, "password"), types.NamespacedName{Name: "one"}, types.NamespacedName{Name: "two"}
 	for _, name := range []types.NamespacedName{one, two} {
@@ -62,7 +63,7 @@ func TestRestartWatch_LooksAtTransportsOfABrokerThatIsBack(t *testing.T) {
 }
 
 func TestRestartWatch_MovesATransportToItsNewBroker(t *testing.T) {
-	b, r, name := NewPool(0, 8, nil), NewRestartWatch(time.Minute), types.NamespacedName{Name: "one"}
+	b, r, name := NewPool(0, 8, nil), NewRestartWatch(time.Minute, tenancy.NewProcessors()), types.NamespacedName{Name: "one"}
 	first, second := newManagement(t).port(t, b, "password"), newManagement(t).port(t, b, "password")
 	r.Of(name, first)
 	r.Of(name, second)
@@ -78,7 +79,7 @@ func TestRestartWatch_MovesATransportToItsNewBroker(t *testing.T) {
 // What was silent for long is left alone for as long, but not when it answers again.
 func TestRestartWatch_LetsABrokerBeObservedOnceItIsBack(t *testing.T) {
 	t.Parallel()
-	m, b, r := newManagement(t), NewPool(0, 8, nil), NewRestartWatch(time.Minute)
+	m, b, r := newManagement(t), NewPool(0, 8, nil), NewRestartWatch(time.Minute, tenancy.NewProcessors())
 	port := m.port(t, b, "password")
 	r.Of(types.NamespacedName{Name: "one"}, port)
 	m.down.Store(true)

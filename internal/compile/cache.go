@@ -94,7 +94,7 @@ func versionOf(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy)
 	digest(sum, t.Spec)
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		if policy, there := policies[name]; there {
-			_, _ = fmt.Fprintf(sum, "%q\n", name)
+			_, _ = fmt.Fprintf(sum, "%q%q\n", name, policy.Annotations[NoRoom])
 			digest(sum, policy.Spec)
 		}
 	}
@@ -121,7 +121,7 @@ func again(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy, kno
 	}
 	text := err.Error()
 	if len(text) > maxKept {
-		text = strings.ToValidUTF8(text[:maxKept], "")
+		text = strings.Clone(strings.ToValidUTF8(text[:maxKept], ""))
 	}
 	return nil, &finding{err: &Error{Reason: refused.Reason, Err: errors.New(text)}}, err
 }

@@ -1,6 +1,7 @@
 package compile
 
 import (
+	"errors"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -55,5 +56,28 @@ func TestCache_CompilesATransportOnceUntilItOrAPolicyChanges(t *testing.T) {
 	cache.Forget(types.NamespacedName{Namespace: transport.Namespace, Name: transport.Name})
 	if len(cache.all) != 0 {
 		t.Error("it is kept of a Transport that is gone")
+	}
+}
+
+// The operator's cache lacks the spec of a policy where large ones take too much together. It has the spec of none then, and not the defaults.
+func TestCache_CompilesNoTransportByAPolicyThatIsNotRead(t *testing.T) {
+	t.Parallel()
+	transport := &v1alpha1.Transport{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders"}}
+	transport.Spec.RetryPolicyRef = &v1alpha1.PolicyReference{Name: "policy"}
+	own, shared := &v1alpha1.RetryPolicy{}, &v1alpha1.RetryPolicy{}
+	own.Name, shared.Name, own.Spec.IncludeStrategies = "policy", "shared", []v1alpha1.StrategyInclude{{Name: "shared"}}
+	cache, policies := NewCache(), map[string]*v1alpha1.RetryPolicy{"policy": own, "shared": shared}
+	for range 2 {
+		if _, err := cache.Compile(transport, policies); err != nil {
+			t.Fatal(err)
+		}
+		for _, policy := range policies {
+			policy.Annotations = map[string]string{NoRoom: "40000"}
+			_, err := cache.Compile(transport, policies)
+			if refused, is := errors.AsType[*Error](err); !is || refused.Reason != v1alpha1.ReasonPolicyInvalid {
+				t.Errorf("%s is not read: %v", policy.Name, err)
+			}
+			policy.Annotations = nil
+		}
 	}
 }

@@ -188,6 +188,9 @@ func resolveAll(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy
 			continue
 		}
 		spec, err := Resolve(policy, policies)
+		if unread, is := errors.AsType[*Error](err); is {
+			return nil, unread
+		}
 		if err != nil {
 			missing = append(missing, err)
 			continue
@@ -202,8 +205,12 @@ func resolveAll(t *v1alpha1.Transport, policies map[string]*v1alpha1.RetryPolicy
 
 // Resolve gives a policy's spec with the strategies of the policies and presets that it includes, after its own and named
 // "policy/strategy" or "preset/strategy". What those include is not followed. It fails when an included policy does not exist. What strategies lead
-// to is shared with the policies that they come from, which many include: it must not be altered.
+// to is shared with the policies that they come from, which many include: it must not be altered. Where the operator's cache lacks the spec of one of them,
+// the error is an *Error.
 func Resolve(policy *v1alpha1.RetryPolicy, policies map[string]*v1alpha1.RetryPolicy) (v1alpha1.RetryPolicySpec, error) {
+	if err := unread(policy, policies); err != nil {
+		return v1alpha1.RetryPolicySpec{}, err
+	}
 	spec := policy.Spec
 	spec.IncludeStrategies, spec.Strategies = nil, slices.Clip(spec.Strategies)
 	var missing []error
@@ -220,6 +227,23 @@ func Resolve(policy *v1alpha1.RetryPolicy, policies map[string]*v1alpha1.RetryPo
 		}
 	}
 	return spec, join(missing)
+}
+
+// unread refuses a policy where the operator's cache lacks its spec, or that of one that it includes: it is not empty for that.
+func unread(policy *v1alpha1.RetryPolicy, policies map[string]*v1alpha1.RetryPolicy) error {
+	parts := []*v1alpha1.RetryPolicy{policy}
+	for _, include := range policy.Spec.IncludeStrategies {
+		if included, ok := policies[include.Name]; ok {
+			parts = append(parts, included)
+		}
+	}
+	for _, part := range parts {
+		if part.Annotations[NoRoom] != "" {
+			return &Error{Reason: v1alpha1.ReasonPolicyInvalid, Err: fmt.Errorf("RetryPolicy %q is not read, because the operator's memory has no room for it, "+
+				"and nothing is changed until it has: the conditions of the policy say what to do", part.Name)}
+		}
+	}
+	return nil
 }
 
 // strategiesOf are the strategies that an include names.

@@ -65,6 +65,15 @@ func (n Names) StandinQueue(queue string) string { return queue + standinSuffix 
 // FailureLock is the exclusive queue of whoever reads the failure queue: it lasts as long as the connection that holds the messages.
 func (n Names) FailureLock() string { return n.Prefix + ".failed.lock" }
 
+// ReplayPrefix is what the names of all queues of replays begin with.
+func (n Names) ReplayPrefix() string { return n.Prefix + ".replay." }
+
+// Staging is the queue of the messages that a replay has taken and not sent back yet.
+func (n Names) Staging(replay string) string { return n.ReplayPrefix() + replay }
+
+// ReplayLog is the queue of what becomes of the messages of a replay.
+func (n Names) ReplayLog(replay string) string { return n.ReplayPrefix() + replay + ".log" }
+
 // FailureQueue is where messages end that are not retried any more.
 func (n Names) FailureQueue() string {
 	if n.failureQueue != "" {

@@ -11,8 +11,14 @@ import (
 // keys each, and with 256 rules, takes half of it.
 const MaxSpec = 512 << 10
 
+// NoRoom is an annotation that stands, in the operator's cache alone, on an object whose spec is not kept because large ones take too much together: its
+// value is the size of the spec. No object comes with it: the API server takes no name with a space.
+const NoRoom = "redrive.dev/no room"
+
 // SizeOf is what a spec takes of the memory, in bytes.
-func SizeOf(spec *v1alpha1.TransportSpec) int { return sizeOf(reflect.ValueOf(spec).Elem()) }
+func SizeOf[S v1alpha1.TransportSpec | v1alpha1.RetryPolicySpec](spec *S) int {
+	return sizeOf(reflect.ValueOf(spec).Elem())
+}
 
 // TooLarge is the error of a spec that takes more than MaxSpec.
 func TooLarge(size int) error {

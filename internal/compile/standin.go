@@ -57,6 +57,20 @@ func (q Queue) Holding() []string {
 	}
 }
 
+// Beside is the other one of a work queue and its stand-in; empty for a queue that is neither, or has none beside it.
+func (q Queue) Beside(name string) string {
+	switch {
+	case q.Standin == "":
+		return ""
+	case name == q.Name:
+		return q.Standin
+	case name == q.Standin:
+		return q.Name
+	default:
+		return ""
+	}
+}
+
 // WithStandIns is the configuration with stand-ins for those of its work queues that are migrated. all holds them by the names
 // of the work queues.
 func (c *Config) WithStandIns(all map[string]Standin) Config {
@@ -143,12 +157,15 @@ func (c *Config) WithLeaving(last Config, leaving []string) Config {
 
 // Following is the configuration, which is in force and stays, with nothing changed but how its workers read what they read already of
 // queues that are migrated or leave: the steps on the broker go on, and nothing may be left that nobody consumes. A stand-in that is new
-// to them has to wait. changed is false where they are to go on as they do.
-func (c *Config) Following(all map[string]Standin, leaving []string) (next Config, changed bool) {
+// to them has to wait. there are the queues of the spec that exist. changed is false where they are to go on as they do.
+func (c *Config) Following(all map[string]Standin, leaving, there []string) (next Config, changed bool) {
 	known := map[string]Standin{}
 	next = *c
 	next.Queues = slices.DeleteFunc(slices.Clone(c.Queues), func(q Queue) bool {
-		standin, migrated := all[q.Name]
+		standin, migrated := q.migration(all)
+		if !migrated {
+			standin, migrated = q.takenBack(all, leaving, there)
+		}
 		if migrated && q.Standin != "" {
 			known[q.Name] = standin
 			return false
@@ -159,6 +176,42 @@ func (c *Config) Following(all map[string]Standin, leaving []string) (next Confi
 	next = next.WithStandIns(known)
 	next = next.WithLeaving(*c, leaving)
 	return next, !reflect.DeepEqual(next.Queues, c.Queues)
+}
+
+// migration is how a queue is read by now: as that of its name, or that of its next name, which has taken over its stand-in.
+func (q Queue) migration(all map[string]Standin) (Standin, bool) {
+	if standin, migrated := all[q.Name]; migrated {
+		return standin, true
+	}
+	for _, standin := range all {
+		if q.Standin != "" && standin.Queue == q.Standin {
+			if standin.Reads != ReadsStandin {
+				standin.Reads = q.Reads
+			}
+			return standin, true
+		}
+	}
+	return Standin{}, false
+}
+
+// takenBack is how a queue is read whose renaming is taken back: its stand-in is the queue of the spec again, and the queue may be gone.
+func (q Queue) takenBack(all map[string]Standin, leaving, there []string) (Standin, bool) {
+	if q.Standin == "" || slices.Contains(leaving, q.Standin) || !slices.Contains(there, q.Standin) {
+		return Standin{}, false
+	}
+	standin := Standin{Queue: q.Standin, Reads: q.Reads}
+	back, migrated := all[q.Standin]
+	switch {
+	case migrated && back.Queue == q.Name && back.Reads == ReadsQueue:
+		standin.Reads = ReadsStandin
+	case migrated && back.Queue == q.Name && back.Reads == ReadsStandin:
+		standin.Reads = ReadsQueue
+	case migrated && back.Queue == q.Name:
+		standin.Reads = back.Reads
+	case !slices.Contains(leaving, q.Name) && !slices.Contains(there, q.Name):
+		standin.Reads = ReadsStandin
+	}
+	return standin, true
 }
 
 // isAmong is true where one of the queues on the broker that belong to it has one of the names.
@@ -208,6 +261,14 @@ func (c *Config) Named() []string {
 		}
 	}
 	return names
+}
+
+// NamedBy are the queues that workers with some configurations need.
+func NamedBy(configs []Config) (queues []string) {
+	for i := range configs {
+		queues = append(queues, configs[i].Named()...)
+	}
+	return queues
 }
 
 // ConsumesWithout is true where a worker with this configuration consumes a work queue, or what stands in for it, and puts what is delivered again

@@ -165,26 +165,47 @@ func TestFollowing_TakesOnlyTheMigrationsThatItKnows(t *testing.T) {
 		all     map[string]compile.Standin
 		leaving []string
 		want    compile.Queue
+		there   []string
 	}{
-		"nothing is migrated":     {reads("", "", false), nil, nil, reads("", "", false)},
-		"an exchange that is new": {reads("", "", false), map[string]compile.Standin{"test": {Queue: "other", Reads: compile.ReadsQueue}}, nil, reads("", "", false)},
-		"one that goes on":        {reads("other", compile.ReadsQueue, false), map[string]compile.Standin{"test": {Queue: "other", Reads: compile.ReadsStandin}}, nil, reads("other", compile.ReadsStandin, false)},
-		"one that is as it was":   {reads("other", compile.ReadsQueue, false), map[string]compile.Standin{"test": {Queue: "other", Reads: compile.ReadsQueue}}, nil, reads("other", compile.ReadsQueue, false)},
-		"one that is over":        {reads("other", compile.ReadsStandin, false), nil, nil, reads("", "", false)},
-		"one that is given up":    {reads("other", compile.ReadsQueue, false), nil, []string{"other"}, reads("other", compile.ReadsBoth, false)},
-		"the queue leaves":        {reads("other", compile.ReadsQueue, false), nil, []string{"test", "other"}, reads("other", compile.ReadsQueue, true)},
-		"it is gone":              {reads("other", compile.ReadsQueue, true), nil, []string{"other"}, reads("other", compile.ReadsStandin, true)},
-		"all of it is gone":       {reads("other", compile.ReadsStandin, true), nil, nil, reads("other", compile.ReadsStandin, true)},
-		"others leave":            {reads("", "", false), nil, []string{"lost"}, reads("", "", false)},
+		"nothing is migrated":     {reads("", "", false), nil, nil, reads("", "", false), nil},
+		"an exchange that is new": {reads("", "", false), map[string]compile.Standin{"test": {Queue: "other", Reads: compile.ReadsQueue}}, nil, reads("", "", false), nil},
+		"one that goes on":        {reads("other", compile.ReadsQueue, false), map[string]compile.Standin{"test": {Queue: "other", Reads: compile.ReadsStandin}}, nil, reads("other", compile.ReadsStandin, false), nil},
+		"one that is as it was":   {reads("other", compile.ReadsQueue, false), map[string]compile.Standin{"test": {Queue: "other", Reads: compile.ReadsQueue}}, nil, reads("other", compile.ReadsQueue, false), nil},
+		"one that is over":        {reads("other", compile.ReadsStandin, false), nil, nil, reads("", "", false), nil},
+		"one that is given up":    {reads("other", compile.ReadsQueue, false), nil, []string{"other"}, reads("other", compile.ReadsBoth, false), nil},
+		"the queue leaves":        {reads("other", compile.ReadsQueue, false), nil, []string{"test", "other"}, reads("other", compile.ReadsQueue, true), nil},
+		"it is gone":              {reads("other", compile.ReadsQueue, true), nil, []string{"other"}, reads("other", compile.ReadsStandin, true), nil},
+		"all of it is gone":       {reads("other", compile.ReadsStandin, true), nil, nil, reads("other", compile.ReadsStandin, true), nil},
+		"others leave":            {reads("", "", false), nil, []string{"lost"}, reads("", "", false), nil},
+		"a renaming is taken back": {
+			reads("former", compile.ReadsBoth, false), nil, []string{"test"}, reads("former", compile.ReadsBoth, false), []string{"former"},
+		},
+		"what it was to be is gone": {
+			reads("former", compile.ReadsQueue, false), nil, nil, reads("former", compile.ReadsStandin, false), []string{"former"},
+		},
+		"the way back is a migration": {
+			reads("former", compile.ReadsBoth, false),
+			map[string]compile.Standin{"former": {Queue: "test", Reads: compile.ReadsQueue}},
+			nil,
+			reads("former", compile.ReadsStandin, false),
+			[]string{"former"},
+		},
+		"its last step": {
+			reads("former", compile.ReadsStandin, false),
+			map[string]compile.Standin{"former": {Queue: "test", Reads: compile.ReadsStandin}},
+			nil,
+			reads("former", compile.ReadsQueue, false),
+			[]string{"former"},
+		},
 	} {
 		t.Run(why, func(t *testing.T) {
 			last := compile.Config{Worker: "default", Policies: policies, Queues: []compile.Queue{c.before, {Name: "lost", Policy: "policy"}}}
-			next, changed := last.Following(c.all, c.leaving)
+			next, changed := last.Following(c.all, c.leaving, c.there)
 			at := slices.IndexFunc(next.Queues, func(q compile.Queue) bool { return q.Name == "test" })
 			if len(next.Queues) != 2 || !reflect.DeepEqual(next.Queues[at], c.want) || changed == reflect.DeepEqual(c.before, c.want) {
 				t.Errorf("the queues are %+v, changed %v, want %+v", next.Queues, changed, c.want)
 			}
-			if _, again := next.Following(c.all, c.leaving); again {
+			if _, again := next.Following(c.all, c.leaving, c.there); again {
 				t.Error("it changes again")
 			}
 		})
@@ -288,5 +309,23 @@ func TestWithLeaving_ConsumesTheStandInOfANameWantedAgain(t *testing.T) {
 				t.Errorf("at the end there are %+v", gone.Queues)
 			}
 		})
+	}
+}
+
+// A step for the next name was refused, and workers went back to read a queue that was gone: nobody read the stand-in, which had all messages.
+func TestFollowing_KeepsTheStandinOfAQueueThatIsRenamedMeanwhile(t *testing.T) {
+	for reads, want := range map[compile.Reading]map[compile.Reading][]string{
+		compile.ReadsStandin: {
+			compile.ReadsQueue: {"test.migrating"}, compile.ReadsBoth: {"test.migrating"}, compile.ReadsStandin: {"test.migrating"},
+		},
+		compile.ReadsBoth: {compile.ReadsBoth: {"test", "test.migrating"}, compile.ReadsQueue: {"test"}},
+	} {
+		for before, consumed := range want {
+			last := compile.Config{Queues: []compile.Queue{{Name: "test", Standin: "test.migrating", Reads: before, Quarantine: "test.quarantine"}}}
+			next, _ := last.Following(map[string]compile.Standin{"orders": {Queue: "test.migrating", Reads: reads}}, []string{"test.quarantine"}, nil)
+			if got := next.Queues[0].Consumed(); !slices.Equal(got, consumed) {
+				t.Errorf("workers that read %q, while the next name has %q, consume %v, want %v", before, reads, got, consumed)
+			}
+		}
 	}
 }

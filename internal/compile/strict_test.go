@@ -170,7 +170,7 @@ func TestHolding_EndsWithItsReason(t *testing.T) {
 	}
 	steps := map[string]compile.Standin{"test": {Queue: "test.migrating", Reads: compile.ReadsQueue}}
 
-	stays, _ := last.Following(steps, nil)
+	stays, _ := last.Following(steps, nil, nil)
 	stays, _ = stays.Holding(nil)
 	if got := consumed(stays); !slices.Equal(got, []string{"other", "test"}) {
 		t.Errorf("beside a conflict the workers consume %v", got)

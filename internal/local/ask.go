@@ -18,6 +18,8 @@ const (
 	// askTimeout bounds an answer, and maxAnswer its size in bytes.
 	askTimeout = 2 * time.Second
 	maxAnswer  = 16 << 20
+	// mostMisses is how often in a row a program may give no answer before it is taken for one that hangs.
+	mostMisses = 3
 	// maxLine is the longest line that is passed on in one piece, in bytes.
 	maxLine = 64 << 10
 )
@@ -32,12 +34,19 @@ func newAsker() *asker {
 // follow asks until over ends, more often from when stopping is closed. What a program did after the last answer is not known.
 func (u *upkeep) follow(over context.Context, stopping <-chan struct{}, address string) {
 	defer u.ask.client.CloseIdleConnections()
-	every := askEvery
+	every, misses := askEvery, 0
 	for {
-		if now, err := u.ask.worker(over, address); err == nil {
+		now, err := u.ask.worker(over, address)
+		switch {
+		case err == nil:
+			misses = 0
 			u.mu.Lock()
 			u.told.now, u.problem = now, ""
 			u.mu.Unlock()
+		case over.Err() == nil:
+			if misses++; misses == mostMisses {
+				u.hangs(err)
+			}
 		}
 		select {
 		case <-time.After(every):
@@ -47,6 +56,17 @@ func (u *upkeep) follow(over context.Context, stopping <-chan struct{}, address 
 			return
 		}
 	}
+}
+
+// hangs notes that a program which was ready gives no answer any more. One that starts may take its time.
+func (u *upkeep) hangs(err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !u.told.now.ready {
+		return
+	}
+	u.told.now.ready, u.problem = false, "its program does not answer"
+	u.log.Warn("the worker's program does not answer, and is not taken for ready until it does", "error", err)
 }
 
 // worker returns what a worker tells of itself.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -33,11 +34,7 @@ func (s *site) desired(unit *Unit) topology.Objects {
 
 // consumed are the queues that the workers in force consume, and quarantine queues into which they publish.
 func (s *site) consumed() []string {
-	var queues []string
-	for _, config := range s.inForce {
-		queues = append(queues, config.Named()...)
-	}
-	return queues
+	return compile.NamedBy(slices.Collect(maps.Values(s.inForce)))
 }
 
 // named is all on the broker that the workers in force name and others may not need.
@@ -68,11 +65,10 @@ func (s *site) apply(desired topology.Objects) (next time.Duration, err error) {
 	}
 	s.state.Restarted = s.restartedAt()
 	report, err := apply.Once(s.ending, client, apply.Input{
-		Desired: desired, State: s.state, Consumed: s.consumed(), Follows: s.follows, Waits: s.options.Waits, Now: time.Now(),
+		Desired: desired, State: s.state, Published: slices.Collect(maps.Values(s.inForce)), Follows: s.follows, Waits: s.options.Waits, Now: time.Now(),
 	}, record)
-	s.state.Created, s.state.Adopted, s.state.Retiring = report.Created, report.Adopted, report.Retiring
-	s.state.Migrations, s.state.Deletions, s.state.Begun, s.state.Known = report.Migrations, report.Deletions, report.Begun, report.Known
-	s.state.Stuck, s.state.Turns, s.state.Stamps = report.Stuck, report.Turns, s.state.Stamps.See(report.Retiring, report.Migrations, time.Now())
+	s.state.Keep(&report)
+	s.state.Stamps = s.state.Stamps.See(report.Retiring, report.Migrations, time.Now())
 	s.tell(report, err == nil)
 	if young, ok := errors.AsType[*apply.TooYoungError](err); ok {
 		return young.After, young

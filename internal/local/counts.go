@@ -81,7 +81,7 @@ func (c *counter) connect(ctx context.Context, on Broker) error {
 		TLSClientConfig: target.TLS,
 		Properties:      properties,
 		Dial: func(network, address string) (net.Conn, error) {
-			return (&net.Dialer{Timeout: countTimeout}).DialContext(ctx, network, address)
+			return dialToCount(ctx, network, address)
 		},
 	})
 	if err != nil {
@@ -90,6 +90,20 @@ func (c *counter) connect(ctx context.Context, on Broker) error {
 	}
 	c.on = on
 	return nil
+}
+
+// dialToCount bounds the handshakes as well, as the library's own dialer does: who accepts a connection and never answers, such as a tunnel
+// whose far end is gone, would end all counting. The library takes the deadline away once the connection is open.
+func dialToCount(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := (&net.Dialer{Timeout: countTimeout}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // the caller says what for
+	}
+	if err := conn.SetDeadline(time.Now().Add(countTimeout)); err != nil {
+		_ = conn.Close()
+		return nil, err //nolint:wrapcheck // the caller says what for
+	}
+	return conn, nil
 }
 
 func (c *counter) close() {

@@ -163,6 +163,9 @@ func planOf(d topology.Difference) Plan {
 		}
 		plan.Steps = append(plan.Steps, queue.Steps...)
 	}
+	for _, binding := range d.FormerWays {
+		plan.Steps = append(plan.Steps, topology.Step{Action: topology.ActionDelete, Binding: &binding})
+	}
 	plan.Summary.Remove = len(plan.RetiredQueues) + len(plan.RetiredExchanges)
 	plan.Summary.Change = len(plan.Migrations)
 	for _, step := range plan.Steps {

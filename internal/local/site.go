@@ -203,7 +203,7 @@ func (s *site) follow(unit *Unit) string {
 	var problems []string
 	for _, worker := range slices.Sorted(maps.Keys(s.inForce)) {
 		config := s.inForce[worker]
-		next, follows := config.Following(s.found.StandIns, s.found.Leaving)
+		next, follows := config.Following(s.found.StandIns, s.found.Leaving, s.found.There())
 		if next, holds := next.Holding(s.found.Holds(next, s.published())); follows || holds {
 			if err := s.staffGroup(next, s.filesOf(unit, worker)); err != nil {
 				problems = append(problems, strings.ReplaceAll(err.Error(), "\n", "; "))

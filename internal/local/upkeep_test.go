@@ -11,10 +11,12 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"redrive.dev/redrive/internal/subprocess"
 	"redrive.dev/redrive/internal/testtransport"
 )
 
@@ -171,6 +173,38 @@ func TestUpkeep_CountsWhatAllItsProgramsDid(t *testing.T) {
 	metrics = "no metrics"
 	if _, err := u.ask.worker(t.Context(), server.Listener.Addr().String()); err == nil {
 		t.Error("an answer that is none was taken for one")
+	}
+}
+
+func TestUpkeep_TakesAProgramThatHangsForNoReadyOne(t *testing.T) {
+	var hangs atomic.Bool
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if hangs.Load() {
+			<-r.Context().Done()
+		}
+		_, _ = w.Write([]byte(map[string]string{"/status": "{}"}[r.URL.Path]))
+	}))
+	defer server.Close()
+	u, out, _ := script(t, 0, "")
+	u.process = new(subprocess.Process)
+	u.ask.client.Timeout = 200 * time.Millisecond
+	over, end := context.WithCancel(t.Context())
+	var following sync.WaitGroup
+	following.Go(func() { u.follow(over, nil, server.Listener.Addr().String()) })
+	defer following.Wait()
+	defer end()
+	for _, ready := range []bool{true, false, true} {
+		hangs.Store(!ready)
+		testtransport.Eventually(t, "the program to be ready: "+strconv.FormatBool(ready), func() bool { return u.ready() == ready })
+		u.mu.Lock()
+		problem := u.problem
+		u.mu.Unlock()
+		if (problem == "") != ready {
+			t.Errorf("ready %t: %q", ready, problem)
+		}
+	}
+	if !strings.Contains(out.String(), "does not answer") {
+		t.Errorf("got %s", out)
 	}
 }
 

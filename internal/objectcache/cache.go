@@ -24,13 +24,14 @@ import (
 // CacheOptions keep the cache to Redrive's own kinds and to objects that carry its label; of ConfigMaps and pods it has the metadata only. Who
 // manages which field is kept of Deployments only, of large ones a part: of the others it would be a good part of what they take. Nothing is kept
 // that nobody reads and whose size nothing bounds, for whoever may create one of them fills the memory of the operator by it. What the
-// cache leaves out of Transports and RetryPolicies is never written back: package outcome sends changes of the rest only.
-func CacheOptions() (cache.Options, error) {
+// cache leaves out of Transports and RetryPolicies is never written back: package outcome sends changes of the rest only. specs bounds what they take.
+func CacheOptions(specs *Tally) (cache.Options, error) {
 	ours, err := labels.Parse(workload.TransportLabel)
 	if err != nil {
 		return cache.Options{}, fmt.Errorf("select by label %s: %w", workload.TransportLabel, err)
 	}
 	pages := tenancy.NewPages()
+	strip := func(object any) (any, error) { return strip(specs, object) }
 	return cache.Options{
 		ByObject: map[client.Object]cache.ByObject{
 			&appsv1.Deployment{}:    {Label: ours, Transform: strip},
@@ -42,19 +43,28 @@ func CacheOptions() (cache.Options, error) {
 		NewInformer: func(
 			all toolscache.ListerWatcher, kind runtime.Object, resync time.Duration, indexers toolscache.Indexers,
 		) toolscache.SharedIndexInformer {
-			return toolscache.NewSharedIndexInformer(pages.Of(all, strip), kind, resync, indexers)
+			informer := toolscache.NewSharedIndexInformer(pages.Of(all, strip), kind, resync, indexers)
+			switch kind.(type) {
+			case *v1alpha1.Transport, *v1alpha1.RetryPolicy:
+				_, _ = informer.AddEventHandler(specs.giveBack()) // It fails only where the informer has ended.
+			}
+			return informer
 		},
 	}, nil
 }
 
 // strip leaves of an object what the cache keeps. It may be run on one several times: on a page of a list, and by the cache, which has it run twice on what
 // the API server streams.
-func strip(object any) (any, error) {
-	switch object.(type) {
+func strip(specs *Tally, object any) (any, error) {
+	switch o := object.(type) {
 	case *appsv1.Deployment:
 		return stripDeploymentForCache(object)
-	case *v1alpha1.Transport, *v1alpha1.RetryPolicy:
-		return stripForCache(object)
+	case *v1alpha1.Transport:
+		specs.strip(o)
+		return o, nil
+	case *v1alpha1.RetryPolicy:
+		specs.strip(o)
+		return o, nil
 	default:
 		return stripAll(object)
 	}
@@ -82,21 +92,17 @@ func stripAll(object any) (any, error) {
 
 // stripForCache takes off Transports and RetryPolicies what nobody reads and may be large: the copy that kubectl apply keeps in an annotation is as large as
 // the object, and a template may have all that the API server takes. Of a spec that is refused for its size it leaves a part.
-func stripForCache(object any) (any, error) {
-	size := ""
-	if metadata, ok := object.(metav1.Object); ok {
-		size = metadata.GetAnnotations()[tooLarge]
-		metadata.SetAnnotations(nil)
-		metadata.SetLabels(nil)
-		metadata.SetOwnerReferences(nil)
-		metadata.SetManagedFields(nil)
-		metadata.SetFinalizers(boundFinalizers(metadata.GetFinalizers()))
-	}
+func stripForCache(object client.Object) {
+	size := object.GetAnnotations()[tooLarge]
+	object.SetAnnotations(nil)
+	object.SetLabels(nil)
+	object.SetOwnerReferences(nil)
+	object.SetManagedFields(nil)
+	object.SetFinalizers(boundFinalizers(object.GetFinalizers()))
 	if transport, ok := object.(*v1alpha1.Transport); ok {
 		workload.BoundTemplates(transport)
 		boundSpec(transport, size)
 	}
-	return object, nil
 }
 
 // maxMetadata bounds what the cache keeps of some metadata of others, in bytes. Kubernetes has no bound of its own but the size of the object.

@@ -14,7 +14,7 @@ import (
 
 // The cache has each Transport and RetryPolicy of the cluster: what nobody reads of them is not in it, however much there is.
 func TestCache_KeepsOfAnObjectWhatIsRead(t *testing.T) {
-	options, err := CacheOptions()
+	options, err := CacheOptions(NewTally(1 << 20))
 	if err != nil {
 		t.Fatal(err)
 	}

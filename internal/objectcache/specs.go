@@ -23,13 +23,18 @@ func boundSpec(t *v1alpha1.Transport, before string) {
 		return
 	}
 	t.Annotations = map[string]string{tooLarge: strconv.Itoa(size)}
-	t.Spec.RetryPolicies = nil
-	for i := range t.Spec.Queues {
-		queue := &t.Spec.Queues[i]
+	cut(&t.Spec, compile.MaxSpec)
+}
+
+// cut takes off what may be long, and the workers where they are.
+func cut(spec *v1alpha1.TransportSpec, most int) {
+	spec.RetryPolicies = nil
+	for i := range spec.Queues {
+		queue := &spec.Queues[i]
 		queue.Bindings, queue.BindingKeys, queue.PreviousNames = nil, nil, nil
 	}
-	if compile.SizeOf(&t.Spec) > compile.MaxSpec {
-		t.Spec.Workers = nil
+	if compile.SizeOf(spec) > most {
+		spec.Workers = nil
 	}
 }
 

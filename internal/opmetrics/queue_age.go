@@ -7,8 +7,9 @@ import (
 	"redrive.dev/redrive/internal/apply"
 )
 
-// maxMarks bounds how many looks at a queue are remembered. A queue that stands still for long is known the less exactly.
-const maxMarks = 120
+// maxMarks bounds how many looks at a queue are remembered; with one more, for a moment, they take 512 bytes. A queue that stands still for long is known
+// the less exactly.
+const maxMarks = 15
 
 // backlog tells how long the oldest message of a queue has been there at least. RabbitMQ keeps no time of arrival for quorum
 // queues, so it follows from counts: where fewer messages have left since a look than were there then, one of those is still

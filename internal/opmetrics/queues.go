@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,16 +23,24 @@ const (
 	LabelTransport = "transport"
 )
 
+// maxQueues is how many queues of all namespaces have numbers of their own: what these take, and more than that for each look of Prometheus, would have no
+// bound. A namespace gets no more than it leaves free: alone all of a thousand Transports with 12 queues. A Transport beyond that has a number for each role.
+const maxQueues = 24_000
+
 // Queues are the counts of all queues as they were last seen. It is a prometheus.Collector.
 type Queues struct {
 	messages, ready, unacked, expired, consumers, oldest *prometheus.Desc
 
 	mu     sync.Mutex
 	queues map[types.NamespacedName][]queueGauge
+	// single are the Transports whose queues have numbers of their own, and told is how many these are, of each namespace and of all.
+	single map[types.NamespacedName]bool
+	told   map[string]int
+	all    int
 }
 
-// queueGauge is a queue at the last look. Its backlog goes on from look to look; a lane has none, for it lets messages go by
-// itself.
+// queueGauge is a queue at the last look, or all of a role, without a name. Its backlog goes on from look to look; a lane has none, for it lets messages
+// go by itself.
 type queueGauge struct {
 	apply.QueueCount
 
@@ -52,6 +61,8 @@ func NewQueues() *Queues {
 		consumers: desc("redrive_queue_consumers", "Consumers of a queue when the operator last looked."),
 		oldest:    desc("redrive_queue_oldest_message_age_seconds", "How long the oldest message of a queue has been there, at least; of lanes it is not told."),
 		queues:    map[types.NamespacedName][]queueGauge{},
+		single:    map[types.NamespacedName]bool{},
+		told:      map[string]int{},
 	}
 }
 
@@ -75,19 +86,21 @@ func Register(registry prometheus.Registerer, collectors ...prometheus.Collector
 func (g *Queues) Set(name types.NamespacedName, queues []apply.QueueCount, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	backlogs := map[string]*backlog{}
-	for _, known := range g.queues[name] {
-		backlogs[known.Name] = known.backlog
+	type key struct {
+		name string
+		role topology.Role
 	}
-	seen, told := make([]queueGauge, 0, len(queues)), make(map[string]bool, len(queues))
+	backlogs := map[key]*backlog{}
+	for _, known := range g.queues[name] {
+		backlogs[key{known.Name, known.Role}] = known.backlog
+	}
+	g.forget(name)
+	queues = g.bounded(name, once(queues))
+	seen := make([]queueGauge, 0, len(queues))
 	for _, queue := range queues {
-		if told[queue.Name] {
-			continue
-		}
-		told[queue.Name] = true
 		gauge := queueGauge{QueueCount: queue}
 		if queue.Messages != nil && queue.Role != topology.RoleLane {
-			if gauge.backlog = backlogs[queue.Name]; gauge.backlog == nil {
+			if gauge.backlog = backlogs[key{queue.Name, queue.Role}]; gauge.backlog == nil {
 				gauge.backlog = &backlog{}
 			}
 			gauge.oldest = gauge.backlog.see(queue, now)
@@ -97,7 +110,53 @@ func (g *Queues) Set(name types.NamespacedName, queues []apply.QueueCount, now t
 	g.queues[name] = seen
 }
 
-// Unacked are the queues of which consumers had messages at the last look.
+// once has each queue once.
+func once(queues []apply.QueueCount) []apply.QueueCount {
+	first, told := make([]apply.QueueCount, 0, len(queues)), make(map[string]bool, len(queues))
+	for _, queue := range queues {
+		if !told[queue.Name] {
+			told[queue.Name] = true
+			first = append(first, queue)
+		}
+	}
+	return first
+}
+
+// bounded are the queues of a Transport, or one for each role where its namespace would have more than it leaves free.
+func (g *Queues) bounded(name types.NamespacedName, queues []apply.QueueCount) []apply.QueueCount {
+	if all := g.all + len(queues); g.told[name.Namespace]+len(queues) <= maxQueues-all {
+		g.single[name] = true
+		g.told[name.Namespace] += len(queues)
+		g.all = all
+		return queues
+	}
+	var sums []apply.QueueCount
+	for _, queue := range queues {
+		i := slices.IndexFunc(sums, func(sum apply.QueueCount) bool { return sum.Role == queue.Role })
+		if i < 0 {
+			i, sums = len(sums), append(sums, apply.QueueCount{Role: queue.Role})
+		}
+		add(&sums[i], queue)
+	}
+	return sums
+}
+
+func add(sum *apply.QueueCount, queue apply.QueueCount) {
+	if queue.Messages != nil {
+		if sum.Messages == nil {
+			sum.Messages = new(int64)
+		}
+		*sum.Messages += *queue.Messages
+	}
+	sum.Ready += queue.Ready
+	sum.Unacked += queue.Unacked
+	sum.Consumers += queue.Consumers
+	sum.Expired += queue.Expired
+	sum.Published += queue.Published
+	sum.Acked += queue.Acked
+}
+
+// Unacked are the queues of which consumers had messages at the last look. One without a name stands for any of the Transport.
 func (g *Queues) Unacked(name types.NamespacedName) map[string]bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -114,6 +173,17 @@ func (g *Queues) Unacked(name types.NamespacedName) map[string]bool {
 func (g *Queues) Forget(name types.NamespacedName) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.forget(name)
+}
+
+func (g *Queues) forget(name types.NamespacedName) {
+	if n := len(g.queues[name]); g.single[name] {
+		g.all -= n
+		if g.told[name.Namespace] -= n; g.told[name.Namespace] == 0 {
+			delete(g.told, name.Namespace)
+		}
+	}
+	delete(g.single, name)
 	delete(g.queues, name)
 }
 

@@ -47,6 +47,9 @@ func row(role topology.Role, name string, observed topology.Observed) Queue {
 	if role == topology.RoleQuarantine && state.Ready > 0 && state.Consumers == 0 {
 		found.Notes = append(found.Notes, "the quarantine worker does not consume it")
 	}
+	if role == topology.RoleReplay && state.Consumers == 0 {
+		found.Notes = append(found.Notes, "no process carries it on: redrive replay ls")
+	}
 	if found.Leaving > 0 {
 		found.Notes = append(found.Notes, fmt.Sprintf("%d expired and not in the next queue yet", found.Leaving))
 	}

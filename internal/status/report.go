@@ -121,7 +121,7 @@ func (r *Report) judge(t *v1alpha1.Transport) {
 }
 
 // queues puts the work queues first, in the order of the spec, then their quarantine queues, then the lanes by their delay,
-// then what is on its way out, and the failure queue last.
+// then what is on its way out, then the failure queue, and the staging queues of replays last.
 func queues(t *v1alpha1.Transport, observed topology.Observed) []Queue {
 	names := compile.NamesOf(t)
 	retiring := map[string]*v1alpha1.Retirement{}
@@ -158,6 +158,11 @@ func queues(t *v1alpha1.Transport, observed topology.Observed) []Queue {
 		}
 	}
 	add(topology.RoleFailure, names.FailureQueue())
+	for _, id := range topology.ReplaysIn(observed, names) {
+		if _, exists := observed.Queues[names.Staging(id)]; exists {
+			add(topology.RoleReplay, names.Staging(id))
+		}
+	}
 	return rows
 }
 

@@ -59,6 +59,13 @@ func milliseconds(d time.Duration) string {
 	return string(text)
 }
 
+// staging is the queue of a replay: a queue knows its own name.
+func staging(ready, unacked, consumers int64, replay string) topology.QueueState {
+	state := queue(ready, unacked, 0, consumers, topology.Arguments{"redrive-replay": replay})
+	state.Name = "async.replay." + replay
+	return state
+}
+
 func observed() topology.Observed {
 	work := topology.Arguments{"x-dead-letter-exchange": "async.failed"}
 	return topology.Observed{
@@ -73,6 +80,10 @@ func observed() topology.Observed {
 			"async.failed":      queue(7, 0, 0, 0, nil),
 			"old":               {Queue: topology.Queue{Name: "old", Arguments: work}},
 			"elsewhere":         queue(9, 9, 9, 9, nil),
+
+			"async.replay.r-0123abcd":     staging(43, 7, 1, "r-0123abcd"),
+			"async.replay.r-89abcdef":     staging(5, 0, 0, "r-89abcdef"),
+			"async.replay.r-89abcdef.log": queue(1, 0, 0, 0, topology.Arguments{"redrive-replay": "r-89abcdef"}),
 		},
 	}
 }
@@ -94,6 +105,8 @@ func TestFromBroker_ListsQueuesInTheOrderOfAMessagesLife(t *testing.T) {
 		"async.fallback.1m|lane|3|0|>1m|0|40 expired and not in the next queue yet|unbound, and deleted once it is empty",
 		"old|work|?|?||?|not counted yet|no longer wanted; still bound",
 		"async.failed|failure|7|0||0",
+		"async.replay.r-0123abcd|replay|43|7||1",
+		"async.replay.r-89abcdef|replay|5|0||0|no process carries it on: redrive replay ls",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

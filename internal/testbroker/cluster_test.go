@@ -55,8 +55,5 @@ func TestThreeNodes_KeepAMessageWhileOneIsKilledOrFrozen(t *testing.T) {
 	if err := c.Resume(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	q, err := connect(t, second.URL(vhost)).QueueDeclarePassive("q", true, false, false, false, nil)
-	if err != nil || q.Messages != 3 {
-		t.Errorf("%d messages, %v; want 3", q.Messages, err)
-	}
+	awaitCount(t, second.URL(vhost), 3)
 }

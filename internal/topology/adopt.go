@@ -130,7 +130,7 @@ func (d *differ) settleExchangePolicy() {
 		return
 	}
 	at := slices.IndexFunc(d.desired.Policies, func(p Policy) bool { return p.Name == ours.Name })
-	if ours.Priority == workPriority {
+	if ours.Priority == workPriority && !d.lacksUnrouted() {
 		stands, is := d.observed.Policies[ours.Name]
 		if d.routesUnrouted(rival) && (!is || byStrength(rival, stands) < 0) {
 			d.desired.Policies[at].Priority = waitingPriority
@@ -144,6 +144,16 @@ func (d *differ) settleExchangePolicy() {
 	if idle := is && !d.routesUnrouted(rival) && ours.Name < rival.Name; !idle {
 		d.desired.Policies = slices.Delete(d.desired.Policies, at, at+1)
 	}
+}
+
+// lacksUnrouted is true where the queue for unroutable messages is to be adopted and does not exist yet: ours would drop them until then.
+func (d *differ) lacksUnrouted() bool {
+	return slices.ContainsFunc(d.desired.Bindings, func(b Binding) bool {
+		_, exists := d.observed.Queues[b.Destination]
+		return b.Source == d.desired.ExchangeOf(RoleUnrouted) && !exists && slices.ContainsFunc(d.desired.Queues, func(q Queue) bool {
+			return q.Name == b.Destination && q.Adopt
+		})
+	})
 }
 
 // routesUnrouted is true for a policy by which another Transport leads an exchange's unroutable messages to a queue.
@@ -335,6 +345,12 @@ type ReleasedQueue struct {
 	Steps []Step
 }
 
+// leadsBack is true for a way back from the lanes, by a queue's own name or by a former one.
+func (d *differ) leadsBack(binding Binding) bool {
+	role := d.roles[binding.Source]
+	return role == RoleReturn || role == RoleReturnAlternate
+}
+
 // releaseAdopted finds the queues that are not ours, are not desired any more, and still have what we added to them.
 func (d *differ) releaseAdopted() {
 	steps := map[string][]Step{}
@@ -344,7 +360,7 @@ func (d *differ) releaseAdopted() {
 		}
 	}
 	for _, binding := range d.observed.Bindings {
-		if !binding.ToExchange && binding.Arguments.Owner() == d.desired.Owner && d.roles[binding.Source] == RoleReturn {
+		if !binding.ToExchange && binding.Arguments.Owner() == d.desired.Owner && d.leadsBack(binding) && !d.ofReplay(binding) {
 			add(binding.Destination, Step{Action: ActionDelete, Binding: &binding})
 		}
 	}

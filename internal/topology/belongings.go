@@ -20,6 +20,8 @@ type Belongings struct {
 	InletPolicies []Policy
 	// Lanes, Work, Quarantined messages and Failure are its queues.
 	Lanes, Work, Quarantine, Failure []QueueState
+	// Staged are queues of replays with failed messages, and Logs those that only tell of them.
+	Staged, Logs []QueueState
 	// Bindings are its bindings to queues that are not its own, without the inlets.
 	Bindings []Binding
 	// Exchanges in the order in which they can be deleted.
@@ -31,7 +33,7 @@ type Belongings struct {
 	// Leaves is a queue that is not its own and dead-letters to its failure exchange; empty where none does. That exchange, the failure queue and
 	// its policy are then not among the others: dead-lettered to an exchange that leads nowhere, a message is lost.
 	Leaves string
-	// Pinned are queues that are not its own, were its failure queue and may hold failed messages. Their policies, which keep others from them, are
+	// Pinned are queues that are not its own, are, or were, its failure queue and may hold failed messages. Their policies, which keep others from them, are
 	// not among the others.
 	Pinned []string
 }
@@ -54,6 +56,8 @@ func BelongingsOf(owner, prefix string, observed Observed, created []string) Bel
 			found.Failure = append(found.Failure, queue)
 		case RoleQuarantine:
 			found.Quarantine = append(found.Quarantine, queue)
+		case RoleReplay:
+			found.addReplay(queue, prefix)
 		default:
 			found.Work = append(found.Work, queue)
 		}
@@ -63,6 +67,14 @@ func BelongingsOf(owner, prefix string, observed Observed, created []string) Bel
 	found.addPolicies(owner, prefix, observed, own)
 	found.keepExit(owner, prefix, observed, own)
 	return found
+}
+
+func (b *Belongings) addReplay(queue QueueState, prefix string) {
+	if IsLog(queue.Queue, prefix) {
+		b.Logs = append(b.Logs, queue)
+	} else {
+		b.Staged = append(b.Staged, queue)
+	}
 }
 
 // keepExit takes out what messages of a queue that stays leave it by.
@@ -119,7 +131,7 @@ func mayMatch(pattern, name string) bool {
 // Empty is true when nothing is left.
 func (b *Belongings) Empty() bool {
 	return len(b.Inlets)+len(b.InletPolicies)+len(b.Lanes)+len(b.Work)+len(b.Quarantine)+len(b.Failure)+
-		len(b.Bindings)+len(b.Exchanges)+len(b.Released)+len(b.Policies) == 0
+		len(b.Staged)+len(b.Logs)+len(b.Bindings)+len(b.Exchanges)+len(b.Released)+len(b.Policies) == 0
 }
 
 func (b *Belongings) addBindings(owner, prefix string, observed Observed, own map[string]bool) {
@@ -176,19 +188,28 @@ func (b *Belongings) addPolicies(owner, prefix string, observed Observed, own ma
 			b.Released = append(b.Released, observed.Policies[name])
 		case name == named.exchange():
 			b.InletPolicies = append(b.InletPolicies, observed.Policies[name])
+		case named.staged(name, observed, prefix):
+			// It goes with what it keeps others from.
 		case strings.HasPrefix(name, named.start):
 			b.Policies = append(b.Policies, observed.Policies[name])
 		}
 	}
 }
 
-// pinned is the failure queue of a policy that has to stay; empty for other policies.
+// pinned is the failure queue of a policy that has to stay, since the queue does, whatever is counted in it; empty for other policies.
 func (n policyNames) pinned(policy string, observed Observed, own map[string]bool) string {
 	queue, is := n.failureOf(policy)
-	if !is || own[queue] || !observed.pins(queue) {
+	if _, exists := observed.Queues[queue]; !is || own[queue] || !exists {
 		return ""
 	}
 	return queue
+}
+
+// staged is true for the policy of a staging queue that exists, whatever is counted in it.
+func (n policyNames) staged(policy string, observed Observed, prefix string) bool {
+	id, is := n.replayOf(policy)
+	_, exists := observed.Queues[compile.Names{Prefix: prefix}.Staging(id)]
+	return is && exists
 }
 
 // serves is true for a queue without a mark that dead-letters to an exchange of another Transport, and so is that one's.
@@ -217,9 +238,11 @@ func Unmarked(prefix string, kind Kind, arguments Arguments) bool {
 }
 
 // RoleOf tells the role of a queue of ours by its arguments: only lanes have a TTL, only the failure queue has no
-// dead-letter exchange, and quarantine queues name their work queue.
+// dead-letter exchange, and quarantine queues name their work queue. Queues of replays name their replay.
 func RoleOf(queue Queue) Role {
 	switch {
+	case queue.Arguments[argReplay] != nil:
+		return RoleReplay
 	case queue.Arguments[argMessageTTL] != nil:
 		return RoleLane
 	case QuarantineOf(queue) != "":

@@ -178,6 +178,18 @@ func TestDesired_RefusesWhatRabbitMQWouldAndNamesTheField(t *testing.T) {
 			"a work queue is named like a lane", func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].Name = "async.fallback.5s" },
 			[]string{"spec.queues[1].name: \"async.fallback.5s\": names that begin with"},
 		},
+		{
+			"a work queue is named like the lock of the failure queue", func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].Name = "async.failed.lock" },
+			[]string{"spec.queues[1].name: \"async.failed.lock\" is the queue of whoever looks at the failure queue: choose another name"},
+		},
+		{
+			"the failure queue is named like its lock", func(tr *v1alpha1.Transport) { tr.Spec.Failure = &v1alpha1.Failure{Queue: new("async.failed.lock")} },
+			[]string{"spec.failure.queue: \"async.failed.lock\" is the queue of whoever looks at the failure queue: choose another name"},
+		},
+		{
+			"a work queue is named like that of a replay", func(tr *v1alpha1.Transport) { tr.Spec.Queues[1].Name = "async.replay.orders" },
+			[]string{"spec.queues[1].name: \"async.replay.orders\": names that begin with \"async.replay.\" belong to the queues of replays"},
+		},
 		{"the failure queue is named like a lane", func(tr *v1alpha1.Transport) {
 			tr.Spec.Failure = &v1alpha1.Failure{Queue: new("async.fallback.x")}
 		}, []string{"spec.failure.queue: "}},

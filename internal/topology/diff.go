@@ -55,6 +55,9 @@ type Difference struct {
 	ExtraExchanges []string
 	// ExtraBindings are ours, not desired any more, and lead to no extra queue. They can go at once.
 	ExtraBindings []Binding
+	// FormerWays are ours, not desired any more, and lead back from the lanes into a work queue, by names that no queue has any more: those of a renaming
+	// that was taken back, or names that left previousNames. They go once no retry can come by them.
+	FormerWays []Binding
 	// ExtraPolicies are ours, not desired any more, and apply to nothing that is still ours. They can go at once.
 	ExtraPolicies []Policy
 	// Migrations are the work queues that are being migrated. What is desired is what their steps ask for.
@@ -87,19 +90,23 @@ func (d Difference) Lacks(way Binding) bool {
 	}) || slices.ContainsFunc(d.doubtful, func(b Binding) bool { return d.Place(b) == from })
 }
 
-// Place is where a binding gets its messages: ways of one place may take each other's. Elsewhere a pattern may match many keys, but the way back from
-// the lanes is by one name, and by the alternate exchange as well.
+// Place is where a binding gets its messages: ways of one place may take each other's. A pattern may match many keys, but a way out of the producers' direct
+// exchange is by one key, and the way back from the lanes by one name, by the alternate exchange as well.
 func (d Difference) Place(way Binding) string {
 	returns := d.Wanted.ExchangeOf(RoleReturn)
-	if way.Source != returns && way.Source != d.Wanted.ExchangeOf(RoleReturnAlternate) {
+	switch {
+	case way.Source == returns, way.Source == d.Wanted.ExchangeOf(RoleReturnAlternate):
+		return returns + "\x00" + way.RoutingKey
+	case slices.ContainsFunc(d.Wanted.Exchanges, func(e Exchange) bool { return e.Name == way.Source && e.Role == RoleProducers && e.Type == TypeDirect }):
+		return way.Source + "\x00" + way.RoutingKey
+	default:
 		return way.Source
 	}
-	return returns + "\x00" + way.RoutingKey
 }
 
 // Empty is true when there is nothing to write, now or later.
 func (d Difference) Empty() bool {
-	return len(Plan(d)) == 0 && len(d.ExtraQueues) == 0 && len(d.ExtraExchanges) == 0 && len(d.Released) == 0
+	return len(Plan(d)) == 0 && len(d.FormerWays) == 0 && len(d.ExtraQueues) == 0 && len(d.ExtraExchanges) == 0 && len(d.Released) == 0
 }
 
 // differ builds a Difference step by step.
@@ -418,12 +425,6 @@ func (d *differ) lacksPins() bool {
 	return slices.ContainsFunc(d.out.Missing.Policies, func(p Policy) bool { return policyStage(p, d.desired.Prefix) == stagePins })
 }
 
-// pins is true for a queue that may hold failed messages: without the policy that keeps others from it a weaker one might drop them.
-func (o Observed) pins(queue string) bool {
-	state, exists := o.Queues[queue]
-	return exists && !state.Empty()
-}
-
 // covers is true for a policy of one of some objects: of one that is in conflict it may be somebody else's.
 func covers(objects map[Ref]bool, policy Policy) bool {
 	for ref := range objects {
@@ -520,7 +521,7 @@ func (d *differ) extraObjects() {
 		queue := d.observed.Queues[name]
 		_, desired := d.queues[name]
 		// One without a mark may be another Transport's: status.created may be that of a backup, or of another cluster.
-		if !desired && d.ours(Ref{Kind: KindQueue, Name: name}, queue.Arguments) && !d.isClaimed(queue.Queue) {
+		if !desired && d.ours(Ref{Kind: KindQueue, Name: name}, queue.Arguments) && !d.isClaimed(queue.Queue) && !isOfReplay(queue.Queue, d.desired.Prefix) {
 			d.out.ExtraQueues = append(d.out.ExtraQueues, queue)
 			d.outgoing[name] = true
 		}
@@ -534,27 +535,38 @@ func (d *differ) extraObjects() {
 }
 
 func (d *differ) extraBindings() {
-	desired, taken := make(map[identity]bool, len(d.desired.Bindings)), map[wayIn]bool{}
+	desired, taken, returns := make(map[identity]bool, len(d.desired.Bindings)), map[wayIn]bool{}, map[string]bool{}
 	for _, binding := range d.desired.Bindings {
 		desired[binding.identity()] = !d.amongOthers(binding)
 		taken[wayIn{binding.Source, binding.RoutingKey}] = true
+		returns[binding.RoutingKey] = returns[binding.RoutingKey] || d.leadsBack(binding)
 	}
 	for i, binding := range d.observed.Bindings {
-		if desired[d.bound.ids[i]] || binding.ToExchange || binding.Arguments.Owner() != d.desired.Owner {
+		if desired[d.bound.ids[i]] || binding.ToExchange || binding.Arguments.Owner() != d.desired.Owner || d.ofReplay(binding) {
 			continue
 		}
-		wayBack := d.roles[binding.Source] == RoleReturn && d.lettingGo(binding.Destination)
+		wayBack := d.leadsBack(binding) && d.lettingGo(binding.Destination)
 		needed := (d.out.Lacks(binding) || d.standsIn(binding)) && !d.amongOthers(binding) || d.isNeeded(binding)
 		// A way back by the name of a queue that has its own would give each retry of that one to both, and the other one would never be empty.
-		doubles := d.roles[binding.Source] == RoleReturn && taken[wayIn{binding.Source, binding.RoutingKey}]
+		doubles := d.leadsBack(binding) && taken[wayIn{binding.Source, binding.RoutingKey}]
 		leaves := doubles || !d.retiring(binding.Destination) || d.halfLed[binding.Destination] && !isTrace(binding)
-		if leaves && !wayBack && !needed && !d.isExit(binding) {
+		switch {
+		case !leaves || wayBack && !doubles || needed || d.isExit(binding):
+		case !returns[binding.RoutingKey] && d.isFormerWay(binding):
+			d.out.FormerWays = append(d.out.FormerWays, binding)
+		default:
 			d.out.ExtraBindings = append(d.out.ExtraBindings, binding)
 		}
 	}
 	slices.SortFunc(d.out.ExtraBindings, func(a, b Binding) int {
 		return cmp.Or(cmp.Compare(a.Name(), b.Name()), cmp.Compare(a.PropertiesKey, b.PropertiesKey))
 	})
+}
+
+// isFormerWay is true for a way back into a work queue that stays, by a name that leads nowhere else.
+func (d *differ) isFormerWay(binding Binding) bool {
+	return d.leadsBack(binding) && d.queues[binding.Destination] == RoleWork &&
+		!d.bound.anyFrom(wayIn{binding.Source, binding.RoutingKey}, func(b Binding) bool { return b.ToExchange || b.Destination != binding.Destination })
 }
 
 // deferDeletions keeps what is to go as it is, while the broker lacks what may be to take its place.

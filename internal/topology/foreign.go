@@ -26,7 +26,7 @@ func (d *differ) foreignBindings() {
 	outOf, into := map[string]routes{}, map[Ref]routes{}
 	for i, binding := range d.observed.Bindings {
 		if known[d.bound.ids[i]] || known[d.route(binding)] || binding.Arguments.Owner() == d.desired.Owner ||
-			!binding.ToExchange && d.retiring(binding.Destination) {
+			!binding.ToExchange && d.retiring(binding.Destination) || d.ofReplay(binding) {
 			continue
 		}
 		switch target := destinationOf(binding); {

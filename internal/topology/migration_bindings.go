@@ -22,6 +22,24 @@ func (e *queueMigration) classifyBindings() {
 			e.bridge = append(e.bridge, bridge)
 		}
 	}
+	e.keepFormerWays()
+}
+
+// keepFormerWays has ways by names that no queue has any more go with the others: what left the queue by such a name still comes back by them.
+func (e *queueMigration) keepFormerWays() {
+	d, known := e.d, map[string]bool{e.Standin: true}
+	for _, way := range d.desired.Bindings {
+		known[way.RoutingKey] = known[way.RoutingKey] || d.leadsBack(way)
+	}
+	for _, queue := range []string{e.Queue, e.Standin} {
+		for _, way := range d.bound.to(queue, nil) {
+			if d.leadsBack(way) && !known[way.RoutingKey] && way.Arguments.Owner() == d.desired.Owner && !isTrace(way) {
+				known[way.RoutingKey] = true
+				way = leadingTo(way, e.Queue)
+				e.formers, d.desired.Bindings = append(e.formers, way), append(d.desired.Bindings, way)
+			}
+		}
+	}
 }
 
 // bridgeOf is the binding that gets the messages of another one while nothing is bound for them.

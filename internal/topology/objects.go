@@ -84,6 +84,8 @@ const (
 	RoleLane Role = "lane"
 	// RoleFailure is the failure queue.
 	RoleFailure Role = "failure"
+	// RoleReplay is a queue of a replay: the staging queue has its messages, and the log queue what was told of them.
+	RoleReplay Role = "replay"
 )
 
 // Arguments of an object: strings, booleans and whole numbers.

@@ -2,6 +2,7 @@ package topology
 
 import (
 	"slices"
+	"time"
 
 	"redrive.dev/redrive/api/v1alpha1"
 )
@@ -66,6 +67,8 @@ func (o Observed) StandsOn(stands v1alpha1.BrokerIdentity) bool {
 // Observed is a snapshot of one vhost. Snapshots are shared: nobody changes one.
 type Observed struct {
 	Identity
+	// Began is when the broker was first asked; zero is now.
+	Began time.Time
 	// Nodes are the names of the cluster's nodes; none where the user may not read them.
 	Nodes     []string
 	Exchanges map[string]ExchangeState
@@ -73,6 +76,14 @@ type Observed struct {
 	// Bindings without those of the default exchange.
 	Bindings []Binding
 	Policies map[string]Policy
+}
+
+// Age is how long ago the broker was first asked.
+func (o Observed) Age() time.Duration {
+	if o.Began.IsZero() {
+		return 0
+	}
+	return time.Since(o.Began)
 }
 
 // BindingsTo returns the bindings that lead into a queue.

@@ -44,10 +44,18 @@ type QueueObservation struct {
 	Bound bool
 	// Returning is true while what waits in lanes can still come back into the queue.
 	Returning bool
+	Feed
+}
+
+// Feed is what was seen of the messages that may come back into a queue on its way out.
+type Feed struct {
 	// Feeding is true while workers have messages to consume whose retries come back into the queue: each may still be published into a lane. Acked is
 	// the broker's count of such messages that were acknowledged, as each is that goes into a lane.
 	Feeding bool
 	Acked   int64
+	// Counted is true where the broker has counted the queue, the others that such messages are in, and all lanes since what waited in a lane came back: if
+	// it has not, the lane's count shows it, however seldom the broker counts.
+	Counted bool
 }
 
 // ObservationWindow is the time from the first question to the last answer of a look at the broker. Waits begin when a look has ended
@@ -115,18 +123,18 @@ func Retire(state v1alpha1.Retirement, seen *QueueObservation, look ObservationW
 	}
 	if more {
 		next.Unbound, next.Tick, next.Empty, next.Published = nil, nil, nil, nil
-		if seen.Holds() {
+		switch {
+		case seen.Messages == nil:
+			return next, DecisionUncounted, waits.Empty
+		case seen.Holds():
 			return next, DecisionHold, waits.Empty
 		}
 		return next, DecisionWait, waits.Empty
 	}
-	pause := waits.Unbound
-	if seen.Returning {
-		pause += waits.Return
-	}
+	pause, nextLook := leftAlone(seen, waits)
 	if next.Unbound == nil {
 		next.Unbound, next.Leader, next.Tick, next.Empty, next.Published = Stamp(look.Ended), seen.Leader, seen.Noted(), nil, nil
-		return next, DecisionWait, max(pause, soon)
+		return next, DecisionWait, max(nextLook, soon)
 	}
 	if next.Tick == nil {
 		next.Tick = seen.Noted()
@@ -135,12 +143,24 @@ func Retire(state v1alpha1.Retirement, seen *QueueObservation, look ObservationW
 		if since >= waits.Unbound && seen.Holds() {
 			return next, DecisionHold, pause - since // Nobody reads it: that is to be told, however long lanes may bring back more.
 		}
-		return next, DecisionWait, pause - since
+		if since >= nextLook {
+			nextLook = pause
+		}
+		return next, DecisionWait, nextLook - since
 	}
 	if seen.Returning && seen.Empty() && seen.Follows(next.Tick) {
-		return unbind(next, next.Empty == nil, waits)
+		return unbindReturns(next, seen, waits)
 	}
 	return count(next, seen.Evidence, look, waits.Empty)
+}
+
+// leftAlone is how long a queue is left alone before it is counted, and after how long it is looked at next. Where lanes may bring back messages, a look
+// before the last shows which counts are from before.
+func leftAlone(seen *QueueObservation, waits Waits) (pause, nextLook time.Duration) {
+	if !seen.Returning || waits.Return == 0 {
+		return waits.Unbound, waits.Unbound
+	}
+	return waits.Unbound + waits.Return, waits.Return + waits.Unbound/3
 }
 
 // returnsMore is true while messages go on to come back from the lanes, or may go there: the wait for what is in the lanes begins with the last of them. It
@@ -164,6 +184,14 @@ func unbind(next v1alpha1.Retirement, forgotten bool, waits Waits) (v1alpha1.Ret
 		return next, DecisionWait, soon
 	}
 	return next, DecisionUnbind, waits.Unbound
+}
+
+// unbindReturns decides about the way back from the lanes into a queue that is empty.
+func unbindReturns(next v1alpha1.Retirement, seen *QueueObservation, waits Waits) (v1alpha1.Retirement, Decision, time.Duration) {
+	if !seen.Counted {
+		return next, DecisionUncounted, waits.Empty
+	}
+	return unbind(next, next.Empty == nil, waits)
 }
 
 // count reads an unbound queue for the first or the second time. A count of zero is taken only where the leader has counted since

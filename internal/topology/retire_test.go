@@ -36,8 +36,9 @@ func TestRetire_DecidesWhatIsDueAtEachLook(t *testing.T) {
 	returning.Returning, returned.Returning, uncountedReturning.Returning = true, true, true
 	uncountedReturning.Messages = nil
 	returning.Acked, returned.Acked, uncountedReturning.Acked = 4, 4, 4
-	late := *returning
-	late.Tick = 100
+	returning.Counted = true
+	late, countedBefore := *returning, *returning
+	late.Tick, countedBefore.Counted = 100, false
 	feeding := sighting(2, 0)
 	feeding.Returning, feeding.Feeding, feeding.Acked = true, true, 4
 	oneMinuteLane := noGrace
@@ -128,7 +129,7 @@ func TestRetire_DecidesWhatIsDueAtEachLook(t *testing.T) {
 		{
 			"what was in it when it was unbound may be handled by now",
 			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0), Acked: new(int64(4))},
-			returned, 14, oneMinuteLane, topology.DecisionWait, 61 * time.Second, stamp(0), nil,
+			returned, 14, oneMinuteLane, topology.DecisionWait, 51 * time.Second, stamp(0), nil,
 		},
 		{
 			"all have come back, and nobody has handled them",
@@ -144,6 +145,11 @@ func TestRetire_DecidesWhatIsDueAtEachLook(t *testing.T) {
 			"all are handled by a count from before: the way back stays until the next one",
 			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0), Tick: new(int64(100)), Acked: new(int64(4))},
 			&late, 75, oneMinuteLane, topology.DecisionUncounted, 10 * time.Second, stamp(0), nil,
+		},
+		{
+			"all are handled, but a lane was counted before what it had last could come back: the way back stays until its next count",
+			v1alpha1.Retirement{Since: stamp(0), Unbound: stamp(0), Acked: new(int64(4))},
+			&countedBefore, 75, oneMinuteLane, topology.DecisionUncounted, 10 * time.Second, stamp(0), nil,
 		},
 		{
 			"what may still come back is not counted before the broker counts it",
@@ -173,7 +179,7 @@ func TestRetire_DecidesWhatIsDueAtEachLook(t *testing.T) {
 		{
 			"none has since: the wait begins",
 			v1alpha1.Retirement{Since: stamp(0), Acked: new(int64(4))},
-			returning, 85, oneMinuteLane, topology.DecisionWait, 75 * time.Second, stamp(85), nil,
+			returning, 85, oneMinuteLane, topology.DecisionWait, 65 * time.Second, stamp(85), nil,
 		},
 		{
 			"an earlier build has noted no number: the wait begins again",

@@ -73,6 +73,14 @@ func (s Stamps) SinceLeft(state v1alpha1.Retirement, now time.Time) time.Duratio
 	return now.Sub(s.of(state.Queue, whatSince, state.Since, now))
 }
 
+// SinceUnbound is how long ago it was noted that nothing leads into a queue on its way out, or that it was found quiet; 0 where that was not.
+func (s Stamps) SinceUnbound(state v1alpha1.Retirement, now time.Time) time.Duration {
+	if state.Unbound == nil {
+		return 0
+	}
+	return now.Sub(s.of(state.Queue, whatUnbound, state.Unbound, now))
+}
+
 // SinceStep is how long a migration has been in its step.
 func (s Stamps) SinceStep(m v1alpha1.Migration, now time.Time) time.Duration {
 	return now.Sub(s.of(m.Queue, string(m.Step), m.Since, now))

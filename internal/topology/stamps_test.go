@@ -13,7 +13,7 @@ var clocks = map[string]int{"years ahead": 3 * 365 * 24 * 3600, "hours ahead": 5
 
 func TestRetire_NoWaitBelievesTheClockOfAnotherProcess(t *testing.T) {
 	lane := sighting(0, 1)
-	lane.Returning, lane.Acked = true, 4
+	lane.Returning, lane.Acked, lane.Counted = true, 4, true
 	bound := sighting(0, 1)
 	bound.Bound = true
 	withLane := topology.DefaultWaits()
@@ -25,19 +25,21 @@ func TestRetire_NoWaitBelievesTheClockOfAnotherProcess(t *testing.T) {
 			seen  *topology.QueueObservation
 			waits topology.Waits
 			wait  time.Duration
+			over  time.Duration
 			then  topology.Decision
 		}{
-			"the grace of a lane": {v1alpha1.Retirement{Since: stamp(ahead)}, bound, grace, 10 * time.Minute, topology.DecisionUnbind},
+			"the grace of a lane": {v1alpha1.Retirement{Since: stamp(ahead)}, bound, grace, 10 * time.Minute, 10 * time.Minute, topology.DecisionUnbind},
 			"what waits in lanes": {
 				v1alpha1.Retirement{Since: stamp(ahead), Unbound: stamp(ahead), Acked: new(int64(4))},
 				lane, withLane,
-				time.Hour + 15*time.Second, topology.DecisionUnbind,
+				// The look before the last one shows which counts are from before.
+				time.Hour + 5*time.Second, time.Hour + 15*time.Second, topology.DecisionUnbind,
 			},
 			"the second count": {
 				v1alpha1.Retirement{Since: stamp(ahead - 20), Unbound: stamp(ahead - 20), Empty: stamp(ahead), Published: new(int64(1))},
 				sighting(0, 1), grace,
 				// Before it, what was unbound is left alone once more.
-				15 * time.Second, topology.DecisionDelete,
+				15 * time.Second, 15 * time.Second, topology.DecisionDelete,
 			},
 		} {
 			c.state.Queue = "test"
@@ -52,7 +54,7 @@ func TestRetire_NoWaitBelievesTheClockOfAnotherProcess(t *testing.T) {
 			if decision, wait := look(0); decision != topology.DecisionWait || wait < c.wait || wait > c.wait+time.Second {
 				t.Errorf("%s, by a clock that was %s: %s for %s, and not for %s", stage, name, decision, wait, c.wait)
 			}
-			if decision, wait := look(c.wait + time.Second); decision != c.then {
+			if decision, wait := look(c.over + time.Second); decision != c.then {
 				t.Errorf("%s, by a clock that was %s: %s for %s once it is over", stage, name, decision, wait)
 			}
 		}

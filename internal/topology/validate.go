@@ -80,14 +80,19 @@ func (v *validator) prefix() {
 	}
 }
 
+const lockName = "%q is the queue of whoever looks at the failure queue: choose another name"
+
 func (v *validator) failure() {
 	failure := v.transport.Spec.Failure
 	if failure == nil || failure.Queue == nil {
 		return
 	}
 	v.name("spec.failure.queue", *failure.Queue)
-	if strings.HasPrefix(*failure.Queue, v.names.LanePrefix()) {
-		v.addf("spec.failure.queue", "%q: names that begin with %q belong to the fallback queues", *failure.Queue, v.names.LanePrefix())
+	switch name := *failure.Queue; {
+	case strings.HasPrefix(name, v.names.LanePrefix()):
+		v.addf("spec.failure.queue", "%q: names that begin with %q belong to the fallback queues", name, v.names.LanePrefix())
+	case name == v.names.FailureLock():
+		v.addf("spec.failure.queue", lockName, name)
 	}
 }
 
@@ -104,6 +109,10 @@ func (v *validator) queue(i int) {
 		v.addf(field+".name", "%q is the failure queue: choose another name, or set spec.failure.queue", queue.Name)
 	case strings.HasPrefix(queue.Name, v.names.LanePrefix()):
 		v.addf(field+".name", "%q: names that begin with %q belong to the fallback queues", queue.Name, v.names.LanePrefix())
+	case strings.HasPrefix(queue.Name, v.names.ReplayPrefix()):
+		v.addf(field+".name", "%q: names that begin with %q belong to the queues of replays", queue.Name, v.names.ReplayPrefix())
+	case queue.Name == v.names.FailureLock():
+		v.addf(field+".name", lockName, queue.Name)
 	default:
 		v.companions(field+".name", queue)
 	}

@@ -157,17 +157,18 @@ func TestBelongingsOf_LeavesOutAnUnmarkedQueueOfAnotherTransport(t *testing.T) {
 }
 
 // A broad policy of others would drop what is in it.
-func TestBelongingsOf_LeavesThePolicyOfAFormerFailureQueueThatHoldsMessages(t *testing.T) {
+func TestBelongingsOf_LeavesThePolicyOfAFailureQueueThatStays(t *testing.T) {
 	const pin = "redrive.async:failure:old"
 	broker := emptyBroker()
 	broker.converge(desired(t, async()))
 	broker.Policies[pin] = topology.Policy{Name: pin, Pattern: "^old$", ApplyTo: "queues"}
-	for messages, pinned := range []bool{false, true} {
-		broker.queue("old", func(q *topology.QueueState) { q.Arguments, q.Messages = topology.Arguments{}, new(int64(messages)) })
+	for name, pinned := range map[string]bool{"old": true, "older": false} {
+		broker.Queues = map[string]topology.QueueState{}
+		broker.queue(name, func(q *topology.QueueState) { q.Arguments, q.Messages = topology.Arguments{}, new(int64(0)) })
 		found := topology.BelongingsOf(owner, "async", broker.Observed, nil)
 		goes := slices.ContainsFunc(found.Policies, func(policy topology.Policy) bool { return policy.Name == pin })
 		if slices.Contains(found.Pinned, "old") != pinned || goes == pinned {
-			t.Errorf("with %d messages: pinned %q, and its policy goes: %v", messages, found.Pinned, goes)
+			t.Errorf("beside the queue %s: pinned %q, and its policy goes: %v", name, found.Pinned, goes)
 		}
 	}
 }

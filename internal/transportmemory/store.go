@@ -28,13 +28,10 @@ const (
 	fastRequeueAfter = 2 * FastRequeueInterval
 )
 
-// Memory is what is known of a Transport from one look to the next, and stands in no status: since when its queues are known to exist, which
-// ones expired messages do not leave, whose turn it is, since when deletions without an answer and the times of its status are known, and when pods were
-// missing.
-type Memory struct {
-	Known  map[string]time.Time
-	Stuck  apply.Stuck
-	Turns  apply.Turns
+// memory is that of one Transport: beside what runs hand each other, since when deletions without an answer and the times of its status are known.
+type memory struct {
+	apply.Memory
+
 	doubts apply.Doubts
 	stamps topology.Stamps
 	// outage is when pods of its workers were missing; zero where none are.
@@ -47,7 +44,7 @@ type outage struct{ first, last time.Time }
 // Store are those of all Transports: after a restart all queues are as old as the first look. It is safe for concurrent use.
 type Store struct {
 	mu  sync.Mutex
-	all map[types.NamespacedName]Memory
+	all map[types.NamespacedName]memory
 	// sent are the deletions without an answer of each Transport, by namespace, the oldest first. They outlive it: whoever takes the finalizer off one, and
 	// makes it again, has a queue of the same name.
 	sent map[string][]sentDeletions
@@ -66,7 +63,7 @@ const mostSent = 1024
 
 // NewStore makes one that knows nothing.
 func NewStore() *Store {
-	return &Store{all: map[types.NamespacedName]Memory{}, sent: map[string][]sentDeletions{}}
+	return &Store{all: map[types.NamespacedName]memory{}, sent: map[string][]sentDeletions{}}
 }
 
 // NoteSent keeps for so long what a Transport has deleted without an answer, or is about to.
@@ -126,11 +123,11 @@ func (m *Store) SentByOthers(t *v1alpha1.Transport) (deletions []v1alpha1.Deleti
 	return deletions
 }
 
-// Of a Transport; what it holds is not to be changed.
-func (m *Store) Of(name types.NamespacedName) Memory {
+// Of a Transport is what its last run handed on; what it holds is not to be changed.
+func (m *Store) Of(name types.NamespacedName) apply.Memory {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.all[name]
+	return m.all[name].Memory
 }
 
 // Keep notes what the look at the broker has found.
@@ -138,7 +135,7 @@ func (m *Store) Keep(name types.NamespacedName, report *apply.Report) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	its := m.all[name]
-	its.Known, its.Stuck, its.Turns = report.Known, report.Stuck, report.Turns
+	its.Memory = report.Memory
 	its.stamps = its.stamps.See(report.Retiring, report.Migrations, time.Now())
 	m.all[name] = its
 }

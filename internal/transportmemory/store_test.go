@@ -39,7 +39,7 @@ func TestRequeue_IsSoonForMissingWorkersAndNotForEver(t *testing.T) {
 				}
 			}
 			v.Forget(transport)
-			if v.Of(transport).outage != (outage{}) {
+			if v.all[transport].outage != (outage{}) {
 				t.Error("a Transport that is gone is remembered")
 			}
 		})

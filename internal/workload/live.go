@@ -73,15 +73,6 @@ func (l Live) Config(name string) (config compile.Config, ok bool) {
 	return *known, true
 }
 
-// Consumed are the queues that a published configuration names, quarantine queues too.
-func (l Live) Consumed() []string {
-	var queues []string
-	for _, config := range l.Configs() {
-		queues = append(queues, config.Named()...)
-	}
-	return queues
-}
-
 // All are the Deployments of the workers and their quarantine.
 func (l Live) All() []*appsv1.Deployment {
 	return slices.AppendSeq(slices.Collect(maps.Values(l.Deployments)), maps.Values(l.Quarantine))
