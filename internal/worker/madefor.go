@@ -21,7 +21,7 @@ type foreign struct{ why error }
 
 // Handle begins nothing.
 func (f foreign) Handle(context.Context, handler.Request) *retry.Failure {
-	return &retry.Failure{Class: handler.ClassNotBegun, Message: f.why.Error()}
+	return handler.NotBegun(f.why.Error())
 }
 
 // Ready is why it is not.

@@ -127,6 +127,10 @@ func compileKey(field, expression string) (*retry.Key, error) {
 	return retry.CompileKey(field, expression)
 }
 
+// longestTurn is how long a message may wait in the worker for its turn at a limit without a key. All messages share that: none is held up by one that waits
+// here, and the queue keeps the rest.
+func longestTurn(config *compile.Config) time.Duration { return config.HoldLimit() / 4 }
+
 // take continues the limit of the same name, or makes one.
 func (l *limit) take(config *compile.Config, before []limit, now time.Time) {
 	settings := resilience.LimiterConfig{Smooth: l.spec.Smooth, PerSecond: l.spec.PerSecond, Burst: l.spec.Burst}
@@ -137,8 +141,7 @@ func (l *limit) take(config *compile.Config, before []limit, now time.Time) {
 		settings.PerSecond /= float64(config.Replicas)
 		settings.Burst = max(1, settings.Burst/config.Replicas)
 	}
-	// All messages share a limit without a key: nobody is held up by one that waits here, and the queue keeps the rest.
-	patience := config.HoldLimit() / 4
+	patience := longestTurn(config)
 	if l.key != nil {
 		patience = longestKeyedTurn
 	}
@@ -368,6 +371,13 @@ func (w *Worker) turnAt(ctx context.Context, j *job, l *limit) (outcome, bool) {
 			j.permits.giveBack(w.options.Now())
 		}
 		w.options.Metrics.rateLimited.WithLabelValues(l.spec.Name).Inc()
+		if !taken.OK && l.key == nil && !j.isStrict() && j.held() > 0 {
+			// In lanes would soon be the whole backlog. It asks again after no longer than turns are given ahead, so that none is left out.
+			if o, ended := w.await(ctx, j, min(taken.Wait, j.held(), longestTurn(&j.program.config)), nil); ended {
+				return o, true
+			}
+			continue
+		}
 		if o, decided := w.denied(ctx, j, taken.Wait); decided {
 			return o, true
 		}

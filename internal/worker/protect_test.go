@@ -62,6 +62,21 @@ func TestRateLimit_OfAKeyHoldsBackNoOtherAndCountsNoAttempt(t *testing.T) {
 	}
 }
 
+// Messages that a slow limit for all refuses left their queue for lanes as fast as they came.
+func TestRateLimit_ForAllLeavesTheBacklogInItsQueue(t *testing.T) {
+	const backlog = 60
+	p := newPartner(t, always(200))
+	r := newRig(t, p, testtransport.Explicit(time.Second), limitedTo(v1alpha1.RateLimit{
+		Name: "all", PerSecond: intstr.FromString("0.01"), Burst: new(int32(1)),
+	}))
+	r.publish(numbered(backlog, "a", "b")...)
+	testtransport.Eventually(t, "five to be refused", func() bool { return r.counted("redrive_rate_limited_total") >= 5 })
+	r.stop()
+	if n := len(p.got()); n != 1 || r.Ready(testtransport.Queue) != backlog-1 {
+		t.Errorf("%d handled and %d left in the queue", n, r.Ready(testtransport.Queue))
+	}
+}
+
 func TestRateLimit_LeakyBucketSpreadsTheCalls(t *testing.T) {
 	p := newPartner(t, always(200))
 	r := newRig(t, p, testtransport.Explicit(time.Second), limitedTo(v1alpha1.RateLimit{

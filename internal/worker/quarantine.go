@@ -69,10 +69,24 @@ func quarantineRedelivered(w *Worker, _ context.Context, j *job) (outcome, bool)
 	}}, true
 }
 
-// isLeftUnsettled is true of a message that came back, unless it may be one that was given back unread.
+// isLeftUnsettled is true of a message that came back, unless it may be one that was given back unread, or so many came back that workers cannot have
+// had all of them.
 func (w *Worker) isLeftUnsettled(j *job) bool {
-	return j.delivery.Redelivered &&
-		(j.delivery.DeliveryCount() > 1 || !w.unread.take(j.queue.Name, j.program.config.LongestRun()))
+	switch {
+	case !j.delivery.Redelivered:
+		w.redelivered.refill(j.queue.Name)
+		return false
+	case j.delivery.DeliveryCount() > 1:
+		return true
+	case w.unread.take(j.queue.Name, j.program.config.LongestRun()):
+		return false
+	case !w.redelivered.take(j.queue.Name, 2*j.program.config.Loans()):
+		w.problems.warn("redelivered/"+j.queue.Name, "RabbitMQ marks more messages as redelivered than workers had; the others are handled as usual",
+			"queue", j.queue.Name)
+		return false
+	default:
+		return true
+	}
 }
 
 func (p *program) maxCrashes() int { return cmp.Or(p.config.MaxCrashes, defaultMaxCrashes) }

@@ -58,6 +58,24 @@ func TestQuarantine_GetsAMessageThatASessionLeftUnsettled(t *testing.T) {
 	}
 }
 
+// RabbitMQ marks all that a consumer without a prefetch had when it stopped, and all in a classic queue whose node was killed. A backlog was handled one
+// message at a time.
+func TestQuarantine_GetsNoMoreThanWorkersCanHaveHad(t *testing.T) {
+	p := newPartner(t, always(200))
+	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
+	r.stop()
+	const backlog, concurrency = 200, 10
+	r.publish(numbered(backlog, "partner", "a")...)
+	r.leaveUnsettled(testtransport.Queue, backlog)
+	r.start(nil)
+	testtransport.Eventually(t, "the rest to be handled", func() bool {
+		return r.Ready(testtransport.Queue) == 0 && len(p.got())+r.Ready("test.quarantine") == backlog
+	})
+	if quarantined := r.Ready("test.quarantine"); quarantined < 2*concurrency || quarantined > 4*concurrency {
+		t.Errorf("%d messages are quarantined, want at least the %d that a worker has, and not many more", quarantined, 2*concurrency)
+	}
+}
+
 // next takes one message as a consumer; queues with a single active consumer allow for nothing else.
 func (r *rig) next(queue string) amqp091.Delivery {
 	r.t.Helper()

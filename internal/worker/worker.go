@@ -93,6 +93,8 @@ type Worker struct {
 	ordered  *orderedQueues
 	// unread are the messages that came back because they had no room.
 	unread *unread
+	// redelivered are those that are quarantined because they came back.
+	redelivered redelivered
 	// tracer is nil where traces are off.
 	tracer trace.Tracer
 	// receiving is what the flow control decided last, and allowed how many messages at a time the breaker lets through.
