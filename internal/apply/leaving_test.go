@@ -426,3 +426,31 @@ func TestUnrouted_TakesNoMessagesFromOthersForAQueueThatDoesNotExist(t *testing.
 		}
 	})
 }
+
+// A key that moved out of the migrated queue to one in conflict kept the migration standing in the middle, and what came first unread.
+func TestMigration_GoesOnWhereAKeyMovesToAQueueInConflict(t *testing.T) {
+	for name, single := range map[string]*bool{"without an order": nil, "with a single active consumer": new(true)} {
+		t.Run(name, func(t *testing.T) {
+			play(t, func(s *scene) {
+				_, _ = s.b.declareQueue(topology.Queue{
+					Name: "blocked", Type: topology.TypeClassic, Durable: true, Arguments: topology.Arguments{"x-queue-type": "classic"},
+				})
+				s.spec.Spec.Queues = []v1alpha1.Queue{{Name: "test", BindingKeys: []string{"test", "moves"}, SingleActiveConsumer: single}, other()}
+				s.looks(3)
+				s.spec.Spec.Queues = []v1alpha1.Queue{
+					{Name: "test", BindingKeys: []string{"test"}, SingleActiveConsumer: single, Type: new(v1alpha1.QueueClassic)}, other(),
+					{Name: "blocked", BindingKeys: []string{"moves"}},
+				}
+				for range 60 {
+					s.looks(1)
+					if s.report.StandIns != nil { // else it ended early
+						s.workers, _ = s.workers.Following(s.report.StandIns, s.report.Leaving, s.report.There())
+					}
+				}
+				if to := s.b.route("async", simulatedMessage{key: "test"}); len(s.report.Migrations) > 0 || !slices.Equal(to, []string{"test"}) {
+					t.Errorf("with the conflicts %v the migration is at %v, and new messages go to %v", s.report.Conflicts, s.report.Migrations, to)
+				}
+			})
+		})
+	}
+}

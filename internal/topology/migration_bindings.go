@@ -141,13 +141,22 @@ func (e *queueMigration) lead(from, to string) {
 	}
 }
 
-// keepsFormer is true for a way that, wanted or not, stays until the owner of a queue that is to be adopted has made it: what goes by it may be meant for
-// that one.
+// keepsFormer is true for a way that, wanted or not, stays until another queue can be bound: what goes by it may be meant for that one.
 func (d *differ) keepsFormer(way Binding) bool {
 	return slices.ContainsFunc(d.desired.Bindings, func(b Binding) bool {
-		_, exists := d.observed.Queues[b.Destination]
 		mayTake := b.Source == way.Source && (!d.isDirect(b.Source) || b.RoutingKey == way.RoutingKey)
-		return mayTake && !exists && d.isAdopted(b.Destination)
+		return mayTake && !d.isObserved(b) && d.cannotBeBound(b.Destination)
+	})
+}
+
+// cannotBeBound is true for a queue that is to be adopted and does not exist, and for one of others that is not as the spec asks for.
+func (d *differ) cannotBeBound(queue string) bool {
+	got, exists := d.observed.Queues[queue]
+	if d.isAdopted(queue) {
+		return !exists
+	}
+	return exists && slices.ContainsFunc(d.desired.Queues, func(want Queue) bool {
+		return want.Name == queue && !d.ours(Ref{Kind: KindQueue, Name: queue}, got.Arguments) && len(compareQueue(want, got.Queue)) > 0
 	})
 }
 
