@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -27,7 +28,7 @@ func (r *run) formerDue() (due []topology.Step) {
 	for _, binding := range r.Difference.FormerWays {
 		way := formerWay{binding.RoutingKey, binding.Destination, binding.Source}
 		since, known := r.input.State.Former[way]
-		if !known || slices.Contains(r.consumed, way.name) || r.laneStalls() {
+		if !known || slices.Contains(r.consumed, way.name) || r.laneStalls() || r.isQuarantined(way.name) {
 			since = r.input.Now
 		}
 		left := wait - r.input.Now.Sub(since)
@@ -40,4 +41,10 @@ func (r *run) formerDue() (due []topology.Step) {
 	}
 	r.report.Former = former
 	return due
+}
+
+// isQuarantined is true for a name by which messages in its quarantine queue are retried.
+func (r *run) isQuarantined(work string) bool {
+	queue := r.observed.Queues[compile.Names{}.Quarantine(work)]
+	return topology.QuarantineOf(queue.Queue) == work && !queue.Empty()
 }

@@ -184,3 +184,32 @@ func TestFormer_AMigrationWaitsForNoRetryByAFormerName(t *testing.T) {
 		})
 	}
 }
+
+// The retries of messages that were quarantined by a name which was taken back went to the failure queue once the wait for the lanes was over.
+func TestFormer_StaysWhileMessagesAreQuarantinedByItsName(t *testing.T) {
+	play(t, func(s *scene) {
+		s.needs.Lanes = retry.Lanes{time.Hour}
+		s.looks(3)
+		s.fill("test", 5)
+		spec, workers := s.spec.Spec.Queues, s.workers
+		s.renamed()
+		renamed := s.workers
+		s.workers = workers
+		s.looks(3)
+		s.workers = renamed
+		s.b.enqueue(s.b.queues["orders.quarantine"], simulatedMessage{id: 201, key: "orders.quarantine"})
+		s.spec.Spec.Queues = spec
+		for i := range 150 {
+			s.looks(1)
+			s.workers = workers.WithLeaving(s.workers, s.report.Leaving)
+			if to := s.comesTo("orders"); isFailure(to[0]) {
+				t.Fatalf("after %d looks a retry goes to %v, with %d messages in orders.quarantine", i, to, s.b.queues["orders.quarantine"].depth())
+			}
+		}
+		s.b.queues["orders.quarantine"].ready = nil
+		s.looks(1000)
+		if to := s.comesTo("orders"); !isFailure(to[0]) {
+			t.Errorf("without quarantined messages the way stays: a retry goes to %v", to)
+		}
+	})
+}

@@ -363,12 +363,7 @@ func TestLeaving_IsReadOnWhereARenamingIsTakenBackBesideAConflict(t *testing.T) 
 				s.spec.Spec.Queues = []v1alpha1.Queue{
 					{Name: "test", PreviousNames: []string{"orders"}, BindingKeys: []string{"test"}, SingleActiveConsumer: single}, other(), {Name: "blocked"},
 				}
-				for range 30 {
-					s.looks(1)
-					if s.report.StandIns != nil { // else it ended early
-						s.workers, _ = s.workers.Following(s.report.StandIns, s.report.Leaving, s.report.There())
-					}
-				}
+				s.follow(30)
 				if to, read := s.b.route("async", simulatedMessage{key: "test"}), s.workers.Queues[0].Consumed(); !slices.Equal(to, read) {
 					t.Errorf("with the conflicts %v new messages go to %v, and workers consume %v", s.report.Conflicts, to, read)
 				}
@@ -429,28 +424,80 @@ func TestUnrouted_TakesNoMessagesFromOthersForAQueueThatDoesNotExist(t *testing.
 
 // A key that moved out of the migrated queue to one in conflict kept the migration standing in the middle, and what came first unread.
 func TestMigration_GoesOnWhereAKeyMovesToAQueueInConflict(t *testing.T) {
-	for name, single := range map[string]*bool{"without an order": nil, "with a single active consumer": new(true)} {
+	quorum := func(queue string, owner string) topology.Queue {
+		return topology.Queue{Name: queue, Type: topology.TypeQuorum, Durable: true, Arguments: topology.Arguments{
+			"x-queue-type": "quorum", "x-dead-letter-exchange": "async.failed", "x-dead-letter-strategy": "at-least-once",
+			"x-overflow": "reject-publish", topology.OwnerArgument: owner,
+		}}
+	}
+	classic := topology.Queue{Type: topology.TypeClassic, Durable: true, Arguments: topology.Arguments{"x-queue-type": "classic"}}
+	named := func(queue topology.Queue, name string) topology.Queue { queue.Name = name; return queue }
+	single := new(true)
+	for name, c := range map[string]struct {
+		theirs        topology.Queue
+		single, adopt *bool
+	}{
+		"of another type, without an order":         {named(classic, "blocked"), nil, nil},
+		"of another type":                           {named(classic, "blocked"), single, nil},
+		"another Transport's":                       {quorum("blocked", "elsewhere/shop/other"), single, nil},
+		"whose quarantine queue is of another type": {named(classic, "blocked.quarantine"), single, nil},
+		"to be adopted, and another Transport's":    {quorum("blocked", "elsewhere/shop/other"), single, new(true)},
+		"to be adopted, and is not there":           {quorum("somewhere else", ""), single, new(true)},
+	} {
 		t.Run(name, func(t *testing.T) {
 			play(t, func(s *scene) {
-				_, _ = s.b.declareQueue(topology.Queue{
-					Name: "blocked", Type: topology.TypeClassic, Durable: true, Arguments: topology.Arguments{"x-queue-type": "classic"},
-				})
-				s.spec.Spec.Queues = []v1alpha1.Queue{{Name: "test", BindingKeys: []string{"test", "moves"}, SingleActiveConsumer: single}, other()}
+				_, _ = s.b.declareQueue(c.theirs)
+				s.spec.Spec.Queues = []v1alpha1.Queue{{Name: "test", BindingKeys: []string{"test", "moves"}, SingleActiveConsumer: c.single}, other()}
 				s.looks(3)
 				s.spec.Spec.Queues = []v1alpha1.Queue{
-					{Name: "test", BindingKeys: []string{"test"}, SingleActiveConsumer: single, Type: new(v1alpha1.QueueClassic)}, other(),
-					{Name: "blocked", BindingKeys: []string{"moves"}},
+					{Name: "test", BindingKeys: []string{"test"}, SingleActiveConsumer: c.single, Type: new(v1alpha1.QueueClassic)}, other(),
+					{Name: "blocked", BindingKeys: []string{"moves"}, Adopt: c.adopt},
 				}
-				for range 60 {
-					s.looks(1)
-					if s.report.StandIns != nil { // else it ended early
-						s.workers, _ = s.workers.Following(s.report.StandIns, s.report.Leaving, s.report.There())
-					}
-				}
-				if to := s.b.route("async", simulatedMessage{key: "test"}); len(s.report.Migrations) > 0 || !slices.Equal(to, []string{"test"}) {
-					t.Errorf("with the conflicts %v the migration is at %v, and new messages go to %v", s.report.Conflicts, s.report.Migrations, to)
+				s.follow(60)
+				to, moved := s.b.route("async", simulatedMessage{key: "test"}), s.b.route("async", simulatedMessage{key: "moves"})
+				if len(s.report.Migrations) > 0 || !slices.Equal(to, []string{"test"}) || !slices.Equal(moved, []string{"test"}) {
+					t.Errorf("with the conflicts %v the migration is at %v, and new messages go to %v and %v", s.report.Conflicts, s.report.Migrations, to, moved)
 				}
 			})
 		})
 	}
+}
+
+// follow takes looks, after each of which workers read as they are to.
+func (s *scene) follow(looks int) {
+	for range looks {
+		s.looks(1)
+		if s.report.StandIns != nil { // else it ended early
+			s.workers, _ = s.workers.Following(s.report.StandIns, s.report.Leaving, s.report.There())
+		}
+	}
+}
+
+// Workers went on with the stand-in alone: what had come to the queue of the new name was not read.
+func TestLeaving_IsReadWhereAnOrderedRenamingIsTakenBackBesideAConflict(t *testing.T) {
+	play(t, func(s *scene) {
+		single := new(true)
+		spec := []v1alpha1.Queue{{Name: "test", BindingKeys: []string{"test"}, SingleActiveConsumer: single}, other()}
+		s.spec.Spec.Queues = spec
+		s.looks(3)
+		s.fill("test", 5)
+		s.spec.Spec.Queues = []v1alpha1.Queue{
+			{Name: "orders", PreviousNames: []string{"test"}, BindingKeys: []string{"test"}, SingleActiveConsumer: single}, other(),
+		}
+		s.workers = working("orders", "other")
+		s.workers.Queues[0].Standin, s.workers.Queues[0].Reads = "test", compile.ReadsStandin
+		s.follow(20)
+		s.fill("orders", 3)
+		_, _ = s.b.declareQueue(topology.Queue{
+			Name: "blocked", Type: topology.TypeClassic, Durable: true, Arguments: topology.Arguments{"x-queue-type": "classic"},
+		})
+		s.spec.Spec.Queues = append(spec, v1alpha1.Queue{Name: "blocked"})
+		for range 20 {
+			s.follow(1)
+			s.b.queues["test"].ready = nil // workers read it
+		}
+		if !slices.ContainsFunc(s.workers.Queues, func(q compile.Queue) bool { return slices.Contains(q.Consumed(), "orders") }) {
+			t.Errorf("with the conflicts %v nothing reads orders, which has %d messages", s.report.Conflicts, s.b.queues["orders"].depth())
+		}
+	})
 }

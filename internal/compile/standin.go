@@ -208,7 +208,9 @@ func (q Queue) takenBack(all map[string]Standin, leaving, there []string) (Stand
 		standin.Reads = ReadsQueue
 	case migrated && back.Queue == q.Name:
 		standin.Reads = back.Reads
-	case !slices.Contains(leaving, q.Name) && !slices.Contains(there, q.Name):
+	case slices.Contains(leaving, q.Name):
+		standin.Reads = ReadsBoth // what it has is to be read, as WithLeaving does
+	case !slices.Contains(there, q.Name):
 		standin.Reads = ReadsStandin
 	}
 	return standin, true

@@ -3,6 +3,8 @@ package topology
 import (
 	"cmp"
 	"slices"
+
+	"redrive.dev/redrive/internal/compile"
 )
 
 // classifyBindings tells the bindings that bridge from those that lead in.
@@ -149,15 +151,26 @@ func (d *differ) keepsFormer(way Binding) bool {
 	})
 }
 
-// cannotBeBound is true for a queue that is to be adopted and does not exist, and for one of others that is not as the spec asks for.
+// cannotBeBound is true for a queue that is to be adopted and does not exist, and for one that is in conflict, or whose quarantine queue is.
 func (d *differ) cannotBeBound(queue string) bool {
-	got, exists := d.observed.Queues[queue]
-	if d.isAdopted(queue) {
-		return !exists
-	}
-	return exists && slices.ContainsFunc(d.desired.Queues, func(want Queue) bool {
-		return want.Name == queue && !d.ours(Ref{Kind: KindQueue, Name: queue}, got.Arguments) && len(compareQueue(want, got.Queue)) > 0
+	quarantine := compile.Names{}.Quarantine(queue)
+	return slices.ContainsFunc(d.desired.Queues, func(want Queue) bool {
+		return (want.Name == queue || want.Name == quarantine && want.Role == RoleQuarantine) && d.isUnusable(want)
 	})
+}
+
+// isUnusable is true for a queue that is not there, or not as it is wanted, and that no migration will change.
+func (d *differ) isUnusable(want Queue) bool {
+	got, exists := d.observed.Queues[want.Name]
+	if !exists {
+		return want.Adopt
+	}
+	fields := compareQueue(want, got.Queue)
+	if want.Adopt {
+		fields, _ = unfit(got.Queue)
+	}
+	migrated := want.Role == RoleWork && d.ours(Ref{Kind: KindQueue, Name: want.Name}, got.Arguments)
+	return len(fields) > 0 && !migrated || d.isClaimed(got.Queue) && (want.Adopt || got.Arguments.Owner() != "")
 }
 
 // shares is true for a way over the bridge beside which another one of the same key stands: while that leads into the one queue, it must not
