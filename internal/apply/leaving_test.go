@@ -450,7 +450,8 @@ func TestMigration_GoesOnWhereAKeyMovesToAQueueInConflict(t *testing.T) {
 				s.spec.Spec.Queues = []v1alpha1.Queue{{Name: "test", BindingKeys: []string{"test", "moves"}, SingleActiveConsumer: c.single}, other()}
 				s.looks(3)
 				s.spec.Spec.Queues = []v1alpha1.Queue{
-					{Name: "test", BindingKeys: []string{"test"}, SingleActiveConsumer: c.single, Type: new(v1alpha1.QueueClassic)}, other(),
+					{Name: "test", BindingKeys: []string{"test"}, SingleActiveConsumer: c.single, Type: new(v1alpha1.QueueClassic)},
+					other(),
 					{Name: "blocked", BindingKeys: []string{"moves"}, Adopt: c.adopt},
 				}
 				s.follow(60)
@@ -491,7 +492,7 @@ func TestLeaving_IsReadWhereAnOrderedRenamingIsTakenBackBesideAConflict(t *testi
 		_, _ = s.b.declareQueue(topology.Queue{
 			Name: "blocked", Type: topology.TypeClassic, Durable: true, Arguments: topology.Arguments{"x-queue-type": "classic"},
 		})
-		s.spec.Spec.Queues = append(spec, v1alpha1.Queue{Name: "blocked"})
+		s.spec.Spec.Queues = slices.Concat(spec, []v1alpha1.Queue{{Name: "blocked"}})
 		for range 20 {
 			s.follow(1)
 			s.b.queues["test"].ready = nil // workers read it

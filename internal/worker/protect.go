@@ -371,17 +371,19 @@ func (w *Worker) turnAt(ctx context.Context, j *job, l *limit) (outcome, bool) {
 			j.permits.giveBack(w.options.Now())
 		}
 		w.options.Metrics.rateLimited.WithLabelValues(l.spec.Name).Inc()
-		if !taken.OK && l.key == nil && !j.isStrict() && j.held() > 0 {
-			// In lanes would soon be the whole backlog. It asks again after no longer than turns are given ahead, so that none is left out.
-			if o, ended := w.await(ctx, j, min(taken.Wait, j.held(), longestTurn(&j.program.config)), nil); ended {
-				return o, true
-			}
-			continue
-		}
-		if o, decided := w.denied(ctx, j, taken.Wait); decided {
+		if o, decided := w.turnedAway(ctx, j, l, taken); decided {
 			return o, true
 		}
 	}
+}
+
+// turnedAway is for a job that has no turn yet, or none in time. At a limit without a key it waits in the worker, or the whole backlog would soon be in
+// lanes: for no longer than turns are given ahead, so that none is left out.
+func (w *Worker) turnedAway(ctx context.Context, j *job, l *limit, taken resilience.Turn) (outcome, bool) {
+	if left := j.held(); !taken.OK && l.key == nil && !j.isStrict() && left > 0 {
+		return w.await(ctx, j, min(taken.Wait, left, longestTurn(&j.program.config)), nil)
+	}
+	return w.denied(ctx, j, taken.Wait)
 }
 
 // aside is pause for a job that has stepped aside, unless it is strict.
