@@ -502,3 +502,65 @@ func TestLeaving_IsReadWhereAnOrderedRenamingIsTakenBackBesideAConflict(t *testi
 		}
 	})
 }
+
+// isRead is an error for each queue that gets messages and that workers do not consume.
+func (s *scene) isRead(keys ...string) {
+	s.t.Helper()
+	var consumed []string
+	for _, q := range s.workers.Queues {
+		consumed = append(consumed, q.Consumed()...)
+	}
+	to := s.b.route("async", simulatedMessage{key: "test"})
+	for _, key := range keys {
+		to = slices.Concat(to, s.comesTo(key))
+	}
+	for _, queue := range to {
+		if !slices.Contains(consumed, queue) {
+			s.t.Errorf("with the conflicts %v messages come to %s, and workers consume %v; it migrates %v", s.report.Conflicts, queue, consumed, s.report.Migrations)
+		}
+	}
+}
+
+// The queue of the third name was made and got all messages, though workers were not told of it: they read that of the first name as a stand-in.
+func TestRename_WaitsBesideAConflictWhereWorkersReadAStandIn(t *testing.T) {
+	classic := topology.Queue{Type: topology.TypeClassic, Durable: true, Arguments: topology.Arguments{"x-queue-type": "classic"}}
+	for _, former := range [][]string{{"orders", "test"}, {"test", "orders"}} {
+		for _, conflict := range []string{"blocked", "post.quarantine"} {
+			t.Run(former[0]+" first, beside "+conflict, func(t *testing.T) {
+				play(t, func(s *scene) {
+					s.looks(3)
+					s.fill("test", 5)
+					s.renamed()
+					s.looks(6)
+					theirs := classic
+					theirs.Name = conflict
+					_, _ = s.b.declareQueue(theirs)
+					s.spec.Spec.Queues = []v1alpha1.Queue{{Name: "post", PreviousNames: former, BindingKeys: []string{"test"}}, other()}
+					if conflict == "blocked" {
+						s.spec.Spec.Queues = append(s.spec.Spec.Queues, v1alpha1.Queue{Name: "blocked"})
+					}
+					s.follow(60)
+					s.isRead("test", "orders")
+				})
+			})
+		}
+	}
+}
+
+func TestRename_WaitsBesideAConflictInTheMiddleOfAMigration(t *testing.T) {
+	play(t, func(s *scene) {
+		s.looks(3)
+		s.spec.Spec.Queues[0].Type = new(v1alpha1.QueueClassic)
+		s.workers.Queues[0].Standin = "test.migrating"
+		for i := 0; i < 30 && s.b.queues["test"] != nil; i++ {
+			s.looks(1)
+		}
+		s.fill("test.migrating", 5)
+		_, _ = s.b.declareQueue(topology.Queue{
+			Name: "blocked", Type: topology.TypeClassic, Durable: true, Arguments: topology.Arguments{"x-queue-type": "classic"},
+		})
+		s.spec.Spec.Queues = []v1alpha1.Queue{{Name: "orders", PreviousNames: []string{"test"}, BindingKeys: []string{"test"}}, other(), {Name: "blocked"}}
+		s.follow(60)
+		s.isRead("test")
+	})
+}

@@ -179,6 +179,7 @@ func TestRename_HasNoConflictBeforeTheNewQueueTakesOver(t *testing.T) {
 		Created:    []string{createdExchange},
 		Migrations: []v1alpha1.Migration{{Queue: "orders", Standin: "test", Step: v1alpha1.MigrationRecreate}},
 		Consumed:   []string{"test"},
+		Held:       map[string]bool{"test": true},
 	}
 	for _, queue := range renamed(false).Queues {
 		if queue.Name == "orders" {

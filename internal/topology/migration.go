@@ -16,8 +16,10 @@ type Past struct {
 	Created []string
 	// Migrations are the queues that it exchanges.
 	Migrations []v1alpha1.Migration
-	// Consumed are the queues that a published configuration of the workers names.
+	// Consumed are the queues that a published configuration of the workers names, and Held those on the broker whose messages these workers take, which
+	// may be stand-ins.
 	Consumed []string
+	Held     map[string]bool
 	// Follows tells whether all workers are known to consume a work queue and its stand-in as they are to. nil stands for
 	// nobody who consumes.
 	Follows func(queue string, reads compile.Reading) bool
@@ -153,7 +155,7 @@ func (d *differ) migrationOf(want Queue, past Past) *queueMigration {
 		return nil
 	}
 	seen := MigrationObservation{Standin: made, Follows: func(reads compile.Reading) bool { return past.Follows == nil || past.Follows(want.Name, reads) }}
-	seen.Untold = e.Renames && slices.Contains(past.Consumed, e.Standin) && !slices.Contains(past.Consumed, want.Name)
+	seen.Untold = e.Renames && past.Held[e.Standin] && !slices.Contains(past.Consumed, want.Name)
 	seen.Ordered = isSingle(want) || isSingle(got.Queue) || isSingle(beside.Queue)
 	seen.Queue = e.likeness(exists, ours, past)
 	seen.Alien = exists && !ours && !e.hostile
@@ -198,6 +200,8 @@ func (e *queueMigration) judge(got QueueState, made bool) (ours bool) {
 // likeness is that of the queue of the wanted name. A list that lacks one which is emptied is not believed.
 func (e *queueMigration) likeness(exists, ours bool, past Past) QueueMatch {
 	switch {
+	case e.hostile:
+		return MatchNone // whatever it is like
 	case len(e.Fields) > 0 && ours, !exists && slices.Contains(past.Retiring, e.Queue):
 		return MatchOther
 	case exists && len(e.Fields) == 0:
