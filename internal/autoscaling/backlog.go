@@ -17,6 +17,7 @@ import (
 
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/tenancy"
 	"redrive.dev/redrive/internal/topology"
 	"redrive.dev/redrive/internal/workerstatus"
 	"redrive.dev/redrive/internal/workload"
@@ -27,6 +28,8 @@ const (
 	sampleTimeout = 30 * time.Second
 	// samplePatience is how long a caller waits for a sample: KEDA gives up after 3 s.
 	samplePatience = 2 * time.Second
+	// mostSamples bounds those under way, of all namespaces and brokers. A namespace has a quarter of what is free, however many brokers its own claim to be.
+	mostSamples = 512
 	// maxSampleAge is how much older than the question before a sample may be that serves where a slow broker does not give a newer one in time.
 	maxSampleAge = 45 * time.Second
 	// keepSample is how long a sample that no caller asks for is kept.
@@ -65,6 +68,8 @@ type Meter struct {
 	age time.Duration
 	// scraper of the pods whose breakers matter here, apart from what reconciles hear and remember.
 	scraper *workerstatus.Scraper
+	// looks are the samples under way.
+	looks *tenancy.Admission
 
 	mu      sync.Mutex
 	samples map[types.NamespacedName]*cachedSample
@@ -100,7 +105,10 @@ type load struct {
 
 // NewMeter returns a Meter that reads Transports and Deployments from a client.
 func NewMeter(reader client.Reader, source Source, age time.Duration) *Meter {
-	return &Meter{client: reader, source: source, age: age, scraper: workerstatus.NewScraper(age), samples: map[types.NamespacedName]*cachedSample{}}
+	return &Meter{
+		client: reader, source: source, age: age, scraper: workerstatus.NewScraper(age), looks: tenancy.NewAdmission(mostSamples),
+		samples: map[types.NamespacedName]*cachedSample{},
+	}
 }
 
 // demand is the number of messages for which a worker group is to have pods. The error is errNotScaled where it is not scaled, and
@@ -189,27 +197,46 @@ func (m *Meter) latest(ctx context.Context, t *v1alpha1.Transport) (sampleTaken,
 		defer m.mu.Unlock()
 		return known.sampleTaken, known.err
 	}
-	if known.busy == nil {
-		known.busy = make(chan struct{})
-		go m.refresh(context.WithoutCancel(ctx), t.DeepCopy(), known)
-	}
-	busy := known.busy
+	busy := m.begin(ctx, t, known)
 	m.mu.Unlock()
 
-	patience, over := time.NewTimer(samplePatience), false
-	defer patience.Stop()
-	select {
-	case <-busy:
-		over = true
-	case <-patience.C:
-	case <-ctx.Done():
-	}
+	over := busy != nil && awaitSample(ctx, busy)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if over || known.err == nil && time.Since(known.taken) < mayBe {
 		return known.sampleTaken, known.err
 	}
 	return sampleTaken{}, ErrNoSample
+}
+
+// begin has a sample taken, unless one is under way; nil where the namespace has as many under way as it may have.
+func (m *Meter) begin(ctx context.Context, t *v1alpha1.Transport, known *cachedSample) (busy chan struct{}) {
+	if known.busy != nil {
+		return known.busy
+	}
+	leave, err := m.looks.Enter(t.Namespace, false)
+	if err != nil {
+		return nil
+	}
+	known.busy = make(chan struct{})
+	go func(t *v1alpha1.Transport) {
+		defer leave()
+		m.refresh(context.WithoutCancel(ctx), t, known)
+	}(t.DeepCopy())
+	return known.busy
+}
+
+// awaitSample is false where the sample takes too long.
+func awaitSample(ctx context.Context, busy chan struct{}) bool {
+	patience := time.NewTimer(samplePatience)
+	defer patience.Stop()
+	select {
+	case <-busy:
+		return true
+	case <-patience.C:
+	case <-ctx.Done():
+	}
+	return false
 }
 
 func (m *Meter) refresh(ctx context.Context, t *v1alpha1.Transport, known *cachedSample) {

@@ -76,6 +76,9 @@ func (t *Tally) strip(object client.Object) {
 	stripForCache(object)
 	if note == "" {
 		size := sizeOf(object)
+		if size > freeSpec/2 {
+			trim(object)
+		}
 		if t.take(object, size) {
 			return
 		}
@@ -91,6 +94,16 @@ func (t *Tally) strip(object client.Object) {
 		cut(&o.Spec, freeSpec)
 	case *v1alpha1.RetryPolicy:
 		o.Spec = v1alpha1.RetryPolicySpec{IncludeStrategies: o.Spec.IncludeStrategies}
+	}
+}
+
+// trim copies a spec, which takes no more then than it counts: behind the elements of a list the decoder of JSON leaves room for up to as many again.
+func trim(object client.Object) {
+	switch o := object.(type) {
+	case *v1alpha1.Transport:
+		o.Spec = *o.Spec.DeepCopy()
+	case *v1alpha1.RetryPolicy:
+		o.Spec = *o.Spec.DeepCopy()
 	}
 }
 

@@ -25,15 +25,18 @@ const (
 	// perProcessor is how much of GOMEMLIMIT there is for each that computes, in bytes. What is compiled and merged is counted afterwards: of policies with
 	// thousands of strategies each took 13 MB, and on a node with 32 processors the operator was killed for its memory.
 	perProcessor = 24 << 20
-	// pruneInterval is how often namespaces are forgotten that have all the credit.
+	// unknownTurn is how long a namespace is expected to compute at a time before it has.
+	unknownTurn = 100 * time.Millisecond
+	// pruneInterval is how often namespaces are forgotten that have all the credit, and rememberTurns how long they are known whose turns were long.
 	pruneInterval = 10 * time.Second
+	rememberTurns = 10 * time.Minute
 )
 
 // Processors bounds how many reconciles compute at a time: as many as there are processors but one, and one at least; of one namespace half as many as there
 // are, and one at least. Of processors it counts no more than the operator has memory for. What a reconcile costs is up to who wrote the Transport and
-// answers for its broker; dozens of them side by side would keep the processors from all other namespaces. The namespace that has computed least comes next.
-// One that had computed less than those that compute when these began does not wait for them: nobody can take a processor away from a reconcile before it
-// waits for somebody. It is safe for concurrent use.
+// answers for its broker; dozens of them side by side would keep the processors from all other namespaces. The namespace comes next that will have computed
+// least at the end of its turn, if that is as long as its last ones. One that will have computed less than those that compute does not wait for them, as
+// long as it is one: nobody can take a processor away from a reconcile before it waits for somebody. It is safe for concurrent use.
 type Processors struct {
 	all, each int
 
@@ -51,10 +54,13 @@ type Processors struct {
 type computing struct {
 	held    int
 	waiting []*Processor
-	// computed is how long they have computed until a time, and begun what it was when the last of them began.
-	computed, begun time.Duration
-	until           time.Time
+	// computed is how long they have computed until a time, turn how long they do so at a time, and begun what was expected of the last of them when it began.
+	computed, turn, begun time.Duration
+	until                 time.Time
 }
+
+// expected is how long they will have computed after their next turn.
+func (c *computing) expected() time.Duration { return c.computed + c.turn }
 
 // count goes on counting until now.
 func (c *computing) count(now time.Time) {
@@ -93,6 +99,8 @@ type Processor struct {
 	mu   sync.Mutex
 	held bool
 	turn chan struct{}
+	// since is when the turn came.
+	since time.Time
 }
 
 // TryAcquire is nil where the reconcile would have to wait. Else the processor is to be given back by Release.
@@ -133,7 +141,7 @@ func (p *Processors) join(mine *Processor) {
 	p.prune(now)
 	its := p.namespaces[mine.namespace]
 	if its == nil {
-		its = &computing{until: now}
+		its = &computing{until: now, turn: unknownTurn}
 		p.namespaces[mine.namespace] = its
 	}
 	its.waiting = append(its.waiting, mine)
@@ -148,7 +156,8 @@ func (p *Processors) prune(now time.Time) {
 	}
 	p.pruned = now
 	maps.DeleteFunc(p.namespaces, func(_ string, its *computing) bool {
-		return its.held == 0 && len(its.waiting) == 0 && its.computed <= p.fair-credit
+		isKnown := its.turn > unknownTurn && now.Sub(its.until) < rememberTurns
+		return its.held == 0 && len(its.waiting) == 0 && its.computed <= p.fair-credit && !isKnown
 	})
 }
 
@@ -163,7 +172,7 @@ func (p *Processors) grant(now time.Time) {
 		first := slices.MinFunc(its.waiting, func(a, b *Processor) int { return a.arrival - b.arrival })
 		its.waiting = slices.DeleteFunc(its.waiting, func(one *Processor) bool { return one == first })
 		its.held++
-		its.begun = its.computed
+		its.begun, first.since = its.expected(), now
 		p.held++
 		p.queued--
 		close(first.turn)
@@ -174,21 +183,21 @@ func (p *Processors) grant(now time.Time) {
 func (p *Processors) next(now time.Time) (next *computing) {
 	least, begun := time.Duration(math.MaxInt64), time.Duration(math.MaxInt64)
 	for _, its := range p.namespaces {
-		its.count(now)
 		if its.held == 0 && len(its.waiting) == 0 {
 			continue
 		}
+		its.count(now)
 		its.computed = max(its.computed, p.fair-credit)
 		least = min(least, its.computed)
 		if its.held > 0 {
 			begun = min(begun, its.begun)
 		}
-		if len(its.waiting) > 0 && its.held < p.each && (next == nil || its.computed < next.computed) {
+		if len(its.waiting) > 0 && its.held < p.each && (next == nil || its.expected() < next.expected()) {
 			next = its
 		}
 	}
 	p.fair = max(p.fair, least)
-	if next != nil && p.held >= p.all && next.computed+slice > begun {
+	if next != nil && p.held >= p.all && (p.held > p.all || next.expected()+slice > begun) {
 		return nil
 	}
 	return next
@@ -271,6 +280,7 @@ func (mine *Processor) give() {
 	defer p.mu.Unlock()
 	its := p.namespaces[mine.namespace]
 	its.count(now)
+	its.turn = max(now.Sub(mine.since), its.turn*3/4)
 	its.held--
 	p.held--
 	p.grant(now)

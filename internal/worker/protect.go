@@ -358,7 +358,7 @@ func (w *Worker) turnAt(ctx context.Context, j *job, l *limit) (outcome, bool) {
 				return outcome{}, false
 			case !j.isStrict() && taken.Wait >= j.held(): // after the turns of other limits: RabbitMQ would end the channel
 			case late, l.key == nil && !j.isStrict(): // others need it too
-				return w.await(ctx, j, taken.Wait, nil)
+				return w.awaitTurn(ctx, j, taken.Wait)
 			case j.isStrict() || j.inflight.tryYieldSlot():
 				o, ended := w.aside(ctx, j, taken.Wait)
 				if late = !ended && l.limiter.IsLate(taken, w.options.Now()); !late {
@@ -381,7 +381,7 @@ func (w *Worker) turnAt(ctx context.Context, j *job, l *limit) (outcome, bool) {
 // lanes: for no longer than turns are given ahead, so that none is left out.
 func (w *Worker) turnedAway(ctx context.Context, j *job, l *limit, taken resilience.Turn) (outcome, bool) {
 	if left := j.held(); !taken.OK && l.key == nil && !j.isStrict() && left > 0 {
-		return w.await(ctx, j, min(taken.Wait, left, longestTurn(&j.program.config)), nil)
+		return w.awaitTurn(ctx, j, min(taken.Wait, left, longestTurn(&j.program.config)))
 	}
 	return w.denied(ctx, j, taken.Wait)
 }
@@ -448,7 +448,7 @@ func (w *Worker) pause(ctx context.Context, j *job, wait time.Duration) (outcome
 	return w.unnoted(j, func() (outcome, bool) {
 		w.yieldSlot(ctx, j)
 		left := j.held()
-		if o, ended := w.await(ctx, j, min(wait, left), nil); ended {
+		if o, ended := w.awaitTurn(ctx, j, min(wait, left)); ended {
 			return o, true
 		}
 		if wait >= left {
@@ -456,6 +456,26 @@ func (w *Worker) pause(ctx context.Context, j *job, wait time.Duration) (outcome
 		}
 		return waitForPlace(w, ctx, j)
 	})
+}
+
+// awaitTurn waits for what the configuration of a job asks for, as long as that is in force: what it waits for may be asked no more, and the job goes back.
+// It waits no longer than the message lives, so that others have the turn of one that expires.
+func (w *Worker) awaitTurn(ctx context.Context, j *job, wait time.Duration) (outcome, bool) {
+	if !j.state.Deadline.IsZero() {
+		wait = min(wait, j.state.Deadline.Sub(w.options.Now()))
+	}
+	for until := time.Now().Add(wait); ; wait = time.Until(until) {
+		changed := w.ordered.changed() // before the look at the program: that is put in force first
+		if w.program.Load() != j.program {
+			return j.overdue(), true
+		}
+		if wait <= 0 {
+			return expired(w, ctx, j)
+		}
+		if o, ended := w.await(ctx, j, wait, changed); ended {
+			return o, true
+		}
+	}
 }
 
 // await waits for a time, or until woken is closed, and keeps the place that the job has. It ends early, with an outcome, where the

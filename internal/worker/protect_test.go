@@ -3,6 +3,7 @@ package worker_test
 import (
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/testtransport"
 )
 
@@ -75,6 +77,66 @@ func TestRateLimit_ForAllLeavesTheBacklogInItsQueue(t *testing.T) {
 	if n := len(p.got()); n != 1 || r.Ready(testtransport.Queue) != backlog-1 {
 		t.Errorf("%d handled and %d left in the queue", n, r.Ready(testtransport.Queue))
 	}
+}
+
+// Messages that waited for their turn at a limit slept on where it was taken away, and kept all places at the handler.
+func TestRateLimit_HoldsNothingBackOnceItIsNotConfigured(t *testing.T) {
+	slow := v1alpha1.RateLimit{Name: "all", PerSecond: intstr.FromString("0.001"), Burst: new(int32(1))}
+	keyed := slow
+	keyed.Key = new("message.headers.a")
+	for name, c := range map[string]struct {
+		limit  v1alpha1.RateLimit
+		change func(*v1alpha1.Transport)
+		after  func(*compile.RateLimit)
+	}{
+		"made fast": {limit: slow, after: func(l *compile.RateLimit) { l.PerSecond, l.Burst = 10000, 10000 }},
+		"renamed":   {limit: slow, after: func(l *compile.RateLimit) { l.Name, l.PerSecond, l.Burst = "other", 10000, 10000 }},
+		"taken out": {limit: slow}, "of a queue in order": {limit: slow, change: strict(v1alpha1.OnFailureContinue)},
+		"with a key, of a queue in order": {limit: keyed, change: strict(v1alpha1.OnFailureContinue)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const backlog = 30
+			p := newPartner(t, always(200))
+			r := newRig(t, p, testtransport.Explicit(time.Second), func(tr *v1alpha1.Transport) {
+				limitedTo(c.limit)(tr)
+				if c.change != nil {
+					c.change(tr)
+				}
+			})
+			r.publish(numbered(backlog, "a", "b")...)
+			testtransport.Eventually(t, "one to be refused", func() bool { return r.counted("redrive_rate_limited_total") > 0 })
+			config := r.config
+			config.RateLimits = slices.Clone(config.RateLimits)
+			if c.after == nil {
+				config.RateLimits = nil
+			} else {
+				c.after(&config.RateLimits[0])
+			}
+			if err := r.worker.Reload(config); err != nil {
+				t.Fatal(err)
+			}
+			testtransport.Eventually(t, "all handled", func() bool { return r.handled() == backlog })
+		})
+	}
+}
+
+// A message that expired while it waited for its turn used that up, and later ones expired behind it: the handler got none.
+func TestRateLimit_GivesNoTurnToMessagesThatExpire(t *testing.T) {
+	p := newPartner(t, always(200))
+	r := newRig(t, p, testtransport.Explicit(time.Second), limitedTo(v1alpha1.RateLimit{
+		Name: "all", PerSecond: intstr.FromString("0.2"), Burst: new(int32(1)),
+	}))
+	live := func(n int, expiration string) {
+		messages := numbered(n, "a", "b")
+		for i := range messages {
+			messages[i].Expiration = expiration
+		}
+		r.publish(messages...)
+	}
+	live(5, "2000")
+	testtransport.Eventually(t, "four to expire", func() bool { return r.Ready("async.failed") == 4 })
+	live(1, "20000") // its turn would be the fifth, after 25 s
+	testtransport.Eventually(t, "the last one handled", func() bool { return r.handled() == 2 })
 }
 
 func TestRateLimit_LeakyBucketSpreadsTheCalls(t *testing.T) {

@@ -70,19 +70,19 @@ func quarantineRedelivered(w *Worker, _ context.Context, j *job) (outcome, bool)
 }
 
 // isLeftUnsettled is true of a message that came back, unless it may be one that was given back unread, or so many came back that workers cannot have
-// had all of them.
+// had all of them. One that RabbitMQ may dead-letter soon is not handled among others in any case.
 func (w *Worker) isLeftUnsettled(j *job) bool {
+	d, again := j.delivery, j.delivery.DeliveryCount() > 1
 	switch {
-	case !j.delivery.Redelivered:
-		w.redelivered.refill(j.queue.Name)
+	case !d.Redelivered:
+		w.redelivered.refill(d.Queue)
 		return false
-	case j.delivery.DeliveryCount() > 1:
+	case d.DeliveryCount() >= oftenBack:
 		return true
-	case w.unread.take(j.queue.Name, j.program.config.LongestRun()):
+	case !again && w.unread.take(j.queue.Name, j.program.config.LongestRun()):
 		return false
-	case !w.redelivered.take(j.queue.Name, 2*j.program.config.Loans()):
-		w.problems.warn("redelivered/"+j.queue.Name, "RabbitMQ marks more messages as redelivered than workers had; the others are handled as usual",
-			"queue", j.queue.Name)
+	case !w.redelivered.take(d.Queue, again, 2*j.program.config.Loans()):
+		w.problems.warn("redelivered/"+d.Queue, "RabbitMQ marks more messages as redelivered than workers had; the others are handled as usual", "queue", d.Queue)
 		return false
 	default:
 		return true

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/compile"
 	"redrive.dev/redrive/internal/testtransport"
 )
 
@@ -61,18 +62,46 @@ func TestQuarantine_GetsAMessageThatASessionLeftUnsettled(t *testing.T) {
 // RabbitMQ marks all that a consumer without a prefetch had when it stopped, and all in a classic queue whose node was killed. A backlog was handled one
 // message at a time.
 func TestQuarantine_GetsNoMoreThanWorkersCanHaveHad(t *testing.T) {
-	p := newPartner(t, always(200))
-	r := newRig(t, p, testtransport.Explicit(time.Second), nil)
-	r.stop()
-	const backlog, concurrency = 200, 10
-	r.publish(numbered(backlog, "partner", "a")...)
-	r.leaveUnsettled(testtransport.Queue, backlog)
-	r.start(nil)
-	testtransport.Eventually(t, "the rest to be handled", func() bool {
-		return r.Ready(testtransport.Queue) == 0 && len(p.got())+r.Ready("test.quarantine") == backlog
-	})
-	if quarantined := r.Ready("test.quarantine"); quarantined < 2*concurrency || quarantined > 4*concurrency {
-		t.Errorf("%d messages are quarantined, want at least the %d that a worker has, and not many more", quarantined, 2*concurrency)
+	const backlog, fresh, concurrency = 200, 400, 10
+	for name, c := range map[string]struct {
+		claimed int64 // deliveries
+		ends    int
+		fresh   int
+	}{
+		"after a consumer without a prefetch":  {0, 1, 0},
+		"after two of them":                    {0, 2, 0},
+		"with counts that somebody has copied": {2, 1, 0},
+		"beside a queue with fresh messages":   {0, 1, fresh},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPartner(t, always(200))
+			r := newRig(t, p, testtransport.Explicit(time.Second), nil)
+			r.stop()
+			queueType := map[bool]string{true: "classic", false: "quorum"}[c.claimed > 0]
+			if _, err := r.Channel().QueueDeclare(standin, true, false, false, false, amqp091.Table{"x-queue-type": queueType}); err != nil {
+				t.Fatal(err)
+			}
+			messages := numbered(backlog, "partner", "a")
+			for i := range messages {
+				if c.claimed > 0 {
+					messages[i].Headers["x-delivery-count"] = c.claimed
+				}
+			}
+			r.Publish("", standin, messages...)
+			for range c.ends {
+				r.leaveUnsettled(standin, backlog)
+				testtransport.Eventually(t, "all back", func() bool { return r.Ready(standin) == backlog })
+			}
+			r.publish(numbered(c.fresh, "partner", "b")...)
+			r.config = r.config.WithStandIns(map[string]compile.Standin{testtransport.Queue: {Queue: standin, Reads: compile.ReadsBoth}})
+			r.start(nil)
+			testtransport.Eventually(t, "the rest to be handled", func() bool {
+				return r.Ready(standin)+r.Ready(testtransport.Queue) == 0 && len(p.got())+r.Ready("test.quarantine") == backlog+c.fresh
+			})
+			if quarantined := r.Ready("test.quarantine"); quarantined < 2*concurrency || quarantined > 4*concurrency {
+				t.Errorf("%d messages are quarantined, want at least the %d that a worker has, and not many more", quarantined, 2*concurrency)
+			}
+		})
 	}
 }
 
