@@ -107,8 +107,8 @@ func (run *transportRun) holds(next compile.Config) map[string]string {
 }
 
 // prepare looks at the broker and decides what is to be done there. Where something is in the way on a snapshot that may lack what
-// other Transports have done since, it looks again; and also where a first look finds queues that are to go, for it decides whose they are, and
-// where ways are swapped: whoever has bound a queue by the same key since would be the only one to get what comes meanwhile.
+// other Transports have done since, it looks again; and also where a look finds queues that are to go, for it decides whose they are and takes their ways
+// away, and where ways are swapped: whoever has bound a queue by the same key since would be the only one to get what comes meanwhile.
 func (r *TransportReconciler) prepare(
 	ctx context.Context, run *transportRun, desired topology.Objects,
 ) (observed topology.Observed, prepared apply.Prepared, err error) {
@@ -136,7 +136,7 @@ func (r *TransportReconciler) prepare(
 		}
 		difference := prepared.Difference
 		obstructed := run.port.Behind() && len(difference.Conflicts)+len(difference.Problems) > 0
-		decides := !run.port.IsOwn() && (!input.State.Begun && len(difference.ExtraQueues) > 0 || difference.Moves())
+		decides := !run.port.IsOwn() && (input.State.BeginsToRetire(difference) || difference.Moves())
 		if !obstructed && !decides || run.port.IsFresh() {
 			if workers.Err != nil {
 				run.partly(workers.Err)

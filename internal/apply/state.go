@@ -105,3 +105,12 @@ func IdentityOf(before *v1alpha1.BrokerIdentity, now *topology.Observed) *v1alph
 	}
 	return identity
 }
+
+// BeginsToRetire is true where a queue that is to go is not on its way out yet. When that begins, all its ways are taken away, and what they led to has to be
+// led elsewhere already: that takes lists of now.
+func (s *State) BeginsToRetire(difference topology.Difference) bool {
+	return slices.ContainsFunc(difference.ExtraQueues, func(queue topology.QueueState) bool {
+		begun := slices.ContainsFunc(s.Retiring, func(known v1alpha1.Retirement) bool { return known.Queue == queue.Name })
+		return !begun && !slices.Contains(difference.Deferred, queue.Name)
+	})
+}
