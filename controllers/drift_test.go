@@ -480,13 +480,11 @@ func TestTransport_ReportsAStalledLaneWithTheFullQueue(t *testing.T) {
 		t.Errorf("the condition says %q, not %q", message, part)
 	}
 	w.awaitReady(transport)
-	if expired := w.series("redrive_queue_expired_messages", "queue")["async.fallback.1s"]; expired < 32 {
-		t.Errorf("%v expired messages are told of", expired)
-	}
-	warnings := w.series("redrive_transport_condition", "condition", "reason")
-	if warnings["Degraded "+v1alpha1.ReasonLaneStalled] != 1 || warnings["Degraded "+v1alpha1.ReasonDestinationFull] != 1 {
-		t.Errorf("the warnings told of are %v", warnings)
-	}
+	w.eventually("the metrics to tell of all that", func() bool {
+		warnings := w.series("redrive_transport_condition", "condition", "reason")
+		return w.series("redrive_queue_expired_messages", "queue")["async.fallback.1s"] >= 32 &&
+			warnings["Degraded "+v1alpha1.ReasonLaneStalled] == 1 && warnings["Degraded "+v1alpha1.ReasonDestinationFull] == 1
+	})
 
 	t.Log("while it lasts nothing is written")
 	// The broker's figures settle.
