@@ -41,7 +41,7 @@ func (s *slow) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ .
 // A policy that is touched each second has all Transports that follow it look again, and each reads the Secret of its broker, of up to a megabyte.
 func TestFindBroker_ReadsAFewSecretsOfANamespaceAtATime(t *testing.T) {
 	t.Parallel()
-	const readsOfNamespace = 4
+	const most, least = 6, 3
 	synctest.Test(t, func(t *testing.T) {
 		server := &slow{answer: make(chan struct{}), reads: map[string]int{}}
 		r := &TransportReconciler{Live: server}
@@ -55,8 +55,8 @@ func TestFindBroker_ReadsAFewSecretsOfANamespaceAtATime(t *testing.T) {
 		}
 		synctest.Wait()
 		for namespace, n := range server.reads {
-			if n != readsOfNamespace {
-				t.Errorf("%d Secrets of namespace %s are read at once, want %d", n, namespace, readsOfNamespace)
+			if n < least || n > most {
+				t.Errorf("%d Secrets of namespace %s are read at once, want %d to %d", n, namespace, least, most)
 			}
 		}
 		ended, cancel := context.WithCancel(t.Context())

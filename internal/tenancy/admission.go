@@ -9,7 +9,8 @@ import (
 var ErrCrowded = errors.New("queued: hundreds of Transports, of this namespace or of others, are waiting for their brokers; retrying later")
 
 // Admission bounds the reconciles that go on or wait. A namespace gets no more than a third of what it leaves free: one alone a quarter of all, and the next
-// one a quarter of the rest. While any are free, one that has none gets one. It is safe for concurrent use.
+// one a quarter of the rest. Of the last eighth each gets a sixteenth at most, and while any are free, one that has none gets one. It is safe for
+// concurrent use.
 type Admission struct {
 	all int
 
@@ -28,6 +29,9 @@ func (a *Admission) Enter(namespace string, steady bool) (leave func(), err erro
 	defer a.mu.Unlock()
 	its, free := a.namespaces[namespace], a.all-a.used
 	most := (its + free) / 4
+	if its+free <= a.all/spare {
+		most /= 4
+	}
 	if steady {
 		most = most * 3 / 4
 	}

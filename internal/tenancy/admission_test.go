@@ -52,7 +52,7 @@ func TestAdmission_LeavesRoomForANamespaceBesideManyThatTakeWhatTheyGet(t *testi
 		if got[0] != all/4 || left < 8 {
 			t.Errorf("they got %v, and left %d", got, left)
 		}
-		for n := range 8 {
+		for n := range 5 {
 			if _, err := a.Enter("shop", false); err != nil {
 				t.Errorf("beside %v another one got %d", got, n)
 				break
@@ -82,5 +82,19 @@ func TestAdmission_GivesWhatIsLeftToANamespaceThatHasNone(t *testing.T) {
 	}
 	if _, err := a.Enter("d", false); err != nil {
 		t.Error(err)
+	}
+}
+
+// Namespaces that have 50 Transports each, as a quota allows, whose brokers never answer, left no place from the 31st on.
+func TestAdmission_LeavesAPlaceBesideManyNamespacesWithinAQuota(t *testing.T) {
+	t.Parallel()
+	a := tenancy.NewAdmission(1024)
+	for n := range 50 {
+		for range 50 {
+			_, _ = a.Enter(fmt.Sprint("hostile-", n), false)
+		}
+		if _, err := a.Enter(fmt.Sprint("shop-", n), false); err != nil {
+			t.Fatalf("beside %d namespaces another one gets none: %v", n+1, err)
+		}
 	}
 }

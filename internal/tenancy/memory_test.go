@@ -83,11 +83,12 @@ func TestMemory_GivesANamespaceNoMoreThanItLeaves(t *testing.T) {
 	first, large := steps("a")
 	second, _ := steps("b")
 	third, _ := steps("c")
-	if first != 4 || second != 2 || third != 1 {
-		t.Errorf("they got %d, %d and %d of 8 steps", first, second, third)
+	last, _ := steps("d")
+	if first != 4 || second != 2 || third != 1 || last != 1 {
+		t.Errorf("they got %d, %d, %d and %d of 8 steps", first, second, third, last)
 	}
 	large.Release()
-	if all, its := m.Used("a"); its != 0 || all != 3*tenancy.MemoryStep {
+	if all, its := m.Used("a"); its != 0 || all != 4*tenancy.MemoryStep {
 		t.Errorf("%d are taken, %d of them by one that has given all back", all, its)
 	}
 }
@@ -115,4 +116,33 @@ func TestMemory_GivesRoomToThoseWhoWait(t *testing.T) {
 			t.Errorf("the one that waited: %v", err)
 		}
 	})
+}
+
+// Namespaces that come in the order of what they have take all memory, give it back at one moment, and take it again: another one waited as long as that took.
+func TestMemory_LeavesSomethingBesideNamespacesThatShareAllOfIt(t *testing.T) {
+	m := tenancy.NewMemory(96 << 20)
+	for n := range 14 {
+		namespace := fmt.Sprint("hostile-", n)
+		for range 100 {
+			_ = m.Reserve(namespace).TakeNow(t.Context(), tenancy.MemoryStep)
+		}
+		shop := m.Reserve("shop")
+		if err := shop.TakeNow(t.Context(), tenancy.MemoryStep); err != nil {
+			t.Fatalf("beside %d namespaces another one gets nothing: %v", n+1, err)
+		}
+		shop.Release()
+	}
+}
+
+func TestReservation_TakesFreeBytesBack(t *testing.T) {
+	m := tenancy.NewMemory(8 * tenancy.MemoryStep)
+	r := m.Reserve("a")
+	for range 100 {
+		if err := errors.Join(r.TakeNow(t.Context(), 60<<10), r.TakeNow(t.Context(), -60<<10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all, _ := m.Used("a"); all != 0 {
+		t.Errorf("%d bytes are taken of a row that is read", all)
+	}
 }

@@ -6,28 +6,21 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"redrive.dev/redrive/internal/broker"
 )
 
 const (
-	// maxReads is how many Secrets, ConfigMaps, Deployments and pages of pods of one namespace are read at a time: each object may have a megabyte, and
-	// hundreds of Transports may name it.
-	maxReads = 4
+	// maxReads is how many Secrets, ConfigMaps, Deployments and pages of pods are read at a time: each object may have a megabyte, and hundreds of Transports
+	// may name it.
+	maxReads = 12
 	// Page is how many pods or scalers are read at a time, for the same reason.
 	Page = 5
 )
 
-// Reader bounds how many reads of a namespace go on at a time. Its zero value is ready, and it is safe for concurrent use.
+// Reader bounds how many reads go on at a time. A namespace gets no more than it leaves free, so that one alone has six. Its zero value is ready, and it is
+// safe for concurrent use.
 type Reader struct {
-	mu  sync.Mutex
-	all map[string]*reading
-}
-
-// reading are the reads of one namespace: those that go on have a place in slots, and users counts those that wait, too.
-type reading struct {
-	slots chan struct{}
-	users int
+	once  sync.Once
+	reads *shares
 }
 
 // Get reads an object of a namespace.
@@ -59,42 +52,11 @@ func (r *Reader) Pods(ctx context.Context, from client.Reader, namespace string,
 	}
 }
 
-func (r *Reader) read(ctx context.Context, namespace string, read func() error) (err error) {
-	its := r.join(namespace)
-	defer r.leave(namespace, its)
-	broker.Await(ctx, func() {
-		select {
-		case its.slots <- struct{}{}:
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
-	})
-	if err != nil {
-		return err //nolint:wrapcheck // The caller says what was to be read.
+func (r *Reader) read(ctx context.Context, namespace string, read func() error) error {
+	r.once.Do(func() { r.reads = newShares(maxReads) })
+	if !r.reads.take(ctx, namespace, true) {
+		return ctx.Err() //nolint:wrapcheck // The caller says what was to be read.
 	}
-	defer func() { <-its.slots }()
+	defer r.reads.give(namespace, 1)
 	return read()
-}
-
-func (r *Reader) join(namespace string) *reading {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.all == nil {
-		r.all = map[string]*reading{}
-	}
-	its := r.all[namespace]
-	if its == nil {
-		its = &reading{slots: make(chan struct{}, maxReads)}
-		r.all[namespace] = its
-	}
-	its.users++
-	return its
-}
-
-func (r *Reader) leave(namespace string, its *reading) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if its.users--; its.users == 0 {
-		delete(r.all, namespace)
-	}
 }
