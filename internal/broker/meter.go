@@ -5,7 +5,8 @@ import (
 	"reflect"
 )
 
-// Meter is told, while answers are read, how many bytes they take in memory. Where it fails, no more is read.
+// Meter is told, while answers are read, how many bytes they take in memory; fewer than none are those that are not kept any more. Where it fails, no more is
+// read.
 type Meter interface {
 	Take(ctx context.Context, bytes int) error
 }
@@ -20,11 +21,18 @@ func WithMeter(ctx context.Context, meter Meter) context.Context {
 // metered tells the meter of a context of one row: its fields twice, as they are read and as they are kept, and what they lead to. What counts is
 // what was decoded, and not its text: a list of empty strings takes five times its text, and each byte that is no UTF-8 becomes three.
 func metered(ctx context.Context, row reflect.Value) error {
-	meter, ok := ctx.Value(meterKey{}).(Meter)
-	if !ok {
+	if ctx.Value(meterKey{}) == nil {
 		return nil
 	}
-	return meter.Take(ctx, 2*int(row.Type().Size())+beyond(row))
+	return take(ctx, 2*int(row.Type().Size())+beyond(row))
+}
+
+// take tells the meter of a context of some bytes.
+func take(ctx context.Context, bytes int) error {
+	if meter, ok := ctx.Value(meterKey{}).(Meter); ok {
+		return meter.Take(ctx, bytes)
+	}
+	return nil
 }
 
 // beyond is what a value leads to, in bytes.

@@ -1,11 +1,14 @@
 package broker_test
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"redrive.dev/redrive/internal/broker"
 )
@@ -40,4 +43,47 @@ func TestMeter_CountsWhatIsDecoded(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The text of a row that had not ended counted nowhere, so that a thousand brokers that stopped in the middle of one took what the manager has.
+func TestMeter_CountsTheTextOfARowUntilItIsRead(t *testing.T) {
+	const long = 60_000
+	end := make(chan struct{})
+	server := httptest.NewServer(onPath("/api/bindings", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `[{"source":"s","destination":"q","routing_key":"`+strings.Repeat("x", long))
+		_ = http.NewResponseController(w).Flush()
+		<-end
+		_, _ = io.WriteString(w, `"}]`)
+	}))
+	defer server.Close()
+	client, err := broker.New(broker.Config{ManagementURL: server.URL, Username: "u", Password: password, VHost: "v"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	meter := &row{}
+	observed := make(chan struct{})
+	go func() {
+		defer close(observed)
+		_, _ = client.Observe(broker.WithMeter(t.Context(), meter)) // which does not like the key, when it has it
+	}()
+	for began := time.Now(); meter.bytes.Load() < 2*long; time.Sleep(time.Millisecond) {
+		if time.Since(began) > time.Minute {
+			t.Fatalf("%d bytes are counted of a row of %d that has not ended", meter.bytes.Load(), long)
+		}
+	}
+	close(end)
+	<-observed
+	if left := meter.bytes.Load(); left < long || left >= 3*long {
+		t.Errorf("%d bytes are counted when the two lists with a row of %d are read", left, long)
+	}
+}
+
+// row counts while others look.
+type row struct{ bytes atomic.Int64 }
+
+func (r *row) Take(_ context.Context, bytes int) error {
+	r.bytes.Add(int64(bytes))
+	return nil
 }

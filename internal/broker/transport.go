@@ -105,12 +105,14 @@ func (b *bounded) Read(p []byte) (n int, err error) {
 	return n, err //nolint:wrapcheck // io.EOF must stay what it is.
 }
 
-// rowReader refuses to read on in a row that is too large, and in a list of too many values.
+// rowReader refuses to read on in a row that is too large, and in a list of too many values. The meter of its context is told of the text of the longest
+// row, until that is read: the decoder keeps it twice while it grows.
 type rowReader struct {
 	io.Reader
-	// read is how much was read, of which the rows until done are complete.
-	read, done int64
-	values     int
+	ctx context.Context //nolint:containedctx // It lives for one answer.
+	// read is how much was read, of which the rows until done are complete. The meter was told of longest bytes.
+	read, done, longest int64
+	values              int
 }
 
 func (r *rowReader) Read(p []byte) (int, error) {
@@ -120,12 +122,21 @@ func (r *rowReader) Read(p []byte) (int, error) {
 	}
 	n, err := r.Reader.Read(p[:min(int64(len(p)), left)])
 	r.read += int64(n)
+	if more := r.read - r.done - r.longest; more > 0 {
+		r.longest += more
+		if err := take(r.ctx, 2*int(more)); err != nil {
+			return 0, err
+		}
+	}
 	// A comma within a text counts as well, which does no harm.
 	if r.values += bytes.Count(p[:n], []byte(",")); r.values > maxValues {
 		return 0, errTooMany
 	}
 	return n, err //nolint:wrapcheck // io.EOF must stay what it is.
 }
+
+// close tells the meter that the text is not kept any more.
+func (r *rowReader) close() { _ = take(r.ctx, -2*int(r.longest)) }
 
 // decode reads JSON with its numbers as they are: an object into a struct, or a list into a slice. into may be nil.
 func decode(ctx context.Context, response *http.Response, into any) error {
@@ -137,7 +148,8 @@ func decode(ctx context.Context, response *http.Response, into any) error {
 	if err := begins(body, into); err != nil {
 		return unreadable(response, err)
 	}
-	rows := &rowReader{Reader: body}
+	rows := &rowReader{Reader: body, ctx: ctx}
+	defer rows.close()
 	decoder := json.NewDecoder(rows)
 	decoder.UseNumber()
 	read := decoder.Decode
