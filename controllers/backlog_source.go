@@ -60,6 +60,11 @@ func (s backlogSource) Observe(ctx context.Context, t *v1alpha1.Transport, age, 
 	if came, _ := place.Wait(ctx, timeout); !came {
 		return topology.Observed{}, autoscaling.ErrNoSample
 	}
+	end, err := s.r.asking.Enter(t.Namespace, false)
+	if err != nil {
+		return topology.Observed{}, autoscaling.ErrNoSample
+	}
+	defer end()
 	processor, err := s.r.processors.Acquire(ctx, t.Namespace)
 	if err != nil {
 		return topology.Observed{}, autoscaling.ErrNoSample

@@ -118,7 +118,10 @@ func TestBacklogSource_LeavesSeatsToOtherNamespaces(t *testing.T) {
 		}
 	}))
 	defer api.Close()
-	r := &TransportReconciler{brokers: brokerpool.NewPool(time.Hour, seats, nil), Live: logins{secrets: secrets}, processors: tenancy.NewProcessors()}
+	r := &TransportReconciler{
+		brokers: brokerpool.NewPool(time.Hour, seats, nil), Live: logins{secrets: secrets}, processors: tenancy.NewProcessors(),
+		asking: tenancy.NewAdmission(maxAsking),
+	}
 	var all sync.WaitGroup
 	var port *brokerpool.Port
 	look := func(namespace, vhost string) {

@@ -57,6 +57,9 @@ const (
 	maxDeletions = maxReconciles / 4
 	// maxConcurrentReconciles has some more, which turn away those that are not admitted: the queue goes on also where all others wait.
 	maxConcurrentReconciles = maxReconciles + maxDeletions + 16
+	// maxAsking is how many of them, and samples for autoscaling, use management APIs at a time: each takes some hundred kilobytes for its connection and for
+	// the beginning of an answer, before any of that is counted.
+	maxAsking = 256
 	// reconcileTimeout bounds one reconcile, from when it has its slot: a broker that answers slowly must not keep one for ever.
 	reconcileTimeout = 2 * time.Minute
 	// goneInterval is how often a reconcile that takes long looks whether its Transport is still there.
@@ -134,6 +137,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		brokers:      brokers,
 		admission:    tenancy.NewAdmission(maxReconciles),
 		deletions:    tenancy.NewAdmission(maxDeletions),
+		asking:       tenancy.NewAdmission(maxAsking),
 		processors:   processors,
 		pollSchedule: brokerpool.NewPollSchedule(),
 		queueMetrics: opmetrics.NewQueues(),

@@ -63,13 +63,13 @@ type TransportReconciler struct {
 	compileCache *compile.Cache
 	// configMaps of the workers, as they were last read.
 	configMaps *configmaps.Reader
-	// admission, processors and reads are what a namespace may take of the operator; deletions admits the Transports that are deleted without a broker,
-	// which must not wait behind those that need theirs.
-	admission, deletions *tenancy.Admission
-	processors           *tenancy.Processors
-	reads                tenancy.Reader
-	drift                *drift.Tracker
-	scraper              *workerstatus.Scraper
+	// admission, processors and reads are what a namespace may take of the operator; asking admits those that use a management API, and deletions the
+	// Transports that are deleted without a broker, which must not wait behind those that need theirs.
+	admission, asking, deletions *tenancy.Admission
+	processors                   *tenancy.Processors
+	reads                        tenancy.Reader
+	drift                        *drift.Tracker
+	scraper                      *workerstatus.Scraper
 
 	restarts   *brokerpool.RestartWatch
 	conditions *opmetrics.Conditions

@@ -51,8 +51,8 @@ func (r *TransportReconciler) acquireProcessor(ctx context.Context, run *transpo
 	return run, processor, nil
 }
 
-// acquireSlot waits for a slot at the broker of a Transport. seated is nil when no slot is free now; later then says when to requeue. The caller must
-// call leave in any case.
+// acquireSlot waits for a slot at the broker of a Transport, and enters the admission of those that ask brokers. seated is nil when no slot is free now; later
+// then says when to requeue. The caller must call leave in any case.
 func (r *TransportReconciler) acquireSlot(ctx context.Context, run *transportRun) (seated *transportRun, leave func(), later ctrl.Result, err error) {
 	if err := r.prepareOutsideSlot(ctx, run); err != nil {
 		return nil, func() {}, later, err
@@ -63,11 +63,18 @@ func (r *TransportReconciler) acquireSlot(ctx context.Context, run *transportRun
 		return nil, func() {}, later, err
 	}
 	seated, err = r.waitForSlot(ctx, run, place)
-	if errors.Is(err, brokerpool.ErrFull) {
+	leave = place.Leave
+	if seated != nil && err == nil {
+		var end func()
+		if end, err = r.asking.Enter(seated.transport.Namespace, false); err == nil {
+			return seated, func() { end(); place.Leave() }, later, nil
+		}
+	}
+	if errors.Is(err, brokerpool.ErrFull) || errors.Is(err, tenancy.ErrCrowded) {
 		later, err = r.requeueLater(ctx, seated, fullPause, err)
 		seated = nil
 	}
-	return seated, place.Leave, later, err
+	return seated, leave, later, err
 }
 
 // requeueLater requeues a Transport that got no slot, and reports why in the status.
