@@ -188,13 +188,8 @@ func (a *restart) plan(now time.Time) {
 
 // ask once whether an API answers, and tell how long that took.
 func (r *RestartWatch) ask(ctx context.Context, namespace string, api *restart, port *Port) (took time.Duration) {
-	select {
-	case port.queue.pings <- struct{}{}:
-		defer func() { <-port.queue.pings }()
-	case <-ctx.Done():
-		return 0
-	}
-	processor := r.processor(ctx, namespace)
+	processor, leave := r.turn(ctx, namespace, port.queue.pings)
+	defer leave()
 	var err error
 	if processor != nil {
 		took, err = ping(ctx, processor, port)
@@ -218,15 +213,29 @@ func (r *RestartWatch) ask(ctx context.Context, namespace string, api *restart, 
 	return took
 }
 
-// processor waits for one of a namespace; nil where its reconciles have them for longer: others at the same host and port are not kept waiting.
-func (r *RestartWatch) processor(ctx context.Context, namespace string) *tenancy.Processor {
+// turn waits for a processor of a namespace and for the one slot of a host and port, and holds neither while it waits for the other: others there are not
+// kept waiting. The processor is nil where none came in time: the reconciles of the namespace have them for longer.
+func (r *RestartWatch) turn(ctx context.Context, namespace string, slot chan struct{}) (processor *tenancy.Processor, leave func()) {
 	within, cancel := context.WithTimeout(ctx, askFor)
 	defer cancel()
-	processor, err := r.processors.Acquire(within, namespace)
-	if err != nil {
-		return nil
+	for {
+		processor, err := r.processors.Acquire(within, namespace)
+		if err != nil {
+			return nil, func() {}
+		}
+		select {
+		case slot <- struct{}{}:
+			return processor, func() { <-slot }
+		default:
+			processor.Release()
+		}
+		select {
+		case slot <- struct{}{}:
+			<-slot
+		case <-ctx.Done():
+			return nil, func() {}
+		}
 	}
-	return processor
 }
 
 // ping computes the handshake on a processor, and gives it back.
