@@ -637,8 +637,9 @@ func TestProcess_GoesToAnotherWhereAMessageMayNotBegin(t *testing.T) {
 // Who gives leave may have others go first, for longer than an attempt may take: the attempt has its whole time from then on.
 func TestProcess_CountsNoWaitForLeaveAsTheAttempt(t *testing.T) {
 	t.Parallel()
-	const timeout = time.Second
+	const timeout = 3 * time.Second
 	p := startProcess(t, v1alpha1.ProcessHandler{Command: scripted("say " + hello)}, handler.Options{Concurrency: 1})
+	awaitReady(t, p)
 	ctx, cancel := handler.WithTimeout(t.Context(), timeout, patience)
 	defer cancel()
 	failure := p.Handle(ctx, handler.Request{

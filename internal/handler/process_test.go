@@ -208,7 +208,7 @@ func TestProcess_IsNotReadyAndSaysWhyItDoesNotStart(t *testing.T) {
 	plain := filepath.Join(t.TempDir(), "plain")
 	touch(plain)
 	brief := &v1alpha1.Duration{}
-	brief.Duration.Duration = 300 * time.Millisecond
+	brief.Duration.Duration = 3 * time.Second
 	cases := map[string]struct {
 		command []string
 		words   []string
@@ -217,8 +217,8 @@ func TestProcess_IsNotReadyAndSaysWhyItDoesNotStart(t *testing.T) {
 		"it is not executable":         {[]string{plain}, []string{"cannot be started", plain, "may not be executed"}},
 		"it exits before its hello":    {scripted("complain no database", "exit 7"), []string{"exit status 7, before it said hello", "its standard error: no database"}},
 		"it is killed before":          {scripted("signal 15"), []string{"killed by SIGTERM", "before it said hello"}},
-		"it says hello too late":       {scripted("complain loading", "hang"), []string{"did not say hello within 300ms", "loading"}},
-		"it says something else":       {scripted("say Hello, world", "hang"), []string{"did not say hello within 300ms", `"Hello, world"`}},
+		"it says hello too late":       {scripted("complain loading", "hang"), []string{"did not say hello within 3s", "loading"}},
+		"it says something else":       {scripted("say Hello, world", "hang"), []string{"did not say hello within 3s", `"Hello, world"`}},
 		"it writes a gigabyte instead": {scripted("flood stdout", "hang"), []string{"a line of more than 1048576 bytes"}},
 		"it speaks another protocol":   {scripted(`say {"type":"hello","protocol":2}`, "hang"), []string{`its hello is of protocol "2"; this worker speaks protocol 1`}},
 		"it says no protocol":          {scripted(`say {"type":"hello"}`, "hang"), []string{"its hello is of protocol (none)"}},
@@ -231,7 +231,7 @@ func TestProcess_IsNotReadyAndSaysWhyItDoesNotStart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			spec := v1alpha1.ProcessHandler{Command: c.command}
-			if strings.Contains(c.words[0], "300ms") {
+			if strings.Contains(c.words[0], "3s") {
 				spec.StartTimeout = brief
 			}
 			p := startProcess(t, spec, handler.Options{})
