@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -345,8 +346,11 @@ func (w *ward) run(name string, args ...string) *pod {
 	return p
 }
 
+// tail is the end of a log, without the stacks that the runtime writes where memory runs out: those are thousands of lines.
 func tail(text string) string {
-	lines := strings.SplitAfter(text, "\n")
+	lines := slices.DeleteFunc(strings.SplitAfter(text, "\n"), func(line string) bool {
+		return !strings.HasPrefix(line, "{") && !strings.HasPrefix(line, "fatal error:") && !strings.HasPrefix(line, "panic:")
+	})
 	return strings.Join(lines[max(0, len(lines)-60):], "")
 }
 
