@@ -39,6 +39,8 @@ type Limiter struct {
 	config  LimiterConfig
 	pace    pace
 	buckets keyed[bucket]
+	// paces counts those that were in force.
+	paces int
 	// returned are, by places, when the turns are due that were given back before they came: ascending, and all before the last of the bucket.
 	returned map[int][]int64
 }
@@ -94,6 +96,8 @@ type Turn struct {
 
 	place int
 	due   int64
+	// pace is the one by which it was given.
+	pace int
 }
 
 // Take asks for a turn. Where there is no key, it is "".
@@ -116,7 +120,7 @@ func (l *Limiter) Take(key string, now time.Time) Turn {
 		b.tat = due + l.pace.depth
 	}
 	b.promises.taken(t, l.pace.interval)
-	return Turn{OK: true, Wait: time.Duration(max(0, due-t)), place: place, due: due}
+	return Turn{OK: true, Wait: time.Duration(max(0, due-t)), place: place, due: due, pace: l.paces}
 }
 
 // next is when the next turn of a bucket is due: the first that was given back and is still to come, which is then given again, or else one
@@ -165,11 +169,11 @@ func (l *Limiter) IsLate(turn Turn, now time.Time) bool {
 
 // Cancel gives back, once, a turn that was not used. Whoever asks next gets it, as long as it has not come: many that wait may be given back
 // together, in any order. One that has come goes unused where later turns of that key were given, for moving those up could break the rate. Of
-// a denial there is nothing to give back.
+// a denial, and of a turn that Reconfigure has taken back, there is nothing to give back.
 func (l *Limiter) Cancel(turn Turn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !turn.OK {
+	if !turn.OK || turn.pace != l.paces {
 		return
 	}
 	b, its := &l.buckets.places[turn.place].state, l.returned[turn.place]
@@ -190,8 +194,9 @@ func (l *Limiter) Cancel(turn Turn) {
 	}
 }
 
-// Reconfigure changes the rate, and how long somebody may be asked to wait in place. Each bucket stays as full as it is, in
-// proportion. Turns and promises that were given stand.
+// Reconfigure changes the rate, and how long somebody may be asked to wait in place. Each bucket stays as full as it is, in proportion. Promises that were given
+// stand. Where the rate changes, turns that are still to come are taken back, or a slow rate would go on until the last of them: who waits for one cancels it and
+// takes another. One that is used all the same is not used faster than the new rate (see Use).
 func (l *Limiter) Reconfigure(c LimiterConfig, maxWait time.Duration, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -202,11 +207,16 @@ func (l *Limiter) Reconfigure(c LimiterConfig, maxWait time.Duration, now time.T
 	t := l.clock.at(now)
 	before := l.pace
 	l.config, l.pace = c, l.newPace(c)
+	if l.pace.interval == before.interval && l.pace.depth == before.depth {
+		return
+	}
+	l.paces++
+	clear(l.returned)
 	for i := range l.buckets.places {
 		b := &l.buckets.places[i].state
 		b.used = min(b.used, t+l.pace.depth)
 		if last := b.tat - before.depth; last > t {
-			b.tat = last + l.pace.depth // The bucket is empty until the last turn that somebody waits for.
+			b.tat = t + l.pace.depth
 		} else if left := b.tat - t; left > 0 {
 			b.tat = t + int64(float64(left)/float64(before.depth)*float64(l.pace.depth))
 		}

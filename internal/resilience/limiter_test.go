@@ -436,21 +436,44 @@ func TestLimiter_KeepsBucketsAsFullWhenReconfigured(t *testing.T) {
 	}
 }
 
-func TestLimiter_KeepsWaitingTurnsWhenTheRateChanges(t *testing.T) {
+// After scaling in, the pods that were left went on at their former share for as long as they had given turns ahead: up to 225 s.
+func TestLimiter_TakesTurnsBackThatAreStillToComeWhenTheRateChanges(t *testing.T) {
 	for _, smooth := range []bool{false, true} {
 		for _, perSecond := range []float64{1, 4} {
 			l := NewLimiter(LimiterConfig{Smooth: smooth, PerSecond: 2, Burst: 2}, 10*time.Second, seeded())
-			var last time.Duration
+			var before []Turn
 			for range 3 {
-				turn := l.Take("", noon)
-				last = max(last, turn.Wait)
+				before = append(before, l.Take("", noon))
 			}
+			l.Cancel(before[1])
 			l.Reconfigure(LimiterConfig{Smooth: smooth, PerSecond: perSecond, Burst: 8}, 10*time.Second, noon)
-			want := last + time.Duration(float64(time.Second)/perSecond)
-			if got := l.Take("", noon); !got.OK || got.Wait != want {
-				t.Errorf("smooth %t: the next waits %s, want %s, after the one who waits %s", smooth, got.Wait, want, last)
+			step := time.Duration(float64(time.Second) / perSecond)
+			for n := range 3 {
+				want := time.Duration(n+1) * step
+				if got := l.Take("", noon); !got.OK || got.Wait != want {
+					t.Errorf("smooth %t, %g a second: turn %d comes in %s, want %s", smooth, perSecond, n, got.Wait, want)
+				}
+				l.Cancel(before[2]) // which gives nothing back
 			}
 		}
+	}
+}
+
+func TestLimiter_UsesTurnsOfAFormerRateNoFasterThanTheNewOne(t *testing.T) {
+	const turns = 100
+	l := NewLimiter(LimiterConfig{PerSecond: turns, Burst: 1}, 10*time.Second, seeded())
+	var before []Turn
+	for range turns {
+		before = append(before, l.Take("", noon))
+	}
+	l.Reconfigure(LimiterConfig{PerSecond: 1, Burst: 1}, 10*time.Second, noon)
+	var last time.Duration
+	for _, turn := range before {
+		last = max(last, turn.Wait+l.Use(turn, noon.Add(turn.Wait)))
+		l.Used(turn, true, noon.Add(last))
+	}
+	if least := (turns - 2) * time.Second; last < least {
+		t.Errorf("%d turns are used within %s, want no less than %s", turns, last, least)
 	}
 }
 

@@ -120,6 +120,25 @@ func TestRateLimit_HoldsNothingBackOnceItIsNotConfigured(t *testing.T) {
 	}
 }
 
+// An autoscaler takes all pods but one away: that had turns at a thousandth of the rate for the next minutes, and went on by them.
+func TestRateLimit_IsWholeAtOnceForThePodThatIsLeft(t *testing.T) {
+	const backlog, pods, turnsAhead = 30, 1000, 225 * time.Second
+	p := newPartner(t, always(200))
+	r := newRig(t, p, testtransport.Explicit(time.Second), limitedTo(v1alpha1.RateLimit{Name: "all", PerSecond: intstr.FromInt32(20), Burst: new(int32(1))}))
+	scaled := r.config
+	scaled.Replicas = pods
+	if err := r.worker.Reload(scaled); err != nil {
+		t.Fatal(err)
+	}
+	r.publish(numbered(backlog, "a", "b")...)
+	testtransport.Eventually(t, "one to be refused", func() bool { return r.counted("redrive_rate_limited_total") > 0 })
+	scaled.Replicas = 1
+	if err := r.worker.Reload(scaled); err != nil {
+		t.Fatal(err)
+	}
+	testtransport.EventuallyWithin(t, turnsAhead/2, "all handled", func() bool { return r.handled() == backlog })
+}
+
 // A message that expired while it waited for its turn used that up, and later ones expired behind it: the handler got none.
 func TestRateLimit_GivesNoTurnToMessagesThatExpire(t *testing.T) {
 	p := newPartner(t, always(200))
