@@ -399,6 +399,7 @@ func TestTenant_CannotStopOrOverrunAnother(t *testing.T) {
 		attacks = append(attacks,
 			attack{"lists that grow where they are decoded", w.grown},
 			attack{"blanks without an end from 50 servers, and specs that change", w.blanks},
+			attack{"rows without an end from 700 servers", w.unfinishedRows},
 			attack{"patterns that grow where they are compiled", w.patterns},
 			attack{"policies that include thousands of strategies", w.including},
 			attack{"templates that take long to be merged", w.templates},
