@@ -473,23 +473,36 @@ func TestBreaker_CallsADownPartnerLessThanAHundredthAsOften(t *testing.T) {
 }
 
 func TestBreaker_HoldsNothingBackOnceItIsNotConfigured(t *testing.T) {
-	var down atomic.Bool
-	down.Store(true)
-	p := broken(t, &down)
-	r := newRig(t, p, testtransport.Explicit(200*time.Millisecond, 200*time.Millisecond, 200*time.Millisecond), withBreaker(v1alpha1.CircuitBreaker{
-		MinimumCalls: new(int32(5)), OpenFor: v1alpha1.NewDuration(time.Hour),
-	}))
-	r.publish(numbered(50, "a", "b")...)
-	testtransport.Eventually(t, "the breaker to open", func() bool { return len(r.worker.Status().Troubles) == 1 })
-	down.Store(false)
-	config := r.config
-	config.CircuitBreaker = nil
-	if err := r.worker.Reload(config); err != nil {
-		t.Fatal(err)
-	}
-	testtransport.Eventually(t, "all handled", func() bool { return r.handled() == 50 })
-	if troubles := r.worker.Status().Troubles; len(troubles) != 0 {
-		t.Errorf("the worker still says %v", troubles)
+	inOrder := strict(v1alpha1.OnFailureContinue)
+	for name, c := range map[string]struct {
+		backlog int
+		change  func(*v1alpha1.Transport)
+		key     *string
+	}{
+		"for all":                         {50, func(*v1alpha1.Transport) {}, nil},
+		"of a queue in order":             {10, inOrder, nil},
+		"with a key, of a queue in order": {10, inOrder, new("message.headers.a")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var down atomic.Bool
+			down.Store(true)
+			r := newRig(t, broken(t, &down), testtransport.Explicit(slices.Repeat([]time.Duration{200 * time.Millisecond}, 6)...), func(tr *v1alpha1.Transport) {
+				withBreaker(v1alpha1.CircuitBreaker{MinimumCalls: new(int32(5)), OpenFor: v1alpha1.NewDuration(time.Hour), Key: c.key})(tr)
+				c.change(tr)
+			})
+			r.publish(numbered(c.backlog, "a", "b")...)
+			testtransport.Eventually(t, "the breaker to open", func() bool { return len(r.worker.Status().Troubles) == 1 })
+			down.Store(false)
+			config := r.config
+			config.CircuitBreaker = nil
+			if err := r.worker.Reload(config); err != nil {
+				t.Fatal(err)
+			}
+			testtransport.Eventually(t, "all handled", func() bool { return r.handled() == c.backlog })
+			if troubles := r.worker.Status().Troubles; len(troubles) != 0 {
+				t.Errorf("the worker still says %v", troubles)
+			}
+		})
 	}
 }
 
