@@ -39,6 +39,9 @@ type properties struct {
 	Type             string `json:"type,omitempty"`
 	UserID           string `json:"userId,omitempty"`
 	AppID            string `json:"appId,omitempty"`
+	// Exchange and RoutingKey are those by which it came into the failure queue.
+	Exchange   string `json:"exchange,omitempty"`
+	RoutingKey string `json:"routingKey,omitempty"`
 }
 
 // typed is the value of a header with the letter of its type in AMQP 0-9-1, since {"I": 3} and {"l": 3} are two values.
@@ -52,7 +55,7 @@ func (l *Letter) Export(redactor *Redactor) ([]byte, error) {
 		Properties: properties{
 			ContentType: m.ContentType, ContentEncoding: m.ContentEncoding, DeliveryMode: m.DeliveryMode, Priority: m.Priority,
 			CorrelationID: m.CorrelationID, ReplyTo: m.ReplyTo, Expiration: m.Expiration, MessageID: m.MessageID, Timestamp: timeOf(m.Timestamp),
-			Type: m.Type, UserID: m.UserID, AppID: m.AppID,
+			Type: m.Type, UserID: m.UserID, AppID: m.AppID, Exchange: m.Exchange, RoutingKey: m.RoutingKey,
 		},
 	}
 	if line.Properties.Timestamp == nil && !m.Timestamp.IsZero() {
