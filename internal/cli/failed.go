@@ -67,7 +67,7 @@ others change nothing.
 ` + failedHelp,
 	}
 	command.AddCommand(
-		newFailedGroups(env), newFailedList(env), newFailedShow(env), newFailedExport(env), newFailedReplay(env), newFailedDiscard(env),
+		newFailedGroups(env), newFailedList(env), newFailedShow(env), newFailedExport(env), newFailedImport(env), newFailedReplay(env), newFailedDiscard(env),
 	)
 	return command
 }
