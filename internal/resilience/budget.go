@@ -158,6 +158,8 @@ func (b *Budget) Exhausted(now time.Time) bool {
 func (b *Budget) Reconfigure(c BudgetConfig, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	before := b.step()
 	b.configure(c)
+	b.promises.drawn(b.clock.at(now), before, b.step())
 	b.tat = min(b.tat, b.clock.at(now)+b.floor.depth)
 }

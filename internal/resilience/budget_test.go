@@ -365,3 +365,16 @@ func TestBudget_MayBeUsedByManyAtOnce(t *testing.T) {
 		t.Errorf("%d retries, want 100", sum)
 	}
 }
+
+func TestBudget_PromisesTurnsOfANewRateToWhoIsDenied(t *testing.T) {
+	b := NewBudget(BudgetConfig{Percent: 1, Window: 10 * time.Second, MinPerSecond: 0.01}, seeded())
+	for range 100 {
+		b.Retry(noon)
+	}
+	b.Reconfigure(BudgetConfig{Percent: 1, Window: 10 * time.Second, MinPerSecond: 100}, noon.Add(time.Second))
+	for range 500 {
+		if leave := b.Retry(noon.Add(10 * time.Second)); leave.Wait > time.Minute {
+			t.Fatalf("one of 500 retries is put off for %s at a rate of 100 a second", leave.Wait)
+		}
+	}
+}

@@ -194,9 +194,9 @@ func (l *Limiter) Cancel(turn Turn) {
 	}
 }
 
-// Reconfigure changes the rate, and how long somebody may be asked to wait in place. Each bucket stays as full as it is, in proportion. Promises that were given
-// stand. Where the rate changes, turns that are still to come are taken back, or a slow rate would go on until the last of them: who waits for one cancels it and
-// takes another. One that is used all the same is not used faster than the new rate (see Use).
+// Reconfigure changes the rate, and how long somebody may be asked to wait in place. Each bucket stays as full as it is, in proportion. Where the rate
+// changes, turns that are still to come are taken back, or a slow rate would go on until the last of them: who waits for one cancels it and takes another.
+// One that is used all the same is not used faster than the new rate (see Use). Promises of a slower rate are drawn closer.
 func (l *Limiter) Reconfigure(c LimiterConfig, maxWait time.Duration, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -215,8 +215,11 @@ func (l *Limiter) Reconfigure(c LimiterConfig, maxWait time.Duration, now time.T
 	for i := range l.buckets.places {
 		b := &l.buckets.places[i].state
 		b.used = min(b.used, t+l.pace.depth)
+		b.promises.drawn(t, before.interval, l.pace.interval)
 		if last := b.tat - before.depth; last > t {
-			b.tat = t + l.pace.depth
+			// The first turn that is still to come stays so near, in proportion: a rate that changes often would give none.
+			first := (last-t-1)%before.interval + 1
+			b.tat = t + int64(float64(first)/float64(before.interval)*float64(l.pace.interval)) - l.pace.interval + l.pace.depth
 		} else if left := b.tat - t; left > 0 {
 			b.tat = t + int64(float64(left)/float64(before.depth)*float64(l.pace.depth))
 		}

@@ -459,6 +459,43 @@ func TestLimiter_TakesTurnsBackThatAreStillToComeWhenTheRateChanges(t *testing.T
 	}
 }
 
+// Each pod that came or went put off the next turn of all by a whole interval: with 30 pods, of which one came or went every 15 seconds, none came.
+func TestLimiter_GivesTurnsAtARateThatChangesBeforeEachOfThem(t *testing.T) {
+	const waiting, changes, every = 10, 75, 8 * time.Second
+	l := NewLimiter(LimiterConfig{PerSecond: 0.1, Burst: 1}, 225*time.Second, seeded())
+	used, now := 0, noon
+	for n := range changes {
+		var turns []Turn
+		for range waiting {
+			turns = append(turns, l.Take("", now))
+		}
+		for _, turn := range turns {
+			if turn.OK && turn.Wait < every {
+				used++
+			}
+		}
+		now = now.Add(every)
+		l.Reconfigure(LimiterConfig{PerSecond: 1 / float64(10+n%2), Burst: 1}, 225*time.Second, now)
+	}
+	if least, most := 50, 61; used < least || used > most {
+		t.Errorf("%d turns in ten minutes of 0.09 to 0.1 a second, want %d to %d", used, least, most)
+	}
+}
+
+// A slow limit with a key was made fast, and who was over the new rate for a moment was promised a turn behind those of the old rate: in an hour.
+func TestLimiter_PromisesTurnsOfANewRateToWhoIsDenied(t *testing.T) {
+	l := NewLimiter(LimiterConfig{PerSecond: 0.01, Burst: 1}, time.Second, seeded())
+	for range 40 {
+		l.Take("a", noon)
+	}
+	l.Reconfigure(LimiterConfig{PerSecond: 100, Burst: 100}, time.Second, noon.Add(time.Second))
+	for range 500 { // what the new rate admits in five seconds
+		if turn := l.Take("a", noon.Add(10*time.Second)); turn.Wait > time.Minute {
+			t.Fatalf("one of 500 messages is put off for %s at a rate of 100 a second", turn.Wait)
+		}
+	}
+}
+
 func TestLimiter_UsesTurnsOfAFormerRateNoFasterThanTheNewOne(t *testing.T) {
 	const turns = 100
 	l := NewLimiter(LimiterConfig{PerSecond: turns, Burst: 1}, 10*time.Second, seeded())

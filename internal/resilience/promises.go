@@ -49,3 +49,10 @@ func (p *promises) taken(now, step int64) {
 func (p *promises) lapsed(now, step int64) bool {
 	return p.tail <= now || p.unused+max(0, now-p.used) >= max(10*step, unclaimed)
 }
+
+// drawn has those who are promised turns from now on stand behind as many as before, at another rate.
+func (p *promises) drawn(now, before, after int64) {
+	if ahead := p.tail - now; ahead > 0 && after < before {
+		p.tail = now + int64(float64(ahead)/float64(before)*float64(after))
+	}
+}
