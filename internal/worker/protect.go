@@ -466,7 +466,7 @@ func (w *Worker) awaitTurn(ctx context.Context, j *job, wait time.Duration) (out
 	}
 	for until := time.Now().Add(wait); ; wait = time.Until(until) {
 		changed := w.ordered.changed() // before the look at the program: that is put in force first
-		if w.program.Load() != j.program {
+		if w.isFreed(j) {
 			return j.overdue(), true
 		}
 		if wait <= 0 {
@@ -476,6 +476,19 @@ func (w *Worker) awaitTurn(ctx context.Context, j *job, wait time.Duration) (out
 			return o, true
 		}
 	}
+}
+
+// isFreed is true where what a job waits for may not hold it back any more: another configuration is in force. A strictly ordered one goes back only where
+// a limit or the breaker was taken out: before RabbitMQ 4.3 the broker counts that, and the next pod would take it for an attempt.
+func (w *Worker) isFreed(j *job) bool {
+	now := w.program.Load()
+	if now == j.program || !j.isStrict() {
+		return now != j.program
+	}
+	was, is := &j.program.protection, &now.protection
+	return was.breaker != is.breaker || was.breakers != is.breakers || slices.ContainsFunc(was.limits, func(l limit) bool {
+		return !slices.ContainsFunc(is.limits, func(other limit) bool { return other.limiter == l.limiter })
+	})
 }
 
 // await waits for a time, or until woken is closed, and keeps the place that the job has. It ends early, with an outcome, where the
