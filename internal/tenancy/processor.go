@@ -27,7 +27,8 @@ const (
 	perProcessor = 24 << 20
 	// unknownTurn is how long a namespace is expected to compute at a time before it has.
 	unknownTurn = 100 * time.Millisecond
-	// pruneInterval is how often namespaces are forgotten that have all the credit, and rememberTurns how long they are known whose turns were long.
+	// pruneInterval is how often namespaces are forgotten that have all the credit, and rememberTurns how long they are known whose turns were long: each
+	// such interval halves what is expected. However many short turns come meanwhile, one like the longest may come again.
 	pruneInterval = 10 * time.Second
 	rememberTurns = 10 * time.Minute
 )
@@ -57,10 +58,25 @@ type computing struct {
 	// computed is how long they have computed until a time, turn how long they do so at a time, and begun what was expected of the last of them when it began.
 	computed, turn, begun time.Duration
 	until                 time.Time
+	// faded is when turn was last set, or halved.
+	faded time.Time
 }
 
 // expected is how long they will have computed after their next turn.
 func (c *computing) expected() time.Duration { return c.computed + c.turn }
+
+// ended takes in a turn that took so long.
+func (c *computing) ended(took time.Duration, now time.Time) {
+	if c.faded.IsZero() {
+		c.turn, c.faded = took, now
+	}
+	for ; now.Sub(c.faded) >= rememberTurns; c.faded = c.faded.Add(rememberTurns) {
+		c.turn /= 2
+	}
+	if took >= c.turn {
+		c.turn, c.faded = took, now
+	}
+}
 
 // count goes on counting until now.
 func (c *computing) count(now time.Time) {
@@ -280,7 +296,7 @@ func (mine *Processor) give() {
 	defer p.mu.Unlock()
 	its := p.namespaces[mine.namespace]
 	its.count(now)
-	its.turn = max(now.Sub(mine.since), its.turn*3/4)
+	its.ended(now.Sub(mine.since), now)
 	its.held--
 	p.held--
 	p.grant(now)

@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"redrive.dev/redrive/internal/broker"
 )
 
 const (
@@ -52,11 +54,17 @@ func (r *Reader) Pods(ctx context.Context, from client.Reader, namespace string,
 	}
 }
 
-func (r *Reader) read(ctx context.Context, namespace string, read func() error) error {
+// read waits and reads while others have the processor: who waited for one with its place among those that read would keep all others from reading for as
+// long as namespaces that compute have the processors.
+func (r *Reader) read(ctx context.Context, namespace string, read func() error) (err error) {
 	r.once.Do(func() { r.reads = newShares(maxReads) })
-	if !r.reads.take(ctx, namespace, true) {
-		return ctx.Err() //nolint:wrapcheck // The caller says what was to be read.
-	}
-	defer r.reads.give(namespace, 1)
-	return read()
+	broker.Await(ctx, func() {
+		if !r.reads.take(ctx, namespace, true) {
+			err = ctx.Err()
+			return
+		}
+		defer r.reads.give(namespace, 1)
+		err = read()
+	})
+	return err
 }
