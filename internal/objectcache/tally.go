@@ -138,8 +138,11 @@ func (t *Tally) take(object client.Object, size int) bool {
 	return true
 }
 
+// fits is true where a namespace takes no more than it leaves free. The last eighth is for namespaces that have little.
 func (t *Tally) fits(namespace string, size int) bool {
-	return t.namespaces[namespace]+size <= t.all-t.used
+	const spare, little = 8, 512 << 10
+	its, free := t.namespaces[namespace]+size, t.all-t.used
+	return its <= free && (its <= little || free-size >= t.all/spare)
 }
 
 func (t *Tally) drop(name tallied) {
