@@ -12,6 +12,7 @@ import (
 	"redrive.dev/redrive/api/v1alpha1"
 	"redrive.dev/redrive/internal/broker"
 	"redrive.dev/redrive/internal/compile"
+	"redrive.dev/redrive/internal/retry"
 	"redrive.dev/redrive/internal/topology"
 )
 
@@ -183,6 +184,11 @@ func (r *run) forget(steps []topology.Step) {
 func (r *run) skipped(step topology.Step) bool {
 	if r.undone[step.After()] || step.Action == topology.ActionDelete && step.Binding != nil && r.lacking[r.Difference.Place(*step.Binding)] {
 		return true
+	}
+	if step.Action == topology.ActionDelete && step.Binding != nil && slices.ContainsFunc(r.Plan, func(next topology.Step) bool {
+		return next.Action == topology.ActionCreate && next.After() == step.Ref() && r.skipped(next)
+	}) {
+		return true // half of a swap: whoever binds by that key meanwhile would get everything alone
 	}
 	if step.Action != topology.ActionDelete && step.Policy != nil {
 		return r.broken && topology.IsWorkPolicy(step.Policy.Name, r.input.Desired.Prefix)
@@ -511,9 +517,17 @@ func (r *run) laneStalls() bool {
 	return false
 }
 
-// returning is how long messages in lanes may take to come back into their queues; zero where no lane holds any.
+// returning is how long messages in lanes may take to come back into their queues; zero where no lane holds any. A list may lack a lane that is on its way out,
+// to which no binding leads any more: what that holds is not known.
 func (r *run) returning() time.Duration {
 	var longest time.Duration
+	lanes := compile.Names{Prefix: r.input.Desired.Prefix}.LanePrefix()
+	for _, state := range r.input.State.Retiring {
+		key, isLane := strings.CutPrefix(state.Queue, lanes)
+		if _, listed := r.observed.Queues[state.Queue]; !listed && isLane {
+			longest = max(longest, retry.LaneDelay(key))
+		}
+	}
 	for _, queue := range r.observed.Queues {
 		ours := queue.Arguments.Owner() == r.input.Desired.Owner
 		if ours && (queue.Messages == nil || *queue.Messages > 0) {

@@ -3,6 +3,7 @@ package apply_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -29,6 +30,8 @@ type scene struct {
 	// without is the key of a binding that the lists lack, and untold how often the bindings of the queue test are not told.
 	without string
 	untold  int
+	// unlisted is a queue that the lists lack, and refused one that cannot be made.
+	unlisted, refused string
 }
 
 // Bindings are not told at first.
@@ -43,8 +46,20 @@ func (s *scene) Bindings(ctx context.Context, queue string) ([]topology.Binding,
 // Observe gives lists of which one may lack a binding.
 func (s *scene) Observe(ctx context.Context) (topology.Observed, error) {
 	observed, err := s.simulatedVhost.Observe(ctx)
+	if s.unlisted != "" {
+		observed.Queues = maps.Clone(observed.Queues)
+		delete(observed.Queues, s.unlisted)
+	}
 	observed.Bindings = slices.DeleteFunc(observed.Bindings, func(b topology.Binding) bool { return s.without != "" && b.RoutingKey == s.without })
 	return observed, err
+}
+
+// Apply refuses a queue.
+func (s *scene) Apply(ctx context.Context, step topology.Step) (bool, error) {
+	if s.refused != "" && step.Queue != nil && step.Queue.Name == s.refused {
+		return false, broker.ErrForbidden
+	}
+	return s.simulatedVhost.Apply(ctx, step)
 }
 
 // play runs a story of a Transport with the queues test and other, which stand.

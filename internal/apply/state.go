@@ -110,7 +110,9 @@ func IdentityOf(before *v1alpha1.BrokerIdentity, now *topology.Observed) *v1alph
 // led elsewhere already: that takes lists of now.
 func (s *State) BeginsToRetire(difference topology.Difference) bool {
 	return slices.ContainsFunc(difference.ExtraQueues, func(queue topology.QueueState) bool {
-		begun := slices.ContainsFunc(s.Retiring, func(known v1alpha1.Retirement) bool { return known.Queue == queue.Name })
+		begun := slices.ContainsFunc(s.Retiring, func(known v1alpha1.Retirement) bool {
+			return known.Queue == queue.Name && known.Since != nil // one that was held has its ways yet
+		})
 		return !begun && !slices.Contains(difference.Deferred, queue.Name)
 	})
 }

@@ -140,6 +140,19 @@ func LaneKey(d time.Duration) string {
 	return "0ms"
 }
 
+// LaneDelay is how long messages wait in the lane with a key; zero for what is no key.
+func LaneDelay(key string) time.Duration {
+	key = strings.TrimSuffix(key, HighSuffix)
+	for _, u := range laneUnits() {
+		if count, is := strings.CutSuffix(key, u.name); is {
+			if n, err := strconv.ParseInt(count, 10, 64); err == nil && n > 0 && n <= int64(MaxLane/u.length) {
+				return time.Duration(n) * u.length
+			}
+		}
+	}
+	return 0
+}
+
 // HighSuffix marks the lane keys of messages of high priority.
 const HighSuffix = ".high"
 

@@ -208,3 +208,16 @@ func TestLanes_WithAreAscendingAndEachOnce(t *testing.T) {
 		t.Errorf("got %v, and what was there is %v", got, few)
 	}
 }
+
+func TestLaneDelay_UndoesLaneKey(t *testing.T) {
+	for _, delay := range []time.Duration{MinLane, 1500 * time.Millisecond, time.Second, 90 * time.Second, time.Hour, 36 * time.Hour, MaxLane} {
+		if got, high := LaneDelay(LaneKey(delay)), LaneDelay(HighLaneKey(delay)); got != delay || high != delay {
+			t.Errorf("%s: %s and %s", LaneKey(delay), got, high)
+		}
+	}
+	for _, key := range []string{"", "h", "-1h", "1d", "9223372036854775807h", "99999h", "gone"} {
+		if got := LaneDelay(key); got != 0 {
+			t.Errorf("%q: %s", key, got)
+		}
+	}
+}
