@@ -222,7 +222,7 @@ func TestReplay_IsCarriedOutByOneProcess(t *testing.T) {
 	t.Parallel()
 	d := newDepot(t, 60)
 	d.accept(none)
-	run := d.start(t, "failed", "replay", "-f", d.dir, "--yes", "--rate", "5")
+	run := d.start(t, "failed", "replay", "-f", d.dir, "--yes", "--rate", "0.1")
 	testtransport.Eventually(t, "it to begin", func() bool { return strings.Contains(run.out.String(), "releasing") })
 	id := d.id(run.out.String())
 	d.has(d.does(exitStatusError, "replay", "cancel", id), "another process carries "+id+" out now: end that one first")
