@@ -103,7 +103,8 @@ func TestRun_HandlesReloadsAndDrains(t *testing.T) {
 		put(t, dir, "transport.yaml", strings.Replace(more, "name: default,", "name: default, queues: [test],", 1))
 		testtransport.Eventually(t, "the second worker", logged("worker=second"))
 		publish(broker, "more", 58, 58)
-		testtransport.Eventually(t, "its message", func() bool { return p.count() == 50-rejected+7 })
+		// It is settled once it is counted: the connection that is cut next would take the answer away.
+		testtransport.Eventually(t, "its message", func() bool { return strings.Contains(run.out.String(), "more ready=0 handled=1") })
 	})
 	t.Run("a broker that goes away is waited for", func(t *testing.T) {
 		b.refuse(true)
