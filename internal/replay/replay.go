@@ -106,14 +106,24 @@ type Replay struct {
 	limiter  *rate.Limiter
 	// depth is how many messages are in the staging queue, to the knowledge of who counts them.
 	depth int64
-	// waited is since when the canary waits for outcomes; zero where it still releases.
-	waited time.Time
+	// waited is since when the canary waits for outcomes; zero where it still releases. heard is when something last came of a message.
+	waited, heard time.Time
 }
 
 // New is a replay that begins.
 func New(order Order, settings Settings, began time.Time) *Replay {
-	return &Replay{order: order, settings: settings, began: began, limiter: limiterOf(settings.Rate)}
+	return &Replay{order: order, settings: settings, began: began, limiter: limiterOf(settings.Rate), heard: began}
 }
+
+// Continue takes over since when a former state of the same process waits for outcomes, which no checkpoint has: whoever resumes a replay waits from
+// then on, and a session that ends begins no wait again.
+func (r *Replay) Continue(former *Replay) { r.waited, r.heard = former.waited, former.heard }
+
+// Hear says that something came of a message: an outcome, or its arrival.
+func (r *Replay) Hear(now time.Time) { r.heard = now }
+
+// Silence is for how long nothing has come of any message.
+func (r *Replay) Silence(now time.Time) time.Duration { return now.Sub(r.heard) }
 
 // limiterOf allows a tenth of a second's messages at once.
 func limiterOf(perSecond float64) *rate.Limiter {
@@ -181,13 +191,14 @@ func (r *Replay) AtLeast(depth int64) { r.depth = max(r.depth, depth) }
 func (r *Replay) Counts() Counts {
 	l := &r.ledger
 	c := Counts{
-		Selected: l.selected, Retrying: l.retrying.Len(),
-		Handled: l.handled, FailedAgain: l.failedAgain, Dropped: l.dropped, Recalled: l.recalled, Discarded: l.discarded, Unknown: l.unknown,
+		Selected: l.selected,
+		Handled:  l.handled, FailedAgain: l.failedAgain, Dropped: l.dropped, Recalled: l.recalled, Discarded: l.discarded, Unknown: l.unknown,
 	}
 	left := max(0, l.selected-l.ended())
 	// A copy that was released and not yet acknowledged is in the staging queue, and may be settled.
 	c.Staged = min(r.depth, left)
 	c.InFlight = left - c.Staged
+	c.Retrying = min(l.retrying.Len(), left) // one that was given up may yet tell that it is retried
 	return c
 }
 
@@ -325,5 +336,6 @@ func (r *Replay) Look(now time.Time) bool {
 // GiveUp ends the wait for outcomes: what is in flight has ended in a way that nobody knows. The caller has looked into the failure queue before.
 func (r *Replay) GiveUp() {
 	r.ledger.unknown += r.Counts().InFlight
+	r.ledger.retrying = Numbers{} // they are among these
 	r.judge()
 }

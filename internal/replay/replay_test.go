@@ -165,6 +165,42 @@ func TestGiveUp_CountsWhatNobodyHasHeardOf(t *testing.T) {
 	}
 }
 
+func TestGiveUp_CountsWhatIsRetriedOnce(t *testing.T) {
+	r := selected(Settings{FailingPercent: 60, FailingAfter: 1}, 10)
+	release(r, noon)
+	settle(r, message.OutcomeHandled, 1, 5)
+	settle(r, message.OutcomeRetried, 6, 7)
+	r.GiveUp() // 5 of 10 are unknown
+	settle(r, message.OutcomeRetried, 8, 8)
+	if c := r.Counts(); r.Problem() != "" || c.Unknown != 5 || c.Retrying != 0 {
+		t.Errorf("%q, %+v", r.Problem(), c)
+	}
+}
+
+func TestContinue_BeginsNoWaitAgain(t *testing.T) {
+	settings := Settings{Canary: 2, CanaryWithin: time.Hour, MaxInFlight: 10}
+	r := selected(settings, 10)
+	release(r, noon)
+	r.Hear(noon)
+	r.Look(noon)
+	text, err := r.Checkpoint(id, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, _, err := Restore(text, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next.Count(r.Counts().Staged)
+	next.Continue(r)
+	if silence := next.Silence(noon.Add(time.Minute)); silence != time.Minute {
+		t.Errorf("nothing came for %s", silence)
+	}
+	if next.Look(noon.Add(time.Hour-1)) || !next.Look(noon.Add(time.Hour)) {
+		t.Errorf("%s, %q", next.Phase(), next.Problem())
+	}
+}
+
 func TestNumber_IsGivenOnceWhateverReachedTheBroker(t *testing.T) {
 	r := New(Order{Action: ActionReplay}, Settings{MaxInFlight: 1}, noon)
 	given := map[int64]bool{}

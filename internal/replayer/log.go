@@ -21,10 +21,9 @@ type eventLog struct {
 	read, forgotten uint64
 	// revision is that of the last checkpoint.
 	revision int64
-	// changed is true where the ledger is ahead of it.
+	// changed is true where the ledger is ahead of it, and saved is when it was kept.
 	changed bool
-	// heard is when an event came last.
-	heard time.Time
+	saved   time.Time
 }
 
 // Kinds of messages in the log that are no events of workers.
@@ -78,10 +77,16 @@ func (s *session) readLog(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, event := range events {
-		s.replay.Observe(event)
+	s.replay.Hear(time.Now())
+	if s.former != nil {
+		s.replay.Continue(s.former)
 	}
-	l.changed, l.heard = true, time.Now()
+	for _, event := range events {
+		if s.replay.Observe(event) {
+			s.replay.Hear(time.Now())
+		}
+	}
+	l.changed = true
 	return nil
 }
 
@@ -198,7 +203,8 @@ func (s *session) observe(d *amqp091.Delivery) error {
 		return nil
 	}
 	if event, ok := s.event(m); ok && s.replay.Observe(event) {
-		s.log.changed, s.log.heard = true, time.Now()
+		s.replay.Hear(time.Now())
+		s.log.changed = true
 		s.step(pointObserved)
 	}
 	return nil
@@ -216,7 +222,7 @@ func (s *session) save(ctx context.Context) error {
 	if err := s.publisher.Publish(ctx, s.entry(kindCheckpoint, "", text)); err != nil {
 		return fmt.Errorf("%w: keep a checkpoint: %w", errLost, err)
 	}
-	l.changed = false
+	l.changed, l.saved = false, time.Now()
 	s.step(pointSaved)
 	if read > l.forgotten {
 		if err := l.channel.Ack(read, true); err != nil {

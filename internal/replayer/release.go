@@ -30,6 +30,8 @@ type stagedMessage struct {
 	delivery amqp091.Delivery
 	failed   message.Message
 	seq      int64
+	// since is when it was delivered.
+	since time.Time
 }
 
 type moved struct {
@@ -143,7 +145,7 @@ func (s *session) stage(d *amqp091.Delivery, ok bool) error {
 		return fmt.Errorf("a message in %q was not put there by this replay: take it away", s.Names.Staging(s.ID))
 	}
 	g := &s.staging
-	g.waiting = append(g.waiting, &stagedMessage{delivery: delivery, failed: failed, seq: seq})
+	g.waiting = append(g.waiting, &stagedMessage{delivery: delivery, failed: failed, seq: seq, since: time.Now()})
 	s.replay.AtLeast(int64(len(g.waiting)))
 	return nil
 }
@@ -253,7 +255,7 @@ func (s *session) settle(m moved) error {
 	if m.err != nil {
 		return fmt.Errorf("%w: publish a message: %w", errLost, m.err)
 	}
-	s.log.heard = time.Now()
+	s.replay.Hear(time.Now())
 	err := m.ack()
 	s.step(pointGone)
 	return err
@@ -272,15 +274,34 @@ func (s *session) tick(ctx context.Context, now time.Time) error {
 		s.replay.Count(depth)
 	}
 	s.report()
-	if s.replay.Counts().Staged == 0 && now.Sub(s.log.heard) >= s.settleWithin() {
+	if err := s.renew(now); err != nil {
+		return err
+	}
+	if s.replay.Counts().Staged == 0 && s.replay.Silence(now) >= s.settleWithin() {
 		if err := s.search(ctx); err != nil {
 			return err
 		}
 	}
-	if !s.log.changed {
+	if !s.log.changed && now.Sub(s.log.saved) < s.renewEvery {
 		return nil
 	}
 	return s.save(ctx)
+}
+
+// renew gives messages that wait for long back to the staging queue, which delivers them again, in their order: RabbitMQ ends the channel of a
+// consumer that keeps one for 30 minutes, unless it is told another time. In the log that is the last checkpoint, which is kept again instead.
+func (s *session) renew(now time.Time) error {
+	g := &s.staging
+	if len(g.waiting) == 0 || now.Sub(g.waiting[0].since) < s.renewEvery {
+		return nil
+	}
+	for _, m := range g.waiting {
+		if err := m.delivery.Nack(false, true); err != nil {
+			return fmt.Errorf("%w: give a staged message back: %w", errLost, err)
+		}
+	}
+	g.waiting = nil
+	return nil
 }
 
 // settleWithin is how long no outcome may come: those of messages that are deleted come from here.
@@ -305,7 +326,7 @@ func (s *session) search(ctx context.Context) error {
 	}, func() error { return nil })
 	s.log.changed = true
 	if errors.Is(err, failurequeue.ErrNotWhole) {
-		s.log.heard = time.Now() // what others had may be among them: the next search finds it
+		s.replay.Hear(time.Now()) // what others had may be among them: the next search finds it
 		return nil
 	}
 	if err != nil {

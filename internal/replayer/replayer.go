@@ -55,6 +55,8 @@ type Options struct {
 	// Progress, if set, is told of the replay after each change.
 	Progress func(replay.Phase, replay.Counts)
 
+	// renewEvery is how long a message of a queue of the replay is kept unsettled.
+	renewEvery time.Duration
 	// at, if set, is told of each step at which a kill leaves something half done.
 	at func(point)
 }
@@ -81,6 +83,7 @@ const (
 	// reconnectAfter is the pause after a session that was lost.
 	reconnectAfter = time.Second
 	usualSettle    = time.Hour
+	usualRenewal   = 5 * time.Minute
 	// leaveWithin is how long what is published may take to be confirmed once the replay is to be left.
 	leaveWithin = 10 * time.Second
 )
@@ -113,6 +116,9 @@ func Run(ctx context.Context, options Options) (Result, error) {
 	if options.SettleWithin == 0 {
 		options.SettleWithin = usualSettle
 	}
+	if options.renewEvery == 0 {
+		options.renewEvery = usualRenewal
+	}
 	publisher := amqp.NewPublisher(amqp.Options{
 		Source: func() (amqp.Target, error) { return options.Target, nil }, Dial: options.Dial, Name: "redrive replay " + options.ID, Log: options.Log,
 	})
@@ -120,9 +126,13 @@ func Run(ctx context.Context, options Options) (Result, error) {
 	publishing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	go publisher.Run(publishing)
+	var former *replay.Replay
 	for again := false; ; again = true {
-		s := &session{Options: options, publisher: publisher, again: again}
+		s := &session{Options: options, publisher: publisher, again: again, former: former}
 		err := s.run(ctx)
+		if s.replay != nil {
+			former = s.replay
+		}
 		if !errors.Is(err, errLost) || ctx.Err() != nil {
 			return s.result(), err
 		}
@@ -163,6 +173,8 @@ type session struct {
 	log        eventLog
 	staging    staging
 	replay     *replay.Replay
+	// former is the state of the session before; nil in the first one.
+	former *replay.Replay
 	// again is true after a session that was lost, and made where this one has made the queues of the replay.
 	again, made bool
 	// late outlasts the context of the session, so that what is published when that ends is waited for.
