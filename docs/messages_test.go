@@ -82,7 +82,7 @@ func TestDocs_ShowAMessageInTheFailureQueueAsItIs(t *testing.T) {
 		t.Errorf("a worker cannot use %v", state.Garbage)
 	}
 	written, err := message.Failed(message.Message{}, state, text(message.HeaderQueue), message.Final{
-		Reason: retry.Reason(text(message.HeaderReason)), Explanation: text(message.HeaderExplanation), At: failedAt,
+		Reason: retry.Reason(text(message.HeaderReason)), Explanation: text(message.HeaderExplanation), At: failedAt, ID: text(message.HeaderFailureID),
 		Failure: retry.Failure{
 			Source: retry.Source(text(message.HeaderErrorSource)), Status: int(number(message.HeaderErrorStatus)),
 			Class: text(message.HeaderErrorClass), Message: text(message.HeaderErrorMessage),

@@ -48,6 +48,8 @@ func Import(line []byte) (m message.Message, queue string, err error) {
 	if m.Headers, err = untypedTable(found.Headers); err != nil {
 		return m, "", fmt.Errorf("headers: %w", err)
 	}
+	// The line may have been edited, and the message that it is of may still be there: a replay would take one for a copy of the other.
+	delete(m.Headers, message.HeaderFailureID)
 	if m.Body, err = found.body(); err != nil {
 		return m, "", err
 	}

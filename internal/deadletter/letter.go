@@ -28,7 +28,7 @@ const reasonUnreadable = "unreadable"
 
 // Letter is a message of the failure queue.
 type Letter struct {
-	// Key identifies the message: 12 hexadecimal digits, which are the same each time that it is read.
+	// Key identifies the message for people: 12 hexadecimal digits, which are the same each time that it is read.
 	Key string
 	// Message as policies and handlers see it, with the work queue that it failed in.
 	Message retry.Message
@@ -46,8 +46,18 @@ type Letter struct {
 	// Properties is the message as it is in the failure queue.
 	Properties message.Message
 
-	state message.State
+	state    message.State
+	identity Identity
+	// unique is true where a worker gave this failure an ID.
+	unique bool
 }
+
+// Identity is what copies of one failed message share.
+type Identity [sha256.Size]byte
+
+// Identity is that of the failed message. unique is false where others may have the same one and be no copies: RabbitMQ marks none of those that
+// it moves itself, and a producer may have published two that are alike.
+func (l *Letter) Identity() (is Identity, unique bool) { return l.identity, l.unique }
 
 // Reader reads the failure queue of one Transport.
 type Reader struct {
@@ -89,7 +99,9 @@ func (r Reader) Read(m message.Message) Letter {
 		letter.Given.Source = SourceBroker
 	}
 	letter.Given.Cause = causeOf(letter.Given, letter.Last, role)
-	letter.Key = keyOf(letter.Message, final.At)
+	letter.unique = byWorker && final.ID != ""
+	letter.identity = identityOf(letter.Message, final)
+	letter.Key = hex.EncodeToString(letter.identity[:])[:12]
 	return letter
 }
 
@@ -178,12 +190,13 @@ func traceOf(state message.State, headers map[string]any) string {
 	return ""
 }
 
-// keyOf tells messages apart, also those without an ID, and does not change while they stay in the queue.
-func keyOf(m retry.Message, at time.Time) string {
+// identityOf does not change while the message stays in the queue, or is staged.
+func identityOf(m retry.Message, final message.Final) (is Identity) {
 	hash := sha256.New()
-	for _, part := range []string{m.ID, strconv.FormatInt(at.UnixMilli(), 10), m.Queue} {
+	for _, part := range []string{m.ID, strconv.FormatInt(final.At.UnixMilli(), 10), m.Queue, final.ID} {
 		_, _ = hash.Write([]byte(strconv.Itoa(len(part)) + ":" + part))
 	}
 	_, _ = hash.Write(m.Body)
-	return hex.EncodeToString(hash.Sum(nil))[:12]
+	hash.Sum(is[:0])
+	return is
 }

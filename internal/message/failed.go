@@ -26,6 +26,7 @@ func DecodeFailed(m Message, received time.Time) (queue string, final Final, ok 
 			Status:  int(min(max(status, 0), MaxCount)),
 		},
 		At:     r.time(HeaderFailedAt),
+		ID:     r.text(HeaderFailureID, maxName),
 		Exit:   r.text(HeaderCrashExit, maxName),
 		Worker: r.text(HeaderWorker, maxShort),
 	}, true

@@ -68,6 +68,8 @@ const (
 	HeaderExplanation = HeaderPrefix + "explanation"
 	// HeaderFailedAt is the time at which the message was given up.
 	HeaderFailedAt = HeaderPrefix + "failed-at"
+	// HeaderFailureID tells this failure of the message from all others: copies of a failed message share it.
+	HeaderFailureID = HeaderPrefix + "failure-id"
 	// HeaderQueue is the work queue in which the message failed.
 	HeaderQueue = HeaderPrefix + "queue"
 	// HeaderErrorSource says where the last failure came from.
@@ -89,7 +91,7 @@ func isOwn(name string) bool {
 	switch name {
 	case HeaderID, HeaderAttempts, HeaderRetries, HeaderStrategy, HeaderStreak, HeaderFirstFailure, HeaderNotBefore,
 		HeaderDelay, HeaderLane, HeaderExchange, HeaderRoutingKey, HeaderDeadline, HeaderHistory, HeaderPublishID,
-		HeaderReason, HeaderExplanation, HeaderFailedAt, HeaderQueue,
+		HeaderReason, HeaderExplanation, HeaderFailedAt, HeaderFailureID, HeaderQueue,
 		HeaderErrorSource, HeaderErrorClass, HeaderErrorMessage, HeaderErrorStatus,
 		HeaderCrashes, HeaderQuarantine, HeaderCarry, HeaderPriority, HeaderExpiration, HeaderUserID, HeaderOriginal, HeaderTraceparent, HeaderCrashExit,
 		HeaderWorker,

@@ -51,6 +51,8 @@ type Final struct {
 	Failure retry.Failure
 	// At is the time at which the message was given up.
 	At time.Time
+	// ID is that of this failure, which no other has; empty where it is not known.
+	ID string
 	// Exit says how the last process ended that the message brought down, and Worker which worker gave it up; empty where
 	// that is not why.
 	Exit, Worker string
@@ -68,7 +70,7 @@ type Final struct {
 // or shared; the body is shared.
 //
 // Headers that would not fit one frame are shed, ours only: first the span of the last attempt, the lives before a replay and the failure history down
-// to its last entry, then all of it, then what the handler carries along, then the error's message and the explanation, then its class,
+// to its last entry, then all of it, then what the handler carries along, then the failure's ID, then the error's message and the explanation, then its class,
 // source and status, then what was kept aside. The error is ErrHeadersTooLarge where even that does not suffice.
 func Parked(m Message, s State, queue, lane string, now time.Time) (Message, error) {
 	headers := stateHeaders(m, s, now)
@@ -108,7 +110,7 @@ func Failed(m Message, s State, queue string, final Final) (Message, error) {
 
 	told := errorHeaders(lastFailure(s, final))
 	told = append(told, header{HeaderCrashExit, Text(final.Exit, maxName)}, header{HeaderWorker, Text(final.Worker, maxShort)})
-	told = append(told, header{HeaderExplanation, Text(final.Explanation, MaxText)})
+	told = append(told, header{HeaderExplanation, Text(final.Explanation, MaxText)}, header{HeaderFailureID, final.ID})
 	return republished(m, HeaderLimit(s.FrameSize), queue, headers, optionalHeaders(m, s, told...))
 }
 

@@ -2,6 +2,7 @@ package replayer
 
 import (
 	"context"
+	"crypto/rand"
 	"log/slog"
 	"maps"
 	"strconv"
@@ -56,7 +57,7 @@ func (r *rig) fill(messages int) {
 		m, err := message.Failed(message.Message{
 			MessageID: strconv.Itoa(n), Body: []byte("body " + strconv.Itoa(n)), Headers: map[string]any{"chosen": isChosen(n)}, Exchange: "async",
 			RoutingKey: "test",
-		}, message.State{ID: strconv.Itoa(n), Exchange: "async", RoutingKey: "test"}, "test", message.Final{Reason: "MaxRetries", At: time.UnixMilli(int64(n) + 1)})
+		}, message.State{ID: strconv.Itoa(n), Exchange: "async", RoutingKey: "test"}, "test", message.Final{Reason: "MaxRetries", At: time.UnixMilli(int64(n) + 1), ID: rand.Text()})
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -103,7 +104,7 @@ func (r *rig) handle(d *amqp091.Delivery, publisher *amqp.Publisher) {
 	r.ended[m.MessageID] = outcome.Kind
 	r.mu.Unlock()
 	if failsAgain(n) {
-		failed, err := message.Failed(m, message.Decode(m, "async", time.Now()), "test", message.Final{Reason: "MaxRetries", At: time.Now()})
+		failed, err := message.Failed(m, message.Decode(m, "async", time.Now()), "test", message.Final{Reason: "MaxRetries", At: time.Now(), ID: rand.Text()})
 		failed.Exchange = "async.failed"
 		if err != nil || publisher.Publish(ctx, &failed) != nil {
 			return

@@ -62,20 +62,22 @@ func (s *session) selectMessages(ctx context.Context) error {
 
 // stagedMessages are those of the staging queue.
 type stagedMessages struct {
-	keys     map[string]bool
+	known    map[deadletter.Identity]bool
 	messages int64
 }
 
 // readStaged reads the staging queue, and takes the second copy of a message out of it.
 func (s *session) readStaged(ctx context.Context) (found stagedMessages, err error) {
-	found.keys = map[string]bool{}
+	found.known = map[deadletter.Identity]bool{}
 	reader := s.reader()
 	_, err = failurequeue.Hold(ctx, failurequeue.Options{Connection: s.connection, Queue: s.Names.Staging(s.ID)}, func(h *failurequeue.Held) error {
 		letter := reader.Read(h.Message)
-		if isCopy(&letter, found.keys) {
+		if isCopy(&letter, found.known) {
 			return h.Settle()
 		}
-		found.keys[letter.Key] = true
+		if is, unique := letter.Identity(); unique {
+			found.known[is] = true
+		}
 		found.messages++
 		return nil
 	}, func() error { return nil })
@@ -85,9 +87,10 @@ func (s *session) readStaged(ctx context.Context) (found stagedMessages, err err
 	return found, nil
 }
 
-// isCopy is true of a message that is staged already. Two messages without an ID may be alike and yet two.
-func isCopy(letter *deadletter.Letter, staged map[string]bool) bool {
-	return letter.Message.ID != "" && staged[letter.Key]
+// isCopy is true of a message that is staged already. One that is not unique is never taken for a copy: it is rather replayed twice than deleted.
+func isCopy(letter *deadletter.Letter, staged map[deadletter.Identity]bool) bool {
+	is, unique := letter.Identity()
+	return unique && staged[is]
 }
 
 // ackPause is how long acks have to reach the queue before their channel ends.
@@ -115,7 +118,7 @@ func (s *session) take(ctx context.Context, staged *stagedMessages, chooses bool
 	_, err = failurequeue.Hold(ctx, options, func(h *failurequeue.Held) error {
 		letter := reader.Read(h.Message)
 		switch {
-		case isCopy(&letter, staged.keys):
+		case isCopy(&letter, staged.known):
 			taken++
 			return h.Settle()
 		case !chooses || !chooser.Chooses(&letter):

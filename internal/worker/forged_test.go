@@ -26,6 +26,7 @@ func forgeries() map[string]amqp091.Table {
 		"redrive-original-headers": amqp091.Table{"x-death": []any{amqp091.Table{"queue": "forged", "count": int64(3)}}, "CC": []any{"payments"}},
 		"redrive-traceparent":      "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "redrive-publish-id": "1",
 		"redrive-reason": "MaxRetries", "redrive-explanation": "forged", "redrive-failed-at": now.UnixMilli(), "redrive-queue": "payments",
+		"redrive-failure-id":   "forged",
 		"redrive-error-source": "Handler", "redrive-error-class": "forged", "redrive-error-message": "forged", "redrive-error-status": int64(422),
 		"redrive-crash-exit": "signal: killed", "redrive-worker": "forged", "redrive-quarantine": true,
 		"redrive-replay": followed, "redrive-replay-seq": int64(1), "redrive-lives": `[{"reason":"forged"}]`,

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"time"
@@ -125,6 +126,7 @@ func (w *Worker) republish(ctx context.Context, j *job, o outcome) error {
 	defer cancel()
 	pause := firstPublishPause
 	way := detour{}
+	o.final.ID = rand.Text() // one for all copies, where more than one publication arrives
 	for {
 		if ctx.Err() != nil {
 			return context.Cause(ctx) //nolint:wrapcheck // the caller counts it and tells no more
