@@ -300,7 +300,7 @@ func Prepare(input Input, observed topology.Observed) (Prepared, error) {
 	consumed := compile.NamedBy(input.Published)
 	difference := topology.DiffSince(input.Desired, observed, topology.Past{
 		Created: input.State.Created, Migrations: input.State.Migrations, Consumed: consumed, Held: compile.Held(input.Published),
-		Follows: input.Follows, Doubtful: input.doubtful(), Retiring: input.retiring(),
+		Follows: input.Follows, Doubtful: input.doubtful(observed.Age()), Retiring: input.retiring(),
 	})
 	difference.Warnings = append(difference.Warnings, spared...)
 	created := without(stillThere(input, observed), refTexts(difference.Adopted))

@@ -112,10 +112,12 @@ func newDeletions(port Port, state State, waits topology.Waits, at clock, write 
 }
 
 // doubtful are the objects that an earlier request, of this Transport or of another one, may still delete, each with the time until when.
-func (input *Input) doubtful() map[string]time.Time {
+//
+// What was observed is of an age: a request may have been carried out since the broker was asked.
+func (input *Input) doubtful(age time.Duration) map[string]time.Time {
 	until := map[string]time.Time{}
 	for _, old := range slices.Concat(input.State.Deletions, input.Others) {
-		left := input.State.Doubts.left(old, input.Waits.Request, input.Now)
+		left := input.State.Doubts.left(old, input.Waits.Request, input.Now.Add(-age))
 		if end := input.Now.Add(left); left > 0 && end.After(until[old.Object]) {
 			until[old.Object] = end
 		}

@@ -88,20 +88,28 @@ func working(queues ...string) (config compile.Config) {
 func (s *scene) looks(number int) {
 	s.t.Helper()
 	for range number {
-		desired, err := topology.Desired(s.spec, s.needs, owner)
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		s.state.Stamps = s.state.Stamps.See(s.state.Retiring, s.state.Migrations, time.Now())
-		s.report, err = apply.Once(s.t.Context(), s, apply.Input{
-			Desired: desired, State: s.state, Published: []compile.Config{s.workers}, Waits: topology.DefaultWaits(), Now: time.Now(),
-		}, func(context.Context, []string) error { return nil })
+		err := s.look(s)
 		if _, young := errors.AsType[*apply.TooYoungError](err); err != nil && !young {
 			s.t.Fatal(err)
 		}
-		s.state.Keep(&s.report)
 		s.pass(10 * time.Second)
 	}
+}
+
+// look has the operator look once, at the broker as it is behind a port.
+func (s *scene) look(port apply.Port) error {
+	s.t.Helper()
+	desired, err := topology.Desired(s.spec, s.needs, owner)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.state.Stamps = s.state.Stamps.See(s.state.Retiring, s.state.Migrations, time.Now())
+	s.state.Doubts = s.state.Doubts.See(s.state.Deletions, time.Now())
+	s.report, err = apply.Once(s.t.Context(), port, apply.Input{
+		Desired: desired, State: s.state, Published: []compile.Config{s.workers}, Waits: topology.DefaultWaits(), Now: time.Now(),
+	}, func(context.Context, []string) error { return nil })
+	s.state.Keep(&s.report)
+	return err
 }
 
 // removed has the operator delete the Transport.
