@@ -31,8 +31,10 @@ type run struct {
 	quiet map[string]time.Time
 	// uncounted are the quorum queues without a count, beside others that have one.
 	uncounted []string
-	// broken is true when something that failed messages leave by could not be made.
-	broken bool
+	// broken is true when something that failed messages of all queues leave by could not be made, and noReturn has the queues whose own way back from
+	// the lanes could not.
+	broken   bool
+	noReturn map[string]bool
 }
 
 // CarryOut does what was prepared, and takes the queues on their way out one step further. Where the error is not nil the
@@ -65,6 +67,7 @@ func (p Prepared) CarryOut(ctx context.Context, port Port) (report Report, err e
 		Queues:     counts(&p),
 	}}
 	r.failed, r.undone, r.lacking, r.quiet = map[topology.Ref]bool{}, map[topology.Ref]bool{}, map[string]bool{}, map[string]time.Time{}
+	r.noReturn = map[string]bool{}
 	r.report.Adopted = append(refTexts(p.Difference.Adopted), p.Kept...)
 	r.uncounted = uncounted(p.Difference.Wanted, p.observed)
 	r.warnOfUncounted()
@@ -127,8 +130,12 @@ func (r *run) step(ctx context.Context, step topology.Step) error {
 		r.failed[step.Ref()] = true
 		r.leave(step)
 		r.forget([]topology.Step{step})
-		r.broken = r.broken || wayOut(step, r.input.Desired)
-		return nil
+		if step.Binding != nil && step.Binding.Source == r.input.Desired.ExchangeOf(topology.RoleReturn) {
+			r.noReturn[step.Binding.Destination] = true
+		} else {
+			r.broken = r.broken || wayOut(step, r.input.Desired)
+		}
+		return r.putBack(ctx, step)
 	}
 	if step.Queue != nil && isQuorum(*step.Queue) {
 		r.report.Known[step.Queue.Name] = r.clock()
@@ -147,6 +154,26 @@ func (r *run) step(ctx context.Context, step topology.Step) error {
 		r.report.RequeueAfter = soonest(r.report.RequeueAfter, again)
 	}
 	r.report.Steps = append(r.report.Steps, step)
+	return nil
+}
+
+// putBack makes the first half of a swap undone whose second half was refused: whoever binds by that key meanwhile would get everything alone.
+func (r *run) putBack(ctx context.Context, refused topology.Step) error {
+	at := slices.IndexFunc(r.report.Steps, func(done topology.Step) bool {
+		return done.Action == topology.ActionDelete && done.Binding != nil && done.Ref() == refused.After()
+	})
+	if at < 0 {
+		return nil
+	}
+	back := topology.Step{Action: topology.ActionCreate, Binding: r.report.Steps[at].Binding}
+	switch _, err := r.port.Apply(ctx, back); {
+	case err == nil:
+		r.report.Steps = append(r.report.Steps, back)
+	case ends(err):
+		return err
+	default:
+		r.report.Failures = append(r.report.Failures, Failure{Step: back, Err: err})
+	}
 	return nil
 }
 
@@ -199,8 +226,9 @@ func (r *run) skipped(step topology.Step) bool {
 	source := topology.Ref{Kind: topology.KindExchange, Name: step.Binding.Source}
 	destination := topology.Ref{Kind: topology.KindQueue, Name: step.Binding.Destination}
 	quarantine := topology.Ref{Kind: topology.KindQueue, Name: compile.Names{}.Quarantine(destination.Name)}
+	noReturn := r.noReturn[destination.Name] || r.noReturn[quarantine.Name]
 	leadsIn := !wayOut(step, r.input.Desired)
-	return r.failed[source] || r.failed[destination] || leadsIn && (r.broken || r.failed[quarantine])
+	return r.failed[source] || r.failed[destination] || leadsIn && (r.broken || noReturn || r.failed[quarantine])
 }
 
 // wayOut is true for what failed messages need to leave by.

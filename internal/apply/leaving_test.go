@@ -30,8 +30,10 @@ type scene struct {
 	// without is the key of a binding that the lists lack, and untold how often the bindings of the queue test are not told.
 	without string
 	untold  int
-	// unlisted is a queue that the lists lack, and refused one that cannot be made.
-	unlisted, refused string
+	// unlisted is a queue that the lists lack.
+	unlisted string
+	// refuses tells which steps RabbitMQ refuses; nil for none.
+	refuses func(topology.Step) bool
 }
 
 // Bindings are not told at first.
@@ -54,9 +56,9 @@ func (s *scene) Observe(ctx context.Context) (topology.Observed, error) {
 	return observed, err
 }
 
-// Apply refuses a queue.
+// Apply refuses some steps.
 func (s *scene) Apply(ctx context.Context, step topology.Step) (bool, error) {
-	if s.refused != "" && step.Queue != nil && step.Queue.Name == s.refused {
+	if s.refuses != nil && s.refuses(step) {
 		return false, broker.ErrForbidden
 	}
 	return s.simulatedVhost.Apply(ctx, step)

@@ -93,26 +93,57 @@ func TestAdopted_KeepsTheWayBackWhereOneListLacksALaneThatLeaves(t *testing.T) {
 	}
 }
 
-// Where the failure queue was refused, one half of a swap was done, look after look: whoever bound a queue by that key got all messages alone.
-func TestMigration_RemovesNoWayWhoseSuccessorIsSkipped(t *testing.T) {
-	for _, step := range []v1alpha1.MigrationStep{v1alpha1.MigrationPrepare, v1alpha1.MigrationRecreate} {
-		t.Run(string(step), func(t *testing.T) {
+// One half of a swap was done, look after look, while RabbitMQ refused the other one or another object: whoever bound a queue by that key got all
+// messages alone.
+func TestMigration_LeavesNoSwapHalfDone(t *testing.T) {
+	makesQueue := func(name string) func(topology.Step) bool {
+		return func(step topology.Step) bool { return step.Queue != nil && step.Queue.Name == name }
+	}
+	makesWay := func(source, to string) func(topology.Step) bool {
+		return func(step topology.Step) bool {
+			return step.Action == topology.ActionCreate && step.Binding != nil && step.Binding.Source == source && step.Binding.Destination == to
+		}
+	}
+	tests := map[string]struct {
+		step    v1alpha1.MigrationStep
+		change  func(*v1alpha1.TransportSpec)
+		refuses func(topology.Step) bool
+		goesOn  bool
+	}{
+		"a failure queue, while diverting": {
+			v1alpha1.MigrationPrepare, func(spec *v1alpha1.TransportSpec) { spec.Failure = &v1alpha1.Failure{Queue: new("bad")} }, makesQueue("bad"), false,
+		},
+		"a failure queue, while restoring": {
+			v1alpha1.MigrationRecreate, func(spec *v1alpha1.TransportSpec) { spec.Failure = &v1alpha1.Failure{Queue: new("bad")} }, makesQueue("bad"), false,
+		},
+		"the way into the stand-in":   {v1alpha1.MigrationPrepare, nil, makesWay("async", "test.migrating"), false},
+		"the way back into the queue": {v1alpha1.MigrationRecreate, nil, makesWay("async", "test"), false},
+		"the return of another queue": {
+			v1alpha1.MigrationPrepare, func(spec *v1alpha1.TransportSpec) {
+				spec.Queues = append(spec.Queues, v1alpha1.Queue{Name: "more", BindingKeys: []string{"more"}})
+			},
+			makesWay("async.return", "more"), true,
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
 			play(t, func(s *scene) {
 				s.looks(3)
-				if step == v1alpha1.MigrationPrepare {
+				if tt.step == v1alpha1.MigrationPrepare {
 					s.fill("test", 5)
 				}
 				s.spec.Spec.Queues[0].Type = new(v1alpha1.QueueClassic)
 				s.workers.Queues[0].Standin = "test.migrating"
 				for range 60 {
-					if len(s.state.Migrations) > 0 && s.state.Migrations[0].Step == step {
+					if len(s.state.Migrations) > 0 && s.state.Migrations[0].Step == tt.step {
 						break
 					}
 					s.looks(1)
 				}
-				// The failure queue gets another name, whose creation RabbitMQ refuses.
-				s.refused = "bad"
-				s.spec.Spec.Failure = &v1alpha1.Failure{Queue: new("bad")}
+				s.refuses = tt.refuses
+				if tt.change != nil {
+					tt.change(&s.spec.Spec)
+				}
 				s.looks(12)
 				if to := s.b.route("async", simulatedMessage{key: "test"}); len(to) == 0 || isFailure(to[0]) {
 					t.Errorf("before the application binds: %v", to)
@@ -128,6 +159,14 @@ func TestMigration_RemovesNoWayWhoseSuccessorIsSkipped(t *testing.T) {
 				}
 				if lost > 1 {
 					t.Errorf("%d of 60 messages, in ten minutes, came to the application's queue only", lost)
+				}
+				if to := s.b.route("async", simulatedMessage{key: "more"}); slices.Contains(to, "more") {
+					t.Error("a queue gets messages that has no way back from the lanes")
+				}
+				if stands := slices.ContainsFunc(s.state.Migrations, func(m v1alpha1.Migration) bool {
+					return m.Step == v1alpha1.MigrationDivert || m.Step == v1alpha1.MigrationRestore
+				}); stands == tt.goesOn {
+					t.Errorf("the migration is at %+v", s.state.Migrations)
 				}
 			})
 		})
