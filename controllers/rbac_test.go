@@ -319,6 +319,7 @@ func liveUnder(t *testing.T, cluster *testcluster.Cluster, rights []right, token
 	own := cluster.Namespace(t)
 	grantRights(t, cluster, own, rights)
 	denied := &denials{}
+	t.Cleanup(func() { w.tellTransports() })
 	address := startAs(w, cluster, own, denied)
 	for _, stage := range stages(w, address, token, denied) {
 		if len(denied.all()) > 0 {
@@ -328,6 +329,19 @@ func liveUnder(t *testing.T, cluster *testcluster.Cluster, rights []right, token
 		testtransport.Eventually(t, stage.name, func() bool { return len(denied.all()) > 0 || stage.done() })
 	}
 	return denied.all()
+}
+
+// tellTransports logs what the Transports of a test that has failed say.
+func (w *world) tellTransports() {
+	if !w.Failed() {
+		return
+	}
+	var all v1alpha1.TransportList
+	err := w.client.List(context.Background(), &all, client.InNamespace(w.namespace))
+	for i := range all.Items {
+		w.Logf("%s at generation %d: %+v", all.Items[i].Name, all.Items[i].Generation, all.Items[i].Status.Conditions)
+	}
+	w.Logf("%d Transports: %v", len(all.Items), err)
 }
 
 // startAs starts a manager for the namespace of a test in a namespace of its own, as the user of that name. It returns the
