@@ -185,7 +185,7 @@ func (o *operator) start(t *testing.T, cluster *testcluster.Cluster) {
 		Scheme: controllers.NewScheme(), Cache: o.sight(t), Client: objectcache.ClientOptions(),
 		Metrics: metricsserver.Options{BindAddress: "0"},
 		// One that is started again has controllers of the same names.
-		Controller: config.Controller{SkipNameValidation: new(true)},
+		Controller: config.Controller{SkipNameValidation: new(true), CacheSyncTimeout: testtransport.Patience},
 	})
 	must(t, err)
 	uid := ""

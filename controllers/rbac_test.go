@@ -365,7 +365,7 @@ func startAs(w *world, cluster *testcluster.Cluster, own string, denied *denials
 		LeaderElection: true, LeaderElectionID: "redrive", LeaderElectionNamespace: own,
 		// On a machine that is busy with other tests a lease of 15 s is lost now and then, and the manager ends for good.
 		LeaseDuration: new(2 * testtransport.Patience), RenewDeadline: new(testtransport.Patience),
-		Controller: config.Controller{SkipNameValidation: new(true)},
+		Controller: config.Controller{SkipNameValidation: new(true), CacheSyncTimeout: testtransport.Patience},
 	})
 	must(w.T, err)
 	uid, err := clusterinfo.UID(w.Context(), mgr.GetAPIReader())
@@ -381,7 +381,9 @@ func startAs(w *world, cluster *testcluster.Cluster, own string, denied *denials
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = mgr.Start(ctx) // it cannot always
+		if err := mgr.Start(ctx); err != nil { // it cannot always
+			w.Logf("the manager: %v", err)
+		}
 	}()
 	w.Cleanup(func() {
 		cancel()
