@@ -115,9 +115,25 @@ func New(order Order, settings Settings, began time.Time) *Replay {
 	return &Replay{order: order, settings: settings, began: began, limiter: limiterOf(settings.Rate), heard: began}
 }
 
-// Continue takes over since when a former state of the same process waits for outcomes, which no checkpoint has: whoever resumes a replay waits from
-// then on, and a session that ends begins no wait again.
-func (r *Replay) Continue(former *Replay) { r.waited, r.heard = former.waited, former.heard }
+// Waits are how long a replay has waited for outcomes. No checkpoint has them: whoever resumes a replay waits from then on.
+type Waits struct{ silence, canary time.Duration }
+
+// Waits are those at the end of a session.
+func (r *Replay) Waits(now time.Time) Waits {
+	waits := Waits{silence: now.Sub(r.heard)}
+	if !r.waited.IsZero() {
+		waits.canary = now.Sub(r.waited)
+	}
+	return waits
+}
+
+// Continue goes on with the waits of the session before, in the same process: between two sessions nobody could be heard.
+func (r *Replay) Continue(before Waits, now time.Time) {
+	r.heard = now.Add(-before.silence)
+	if before.canary > 0 {
+		r.waited = now.Add(-before.canary)
+	}
+}
 
 // Hear says that something came of a message: an outcome, or its arrival.
 func (r *Replay) Hear(now time.Time) { r.heard = now }

@@ -192,11 +192,12 @@ func TestContinue_BeginsNoWaitAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	next.Count(r.Counts().Staged)
-	next.Continue(r)
-	if silence := next.Silence(noon.Add(time.Minute)); silence != time.Minute {
+	back := noon.Add(24 * time.Hour) // the broker was away
+	next.Continue(r.Waits(noon.Add(time.Minute)), back)
+	if silence := next.Silence(back.Add(time.Minute)); silence != 2*time.Minute {
 		t.Errorf("nothing came for %s", silence)
 	}
-	if next.Look(noon.Add(time.Hour-1)) || !next.Look(noon.Add(time.Hour)) {
+	if next.Look(back.Add(59*time.Minute-1)) || !next.Look(back.Add(59*time.Minute)) {
 		t.Errorf("%s, %q", next.Phase(), next.Problem())
 	}
 }

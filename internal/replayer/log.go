@@ -24,6 +24,8 @@ type eventLog struct {
 	// changed is true where the ledger is ahead of it, and saved is when it was kept.
 	changed bool
 	saved   time.Time
+	// isRead is true once all is read that was there when the session began.
+	isRead bool
 }
 
 // Kinds of messages in the log that are no events of workers.
@@ -78,15 +80,15 @@ func (s *session) readLog(ctx context.Context) error {
 		}
 	}
 	s.replay.Hear(time.Now())
-	if s.former != nil {
-		s.replay.Continue(s.former)
+	if s.before != nil {
+		s.replay.Continue(*s.before, time.Now())
 	}
 	for _, event := range events {
 		if s.replay.Observe(event) {
 			s.replay.Hear(time.Now())
 		}
 	}
-	l.changed = true
+	l.changed, l.isRead = true, true
 	return nil
 }
 

@@ -22,8 +22,11 @@ type staging struct {
 	// waiting are the messages at hand, in their order, and moving is how many are published and not acknowledged.
 	waiting []*stagedMessage
 	moving  int
-	// moved are those whose publication has ended.
+	// moved are those whose publication has ended, and stuck those that RabbitMQ does not take.
 	moved chan moved
+	stuck []moved
+	// renewed is when messages were given back last, to be delivered again.
+	renewed time.Time
 }
 
 type stagedMessage struct {
@@ -252,6 +255,10 @@ func (s *session) outcome(m *stagedMessage, kind message.OutcomeKind) message.Me
 // settle takes a message that has arrived out of the staging queue. One that may not have is there for the next session.
 func (s *session) settle(m moved) error {
 	s.staging.moving--
+	if errors.Is(m.err, amqp.ErrUnpublishable) {
+		s.staging.stuck = append(s.staging.stuck, m)
+		return nil
+	}
 	if m.err != nil {
 		return fmt.Errorf("%w: publish a message: %w", errLost, m.err)
 	}
@@ -266,12 +273,15 @@ func (s *session) tick(ctx context.Context, now time.Time) error {
 	if s.replay.Look(now) {
 		s.log.changed = true
 	}
-	if len(s.staging.waiting) == 0 && s.staging.moving == 0 {
+	if g := &s.staging; len(g.waiting) == 0 && g.moving == 0 && now.Sub(g.renewed) > leaveWithin {
 		depth, err := s.depth()
 		if err != nil {
 			return err
 		}
 		s.replay.Count(depth)
+		if depth == 0 && len(g.stuck) > 0 {
+			return errors.Join(s.stuck(), s.leave())
+		}
 	}
 	s.report()
 	if err := s.renew(now); err != nil {
@@ -300,8 +310,16 @@ func (s *session) renew(now time.Time) error {
 			return fmt.Errorf("%w: give a staged message back: %w", errLost, err)
 		}
 	}
-	g.waiting = nil
+	g.waiting, g.renewed = nil, now
 	return nil
+}
+
+// stuck is the error of messages that RabbitMQ does not take. They stay in the staging queue.
+func (s *session) stuck() error {
+	first := s.staging.stuck[0]
+	letter := s.reader().Read(first.failed)
+	return fmt.Errorf("%d messages stay in %q, the first with the key %s: %w: let RabbitMQ take them, as by its max_message_size, and go on, or remove them there",
+		len(s.staging.stuck), s.Names.Staging(s.ID), letter.Key, first.err)
 }
 
 // settleWithin is how long no outcome may come: those of messages that are deleted come from here.
@@ -325,6 +343,9 @@ func (s *session) search(ctx context.Context) error {
 		return nil
 	}, func() error { return nil })
 	s.log.changed = true
+	if errors.Is(err, failurequeue.ErrLocked) {
+		return nil // the next tick looks again
+	}
 	if errors.Is(err, failurequeue.ErrNotWhole) {
 		s.replay.Hear(time.Now()) // what others had may be among them: the next search finds it
 		return nil

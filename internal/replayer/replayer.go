@@ -126,18 +126,18 @@ func Run(ctx context.Context, options Options) (Result, error) {
 	publishing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	go publisher.Run(publishing)
-	var former *replay.Replay
+	var before *replay.Waits
 	for again := false; ; again = true {
-		s := &session{Options: options, publisher: publisher, again: again, former: former}
+		s := &session{Options: options, publisher: publisher, again: again, before: before}
 		err := s.run(ctx)
-		if s.replay != nil {
-			former = s.replay
+		if s.log.isRead {
+			before = new(s.replay.Waits(time.Now()))
 		}
 		if !errors.Is(err, errLost) || ctx.Err() != nil {
 			return s.result(), err
 		}
 		options.Log.Warn("the replay goes on with a new session", "replay", options.ID, "error", err)
-		if s.log.revision > 0 {
+		if !s.log.saved.IsZero() {
 			options.Settings = nil // they are taken over, and the replay may have been stopped since
 		}
 		select {
@@ -173,8 +173,8 @@ type session struct {
 	log        eventLog
 	staging    staging
 	replay     *replay.Replay
-	// former is the state of the session before; nil in the first one.
-	former *replay.Replay
+	// before are the waits of the sessions before; nil in the first one.
+	before *replay.Waits
 	// again is true after a session that was lost, and made where this one has made the queues of the replay.
 	again, made bool
 	// late outlasts the context of the session, so that what is published when that ends is waited for.

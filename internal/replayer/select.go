@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"redrive.dev/redrive/internal/amqp"
 	"redrive.dev/redrive/internal/deadletter"
 	"redrive.dev/redrive/internal/failurequeue"
 	"redrive.dev/redrive/internal/message"
@@ -107,7 +109,7 @@ func (s *session) take(ctx context.Context, staged *stagedMessages, chooses bool
 	reader := s.reader()
 	var moving errgroup.Group
 	moving.SetLimit(mostMoving)
-	left := 0
+	left, unfit := 0, &unfit{}
 	options := failurequeue.Options{
 		Connection: s.connection, Target: s.Target, Queue: s.Names.FailureQueue(), Lock: s.Names.FailureLock(), Holder: s.Holder, Check: s.Check,
 		Tell: func(text string) { s.Log.Info(text, "replay", s.ID) },
@@ -130,7 +132,7 @@ func (s *session) take(ctx context.Context, staged *stagedMessages, chooses bool
 			return nil
 		}
 		taken++
-		return s.move(h, &copied, &moving)
+		return s.move(h, &copied, &moving, func(err error) error { return unfit.leave(&letter, err) })
 	}, func() error {
 		err := moving.Wait()
 		time.Sleep(ackPause)
@@ -139,6 +141,10 @@ func (s *session) take(ctx context.Context, staged *stagedMessages, chooses bool
 	if errors.Is(err, failurequeue.ErrNotWhole) {
 		s.Log.Warn("messages stay in the failure queue: others have them", "replay", s.ID, "error", err)
 		err = nil
+	}
+	if unfit.messages > 0 {
+		s.Log.Warn("messages stay in the failure queue: RabbitMQ does not take them any more, look at its max_message_size", "replay", s.ID,
+			"messages", unfit.messages, "first", unfit.first, "error", unfit.err)
 	}
 	if left > 0 {
 		s.Log.Warn("messages stay in the failure queue: their headers leave no room for those of a replay", "replay", s.ID, "messages", left)
@@ -149,18 +155,43 @@ func (s *session) take(ctx context.Context, staged *stagedMessages, chooses bool
 	return taken, err
 }
 
-// move publishes the copy of a message, and acknowledges the message once the copy is there.
-func (s *session) move(h *failurequeue.Held, copied *message.Message, moving *errgroup.Group) error {
+// unfit are messages that RabbitMQ does not take, and whose originals are left where they are.
+type unfit struct {
+	mu       sync.Mutex
+	messages int
+	// first is the key of the first of them, and err why it is not taken.
+	first string
+	err   error
+}
+
+// leave counts a message that is not taken. Other errors end the session, after which the next one goes on.
+func (u *unfit) leave(letter *deadletter.Letter, err error) error {
+	switch {
+	case err == nil, errors.Is(err, errLost):
+		return err
+	case !errors.Is(err, amqp.ErrUnpublishable):
+		return fmt.Errorf("%w: stage a message: %w", errLost, err)
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.messages++; u.messages == 1 {
+		u.first, u.err = letter.Key, err
+	}
+	return nil
+}
+
+// move publishes the copy of a message, and acknowledges the message once the copy is there. leave is told of copies that do not arrive.
+func (s *session) move(h *failurequeue.Held, copied *message.Message, moving *errgroup.Group, leave func(error) error) error {
 	copied.Exchange, copied.RoutingKey = s.Names.Return(), s.Names.Staging(s.ID)
 	s.step(pointPublish)
 	wait, err := s.publisher.Begin(s.late, copied)
 	if err != nil {
-		return fmt.Errorf("stage a message: %w", err)
+		return leave(err)
 	}
 	s.step(pointStaged)
 	moving.Go(func() error {
 		if err := wait(); err != nil {
-			return fmt.Errorf("stage a message: %w", err)
+			return leave(err)
 		}
 		s.step(pointConfirmed)
 		err := h.Settle()
