@@ -116,7 +116,7 @@ func (c *Config) NewToPods(last *Config) map[string]string {
 	holds := map[string]string{}
 	for _, queue := range c.Queues {
 		i := slices.IndexFunc(last.Queues, func(had Queue) bool {
-			return had.Name == queue.Name || queue.Standin != "" && had.Name == queue.Standin
+			return had.Name == queue.Name || queue.Standin != "" && (had.Name == queue.Standin || had.Standin == queue.Standin)
 		})
 		if i < 0 && c.changesHandler(last) || i >= 0 && last.Queues[i].Hold == HoldNewToPods {
 			holds[queue.Name] = HoldNewToPods
