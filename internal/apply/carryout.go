@@ -40,7 +40,7 @@ type run struct {
 // CarryOut does what was prepared, and takes the queues on their way out one step further. Where the error is not nil the
 // report holds what was done until then. A *TooYoungError says that queues have just been made, and that the rest is to follow.
 func (p Prepared) CarryOut(ctx context.Context, port Port) (report Report, err error) {
-	written := newDeletions(port, p.input.State, p.input.Waits, p.clock, p.input.WriteDeletions)
+	written := newDeletions(port, p.input.State, p.input.Waits, p.clock, p.observed.Age(), p.input.WriteDeletions)
 	defer func() { report.Deletions = written.left() }()
 	r := &run{Prepared: p, port: written, report: Report{
 		Identity:   p.observed.Identity,
@@ -57,7 +57,7 @@ func (p Prepared) CarryOut(ctx context.Context, port Port) (report Report, err e
 			Stuck:   p.input.State.Stuck,
 			Counted: p.input.State.Counted,
 			Turns:   maps.Collect(maps.All(p.input.State.Turns)),
-			Asked:   p.input.State.Asked,
+			Asking:  p.input.State.Asking || !p.input.State.Begun,
 			Former:  p.input.State.Former,
 		},
 		Created:  slices.Clone(p.Created),
@@ -117,7 +117,7 @@ func (r *run) step(ctx context.Context, step topology.Step) error {
 	if r.skipped(step) {
 		r.leave(step)
 		r.report.Skipped = append(r.report.Skipped, step)
-		return nil
+		return r.putBack(ctx, step, false)
 	}
 	existed, pins, err := applyUnlessPinning(ctx, r.port, step, r.input.Desired)
 	switch {
@@ -135,7 +135,7 @@ func (r *run) step(ctx context.Context, step topology.Step) error {
 		} else {
 			r.broken = r.broken || wayOut(step, r.input.Desired)
 		}
-		return r.putBack(ctx, step)
+		return r.putBack(ctx, step, true)
 	}
 	if step.Queue != nil && isQuorum(*step.Queue) {
 		r.report.Known[step.Queue.Name] = r.clock()
@@ -157,15 +157,21 @@ func (r *run) step(ctx context.Context, step topology.Step) error {
 	return nil
 }
 
-// putBack makes the first half of a swap undone whose second half was refused: whoever binds by that key meanwhile would get everything alone.
-func (r *run) putBack(ctx context.Context, refused topology.Step) error {
-	at := slices.IndexFunc(r.report.Steps, func(done topology.Step) bool {
-		return done.Action == topology.ActionDelete && done.Binding != nil && done.Ref() == refused.After()
-	})
-	if at < 0 {
+// putBack makes a way of a queue that is migrated at its former end, where it could not be made at its new one: while it is at neither, whoever binds by
+// its key gets everything alone. One that was skipped is made only where this run has taken it away; one that RabbitMQ refused, also where another did.
+func (r *run) putBack(ctx context.Context, step topology.Step, refused bool) error {
+	way, is := r.Difference.AtFormerEnd(step)
+	if !is {
 		return nil
 	}
-	back := topology.Step{Action: topology.ActionCreate, Binding: r.report.Steps[at].Binding}
+	back := topology.Step{Action: topology.ActionCreate, Binding: &way}
+	removed := slices.ContainsFunc(r.report.Steps, func(done topology.Step) bool {
+		return done.Action == topology.ActionDelete && done.Ref() == back.Ref()
+	})
+	stands := slices.ContainsFunc(r.observed.BindingsTo(way.Destination), func(b topology.Binding) bool { return b.Name() == way.Name() })
+	if !removed && (stands || !refused) {
+		return nil
+	}
 	switch _, err := r.port.Apply(ctx, back); {
 	case err == nil:
 		r.report.Steps = append(r.report.Steps, back)
@@ -309,27 +315,27 @@ func (r *run) retireAll(ctx context.Context) error {
 }
 
 // spare keeps queues that others have bound, also where the list of bindings lacks that: whether one is theirs is decided before its first step out, for good.
-// Only a process that has not asked before does it, of the queues that have not begun to leave: whoever has the operator remove one later means it. Untold
-// are queues whose bindings the broker does not tell.
+// Only of a Transport without a history this is asked, once for each queue that has not begun to leave: whoever has the operator remove one later means it.
+// Untold are queues whose bindings the broker does not tell.
 func (r *run) spare(
 	ctx context.Context, order []string, waiting map[string]bool, states map[string]v1alpha1.Retirement,
 ) (spared map[string]bool, untold map[string]error) {
-	if r.input.State.Asked {
+	if !r.report.Asking {
 		return nil, nil
 	}
-	spared, untold, r.report.Asked = map[string]bool{}, map[string]error{}, true
+	spared, untold, r.report.Asking = map[string]bool{}, map[string]error{}, false
 	for _, name := range order {
 		queue, exists := r.observed.Queues[name]
 		switch {
 		case states[name].Since != nil, !exists, slices.Contains(r.input.State.Adopted, topology.Ref{Kind: topology.KindQueue, Name: name}.String()):
 			continue
 		case waiting[name]:
-			r.report.Asked = false
+			r.report.Asking = true
 			continue
 		}
 		bindings, err := r.port.Bindings(ctx, name)
 		if err != nil {
-			untold[name], r.report.Asked = err, false
+			untold[name], r.report.Asking = err, true
 			continue
 		}
 		shared := topology.SharedQueues(r.input.Desired, topology.Observed{Queues: map[string]topology.QueueState{name: queue}, Bindings: bindings})

@@ -78,7 +78,7 @@ const again = time.Second
 // The caller calls it again until it is done.
 func Delete(ctx context.Context, port Port, input DeleteInput) (report DeleteReport, err error) {
 	now := clockFrom(input.Now)
-	written := newDeletions(port, input.State, input.Waits, now, input.WriteDeletions)
+	written := newDeletions(port, input.State, input.Waits, now, 0, input.WriteDeletions)
 	defer func() { report.Deletions = written.left() }()
 	r := &removal{DeleteInput: input, port: written, clock: now, report: DeleteReport{
 		Created: input.State.Created, Retiring: input.State.Retiring,

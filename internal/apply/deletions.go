@@ -93,6 +93,8 @@ type deletions struct {
 	known map[string]deletionState
 	// doubts are those of earlier runs.
 	doubts Doubts
+	// asOf is as of when the objects of the broker are known: the next run may know no more.
+	asOf time.Time
 }
 
 // deletionState is what is known of the deletions of one object.
@@ -103,8 +105,12 @@ type deletionState struct {
 	written time.Time
 }
 
-func newDeletions(port Port, state State, waits topology.Waits, at clock, write func(context.Context, []v1alpha1.Deletion) error) *deletions {
-	d := &deletions{Port: port, clock: at, life: waits.Request, write: write, known: map[string]deletionState{}, doubts: state.Doubts}
+func newDeletions(
+	port Port, state State, waits topology.Waits, at clock, age time.Duration, write func(context.Context, []v1alpha1.Deletion) error,
+) *deletions {
+	d := &deletions{
+		Port: port, clock: at, life: waits.Request, write: write, known: map[string]deletionState{}, doubts: state.Doubts, asOf: at().Add(-age),
+	}
 	for _, old := range state.Deletions {
 		d.known[old.Object] = deletionState{doubtful: &old.Written}
 	}
@@ -171,7 +177,7 @@ func (d *deletions) list() []v1alpha1.Deletion {
 		case !state.written.IsZero():
 			list = append(list, v1alpha1.Deletion{Object: key, Written: *topology.Stamp(now.Add(-time.Since(state.written)))})
 		case state.doubtful != nil:
-			if old := (v1alpha1.Deletion{Object: key, Written: *state.doubtful}); d.doubts.left(old, d.life, now) > 0 {
+			if old := (v1alpha1.Deletion{Object: key, Written: *state.doubtful}); d.doubts.left(old, d.life, d.asOf) > 0 {
 				list = append(list, old)
 			}
 		}

@@ -58,11 +58,14 @@ func TestDoubts_LastAsLongAsListsMayBeOfBeforeTheDeletion(t *testing.T) {
 			}
 		}
 		s.pass(3 * time.Second)
-		if err := s.look(snapshotOf{s, old}); err != nil {
-			t.Fatal(err)
-		}
-		if to := s.b.route("async", simulatedMessage{key: "k"}); len(to) == 0 || isFailure(to[0]) {
-			t.Errorf("k goes to %v by %v", to, s.report.Steps)
+		for range 2 { // the next look may have the same lists
+			if err := s.look(snapshotOf{s, old}); err != nil {
+				t.Fatal(err)
+			}
+			if to := s.b.route("async", simulatedMessage{key: "k"}); len(to) == 0 || isFailure(to[0]) {
+				t.Errorf("k goes to %v by %v", to, s.report.Steps)
+			}
+			s.pass(time.Second)
 		}
 	})
 }

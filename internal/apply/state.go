@@ -47,8 +47,9 @@ type Memory struct {
 	Counted Counted
 	// Turns tell whose turn it is of what only a mark says is this Transport's.
 	Turns Turns
-	// Asked is true once the bindings of each queue that was to leave were asked for: others may have bound one, and a list of all bindings may lack that.
-	Asked bool
+	// Asking is true from the first run of a Transport without a history until the bindings of each queue that is to leave were asked for: others may have
+	// bound one, and a list of all bindings may lack that.
+	Asking bool
 	// Former are the ways back from the lanes that are no longer wanted and wait for the last retry.
 	Former Former
 }

@@ -1,11 +1,14 @@
 package apply_test
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"testing"
 	"time"
 
 	"redrive.dev/redrive/api/v1alpha1"
+	"redrive.dev/redrive/internal/apply"
 	"redrive.dev/redrive/internal/retry"
 	"redrive.dev/redrive/internal/topology"
 )
@@ -101,7 +104,8 @@ func TestMigration_LeavesNoSwapHalfDone(t *testing.T) {
 	}
 	makesWay := func(source, to string) func(topology.Step) bool {
 		return func(step topology.Step) bool {
-			return step.Action == topology.ActionCreate && step.Binding != nil && step.Binding.Source == source && step.Binding.Destination == to
+			into := step.Action == topology.ActionCreate && step.Binding != nil && step.Binding.Destination == to
+			return into && (source == "" || step.Binding.Source == source)
 		}
 	}
 	tests := map[string]struct {
@@ -118,6 +122,8 @@ func TestMigration_LeavesNoSwapHalfDone(t *testing.T) {
 		},
 		"the way into the stand-in":   {v1alpha1.MigrationPrepare, nil, makesWay("async", "test.migrating"), false},
 		"the way back into the queue": {v1alpha1.MigrationRecreate, nil, makesWay("async", "test"), false},
+		"all ways into the stand-in":  {v1alpha1.MigrationPrepare, nil, makesWay("", "test.migrating"), false},
+		"all ways into the queue":     {v1alpha1.MigrationRecreate, nil, makesWay("", "test"), false},
 		"the return of another queue": {
 			v1alpha1.MigrationPrepare, func(spec *v1alpha1.TransportSpec) {
 				spec.Queues = append(spec.Queues, v1alpha1.Queue{Name: "more", BindingKeys: []string{"more"}})
@@ -171,6 +177,58 @@ func TestMigration_LeavesNoSwapHalfDone(t *testing.T) {
 			})
 		})
 	}
+}
+
+// killedAt is an operator that is killed before a step.
+type killedAt struct {
+	apply.Port
+
+	at func(topology.Step) bool
+}
+
+func (k killedAt) Apply(ctx context.Context, step topology.Step) (bool, error) {
+	if k.at(step) {
+		return false, context.Canceled
+	}
+	return k.Port.Apply(ctx, step)
+}
+
+func TestMigration_LeavesNoSwapHalfDoneThatAKilledOperatorHasBegun(t *testing.T) {
+	play(t, func(s *scene) {
+		s.looks(3)
+		s.fill("test", 5)
+		s.spec.Spec.Queues[0].Type = new(v1alpha1.QueueClassic)
+		s.workers.Queues[0].Standin = "test.migrating"
+		for range 60 {
+			if len(s.state.Migrations) > 0 && s.state.Migrations[0].Step == v1alpha1.MigrationPrepare {
+				break
+			}
+			s.looks(1)
+		}
+		at := func(step topology.Step) bool {
+			return step.Action == topology.ActionCreate && step.Binding != nil && step.Binding.Destination == "test.migrating" && step.Binding.Source == "async"
+		}
+		for range 10 {
+			if err := s.look(killedAt{s, at}); errors.Is(err, context.Canceled) {
+				break
+			}
+			s.pass(10 * time.Second)
+		}
+		s.refuses = at
+		s.looks(6)
+		_, _ = s.b.declareQueue(quorumOf("audit"))
+		_ = s.b.bind(topology.Binding{Source: "async", Destination: "audit", RoutingKey: "test"})
+		lost := 0
+		for range 60 {
+			if to := s.b.route("async", simulatedMessage{key: "test"}); !slices.Contains(to, "test") && !slices.Contains(to, "test.migrating") {
+				lost++
+			}
+			s.looks(1)
+		}
+		if lost > 1 {
+			t.Errorf("%d of 60 messages, in ten minutes, came to the application's queue only", lost)
+		}
+	})
 }
 
 func quorumOf(name string) topology.Queue {

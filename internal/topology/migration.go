@@ -54,6 +54,22 @@ func (d Difference) Moves() bool {
 	return slices.ContainsFunc(d.Migrations, func(m Migration) bool { return len(m.swaps) > 0 || m.Drains != "" })
 }
 
+// AtFormerEnd is the way that a step would make to the new end of a migration, at its former one. It is false where no migration leads ways there.
+func (d Difference) AtFormerEnd(step Step) (way Binding, is bool) {
+	if step.Action != ActionCreate || step.Binding == nil || step.Binding.ToExchange {
+		return way, false
+	}
+	for _, m := range d.Migrations {
+		switch {
+		case m.Step == v1alpha1.MigrationDivert && step.Binding.Destination == m.Standin:
+			return leadingTo(*step.Binding, m.Queue), true
+		case m.Step == v1alpha1.MigrationRestore && step.Binding.Destination == m.Queue:
+			return leadingTo(*step.Binding, m.Standin), true
+		}
+	}
+	return way, false
+}
+
 // StepsLeft says what the migration still has before it, for people.
 func (m Migration) StepsLeft() []string {
 	all := []struct {
