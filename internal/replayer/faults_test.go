@@ -3,8 +3,10 @@ package replayer
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +16,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"redrive.dev/redrive/internal/amqp"
+	"redrive.dev/redrive/internal/message"
 	"redrive.dev/redrive/internal/replay"
 	"redrive.dev/redrive/internal/testbroker"
 	"redrive.dev/redrive/internal/testtransport"
@@ -254,4 +257,58 @@ func TestCancel_SaysWhatRabbitMQDoesNotTakeAnyMore(t *testing.T) {
 	if left := r.broker.Ready("async.failed"); err != nil || result.Phase != replay.Cancelled || left != 11 {
 		t.Errorf("%d are back, %+v, %v", left, result, err)
 	}
+}
+
+// One of two work queues refuses messages. The other one gets each of its own once, however often the replay has to begin a session.
+func TestReplay_SendsNothingTwiceBesideAQueueThatRefuses(t *testing.T) {
+	shared := testbroker.Shared(t)
+	r := newRig(t, shared)
+	vhost := r.url[strings.LastIndex(r.url, "/")+1:]
+	shared.SetPolicy(t, vhost, "bounded", `^test$`, "queues", 2000, map[string]any{"max-length": 1, "overflow": "reject-publish", "delivery-limit": 100})
+	channel := testtransport.Connect(t, r.url).Channel()
+	if _, err := channel.QueueDeclare("other", true, false, false, false, amqp091.Table{"x-queue-type": "quorum"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := channel.QueueBind("other", "other", "async.return", false, nil); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(youngFor)
+	r.broker.Publish("async.return", "test", amqp091.Publishing{MessageId: "first"}, amqp091.Publishing{MessageId: "second"})
+	const each = 100
+	for n := range 2 * each {
+		r.failedIn([]string{"test", "other"}[n%2], n)
+	}
+	options := r.options()
+	options.Settings.MaxInFlight = 1000
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+	defer cancel()
+	options.Progress = func(_ replay.Phase, c replay.Counts) {
+		if c.InFlight >= each {
+			time.AfterFunc(3*time.Second, cancel)
+		}
+	}
+	if result, err := Run(ctx, options); err == nil {
+		t.Fatalf("it has ended: %+v", result)
+	}
+	came := map[string]int{}
+	for _, d := range r.broker.TakeAll("other") {
+		if came[d.MessageId]++; came[d.MessageId] > 1 {
+			t.Errorf("message %s came %d times", d.MessageId, came[d.MessageId])
+		}
+	}
+	if len(came) < each/2 { // the last may wait behind those that are refused
+		t.Errorf("%d of %d messages came", len(came), each)
+	}
+}
+
+// failedIn puts a message into the failure queue that a worker of a queue has given up.
+func (r *rig) failedIn(queue string, n int) {
+	r.t.Helper()
+	m, err := message.Failed(message.Message{
+		MessageID: strconv.Itoa(n), Headers: map[string]any{"chosen": true}, Exchange: "async", RoutingKey: queue,
+	}, message.State{ID: strconv.Itoa(n), Exchange: "async", RoutingKey: queue}, queue, message.Final{Reason: "MaxRetries", At: time.UnixMilli(int64(n) + 1), ID: rand.Text()})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.broker.Publish("async.failed", "", amqp091.Publishing{MessageId: m.MessageID, Body: m.Body, Headers: m.Headers})
 }

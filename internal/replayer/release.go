@@ -260,12 +260,30 @@ func (s *session) settle(m moved) error {
 		return nil
 	}
 	if m.err != nil {
+		s.settleOthers()
 		return fmt.Errorf("%w: publish a message: %w", errLost, m.err)
 	}
 	s.replay.Hear(time.Now())
 	err := m.ack()
 	s.step(pointGone)
 	return err
+}
+
+// settleOthers takes those out of the staging queue that have arrived beside one that has not: the next session would send them again.
+func (s *session) settleOthers() {
+	late := time.After(leaveWithin)
+	for s.staging.moving > 0 {
+		select {
+		case m := <-s.staging.moved:
+			s.staging.moving--
+			if m.err == nil {
+				_ = m.ack()
+			}
+		case <-late:
+			return
+		}
+	}
+	time.Sleep(ackPause)
 }
 
 // tick keeps the state, and sees to what comes with time alone.
