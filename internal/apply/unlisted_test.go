@@ -138,14 +138,7 @@ func TestMigration_LeavesNoSwapHalfDone(t *testing.T) {
 				if tt.step == v1alpha1.MigrationPrepare {
 					s.fill("test", 5)
 				}
-				s.spec.Spec.Queues[0].Type = new(v1alpha1.QueueClassic)
-				s.workers.Queues[0].Standin = "test.migrating"
-				for range 60 {
-					if len(s.state.Migrations) > 0 && s.state.Migrations[0].Step == tt.step {
-						break
-					}
-					s.looks(1)
-				}
+				s.migratesTo(tt.step)
 				s.refuses = tt.refuses
 				if tt.change != nil {
 					tt.change(&s.spec.Spec)
@@ -154,18 +147,7 @@ func TestMigration_LeavesNoSwapHalfDone(t *testing.T) {
 				if to := s.b.route("async", simulatedMessage{key: "test"}); len(to) == 0 || isFailure(to[0]) {
 					t.Errorf("before the application binds: %v", to)
 				}
-				_, _ = s.b.declareQueue(quorumOf("audit"))
-				_ = s.b.bind(topology.Binding{Source: "async", Destination: "audit", RoutingKey: "test"})
-				lost := 0
-				for range 60 {
-					if to := s.b.route("async", simulatedMessage{key: "test"}); !slices.Contains(to, "test") && !slices.Contains(to, "test.migrating") {
-						lost++
-					}
-					s.looks(1)
-				}
-				if lost > 1 {
-					t.Errorf("%d of 60 messages, in ten minutes, came to the application's queue only", lost)
-				}
+				s.sharesItsKey()
 				if to := s.b.route("async", simulatedMessage{key: "more"}); slices.Contains(to, "more") {
 					t.Error("a queue gets messages that has no way back from the lanes")
 				}
@@ -176,6 +158,37 @@ func TestMigration_LeavesNoSwapHalfDone(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// migratesTo has the queue test migrated, up to a step.
+func (s *scene) migratesTo(step v1alpha1.MigrationStep) {
+	s.t.Helper()
+	s.spec.Spec.Queues[0].Type = new(v1alpha1.QueueClassic)
+	s.workers.Queues[0].Standin = "test.migrating"
+	for range 60 {
+		if len(s.state.Migrations) > 0 && s.state.Migrations[0].Step == step {
+			return
+		}
+		s.looks(1)
+	}
+	s.t.Fatalf("it comes to no %s: %+v", step, s.state.Migrations)
+}
+
+// sharesItsKey has an application bind a queue of its own by the key of the queue test, which is to get the messages all the same.
+func (s *scene) sharesItsKey() {
+	s.t.Helper()
+	_, _ = s.b.declareQueue(quorumOf("audit"))
+	_ = s.b.bind(topology.Binding{Source: "async", Destination: "audit", RoutingKey: "test"})
+	lost := 0
+	for range 60 {
+		if to := s.b.route("async", simulatedMessage{key: "test"}); !slices.Contains(to, "test") && !slices.Contains(to, "test.migrating") {
+			lost++
+		}
+		s.looks(1)
+	}
+	if lost > 1 {
+		s.t.Errorf("%d of 60 messages, in ten minutes, came to the application's queue only", lost)
 	}
 }
 
@@ -197,14 +210,7 @@ func TestMigration_LeavesNoSwapHalfDoneThatAKilledOperatorHasBegun(t *testing.T)
 	play(t, func(s *scene) {
 		s.looks(3)
 		s.fill("test", 5)
-		s.spec.Spec.Queues[0].Type = new(v1alpha1.QueueClassic)
-		s.workers.Queues[0].Standin = "test.migrating"
-		for range 60 {
-			if len(s.state.Migrations) > 0 && s.state.Migrations[0].Step == v1alpha1.MigrationPrepare {
-				break
-			}
-			s.looks(1)
-		}
+		s.migratesTo(v1alpha1.MigrationPrepare)
 		at := func(step topology.Step) bool {
 			return step.Action == topology.ActionCreate && step.Binding != nil && step.Binding.Destination == "test.migrating" && step.Binding.Source == "async"
 		}
@@ -216,18 +222,7 @@ func TestMigration_LeavesNoSwapHalfDoneThatAKilledOperatorHasBegun(t *testing.T)
 		}
 		s.refuses = at
 		s.looks(6)
-		_, _ = s.b.declareQueue(quorumOf("audit"))
-		_ = s.b.bind(topology.Binding{Source: "async", Destination: "audit", RoutingKey: "test"})
-		lost := 0
-		for range 60 {
-			if to := s.b.route("async", simulatedMessage{key: "test"}); !slices.Contains(to, "test") && !slices.Contains(to, "test.migrating") {
-				lost++
-			}
-			s.looks(1)
-		}
-		if lost > 1 {
-			t.Errorf("%d of 60 messages, in ten minutes, came to the application's queue only", lost)
-		}
+		s.sharesItsKey()
 	})
 }
 

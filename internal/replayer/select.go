@@ -166,10 +166,7 @@ type unfit struct {
 
 // leave counts a message that is not taken. Other errors end the session, after which the next one goes on.
 func (u *unfit) leave(letter *deadletter.Letter, err error) error {
-	switch {
-	case err == nil, errors.Is(err, errLost):
-		return err
-	case !errors.Is(err, amqp.ErrUnpublishable):
+	if !errors.Is(err, amqp.ErrUnpublishable) {
 		return fmt.Errorf("%w: stage a message: %w", errLost, err)
 	}
 	u.mu.Lock()

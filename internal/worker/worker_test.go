@@ -443,19 +443,6 @@ func TestExpired_FailsAMessagePastItsDeadline(t *testing.T) {
 	}
 }
 
-func TestFailed_GivesEachFailureAnIDOfItsOwn(t *testing.T) {
-	r := newRig(t, newPartner(t, always(400)), testtransport.Explicit(), nil)
-	given := map[string]bool{}
-	alike := amqp091.Publishing{MessageId: "tick", Headers: amqp091.Table{"redrive-failure-id": "forged"}}
-	for range 3 {
-		r.publish(alike)
-		given[text(t, r.Take("async.failed").Headers, "redrive-failure-id")] = true
-	}
-	if len(given) != 3 || given["forged"] {
-		t.Errorf("got %v", given)
-	}
-}
-
 func TestExpired_HoldsThroughTheLanes(t *testing.T) {
 	p := newPartner(t, always(502))
 	r := newRig(t, p, testtransport.Explicit(1500*time.Millisecond), nil)
